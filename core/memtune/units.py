@@ -1,0 +1,35 @@
+"""Units of memory. A quantity is in bytes everywhere inside; only the edge of the screen speaks GiB."""
+
+from __future__ import annotations
+
+import re
+
+KIB = 1024
+MIB = 1024**2
+GIB = 1024**3
+
+_SUFFIXES = {
+    "": 1,
+    "k": 10**3,
+    "M": 10**6,
+    "G": 10**9,
+    "T": 10**12,
+    "Ki": KIB,
+    "Mi": MIB,
+    "Gi": GIB,
+    "Ti": 1024**4,
+}
+_QUANTITY = re.compile(r"(\d+(?:\.\d+)?)([kMGT]i?|Ki)?")
+
+
+def parse_bytes(text: str | int) -> int:
+    """Read a Kubernetes quantity of memory, such as ``80Gi`` or ``512M`` or a plain number of bytes."""
+    match = _QUANTITY.fullmatch(str(text).strip())
+    if match is None or (match[2] or "") not in _SUFFIXES:
+        raise ValueError(f"{text!r} is not a quantity of memory; write it like 80Gi, 512Mi or 16G")
+    return int(float(match[1]) * _SUFFIXES[match[2] or ""])
+
+
+def gib(size_bytes: float, digits: int = 1) -> str:
+    """Show bytes as GiB, the unit in which GPUs are sold."""
+    return f"{size_bytes / GIB:.{digits}f} GiB"

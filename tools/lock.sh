@@ -1,0 +1,15 @@
+#!/usr/bin/env bash
+# Writes the lock files anew from pyproject.toml: run it after a dependency changed, and commit what it writes.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+lock() { .venv/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate "$@"; }
+
+[ -x .venv/bin/uv ] || .venv/bin/python -m pip install --quiet uv
+printf 'hatchling\nsetuptools\nwheel\n' | lock - --output-file tools/build.lock
+
+# torch is pinned on its own in torch.lock, as its builds differ in hash; the CUDA libraries it names are never wanted here.
+cuda=$(printf -- '--no-emit-package %s ' torch triton cuda-bindings cuda-pathfinder cuda-toolkit nvidia-cublas nvidia-cuda-cupti \
+    nvidia-cuda-nvrtc nvidia-cuda-runtime nvidia-cudnn-cu13 nvidia-cufft nvidia-cufile nvidia-curand nvidia-cusolver \
+    nvidia-cusparse nvidia-cusparselt-cu13 nvidia-nccl-cu13 nvidia-nvjitlink nvidia-nvshmem-cu13 nvidia-nvtx)
+# shellcheck disable=SC2086
+lock --all-extras --constraint tools/torch.lock $cuda --output-file tools/dev.lock pyproject.toml
