@@ -1,0 +1,132 @@
+"""The knobs of a plan, and their choices in words. Each knob is ordered from the quickest choice to the smallest."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import Enum
+from functools import total_ordering
+
+
+@total_ordering
+class Knob(str, Enum):
+    """A choice of one knob; choices are ordered as they are written down, from the quickest to the smallest."""
+
+    def __lt__(self, other: object) -> bool:
+        if not isinstance(other, type(self)):
+            return NotImplemented
+        members = list(type(self))
+        return members.index(self) < members.index(other)
+
+    def __str__(self) -> str:
+        return str(self.value)
+
+
+class Precision(Knob):
+    """The number format of the matrix products. tf32 keeps fp32 tensors, fp8 keeps bf16 ones."""
+
+    FP8 = "fp8"
+    BF16 = "bf16"
+    FP16 = "fp16"
+    TF32 = "tf32"
+    FP32 = "fp32"
+
+
+class Sharding(Knob):
+    """Who holds which state: plain DDP, DeepSpeed ZeRO 0 to 3, or FSDP2 with its three strategies."""
+
+    DDP = "ddp"
+    ZERO_0 = "z0"
+    ZERO_1 = "z1"
+    ZERO_2 = "z2"
+    ZERO_3 = "z3"
+    FSDP_HYBRID = "fsdphyb"
+    FSDP_SHARD_GRAD_OP = "fsdpsgo"
+    FSDP = "fsdp"
+
+    @property
+    def backend(self) -> str:
+        """The library that carries it out: ``ddp``, ``deepspeed`` or ``fsdp``."""
+        if self is Sharding.DDP:
+            return "ddp"
+        return "fsdp" if self.value.startswith("fsdp") else "deepspeed"
+
+    @property
+    def zero_stage(self) -> int:
+        """The ZeRO stage whose shards these are; FSDP shards all that stage 3 does."""
+        if self.backend == "fsdp":
+            return 3
+        return 0 if self is Sharding.DDP else int(self.value[1])
+
+
+class Offload(Knob):
+    """What lives in host memory (or on NVMe) instead of HBM."""
+
+    NONE = "none"
+    ACTIVATIONS = "activations"
+    OPTIMIZER = "optimizer"
+    PARAMETERS = "optimizer+parameters"
+    NVME = "nvme"
+
+
+class Optimizer(Knob):
+    """The optimizer, and with it the size of its states."""
+
+    ADAMW = "adamw"
+    MUON = "muon"
+    LION = "lion"
+    SGD = "sgd"
+    ADAFACTOR = "adafactor"
+    ADAMW_8BIT = "adamw-8bit"
+
+
+class GradientDtype(Knob):
+    """In which number format gradients are kept and accumulated."""
+
+    MODEL = "model"
+    FP32 = "fp32"
+
+
+class Attention(Knob):
+    """The attention kernel; eager keeps the whole score matrix for the backward pass."""
+
+    FLASH = "flash"
+    SDPA = "sdpa"
+    EAGER = "eager"
+
+
+@total_ordering
+@dataclass(frozen=True)
+class Checkpointing:
+    """Activation checkpointing: ``none``, ``selective``, ``every-K`` layers, or ``full`` (every layer)."""
+
+    mode: str = "none"
+    every: int = 0
+
+    def __post_init__(self) -> None:
+        if self.mode not in ("none", "selective", "every", "full"):
+            raise ValueError(f"checkpointing {self.mode!r} is unknown; use none, selective, every-K or full")
+        if (self.mode == "every") != (self.every >= 2):
+            raise ValueError("checkpointing every-K needs K of at least 2, and only every-K has a K")
+
+    @classmethod
+    def parse(cls, text: str) -> Checkpointing:
+        """Read ``none``, ``selective``, ``every-4`` or ``full``."""
+        match = re.fullmatch(r"every-(\d+)", text)
+        return cls("every", int(match[1])) if match else cls(text)
+
+    def __str__(self) -> str:
+        return f"every-{self.every}" if self.mode == "every" else self.mode
+
+    def __lt__(self, other: Checkpointing) -> bool:
+        return self._order < other._order
+
+    @property
+    def _order(self) -> tuple[int, int]:
+        # Fewer layers between two checkpoints save more, up to full, which is every layer.
+        return ("none", "selective", "every", "full").index(self.mode), -self.every
+
+
+NO_CHECKPOINTING = Checkpointing("none")
+SELECTIVE = Checkpointing("selective")
+FULL = Checkpointing("full")

@@ -1,0 +1,50 @@
+"""The answer to "what does this plan cost": peaks per phase and component, each with an interval, never a bare number."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+
+class Interval(NamedTuple):
+    """``expected`` between ``lower`` and ``upper``; ``upper`` is the 97.5% bound."""
+
+    lower: float
+    expected: float
+    upper: float
+
+    @property
+    def width(self) -> float:
+        """Upper over lower: 1.0 would be certainty."""
+        return self.upper / self.lower if self.lower else float("inf")
+
+
+class Component(NamedTuple):
+    """One named part of the memory at the peak, such as ``weights`` or ``activations``."""
+
+    name: str
+    bytes: Interval
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What one rank needs under one plan. ``components`` add up to ``device``, at the phase that peaks highest."""
+
+    peak_phase: str
+    phase_bytes: dict[str, float]
+    components: tuple[Component, ...]
+    requested: Interval
+    allocated: Interval
+    active: Interval
+    reserved: Interval
+    device: Interval
+    step_seconds: Interval
+    tokens_per_second: Interval
+
+    def fits(self, usable_bytes: int, headroom: float) -> bool:
+        """Whether an unmeasured plan may be launched: the larger of headroom and interval must stay free."""
+        return max(self.device.upper, self.device.expected / (1 - headroom)) <= usable_bytes
+
+    def cannot_fit(self, usable_bytes: int) -> bool:
+        """Whether even the lower bound is more than the GPU has."""
+        return self.device.lower > usable_bytes
