@@ -30,9 +30,9 @@ class OutOfMemory(Exception):  # noqa: N818 - what happened on the device, not a
         self.allocated_bytes = allocated_bytes
         self.reserved_bytes = reserved_bytes
         super().__init__(
-            f"out of memory: {requested_bytes} bytes were requested; {gib(allocated_bytes, 2)} are allocated and "
-            f"{gib(reserved_bytes, 2)} reserved of {gib(limit_bytes, 2)}. Use a smaller plan"
-            + ("" if reserved_bytes == allocated_bytes else ", or expandable_segments against fragmentation")
+            f"out of memory: {requested_bytes} bytes were requested; of {gib(limit_bytes, 2)}, "
+            f"{gib(allocated_bytes, 2)} are allocated and {gib(reserved_bytes - allocated_bytes, 2)} are cached in "
+            "pieces that cannot serve it; choose a plan that needs less, or a device with more memory"
         )
 
 
@@ -119,9 +119,8 @@ class CachingAllocator:
         """
         self.synchronize()
         self._notice_finished()
-        for pools in (self._large_pools, self._small_pools):
-            for _, pool in sorted(pools.items()):
-                self._release(pool)
+        for pool in self._pools():
+            self._release(pool)
 
     def reset_peak(self) -> None:
         self._counters.reset_peak()

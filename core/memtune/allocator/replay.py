@@ -9,11 +9,11 @@ from memtune.allocator.blocks import SEGMENT_ROUNDING_BYTES, AllocatorSettings
 from memtune.allocator.caching import CachingAllocator, OutOfMemory
 from memtune.allocator.counters import Stats
 
-Action = Literal["alloc", "free", "record_stream", "synchronize", "empty_cache"]
+Action = Literal["alloc", "free", "record_stream", "synchronize_stream", "synchronize", "empty_cache"]
 
 
 class Event(NamedTuple):
-    """One line of a trace. ``tensor`` is the trace's own number for a block, reusable once the block was freed."""
+    """One line of a trace. ``tensor`` is the trace's own number for a block; once freed it may be used again."""
 
     action: Action
     tensor: int = 0
@@ -28,9 +28,9 @@ def replay(trace: Iterable[Event], limit_bytes: int | None = None, settings: All
     try:
         for event in trace:
             action, tensor, size_bytes, stream = event
-            if action == "alloc":
+            if action == "alloc" and tensor not in handles:
                 handles[tensor] = allocator.allocate(size_bytes, stream)
-            elif action == "free":
+            elif action == "free" and tensor in handles:
                 allocator.free(handles.pop(tensor))
             else:
                 _replay_rare(allocator, event, handles)
@@ -40,14 +40,20 @@ def replay(trace: Iterable[Event], limit_bytes: int | None = None, settings: All
 
 
 def _replay_rare(allocator: CachingAllocator, event: Event, handles: dict[int, int]) -> None:
-    if event.action == "record_stream":
-        allocator.record_stream(handles[event.tensor], event.stream)
-    elif event.action == "synchronize":
-        allocator.synchronize(event.stream)
-    elif event.action == "empty_cache":
+    action, tensor, _, stream = event
+    if action == "synchronize":
+        allocator.synchronize()
+    elif action == "synchronize_stream":
+        allocator.synchronize(stream)
+    elif action == "empty_cache":
         allocator.empty_cache()
+    elif action == "record_stream" and tensor in handles:
+        allocator.record_stream(handles[tensor], stream)
     else:
-        raise ValueError(f"{event.action!r} is not an action of a trace; use alloc, free, record_stream, ...")
+        state = "is" if tensor in handles else "is not"
+        raise ValueError(
+            f"the trace cannot go on with {event}: tensor {tensor} {state} allocated there; mend the trace"
+        )
 
 
 def required_bytes(trace: Sequence[Event], settings: AllocatorSettings | None = None) -> int:
