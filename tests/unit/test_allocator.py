@@ -218,16 +218,16 @@ class TestMaxSplitSize:
         assert (stats.retries, stats.reserved_bytes) == (0, 54 * MIB)
 
     def test_several_oversize_blocks_are_released_from_the_largest_down(self) -> None:
-        allocator = CachingAllocator(100 * MIB, self.settings)
-        cached(allocator, 34 * MIB, 36 * MIB, 30 * MIB)
-        allocator.allocate(68 * MIB)  # 36 + 34 suffice, the ordinary 30 stay
+        allocator = CachingAllocator(110 * MIB, self.settings)
+        cached(allocator, 34 * MIB, 36 * MIB, 32 * MIB)
+        allocator.allocate(68 * MIB)  # 36 + 34 suffice, 32 stay
         stats = allocator.stats()
-        assert (stats.retries, stats.reserved_bytes) == (0, 98 * MIB)
+        assert (stats.retries, stats.reserved_bytes) == (0, 100 * MIB)
 
-    def test_if_they_do_not_suffice_everything_goes(self) -> None:
+    def test_if_they_are_less_than_the_request_everything_goes(self) -> None:
         allocator = CachingAllocator(100 * MIB, self.settings)
-        cached(allocator, 34 * MIB, 36 * MIB, 30 * MIB)
-        allocator.allocate(72 * MIB)
+        cached(allocator, 34 * MIB, 20 * MIB)
+        allocator.allocate(72 * MIB)  # would fit beside the 20, but PyTorch compares 72 with the 34 it released
         stats = allocator.stats()
         assert (stats.retries, stats.reserved_bytes) == (1, 72 * MIB)
 

@@ -64,11 +64,13 @@ def test_only_whole_free_pages_are_unmapped_and_filled_again_from_below() -> Non
 
 def test_a_segment_that_is_all_free_is_released() -> None:  # release_expandable_segment
     allocator = CachingAllocator(settings=EXPANDABLE)
-    for size_bytes in (1, 50 * MIB):
-        allocator.free(allocator.allocate(size_bytes))
+    handles = [allocator.allocate(size_bytes) for size_bytes in (1, 50 * MIB)]
+    for handle in handles:
+        allocator.free(handle)
     allocator.empty_cache()
     assert allocator.stats().reserved_bytes == 0
     assert allocator.snapshot() == []
+    assert allocator.allocate(1) not in handles  # the addresses went too: this is a new segment
 
 
 def test_each_stream_has_its_own_segment() -> None:
