@@ -39,9 +39,11 @@ class OutOfMemory(Exception):  # noqa: N818 - what happened on the device, not a
 class CachingAllocator:
     """One device's allocator.
 
-    ``limit_bytes`` is what the device has to give; None means no limit. A handle is the address of the block, 0 for a
-    request of no bytes. The GPU's progress is told by ``synchronize``: until then, a freed block that another stream
-    uses stays active.
+    ``limit_bytes`` is what the device has to give; None means no limit. It stands for the point at which cudaMalloc
+    fails, not for set_per_process_memory_fraction, which refuses expandable segments by the rounded request instead of
+    by the pages it needs. A handle is the address of the block, 0 for a request of no bytes.
+
+    The GPU's progress is told by ``synchronize``: until then, a freed block that another stream uses stays active.
     """
 
     def __init__(self, limit_bytes: int | None = None, settings: AllocatorSettings | None = None) -> None:
@@ -129,11 +131,11 @@ class CachingAllocator:
         return self._counters.stats(max((pool.largest_bytes for pool in self._pools()), default=0))
 
     def snapshot(self) -> list[SegmentInfo]:
-        """Every segment with its blocks, by address, as torch.cuda.memory_snapshot shows them."""
-        blocks = {id(block): block for pending in self._unfinished.values() for block in pending}
-        blocks |= {id(block): block for block in self._finished + list(self._live.values())}
-        blocks |= {id(block): block for pool in self._pools() for block in pool.blocks()}
-        return segments_of(blocks.values())
+        """Every segment that holds memory with its blocks, by address, as torch.cuda.memory_snapshot shows them."""
+        blocks = [*self._live.values(), *self._finished]
+        blocks += [block for pending in self._unfinished.values() for block in pending]
+        blocks += [block for pool in self._pools() for block in pool.blocks() + pool.unmapped]
+        return segments_of(blocks)
 
     def _pools(self) -> list[Pool]:
         return [*self._small_pools.values(), *self._large_pools.values()]

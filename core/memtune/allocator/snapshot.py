@@ -27,15 +27,13 @@ class SegmentInfo:
 
 
 def segments_of(blocks: Iterable[Block]) -> list[SegmentInfo]:
-    """Follow the links from each segment's first block."""
-    first = {_first_of(block).address: _first_of(block) for block in blocks}
+    """Follow the links from each segment's first block; a segment with no memory behind any page is left out."""
+    first = {block.address: block for block in blocks if block.preceding is None and not _is_bare(block)}
     return [_segment(first[address]) for address in sorted(first)]
 
 
-def _first_of(block: Block) -> Block:
-    while block.preceding is not None:
-        block = block.preceding
-    return block
+def _is_bare(block: Block) -> bool:
+    return block.state == "unmapped" and block.is_whole_segment
 
 
 def _segment(first: Block) -> SegmentInfo:
