@@ -67,6 +67,8 @@ class ModuleNames:
     attention: str = "self_attn"
     cross_attention: str = "encoder_attn"
     ffn: str = "mlp"
+    pooler: str = "pooler.dense"
+    transform: str = "transform.dense"
 
 
 @dataclass(frozen=True)

@@ -121,7 +121,7 @@ def _head(architecture: Architecture) -> int:
     if a.head is Head.NONE:
         return 0
     if a.head is Head.CLASSIFIER:
-        return (a.hidden_size + 1) * a.label_count
+        return (a.hidden_size + (1 if a.head_bias else 0)) * a.label_count
     matrix = 0 if a.tied_embeddings else a.vocab_size * (a.embedding_size or a.hidden_size)
     norm = _norms(a, 1) if a.head is Head.MASKED_LANGUAGE_MODEL else 0
     return matrix + _sum(linears.head_transform(a)) + norm + (a.vocab_size if a.head_bias else 0)

@@ -53,7 +53,7 @@ def outside_layers(architecture: Architecture) -> list[Linear]:
     if embedding not in (0, hidden):
         found += [Linear("project_in", embedding, hidden), Linear("project_out", hidden, embedding)]
     if architecture.pooler:
-        found.append(Linear("pooler.dense", hidden, hidden, bias=True))
+        found.append(Linear(architecture.module_names.pooler, hidden, hidden, bias=True))
     return found
 
 
@@ -61,7 +61,8 @@ def head_transform(architecture: Architecture) -> list[Linear]:
     """The linear modules of the head before its output matrix."""
     if architecture.head is not Head.MASKED_LANGUAGE_MODEL:
         return []
-    return [Linear("transform.dense", architecture.hidden_size, architecture.hidden_size, bias=True)]
+    hidden = architecture.hidden_size
+    return [Linear(architecture.module_names.transform, hidden, hidden, bias=True)]
 
 
 def _all_attention(architecture: Architecture) -> list[Linear]:
