@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import MISSING, fields
+from collections.abc import Callable, Iterable
+from dataclasses import MISSING, Field, fields
 from typing import Any
 
 from memtune.model.architecture import Architecture, Experts, Head, Image, Kind, ModuleNames
@@ -10,22 +11,40 @@ from memtune.model.facts import Facts
 
 _NORMS = ["rmsnorm", "layernorm"]
 # Facts that have a reader of their own; every other field of the architecture is read by its type.
-_SPECIAL = {"name", "kind", "heads", "kv_heads", "head_dim", "ffn_size", "vocab_size", "rms_norm", "head"}
+_SPECIAL = {
+    "name",
+    "kind",
+    "heads",
+    "kv_heads",
+    "head_dim",
+    "ffn_size",
+    "vocab_size",
+    "rms_norm",
+    "head",
+    "unquantized",
+}
+_READERS: dict[str, Callable[[Facts, str, Any], Any]] = {
+    # A number that is 0 unless given may be 0.
+    "int": lambda facts, key, default: facts.count(key) if default == 0 else facts.size(key),
+    "bool": lambda facts, key, _: facts.flag(key),
+    "float": lambda facts, key, _: facts.rate(key),
+    "str": lambda facts, key, _: facts.text(key),
+}
 _NESTED = {"experts": Experts, "image": Image, "module_names": ModuleNames}
 
 
 def from_facts(given: dict[str, Any], where: str = "architecture") -> Architecture:
     """The architecture that plain camelCase facts describe."""
     facts = Facts(given, where)
-    names = {camel(field.name) for field in fields(Architecture)} - {"rmsNorm", "unquantized"} | {"norm"}
-    _refuse_unknown(facts, names)
+    _refuse_unknown(
+        facts, {camel(field.name) for field in fields(Architecture)} - {"rmsNorm", "unquantized"} | {"norm"}
+    )
     values = {name: _nested(kind, facts.nested(camel(name))) for name, kind in _NESTED.items() if camel(name) in facts}
-    for field in fields(Architecture):
-        if field.name not in {*_SPECIAL, *_NESTED} and (camel(field.name) in facts or field.default is MISSING):
-            values[field.name] = _typed(facts, camel(field.name), str(field.type))
-    kind = Kind(facts.choice("kind", [k.value for k in Kind])) if "kind" in facts else Kind.DECODER
-    architecture = Architecture(**values, **_shape(facts, kind, values.get("experts")), **_words(facts, kind))
-    return _checked(architecture, facts)
+    plain = [field for field in fields(Architecture) if field.name not in {*_SPECIAL, *_NESTED}]
+    values.update(_typed(facts, plain))
+    values.update(_words(facts))
+    values.update(_shape(facts, values["kind"], values.get("experts")))
+    return _checked(Architecture(**values), facts)
 
 
 def camel(name: str) -> str:
@@ -46,8 +65,9 @@ def _shape(facts: Facts, kind: Kind, experts: Experts | None) -> dict[str, int]:
     }
 
 
-def _words(facts: Facts, kind: Kind) -> dict[str, Any]:
+def _words(facts: Facts) -> dict[str, Any]:
     """The facts that are words."""
+    kind = Kind(facts.choice("kind", [k.value for k in Kind])) if "kind" in facts else Kind.DECODER
     found: dict[str, Any] = {"name": facts.text("name") if "name" in facts else kind.value, "kind": kind}
     if "norm" in facts:
         found["rms_norm"] = facts.choice("norm", _NORMS) == "rmsnorm"
@@ -60,18 +80,16 @@ def _words(facts: Facts, kind: Kind) -> dict[str, Any]:
 
 def _nested(kind: Any, facts: Facts) -> Any:
     _refuse_unknown(facts, {camel(field.name) for field in fields(kind)})
-    values = {
-        field.name: _typed(facts, camel(field.name), str(field.type))
-        for field in fields(kind)
+    return kind(**_typed(facts, fields(kind)))
+
+
+def _typed(facts: Facts, wanted: Iterable[Field[Any]]) -> dict[str, Any]:
+    """The fields that are given or have no default, each read by its type."""
+    return {
+        field.name: _READERS[str(field.type)](facts, camel(field.name), field.default)
+        for field in wanted
         if camel(field.name) in facts or field.default is MISSING
     }
-    return kind(**values)
-
-
-def _typed(facts: Facts, key: str, kind: str) -> Any:
-    readers = {"int": facts.count, "bool": facts.flag, "float": facts.rate, "str": facts.text}
-    least_one = key in ("hiddenSize", "layers", "count", "perToken", "ffnSize", "size", "patchSize", "channels")
-    return facts.size(key) if least_one else readers[kind](key)
 
 
 def _refuse_unknown(facts: Facts, known: set[str]) -> None:
