@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from memtune.model.architecture import Kind
-from memtune.spec.fields import CALLABLE, Block, Count, Flag, Foreign, Number, Text, Whole
+from memtune.spec.fields import CALLABLE, Block, Count, Distinct, Flag, Foreign, Number, Text, Whole
 
 LayerCount = Annotated[Whole, Field(ge=0, le=10_000)]
 Size = Annotated[Count, Field(le=100_000_000)]
@@ -58,7 +58,7 @@ class Peft(Block):
 
     method: Literal["lora"] = Field(default="lora", description="Kind of adapter; QLoRA is lora on a quantized base.")
     rank: Annotated[Count, Field(le=4096)] = Field(default=16, description="Rank of the two adapter matrices.")
-    targets: Annotated[tuple[Text, ...], Field(min_length=1, max_length=64)] = Field(
+    targets: Annotated[tuple[Text, ...], Field(min_length=1, max_length=64), Distinct] = Field(
         default=("q_proj", "v_proj"), description="Names of the linear layers that get an adapter."
     )
     base_quantization: Literal["none", "int8", "nf4"] = Field(
