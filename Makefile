@@ -1,18 +1,47 @@
 # Every target sets up what it needs; `make help` lists them.
 .DEFAULT_GOAL := help
-.PHONY: help env lock lint verify generate test test-unit bench clean
 SHELL := /bin/bash
-PYTHON_FILES := core cli operator runner tests bench tools
-run := .venv/bin/python
+python := .venv/bin/python
 
+.PHONY: help
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
 
+.PHONY: env
 env: ## make or update the locked development environment in .venv
 	@tools/env.sh
 
-lock: ## write the lock files anew after a dependency changed
+.PHONY: lock
+lock: env ## write the lock files anew after a dependency changed
 	@tools/lock.sh
 
+.PHONY: lint
+lint: env ## style (ruff), types (mypy strict) and import rules (import-linter)
+	.venv/bin/ruff check .
+	.venv/bin/ruff format --check .
+	.venv/bin/mypy
+	PYTHONPATH=core:operator:runner:cli .venv/bin/lint-imports
+
+.PHONY: generate
+generate: env ## write the generated files anew
+	$(python) tools/generate_crd.py
+
+.PHONY: verify
+verify: env ## fail when a generated file is not up to date
+	$(python) tools/generate_crd.py --check
+
+.PHONY: test
+test: env ## every test this machine can run, quickest first, with a table of where the time went
+	@$(python) tools/run_tests.py
+
+.PHONY: test-unit
+test-unit: env ## the unit tests: seconds, no I/O
+	$(python) -m pytest tests/unit
+
+.PHONY: test-contract
+test-contract: env ## golden files, the command line, real libraries' parsers
+	$(python) -m pytest tests/contract
+
+.PHONY: clean
 clean: ## remove the development environment and every cache
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build
