@@ -89,7 +89,7 @@ def descend(
     failure: Failure,
     consent: frozenset[str] = frozenset(),
     margin_bytes: float = 0.0,
-    allowed: Callable[[Plan], bool] = lambda plan: True,
+    allowed: Callable[[Plan], bool] | None = None,
 ) -> Downgrade | Exhausted:
     """The first relevant rung whose predicted saving covers the deficit and a margin, or rungs one upon the other.
 
@@ -120,23 +120,28 @@ class _Search:
         predictor: PredictsPlans,
         plan: Plan,
         needed_bytes: float,
-        allowed: Callable[[Plan], bool],
+        allowed: Callable[[Plan], bool] | None,
     ) -> None:
         self._workload = workload
         self._predictor = predictor
         self._plan = plan
         self._needed_bytes = needed_bytes
         self._allowed = allowed
-        self._top_bytes = self._bytes(plan)
+        self._known: dict[Plan, float] = {}
 
     def _bytes(self, plan: Plan) -> float:
-        return self._predictor.predict(plan).device.expected
+        if plan not in self._known:
+            self._known[plan] = self._predictor.predict(plan).device.expected
+        return self._known[plan]
 
     def _saving(self, plan: Plan) -> float:
-        return self._top_bytes - self._bytes(plan)
+        return self._bytes(self._plan) - self._bytes(plan)
 
     def _options(self, rung: Rung, plan: Plan) -> Iterator[Plan]:
-        return (p for p in rung.options(plan) if self._allowed(p) and refusal(self._workload, p) is None)
+        return filter(self._may_run, rung.options(plan))
+
+    def _may_run(self, plan: Plan) -> bool:
+        return refusal(self._workload, plan) is None and (self._allowed is None or self._allowed(plan))
 
     def single(self, rungs: list[Rung]) -> Downgrade | None:
         """The first rung that is enough by itself, and of its plans the nearest that is."""
@@ -214,9 +219,12 @@ def _gradient_dtype(plan: Plan) -> Plan | None:
     return replace(plan, gradient_dtype=GradientDtype.MODEL)
 
 
-def _precision(plan: Plan) -> Plan | None:
-    wide = plan.precision in (Precision.FP32, Precision.TF32)
-    return replace(plan, precision=Precision.BF16) if wide else None
+def _precision(narrow: Precision) -> Callable[[Plan], Plan | None]:
+    def down(plan: Plan) -> Plan | None:
+        wide = plan.precision in (Precision.FP32, Precision.TF32)
+        return replace(plan, precision=narrow) if wide else None
+
+    return down
 
 
 _ANY = frozenset({OutOfMemory.FRAGMENTATION, OutOfMemory.ACTIVATION, OutOfMemory.STATE, OutOfMemory.OUTSIDE})
@@ -233,5 +241,7 @@ RUNGS = (
     Rung("offload", _offload, _ANY),
     Rung("optimizer-8bit", _optimizer_8bit, _ANY, consent="optimizer-8bit"),
     Rung("gradient-dtype", _gradient_dtype, _ANY, consent="gradient-dtype"),
-    Rung("precision", _precision, _ANY, consent="precision"),
+    Rung("precision", _precision(Precision.BF16), _ANY, consent="precision"),
+    # Only GPUs without bf16 get this far: they refuse the rung above.
+    Rung("precision", _precision(Precision.FP16), _ANY, consent="precision"),
 )
