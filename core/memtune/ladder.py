@@ -40,12 +40,16 @@ class OutOfMemory(str, Enum):
 
 @dataclass(frozen=True)
 class Rung:
-    """One step of the ladder. ``consent`` names what the user must allow first, where numerics change."""
+    """One step of the ladder. ``consent`` names what the user must allow first, where numerics change.
+
+    ``costly`` rungs come only after all others together are not enough: offload slows a step down by its transfers.
+    """
 
     name: str
     down: Callable[[Plan], Plan | None]
     kinds: frozenset[OutOfMemory]
     consent: str = ""
+    costly: bool = False
 
     def options(self, plan: Plan) -> Iterator[Plan]:
         """The plans below this one on the rung, the nearest first."""
@@ -101,7 +105,8 @@ def descend(
         return Downgrade(plan, ("sharded-save",), sharded_save=True)
     search = _Search(workload, predictor, plan, failure.deficit_bytes + margin_bytes, allowed)
     rungs = [r for r in RUNGS if failure.kind in r.kinds and (not r.consent or r.consent in consent)]
-    return search.single(rungs) or search.together(rungs)
+    cheap = [rung for rung in rungs if not rung.costly]
+    return search.enough(cheap) or search.enough(rungs) or search.exhausted(rungs)
 
 
 def _smaller_evaluation(workload: Workload, plan: Plan, failure: Failure) -> Downgrade | Exhausted:
@@ -143,29 +148,40 @@ class _Search:
     def _may_run(self, plan: Plan) -> bool:
         return refusal(self._workload, plan) is None and (self._allowed is None or self._allowed(plan))
 
-    def single(self, rungs: list[Rung]) -> Downgrade | None:
-        """The first rung that is enough by itself, and of its plans the nearest that is."""
+    def enough(self, rungs: list[Rung]) -> Downgrade | None:
+        """The first rung that is enough by itself, else rung upon rung from the top until it is enough."""
         for rung in rungs:
             for option in self._options(rung, self._plan):
                 if self._covers(option):
                     return Downgrade(option, (rung.name,), self._saving(option))
-        return None
+        plan, taken = self._together(rungs)
+        return Downgrade(plan, taken, self._saving(plan)) if self._covers(plan) else None
 
-    def together(self, rungs: list[Rung]) -> Downgrade | Exhausted:
-        """Rung upon rung from the top, each as far down as it saves, until it is enough."""
+    def exhausted(self, rungs: list[Rung]) -> Exhausted:
+        """What is still missing at the bottom of all rungs together."""
+        plan, _ = self._together(rungs)
+        return Exhausted(plan, self._needed_bytes - self._saving(plan))
+
+    def _together(self, rungs: list[Rung]) -> tuple[Plan, tuple[str, ...]]:
         plan, taken = self._plan, []
         for rung in rungs:
-            start = plan
-            for option in self._options(rung, start):
-                if self._saving(option) > self._saving(plan):
-                    plan = option
-                if self._covers(plan):
-                    break
-            if plan != start:
+            below = self._furthest(rung, plan)
+            if below != plan:
+                plan = below
                 taken.append(rung.name)
             if self._covers(plan):
-                return Downgrade(plan, tuple(taken), self._saving(plan))
-        return Exhausted(plan, self._needed_bytes - self._saving(plan))
+                break
+        return plan, tuple(taken)
+
+    def _furthest(self, rung: Rung, plan: Plan) -> Plan:
+        """As far down one rung as it saves, but no further than is enough."""
+        best = plan
+        for option in self._options(rung, plan):
+            if self._saving(option) > self._saving(best):
+                best = option
+            if self._covers(best):
+                break
+        return best
 
     def _covers(self, plan: Plan) -> bool:
         saving = self._saving(plan)
@@ -238,10 +254,10 @@ RUNGS = (
     Rung("checkpointing", _checkpointing, _NOT_STATE),
     Rung("micro-batch", _micro_batch, _NOT_STATE),
     Rung("sharding", _sharding, _ANY),
-    Rung("offload", _offload, _ANY),
-    Rung("optimizer-8bit", _optimizer_8bit, _ANY, consent="optimizer-8bit"),
-    Rung("gradient-dtype", _gradient_dtype, _ANY, consent="gradient-dtype"),
-    Rung("precision", _precision(Precision.BF16), _ANY, consent="precision"),
+    Rung("offload", _offload, _ANY, costly=True),
+    Rung("optimizer-8bit", _optimizer_8bit, _ANY, consent="optimizer-8bit", costly=True),
+    Rung("gradient-dtype", _gradient_dtype, _ANY, consent="gradient-dtype", costly=True),
+    Rung("precision", _precision(Precision.BF16), _ANY, consent="precision", costly=True),
     # Only GPUs without bf16 get this far: they refuse the rung above.
-    Rung("precision", _precision(Precision.FP16), _ANY, consent="precision"),
+    Rung("precision", _precision(Precision.FP16), _ANY, consent="precision", costly=True),
 )
