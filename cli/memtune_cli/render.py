@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 from memtune.prediction import Component, Interval, Prediction
@@ -84,7 +85,7 @@ def _share_cells(sizes: Sequence[float], total: float, width: int) -> list[int]:
     for size in sizes:
         sum_so_far += size
         ends.append(round(width * sum_so_far / total))
-    return [end - start for start, end in zip(ends[:-1], ends[1:], strict=True)]
+    return [end - start for start, end in pairwise(ends)]
 
 
 def _fill(screen: Screen, index: int) -> str:
