@@ -139,10 +139,8 @@ def _micro_batches(axes: Axes, case: Case, chosen: Plan, candidates: Sequence[Ca
 def _curve(axes: Axes, name: str, members: list[Candidate], colour: str, chosen_family: bool) -> None:
     sizes = [candidate.plan.micro_batch for candidate in members]
     device = [candidate.prediction.device for candidate in members]
-    weight = (
-        {"markersize": 5, "linewidth": 2.6, "zorder": 4} if chosen_family else {"markersize": 3.5, "linewidth": 1.4}
-    )
-    axes.plot(sizes, [d.expected / GIB for d in device], color=colour, marker="o", label=name, **weight)
+    sizes_gib = [d.expected / GIB for d in device]
+    (line,) = axes.plot(sizes, sizes_gib, "o-", color=colour, label=name, linewidth=1.4, markersize=3.5)
     if chosen_family:
         line.set(linewidth=2.6, markersize=5, zorder=4)
         low, high = [d.lower / GIB for d in device], [d.upper / GIB for d in device]

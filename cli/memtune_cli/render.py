@@ -64,7 +64,7 @@ def memory_bar(screen: Screen, prediction: Prediction, usable_bytes: int) -> lis
     free = screen.dim(("·" if screen.unicode else ".") * (width - sum(cells)))
     lines = [f"  {_painted(screen, cells) if screen.colours else bar}{free}"]
     if total_bytes > usable_bytes:
-        lines.append("  " + " " * max(0, edge - 1) + ("▲" if screen.unicode else "^") + " end of the GPU's memory")
+        lines.append("  " + "the GPU's memory ends here ".rjust(edge - 1) + ("▲" if screen.unicode else "^"))
     return lines + _legend(screen, parts, total_bytes, usable_bytes)
 
 
