@@ -1,4 +1,4 @@
-"""The answer to "what does this plan cost": peaks per phase and component, each with an interval, never a bare number."""
+"""What a plan costs: peaks per phase and component, each with an interval, never a bare number."""
 
 from __future__ import annotations
 

@@ -49,20 +49,20 @@ def suggestion(name: str, allowed: Sequence[str]) -> str:
     return f"did you mean {lowered[close[0]]}? " if close else ""
 
 
-def problems_of(error: ValidationError, root: type[BaseModel]) -> list[Problem]:
-    """Pydantic's findings in our words."""
-    return [_problem(dict(found), root) for found in error.errors(include_url=False) if not _echoes(dict(found))]
+def problems_of(error: ValidationError, root: type[BaseModel], prefix: str = "") -> list[Problem]:
+    """Pydantic's findings in our words; paths begin with ``prefix``."""
+    findings: list[dict[str, Any]] = [dict(found) for found in error.errors(include_url=False)]
+    return [_problem(found, root, prefix) for found in findings if not _echoes(found)]
 
 
 def _echoes(found: dict[str, Any]) -> bool:
     # Pydantic counts only valid items, so that one wrong item of a list is told a second time as a list too short.
-    return found["type"] == "too_short" and len(found["input"]) >= found["ctx"]["min_length"]
+    return bool(found["type"] == "too_short" and len(found["input"]) >= found["ctx"]["min_length"])
 
 
-def _problem(found: dict[str, Any], root: type[BaseModel]) -> Problem:
-    location = found["loc"]
+def _problem(found: dict[str, Any], root: type[BaseModel], prefix: str) -> Problem:
     given = None if found["type"] == "missing" else found["input"]
-    return Problem(path_of(location), given, _advice(found, root))
+    return Problem(path_of((prefix, *found["loc"])), given, _advice(found, root))
 
 
 def path_of(location: Iterable[str | int]) -> str:
@@ -83,6 +83,8 @@ def _advice(found: dict[str, Any], root: type[BaseModel]) -> str:
         return _not_allowed(found["input"], context["expected"])
     if kind == "string_pattern_mismatch":
         return f"{given} is not {PATTERN_WORDS[context['pattern']]}"
+    if kind == "twice":
+        return str(found["msg"])
     if kind in _LIMITS:
         sign, limit = _LIMITS[kind]
         return f"{given} is not allowed; it must be {sign} {context[limit]}"
@@ -126,7 +128,10 @@ def _yaml_type(value: Any) -> str:
 def _not_allowed(given: Any, expected: str) -> str:
     # Pydantic joins the choices as 'a', 'b' or 'c'.
     choices = expected.replace(" or ", ", ").replace("'", "").split(", ")
-    return f"{shown(given)} is not allowed; {suggestion(str(given), choices)}use {_either(choices)}"
+    hint = suggestion(str(given), choices)
+    if given is False and "Off" in choices:
+        hint = 'YAML reads a bare Off as false, write "Off" in quotes; '
+    return f"{shown(given)} is not allowed; {hint}use {_either(choices)}"
 
 
 def _either(choices: Sequence[str]) -> str:

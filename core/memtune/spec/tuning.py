@@ -7,36 +7,38 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from memtune.knobs import Offload, Precision
-from memtune.spec.fields import CHECKPOINTING, Block, Count, Flag, Percent, Whole
+from memtune.spec.fields import CHECKPOINTING, Block, Count, Distinct, Flag, Percent, Whole
 
 CheckpointingName = Annotated[str, Field(pattern=CHECKPOINTING, max_length=16)]
 ZeroStage = Annotated[Whole, Field(ge=0, le=3)]
 Backend = Literal["deepspeed", "fsdp", "ddp"]
 FsdpStrategy = Literal["full", "shard-grad-op", "hybrid"]
 Consent = Literal["optimizer-8bit", "gradient-dtype", "precision"]
-Probes = Annotated[Count, Field(le=64)]
+# The status keeps every probe, and it has to stay under 100 kB.
+MAX_PROBES = 48
+Probes = Annotated[Count, Field(le=MAX_PROBES)]
 
 
 class Space(Block):
     """The choices of each knob that a plan of this job may take."""
 
-    precision: Annotated[tuple[Precision, ...], Field(min_length=1, max_length=5)] = Field(
+    precision: Annotated[tuple[Precision, ...], Field(min_length=1, max_length=5), Distinct] = Field(
         default=(Precision.BF16,), description="Number formats of the matrix products."
     )
-    checkpointing: Annotated[tuple[CheckpointingName, ...], Field(min_length=1, max_length=16)] = Field(
+    checkpointing: Annotated[tuple[CheckpointingName, ...], Field(min_length=1, max_length=16), Distinct] = Field(
         default=("none", "selective", "full"),
         description="Ways of activation checkpointing: none, selective, every-K, full.",
     )
-    zero_stages: Annotated[tuple[ZeroStage, ...], Field(min_length=1, max_length=4)] = Field(
+    zero_stages: Annotated[tuple[ZeroStage, ...], Field(min_length=1, max_length=4), Distinct] = Field(
         default=(0, 1, 2, 3), description="ZeRO stages that the deepspeed backend may take."
     )
-    offload: Annotated[tuple[Offload, ...], Field(min_length=1, max_length=5)] = Field(
+    offload: Annotated[tuple[Offload, ...], Field(min_length=1, max_length=5), Distinct] = Field(
         default=(Offload.NONE,), description="What may live in host memory or on NVMe instead of HBM."
     )
-    backends: Annotated[tuple[Backend, ...], Field(min_length=1, max_length=3)] = Field(
+    backends: Annotated[tuple[Backend, ...], Field(min_length=1, max_length=3), Distinct] = Field(
         default=("deepspeed", "fsdp"), description="Libraries that may carry a plan out."
     )
-    fsdp_strategies: Annotated[tuple[FsdpStrategy, ...], Field(min_length=1, max_length=3)] = Field(
+    fsdp_strategies: Annotated[tuple[FsdpStrategy, ...], Field(min_length=1, max_length=3), Distinct] = Field(
         default=("full", "shard-grad-op"), description="Sharding strategies that the fsdp backend may take."
     )
 
@@ -46,7 +48,8 @@ class Tuning(Block):
 
     mode: Literal["Probe", "PredictOnly", "Off"] = Field(
         default="Probe",
-        description="Probe measures plans and launches the best; PredictOnly starts no pod; Off launches unmeasured.",
+        description="Probe measures plans and launches the best; PredictOnly starts no pod; "
+        'Off, which YAML wants in quotes as "Off", launches unmeasured.',
     )
     space: Space = Field(default=Space(), description="The choices of each knob that a plan may take.")
     max_probes: Probes = Field(default=8, description="Most probe runs of the job.")
@@ -87,6 +90,6 @@ class Retry(Block):
     allow_restart: Flag = Field(
         default=False, description="Whether a run that cannot resume from any checkpoint may start again from step 0."
     )
-    consent: Annotated[tuple[Consent, ...], Field(max_length=3)] = Field(
+    consent: Annotated[tuple[Consent, ...], Field(max_length=3), Distinct] = Field(
         default=(), description="Downgrades that change the numerics of training and are allowed nevertheless."
     )

@@ -1,0 +1,199 @@
+"""Blocks of device memory, and the pools that hold the free ones."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from dataclasses import dataclass
+from typing import Literal
+
+from memtune.units import MIB
+
+# The constants of CUDACachingAllocator.cpp (kMinBlockSize, kSmallSize, kSmallBuffer, kMinLargeAlloc, kLargeBuffer,
+# kRoundLarge). kLargeBuffer is also the default of max_non_split_rounding_mb.
+MIN_BLOCK_BYTES = 512
+SMALL_REQUEST_BYTES = MIB
+SMALL_SEGMENT_BYTES = 2 * MIB
+OWN_SEGMENT_BYTES = 10 * MIB
+LARGE_SEGMENT_BYTES = 20 * MIB
+SEGMENT_ROUNDING_BYTES = 2 * MIB
+
+# More than any device has. Stands for "no limit", so that the hot path compares numbers and nothing else.
+UNLIMITED_BYTES = 1 << 62
+
+# A free block is found by one integer, size above address: comparing integers is what makes the search fast.
+_ADDRESS_BITS = 64
+
+
+@dataclass(frozen=True)
+class AllocatorSettings:
+    """The part of PYTORCH_ALLOC_CONF that decides where memory goes."""
+
+    expandable_segments: bool = False
+    max_split_size_bytes: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.max_split_size_bytes is not None and self.max_split_size_bytes < LARGE_SEGMENT_BYTES:
+            raise ValueError(
+                f"max_split_size_bytes is {self.max_split_size_bytes}; PyTorch takes no less than "
+                f"{LARGE_SEGMENT_BYTES} (20 MiB): give at least that, or None for no limit"
+            )
+
+
+# free: cached, waits in its pool. pending: freed, but another stream may still use it.
+# unmapped: address space of an expandable segment with no memory behind it.
+State = Literal["free", "allocated", "pending", "unmapped"]
+
+
+class Block:
+    """A range of addresses within a segment, linked to its neighbours in that segment."""
+
+    __slots__ = ("address", "events", "following", "pool", "preceding", "requested", "size", "state", "streams")
+
+    def __init__(self, address: int, size: int, pool: Pool, state: State) -> None:
+        self.address = address
+        self.size = size
+        self.pool = pool
+        self.state = state
+        self.requested = 0
+        self.preceding: Block | None = None
+        self.following: Block | None = None
+        self.streams: set[int] | None = None  # other streams that use the block
+        self.events = 0  # streams that have not finished with the freed block
+
+    @property
+    def is_whole_segment(self) -> bool:
+        return self.preceding is None and self.following is None
+
+    def cut(self, size: int, state: State) -> Block:
+        """Keep the first ``size`` bytes, return the rest as a new block of that state."""
+        rest = Block(self.address + size, self.size - size, self.pool, state)
+        self.size = size
+        following = self.following
+        rest.preceding = self
+        rest.following = following
+        if following is not None:
+            following.preceding = rest
+        self.following = rest
+        return rest
+
+    def absorb_preceding(self, other: Block) -> None:
+        self.address = other.address
+        self.size += other.size
+        self.preceding = other.preceding
+        if self.preceding is not None:
+            self.preceding.following = self
+
+    def absorb_following(self, other: Block) -> None:
+        self.size += other.size
+        self.following = other.following
+        if self.following is not None:
+            self.following.preceding = self
+
+
+class Pool:
+    """The free blocks of one stream, small or large, ordered by size and then by address (BlockComparatorSize)."""
+
+    def __init__(self, stream: int, is_small: bool, settings: AllocatorSettings) -> None:
+        self.stream = stream
+        self.is_small = is_small
+        self.is_expandable = settings.expandable_segments
+        self.oversize_bytes = settings.max_split_size_bytes or UNLIMITED_BYTES
+        # should_split: a rest of 512 bytes is worth keeping in the small pool and in expandable segments, in the
+        # large pool it must exceed 1 MiB, and oversize requests are never split. Sizes are multiples of 512.
+        keeps_any_rest = is_small or self.is_expandable
+        self.min_rest_bytes = MIN_BLOCK_BYTES if keeps_any_rest else SMALL_REQUEST_BYTES + MIN_BLOCK_BYTES
+        self.split_below_bytes = UNLIMITED_BYTES if keeps_any_rest else self.oversize_bytes
+        self.unmapped: list[Block] = []  # by address
+        self._keys: list[int] = []
+        self._blocks: list[Block] = []
+
+    def add(self, block: Block) -> None:
+        block.state = "free"
+        key = block.size << _ADDRESS_BITS | block.address
+        index = bisect_left(self._keys, key)
+        self._keys.insert(index, key)
+        self._blocks.insert(index, block)
+
+    def remove(self, block: Block) -> None:
+        index = bisect_left(self._keys, block.size << _ADDRESS_BITS | block.address)
+        del self._keys[index], self._blocks[index]
+
+    def take(self, size: int) -> Block | None:
+        """Remove and return the block that fits best, if there is one (get_free_block)."""
+        index = bisect_left(self._keys, size << _ADDRESS_BITS)
+        if index == len(self._keys):
+            return None
+        if self.is_expandable:
+            index = self._least_expandable(index)
+        block = self._blocks[index]
+        if block.size >= self.oversize_bytes and not self._is_close(block, size):
+            return None
+        del self._keys[index], self._blocks[index]
+        return block
+
+    def _is_close(self, oversize: Block, size: int) -> bool:
+        """An oversize block serves only oversize requests, and only those less than 20 MiB smaller."""
+        return size >= self.oversize_bytes and oversize.size < size + LARGE_SEGMENT_BYTES
+
+    def _least_expandable(self, index: int) -> int:
+        """A block that can still grow counts with the size it can grow to, so that inner gaps are filled first."""
+        blocks = self._blocks
+        while index + 1 < len(blocks) and _expanded_bytes(blocks[index + 1]) < _expanded_bytes(blocks[index]):
+            index += 1
+        return index
+
+    def blocks(self) -> list[Block]:
+        return self._blocks.copy()
+
+    def oversize(self, wanted: int) -> list[Block]:
+        """The oversize blocks to release for ``wanted`` bytes: the closest that is large enough, else from the largest
+        down until their sum is (release_available_cached_blocks)."""
+        index = bisect_left(self._keys, wanted << _ADDRESS_BITS)
+        if index < len(self._blocks):
+            return [self._blocks[index]]
+        chosen: list[Block] = []
+        total = 0
+        for block in reversed(self._blocks):
+            if total >= wanted or block.size < self.oversize_bytes:
+                break
+            chosen.append(block)
+            total += block.size
+        return chosen
+
+    @property
+    def largest_bytes(self) -> int:
+        return self._blocks[-1].size if self._blocks else 0
+
+
+def merge_free(block: Block) -> int:
+    """Join a block with its free neighbours; return how many bytes they bring (try_merge_blocks)."""
+    pool = block.pool
+    size = block.size
+    preceding, following = block.preceding, block.following
+    if preceding is not None and preceding.state == "free":
+        pool.remove(preceding)
+        block.absorb_preceding(preceding)
+    if following is not None and following.state == "free":
+        pool.remove(following)
+        block.absorb_following(following)
+    return block.size - size
+
+
+def segment_bytes(size: int) -> int:
+    """What is asked of the device for a block of ``size`` bytes (get_allocation_size)."""
+    if size <= SMALL_REQUEST_BYTES:
+        return SMALL_SEGMENT_BYTES
+    if size < OWN_SEGMENT_BYTES:
+        return LARGE_SEGMENT_BYTES
+    return round_up(size, SEGMENT_ROUNDING_BYTES)
+
+
+def round_up(size: int, step: int) -> int:
+    return -(-size // step) * step
+
+
+def _expanded_bytes(block: Block) -> int:
+    following = block.following
+    if following is not None and following.state == "unmapped":
+        return block.size + following.size
+    return block.size
