@@ -47,11 +47,16 @@ def _norms(shape: Shape, recipe: Recipe) -> float:
     wide, hidden = recipe.compute_bytes, shape.hidden
     # The output of a norm is kept as the input of a projection that learns, and once more for the norm's own scale.
     learns = not shape.has_adapter
-    output = wide * hidden if learns or shape.adapted & {"query", "key", "value", "gate", "up"} else 0
+    # bitsandbytes' 4-bit product keeps its input although its weight is frozen (autograd/_functions.py, MatMul4Bit).
+    output = (
+        wide * hidden
+        if learns or recipe.fp32_residuals or shape.adapted & {"query", "key", "value", "gate", "up"}
+        else 0
+    )
     if recipe.compiled or not shape.rms_norm:
         # Fused: the residual and the output; in autocast LayerNorm runs in fp32.
         kept = 4 if recipe.autocasts and not recipe.compiled else wide
-        return shape.norms * (kept * hidden + output)
+        return shape.norms * (kept * hidden + output) + shape.modulation * wide * hidden
     # Eager RMSNorm upcasts to fp32 and keeps that copy; a scale that learns keeps the normalised input too.
     return shape.norms * (4 * hidden + output + (wide * hidden if learns else 0))
 
@@ -75,7 +80,7 @@ def _mlp(shape: Shape, recipe: Recipe) -> float:
     # Gated: gate, up, the activated gate, and their product (the input of the down projection); else before and after
     # the activation. A frozen down projection needs no input; a compiled layer recomputes the activated gate.
     tensors = (3 if recipe.compiled else 4) if shape.gated else 2
-    if shape.has_adapter and "down" not in shape.adapted:
+    if shape.has_adapter and "down" not in shape.adapted and not recipe.fp32_residuals:
         tensors -= 1
     routed = 2 * wide * shape.hidden * shape.expert_copies
     return wide * tensors * shape.ffn + routed
@@ -115,9 +120,14 @@ def activation_terms(shape: Shape, recipe: Recipe, constants: Constants) -> list
     return terms
 
 
+def boundary_bytes(shape: Shape, recipe: Recipe) -> float:
+    """The hidden state between two layers, per token: all that full checkpointing keeps."""
+    return float((4 if recipe.fp32_residuals else recipe.compute_bytes) * shape.hidden)
+
+
 def _kept_and_live(shape: Shape, recipe: Recipe, whole: float, layers: int) -> tuple[float, float]:
     """Bytes per token kept per layer through the forward, and those alive once more in the backward."""
-    mode, boundary = recipe.checkpointing.mode, float(recipe.compute_bytes * shape.hidden)
+    mode, boundary = recipe.checkpointing.mode, boundary_bytes(shape, recipe)
     if mode == "none":
         return whole, 0.0
     if mode == "selective":

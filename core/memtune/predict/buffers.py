@@ -93,12 +93,14 @@ def _unpacked(shape: Shape, recipe: Recipe) -> Term:
 def logit_bytes(recipe: Recipe, constants: Constants) -> float:
     """Bytes per token and vocabulary entry at the loss.
 
-    Eager: the logits, and in fp32 their log-softmax, its gradient and the gradient of the log-softmax's input; a
-    compiled loss fuses the fp32 tensors away and leaves the logits and their gradient.
+    Eager: the logits, and in fp32 their log-softmax, its gradient and the gradient of the log-softmax's input. A fused
+    kernel keeps one fp32 copy, a compiled loss none: it leaves the logits and their gradient.
     """
-    if recipe.compiled:
-        return 2 * recipe.compute_bytes + constants.compiled_loss_bytes
-    return recipe.compute_bytes + 12.0
+    if recipe.compiles_loss:
+        return 2.0 * recipe.compute_bytes
+    if recipe.fused_loss_kernel:
+        return 2.0 * recipe.compute_bytes + 4
+    return recipe.compute_bytes + constants.eager_loss_bytes
 
 
 def _logits(shape: Shape, recipe: Recipe, constants: Constants) -> list[Term]:
@@ -106,8 +108,8 @@ def _logits(shape: Shape, recipe: Recipe, constants: Constants) -> list[Term]:
     if recipe.fused_loss:
         each = each / FUSED_LOSS_CHUNKS
     elif recipe.chunked_loss:
-        # The logits of all chunks and their gradients stay in compute precision; only one chunk is upcast.
-        each = 2 * recipe.compute_bytes + (each - 2 * recipe.compute_bytes) / FUSED_LOSS_CHUNKS
+        # The logits of all chunks stay in compute precision; only one chunk at a time has anything else.
+        each = recipe.compute_bytes + (each - recipe.compute_bytes) / FUSED_LOSS_CHUNKS
     template = "{:.3g} B x {:,.0f} tokens x {} entries of the vocabulary"
     values = (each, tokens, shape.vocab)
     return [Term("logits", each * tokens * shape.vocab, (LOSS,), template, values, "transformers loss_utils.py")]

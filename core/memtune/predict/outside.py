@@ -11,7 +11,8 @@ from memtune.predict.terms import ALWAYS, Term
 
 def outside_terms(recipe: Recipe, constants: Constants) -> list[Term]:
     """The addends outside the allocator."""
-    context = constants.context_bytes
+    # Once it was measured for this image and GPU, the context is known.
+    context = recipe.context_bytes or constants.context_bytes
     terms = [Term("context", context, ALWAYS, "{:,.0f} B of CUDA context and kernels", (context,), "pytorch#86509")]
     if recipe.world > 1:
         doublings = math.log2(recipe.world)

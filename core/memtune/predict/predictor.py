@@ -11,7 +11,7 @@ from memtune.predict.belief import Belief
 from memtune.predict.buffers import buffer_terms, evaluation_terms, save_terms
 from memtune.predict.constants import DEFAULT_CONSTANTS, Constants
 from memtune.predict.outside import outside_terms
-from memtune.predict.phases import Ledger, ledger, peaks, sensitivities
+from memtune.predict.phases import Ledger, Peaks, ledger, peaks, sensitivities
 from memtune.predict.recipe import Recipe, lower
 from memtune.predict.shape import Shape, shape_of
 from memtune.predict.speed import TRUST, step_seconds
@@ -100,3 +100,12 @@ def recipe_terms(shape: Shape, recipe: Recipe, constants: Constants, evaluation:
         Term("workspace", workspace, ALWAYS, "{:,.0f} B of cuBLAS workspace", (workspace,), "CublasHandlePool.cpp"),
         *outside_terms(recipe, constants),
     ]
+
+
+def predict_recipe(shape: Shape, recipe: Recipe, constants: Constants = DEFAULT_CONSTANTS) -> Peaks:
+    """The peaks of a recipe that no plan can name, such as a published measurement of another framework."""
+    belief = Belief.prior(constants)
+    zero, one = (
+        recipe_terms(shape, replace(recipe, micro_batch=samples), constants, Evaluation()) for samples in (0, 1)
+    )
+    return peaks(ledger(zero, one, recipe, constants, belief), recipe.micro_batch, constants, belief)

@@ -67,10 +67,13 @@ class Recipe:
     attention: Attention = Attention.FLASH
     fused_loss: bool = False
     chunked_loss: bool = False
+    fused_loss_kernel: bool = False
+    context_bytes: float = 0.0
     compiled: bool = False
     fused_step: bool = True
     step_in_backward: bool = False
     offloads_states: bool = False
+    offloads_gradients: bool = False
     offloads_weights: bool = False
     offloads_activations: bool = False
     bucket_elements: int = 0
@@ -89,6 +92,20 @@ class Recipe:
         return self.micro_batch * self.sequence_length / self.context_parallel
 
     @property
+    def fp32_residuals(self) -> bool:
+        """Whether hidden states travel in fp32 between layers.
+
+        peft's prepare_model_for_kbit_training upcasts norms and embeddings of a quantized base, and the residual stream
+        with them; FSDP needs one dtype per unit, so there it is not done.
+        """
+        return self.base_bytes < self.frozen_bytes and self.backend != "fsdp"
+
+    @property
+    def compiles_loss(self) -> bool:
+        """Whether the loss is compiled with the model: FSDP compiles block by block, and the loss stays eager."""
+        return self.compiled and self.backend != "fsdp"
+
+    @property
     def autocasts(self) -> bool:
         """Whether autocast makes low-precision copies of the weights (FSDP casts while it gathers instead)."""
         return self.weight_bytes > self.compute_bytes and self.backend != "fsdp"
@@ -102,6 +119,7 @@ def lower(workload: Workload, plan: Plan) -> Recipe:
     weights = compute if deepspeed else 4
     shards = workload.gpus_per_node if sharding is Sharding.FSDP_HYBRID else world
     stage = sharding.zero_stage
+    offloads = plan.offload in (Offload.OPTIMIZER, Offload.PARAMETERS, Offload.NVME)
     fp32_gradients = plan.gradient_dtype is GradientDtype.FP32
     bucketed = deepspeed and 1 <= stage <= 2 and world > 1
     quantization = workload.adapter.base_quantization if workload.adapter else "none"
@@ -125,7 +143,9 @@ def lower(workload: Workload, plan: Plan) -> Recipe:
         fused_loss=plan.fused_loss,
         compiled=workload.compiled,
         fused_step=plan.fused_optimizer,
-        offloads_states=plan.offload in (Offload.OPTIMIZER, Offload.PARAMETERS, Offload.NVME),
+        offloads_states=offloads,
+        # Partitioned gradients go to host memory bucket by bucket (deepspeed stage_1_and_2.py, cpu_offload).
+        offloads_gradients=deepspeed and stage >= 2 and offloads,
         offloads_weights=plan.offload in (Offload.PARAMETERS, Offload.NVME),
         offloads_activations=plan.offload is Offload.ACTIVATIONS,
         bucket_elements=plan.bucket_elements if deepspeed and world > 1 else 0,

@@ -33,6 +33,16 @@ class Shape:
     quantizable: int
     quantization: str
     adapted: frozenset[str]
+    modulated: bool = False
+
+    @property
+    def modulation(self) -> int:
+        """Hidden-sized tensors a layer of a diffusion transformer keeps for its adaptive norms, gates and q/k norms.
+
+        Two normalised inputs before scale and shift, two gated outputs, q and k before their norms (2212.09748,
+        section 3.2; diffusers transformers/cogvideox_transformer_3d.py).
+        """
+        return 6 if self.modulated else 0
 
     @property
     def has_adapter(self) -> bool:

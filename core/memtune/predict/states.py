@@ -63,8 +63,7 @@ def _gradients(shape: Shape, recipe: Recipe, trainable: float) -> list[Term]:
         layer = recipe.gradient_bytes * trainable * shape.layer / shape.total
         template = "{:.4g} B x one layer of the trainable parameters"
         return [Term("gradients", layer, (REDUCE,), template, (recipe.gradient_bytes,), "torch optimizer-in-backward")]
-    if recipe.backend == "deepspeed" and recipe.offloads_states and recipe.gradient_shards > 1:
-        # Partitioned gradients go to host memory bucket by bucket (deepspeed stage_1_and_2.py, cpu_offload).
+    if recipe.offloads_gradients:
         return []
     # With one micro-batch per step gradients do not exist before the backward pass; from two on they live through it.
     lives = TRAINING if recipe.accumulates else (REDUCE, FIRST_STEP, STEP)
