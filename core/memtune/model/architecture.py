@@ -107,6 +107,7 @@ class Architecture:
     head: Head = Head.LANGUAGE_MODEL
     head_bias: bool = False
     label_count: int = 0
+    unquantized: tuple[str, ...] = ()
     module_names: ModuleNames = ModuleNames()
 
 

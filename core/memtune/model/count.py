@@ -50,9 +50,15 @@ def adapter_parameters(architecture: Architecture, adapter: Adapter) -> int:
 def quantizable_parameters(architecture: Architecture) -> int:
     """What int8 or nf4 holds of the base: the matrices of its linear modules.
 
-    Embeddings, norms, biases and the output head keep their dtype.
+    Embeddings, norms, biases and the last module (the output head, or the pooler of a bare encoder) keep their dtype.
     """
-    return sum(linear.weights * linear.copies * layers for linear, layers in _modules(architecture))
+    a = architecture
+    kept = (*a.unquantized, a.module_names.pooler) if a.head is Head.NONE else a.unquantized
+    return sum(
+        linear.weights * linear.copies * layers
+        for linear, layers in _modules(a)
+        if not any(_names(name, linear) for name in kept)
+    )
 
 
 def _modules(architecture: Architecture) -> list[tuple[Linear, int]]:
@@ -120,8 +126,9 @@ def _head(architecture: Architecture) -> int:
     a = architecture
     if a.head is Head.NONE:
         return 0
+    inputs = a.embedding_size or a.hidden_size
     if a.head is Head.CLASSIFIER:
-        return (a.hidden_size + (1 if a.head_bias else 0)) * a.label_count
-    matrix = 0 if a.tied_embeddings else a.vocab_size * (a.embedding_size or a.hidden_size)
+        return (inputs + (1 if a.head_bias else 0)) * a.label_count
+    matrix = 0 if a.tied_embeddings else a.vocab_size * inputs
     norm = _norms(a, 1) if a.head is Head.MASKED_LANGUAGE_MODEL else 0
     return matrix + _sum(linears.head_transform(a)) + norm + (a.vocab_size if a.head_bias else 0)

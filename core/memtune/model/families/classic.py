@@ -6,7 +6,16 @@ from dataclasses import replace
 
 from memtune.model.architecture import Architecture, Head, Kind, ModuleNames
 from memtune.model.facts import Facts
-from memtune.model.families.family import Family, head, head_dim, kv_heads, labels
+from memtune.model.families.family import (
+    DECODER_HEADS,
+    PER_TOKEN_CLASSIFIERS,
+    Family,
+    class_end,
+    head,
+    head_dim,
+    kv_heads,
+    labels,
+)
 
 _GPT2_NAMES = ModuleNames(
     query="c_attn", key="c_attn", value="c_attn", output="c_proj", up="c_fc", down="c_proj", attention="attn"
@@ -27,7 +36,7 @@ _NEOX_NAMES = replace(_FUSED_NAMES, attention="attention")
 
 def _plain(facts: Facts, ffn_size: int, names: ModuleNames) -> Architecture:
     """What all of them share; biases everywhere, as most of them have it."""
-    found_head = head(facts, Head.LANGUAGE_MODEL)
+    found_head = head(facts, DECODER_HEADS, Head.LANGUAGE_MODEL)
     return Architecture(
         name=facts.text("model_type"),
         kind=Kind.DECODER,
@@ -47,6 +56,7 @@ def _plain(facts: Facts, ffn_size: int, names: ModuleNames) -> Architecture:
         attention_output_bias=True,
         ffn_bias=True,
         head=found_head,
+        head_bias=class_end(facts) in PER_TOKEN_CLASSIFIERS,
         label_count=labels(facts) if found_head is Head.CLASSIFIER else 0,
         module_names=names,
     )
@@ -70,7 +80,7 @@ def _phi(facts: Facts) -> Architecture:
         base,
         norms_per_layer=1,
         query_key_norm=facts.flag("qk_layernorm"),
-        head_bias=base.head is Head.LANGUAGE_MODEL,
+        head_bias=base.head_bias or base.head is Head.LANGUAGE_MODEL,
     )
 
 

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from memtune.model.architecture import Architecture, Head, Image, Kind, ModuleNames
 from memtune.model.facts import Facts
-from memtune.model.families.family import Family, class_name, head, head_dim, labels
+from memtune.model.families.family import (
+    ENCODER_HEADS,
+    PER_TOKEN_CLASSIFIERS,
+    Family,
+    class_end,
+    head,
+    head_dim,
+    labels,
+)
 
 _BERT_NAMES = ModuleNames(
     query="self.query",
@@ -46,9 +55,17 @@ _T5_NAMES = ModuleNames(
 )
 
 
-def _biased(facts: Facts, kind: Kind, names: ModuleNames) -> Architecture:
+_VIT_HEADS = {"ForImageClassification": Head.CLASSIFIER, "Model": Head.NONE}
+_T5_HEADS = {
+    "ForConditionalGeneration": Head.LANGUAGE_MODEL,
+    "WithLMHeadModel": Head.LANGUAGE_MODEL,
+    "Model": Head.NONE,
+}
+
+
+def _biased(facts: Facts, kind: Kind, heads: Mapping[str, Head], names: ModuleNames) -> Architecture:
     """What BERT and the vision transformer share: LayerNorm, biases, a plain feed-forward."""
-    found_head = head(facts, Head.NONE)
+    found_head = head(facts, heads, Head.NONE)
     return Architecture(
         name=facts.text("model_type"),
         kind=kind,
@@ -75,7 +92,7 @@ def _biased(facts: Facts, kind: Kind, names: ModuleNames) -> Architecture:
 
 def _text(facts: Facts, names: ModuleNames) -> Architecture:
     return replace(
-        _biased(facts, Kind.ENCODER, names),
+        _biased(facts, Kind.ENCODER, ENCODER_HEADS, names),
         tied_embeddings=facts.flag("tie_word_embeddings"),
         position_count=facts.size("max_position_embeddings"),
         embedding_norm=True,
@@ -93,17 +110,23 @@ def _roberta(facts: Facts) -> Architecture:
 
 
 def _with_pooler(facts: Facts, base: Architecture) -> Architecture:
-    each_token = base.head is Head.MASKED_LANGUAGE_MODEL or class_name(facts).endswith("ForTokenClassification")
-    return replace(base, token_type_count=facts.size("type_vocab_size"), pooler=not each_token)
+    each_token = class_end(facts) in ("ForMaskedLM", *PER_TOKEN_CLASSIFIERS)
+    return replace(
+        base,
+        token_type_count=facts.size("type_vocab_size"),
+        pooler=not each_token,
+        # transformers spares the whole masked-language head when it quantizes.
+        unquantized=(base.module_names.transform,),
+    )
 
 
 def _distilbert(facts: Facts) -> Architecture:
     base = _text(facts, _DISTILBERT_NAMES)
-    return replace(base, pooler=class_name(facts).endswith("ForSequenceClassification"))
+    return replace(base, pooler=class_end(facts) == "ForSequenceClassification")
 
 
 def _vit(facts: Facts) -> Architecture:
-    base = _biased(facts, Kind.VISION, _VIT_NAMES)
+    base = _biased(facts, Kind.VISION, _VIT_HEADS, _VIT_NAMES)
     image = Image(facts.size("image_size"), facts.size("patch_size"), facts.size("num_channels"))
     return replace(base, image=image, qkv_bias=facts.flag("qkv_bias"), pooler=base.head is Head.NONE)
 
@@ -127,7 +150,9 @@ def _t5(facts: Facts) -> Architecture:
         hidden_dropout=facts.rate("dropout_rate"),
         attention_dropout=facts.rate("dropout_rate"),
         relative_position_buckets=facts.size("relative_attention_num_buckets"),
-        head=head(facts, Head.LANGUAGE_MODEL),
+        head=head(facts, _T5_HEADS, Head.LANGUAGE_MODEL),
+        # transformers keeps this module in fp32, whatever the rest is held in.
+        unquantized=("wo",),
         module_names=_T5_NAMES if gated else replace(_T5_NAMES, up="wi"),
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,17 +10,25 @@ from typing import Any
 from memtune.model.architecture import Architecture, Head
 from memtune.model.facts import Facts
 
-# By the end of the class name in ``architectures``; the first that fits counts.
-_HEADS = {
+# Heads by the end of the class name in ``architectures``.
+DECODER_HEADS = {
     "ForCausalLM": Head.LANGUAGE_MODEL,
     "LMHeadModel": Head.LANGUAGE_MODEL,
-    "ForConditionalGeneration": Head.LANGUAGE_MODEL,
+    "ForSequenceClassification": Head.CLASSIFIER,
+    "ForTokenClassification": Head.CLASSIFIER,
+    "ForQuestionAnswering": Head.CLASSIFIER,
+    "Model": Head.NONE,
+}
+ENCODER_HEADS = {
     "ForMaskedLM": Head.MASKED_LANGUAGE_MODEL,
     "ForSequenceClassification": Head.CLASSIFIER,
     "ForTokenClassification": Head.CLASSIFIER,
-    "ForImageClassification": Head.CLASSIFIER,
+    "ForQuestionAnswering": Head.CLASSIFIER,
     "Model": Head.NONE,
 }
+PER_TOKEN_CLASSIFIERS = ("ForTokenClassification", "ForQuestionAnswering")
+# What stands before ``Model`` in a class name may mean another head, so it belongs to the end.
+_CLASS_END = re.compile(r"For[A-Z]\w*$|(?:WithLMHead|LMHead|DoubleHeads|Encoder|)Model$")
 _DEFAULT_LABELS = 2  # PretrainedConfig.num_labels
 
 
@@ -35,28 +44,31 @@ class Family:
     aliases: Mapping[str, str] = field(default_factory=dict)
 
 
-def class_name(facts: Facts) -> str:
-    """The model class that the config names, or an empty text."""
+def class_end(facts: Facts) -> str:
+    """The end of the model class that the config names, such as ``ForCausalLM``; an empty text when it names none."""
     names = facts.value("architectures") if "architectures" in facts else []
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise ValueError(f"{facts.path('architectures')}: {names!r} is not a list of class names")
-    return names[0] if names else ""
+    if not names:
+        return ""
+    end = _CLASS_END.search(names[0])
+    return end[0] if end else str(names[0])
 
 
-def head(facts: Facts, default: Head) -> Head:
+def head(facts: Facts, heads: Mapping[str, Head], default: Head) -> Head:
     """The head that the config's class has."""
-    name = class_name(facts)
-    if not name:
-        return default
-    for end, kind in _HEADS.items():
-        if name.endswith(end):
-            return kind
-    known = ", ".join(f"…{end}" for end in _HEADS)
-    raise ValueError(f"{facts.path('architectures')}: {name!r} has a head that is not known; use a class {known}")
+    end = class_end(facts)
+    if end and end not in heads:
+        known = ", ".join(f"…{name}" for name in heads)
+        raise ValueError(
+            f"{facts.path('architectures')}: {end!r} is a head that is not known for {facts.text('model_type')}; "
+            f"use a class named {known}, or leave architectures out"
+        )
+    return heads[end] if end else default
 
 
 def labels(facts: Facts) -> int:
-    """The outputs of a classifier: ``num_labels``, or as many as ``id2label`` names."""
+    """The outputs of a classifier: as many as ``id2label`` names, else ``num_labels``."""
     if "id2label" in facts:
         return len(facts.nested("id2label").keys())
     return facts.size_or("num_labels", _DEFAULT_LABELS)

@@ -7,7 +7,16 @@ from typing import Any
 
 from memtune.model.architecture import Architecture, Experts, Head, Kind, ModuleNames
 from memtune.model.facts import Facts
-from memtune.model.families.family import Family, head, head_dim, kv_heads, labels
+from memtune.model.families.family import (
+    DECODER_HEADS,
+    PER_TOKEN_CLASSIFIERS,
+    Family,
+    class_end,
+    head,
+    head_dim,
+    kv_heads,
+    labels,
+)
 
 _MIXTRAL_NAMES = ModuleNames(ffn="block_sparse_moe", gate="w1", down="w2", up="w3")
 _PHI3_NAMES = ModuleNames(query="qkv_proj", key="qkv_proj", value="qkv_proj", gate="gate_up_proj", up="gate_up_proj")
@@ -15,7 +24,7 @@ _PHI3_NAMES = ModuleNames(query="qkv_proj", key="qkv_proj", value="qkv_proj", ga
 
 def _rotary(facts: Facts) -> Architecture:
     """What all of them share."""
-    found_head = head(facts, Head.LANGUAGE_MODEL)
+    found_head = head(facts, DECODER_HEADS, Head.LANGUAGE_MODEL)
     return Architecture(
         name=facts.text("model_type"),
         kind=Kind.DECODER,
@@ -29,6 +38,7 @@ def _rotary(facts: Facts) -> Architecture:
         tied_embeddings=facts.flag("tie_word_embeddings"),
         attention_dropout=facts.rate("attention_dropout"),
         head=found_head,
+        head_bias=class_end(facts) in PER_TOKEN_CLASSIFIERS,
         label_count=labels(facts) if found_head is Head.CLASSIFIER else 0,
     )
 
