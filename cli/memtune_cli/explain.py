@@ -17,6 +17,8 @@ from memtune_cli.sheet import title
 if TYPE_CHECKING:
     from memtune.predict import Term
 
+_ROOMY = 80
+
 
 def run(arguments: argparse.Namespace) -> int:
     """Show what a prediction is the sum of."""
@@ -69,7 +71,7 @@ def _page(screen: Screen, case: Case, plan: Plan, terms: list[Term], prediction:
     for term in terms:
         marker = "*" if prediction.peak_phase in term.phase_names else " "
         lines += _term(screen, f"{marker} {term.name}", term.bytes, term.formula, term.source)
-        lines += _wrapped(screen, f"in {', '.join(term.phase_names)}")
+        lines += map(screen.dim, _wrapped(screen, f"in {', '.join(term.phase_names)}"))
     lines += [
         "",
         f"  * lives in the peak phase, {prediction.peak_phase}. What the allocator rounds and keeps comes on top: "
@@ -83,15 +85,13 @@ def _page(screen: Screen, case: Case, plan: Plan, terms: list[Term], prediction:
 
 
 def _term(screen: Screen, name: str, size: float, formula: str, source: str) -> list[str]:
-    head = f"{name:<22}" if len(name) < 22 else f"{name} "
-    lines = [f"{screen.bold(head)}{gib(size, 2):>11}  = {formula}"]
-    return lines + _wrapped(screen, source)
+    first, *rest = _wrapped(screen, f"= {formula}")
+    head = f"{name:<22}{gib(size, 2):>11}"
+    # On a narrow screen the formula goes below the name.
+    shown = [f"{head}  {first.strip()}", *rest] if screen.width >= _ROOMY else [head, first, *rest]
+    return [*shown, *map(screen.dim, _wrapped(screen, source))]
 
 
 def _wrapped(screen: Screen, text: str) -> list[str]:
-    indent = " " * 35
-    if screen.width < 80:
-        indent = " " * 6
-    return [
-        screen.dim(line) for line in textwrap.wrap(text, screen.width, initial_indent=indent, subsequent_indent=indent)
-    ]
+    indent = " " * (35 if screen.width >= _ROOMY else 6)
+    return textwrap.wrap(text, screen.width, initial_indent=indent, subsequent_indent=indent)

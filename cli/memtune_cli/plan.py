@@ -38,17 +38,19 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def choose(ranking: Ranking) -> Candidate | Dropped:
-    """The best that fits; else the best that may; else the one that misses least."""
-    groups: tuple[Sequence[Candidate | Dropped], ...] = (ranking.fitting, ranking.uncertain, ranking.dropped)
-    return next(group[0] for group in groups if group)
+    """The best that fits, else the one that needs least."""
+    return ranking.fitting[0] if ranking.fitting else _smallest(ranking)
+
+
+def _smallest(ranking: Ranking) -> Dropped:
+    return min((*ranking.uncertain, *ranking.dropped), key=lambda dropped: dropped.prediction.device.expected)
 
 
 def _advice(case: Case, ranking: Ranking) -> list[str]:
     from memtune.advice import advise
     from memtune.predict import Predictor
 
-    smallest = min((*ranking.uncertain, *ranking.dropped), key=lambda c: c.prediction.device.expected)
-    return advise(case.workload, Predictor, smallest.plan, case.headroom)
+    return advise(case.workload, Predictor, _smallest(ranking).plan, case.headroom)
 
 
 def _document(case: Case, ranking: Ranking, advice: list[str]) -> dict[str, Any]:
@@ -71,13 +73,8 @@ def _page(screen: Screen, case: Case, ranking: Ranking, advice: list[str], top: 
         heading = "Plans that may fit: only a probe can tell"
         lines += _candidates(screen, case, heading, ranking.uncertain, top if not ranking.fitting else 3)
     chosen = choose(ranking)
-    word = (
-        "Chosen"
-        if ranking.fitting
-        else "No plan is sure to fit. Closest"
-        if ranking.uncertain
-        else "No plan fits. Closest"
-    )
+    unsure = "No plan is sure to fit" if ranking.uncertain else "No plan fits"
+    word = "Chosen" if ranking.fitting else f"{unsure}. Smallest"
     lines += [screen.bold(f"{word}: {chosen.plan}"), *detail_lines(screen, case, chosen.plan, chosen.prediction)]
     if unfit := _unfit(ranking):
         lines += ["", screen.bold("Plans that do not fit"), *_unfit_lines(screen, unfit)]

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from memtune.plan import Plan
+from memtune.predict.constants import DEFAULT_TRUST
 from memtune.prediction import Prediction
 from memtune.space import Candidate
 from memtune.units import GIB, gib
@@ -31,9 +32,12 @@ _PALETTE = (
     "#c98bb9",
 )
 _OTHER = "#b8c2cc"
+# A component has one colour in all pictures.
+_COMPONENTS = list(DEFAULT_TRUST)
 # More families than this cannot be told apart.
 _MOST_LINES = 6
-_STYLE = {
+# Typed loosely: matplotlib lists every one of its keys, in some versions only.
+_STYLE: Any = {
     "font.family": "DejaVu Sans",
     "font.size": 9.5,
     "text.color": _INK,
@@ -79,9 +83,9 @@ def _breakdown(axes: Axes, prediction: Prediction, usable_bytes: int) -> None:
     parts, start = visible_parts(prediction), 0.0
     for row, part in enumerate(parts):
         size = part.bytes.expected / GIB
-        colour = _OTHER if part.name == "other" else _PALETTE[row % len(_PALETTE)]
+        colour = _OTHER if part.name == "other" else _PALETTE[_COMPONENTS.index(part.name) % len(_PALETTE)]
         axes.barh(row, size, left=start, color=colour, height=0.72, zorder=3)
-        axes.text(start + size, row, f"  {size:.1f}", va="center", color=_INK, fontsize=9, zorder=5, bbox=_HALO)
+        axes.annotate(f"{size:.1f}", (start + size, row), (5, 0), va="center", **_BESIDE)
         start += size
         axes.plot([start, start], [row, row + 1], color=_FAINT, linewidth=0.8, zorder=2)
     device = prediction.device
@@ -101,66 +105,82 @@ def _breakdown(axes: Axes, prediction: Prediction, usable_bytes: int) -> None:
     axes.grid(axis="x", color="#e4e7eb", linewidth=0.8, zorder=0)
 
 
-_HALO: dict[str, Any] = {"facecolor": "white", "edgecolor": "none", "pad": 0.6, "alpha": 0.75}
+_BESIDE: dict[str, Any] = {
+    "textcoords": "offset points",
+    "fontsize": 9,
+    "zorder": 5,
+    "bbox": {"facecolor": "white", "edgecolor": "none", "pad": 0.8},
+}
 
 
 def _micro_batches(axes: Axes, case: Case, chosen: Plan, candidates: Sequence[Candidate]) -> None:
-    """What each family needs at each micro-batch, with its interval; the chosen one is the thick one."""
-    usable = case.workload.gpu.usable_bytes / GIB
-    families = _families(chosen, candidates)
-    for number, (name, members) in enumerate(families.items()):
-        members = sorted(members, key=lambda candidate: candidate.plan.micro_batch)
-        sizes = [candidate.plan.micro_batch for candidate in members]
-        device = [candidate.prediction.device for candidate in members]
-        colour, own = _PALETTE[number % len(_PALETTE)], number == 0
-        axes.plot(
-            sizes,
-            [d.expected / GIB for d in device],
-            color=colour,
-            marker="o",
-            markersize=5 if own else 3.5,
-            linewidth=2.6 if own else 1.3,
-            label=name,
-            zorder=4 if own else 3,
-        )
-        if own:
-            low, high = ([d.lower / GIB for d in device], [d.upper / GIB for d in device])
-            axes.fill_between(sizes, low, high, color=colour, alpha=0.16, linewidth=0, zorder=1)
+    """What each family needs at each micro-batch; the chosen one's is the thick line with its interval."""
+    usable_gib = case.workload.gpu.usable_bytes / GIB
+    for number, (name, members) in enumerate(_curves(chosen, candidates).items()):
+        _curve(axes, name, members, _PALETTE[number % len(_PALETTE)], chosen_family=number == 0)
     size = case.predictor.predict(chosen).device.expected / GIB
-    axes.plot(
-        chosen.micro_batch, size, marker="o", markersize=13, markerfacecolor="none", markeredgecolor=_INK, zorder=5
-    )
-    axes.axhline(usable, color=_LIMIT, linewidth=1.6, linestyle=(0, (5, 3)), zorder=2)
+    axes.plot(chosen.micro_batch, size, "o", markersize=13, markerfacecolor="none", markeredgecolor=_INK, zorder=5)
+    axes.axhline(usable_gib, color=_LIMIT, linewidth=1.6, linestyle=(0, (5, 3)), zorder=2)
+    label = f"GPU {gib(case.workload.gpu.usable_bytes)}"
+    right_edge = axes.get_yaxis_transform()
+    axes.text(1, usable_gib, label, color=_LIMIT, va="bottom", ha="right", fontsize=9, transform=right_edge, zorder=5)
     axes.set_xscale("log", base=2)
     shown = sorted({candidate.plan.micro_batch for candidate in candidates})
     axes.set_xticks(shown, [str(size) for size in shown])
     axes.minorticks_off()
-    axes.set_ylim(0, max(2 * usable, 1.25 * size))
-    axes.text(
-        1,
-        usable,
-        f"GPU {gib(case.workload.gpu.usable_bytes)}",
-        color=_LIMIT,
-        va="bottom",
-        ha="right",
-        fontsize=9,
-        transform=axes.get_yaxis_transform(),
-    )
+    axes.set_ylim(0, max(2 * usable_gib, 1.25 * size))
     axes.set_xlabel("micro-batch (accumulation keeps the global batch)")
     axes.set_ylabel("GiB on each GPU")
     axes.set_title("Other micro-batches and plans", loc="left", pad=14, fontsize=10.5)
     axes.grid(color="#e4e7eb", linewidth=0.8, zorder=0)
-    axes.legend(frameon=False, loc="upper left", fontsize=8.5, ncols=2)
+    axes.legend(frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.13), fontsize=8.5, ncols=3)
+
+
+def _curve(axes: Axes, name: str, members: list[Candidate], colour: str, chosen_family: bool) -> None:
+    sizes = [candidate.plan.micro_batch for candidate in members]
+    device = [candidate.prediction.device for candidate in members]
+    sizes_gib = [d.expected / GIB for d in device]
+    (line,) = axes.plot(sizes, sizes_gib, "o-", color=colour, label=name, linewidth=1.4, markersize=3.5)
+    if chosen_family:
+        line.set(linewidth=2.6, markersize=5, zorder=4)
+        low, high = [d.lower / GIB for d in device], [d.upper / GIB for d in device]
+        axes.fill_between(sizes, low, high, color=colour, alpha=0.16, linewidth=0, zorder=1)
+
+
+def _curves(chosen: Plan, candidates: Sequence[Candidate]) -> dict[str, list[Candidate]]:
+    """The families to draw by name: the chosen one's first, then the best ranked; equal curves are drawn once."""
+    drawn: list[tuple[list[str], list[Candidate]]] = []
+    for name, members in _families(chosen, candidates).items():
+        names = next((names for names, other in drawn if _alike(members, other)), None)
+        if names is None:
+            drawn.append(([name], members))
+        else:
+            names.append(name)
+    return {_joined(names): members for names, members in drawn[:_MOST_LINES]}
+
+
+def _alike(one: list[Candidate], other: list[Candidate]) -> bool:
+    # Nearer than 2% two lines lie upon each other.
+    sizes = ([c.prediction.device.expected for c in members] for members in (one, other))
+    return all(abs(a - b) <= 0.02 * b for a, b in zip(*sizes, strict=True))
+
+
+def _joined(names: list[str]) -> str:
+    return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} alike"
 
 
 def _families(chosen: Plan, candidates: Sequence[Candidate]) -> dict[str, list[Candidate]]:
-    """Candidates alike but for the micro-batch; the chosen one's first, then in order of their best member."""
+    """Candidates alike but for the micro-batch, in its order; the chosen one's family comes first."""
     families: dict[str, list[Candidate]] = {_family(chosen): []}
     for candidate in candidates:
         families.setdefault(_family(candidate.plan), []).append(candidate)
-    return dict(list(families.items())[:_MOST_LINES])
+    return {name: sorted(members, key=_micro_batch) for name, members in families.items()}
+
+
+def _micro_batch(candidate: Candidate) -> int:
+    return candidate.plan.micro_batch
 
 
 def _family(plan: Plan) -> str:
-    head = str(plan).split("-")
-    return "-".join(part for place, part in enumerate(head) if place != 3)
+    parts = str(plan).split("-")
+    return "-".join([*parts[:3], *parts[4:]])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 from memtune.prediction import Component, Interval, Prediction
@@ -63,7 +64,7 @@ def memory_bar(screen: Screen, prediction: Prediction, usable_bytes: int) -> lis
     free = screen.dim(("·" if screen.unicode else ".") * (width - sum(cells)))
     lines = [f"  {_painted(screen, cells) if screen.colours else bar}{free}"]
     if total_bytes > usable_bytes:
-        lines.append("  " + " " * max(0, edge - 1) + ("▲" if screen.unicode else "^") + " end of the GPU's memory")
+        lines.append("  " + "the GPU's memory ends here ".rjust(edge - 1) + ("▲" if screen.unicode else "^"))
     return lines + _legend(screen, parts, total_bytes, usable_bytes)
 
 
@@ -84,7 +85,7 @@ def _share_cells(sizes: Sequence[float], total: float, width: int) -> list[int]:
     for size in sizes:
         sum_so_far += size
         ends.append(round(width * sum_so_far / total))
-    return [end - start for start, end in zip(ends[:-1], ends[1:], strict=True)]
+    return [end - start for start, end in pairwise(ends)]
 
 
 def _fill(screen: Screen, index: int) -> str:

@@ -42,7 +42,10 @@ def verdict(screen: Screen, case: Case, prediction: Prediction) -> str:
     """Whether a plan fits, in one sentence."""
     usable_bytes = case.workload.gpu.usable_bytes
     if prediction.fits(usable_bytes, case.headroom):
-        return screen.paint("It fits", "32;1") + f", with {case.headroom:.0%} headroom or the whole interval free."
+        return (
+            screen.paint("It fits", "32;1")
+            + f": at its upper bound, and with {case.headroom:.0%} of the GPU left free."
+        )
     if prediction.cannot_fit(usable_bytes):
         return screen.paint("It does not fit", "31;1") + ": even the lower bound is more than the GPU has."
     return (

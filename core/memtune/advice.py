@@ -14,6 +14,17 @@ from memtune.units import gib
 from memtune.workload import Workload
 
 _MOST_GROWTH = 8
+_ADVICE = {
+    "allocator": "set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
+    "buckets": "make DeepSpeed's buckets smaller",
+    "checkpointing": "allow more in tuning.space.checkpointing",
+    "micro-batch": "make the micro-batch smaller",
+    "sharding": "allow more in tuning.space.zeroStages or fsdpStrategies",
+    "offload": "allow more in tuning.space.offload",
+    "optimizer-8bit": "consent to optimizer-8bit",
+    "gradient-dtype": "consent to gradient-dtype",
+    "precision": "consent to precision",
+}
 
 
 def advise(
@@ -26,7 +37,7 @@ def advise(
 
     predictor = predictor_for(workload)
     advice = [
-        f"{_permission(rung)}: {option} is predicted at {gib(prediction.device.expected)}"
+        f"{_ADVICE[rung.name]}: {option} is predicted at {gib(prediction.device.expected)}"
         for rung in RUNGS
         for option, prediction in _first(workload, predictor, rung, plan, fits)
     ]
@@ -40,10 +51,6 @@ def advise(
             break
     advice.append(_larger(predictor.predict(plan), headroom))
     return advice
-
-
-def _permission(rung: Rung) -> str:
-    return f"consent to {rung.consent}" if rung.consent else f"allow {rung.name} to go further"
 
 
 def _first(
