@@ -45,6 +45,10 @@ class Ending(str, Enum):
         return str(self.value)
 
 
+# The codes with which the runner itself ends a run, so that the ending is known even if the report is lost.
+EXIT_CODES = {Ending.DEVICE_OOM: 85, Ending.HOST_OOM: 86, Ending.HUNG: 87}
+
+
 class Phase(str, Enum):
     """The part of the run in which it ended."""
 
