@@ -19,7 +19,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="devcluster", description="a real Kubernetes on a bare Debian machine")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     up = commands.add_parser("up", help="start the cluster, building what is missing; waits until it is ready")
-    up.add_argument("--nodes", type=int, choices=range(1, 5), default=2, help="how many nodes (default: 2)")
+    up.add_argument("--nodes", type=int, choices=range(1, 5), help="how many nodes (default: 1, or what is up)")
     commands.add_parser("down", help="end it and remove every trace")
     commands.add_parser("status", help="say which parts live; exit code 1 when one is dead or nothing is up")
     commands.add_parser("kubeconfig", help="print the path of the kubeconfig")
@@ -48,11 +48,11 @@ def main() -> int:
 
 def _dispatch(arguments: argparse.Namespace) -> int:
     reason = machine.reason_it_cannot_run()
+    if own := os.environ.get("MEMTUNE_KUBECONFIG"):
+        return _with_other_cluster(arguments.command, Path(own))
     if arguments.command == "can-run":
         print(reason or "this machine can run the cluster")
         return CANNOT_RUN if reason else 0
-    if own := os.environ.get("MEMTUNE_KUBECONFIG"):
-        return _with_other_cluster(arguments.command, Path(own))
     if reason:
         raise ClusterError(reason)
     if arguments.command == "status":
@@ -73,7 +73,7 @@ def _with_other_cluster(command: str, kubeconfig: Path) -> int:
         raise ClusterError(f"MEMTUNE_KUBECONFIG names {kubeconfig}, and there is no such file")
     if command == "kubeconfig":
         print(kubeconfig)
-    elif command in ("up", "down"):
+    elif command in ("up", "down", "can-run"):
         print(f"MEMTUNE_KUBECONFIG is set: the cluster of {kubeconfig} is used as it is, nothing to do")
     else:
         raise ClusterError(f"`{command}` is about the cluster that `up` starts, and MEMTUNE_KUBECONFIG names another")

@@ -87,10 +87,11 @@ def problems() -> list[str]:
     return found
 
 
-def up(count: int) -> None:
+def up(asked: int | None) -> None:
     if STATE.exists():
-        _reuse(count)
+        _reuse(asked)
         return
+    count = asked or 1
     _prepare()
     machine.check_before_starting()
     network.check_subnets_are_free()
@@ -100,12 +101,12 @@ def up(count: int) -> None:
     say(f"ready; export KUBECONFIG={KUBECONFIG}")
 
 
-def _reuse(count: int) -> None:
+def _reuse(asked: int | None) -> None:
     if found := problems():
         raise ClusterError("the cluster is half dead; run `devcluster down`, then `up` again\n" + "\n".join(found))
     running = len(current_nodes())
-    if running != count:
-        raise ClusterError(f"a cluster with {running} node(s) is up, not {count}: run `devcluster down` first")
+    if asked not in (None, running):
+        raise ClusterError(f"a cluster with {running} node(s) is up, not {asked}: run `devcluster down` first")
     _wait_until_ready(current_nodes())
     say(f"already up; export KUBECONFIG={KUBECONFIG}")
 

@@ -20,8 +20,8 @@ def main() -> None:
         lock.write(str(os.getpid()))
         lock.flush()
         node_parts = [node_part(node) for node in nodes(int(sys.argv[1]))]
-        # Nodes first: their containerds start while etcd and the API server do.
-        Supervisor(STATUS).run([*node_parts, etcd(), api_server(), controller_manager(), scheduler(), dns()])
+        # DNS before the nodes: kubelets that look for a cloud's metadata service wait five seconds for a silent one.
+        Supervisor(STATUS).run([etcd(), api_server(), dns(), *node_parts, controller_manager(), scheduler()])
 
 
 if __name__ == "__main__":

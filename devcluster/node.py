@@ -55,7 +55,9 @@ failSwapOn: false
 evictionHard: {{nodefs.available: 0%, nodefs.inodesFree: 0%, imagefs.available: 0%}}
 imageGCHighThresholdPercent: 100
 imageGCLowThresholdPercent: 99
-nodeStatusUpdateFrequency: 5s
+# Looked at every second, so that a node is Ready as soon as it can be; written only when something has changed.
+nodeStatusUpdateFrequency: 1s
+nodeStatusReportFrequency: 5m
 """
 
 
@@ -147,7 +149,7 @@ def _kube_proxy(node: Node) -> Part:
 
 def _move_in(node: Node) -> None:
     """Give the node its own /var/lib, /var/log and /run: nothing inside meets the machine's or another node's."""
-    # The machine's name servers are out of reach here, and waiting for them costs kubelet five seconds.
+    # The machine's own name servers are out of reach here.
     run(["mount", "--bind", str(node.settings / "resolv.conf"), "/etc/resolv.conf"])
     run(["mount", "--bind", str(node.log), "/var/log"])
     run(["mount", "--bind", str(node.lib), "/var/lib"])
