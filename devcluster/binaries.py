@@ -13,15 +13,15 @@ from pathlib import Path
 
 from devcluster.layout import CACHE
 from devcluster.packages import fetch_kubernetes_source
-from devcluster.shell import run_logged
-from devcluster.versions import KUBERNETES, KUBERNETES_COMMANDS, KUBERNETES_SOURCE, REFLECT2
+from devcluster.shell import ClusterError, run_logged
+from devcluster.versions import CADVISOR_DOCKER, KUBERNETES, KUBERNETES_COMMANDS, KUBERNETES_SOURCE, REFLECT2
 
 _PAUSE_SOURCE = Path(__file__).with_name("pause.go")
 
 
 def directory() -> Path:
     recipe = hashlib.sha256()
-    for ingredient in (KUBERNETES_SOURCE, *KUBERNETES_COMMANDS, REFLECT2, _PAUSE_SOURCE.read_text()):
+    for ingredient in (KUBERNETES_SOURCE, *KUBERNETES_COMMANDS, REFLECT2, CADVISOR_DOCKER, _PAUSE_SOURCE.read_text()):
         recipe.update(ingredient.encode())
     return CACHE / f"kubernetes-{KUBERNETES}-{recipe.hexdigest()[:12]}"
 
@@ -40,13 +40,21 @@ def build() -> None:
     log.unlink(missing_ok=True)
     work.mkdir(parents=True)
     tree = fetch_kubernetes_source(work, log)
-    replaced = tree / "vendor" / REFLECT2
-    shutil.rmtree(replaced)
-    shutil.copytree(Path("/usr/share/gocode/src") / REFLECT2, replaced)
+    _patch(tree / "vendor")
     output = _make(tree, work, log)
     run_logged(["go", "build", "-o", str(output / "pause"), str(_PAUSE_SOURCE)], log, env=_go(tree, work))
     output.rename(directory())
     shutil.rmtree(work)
+
+
+def _patch(vendor: Path) -> None:
+    shutil.rmtree(vendor / REFLECT2)
+    shutil.copytree(Path("/usr/share/gocode/src") / REFLECT2, vendor / REFLECT2)
+    source = vendor / CADVISOR_DOCKER
+    before, wait, after = source.read_text().partition("time.Sleep(rootDirRetryPeriod)")
+    if not wait:
+        raise ClusterError(f"{CADVISOR_DOCKER} has changed: look at it anew before building {KUBERNETES_SOURCE}")
+    source.write_text(f"{before}break{after}")
 
 
 def _go(tree: Path, work: Path) -> dict[str, str]:

@@ -79,9 +79,9 @@ def current_nodes() -> tuple[Node, ...]:
 
 def problems() -> list[str]:
     """What is wrong with the cluster that was started; empty when every part is alive."""
-    found = dead_parts(STATUS)
+    found = dead_parts(STATUS, LOGS)
     for node in current_nodes():
-        found += [f"on {node.name}: {problem}" for problem in dead_parts(node.settings / "status.json")]
+        found += [f"on {node.name}: {problem}" for problem in dead_parts(node.settings / "status.json", node.log)]
     if supervisor_pid() is None:
         found.append("the supervisor is dead, and every part with it")
     return found

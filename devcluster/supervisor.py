@@ -55,7 +55,7 @@ class Supervisor:
                 start_new_session=True,
             )
         self._running[process.pid] = part.name
-        self._parts[part.name] = {"pid": process.pid, "log": str(part.log), "dead": None}
+        self._parts[part.name] = {"pid": process.pid, "dead": None}
         self._write()
         deadline = time.monotonic() + self._ready_seconds
         while process.pid in self._running and not part.ready():
@@ -101,10 +101,10 @@ def read_status(status: Path) -> dict[str, dict[str, object]]:
     return parts
 
 
-def dead_parts(status: Path) -> list[str]:
-    """One paragraph for each dead part: which, how it ended, and the end of its log."""
+def dead_parts(status: Path, logs: Path) -> list[str]:
+    """One paragraph for each dead part: which, how it ended, and the end of its log, as the machine sees that."""
     return [
-        f"{name} {part['dead']}; the end of its log:\n{tail(Path(str(part['log'])))}"
+        f"{name} {part['dead']}; the end of its log:\n{tail(logs / f'{name}.log')}"
         for name, part in read_status(status).items()
         if part["dead"]
     ]

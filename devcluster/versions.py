@@ -15,6 +15,8 @@ KUBERNETES_COMMANDS = (
 # Where Debian's newer reflect2 goes: with Go 1.19 the vendored 1.0.1 crashes the API server after a while
 # ("unexpected fault address" in mapiterinit); 1.0.2 knows Go's newer map layout.
 REFLECT2 = "github.com/modern-go/reflect2"
+# Even with --container-runtime=remote kubelet looks for Docker first, five times with a second between.
+CADVISOR_DOCKER = "github.com/google/cadvisor/container/docker/factory.go"
 
 # Command that shows the package is there -> Debian package.
 RUNTIME_PACKAGES = {

@@ -9,12 +9,13 @@ from __future__ import annotations
 import subprocess
 import sys
 import uuid
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
 from kubernetes import config
 from pods import IMAGE, Cluster, eventually
+from traces import traces
 
 from devcluster.versions import BASE_IMAGE
 
@@ -35,15 +36,20 @@ def kubeconfig() -> Iterator[str]:
     """A cluster that is already up is reused and left up; one that was started for this run ends with it."""
     question = [sys.executable, "-m", "devcluster", "kubeconfig"]
     was_up = subprocess.run(question, cwd=_ROOT, capture_output=True, check=False).returncode == 0
-    _devcluster("up", *([] if was_up else ["--nodes", "2"]))
+    if was_up:
+        _devcluster("up")
+        yield _devcluster("kubeconfig")
+        return
+    before = traces()
+    _devcluster("up", "--nodes", "2")
     yield _devcluster("kubeconfig")
-    if not was_up:
-        _devcluster("down")
+    _devcluster("down")
+    assert traces() == before, "`devcluster down` left something behind"
 
 
 @pytest.fixture(scope="session")
 def cluster(kubeconfig: str) -> Iterator[Cluster]:
-    with config.new_client_from_config(kubeconfig) as connection:
+    with config.new_client_from_config(kubeconfig) as connection:  # type: ignore[no-untyped-call]  # it has no types
         running = Cluster(connection)
         if IMAGE == BASE_IMAGE and not all(BASE_IMAGE in names for names in running.images_by_node().values()):
             _devcluster("load", "base")
@@ -51,7 +57,7 @@ def cluster(kubeconfig: str) -> Iterator[Cluster]:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
     item.stash[_FAILED] = item.stash.get(_FAILED, False) or report.failed
     return report

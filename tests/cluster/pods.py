@@ -45,8 +45,9 @@ class Cluster:
     """The parts of the API that tests use."""
 
     def __init__(self, connection: client.ApiClient) -> None:
-        self.core = client.CoreV1Api(connection)
-        self.rbac = client.RbacAuthorizationV1Api(connection)
+        # Any: the client's types know neither plain dictionaries as bodies nor which answers are always there.
+        self.core: Any = client.CoreV1Api(connection)
+        self.rbac: Any = client.RbacAuthorizationV1Api(connection)
 
     def images_by_node(self) -> dict[str, set[str]]:
         return {
