@@ -33,8 +33,10 @@ from devcluster.layout import (
 )
 from devcluster.node import cgroups_are_busy, make_cgroups, remove_cgroups, write_node_settings
 from devcluster.shell import ClusterError
-from devcluster.supervisor import dead_parts, read_status
+from devcluster.supervisor import dead_parts, is_alive, part_pids, read_status
 from devcluster.versions import BUILD_PACKAGES, KUBERNETES, PAUSE_IMAGE, RUNTIME_PACKAGES
+
+_SYSTEM_PODS = "/api/v1/namespaces/kube-system/pods"
 
 _began = time.monotonic()
 
@@ -167,7 +169,9 @@ def _wait_until_ready(wanted: tuple[Node, ...]) -> None:
         _add_gpus(node)
         say(f"{node.name} is Ready with {GPUS_PER_NODE} GPUs")
     for node in wanted:
-        _run_own_pod(node)
+        _start_own_pod(node)
+    for node in wanted:
+        _end_own_pod(node)
     say("a pod of its own ran to completion on every node, and DNS answered it")
 
 
@@ -188,29 +192,37 @@ def _add_gpus(node: Node) -> None:
     client().request("PATCH", f"/api/v1/nodes/{node.name}/status", patch, "application/json-patch+json")
 
 
-def _run_own_pod(node: Node) -> None:
+def _start_own_pod(node: Node) -> None:
     """A pod that asks DNS for the API server's Service and ends: runtime, network and DNS are right if it succeeds."""
-    pods, name = "/api/v1/namespaces/kube-system/pods", f"self-check-{node.name}"
     container = {"name": "check", "image": PAUSE_IMAGE, "args": ["resolve", "kubernetes.default"]}
     spec: dict[str, Any] = {"nodeName": node.name, "restartPolicy": "OnFailure", "containers": [container]}
     spec["tolerations"] = [{"operator": "Exists"}]
     spec["automountServiceAccountToken"] = False
-    body = {"metadata": {"name": name}, "spec": spec}
+    body = {"metadata": {"name": _own_pod(node)}, "spec": spec}
 
     def created() -> bool:
         try:
-            client().request("POST", pods, body)
+            client().request("POST", _SYSTEM_PODS, body)
         except ApiError as error:
             # Refused until the controller manager has made the namespace's default service account.
             return error.code == 409
         return True
 
-    def succeeded() -> bool:
-        return bool(client().request("GET", f"{pods}/{name}")["status"]["phase"] == "Succeeded")
-
     _wait(f"a pod on {node.name} to be accepted", created)
+
+
+def _own_pod(node: Node) -> str:
+    return f"self-check-{node.name}"
+
+
+def _end_own_pod(node: Node) -> None:
+    path = f"{_SYSTEM_PODS}/{_own_pod(node)}"
+
+    def succeeded() -> bool:
+        return bool(client().request("GET", path)["status"]["phase"] == "Succeeded")
+
     _wait(f"a pod on {node.name} to run and to be answered by DNS", succeeded)
-    client().request("DELETE", f"{pods}/{name}?gracePeriodSeconds=0")
+    client().request("DELETE", f"{path}?gracePeriodSeconds=0")
 
 
 def down() -> None:
@@ -231,9 +243,9 @@ def down() -> None:
 
 def _wait_until_dead(seconds: float = 30) -> None:
     """The kernel ends the parts when their supervisor has gone, and takes a moment for a node full of pods."""
-    pids = [part["pid"] for part in read_status(STATUS).values() if not part["dead"]]
+    pids = part_pids(STATUS).values()
     deadline = time.monotonic() + seconds
-    while supervisor_pid() is not None or cgroups_are_busy() or any(Path(f"/proc/{pid}").exists() for pid in pids):
+    while supervisor_pid() is not None or cgroups_are_busy() or any(is_alive(pid) for pid in pids):
         if time.monotonic() > deadline:
             raise ClusterError(f"processes of the cluster are still there {seconds:.0f} s after they were killed")
         time.sleep(0.1)

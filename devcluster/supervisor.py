@@ -93,6 +93,19 @@ def _describe(code: int) -> str:
     return f"exit code {code}" if code >= 0 else f"signal {signal.Signals(-code).name}"
 
 
+def is_alive(pid: int) -> bool:
+    """Whether the process runs; one that has ended and that nobody has waited for yet does not."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return stat.rpartition(") ")[2][0] not in "ZX"
+
+
+def part_pids(status: Path) -> dict[str, int]:
+    return {name: int(str(part["pid"])) for name, part in read_status(status).items() if not part["dead"]}
+
+
 def read_status(status: Path) -> dict[str, dict[str, object]]:
     """The parts that a supervisor has started, by name."""
     if not status.is_file():

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from kubernetes import client
+from kubernetes.stream import stream
 
 from devcluster.versions import BASE_IMAGE
 
@@ -86,6 +87,17 @@ class Cluster:
     def log(self, namespace: str, name: str) -> str:
         text: str = self.core.read_namespaced_pod_log(name, namespace)
         return text
+
+    def execute(self, namespace: str, name: str, command: list[str]) -> tuple[int, str]:
+        """What `kubectl exec` does: the command's exit code and standard output."""
+        call = self.core.connect_get_namespaced_pod_exec
+        session = stream(call, name, namespace, command=command, stdout=True, _preload_content=False)
+        try:
+            session.run_forever(timeout=30)
+            return session.returncode, session.read_stdout()
+        finally:
+            # Its own close() leaves the socket open when the server was the first to hang up.
+            session.sock.shutdown()
 
     def gone(self, namespace: str, name: str) -> bool:
         return all(found.metadata.name != name for found in self.core.list_namespaced_pod(namespace).items)

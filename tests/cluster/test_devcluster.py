@@ -18,7 +18,7 @@ from pods import eventually
 from devcluster import cli, cluster, machine
 from devcluster.dns import host_lines
 from devcluster.shell import ClusterError
-from devcluster.supervisor import dead_parts, read_status
+from devcluster.supervisor import dead_parts, is_alive, part_pids
 
 _ROOT = Path(__file__).resolve().parents[2]
 
@@ -97,12 +97,12 @@ def test_the_supervisor_says_which_part_died_and_takes_the_others_with_it(tmp_pa
         status = tmp_path / "status.json"
         found = eventually(lambda: dead_parts(status, tmp_path), "the dead part")
         assert found == ["short ended with exit code 7; the end of its log:\n  out of luck"]
-        lasting = Path(f"/proc/{read_status(status)['lasting']['pid']}")
-        assert lasting.exists()
+        lasting = part_pids(status)["lasting"]
+        assert is_alive(lasting)
     finally:
         supervisor.send_signal(signal.SIGKILL)
         supervisor.wait()
-    eventually(lambda: not lasting.exists(), "the other part to die with its supervisor")
+    eventually(lambda: not is_alive(lasting), "the other part to die with its supervisor")
 
 
 def test_dns_knows_services_and_the_pods_of_headless_ones() -> None:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from contextlib import closing
 from typing import Any
 
 import pytest
 from kubernetes import client
-from kubernetes.stream import stream
 from pods import GPU, Cluster, container, eventually, pod
 
 FOREVER = "import signal; signal.pause()"
@@ -38,11 +36,9 @@ def test_exec_reaches_a_running_container(cluster: Cluster, namespace: str) -> N
     cluster.create(namespace, pod("running", container(FOREVER)))
     cluster.wait_for_phase(namespace, "running", "Running")
     command = ["python3", "-c", "import os; print(os.readlink('/proc/1/exe'))"]
-    call = cluster.core.connect_get_namespaced_pod_exec
-    with closing(stream(call, "running", namespace, command=command, stdout=True, _preload_content=False)) as session:
-        session.run_forever(timeout=30)
-        assert session.read_stdout().startswith("/usr/bin/python3")
-        assert session.returncode == 0
+    code, said = cluster.execute(namespace, "running", command)
+    assert code == 0
+    assert said.startswith("/usr/bin/python3")
 
 
 def test_nine_gpus_stay_pending_on_nodes_of_eight(cluster: Cluster, namespace: str) -> None:
