@@ -1,4 +1,4 @@
-"""The environment variables between operator and runner, each named once: the operator sets them, the runner reads them.
+"""The environment variables that the operator sets and the runner reads, each named once.
 
 They come first in the container's environment, so that the user's own variables, command and arguments may refer to
 them as ``$(MEMTUNE_MICRO_BATCH)``.
