@@ -1,0 +1,44 @@
+"""From the product name that a node's label `nvidia.com/gpu.product` gives to the table of GPUs."""
+
+from __future__ import annotations
+
+import re
+
+from memtune.gpu import GPUS, Gpu
+from memtune.units import GIB
+
+# NVIDIA's gpu-feature-discovery writes the driver's name with blanks as dashes, such as NVIDIA-H100-80GB-HBM3. A
+# product whose name does not say its memory comes in one size, or the first row that fits is the smallest one.
+_PRODUCTS = (
+    (r"h200", "h200-141gb"),
+    (r"h100.*96gb|gh200", "h100-96gb"),
+    (r"h100", "h100-80gb"),
+    (r"a100.*80gb", "a100-80gb"),
+    (r"a100", "a100-40gb"),
+    (r"l40s", "l40s-48gb"),
+    (r"l4", "l4-24gb"),
+    (r"a10", "a10-24gb"),
+    (r"rtx-?a6000|a6000", "a6000-48gb"),
+    (r"rtx-?4090", "rtx4090-24gb"),
+    (r"rtx-?3090", "rtx3090-24gb"),
+    (r"v100.*32gb", "v100-32gb"),
+    (r"t4", "t4-16gb"),
+)
+
+
+def of_product(product: str) -> Gpu | None:
+    """The GPU that a product label or a name of our own table means, or None if the table does not have it."""
+    name = product.lower()
+    if name in GPUS:
+        return GPUS[name]
+    for pattern, known in _PRODUCTS:
+        if re.search(rf"(^|-)({pattern})($|-)", name):
+            return GPUS[known]
+    return None
+
+
+def nearest(usable_bytes: int) -> Gpu:
+    """The GPU of the table whose memory is nearest. Those without bf16 are too old to be guessed."""
+    candidates = [gpu for gpu in GPUS.values() if gpu.bf16_flops]
+    # Of equals the slower one, so that a guess never promises too much.
+    return min(candidates, key=lambda gpu: (round(abs(gpu.usable_bytes - usable_bytes) / GIB), gpu.bf16_flops))

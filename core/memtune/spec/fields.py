@@ -1,0 +1,73 @@
+"""The kinds of field that the object is made of. A pattern stands beside the words in which an error explains it."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, Strict
+from pydantic.alias_generators import to_camel
+from pydantic_core import PydanticCustomError
+
+
+class Block(BaseModel):
+    """One block of the object: camelCase in YAML, snake_case in Python, unknown fields refused."""
+
+    model_config = ConfigDict(
+        alias_generator=to_camel, extra="forbid", frozen=True, allow_inf_nan=False, defer_build=True
+    )
+
+
+# A pattern must mean the same to Rust (pydantic), Go (the API server) and Python: no lookarounds, always anchored.
+QUANTITY = r"^[1-9][0-9]*(\.[0-9]+)?[MGT]i?$"
+PERCENT = r"^(([0-9]|[1-4][0-9])(\.[0-9]+)?|50)%$"
+CHECKPOINTING = r"^(none|selective|full|every-([2-9]|[1-9][0-9]{1,2}))$"
+CALLABLE = r"^[A-Za-z_][A-Za-z0-9_.]*:[A-Za-z_][A-Za-z0-9_.]*$"
+ABSOLUTE_PATH = r"^/[^\s:]*$"
+RESOURCE_NAME = r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?/[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$"
+LABEL_VALUE = r"^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$"
+OBJECT_NAME = r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$"
+ONE_WORD = r"^[^\s]+$"
+CONDITION_REASON = r"^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$"
+PLAN_NAME = r"^[a-z0-9-]+$"
+WORD = r"^[A-Za-z0-9_.+-]*$"
+ASCII = r"^[ -~]*$"
+
+PATTERN_WORDS = {
+    QUANTITY: "a quantity of memory; write it with its unit, like 80Gi, 512Mi or 16G",
+    PERCENT: "a percentage from 0% to 50%; write it like 6% or 7.5%",
+    CHECKPOINTING: "a way of checkpointing; use none, selective, every-K (K from 2 to 999) or full",
+    CALLABLE: "a Python callable; write it as module:function, like train:build",
+    ABSOLUTE_PATH: "an absolute path without blanks and colons; write it like /checkpoints",
+    RESOURCE_NAME: "the name of an extended resource; write it like nvidia.com/gpu",
+    LABEL_VALUE: "a label value; use letters, digits, '-', '_' and '.', with a letter or digit at both ends",
+    OBJECT_NAME: "the name of an object; use small letters, digits, '-' and '.', with a letter or digit at both ends",
+    ONE_WORD: "one word; write it without blanks",
+    CONDITION_REASON: "the reason of a condition; write it in one CamelCase word",
+    PLAN_NAME: "the short form of a plan; write it like bf16-z2-sel-mb4x8",
+    WORD: "one word; use letters, digits, '-', '+', '_' and '.'",
+    ASCII: "one line of ASCII; escape everything else",
+}
+
+# Strict, because the API server does not turn "8" into 8 or "yes" into true either.
+Whole = Annotated[int, Strict()]
+Count = Annotated[int, Strict(), Field(ge=1)]
+Number = Annotated[float, Strict()]
+Flag = Annotated[bool, Strict()]
+Text = Annotated[str, Field(min_length=1, max_length=253)]
+Quantity = Annotated[str, Field(pattern=QUANTITY, max_length=32)]
+Percent = Annotated[str, Field(pattern=PERCENT, max_length=16)]
+AbsolutePath = Annotated[str, Field(pattern=ABSOLUTE_PATH, max_length=1024)]
+ObjectName = Annotated[str, Field(pattern=OBJECT_NAME, max_length=253)]
+
+
+def _distinct(items: tuple[Any, ...]) -> tuple[Any, ...]:
+    twice = [str(item) for position, item in enumerate(items) if item in items[:position]]
+    if twice:
+        raise PydanticCustomError("twice", "{item} is given twice; take one out", {"item": twice[0]})
+    return items
+
+
+# A list of choices is a set, for the API server too.
+Distinct = AfterValidator(_distinct)
+# What belongs to others (Kubernetes, Hugging Face) passes through untouched.
+Foreign = Annotated[dict[str, Any], Field(json_schema_extra={"x-kubernetes-preserve-unknown-fields": True})]

@@ -1,0 +1,269 @@
+"""The rules that tie several fields together. One table holds each rule twice: for the API server in CEL, and here in
+Python for the command line, for servers that know no CEL, and for advice that a fixed sentence cannot give.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from memtune.spec.errors import Problem
+from memtune.spec.job import CheckpointVolume, JobSpec
+from memtune.spec.model import ArchitectureFacts, Model
+
+# Where inside a block, what was given there, and the advice.
+_Found = tuple[str, object, str] | None
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One rule: ``cel`` holds for the block at ``owner``, ``check`` finds the problem in the whole spec."""
+
+    owner: str
+    cel: str
+    message: str
+    check: Callable[[JobSpec], Problem | None]
+
+
+def broken_rules(spec: JobSpec) -> list[Problem]:
+    """Every rule that the spec breaks."""
+    return [problem for rule in RULES if (problem := rule.check(spec))]
+
+
+def _one_model(spec: JobSpec) -> Problem | None:
+    given = _given(spec.model, "hf_config", "architecture", "factory")
+    if len(given) == 1:
+        return None
+    return Problem("spec.model", given, f"{_listed(given)} given; give exactly one of hfConfig, architecture, factory")
+
+
+def _one_volume(spec: JobSpec) -> Problem | None:
+    volume = spec.checkpoint.volume if spec.checkpoint else None
+    given = _given(volume, "persistent_volume_claim", "nfs", "host_path") if volume else ["none needed"]
+    if len(given) == 1:
+        return None
+    advice = f"{_listed(given)} given; give exactly one of persistentVolumeClaim, nfs, hostPath"
+    return Problem("spec.checkpoint.volume", given, advice)
+
+
+def _given(block: Model | CheckpointVolume, *names: str) -> list[str]:
+    fields = type(block).model_fields
+    return [fields[name].alias or name for name in names if getattr(block, name) is not None]
+
+
+def _listed(names: list[str]) -> str:
+    return f"{' and '.join(names)} are" if names else "none is"
+
+
+def _factory_has_image(spec: JobSpec) -> Problem | None:
+    if spec.model.factory is None or spec.template is not None:
+        return None
+    advice = f"{spec.model.factory} is a callable in the job's own image; give that image in spec.template"
+    return Problem("spec.model.factory", spec.model.factory, advice)
+
+
+def _integration_has_template(spec: JobSpec) -> Problem | None:
+    if spec.integration == "env" or spec.template is not None:
+        return None
+    advice = f"{spec.integration} reaches a script, and there is none; give spec.template, or leave integration out"
+    return Problem("spec.integration", spec.integration, advice)
+
+
+def _batch_is_divisible(spec: JobSpec) -> Problem | None:
+    batch, world = spec.training.global_batch_size, spec.resources.world
+    if batch % world == 0:
+        return None
+    below = batch - batch % world
+    use = f"{below} or {below + world}" if below else str(world)
+    return Problem("spec.training.globalBatchSize", batch, f"{batch} cannot be divided among {world} GPUs; use {use}")
+
+
+def _virtual_has_memory(spec: JobSpec) -> Problem | None:
+    if spec.resources.device != "virtual" or spec.resources.gpu_memory is not None:
+        return None
+    advice = "device virtual has only the memory it is given; say how much, like 80Gi"
+    return Problem("spec.resources.gpuMemory", None, advice)
+
+
+def _parallel_within_all(spec: JobSpec) -> Problem | None:
+    parallel, most = spec.tuning.parallel_probes, spec.tuning.max_probes
+    if parallel <= most:
+        return None
+    advice = f"{parallel} is more than maxProbes, which is {most}; use at most {most}"
+    return Problem("spec.tuning.parallelProbes", parallel, advice)
+
+
+def _hybrid_has_nodes(spec: JobSpec) -> Problem | None:
+    strategies = spec.tuning.space.fsdp_strategies
+    if "hybrid" not in strategies or spec.resources.nodes > 1:
+        return None
+    advice = "hybrid shards within a node and copies between nodes, and the job has 1 node; use full"
+    return Problem("spec.tuning.space.fsdpStrategies", strategies, advice)
+
+
+def _offload_has_backend(offload: str, backends: tuple[str, ...], needs: str) -> Callable[[JobSpec], Problem | None]:
+    """``offload`` can be carried out by one of ``backends``; DeepSpeed shards parameters only in stage 3."""
+
+    def check(spec: JobSpec) -> Problem | None:
+        space = spec.tuning.space
+        usable = {b for b in space.backends if b != "deepspeed" or offload == "optimizer" or 3 in space.zero_stages}
+        if offload not in [str(choice) for choice in space.offload] or usable & set(backends):
+            return None
+        return Problem("spec.tuning.space.offload", offload, f"{offload} needs {needs}; add that, or take it out")
+
+    return check
+
+
+def _of_architecture(
+    find: Callable[[ArchitectureFacts], tuple[str, object, str] | None],
+) -> Callable[[JobSpec], Problem | None]:
+    """A rule inside ``spec.model.architecture``, where there is one."""
+
+    def check(spec: JobSpec) -> Problem | None:
+        found = find(spec.model.architecture) if spec.model.architecture else None
+        return Problem(f"spec.model.architecture.{found[0]}", found[1], found[2]) if found else None
+
+    return check
+
+
+def _kv_heads_divide(facts: ArchitectureFacts) -> _Found:
+    if facts.kv_heads is None or facts.heads % facts.kv_heads == 0:
+        return None
+    return "kvHeads", facts.kv_heads, f"{facts.heads} heads cannot share {facts.kv_heads} key and value heads evenly"
+
+
+def _heads_divide(facts: ArchitectureFacts) -> _Found:
+    if facts.head_dim is not None or facts.hidden_size % facts.heads == 0:
+        return None
+    advice = f"hiddenSize {facts.hidden_size} cannot be divided among {facts.heads} heads; give headDim"
+    return "headDim", None, advice
+
+
+def _encoder_has_layers(facts: ArchitectureFacts) -> _Found:
+    if (facts.kind.value == "encoder-decoder") == (facts.encoder_layers > 0):
+        return None
+    advice = f"{facts.encoder_layers} does not go with kind {facts.kind.value}; only an encoder-decoder has them"
+    return "encoderLayers", facts.encoder_layers, advice
+
+
+def _experts_are_enough(facts: ArchitectureFacts) -> _Found:
+    experts = facts.experts
+    if experts is None or experts.per_token <= experts.count:
+        return None
+    advice = f"{experts.per_token} is more than the {experts.count} experts of a layer"
+    return "experts.perToken", experts.per_token, f"{advice}; use at most {experts.count}"
+
+
+def _experts_have_layers(facts: ArchitectureFacts) -> _Found:
+    experts = facts.experts
+    if experts is None or experts.dense_layers < facts.layers:
+        return None
+    advice = f"{experts.dense_layers} leaves none of the {facts.layers} layers to the experts; use fewer"
+    return "experts.denseLayers", experts.dense_layers, advice
+
+
+RULES = (
+    Rule(
+        "spec.model",
+        "(has(self.hfConfig) && !has(self.architecture) && !has(self.factory)) || "
+        "(!has(self.hfConfig) && has(self.architecture) && !has(self.factory)) || "
+        "(!has(self.hfConfig) && !has(self.architecture) && has(self.factory))",
+        "give exactly one of hfConfig, architecture and factory",
+        _one_model,
+    ),
+    Rule(
+        "spec",
+        "!has(self.model.factory) || has(self.template)",
+        "model.factory is a callable in the job's own image; give that image in template",
+        _factory_has_image,
+    ),
+    Rule(
+        "spec",
+        "self.integration == 'env' || has(self.template)",
+        "integration reaches a script; give template, or leave integration out",
+        _integration_has_template,
+    ),
+    Rule(
+        "spec",
+        "self.training.globalBatchSize % (self.resources.nodes * self.resources.gpusPerNode) == 0",
+        "training.globalBatchSize must be divisible by resources.nodes x resources.gpusPerNode",
+        _batch_is_divisible,
+    ),
+    Rule(
+        "spec",
+        "!('hybrid' in self.tuning.space.fsdpStrategies) || self.resources.nodes > 1",
+        "tuning.space.fsdpStrategies: hybrid needs more than one node",
+        _hybrid_has_nodes,
+    ),
+    Rule(
+        "spec.resources",
+        "self.device != 'virtual' || has(self.gpuMemory)",
+        "device virtual has only the memory it is given; set gpuMemory",
+        _virtual_has_memory,
+    ),
+    Rule(
+        "spec.tuning",
+        "self.parallelProbes <= self.maxProbes",
+        "parallelProbes must be at most maxProbes",
+        _parallel_within_all,
+    ),
+    Rule(
+        "spec.tuning.space",
+        "!('optimizer' in self.offload) || 'fsdp' in self.backends || 'deepspeed' in self.backends",
+        "offload optimizer needs deepspeed or fsdp in backends",
+        _offload_has_backend("optimizer", ("deepspeed", "fsdp"), "deepspeed or fsdp in backends"),
+    ),
+    Rule(
+        "spec.tuning.space",
+        "!('optimizer+parameters' in self.offload) || 'fsdp' in self.backends || "
+        "('deepspeed' in self.backends && 3 in self.zeroStages)",
+        "offload optimizer+parameters needs fsdp in backends, or deepspeed with 3 in zeroStages",
+        _offload_has_backend(
+            "optimizer+parameters", ("deepspeed", "fsdp"), "fsdp in backends, or deepspeed with 3 in zeroStages"
+        ),
+    ),
+    Rule(
+        "spec.tuning.space",
+        "!('nvme' in self.offload) || ('deepspeed' in self.backends && 3 in self.zeroStages)",
+        "offload nvme needs deepspeed in backends and 3 in zeroStages",
+        _offload_has_backend("nvme", ("deepspeed",), "deepspeed in backends and 3 in zeroStages"),
+    ),
+    Rule(
+        "spec.checkpoint.volume",
+        "(has(self.persistentVolumeClaim) && !has(self.nfs) && !has(self.hostPath)) || "
+        "(!has(self.persistentVolumeClaim) && has(self.nfs) && !has(self.hostPath)) || "
+        "(!has(self.persistentVolumeClaim) && !has(self.nfs) && has(self.hostPath))",
+        "give exactly one of persistentVolumeClaim, nfs and hostPath",
+        _one_volume,
+    ),
+    Rule(
+        "spec.model.architecture",
+        "!has(self.kvHeads) || self.heads % self.kvHeads == 0",
+        "heads must be divisible by kvHeads",
+        _of_architecture(_kv_heads_divide),
+    ),
+    Rule(
+        "spec.model.architecture",
+        "has(self.headDim) || self.hiddenSize % self.heads == 0",
+        "hiddenSize cannot be divided among the heads; give headDim",
+        _of_architecture(_heads_divide),
+    ),
+    Rule(
+        "spec.model.architecture",
+        "(self.kind == 'encoder-decoder') == (self.encoderLayers > 0)",
+        "an encoder-decoder has encoderLayers, and nothing else has",
+        _of_architecture(_encoder_has_layers),
+    ),
+    Rule(
+        "spec.model.architecture",
+        "!has(self.experts) || self.experts.perToken <= self.experts.count",
+        "experts.perToken must be at most experts.count",
+        _of_architecture(_experts_are_enough),
+    ),
+    Rule(
+        "spec.model.architecture",
+        "!has(self.experts) || self.experts.denseLayers < self.layers",
+        "experts.denseLayers must leave layers to the experts",
+        _of_architecture(_experts_have_layers),
+    ),
+)

@@ -1,0 +1,176 @@
+"""`status`: the story of a job, written by the operator alone. Every size is bounded: the whole stays under 100 kB."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import ConfigDict, Field, ValidationError
+from pydantic.alias_generators import to_camel
+
+from memtune.spec.errors import SpecError, problems_of
+from memtune.spec.fields import ASCII, CONDITION_REASON, OBJECT_NAME, PLAN_NAME, WORD, Block, Count, Number, Whole
+from memtune.spec.tuning import MAX_PROBES
+
+MAX_ATTEMPTS = 16
+MAX_COMPONENTS = 32
+
+Phase = Literal[
+    "Pending", "Predicting", "Probing", "Launching", "Running", "Recovering", "Suspended", "Succeeded", "Failed"
+]
+ConditionType = Literal["Predicted", "Tuned", "Launched", "Complete", "Failed", "Suspended", "Queued", "Stalled"]
+Verdict = Literal[
+    "succeeded",
+    "device-oom",
+    "host-oom",
+    "disrupted",
+    "unschedulable",
+    "queued",
+    "image-error",
+    "user-error",
+    "plan-not-applied",
+    "hung",
+]
+
+Natural = Annotated[Whole, Field(ge=0, le=2**62)]
+Amount = Annotated[Number, Field(ge=0, le=1e18)]
+Name = Annotated[str, Field(pattern=WORD, max_length=63)]
+RunName = Annotated[str, Field(pattern=OBJECT_NAME, max_length=63)]
+PlanName = Annotated[str, Field(pattern=PLAN_NAME, max_length=128)]
+Sentence = Annotated[str, Field(pattern=ASCII, max_length=192)]
+Story = Annotated[str, Field(pattern=ASCII, max_length=768)]
+Time = Annotated[str, Field(max_length=40, json_schema_extra={"format": "date-time"})]
+
+
+class StatusBlock(Block):
+    """A block of the status. What an older or newer operator wrote beside is passed over."""
+
+    model_config = ConfigDict(alias_generator=to_camel, extra="ignore", frozen=True, validate_by_name=True)
+
+
+class Condition(StatusBlock):
+    """One metav1.Condition."""
+
+    type: ConditionType = Field(description="What the condition is about.")
+    status: Literal["True", "False", "Unknown"] = Field(description="Whether it holds.")
+    observed_generation: Natural = Field(default=0, description="Generation of the spec that it was seen on.")
+    last_transition_time: Time = Field(description="When status last changed.")
+    reason: Annotated[str, Field(pattern=CONDITION_REASON, max_length=64)] = Field(
+        description="Why, in one CamelCase word."
+    )
+    message: Story = Field(default="", description="Why, in words.")
+
+
+class IntervalBytes(StatusBlock):
+    """A predicted amount of memory, never a bare number."""
+
+    lower: Natural = Field(description="Bytes that are needed at the least.")
+    expected: Natural = Field(description="Bytes that are expected.")
+    upper: Natural = Field(description="Bytes that are needed at the most: the 97.5% bound.")
+
+
+class ComponentBytes(IntervalBytes):
+    """One component of a prediction, at the peak."""
+
+    name: Name = Field(description="Name of the component, such as weights or activations.")
+
+
+class PredictionStatus(StatusBlock):
+    """The memory of one rank under the best plan, as predicted before any GPU was touched."""
+
+    plan: PlanName = Field(description="Short form of the plan that was predicted.")
+    peak_phase: Name = Field(description="Phase of the step that peaks highest.")
+    device_bytes: IntervalBytes = Field(description="Memory of the whole device in use at the peak.")
+    usable_bytes: Natural = Field(description="Memory that the GPU gives to a process.")
+    components: Annotated[tuple[ComponentBytes, ...], Field(max_length=MAX_COMPONENTS)] = Field(
+        default=(), description="The components that add up to deviceBytes."
+    )
+    tokens_per_second: Natural = Field(default=0, description="Tokens per second over all GPUs, as expected.")
+
+
+class PlanStatus(StatusBlock):
+    """The plan that runs, or will be launched."""
+
+    name: PlanName = Field(
+        description="Short form of the plan, such as bf16-z2-sel-mb4x8; every knob can be read from it."
+    )
+    hbm: Annotated[str, Field(pattern=ASCII, max_length=32)] = Field(
+        default="", description="Peak over usable memory of the fullest GPU, such as 71.2/79.6Gi."
+    )
+    tokens_per_second: Natural = Field(default=0, description="Tokens per second over all GPUs, as last measured.")
+
+
+class PeakBytes(StatusBlock):
+    """What a run measured, the maximum over all ranks."""
+
+    allocated: Natural = Field(description="Bytes in tensors.")
+    active: Natural = Field(description="Bytes in blocks in use, with those that a stream still holds.")
+    reserved: Natural = Field(description="Bytes that the caching allocator took from the driver.")
+    device: Natural = Field(description="Bytes in use on the whole device.")
+    total: Natural = Field(description="Bytes that the device has.")
+
+
+class RunStatus(StatusBlock):
+    """One run, recorded before its first pod is created."""
+
+    name: RunName = Field(description="Name of the run; its pods and its Service begin with it.")
+    number: Annotated[Count, Field(le=10_000)] = Field(description="Number of the run among those of its kind, from 1.")
+    plan: PlanName = Field(description="Short form of the plan that the run executes.")
+    verdict: Verdict | None = Field(default=None, description="What became of the run; absent until it has ended.")
+    started_at: Time | None = Field(default=None, description="When the last of its wrapped containers started.")
+    ended_at: Time | None = Field(default=None, description="When the run ended.")
+    predicted_bytes: Natural = Field(
+        default=0, description="Device memory that was expected when the run was recorded."
+    )
+    peak_bytes: PeakBytes | None = Field(default=None, description="What the run measured.")
+    allocator_retries: Natural = Field(
+        default=0, description="Times the allocator had to free its cache and try again."
+    )
+    tokens_per_second: Natural = Field(default=0, description="Tokens per second over all GPUs.")
+    step_seconds: Amount = Field(default=0.0, description="Median seconds of one optimizer step.")
+    gpu_seconds: Natural = Field(default=0, description="Seconds from the containers' start to end, times GPUs.")
+    message: Sentence = Field(default="", description="What happened, in one sentence.")
+
+
+class AttemptStatus(RunStatus):
+    """One train run in the sequence of relaunches."""
+
+    rung: Name = Field(default="", description="Step of the downgrade ladder that led here; empty if none was taken.")
+    resumed_samples: Natural = Field(
+        default=0, description="Samples already trained in the checkpoint it resumed from."
+    )
+
+
+class Status(StatusBlock):
+    """What the operator knows and decided."""
+
+    phase: Phase = Field(default="Pending", description="Where the job is on its way.")
+    observed_generation: Natural = Field(default=0, description="Generation of the spec that this status is about.")
+    conditions: Annotated[tuple[Condition, ...], Field(max_length=8)] = Field(
+        default=(),
+        description="The state of the job in metav1.Conditions, one for each type.",
+        json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
+    )
+    prediction: PredictionStatus | None = Field(default=None, description="What the best plan was predicted to need.")
+    plan: PlanStatus | None = Field(default=None, description="The plan that runs, or will be launched.")
+    candidates_hash: Name = Field(
+        default="", description="Hash of the list of candidates that the search chooses from."
+    )
+    probes: Annotated[tuple[RunStatus, ...], Field(max_length=MAX_PROBES)] = Field(
+        default=(), description="Every probe run, in the order in which they were recorded."
+    )
+    attempts: Annotated[tuple[AttemptStatus, ...], Field(max_length=MAX_ATTEMPTS)] = Field(
+        default=(), description="The newest train runs, in the order in which they were recorded."
+    )
+    gpu_seconds_spent: Natural = Field(default=0, description="GPU-seconds that all probe runs took.")
+    oom_retries: Natural = Field(default=0, description="Relaunches after an out-of-memory.")
+    disruptions: Natural = Field(default=0, description="Relaunches after preemption, eviction or loss of a node.")
+    message: Story = Field(default="", description="What the job is doing now, in one sentence.")
+
+
+def load_status(data: Mapping[str, Any]) -> Status:
+    """The status in ``data``, or a SpecError: a status edited by hand may hold anything."""
+    try:
+        return Status.model_validate(data, by_alias=True, by_name=False)
+    except ValidationError as error:
+        raise SpecError(problems_of(error, Status, "status")) from None

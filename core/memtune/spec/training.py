@@ -1,0 +1,68 @@
+"""`spec.training` and `spec.resources`: what one optimizer step is, and on which GPUs."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from memtune.knobs import Attention, GradientDtype, Optimizer
+from memtune.spec.fields import LABEL_VALUE, RESOURCE_NAME, Block, Count, Flag, Quantity
+
+
+class EvaluationBlock(Block):
+    """The evaluation that runs between training steps."""
+
+    batch_size: Annotated[Count, Field(le=100_000)] = Field(description="Sequences of one evaluation batch per GPU.")
+    keeps_logits: Flag = Field(
+        default=False, description="Whether the logits of all evaluation batches are kept on the GPU."
+    )
+    generates: Flag = Field(default=False, description="Whether evaluation generates text, and so needs a KV cache.")
+
+
+class Training(Block):
+    """What one optimizer step is. No plan, retry or downgrade changes it."""
+
+    global_batch_size: Annotated[Count, Field(le=10_000_000)] = Field(
+        description="Sequences per optimizer step over all GPUs; it must be divisible by their number."
+    )
+    sequence_length: Annotated[Count, Field(le=10_000_000)] = Field(description="Tokens of the longest sequence.")
+    optimizer: Optimizer = Field(
+        default=Optimizer.ADAMW, description="The optimizer, and with it the size of its states."
+    )
+    gradient_dtype: GradientDtype = Field(
+        default=GradientDtype.MODEL,
+        description="Number format of accumulated gradients; model is that of the weights.",
+    )
+    attention: Attention = Field(default=Attention.FLASH, description="The attention kernel of the script.")
+    compile: Flag = Field(default=False, description="Whether the script compiles the model with torch.compile.")
+    evaluation: EvaluationBlock | None = Field(
+        default=None, description="The evaluation between training steps; none runs if left out."
+    )
+
+
+class Resources(Block):
+    """The GPUs of the job. Every run, probe or train, takes all of them."""
+
+    nodes: Annotated[Count, Field(le=1024)] = Field(
+        default=1, description="Pods of one run, each on a node of its own."
+    )
+    gpus_per_node: Annotated[Count, Field(le=64)] = Field(default=1, description="GPUs of one pod.")
+    gpu_memory: Quantity | None = Field(
+        default=None,
+        description="Memory of one GPU, like 80Gi; read from the node's labels or the first probe if left out.",
+    )
+    gpu_product: Annotated[str, Field(pattern=LABEL_VALUE, max_length=63)] | None = Field(
+        default=None, description="GPU product as the node label nvidia.com/gpu.product names it; any if left out."
+    )
+    gpu_resource: Annotated[str, Field(pattern=RESOURCE_NAME, max_length=253)] = Field(
+        default="nvidia.com/gpu", description="Extended resource that a pod asks for to get a GPU."
+    )
+    device: Literal["cuda", "virtual"] = Field(
+        default="cuda", description="cuda runs on GPUs; virtual rehearses on CPU against a modelled GPU of gpuMemory."
+    )
+
+    @property
+    def world(self) -> int:
+        """All GPUs of the job."""
+        return self.nodes * self.gpus_per_node

@@ -1,0 +1,95 @@
+"""`spec.tuning` and `spec.retry`: what may be tried, at what cost, and what happens after a run died."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from memtune.knobs import Offload, Precision
+from memtune.spec.fields import CHECKPOINTING, Block, Count, Distinct, Flag, Percent, Whole
+
+CheckpointingName = Annotated[str, Field(pattern=CHECKPOINTING, max_length=16)]
+ZeroStage = Annotated[Whole, Field(ge=0, le=3)]
+Backend = Literal["deepspeed", "fsdp", "ddp"]
+FsdpStrategy = Literal["full", "shard-grad-op", "hybrid"]
+Consent = Literal["optimizer-8bit", "gradient-dtype", "precision"]
+# The status keeps every probe, and it has to stay under 100 kB.
+MAX_PROBES = 48
+Probes = Annotated[Count, Field(le=MAX_PROBES)]
+
+
+class Space(Block):
+    """The choices of each knob that a plan of this job may take."""
+
+    precision: Annotated[tuple[Precision, ...], Field(min_length=1, max_length=5), Distinct] = Field(
+        default=(Precision.BF16,), description="Number formats of the matrix products."
+    )
+    checkpointing: Annotated[tuple[CheckpointingName, ...], Field(min_length=1, max_length=16), Distinct] = Field(
+        default=("none", "selective", "full"),
+        description="Ways of activation checkpointing: none, selective, every-K, full.",
+    )
+    zero_stages: Annotated[tuple[ZeroStage, ...], Field(min_length=1, max_length=4), Distinct] = Field(
+        default=(0, 1, 2, 3), description="ZeRO stages that the deepspeed backend may take."
+    )
+    offload: Annotated[tuple[Offload, ...], Field(min_length=1, max_length=5), Distinct] = Field(
+        default=(Offload.NONE,), description="What may live in host memory or on NVMe instead of HBM."
+    )
+    backends: Annotated[tuple[Backend, ...], Field(min_length=1, max_length=3), Distinct] = Field(
+        default=("deepspeed", "fsdp"), description="Libraries that may carry a plan out."
+    )
+    fsdp_strategies: Annotated[tuple[FsdpStrategy, ...], Field(min_length=1, max_length=3), Distinct] = Field(
+        default=("full", "shard-grad-op"), description="Sharding strategies that the fsdp backend may take."
+    )
+
+
+class Tuning(Block):
+    """How the plan is found, and what finding it may cost."""
+
+    mode: Literal["Probe", "PredictOnly", "Off"] = Field(
+        default="Probe",
+        description="Probe measures plans and launches the best; PredictOnly starts no pod; "
+        'Off, which YAML wants in quotes as "Off", launches unmeasured.',
+    )
+    space: Space = Field(default=Space(), description="The choices of each knob that a plan may take.")
+    max_probes: Probes = Field(default=8, description="Most probe runs of the job.")
+    parallel_probes: Probes = Field(
+        default=1, description="Probe runs at the same time, each on the job's number of GPUs."
+    )
+    probe_steps: Annotated[Count, Field(le=100)] = Field(
+        default=3, description="Shortened optimizer steps of one probe run."
+    )
+    max_gpu_seconds: Count | None = Field(
+        default=None, description="Most GPU-seconds that all probes may take; 600 for each GPU of the job if left out."
+    )
+    headroom: Percent = Field(
+        default="6%", description="Share of HBM that a measured plan must leave free to be launched."
+    )
+    objective: Literal["throughput", "memory"] = Field(
+        default="throughput", description="What the best plan has most of: tokens per second, or free memory."
+    )
+
+    @property
+    def headroom_ratio(self) -> float:
+        """Headroom as a share of 1."""
+        return float(self.headroom.rstrip("%")) / 100
+
+
+class Retry(Block):
+    """What happens after a train run died."""
+
+    max_oom_retries: Annotated[Whole, Field(ge=0, le=64)] = Field(
+        default=4, description="Most relaunches after an out-of-memory, each on a plan that takes less."
+    )
+    max_disruptions: Annotated[Whole, Field(ge=0, le=1000)] = Field(
+        default=10, description="Most relaunches of the same plan after preemption, eviction or loss of a node."
+    )
+    node_lost_after_seconds: Annotated[Count, Field(le=86_400)] = Field(
+        default=180, description="Seconds that a node may be NotReady before its pods count as lost."
+    )
+    allow_restart: Flag = Field(
+        default=False, description="Whether a run that cannot resume from any checkpoint may start again from step 0."
+    )
+    consent: Annotated[tuple[Consent, ...], Field(max_length=3), Distinct] = Field(
+        default=(), description="Downgrades that change the numerics of training and are allowed nevertheless."
+    )

@@ -1,0 +1,238 @@
+"""The CustomResourceDefinition: up to date, structural, described, and of one mind with the Python types."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from memtune.spec import load_job
+from memtune.spec.crd import crd, object_schema
+from memtune.spec.fields import ASCII
+from memtune.spec.status import Status, load_status
+
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLES = sorted((ROOT / "examples").glob("*.yaml"))
+Node = dict[str, Any]
+
+# The keywords of apiextensions.k8s.io/v1 JSONSchemaProps that a structural schema may use anywhere.
+ALLOWED = {
+    "default",
+    "description",
+    "enum",
+    "exclusiveMaximum",
+    "exclusiveMinimum",
+    "format",
+    "items",
+    "maxItems",
+    "maxLength",
+    "maximum",
+    "minItems",
+    "minLength",
+    "minimum",
+    "pattern",
+    "properties",
+    "required",
+    "type",
+    "x-kubernetes-list-map-keys",
+    "x-kubernetes-list-type",
+    "x-kubernetes-preserve-unknown-fields",
+    "x-kubernetes-validations",
+}
+YAML_1_1_BOOLEANS = {"y", "n", "yes", "no", "on", "off", "true", "false"}
+
+
+def nodes(schema: Node, path: str = "") -> Iterator[tuple[str, Node]]:
+    """Every node of the schema with its path."""
+    yield path, schema
+    for name, field in schema.get("properties", {}).items():
+        yield from nodes(field, f"{path}.{name}")
+    if "items" in schema:
+        yield from nodes(schema["items"], f"{path}[]")
+
+
+NODES = list(nodes(object_schema()))
+
+
+def refusals(schema: Node, value: Any, path: str = "") -> list[str]:
+    """What of a value the API server would refuse by this schema, with unknown fields refused."""
+    kinds: dict[str, Any] = {
+        "object": dict,
+        "array": list,
+        "string": str,
+        "boolean": bool,
+        "integer": int,
+        "number": (int, float),
+    }
+    if not isinstance(value, kinds[schema["type"]]) or (isinstance(value, bool) and schema["type"] != "boolean"):
+        return [f"{path}: {value!r} is no {schema['type']}"]
+    if isinstance(value, dict):
+        return _block_refusals(schema, value, path)
+    if isinstance(value, list):
+        return [r for i, item in enumerate(value) for r in refusals(schema["items"], item, f"{path}[{i}]")]
+    wrong = [
+        "enum" in schema and value not in schema["enum"],
+        "pattern" in schema and not re.search(schema["pattern"], str(value)),
+        "minimum" in schema and value < schema["minimum"],
+        "maximum" in schema and value > schema["maximum"],
+        "maxLength" in schema and len(str(value)) > schema["maxLength"],
+    ]
+    return [f"{path}: {value!r}"] if any(wrong) else []
+
+
+def _block_refusals(schema: Node, value: Node, path: str) -> list[str]:
+    if schema.get("x-kubernetes-preserve-unknown-fields") or "properties" not in schema:
+        return []
+    fields = schema["properties"]
+    found = [f"{path}.{name} is unknown" for name in value if name not in fields]
+    found += [f"{path}.{name} is required" for name in schema.get("required", ()) if name not in value]
+    return found + [
+        r for name in value if name in fields for r in refusals(fields[name], value[name], f"{path}.{name}")
+    ]
+
+
+def defaulted(schema: Node, value: Any) -> Any:
+    """The value with the defaults that the API server fills in."""
+    if not isinstance(value, dict) or "properties" not in schema:
+        return value
+    filled = {name: field["default"] for name, field in schema["properties"].items() if "default" in field} | value
+    return {name: defaulted(schema["properties"].get(name, {}), inner) for name, inner in filled.items()}
+
+
+def test_the_committed_file_is_what_the_types_give() -> None:
+    command = [sys.executable, str(ROOT / "tools" / "generate_crd.py"), "--check"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_file_reads_back_as_the_same_object() -> None:
+    assert yaml.safe_load((ROOT / "crds" / "memtune.dev_memorytunedjobs.yaml").read_text()) == crd()
+
+
+def test_names_and_subresource() -> None:
+    spec = crd()["spec"]
+    assert (spec["group"], spec["names"]["kind"], spec["names"]["shortNames"]) == (
+        "memtune.dev",
+        "MemoryTunedJob",
+        ["mtj"],
+    )
+    (version,) = spec["versions"]
+    assert version["name"] == "v1alpha1"
+    assert version["subresources"] == {"status": {}}
+
+
+def test_printer_columns_point_at_fields_of_the_schema() -> None:
+    (version,) = crd()["spec"]["versions"]
+    columns = {column["name"]: column for column in version["additionalPrinterColumns"]}
+    assert list(columns) == ["Phase", "Plan", "HBM", "Tok/s", "OOMs", "Device", "Age"]
+    by_path = dict(NODES)
+    for name in list(columns)[:-1]:
+        assert by_path[columns[name]["jsonPath"]]["type"] == columns[name]["type"]
+
+
+@pytest.mark.parametrize(("path", "node"), NODES, ids=[path or "root" for path, _ in NODES])
+def test_every_node_is_structural(path: str, node: Node) -> None:
+    assert set(node) <= ALLOWED
+    assert node["type"] in {"object", "array", "string", "integer", "number", "boolean"}
+    assert ("items" in node) == (node["type"] == "array")
+    assert set(node.get("required", ())) <= set(node.get("properties", ()))
+    if not path.endswith("[]"):
+        assert node["description"].endswith("."), "every field has a sentence"
+    if node["type"] == "object" and path != ".metadata":
+        assert ("properties" in node) != node.get("x-kubernetes-preserve-unknown-fields", False)
+    if node["type"] in ("integer", "number") and path.startswith(".spec"):
+        assert "minimum" in node
+
+
+def test_only_what_belongs_to_others_keeps_unknown_fields() -> None:
+    kept = [path for path, node in NODES if node.get("x-kubernetes-preserve-unknown-fields")]
+    assert kept == [".spec.model.hfConfig", ".spec.template"]
+
+
+def test_every_default_is_valid() -> None:
+    with_default = [(path, node) for path, node in NODES if "default" in node]
+    assert len(with_default) > 30
+    for path, node in with_default:
+        assert refusals(node, defaulted(node, node["default"]), path) == []
+
+
+def test_every_list_is_bounded_so_that_rules_have_a_bounded_cost() -> None:
+    assert [path for path, node in NODES if node["type"] == "array" and "maxItems" not in node] == []
+
+
+def test_lists_of_choices_are_sets() -> None:
+    for path, node in NODES:
+        if node["type"] == "array" and node["items"]["type"] != "object":
+            assert node["x-kubernetes-list-type"] == "set", path
+
+
+def test_the_fields_that_rules_speak_of_exist() -> None:
+    by_path = dict(NODES)
+    rules = [(path, rule) for path, node in NODES for rule in node.get("x-kubernetes-validations", ())]
+    assert len(rules) > 15
+    for path, rule in rules:
+        for name in re.findall(r"(?:self|oldSelf)((?:\.\w+)+)", rule["rule"]):
+            assert f"{path}{name}" in by_path, rule
+        assert rule["message"]
+        assert rule["rule"].count("(") == rule["rule"].count(")")
+
+
+def test_no_choice_is_a_boolean_to_yaml_but_the_one_that_is_explained() -> None:
+    written = [(path, node) for path, node in NODES if path.startswith(".spec")]
+    choices = {str(choice).lower() for _, node in written for choice in node.get("enum", ())}
+    names = {path.rpartition(".")[2].lower() for path, _ in written}
+    assert (choices | names) & YAML_1_1_BOOLEANS == {"off"}
+    assert '"Off"' in dict(NODES)[".spec.tuning.mode"]["description"]
+
+
+def test_python_fills_in_the_defaults_that_the_api_server_does() -> None:
+    schema = object_schema()["properties"]["spec"]
+    short = {"model": {"hfConfig": {}}, "training": {"globalBatchSize": 8, "sequenceLength": 1}}
+    head = {"apiVersion": "memtune.dev/v1alpha1", "kind": "MemoryTunedJob", "metadata": {"name": "a"}}
+    job = load_job({**head, "spec": short})
+    assert job.spec.model_dump(mode="json", by_alias=True, exclude_none=True) == defaulted(schema, short)
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=[path.stem for path in EXAMPLES])
+def test_examples_are_good_to_the_schema_and_to_python(path: Path) -> None:
+    data = yaml.safe_load(path.read_text())
+    assert refusals(object_schema(), data) == []
+    assert load_job(data).metadata.name == path.stem
+
+
+def longest(node: Node) -> Any:
+    """The longest value that a node of the schema allows."""
+    if node["type"] == "object":
+        return {name: longest(field) for name, field in node["properties"].items()}
+    if node["type"] == "array":
+        return [longest(node["items"])] * node["maxItems"]
+    if "enum" in node:
+        return max(node["enum"], key=len)
+    return "2026-01-01T00:00:00.000000Z" if node.get("format") == "date-time" else longest_plain(node)
+
+
+def longest_plain(node: Node) -> Any:
+    if node["type"] != "string":
+        return node["maximum"]
+    # A quotation mark takes two bytes of JSON.
+    return ('"' if node["pattern"] == ASCII else "a") * node["maxLength"]
+
+
+def test_the_status_of_the_longest_story_stays_under_100_kb() -> None:
+    status = longest(object_schema()["properties"]["status"])
+    assert len(json.dumps(status)) < 100_000
+    assert load_status(status).model_dump(mode="json", by_alias=True) == status
+
+
+def test_a_status_is_written_in_snake_case_and_read_back() -> None:
+    status = Status(phase="Running", gpu_seconds_spent=5)
+    written = status.model_dump(mode="json", by_alias=True, exclude_none=True)
+    assert written["gpuSecondsSpent"] == 5
+    assert load_status(written) == status

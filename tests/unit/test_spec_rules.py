@@ -1,0 +1,257 @@
+"""The rules over several fields: the Python half and the CEL half of the table say the same of the same specs."""
+
+from __future__ import annotations
+
+import copy
+import re
+from typing import Any
+
+import pytest
+
+from memtune.spec import Problem, SpecError, load_job
+from memtune.spec.rules import RULES, Rule
+from memtune.spec.transition import FIXED, TRANSITIONS, Transition, forbidden_changes
+
+FACTS = {"hiddenSize": 64, "layers": 2, "heads": 4, "ffnSize": 128, "vocabSize": 1000}
+EXPERTS = {"count": 4, "perToken": 2, "ffnSize": 64}
+POD: dict[str, Any] = {"spec": {"containers": [{"name": "trainer"}]}}
+CLAIM = {"persistentVolumeClaim": {"claimName": "a"}}
+NFS = {"nfs": {"server": "files", "path": "/a"}}
+
+
+def spec(**changes: Any) -> dict[str, Any]:
+    """A good spec; ``tuning__space={...}`` merges into that block, None takes a field out."""
+    made: dict[str, Any] = {
+        "model": {"architecture": dict(FACTS)},
+        "training": {"globalBatchSize": 96, "sequenceLength": 128},
+    }
+    for path, fields in changes.items():
+        *parents, last = path.split("__")
+        block = made
+        for parent in parents:
+            block = block.setdefault(parent, {})
+        if isinstance(fields, dict):
+            block.setdefault(last, {}).update(copy.deepcopy(fields))
+        else:
+            block[last] = fields
+    return made
+
+
+def job(made: dict[str, Any], **status: Any) -> dict[str, Any]:
+    return {
+        "apiVersion": "memtune.dev/v1alpha1",
+        "kind": "MemoryTunedJob",
+        "metadata": {"name": "a"},
+        "spec": made,
+        "status": status,
+    }
+
+
+def problem(made: dict[str, Any]) -> Problem:
+    with pytest.raises(SpecError) as caught:
+        load_job(job(made))
+    assert len(caught.value.problems) == 1, str(caught.value)
+    return caught.value.problems[0]
+
+
+# For each rule, by the first words of its message: specs that break it and nothing else, and where the problem is.
+BROKEN: list[tuple[str, dict[str, Any], str]] = [
+    ("give exactly one of hfConfig", spec(model={"architecture": None}), "spec.model"),
+    ("give exactly one of hfConfig", spec(model={"hfConfig": {}}), "spec.model"),
+    ("give exactly one of hfConfig", spec(model={"factory": "a:b"}, template=POD), "spec.model"),
+    ("model.factory is", spec(model={"architecture": None, "factory": "a:b"}), "spec.model.factory"),
+    ("integration reaches", spec(integration="sdk"), "spec.integration"),
+    (
+        "training.globalBatchSize must",
+        spec(training={"globalBatchSize": 97}, resources={"nodes": 2}),
+        "spec.training.globalBatchSize",
+    ),
+    (
+        "tuning.space.fsdpStrategies: hybrid",
+        spec(tuning__space={"fsdpStrategies": ["hybrid"]}),
+        "spec.tuning.space.fsdpStrategies",
+    ),
+    ("device virtual", spec(resources={"device": "virtual"}), "spec.resources.gpuMemory"),
+    ("parallelProbes must", spec(tuning={"maxProbes": 2, "parallelProbes": 3}), "spec.tuning.parallelProbes"),
+    (
+        "offload optimizer needs",
+        spec(tuning__space={"offload": ["optimizer"], "backends": ["ddp"]}),
+        "spec.tuning.space.offload",
+    ),
+    (
+        "offload optimizer+parameters needs",
+        spec(tuning__space={"offload": ["optimizer+parameters"], "backends": ["deepspeed"], "zeroStages": [2]}),
+        "spec.tuning.space.offload",
+    ),
+    (
+        "offload nvme needs",
+        spec(tuning__space={"offload": ["nvme"], "backends": ["fsdp"]}),
+        "spec.tuning.space.offload",
+    ),
+    (
+        "offload nvme needs",
+        spec(tuning__space={"offload": ["nvme"], "zeroStages": [1, 2]}),
+        "spec.tuning.space.offload",
+    ),
+    ("give exactly one of persistent", spec(checkpoint={"volume": {}}), "spec.checkpoint.volume"),
+    ("give exactly one of persistent", spec(checkpoint={"volume": CLAIM | NFS}), "spec.checkpoint.volume"),
+    ("heads must be", spec(model__architecture={"kvHeads": 3}), "spec.model.architecture.kvHeads"),
+    ("hiddenSize cannot", spec(model__architecture={"heads": 5}), "spec.model.architecture.headDim"),
+    (
+        "an encoder-decoder",
+        spec(model__architecture={"kind": "encoder-decoder"}),
+        "spec.model.architecture.encoderLayers",
+    ),
+    ("an encoder-decoder", spec(model__architecture={"encoderLayers": 2}), "spec.model.architecture.encoderLayers"),
+    (
+        "experts.perToken",
+        spec(model__architecture={"experts": EXPERTS | {"perToken": 5}}),
+        "spec.model.architecture.experts.perToken",
+    ),
+    (
+        "experts.denseLayers",
+        spec(model__architecture={"experts": EXPERTS | {"denseLayers": 2}}),
+        "spec.model.architecture.experts.denseLayers",
+    ),
+]
+GOOD = [
+    spec(),
+    spec(model={"architecture": None, "hfConfig": {}}),
+    spec(model={"architecture": None, "factory": "a:b"}, template=POD),
+    spec(integration="sdk", template=POD),
+    spec(resources={"nodes": 2, "gpusPerNode": 8}, tuning__space={"fsdpStrategies": ["hybrid"]}),
+    spec(resources={"device": "virtual", "gpuMemory": "2Gi"}),
+    spec(tuning={"maxProbes": 2, "parallelProbes": 2}),
+    spec(tuning__space={"offload": ["optimizer", "optimizer+parameters"], "backends": ["fsdp"]}),
+    spec(tuning__space={"offload": ["optimizer+parameters", "nvme"], "backends": ["deepspeed"], "zeroStages": [3]}),
+    spec(tuning__space={"offload": ["none", "activations"], "backends": ["ddp"]}),
+    spec(checkpoint={"volume": CLAIM}),
+    spec(checkpoint={"volume": NFS}),
+    spec(checkpoint={"volume": {"hostPath": {"path": "/a"}}}),
+    spec(checkpoint={}),
+    spec(model__architecture={"heads": 5, "headDim": 16, "kvHeads": 1}),
+    spec(model__architecture={"kind": "encoder-decoder", "encoderLayers": 2}),
+    spec(model__architecture={"experts": EXPERTS | {"denseLayers": 1}}),
+]
+
+
+class Block:
+    """A block as CEL sees it: fields by name, and a field that is left out is known to be."""
+
+    def __init__(self, fields: dict[str, Any]) -> None:
+        self._fields = fields
+
+    def __getattr__(self, name: str) -> Any:
+        value = self._fields.get(name)
+        return Block(value) if isinstance(value, dict) else value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Block) and self._fields == other._fields
+
+    def __hash__(self) -> int:
+        return hash(str(self._fields))
+
+
+def holds(cel: str, **blocks: dict[str, Any] | None) -> bool:
+    """What the part of CEL that the rules use means, said in Python."""
+    python = cel.replace("&&", " and ").replace("||", " or ")
+    python = re.sub(r"!(?!=)", " not ", python)
+    python = re.sub(r"\((has\(\S+\)) \? (.+) : (.+)\)$", r"(\2 if \1 else \3)", python)
+    names: dict[str, Any] = {name: Block(block or {}) for name, block in blocks.items()}
+    return bool(eval(python, {"__builtins__": {}, "has": lambda value: value is not None}, names))
+
+
+def upheld(rule: Rule, made: dict[str, Any]) -> bool:
+    """Whether the API server would accept the spec by this rule, with the defaults filled in."""
+    block: Any = {"spec": defaulted(made)}
+    for part in rule.owner.split("."):
+        block = block.get(part)
+        if block is None:
+            return True
+    return holds(rule.cel, self=block)
+
+
+def defaulted(made: dict[str, Any]) -> dict[str, Any]:
+    from memtune.spec.job import JobSpec
+    from memtune.spec.load import without_nulls
+
+    return JobSpec.model_validate(without_nulls(made)).model_dump(mode="json", by_alias=True, exclude_none=True)
+
+
+@pytest.mark.parametrize(("words", "made", "path"), BROKEN, ids=[f"{path}-{words}" for words, _, path in BROKEN])
+def test_a_broken_rule_is_refused_by_both_halves(words: str, made: dict[str, Any], path: str) -> None:
+    assert problem(made).path == path
+    assert [rule.message for rule in RULES if not upheld(rule, made)] == [
+        rule.message for rule in RULES if rule.message.startswith(words)
+    ]
+
+
+def test_a_good_spec_passes_both_halves() -> None:
+    for made in GOOD:
+        load_job(job(made))
+        assert [rule.message for rule in RULES if not upheld(rule, made)] == []
+
+
+def test_every_rule_is_broken_by_an_example() -> None:
+    unbroken = [r.message for r in RULES if not any(r.message.startswith(words) for words, _, _ in BROKEN)]
+    assert unbroken == []
+
+
+def test_several_broken_rules_come_at_once() -> None:
+    made = spec(training={"globalBatchSize": 97}, integration="sdk", resources={"gpusPerNode": 8})
+    with pytest.raises(SpecError) as caught:
+        load_job(job(made))
+    assert {p.path for p in caught.value.problems} == {"spec.training.globalBatchSize", "spec.integration"}
+
+
+@pytest.mark.parametrize(("batch", "use"), [(100, "96 or 104"), (7, "8")])
+def test_a_batch_that_cannot_be_divided_is_told_the_nearest_that_can(batch: int, use: str) -> None:
+    found = problem(spec(training={"globalBatchSize": batch}, resources={"gpusPerNode": 8}))
+    assert str(found) == f"spec.training.globalBatchSize: {batch} cannot be divided among 8 GPUs; use {use}"
+
+
+OTHER: dict[str, Any] = {
+    "model": {"architecture": FACTS | {"layers": 3}},
+    "training": {"globalBatchSize": 48, "sequenceLength": 128},
+    "resources": {"gpusPerNode": 2},
+    "template": POD,
+    "integration": "sdk",
+    "launcher": "JobSet",
+    "runner": {"python": "python3.12"},
+    "checkpoint": {"path": "/elsewhere"},
+}
+
+
+@pytest.mark.parametrize("field", FIXED)
+def test_what_a_plan_was_measured_for_stays_as_it_is(field: str) -> None:
+    old, new = spec(template={}), spec(template={}) | {field: OTHER[field]}
+    for phase, refused in (("Pending", []), ("Probing", [f"spec.{field}"]), ("Running", [f"spec.{field}"])):
+        status = {"phase": phase}
+        found = forbidden_changes(load_job(job(old, **status)), load_job(job(new, **status)))
+        assert [p.path for p in found] == refused
+        for rule in (rule for rule in TRANSITIONS if rule.field == field):
+            assert allowed(rule, old, new, status) is not bool(refused)
+    assert forbidden_changes(load_job(job(old)), load_job(job(new))) == []
+
+
+def allowed(rule: Transition, old: dict[str, Any], new: dict[str, Any], status: dict[str, Any]) -> bool:
+    return holds(
+        rule.cel,
+        self={"spec": defaulted(new), "status": status},
+        oldSelf={"spec": defaulted(old), "status": status},
+    )
+
+
+def test_what_steers_a_running_job_may_change() -> None:
+    old, new = spec(), spec(suspend=True, activeDeadlineSeconds=5, tuning={"maxProbes": 3}, retry={"maxOomRetries": 9})
+    status = {"phase": "Running"}
+    assert forbidden_changes(load_job(job(old, **status)), load_job(job(new, **status))) == []
+    assert all(allowed(rule, old, new, status) for rule in TRANSITIONS)
+
+
+def test_a_checkpoint_may_neither_come_nor_go_while_running() -> None:
+    without, with_one = spec(), spec(checkpoint={"path": "/a"})
+    (rule,) = (rule for rule in TRANSITIONS if rule.field == "checkpoint")
+    assert not allowed(rule, without, with_one, {"phase": "Running"})
+    assert not allowed(rule, with_one, without, {"phase": "Running"})
+    assert allowed(rule, without, without, {"phase": "Running"})
