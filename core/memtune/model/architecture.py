@@ -15,15 +15,60 @@ class Kind(str, Enum):
     VISION = "vision"
 
 
+class Head(str, Enum):
+    """What turns the last hidden state into an output; ``none`` is the bare model."""
+
+    LANGUAGE_MODEL = "language-model"
+    MASKED_LANGUAGE_MODEL = "masked-language-model"
+    CLASSIFIER = "classifier"
+    NONE = "none"
+
+
 @dataclass(frozen=True)
 class Experts:
-    """A mixture-of-experts feed-forward: ``count`` experts of which each token visits ``per_token``."""
+    """A mixture-of-experts feed-forward: ``count`` experts of which each token visits ``per_token``.
+
+    Every token visits the shared expert too. ``dense_layers`` of the layers have one plain feed-forward instead.
+    """
 
     count: int
     per_token: int
     ffn_size: int
     shared_ffn_size: int = 0
     dense_layers: int = 0
+    gated_shared: bool = False
+
+
+@dataclass(frozen=True)
+class Image:
+    """The input of a vision transformer: a square image cut into square patches."""
+
+    size: int
+    patch_size: int
+    channels: int = 3
+
+    @property
+    def tokens(self) -> int:
+        """The sequence length: one token per patch, and the class token."""
+        return (self.size // self.patch_size) ** 2 + 1
+
+
+@dataclass(frozen=True)
+class ModuleNames:
+    """What a family calls the linear modules of a layer; equal names are one fused module."""
+
+    query: str = "q_proj"
+    key: str = "k_proj"
+    value: str = "v_proj"
+    output: str = "o_proj"
+    gate: str = "gate_proj"
+    up: str = "up_proj"
+    down: str = "down_proj"
+    attention: str = "self_attn"
+    cross_attention: str = "encoder_attn"
+    ffn: str = "mlp"
+    pooler: str = "pooler.dense"
+    transform: str = "transform.dense"
 
 
 @dataclass(frozen=True)
@@ -46,6 +91,24 @@ class Architecture:
     experts: Experts | None = None
     hidden_dropout: float = 0.0
     attention_dropout: float = 0.0
+    qkv_bias: bool = False
+    attention_output_bias: bool = False
+    ffn_bias: bool = False
+    norms_per_layer: int = 2
+    query_key_norm: bool = False
+    embedding_size: int = 0
+    embedding_norm: bool = False
+    position_count: int = 0
+    relative_position_buckets: int = 0
+    token_type_count: int = 0
+    image: Image | None = None
+    final_norm: bool = True
+    pooler: bool = False
+    head: Head = Head.LANGUAGE_MODEL
+    head_bias: bool = False
+    label_count: int = 0
+    unquantized: tuple[str, ...] = ()
+    module_names: ModuleNames = ModuleNames()
 
 
 @dataclass(frozen=True)
@@ -59,7 +122,11 @@ class Adapter:
 
 @dataclass(frozen=True)
 class Parameters:
-    """Exact parameter counts per component. ``layer`` is one layer of the main stack."""
+    """Exact parameter counts per component. ``layer`` is one layer of the main stack.
+
+    ``dense_layers`` of the ``layers`` of a mixture of experts weigh ``dense_layer`` each. ``active_layer`` is what one
+    token visits of ``layer``. ``head`` is 0 when its matrix is the embedding's and it has nothing else.
+    """
 
     embedding: int
     layer: int
@@ -69,9 +136,16 @@ class Parameters:
     final: int
     head: int
     active_layer: int
+    dense_layer: int = 0
+    dense_layers: int = 0
 
     @property
     def total(self) -> int:
         """All parameters, tied ones once."""
-        stacks = self.layer * self.layers + self.encoder_layer * self.encoder_layers
-        return self.embedding + stacks + self.final + self.head
+        main = self.layer * (self.layers - self.dense_layers) + self.dense_layer * self.dense_layers
+        return self.embedding + main + self.encoder_layer * self.encoder_layers + self.final + self.head
+
+    @property
+    def active(self) -> int:
+        """The parameters that one token visits: all of them, except in a mixture of experts."""
+        return self.total - (self.layer - self.active_layer) * (self.layers - self.dense_layers)

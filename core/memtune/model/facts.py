@@ -1,0 +1,98 @@
+"""Typed reading of facts that a person wrote. Every complaint names the place, what was given and what is allowed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+
+class Facts:
+    """A mapping whose null values count as absent."""
+
+    def __init__(self, given: Any, where: str) -> None:
+        if not isinstance(given, Mapping):
+            raise ValueError(f"{where}: {given!r} is not a mapping of facts; write it as fields with values")
+        self.where = where
+        self._values: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
+
+    def over(self, defaults: Mapping[str, Any]) -> Facts:
+        """The same facts, with defaults for what is not given."""
+        return Facts({**defaults, **self._values}, self.where)
+
+    def renamed(self, aliases: Mapping[str, str]) -> Facts:
+        """The same facts under the first names of their keys."""
+        return Facts({aliases.get(key, key): value for key, value in self._values.items()}, self.where)
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._values
+
+    def path(self, key: str) -> str:
+        """Where a key stands, for messages."""
+        return f"{self.where}.{key}"
+
+    def keys(self) -> list[str]:
+        """Every key that has a value."""
+        return [str(key) for key in self._values]
+
+    def value(self, key: str) -> Any:
+        """The value as it was given."""
+        if key not in self._values:
+            raise ValueError(f"{self.path(key)} is missing, and it has no default; set it")
+        return self._values[key]
+
+    def size(self, key: str) -> int:
+        """A whole number of at least 1."""
+        return self._whole(key, least=1)
+
+    def count(self, key: str) -> int:
+        """A whole number of at least 0."""
+        return self._whole(key, least=0)
+
+    def size_or(self, key: str, fallback: int) -> int:
+        """A whole number of at least 1, with a default that other facts decide."""
+        return self.size(key) if key in self else fallback
+
+    def flag(self, key: str) -> bool:
+        """True or false."""
+        value = self.value(key)
+        if not isinstance(value, bool):
+            raise ValueError(f"{self.path(key)}: {value!r} is not true or false")
+        return value
+
+    def rate(self, key: str) -> float:
+        """A number from 0 up to, not including, 1."""
+        value = self.value(key)
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 1:
+            raise ValueError(f"{self.path(key)}: {value!r} is not a number from 0 up to (not including) 1")
+        return float(value)
+
+    def text(self, key: str) -> str:
+        """A string that is not empty."""
+        value = self.value(key)
+        if not isinstance(value, str) or not value:
+            raise ValueError(f"{self.path(key)}: {value!r} is not a text")
+        return value
+
+    def choice(self, key: str, allowed: list[str]) -> str:
+        """One of the allowed words."""
+        value = self.value(key)
+        if value not in allowed:
+            raise ValueError(f"{self.path(key)}: {value!r} is not one of {', '.join(allowed)}")
+        return str(value)
+
+    def nested(self, key: str) -> Facts:
+        """The facts one level down."""
+        return Facts(self.value(key), self.path(key))
+
+    def share(self, key: str, among: str) -> int:
+        """What each gets when ``key`` is divided ``among`` another fact, without a rest."""
+        total, parts = self.size(key), self.size(among)
+        if total % parts:
+            raise ValueError(f"{self.path(key)}: {total} cannot be divided among {parts} ({among})")
+        return total // parts
+
+    def _whole(self, key: str, least: int) -> int:
+        value = self.value(key)
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            raise ValueError(f"{self.path(key)}: {value!r} is not a whole number of at least {least}")
+        return value

@@ -1,0 +1,89 @@
+"""What a family is, and what the readers of all families share."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from memtune.model.architecture import Architecture, Head
+from memtune.model.facts import Facts
+
+# Heads by the end of the class name in ``architectures``.
+DECODER_HEADS = {
+    "ForCausalLM": Head.LANGUAGE_MODEL,
+    "LMHeadModel": Head.LANGUAGE_MODEL,
+    "ForSequenceClassification": Head.CLASSIFIER,
+    "ForTokenClassification": Head.CLASSIFIER,
+    "ForQuestionAnswering": Head.CLASSIFIER,
+    "Model": Head.NONE,
+}
+ENCODER_HEADS = {
+    "ForMaskedLM": Head.MASKED_LANGUAGE_MODEL,
+    "ForSequenceClassification": Head.CLASSIFIER,
+    "ForTokenClassification": Head.CLASSIFIER,
+    "ForQuestionAnswering": Head.CLASSIFIER,
+    "Model": Head.NONE,
+}
+PER_TOKEN_CLASSIFIERS = ("ForTokenClassification", "ForQuestionAnswering")
+# What stands before ``Model`` in a class name may mean another head, so it belongs to the end.
+_CLASS_END = re.compile(r"For[A-Z]\w*$|(?:WithLMHead|LMHead|DoubleHeads|Encoder|)Model$")
+_DEFAULT_LABELS = 2  # PretrainedConfig.num_labels
+
+
+@dataclass(frozen=True)
+class Family:
+    """A reader, and what transformers assumes when a key of the config is missing.
+
+    ``aliases`` are the second names that transformers accepts for a key.
+    """
+
+    read: Callable[[Facts], Architecture]
+    defaults: Mapping[str, Any]
+    aliases: Mapping[str, str] = field(default_factory=dict)
+
+
+def class_end(facts: Facts) -> str:
+    """The end of the model class that the config names, such as ``ForCausalLM``; an empty text when it names none."""
+    names = facts.value("architectures") if "architectures" in facts else []
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise ValueError(f"{facts.path('architectures')}: {names!r} is not a list of class names")
+    if not names:
+        return ""
+    end = _CLASS_END.search(names[0])
+    return end[0] if end else str(names[0])
+
+
+def head(facts: Facts, heads: Mapping[str, Head], default: Head) -> Head:
+    """The head that the config's class has."""
+    end = class_end(facts)
+    if end and end not in heads:
+        known = ", ".join(f"…{name}" for name in heads)
+        raise ValueError(
+            f"{facts.path('architectures')}: {end!r} is a head that is not known for {facts.text('model_type')}; "
+            f"use a class named {known}, or leave architectures out"
+        )
+    return heads[end] if end else default
+
+
+def labels(facts: Facts) -> int:
+    """The outputs of a classifier: as many as ``id2label`` names, else ``num_labels``."""
+    if "id2label" in facts:
+        return len(facts.nested("id2label").keys())
+    return facts.size_or("num_labels", _DEFAULT_LABELS)
+
+
+def head_dim(facts: Facts, hidden: str = "hidden_size", heads: str = "num_attention_heads") -> int:
+    """The size of one attention head: as given, or the hidden size shared among the heads."""
+    return facts.size("head_dim") if "head_dim" in facts else facts.share(hidden, among=heads)
+
+
+def kv_heads(facts: Facts) -> int:
+    """The key and value heads: as many as query heads unless given."""
+    heads = facts.size("num_attention_heads")
+    found = facts.size_or("num_key_value_heads", heads)
+    if heads % found:
+        path = facts.path("num_key_value_heads")
+        raise ValueError(f"{path}: {found} does not divide the {heads} attention heads (num_attention_heads)")
+    return found

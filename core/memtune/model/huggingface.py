@@ -1,0 +1,28 @@
+"""Reads the content of a Hugging Face ``config.json``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from memtune.model.architecture import Architecture
+from memtune.model.facts import Facts
+from memtune.model.families import classic, encoders, gated
+from memtune.model.families.family import Family
+
+FAMILIES: dict[str, Family] = {**gated.FAMILIES, **classic.FAMILIES, **encoders.FAMILIES}
+
+
+def from_hf_config(config: dict[str, Any], where: str = "hfConfig") -> Architecture:
+    """The architecture that a config describes; a missing key takes its family's default."""
+    given = Facts(config, where)
+    known = f"known are {', '.join(sorted(FAMILIES))}; for another model give `architecture` with its plain facts"
+    if "model_type" not in given:
+        raise ValueError(f"{given.path('model_type')} is missing; {known}")
+    model_type = given.text("model_type")
+    if model_type not in FAMILIES:
+        hint = " (this config holds several models: for the text model alone, give the content of its text_config)"
+        raise ValueError(
+            f"{given.path('model_type')}: {model_type!r} is unknown{hint if 'text_config' in given else ''}; {known}"
+        )
+    family = FAMILIES[model_type]
+    return family.read(given.renamed(family.aliases).over(family.defaults))
