@@ -31,7 +31,8 @@ LABEL_HOSTNAME = "kubernetes.io/hostname"
 
 TRAINER_CONTAINER = "trainer"
 COPY_CONTAINER = "memtune-runner"
-VOLUME_PREFIX = "memtune-"
+# Of containers and volumes: those that begin with it are MemTune's.
+RESERVED_PREFIX = "memtune-"
 RUNNER_VOLUME = "memtune-runner"
 SHM_VOLUME = "memtune-shm"
 CHECKPOINT_VOLUME = "memtune-checkpoints"
