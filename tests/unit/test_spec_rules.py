@@ -9,11 +9,13 @@ from typing import Any
 import pytest
 
 from memtune.spec import Problem, SpecError, load_job
-from memtune.spec.rules import RULES, Rule
+from memtune.spec.rule import Rule
+from memtune.spec.rules import RULES
 from memtune.spec.transition import FIXED, TRANSITIONS, Transition, forbidden_changes
 
 FACTS = {"hiddenSize": 64, "layers": 2, "heads": 4, "ffnSize": 128, "vocabSize": 1000}
 EXPERTS = {"count": 4, "perToken": 2, "ffnSize": 64}
+IMAGE = {"size": 224, "patchSize": 16}
 POD: dict[str, Any] = {"spec": {"containers": [{"name": "trainer"}]}}
 CLAIM = {"persistentVolumeClaim": {"claimName": "a"}}
 NFS = {"nfs": {"server": "files", "path": "/a"}}
@@ -113,6 +115,17 @@ BROKEN: list[tuple[str, dict[str, Any], str]] = [
         spec(model__architecture={"experts": EXPERTS | {"denseLayers": 2}}),
         "spec.model.architecture.experts.denseLayers",
     ),
+    ("ffnSize is", spec(model__architecture={"ffnSize": None}), "spec.model.architecture.ffnSize"),
+    (
+        "ffnSize is",
+        spec(model__architecture={"ffnSize": None, "experts": EXPERTS | {"denseLayers": 1}}),
+        "spec.model.architecture.ffnSize",
+    ),
+    ("vocabSize is", spec(model__architecture={"vocabSize": None}), "spec.model.architecture.vocabSize"),
+    ("kind vision needs", spec(model__architecture={"kind": "vision"}), "spec.model.architecture.image"),
+    ("kind vision needs", spec(model__architecture={"image": IMAGE}), "spec.model.architecture.image"),
+    ("labelCount", spec(model__architecture={"head": "classifier"}), "spec.model.architecture.labelCount"),
+    ("labelCount", spec(model__architecture={"labelCount": 2}), "spec.model.architecture.labelCount"),
 ]
 GOOD = [
     spec(),
@@ -132,6 +145,9 @@ GOOD = [
     spec(model__architecture={"heads": 5, "headDim": 16, "kvHeads": 1}),
     spec(model__architecture={"kind": "encoder-decoder", "encoderLayers": 2}),
     spec(model__architecture={"experts": EXPERTS | {"denseLayers": 1}}),
+    spec(model__architecture={"ffnSize": None, "experts": EXPERTS}),
+    spec(model__architecture={"kind": "vision", "vocabSize": None, "image": IMAGE}),
+    spec(model__architecture={"head": "classifier", "labelCount": 2}),
 ]
 
 

@@ -1,9 +1,10 @@
 """The `MemoryTunedJob` object: its types, how it is read, and what the predictor needs of it."""
 
 from memtune.spec.errors import Problem, SpecError
+from memtune.spec.gpu import gpu_of
 from memtune.spec.job import API_VERSION, GROUP, KIND, VERSION, Job, JobSpec
 from memtune.spec.load import load_job
-from memtune.spec.workload import architecture_of, gpu_of, to_workload
+from memtune.spec.workload import architecture_of, to_workload
 
 __all__ = [
     "API_VERSION",

@@ -6,51 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from memtune.model.architecture import Kind
-from memtune.spec.fields import CALLABLE, Block, Count, Distinct, Flag, Foreign, Number, Text, Whole
-
-LayerCount = Annotated[Whole, Field(ge=0, le=10_000)]
-Size = Annotated[Count, Field(le=100_000_000)]
-Probability = Annotated[Number, Field(ge=0, lt=1)]
-
-
-class ExpertFacts(Block):
-    """The mixture-of-experts feed-forward of a model."""
-
-    count: Annotated[Count, Field(le=10_000)] = Field(description="Experts in one layer.")
-    per_token: Annotated[Count, Field(le=10_000)] = Field(description="Experts that each token visits.")
-    ffn_size: Size = Field(description="Width of the feed-forward of one expert.")
-    shared_ffn_size: Annotated[Whole, Field(ge=0)] = Field(
-        default=0,
-        description="Width of the feed-forward that every token visits beside its experts; 0 if there is none.",
-    )
-    dense_layers: LayerCount = Field(
-        default=0, description="Layers that have an ordinary feed-forward instead of experts."
-    )
-
-
-class ArchitectureFacts(Block):
-    """A transformer by plain names."""
-
-    kind: Kind = Field(default=Kind.DECODER, description="Shape of the whole model.")
-    hidden_size: Size = Field(description="Width of the residual stream.")
-    layers: Annotated[Count, Field(le=10_000)] = Field(description="Layers of the main stack.")
-    heads: Annotated[Count, Field(le=100_000)] = Field(description="Attention heads of one layer.")
-    kv_heads: Annotated[Count, Field(le=100_000)] | None = Field(
-        default=None, description="Key and value heads of one layer; as many as heads if left out."
-    )
-    head_dim: Size | None = Field(default=None, description="Width of one head; hiddenSize / heads if left out.")
-    ffn_size: Size = Field(description="Width of the feed-forward of one layer.")
-    vocab_size: Size = Field(description="Rows of the token embedding.")
-    gated_ffn: Flag = Field(
-        default=True, description="Whether the feed-forward has a gate, and so three matrices and not two."
-    )
-    norm: Literal["rms", "layer"] = Field(default="rms", description="Kind of normalization.")
-    tied_embeddings: Flag = Field(default=False, description="Whether the output head shares the token embedding.")
-    encoder_layers: LayerCount = Field(default=0, description="Layers of the encoder of an encoder-decoder.")
-    experts: ExpertFacts | None = Field(default=None, description="The mixture of experts; a dense model if left out.")
-    hidden_dropout: Probability = Field(default=0.0, description="Dropout probability of hidden states.")
-    attention_dropout: Probability = Field(default=0.0, description="Dropout probability of attention scores.")
+from memtune.spec.architecture import ArchitectureFacts
+from memtune.spec.fields import CALLABLE, Block, Count, Distinct, Foreign, Text
 
 
 class Peft(Block):

@@ -5,24 +5,12 @@ Python for the command line, for servers that know no CEL, and for advice that a
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
+from memtune.spec.architecture_rules import ARCHITECTURE_RULES
 from memtune.spec.errors import Problem
 from memtune.spec.job import CheckpointVolume, JobSpec
-from memtune.spec.model import ArchitectureFacts, Model
-
-# Where inside a block, what was given there, and the advice.
-_Found = tuple[str, object, str] | None
-
-
-@dataclass(frozen=True)
-class Rule:
-    """One rule: ``cel`` holds for the block at ``owner``, ``check`` finds the problem in the whole spec."""
-
-    owner: str
-    cel: str
-    message: str
-    check: Callable[[JobSpec], Problem | None]
+from memtune.spec.model import Model
+from memtune.spec.rule import Rule
 
 
 def broken_rules(spec: JobSpec) -> list[Problem]:
@@ -114,54 +102,6 @@ def _offload_has_backend(offload: str, backends: tuple[str, ...], needs: str) ->
     return check
 
 
-def _of_architecture(
-    find: Callable[[ArchitectureFacts], tuple[str, object, str] | None],
-) -> Callable[[JobSpec], Problem | None]:
-    """A rule inside ``spec.model.architecture``, where there is one."""
-
-    def check(spec: JobSpec) -> Problem | None:
-        found = find(spec.model.architecture) if spec.model.architecture else None
-        return Problem(f"spec.model.architecture.{found[0]}", found[1], found[2]) if found else None
-
-    return check
-
-
-def _kv_heads_divide(facts: ArchitectureFacts) -> _Found:
-    if facts.kv_heads is None or facts.heads % facts.kv_heads == 0:
-        return None
-    return "kvHeads", facts.kv_heads, f"{facts.heads} heads cannot share {facts.kv_heads} key and value heads evenly"
-
-
-def _heads_divide(facts: ArchitectureFacts) -> _Found:
-    if facts.head_dim is not None or facts.hidden_size % facts.heads == 0:
-        return None
-    advice = f"hiddenSize {facts.hidden_size} cannot be divided among {facts.heads} heads; give headDim"
-    return "headDim", None, advice
-
-
-def _encoder_has_layers(facts: ArchitectureFacts) -> _Found:
-    if (facts.kind.value == "encoder-decoder") == (facts.encoder_layers > 0):
-        return None
-    advice = f"{facts.encoder_layers} does not go with kind {facts.kind.value}; only an encoder-decoder has them"
-    return "encoderLayers", facts.encoder_layers, advice
-
-
-def _experts_are_enough(facts: ArchitectureFacts) -> _Found:
-    experts = facts.experts
-    if experts is None or experts.per_token <= experts.count:
-        return None
-    advice = f"{experts.per_token} is more than the {experts.count} experts of a layer"
-    return "experts.perToken", experts.per_token, f"{advice}; use at most {experts.count}"
-
-
-def _experts_have_layers(facts: ArchitectureFacts) -> _Found:
-    experts = facts.experts
-    if experts is None or experts.dense_layers < facts.layers:
-        return None
-    advice = f"{experts.dense_layers} leaves none of the {facts.layers} layers to the experts; use fewer"
-    return "experts.denseLayers", experts.dense_layers, advice
-
-
 RULES = (
     Rule(
         "spec.model",
@@ -236,34 +176,5 @@ RULES = (
         "give exactly one of persistentVolumeClaim, nfs and hostPath",
         _one_volume,
     ),
-    Rule(
-        "spec.model.architecture",
-        "!has(self.kvHeads) || self.heads % self.kvHeads == 0",
-        "heads must be divisible by kvHeads",
-        _of_architecture(_kv_heads_divide),
-    ),
-    Rule(
-        "spec.model.architecture",
-        "has(self.headDim) || self.hiddenSize % self.heads == 0",
-        "hiddenSize cannot be divided among the heads; give headDim",
-        _of_architecture(_heads_divide),
-    ),
-    Rule(
-        "spec.model.architecture",
-        "(self.kind == 'encoder-decoder') == (self.encoderLayers > 0)",
-        "an encoder-decoder has encoderLayers, and nothing else has",
-        _of_architecture(_encoder_has_layers),
-    ),
-    Rule(
-        "spec.model.architecture",
-        "!has(self.experts) || self.experts.perToken <= self.experts.count",
-        "experts.perToken must be at most experts.count",
-        _of_architecture(_experts_are_enough),
-    ),
-    Rule(
-        "spec.model.architecture",
-        "!has(self.experts) || self.experts.denseLayers < self.layers",
-        "experts.denseLayers must leave layers to the experts",
-        _of_architecture(_experts_have_layers),
-    ),
+    *ARCHITECTURE_RULES,
 )

@@ -7,11 +7,10 @@ from dataclasses import replace
 from memtune.model.architecture import Architecture, Head, Kind, ModuleNames
 from memtune.model.facts import Facts
 from memtune.model.families.family import (
-    DECODER_HEADS,
     PER_TOKEN_CLASSIFIERS,
     Family,
     class_end,
-    head,
+    decoder_head,
     head_dim,
     kv_heads,
     labels,
@@ -36,7 +35,7 @@ _NEOX_NAMES = replace(_FUSED_NAMES, attention="attention")
 
 def _plain(facts: Facts, ffn_size: int, names: ModuleNames) -> Architecture:
     """What all of them share; biases everywhere, as most of them have it."""
-    found_head = head(facts, DECODER_HEADS, Head.LANGUAGE_MODEL)
+    found_head = decoder_head(facts)
     return Architecture(
         name=facts.text("model_type"),
         kind=Kind.DECODER,

@@ -67,6 +67,13 @@ def head(facts: Facts, heads: Mapping[str, Head], default: Head) -> Head:
     return heads[end] if end else default
 
 
+def decoder_head(facts: Facts) -> Head:
+    """The head of a decoder. A bare one with tied embeddings gets its language-model head, which costs no parameters:
+    published configs name the bare class, and the jobs that train from them load the model with its head."""
+    found = head(facts, DECODER_HEADS, Head.LANGUAGE_MODEL)
+    return Head.LANGUAGE_MODEL if found is Head.NONE and facts.flag("tie_word_embeddings") else found
+
+
 def labels(facts: Facts) -> int:
     """The outputs of a classifier: as many as ``id2label`` names, else ``num_labels``."""
     if "id2label" in facts:

@@ -8,11 +8,10 @@ from typing import Any
 from memtune.model.architecture import Architecture, Experts, Head, Kind, ModuleNames
 from memtune.model.facts import Facts
 from memtune.model.families.family import (
-    DECODER_HEADS,
     PER_TOKEN_CLASSIFIERS,
     Family,
     class_end,
-    head,
+    decoder_head,
     head_dim,
     kv_heads,
     labels,
@@ -24,7 +23,7 @@ _PHI3_NAMES = ModuleNames(query="qkv_proj", key="qkv_proj", value="qkv_proj", ga
 
 def _rotary(facts: Facts) -> Architecture:
     """What all of them share."""
-    found_head = head(facts, DECODER_HEADS, Head.LANGUAGE_MODEL)
+    found_head = decoder_head(facts)
     return Architecture(
         name=facts.text("model_type"),
         kind=Kind.DECODER,

@@ -1,0 +1,81 @@
+"""Fits the few global constants of the memory model, in plain Python."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+from accuracy_rows import Row
+
+from memtune.predict.constants import FITTED, Constants
+from memtune.predict.predictor import predict_recipe
+from memtune.prediction import Interval
+
+# Where every fit starts: what the sources beside the formulas say, before any row was looked at. A constant on which
+# the rows at hand have no bearing stays there. Ranges are physical.
+START = {
+    "activation_factor": (1.0, 0.8, 1.4),
+    "qkv_copies": (1.0, 0.0, 4.0),
+    "backward_factor": (2.0, 0.0, 5.0),
+    "eager_loss_bytes": (12.0, 6.0, 16.0),
+    "fragmentation": (0.05, 0.0, 0.33),
+    "sharded_fragmentation": (0.10, 0.0, 0.33),
+}
+_STEPS = (0.25, 0.1, 0.04)
+# An error beyond this is a mechanism the model lacks: it must not bend the constants.
+_ROBUST = 0.25
+# The pull towards the start, against fitting noise.
+_PULL = 0.002
+# The share of rows that may lie above `upper` while the width is chosen, and the widths tried.
+_UNDER = 0.02
+_WIDTHS = (0.06, 0.08, 0.10, 0.12, 0.14, 0.16, 0.18, 0.20, 0.22)
+
+
+def predicted(row: Row, constants: Constants) -> Interval:
+    """What the model says in the metric that the row reports."""
+    found = predict_recipe(row.shape, row.recipe, constants)
+    return {
+        "allocated": found.allocated,
+        "active": found.allocated,
+        "reserved": found.reserved,
+        "device": found.device,
+    }[row.metric]
+
+
+def fit(rows: Sequence[Row]) -> Constants:
+    """The constants that suit these rows best: coordinate search, coarse to fine, then the width."""
+    constants = replace(Constants(), **{name: start for name, (start, _, _) in START.items()})
+    best = _loss(rows, constants)
+    for step in _STEPS:
+        for name in FITTED:
+            constants, best = _along(rows, constants, best, name, step)
+    return _with_width(rows, constants)
+
+
+def _along(rows: Sequence[Row], constants: Constants, best: float, name: str, step: float) -> tuple[Constants, float]:
+    _, low, high = START[name]
+    for direction in (1, -1):
+        while True:
+            value = min(max(getattr(constants, name) + direction * step * (high - low), low), high)
+            moved = replace(constants, **{name: value})
+            loss = _loss(rows, moved)
+            if loss >= best:
+                break
+            constants, best = moved, loss
+    return constants, best
+
+
+def _loss(rows: Sequence[Row], constants: Constants) -> float:
+    errors = (abs(math.log(predicted(row, constants).expected / row.peak_bytes)) for row in rows)
+    pull = sum(abs(getattr(constants, name) - start) / (high - low) for name, (start, low, high) in START.items())
+    return sum(min(error, _ROBUST) for error in errors) / len(rows) + _PULL * pull
+
+
+def _with_width(rows: Sequence[Row], constants: Constants) -> Constants:
+    for width in _WIDTHS:
+        widened = replace(constants, unmodelled=width)
+        under = sum(predicted(row, widened).upper < row.peak_bytes for row in rows)
+        if under <= _UNDER * len(rows):
+            return widened
+    return replace(constants, unmodelled=_WIDTHS[-1])

@@ -1,0 +1,109 @@
+"""Measured peaks correct the model by component and tighten every interval.
+
+The prediction is a sum of components, each with a relative error that all plans of a workload share. A measurement of
+that sum updates the belief about every error at once (a Kalman filter: Kalman 1960, equations 21 to 25): plans that
+differ in micro-batch tell activations from states, so two probes fix a slope and an intercept.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from memtune.plan import Plan
+from memtune.predict.belief import Belief
+from memtune.predict.predictor import Predictor
+from memtune.predict.speed import TRUST
+from memtune.prediction import Interval
+from memtune.workload import Workload
+
+# Probes of one plan repeat to within about this (half-width of the 97.5% bound, relative).
+_MEASUREMENT_NOISE = 0.01
+# The half-width of a step time once one was measured, and for more plans the more there are.
+_SPEED_NOISE = 0.12
+# How much of the correction is kept when the whole of it would make some measured plan worse.
+_DAMPING = (1.0, 0.75, 0.5, 0.25, 0.1)
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """The peaks that one run of a plan showed; what was not measured is 0."""
+
+    plan: Plan
+    allocated_bytes: int = 0
+    reserved_bytes: int = 0
+    device_bytes: int = 0
+    step_seconds: float = 0.0
+
+    def __post_init__(self) -> None:
+        if min(self.allocated_bytes, self.reserved_bytes, self.device_bytes, self.step_seconds) < 0:
+            raise ValueError(f"measurement of {self.plan}: peaks and seconds must not be negative")
+        if not (self.allocated_bytes or self.reserved_bytes or self.device_bytes):
+            raise ValueError(f"measurement of {self.plan}: give allocated, reserved or device bytes")
+
+    @property
+    def peaks(self) -> tuple[tuple[str, int], ...]:
+        """The measured peaks by metric."""
+        peaks = ("allocated", self.allocated_bytes), ("reserved", self.reserved_bytes), ("device", self.device_bytes)
+        return tuple((metric, size) for metric, size in peaks if size)
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """What measurements taught: a belief about the components, and a factor for the step time."""
+
+    belief: Belief
+    speed: Interval
+
+
+def calibrate(workload: Workload, measurements: Sequence[Measurement]) -> Calibration:
+    """Correct the model of a workload by what was measured of it."""
+    if not measurements:
+        raise ValueError("calibration needs at least one measurement")
+    plain = Predictor(workload)
+    full = plain.belief
+    for measurement in measurements:
+        full = _updated(Predictor(workload, Calibration(full, plain.speed)), measurement)
+    speed = _speed(plain, measurements)
+    before = _errors(plain, measurements)
+    for share in _DAMPING:
+        found = Calibration(plain.belief.towards(full, share), speed)
+        after = _errors(Predictor(workload, found), measurements)
+        if all(new <= old for new, old in zip(after, before, strict=True)):
+            return found
+    # The measurements contradict each other: keep the plain means, for any correction makes one of them worse.
+    return Calibration(plain.belief, speed)
+
+
+def _updated(predictor: Predictor, measurement: Measurement) -> Belief:
+    belief = predictor.belief
+    prediction = predictor.predict(measurement.plan)
+    for metric, measured in measurement.peaks:
+        parts = predictor.sensitivities(measurement.plan, metric)
+        expected = getattr(prediction, metric).expected
+        belief = belief.updated(parts, measured - expected, (_MEASUREMENT_NOISE * measured) ** 2)
+    return belief
+
+
+def _errors(predictor: Predictor, measurements: Sequence[Measurement]) -> list[float]:
+    return [
+        abs(getattr(prediction, metric).expected - measured)
+        for measurement in measurements
+        for prediction in (predictor.predict(measurement.plan),)
+        for metric, measured in measurement.peaks
+    ]
+
+
+def _speed(predictor: Predictor, measurements: Sequence[Measurement]) -> Interval:
+    ratios = [
+        math.log(m.step_seconds / predictor.predict(m.plan).step_seconds.expected)
+        for m in measurements
+        if m.step_seconds
+    ]
+    if not ratios:
+        return predictor.speed
+    factor = math.exp(sum(ratios) / len(ratios))
+    spread = max(abs(ratio - math.log(factor)) for ratio in ratios)
+    width = 1 + min(_SPEED_NOISE + spread, TRUST)
+    return Interval(factor / width, factor, factor * width)

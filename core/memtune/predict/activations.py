@@ -1,0 +1,149 @@
+"""What the forward pass keeps for the backward pass, per layer.
+
+Sources: Korthikanti et al. 2205.05198, sections 4 and 5 (34sbh with dropout, 5as^2b without flash attention); what
+autograd saves for each operation: PyTorch, tools/autograd/derivatives.yaml; FlashAttention-2 saves q, k, v, out and
+one fp32 logsumexp per head and token.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from memtune.knobs import Attention
+from memtune.predict.constants import Constants
+from memtune.predict.recipe import Recipe
+from memtune.predict.shape import Shape
+from memtune.predict.terms import BACKWARD, FORWARD, LOSS, REDUCE, Term
+
+_KORTHIKANTI = "2205.05198, section 4"
+_SAVED = "torch derivatives.yaml; 2205.05198, section 4"
+
+
+class LayerBytes(NamedTuple):
+    """Bytes per token that one layer keeps, by part; `masks` are the dropout masks."""
+
+    norms: float
+    attention: float
+    mlp: float
+    masks: float
+
+    @property
+    def total(self) -> float:
+        """All parts together."""
+        return self.norms + self.attention + self.mlp + self.masks
+
+
+def layer_bytes(shape: Shape, recipe: Recipe, constants: Constants) -> LayerBytes:
+    """Bytes per token that one layer keeps without checkpointing."""
+    return LayerBytes(
+        norms=_norms(shape, recipe),
+        attention=_attention(shape, recipe, constants),
+        mlp=_mlp(shape, recipe),
+        masks=_masks(shape),
+    )
+
+
+def _norms(shape: Shape, recipe: Recipe) -> float:
+    wide, hidden = recipe.compute_bytes, shape.hidden
+    # The output of a norm is kept as the input of a projection that learns, and once more for the norm's own scale.
+    learns = not shape.has_adapter
+    # bitsandbytes' 4-bit product keeps its input although its weight is frozen (autograd/_functions.py, MatMul4Bit).
+    output = (
+        wide * hidden
+        if learns or recipe.fp32_residuals or shape.adapted & {"query", "key", "value", "gate", "up"}
+        else 0
+    )
+    if recipe.compiled or not shape.rms_norm:
+        # Fused: the residual and the output; in autocast LayerNorm runs in fp32.
+        kept = 4 if recipe.autocasts and not recipe.compiled else wide
+        return shape.norms * (kept * hidden + output) + shape.modulation * wide * hidden
+    # Eager RMSNorm upcasts to fp32 and keeps that copy; a scale that learns keeps the normalised input too.
+    return shape.norms * (4 * hidden + output + (wide * hidden if learns else 0))
+
+
+def _attention(shape: Shape, recipe: Recipe, constants: Constants) -> float:
+    wide, query = recipe.compute_bytes, shape.query
+    # Eager code repeats keys and values to the number of query heads; flash kernels read them shared.
+    key_value = shape.key_value if recipe.attention is Attention.FLASH else query
+    kept: float = wide * (2 * query + 2 * key_value) + 4 * shape.heads
+    if not recipe.compiled:
+        kept += constants.qkv_copies * wide * query
+    if recipe.attention is Attention.EAGER:
+        scores = shape.heads * recipe.sequence_length / recipe.context_parallel
+        dropped = (wide + 1) if shape.attention_dropout else 0
+        kept += scores * (wide + (4 if wide == 2 else 0) + dropped)
+    return kept
+
+
+def _mlp(shape: Shape, recipe: Recipe) -> float:
+    wide = recipe.compute_bytes
+    # Gated: gate, up, the activated gate, and their product (the input of the down projection); else before and after
+    # the activation. A frozen down projection needs no input; a compiled layer recomputes the activated gate.
+    tensors = (3 if recipe.compiled else 4) if shape.gated else 2
+    if shape.has_adapter and "down" not in shape.adapted and not recipe.fp32_residuals:
+        tensors -= 1
+    routed = 2 * wide * shape.hidden * shape.expert_copies
+    return wide * tensors * shape.ffn + routed
+
+
+def _masks(shape: Shape) -> float:
+    """One byte per element that dropout sees: after attention and after the feed-forward (2205.05198)."""
+    return 2.0 * shape.hidden if shape.hidden_dropout else 0.0
+
+
+def selective_bytes(shape: Shape, recipe: Recipe) -> float:
+    """Bytes per token that a layer keeps when only every second matrix product and the attention are kept.
+
+    The operator policy of torchtitan (parallelize_llama.py, apply_ac): of q, k, v, o, gate, up, down it keeps the
+    first, third, fifth and seventh, and the attention's output.
+    """
+    wide = recipe.compute_bytes
+    products = shape.query + shape.key_value + shape.ffn + shape.hidden
+    return wide * (products + shape.query + shape.hidden) + 4 * shape.heads
+
+
+def activation_terms(shape: Shape, recipe: Recipe, constants: Constants) -> list[Term]:
+    """What layers keep, and the one that is being recomputed and differentiated."""
+    tokens = recipe.tokens / recipe.tensor_parallel
+    # 1F1B keeps as many micro-batches in flight as there are stages, so that pipelining does not shrink activations.
+    layers = shape.layers
+    whole = constants.activation_factor * layer_bytes(shape, recipe, constants).total
+    kept, live = _kept_and_live(shape, recipe, whole, layers)
+    terms = [_kept_term(recipe, kept, tokens, layers)]
+    if live:
+        template = "{:,.0f} B a token x {:,.0f} tokens recomputed at once"
+        terms.append(Term("recomputed layer", live * tokens, (BACKWARD,), template, (live, tokens), _SAVED))
+    temporaries = constants.backward_factor * recipe.compute_bytes * max(shape.ffn, shape.hidden)
+    values = (constants.backward_factor, recipe.compute_bytes, max(shape.ffn, shape.hidden), tokens)
+    template = "{:.3g} x {} B x {} x {:,.0f} tokens of gradients inside a layer"
+    terms.append(Term("recomputed layer", temporaries * tokens, (BACKWARD, REDUCE), template, values, "derived"))
+    return terms
+
+
+def boundary_bytes(shape: Shape, recipe: Recipe) -> float:
+    """The hidden state between two layers, per token: all that full checkpointing keeps."""
+    return float((4 if recipe.fp32_residuals else recipe.compute_bytes) * shape.hidden)
+
+
+def _kept_and_live(shape: Shape, recipe: Recipe, whole: float, layers: int) -> tuple[float, float]:
+    """Bytes per token kept per layer through the forward, and those alive once more in the backward."""
+    mode, boundary = recipe.checkpointing.mode, boundary_bytes(shape, recipe)
+    if mode == "none":
+        return whole, 0.0
+    if mode == "selective":
+        kept = min(selective_bytes(shape, recipe), whole)
+        return kept, whole - kept
+    if mode == "every":
+        every = min(recipe.checkpointing.every, layers)
+        return boundary / every, whole * every
+    return boundary, whole
+
+
+def _kept_term(recipe: Recipe, kept: float, tokens: float, layers: int) -> Term:
+    size = kept * tokens * layers
+    values = (kept, tokens, layers)
+    template = "{:,.0f} B a token and layer x {:,.0f} tokens x {} layers"
+    if recipe.offloads_activations:
+        # The copies to the host run behind the computation: two layers' worth wait in HBM.
+        size, template = size * min(2 / layers, 1.0), template + ", of which two layers wait for the host link"
+    return Term("activations", size, (FORWARD, LOSS, BACKWARD), template, values, _KORTHIKANTI)

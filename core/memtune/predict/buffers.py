@@ -1,0 +1,167 @@
+"""What comes and goes within a step: gathered units, buckets, logits, and the temporaries of the optimizer step.
+
+Sources: DeepSpeed runtime/zero/config.py (bucket sizes), stage3.py, stage_1_and_2.py; PyTorch FSDP2 fully_shard
+(a unit is gathered in compute precision, the root unit is not resharded after its forward); torch/optim/adamw.py
+(foreach); transformers loss/loss_utils.py (fp32 upcast of the logits).
+"""
+
+from __future__ import annotations
+
+from memtune.predict.constants import Constants
+from memtune.predict.recipe import Recipe
+from memtune.predict.shape import Shape
+from memtune.predict.terms import (
+    BACKWARD,
+    EVALUATION,
+    FORWARD,
+    LOSS,
+    REDUCE,
+    SAVE,
+    STEPPING,
+    Term,
+)
+from memtune.workload import Evaluation
+
+# DeepSpeed runtime/zero/config.py: stage3_max_live_parameters, stage3_prefetch_bucket_size, sub_group_size.
+MAX_LIVE_ELEMENTS = 1_000_000_000
+PREFETCH_ELEMENTS = 50_000_000
+SUB_GROUP_ELEMENTS = 1_000_000_000
+# Fused linear-cross-entropy makes logits for one chunk of tokens at a time (Liger, 2410.10989, section 3.2).
+FUSED_LOSS_CHUNKS = 8
+
+_COMPUTING = (FORWARD, LOSS, BACKWARD, REDUCE)
+
+
+def buffer_terms(shape: Shape, recipe: Recipe, constants: Constants) -> list[Term]:
+    """Every addend that lives within one step only, activations apart."""
+    terms = []
+    if recipe.weight_shards > 1 or recipe.offloads_weights:
+        terms += _gathered(shape, recipe)
+    if recipe.bucket_copies:
+        terms.append(_buckets(shape, recipe))
+    if shape.quantization != "none":
+        terms.append(_unpacked(shape, recipe))
+    terms += _logits(shape, recipe, constants)
+    terms += _step_transients(shape, recipe)
+    return terms
+
+
+def _unit_bytes(shape: Shape, recipe: Recipe) -> tuple[float, float]:
+    """The root unit and one layer, unsharded, in the precision they are gathered in."""
+    parallel = recipe.tensor_parallel
+    root = shape.root * recipe.compute_bytes / parallel
+    if shape.quantization == "none":
+        return root, shape.layer * recipe.compute_bytes / parallel
+    return root, shape.layer * recipe.base_bytes / parallel
+
+
+def _gathered(shape: Shape, recipe: Recipe) -> list[Term]:
+    if recipe.backend == "deepspeed":
+        # Parameters stay gathered until max_live is reached, at most the whole model; the next ones are prefetched.
+        live = min(MAX_LIVE_ELEMENTS, shape.total, shape.root + 2 * shape.layer + PREFETCH_ELEMENTS)
+        size = live * recipe.compute_bytes / recipe.tensor_parallel
+        template = "{:,.0f} live and prefetched parameters x {} B"
+        return [Term("gathered units", size, _COMPUTING, template, (live, recipe.compute_bytes), "zero/config.py")]
+    root, layer = _unit_bytes(shape, recipe)
+    template = "root unit {:,.0f} B + 2 layers x {:,.0f} B"
+    terms = [Term("gathered units", root + 2 * layer, _COMPUTING, template, (root, layer), "torch fully_shard")]
+    if not shape.has_adapter:
+        # The gradients of a unit are unsharded until they are reduced; those of the root wait for the embedding, the
+        # very last to be ready.
+        template = "unsharded gradients of the root unit {:,.0f} B and of one layer {:,.0f} B"
+        terms.append(Term("buckets", root + layer, (BACKWARD, REDUCE), template, (root, layer), "torch fully_shard"))
+    return terms
+
+
+def _buckets(shape: Shape, recipe: Recipe) -> Term:
+    elements = min(recipe.bucket_elements, shape.trainable / recipe.tensor_parallel)
+    size = elements * recipe.gradient_bytes * recipe.bucket_copies
+    values = (recipe.bucket_copies, elements, recipe.gradient_bytes)
+    template = "{} x {:,.0f} elements x {:.4g} B"
+    return Term("buckets", size, (BACKWARD, REDUCE), template, values, "zero/config.py, reduce_bucket_size")
+
+
+def _unpacked(shape: Shape, recipe: Recipe) -> Term:
+    elements = shape.largest_linear / recipe.tensor_parallel
+    template = "{:,.0f} elements of the largest quantized matrix x {} B"
+    values = (elements, recipe.compute_bytes)
+    return Term(
+        "gathered units", elements * recipe.compute_bytes, _COMPUTING, template, values, "bitsandbytes matmul_4bit"
+    )
+
+
+def logit_bytes(recipe: Recipe, constants: Constants) -> float:
+    """Bytes per token and vocabulary entry at the loss.
+
+    Eager: the logits, and in fp32 their log-softmax, its gradient and the gradient of the log-softmax's input. A fused
+    kernel keeps one fp32 copy, a compiled loss none: it leaves the logits and their gradient.
+    """
+    if recipe.compiles_loss:
+        return 2.0 * recipe.compute_bytes
+    if recipe.fused_loss_kernel:
+        return 2.0 * recipe.compute_bytes + 4
+    return recipe.compute_bytes + constants.eager_loss_bytes
+
+
+def _logits(shape: Shape, recipe: Recipe, constants: Constants) -> list[Term]:
+    tokens, each = recipe.tokens / recipe.tensor_parallel, logit_bytes(recipe, constants)
+    if recipe.fused_loss:
+        each = each / FUSED_LOSS_CHUNKS
+    elif recipe.chunked_loss:
+        # The logits of all chunks stay in compute precision; only one chunk at a time has anything else.
+        each = recipe.compute_bytes + (each - recipe.compute_bytes) / FUSED_LOSS_CHUNKS
+    template = "{:.3g} B x {:,.0f} tokens x {} entries of the vocabulary"
+    values = (each, tokens, shape.vocab)
+    return [Term("logits", each * tokens * shape.vocab, (LOSS,), template, values, "transformers loss_utils.py")]
+
+
+def _step_transients(shape: Shape, recipe: Recipe) -> list[Term]:
+    if recipe.offloads_states or recipe.step_in_backward:
+        return []
+    trainable = shape.trainable / recipe.tensor_parallel / recipe.pipeline_parallel / recipe.state_shards
+    if recipe.backend == "deepspeed":
+        # The step works on a flat fp32 copy of the gradients, at stage 3 sub-group by sub-group.
+        elements = min(trainable, SUB_GROUP_ELEMENTS) if recipe.weight_shards > 1 else trainable
+        size, template = 4.0 * elements, "4 B x {:,.0f} gradients in fp32"
+        return [Term("step transients", size, STEPPING, template, (elements,), "deepspeed stage_1_and_2.py, step")]
+    # 8-bit optimizers step parameter by parameter, in one kernel each (bitsandbytes optim/optimizer.py).
+    if recipe.fused_step or recipe.state_bytes < 4:
+        return []
+    size, template = recipe.weight_bytes * trainable, "{:.4g} B x {:,.0f} parameters of foreach temporaries"
+    return [Term("step transients", size, STEPPING, template, (recipe.weight_bytes, trainable), "torch/optim/adamw.py")]
+
+
+def evaluation_terms(shape: Shape, recipe: Recipe, evaluation: Evaluation) -> list[Term]:
+    """An evaluation batch: no activations are kept, but logits are, and generation has its KV cache."""
+    if not evaluation.batch_size:
+        return []
+    tokens = float(evaluation.batch_size * recipe.sequence_length)
+    width = 2 * shape.ffn + 4 * shape.hidden
+    logits = recipe.compute_bytes + 8.0
+    if evaluation.keeps_logits:
+        # Kept in fp32, and joined with those of the batches before: the old, the new and their concatenation.
+        logits += 8.0
+    size = tokens * (recipe.compute_bytes * width + logits * shape.vocab)
+    template = "{:,.0f} tokens x ({} B x {} + {:.3g} B x {} entries of the vocabulary)"
+    values = (tokens, recipe.compute_bytes, width, logits, shape.vocab)
+    terms = [Term("evaluation", size, (EVALUATION,), template, values, "transformers trainer.py, evaluation_loop")]
+    if evaluation.generates:
+        terms.append(_kv_cache(shape, recipe, tokens))
+    return terms
+
+
+def _kv_cache(shape: Shape, recipe: Recipe, tokens: float) -> Term:
+    each = 2 * shape.layers * shape.key_value * recipe.compute_bytes
+    template = "2 x {} layers x {} x {} B x {:,.0f} tokens of KV cache"
+    values = (shape.layers, shape.key_value, recipe.compute_bytes, tokens)
+    return Term("evaluation", each * tokens, (EVALUATION,), template, values, "2309.06180, section 3")
+
+
+def save_terms(shape: Shape, recipe: Recipe) -> list[Term]:
+    """Saving gathers one unit at a time where weights are sharded."""
+    if recipe.weight_shards == 1:
+        return []
+    size = recipe.weight_bytes * max(shape.root, shape.layer) / recipe.tensor_parallel
+    template = "{:.4g} B x {:,} parameters of the largest unit"
+    values = (recipe.weight_bytes, max(shape.root, shape.layer))
+    return [Term("gathered units", size, (SAVE,), template, values, "torch.distributed.checkpoint.state_dict")]

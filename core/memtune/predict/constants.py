@@ -1,0 +1,81 @@
+"""The few global numbers that no formula gives: measured overheads and the trust in each component.
+
+Every value holds for all models and plans; none belongs to a model, a source or a row. `bench/accuracy.py` refits the
+fields of `FITTED` on published peaks (and, source by source, on all other sources). The rest is read from the code or
+documents named beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from memtune.units import MIB
+
+FITTED = (
+    "activation_factor",
+    "qkv_copies",
+    "backward_factor",
+    "eager_loss_bytes",
+    "fragmentation",
+    "sharded_fragmentation",
+)
+
+# The half-width of the 97.5% interval of each component, relative to its expected bytes.
+DEFAULT_TRUST: Mapping[str, float] = {
+    "weights": 0.01,
+    "adapter": 0.10,
+    "master weights": 0.01,
+    "gradients": 0.04,
+    "optimizer states": 0.03,
+    "autocast copies": 0.30,
+    "gathered units": 0.25,
+    "buckets": 0.20,
+    "activations": 0.20,
+    "recomputed layer": 0.35,
+    "logits": 0.25,
+    "step transients": 0.30,
+    "evaluation": 0.30,
+    "workspace": 0.50,
+    "allocator": 0.80,
+    "context": 0.40,
+    "nccl": 0.60,
+}
+
+
+@dataclass(frozen=True)
+class Constants:
+    """Global coefficients of the memory model."""
+
+    # What eager autograd keeps per layer over the tensors the formulas name (views that keep their base alive).
+    activation_factor: float = 1.05
+    # Copies of the query-sized projection that eager attention keeps beside q, k, v and the output.
+    qkv_copies: float = 1.0
+    # Gradient temporaries of one layer's backward, in units of its widest feed-forward tensor.
+    backward_factor: float = 2.0
+    # What an eager loss spends per logit beside the logit: three fp32 tensors (12), fewer where it stays in bf16.
+    eager_loss_bytes: float = 11.0
+    # Reserved over active, less one, on one GPU; and where units are gathered and freed all the time.
+    fragmentation: float = 0.06
+    sharded_fragmentation: float = 0.14
+    # Expandable segments leave only page rounding: PyTorch, docs/source/notes/cuda.rst.
+    expandable_fragmentation: float = 0.02
+    # 512-byte rounding of a training step's allocations: c10/cuda/CUDACachingAllocator.cpp, kMinBlockSize.
+    rounding: float = 0.002
+    # cuBLAS keeps one workspace per handle and stream: PyTorch, CublasHandlePool.cpp (32 MiB on Hopper).
+    workspace_bytes: float = 40.0 * MIB
+    # 287 MB with lazy loading, 667 MB without (pytorch#86509); 500 MB is between.
+    context_bytes: float = 500.0 * MIB
+    # One communicator takes 0.5 to 1.6 GB (nccl#964, #864), growing with the ranks it reaches.
+    nccl_bytes: float = 700.0 * MIB
+    nccl_bytes_per_doubling: float = 100.0 * MIB
+    # What the formulas leave out altogether, relative to the allocated bytes: the part that all plans of a workload
+    # share, which calibration learns, and the part of each plan alone.
+    unmodelled: float = 0.10
+    noise: float = 0.015
+    # How much an input that the source does not state widens the interval.
+    unknown_widening: float = 0.05
+    trust: Mapping[str, float] = field(default_factory=lambda: DEFAULT_TRUST)
+
+
+DEFAULT_CONSTANTS = Constants()

@@ -1,0 +1,157 @@
+"""A plan lowered to what happens on one rank: bytes per parameter, shards, and which mechanisms run.
+
+A `Plan` speaks the user's words; a `Recipe` speaks the allocator's. Published measurements are described as recipes
+directly, for they come from frameworks that a plan cannot name.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from memtune.knobs import (
+    NO_CHECKPOINTING,
+    Attention,
+    Checkpointing,
+    GradientDtype,
+    Offload,
+    Optimizer,
+    Precision,
+    Sharding,
+)
+from memtune.plan import Plan
+from memtune.workload import Workload
+
+# Optimizer state per parameter, in bytes, where moments are fp32. AdamW: two moments (torch.optim.AdamW). 8-bit: two
+# bytes and an fp32 absmax per 256 of each (bitsandbytes, functional.py: quantize_blockwise). Lion, Muon, SGD: one
+# moment. Muon's share of AdamW for embeddings is left to the interval. Adafactor: rows and columns only.
+STATE_BYTES: dict[Optimizer, float] = {
+    Optimizer.ADAMW: 8.0,
+    Optimizer.ADAMW_8BIT: 2.0 + 2 * 4 / 256,
+    Optimizer.LION: 4.0,
+    Optimizer.MUON: 4.0,
+    Optimizer.SGD: 4.0,
+    Optimizer.ADAFACTOR: 0.02,
+}
+
+# Frozen base weights, in bytes: nf4 holds half a byte and an fp32 absmax per 64 (bitsandbytes Params4bit); double
+# quantization stores that absmax in 8 bits with an fp32 per 256 of them (QLoRA, 2305.14314, section 3).
+QUANTIZED_BYTES: dict[str, float] = {
+    "int8": 1.0 + 4 / 4096,
+    "nf4": 0.5 + 4 / 64,
+    "nf4-dq": 0.5 + 1 / 64 + 4 / (64 * 256),
+}
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What one rank holds and does. `backend` is none, ddp, deepspeed or fsdp.
+
+    `base_bytes` is a quantized frozen weight, `frozen_bytes` one that is not quantized; `weight_bytes` one that learns.
+    """
+
+    backend: str
+    micro_batch: int
+    sequence_length: int
+    accumulates: bool
+    weight_bytes: float
+    base_bytes: float
+    frozen_bytes: float
+    compute_bytes: int
+    gradient_bytes: float
+    master_bytes: float
+    state_bytes: float
+    weight_shards: int = 1
+    gradient_shards: int = 1
+    state_shards: int = 1
+    checkpointing: Checkpointing = NO_CHECKPOINTING
+    attention: Attention = Attention.FLASH
+    fused_loss: bool = False
+    chunked_loss: bool = False
+    fused_loss_kernel: bool = False
+    context_bytes: float = 0.0
+    compiled: bool = False
+    fused_step: bool = True
+    step_in_backward: bool = False
+    offloads_states: bool = False
+    offloads_gradients: bool = False
+    offloads_weights: bool = False
+    offloads_activations: bool = False
+    bucket_elements: int = 0
+    bucket_copies: int = 0
+    tensor_parallel: int = 1
+    pipeline_parallel: int = 1
+    context_parallel: int = 1
+    world: int = 1
+    expandable_segments: bool = False
+    bucket_view: bool = True
+    unknown_inputs: int = 0
+
+    @property
+    def tokens(self) -> float:
+        """Tokens of a micro-batch on one rank."""
+        return self.micro_batch * self.sequence_length / self.context_parallel
+
+    @property
+    def fp32_residuals(self) -> bool:
+        """Whether hidden states travel in fp32 between layers.
+
+        peft's prepare_model_for_kbit_training upcasts norms and embeddings of a quantized base, and the residual stream
+        with them; FSDP needs one dtype per unit, so there it is not done.
+        """
+        return self.base_bytes < self.frozen_bytes and self.backend != "fsdp"
+
+    @property
+    def compiles_loss(self) -> bool:
+        """Whether the loss is compiled with the model: FSDP compiles block by block, and the loss stays eager."""
+        return self.compiled and self.backend != "fsdp"
+
+    @property
+    def autocasts(self) -> bool:
+        """Whether autocast makes low-precision copies of the weights (FSDP casts while it gathers instead)."""
+        return self.weight_bytes > self.compute_bytes and self.backend != "fsdp"
+
+
+def lower(workload: Workload, plan: Plan) -> Recipe:
+    """What a plan of ours does on each rank of a job."""
+    sharding, precision, world = plan.sharding, plan.precision, workload.world
+    compute = 4 if precision in (Precision.FP32, Precision.TF32) else 2
+    deepspeed = sharding.backend == "deepspeed"
+    weights = compute if deepspeed else 4
+    shards = workload.gpus_per_node if sharding is Sharding.FSDP_HYBRID else world
+    stage = sharding.zero_stage
+    offloads = plan.offload in (Offload.OPTIMIZER, Offload.PARAMETERS, Offload.NVME)
+    fp32_gradients = plan.gradient_dtype is GradientDtype.FP32
+    bucketed = deepspeed and 1 <= stage <= 2 and world > 1
+    quantization = workload.adapter.base_quantization if workload.adapter else "none"
+    return Recipe(
+        backend=sharding.backend,
+        micro_batch=plan.micro_batch,
+        sequence_length=workload.sequence_length,
+        accumulates=plan.accumulation > 1,
+        weight_bytes=weights,
+        base_bytes=QUANTIZED_BYTES.get(quantization, compute),
+        frozen_bytes=compute,
+        compute_bytes=compute,
+        gradient_bytes=4 if fp32_gradients else weights,
+        master_bytes=4 if deepspeed and compute == 2 else 0,
+        state_bytes=STATE_BYTES[plan.optimizer],
+        weight_shards=shards if stage == 3 else 1,
+        gradient_shards=shards if stage >= 2 else 1,
+        state_shards=shards if stage >= 1 else 1,
+        checkpointing=plan.checkpointing,
+        attention=plan.attention,
+        fused_loss=plan.fused_loss,
+        compiled=workload.compiled,
+        fused_step=plan.fused_optimizer,
+        offloads_states=offloads,
+        # Partitioned gradients go to host memory bucket by bucket (deepspeed stage_1_and_2.py, cpu_offload).
+        offloads_gradients=deepspeed and stage >= 2 and offloads,
+        offloads_weights=plan.offload in (Offload.PARAMETERS, Offload.NVME),
+        offloads_activations=plan.offload is Offload.ACTIVATIONS,
+        bucket_elements=plan.bucket_elements if deepspeed and world > 1 else 0,
+        # overlap_comm keeps two reduce buckets in flight (deepspeed stage_1_and_2.py); stage 3 keeps one.
+        bucket_copies=2 if bucketed else 1 if deepspeed and world > 1 else 0,
+        world=world,
+        expandable_segments=plan.expandable_segments,
+        bucket_view=sharding is not Sharding.DDP,
+    )

@@ -1,0 +1,99 @@
+"""The numbers of a model that the formulas use, worked out once per workload."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+from memtune.model.architecture import Adapter, Architecture
+from memtune.model.count import ALL_LINEAR, adapter_parameters, parameters, quantizable_parameters
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Sizes of one layer in elements per token, and parameter counts of the whole model."""
+
+    hidden: int
+    layers: int
+    heads: int
+    query: int
+    key_value: int
+    ffn: int
+    expert_copies: int
+    gated: bool
+    norms: int
+    rms_norm: bool
+    vocab: int
+    hidden_dropout: float
+    attention_dropout: float
+    root: int
+    layer: int
+    total: int
+    active: int
+    trainable: int
+    quantizable: int
+    quantization: str
+    adapted: frozenset[str]
+    modulated: bool = False
+
+    @property
+    def modulation(self) -> int:
+        """Hidden-sized tensors a layer of a diffusion transformer keeps for its adaptive norms, gates and q/k norms.
+
+        Two normalised inputs before scale and shift, two gated outputs, q and k before their norms (2212.09748,
+        section 3.2; diffusers transformers/cogvideox_transformer_3d.py).
+        """
+        return 6 if self.modulated else 0
+
+    @property
+    def has_adapter(self) -> bool:
+        """Whether the base is frozen and only an adapter learns."""
+        return self.trainable < self.total
+
+    @property
+    def largest_linear(self) -> int:
+        """The elements of the largest matrix of a layer, which a quantized layer unpacks to use."""
+        return self.hidden * max(self.ffn // max(self.expert_copies, 1), self.query)
+
+
+def shape_of(architecture: Architecture, adapter: Adapter | None) -> Shape:
+    """Work the numbers of a model out."""
+    a, counted = architecture, parameters(architecture)
+    layers = counted.layers + counted.encoder_layers
+    root = counted.embedding + counted.final + counted.head
+    routed = a.experts.per_token if a.experts else 0
+    ffn = a.experts.ffn_size * routed + a.experts.shared_ffn_size if a.experts else a.ffn_size
+    return Shape(
+        hidden=a.hidden_size,
+        layers=layers,
+        heads=a.heads,
+        query=a.heads * a.head_dim,
+        key_value=a.kv_heads * a.head_dim,
+        ffn=ffn,
+        expert_copies=routed,
+        gated=a.gated_ffn,
+        norms=a.norms_per_layer,
+        rms_norm=a.rms_norm,
+        vocab=a.vocab_size,
+        hidden_dropout=a.hidden_dropout,
+        attention_dropout=a.attention_dropout,
+        root=root,
+        layer=(counted.total - root) // layers,
+        total=counted.total,
+        active=counted.active,
+        trainable=adapter_parameters(a, adapter) if adapter else counted.total,
+        quantizable=quantizable_parameters(a),
+        quantization=adapter.base_quantization if adapter else "none",
+        adapted=_adapted(a, adapter) if adapter else frozenset(),
+    )
+
+
+def _adapted(architecture: Architecture, adapter: Adapter) -> frozenset[str]:
+    """Which projections an adapter sits on: each keeps its input for the adapter's own gradient."""
+    names = architecture.module_names
+    roles = [f.name for f in fields(names) if f.name in ("query", "key", "value", "output", "gate", "up", "down")]
+    return frozenset(
+        role
+        for role in roles
+        for target in adapter.targets
+        if target == ALL_LINEAR or f".{getattr(names, role)}".endswith(f".{target}")
+    )

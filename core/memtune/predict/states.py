@@ -1,0 +1,89 @@
+"""What lives as long as the run: weights, master weights, gradients and optimizer states.
+
+Sources: ZeRO (1910.02054, section 3); DeepSpeed runtime/engine.py and stage_1_and_2.py; PyTorch FSDP2's
+fully_shard documentation; torch.nn.parallel.DistributedDataParallel (gradient_as_bucket_view).
+"""
+
+from __future__ import annotations
+
+from memtune.predict.recipe import Recipe
+from memtune.predict.shape import Shape
+from memtune.predict.terms import (
+    AFTER_FIRST_STEP,
+    ALWAYS,
+    FIRST_STEP,
+    REDUCE,
+    STEP,
+    TRAINING,
+    Term,
+)
+
+_ZERO = "1910.02054, section 3"
+# DeepSpeed makes its master weights and moments when the engine starts, so that they are there from init on.
+
+
+def state_terms(shape: Shape, recipe: Recipe) -> list[Term]:
+    """Every addend that does not depend on the batch."""
+    parallel = recipe.tensor_parallel * recipe.pipeline_parallel
+    terms = _weights(shape, recipe, parallel)
+    trainable = shape.trainable / parallel
+    if recipe.master_bytes and not recipe.offloads_states:
+        terms.append(_per_parameter("master weights", ALWAYS, recipe.master_bytes, trainable, recipe.state_shards))
+    if recipe.state_bytes and not recipe.offloads_states:
+        lives = ALWAYS if recipe.backend == "deepspeed" else AFTER_FIRST_STEP
+        terms.append(_per_parameter("optimizer states", lives, recipe.state_bytes, trainable, recipe.state_shards))
+    terms += _gradients(shape, recipe, trainable)
+    if recipe.autocasts and not shape.has_adapter:
+        terms += _autocast_copies(shape, recipe, parallel)
+    return terms
+
+
+def _per_parameter(name: str, phases: tuple[int, ...], each: float, parameters: float, shards: int) -> Term:
+    template = "{:.4g} B x {:,.0f} parameters / {} ranks"
+    return Term(name, each * parameters / shards, phases, template, (each, parameters, shards), _ZERO)
+
+
+def _weights(shape: Shape, recipe: Recipe, parallel: int) -> list[Term]:
+    if recipe.offloads_weights:
+        return []
+    if not shape.has_adapter:
+        return [_per_parameter("weights", ALWAYS, recipe.weight_bytes, shape.total / parallel, recipe.weight_shards)]
+    quantized = shape.quantizable if shape.quantization != "none" else 0
+    kept = shape.total - quantized
+    size = (quantized * recipe.base_bytes + kept * recipe.frozen_bytes) / parallel / recipe.weight_shards
+    template = "({:,} x {:.4g} B + {:,} x {:.4g} B) frozen / {} ranks"
+    values = (quantized, recipe.base_bytes, kept, recipe.frozen_bytes, recipe.weight_shards * parallel)
+    adapter = _per_parameter("adapter", ALWAYS, recipe.weight_bytes, shape.trainable / parallel, recipe.weight_shards)
+    return [Term("weights", size, ALWAYS, template, values, "2305.14314, sections 2 and 3"), adapter]
+
+
+def _gradients(shape: Shape, recipe: Recipe, trainable: float) -> list[Term]:
+    if recipe.step_in_backward:
+        # The step runs in each parameter's backward hook: only one layer's gradients are there at a time.
+        layer = recipe.gradient_bytes * trainable * shape.layer / shape.total
+        template = "{:.4g} B x one layer of the trainable parameters"
+        return [Term("gradients", layer, (REDUCE,), template, (recipe.gradient_bytes,), "torch optimizer-in-backward")]
+    if recipe.offloads_gradients:
+        return []
+    # With one micro-batch per step gradients do not exist before the backward pass; from two on they live through it.
+    lives = TRAINING if recipe.accumulates else (REDUCE, FIRST_STEP, STEP)
+    terms = [_per_parameter("gradients", lives, recipe.gradient_bytes, trainable, recipe.gradient_shards)]
+    if recipe.backend == "ddp" and not recipe.bucket_view:
+        size = recipe.gradient_bytes * trainable
+        values = (recipe.gradient_bytes, trainable)
+        template = "{:.4g} B x {:,.0f} parameters: the reducer's copy of the gradients"
+        source = "torch DistributedDataParallel, gradient_as_bucket_view=False"
+        terms.append(Term("buckets", size, TRAINING, template, values, source))
+    return terms
+
+
+def _autocast_copies(shape: Shape, recipe: Recipe, parallel: int) -> list[Term]:
+    # Autocast caches a low-precision copy of every weight until the forward context ends; the copies that a linear
+    # layer saved for its backward live on with it. Under full checkpointing the recomputation casts layer by layer.
+    mode = recipe.checkpointing.mode
+    layers = 1 if mode == "full" else recipe.checkpointing.every if mode == "every" else shape.layers
+    weights = (shape.root + shape.layer * min(layers, shape.layers)) / parallel
+    size = recipe.compute_bytes * weights
+    template = "{} B x {:,.0f} weights cast by autocast"
+    source = "torch/amp/autocast_mode.py, cache_enabled"
+    return [Term("autocast copies", size, (1, 2, 3), template, (recipe.compute_bytes, weights), source)]

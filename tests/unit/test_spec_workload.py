@@ -1,0 +1,83 @@
+"""From a job to its architecture and its workload."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from memtune.gpu import GPUS
+from memtune.model.architecture import Adapter, Kind
+from memtune.spec import Job, SpecError, architecture_of, load_job, to_workload
+from memtune.workload import Evaluation
+
+LLAMA = {
+    "model_type": "llama",
+    "hidden_size": 4096,
+    "intermediate_size": 11008,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "vocab_size": 32000,
+}
+FACTS = {"hiddenSize": 64, "layers": 2, "heads": 4, "ffnSize": 128, "vocabSize": 1000}
+
+
+def job(model: dict[str, Any] | None = None, **blocks: Any) -> Job:
+    training = {"globalBatchSize": 96, "sequenceLength": 128, **blocks.pop("training", {})}
+    spec = {"model": model or {"hfConfig": LLAMA}, "training": training, **blocks}
+    kind = {"apiVersion": "memtune.dev/v1alpha1", "kind": "MemoryTunedJob"}
+    return load_job({**kind, "metadata": {"name": "a"}, "spec": spec})
+
+
+def test_the_workload_carries_what_no_plan_may_change() -> None:
+    peft = {"rank": 8, "targets": ["q_proj"], "baseQuantization": "nf4"}
+    made = to_workload(
+        job(
+            {"hfConfig": LLAMA, "peft": peft},
+            training={"compile": True, "evaluation": {"batchSize": 4, "keepsLogits": True}},
+            resources={"nodes": 2, "gpusPerNode": 8},
+        ),
+        GPUS["h100-80gb"],
+    )
+    assert (made.global_batch, made.sequence_length, made.world, made.compiled) == (96, 128, 16, True)
+    assert made.adapter == Adapter(8, ("q_proj",), "nf4")
+    assert made.evaluation == Evaluation(4, keeps_logits=True)
+    assert (made.architecture.hidden_size, made.architecture.kv_heads) == (4096, 32)
+    assert made.gpu == GPUS["h100-80gb"]
+
+
+def test_a_workload_without_adapter_and_evaluation_has_none() -> None:
+    made = to_workload(job(), GPUS["h100-80gb"])
+    assert made.adapter is None
+    assert made.evaluation == Evaluation()
+
+
+def test_plain_facts_become_the_architecture() -> None:
+    facts = FACTS | {"norm": "layernorm", "experts": {"count": 4, "perToken": 2, "ffnSize": 64}, "qkvBias": True}
+    architecture = architecture_of(job({"architecture": facts}))
+    assert (architecture.kind, architecture.head_dim, architecture.kv_heads) == (Kind.DECODER, 16, 4)
+    assert (architecture.rms_norm, architecture.qkv_bias) == (False, True)
+    assert architecture.experts is not None
+    assert architecture.experts.count == 4
+
+
+@pytest.mark.parametrize(
+    ("config", "path"),
+    [
+        ({"model_type": "lama"}, "spec.model.hfConfig.model_type"),
+        ({}, "spec.model.hfConfig.model_type"),
+        (LLAMA | {"hidden_size": "big"}, "spec.model.hfConfig.hidden_size"),
+    ],
+)
+def test_a_config_that_cannot_be_read_is_named_by_its_path(config: dict[str, Any], path: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        architecture_of(job({"hfConfig": config}))
+    (problem,) = caught.value.problems
+    assert problem.path == path
+    assert problem.advice
+
+
+def test_a_factory_is_not_predicted_without_its_image() -> None:
+    made = job({"factory": "train:build"}, template={"spec": {}})
+    with pytest.raises(SpecError, match=r"spec\.model\.factory: .*give hfConfig or architecture"):
+        architecture_of(made)
