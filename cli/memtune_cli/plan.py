@@ -138,5 +138,5 @@ def _unfit_lines(screen: Screen, unfit: list[Dropped]) -> list[str]:
     sentences = [f"  {str(dropped.plan).ljust(width)}  {dropped.reason}" for dropped in shown]
     lines = [line for sentence in sentences for line in wrapped(screen, sentence, 4)]
     left = len(unfit) - len(shown)
-    more = [screen.dim(f"  … and {left} families of plans that need more; --format json lists all")] if left else []
+    more = [screen.dim(f"  … and {left} more families; --format json has all")] if left else []
     return lines + more

@@ -54,12 +54,7 @@ def verdict(screen: Screen, case: Case, prediction: Prediction) -> str:
     """Whether a plan fits, in one sentence."""
     usable_bytes = case.workload.gpu.usable_bytes
     if prediction.fits(usable_bytes, case.headroom):
-        return (
-            screen.paint("It fits", "32;1")
-            + f": at its upper bound, and with {case.headroom:.0%} of the GPU left free."
-        )
+        return screen.paint("It fits", "32;1") + f": its upper bound does, and {case.headroom:.0%} stays free."
     if prediction.cannot_fit(usable_bytes):
-        return screen.paint("It does not fit", "31;1") + ": even the lower bound is more than the GPU has."
-    return (
-        screen.paint("It may fit", "33;1") + ": the interval crosses what the GPU has free, so only a probe can tell."
-    )
+        return screen.paint("It does not fit", "31;1") + ": the lower bound is above the GPU's memory."
+    return screen.paint("It may fit", "33;1") + ": the GPU lies within the interval, only a probe can tell."
