@@ -1,0 +1,64 @@
+"""The environment variables that the operator sets and the runner reads, each named once.
+
+They come first in the container's environment, so that the user's own variables, command and arguments may refer to
+them as ``$(MEMTUNE_MICRO_BATCH)``.
+"""
+
+from __future__ import annotations
+
+PREFIX = "MEMTUNE_"
+
+# Which run this is, and what it is to do.
+JOB = "MEMTUNE_JOB"
+RUN = "MEMTUNE_RUN"
+RUN_KIND = "MEMTUNE_RUN_KIND"
+ATTEMPT = "MEMTUNE_ATTEMPT"
+PROBE_STEPS = "MEMTUNE_PROBE_STEPS"
+INTEGRATION = "MEMTUNE_INTEGRATION"
+
+# The plan: whole as JSON, and the two numbers that scripts need most.
+PLAN = "MEMTUNE_PLAN"
+MICRO_BATCH = "MEMTUNE_MICRO_BATCH"
+ACCUMULATION = "MEMTUNE_ACCUMULATION"
+DEEPSPEED_CONFIG = "MEMTUNE_DEEPSPEED_CONFIG"
+
+# What no plan changes.
+GLOBAL_BATCH = "MEMTUNE_GLOBAL_BATCH"
+SEQUENCE_LENGTH = "MEMTUNE_SEQUENCE_LENGTH"
+ARCHITECTURE = "MEMTUNE_ARCHITECTURE"
+
+# Where it runs, and how its pods find each other.
+NODES = "MEMTUNE_NODES"
+NODE_RANK = "MEMTUNE_NODE_RANK"
+GPUS_PER_NODE = "MEMTUNE_GPUS_PER_NODE"
+RENDEZVOUS = "MEMTUNE_RENDEZVOUS"
+DEVICE = "MEMTUNE_DEVICE"
+GPU_MEMORY_BYTES = "MEMTUNE_GPU_MEMORY_BYTES"
+METRICS_PORT = "MEMTUNE_METRICS_PORT"
+
+# Where it writes, and from where it goes on.
+CHECKPOINT_PATH = "MEMTUNE_CHECKPOINT_PATH"
+RESUME_FROM = "MEMTUNE_RESUME_FROM"
+RESUME_SAMPLES = "MEMTUNE_RESUME_SAMPLES"
+REPORT_PATH = "MEMTUNE_REPORT_PATH"
+REPORT_LOG_TAIL = "MEMTUNE_REPORT_LOG_TAIL"
+TERMINATION_MESSAGE_PATH = "MEMTUNE_TERMINATION_MESSAGE_PATH"
+
+# The runner sets these from the plan and the run, before torch is imported. A value of the user's would contradict it.
+OWNED_BY_RUNNER = frozenset(
+    {
+        "PYTORCH_ALLOC_CONF",
+        "PYTORCH_CUDA_ALLOC_CONF",
+        "MASTER_ADDR",
+        "MASTER_PORT",
+        "RANK",
+        "LOCAL_RANK",
+        "LOCAL_WORLD_SIZE",
+        "WORLD_SIZE",
+    }
+)
+
+
+def is_reserved(name: str) -> bool:
+    """Whether a variable is MemTune's to set, so that a value of the user's is refused."""
+    return name.startswith(PREFIX) or name in OWNED_BY_RUNNER

@@ -1,0 +1,76 @@
+"""What is seen of a run from outside, and all that a verdict rests on. The shell fills it in, core reads it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+
+class RankReport(Protocol):
+    """What is read of a runner's report here. The report is untrusted: an outcome of no known name is passed over."""
+
+    @property
+    def outcome(self) -> str:
+        """The verdict in the runner's own eyes."""
+
+    @property
+    def failure_order(self) -> int | None:
+        """The place of this failure in the order of the rendezvous store, 0 for the first; None when it has none."""
+
+    @property
+    def mismatch(self) -> str:
+        """Where the applied plan differs from the one asked for; empty when it does not."""
+
+    @property
+    def message(self) -> str:
+        """The error in the runner's words."""
+
+
+class Condition(NamedTuple):
+    """One condition of a pod."""
+
+    type: str
+    status: str
+    reason: str = ""
+    message: str = ""
+
+
+@dataclass(frozen=True)
+class PodObservation:
+    """One pod of a run. ``exit_*``, ``finished_at_seconds`` and ``report`` are of the wrapped container.
+
+    ``waiting_*`` is what any container of the pod waits for, and ``init_exit_code`` that of a failed init container.
+    A pod that was created and is not there any more is not ``present``; one that was not created yet is.
+    """
+
+    index: int
+    present: bool = True
+    phase: str = "Pending"
+    reason: str = ""
+    message: str = ""
+    conditions: tuple[Condition, ...] = ()
+    deleting: bool = False
+    node_lost: bool = False
+    waiting_reason: str = ""
+    waiting_message: str = ""
+    init_exit_code: int = 0
+    exit_code: int | None = None
+    exit_reason: str = ""
+    finished_at_seconds: float | None = None
+    report: RankReport | None = None
+
+    def condition(self, kind: str, status: str) -> Condition | None:
+        """The condition of this type, if it has this status."""
+        return next((c for c in self.conditions if (c.type, c.status) == (kind, status)), None)
+
+
+@dataclass(frozen=True)
+class RunObservation:
+    """All pods that a run has or should have. ``refusal`` is the API server's, when it would not take one of them.
+
+    ``overdue`` says that the run has gone on for longer than it may; the caller has the clock.
+    """
+
+    pods: tuple[PodObservation, ...]
+    refusal: str = ""
+    overdue: bool = False

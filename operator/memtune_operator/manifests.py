@@ -1,0 +1,136 @@
+"""What a run is made of: one headless Service and a pod per node, as plain values. Pure; equal input, equal output."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from memtune.run import Run
+from memtune.spec import API_VERSION, KIND, Job
+from memtune_operator import names, placement, variables, wrapping
+from memtune_operator.template import read_template
+from memtune_operator.wrapping import Manifest
+
+# Any user but root will do: the files that the init container writes are for all to read.
+NOBODY = 65532
+_COPY_RESOURCES = {"cpu": "100m", "memory": "128Mi"}
+
+
+def service(job: Job, run: Run) -> Manifest:
+    """The headless Service by which the pods of a run find each other, before they are ready."""
+    name = names.run_name(job.metadata.name, run.kind, run.number)
+    labels = names.run_labels(job.metadata.name, run.kind, run.number)
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": _metadata(job, name, labels, _plan_annotations(run)),
+        "spec": {
+            "clusterIP": "None",
+            "publishNotReadyAddresses": True,
+            "selector": labels,
+            "ports": [
+                {"name": names.RENDEZVOUS_PORT_NAME, "port": variables.RENDEZVOUS_PORT, "protocol": "TCP"},
+            ],
+        },
+    }
+
+
+def pods(job: Job, run: Run, runner_image: str) -> list[Manifest]:
+    """All pods of a run, one per node, the one that hosts the rendezvous first."""
+    return [_pod(job, run, index, job.spec.runner.image or runner_image) for index in range(job.spec.resources.nodes)]
+
+
+def _pod(job: Job, run: Run, index: int, runner_image: str) -> Manifest:
+    template = read_template(job, runner_image)
+    group = names.run_name(job.metadata.name, run.kind, run.number)
+    gang_labels, gang_annotations = placement.gang_metadata(template, group, job.spec.resources.nodes)
+    run_labels = names.run_labels(job.metadata.name, run.kind, run.number)
+    labels = _merged(template, "labels", {**run_labels, names.LABEL_INDEX: str(index), **gang_labels})
+    annotations = _merged(template, "annotations", {**_plan_annotations(run), **gang_annotations})
+    name = names.pod_name(job.metadata.name, run.kind, run.number, index)
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": _metadata(job, name, labels, annotations),
+        "spec": _pod_spec(template["spec"], job, run, index, runner_image),
+    }
+
+
+def _pod_spec(spec: Manifest, job: Job, run: Run, index: int, runner_image: str) -> Manifest:
+    position = wrapping.wrapped_index(spec["containers"], job.spec.resources.gpu_resource)
+    container = spec["containers"][position]
+    told = variables.of_pod(job, run, index, container.get("terminationMessagePath") or "/dev/termination-log")
+    wrapped = wrapping.wrap(container, job, told)
+    return {
+        **placement.with_nodes(spec, job, run),
+        "restartPolicy": "Never",
+        "hostname": names.pod_name(job.metadata.name, run.kind, run.number, index),
+        "subdomain": names.run_name(job.metadata.name, run.kind, run.number),
+        "initContainers": [_copy_runner(spec, runner_image), *(spec.get("initContainers") or [])],
+        "containers": [*spec["containers"][:position], wrapped, *spec["containers"][position + 1 :]],
+        "volumes": [*(spec.get("volumes") or []), *_volumes(wrapped, job)],
+    }
+
+
+def _copy_runner(spec: Manifest, runner_image: str) -> Manifest:
+    context: dict[str, Any] = {
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]},
+        "readOnlyRootFilesystem": True,
+        "runAsNonRoot": True,
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+    # A user for the whole pod holds here too, and root is refused by runAsNonRoot. Otherwise the image's own user
+    # stays, since some clusters refuse a number that is not from the namespace's range.
+    if (spec.get("securityContext") or {}).get("runAsUser") == 0:
+        context["runAsUser"] = NOBODY
+    return {
+        "name": names.COPY_CONTAINER,
+        "image": runner_image,
+        "command": ["python3", "-m", "memtune_runner", "install", wrapping.RUNNER_DIRECTORY],
+        "resources": {"requests": dict(_COPY_RESOURCES), "limits": dict(_COPY_RESOURCES)},
+        "securityContext": context,
+        "volumeMounts": [{"name": names.RUNNER_VOLUME, "mountPath": wrapping.WORK_DIRECTORY}],
+    }
+
+
+def _volumes(wrapped: Manifest, job: Job) -> list[Manifest]:
+    """The volumes that the wrapped container's mounts ask for, beside the user's own."""
+    sources: dict[str, Manifest] = {
+        names.RUNNER_VOLUME: {"emptyDir": {}},
+        # No size: what is written counts in the container's memory limit, which bounds it already.
+        names.SHM_VOLUME: {"emptyDir": {"medium": "Memory"}},
+    }
+    if job.spec.checkpoint and job.spec.checkpoint.volume:
+        sources[names.CHECKPOINT_VOLUME] = job.spec.checkpoint.volume.model_dump(by_alias=True, exclude_none=True)
+    mounted = {mount.get("name") for mount in wrapped["volumeMounts"]}
+    return [{"name": name, **source} for name, source in sources.items() if name in mounted]
+
+
+def _metadata(job: Job, name: str, labels: dict[str, str], annotations: dict[str, str]) -> Manifest:
+    owner = {
+        "apiVersion": API_VERSION,
+        "kind": KIND,
+        "name": job.metadata.name,
+        "uid": job.metadata.uid,
+        "controller": True,
+        # A job that is deleted goes at once, whatever its pods do.
+        "blockOwnerDeletion": False,
+    }
+    return {
+        "name": name,
+        "namespace": job.metadata.namespace,
+        "labels": labels,
+        "annotations": annotations,
+        "ownerReferences": [owner],
+    }
+
+
+def _merged(template: Manifest, part: str, ours: dict[str, str]) -> dict[str, str]:
+    own = template["metadata"].get(part) or {}
+    for key in sorted(set(own) & set(ours)):
+        raise wrapping.conflict(f"metadata.{part}", f"{key} is set by each run", "take it out")
+    return {**own, **ours}
+
+
+def _plan_annotations(run: Run) -> dict[str, str]:
+    return {names.ANNOTATION_PLAN: str(run.plan), names.ANNOTATION_PLAN_HASH: names.plan_hash(run.plan)}

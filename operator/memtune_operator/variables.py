@@ -1,0 +1,91 @@
+"""The variables of one pod of a run: all that the runner is told."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+
+from memtune import environment
+from memtune.run import Run, RunKind
+from memtune.spec import Job, architecture_of
+from memtune.units import parse_bytes
+from memtune_operator import names, wrapping
+
+RENDEZVOUS_PORT = 29400
+
+
+def of_pod(job: Job, run: Run, index: int, termination_message_path: str) -> dict[str, str]:
+    """The variables of the pod with this index, in the order in which they may refer to each other."""
+    return {
+        **_of_run(job, run),
+        **_of_plan(run),
+        **_of_training(job),
+        **_of_place(job, run, index),
+        **_of_files(job, run),
+        environment.TERMINATION_MESSAGE_PATH: termination_message_path,
+    }
+
+
+def _of_run(job: Job, run: Run) -> dict[str, str]:
+    if run.kind is RunKind.PROBE:
+        own = {environment.PROBE_STEPS: str(job.spec.tuning.probe_steps)}
+    else:
+        own = {environment.ATTEMPT: str(run.number)}
+    return {
+        environment.JOB: job.metadata.name,
+        environment.RUN: names.run_name(job.metadata.name, run.kind, run.number),
+        environment.RUN_KIND: str(run.kind),
+        **own,
+        environment.INTEGRATION: job.spec.integration,
+    }
+
+
+def _of_plan(run: Run) -> dict[str, str]:
+    is_deepspeed = run.plan.sharding.backend == "deepspeed"
+    return {
+        environment.PLAN: json.dumps(run.plan.to_json(), sort_keys=True, separators=(",", ":")),
+        environment.MICRO_BATCH: str(run.plan.micro_batch),
+        environment.ACCUMULATION: str(run.plan.accumulation),
+        **({environment.DEEPSPEED_CONFIG: wrapping.DEEPSPEED_PATH} if is_deepspeed else {}),
+    }
+
+
+def _of_training(job: Job) -> dict[str, str]:
+    training = job.spec.training
+    # Only the built-in trainer makes a model of the description; a script of the user's has its own.
+    builds_model = job.spec.template is None
+    facts = {environment.ARCHITECTURE: json.dumps(asdict(architecture_of(job)))} if builds_model else {}
+    return {
+        environment.GLOBAL_BATCH: str(training.global_batch_size),
+        environment.SEQUENCE_LENGTH: str(training.sequence_length),
+        **facts,
+    }
+
+
+def _of_place(job: Job, run: Run, index: int) -> dict[str, str]:
+    resources, name = job.spec.resources, job.metadata.name
+    host = names.pod_name(name, run.kind, run.number, 0)
+    service = f"{names.run_name(name, run.kind, run.number)}.{job.metadata.namespace}.svc"
+    memory = resources.gpu_memory
+    return {
+        environment.NODES: str(resources.nodes),
+        environment.NODE_RANK: str(index),
+        environment.GPUS_PER_NODE: str(resources.gpus_per_node),
+        environment.RENDEZVOUS: f"{host}.{service}:{RENDEZVOUS_PORT}",
+        environment.DEVICE: resources.device,
+        **({environment.GPU_MEMORY_BYTES: str(parse_bytes(memory))} if memory else {}),
+        environment.METRICS_PORT: str(wrapping.METRICS_PORT),
+    }
+
+
+def _of_files(job: Job, run: Run) -> dict[str, str]:
+    files = {
+        environment.REPORT_PATH: wrapping.REPORT_PATH,
+        environment.REPORT_LOG_TAIL: "1" if job.spec.report_log_tail else "0",
+    }
+    if job.spec.checkpoint:
+        files[environment.CHECKPOINT_PATH] = job.spec.checkpoint.path
+    if run.resume:
+        files[environment.RESUME_FROM] = run.resume.path
+        files[environment.RESUME_SAMPLES] = str(run.resume.samples)
+    return files

@@ -1,0 +1,136 @@
+"""How a plan gets into the user's own pod: which container is wrapped, with what command, variables and mounts.
+
+A value of the user's that conflicts with what a plan needs is refused with a sentence, never overwritten.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from memtune import environment
+from memtune.spec import Job
+from memtune_operator import names
+
+Manifest = dict[str, Any]
+
+WORK_DIRECTORY = "/memtune"
+RUNNER_DIRECTORY = f"{WORK_DIRECTORY}/runner"
+REPORT_PATH = f"{WORK_DIRECTORY}/report.json"
+DEEPSPEED_PATH = f"{WORK_DIRECTORY}/deepspeed.json"
+SHM_PATH = "/dev/shm"
+METRICS_PORT = 9400
+
+# `python -m memtune_runner`, with the runner put before what PYTHONPATH holds inside the image. Setting PYTHONPATH on
+# the container would replace the image's own, which cannot be seen from outside, and the user's imports would break.
+BOOTSTRAP = (
+    "import os,sys;"
+    f"os.environ['PYTHONPATH']=os.pathsep.join(filter(None,['{RUNNER_DIRECTORY}',os.environ.get('PYTHONPATH')]));"
+    "os.execv(sys.executable,[sys.executable,'-m','memtune_runner',*sys.argv[1:]])"
+)
+
+
+class TemplateError(ValueError):
+    """A template that no run can be made of. ``reason`` is that of the job's Stalled condition."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+class CommandRequiredError(TemplateError):
+    """The wrapped container leaves its command to the image, which cannot be seen from outside."""
+
+    def __init__(self, container: str) -> None:
+        message = (
+            f"spec.template: container {container!r} sets no command, and the image's own cannot be seen from "
+            'outside; add the line that starts the training, like command: ["torchrun", "train.py"]'
+        )
+        super().__init__("CommandRequired", message)
+
+
+def conflict(where: str, problem: str, advice: str) -> TemplateError:
+    """The refusal of a value of the user's that contradicts what a run needs."""
+    return TemplateError("TemplateConflict", f"spec.template.{where}: {problem}; {advice}")
+
+
+def wrapped_index(containers: list[Manifest], gpu_resource: str) -> int:
+    """The container that the runner wraps: ``trainer``, else the only one that asks for GPUs, else the only one."""
+    named = [i for i, c in enumerate(containers) if c.get("name") == names.TRAINER_CONTAINER]
+    asking = [i for i, c in enumerate(containers) if _asked_gpus(c, gpu_resource)]
+    for found in (named, asking, list(range(len(containers)))):
+        if len(found) == 1:
+            return found[0]
+    listed = ", ".join(str(c.get("name")) for c in containers) or "none"
+    message = f"spec.template.spec.containers ({listed}): cannot tell which one trains; name that one 'trainer'"
+    raise TemplateError("TrainerUnknown", message)
+
+
+def wrap(container: Manifest, job: Job, variables: dict[str, str]) -> Manifest:
+    """The user's container with the runner in front of its command; its arguments, and all else, stay as they are."""
+    where = f"spec.containers[{container['name']}]"
+    if not container.get("command"):
+        raise CommandRequiredError(container["name"])
+    resources = job.spec.resources
+    return {
+        **container,
+        "command": [job.spec.runner.python, "-c", BOOTSTRAP, "launch", "--", *container["command"]],
+        "env": _environment(container, variables, where),
+        "resources": _with_gpus(container, resources.gpu_resource, resources.gpus_per_node, where),
+        "volumeMounts": _mounts(container, job, where),
+        "ports": _ports(container, where),
+    }
+
+
+def _environment(container: Manifest, variables: dict[str, str], where: str) -> list[Manifest]:
+    own = container.get("env") or []
+    for variable in own:
+        if environment.is_reserved(variable["name"]):
+            raise conflict(f"{where}.env", f"{variable['name']} is set by the plan of each run", "take it out")
+    # Ours first: a value may refer by $(NAME) only to variables before it.
+    # A dollar sign before a parenthesis would be taken for a reference, were it not doubled.
+    return [{"name": name, "value": value.replace("$(", "$$(")} for name, value in variables.items()] + own
+
+
+def _asked_gpus(container: Manifest, gpu_resource: str) -> str | None:
+    resources = container.get("resources") or {}
+    for kind in ("limits", "requests"):
+        if (asked := (resources.get(kind) or {}).get(gpu_resource)) is not None:
+            return str(asked)
+    return None
+
+
+def _with_gpus(container: Manifest, gpu_resource: str, gpus: int, where: str) -> Manifest:
+    asked = _asked_gpus(container, gpu_resource)
+    if asked not in (None, str(gpus)):
+        problem = f"{asked} of {gpu_resource} is not the {gpus} of spec.resources.gpusPerNode"
+        raise conflict(f"{where}.resources", problem, "take it out, or change gpusPerNode")
+    resources = container.get("resources") or {}
+    # Limits alone: for extended resources the request is the limit, and a string is what every server takes.
+    return {**resources, "limits": {**(resources.get("limits") or {}), gpu_resource: str(gpus)}}
+
+
+def _mounts(container: Manifest, job: Job, where: str) -> list[Manifest]:
+    own = container.get("volumeMounts") or []
+    taken = {mount["mountPath"].rstrip("/") for mount in own}
+    mounts = [*own, {"name": names.RUNNER_VOLUME, "mountPath": WORK_DIRECTORY}]
+    if WORK_DIRECTORY in taken:
+        raise conflict(f"{where}.volumeMounts", f"{WORK_DIRECTORY} is where the runner is", "mount it elsewhere")
+    # A shared memory of the user's own choice serves as well.
+    if SHM_PATH not in taken:
+        mounts.append({"name": names.SHM_VOLUME, "mountPath": SHM_PATH})
+    checkpoint = job.spec.checkpoint
+    if checkpoint and checkpoint.volume:
+        if checkpoint.path.rstrip("/") in taken:
+            problem = f"{checkpoint.path} is mounted here and by spec.checkpoint.volume"
+            raise conflict(f"{where}.volumeMounts", problem, "keep one of the two")
+        mounts.append({"name": names.CHECKPOINT_VOLUME, "mountPath": checkpoint.path})
+    return mounts
+
+
+def _ports(container: Manifest, where: str) -> list[Manifest]:
+    own = container.get("ports") or []
+    for port in own:
+        if port.get("containerPort") == METRICS_PORT or port.get("name") == names.METRICS_PORT_NAME:
+            problem = f"port {port.get('containerPort')} takes the place of the runner's metrics"
+            raise conflict(f"{where}.ports", problem, f"use another than {METRICS_PORT} and {names.METRICS_PORT_NAME}")
+    return [*own, {"name": names.METRICS_PORT_NAME, "containerPort": METRICS_PORT, "protocol": "TCP"}]

@@ -1,0 +1,188 @@
+"""What a run is made of, against golden files and against the Kubernetes client's own models.
+
+After a change that is meant, write the golden files anew with ``MEMTUNE_WRITE_GOLDEN=1 pytest tests/contract``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kubernetes import client
+
+from memtune.plan import Plan
+from memtune.run import Checkpointed, Run, RunKind
+from memtune.spec import Job, load_job
+from memtune_operator import manifests
+
+GOLDEN = Path(__file__).parent / "golden"
+RUNNER_IMAGE = "registry.example/memtune-runner:1"
+PROBE = Run(RunKind.PROBE, 0, Plan.parse("bf16-z2-sel-mb4x8"))
+HF_CONFIG = {
+    "model_type": "llama",
+    "hidden_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "intermediate_size": 128,
+    "vocab_size": 512,
+}
+
+
+def job(**spec: Any) -> Job:
+    data = {
+        "apiVersion": "memtune.dev/v1alpha1",
+        "kind": "MemoryTunedJob",
+        "metadata": {"name": "llama", "namespace": "research", "uid": "6e1c1d1e-0000-4000-8000-000000000001"},
+        "spec": {
+            "model": {"hfConfig": HF_CONFIG},
+            "training": {"globalBatchSize": 256, "sequenceLength": 4096},
+            "resources": {"gpusPerNode": 8, "gpuMemory": "80Gi"},
+            **spec,
+        },
+    }
+    return load_job(data)
+
+
+def rich_template() -> dict[str, Any]:
+    """A template that uses much of what pods can have, some of which every run has to merge with its own."""
+    reference = {"secretKeyRef": {"name": "hub", "key": "token"}}
+    return {
+        "metadata": {"labels": {"team": "nlp", "kueue.x-k8s.io/queue-name": "gpus"}, "annotations": {"note": "mine"}},
+        "spec": {
+            "serviceAccountName": "trainer",
+            "priorityClassName": "high",
+            "imagePullSecrets": [{"name": "pull"}],
+            "securityContext": {"runAsUser": 0, "fsGroup": 100},
+            "tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}],
+            "affinity": {
+                "nodeAffinity": {
+                    "requiredDuringSchedulingIgnoredDuringExecution": {
+                        "nodeSelectorTerms": [
+                            {"matchExpressions": [{"key": "zone", "operator": "In", "values": ["a"]}]},
+                            {"matchExpressions": [{"key": "zone", "operator": "In", "values": ["b"]}]},
+                        ]
+                    }
+                }
+            },
+            "initContainers": [{"name": "fetch", "image": "fetch:1"}],
+            "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}],
+            "containers": [
+                {"name": "proxy", "image": "proxy:1"},
+                {
+                    "name": "train",
+                    "image": "mine:1",
+                    "command": ["torchrun", "train.py"],
+                    "args": ["--batch", "$(MEMTUNE_MICRO_BATCH)"],
+                    "env": [
+                        {"name": "TOKEN", "valueFrom": reference},
+                        {"name": "B", "value": "$(MEMTUNE_MICRO_BATCH)"},
+                    ],
+                    "resources": {"limits": {"nvidia.com/gpu": 8, "memory": "64Gi"}, "requests": {"cpu": "8"}},
+                    "volumeMounts": [{"name": "data", "mountPath": "/data", "readOnly": True}],
+                    "ports": [{"containerPort": 6006}],
+                },
+            ],
+        },
+    }
+
+
+def rich_job() -> Job:
+    return job(
+        template=rich_template(),
+        integration="hf-trainer",
+        resources={"nodes": 2, "gpusPerNode": 8, "gpuMemory": "80Gi", "gpuProduct": "NVIDIA-H100-80GB-HBM3"},
+        checkpoint={"path": "/checkpoints", "volume": {"persistentVolumeClaim": {"claimName": "saves"}}},
+    )
+
+
+def relaunch() -> Run:
+    return Run(
+        RunKind.TRAIN,
+        1,
+        Plan.parse("bf16-fsdp-full-mb2x8"),
+        resume=Checkpointed("/checkpoints/step-400", 102_400),
+        avoided_nodes=("node-b", "node-a"),
+    )
+
+
+CASES = {
+    "probe-built-in": (job(), PROBE),
+    "train-two-nodes": (rich_job(), relaunch()),
+    "probe-virtual": (job(resources={"gpusPerNode": 1, "gpuMemory": "2Gi", "device": "virtual"}), PROBE),
+}
+
+
+def built(case: str) -> list[dict[str, Any]]:
+    return [manifests.service(*CASES[case]), *manifests.pods(*CASES[case], RUNNER_IMAGE)]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_run_is_made_as_the_golden_file_says(case: str) -> None:
+    file = GOLDEN / f"{case}.json"
+    text = json.dumps(built(case), indent=1, ensure_ascii=False) + "\n"
+    if os.environ.get("MEMTUNE_WRITE_GOLDEN"):
+        file.write_text(text)
+    assert file.read_text() == text
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_kubernetes_client_knows_every_field(case: str) -> None:
+    for manifest in built(case):
+        validate(manifest, f"V1{manifest['kind']}", manifest["kind"])
+
+
+SCALARS: dict[str, tuple[type, ...]] = {"str": (str,), "int": (int,), "bool": (bool,), "float": (float, int)}
+
+
+def validate(value: Any, kind: str, where: str) -> None:
+    """Walk ``value`` along the client's models. An unknown field, a wrong type or a missing required field fails."""
+    if inner := re.fullmatch(r"(List|Dict)\[(?:str, )?(.+)\]", kind):
+        assert isinstance(value, list if inner[1] == "List" else dict), f"{where}: {value!r} is not a {kind}"
+        items = value.items() if isinstance(value, dict) else enumerate(value)
+        for key, item in items:
+            validate(item, inner[2], f"{where}[{key}]")
+    elif kind == "object":  # A number or a name; the client leaves those open.
+        assert isinstance(value, (str, int)), f"{where}: {value!r} is neither text nor number"
+    elif kind in SCALARS:
+        assert isinstance(value, SCALARS[kind]), f"{where}: {value!r} is not a {kind}"
+        assert kind == "bool" or not isinstance(value, bool), f"{where}: {value!r} is not a {kind}"
+    else:
+        validate_model(value, getattr(client, kind), where)
+
+
+def validate_model(value: Any, model: Any, where: str) -> None:
+    fields = {wire: model.openapi_types[name] for name, wire in model.attribute_map.items()}
+    assert isinstance(value, dict), f"{where}: {value!r} is not a {model.__name__}"
+    assert not set(value) - set(fields), f"{where}: {set(value) - set(fields)} unknown to {model.__name__}"
+    for name, item in value.items():
+        validate(item, fields[name], f"{where}.{name}")
+    # The constructor knows which fields are required.
+    names = {wire: name for name, wire in model.attribute_map.items()}
+    model(**{names[wire]: item for wire, item in value.items()})
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        (("spec", "containers", 0, "commnad"), ["x"]),
+        (("spec", "containers", 0, "command"), "x"),
+        (("spec", "restartPolicy"), 1),
+        (("spec", "containers", 0, "env", 0, "value"), 8),
+        (("spec", "volumes", 0, "emptyDir", "size"), "1Gi"),
+        (("metadata", "labels", "memtune.dev/index"), 0),
+        (("spec", "containers", 0, "name"), None),
+    ],
+)
+def test_the_validation_sees_what_the_api_server_would_refuse(path: tuple[Any, ...], value: Any) -> None:
+    (pod,) = manifests.pods(*CASES["probe-built-in"], RUNNER_IMAGE)
+    place: Any = pod
+    for step in path[:-1]:
+        place = place[step]
+    place[path[-1]] = value
+    with pytest.raises((AssertionError, ValueError)):
+        validate(pod, "V1Pod", "Pod")

@@ -1,0 +1,226 @@
+"""The user's template: what passes through, which container is wrapped, and every value that is refused."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from copy import deepcopy
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from memtune.plan import Plan
+from memtune.run import Checkpointed, Run, RunKind
+from memtune.spec import Job, load_job
+from memtune_operator import manifests
+from memtune_operator.wrapping import BOOTSTRAP, CommandRequiredError, TemplateError, wrapped_index
+
+PROBE = Run(RunKind.PROBE, 0, Plan.parse("bf16-z2-sel-mb4x8"))
+GPU = "nvidia.com/gpu"
+
+
+def job(template: Any, **spec: Any) -> Job:
+    return load_job(
+        {
+            "apiVersion": "memtune.dev/v1alpha1",
+            "kind": "MemoryTunedJob",
+            "metadata": {"name": "llama", "uid": "1"},
+            "spec": {
+                "model": {"factory": "train:build"},
+                "training": {"globalBatchSize": 32, "sequenceLength": 128},
+                "resources": {"gpusPerNode": 2},
+                "template": template,
+                **spec,
+            },
+        }
+    )
+
+
+def template(pod: dict[str, Any] | None = None, **container: Any) -> dict[str, Any]:
+    trainer = {"name": "train", "image": "mine:1", "command": ["python", "train.py"], **container}
+    return {"spec": {"containers": [trainer], **(pod or {})}}
+
+
+def pod_of(template: Any, run: Run = PROBE, **spec: Any) -> dict[str, Any]:
+    return manifests.pods(job(template, **spec), run, "runner:1")[0]
+
+
+def refusal_of(template: Any, **spec: Any) -> TemplateError:
+    with pytest.raises(TemplateError) as caught:
+        pod_of(template, **spec)
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("containers", "index"),
+    [
+        ([{"name": "a"}], 0),
+        ([{"name": "a"}, {"name": "trainer"}], 1),
+        ([{"name": "a", "resources": {"limits": {GPU: 1}}}, {"name": "trainer"}], 1),
+        ([{"name": "a"}, {"name": "b", "resources": {"limits": {GPU: 1}}}], 1),
+        ([{"name": "a", "resources": {"requests": {GPU: "1"}}}, {"name": "b"}], 0),
+    ],
+)
+def test_which_container_is_wrapped(containers: list[dict[str, Any]], index: int) -> None:
+    assert wrapped_index(containers, GPU) == index
+
+
+def test_a_template_that_does_not_tell_which_container_trains_is_refused() -> None:
+    two = [{"name": "a", "image": "x"}, {"name": "b", "image": "y"}]
+    refusal = refusal_of({"spec": {"containers": two}})
+    assert refusal.reason == "TrainerUnknown"
+    assert "(a, b)" in str(refusal)
+
+
+@pytest.mark.parametrize("command", [None, []])
+def test_a_command_is_required_and_the_refusal_says_the_line(command: Any) -> None:
+    with pytest.raises(CommandRequiredError, match=r'command: \["torchrun", "train.py"\]') as caught:
+        pod_of(template(command=command))
+    assert caught.value.reason == "CommandRequired"
+
+
+def test_the_command_is_wrapped_and_the_arguments_stay() -> None:
+    trainer = pod_of(template(args=["$(MEMTUNE_MICRO_BATCH)"]), runner={"python": "/opt/py/bin/python"})
+    container = trainer["spec"]["containers"][0]
+    assert container["command"] == ["/opt/py/bin/python", "-c", BOOTSTRAP, "launch", "--", "python", "train.py"]
+    assert container["args"] == ["$(MEMTUNE_MICRO_BATCH)"]
+
+
+def test_the_bootstrap_keeps_what_the_image_has_in_pythonpath(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[Any] = []
+    monkeypatch.setattr("os.execv", lambda program, words: started.append((program, words)))
+    monkeypatch.setattr("sys.argv", ["-c", "launch", "--", "python", "train.py"])
+    monkeypatch.setattr("sys.executable", "/usr/bin/python3")
+    for own, expected in [("/app", "/memtune/runner:/app"), ("", "/memtune/runner")]:
+        monkeypatch.setenv("PYTHONPATH", own)
+        exec(BOOTSTRAP, {})
+        assert os.environ["PYTHONPATH"] == expected
+    words = ["/usr/bin/python3", "-m", "memtune_runner", "launch", "--", "python", "train.py"]
+    assert started == [("/usr/bin/python3", words)] * 2
+
+
+CONFLICTS = [
+    (template({"restartPolicy": "OnFailure"}), "OnFailure"),
+    (template({"hostname": "mine"}), "spec.hostname"),
+    (template({"subdomain": "mine"}), "spec.subdomain"),
+    (template({"volumes": [{"name": "memtune-shm", "emptyDir": {}}]}), "rename it"),
+    (template({"initContainers": [{"name": "memtune-runner", "image": "x"}]}), "rename it"),
+    ({"metadata": {"labels": {"memtune.dev/job": "x"}}, **template()}, "memtune.dev/job"),
+    (
+        {
+            "metadata": {
+                "labels": {"kueue.x-k8s.io/queue-name": "q", "kueue.x-k8s.io/pod-group-name": "mine"},
+            },
+            **template(),
+        },
+        "pod-group-name",
+    ),
+    ({"metadata": {"name": "mine"}, **template()}, "metadata.name"),
+    (template(env=[{"name": "MEMTUNE_PLAN", "value": "x"}]), "MEMTUNE_PLAN"),
+    (template(env=[{"name": "PYTORCH_CUDA_ALLOC_CONF", "value": "x"}]), "PYTORCH_CUDA_ALLOC_CONF"),
+    (template(env=[{"name": "WORLD_SIZE", "value": "4"}]), "WORLD_SIZE"),
+    (template(resources={"limits": {GPU: 4}}), "4 of nvidia.com/gpu is not the 2"),
+    (template(volumeMounts=[{"name": "x", "mountPath": "/memtune/"}]), "/memtune"),
+    (template(ports=[{"containerPort": 9400}]), "9400"),
+    (template(ports=[{"name": "memtune-metrics", "containerPort": 1}]), "memtune-metrics"),
+]
+
+
+@pytest.mark.parametrize(("given", "words"), CONFLICTS)
+def test_a_value_that_contradicts_the_plan_is_refused_with_its_place(given: dict[str, Any], words: str) -> None:
+    refusal = refusal_of(given)
+    assert refusal.reason == "TemplateConflict"
+    assert str(refusal).startswith("spec.template.")
+    assert words in str(refusal)
+
+
+def test_a_checkpoint_volume_and_a_mount_of_the_users_at_the_same_path_are_refused() -> None:
+    volume = {"path": "/saves", "volume": {"nfs": {"server": "nas", "path": "/x"}}}
+    refusal = refusal_of(template(volumeMounts=[{"name": "x", "mountPath": "/saves"}]), checkpoint=volume)
+    assert "keep one of the two" in str(refusal)
+
+
+SHAPES = [{}, {"spec": None}, {"spec": []}, {"spec": {"containers": []}}, {"spec": {"containers": "x"}}]
+SHAPES += [{"spec": {"containers": [part]}} for part in ("x", {}, {"name": 1})]
+SHAPES += [template(None, **{part: "x"}) for part in ("command", "args", "env", "ports", "volumeMounts", "resources")]
+SHAPES += [template({"securityContext": "x"}), template({"affinity": [1]}), template(terminationMessagePath=1)]
+SHAPES += [template(env=[{"value": "no name"}]), template(command=[1]), template(resources={"limits": [1]})]
+SHAPES += [
+    template({"volumes": {"a": 1}}),
+    {"metadata": [1], **template()},
+    {"metadata": {"labels": "x"}, **template()},
+]
+
+
+@pytest.mark.parametrize("given", SHAPES)
+def test_a_template_of_a_wrong_shape_is_refused_with_its_place(given: dict[str, Any]) -> None:
+    refusal = refusal_of(given)
+    assert refusal.reason == "TemplateRejected"
+    assert str(refusal).startswith("spec.template.")
+
+
+def test_gpus_are_asked_for_once_and_what_the_user_asks_for_stays() -> None:
+    resources = {"limits": {GPU: 2, "memory": "8Gi"}, "requests": {"cpu": "4"}}
+    found = pod_of(template(resources=resources))["spec"]["containers"][0]["resources"]
+    assert found == {"limits": {GPU: "2", "memory": "8Gi"}, "requests": {"cpu": "4"}}
+
+
+def test_a_shared_memory_of_the_users_own_is_kept() -> None:
+    spec = pod_of(template(volumeMounts=[{"name": "mine", "mountPath": "/dev/shm"}]))["spec"]
+    assert [mount["name"] for mount in spec["containers"][0]["volumeMounts"]] == ["mine", "memtune-runner"]
+    assert [volume["name"] for volume in spec["volumes"]] == ["memtune-runner"]
+
+
+def test_only_a_train_run_has_an_attempt_and_resumes() -> None:
+    train = Run(RunKind.TRAIN, 2, PROBE.plan, resume=Checkpointed("/saves/$(x)", 640))
+    told = {v["name"]: v["value"] for v in pod_of(template(), train)["spec"]["containers"][0]["env"]}
+    assert (told["MEMTUNE_ATTEMPT"], told["MEMTUNE_RESUME_SAMPLES"]) == ("2", "640")
+    assert told["MEMTUNE_RESUME_FROM"] == "/saves/$$(x)"  # The kubelet makes it /saves/$(x) again.
+    assert "MEMTUNE_PROBE_STEPS" not in told
+    probe = {v["name"] for v in pod_of(template())["spec"]["containers"][0]["env"]}
+    assert {"MEMTUNE_PROBE_STEPS", "MEMTUNE_DEEPSPEED_CONFIG"} <= probe
+    assert not {"MEMTUNE_ATTEMPT", "MEMTUNE_RESUME_FROM", "MEMTUNE_ARCHITECTURE"} & probe
+    with pytest.raises(ValueError, match="fresh weights"):
+        Run(RunKind.PROBE, 0, PROBE.plan, resume=train.resume)
+
+
+@pytest.mark.parametrize(
+    ("pod", "labels", "expected"),
+    [
+        ({}, {}, set()),
+        ({}, {"kueue.x-k8s.io/queue-name": "q"}, {"kueue.x-k8s.io/pod-group-name"}),
+        ({"schedulerName": "scheduler-plugins-scheduler"}, {}, {"scheduling.x-k8s.io/pod-group"}),
+        ({"schedulerName": "volcano"}, {}, {"scheduling.k8s.io/group-name"}),
+    ],
+)
+def test_a_group_is_named_only_for_the_queue_or_scheduler_that_was_asked_for(
+    pod: dict[str, Any], labels: dict[str, str], expected: set[str]
+) -> None:
+    metadata = pod_of({"metadata": {"labels": labels}, **template(pod)})["metadata"]
+    named = {key for key, value in (metadata["labels"] | metadata["annotations"]).items() if value == "llama-probe-0"}
+    assert named == {"memtune.dev/run"} | expected
+
+
+foreign = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=3),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=3), inner, max_size=2),
+    max_leaves=4,
+)
+parts = st.sampled_from(["tolerations", "dnsConfig", "securityContext", "affinity", "schedulerName", "volumes"])
+
+containers = st.sampled_from(["env", "lifecycle", "ports", "volumeMounts", "resources", "terminationMessagePath"])
+
+
+@settings(max_examples=100)
+@given(st.dictionaries(parts, foreign, max_size=2), st.dictionaries(containers, foreign, max_size=2))
+def test_any_template_is_carried_or_refused_and_never_changed(pod: dict[str, Any], container: dict[str, Any]) -> None:
+    one = job(template(pod, **container), resources={"gpusPerNode": 2, "gpuProduct": "A100"})
+    before = deepcopy(one.spec.template)
+    with suppress(TemplateError):
+        (made,) = manifests.pods(one, PROBE, "runner:1")
+        assert manifests.pods(one, PROBE, "runner:1") == [made]
+        untouched = pod.keys() - {"volumes", "affinity"}
+        assert {key: made["spec"][key] for key in untouched} == {key: pod[key] for key in untouched}
+    assert one.spec.template == before
