@@ -12,7 +12,7 @@ from memtune_cli import document
 from memtune_cli.case import Case, read_case
 from memtune_cli.render import Column, between, table
 from memtune_cli.screen import Screen, stdout_screen
-from memtune_cli.sheet import detail_lines, title, verdict
+from memtune_cli.sheet import detail_lines, host_lines, title, verdict
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -52,7 +52,7 @@ def _page(screen: Screen, case: Case, plan: Plan, prediction: Prediction) -> lis
         *_phases(screen, prediction),
         "",
         screen.bold("Host memory of a pod"),
-        *(f"  {term.name:<36}{gib(term.bytes):>11}  {screen.dim(term.formula)}" for term in _host_terms(case, plan)),
+        *host_lines(screen, case, plan),
         "",
         verdict(screen, case, prediction),
     ]
@@ -77,8 +77,3 @@ def _phases(screen: Screen, prediction: Prediction) -> list[str]:
         painted = screen.paint(bar, "38;5;214" if name == prediction.peak_phase else "38;5;33")
         lines.append(f"  {name:<14}{gib(size):>11}  {painted}")
     return lines
-
-
-def _host_terms(case: Case, plan: Plan) -> list[Any]:
-    host = case.host(plan)
-    return [term for term in (*host.running, *host.loading, *host.saving) if term.bytes]

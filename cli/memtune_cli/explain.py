@@ -11,6 +11,7 @@ from memtune.prediction import Prediction
 from memtune.units import gib
 from memtune_cli import document
 from memtune_cli.case import Case, read_case
+from memtune_cli.render import wrapped
 from memtune_cli.screen import Screen, stdout_screen
 from memtune_cli.sheet import title
 
@@ -71,11 +72,15 @@ def _page(screen: Screen, case: Case, plan: Plan, terms: list[Term], prediction:
     for term in terms:
         marker = "*" if prediction.peak_phase in term.phase_names else " "
         lines += _term(screen, f"{marker} {term.name}", term.bytes, term.formula, term.source)
-        lines += map(screen.dim, _wrapped(screen, f"in {', '.join(term.phase_names)}"))
+        lines += map(screen.dim, _aside(screen, f"in {', '.join(term.phase_names)}"))
     lines += [
         "",
-        f"  * lives in the peak phase, {prediction.peak_phase}. What the allocator rounds and keeps comes on top: "
-        f"{gib(prediction.device.expected)} in all.",
+        *wrapped(
+            screen,
+            f"  * lives in the peak phase, {prediction.peak_phase}. What the allocator rounds and keeps comes on top: "
+            f"{gib(prediction.device.expected)} in all.",
+            4,
+        ),
         "",
         screen.bold("Host memory of a pod"),
     ]
@@ -85,13 +90,13 @@ def _page(screen: Screen, case: Case, plan: Plan, terms: list[Term], prediction:
 
 
 def _term(screen: Screen, name: str, size: float, formula: str, source: str) -> list[str]:
-    first, *rest = _wrapped(screen, f"= {formula}")
+    first, *rest = _aside(screen, f"= {formula}")
     head = f"{name:<22}{gib(size, 2):>11}"
     # On a narrow screen the formula goes below the name.
     shown = [f"{head}  {first.strip()}", *rest] if screen.width >= _ROOMY else [head, first, *rest]
-    return [*shown, *map(screen.dim, _wrapped(screen, source))]
+    return [*shown, *map(screen.dim, _aside(screen, source))]
 
 
-def _wrapped(screen: Screen, text: str) -> list[str]:
+def _aside(screen: Screen, text: str) -> list[str]:
     indent = " " * (35 if screen.width >= _ROOMY else 6)
     return textwrap.wrap(text, screen.width, initial_indent=indent, subsequent_indent=indent)

@@ -11,7 +11,7 @@ from memtune.space import Candidate, Dropped, Ranking
 from memtune.units import GIB
 from memtune_cli import document
 from memtune_cli.case import Case, read_case
-from memtune_cli.render import Column, between, seconds, table
+from memtune_cli.render import Column, between, seconds, table, wrapped
 from memtune_cli.screen import Screen, stdout_screen
 from memtune_cli.sheet import detail_lines, title
 
@@ -79,7 +79,11 @@ def _page(screen: Screen, case: Case, ranking: Ranking, advice: list[str], top: 
     if unfit := _unfit(ranking):
         lines += ["", screen.bold("Plans that do not fit"), *_unfit_lines(screen, unfit)]
     if advice:
-        lines += ["", screen.bold("What would fit"), *(f"  {sentence}" for sentence in advice)]
+        lines += [
+            "",
+            screen.bold("What would fit"),
+            *(line for sentence in advice for line in wrapped(screen, f"  {sentence}", 4)),
+        ]
     return lines
 
 
@@ -129,8 +133,10 @@ def _unfit(ranking: Ranking) -> list[Dropped]:
 
 
 def _unfit_lines(screen: Screen, unfit: list[Dropped]) -> list[str]:
-    width = max(len(str(dropped.plan)) for dropped in unfit[:_UNFIT_SHOWN])
-    lines = [f"  {str(dropped.plan).ljust(width)}  {dropped.reason}" for dropped in unfit[:_UNFIT_SHOWN]]
-    left = len(unfit) - len(lines)
-    more = [screen.dim(f"  … and {left} families of plans that need more; --format json lists all")] if left else []
+    shown = unfit[:_UNFIT_SHOWN]
+    width = max(len(str(dropped.plan)) for dropped in shown)
+    sentences = [f"  {str(dropped.plan).ljust(width)}  {dropped.reason}" for dropped in shown]
+    lines = [line for sentence in sentences for line in wrapped(screen, sentence, 4)]
+    left = len(unfit) - len(shown)
+    more = [screen.dim(f"  … and {left} more families; --format json has all")] if left else []
     return lines + more

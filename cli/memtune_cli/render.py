@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
@@ -40,6 +41,11 @@ def table(screen: Screen, columns: Sequence[Column], rows: Sequence[Sequence[str
 def _line(cells: Sequence[str], widths: Sequence[int], rights: Sequence[bool]) -> str:
     aligned = [c.rjust(w) if right else c.ljust(w) for c, w, right in zip(cells, widths, rights, strict=True)]
     return ("  " + "  ".join(aligned)).rstrip()
+
+
+def wrapped(screen: Screen, text: str, indent: int) -> list[str]:
+    """The text in lines that fit the screen; all but the first are indented."""
+    return textwrap.wrap(text, screen.width, subsequent_indent=" " * indent, break_on_hyphens=False)
 
 
 def between(interval: Interval, scale: float = 1.0, digits: int = 1) -> str:

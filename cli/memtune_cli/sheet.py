@@ -6,19 +6,20 @@ from memtune.plan import Plan
 from memtune.prediction import Prediction
 from memtune.units import GIB, gib
 from memtune_cli.case import Case
-from memtune_cli.render import between, memory_bar, seconds
+from memtune_cli.render import between, memory_bar, seconds, wrapped
 from memtune_cli.screen import Screen
 
 
 def title(screen: Screen, case: Case) -> list[str]:
     """Which job on which GPUs."""
     workload = case.workload
+    gpus = f"{workload.gpus_per_node} × {workload.gpu.name} ({gib(workload.gpu.usable_bytes)} usable)"
     nodes = f"{workload.nodes} × " if workload.nodes > 1 else ""
-    return [
-        screen.bold(case.name)
-        + f" on {nodes}{workload.gpus_per_node} × {workload.gpu.name} ({gib(workload.gpu.usable_bytes)} usable), "
-        f"{workload.global_batch} sequences of {workload.sequence_length:,} tokens a step"
-    ]
+    text = (
+        f"{case.name} on {nodes}{gpus}, {workload.global_batch} sequences of {workload.sequence_length:,} tokens a step"
+    )
+    first, *rest = wrapped(screen, text, 2)
+    return [first.replace(case.name, screen.bold(case.name), 1), *rest]
 
 
 def detail_lines(screen: Screen, case: Case, plan: Plan, prediction: Prediction) -> list[str]:
@@ -27,14 +28,25 @@ def detail_lines(screen: Screen, case: Case, plan: Plan, prediction: Prediction)
     free_bytes = usable_bytes - device.expected
     room = f"{gib(free_bytes)} free" if free_bytes >= 0 else f"{gib(-free_bytes)} missing"
     host = case.host(plan)
-    return [
+    facts = (
         f"  GPU memory   {gib(device.expected)} ({between(device, GIB)}), {room}; "
-        f"the peak is in phase {screen.bold(prediction.peak_phase)}",
+        f"the peak is in phase {prediction.peak_phase}",
         f"  Speed        {seconds(prediction.step_seconds.expected)} a step ({between(prediction.step_seconds)}), "
         f"{prediction.tokens_per_second.expected:,.0f} tokens/s ({between(prediction.tokens_per_second, digits=0)})",
         f"  Host memory  {gib(host.required_bytes)} a pod, of it {gib(host.shared_bytes)} in /dev/shm",
-        "",
-        *memory_bar(screen, prediction, usable_bytes),
+    )
+    lines = [line for fact in facts for line in wrapped(screen, fact, 15)]
+    return [*lines, "", *memory_bar(screen, prediction, usable_bytes)]
+
+
+def host_lines(screen: Screen, case: Case, plan: Plan) -> list[str]:
+    """The host memory of a pod, addend by addend."""
+    host = case.host(plan)
+    terms = [term for term in (*host.running, *host.loading, *host.saving) if term.bytes]
+    return [
+        line
+        for term in terms
+        for line in wrapped(screen, f"  {term.name:<22}{gib(term.bytes):>11}  = {term.formula}", 37)
     ]
 
 
@@ -42,12 +54,7 @@ def verdict(screen: Screen, case: Case, prediction: Prediction) -> str:
     """Whether a plan fits, in one sentence."""
     usable_bytes = case.workload.gpu.usable_bytes
     if prediction.fits(usable_bytes, case.headroom):
-        return (
-            screen.paint("It fits", "32;1")
-            + f": at its upper bound, and with {case.headroom:.0%} of the GPU left free."
-        )
+        return screen.paint("It fits", "32;1") + f": its upper bound does, and {case.headroom:.0%} stays free."
     if prediction.cannot_fit(usable_bytes):
-        return screen.paint("It does not fit", "31;1") + ": even the lower bound is more than the GPU has."
-    return (
-        screen.paint("It may fit", "33;1") + ": the interval crosses what the GPU has free, so only a probe can tell."
-    )
+        return screen.paint("It does not fit", "31;1") + ": the lower bound is above the GPU's memory."
+    return screen.paint("It may fit", "33;1") + ": the GPU lies within the interval, only a probe can tell."

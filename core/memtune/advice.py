@@ -49,7 +49,7 @@ def advise(
             gpus = f"{more} more GPU{'s' if more > 1 else ''} of {gib(wider.gpu.usable_bytes)}"
             advice.append(f"add {gpus}: {smaller} is predicted at {gib(prediction.device.expected)}")
             break
-    advice.append(_larger(predictor.predict(plan), headroom))
+    advice.append(_larger(workload, plan, predictor.predict(plan), headroom))
     return advice
 
 
@@ -84,8 +84,9 @@ def _on(workload: Workload, plan: Plan) -> Plan:
     return replace(plan, micro_batch=size, accumulation=samples // size)
 
 
-def _larger(prediction: Prediction, headroom: float) -> str:
+def _larger(workload: Workload, plan: Plan, prediction: Prediction, headroom: float) -> str:
     needed_bytes = max(prediction.device.upper, prediction.device.expected / (1 - headroom))
-    enough = [gpu for gpu in GPUS.values() if gpu.usable_bytes >= needed_bytes]
+    able = [gpu for gpu in GPUS.values() if refusal(replace(workload, gpu=gpu), plan) is None]
+    enough = [gpu for gpu in able if gpu.usable_bytes >= needed_bytes]
     example = f", such as {min(enough, key=lambda gpu: gpu.usable_bytes).name}" if enough else ""
     return f"use GPUs with at least {gib(needed_bytes)}{example}"
