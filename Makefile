@@ -45,3 +45,21 @@ test-contract: env ## golden files, the command line, real libraries' parsers
 .PHONY: clean
 clean: ## remove the development environment and every cache
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build
+
+.PHONY: cluster
+cluster: ## a real Kubernetes on this Debian machine; NODES=1 for a smaller one
+	@python3 -m devcluster up --nodes $(or $(NODES),2)
+
+.PHONY: cluster-down
+cluster-down: ## end the cluster and remove every trace of it
+	@python3 -m devcluster down
+
+.PHONY: test-cluster
+test-cluster: env ## the tests on a real cluster, started for them if none is up; skipped where none can run
+	@reason=$$(python3 -m devcluster can-run); code=$$?; \
+	if [ $$code = 3 ]; then echo "cluster tests skipped: $$reason"; exit 0; fi; \
+	$(python) -m pytest tests/cluster --durations=5
+
+.PHONY: soak
+soak: env ## objects written and pods started without a pause on the running cluster; MINUTES=30
+	$(python) bench/soak.py --minutes $(or $(MINUTES),30)

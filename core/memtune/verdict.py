@@ -13,10 +13,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from memtune.observation import PodObservation, RunObservation
-
-DEVICE_OOM_EXIT = 85
-HOST_OOM_EXIT = 86
-HUNG_EXIT = 87
+from memtune.report import EXIT_CODES, Ending
 
 # One failure ends all ranks within 5 s; the clocks of two nodes are granted as much again. Endings closer together
 # than this are told apart by their kind, not by their time.
@@ -73,7 +70,7 @@ def conclude(run: RunObservation) -> Conclusion | None:
 
 
 def _success(pods: tuple[PodObservation, ...]) -> Conclusion:
-    if any(pod.report and pod.report.ending == "succeeded" for pod in pods):
+    if any(pod.report and pod.report.ending == Ending.SUCCEEDED for pod in pods):
         return Conclusion(Verdict.SUCCEEDED, None, "every pod ended with exit code 0")
     # Without a report nothing was measured, and nobody knows whether the plan was there at all.
     message = "the command ended with exit code 0 but no report of it: the runner was not part of it"
@@ -127,7 +124,7 @@ def _succeeded(pod: PodObservation) -> bool:
     return pod.exit_code == 0
 
 
-def _reported(*endings: str) -> Callable[[PodObservation], str | None]:
+def _reported(*endings: Ending) -> Callable[[PodObservation], str | None]:
     def tell(pod: PodObservation) -> str | None:
         if pod.report is None or pod.report.ending not in endings:
             return None
@@ -228,16 +225,16 @@ _GROUP_WAITS = re.compile(r"pod ?group", re.IGNORECASE)
 
 # A pod that ended, or is as good as ended. The first row that has something to say holds.
 _ENDED = (
-    _Row(Verdict.DEVICE_OOM, _reported("device-oom")),
-    _Row(Verdict.HOST_OOM, _reported("host-oom")),
-    _Row(Verdict.DEVICE_OOM, _exited(DEVICE_OOM_EXIT, because="out of GPU memory")),
-    _Row(Verdict.HOST_OOM, _exited(HOST_OOM_EXIT, because="out of host memory")),
+    _Row(Verdict.DEVICE_OOM, _reported(Ending.DEVICE_OOM)),
+    _Row(Verdict.HOST_OOM, _reported(Ending.HOST_OOM)),
+    _Row(Verdict.DEVICE_OOM, _exited(EXIT_CODES[Ending.DEVICE_OOM], because="out of GPU memory")),
+    _Row(Verdict.HOST_OOM, _exited(EXIT_CODES[Ending.HOST_OOM], because="out of host memory")),
     _Row(Verdict.HOST_OOM, _oom_killed),
-    _Row(Verdict.DISRUPTED, _reported("terminated")),
+    _Row(Verdict.DISRUPTED, _reported(Ending.TERMINATED)),
     _Row(Verdict.DISRUPTED, _pod_disrupted),
-    _Row(Verdict.HUNG, _reported("hung")),
-    _Row(Verdict.HUNG, _exited(HUNG_EXIT, because="no optimizer step for too long")),
-    _Row(Verdict.USER_ERROR, _reported("error", "bad-input")),
+    _Row(Verdict.HUNG, _reported(Ending.HUNG)),
+    _Row(Verdict.HUNG, _exited(EXIT_CODES[Ending.HUNG], because="no optimizer step for too long")),
+    _Row(Verdict.USER_ERROR, _reported(Ending.ERROR, Ending.BAD_INPUT)),
     _Row(Verdict.USER_ERROR, _past_its_deadline),
     _Row(Verdict.IMAGE_ERROR, _not_startable),
     _Row(Verdict.IMAGE_ERROR, _init_failed),

@@ -124,6 +124,12 @@ class CachingAllocator:
         for pool in self._pools():
             self._release(pool)
 
+    def set_limit(self, limit_bytes: int) -> None:
+        """Change what the device has to give. What is reserved stays (set_per_process_memory_fraction)."""
+        if limit_bytes < 0:
+            raise ValueError(f"limit_bytes is {limit_bytes}; give 0 or more")
+        self._device.limit_bytes = limit_bytes
+
     def reset_peak(self) -> None:
         self._counters.reset_peak()
 

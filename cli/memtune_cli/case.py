@@ -1,0 +1,158 @@
+"""From a job's file to everything that a subcommand works on."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from memtune.gpu import find
+from memtune.knobs import Offload
+from memtune.plan import Plan
+from memtune_cli.errors import InputError
+
+if TYPE_CHECKING:
+    from memtune.gpu import Gpu
+    from memtune.host import HostMemory
+    from memtune.predict import Predictor
+    from memtune.space import Ranking, Space
+    from memtune.spec import Job
+    from memtune.workload import Workload
+
+
+@dataclass(frozen=True)
+class Case:
+    """One job as it was read, and what is predicted of it."""
+
+    name: str
+    workload: Workload
+    space: Space
+    headroom: float
+    objective: str
+
+    @cached_property
+    def predictor(self) -> Predictor:
+        """The predictor of this job's workload."""
+        from memtune.predict import Predictor
+
+        return Predictor(self.workload)
+
+    def ranking(self) -> Ranking:
+        """All plans that the job allows, ranked."""
+        from memtune.space import enumerate_plans, rank, refusals
+
+        plans = enumerate_plans(self.workload, self.space)
+        if not plans:
+            reasons = "; ".join(refusals(self.workload, self.space)) or "its combinations exclude each other"
+            raise InputError(f"{self.name}: spec.tuning.space allows no plan: {reasons}")
+        return rank(self.workload, self.predictor, plans, self.headroom, self.objective)
+
+    def read_plan(self, text: str) -> Plan:
+        """The plan that ``--plan`` names, if this job can run it."""
+        from memtune.space import refusal
+
+        try:
+            plan = Plan.parse(text)
+        except ValueError as error:
+            raise InputError(f"--plan: {error}") from None
+        world, batch = self.workload.world, self.workload.global_batch
+        if plan.global_batch(world) != batch:
+            samples = self.workload.samples_per_rank
+            raise InputError(
+                f"--plan: {plan} makes {plan.global_batch(world)} sequences a step on {world} GPUs, and "
+                f"spec.training.globalBatchSize is {batch}; micro-batch x accumulation must be {samples}"
+            )
+        if reason := refusal(self.workload, plan):
+            raise InputError(f"--plan: {plan} cannot run: {reason}")
+        return plan
+
+    def host(self, plan: Plan) -> HostMemory:
+        """The host memory of one pod under a plan."""
+        from memtune.host import host_memory
+
+        kept = self.predictor.predict(replace(plan, offload=Offload.NONE)) if _offloads_activations(plan) else None
+        activations = [part.bytes.expected for part in kept.components if part.name == "activations"] if kept else []
+        return host_memory(self.workload, plan, activation_bytes=sum(activations))
+
+
+def _offloads_activations(plan: Plan) -> bool:
+    return plan.offload is Offload.ACTIVATIONS
+
+
+def read_case(file: str, gpu_name: str | None) -> Case:
+    """Read a job's file, or standard input if it is ``-``."""
+    # Validating a job imports pydantic, a third of a second that no other command should pay.
+    from memtune.spec import SpecError, load_job, to_workload
+    from memtune.spec.space import to_space
+
+    shown = "standard input" if file == "-" else file
+    try:
+        job = load_job(_one_document(_read(file), shown))
+        workload = to_workload(job, _gpu(job, gpu_name, shown))
+        return Case(
+            name=job.metadata.name,
+            workload=workload,
+            space=to_space(job),
+            headroom=job.spec.tuning.headroom_ratio,
+            objective=job.spec.tuning.objective,
+        )
+    except SpecError as error:
+        raise InputError("\n".join(f"{shown}: {problem}" for problem in error.problems)) from None
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{shown}: {error}") from None
+
+
+def _read(file: str) -> str:
+    try:
+        raw = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
+        return raw.decode("utf-8")
+    except UnicodeDecodeError:
+        raise InputError(f"{file}: this is not UTF-8 text; give a job as YAML or JSON") from None
+    except IsADirectoryError:
+        raise InputError(f"{file}: this is a directory; give the file of one job") from None
+    except FileNotFoundError:
+        raise InputError(f"{file}: there is no such file; give the file of a job, or - for standard input") from None
+    except OSError as error:
+        raise InputError(f"{file}: cannot be read: {error.strerror}") from None
+
+
+def _one_document(text: str, shown: str) -> dict[str, Any]:
+    import yaml
+
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    try:
+        documents = [document for document in yaml.load_all(text, Loader=loader) if document is not None]
+    except yaml.YAMLError as error:
+        raise InputError(_not_yaml(error, shown)) from None
+    if len(documents) != 1:
+        found = "holds nothing" if not documents else f"holds {len(documents)} documents"
+        raise InputError(f"{shown}: the file {found}; give exactly one MemoryTunedJob")
+    if not isinstance(documents[0], dict):
+        raise InputError(f"{shown}: this is a {type(documents[0]).__name__}, not a MemoryTunedJob; give a mapping")
+    return documents[0]
+
+
+def _not_yaml(error: Exception, shown: str) -> str:
+    mark = getattr(error, "problem_mark", None)
+    where = f"{shown}:{mark.line + 1}:{mark.column + 1}" if mark else shown
+    problem = getattr(error, "problem", None) or str(error).splitlines()[0]
+    return f"{where}: this is not YAML: {problem}; correct that line, or give JSON"
+
+
+def _gpu(job: Job, gpu_name: str | None, shown: str) -> Gpu:
+    from memtune.spec import gpu_of
+
+    if gpu_name is not None:
+        try:
+            return find(gpu_name)
+        except ValueError as error:
+            raise InputError(f"--gpu: {error}") from None
+    gpu = gpu_of(job)
+    if gpu is None:
+        raise InputError(
+            f"{shown}: spec.resources: gpuMemory and gpuProduct are not given, so the GPU is unknown; "
+            "give one of them, or --gpu h100-80gb"
+        )
+    return gpu

@@ -1,0 +1,15 @@
+"""`memtune completion bash|zsh`: the shell's completion script."""
+
+from __future__ import annotations
+
+import argparse
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print the script for one shell."""
+    import shtab
+
+    from memtune_cli.main import build_parser
+
+    print(shtab.complete(build_parser(), shell=arguments.shell))
+    return 0

@@ -1,0 +1,78 @@
+"""The machine-readable output: versioned, and stable within a version. A contract test holds it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from memtune.plan import Plan
+from memtune.prediction import Interval, Prediction
+from memtune.space import Candidate, Dropped
+from memtune_cli.case import Case
+
+VERSION = 1
+
+
+def header(command: str, case: Case) -> dict[str, Any]:
+    """What every document begins with."""
+    workload = case.workload
+    return {
+        "version": VERSION,
+        "command": command,
+        "job": case.name,
+        "gpu": {"name": workload.gpu.name, "usableBytes": workload.gpu.usable_bytes},
+        "nodes": workload.nodes,
+        "gpusPerNode": workload.gpus_per_node,
+        "globalBatchSize": workload.global_batch,
+        "headroom": case.headroom,
+        "objective": case.objective,
+    }
+
+
+def detail(case: Case, plan: Plan, prediction: Prediction) -> dict[str, Any]:
+    """One plan with everything that is predicted of it."""
+    metrics = ("requested", "allocated", "active", "reserved", "device")
+    return {
+        "plan": str(plan),
+        "knobs": plan.to_json(),
+        "fits": prediction.fits(case.workload.gpu.usable_bytes, case.headroom),
+        "peakPhase": prediction.peak_phase,
+        "bytes": {metric: _bytes(getattr(prediction, metric)) for metric in metrics},
+        "components": [{"name": part.name, **_bytes(part.bytes)} for part in prediction.components],
+        "phaseBytes": {name: round(size) for name, size in prediction.phase_bytes.items()},
+        "hostBytesPerPod": case.host(plan).required_bytes,
+        **_speed(prediction),
+    }
+
+
+def brief(candidate: Candidate | Dropped) -> dict[str, Any]:
+    """One candidate of many."""
+    prediction = candidate.prediction
+    reason = {"reason": candidate.reason} if isinstance(candidate, Dropped) else {}
+    return {"plan": str(candidate.plan), "deviceBytes": _bytes(prediction.device), **_speed(prediction), **reason}
+
+
+def dump(document: Mapping[str, Any], form: str) -> str:
+    """The document as JSON or YAML."""
+    if form == "json":
+        return json.dumps(document, indent=2, ensure_ascii=False)
+    import yaml
+
+    return str(yaml.safe_dump(dict(document), sort_keys=False, allow_unicode=True)).rstrip("\n")
+
+
+def briefs(candidates: Sequence[Candidate | Dropped]) -> list[dict[str, Any]]:
+    """Many candidates, each in brief."""
+    return [brief(candidate) for candidate in candidates]
+
+
+def _bytes(interval: Interval) -> dict[str, int]:
+    return {name: round(value) for name, value in interval._asdict().items()}
+
+
+def _speed(prediction: Prediction) -> dict[str, Any]:
+    return {
+        "stepSeconds": {name: round(value, 4) for name, value in prediction.step_seconds._asdict().items()},
+        "tokensPerSecond": {name: round(value, 1) for name, value in prediction.tokens_per_second._asdict().items()},
+    }

@@ -1,0 +1,84 @@
+"""`memtune estimate JOB.yaml --plan PLAN`: one plan in detail."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from memtune.plan import Plan
+from memtune.prediction import Prediction
+from memtune.units import GIB, gib
+from memtune_cli import document
+from memtune_cli.case import Case, read_case
+from memtune_cli.render import Column, between, table
+from memtune_cli.screen import Screen, stdout_screen
+from memtune_cli.sheet import detail_lines, title, verdict
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Predict one plan and show all of it."""
+    case = read_case(arguments.job, arguments.gpu)
+    plan = case.read_plan(arguments.plan)
+    prediction = case.predictor.predict(plan)
+    if arguments.plot:
+        from memtune.space import Candidate, divisors
+        from memtune_cli.plot import draw
+
+        sizes = [plan.with_micro_batch(size) for size in divisors(case.workload.samples_per_rank)]
+        draw(arguments.plot, case, plan, [Candidate(other, case.predictor.predict(other)) for other in sizes])
+    if arguments.format == "table":
+        screen = stdout_screen()
+        print(screen.plain("\n".join(_page(screen, case, plan, prediction))))
+    else:
+        print(document.dump(_document(case, plan, prediction), arguments.format))
+    return 0 if prediction.fits(case.workload.gpu.usable_bytes, case.headroom) else 1
+
+
+def _document(case: Case, plan: Plan, prediction: Prediction) -> dict[str, Any]:
+    return {**document.header("estimate", case), "estimate": document.detail(case, plan, prediction)}
+
+
+def _page(screen: Screen, case: Case, plan: Plan, prediction: Prediction) -> list[str]:
+    return [
+        *title(screen, case),
+        "",
+        screen.bold(str(plan)),
+        *detail_lines(screen, case, plan, prediction),
+        "",
+        screen.bold("At the peak"),
+        *_components(screen, prediction),
+        "",
+        screen.bold("Phases"),
+        *_phases(screen, prediction),
+        "",
+        screen.bold("Host memory of a pod"),
+        *(f"  {term.name:<36}{gib(term.bytes):>11}  {screen.dim(term.formula)}" for term in _host_terms(case, plan)),
+        "",
+        verdict(screen, case, prediction),
+    ]
+
+
+def _components(screen: Screen, prediction: Prediction) -> list[str]:
+    columns = (Column("component", right=False), Column("GiB"), Column("between", weight=1), Column("share", weight=2))
+    total_bytes = prediction.device.expected
+    rows = [
+        (name, f"{size.expected / GIB:.2f}", between(size, GIB, 2), f"{size.expected / total_bytes:.0%}")
+        for name, size in (*prediction.components, ("all of the GPU", prediction.device))
+    ]
+    return table(screen, columns, rows)
+
+
+def _phases(screen: Screen, prediction: Prediction) -> list[str]:
+    most = max(prediction.phase_bytes.values())
+    width = max(10, screen.width - 34)
+    lines = []
+    for name, size in prediction.phase_bytes.items():
+        bar = ("█" if screen.unicode else "#") * max(1, round(width * size / most))
+        painted = screen.paint(bar, "38;5;214" if name == prediction.peak_phase else "38;5;33")
+        lines.append(f"  {name:<14}{gib(size):>11}  {painted}")
+    return lines
+
+
+def _host_terms(case: Case, plan: Plan) -> list[Any]:
+    host = case.host(plan)
+    return [term for term in (*host.running, *host.loading, *host.saving) if term.bytes]

@@ -1,0 +1,97 @@
+"""`memtune explain JOB.yaml`: every formula of a plan with its numbers filled in, and where it comes from."""
+
+from __future__ import annotations
+
+import argparse
+import textwrap
+from typing import TYPE_CHECKING, Any
+
+from memtune.plan import Plan
+from memtune.prediction import Prediction
+from memtune.units import gib
+from memtune_cli import document
+from memtune_cli.case import Case, read_case
+from memtune_cli.screen import Screen, stdout_screen
+from memtune_cli.sheet import title
+
+if TYPE_CHECKING:
+    from memtune.predict import Term
+
+_ROOMY = 80
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Show what a prediction is the sum of."""
+    case = read_case(arguments.job, arguments.gpu)
+    plan = case.read_plan(arguments.plan) if arguments.plan else _chosen(case)
+    terms, prediction = case.predictor.explain(plan), case.predictor.predict(plan)
+    if arguments.format == "table":
+        screen = stdout_screen()
+        print(screen.plain("\n".join(_page(screen, case, plan, terms, prediction))))
+    else:
+        print(document.dump(_document(case, plan, terms, prediction), arguments.format))
+    return 0
+
+
+def _chosen(case: Case) -> Plan:
+    from memtune_cli.plan import choose
+
+    return choose(case.ranking()).plan
+
+
+def _document(case: Case, plan: Plan, terms: list[Term], prediction: Prediction) -> dict[str, Any]:
+    return {
+        **document.header("explain", case),
+        "plan": str(plan),
+        "peakPhase": prediction.peak_phase,
+        "terms": [
+            {
+                "name": term.name,
+                "bytes": round(term.bytes),
+                "phases": list(term.phase_names),
+                "formula": term.formula,
+                "source": term.source,
+            }
+            for term in terms
+        ],
+        "host": [
+            {"name": term.name, "bytes": term.bytes, "formula": term.formula, "source": term.source}
+            for term in _host_terms(case, plan)
+        ],
+    }
+
+
+def _host_terms(case: Case, plan: Plan) -> list[Any]:
+    host = case.host(plan)
+    return [term for term in (*host.running, *host.loading, *host.saving) if term.bytes]
+
+
+def _page(screen: Screen, case: Case, plan: Plan, terms: list[Term], prediction: Prediction) -> list[str]:
+    lines = [*title(screen, case), "", screen.bold(f"{plan}: each addend, and the phases it lives in")]
+    for term in terms:
+        marker = "*" if prediction.peak_phase in term.phase_names else " "
+        lines += _term(screen, f"{marker} {term.name}", term.bytes, term.formula, term.source)
+        lines += map(screen.dim, _wrapped(screen, f"in {', '.join(term.phase_names)}"))
+    lines += [
+        "",
+        f"  * lives in the peak phase, {prediction.peak_phase}. What the allocator rounds and keeps comes on top: "
+        f"{gib(prediction.device.expected)} in all.",
+        "",
+        screen.bold("Host memory of a pod"),
+    ]
+    for term in _host_terms(case, plan):
+        lines += _term(screen, f"  {term.name}", term.bytes, term.formula, term.source)
+    return lines
+
+
+def _term(screen: Screen, name: str, size: float, formula: str, source: str) -> list[str]:
+    first, *rest = _wrapped(screen, f"= {formula}")
+    head = f"{name:<22}{gib(size, 2):>11}"
+    # On a narrow screen the formula goes below the name.
+    shown = [f"{head}  {first.strip()}", *rest] if screen.width >= _ROOMY else [head, first, *rest]
+    return [*shown, *map(screen.dim, _wrapped(screen, source))]
+
+
+def _wrapped(screen: Screen, text: str) -> list[str]:
+    indent = " " * (35 if screen.width >= _ROOMY else 6)
+    return textwrap.wrap(text, screen.width, initial_indent=indent, subsequent_indent=indent)

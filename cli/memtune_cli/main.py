@@ -1,0 +1,109 @@
+"""The `memtune` command: arguments, exit codes, and errors in one line instead of a traceback."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from pathlib import Path
+
+import memtune
+from memtune.gpu import GPUS
+from memtune_cli.errors import InputError
+
+_EXIT_CODES = """\
+exit codes:
+  0  a plan fits (plan), the plan fits (estimate), or the command did what it is for (explain, completion)
+  1  no plan is sure to fit, or the plan of estimate is not
+  2  bad input: the message says where and what to do
+"""
+_PLAN_HELP = "a plan in short form, like bf16-z3-full-mb1x32"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one subcommand and give its exit code."""
+    arguments = build_parser().parse_args(argv)
+    try:
+        code = _run(arguments)
+        sys.stdout.flush()
+        return code
+    except InputError as error:
+        print("\n".join(f"memtune: {line}" for line in str(error).splitlines()), file=sys.stderr)
+        return 2
+    except BrokenPipeError:
+        # The reader has enough. Python would complain once more when it flushes at its end, so give it nowhere to go.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    # Imported only when it is called: matplotlib, pydantic and yaml cost more than the whole prediction.
+    run: Callable[[argparse.Namespace], int] = import_module(f"memtune_cli.{arguments.command}").run
+    return run(arguments)
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """All subcommands with their arguments."""
+    parser = argparse.ArgumentParser(
+        prog="memtune",
+        description="Says which training plans fit a GPU, which is fastest, and where every gigabyte goes.",
+        epilog=_EXIT_CODES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"memtune {memtune.__version__}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    plan = _job_command(commands, "plan", "rank all plans that the job allows, and show the best")
+    plan.add_argument("--top", type=_positive, default=10, metavar="N", help="rows of the table (default: 10)")
+    _add_plot(plan)
+    estimate = _job_command(commands, "estimate", "show one plan in detail")
+    estimate.add_argument("--plan", required=True, metavar="PLAN", help=_PLAN_HELP)
+    _add_plot(estimate)
+    explain = _job_command(commands, "explain", "show every formula with its numbers filled in")
+    explain.add_argument("--plan", metavar="PLAN", help=f"{_PLAN_HELP} (default: the one that plan chooses)")
+    completion = commands.add_parser("completion", help="print a shell's completion script")
+    completion.add_argument("shell", choices=("bash", "zsh"))
+    return parser
+
+
+def _job_command(
+    commands: argparse._SubParsersAction[argparse.ArgumentParser], name: str, purpose: str
+) -> argparse.ArgumentParser:
+    command = commands.add_parser(
+        name,
+        help=purpose,
+        description=f"{purpose[0].upper()}{purpose[1:]}.",
+        epilog=_EXIT_CODES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    job = command.add_argument("job", metavar="JOB.yaml", help="a MemoryTunedJob as YAML or JSON; - is standard input")
+    # shtab reads this attribute to complete file names.
+    job.complete = {"bash": "_shtab_compgen_files", "zsh": "_files"}  # type: ignore[attr-defined]
+    command.add_argument(
+        "--format", choices=("table", "json", "yaml"), default="table", help="what to print (default: table)"
+    )
+    command.add_argument("--gpu", metavar="NAME", help=f"a GPU in place of the job's own: {', '.join(GPUS)}")
+    return command
+
+
+def _add_plot(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--plot", type=_picture, metavar="FILE", help="draw the memory into a .png or .svg file")
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text} is too small; give at least 1")
+    return number
+
+
+def _picture(text: str) -> Path:
+    path = Path(text)
+    if path.suffix not in (".png", ".svg"):
+        raise argparse.ArgumentTypeError(f"{text} has no picture's name; end it with .png or .svg")
+    return path
+
+
+if __name__ == "__main__":
+    sys.exit(main())

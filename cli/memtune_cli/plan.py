@@ -1,0 +1,136 @@
+"""`memtune plan JOB.yaml`: which plans fit, which is predicted fastest, and where its memory goes."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from typing import Any
+
+from memtune.plan import Plan
+from memtune.space import Candidate, Dropped, Ranking
+from memtune.units import GIB
+from memtune_cli import document
+from memtune_cli.case import Case, read_case
+from memtune_cli.render import Column, between, seconds, table
+from memtune_cli.screen import Screen, stdout_screen
+from memtune_cli.sheet import detail_lines, title
+
+_UNFIT_SHOWN = 6
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Rank all plans of a job and show the best."""
+    case = read_case(arguments.job, arguments.gpu)
+    ranking = case.ranking()
+    chosen = choose(ranking)
+    advice = [] if ranking.fitting else _advice(case, ranking)
+    if arguments.plot:
+        from memtune_cli.plot import draw
+
+        everything: list[Candidate | Dropped] = [*ranking.fitting, *ranking.uncertain, *ranking.dropped]
+        draw(arguments.plot, case, chosen.plan, [Candidate(c.plan, c.prediction) for c in everything])
+    if arguments.format == "table":
+        screen = stdout_screen()
+        print(screen.plain("\n".join(_page(screen, case, ranking, advice, arguments.top))))
+    else:
+        print(document.dump(_document(case, ranking, advice), arguments.format))
+    return 0 if ranking.fitting else 1
+
+
+def choose(ranking: Ranking) -> Candidate | Dropped:
+    """The best that fits, else the one that needs least."""
+    return ranking.fitting[0] if ranking.fitting else _smallest(ranking)
+
+
+def _smallest(ranking: Ranking) -> Dropped:
+    return min((*ranking.uncertain, *ranking.dropped), key=lambda dropped: dropped.prediction.device.expected)
+
+
+def _advice(case: Case, ranking: Ranking) -> list[str]:
+    from memtune.advice import advise
+    from memtune.predict import Predictor
+
+    return advise(case.workload, Predictor, _smallest(ranking).plan, case.headroom)
+
+
+def _document(case: Case, ranking: Ranking, advice: list[str]) -> dict[str, Any]:
+    chosen = choose(ranking)
+    return {
+        **document.header("plan", case),
+        "chosen": document.detail(case, chosen.plan, chosen.prediction),
+        "fitting": document.briefs(ranking.fitting),
+        "uncertain": document.briefs(ranking.uncertain),
+        "dropped": document.briefs(ranking.dropped),
+        "advice": advice,
+    }
+
+
+def _page(screen: Screen, case: Case, ranking: Ranking, advice: list[str], top: int) -> list[str]:
+    lines = [*title(screen, case), ""]
+    if ranking.fitting:
+        lines += _candidates(screen, case, "Plans that fit", ranking.fitting, top)
+    if ranking.uncertain:
+        heading = "Plans that may fit: only a probe can tell"
+        lines += _candidates(screen, case, heading, ranking.uncertain, top if not ranking.fitting else 3)
+    chosen = choose(ranking)
+    unsure = "No plan is sure to fit" if ranking.uncertain else "No plan fits"
+    word = "Chosen" if ranking.fitting else f"{unsure}. Smallest"
+    lines += [screen.bold(f"{word}: {chosen.plan}"), *detail_lines(screen, case, chosen.plan, chosen.prediction)]
+    if unfit := _unfit(ranking):
+        lines += ["", screen.bold("Plans that do not fit"), *_unfit_lines(screen, unfit)]
+    if advice:
+        lines += ["", screen.bold("What would fit"), *(f"  {sentence}" for sentence in advice)]
+    return lines
+
+
+def _candidates(
+    screen: Screen, case: Case, heading: str, candidates: Sequence[Candidate | Dropped], top: int
+) -> list[str]:
+    columns = (
+        Column("#"),
+        Column("plan", right=False),
+        Column("GiB"),
+        Column("between", weight=2),
+        Column("of GPU", weight=4),
+        Column("step", weight=3),
+        Column("tokens/s"),
+        Column("between", weight=5),
+    )
+    rows = [_row(case, number, candidate) for number, candidate in enumerate(candidates[:top], start=1)]
+    left = len(candidates) - len(rows)
+    more = [screen.dim(f"  … and {left} more; --top {len(candidates)} shows all")] if left else []
+    return [screen.bold(heading), *table(screen, columns, rows), *more, ""]
+
+
+def _row(case: Case, number: int, candidate: Candidate | Dropped) -> tuple[str, ...]:
+    prediction = candidate.prediction
+    return (
+        str(number),
+        str(candidate.plan),
+        f"{prediction.device.expected / GIB:.1f}",
+        between(prediction.device, GIB),
+        f"{prediction.device.expected / case.workload.gpu.usable_bytes:.0%}",
+        seconds(prediction.step_seconds.expected),
+        f"{prediction.tokens_per_second.expected:,.0f}",
+        between(prediction.tokens_per_second, digits=0),
+    )
+
+
+def _family(plan: Plan) -> tuple[object, ...]:
+    return plan.precision, plan.sharding, plan.checkpointing, plan.offload
+
+
+def _unfit(ranking: Ranking) -> list[Dropped]:
+    """The smallest that does not fit of each family: alike but for the micro-batch."""
+    smallest: dict[tuple[object, ...], Dropped] = {}
+    for dropped in ranking.dropped:
+        smallest.setdefault(_family(dropped.plan), dropped)
+    return list(smallest.values())
+
+
+def _unfit_lines(screen: Screen, unfit: list[Dropped]) -> list[str]:
+    width = max(len(str(dropped.plan)) for dropped in unfit[:_UNFIT_SHOWN])
+    lines = [f"  {str(dropped.plan).ljust(width)}  {dropped.reason}" for dropped in unfit[:_UNFIT_SHOWN]]
+    left = len(unfit) - len(lines)
+    more = [screen.dim(f"  … and {left} families of plans that need more; --format json lists all")] if left else []
+    return lines + more

@@ -1,0 +1,186 @@
+"""The picture: where a plan's memory goes, and what other micro-batches would need, against the GPU's line."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from memtune.plan import Plan
+from memtune.predict.constants import DEFAULT_TRUST
+from memtune.prediction import Prediction
+from memtune.space import Candidate
+from memtune.units import GIB, gib
+from memtune_cli.case import Case
+from memtune_cli.errors import InputError
+from memtune_cli.render import visible_parts
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_INK, _FAINT, _LIMIT = "#1f2933", "#9aa5b1", "#c0392b"
+_PALETTE = (
+    "#3b6fb6",
+    "#7fa8d9",
+    "#e0a030",
+    "#8c6bb1",
+    "#4c9f70",
+    "#d9705a",
+    "#6ab7b5",
+    "#b0885c",
+    "#a3a948",
+    "#c98bb9",
+)
+_OTHER = "#b8c2cc"
+# A component has one colour in all pictures.
+_COMPONENTS = list(DEFAULT_TRUST)
+# More families than this cannot be told apart.
+_MOST_LINES = 6
+# Typed loosely: matplotlib lists every one of its keys, in some versions only.
+_STYLE: Any = {
+    "font.family": "DejaVu Sans",
+    "font.size": 9.5,
+    "text.color": _INK,
+    "axes.edgecolor": _FAINT,
+    "axes.labelcolor": _INK,
+    "xtick.color": _INK,
+    "ytick.color": _INK,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    # Text stays text, and equal input gives an equal file.
+    "svg.fonttype": "none",
+    "svg.hashsalt": "memtune",
+}
+
+
+def draw(path: Path, case: Case, chosen: Plan, candidates: Sequence[Candidate]) -> None:
+    """Write the picture of a plan and of the candidates around it."""
+    try:
+        import matplotlib
+    except ImportError:
+        raise InputError("--plot: matplotlib is not installed; pip install 'memtune[plot]'") from None
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    prediction = case.predictor.predict(chosen)
+    with pyplot.rc_context(_STYLE):
+        figure, (left, right) = pyplot.subplots(
+            1, 2, figsize=(13, 5.4), width_ratios=(1.15, 1), layout="constrained", dpi=150
+        )
+        figure.suptitle(f"{case.name}: {chosen}", x=0.01, ha="left", fontsize=13, fontweight="bold")
+        _breakdown(left, prediction, case.workload.gpu.usable_bytes)
+        _micro_batches(right, case, chosen, candidates)
+        try:
+            figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
+        except OSError as error:
+            raise InputError(f"--plot: {path} cannot be written: {error.strerror}") from None
+        finally:
+            pyplot.close(figure)
+
+
+def _breakdown(axes: Axes, prediction: Prediction, usable_bytes: int) -> None:
+    """One row for each component, each beginning where the one above ends."""
+    parts, start = visible_parts(prediction), 0.0
+    for row, part in enumerate(parts):
+        size = part.bytes.expected / GIB
+        colour = _OTHER if part.name == "other" else _PALETTE[_COMPONENTS.index(part.name) % len(_PALETTE)]
+        axes.barh(row, size, left=start, color=colour, height=0.72, zorder=3)
+        axes.annotate(f"{size:.1f}", (start + size, row), (5, 0), va="center", **_BESIDE)
+        start += size
+        axes.plot([start, start], [row, row + 1], color=_FAINT, linewidth=0.8, zorder=2)
+    device = prediction.device
+    last = len(parts)
+    axes.barh(last, device.expected / GIB, color=_INK, height=0.72, zorder=3)
+    spread = [[(device.expected - device.lower) / GIB], [(device.upper - device.expected) / GIB]]
+    axes.errorbar(device.expected / GIB, last, xerr=spread, color=_OTHER, capsize=5, linewidth=1.8, zorder=4)
+    axes.text(0.4, last, f" {gib(device.expected)} in all", va="center", color="white", fontweight="bold", zorder=5)
+    axes.set_yticks(range(last + 1), [*(part.name for part in parts), "peak"])
+    axes.invert_yaxis()
+    axes.tick_params(axis="y", length=0)
+    axes.set_xlim(0, max(device.upper, usable_bytes) / GIB * 1.08)
+    axes.set_xlabel("GiB on each GPU")
+    axes.axvline(usable_bytes / GIB, color=_LIMIT, linewidth=1.6, linestyle=(0, (5, 3)), zorder=2)
+    axes.text(usable_bytes / GIB, -0.62, f"GPU {gib(usable_bytes)} ", color=_LIMIT, ha="right", va="center", fontsize=9)
+    axes.set_title(f"At the peak, in phase {prediction.peak_phase}", loc="left", pad=14, fontsize=10.5)
+    axes.grid(axis="x", color="#e4e7eb", linewidth=0.8, zorder=0)
+
+
+_BESIDE: dict[str, Any] = {
+    "textcoords": "offset points",
+    "fontsize": 9,
+    "zorder": 5,
+    "bbox": {"facecolor": "white", "edgecolor": "none", "pad": 0.8},
+}
+
+
+def _micro_batches(axes: Axes, case: Case, chosen: Plan, candidates: Sequence[Candidate]) -> None:
+    """What each family needs at each micro-batch; the chosen one's is the thick line with its interval."""
+    usable_gib = case.workload.gpu.usable_bytes / GIB
+    for number, (name, members) in enumerate(_curves(chosen, candidates).items()):
+        _curve(axes, name, members, _PALETTE[number % len(_PALETTE)], chosen_family=number == 0)
+    size = case.predictor.predict(chosen).device.expected / GIB
+    axes.plot(chosen.micro_batch, size, "o", markersize=13, markerfacecolor="none", markeredgecolor=_INK, zorder=5)
+    axes.axhline(usable_gib, color=_LIMIT, linewidth=1.6, linestyle=(0, (5, 3)), zorder=2)
+    label = f"GPU {gib(case.workload.gpu.usable_bytes)}"
+    right_edge = axes.get_yaxis_transform()
+    axes.text(1, usable_gib, label, color=_LIMIT, va="bottom", ha="right", fontsize=9, transform=right_edge, zorder=5)
+    axes.set_xscale("log", base=2)
+    shown = sorted({candidate.plan.micro_batch for candidate in candidates})
+    axes.set_xticks(shown, [str(size) for size in shown])
+    axes.minorticks_off()
+    axes.set_ylim(0, max(2 * usable_gib, 1.25 * size))
+    axes.set_xlabel("micro-batch (accumulation keeps the global batch)")
+    axes.set_ylabel("GiB on each GPU")
+    axes.set_title("Other micro-batches and plans", loc="left", pad=14, fontsize=10.5)
+    axes.grid(color="#e4e7eb", linewidth=0.8, zorder=0)
+    axes.legend(frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.13), fontsize=8.5, ncols=3)
+
+
+def _curve(axes: Axes, name: str, members: list[Candidate], colour: str, chosen_family: bool) -> None:
+    sizes = [candidate.plan.micro_batch for candidate in members]
+    device = [candidate.prediction.device for candidate in members]
+    sizes_gib = [d.expected / GIB for d in device]
+    (line,) = axes.plot(sizes, sizes_gib, "o-", color=colour, label=name, linewidth=1.4, markersize=3.5)
+    if chosen_family:
+        line.set(linewidth=2.6, markersize=5, zorder=4)
+        low, high = [d.lower / GIB for d in device], [d.upper / GIB for d in device]
+        axes.fill_between(sizes, low, high, color=colour, alpha=0.16, linewidth=0, zorder=1)
+
+
+def _curves(chosen: Plan, candidates: Sequence[Candidate]) -> dict[str, list[Candidate]]:
+    """The families to draw by name: the chosen one's first, then the best ranked; equal curves are drawn once."""
+    drawn: list[tuple[list[str], list[Candidate]]] = []
+    for name, members in _families(chosen, candidates).items():
+        names = next((names for names, other in drawn if _alike(members, other)), None)
+        if names is None:
+            drawn.append(([name], members))
+        else:
+            names.append(name)
+    return {_joined(names): members for names, members in drawn[:_MOST_LINES]}
+
+
+def _alike(one: list[Candidate], other: list[Candidate]) -> bool:
+    # Nearer than 2% two lines lie upon each other.
+    sizes = ([c.prediction.device.expected for c in members] for members in (one, other))
+    return all(abs(a - b) <= 0.02 * b for a, b in zip(*sizes, strict=True))
+
+
+def _joined(names: list[str]) -> str:
+    return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} alike"
+
+
+def _families(chosen: Plan, candidates: Sequence[Candidate]) -> dict[str, list[Candidate]]:
+    """Candidates alike but for the micro-batch, in its order; the chosen one's family comes first."""
+    families: dict[str, list[Candidate]] = {_family(chosen): []}
+    for candidate in candidates:
+        families.setdefault(_family(candidate.plan), []).append(candidate)
+    return {name: sorted(members, key=_micro_batch) for name, members in families.items()}
+
+
+def _micro_batch(candidate: Candidate) -> int:
+    return candidate.plan.micro_batch
+
+
+def _family(plan: Plan) -> str:
+    parts = str(plan).split("-")
+    return "-".join([*parts[:3], *parts[4:]])

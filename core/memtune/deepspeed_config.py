@@ -1,0 +1,80 @@
+"""The DeepSpeed configuration that carries out a plan.
+
+Everything that costs memory is written out, also where it equals DeepSpeed's default: what is predicted must not change
+with DeepSpeed's version. The optimizer and the scheduler stay the script's own.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from memtune.knobs import GradientDtype, Offload, Precision
+from memtune.plan import Plan
+
+_MODEL_DTYPES = {Precision.FP8: "bf16", Precision.BF16: "bf16", Precision.FP16: "fp16"}
+
+
+def deepspeed_config(plan: Plan, world: int, nvme_path: str | None = None) -> dict[str, Any]:
+    """The complete JSON for ``world`` ranks. ``nvme_path`` is where an NVMe offload writes to."""
+    if plan.sharding.backend != "deepspeed":
+        raise ValueError(f"plan {plan}: {plan.sharding} is no plan for DeepSpeed; only z0 to z3 are")
+    if plan.offload is Offload.NVME and nvme_path is None:
+        raise ValueError(f"plan {plan}: offload to NVMe needs a path; give the mount point of a local disk")
+    return {
+        "train_batch_size": plan.global_batch(world),
+        "train_micro_batch_size_per_gpu": plan.micro_batch,
+        "gradient_accumulation_steps": plan.accumulation,
+        **_precision(plan),
+        "zero_optimization": _zero(plan, nvme_path),
+        # ZeRO refuses optimizers it does not know by name, although it needs nothing special of them.
+        "zero_allow_untested_optimizer": True,
+        # Offload would refuse every optimizer but DeepSpeed's own, which would have to be compiled in the user's image.
+        "zero_force_ds_cpu_optimizer": False,
+    }
+
+
+def _precision(plan: Plan) -> dict[str, Any]:
+    """fp8 and tf32 are made inside the matrix products: to DeepSpeed they are bf16 and fp32."""
+    dtype = _MODEL_DTYPES.get(plan.precision, "fp32")
+    gradient_dtype = "fp32" if plan.gradient_dtype is GradientDtype.FP32 else dtype
+    return {
+        "bf16": {"enabled": dtype == "bf16"},
+        "fp16": {"enabled": dtype == "fp16"},
+        "data_types": {"grad_accum_dtype": gradient_dtype},
+    }
+
+
+def _zero(plan: Plan, nvme_path: str | None) -> dict[str, Any]:
+    stage = plan.sharding.zero_stage
+    return {
+        "stage": stage,
+        "contiguous_gradients": True,
+        "reduce_bucket_size": plan.bucket_elements,
+        "allgather_bucket_size": plan.bucket_elements,
+        # Overlapping costs a second bucket below stage 3; at stage 3 it is what hides the gathering.
+        "overlap_comm": stage == 3,
+        **(_stage_3(plan) if stage == 3 else {}),
+        **_offload(plan, nvme_path),
+    }
+
+
+def _stage_3(plan: Plan) -> dict[str, Any]:
+    """One knob moves every bucket, in the proportions of DeepSpeed's defaults (deepspeed/runtime/zero/config.py)."""
+    return {
+        "stage3_prefetch_bucket_size": plan.bucket_elements // 10,
+        "stage3_max_live_parameters": plan.bucket_elements * 2,
+        "stage3_max_reuse_distance": plan.bucket_elements * 2,
+        "stage3_param_persistence_threshold": 100_000,
+        "sub_group_size": 1_000_000_000,
+    }
+
+
+def _offload(plan: Plan, nvme_path: str | None) -> dict[str, Any]:
+    if plan.offload in (Offload.NONE, Offload.ACTIVATIONS):
+        return {}  # activations leave through saved-tensor hooks, DeepSpeed has no part in it
+    place: dict[str, Any] = {"device": "cpu", "pin_memory": True}
+    if plan.offload is Offload.NVME:
+        place |= {"device": "nvme", "nvme_path": nvme_path}
+    if plan.offload is Offload.OPTIMIZER:
+        return {"offload_optimizer": place}
+    return {"offload_optimizer": place, "offload_param": place}

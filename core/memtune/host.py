@@ -1,0 +1,193 @@
+"""Host memory of one pod under a plan, so that pods ask for what they need.
+
+A pod that asks for too little dies with exit 137, which no smaller batch cures. Sources are named with each term; P is
+the number of parameters that learn, N the ranks that share them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from memtune.knobs import Offload, Precision, Sharding
+from memtune.model.count import adapter_parameters, parameters
+from memtune.plan import Plan
+from memtune.predict.recipe import STATE_BYTES
+from memtune.units import GIB, MIB
+from memtune.workload import Workload
+
+# A process after its first CUDA kernel: 1,873 MiB (pytorch#12873), 2,057 MB (pytorch#113326).
+_PROCESS_BYTES = 2 * GIB
+# `import torch` without CUDA has 218 MiB resident (measured, torch 2.13), of which a fork shares what it never touches.
+_WORKER_BYTES = 256 * MIB
+# torch.utils.data.DataLoader: prefetch_factor; ids, mask and labels are int64.
+_PREFETCH = 2
+_TOKEN_BYTES = 3 * 8
+# NCCL asks containers for --shm-size=1g (NCCL documentation, troubleshooting, shared memory).
+_NCCL_BYTES = GIB
+# DeepSpeed's default sub_group_size (runtime/zero/config.py), in elements; each sub-group has buffers of its own.
+_SUB_GROUP_ELEMENTS = 1_000_000_000
+# DeepSpeed runtime/zero/offload_config.py: buffer_count x buffer_size for parameters, buffer_count for states.
+_NVME_PARAMETER_BYTES = 5 * 100_000_000 * 2
+_NVME_STATE_BUFFERS = 4
+# safetensors files of transformers' save_pretrained hold up to 5 GB; a rank reads one at a time.
+_FILE_BYTES = 5_000_000_000
+
+
+class HostTerm(NamedTuple):
+    """One addend of a pod's host memory."""
+
+    name: str
+    bytes: int
+    formula: str
+    source: str
+
+
+@dataclass(frozen=True)
+class HostMemory:
+    """Host memory of one pod: what is there all the time, and what loading or saving adds for a while."""
+
+    running: tuple[HostTerm, ...]
+    loading: tuple[HostTerm, ...]
+    saving: tuple[HostTerm, ...]
+    shared_bytes: int
+
+    @property
+    def required_bytes(self) -> int:
+        """The peak, at whichever comes highest: loading before states exist, or saving while they do."""
+        processes = sum(term.bytes for term in self.running if term.name == "processes")
+        return max(processes + _sum(self.loading), _sum(self.running) + _sum(self.saving))
+
+
+def host_memory(workload: Workload, plan: Plan, workers: int = 2, activation_bytes: float = 0.0) -> HostMemory:
+    """What one pod needs; ``workers`` are data loader workers of each rank.
+
+    ``activation_bytes`` is what a rank keeps for its backward pass, which the predictor knows; it counts only where
+    the plan offloads activations.
+    """
+    loader = _loader(workload, plan, workers)
+    nccl = _NCCL_BYTES if workload.gpus_per_node > 1 else 0
+    shared_bytes = loader.bytes - workload.gpus_per_node * workers * _WORKER_BYTES + nccl
+    running = (
+        _term("processes", workload, _PROCESS_BYTES, "2 GiB a process", "pytorch#12873, pytorch#113326"),
+        loader,
+        HostTerm("nccl", nccl, "1 GiB of /dev/shm where ranks share a node", "NCCL documentation, --shm-size=1g"),
+        *_offloaded(workload, plan, activation_bytes),
+    )
+    return HostMemory(running, (_loading(workload, plan),), (_saving(workload, plan),), shared_bytes)
+
+
+def conversion_bytes(workload: Workload) -> int:
+    """Converting a sharded checkpoint on the CPU: all shards in fp32 and the whole state they are merged into."""
+    return _PROCESS_BYTES + 2 * 4 * _learning(workload)
+
+
+def pinned_bytes(size_bytes: float) -> int:
+    """What torch takes for a pinned buffer: the next power of two (torch.cuda.memory.host_memory_stats, docs)."""
+    return 1 << (int(size_bytes) - 1).bit_length() if size_bytes >= 1 else 0
+
+
+def _sum(terms: tuple[HostTerm, ...]) -> int:
+    return sum(term.bytes for term in terms)
+
+
+def _term(name: str, workload: Workload, rank_bytes: float, formula: str, source: str) -> HostTerm:
+    ranks = workload.gpus_per_node
+    return HostTerm(name, int(ranks * rank_bytes), f"{ranks} ranks x {formula}", source)
+
+
+def _loader(workload: Workload, plan: Plan, workers: int) -> HostTerm:
+    batch_bytes = plan.micro_batch * workload.sequence_length * _TOKEN_BYTES
+    formula = (
+        f"{workers} workers x (256 MiB + {_PREFETCH} batches x {plan.micro_batch} x {workload.sequence_length} tokens "
+        f"x {_TOKEN_BYTES} B)"
+    )
+    size = workers * (_WORKER_BYTES + _PREFETCH * batch_bytes)
+    return _term("data loader", workload, size, formula, "torch.utils.data.DataLoader, prefetch_factor")
+
+
+def _learning(workload: Workload) -> int:
+    if workload.adapter is not None:
+        return adapter_parameters(workload.architecture, workload.adapter)
+    return parameters(workload.architecture).total
+
+
+def _ranks(workload: Workload, plan: Plan) -> int:
+    return workload.gpus_per_node if plan.sharding is Sharding.FSDP_HYBRID else workload.world
+
+
+def _offloaded(workload: Workload, plan: Plan, activation_bytes: float) -> list[HostTerm]:
+    if plan.offload is Offload.NONE:
+        return []
+    if plan.offload is Offload.ACTIVATIONS:
+        size = pinned_bytes(activation_bytes)
+        formula = f"{activation_bytes:,.0f} B, pinned"
+        return [_term("offloaded activations", workload, size, formula, "torch.autograd.graph.save_on_cpu")]
+    elements = -(-_learning(workload) // _ranks(workload, plan))
+    if plan.offload is Offload.NVME:
+        return [_nvme(workload, elements)]
+    if plan.sharding.backend == "fsdp":
+        return [_fsdp_offload(workload, plan, elements)]
+    terms = [_optimizer_offload(workload, plan, elements)]
+    if plan.offload is Offload.PARAMETERS:
+        weights = -(-parameters(workload.architecture).total // workload.world)
+        formula = f"2 B x {weights:,} parameters, pinned"
+        source = "deepspeed runtime/zero/partition_parameters.py, offload_param"
+        terms.append(_term("offloaded parameters", workload, _pinned_groups(weights, 2, plan), formula, source))
+    return terms
+
+
+def _optimizer_offload(workload: Workload, plan: Plan, elements: int) -> HostTerm:
+    # Master weights, their gradients and the 16-bit transfer buffer are pinned; the moments are ordinary memory.
+    pinned = sum(_pinned_groups(elements, width, plan) for width in (4, 4, 2))
+    moments = STATE_BYTES[plan.optimizer]
+    formula = f"((4 + 4 + 2) B pinned + {moments:g} B) x {elements:,} parameters"
+    source = "deepspeed runtime/zero/stage_1_and_2.py, cpu_offload"
+    return _term("offloaded optimizer", workload, pinned + moments * elements, formula, source)
+
+
+def _pinned_groups(elements: int, width: int, plan: Plan) -> int:
+    if plan.sharding is not Sharding.ZERO_3:
+        return pinned_bytes(elements * width)
+    groups, rest = divmod(elements, _SUB_GROUP_ELEMENTS)
+    return groups * pinned_bytes(_SUB_GROUP_ELEMENTS * width) + pinned_bytes(rest * width)
+
+
+def _fsdp_offload(workload: Workload, plan: Plan, elements: int) -> HostTerm:
+    # Each parameter's shard is pinned by itself; sizes spread evenly over the powers of two lose 1/ln 2 - 1 = 44%.
+    pinned = (4 + 4) * elements * 1.44
+    moments = STATE_BYTES[plan.optimizer]
+    formula = f"((4 + 4) B x 1.44 pinned + {moments:g} B) x {elements:,} parameters"
+    source = "torch.distributed.fsdp.CPUOffloadPolicy: parameters, gradients and states"
+    return _term("offloaded parameters and optimizer", workload, pinned + moments * elements, formula, source)
+
+
+def _nvme(workload: Workload, elements: int) -> HostTerm:
+    group = min(elements, _SUB_GROUP_ELEMENTS)
+    states = _NVME_STATE_BUFFERS * pinned_bytes(4 * group)
+    formula = f"{_NVME_STATE_BUFFERS} pinned buffers x 4 B x {group:,} elements + 5 x 100,000,000 x 2 B"
+    source = "deepspeed runtime/zero/offload_config.py, buffer_count and buffer_size"
+    return _term("nvme buffers", workload, states + _NVME_PARAMETER_BYTES, formula, source)
+
+
+def _loading(workload: Workload, plan: Plan) -> HostTerm:
+    whole = parameters(workload.architecture).total * _weight_bytes(plan)
+    if plan.sharding.zero_stage == 3:
+        size = min(whole, _FILE_BYTES)
+        source = "transformers save_pretrained, max_shard_size; deepspeed zero.Init"
+        return _term("loading", workload, size, "one file of at most 5 GB", source)
+    formula = f"{_weight_bytes(plan)} B x {parameters(workload.architecture).total:,} parameters"
+    return _term("loading", workload, whole, formula, "each rank loads the model before it moves it to its GPU")
+
+
+def _saving(workload: Workload, plan: Plan) -> HostTerm:
+    count, width = _learning(workload), _weight_bytes(plan)
+    if plan.sharding.zero_stage < 3:
+        return HostTerm("saving", 0, "tensors are written from the GPU one by one", "torch.save")
+    source = "deepspeed stage3_gather_16bit_weights_on_model_save; torch get_model_state_dict(full_state_dict)"
+    width = 4 if plan.sharding.backend == "fsdp" else width
+    return HostTerm("saving", width * count, f"{width} B x {count:,} parameters gathered on rank 0", source)
+
+
+def _weight_bytes(plan: Plan) -> int:
+    return 4 if plan.precision in (Precision.FP32, Precision.TF32) else 2

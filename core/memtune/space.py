@@ -1,0 +1,226 @@
+"""Which plans a job allows, which of them can fit, and which is predicted fastest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import Any, NamedTuple, Protocol
+
+from memtune.knobs import (
+    FULL,
+    NO_CHECKPOINTING,
+    SELECTIVE,
+    Attention,
+    Checkpointing,
+    GradientDtype,
+    Offload,
+    Optimizer,
+    Precision,
+    Sharding,
+)
+from memtune.plan import Plan
+from memtune.prediction import Prediction
+from memtune.units import gib
+from memtune.workload import Workload
+
+THROUGHPUT = "throughput"
+MEMORY = "memory"
+_ON_HOST = (Offload.OPTIMIZER, Offload.PARAMETERS, Offload.NVME)
+
+
+class PredictsPlans(Protocol):
+    """Whatever can say what a plan costs: the predictor, or a test's."""
+
+    def predict(self, plan: Plan) -> Prediction: ...
+
+
+@dataclass(frozen=True)
+class Space:
+    """The choices a job allows for each knob, every combination of them with every micro-batch."""
+
+    precisions: tuple[Precision, ...] = (Precision.BF16,)
+    shardings: tuple[Sharding, ...] = (
+        Sharding.ZERO_0,
+        Sharding.ZERO_1,
+        Sharding.ZERO_2,
+        Sharding.ZERO_3,
+        Sharding.FSDP,
+    )
+    checkpointings: tuple[Checkpointing, ...] = (NO_CHECKPOINTING, SELECTIVE, FULL)
+    offloads: tuple[Offload, ...] = (Offload.NONE,)
+    optimizers: tuple[Optimizer, ...] = (Optimizer.ADAMW,)
+    gradient_dtypes: tuple[GradientDtype, ...] = (GradientDtype.MODEL,)
+    attentions: tuple[Attention, ...] = (Attention.FLASH,)
+    fused_losses: tuple[bool, ...] = (False,)
+
+    def bare_plans(self) -> Iterator[Plan]:
+        """Every combination that a plan accepts at all, at micro-batch 1 of 1."""
+        choices = product(
+            self.precisions,
+            self.shardings,
+            self.checkpointings,
+            self.offloads,
+            self.optimizers,
+            self.gradient_dtypes,
+            self.attentions,
+            self.fused_losses,
+        )
+        return (plan for choice in choices if (plan := _plan_or_none(choice)))
+
+
+def _plan_or_none(choice: tuple[Any, ...]) -> Plan | None:
+    precision, sharding, checkpointing, offload, optimizer, gradient_dtype, attention, fused_loss = choice
+    try:
+        return Plan(
+            precision,
+            sharding,
+            checkpointing,
+            micro_batch=1,
+            accumulation=1,
+            offload=offload,
+            optimizer=optimizer,
+            gradient_dtype=gradient_dtype,
+            attention=attention,
+            fused_loss=fused_loss,
+        )
+    except ValueError:
+        # The plan itself knows which knobs exclude each other (DDP with offload, NVMe without shards).
+        return None
+
+
+def divisors(number: int) -> list[int]:
+    """All divisors, smallest first."""
+    small = [d for d in range(1, int(number**0.5) + 1) if number % d == 0]
+    return small + [number // d for d in reversed(small) if d * d != number]
+
+
+def refusal(workload: Workload, plan: Plan) -> str | None:
+    """Why this plan cannot or should not run for this workload, whatever its memory; None if it can."""
+    gpu = workload.gpu
+    if plan.precision in (Precision.BF16, Precision.FP8) and not gpu.bf16_flops:
+        return f"{gpu.name} has no {plan.precision}; use fp16 or fp32"
+    if plan.precision is Precision.FP8 and gpu.fp8_flops <= gpu.bf16_flops:
+        return f"{gpu.name} has no fp8; use bf16"
+    if plan.attention is Attention.FLASH and plan.precision in (Precision.FP32, Precision.TF32):
+        return f"flash attention has no {plan.precision} kernel; use sdpa"
+    if plan.offload in _ON_HOST and plan.sharding.zero_stage == 0:
+        return f"offload {plan.offload} needs ZeRO 1 or more, or FSDP"
+    if plan.offload in _ON_HOST and plan.optimizer is Optimizer.ADAMW_8BIT:
+        return "the 8-bit optimizer has no CPU kernel; offload needs a full-precision optimizer"
+    return None
+
+
+def enumerate_plans(workload: Workload, space: Space) -> list[Plan]:
+    """Every plan the job allows, in the order of the space's choices; empty if each combination is refused."""
+    samples = workload.samples_per_rank
+    return [
+        replace(plan, micro_batch=size, accumulation=samples // size)
+        for plan in _bare_plans(workload, space)
+        for size in divisors(samples)
+    ]
+
+
+def refusals(workload: Workload, space: Space) -> list[str]:
+    """Each reason for which a combination of the space was left out, once."""
+    return sorted({reason for plan in space.bare_plans() if (reason := refusal(workload, plan))})
+
+
+def _bare_plans(workload: Workload, space: Space) -> list[Plan]:
+    plans = [plan for plan in space.bare_plans() if refusal(workload, plan) is None]
+    if workload.world > 1:
+        return plans
+    # One GPU has nobody to share states with, so that of the stages that differ in nothing else the least is enough.
+    least: dict[Plan, Sharding] = {}
+    for plan in plans:
+        alike = _least_sharding(plan)
+        least[alike] = min(least.get(alike, plan.sharding), plan.sharding)
+    return [plan for plan in plans if plan.sharding is least[_least_sharding(plan)]]
+
+
+def _least_sharding(plan: Plan) -> Plan:
+    """The plan that stands for all plans that differ from it in the sharding of one backend only."""
+    least = {"ddp": Sharding.DDP, "deepspeed": Sharding.ZERO_3, "fsdp": Sharding.FSDP}
+    return replace(plan, sharding=least[plan.sharding.backend])
+
+
+class Candidate(NamedTuple):
+    """A plan together with its prediction."""
+
+    plan: Plan
+    prediction: Prediction
+
+
+class Dropped(NamedTuple):
+    """A candidate that cannot be launched as it is, and why in words."""
+
+    plan: Plan
+    prediction: Prediction
+    reason: str
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """The candidates of a job, the best first in each group.
+
+    ``fitting`` may be launched unmeasured. ``uncertain`` may fit, which only a probe can tell. ``dropped`` cannot fit.
+    """
+
+    fitting: tuple[Candidate, ...]
+    uncertain: tuple[Dropped, ...]
+    dropped: tuple[Dropped, ...]
+
+
+def rank(
+    workload: Workload,
+    predictor: PredictsPlans,
+    plans: Iterable[Plan],
+    headroom: float,
+    objective: str = THROUGHPUT,
+) -> Ranking:
+    """Sort the plans by whether they fit, then by the objective; those that cannot fit by how little is missing."""
+    usable_bytes = workload.gpu.usable_bytes
+    fitting: list[Candidate] = []
+    uncertain: list[Dropped] = []
+    dropped: list[Dropped] = []
+    for plan in plans:
+        prediction = predictor.predict(plan)
+        if prediction.cannot_fit(usable_bytes):
+            dropped.append(Dropped(plan, prediction, _too_large(prediction, usable_bytes)))
+        elif prediction.fits(usable_bytes, headroom):
+            fitting.append(Candidate(plan, prediction))
+        else:
+            uncertain.append(Dropped(plan, prediction, _too_close(prediction, usable_bytes, headroom)))
+    best_first = _quickest if objective == THROUGHPUT else _smallest
+    return Ranking(
+        tuple(sorted(fitting, key=best_first)),
+        tuple(sorted(uncertain, key=best_first)),
+        tuple(sorted(dropped, key=_smallest)),
+    )
+
+
+# Sorting is stable, so that equals stay in the order of the space and no slow comparison of plans is needed.
+def _quickest(candidate: Candidate | Dropped) -> tuple[float, float]:
+    prediction = candidate.prediction
+    return -prediction.tokens_per_second.expected, prediction.device.expected
+
+
+def _smallest(candidate: Candidate | Dropped) -> tuple[float, float]:
+    prediction = candidate.prediction
+    return prediction.device.expected, -prediction.tokens_per_second.expected
+
+
+def _too_large(prediction: Prediction, usable_bytes: int) -> str:
+    return f"needs {gib(prediction.device.expected)}, the GPU has {gib(usable_bytes)}"
+
+
+def _too_close(prediction: Prediction, usable_bytes: int, headroom: float) -> str:
+    device = prediction.device
+    if device.upper > usable_bytes:
+        return (
+            f"needs {gib(device.lower)} to {gib(device.upper)}, the GPU has {gib(usable_bytes)}: only a probe can tell"
+        )
+    return (
+        f"needs {gib(device.expected)}, and {headroom:.0%} of the GPU's {gib(usable_bytes)} must stay free: "
+        "only a probe can tell"
+    )

@@ -1,0 +1,69 @@
+"""The few calls of the Kubernetes API that the cluster itself makes, with the standard library alone."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+import ssl
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from devcluster.layout import API_PORT, CERTIFICATES, HOST_ADDRESS
+
+
+class ApiError(Exception):
+    """The API server's refusal."""
+
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(f"{code}: {message}")
+        self.code = code
+
+
+def tcp_answers(address: str, port: int) -> bool:
+    try:
+        socket.create_connection((address, port), timeout=1).close()
+    except OSError:
+        return False
+    return True
+
+
+class Client:
+    def __init__(self, certificates: Path, user: str) -> None:
+        self._tls = ssl.create_default_context(cafile=str(certificates / "ca.crt"))
+        self._tls.load_cert_chain(certificates / f"{user}.crt", certificates / f"{user}.key")
+
+    def _connect(self, timeout_seconds: float) -> http.client.HTTPSConnection:
+        return http.client.HTTPSConnection(HOST_ADDRESS, API_PORT, context=self._tls, timeout=timeout_seconds)
+
+    def request(self, method: str, path: str, body: object = None, content: str = "application/json") -> Any:
+        """One call; the answer is parsed when it is JSON and text otherwise."""
+        connection = self._connect(timeout_seconds=10)
+        try:
+            data = None if body is None else json.dumps(body)
+            connection.request(method, path, data, {"Content-Type": content, "Accept": "application/json"})
+            answer = connection.getresponse()
+            text = answer.read().decode()
+        finally:
+            connection.close()
+        if answer.status >= 400:
+            raise ApiError(answer.status, text[:500])
+        return json.loads(text) if text.startswith("{") else text
+
+    def watch(self, path: str, seconds: int) -> Iterator[bytes]:
+        """Each event of a watch as it comes, until the server ends it after the given time."""
+        connection = self._connect(timeout_seconds=seconds + 10)
+        try:
+            connection.request("GET", f"{path}?watch=1&timeoutSeconds={seconds}")
+            answer = connection.getresponse()
+            if answer.status >= 400:
+                raise ApiError(answer.status, answer.read().decode()[:500])
+            while line := answer.readline():
+                yield line
+        finally:
+            connection.close()
+
+
+def client(user: str = "admin") -> Client:
+    return Client(CERTIFICATES, user)

@@ -1,0 +1,88 @@
+"""The Kubernetes commands, built once from Debian's source package and kept outside the checkout.
+
+The directory they end in is named after everything that decides its content, and appears in one rename: an
+interrupted build leaves only a `build` directory, which the next one throws away.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from pathlib import Path
+
+from devcluster.layout import CACHE
+from devcluster.packages import fetch_kubernetes_source
+from devcluster.shell import ClusterError, run_logged
+from devcluster.versions import CADVISOR_DOCKER, KUBERNETES, KUBERNETES_COMMANDS, KUBERNETES_SOURCE, REFLECT2
+
+_PAUSE_SOURCE = Path(__file__).with_name("pause.go")
+
+
+def directory() -> Path:
+    recipe = hashlib.sha256()
+    for ingredient in (KUBERNETES_SOURCE, *KUBERNETES_COMMANDS, REFLECT2, CADVISOR_DOCKER, _PAUSE_SOURCE.read_text()):
+        recipe.update(ingredient.encode())
+    return CACHE / f"kubernetes-{KUBERNETES}-{recipe.hexdigest()[:12]}"
+
+
+def command(name: str) -> str:
+    return str(directory() / name)
+
+
+def are_built() -> bool:
+    return directory().is_dir()
+
+
+def build() -> None:
+    work, log = CACHE / "build", CACHE / "build.log"
+    shutil.rmtree(work, ignore_errors=True)
+    log.unlink(missing_ok=True)
+    work.mkdir(parents=True)
+    tree = fetch_kubernetes_source(work, log)
+    _patch(tree / "vendor")
+    output = _make(tree, work, log)
+    run_logged(["go", "build", "-o", str(output / "pause"), str(_PAUSE_SOURCE)], log, env=_go(tree, work))
+    output.rename(directory())
+    shutil.rmtree(work)
+
+
+def _patch(vendor: Path) -> None:
+    shutil.rmtree(vendor / REFLECT2)
+    shutil.copytree(Path("/usr/share/gocode/src") / REFLECT2, vendor / REFLECT2)
+    source = vendor / CADVISOR_DOCKER
+    before, wait, after = source.read_text().partition("time.Sleep(rootDirRetryPeriod)")
+    if not wait:
+        raise ClusterError(f"{CADVISOR_DOCKER} has changed: look at it anew before building {KUBERNETES_SOURCE}")
+    source.write_text(f"{before}break{after}")
+
+
+def _go(tree: Path, work: Path) -> dict[str, str]:
+    go = {"GOPATH": str(tree / ".go"), "GOCACHE": str(work / "gocache"), "GOPROXY": "off", "CGO_ENABLED": "0"}
+    return {**os.environ, **go, "GO111MODULE": "on", "GOFLAGS": ""}
+
+
+def _make(tree: Path, work: Path, log: Path) -> Path:
+    """Kubernetes' own makefile generates code that a plain `go build` would lack, and insists on a GOPATH."""
+    link = tree / ".go" / "src" / "k8s.io" / "kubernetes"
+    link.parent.mkdir(parents=True)
+    link.symlink_to(tree)
+    major, minor, _ = KUBERNETES.split(".")
+    version = {
+        "KUBE_GIT_VERSION": f"v{KUBERNETES}",
+        "KUBE_GIT_MAJOR": major,
+        "KUBE_GIT_MINOR": minor,
+        "KUBE_GIT_COMMIT": "unknown",
+        "KUBE_GIT_TREE_STATE": "archive",
+    }
+    what = " ".join(f"cmd/{name}" for name in KUBERNETES_COMMANDS)
+    run_logged(
+        ["nice", "make", "-C", str(link), f"WHAT={what}"],
+        log,
+        env={**_go(tree, work), **version, "GOFLAGS": "-mod=vendor"},
+    )
+    output = work / "output"
+    output.mkdir()
+    for name in KUBERNETES_COMMANDS:
+        shutil.copy2((tree / "_output" / "bin" / name).resolve(), output / name)
+    return output

@@ -1,0 +1,102 @@
+"""The command: `python3 -m devcluster up | down | status | kubeconfig | load | logs | can-run`."""
+
+from __future__ import annotations
+
+import argparse
+import errno
+import os
+import sys
+from pathlib import Path
+
+from devcluster import cluster, images, machine
+from devcluster.layout import KUBECONFIG
+from devcluster.shell import ClusterError
+
+CANNOT_RUN = 3
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="devcluster", description="a real Kubernetes on a bare Debian machine")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    up = commands.add_parser("up", help="start the cluster, building what is missing; waits until it is ready")
+    up.add_argument("--nodes", type=int, choices=range(1, 5), help="how many nodes (default: 1, or what is up)")
+    commands.add_parser("down", help="end it and remove every trace")
+    commands.add_parser("status", help="say which parts live; exit code 1 when one is dead or nothing is up")
+    commands.add_parser("kubeconfig", help="print the path of the kubeconfig")
+    load = commands.add_parser("load", help="put an image onto every node")
+    load.add_argument("image", metavar="IMAGE", help="an archive file, an image that buildah knows, or `base`")
+    logs = commands.add_parser("logs", help="print the log of a part")
+    logs.add_argument("part", metavar="PART", help="for example kube-apiserver or node-1/kubelet")
+    can_run = f"exit code 0 if this machine can run the cluster, {CANNOT_RUN} and the reason if it cannot"
+    commands.add_parser("can-run", help=can_run)
+    return parser
+
+
+def main() -> int:
+    arguments = _parser().parse_args()
+    try:
+        return _dispatch(arguments)
+    except ClusterError as error:
+        print(f"devcluster: {error}", file=sys.stderr)
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        where = f" ({error.filename})" if error.filename else ""
+        print(f"devcluster: the disk is full{where}: free some space, then `down` and `up`", file=sys.stderr)
+    return 1
+
+
+def _dispatch(arguments: argparse.Namespace) -> int:
+    reason = machine.reason_it_cannot_run()
+    if own := os.environ.get("MEMTUNE_KUBECONFIG"):
+        return _with_other_cluster(arguments.command, Path(own))
+    if arguments.command == "can-run":
+        print(reason or "this machine can run the cluster")
+        return CANNOT_RUN if reason else 0
+    if reason:
+        raise ClusterError(reason)
+    if arguments.command == "status":
+        return _status()
+    if arguments.command == "kubeconfig":
+        _need_cluster()
+        print(KUBECONFIG)
+    elif arguments.command == "logs":
+        print(cluster.log_of(arguments.part).read_text(errors="replace"), end="")
+    else:
+        with cluster.alone():
+            _change(arguments)
+    return 0
+
+
+def _with_other_cluster(command: str, kubeconfig: Path) -> int:
+    if not kubeconfig.is_file():
+        raise ClusterError(f"MEMTUNE_KUBECONFIG names {kubeconfig}, and there is no such file")
+    if command == "kubeconfig":
+        print(kubeconfig)
+    elif command in ("up", "down", "can-run"):
+        print(f"MEMTUNE_KUBECONFIG is set: the cluster of {kubeconfig} is used as it is, nothing to do")
+    else:
+        raise ClusterError(f"`{command}` is about the cluster that `up` starts, and MEMTUNE_KUBECONFIG names another")
+    return 0
+
+
+def _change(arguments: argparse.Namespace) -> None:
+    if arguments.command == "up":
+        cluster.up(arguments.nodes)
+    elif arguments.command == "down":
+        cluster.down()
+    else:
+        _need_cluster()
+        images.load(arguments.image, cluster.current_nodes())
+
+
+def _need_cluster() -> None:
+    if cluster.supervisor_pid() is None:
+        raise ClusterError("no cluster is up: run `devcluster up`")
+
+
+def _status() -> int:
+    _need_cluster()
+    found = cluster.problems()
+    print("\n".join(found) or f"every part is alive; {len(cluster.current_nodes())} node(s)")
+    return 1 if found else 0

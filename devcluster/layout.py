@@ -1,0 +1,103 @@
+"""Where everything lies, and which address it has. No other module invents a path, a port or a subnet.
+
+The machine keeps one end of a veth pair (`memtune0`, HOST_ADDRESS). The other end is plugged into a bridge that has a
+network namespace of its own (the fabric), and so is each node. The machine's own iptables never see cluster traffic.
+
+    machine  10.213.0.1 ──┐
+    node-1   10.213.0.11 ─┼─ bridge in namespace memtune-fabric
+    node-2   10.213.0.12 ─┘
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+STATE = Path("/var/lib/memtune-devcluster")
+CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "memtune" / "devcluster"
+CHECKOUT = Path(__file__).resolve().parent.parent
+
+CERTIFICATES = STATE / "certificates"
+LOGS = STATE / "log"
+KUBECONFIG = STATE / "kubeconfig"
+STATUS = STATE / "status.json"
+SUPERVISOR_LOCK = STATE / "supervisor.lock"
+SYSCTLS = STATE / "sysctls.json"
+
+HOST_INTERFACE = "memtune0"
+FABRIC_NAMESPACE = "memtune-fabric"
+CGROUP = "memtune-devcluster"
+
+FABRIC_SUBNET = "10.213.0.0/24"
+PODS_SUBNET = "10.214.0.0/16"
+SERVICES_SUBNET = "10.215.0.0/16"
+HOST_ADDRESS = "10.213.0.1"
+KUBERNETES_SERVICE = "10.215.0.1"
+CLUSTER_DOMAIN = "cluster.local"
+
+API_PORT = 6443
+API_URL = f"https://{HOST_ADDRESS}:{API_PORT}"
+ETCD_PORT = 23790
+ETCD_PEER_PORT = 23800
+CONTROLLER_MANAGER_PORT = 10257
+SCHEDULER_PORT = 10259
+# Bound on the machine itself; the kubelets' and kube-proxies' ports are in their nodes' own network namespaces.
+LOOPBACK_PORTS = {
+    "etcd": ETCD_PORT,
+    "etcd's peers": ETCD_PEER_PORT,
+    "the controller manager": CONTROLLER_MANAGER_PORT,
+    "the scheduler": SCHEDULER_PORT,
+}
+
+GPUS_PER_NODE = 8
+
+
+@dataclass(frozen=True)
+class Node:
+    """One node: a network, mount and process namespace with a containerd, a kubelet and a kube-proxy inside.
+
+    Inside the node `lib` is seen as /var/lib and `log` as /var/log, so that every program there keeps its defaults.
+    """
+
+    number: int
+
+    @property
+    def name(self) -> str:
+        return f"node-{self.number}"
+
+    @property
+    def address(self) -> str:
+        return f"10.213.0.{10 + self.number}"
+
+    @property
+    def pods_subnet(self) -> str:
+        return f"10.214.{self.number}.0/24"
+
+    @property
+    def network_namespace(self) -> str:
+        return f"memtune-{self.name}"
+
+    @property
+    def cgroup(self) -> str:
+        return f"/{CGROUP}/{self.name}"
+
+    @property
+    def lib(self) -> Path:
+        return STATE / self.name / "lib"
+
+    @property
+    def log(self) -> Path:
+        return STATE / self.name / "log"
+
+    @property
+    def settings(self) -> Path:
+        """Configuration files and certificates, seen inside as INSIDE_SETTINGS."""
+        return self.lib / "node"
+
+
+INSIDE_SETTINGS = Path("/var/lib/node")
+
+
+def nodes(count: int) -> tuple[Node, ...]:
+    return tuple(Node(number) for number in range(1, count + 1))

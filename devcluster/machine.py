@@ -1,0 +1,86 @@
+"""What this machine must be and must have free, asked before anything is touched."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shutil
+import socket
+from contextlib import suppress
+from pathlib import Path
+
+from devcluster.layout import CACHE, LOOPBACK_PORTS, STATE, SYSCTLS
+from devcluster.node import CGROUPS
+from devcluster.shell import ClusterError, run
+from devcluster.versions import DEBIAN
+
+_GIB = 1 << 30
+# Images and containers of the tests; sources, Go's cache and the result of the build.
+STATE_BYTES = 4 * _GIB
+BUILD_BYTES = 8 * _GIB
+
+_CONTROLLERS = ("cpu", "cpuacct", "cpuset", "memory", "devices", "freezer", "blkio", "pids")
+_BRIDGE_FILTER = Path("/proc/sys/net/bridge/bridge-nf-call-iptables")
+# What kubelet sets for the whole machine; `down` puts it back.
+_KUBELET_SYSCTLS = ("vm/overcommit_memory", "vm/panic_on_oom", "kernel/panic", "kernel/panic_on_oops")
+
+
+def reason_it_cannot_run() -> str:
+    """Why this machine can never run the cluster; empty when it can."""
+    if platform.system() != "Linux":
+        return f"devcluster needs Linux, and this is {platform.system()}"
+    release = Path("/etc/os-release")
+    if not release.is_file() or f"VERSION_CODENAME={DEBIAN}" not in release.read_text().splitlines():
+        return f"devcluster builds Kubernetes from Debian {DEBIAN}'s source package, and this is another system"
+    if os.geteuid() != 0:
+        return "devcluster makes network namespaces and mounts: run it as root"
+    if absent := [name for name in _CONTROLLERS if not (CGROUPS / name).is_dir()]:
+        return (
+            f"the cgroup controllers {', '.join(absent)} (version 1) are not mounted under {CGROUPS}: Kubernetes 1.20 "
+            "needs them; on a machine with version 2 boot with systemd.unified_cgroup_hierarchy=0"
+        )
+    return ""
+
+
+def check_disk(directory: Path, needed_bytes: int, purpose: str) -> None:
+    existing = next(path for path in (directory, *directory.parents) if path.exists())
+    free_bytes = shutil.disk_usage(existing).free
+    if free_bytes < needed_bytes:
+        raise ClusterError(
+            f"{directory} has {free_bytes / _GIB:.1f} GiB free, and {purpose} needs {needed_bytes / _GIB:.0f} GiB: "
+            "free some space there"
+        )
+
+
+def check_before_building() -> None:
+    check_disk(CACHE, BUILD_BYTES, "building Kubernetes")
+
+
+def check_before_starting() -> None:
+    check_disk(STATE, STATE_BYTES, "the cluster")
+    for owner, port in LOOPBACK_PORTS.items():
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError as error:
+                raise ClusterError(
+                    f"127.0.0.1:{port}, the port of {owner}, is in use: `ss -ltnp sport = :{port}` shows by whom; "
+                    "end that program or change the port in devcluster/layout.py"
+                ) from error
+    if not _BRIDGE_FILTER.exists() and shutil.which("modprobe"):
+        with suppress(ClusterError):
+            run(["modprobe", "--all", "br_netfilter", "overlay"])
+    if not _BRIDGE_FILTER.exists():
+        raise ClusterError("the kernel has no br_netfilter: Services would not answer pods of the same node")
+
+
+def save_sysctls() -> None:
+    SYSCTLS.write_text(json.dumps({name: (Path("/proc/sys") / name).read_text() for name in _KUBELET_SYSCTLS}))
+
+
+def restore_sysctls() -> None:
+    if SYSCTLS.is_file():
+        for name, value in json.loads(SYSCTLS.read_text()).items():
+            (Path("/proc/sys") / name).write_text(value)

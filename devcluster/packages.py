@@ -1,0 +1,77 @@
+"""Debian's packages: what is missing is installed, and the source of Kubernetes is fetched."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from devcluster.shell import ClusterError, run, run_logged
+from devcluster.versions import DEBIAN, KUBERNETES_SOURCE
+
+_POLICY = Path("/usr/sbin/policy-rc.d")
+
+
+def missing(packages: Mapping[str, str]) -> list[str]:
+    return [package for command, package in packages.items() if shutil.which(command) is None and not _is_file(command)]
+
+
+def _is_file(command: str) -> bool:
+    return command.startswith("/") and Path(command).is_file()
+
+
+def install(packages: list[str], log: Path) -> None:
+    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    run_logged(["apt-get", "update"], log, env=environment)
+    with _no_services_started():
+        run_logged(["apt-get", "install", "--yes", "--no-install-recommends", *packages], log, env=environment)
+
+
+@contextmanager
+def _no_services_started() -> Iterator[None]:
+    """Debian starts etcd and containerd as services when they are installed: the cluster runs its own instead."""
+    if _POLICY.exists():
+        yield
+        return
+    _POLICY.write_text("#!/bin/sh\nexit 101\n")
+    _POLICY.chmod(0o755)
+    try:
+        yield
+    finally:
+        _POLICY.unlink()
+
+
+def debian_sources(kind: str, to: Path) -> None:
+    """Write a private sources list (`deb` or `deb-src`) with the mirror that this machine's apt itself uses."""
+    fields = "$(REPO_URI)|$(RELEASE)|$(COMPONENT)|$(LABEL)"
+    targets = run(["apt-get", "indextargets", "--format", fields, "Created-By: Packages"]).splitlines()
+    for uri, *identity in (target.split("|") for target in targets):
+        if identity == [DEBIAN, "main", "Debian"]:
+            to.write_text(f"Types: {kind}\nURIs: {uri}\nSuites: {DEBIAN}\nComponents: main\n")
+            return
+    raise ClusterError(
+        f"this machine's apt has no source for Debian {DEBIAN} main: add one under /etc/apt/sources.list.d "
+        "and run `apt-get update`"
+    )
+
+
+def fetch_kubernetes_source(directory: Path, log: Path) -> Path:
+    """Download and unpack Debian's source package below the directory, leaving the machine's apt settings alone."""
+    sources = directory / "kubernetes.sources"
+    debian_sources("deb-src", sources)
+    lists = directory / "lists"
+    (lists / "partial").mkdir(parents=True)
+    private = [
+        *("-o", f"Dir::Etc::sourcelist={sources}"),
+        *("-o", "Dir::Etc::sourceparts=/dev/null"),
+        *("-o", f"Dir::State::lists={lists}"),
+    ]
+    run_logged(["apt-get", *private, "update"], log)
+    package = f"kubernetes={KUBERNETES_SOURCE}"
+    run_logged(["apt-get", *private, "source", "--download-only", package], log, cwd=directory)
+    descriptions = list(directory.glob("kubernetes_*.dsc"))
+    tree = directory / "kubernetes"
+    run_logged(["dpkg-source", "--no-check", "-x", str(descriptions[0]), str(tree)], log)
+    return tree

@@ -1,0 +1,123 @@
+"""Starts parts, notices a dead one and writes down what it saw. Used twice: on the machine and inside every node.
+
+Nothing is restarted: a part that dies in a test cluster is a finding, not something to hide. The kernel kills every
+part when its supervisor dies, so a cluster is never left without one, and to kill the supervisor is to end it all.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+from devcluster.shell import tail
+
+
+@dataclass(frozen=True)
+class Part:
+    name: str
+    argv: list[str]
+    log: Path
+    ready: Callable[[], bool] = lambda: True
+
+
+class Supervisor:
+    def __init__(self, status: Path, *, ready_seconds: float = 90) -> None:
+        self._status = status
+        self._ready_seconds = ready_seconds
+        self._parts: dict[str, dict[str, object]] = {}
+        self._running: dict[int, str] = {}
+        self._started = False
+
+    def run(self, parts: list[Part]) -> NoReturn:
+        """Start the parts one after the other, each when the one before is ready; then watch until killed."""
+        self._write()
+        self._started = all(self._start(part) for part in parts)
+        self._write()
+        while True:
+            self._reap()
+            time.sleep(0.1)
+
+    def _start(self, part: Part) -> bool:
+        part.log.parent.mkdir(parents=True, exist_ok=True)
+        with part.log.open("a") as out:
+            process = subprocess.Popen(
+                ["setpriv", "--pdeathsig", "KILL", "--", *part.argv],
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        self._running[process.pid] = part.name
+        self._parts[part.name] = {"pid": process.pid, "dead": None}
+        self._write()
+        deadline = time.monotonic() + self._ready_seconds
+        while process.pid in self._running and not part.ready():
+            if time.monotonic() > deadline:
+                self._bury(process.pid, f"was not ready after {self._ready_seconds:.0f} s")
+                return False
+            time.sleep(0.1)
+            self._reap()
+        return process.pid in self._running
+
+    def _reap(self) -> None:
+        # Inside a node this is process 1: containers' orphans end up here as well and must be waited for.
+        while True:
+            try:
+                pid, code = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            if pid in self._running:
+                self._bury(pid, f"ended with {_describe(os.waitstatus_to_exitcode(code))}")
+
+    def _bury(self, pid: int, how: str) -> None:
+        self._parts[self._running.pop(pid)]["dead"] = how
+        self._write()
+
+    def _write(self) -> None:
+        content = {"pid": os.getpid(), "started": self._started, "parts": self._parts}
+        fresh = self._status.with_suffix(".new")
+        fresh.write_text(json.dumps(content, indent=1))
+        fresh.rename(self._status)
+
+
+def _describe(code: int) -> str:
+    return f"exit code {code}" if code >= 0 else f"signal {signal.Signals(-code).name}"
+
+
+def is_alive(pid: int) -> bool:
+    """Whether the process runs; one that has ended and that nobody has waited for yet does not."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return stat.rpartition(") ")[2][0] not in "ZX"
+
+
+def part_pids(status: Path) -> dict[str, int]:
+    return {name: int(str(part["pid"])) for name, part in read_status(status).items() if not part["dead"]}
+
+
+def read_status(status: Path) -> dict[str, dict[str, object]]:
+    """The parts that a supervisor has started, by name."""
+    if not status.is_file():
+        return {}
+    parts: dict[str, dict[str, object]] = json.loads(status.read_text())["parts"]
+    return parts
+
+
+def dead_parts(status: Path, logs: Path) -> list[str]:
+    """One paragraph for each dead part: which, how it ended, and the end of its log, as the machine sees that."""
+    return [
+        f"{name} {part['dead']}; the end of its log:\n{tail(logs / f'{name}.log')}"
+        for name, part in read_status(status).items()
+        if part["dead"]
+    ]

@@ -1,0 +1,47 @@
+"""Every version and every name of a foreign thing, in one place."""
+
+DEBIAN = "bookworm"
+
+KUBERNETES = "1.20.2"
+KUBERNETES_SOURCE = "1.20.5+really1.20.2-1.1+deb12u1"
+KUBERNETES_COMMANDS = (
+    "kube-apiserver",
+    "kube-controller-manager",
+    "kube-scheduler",
+    "kubelet",
+    "kube-proxy",
+    "kubectl",
+)
+# Where Debian's newer reflect2 goes: with Go 1.19 the vendored 1.0.1 crashes the API server after a while
+# ("unexpected fault address" in mapiterinit); 1.0.2 knows Go's newer map layout.
+REFLECT2 = "github.com/modern-go/reflect2"
+# Even with --container-runtime=remote kubelet looks for Docker first, five times with a second between.
+CADVISOR_DOCKER = "github.com/google/cadvisor/container/docker/factory.go"
+
+# Command that shows the package is there -> Debian package.
+RUNTIME_PACKAGES = {
+    "etcd": "etcd-server",
+    "containerd": "containerd",
+    "runc": "runc",
+    "/usr/lib/cni/bridge": "containernetworking-plugins",
+    "iptables": "iptables",
+    "conntrack": "conntrack",
+    "dnsmasq": "dnsmasq-base",
+    "openssl": "openssl",
+    "ip": "iproute2",
+    "nsenter": "util-linux",
+    "mmdebstrap": "mmdebstrap",
+    "buildah": "buildah",
+}
+BUILD_PACKAGES = {
+    "go": "golang-go",
+    "rsync": "rsync",
+    "jq": "jq",
+    "make": "make",
+    "dpkg-source": "dpkg-dev",
+    f"/usr/share/gocode/src/{REFLECT2}/reflect2.go": "golang-github-modern-go-reflect2-dev",
+}
+
+PAUSE_IMAGE = "localhost/memtune-pause:1"
+BASE_IMAGE = "localhost/memtune-base:1"
+BASE_IMAGE_PACKAGES = ("python3", "python3-venv", "ca-certificates")

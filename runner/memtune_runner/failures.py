@@ -1,0 +1,147 @@
+"""Tells what a run died of, from the exception or from the words that were left behind.
+
+This module imports no torch: the launcher, which must outlive every worker, uses it too.
+"""
+
+from __future__ import annotations
+
+import re
+import traceback
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from memtune.report import EXIT_CODES, Ending
+
+# Where each wording comes from is said beside it. A run that shows none of them did not die of memory.
+_DEVICE_OOM = re.compile(
+    r"(?:CUDA|HIP) out of memory\. Tried to allocate"  # CUDACachingAllocator.cpp (pytorch)
+    r"|(?:CUDA|HIP)(?: driver)? error: out of memory"  # CUDAException.cpp, CUDADriverAPI (pytorch): outside the cache
+    r"|cudaErrorMemoryAllocation"
+    r"|CUDNN_STATUS_ALLOC_FAILED"
+    r"|CUBLAS_STATUS_ALLOC_FAILED"
+    r"|CUSPARSE_STATUS_ALLOC_FAILED"
+    r"|CUSOLVER_STATUS_ALLOC_FAILED"
+    r"|CUFFT_ALLOC_FAILED"
+    r"|Cuda failure (?:2 )?'out of memory'"  # checks.h (NCCL), carried by torch's DistBackendError
+    r"|Triton Error \[CUDA\]: out of memory"
+)
+_HOST_OOM = re.compile(
+    r"DefaultCPUAllocator: (?:can't|not enough memory: you tried to) allocate"  # alloc_cpu.cpp (pytorch)
+    r"|std::bad_alloc"
+    r"|\bCannot allocate memory\b"  # ENOMEM, from fork, mmap and shm_open
+    r"|^MemoryError\b"
+    r"|_ArrayMemoryError: Unable to allocate"  # numpy
+    r"|workers are out of shared memory"  # torch/utils/data/_utils/signal_handling.py, after a bus error
+    r"|unable to allocate shared memory"  # MapAllocator.cpp (pytorch)
+    r"|DataLoader worker \(pid \d+\) is killed by signal: Killed",
+    re.MULTILINE,
+)
+# What the other ranks say when one has gone. Never the cause, whatever it is worded like.
+_CONSEQUENCE = re.compile(
+    r"NCCL communicator was aborted"
+    r"|Watchdog caught collective operation timeout"
+    r"|ncclRemoteError|remote process exited or there was a network error"
+    r"|Connection closed by peer|Connection reset by peer|Broken pipe"
+)
+
+
+class Failure(NamedTuple):
+    """What one rank died of. ``is_consequence`` says that it only followed another rank."""
+
+    ending: Ending
+    exit_code: int
+    message: str
+    is_consequence: bool = False
+
+
+def of_exception(error: BaseException) -> Failure:
+    """What the exception, or anything it wraps or was raised while handling, says the run died of."""
+    own_exit_code = _own_exit_code(error)
+    if own_exit_code == 0:
+        return Failure(Ending.SUCCEEDED, 0, "")
+    for each in _chain(error):
+        ending = _ending_of_one(each)
+        if ending is not None:
+            return Failure(ending, EXIT_CODES[ending], _described(each))
+    is_consequence = any(_CONSEQUENCE.search(_words(each)) for each in _chain(error))
+    return Failure(Ending.ERROR, own_exit_code, _described(error), is_consequence)
+
+
+def of_words(log: str, exit_code: int) -> Failure:
+    """What a worker died of that left no exception, from the end of its log and its exit code (not 0)."""
+    for pattern, ending in ((_DEVICE_OOM, Ending.DEVICE_OOM), (_HOST_OOM, Ending.HOST_OOM)):
+        line = _matching_line(pattern, log)
+        if line is not None:
+            return Failure(ending, EXIT_CODES[ending], line)
+    line = _matching_line(_CONSEQUENCE, log)
+    return Failure(Ending.KILLED, exit_code, line or f"a worker ended with code {exit_code}", line is not None)
+
+
+def first_cause(failures: Sequence[Failure]) -> Failure:
+    """Of the failures of all ranks, in the order in which they were noticed, the one that brought the others about."""
+    if not failures:
+        raise ValueError("no failure was noted; ask for the cause only after one was")
+    return next((each for each in failures if not each.is_consequence), failures[0])
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """The exception and all behind it, outermost first. ``from None`` hides a cause from readers, not from us."""
+    waiting: list[BaseException] = [error]
+    seen: set[int] = set()
+    while waiting:
+        each = waiting.pop(0)
+        if id(each) in seen:
+            continue
+        seen.add(id(each))
+        yield each
+        members = getattr(each, "exceptions", ())  # of an ExceptionGroup, which Python 3.10 does not have
+        behind = (each.__cause__, each.__context__, *(members if isinstance(members, tuple) else ()))
+        waiting += [other for other in behind if isinstance(other, BaseException)]
+
+
+def _ending_of_one(error: BaseException) -> Ending | None:
+    if isinstance(error, MemoryError):
+        return Ending.HOST_OOM
+    message = _words(error)
+    if _is_torch_oom(error) or _DEVICE_OOM.search(message):
+        return Ending.HOST_OOM if _was_pinning(error) else Ending.DEVICE_OOM
+    return Ending.HOST_OOM if _HOST_OOM.search(message) else None
+
+
+def _is_torch_oom(error: BaseException) -> bool:
+    names = [(kind.__module__.split(".")[0], kind.__name__) for kind in type(error).__mro__]
+    return ("torch", "OutOfMemoryError") in names
+
+
+def _was_pinning(error: BaseException) -> bool:
+    """Page-locking host memory (DeepSpeed's offload does) fails in the words of the device."""
+    return any("pin_memory" in f"{frame.name} {frame.line}" for frame in traceback.extract_tb(error.__traceback__)[-2:])
+
+
+def _own_exit_code(error: BaseException) -> int:
+    if isinstance(error, KeyboardInterrupt):
+        return 130
+    if not isinstance(error, SystemExit):
+        return 1
+    if error.code is None:
+        return 0
+    return error.code & 0xFF if isinstance(error.code, int) else 1
+
+
+def _described(error: BaseException) -> str:
+    return f"{type(error).__name__}: {_words(error)}".strip().removesuffix(":")
+
+
+def _words(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:  # a user's __str__ may do anything, and must not cost us the report
+        return ""
+
+
+def _matching_line(pattern: re.Pattern[str], log: str) -> str | None:
+    match = pattern.search(log)
+    if match is None:
+        return None
+    start = log.rfind("\n", 0, match.start()) + 1
+    return log[start:].split("\n", 1)[0].strip()

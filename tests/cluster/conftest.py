@@ -1,0 +1,75 @@
+"""A running cluster for the whole run, and a fresh namespace for every test.
+
+MEMTUNE_KUBECONFIG=... uses any existing cluster instead; MEMTUNE_TEST_IMAGE then names an image with python3 that its
+nodes can pull.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import uuid
+from collections.abc import Generator, Iterator
+from pathlib import Path
+
+import pytest
+from kubernetes import config
+from pods import IMAGE, Cluster, eventually
+from traces import traces
+
+from devcluster.versions import BASE_IMAGE
+
+_ROOT = Path(__file__).resolve().parents[2]
+_FAILED = pytest.StashKey[bool]()
+
+
+def _devcluster(*words: str) -> str:
+    command = [sys.executable, "-m", "devcluster", *words]
+    done = subprocess.run(command, cwd=_ROOT, text=True, capture_output=True, check=False)
+    if done.returncode != 0:
+        pytest.exit(f"devcluster {' '.join(words)}: {done.stdout}{done.stderr}", returncode=1)
+    return done.stdout.strip()
+
+
+@pytest.fixture(scope="session")
+def kubeconfig() -> Iterator[str]:
+    """A cluster that is already up is reused and left up; one that was started for this run ends with it."""
+    question = [sys.executable, "-m", "devcluster", "kubeconfig"]
+    was_up = subprocess.run(question, cwd=_ROOT, capture_output=True, check=False).returncode == 0
+    if was_up:
+        _devcluster("up")
+        yield _devcluster("kubeconfig")
+        return
+    before = traces()
+    _devcluster("up", "--nodes", "2")
+    yield _devcluster("kubeconfig")
+    _devcluster("down")
+    assert traces() == before, "`devcluster down` left something behind"
+
+
+@pytest.fixture(scope="session")
+def cluster(kubeconfig: str) -> Iterator[Cluster]:
+    with config.new_client_from_config(kubeconfig) as connection:  # type: ignore[no-untyped-call]  # it has no types
+        running = Cluster(connection)
+        if IMAGE == BASE_IMAGE and not all(BASE_IMAGE in names for names in running.images_by_node().values()):
+            _devcluster("load", "base")
+        yield running
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    item.stash[_FAILED] = item.stash.get(_FAILED, False) or report.failed
+    return report
+
+
+@pytest.fixture
+def namespace(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[str]:
+    """A namespace that accepts pods; its events, pod states and logs are printed when the test fails."""
+    name = f"test-{uuid.uuid4().hex[:8]}"
+    cluster.core.create_namespace({"metadata": {"name": name}})
+    eventually(lambda: cluster.accepts_pods(name), "the namespace's default ServiceAccount")
+    yield name
+    if request.node.stash.get(_FAILED, False):
+        print(cluster.story(name))
+    cluster.core.delete_namespace(name)

@@ -1,0 +1,125 @@
+"""The command's own promises: one clear sentence for what goes wrong, and a supervisor that sees everything."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pods import eventually
+
+from devcluster import cli, cluster, machine
+from devcluster.dns import host_lines
+from devcluster.shell import ClusterError
+from devcluster.supervisor import dead_parts, is_alive, part_pids
+
+_ROOT = Path(__file__).resolve().parents[2]
+
+
+def _main(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
+    monkeypatch.setattr(sys, "argv", ["devcluster", *words])
+    monkeypatch.delenv("MEMTUNE_KUBECONFIG", raising=False)
+    return cli.main()
+
+
+def test_two_commands_at_once(tmp_path: Path) -> None:
+    own_cache = tmp_path / "memtune" / "devcluster"
+    own_cache.mkdir(parents=True)
+    with (own_cache / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        lock.write("4711")
+        lock.flush()
+        environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
+        command = [sys.executable, "-m", "devcluster", "up"]
+        done = subprocess.run(command, cwd=_ROOT, env=environment, text=True, capture_output=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.startswith("devcluster: another devcluster command is at work (process 4711)")
+
+
+def test_without_root(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    assert _main(monkeypatch, "up") == 1
+    assert "run it as root" in capsys.readouterr().err
+    assert _main(monkeypatch, "can-run") == cli.CANNOT_RUN
+
+
+def test_a_port_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        monkeypatch.setattr(machine, "LOOPBACK_PORTS", {"etcd": port})
+        with pytest.raises(ClusterError, match=f"127.0.0.1:{port}, the port of etcd, is in use"):
+            machine.check_before_starting()
+
+
+def test_too_little_disk(tmp_path: Path) -> None:
+    with pytest.raises(ClusterError, match=r"GiB free, and the cluster needs 1048576 GiB: free some space there"):
+        machine.check_disk(tmp_path / "not" / "there" / "yet", 1 << 50, "the cluster")
+
+
+def test_a_disk_that_fills_up_on_the_way(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", "/var/lib/x")
+
+    monkeypatch.setattr(cli, "_dispatch", full)
+    assert _main(monkeypatch, "up") == 1
+    assert "the disk is full (/var/lib/x)" in capsys.readouterr().err
+
+
+def test_a_half_dead_cluster_is_not_reused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster, "STATE", tmp_path)
+    monkeypatch.setattr(cluster, "problems", lambda: ["etcd ended with signal SIGKILL"])
+    with pytest.raises(ClusterError, match=r"half dead; run `devcluster down`.*\netcd ended with signal SIGKILL"):
+        cluster.up(None)
+
+
+SUPERVISED = """
+import sys
+from pathlib import Path
+from devcluster.supervisor import Part, Supervisor
+logs = Path(sys.argv[1])
+Supervisor(logs / "status.json").run([
+    Part("lasting", ["sleep", "600"], logs / "lasting.log"),
+    Part("short", ["sh", "-c", "echo out of luck; exit 7"], logs / "short.log"),
+])
+"""
+
+
+def test_the_supervisor_says_which_part_died_and_takes_the_others_with_it(tmp_path: Path) -> None:
+    supervisor = subprocess.Popen([sys.executable, "-c", SUPERVISED, str(tmp_path)], cwd=_ROOT)
+    try:
+        status = tmp_path / "status.json"
+        found = eventually(lambda: dead_parts(status, tmp_path), "the dead part")
+        assert found == ["short ended with exit code 7; the end of its log:\n  out of luck"]
+        lasting = part_pids(status)["lasting"]
+        assert is_alive(lasting)
+    finally:
+        supervisor.send_signal(signal.SIGKILL)
+        supervisor.wait()
+    eventually(lambda: not is_alive(lasting), "the other part to die with its supervisor")
+
+
+def test_dns_knows_services_and_the_pods_of_headless_ones() -> None:
+    services = [
+        {"metadata": {"name": "web", "namespace": "a"}, "spec": {"clusterIP": "10.215.0.9"}},
+        {"metadata": {"name": "train", "namespace": "a"}, "spec": {"clusterIP": "None"}},
+        {"metadata": {"name": "elsewhere", "namespace": "a"}, "spec": {"type": "ExternalName"}},
+    ]
+    pods = [{"ip": "10.214.1.2", "hostname": "rank-0"}, {"ip": "10.214.2.3"}]
+    endpoints: list[dict[str, Any]] = [
+        {"metadata": {"name": "web", "namespace": "a"}, "subsets": [{"addresses": [{"ip": "10.214.1.9"}]}]},
+        {"metadata": {"name": "train", "namespace": "a"}, "subsets": [{"addresses": pods}]},
+        {"metadata": {"name": "nobody", "namespace": "a"}},
+    ]
+    assert host_lines(services, endpoints) == [
+        "10.214.1.2 rank-0.train.a.svc.cluster.local",
+        "10.214.1.2 train.a.svc.cluster.local",
+        "10.214.2.3 train.a.svc.cluster.local",
+        "10.215.0.9 web.a.svc.cluster.local",
+    ]

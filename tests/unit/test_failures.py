@@ -1,0 +1,199 @@
+"""Every wording of an out-of-memory, what only looks like one, and who failed first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from memtune.report import Ending
+from memtune_runner.failures import Failure, first_cause, of_exception, of_words
+
+DEVICE, HOST, ERROR, KILLED = Ending.DEVICE_OOM, Ending.HOST_OOM, Ending.ERROR, Ending.KILLED
+
+CUDA_OOM = "CUDA out of memory. Tried to allocate 20.00 MiB. GPU 0 has a total capacity of 79.10 GiB"
+DEVICE_WORDINGS = {
+    "cuda": CUDA_OOM,
+    "rocm": "HIP out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 63.98 GiB",
+    "cuda-runtime": "CUDA error: out of memory\nCUDA kernel errors might be asynchronously reported",
+    "cuda-driver": "CUDA driver error: out of memory",
+    "cuda-name": "Search for `cudaErrorMemoryAllocation' in https://docs.nvidia.com/cuda/",
+    "cudnn": "cuDNN error: CUDNN_STATUS_ALLOC_FAILED",
+    "cublas": "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
+    "cusparse": "CUDA error: CUSPARSE_STATUS_ALLOC_FAILED when calling `cusparseCreate(handle)`",
+    "cusolver": "cusolver error: CUSOLVER_STATUS_ALLOC_FAILED, when calling `cusolverDnCreate(handle)`",
+    "cufft": "cuFFT error: CUFFT_ALLOC_FAILED",
+    "nccl": "NCCL error in: ProcessGroupNCCL.cpp:1691, unhandled cuda error\nCuda failure 2 'out of memory'",
+    "nccl-older": "ncclUnhandledCudaError: Call to CUDA function failed.\nLast error:\nCuda failure 'out of memory'",
+    "triton": "Triton Error [CUDA]: out of memory",
+}
+HOST_WORDINGS = {
+    "torch": "[enforce fail at alloc_cpu.cpp:117] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to "
+    "allocate 4000000000000 bytes. Error code 12 (Cannot allocate memory)",
+    "torch-windows-words": "DefaultCPUAllocator: not enough memory: you tried to allocate 400 bytes.",
+    "c++": "std::bad_alloc",
+    "fork": "[Errno 12] Cannot allocate memory",
+    "numpy": "numpy._core._exceptions._ArrayMemoryError: Unable to allocate 7.45 GiB for an array",
+    "python": "MemoryError",
+    "bus-error": "DataLoader worker (pid 7) is killed by signal: Bus error. It is possible that dataloader's "
+    "workers are out of shared memory. Please try to raise your shared memory limit.",
+    "shm": "unable to allocate shared memory(shm) for file </torch_7_1>: Resource temporarily unavailable (11)",
+    "loader-killed": "DataLoader worker (pid 4242) is killed by signal: Killed. ",
+}
+CONSEQUENCES = {
+    "abort": "NCCL communicator was aborted on rank 1.",
+    "watchdog": "[Rank 1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7, OpType=ALLREDUCE)",
+    "remote": "ncclRemoteError: A call failed possibly due to a network error or a remote process exiting prematurely.",
+    "remote-in-words": "remote process exited or there was a network error, NCCL version 2.21.5",
+    "gloo-closed": "[../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.0.0.1]:24530",
+    "gloo-reset": "[../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection reset by peer",
+    "pipe": "[Errno 32] Broken pipe",
+}
+UNRELATED = [
+    "CUDA error: device-side assert triggered",
+    "CUDNN_STATUS_EXECUTION_FAILED",
+    "CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`",
+    "index 7 is out of bounds for dimension 0 with size 5",
+    "the memory bank is out of memory slots",
+    "use less than the CUDA memory that is free",
+]
+
+
+class OutOfMemoryError(RuntimeError):
+    """Stands for torch's own, which is told by name and module so that torch need not be imported."""
+
+
+OutOfMemoryError.__module__ = "torch"
+
+
+@pytest.mark.parametrize("words", DEVICE_WORDINGS.values(), ids=DEVICE_WORDINGS)
+def test_device_out_of_memory(words: str) -> None:
+    assert of_exception(RuntimeError(words)) == Failure(DEVICE, 85, f"RuntimeError: {words}")
+    failure = of_words(f"step 3\n  {words}\nbye", 1)
+    assert (failure.ending, failure.exit_code) == (DEVICE, 85)
+    assert failure.message in words
+
+
+@pytest.mark.parametrize("words", HOST_WORDINGS.values(), ids=HOST_WORDINGS)
+def test_host_out_of_memory(words: str) -> None:
+    assert of_exception(RuntimeError(words)) == Failure(HOST, 86, f"RuntimeError: {words}".strip())
+    assert of_words(f"step 3\n{words}\nbye", 1) == Failure(HOST, 86, words.strip())
+
+
+@pytest.mark.parametrize("words", CONSEQUENCES.values(), ids=CONSEQUENCES)
+def test_what_follows_another_rank(words: str) -> None:
+    assert of_exception(RuntimeError(words)) == Failure(ERROR, 1, f"RuntimeError: {words}", is_consequence=True)
+    assert of_words(words, 250) == Failure(KILLED, 250, words, is_consequence=True)
+
+
+@pytest.mark.parametrize("words", UNRELATED)
+def test_what_only_looks_like_it(words: str) -> None:
+    assert of_exception(RuntimeError(words)) == Failure(ERROR, 1, f"RuntimeError: {words}")
+    assert of_words(words, 139) == Failure(KILLED, 139, "a worker ended with code 139")
+
+
+def test_types_are_enough() -> None:
+    assert of_exception(OutOfMemoryError("")).ending is DEVICE
+    assert of_exception(MemoryError()) == Failure(HOST, 86, "MemoryError")
+
+
+def test_a_type_of_the_same_name_elsewhere_is_not_torchs() -> None:
+    other = type("OutOfMemoryError", (RuntimeError,), {"__module__": "game.inventory"})
+    assert of_exception(other("no room for the sword")).ending is ERROR
+
+
+def caught(raising: Callable[[], None]) -> BaseException:
+    try:
+        raising()
+    except BaseException as error:
+        return error
+    raise AssertionError("nothing was raised")
+
+
+def wrapped_by_cause() -> None:
+    try:
+        raise OutOfMemoryError(CUDA_OOM)
+    except RuntimeError as error:
+        raise ValueError("layer 7 failed") from error
+
+
+def wrapped_by_context() -> None:
+    try:
+        wrapped_by_cause()
+    except ValueError:
+        raise KeyError("cleanup") from None
+
+
+def wrapped_by_exit() -> None:
+    try:
+        raise OutOfMemoryError(CUDA_OOM)
+    except RuntimeError:
+        raise SystemExit(3) from None
+
+
+@pytest.mark.parametrize("raising", [wrapped_by_cause, wrapped_by_context, wrapped_by_exit])
+def test_an_out_of_memory_is_found_behind_what_wraps_it(raising: Callable[[], None]) -> None:
+    assert of_exception(caught(raising)) == Failure(DEVICE, 85, f"OutOfMemoryError: {CUDA_OOM}")
+
+
+def test_a_circle_of_causes_ends() -> None:
+    first, second = ValueError("a"), ValueError("b")
+    first.__cause__, second.__cause__ = second, first
+    assert of_exception(first) == Failure(ERROR, 1, "ValueError: a")
+
+
+def test_an_out_of_memory_is_found_in_a_group() -> None:
+    group = type("Group", (Exception,), {"exceptions": (ValueError("a"), MemoryError())})
+    assert of_exception(group("two failed")).ending is HOST
+    lookalike = type("Lookalike", (Exception,), {"exceptions": 5})
+    assert of_exception(lookalike("odd")).ending is ERROR
+
+
+def test_an_exception_that_cannot_be_shown_is_still_reported() -> None:
+    def fail(_: BaseException) -> str:
+        raise ZeroDivisionError
+
+    error = type("Mute", (Exception,), {"__str__": fail})()
+    assert of_exception(error) == Failure(ERROR, 1, "Mute")
+
+
+def pinned_by_name() -> None:
+    def pin_memory() -> None:
+        raise RuntimeError("CUDA error: out of memory")
+
+    pin_memory()
+
+
+def test_pinning_host_memory_fails_in_the_words_of_the_device() -> None:
+    assert of_exception(caught(pinned_by_name)).ending is HOST
+
+
+@pytest.mark.parametrize(
+    ("error", "failure"),
+    [
+        (SystemExit(), Failure(Ending.SUCCEEDED, 0, "")),
+        (SystemExit(0), Failure(Ending.SUCCEEDED, 0, "")),
+        (SystemExit(7), Failure(ERROR, 7, "SystemExit: 7")),
+        (SystemExit(-1), Failure(ERROR, 255, "SystemExit: -1")),
+        (SystemExit("no data"), Failure(ERROR, 1, "SystemExit: no data")),
+        (KeyboardInterrupt(), Failure(ERROR, 130, "KeyboardInterrupt")),
+    ],
+)
+def test_the_users_own_exit_code_is_kept(error: BaseException, failure: Failure) -> None:
+    assert of_exception(error) == failure
+
+
+def test_an_exit_with_success_is_one_even_after_an_out_of_memory_that_was_handled() -> None:
+    error = SystemExit(0)
+    error.__context__ = OutOfMemoryError(CUDA_OOM)
+    assert of_exception(error).ending is Ending.SUCCEEDED
+
+
+def test_the_first_that_is_no_consequence_is_the_cause() -> None:
+    abort = of_exception(RuntimeError(CONSEQUENCES["abort"]))
+    oom, error = of_exception(OutOfMemoryError(CUDA_OOM)), of_exception(ValueError("late"))
+    assert first_cause([abort, oom, error, abort]) is oom
+    assert first_cause([error, oom]) is error
+    assert first_cause([abort, abort]) is abort
+    with pytest.raises(ValueError, match="no failure was noted"):
+        first_cause([])

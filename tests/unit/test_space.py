@@ -1,0 +1,151 @@
+"""Which plans a job allows, and how they are ranked: with a predictor small enough to check by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from memtune.gpu import find
+from memtune.knobs import FULL, SELECTIVE, Attention, Offload, Optimizer, Precision, Sharding
+from memtune.model.architecture import Architecture, Kind
+from memtune.plan import Plan
+from memtune.prediction import Interval, Prediction
+from memtune.space import MEMORY, Space, divisors, enumerate_plans, rank, refusal, refusals
+from memtune.units import GIB
+from memtune.workload import Workload
+
+TINY = Architecture(
+    "tiny", Kind.DECODER, hidden_size=64, layers=2, heads=4, kv_heads=4, head_dim=16, ffn_size=256, vocab_size=1000
+)
+EIGHT = Workload(TINY, find("h100-80gb"), global_batch=64, sequence_length=128, gpus_per_node=8)
+ONE = replace(EIGHT, global_batch=4, gpus_per_node=1)
+
+
+def prediction(device_gib: float, tokens_per_second: float, width: float = 1.0) -> Prediction:
+    device = Interval(device_gib / width * GIB, device_gib * GIB, device_gib * width * GIB)
+    rate = Interval(tokens_per_second, tokens_per_second, tokens_per_second)
+    return Prediction("forward", {}, (), device, device, device, device, device, rate, rate)
+
+
+class ByMicroBatch:
+    """Ten GiB and ten tokens per second for each sequence of the micro-batch."""
+
+    def predict(self, plan: Plan) -> Prediction:
+        return prediction(10 * plan.micro_batch, 10 * plan.micro_batch, width=1.05)
+
+
+def test_micro_batches_are_the_divisors_of_what_each_rank_gets() -> None:
+    plans = enumerate_plans(EIGHT, Space(shardings=(Sharding.ZERO_2,), checkpointings=(FULL,)))
+    assert [(plan.micro_batch, plan.accumulation) for plan in plans] == [(1, 8), (2, 4), (4, 2), (8, 1)]
+
+
+@given(st.integers(1, 5000))
+def test_divisors_are_all_of_them_in_order(number: int) -> None:
+    assert divisors(number) == [d for d in range(1, number + 1) if number % d == 0]
+
+
+def test_combinations_that_exclude_each_other_are_left_out() -> None:
+    space = Space(shardings=(Sharding.DDP, Sharding.ZERO_1, Sharding.ZERO_3), offloads=tuple(Offload))
+    found = {(plan.sharding, plan.offload) for plan in enumerate_plans(EIGHT, space)}
+    assert (Sharding.DDP, Offload.OPTIMIZER) not in found
+    assert (Sharding.ZERO_1, Offload.PARAMETERS) not in found
+    assert {offload for sharding, offload in found if sharding is Sharding.ZERO_3} == set(Offload)
+    assert {offload for sharding, offload in found if sharding is Sharding.DDP} == {Offload.NONE, Offload.ACTIVATIONS}
+
+
+@pytest.mark.parametrize(
+    ("gpu", "plan", "reason"),
+    [
+        ("t4-16gb", "bf16-z2-sel-mb1x8", "t4-16gb has no bf16; use fp16 or fp32"),
+        ("a100-80gb", "fp8-z2-sel-mb1x8", "a100-80gb has no fp8; use bf16"),
+        ("h100-80gb", "fp32-z2-sel-mb1x8", "flash attention has no fp32 kernel; use sdpa"),
+        ("h100-80gb", "bf16-z0-sel-mb1x8-oopt", "offload optimizer needs ZeRO 1 or more, or FSDP"),
+        ("h100-80gb", "bf16-z2-sel-mb1x8-oopt-adamw8bit", "the 8-bit optimizer has no CPU kernel"),
+    ],
+)
+def test_what_the_hardware_or_a_library_cannot_do_is_refused_in_words(gpu: str, plan: str, reason: str) -> None:
+    assert reason in (refusal(replace(EIGHT, gpu=find(gpu)), Plan.parse(plan)) or "")
+
+
+def test_what_can_run_is_not_refused() -> None:
+    assert refusal(EIGHT, Plan.parse("fp8-z3-sel-mb1x8")) is None
+    assert refusal(EIGHT, Plan.parse("fp32-z3-sel-mb1x8-sdpa")) is None
+
+
+def test_a_space_of_which_nothing_is_left_says_why() -> None:
+    old = replace(EIGHT, gpu=find("v100-32gb"))
+    assert enumerate_plans(old, Space()) == []
+    assert refusals(old, Space()) == ["v100-32gb has no bf16; use fp16 or fp32"]
+
+
+def test_one_gpu_takes_the_least_stage_that_each_offload_needs() -> None:
+    zeros = (Sharding.ZERO_0, Sharding.ZERO_1, Sharding.ZERO_2, Sharding.ZERO_3)
+    space = Space(
+        shardings=(*zeros, Sharding.FSDP), checkpointings=(SELECTIVE,), offloads=(Offload.NONE, Offload.OPTIMIZER)
+    )
+    found = {(plan.sharding, plan.offload) for plan in enumerate_plans(ONE, space)}
+    assert found == {
+        (Sharding.ZERO_0, Offload.NONE),
+        (Sharding.ZERO_1, Offload.OPTIMIZER),
+        (Sharding.FSDP, Offload.NONE),
+        (Sharding.FSDP, Offload.OPTIMIZER),
+    }
+
+
+@given(
+    st.sets(st.sampled_from(Sharding), min_size=1),
+    st.sets(st.sampled_from(Precision), min_size=1),
+    st.sets(st.sampled_from(Offload), min_size=1),
+    st.sets(st.sampled_from(Optimizer), min_size=1),
+    st.sampled_from([EIGHT, ONE]),
+)
+def test_every_plan_keeps_the_global_batch_and_comes_once(
+    shardings: set[Sharding],
+    precisions: set[Precision],
+    offloads: set[Offload],
+    optimizers: set[Optimizer],
+    workload: Workload,
+) -> None:
+    space = Space(
+        precisions=tuple(sorted(precisions)),
+        shardings=tuple(sorted(shardings)),
+        offloads=tuple(sorted(offloads)),
+        optimizers=tuple(sorted(optimizers)),
+        attentions=(Attention.SDPA,),
+        checkpointings=(SELECTIVE,),
+    )
+    plans = enumerate_plans(workload, space)
+    assert len(set(plans)) == len(plans)
+    assert all(plan.global_batch(workload.world) == workload.global_batch for plan in plans)
+    assert all(refusal(workload, plan) is None for plan in plans)
+
+
+def test_the_fastest_that_fits_comes_first_and_the_rest_says_what_it_needs() -> None:
+    plans = [Plan.parse(f"bf16-z2-sel-mb{size}x{64 // size}") for size in (1, 2, 4, 8, 16)]
+    ranking = rank(replace(EIGHT, global_batch=512), ByMicroBatch(), plans, headroom=0.06)
+    assert [candidate.plan.micro_batch for candidate in ranking.fitting] == [4, 2, 1]
+    assert [(drop.plan.micro_batch, drop.reason) for drop in ranking.uncertain] == [
+        (8, "needs 76.2 GiB to 84.0 GiB, the GPU has 79.1 GiB: only a probe can tell")
+    ]
+    assert [(drop.plan.micro_batch, drop.reason) for drop in ranking.dropped] == [
+        (16, "needs 160.0 GiB, the GPU has 79.1 GiB")
+    ]
+
+
+def test_headroom_alone_can_make_a_plan_uncertain() -> None:
+    class Exact:
+        def predict(self, plan: Plan) -> Prediction:
+            return prediction(76, plan.micro_batch)
+
+    ranking = rank(EIGHT, Exact(), [Plan.parse("bf16-z2-sel-mb8x1")], headroom=0.06)
+    reason = ranking.uncertain[0].reason
+    assert reason == "needs 76.0 GiB, and 6% of the GPU's 79.1 GiB must stay free: only a probe can tell"
+
+
+def test_the_objective_memory_puts_the_smallest_first() -> None:
+    plans = [Plan.parse(f"bf16-z2-sel-mb{size}x{8 // size}") for size in (4, 1, 2)]
+    ranking = rank(EIGHT, ByMicroBatch(), plans, headroom=0.06, objective=MEMORY)
+    assert [candidate.plan.micro_batch for candidate in ranking.fitting] == [1, 2, 4]
