@@ -6,20 +6,12 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 
-class RankReport(Protocol):
-    """What is read of a runner's report here. The report is untrusted: an outcome of no known name is passed over."""
+class Told(Protocol):
+    """What is read of a runner's report here. The report is untrusted: an ending of no known name is passed over."""
 
     @property
-    def outcome(self) -> str:
-        """The verdict in the runner's own eyes."""
-
-    @property
-    def failure_order(self) -> int | None:
-        """The place of this failure in the order of the rendezvous store, 0 for the first; None when it has none."""
-
-    @property
-    def mismatch(self) -> str:
-        """Where the applied plan differs from the one asked for; empty when it does not."""
+    def ending(self) -> str:
+        """How the run ended in the runner's own eyes."""
 
     @property
     def message(self) -> str:
@@ -40,6 +32,8 @@ class PodObservation:
     """One pod of a run. ``exit_*``, ``finished_at_seconds`` and ``report`` are of the wrapped container.
 
     ``waiting_*`` is what any container of the pod waits for, and ``init_exit_code`` that of a failed init container.
+    ``failure_order`` is the place of its failure in the order of the rendezvous store, None where it left none there.
+    ``mismatch`` names where the plan that its report saw applied differs from the one asked for.
     A pod that was created and is not there any more is not ``present``; one that was not created yet is.
     """
 
@@ -57,7 +51,9 @@ class PodObservation:
     exit_code: int | None = None
     exit_reason: str = ""
     finished_at_seconds: float | None = None
-    report: RankReport | None = None
+    report: Told | None = None
+    failure_order: int | None = None
+    mismatch: str = ""
 
     def condition(self, kind: str, status: str) -> Condition | None:
         """The condition of this type, if it has this status."""

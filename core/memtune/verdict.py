@@ -13,10 +13,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from memtune.observation import PodObservation, RunObservation
-
-DEVICE_OOM_EXIT = 85
-HOST_OOM_EXIT = 86
-HUNG_EXIT = 87
+from memtune.report import EXIT_CODES, Ending
 
 # One failure ends all ranks within 5 s; the clocks of two nodes are granted as much again. Endings closer together
 # than this are told apart by their kind, not by their time.
@@ -73,7 +70,7 @@ def conclude(run: RunObservation) -> Conclusion | None:
 
 
 def _success(pods: tuple[PodObservation, ...]) -> Conclusion:
-    if any(pod.report and pod.report.outcome == Verdict.SUCCEEDED.value for pod in pods):
+    if any(pod.report and pod.report.ending == Ending.SUCCEEDED for pod in pods):
         return Conclusion(Verdict.SUCCEEDED, None, "every pod ended with exit code 0")
     # Without a report nothing was measured, and nobody knows whether the plan was there at all.
     message = "the command ended with exit code 0 but no report of it: the runner was not part of it"
@@ -85,18 +82,18 @@ def _unless_not_applied(conclusion: Conclusion, pods: tuple[PodObservation, ...]
     if conclusion.verdict not in (Verdict.SUCCEEDED, Verdict.DEVICE_OOM, Verdict.HOST_OOM):
         return conclusion
     for pod in pods:
-        if pod.report and pod.report.mismatch:
-            return Conclusion(Verdict.PLAN_NOT_APPLIED, pod.index, pod.report.mismatch)
+        if pod.mismatch:
+            return Conclusion(Verdict.PLAN_NOT_APPLIED, pod.index, pod.mismatch)
     return conclusion
 
 
 def _first_failure(pods: tuple[PodObservation, ...]) -> Conclusion | None:
     """The failure that came first over all pods, its echoes dropped."""
     failed = [(pod, found) for pod in pods if (found := _look_up(_ENDED, pod))]
-    ordered = [order for pod, _ in failed if (order := _order(pod)) is not None]
+    ordered = [order for pod, _ in failed if (order := pod.failure_order) is not None]
     # The store's order holds among those who reached the store. A pod that was killed outright never did, so it
     # stays a candidate beside the first of the others.
-    causes = [(pod, found) for pod, found in failed if not ordered or _order(pod) in (None, min(ordered))]
+    causes = [(pod, found) for pod, found in failed if not ordered or pod.failure_order in (None, min(ordered))]
     if not causes:
         return None
     times = [pod.finished_at_seconds for pod, _ in causes if pod.finished_at_seconds is not None]
@@ -114,10 +111,6 @@ def _rank(conclusion: Conclusion) -> tuple[int, int]:
     return _CAUSES_FIRST.index(conclusion.verdict), conclusion.pod_index or 0
 
 
-def _order(pod: PodObservation) -> int | None:
-    return pod.report.failure_order if pod.report else None
-
-
 def _look_up(table: tuple[_Row, ...], pod: PodObservation) -> Conclusion | None:
     told = ((row.verdict, row.tell(pod)) for row in table)
     return next((Conclusion(verdict, pod.index, why) for verdict, why in told if why is not None), None)
@@ -131,11 +124,11 @@ def _succeeded(pod: PodObservation) -> bool:
     return pod.exit_code == 0
 
 
-def _reported(outcome: Verdict) -> Callable[[PodObservation], str | None]:
+def _reported(*endings: Ending) -> Callable[[PodObservation], str | None]:
     def tell(pod: PodObservation) -> str | None:
-        if pod.report is None or pod.report.outcome != outcome.value:
+        if pod.report is None or pod.report.ending not in endings:
             return None
-        return pod.report.message or f"reported {outcome}"
+        return pod.report.message or f"the runner reported {str(pod.report.ending)!r}"
 
     return tell
 
@@ -232,16 +225,16 @@ _GROUP_WAITS = re.compile(r"pod ?group", re.IGNORECASE)
 
 # A pod that ended, or is as good as ended. The first row that has something to say holds.
 _ENDED = (
-    _Row(Verdict.DEVICE_OOM, _reported(Verdict.DEVICE_OOM)),
-    _Row(Verdict.HOST_OOM, _reported(Verdict.HOST_OOM)),
-    _Row(Verdict.DEVICE_OOM, _exited(DEVICE_OOM_EXIT, because="out of GPU memory")),
-    _Row(Verdict.HOST_OOM, _exited(HOST_OOM_EXIT, because="out of host memory")),
+    _Row(Verdict.DEVICE_OOM, _reported(Ending.DEVICE_OOM)),
+    _Row(Verdict.HOST_OOM, _reported(Ending.HOST_OOM)),
+    _Row(Verdict.DEVICE_OOM, _exited(EXIT_CODES[Ending.DEVICE_OOM], because="out of GPU memory")),
+    _Row(Verdict.HOST_OOM, _exited(EXIT_CODES[Ending.HOST_OOM], because="out of host memory")),
     _Row(Verdict.HOST_OOM, _oom_killed),
-    _Row(Verdict.DISRUPTED, _reported(Verdict.DISRUPTED)),
+    _Row(Verdict.DISRUPTED, _reported(Ending.TERMINATED)),
     _Row(Verdict.DISRUPTED, _pod_disrupted),
-    _Row(Verdict.HUNG, _reported(Verdict.HUNG)),
-    _Row(Verdict.HUNG, _exited(HUNG_EXIT, because="no optimizer step for too long")),
-    _Row(Verdict.USER_ERROR, _reported(Verdict.USER_ERROR)),
+    _Row(Verdict.HUNG, _reported(Ending.HUNG)),
+    _Row(Verdict.HUNG, _exited(EXIT_CODES[Ending.HUNG], because="no optimizer step for too long")),
+    _Row(Verdict.USER_ERROR, _reported(Ending.ERROR, Ending.BAD_INPUT)),
     _Row(Verdict.USER_ERROR, _past_its_deadline),
     _Row(Verdict.IMAGE_ERROR, _not_startable),
     _Row(Verdict.IMAGE_ERROR, _init_failed),

@@ -16,9 +16,7 @@ from memtune.verdict import Conclusion, Verdict, conclude
 class Report:
     """A report as the classifier sees it."""
 
-    outcome: str
-    failure_order: int | None = None
-    mismatch: str = ""
+    ending: str
     message: str = ""
 
 
@@ -28,9 +26,10 @@ PENDING = PodObservation(0)
 ENDED_WELL = PodObservation(0, phase="Succeeded", exit_code=0, finished_at_seconds=50.0, report=Report("succeeded"))
 
 
-def failed(exit_code: int, outcome: str = "", message: str = "", order: int | None = None) -> PodObservation:
-    report = Report(outcome, failure_order=order, message=message) if outcome else None
-    return PodObservation(0, phase="Failed", exit_code=exit_code, finished_at_seconds=50.0, report=report)
+def failed(exit_code: int, ending: str = "", message: str = "", order: int | None = None) -> PodObservation:
+    report = Report(ending, message) if ending else None
+    ended = PodObservation(0, phase="Failed", exit_code=exit_code, finished_at_seconds=50.0)
+    return replace(ended, report=report, failure_order=order)
 
 
 def held(reason: str, message: str = "") -> PodObservation:
@@ -59,7 +58,7 @@ ROWS = [
     ("247 without OOMKilled", failed(247), Verdict.HOST_OOM, "node ran out of memory"),
     ("137 of a deleted pod", replace(failed(137), deleting=True), Verdict.DISRUPTED, "deleted"),
     ("terminated from outside", failed(143), Verdict.DISRUPTED, "outside"),
-    ("SIGTERM reported", failed(143, "disrupted", "SIGTERM"), Verdict.DISRUPTED, "SIGTERM"),
+    ("SIGTERM reported", failed(143, "terminated", "SIGTERM"), Verdict.DISRUPTED, "SIGTERM"),
     ("evicted", replace(failed(137), reason="Evicted", message="low on disk"), Verdict.DISRUPTED, "low on disk"),
     ("preempted", replace(failed(143), reason="Preempted"), Verdict.DISRUPTED, "Preempted"),
     ("node shut down", replace(failed(143), reason="NodeShutdown"), Verdict.DISRUPTED, "NodeShutdown"),
@@ -81,7 +80,10 @@ ROWS = [
     ("failed for no known reason", replace(PENDING, phase="Failed", reason="Odd"), Verdict.DISRUPTED, "Odd"),
     ("reported hang", failed(87, "hung", "no step for 90 s"), Verdict.HUNG, "no step for 90 s"),
     ("hang, report lost", failed(87), Verdict.HUNG, "no optimizer step"),
-    ("reported user error", failed(3, "user-error", "ValueError: x"), Verdict.USER_ERROR, "ValueError: x"),
+    ("reported user error", failed(3, "error", "ValueError: x"), Verdict.USER_ERROR, "ValueError: x"),
+    ("bad input", failed(2, "bad-input", "no such script"), Verdict.USER_ERROR, "no such script"),
+    ("a worker killed", failed(137, "killed", "rank 3: SIGKILL"), Verdict.HOST_OOM, "137"),
+    ("a worker crashed", failed(139, "killed", "rank 3: SIGSEGV"), Verdict.USER_ERROR, "rank 3: SIGSEGV"),
     ("exit code alone", failed(3), Verdict.USER_ERROR, "exit code 3"),
     ("the template's own deadline", replace(failed(137), reason="DeadlineExceeded"), Verdict.USER_ERROR, "Deadline"),
     ("no such python", replace(failed(128), exit_reason="StartError"), Verdict.IMAGE_ERROR, "StartError"),
@@ -119,32 +121,31 @@ def test_a_run_that_goes_on_has_no_verdict_until_it_is_overdue() -> None:
 
 @pytest.mark.parametrize("pod", [ENDED_WELL, failed(85, "device-oom"), failed(86, "host-oom")])
 def test_what_was_measured_under_another_plan_is_no_measurement(pod: PodObservation) -> None:
-    assert pod.report is not None
-    other = replace(pod, report=Report(pod.report.outcome, mismatch="microBatch: 8 applied, 4 planned"))
+    other = replace(pod, mismatch="microBatch: 8 applied, 4 planned")
     assert verdict_of(ENDED_WELL if pod is ENDED_WELL else RUNNING, other) == Conclusion(
         Verdict.PLAN_NOT_APPLIED, 1, "microBatch: 8 applied, 4 planned"
     )
 
 
 def test_an_error_of_the_user_stays_one_whatever_was_applied() -> None:
-    pod = replace(failed(1), report=Report("user-error", mismatch="microBatch", message="KeyError"))
+    pod = replace(failed(1, "error", "KeyError"), mismatch="microBatch")
     assert verdict_of(pod) == Conclusion(Verdict.USER_ERROR, 0, "KeyError")
 
 
 def test_an_nccl_abort_after_a_peers_out_of_memory_is_its_echo() -> None:
-    abort = failed(1, "user-error", "NCCL communicator was aborted", order=1)
+    abort = failed(1, "error", "NCCL communicator was aborted", order=1)
     oom = replace(failed(85, "device-oom", "CUDA out of memory", order=0), finished_at_seconds=53.0)
     assert verdict_of(abort, oom) == Conclusion(Verdict.DEVICE_OOM, 1, "CUDA out of memory")
 
 
 def test_an_out_of_memory_that_follows_an_nccl_timeout_is_its_echo() -> None:
-    timeout = failed(1, "user-error", "NCCL timeout", order=0)
+    timeout = failed(1, "error", "NCCL timeout", order=0)
     bogus = failed(85, "device-oom", "Tried to allocate more than 1EB memory", order=1)
     assert verdict_of(bogus, timeout) == Conclusion(Verdict.USER_ERROR, 1, "NCCL timeout")
 
 
 def test_a_pod_killed_without_a_word_is_the_cause_of_its_peers_abort() -> None:
-    abort = failed(1, "user-error", "NCCL: connection reset", order=0)
+    abort = failed(1, "error", "NCCL: connection reset", order=0)
     killed = replace(failed(137), exit_reason="OOMKilled", finished_at_seconds=54.0)
     lost = replace(RUNNING, node_lost=True)
     assert verdict_of(abort, killed, lost) == Conclusion(Verdict.HOST_OOM, 1, OOM_KILLED)
@@ -152,15 +153,15 @@ def test_a_pod_killed_without_a_word_is_the_cause_of_its_peers_abort() -> None:
 
 
 def test_what_ended_long_before_is_the_cause() -> None:
-    first = failed(1, "user-error", "KeyError")
+    first = failed(1, "error", "KeyError")
     later = replace(failed(85, "device-oom"), finished_at_seconds=61.0)
     assert verdict_of(later, first) == Conclusion(Verdict.USER_ERROR, 1, "KeyError")
     at_once = replace(later, finished_at_seconds=60.0)
-    assert verdict_of(at_once, first) == Conclusion(Verdict.DEVICE_OOM, 0, "reported device-oom")
+    assert verdict_of(at_once, first) == Conclusion(Verdict.DEVICE_OOM, 0, "the runner reported 'device-oom'")
 
 
 def test_a_rendezvous_that_times_out_because_a_peer_never_started_is_its_echo() -> None:
-    alone = failed(1, "user-error", "rendezvous timed out")
+    alone = failed(1, "error", "rendezvous timed out")
     for pod, verdict in [
         (held("Unschedulable"), Verdict.UNSCHEDULABLE),
         (waiting("ErrImagePull"), Verdict.IMAGE_ERROR),
@@ -171,7 +172,7 @@ def test_a_rendezvous_that_times_out_because_a_peer_never_started_is_its_echo() 
 
 
 def test_a_command_that_saved_and_ended_well_when_told_to_stop_has_not_succeeded() -> None:
-    stopped = replace(ENDED_WELL, report=Report("disrupted", message="SIGTERM"), deleting=True)
+    stopped = replace(ENDED_WELL, report=Report("terminated", message="SIGTERM"), deleting=True)
     assert verdict_of(stopped) == Conclusion(Verdict.DISRUPTED, 0, "SIGTERM")
     assert verdict_of(replace(ENDED_WELL, deleting=True)) == Conclusion(
         Verdict.SUCCEEDED, None, "every pod ended with exit code 0"
@@ -190,9 +191,7 @@ conditions = st.builds(
 )
 reports = st.builds(
     Report,
-    st.sampled_from([*(str(v) for v in Verdict), "", "nonsense"]),
-    st.none() | st.integers(-2, 3),
-    words,
+    st.sampled_from(["succeeded", "device-oom", "host-oom", "hung", "error", "terminated", "killed", "nonsense"]),
     words,
 )
 pods = st.builds(
@@ -210,6 +209,8 @@ pods = st.builds(
     exit_reason=words,
     finished_at_seconds=st.none() | st.floats(0, 100),
     report=st.none() | reports,
+    failure_order=st.none() | st.integers(-2, 3),
+    mismatch=words,
 )
 runs = st.builds(RunObservation, st.lists(pods, max_size=4).map(tuple), words, st.booleans())
 
