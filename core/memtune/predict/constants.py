@@ -48,11 +48,11 @@ class Constants:
     """Global coefficients of the memory model."""
 
     # What eager autograd keeps per layer over the tensors the formulas name (views that keep their base alive).
-    activation_factor: float = 1.13
+    activation_factor: float = 1.10
     # Copies of the query-sized projection that eager attention keeps beside q, k, v and the output.
-    qkv_copies: float = 0.32
+    qkv_copies: float = 0.92
     # Gradient temporaries of one layer's backward, in units of its widest feed-forward tensor.
-    backward_factor: float = 3.15
+    backward_factor: float = 3.2
     # What an eager loss spends per logit beside the logit: three fp32 tensors (12), fewer where it stays in bf16.
     eager_loss_bytes: float = 12.0
     # Reserved over active, less one, on one GPU; and where units are gathered and freed all the time.

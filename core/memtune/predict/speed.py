@@ -7,6 +7,8 @@ appendix B); what recomputation adds is the share of the forward pass that runs 
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from memtune.gpu import Gpu
 from memtune.knobs import Attention, Checkpointing, Offload, Optimizer, Precision
 from memtune.plan import Plan
@@ -31,14 +33,28 @@ _HOST_BYTES_PER_SECOND = 50e9
 _NVME_BYTES_PER_SECOND = 5e9
 
 
-def step_seconds(workload: Workload, shape: Shape, plan: Plan) -> float:
+class LinkSeconds(NamedTuple):
+    """Communication of each micro-batch, and of each step; neither depends on the size of the micro-batch."""
+
+    micro_batch: float
+    step: float
+    hidden_share: float
+
+
+def link_seconds(workload: Workload, shape: Shape, plan: Plan) -> LinkSeconds:
+    """What the links are busy with under a plan."""
+    share = _HIDDEN_SHARE_GATHERED if plan.sharding.zero_stage == 3 else _HIDDEN_SHARE
+    each = communication_seconds(workload, shape, plan)
+    return LinkSeconds(each, reduce_seconds(workload, shape, plan), share)
+
+
+def step_seconds(workload: Workload, shape: Shape, plan: Plan, links: LinkSeconds) -> float:
     """Seconds of one optimizer step: all micro-batches and the optimizer."""
     compute = micro_batch_seconds(workload, shape, plan)
-    communication = communication_seconds(workload, shape, plan)
-    share = _HIDDEN_SHARE_GATHERED if plan.sharding.zero_stage == 3 else _HIDDEN_SHARE
-    hidden = min(compute, communication) * share
+    communication = links.micro_batch
+    hidden = min(compute, communication) * links.hidden_share
     micro = compute + communication - hidden + _activation_offload_seconds(workload, shape, plan)
-    return plan.accumulation * micro + reduce_seconds(workload, shape, plan) + _step(workload, shape, plan)
+    return plan.accumulation * micro + links.step + _step(workload, shape, plan)
 
 
 def flops(gpu: Gpu, precision: Precision) -> float:
