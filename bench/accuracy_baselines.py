@@ -5,12 +5,20 @@ from __future__ import annotations
 from accuracy_rows import Row
 
 
+def _frozen(row: Row) -> float:
+    """The frozen base of an adapter: no rule speaks of it, so it is granted to all of them as it is."""
+    if not row.shape.has_adapter:
+        return 0.0
+    quantized = row.shape.quantizable if row.shape.quantization != "none" else 0
+    return quantized * row.recipe.base_bytes + (row.shape.total - quantized) * row.recipe.frozen_bytes
+
+
 def accelerate(row: Row) -> float:
     """`accelerate estimate-memory`: training with Adam takes four times the model in its dtype.
 
     huggingface/accelerate, src/accelerate/commands/estimate.py and docs/source/usage_guides/model_size_estimator.md.
     """
-    return 4 * row.published_parameters * max(row.recipe.frozen_bytes, row.recipe.base_bytes)
+    return _frozen(row) + 4 * row.recipe.weight_bytes * row.shape.trainable
 
 
 def deepspeed(row: Row) -> float:
@@ -18,20 +26,18 @@ def deepspeed(row: Row) -> float:
 
     deepspeedai/DeepSpeed, deepspeed/runtime/zero/stage_1_and_2.py and stage3.py; offload as the row has it.
     """
-    parameters, shards = row.published_parameters, row.recipe.state_shards
-    offload, sharded = row.recipe.offloads_states, row.recipe.weight_shards > 1
-    if not sharded:
-        return 2 * parameters + (0 if offload else 18 * parameters / shards)
+    trainable, shards = row.shape.trainable, row.recipe.state_shards
+    offload, frozen = row.recipe.offloads_states, _frozen(row)
+    if row.recipe.weight_shards == 1:
+        return frozen + 2 * trainable + (0 if offload else 18 * trainable / shards)
     largest = 4 * max(row.shape.layer, row.shape.vocab * row.shape.hidden)
-    return largest + (2 if offload else 18) * parameters / shards
+    return largest + (frozen + (2 if offload else 18) * trainable) / shards
 
 
 def tutorial(row: Row) -> float:
     """16 bytes a parameter, sharded, and 12 x micro-batch x sequence x hidden a layer (2 bytes with checkpointing)."""
     recipe, shape = row.recipe, row.shape
-    states = 16 * shape.trainable / recipe.state_shards
-    if shape.has_adapter:
-        states += recipe.frozen_bytes * shape.total / recipe.weight_shards
+    states = _frozen(row) / recipe.weight_shards + 16 * shape.trainable / recipe.state_shards
     each = 2 if recipe.checkpointing.mode == "full" else 12
     return states + each * recipe.tokens * shape.hidden * shape.layers
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from accuracy_rows import Row
 
@@ -22,14 +23,14 @@ START = {
     "fragmentation": (0.05, 0.0, 0.33),
     "sharded_fragmentation": (0.10, 0.0, 0.33),
 }
-_STEPS = (0.25, 0.1, 0.04)
+_STEPS = (0.1, 0.04)
 # An error beyond this is a mechanism the model lacks: it must not bend the constants.
 _ROBUST = 0.25
 # The pull towards the start, against fitting noise.
 _PULL = 0.002
 # The share of rows that may lie above `upper` while the width is chosen, and the widths tried.
-_UNDER = 0.02
-_WIDTHS = (0.06, 0.08, 0.10, 0.12, 0.14, 0.16, 0.18, 0.20, 0.22)
+_UNDER = 0.01
+_WIDTHS = (0.06, 0.08, 0.10, 0.12, 0.14, 0.16, 0.17, 0.18, 0.19, 0.20, 0.21)
 
 
 def predicted(row: Row, constants: Constants) -> Interval:
@@ -45,7 +46,9 @@ def predicted(row: Row, constants: Constants) -> Interval:
 
 def fit(rows: Sequence[Row]) -> Constants:
     """The constants that suit these rows best: coordinate search, coarse to fine, then the width."""
-    constants = replace(Constants(), **{name: start for name, (start, _, _) in START.items()})
+    constants = Constants()
+    for name, (start, _, _) in START.items():
+        constants = _with(constants, name, start)
     best = _loss(rows, constants)
     for step in _STEPS:
         for name in FITTED:
@@ -58,7 +61,7 @@ def _along(rows: Sequence[Row], constants: Constants, best: float, name: str, st
     for direction in (1, -1):
         while True:
             value = min(max(getattr(constants, name) + direction * step * (high - low), low), high)
-            moved = replace(constants, **{name: value})
+            moved = _with(constants, name, value)
             loss = _loss(rows, moved)
             if loss >= best:
                 break
@@ -66,9 +69,16 @@ def _along(rows: Sequence[Row], constants: Constants, best: float, name: str, st
     return constants, best
 
 
+def _with(constants: Constants, name: str, value: float) -> Constants:
+    changes: dict[str, Any] = {name: value}
+    return replace(constants, **changes)
+
+
 def _loss(rows: Sequence[Row], constants: Constants) -> float:
     errors = (abs(math.log(predicted(row, constants).expected / row.peak_bytes)) for row in rows)
-    pull = sum(abs(getattr(constants, name) - start) / (high - low) for name, (start, low, high) in START.items())
+    pull: float = sum(
+        abs(getattr(constants, name) - start) / (high - low) for name, (start, low, high) in START.items()
+    )
     return sum(min(error, _ROBUST) for error in errors) / len(rows) + _PULL * pull
 
 

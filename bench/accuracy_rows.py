@@ -53,8 +53,6 @@ class Row:
     peak_bytes: int
     shape: Shape
     recipe: Recipe
-    published_parameters: float
-    gpus_per_node: int
 
 
 def read_rows(path: Path) -> list[Row]:
@@ -62,20 +60,24 @@ def read_rows(path: Path) -> list[Row]:
     with path.open(newline="", encoding="utf-8") as file:
         rows = []
         for number, cells in enumerate(csv.DictReader(file), start=2):
-            try:
-                rows.append(read_row(cells))
-            except (KeyError, ValueError) as error:
-                raise ValueError(f"{path}, line {number}: {error!r}; see the README beside the data") from error
+            rows.append(_read_numbered(path, number, cells))
     if not rows:
         raise ValueError(f"{path}: no rows")
     return rows
+
+
+def _read_numbered(path: Path, number: int, cells: dict[str, str]) -> Row:
+    try:
+        return read_row(cells)
+    except (KeyError, ValueError) as error:
+        raise ValueError(f"{path}, line {number}: {error!r}; see the README beside the data") from error
 
 
 def read_row(cells: dict[str, str]) -> Row:
     """One row of the table."""
     architecture, published = _architecture(cells)
     adapter = _adapter(cells, architecture)
-    # Without a vocabulary a model makes no tokens: a diffusion transformer, whose layers are modulated by the time step.
+    # A model without a vocabulary is a diffusion transformer: the time step modulates its layers.
     shape = replace(shape_of(architecture, adapter), modulated=not cells["vocab"])
     shape = _with_published_count(shape, published, cells)
     return Row(
@@ -87,8 +89,6 @@ def read_row(cells: dict[str, str]) -> Row:
         peak_bytes=int(cells["peak_bytes"]),
         shape=shape,
         recipe=_recipe(cells, shape),
-        published_parameters=published,
-        gpus_per_node=min(_number(cells, "n_gpus", 1), 8),
     )
 
 

@@ -77,12 +77,18 @@ def calibrate(workload: Workload, measurements: Sequence[Measurement]) -> Calibr
 
 
 def _updated(predictor: Predictor, measurement: Measurement) -> Belief:
-    belief = predictor.belief
-    prediction = predictor.predict(measurement.plan)
+    """Take one run in. Each metric holds the one before, so that only what it adds is new: allocator, then outside."""
+    belief, plan = predictor.belief, measurement.plan
+    prediction = predictor.predict(plan)
+    seen: dict[str, float] = {}
+    surprise = 0.0
     for metric, measured in measurement.peaks:
-        parts = predictor.sensitivities(measurement.plan, metric)
-        expected = getattr(prediction, metric).expected
-        belief = belief.updated(parts, measured - expected, (_MEASUREMENT_NOISE * measured) ** 2)
+        parts = predictor.sensitivities(plan, metric)
+        difference = measured - getattr(prediction, metric).expected
+        added = {name: size - seen.get(name, 0.0) for name, size in parts.items()}
+        noise = _MEASUREMENT_NOISE * sum(added.values())
+        belief = belief.updated(added, difference - surprise, noise * noise)
+        seen, surprise = parts, difference
     return belief
 
 

@@ -48,11 +48,8 @@ def _norms(shape: Shape, recipe: Recipe) -> float:
     # The output of a norm is kept as the input of a projection that learns, and once more for the norm's own scale.
     learns = not shape.has_adapter
     # bitsandbytes' 4-bit product keeps its input although its weight is frozen (autograd/_functions.py, MatMul4Bit).
-    output = (
-        wide * hidden
-        if learns or recipe.fp32_residuals or shape.adapted & {"query", "key", "value", "gate", "up"}
-        else 0
-    )
+    by_adapter = shape.adapted & {"query", "key", "value", "gate", "up"}
+    output = wide * hidden if learns or recipe.fp32_residuals or by_adapter else 0
     if recipe.compiled or not shape.rms_norm:
         # Fused: the residual and the output; in autocast LayerNorm runs in fp32.
         kept = 4 if recipe.autocasts and not recipe.compiled else wide

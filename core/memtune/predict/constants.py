@@ -28,16 +28,16 @@ DEFAULT_TRUST: Mapping[str, float] = {
     "master weights": 0.01,
     "gradients": 0.04,
     "optimizer states": 0.03,
-    "autocast copies": 0.30,
-    "gathered units": 0.25,
+    "autocast copies": 0.20,
+    "gathered units": 0.20,
     "buckets": 0.20,
-    "activations": 0.20,
-    "recomputed layer": 0.35,
-    "logits": 0.25,
-    "step transients": 0.30,
-    "evaluation": 0.30,
+    "activations": 0.12,
+    "recomputed layer": 0.20,
+    "logits": 0.15,
+    "step transients": 0.15,
+    "evaluation": 0.20,
     "workspace": 0.50,
-    "allocator": 0.80,
+    "allocator": 0.60,
     "context": 0.40,
     "nccl": 0.60,
 }
@@ -48,16 +48,16 @@ class Constants:
     """Global coefficients of the memory model."""
 
     # What eager autograd keeps per layer over the tensors the formulas name (views that keep their base alive).
-    activation_factor: float = 1.05
+    activation_factor: float = 1.10
     # Copies of the query-sized projection that eager attention keeps beside q, k, v and the output.
-    qkv_copies: float = 1.0
+    qkv_copies: float = 0.92
     # Gradient temporaries of one layer's backward, in units of its widest feed-forward tensor.
-    backward_factor: float = 2.0
+    backward_factor: float = 3.2
     # What an eager loss spends per logit beside the logit: three fp32 tensors (12), fewer where it stays in bf16.
-    eager_loss_bytes: float = 11.0
+    eager_loss_bytes: float = 12.0
     # Reserved over active, less one, on one GPU; and where units are gathered and freed all the time.
-    fragmentation: float = 0.06
-    sharded_fragmentation: float = 0.14
+    fragmentation: float = 0.037
+    sharded_fragmentation: float = 0.10
     # Expandable segments leave only page rounding: PyTorch, docs/source/notes/cuda.rst.
     expandable_fragmentation: float = 0.02
     # 512-byte rounding of a training step's allocations: c10/cuda/CUDACachingAllocator.cpp, kMinBlockSize.
@@ -71,7 +71,7 @@ class Constants:
     nccl_bytes_per_doubling: float = 100.0 * MIB
     # What the formulas leave out altogether, relative to the allocated bytes: the part that all plans of a workload
     # share, which calibration learns, and the part of each plan alone.
-    unmodelled: float = 0.10
+    unmodelled: float = 0.21
     noise: float = 0.015
     # How much an input that the source does not state widens the interval.
     unknown_widening: float = 0.05

@@ -14,7 +14,7 @@ from memtune.predict.outside import outside_terms
 from memtune.predict.phases import Ledger, Peaks, ledger, peaks, sensitivities
 from memtune.predict.recipe import Recipe, lower
 from memtune.predict.shape import Shape, shape_of
-from memtune.predict.speed import TRUST, step_seconds
+from memtune.predict.speed import TRUST, LinkSeconds, link_seconds, step_seconds
 from memtune.predict.states import state_terms
 from memtune.predict.terms import ALWAYS, Term
 from memtune.prediction import Interval, Prediction
@@ -32,12 +32,13 @@ class Predictor:
         self.shape = shape_of(workload.architecture, workload.adapter)
         self.belief = calibration.belief if calibration else Belief.prior(DEFAULT_CONSTANTS)
         self.speed = calibration.speed if calibration else Interval(1 / (1 + TRUST), 1.0, 1 + TRUST)
-        self._ledgers: dict[tuple[object, ...], Ledger] = {}
+        self._ledgers: dict[tuple[object, ...], tuple[Ledger, LinkSeconds]] = {}
 
     def predict(self, plan: Plan) -> Prediction:
         """The peaks of a plan by phase and component, and its speed."""
-        found = peaks(self._ledger(plan), plan.micro_batch, DEFAULT_CONSTANTS, self.belief)
-        plain = step_seconds(self.workload, self.shape, plan)
+        sums, links = self._ledger(plan)
+        found = peaks(sums, plan.micro_batch, DEFAULT_CONSTANTS, self.belief)
+        plain = step_seconds(self.workload, self.shape, plan, links)
         low, expected, high = self.speed
         seconds = Interval(plain * low, plain * expected, plain * high)
         tokens = plan.global_batch(self.workload.world) * self.workload.sequence_length
@@ -60,9 +61,9 @@ class Predictor:
 
     def sensitivities(self, plan: Plan, metric: str) -> dict[str, float]:
         """How many bytes a metric of a plan moves for each relative error of a component."""
-        return sensitivities(self._ledger(plan), plan.micro_batch, metric, DEFAULT_CONSTANTS, self.belief)
+        return sensitivities(self._ledger(plan)[0], plan.micro_batch, metric, DEFAULT_CONSTANTS, self.belief)
 
-    def _ledger(self, plan: Plan) -> Ledger:
+    def _ledger(self, plan: Plan) -> tuple[Ledger, LinkSeconds]:
         key = (
             plan.precision,
             plan.sharding,
@@ -81,7 +82,8 @@ class Predictor:
         if found is None:
             recipe = lower(self.workload, plan)
             zero, one = (self._terms(replace(recipe, micro_batch=samples)) for samples in (0, 1))
-            found = self._ledgers[key] = ledger(zero, one, recipe, DEFAULT_CONSTANTS, self.belief)
+            sums = ledger(zero, one, recipe, DEFAULT_CONSTANTS, self.belief)
+            found = self._ledgers[key] = sums, link_seconds(self.workload, self.shape, plan)
         return found
 
     def _terms(self, recipe: Recipe) -> list[Term]:

@@ -7,6 +7,8 @@ appendix B); what recomputation adds is the share of the forward pass that runs 
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from memtune.gpu import Gpu
 from memtune.knobs import Attention, Checkpointing, Offload, Optimizer, Precision
 from memtune.plan import Plan
@@ -20,8 +22,10 @@ _BEST_SHARE = 0.40
 _BEST_SHARE_COMPILED = 0.48
 # Tokens at which half of that share is reached: small micro-batches are bound by launches.
 _HALF_TOKENS = 600.0
-# How much of the communication hides behind computation when it can overlap at all.
+# How much of the communication hides behind computation: gradients reduce while earlier layers are differentiated; the
+# gathers of stage 3 are waited for at every layer.
 _HIDDEN_SHARE = 0.7
+_HIDDEN_SHARE_GATHERED = 0.5
 # The step time's own 97.5% interval.
 TRUST = 0.35
 # The CPU's AdamW reads and writes at about this many bytes a second (DeepSpeed CPUAdam, 2101.06840, section 5).
@@ -29,13 +33,28 @@ _HOST_BYTES_PER_SECOND = 50e9
 _NVME_BYTES_PER_SECOND = 5e9
 
 
-def step_seconds(workload: Workload, shape: Shape, plan: Plan) -> float:
+class LinkSeconds(NamedTuple):
+    """Communication of each micro-batch, and of each step; neither depends on the size of the micro-batch."""
+
+    micro_batch: float
+    step: float
+    hidden_share: float
+
+
+def link_seconds(workload: Workload, shape: Shape, plan: Plan) -> LinkSeconds:
+    """What the links are busy with under a plan."""
+    share = _HIDDEN_SHARE_GATHERED if plan.sharding.zero_stage == 3 else _HIDDEN_SHARE
+    each = communication_seconds(workload, shape, plan)
+    return LinkSeconds(each, reduce_seconds(workload, shape, plan), share)
+
+
+def step_seconds(workload: Workload, shape: Shape, plan: Plan, links: LinkSeconds) -> float:
     """Seconds of one optimizer step: all micro-batches and the optimizer."""
     compute = micro_batch_seconds(workload, shape, plan)
-    communication = communication_seconds(workload, shape, plan)
-    hidden = min(compute, communication) * _HIDDEN_SHARE
+    communication = links.micro_batch
+    hidden = min(compute, communication) * links.hidden_share
     micro = compute + communication - hidden + _activation_offload_seconds(workload, shape, plan)
-    return plan.accumulation * micro + reduce_seconds(workload, shape, plan) + _step(workload, shape, plan)
+    return plan.accumulation * micro + links.step + _step(workload, shape, plan)
 
 
 def flops(gpu: Gpu, precision: Precision) -> float:
@@ -104,7 +123,8 @@ def reduce_seconds(workload: Workload, shape: Shape, plan: Plan) -> float:
     if workload.world == 1:
         return 0.0
     wide = 4 if plan.precision in (Precision.FP32, Precision.TF32) or plan.sharding.backend == "ddp" else 2
-    volume = {0: 2.0, 1: 2.0, 2: 1.0, 3: 0.0}[plan.sharding.zero_stage] * shape.trainable * wide
+    exposed = 1 - _HIDDEN_SHARE
+    volume = {0: 2 * exposed, 1: exposed + 1, 2: 1.0, 3: 0.0}[plan.sharding.zero_stage] * shape.trainable * wide
     if plan.sharding.value == "fsdphyb" and workload.nodes > 1:
         sharded = 2.0 * shape.trainable * wide / workload.gpus_per_node
         return sharded / workload.gpu.node_link_bytes_per_second

@@ -1,0 +1,81 @@
+"""Measurements correct the model by component, tighten its intervals, and never make a measured plan worse."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from memtune.calibrate import Measurement, calibrate
+from memtune.gpu import find
+from memtune.model.architecture import Architecture, Kind
+from memtune.plan import Plan
+from memtune.predict import Predictor
+from memtune.workload import Workload
+
+LLAMA_1B = Architecture("llama-1b", Kind.DECODER, 2048, 16, 32, 8, 64, 8192, 128256, tied_embeddings=True)
+WORKLOAD = Workload(LLAMA_1B, find("h100-80gb"), 64, 2048, gpus_per_node=8)
+PLANS = [Plan.parse(f"bf16-z2-{mode}-mb{m}x{8 // m}") for mode in ("none", "full") for m in (1, 2, 4)]
+
+
+def _measured(plan: Plan, factor: float, offset: float = 0.0) -> Measurement:
+    expected = Predictor(WORKLOAD).predict(plan).allocated.expected
+    return Measurement(plan, allocated_bytes=int(expected * factor + offset))
+
+
+def test_two_probes_tighten_every_interval_and_move_towards_the_truth() -> None:
+    probes = [_measured(PLANS[0], 1.1), _measured(PLANS[1], 1.1)]
+    before, after = Predictor(WORKLOAD), Predictor(WORKLOAD, calibrate(WORKLOAD, probes))
+    for plan in PLANS:
+        plain, learned = before.predict(plan), after.predict(plan)
+        assert learned.allocated.width < plain.allocated.width
+        assert learned.reserved.width < plain.reserved.width
+        truth = plain.allocated.expected * 1.1
+        assert abs(learned.allocated.expected - truth) < abs(plain.allocated.expected - truth)
+    assert after.predict(PLANS[0]).allocated.width < 1.1
+
+
+def test_a_slope_is_learned_apart_from_an_intercept() -> None:
+    # The activations truly cost half as much again: the third micro-batch must be foretold from the first two.
+    def truth(plan: Plan) -> int:
+        activations = sum(t.bytes for t in Predictor(WORKLOAD).explain(plan) if t.name == "activations")
+        return int(Predictor(WORKLOAD).predict(plan).allocated.expected + 0.15 * activations)
+
+    probes = [Measurement(plan, allocated_bytes=truth(plan)) for plan in PLANS[:2]]
+    predicted = Predictor(WORKLOAD, calibrate(WORKLOAD, probes)).predict(PLANS[2]).allocated
+    assert predicted.expected == pytest.approx(truth(PLANS[2]), rel=0.02)
+    assert predicted.lower < truth(PLANS[2]) < predicted.upper
+
+
+def test_what_lies_outside_the_allocator_is_learned_from_device_and_reserved() -> None:
+    plan = PLANS[0]
+    plain = Predictor(WORKLOAD).predict(plan)
+    extra = int(plain.device.expected - plain.reserved.expected + 1e9)
+    reserved = int(plain.reserved.expected)
+    probe = Measurement(plan, reserved_bytes=reserved, device_bytes=reserved + extra)
+    learned = Predictor(WORKLOAD, calibrate(WORKLOAD, [probe])).predict(plan)
+    assert learned.device.expected - learned.reserved.expected == pytest.approx(extra, rel=0.1)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.tuples(st.sampled_from(PLANS), st.floats(0.6, 1.7)), min_size=1, max_size=4))
+def test_no_measured_plan_gets_worse(drawn: list[tuple[Plan, float]]) -> None:
+    measurements = [_measured(plan, factor) for plan, factor in drawn]
+    before, after = Predictor(WORKLOAD), Predictor(WORKLOAD, calibrate(WORKLOAD, measurements))
+    for measurement in measurements:
+        plain = abs(before.predict(measurement.plan).allocated.expected - measurement.allocated_bytes)
+        learned = abs(after.predict(measurement.plan).allocated.expected - measurement.allocated_bytes)
+        assert learned <= plain
+
+
+def test_a_measured_step_time_scales_all_step_times() -> None:
+    plain = Predictor(WORKLOAD).predict(PLANS[0])
+    probe = Measurement(PLANS[0], int(plain.allocated.expected), step_seconds=2 * plain.step_seconds.expected)
+    learned = Predictor(WORKLOAD, calibrate(WORKLOAD, [probe])).predict(PLANS[0])
+    assert learned.step_seconds.expected == pytest.approx(2 * plain.step_seconds.expected)
+    assert learned.step_seconds.width < plain.step_seconds.width
+
+
+def test_a_measurement_needs_a_peak() -> None:
+    with pytest.raises(ValueError, match="give allocated, reserved or device bytes"):
+        Measurement(PLANS[0])
+    with pytest.raises(ValueError, match="at least one measurement"):
+        calibrate(WORKLOAD, [])

@@ -1,0 +1,175 @@
+"""Every formula of the memory model with a number worked out by hand."""
+
+from dataclasses import replace
+
+import pytest
+
+from memtune.gpu import find
+from memtune.knobs import FULL, Attention
+from memtune.model.architecture import Adapter, Architecture, Kind
+from memtune.plan import Plan
+from memtune.predict import Predictor
+from memtune.predict.activations import boundary_bytes, layer_bytes, selective_bytes
+from memtune.predict.buffers import logit_bytes
+from memtune.predict.constants import DEFAULT_CONSTANTS
+from memtune.predict.recipe import Recipe, lower
+from memtune.predict.shape import shape_of
+from memtune.predict.terms import PHASES
+from memtune.workload import Evaluation, Workload
+
+H100 = find("h100-80gb")
+LLAMA_2_7B = Architecture("llama-2-7b", Kind.DECODER, 4096, 32, 32, 32, 128, 11008, 32000)
+GPT = Architecture("gpt", Kind.DECODER, 1024, 24, 16, 16, 64, 4096, 50257, gated_ffn=False, rms_norm=False)
+P = 6_738_415_616
+CLEAN = replace(DEFAULT_CONSTANTS, activation_factor=1.0, qkv_copies=0.0)
+
+
+def _bytes(plan: str, name: str, phase: str, workload: Workload | None = None) -> float:
+    predictor = Predictor(workload or Workload(LLAMA_2_7B, H100, 64, 4096, gpus_per_node=8))
+    terms = predictor.explain(Plan.parse(plan))
+    return sum(term.bytes for term in terms if term.name == name and phase in term.phase_names)
+
+
+@pytest.mark.parametrize(
+    ("sharding", "weights", "master", "moments", "gradients"),
+    [
+        ("z0", 2 * P, 4 * P, 8 * P, 2 * P),
+        ("z1", 2 * P, 4 * P / 8, 8 * P / 8, 2 * P),
+        ("z2", 2 * P, 4 * P / 8, 8 * P / 8, 2 * P / 8),
+        ("z3", 2 * P / 8, 4 * P / 8, 8 * P / 8, 2 * P / 8),
+        ("ddp", 4 * P, 0, 8 * P, 4 * P),
+        ("fsdp", 4 * P / 8, 0, 8 * P / 8, 4 * P / 8),
+    ],
+)
+def test_states_follow_zero(sharding: str, weights: float, master: float, moments: float, gradients: float) -> None:
+    # 1910.02054, section 3: 2P + gP + 12P, divided by the ranks that share it.
+    plan = f"bf16-{sharding}-full-mb1x8"
+    found = [_bytes(plan, n, "step") for n in ("weights", "master weights", "optimizer states", "gradients")]
+    assert found == pytest.approx([weights, master, moments, gradients])
+
+
+def test_fp32_gradients_and_eight_bit_moments() -> None:
+    assert _bytes("bf16-z2-full-mb1x8-g32", "gradients", "step") == pytest.approx(4 * P / 8)
+    # Two bytes, and two fp32 absmax per 256 parameters.
+    assert _bytes("bf16-z1-full-mb1x8-adamw8bit", "optimizer states", "step") == pytest.approx(2.03125 * P / 8)
+
+
+def test_hybrid_sharding_shards_within_a_node_only() -> None:
+    workload = Workload(LLAMA_2_7B, H100, 64, 4096, nodes=2, gpus_per_node=8)
+    assert _bytes("bf16-fsdphyb-full-mb1x4", "weights", "step", workload) == pytest.approx(4 * P / 8)
+    assert _bytes("bf16-fsdp-full-mb1x4", "weights", "step", workload) == pytest.approx(4 * P / 16)
+
+
+def test_accumulation_is_not_free() -> None:
+    # At accumulation 1 gradients do not exist while activations peak; from 2 on they live through the whole forward.
+    assert _bytes("bf16-z1-none-mb8x1", "gradients", "loss") == 0
+    assert _bytes("bf16-z1-none-mb4x2", "gradients", "loss") == pytest.approx(2 * P)
+    assert _bytes("bf16-z2-none-mb4x2", "gradients", "loss") == pytest.approx(2 * P / 8)
+    # DDP's reducer holds a second copy, at accumulation 1 already.
+    assert _bytes("bf16-ddp-none-mb8x1", "buckets", "loss") == pytest.approx(4 * P)
+
+
+def test_buckets_are_doubled_by_overlap() -> None:
+    # 2 x 5e8 elements x 2 bytes (deepspeed zero/config.py).
+    assert _bytes("bf16-z2-full-mb1x8", "buckets", "backward") == pytest.approx(2e9)
+    assert _bytes("bf16-z2-full-mb1x8-bk50m", "buckets", "backward") == pytest.approx(2e8)
+
+
+def test_offload_takes_the_states_out_of_hbm() -> None:
+    assert _bytes("bf16-z2-full-mb1x8-oopt", "optimizer states", "step") == 0
+    assert _bytes("bf16-z2-full-mb1x8-oopt", "master weights", "step") == 0
+    assert _bytes("bf16-z3-full-mb1x8-oparam", "weights", "step") == 0
+    # Two of the 32 layers' checkpoints wait for the host link: 2 x 4096 tokens x 4096 x 2 bytes.
+    assert _bytes("bf16-z3-full-mb1x8-oact", "activations", "loss") == pytest.approx(2 * 4096 * 4096 * 2)
+
+
+def _recipe(plan: str, workload: Workload | None = None) -> Recipe:
+    return lower(workload or Workload(LLAMA_2_7B, H100, 8, 4096, gpus_per_node=1), Plan.parse(plan))
+
+
+def test_a_gpt_layer_keeps_34_bytes_with_its_masks() -> None:
+    # 2205.05198, section 4.1 counts 34 sbh; with flash attention and without the masks of dropout (2 bytes), the
+    # dropped copies being the same tensors, 2 norms x 4h + 8h for q, k, v, out + 16h, and 4 bytes a head.
+    shape = shape_of(GPT, None)
+    kept = layer_bytes(shape, _recipe("bf16-z0-none-mb1x8"), CLEAN)
+    assert kept.norms == 8 * 1024
+    assert kept.attention == 8 * 1024 + 4 * 16
+    assert kept.mlp == 16 * 1024
+    assert layer_bytes(replace(shape, hidden_dropout=0.1), _recipe("bf16-z0-none-mb1x8"), CLEAN).masks == 2 * 1024
+
+
+def test_a_llama_layer_compiled_and_eager() -> None:
+    shape, recipe = shape_of(LLAMA_2_7B, None), _recipe("bf16-z0-none-mb1x8")
+    eager, compiled = layer_bytes(shape, recipe, CLEAN), layer_bytes(shape, replace(recipe, compiled=True), CLEAN)
+    # Eager RMSNorm: an fp32 copy, the normalised input and the output: 8h, twice.
+    assert eager.norms == 16 * 4096
+    assert compiled.norms == 8 * 4096
+    # Gate, up, activated gate and product at 2 bytes: 8 x ffn; compiled code recomputes one of them.
+    assert eager.mlp == 8 * 11008
+    assert compiled.mlp == 6 * 11008
+
+
+def test_eager_attention_keeps_the_scores() -> None:
+    shape, recipe = shape_of(GPT, None), _recipe("bf16-z0-none-mb1x8")
+    flash = layer_bytes(shape, recipe, CLEAN).attention
+    eager = layer_bytes(shape, replace(recipe, attention=Attention.EAGER), CLEAN).attention
+    # 16 heads x 4096 keys x (2 bytes + 4 of the fp32 softmax) a token.
+    assert eager - flash == 16 * 4096 * 6
+
+
+def test_checkpointing_keeps_inputs() -> None:
+    shape, recipe = shape_of(LLAMA_2_7B, None), _recipe("bf16-z0-full-mb1x8")
+    assert recipe.checkpointing == FULL
+    assert boundary_bytes(shape, recipe) == 2 * 4096
+    # Selective: q, v, gate and down products, the attention's output and the input: 2 x (4 x 4096 + 4096 + 11008).
+    assert selective_bytes(shape, recipe) == 2 * (5 * 4096 + 11008) + 4 * 32
+
+
+def test_logits_are_upcast_unless_the_loss_is_fused() -> None:
+    recipe = _recipe("bf16-z0-full-mb1x8")
+    # 2 bytes and three fp32 tensors.
+    assert logit_bytes(recipe, replace(CLEAN, eager_loss_bytes=12.0)) == 14
+    plain, fused = (_bytes(plan, "logits", "loss") for plan in ("bf16-z2-full-mb1x8", "bf16-z2-full-mb1x8-fl"))
+    assert plain == pytest.approx((2 + DEFAULT_CONSTANTS.eager_loss_bytes) * 4096 * 32000)
+    assert fused == pytest.approx(plain / 8)
+
+
+def test_quantized_base_takes_half_a_byte_and_its_scales() -> None:
+    workload = Workload(LLAMA_2_7B, H100, 8, 4096, adapter=Adapter(16, ("q_proj", "v_proj"), "nf4"))
+    # 6,476,005,376 matrix elements at 0.5625 bytes, the other 262,410,240 at 2.
+    expected = 6_476_005_376 * 0.5625 + 262_410_240 * 2
+    assert _bytes("bf16-ddp-full-mb1x8", "weights", "loss", workload) == pytest.approx(expected)
+    # 32 layers x 2 projections x 16 x (4096 + 4096) learn, with two fp32 moments.
+    assert _bytes("bf16-ddp-full-mb1x8", "optimizer states", "step", workload) == pytest.approx(8 * 8_388_608)
+
+
+def test_foreach_steps_need_a_copy_and_fused_ones_none() -> None:
+    assert _bytes("bf16-fsdp-full-mb1x8", "step transients", "step") == 0
+    assert _bytes("bf16-fsdp-full-mb1x8-foreach", "step transients", "step") == pytest.approx(4 * P / 8)
+    # DeepSpeed's flat fp32 gradients.
+    assert _bytes("bf16-z2-full-mb1x8", "step transients", "step") == pytest.approx(4 * P / 8)
+
+
+def test_generation_needs_a_kv_cache_and_kept_logits_cost() -> None:
+    def evaluation(evaluation: Evaluation) -> float:
+        workload = Workload(LLAMA_2_7B, H100, 8, 4096, evaluation=evaluation)
+        return _bytes("bf16-z0-full-mb1x8", "evaluation", "evaluation", workload)
+
+    plain = evaluation(Evaluation(2))
+    # 2 x 32 layers x 4096 x 2 bytes x 8192 tokens.
+    assert evaluation(Evaluation(2, generates=True)) - plain == pytest.approx(2 * 32 * 4096 * 2 * 8192)
+    assert evaluation(Evaluation(2, keeps_logits=True)) - plain == pytest.approx(8 * 8192 * 32000)
+
+
+def test_explain_and_predict_are_one() -> None:
+    predictor = Predictor(Workload(LLAMA_2_7B, H100, 64, 4096, gpus_per_node=8, evaluation=Evaluation(4)))
+    for text in ("bf16-z3-full-mb4x2", "bf16-ddp-none-mb1x8", "bf16-fsdp-sel-mb2x4", "fp16-z1-every4-mb8x1-eager"):
+        plan = Plan.parse(text)
+        terms, predicted = predictor.explain(plan), predictor.predict(plan)
+        inside = [term for term in terms if term.name not in ("context", "nccl")]
+        totals = {name: sum(t.bytes for t in inside if name in t.phase_names) for name in PHASES}
+        assert max(totals.values()) == pytest.approx(predicted.requested.expected)
+        assert max(totals, key=lambda name: totals[name]) == predicted.peak_phase
+        assert all(term.formula and term.source for term in terms)
+        parts = sum(component.bytes.expected for component in predicted.components)
+        assert parts == pytest.approx(predicted.device.expected)

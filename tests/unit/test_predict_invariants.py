@@ -1,0 +1,95 @@
+"""What must hold for every plan: more of a resource never helps the wrong way, and slower plans are called slower."""
+
+from dataclasses import replace
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from memtune.gpu import find
+from memtune.knobs import FULL, NO_CHECKPOINTING, SELECTIVE, Attention, Offload, Optimizer, Precision, Sharding
+from memtune.model.architecture import Architecture, Kind
+from memtune.plan import Plan
+from memtune.predict import Predictor
+from memtune.workload import Workload
+
+LLAMA_1B = Architecture("llama-1b", Kind.DECODER, 2048, 16, 32, 8, 64, 8192, 128256, tied_embeddings=True)
+PREDICTOR = Predictor(Workload(LLAMA_1B, find("h100-80gb"), 128, 2048, gpus_per_node=8))
+STATES = ("weights", "master weights", "optimizer states", "gradients")
+
+plans = st.builds(
+    Plan,
+    precision=st.sampled_from([Precision.BF16, Precision.FP32]),
+    sharding=st.sampled_from(list(Sharding)),
+    checkpointing=st.sampled_from([NO_CHECKPOINTING, SELECTIVE, FULL]),
+    micro_batch=st.sampled_from([1, 2, 4, 8]),
+    accumulation=st.just(2),
+    optimizer=st.sampled_from(list(Optimizer)),
+    fused_optimizer=st.booleans(),
+    attention=st.sampled_from(list(Attention)),
+    fused_loss=st.booleans(),
+    expandable_segments=st.booleans(),
+)
+
+
+def _states(predictor: Predictor, plan: Plan) -> float:
+    return sum(t.bytes for t in predictor.explain(plan) if t.name in STATES and "step" in t.phase_names)
+
+
+@settings(max_examples=60, deadline=None)
+@given(plans)
+def test_peaks_are_ordered(plan: Plan) -> None:
+    found = PREDICTOR.predict(plan)
+    assert found.requested.expected <= found.allocated.expected <= found.active.expected
+    assert found.active.expected <= found.reserved.expected <= found.device.expected
+    assert found.phase_bytes[found.peak_phase] == max(found.phase_bytes.values())
+    for interval in (found.allocated, found.reserved, found.device, found.step_seconds, found.tokens_per_second):
+        assert 0 < interval.lower <= interval.expected <= interval.upper
+
+
+@settings(max_examples=60, deadline=None)
+@given(plans)
+def test_a_larger_micro_batch_never_needs_less_and_is_not_slower(plan: Plan) -> None:
+    small, large = (PREDICTOR.predict(replace(plan, micro_batch=m, accumulation=16 // m)) for m in (2, 4))
+    assert small.allocated.expected <= large.allocated.expected
+    assert large.tokens_per_second.expected >= small.tokens_per_second.expected
+
+
+@settings(max_examples=40, deadline=None)
+@given(plans)
+def test_more_checkpointing_needs_no_more_and_is_slower(plan: Plan) -> None:
+    none, selective, full = (
+        PREDICTOR.predict(replace(plan, checkpointing=c)) for c in (NO_CHECKPOINTING, SELECTIVE, FULL)
+    )
+    assert none.allocated.expected >= selective.allocated.expected >= full.allocated.expected
+    assert none.step_seconds.expected <= selective.step_seconds.expected <= full.step_seconds.expected
+
+
+@settings(max_examples=40, deadline=None)
+@given(plans)
+def test_a_higher_zero_stage_holds_less_state_and_moves_more(plan: Plan) -> None:
+    stages = [replace(plan, sharding=s) for s in (Sharding.ZERO_0, Sharding.ZERO_1, Sharding.ZERO_2, Sharding.ZERO_3)]
+    states = [_states(PREDICTOR, stage) for stage in stages]
+    assert states == sorted(states, reverse=True)
+    seconds = [PREDICTOR.predict(stage).step_seconds.expected for stage in stages[1:]]
+    assert seconds == sorted(seconds)
+
+
+@settings(max_examples=40, deadline=None)
+@given(plans)
+def test_more_ranks_never_hold_more_state(plan: Plan) -> None:
+    wider = Predictor(replace(PREDICTOR.workload, nodes=2))
+    assert _states(wider, plan) <= _states(PREDICTOR, plan)
+
+
+def test_offload_is_much_slower_and_smaller() -> None:
+    plan = Plan.parse("bf16-z2-full-mb4x4")
+    here, away = PREDICTOR.predict(plan), PREDICTOR.predict(replace(plan, offload=Offload.OPTIMIZER))
+    assert away.device.expected < here.device.expected
+    assert away.step_seconds.expected > 1.2 * here.step_seconds.expected
+
+
+def test_expandable_segments_reserve_less() -> None:
+    plan = Plan.parse("bf16-z3-none-mb4x4")
+    plain, expandable = PREDICTOR.predict(plan), PREDICTOR.predict(replace(plan, expandable_segments=True))
+    assert expandable.reserved.expected < plain.reserved.expected
+    assert expandable.allocated == plain.allocated
