@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from memtune.plan import Plan
-from memtune.predict.constants import DEFAULT_TRUST
 from memtune.prediction import Prediction
 from memtune.space import Candidate
 from memtune.units import GIB, gib
@@ -32,8 +31,25 @@ _PALETTE = (
     "#c98bb9",
 )
 _OTHER = "#b8c2cc"
-# A component has one colour in all pictures.
-_COMPONENTS = list(DEFAULT_TRUST)
+# A component has one colour in all pictures; the rarer and smaller ones share one.
+_COLOURS = dict(
+    zip(
+        (
+            "weights",
+            "master weights",
+            "optimizer states",
+            "gradients",
+            "activations",
+            "logits",
+            "allocator",
+            "nccl",
+            "gathered units",
+            "recomputed layer",
+        ),
+        _PALETTE,
+        strict=True,
+    )
+)
 # More families than this cannot be told apart.
 _MOST_LINES = 6
 # Typed loosely: matplotlib lists every one of its keys, in some versions only.
@@ -83,7 +99,7 @@ def _breakdown(axes: Axes, prediction: Prediction, usable_bytes: int) -> None:
     parts, start = visible_parts(prediction), 0.0
     for row, part in enumerate(parts):
         size = part.bytes.expected / GIB
-        colour = _OTHER if part.name == "other" else _PALETTE[_COMPONENTS.index(part.name) % len(_PALETTE)]
+        colour = _COLOURS.get(part.name, _OTHER)
         axes.barh(row, size, left=start, color=colour, height=0.72, zorder=3)
         axes.annotate(f"{size:.1f}", (start + size, row), (5, 0), va="center", **_BESIDE)
         start += size
