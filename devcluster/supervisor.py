@@ -32,7 +32,8 @@ class Supervisor:
         self._status = status
         self._ready_seconds = ready_seconds
         self._parts: dict[str, dict[str, object]] = {}
-        self._running: dict[int, str] = {}
+        # A Popen object that is collected waits for its process itself, and its end would be missed: hold on to it.
+        self._running: dict[int, tuple[str, subprocess.Popen[bytes]]] = {}
         self._started = False
 
     def run(self, parts: list[Part]) -> NoReturn:
@@ -54,7 +55,7 @@ class Supervisor:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-        self._running[process.pid] = part.name
+        self._running[process.pid] = (part.name, process)
         self._parts[part.name] = {"pid": process.pid, "dead": None}
         self._write()
         deadline = time.monotonic() + self._ready_seconds
@@ -79,7 +80,8 @@ class Supervisor:
                 self._bury(pid, f"ended with {_describe(os.waitstatus_to_exitcode(code))}")
 
     def _bury(self, pid: int, how: str) -> None:
-        self._parts[self._running.pop(pid)]["dead"] = how
+        name, _ = self._running.pop(pid)
+        self._parts[name]["dead"] = how
         self._write()
 
     def _write(self) -> None:
