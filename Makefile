@@ -42,6 +42,12 @@ test-unit: env ## the unit tests: seconds, no I/O
 test-contract: env ## golden files, the command line, real libraries' parsers
 	$(python) -m pytest tests/contract
 
+.PHONY: bench
+bench: env ## the tables of bench/; PEAKS=FILE.csv adds the accuracy on published peaks
+	$(python) bench/allocator.py
+	$(python) bench/space.py
+	$(if $(PEAKS),$(python) bench/accuracy.py $(PEAKS) --leave-one-source-out)
+
 .PHONY: clean
 clean: ## remove the development environment and every cache
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build
