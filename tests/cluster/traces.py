@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -14,6 +15,13 @@ _COMMANDS = {*KUBERNETES_COMMANDS, "etcd", "containerd", "containerd-shim", "dns
 
 def _said(*argv: str) -> list[str]:
     return subprocess.run(argv, text=True, capture_output=True, check=True).stdout.splitlines()
+
+
+def _rules() -> list[str]:
+    """Rules and chains of one's own; a table that was only looked at shows its empty standard chains from then on."""
+    if shutil.which("iptables-save") is None:
+        return []  # no program that makes rules was here yet
+    return [line for line in _said("iptables-save") if line.startswith("-A") or line.partition(" ")[2].startswith("- ")]
 
 
 def _processes() -> list[str]:
@@ -35,7 +43,7 @@ def traces() -> dict[str, list[str]]:
         "interfaces": _said("ip", "-brief", "link"),
         "addresses and routes": _said("ip", "-4", "-oneline", "address") + _said("ip", "route"),
         "network namespaces": _said("ip", "netns", "list"),
-        "iptables": [line for line in _said("iptables-save") if not line.startswith("#")],
+        "iptables": _rules(),
         "sysctls": [Path(f"/proc/sys/{name}").read_text() for name in ("vm/overcommit_memory", "kernel/panic")],
         "cgroups": sorted(str(path) for path in Path("/sys/fs/cgroup").glob("*/memtune-devcluster")),
         "files": [str(STATE)] if STATE.exists() else [],
