@@ -21,6 +21,9 @@ class Knob(str, Enum):
     def __str__(self) -> str:
         return str(self.value)
 
+    # The enum's own hash is computed in Python; plans are hashed by the thousand.
+    __hash__ = str.__hash__
+
 
 class Precision(Knob):
     """The number format of the matrix products. tf32 keeps fp32 tensors, fp8 keeps bf16 ones."""

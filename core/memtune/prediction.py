@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import NamedTuple
 
 
@@ -32,7 +34,8 @@ class Prediction:
 
     peak_phase: str
     phase_bytes: dict[str, float]
-    components: tuple[Component, ...]
+    # Made when somebody looks: of thousands of candidates that are ranked, a person reads a few.
+    breakdown: Callable[[], tuple[Component, ...]] = field(compare=False, repr=False)
     requested: Interval
     allocated: Interval
     active: Interval
@@ -40,6 +43,11 @@ class Prediction:
     device: Interval
     step_seconds: Interval
     tokens_per_second: Interval
+
+    @cached_property
+    def components(self) -> tuple[Component, ...]:
+        """The parts of ``device`` at the peak."""
+        return self.breakdown()
 
     def fits(self, usable_bytes: int, headroom: float) -> bool:
         """Whether an unmeasured plan may be launched: the larger of headroom and interval must stay free."""

@@ -6,8 +6,9 @@ the addends of a plan without its micro-batch, its ledger, are summed once and s
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from math import sqrt
 from typing import NamedTuple
 
@@ -22,15 +23,29 @@ ALLOCATOR = "allocator"
 _TINY = 1e-9
 
 
+# Name, bytes and phases of a term inside the allocator. There are thousands of ledgers, and plain tuples of plain values
+# cost the garbage collector nothing.
+_Addend = tuple[str, float, tuple[int, ...]]
+
+
 @dataclass(frozen=True)
 class Ledger:
-    """Sums of addends: per phase and component the bytes that are fixed, and those of each sample of the batch."""
+    """The addends of a plan at micro-batch 0 and 1, and their sums per phase: fixed bytes, and those of each sample."""
 
-    inside: tuple[tuple[tuple[str, float, float], ...], ...]
+    at_zero: Sequence[_Addend]
+    at_one: Sequence[_Addend]
     totals: tuple[tuple[float, float], ...]
     outside: dict[str, float]
     fragmentation: float
     unknown_share: float
+    _phases: dict[int, list[tuple[str, float, float]]] = field(default_factory=dict)
+
+    def inside(self, phase: int) -> list[tuple[str, float, float]]:
+        """Each component of a phase, fixed and for each sample. Few phases ever peak, so only those are told apart."""
+        if phase not in self._phases:
+            low, one = _of_phase(self.at_zero, phase), _of_phase(self.at_one, phase)
+            self._phases[phase] = [(name, low.get(name, 0.0), size - low.get(name, 0.0)) for name, size in one.items()]
+        return self._phases[phase]
 
 
 class Peaks(NamedTuple):
@@ -38,7 +53,7 @@ class Peaks(NamedTuple):
 
     phase: str
     phase_bytes: dict[str, float]
-    components: tuple[Component, ...]
+    breakdown: Callable[[], tuple[Component, ...]]
     requested: Interval
     allocated: Interval
     reserved: Interval
@@ -49,34 +64,39 @@ def ledger(
     at_zero: Sequence[Term], at_one: Sequence[Term], recipe: Recipe, constants: Constants, belief: Belief
 ) -> Ledger:
     """Sum the addends of a recipe at micro-batch 0 and at micro-batch 1."""
-    fixed, both = _by_phase(at_zero), _by_phase(at_one)
-    inside = tuple(
-        tuple((name, low.get(name, 0.0), high - low.get(name, 0.0)) for name, high in one.items())
-        for low, one in zip(fixed, both, strict=True)
-    )
-    totals = tuple(
-        (
-            belief.common * sum(belief.scale(name) * low for name, low, _ in phase),
-            belief.common * sum(belief.scale(name) * slope for name, _, slope in phase),
-        )
-        for phase in inside
-    )
+    zero, one = _inside(at_zero), _inside(at_one)
     return Ledger(
-        inside=inside,
-        totals=totals,
+        at_zero=zero,
+        at_one=one,
+        totals=tuple(
+            [(low, both - low) for low, both in zip(_totals(zero, belief), _totals(one, belief), strict=True)]
+        ),
         outside={term.name: term.bytes for term in at_one if term.name in OUTSIDE},
         fragmentation=fragmentation(recipe, constants),
         unknown_share=recipe.unknown_inputs * constants.unknown_widening,
     )
 
 
-def _by_phase(terms: Sequence[Term]) -> list[dict[str, float]]:
-    inside: list[dict[str, float]] = [{} for _ in PHASES]
-    for term in terms:
-        if term.name not in OUTSIDE:
-            for phase in term.phases:
-                inside[phase][term.name] = inside[phase].get(term.name, 0.0) + term.bytes
-    return inside
+def _inside(terms: Sequence[Term]) -> list[_Addend]:
+    return [(term.name, term.bytes, term.phases) for term in terms if term.name not in OUTSIDE]
+
+
+def _totals(addends: Sequence[_Addend], belief: Belief) -> list[float]:
+    """The believed bytes of each phase."""
+    totals = [0.0] * len(PHASES)
+    for name, size, phases in addends:
+        believed = belief.common * belief.scale(name) * size
+        for phase in phases:
+            totals[phase] += believed
+    return totals
+
+
+def _of_phase(addends: Sequence[_Addend], phase: int) -> dict[str, float]:
+    parts: dict[str, float] = {}
+    for name, size, phases in addends:
+        if phase in phases:
+            parts[name] = parts.get(name, 0.0) + size
+    return parts
 
 
 def fragmentation(recipe: Recipe, constants: Constants) -> float:
@@ -91,7 +111,7 @@ def peaks(sums: Ledger, micro_batch: int, constants: Constants, belief: Belief) 
     totals = [low + slope * micro_batch for low, slope in sums.totals]
     requested = max(totals)
     phase = totals.index(requested)
-    parts = {name: low + slope * micro_batch for name, low, slope in sums.inside[phase]}
+    parts = {name: low + slope * micro_batch for name, low, slope in sums.inside(phase)}
     rounded = 1 + constants.rounding
     allocated = requested * rounded
     rate = sums.fragmentation * belief.scale(ALLOCATOR)
@@ -102,7 +122,7 @@ def peaks(sums: Ledger, micro_batch: int, constants: Constants, belief: Belief) 
     return Peaks(
         phase=PHASES[phase],
         phase_bytes={name: total * rounded * (1 + rate) + outer for name, total in zip(PHASES, totals, strict=True)},
-        components=_components(sums, parts, reserved - requested, belief),
+        breakdown=partial(_components, sums, parts, reserved - requested, belief),
         requested=around(requested, widths[0]),
         allocated=allocated_interval,
         reserved=around(reserved, widths[1]),
@@ -119,7 +139,7 @@ def sensitivities(
     allocated = requested * (1 + constants.rounding)
     rate = 1.0 if metric == "allocated" else 1 + sums.fragmentation * belief.scale(ALLOCATOR)
     factor = (1 + constants.rounding) * rate
-    phase = sums.inside[totals.index(requested)]
+    phase = sums.inside(totals.index(requested))
     found = {name: (low + slope * micro_batch) * belief.common * factor for name, low, slope in phase}
     found[UNMODELLED] = requested / belief.common * factor
     if metric != "allocated":

@@ -45,7 +45,7 @@ class Predictor:
         return Prediction(
             peak_phase=found.phase,
             phase_bytes=found.phase_bytes,
-            components=found.components,
+            breakdown=found.breakdown,
             requested=found.requested,
             allocated=found.allocated,
             active=found.allocated,
