@@ -23,8 +23,8 @@ ALLOCATOR = "allocator"
 _TINY = 1e-9
 
 
-# Name, bytes and phases of a term inside the allocator. There are thousands of ledgers, and plain tuples of plain values
-# cost the garbage collector nothing.
+# Name, bytes and phases of a term inside the allocator: there are thousands, and plain tuples of plain values cost the
+# garbage collector nothing.
 _Addend = tuple[str, float, tuple[int, ...]]
 
 
