@@ -134,15 +134,26 @@ def _part(kind: type[Any]) -> Callable[[Any], Any]:
 
 @dataclass(frozen=True)
 class Report:
-    """One report. The fields are in the order in which a verdict needs them: a cut loses the last ones first."""
+    """One report. The fields are in the order in which a verdict needs them: a cut loses the last ones first.
+
+    ``failure_order`` is the place of this pod's failure among those of all pods, as the rendezvous store counted them.
+    ``resumed_samples`` and ``checkpoint_samples`` count the samples behind the checkpoint that the run started from
+    and behind the newest complete one when it ended.
+    """
 
     ending: Annotated[Ending, choice(Ending)]
     exit_code: Annotated[int, exit_code]
+    failure_order: _Count = None
+    run: Annotated[str | None, word(63)] = None
     plan: Annotated[str | None, word(120)] = None
     rank: _Count = None
     world: _Count = None
     attempt: _Count = None
     steps: _Count = None
+    skipped_steps: _Count = None
+    resumed_samples: _Count = None
+    checkpoint_samples: _Count = None
+    checkpoint_format: _Word = None
     phase: Annotated[Phase | None, choice(Phase)] = None
     device: Annotated[Device | None, choice(Device)] = None
     memory: Annotated[Memory, _part(Memory)] = Memory()

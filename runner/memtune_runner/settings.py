@@ -1,0 +1,164 @@
+"""What the operator told this process: the variables of ``memtune.environment``, read once and checked.
+
+This module imports no torch: the launcher reads it too.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from memtune import environment
+from memtune.plan import Plan
+from memtune.report import Device
+from memtune.run import RunKind
+
+INTEGRATIONS = ("env", "hf-trainer", "accelerate", "sdk")
+_Value = TypeVar("_Value")
+
+
+class SettingsError(ValueError):
+    """A variable that is missing or holds what it must not. The message names it and says what to do."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """One process's share of a run. Optional parts are None where the operator left them out."""
+
+    plan: Plan
+    kind: RunKind
+    integration: str
+    global_batch: int
+    sequence_length: int
+    job: str = ""
+    run: str = ""
+    attempt: int | None = None
+    probe_steps: int | None = None
+    nodes: int = 1
+    node_rank: int = 0
+    gpus_per_node: int = 1
+    rendezvous: str = ""
+    device: Device = Device.CUDA
+    gpu_memory_bytes: int | None = None
+    metrics_port: int | None = None
+    architecture: dict[str, Any] | None = None
+    deepspeed_config: Path | None = None
+    checkpoint_path: Path | None = None
+    resume_from: Path | None = None
+    resume_samples: int = 0
+    report_path: Path | None = None
+    report_log_tail: bool = True
+    termination_message_path: Path = Path("/dev/termination-log")
+
+    def __post_init__(self) -> None:
+        if self.plan.global_batch(self.world) != self.global_batch:
+            raise SettingsError(
+                f"{environment.PLAN}: {self.plan} over {self.world} GPUs makes {self.plan.global_batch(self.world)} "
+                f"sequences a step, {environment.GLOBAL_BATCH} says {self.global_batch}; they must be equal"
+            )
+        if self.device is Device.VIRTUAL and self.gpu_memory_bytes is None:
+            raise SettingsError(f"{environment.GPU_MEMORY_BYTES} is missing: a virtual GPU has the size it is given")
+
+    @property
+    def world(self) -> int:
+        """The ranks of the whole run."""
+        return self.nodes * self.gpus_per_node
+
+    @property
+    def is_probe(self) -> bool:
+        """Whether the run only measures."""
+        return self.kind is RunKind.PROBE
+
+
+def read_settings(variables: Mapping[str, str]) -> Settings:
+    """The settings in ``variables`` (os.environ); raise SettingsError at the first that does not hold."""
+    read = _Reader(variables)
+    return Settings(
+        plan=read.required(environment.PLAN, _plan),
+        kind=read.required(environment.RUN_KIND, RunKind),
+        integration=read.optional(environment.INTEGRATION, _integration, "env"),
+        global_batch=read.required(environment.GLOBAL_BATCH, _positive),
+        sequence_length=read.required(environment.SEQUENCE_LENGTH, _positive),
+        job=read.optional(environment.JOB, str, ""),
+        run=read.optional(environment.RUN, str, ""),
+        attempt=read.optional(environment.ATTEMPT, _natural, None),
+        probe_steps=read.optional(environment.PROBE_STEPS, _positive, None),
+        nodes=read.optional(environment.NODES, _positive, 1),
+        node_rank=read.optional(environment.NODE_RANK, _natural, 0),
+        gpus_per_node=read.optional(environment.GPUS_PER_NODE, _positive, 1),
+        rendezvous=read.optional(environment.RENDEZVOUS, str, ""),
+        device=read.optional(environment.DEVICE, Device, Device.CUDA),
+        gpu_memory_bytes=read.optional(environment.GPU_MEMORY_BYTES, _positive, None),
+        metrics_port=read.optional(environment.METRICS_PORT, _natural, None),
+        architecture=read.optional(environment.ARCHITECTURE, _object, None),
+        deepspeed_config=read.optional(environment.DEEPSPEED_CONFIG, Path, None),
+        checkpoint_path=read.optional(environment.CHECKPOINT_PATH, Path, None),
+        resume_from=read.optional(environment.RESUME_FROM, Path, None),
+        resume_samples=read.optional(environment.RESUME_SAMPLES, _natural, 0),
+        report_path=read.optional(environment.REPORT_PATH, Path, None),
+        report_log_tail=read.optional(environment.REPORT_LOG_TAIL, _flag, True),
+        termination_message_path=read.optional(
+            environment.TERMINATION_MESSAGE_PATH, Path, Settings.termination_message_path
+        ),
+    )
+
+
+class _Reader:
+    """Reads one variable after the other; an empty one counts as left out."""
+
+    def __init__(self, variables: Mapping[str, str]) -> None:
+        self._variables = variables
+
+    def required(self, name: str, read: Callable[[str], _Value]) -> _Value:
+        if not self._variables.get(name):
+            raise SettingsError(f"{name} is not set; the operator sets it, and `memtune run` does without a cluster")
+        return self._read(name, read)
+
+    def optional(self, name: str, read: Callable[[str], _Value], default: Any) -> Any:
+        return self._read(name, read) if self._variables.get(name) else default
+
+    def _read(self, name: str, read: Callable[[str], _Value]) -> _Value:
+        text = self._variables[name]
+        try:
+            return read(text)
+        except ValueError as error:
+            raise SettingsError(f"{name}={text[:200]!r}: {error}") from None
+
+
+def _plan(text: str) -> Plan:
+    """A plan as JSON, or in its short form, which people write."""
+    return Plan.from_json(_object(text)) if text.lstrip().startswith("{") else Plan.parse(text)
+
+
+def _object(text: str) -> dict[str, Any]:
+    value = json.loads(text)
+    if not isinstance(value, dict):
+        raise ValueError("it is JSON, but not an object")
+    return value
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise ValueError("it is not a whole number of at least 1")
+    return int(text)
+
+
+def _natural(text: str) -> int:
+    if not text.isdecimal():
+        raise ValueError("it is not a whole number of at least 0")
+    return int(text)
+
+
+def _flag(text: str) -> bool:
+    if text not in ("0", "1"):
+        raise ValueError("it is neither 0 nor 1")
+    return text == "1"
+
+
+def _integration(text: str) -> str:
+    if text not in INTEGRATIONS:
+        raise ValueError(f"it is not one of {', '.join(INTEGRATIONS)}")
+    return text

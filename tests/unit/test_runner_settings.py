@@ -1,0 +1,63 @@
+"""The runner's settings: what the operator writes is read back, and what does not hold is named."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from memtune.plan import Plan
+from memtune.report import Device
+from memtune.run import RunKind
+from memtune_runner.settings import SettingsError, read_settings
+
+PLAN = Plan.parse("bf16-z2-sel-mb4x2")
+VARIABLES = {
+    "MEMTUNE_PLAN": json.dumps(PLAN.to_json()),
+    "MEMTUNE_RUN_KIND": "train",
+    "MEMTUNE_GLOBAL_BATCH": "16",
+    "MEMTUNE_SEQUENCE_LENGTH": "128",
+    "MEMTUNE_GPUS_PER_NODE": "2",
+}
+
+
+def test_the_variables_of_a_run_are_read() -> None:
+    settings = read_settings({**VARIABLES, "MEMTUNE_ATTEMPT": "3", "MEMTUNE_CHECKPOINT_PATH": "/checkpoints"})
+    assert (settings.plan, settings.kind, settings.world) == (PLAN, RunKind.TRAIN, 2)
+    assert (settings.attempt, settings.checkpoint_path) == (3, Path("/checkpoints"))
+    assert settings.integration == "env"
+    assert not settings.is_probe
+
+
+def test_a_plan_may_be_in_its_short_form() -> None:
+    assert read_settings({**VARIABLES, "MEMTUNE_PLAN": str(PLAN)}).plan == PLAN
+
+
+def test_a_virtual_gpu_has_a_size() -> None:
+    virtual = {**VARIABLES, "MEMTUNE_DEVICE": "virtual"}
+    assert read_settings({**virtual, "MEMTUNE_GPU_MEMORY_BYTES": "1024"}).device is Device.VIRTUAL
+    with pytest.raises(SettingsError, match="MEMTUNE_GPU_MEMORY_BYTES is missing"):
+        read_settings(virtual)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("MEMTUNE_PLAN", "", "is not set"),
+        ("MEMTUNE_PLAN", "bf16-z9-none-mb1x1", "z9"),
+        ("MEMTUNE_PLAN", '{"zero": 3}', "unknown fields"),
+        ("MEMTUNE_PLAN", "{", "MEMTUNE_PLAN="),
+        ("MEMTUNE_RUN_KIND", "dance", "dance"),
+        ("MEMTUNE_GLOBAL_BATCH", "0", "at least 1"),
+        ("MEMTUNE_GLOBAL_BATCH", "17", "they must be equal"),
+        ("MEMTUNE_NODE_RANK", "-1", "at least 0"),
+        ("MEMTUNE_DEVICE", "tpu", "tpu"),
+        ("MEMTUNE_INTEGRATION", "magic", "env, hf-trainer"),
+        ("MEMTUNE_ARCHITECTURE", "[]", "not an object"),
+        ("MEMTUNE_REPORT_LOG_TAIL", "yes", "neither 0 nor 1"),
+    ],
+)
+def test_what_does_not_hold_is_named(name: str, value: str, words: str) -> None:
+    with pytest.raises(SettingsError, match=words):
+        read_settings({**VARIABLES, name: value})
