@@ -57,6 +57,10 @@ UNSCHEDULABLE = "Unschedulable"
 IMAGE_PULL = "ImagePull"
 MOVING = "Moving"
 
+SHARED_GPUS = "SharedGpus"
+OVER = "Over"
+CLEARED = "Cleared"
+
 # Events alone.
 PROBE_RECORDED = "ProbeStarted"
 PROBE_ENDED = "ProbeEnded"
