@@ -61,7 +61,8 @@ def link_seconds(workload: Workload, shape: Shape, plan: Plan) -> LinkSeconds:
 
 def step_seconds(workload: Workload, shape: Shape, plan: Plan, links: LinkSeconds) -> float:
     """Seconds of one optimizer step: all micro-batches and the optimizer."""
-    compute = micro_batch_seconds(workload, shape, plan)
+    sample, launch = compute_seconds(workload, shape, plan)
+    compute = launch + sample * plan.micro_batch
     communication = links.micro_batch
     hidden = min(compute, communication) * links.hidden_share
     micro = compute + communication - hidden + _activation_offload_seconds(workload, shape, plan)
@@ -85,19 +86,22 @@ def recomputed_share(checkpointing: Checkpointing) -> float:
     return {"none": 0.0, "selective": 0.3, "every": 0.95, "full": 1.0}[checkpointing.mode]
 
 
-def micro_batch_seconds(workload: Workload, shape: Shape, plan: Plan) -> float:
-    """Forward, backward and recomputation of one micro-batch."""
-    gpu, tokens = workload.gpu, plan.micro_batch * workload.sequence_length
+def compute_seconds(workload: Workload, shape: Shape, plan: Plan) -> tuple[float, float]:
+    """Forward, backward and recomputation: of each sample, and what each micro-batch adds however small it is."""
+    gpu, length = workload.gpu, workload.sequence_length
     # A frozen base needs no weight gradients: one of the two halves of the backward pass.
     passes = 1.0 + (1.0 if shape.has_adapter else 2.0) + recomputed_share(plan.checkpointing)
     peak = flops(gpu, plan.precision) * (_FP8_SHARE if plan.precision is Precision.FP8 else 1.0)
-    products = 2.0 * shape.active * tokens / (peak * _MATMUL_SHARE)
     # Attention is no fp8 kernel.
     attention_peak = flops(gpu, Precision.BF16 if plan.precision is Precision.FP8 else plan.precision)
-    scores = 4.0 * shape.layers * shape.query * workload.sequence_length * tokens / (attention_peak * _ATTENTION_SHARE)
-    bytes_read = _wide(plan) * (shape.active + _traffic(workload) * shape.hidden * shape.layers * tokens)
-    each = products + scores + bytes_read / gpu.memory_bytes_per_second + _LAUNCH_SECONDS * shape.layers
-    return passes * each * _slowdown(shape, plan) + _eager_attention_seconds(workload, shape, plan)
+    products = 2.0 * shape.active / (peak * _MATMUL_SHARE)
+    scores = 4.0 * shape.layers * shape.query * length / (attention_peak * _ATTENTION_SHARE)
+    traffic = _wide(plan) * _traffic(workload) * shape.hidden * shape.layers / gpu.memory_bytes_per_second
+    # Weights are read once a pass, and kernels started, for one token as for many.
+    launch = _wide(plan) * shape.active / gpu.memory_bytes_per_second + _LAUNCH_SECONDS * shape.layers
+    slower = passes * _slowdown(shape, plan)
+    sample = slower * (products + scores + traffic) * length
+    return sample + _eager_attention_seconds(workload, shape, plan), slower * launch
 
 
 def _traffic(workload: Workload) -> float:
@@ -118,8 +122,7 @@ def _slowdown(shape: Shape, plan: Plan) -> float:
 def _eager_attention_seconds(workload: Workload, shape: Shape, plan: Plan) -> float:
     if plan.attention is not Attention.EAGER:
         return 0.0
-    scores = 8.0 * shape.layers * shape.heads * workload.sequence_length**2 * plan.micro_batch
-    return scores / workload.gpu.memory_bytes_per_second
+    return 8.0 * shape.layers * shape.heads * workload.sequence_length**2 / workload.gpu.memory_bytes_per_second
 
 
 def _link(workload: Workload, plan: Plan) -> float:
