@@ -129,8 +129,6 @@ def _not_allowed(given: Any, expected: str) -> str:
     # Pydantic joins the choices as 'a', 'b' or 'c'.
     choices = expected.replace(" or ", ", ").replace("'", "").split(", ")
     hint = suggestion(str(given), choices)
-    if given is False and "Off" in choices:
-        hint = 'YAML reads a bare Off as false, write "Off" in quotes; '
     return f"{shown(given)} is not allowed; {hint}use {_either(choices)}"
 
 

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from memtune.knobs import Offload, Precision
-from memtune.spec.fields import CHECKPOINTING, Block, Count, Distinct, Flag, Percent, Whole
+from memtune.spec.fields import CHECKPOINTING, WHOLE_PLAN, Block, Count, Distinct, Flag, Percent, Whole
 
 CheckpointingName = Annotated[str, Field(pattern=CHECKPOINTING, max_length=16)]
 ZeroStage = Annotated[Whole, Field(ge=0, le=3)]
@@ -46,10 +46,15 @@ class Space(Block):
 class Tuning(Block):
     """How the plan is found, and what finding it may cost."""
 
-    mode: Literal["Probe", "PredictOnly", "Off"] = Field(
+    mode: Literal["Probe", "PredictOnly", "Fixed"] = Field(
         default="Probe",
-        description="Probe measures plans and launches the best; PredictOnly starts no pod; "
-        'Off, which YAML wants in quotes as "Off", launches unmeasured.',
+        description="Probe measures plans and launches the best; PredictOnly predicts and starts no pod; "
+        "Fixed launches plan, unmeasured.",
+    )
+    plan: Annotated[str, Field(pattern=WHOLE_PLAN, max_length=128)] | None = Field(
+        default=None,
+        description="The plan that mode Fixed launches, in the short form that memtune plan prints, "
+        "like bf16-z2-sel-mb4x8; needed in that mode, refused in others.",
     )
     space: Space = Field(default=Space(), description="The choices of each knob that a plan may take.")
     max_probes: Probes = Field(default=8, description="Most probe runs of the job.")
