@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from memtune.applied import mismatch
 from memtune.decide import budget
 from memtune.decide.observed import Observed
-from memtune.decide.records import has_ended
+from memtune.decide.records import has_ended, plan_of
 from memtune.observation import PodObservation, RunObservation
 from memtune.report import Report
 from memtune.spec.job import Job
@@ -25,13 +26,19 @@ def complete(job: Job, status: Status, observed: Observed, now: float) -> Mappin
     }
 
 
+def own_pods(job: Job, record: RunStatus, seen: RunObservation) -> dict[int, PodObservation]:
+    """The pod of each index of a run. Of two that claim one index it is the one that bears its name."""
+    found: dict[int, PodObservation] = {}
+    for pod in sorted(seen.pods, key=lambda pod: (pod.name == f"{record.name}-{pod.index}", pod.uid)):
+        if 0 <= pod.index < job.spec.resources.nodes:
+            found[pod.index] = pod
+    return found
+
+
 def _complete(job: Job, record: RunStatus, seen: RunObservation, now: float) -> RunObservation:
-    found = {
-        pod.index: pod
-        for pod in sorted(seen.pods, key=lambda pod: (pod.name != _name(record, pod.index), pod.uid))[::-1]
-    }
+    found = own_pods(job, record, seen)
     pods = tuple(
-        _own_report(record, found[index]) if index in found else PodObservation(index, present=not record.created)
+        _checked(job, record, found[index]) if index in found else PodObservation(index, present=not record.created)
         for index in range(job.spec.resources.nodes)
     )
     run = RunObservation(pods, refusal=seen.refusal if not record.created else "")
@@ -40,8 +47,14 @@ def _complete(job: Job, record: RunStatus, seen: RunObservation, now: float) -> 
     return replace(run, overdue=budget.is_overdue(job, run, now))
 
 
-def _name(record: RunStatus, index: int) -> str:
-    return f"{record.name}-{index}"
+def _checked(job: Job, record: RunStatus, pod: PodObservation) -> PodObservation:
+    """The pod as it is, and where its report saw another plan applied than the one asked for."""
+    pod = _own_report(record, pod)
+    if not isinstance(pod.report, Report):
+        return pod
+    is_probe = not isinstance(record, AttemptStatus)
+    found = mismatch(plan_of(record), pod.report.applied, job.spec.resources.world, is_probe)
+    return replace(pod, present=True, mismatch=found)
 
 
 def _own_report(record: RunStatus, pod: PodObservation) -> PodObservation:

@@ -85,13 +85,17 @@ def kind_of_oom(report: Report | None) -> OutOfMemory:
 _BY_PHASE = {Phase.EVALUATION: OutOfMemory.EVALUATION, Phase.SAVE: OutOfMemory.SAVING}
 
 
-def checkpointed(reports: list[Report]) -> dict[str, Any]:
-    """The newest complete checkpoint that the reports of a run tell of, as fields of its record."""
-    told = [report for report in reports if report.checkpoint_samples]
-    if not told:
-        return {}
-    newest = max(told, key=lambda report: report.checkpoint_samples or 0)
+def checkpointed(reports: list[Report], is_started: bool) -> dict[str, Any]:
+    """What is known of the work of a train run and of its newest complete checkpoint, as fields of its record."""
+    if not reports:
+        return {"trained": is_started, "checkpoint": "unknown" if is_started else "none"}
+    trained = any(report.steps != 0 for report in reports)
+    newest = max(reports, key=lambda report: report.checkpoint_samples or 0)
+    if not newest.checkpoint_samples:
+        return {"trained": trained, "checkpoint": "none"}
     return {
+        "trained": trained,
+        "checkpoint": "saved",
         "checkpoint_samples": _count(newest.checkpoint_samples),
         "checkpoint_format": newest.checkpoint_format or "",
     }

@@ -16,6 +16,7 @@ from memtune.plan import Plan
 from memtune.predict.predictor import Predictor
 from memtune.prediction import Interval, Prediction
 from memtune.space import Candidate
+from memtune.spec.fixed_rules import fixed_plan
 from memtune.spec.status import MAX_COMPONENTS, ComponentBytes, IntervalBytes, PlanStatus, PredictionStatus
 
 _LARGEST = 2**61
@@ -30,6 +31,8 @@ def pending(context: Context) -> Context:
 
 def predicting(context: Context) -> Context:
     """Predict every plan; say what the best one takes, or that none can fit."""
+    if given := fixed_plan(context.job.spec):
+        return _given(context, given)
     model = model_of(context.job, context.status, context.observed.nodes)
     if not model.is_gpu_known:
         return _without_gpu(context)
@@ -37,11 +40,23 @@ def predicting(context: Context) -> Context:
     if best is None:
         return _nothing_fits(context, model)
     context = with_prediction(context, model, best)
-    mode = context.job.spec.tuning.mode
-    if mode == "PredictOnly":
+    if context.job.spec.tuning.mode == "PredictOnly":
         context = chosen(context, model, best.plan, reasons.CHOSEN_BY_PREDICTION)
         return completed(context, reasons.PREDICTED_ONLY, f"predicted only: {context.message_of('Predicted')}")
-    return _with_budget(context, best) if mode == "Probe" else context
+    return _with_budget(context, best)
+
+
+def _given(context: Context, plan: Plan) -> Context:
+    """Mode Fixed launches the job's own plan. Its prediction is told where there is one, and forbids nothing."""
+    try:
+        model = model_of(context.job, context.status, context.observed.nodes)
+    except ValueError as error:
+        context = context.with_condition("Predicted", False, reasons.MODEL_UNKNOWN, str(error))
+    else:
+        context = with_prediction(context, model, Candidate(plan, model.predict(plan)))
+    text = f"{plan} is launched unmeasured, as spec.tuning.plan says"
+    context = context.having(plan=PlanStatus(name=str(plan))).with_condition("Tuned", True, reasons.GIVEN, text)
+    return context.telling("Normal", reasons.GIVEN, text).saying(text)
 
 
 def _without_gpu(context: Context) -> Context:

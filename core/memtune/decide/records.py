@@ -75,11 +75,16 @@ def mistakes(records: Sequence[RunStatus]) -> int:
     )
 
 
-def bounded(records: tuple[Record, ...], most: int) -> tuple[Record, ...]:
+def newest_saved(status: Status) -> AttemptStatus | None:
+    """The train run that left the newest complete checkpoint of which a report told."""
+    return next((record for record in reversed(status.attempts) if record.checkpoint == "saved"), None)
+
+
+def bounded(records: tuple[Record, ...], most: int, needed: RunStatus | None = None) -> tuple[Record, ...]:
     """At most so many records: those that taught nothing go first, then the oldest; the last one and live ones stay."""
     kept = list(records)
     while len(kept) > most:
-        old = [record for record in kept[:-1] if has_ended(record)]
+        old = [record for record in kept[:-1] if has_ended(record) and record is not needed]
         if not old:
             break
         kept.remove(next((record for record in old if not ended_as(record, *TRIED)), old[0]))
@@ -93,7 +98,7 @@ def with_probe(status: Status, record: RunStatus) -> Status:
 
 def with_attempt(status: Status, record: AttemptStatus) -> Status:
     """The status with one more train run."""
-    return status.model_copy(update={"attempts": bounded((*status.attempts, record), MAX_ATTEMPTS)})
+    return status.model_copy(update={"attempts": bounded((*status.attempts, record), MAX_ATTEMPTS, newest_saved(status))})
 
 
 def replaced(status: Status, old: RunStatus, new: RunStatus) -> Status:

@@ -110,7 +110,7 @@ def _spent(context: Context, record: RunStatus, run: RunObservation) -> dict[str
     found: dict[str, Any] = {"gpu_seconds": min(measuring.gpu_seconds(run, per_node, context.now) + int(lost), 2**61)}
     if isinstance(record, AttemptStatus):
         is_started = started is not None or any(pod.started_at_seconds is not None for pod in run.pods)
-        found |= {"trained": is_started, **measuring.checkpointed(measuring.reports_of(run.pods))}
+        found |= measuring.checkpointed(measuring.reports_of(run.pods), is_started)
     return found
 
 
@@ -135,7 +135,7 @@ def _last_words(context: Context) -> Context:
     for record in context.status.attempts[-1:]:
         if not has_ended(record) or ended_as(record, Verdict.SUCCEEDED):
             continue
-        told = measuring.checkpointed(measuring.reports_of(context.runs[record.name].pods))
-        if told and told["checkpoint_samples"] > record.checkpoint_samples:
+        told = measuring.checkpointed(measuring.reports_of(context.runs[record.name].pods), is_started=False)
+        if told.get("checkpoint_samples", 0) > record.checkpoint_samples:
             context = context.becoming(replaced(context.status, record, record.model_copy(update=told)))
     return context

@@ -159,7 +159,10 @@ class AttemptStatus(RunStatus):
     checkpoint_format: Annotated[str, Field(pattern=WORD, max_length=16)] = Field(
         default="", description="Format of the newest complete checkpoint when it ended."
     )
-    trained: Flag = Field(default=False, description="Whether it may have trained: its containers were running.")
+    trained: Flag = Field(default=False, description="Whether it took optimizer steps, or may have taken some.")
+    checkpoint: Literal["none", "unknown", "saved"] = Field(
+        default="none", description="Whether there is a complete checkpoint of it; unknown if no report told."
+    )
     lost_node: NodeName = Field(default="", description="Node that took the run down with it.")
     evaluation_batch: Natural = Field(
         default=0, description="Evaluation batch after one ran out of memory; 0 leaves the job's own."
