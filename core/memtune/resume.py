@@ -93,10 +93,11 @@ def _deepspeed(saved: Plan, wanted: Plan, same_world: bool) -> Resumption:
         return _nvme(saved, wanted, same_world)
     if same_world and _shards(saved) == _shards(wanted):
         return _direct("DeepSpeed cuts the same shards under both plans")
+    if saved.sharding.zero_stage == 3 and wanted.sharding.zero_stage < 3:
+        return _impossible("what is made of stage 3's shards is read by stage 3 alone")
     if saved.optimizer is not Optimizer.ADAMW:
         return _impossible(f"a universal checkpoint holds the two moments of adamw; {saved.optimizer} has others")
-    what = "stage" if same_world else "number of GPUs"
-    return Resumption(Way.CONVERT, f"another {what} cuts other shards; a universal checkpoint fits all")
+    return Resumption(Way.CONVERT, "the shards are cut otherwise; a universal checkpoint holds whole tensors")
 
 
 def _without_zero(saved: Plan, wanted: Plan) -> Resumption:
@@ -124,9 +125,9 @@ def _shards(plan: Plan) -> tuple[object, ...]:
 
 
 def _universal(saved: Plan, wanted: Plan, same_world: bool) -> Resumption:
-    """A universal checkpoint was converted once; every ZeRO stage above 0 reads it."""
-    way = _deepspeed(saved, wanted, same_world=False)
-    return way if way.way is Way.IMPOSSIBLE else _direct("a universal checkpoint fits all ZeRO stages and worlds")
+    """What was converted once is not converted again."""
+    entry = _deepspeed(saved, wanted, same_world=False)
+    return entry if entry.way is Way.IMPOSSIBLE else _direct("a universal checkpoint is cut anew for each stage and world")
 
 
 def _dcp(saved: Plan, wanted: Plan, same_world: bool) -> Resumption:

@@ -1,4 +1,7 @@
-"""DeepSpeed's universal checkpoints: whole tensors by name, which every ZeRO stage and world cuts for itself."""
+"""DeepSpeed's universal checkpoints: whole tensors by name, which each world cuts for itself.
+
+Those made of stages 1 and 2 are read by all stages from 1 to 3, those made of stage 3 by stage 3 alone.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +13,8 @@ from typing import Any
 # DeepSpeed's own names: the file that names the newest checkpoint of a directory, of the one kind and of the other.
 _NEWEST = "latest"
 _NEWEST_UNIVERSAL = "latest_universal"
-# The first is what the stages below 3 read, the second what stage 3 reads.
-_MODEL_STATES = ("mp_rank_00_model_states.pt", "zero_pp_rank_0_mp_rank_00_model_states.pt")
-_STAGE_3_STATES = "optimizer_state_dict"
+# The name under which stage 3 looks for the model's states.
+_MODEL_STATES = "zero_pp_rank_0_mp_rank_00_model_states.pt"
 _WRAPPED = "_memtune_universal"
 
 
@@ -32,7 +34,7 @@ def convert(source: Path, target: Path) -> None:
         inject_missing_state=True,
     )
     ds_to_universal.main(options)
-    _fit_all_stages(target / tag)
+    _fit_stage_3(target / tag)
     (target / _NEWEST).write_text(tag, encoding="utf-8")
     _copy_rest(source, target, tag)
 
@@ -64,26 +66,19 @@ def read_by_its_kind(engine_class: Any) -> None:
     engine_class.load_checkpoint = load_checkpoint
 
 
-def _fit_all_stages(folder: Path) -> None:
-    """Say everything in the ways of stage 3 and of the others: DeepSpeed writes only the source's own."""
+def _fit_stage_3(folder: Path) -> None:
+    """Say in stage 3's words, too, what the stages below it have written."""
     import torch
 
-    models = sorted(folder.glob("*model_states.pt"))
-    for name in _MODEL_STATES:
-        if not (folder / name).exists():
-            shutil.copy2(models[0], folder / name)
-    tensors = [path.parent for path in (folder / "zero").rglob("exp_avg.pt")]
+    if (folder / _MODEL_STATES).exists():
+        return  # stage 3 wrote it
+    shutil.copy2(folder / "mp_rank_00_model_states.pt", folder / _MODEL_STATES)
+    counter = next((folder / "zero").rglob("step.pt"))
+    step = torch.load(counter, map_location="cpu", weights_only=False)
     common_path = folder / "zero" / "optimizer_state.pt"
     common = torch.load(common_path, map_location="cpu", weights_only=False)
-    if _STAGE_3_STATES not in common:
-        step = torch.load(tensors[0] / "step.pt", map_location="cpu", weights_only=False)
-        common[_STAGE_3_STATES] = {"state": {0: {"step": step}}, "param_groups": common["param_groups"]}
-    model = torch.load(folder / _MODEL_STATES[0], map_location="cpu", weights_only=False)
-    torch.save({"ds_version": model["ds_version"], **common}, common_path)
-    step = common[_STAGE_3_STATES]["state"][0]["step"]
-    for tensor in tensors:
-        if not (tensor / "step.pt").exists():
-            torch.save(step, tensor / "step.pt")
+    states = {"state": {0: {"step": step}}, "param_groups": common["param_groups"]}
+    torch.save({**common, "optimizer_state_dict": states}, common_path)
 
 
 def _restore_buffers(engine: Any, folder: Path) -> None:
@@ -93,7 +88,7 @@ def _restore_buffers(engine: Any, folder: Path) -> None:
     buffers = dict(engine.module.named_buffers())
     if not buffers:
         return
-    saved = torch.load(folder / _MODEL_STATES[0], map_location="cpu", weights_only=False)["module"]
+    saved = torch.load(folder / _MODEL_STATES, map_location="cpu", weights_only=False)["module"]
     for name in buffers.keys() & saved.keys():
         buffers[name].copy_(saved[name])
 
