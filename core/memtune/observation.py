@@ -35,6 +35,7 @@ class PodObservation:
     ``failure_order`` is the place of its failure in the order of the rendezvous store, None where it left none there.
     ``mismatch`` names where the plan that its report saw applied differs from the one asked for.
     A pod that was created and is not there any more is not ``present``; one that was not created yet is.
+    ``plan`` is the short form of the plan that the pod was made for, as its annotation says; empty counts as the run's.
     ``started_at_seconds`` is when the wrapped container started, None while it has not.
     """
 
@@ -42,6 +43,7 @@ class PodObservation:
     name: str = ""
     uid: str = ""
     node: str = ""
+    plan: str = ""
     present: bool = True
     phase: str = "Pending"
     reason: str = ""

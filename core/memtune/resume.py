@@ -127,7 +127,9 @@ def _shards(plan: Plan) -> tuple[object, ...]:
 def _universal(saved: Plan, wanted: Plan, same_world: bool) -> Resumption:
     """What was converted once is not converted again."""
     entry = _deepspeed(saved, wanted, same_world=False)
-    return entry if entry.way is Way.IMPOSSIBLE else _direct("a universal checkpoint is cut anew for each stage and world")
+    return (
+        entry if entry.way is Way.IMPOSSIBLE else _direct("a universal checkpoint is cut anew for each stage and world")
+    )
 
 
 def _dcp(saved: Plan, wanted: Plan, same_world: bool) -> Resumption:

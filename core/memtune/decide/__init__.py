@@ -7,6 +7,7 @@ acts. `Observed` and `Decision` say exactly what is expected on either side.
 """
 
 from memtune.decide.decision import Decision, Deletion, Event
+from memtune.decide.machine import decide, refuse
 from memtune.decide.observed import Node, Observed, Owned, Refusal
 
-__all__ = ["Decision", "Deletion", "Event", "Node", "Observed", "Owned", "Refusal"]
+__all__ = ["Decision", "Deletion", "Event", "Node", "Observed", "Owned", "Refusal", "decide", "refuse"]

@@ -27,10 +27,10 @@ def complete(job: Job, status: Status, observed: Observed, now: float) -> Mappin
 
 
 def own_pods(job: Job, record: RunStatus, seen: RunObservation) -> dict[int, PodObservation]:
-    """The pod of each index of a run. Of two that claim one index it is the one that bears its name."""
+    """The pod of each index, made for the run's plan. Of two that claim one index it is the one that bears its name."""
     found: dict[int, PodObservation] = {}
     for pod in sorted(seen.pods, key=lambda pod: (pod.name == f"{record.name}-{pod.index}", pod.uid)):
-        if 0 <= pod.index < job.spec.resources.nodes:
+        if 0 <= pod.index < job.spec.resources.nodes and pod.plan in ("", record.plan):
             found[pod.index] = pod
     return found
 

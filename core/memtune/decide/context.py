@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from memtune.acquisition import Search
 from memtune.decide.decision import Event
-from memtune.decide.observed import Observed
+from memtune.decide.observed import Observed, Refusal
 from memtune.decide.texts import story
 from memtune.decide.times import to_seconds, to_text
 from memtune.observation import PodObservation, RunObservation
@@ -20,7 +20,8 @@ from memtune.spec.status import Condition, ConditionType, RunStatus, Status
 class Context:
     """One job at one moment. ``runs`` are the observed ones with every pod that should be there filled in.
 
-    ``blocked`` says why no new run may be recorded now; ``is_due`` that the job itself is to be deleted.
+    ``stalled`` and ``queued`` say what holds the job back, so that no new run is recorded now; ``is_due`` that the job
+    itself is to be deleted.
     """
 
     job: Job
@@ -31,8 +32,15 @@ class Context:
     runs: Mapping[str, RunObservation]
     events: tuple[Event, ...] = ()
     wakes: tuple[float, ...] = ()
-    blocked: str = ""
+    stalled: Refusal | None = None
+    queued: Refusal | None = None
     is_due: bool = False
+
+    @property
+    def blocked(self) -> str:
+        """Why no new run may be recorded now, empty if one may."""
+        held = self.stalled or self.queued
+        return f"{held.reason}: {held.message}" if held else ""
 
     def having(self, **changes: Any) -> Context:
         """With other values in the status."""

@@ -1,9 +1,9 @@
-"""The plan after an out-of-memory: the fastest that the recalibrated model accepts and the checkpoint can go on under."""
+"""The plan after an out-of-memory: the fastest that the recalibrated model accepts and the checkpoint allows."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 from memtune.decide.context import Context
 from memtune.decide.model import Model
@@ -52,20 +52,123 @@ def after_device_oom(context: Context, model: Model, last: AttemptStatus, resuma
     kind = OutOfMemory(last.out_of_memory or "activation")
     if kind is OutOfMemory.SAVING and last.sharded_save:
         kind = OutOfMemory.ACTIVATION
-    return _least_change(context, model, last, kind) or _smaller(context, model, last, kind, resumable_only)
+    return _least_change(model, last, kind) or _smaller(context, model, last, kind, resumable_only)
 
 
-def _least_change(context: Context, model: Model, last: AttemptStatus, kind: OutOfMemory) -> Next | None:
+def _least_change(model: Model, last: AttemptStatus, kind: OutOfMemory) -> Next | None:
     """An evaluation or a save that died leaves the plan as it is, as long as it can give way itself."""
-    plan = plan_of(last)
+    plan, workload = plan_of(last), model.workload
     if kind is OutOfMemory.SAVING:
         return Next(plan, "sharded-save", last.evaluation_batch, True, last.host_request_bytes)
     if kind is not OutOfMemory.EVALUATION:
         return None
-    workload, smaller = model.workload, last.evaluation_batch
-    if smaller:
-        workload = _with_evaluation(model, smaller)
+    if last.evaluation_batch:
+        workload = replace(workload, evaluation=replace(workload.evaluation, batch_size=last.evaluation_batch))
     found = descend(workload, model.predictor, plan, Failure(kind, 0.0))
     if isinstance(found, Downgrade) and found.evaluation_batch:
         return Next(plan, found.rungs[0], found.evaluation_batch, last.sharded_save, last.host_request_bytes)
     return None
+
+
+def _smaller(
+    context: Context, model: Model, last: AttemptStatus, kind: OutOfMemory, resumable_only: bool
+) -> Next | None:
+    """The fastest of what the space offers and what the ladder reaches."""
+    plan = plan_of(last)
+    ceiling = model.predict(plan).device.expected
+
+    def allowed(option: Plan) -> bool:
+        is_smaller = model.may_try(option) and model.predict(option).device.expected < ceiling
+        return is_smaller and (
+            not resumable_only or start_under(context.job, context.status, option).resume is not None
+        )
+
+    options = [
+        found for found in (_accepted(model, plan, allowed), _by_ladder(context, model, plan, kind, allowed)) if found
+    ]
+    if not options:
+        return None
+    best = max(options, key=lambda option: model.predict(option).tokens_per_second.expected)
+    return Next(best, _rung(plan, best), last.evaluation_batch, last.sharded_save, last.host_request_bytes)
+
+
+def _accepted(model: Model, plan: Plan, allowed: Callable[[Plan], bool]) -> Plan | None:
+    """The fastest plan of the space that the model accepts unmeasured, with the smaller knobs of the plan that died."""
+    for candidate in model.ranking.fitting:
+        option = replace(
+            candidate.plan,
+            expandable_segments=plan.expandable_segments,
+            fused_optimizer=plan.fused_optimizer,
+            bucket_elements=plan.bucket_elements,
+            max_split_size_mib=plan.max_split_size_mib,
+        )
+        if _numerics(option) == _numerics(plan) and model.fits(option) and allowed(option):
+            return option
+    return None
+
+
+def _by_ladder(
+    context: Context, model: Model, plan: Plan, kind: OutOfMemory, allowed: Callable[[Plan], bool]
+) -> Plan | None:
+    """Where the ladder leads from the plan that died, within the space, and with the user's consent."""
+    usable, expected = model.usable_bytes, model.predict(plan).device.expected
+    general = OutOfMemory.ACTIVATION if kind in (OutOfMemory.EVALUATION, OutOfMemory.SAVING) else kind
+    found = descend(
+        model.workload,
+        model.predictor,
+        plan,
+        Failure(general, max(expected - usable, 0.0)),
+        consent=frozenset(context.job.spec.retry.consent),
+        margin_bytes=model.headroom * usable,
+        allowed=lambda option: _is_in(model.space, option) and allowed(option),
+    )
+    if not isinstance(found, Downgrade) or not allowed(found.plan):
+        return None
+    return None if model.predict(found.plan).cannot_fit(usable) else found.plan
+
+
+def _numerics(plan: Plan) -> tuple[object, ...]:
+    return tuple(getattr(plan, name) for name in _NUMERICS)
+
+
+def _is_in(space: Space, plan: Plan) -> bool:
+    """Whether the job's space has the knobs of a plan that it speaks of."""
+    return (
+        plan.sharding in space.shardings
+        and plan.checkpointing in space.checkpointings
+        and plan.offload in space.offloads
+    )
+
+
+def _rung(old: Plan, new: Plan) -> str:
+    """The knobs in which two plans differ, as the ladder calls them."""
+    differing = [each.name for each in fields(Plan) if getattr(old, each.name) != getattr(new, each.name)]
+    return "+".join(dict.fromkeys(_RUNG_OF.get(name, "") for name in differing if name in _RUNG_OF))
+
+
+def after_host_oom(context: Context, model: Model, last: AttemptStatus) -> Next | None:
+    """More host memory within what the template allows, else less offload; None if neither is left."""
+    plan, observed = plan_of(last), context.observed
+    # Where only a limit is given, it is the request too.
+    asked = max(last.host_request_bytes, observed.host_request_bytes or observed.host_limit_bytes)
+    needed = host_memory(model.workload, plan).required_bytes
+    most = observed.host_limit_bytes or int(_MOST_HOST * needed)
+    wanted = min(int(max(needed, _MORE_HOST * asked)), most)
+    if wanted > asked:
+        return Next(plan, "host-memory", last.evaluation_batch, last.sharded_save, wanted)
+    return _less_offload(context, model, last)
+
+
+def _less_offload(context: Context, model: Model, last: AttemptStatus) -> Next | None:
+    plan = plan_of(last)
+    lesser = [offload for offload in Offload if offload < plan.offload]
+
+    def allowed(option: Plan) -> bool:
+        return option.offload in lesser and start_under(context.job, context.status, option).resume is not None
+
+    found = _accepted(model, plan, allowed)
+    return (
+        Next(found, "less-offload", last.evaluation_batch, last.sharded_save, last.host_request_bytes)
+        if found
+        else None
+    )

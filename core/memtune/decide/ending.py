@@ -34,6 +34,8 @@ def _quiet(context: Context) -> Context:
 
 def finished(context: Context) -> Context:
     """After its end a job only waits for its time to live."""
+    for record in live(context.status):
+        context = stopped(context, record, "the job is over")
     ends = (context.since(kind) for kind in ("Complete", "Failed") if context.holds(kind))
     ended_at = next((end for end in ends if end is not None), None)
     time_to_live = context.job.spec.ttl_seconds_after_finished
@@ -63,7 +65,8 @@ def suspended(context: Context) -> Context:
         text = "suspended by spec.suspend: no pod runs; what was learned is kept"
         context = context.with_condition("Suspended", True, reasons.SUSPENDED, text)
         context = context.telling("Normal", reasons.SUSPENDED, text).saying(text)
-    return _quiet(context).having(phase="Suspended")
+    # As with a Job of Kubernetes, the deadline counts anew once pods run again.
+    return _quiet(context).having(phase="Suspended", first_running_at=None)
 
 
 def resumed(context: Context) -> Context:

@@ -18,7 +18,7 @@ from memtune.space import Candidate, Ranking, Space, enumerate_plans, rank
 from memtune.spec.gpu import gpu_of
 from memtune.spec.job import Job
 from memtune.spec.space import to_space
-from memtune.spec.status import PeakBytes, RunStatus, Status
+from memtune.spec.status import AttemptStatus, PeakBytes, RunStatus, Status
 from memtune.spec.workload import to_workload
 from memtune.verdict import Verdict
 from memtune.workload import Workload
@@ -193,8 +193,8 @@ def _told(record: RunStatus) -> bool:
 def _lesson(record: RunStatus) -> Lesson:
     plan = plan_of(record)
     if ended_as(record, Verdict.DEVICE_OOM):
-        return Lesson(
-            plan, died=record.out_of_memory not in ("evaluation", "saving"), demanded_bytes=record.demanded_bytes
-        )
+        # A train run gives way elsewhere when its evaluation or its save dies; a probe has nothing else to give.
+        spares_plan = isinstance(record, AttemptStatus) and record.out_of_memory in ("evaluation", "saving")
+        return Lesson(plan, died=not spares_plan, demanded_bytes=record.demanded_bytes)
     peaks = record.peak_bytes or PeakBytes(allocated=0, active=0, reserved=0, device=0, total=0)
     return Lesson(plan, peaks.allocated, peaks.reserved, peaks.device, record.step_seconds)

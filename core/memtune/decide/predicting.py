@@ -11,7 +11,7 @@ from memtune.decide.ending import completed, failed
 from memtune.decide.fixing import fingerprints
 from memtune.decide.model import Model, model_of
 from memtune.decide.stories import predicted
-from memtune.decide.texts import over
+from memtune.decide.texts import line, over
 from memtune.plan import Plan
 from memtune.predict.predictor import Predictor
 from memtune.prediction import Interval, Prediction
@@ -26,7 +26,10 @@ def pending(context: Context) -> Context:
     """Once nothing forbids it, the job gets under way: from now on most of its spec stays as it is."""
     if context.blocked:
         return context
-    return context.having(fixed=fingerprints(context.job))
+    products = {node.gpu_product for node in context.observed.nodes or () if node.gpu_product}
+    # What is measured on one product is launched on the same, even if others join the cluster later.
+    product = products.pop() if len(products) == 1 else ""
+    return context.having(fixed=fingerprints(context.job), gpu_product=line(product, 63))
 
 
 def predicting(context: Context) -> Context:

@@ -98,7 +98,9 @@ def with_probe(status: Status, record: RunStatus) -> Status:
 
 def with_attempt(status: Status, record: AttemptStatus) -> Status:
     """The status with one more train run."""
-    return status.model_copy(update={"attempts": bounded((*status.attempts, record), MAX_ATTEMPTS, newest_saved(status))})
+    return status.model_copy(
+        update={"attempts": bounded((*status.attempts, record), MAX_ATTEMPTS, newest_saved(status))}
+    )
 
 
 def replaced(status: Status, old: RunStatus, new: RunStatus) -> Status:

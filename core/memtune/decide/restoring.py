@@ -19,7 +19,7 @@ _LISTS = {"probes": MAX_PROBES, "attempts": MAX_ATTEMPTS, "conditions": 8}
 
 def restore(job: Job, data: Mapping[str, Any]) -> Status:
     """All of the status that makes sense; the rest is as if it had never been written."""
-    status = _load(data)
+    status = read_status(data)
     conditions = {condition.type: condition for condition in status.conditions}
     return status.model_copy(
         update={
@@ -30,7 +30,8 @@ def restore(job: Job, data: Mapping[str, Any]) -> Status:
     )
 
 
-def _load(data: Mapping[str, Any]) -> Status:
+def read_status(data: Mapping[str, Any]) -> Status:
+    """Every field of the status that has the right shape."""
     try:
         return load_status(data)
     except SpecError:
