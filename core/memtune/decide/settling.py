@@ -127,7 +127,7 @@ def _lost_node(conclusion: Conclusion, run: RunObservation) -> str:
     """The node that took the run down, if it was the node's fault: preemption and eviction are not."""
     pod = next((pod for pod in run.pods if pod.index == conclusion.pod_index), None)
     is_lost = pod is not None and (pod.node_lost or pod.reason in _NODE_REASONS)
-    return pod.node[:253] if pod is not None and is_lost else ""
+    return pod.node[:128] if pod is not None and is_lost else ""
 
 
 def _last_words(context: Context) -> Context:

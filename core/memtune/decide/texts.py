@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from memtune.units import GIB
 
-SENTENCE = 192
+SENTENCE = 176
 STORY = 768
 
 

@@ -12,7 +12,7 @@ from memtune.spec.errors import SpecError, problems_of
 from memtune.spec.fields import ASCII, CONDITION_REASON, OBJECT_NAME, PLAN_NAME, WORD, Block, Count, Flag, Number, Whole
 from memtune.spec.tuning import MAX_PROBES
 
-MAX_ATTEMPTS = 16
+MAX_ATTEMPTS = 12
 MAX_COMPONENTS = 32
 
 Phase = Literal[
@@ -37,10 +37,10 @@ Amount = Annotated[Number, Field(ge=0, le=1e18)]
 Name = Annotated[str, Field(pattern=WORD, max_length=63)]
 RunName = Annotated[str, Field(pattern=OBJECT_NAME, max_length=63)]
 PlanName = Annotated[str, Field(pattern=PLAN_NAME, max_length=128)]
-Sentence = Annotated[str, Field(pattern=ASCII, max_length=192)]
+Sentence = Annotated[str, Field(pattern=ASCII, max_length=176)]
 Story = Annotated[str, Field(pattern=ASCII, max_length=768)]
 Time = Annotated[str, Field(max_length=40, json_schema_extra={"format": "date-time"})]
-NodeName = Annotated[str, Field(pattern=WORD, max_length=253)]
+NodeName = Annotated[str, Field(pattern=WORD, max_length=128)]
 OutOfMemory = Literal["", "fragmentation", "activation", "state", "outside", "evaluation", "saving"]
 
 
@@ -188,7 +188,7 @@ class Status(StatusBlock):
     gpu_product: Annotated[str, Field(pattern=WORD, max_length=63)] = Field(
         default="", description="GPU product that every run is kept to; empty if nodes do not tell theirs."
     )
-    fixed: Annotated[tuple[Name, ...], Field(max_length=16)] = Field(
+    fixed: Annotated[tuple[Name, ...], Field(max_length=8)] = Field(
         default=(), description="Hash of each field of the spec that cannot change once the job is under way."
     )
     first_running_at: Time | None = Field(
