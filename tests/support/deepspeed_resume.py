@@ -72,9 +72,7 @@ def save(root: Path, plan: Plan) -> None:
     engine = engine_of(plan)
     losses = train(engine, plan, 0)
     assert len(losses) == STEPS
-    manifest = Manifest(
-        STEPS, STEPS * _GLOBAL_BATCH, plan, dist.get_world_size(), Format.DEEPSPEED, attempt=0
-    )
+    manifest = Manifest(STEPS, STEPS * _GLOBAL_BATCH, plan, dist.get_world_size(), Format.DEEPSPEED, attempt=0)
     store = Store(root, 0, Ranks(dist.get_rank(), dist.get_rank(), dist.barrier))
     store.save(lambda directory: engine.save_checkpoint(directory, tag="shards"), manifest)
 
@@ -112,7 +110,9 @@ def main(root: Path, cases: list[list[str]]) -> None:
         try:
             told |= resume(place, Plan.parse(wanted))
         except Exception as error:
-            import traceback; traceback.print_exc()
+            import traceback
+
+            traceback.print_exc()
             told["error"] = f"{type(error).__name__}: {error}"[:300]
         if dist.get_rank() == 0:
             print("told: " + json.dumps(told), flush=True)

@@ -75,10 +75,10 @@ def _smaller(
 ) -> Next | None:
     """The fastest of what the space offers and what the ladder reaches."""
     plan = plan_of(last)
-    ceiling = model.predict(plan).device.expected
+    ceiling = model.expected_bytes(plan)
 
     def allowed(option: Plan) -> bool:
-        is_smaller = model.may_try(option) and model.predict(option).device.expected < ceiling
+        is_smaller = model.may_try(option) and model.expected_bytes(option) < ceiling
         return is_smaller and (
             not resumable_only or start_under(context.job, context.status, option).resume is not None
         )
@@ -93,25 +93,32 @@ def _smaller(
 
 
 def _accepted(model: Model, plan: Plan, allowed: Callable[[Plan], bool]) -> Plan | None:
-    """The fastest plan of the space that the model accepts unmeasured, with the smaller knobs of the plan that died."""
-    for candidate in model.ranking.fitting:
-        option = replace(
-            candidate.plan,
-            expandable_segments=plan.expandable_segments,
-            fused_optimizer=plan.fused_optimizer,
-            bucket_elements=plan.bucket_elements,
-            max_split_size_mib=plan.max_split_size_mib,
-        )
-        if _numerics(option) == _numerics(plan) and model.fits(option) and allowed(option):
-            return option
-    return None
+    """The fastest plan that was measured to fit, or that the space has and the model accepts."""
+    offered = [_with_small_knobs(candidate.plan, plan) for candidate in model.ranking.fitting]
+    accepted = [
+        option
+        for option in (*model.measured_bytes, *offered)
+        if _numerics(option) == _numerics(plan) and model.fits(option) and allowed(option)
+    ]
+    return max(accepted, key=lambda option: model.predict(option).tokens_per_second.expected, default=None)
+
+
+def _with_small_knobs(option: Plan, plan: Plan) -> Plan:
+    """A plan of the space with the knobs that the space does not speak of taken from another."""
+    return replace(
+        option,
+        expandable_segments=plan.expandable_segments,
+        fused_optimizer=plan.fused_optimizer,
+        bucket_elements=plan.bucket_elements,
+        max_split_size_mib=plan.max_split_size_mib,
+    )
 
 
 def _by_ladder(
     context: Context, model: Model, plan: Plan, kind: OutOfMemory, allowed: Callable[[Plan], bool]
 ) -> Plan | None:
     """Where the ladder leads from the plan that died, within the space, and with the user's consent."""
-    usable, expected = model.usable_bytes, model.predict(plan).device.expected
+    usable, expected = model.usable_bytes, model.expected_bytes(plan)
     general = OutOfMemory.ACTIVATION if kind in (OutOfMemory.EVALUATION, OutOfMemory.SAVING) else kind
     found = descend(
         model.workload,

@@ -8,7 +8,7 @@ from memtune.decide import reasons
 from memtune.decide.context import Context, holds_gpus
 from memtune.decide.ending import completed
 from memtune.decide.model import model_of
-from memtune.decide.predicting import expected_bytes
+from memtune.decide.predicting import natural
 from memtune.decide.records import has_ended, last_attempt, new_name, with_attempt
 from memtune.decide.stories import measured
 from memtune.decide.texts import line
@@ -78,6 +78,6 @@ def _from(record: AttemptStatus) -> str:
 def _predicted_bytes(context: Context, plan: Plan) -> int:
     """What the plan is expected to take; 0 where mode Fixed launches a model that nothing is known of."""
     try:
-        return expected_bytes(model_of(context.job, context.status, context.observed.nodes).predict(plan))
+        return natural(model_of(context.job, context.status, context.observed.nodes).expected_bytes(plan))
     except ValueError:
         return 0

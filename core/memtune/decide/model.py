@@ -89,8 +89,19 @@ class Model:
     @cached_property
     def ceiling_bytes(self) -> float:
         """What the smallest plan that ran out of memory is predicted to take: only plans below may be tried."""
-        died = (self.predict(lesson.plan).device.expected for lesson in self.lessons if lesson.died)
+        died = (self.expected_bytes(lesson.plan) for lesson in self.lessons if lesson.died)
         return min(died, default=float("inf"))
+
+    @cached_property
+    def measured_bytes(self) -> dict[Plan, int]:
+        """What each plan that was measured took, and did not die of."""
+        died = {lesson.plan for lesson in self.lessons if lesson.died}
+        found = {lesson.plan: lesson.device_bytes for lesson in self.lessons if lesson.device_bytes}
+        return {plan: size for plan, size in found.items() if plan not in died}
+
+    def expected_bytes(self, plan: Plan) -> float:
+        """What a plan takes: as measured, else as predicted."""
+        return self.measured_bytes.get(plan) or self.predict(plan).device.expected
 
     def predict(self, plan: Plan) -> Prediction:
         """What a plan takes, as far as is known now."""
@@ -98,7 +109,7 @@ class Model:
 
     def may_try(self, plan: Plan) -> bool:
         """Whether a plan takes less than each that died; one that died itself never does."""
-        return self.predict(plan).device.expected < self.ceiling_bytes
+        return self.expected_bytes(plan) < self.ceiling_bytes
 
     @cached_property
     def ranking(self) -> Ranking:
@@ -118,7 +129,9 @@ class Model:
         return min(self.plans, key=lambda plan: (self.predict(plan).device.expected, plan), default=None)
 
     def fits(self, plan: Plan) -> bool:
-        """Whether the model accepts a plan unmeasured: the larger of headroom and interval stays free."""
+        """Whether a plan leaves what it must: its headroom as measured, else the larger of headroom and interval."""
+        if plan in self.measured_bytes:
+            return self.measured_bytes[plan] <= self.usable_bytes * (1 - self.headroom)
         return self.predict(plan).fits(self.usable_bytes, self.headroom)
 
 

@@ -14,7 +14,7 @@ from memtune.decide.stories import predicted
 from memtune.decide.texts import line, over
 from memtune.plan import Plan
 from memtune.predict.predictor import Predictor
-from memtune.prediction import Interval, Prediction
+from memtune.prediction import Interval
 from memtune.space import Candidate
 from memtune.spec.fixed_rules import fixed_plan
 from memtune.spec.status import MAX_COMPONENTS, ComponentBytes, IntervalBytes, PlanStatus, PredictionStatus
@@ -86,7 +86,7 @@ def with_prediction(context: Context, model: Model, best: Candidate) -> Context:
         device_bytes=IntervalBytes(**_interval(device)),
         usable_bytes=model.usable_bytes,
         components=tuple(ComponentBytes(name=part.name.replace(" ", "-"), **_interval(part.bytes)) for part in parts),
-        tokens_per_second=_natural(best.prediction.tokens_per_second.expected),
+        tokens_per_second=natural(best.prediction.tokens_per_second.expected),
     )
     text = predicted(plan, best.prediction, model.usable_bytes)
     context = context.having(prediction=prediction, candidates_hash=candidates_hash(model))
@@ -106,7 +106,7 @@ def chosen(context: Context, model: Model, plan: Plan, reason: str) -> Context:
     shown = PlanStatus(
         name=str(plan),
         hbm=over(prediction.device.expected, model.usable_bytes),
-        tokens_per_second=_natural(prediction.tokens_per_second.expected),
+        tokens_per_second=natural(prediction.tokens_per_second.expected),
     )
     context = context.having(plan=shown).with_condition("Tuned", True, reason, text)
     return context.telling("Normal", reason, text).saying(text)
@@ -144,13 +144,9 @@ def _with_budget(context: Context, best: Candidate) -> Context:
 
 
 def _interval(interval: Interval) -> dict[str, int]:
-    return {name: _natural(getattr(interval, name)) for name in ("lower", "expected", "upper")}
+    return {name: natural(getattr(interval, name)) for name in ("lower", "expected", "upper")}
 
 
-def _natural(value: float) -> int:
+def natural(value: float) -> int:
+    """A number as the status takes it."""
     return int(min(max(value, 0.0), _LARGEST))
-
-
-def expected_bytes(prediction: Prediction) -> int:
-    """What a record keeps of a prediction."""
-    return _natural(prediction.device.expected)

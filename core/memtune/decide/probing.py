@@ -8,7 +8,7 @@ from memtune.decide.context import Context, holds_gpus
 from memtune.decide.ending import failed
 from memtune.decide.failing import last_lines
 from memtune.decide.model import Model, model_of
-from memtune.decide.predicting import best_candidate, expected_bytes, nothing_fits, with_prediction
+from memtune.decide.predicting import best_candidate, natural, nothing_fits, with_prediction
 from memtune.decide.records import (
     MOST_MISTAKES,
     TRIED,
@@ -43,9 +43,11 @@ def probing(context: Context) -> Context:
     if context.status.disruptions > context.job.spec.retry.max_disruptions:
         text = f"probes were taken away {context.status.disruptions} times, more than retry.maxDisruptions allows"
         return failed(context, reasons.DISRUPTIONS_SPENT, text)
+    running = [probe for probe in context.status.probes if not has_ended(probe)]
+    if running and _busy(context) >= context.job.spec.tuning.parallel_probes:
+        return _watched(context)
     model = model_of(context.job, context.status, context.observed.nodes)
     context = _first_prediction(context, model)
-    running = [probe for probe in probes if not has_ended(probe)]
     why = _why_no_more(context, model)
     if why is None:
         return _watched(_more(context, model, running))
@@ -170,7 +172,7 @@ def _recorded(context: Context, model: Model, plan: Plan) -> Context:
     number, name = new_name(context.job, RunKind.PROBE, context.status.probes)
     prediction = model.predict(plan)
     again = [probe for probe in context.status.probes[-1:] if ended_as(probe, Verdict.DISRUPTED)]
-    record = RunStatus(name=name, number=number, plan=str(plan), predicted_bytes=expected_bytes(prediction))
+    record = RunStatus(name=name, number=number, plan=str(plan), predicted_bytes=natural(prediction.device.expected))
     context = context.becoming(with_probe(context.status, record))
     context = context.having(disruptions=context.status.disruptions + len(again))
     text = f"probe {number} measures {plan}, predicted at {over(prediction.device.expected, model.usable_bytes)}"

@@ -103,12 +103,12 @@ def with_attempt(status: Status, record: AttemptStatus) -> Status:
     )
 
 
-def replaced(status: Status, old: RunStatus, new: RunStatus) -> Status:
-    """The status with one record in place of another."""
+def replaced(status: Status, new: RunStatus) -> Status:
+    """The status with a record in place of the one of the same name."""
     return status.model_copy(
         update={
-            "probes": tuple(new if record is old else record for record in status.probes),
-            "attempts": tuple(new if record is old else record for record in status.attempts),
+            "probes": tuple(new if record.name == new.name else record for record in status.probes),
+            "attempts": tuple(new if record.name == new.name else record for record in status.attempts),
         }
     )
 

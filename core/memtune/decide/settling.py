@@ -52,7 +52,7 @@ def _settled(context: Context, record: RunStatus) -> Context:
         }
     )
     if seen != record:
-        context = context.becoming(replaced(context.status, record, seen))
+        context = context.becoming(replaced(context.status, seen))
     if seen.started_at and not context.status.first_running_at:
         context = context.having(first_running_at=seen.started_at)
     conclusion = conclude(run)
@@ -95,7 +95,7 @@ def stopped(context: Context, record: RunStatus, why: str) -> Context:
 
 def _closed(context: Context, record: RunStatus, found: dict[str, Any]) -> Context:
     new = record.model_copy(update=found)
-    context = context.becoming(replaced(context.status, record, new))
+    context = context.becoming(replaced(context.status, new))
     if not isinstance(record, AttemptStatus):
         context = context.having(gpu_seconds_spent=context.status.gpu_seconds_spent + new.gpu_seconds)
     return context.telling(*ended_event(new))
@@ -137,5 +137,5 @@ def _last_words(context: Context) -> Context:
             continue
         told = measuring.checkpointed(measuring.reports_of(context.runs[record.name].pods), is_started=False)
         if told.get("checkpoint_samples", 0) > record.checkpoint_samples:
-            context = context.becoming(replaced(context.status, record, record.model_copy(update=told)))
+            context = context.becoming(replaced(context.status, record.model_copy(update=told)))
     return context

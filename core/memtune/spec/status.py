@@ -188,8 +188,10 @@ class Status(StatusBlock):
     gpu_product: Annotated[str, Field(pattern=WORD, max_length=63)] = Field(
         default="", description="GPU product that every run is kept to; empty if nodes do not tell theirs."
     )
-    fixed: Annotated[tuple[Name, ...], Field(max_length=8)] = Field(
-        default=(), description="Hash of each field of the spec that cannot change once the job is under way."
+    fixed: Annotated[tuple[Name, ...], Field(max_length=9)] = Field(
+        default=(),
+        description="Generation of the spec with which the job got under way, "
+        "and a hash of each field that cannot change any more.",
     )
     first_running_at: Time | None = Field(
         default=None, description="When the first pod of the job was running; activeDeadlineSeconds counts from it."
