@@ -75,10 +75,11 @@ class Pod:
     node_lost: bool = False
     deleting: bool = False
     held: bool = False
+    is_stray: bool = False
 
     @property
     def is_running(self) -> bool:
-        return self.started_at is not None and self.exit_code is None
+        return self.started_at is not None and self.exit_code is None and not self.node_lost
 
     @property
     def is_pending(self) -> bool:
@@ -220,19 +221,17 @@ class SimulatedCluster:
     # The world.
 
     def tick(self, seconds: float, blind: bool = False) -> None:
-        """Time passes; an operator that is there wakes up when it asked to."""
+        """Time passes; an operator that is there sees what happened before, and wakes up when it asked to."""
         if blind:
-            self._pass(seconds)
+            self.now += seconds
             self.blind_seconds += seconds
             return
+        self.reconcile()
         while seconds > 0:
             part = min(seconds, self.wake_after or seconds)
-            self._pass(part)
+            self.now += part
             seconds -= part
             self.reconcile()
-
-    def _pass(self, seconds: float) -> None:
-        self.now += seconds
 
     def start(self, run: str) -> None:
         """Every pod of a run gets its node and starts."""
@@ -250,8 +249,9 @@ class SimulatedCluster:
 
     def end(self, pod: Pod, exit_code: int, report: Report | None = None, grace: float = 0.0) -> None:
         """The wrapped container ends."""
-        if pod.exit_code is None and pod.started_at is not None and f"-{RunKind.PROBE}-" in pod.run:
-            self.probe_gpu_seconds += (self.now + grace - pod.started_at) * self.job.spec.resources.gpus_per_node
+        if pod.is_running and not pod.is_stray and f"-{RunKind.PROBE}-" in pod.run:
+            seconds = self.now + grace - (pod.started_at or self.now)
+            self.probe_gpu_seconds += seconds * self.job.spec.resources.gpus_per_node
         pod.exit_code, pod.report, pod.finished_at = exit_code, report, self.now + grace
 
     def truth(self, plan: str) -> int:

@@ -75,12 +75,14 @@ def _smaller(
 ) -> Next | None:
     """The fastest of what the space offers and what the ladder reaches."""
     plan = plan_of(last)
-    ceiling = model.expected_bytes(plan)
+    expected = model.expected_bytes(plan)
 
     def allowed(option: Plan) -> bool:
-        is_smaller = model.may_try(option) and model.expected_bytes(option) < ceiling
-        return is_smaller and (
-            not resumable_only or start_under(context.job, context.status, option).resume is not None
+        is_smaller = option != plan and model.expected_bytes(option) < expected
+        return (
+            is_smaller
+            and model.may_try(option)
+            and (not resumable_only or start_under(context.job, context.status, option).resume is not None)
         )
 
     options = [

@@ -89,7 +89,7 @@ class Model:
     @cached_property
     def ceiling_bytes(self) -> float:
         """What the smallest plan that ran out of memory is predicted to take: only plans below may be tried."""
-        died = (self.expected_bytes(lesson.plan) for lesson in self.lessons if lesson.died)
+        died = (self.predict(lesson.plan).device.expected for lesson in self.lessons if lesson.died)
         return min(died, default=float("inf"))
 
     @cached_property
@@ -108,8 +108,8 @@ class Model:
         return self.predictor.predict(plan)
 
     def may_try(self, plan: Plan) -> bool:
-        """Whether a plan takes less than each that died; one that died itself never does."""
-        return self.expected_bytes(plan) < self.ceiling_bytes
+        """Whether a plan is predicted to take less than each that died, or was measured and did not die."""
+        return plan in self.measured_bytes or self.predict(plan).device.expected < self.ceiling_bytes
 
     @cached_property
     def ranking(self) -> Ranking:

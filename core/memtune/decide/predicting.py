@@ -82,10 +82,10 @@ def with_prediction(context: Context, model: Model, best: Candidate) -> Context:
     parts = best.prediction.components[:MAX_COMPONENTS]
     prediction = PredictionStatus(
         plan=str(plan),
-        peak_phase=best.prediction.peak_phase,
+        peak_phase=_word(best.prediction.peak_phase),
         device_bytes=IntervalBytes(**_interval(device)),
         usable_bytes=model.usable_bytes,
-        components=tuple(ComponentBytes(name=part.name.replace(" ", "-"), **_interval(part.bytes)) for part in parts),
+        components=tuple(ComponentBytes(name=_word(part.name), **_interval(part.bytes)) for part in parts),
         tokens_per_second=natural(best.prediction.tokens_per_second.expected),
     )
     text = predicted(plan, best.prediction, model.usable_bytes)
@@ -141,6 +141,11 @@ def _with_budget(context: Context, best: Candidate) -> Context:
     )
     context = context.with_condition("Tuned", False, reasons.PROBING, text)
     return context.telling("Normal" if pays else "Warning", reasons.BUDGET, text)
+
+
+def _word(name: str) -> str:
+    """A name of the model's as the status takes it."""
+    return name.replace(" ", "-")
 
 
 def _interval(interval: Interval) -> dict[str, int]:

@@ -195,6 +195,9 @@ def _choose(context: Context, model: Model, why: str) -> Context:
     good = [probe for probe in context.status.probes if leaves_headroom(context, model, probe)]
     if not good:
         tried = "; ".join(ended(probe) for probe in context.status.probes[-3:])
+        if not any(ended_as(probe, Verdict.SUCCEEDED, Verdict.DEVICE_OOM) for probe in context.status.probes):
+            text = f"no probe measured anything: {why}{f' ({tried})' if tried else ''}"
+            return failed(context, reasons.NOTHING_MEASURED, text)
         return nothing_fits(context, model, f"no plan fits as measured: {why}{f' ({tried})' if tried else ''}")
     best = max(good, key=lambda probe: (_score(context, model, probe), -probe.number))
     device_bytes = best.peak_bytes.device if best.peak_bytes else 0

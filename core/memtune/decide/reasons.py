@@ -15,7 +15,6 @@ GIVEN = "GivenBySpec"
 # Launched.
 LAUNCHED = "Launched"
 RELAUNCHED = "Relaunched"
-RECOVERING = "Recovering"
 
 # Complete.
 SUCCEEDED = "Succeeded"
@@ -23,6 +22,7 @@ PREDICTED_ONLY = "PredictedOnly"
 
 # Failed.
 NOTHING_FITS = "NothingFits"
+NOTHING_MEASURED = "NothingMeasured"
 LADDER_EXHAUSTED = "LadderExhausted"
 NOT_RESUMABLE = "NotResumable"
 OOM_RETRIES_SPENT = "OomRetriesSpent"
@@ -40,7 +40,6 @@ RESUMED = "Resumed"
 
 # Queued.
 QUEUED = "Waiting"
-ADMITTED = "Admitted"
 
 # Stalled. The first ones are the shell's, in refusals.
 POLICY_DENIED = "PolicyDenied"
@@ -55,7 +54,6 @@ MIXED_GPUS = "MixedGpus"
 REFUSED = "Refused"
 UNSCHEDULABLE = "Unschedulable"
 IMAGE_PULL = "ImagePull"
-MOVING = "Moving"
 
 SHARED_GPUS = "SharedGpus"
 OVER = "Over"
@@ -64,6 +62,6 @@ CLEARED = "Cleared"
 # Events alone.
 PROBE_RECORDED = "ProbeStarted"
 PROBE_ENDED = "ProbeEnded"
-RUN_ENDED = "RunEnded"
+RUN_ENDED = "AttemptEnded"
 BUDGET = "ProbeBudget"
 REPORT_IGNORED = "ReportIgnored"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from memtune.decide import completing, measuring
+from memtune.decide import completing, measuring, reasons
 from memtune.decide.context import Context
 from memtune.decide.records import OUT_OF_MEMORY, ended_as, has_ended, live, replaced
 from memtune.decide.stories import ended_event
@@ -83,7 +83,7 @@ def _ended(context: Context, record: RunStatus, run: RunObservation, conclusion:
         found["lost_node"] = _lost_node(conclusion, run)
     context = _closed(context, record, found)
     if completing.has_foreign_report(context.observed, record):
-        context = context.telling("Warning", "ReportIgnored", f"run {record.name}: {completing.IGNORED}")
+        context = context.telling("Warning", reasons.REPORT_IGNORED, f"run {record.name}: {completing.IGNORED}")
     return context
 
 
