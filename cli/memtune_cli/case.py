@@ -31,6 +31,7 @@ class Case:
     space: Space
     headroom: float
     objective: str
+    fixed: Plan | None = None
 
     @cached_property
     def predictor(self) -> Predictor:
@@ -43,29 +44,32 @@ class Case:
         """All plans that the job allows, ranked."""
         from memtune.space import enumerate_plans, rank, refusals
 
-        plans = enumerate_plans(self.workload, self.space)
+        if self.fixed:
+            plans = [self.read_plan(str(self.fixed), "spec.tuning.plan")]
+        else:
+            plans = enumerate_plans(self.workload, self.space)
         if not plans:
             reasons = "; ".join(refusals(self.workload, self.space)) or "its combinations exclude each other"
             raise InputError(f"{self.name}: spec.tuning.space allows no plan: {reasons}")
         return rank(self.workload, self.predictor, plans, self.headroom, self.objective)
 
-    def read_plan(self, text: str) -> Plan:
+    def read_plan(self, text: str, where: str = "--plan") -> Plan:
         """The plan that ``--plan`` names, if this job can run it."""
         from memtune.space import refusal
 
         try:
             plan = Plan.parse(text)
         except ValueError as error:
-            raise InputError(f"--plan: {error}") from None
+            raise InputError(f"{where}: {error}") from None
         world, batch = self.workload.world, self.workload.global_batch
         if plan.global_batch(world) != batch:
             samples = self.workload.samples_per_rank
             raise InputError(
-                f"--plan: {plan} makes {plan.global_batch(world)} sequences a step on {world} GPUs, and "
+                f"{where}: {plan} makes {plan.global_batch(world)} sequences a step on {world} GPUs, and "
                 f"spec.training.globalBatchSize is {batch}; micro-batch x accumulation must be {samples}"
             )
         if reason := refusal(self.workload, plan):
-            raise InputError(f"--plan: {plan} cannot run: {reason}")
+            raise InputError(f"{where}: {plan} cannot run: {reason}")
         return plan
 
     def host(self, plan: Plan) -> HostMemory:
@@ -85,6 +89,7 @@ def read_case(file: str, gpu_name: str | None) -> Case:
     """Read a job's file, or standard input if it is ``-``."""
     # Validating a job imports pydantic, a third of a second that no other command should pay.
     from memtune.spec import SpecError, load_job, to_workload
+    from memtune.spec.fixed_rules import fixed_plan
     from memtune.spec.space import to_space
 
     shown = "standard input" if file == "-" else file
@@ -97,6 +102,7 @@ def read_case(file: str, gpu_name: str | None) -> Case:
             space=to_space(job),
             headroom=job.spec.tuning.headroom_ratio,
             objective=job.spec.tuning.objective,
+            fixed=fixed_plan(job.spec),
         )
     except SpecError as error:
         raise InputError("\n".join(f"{shown}: {problem}" for problem in error.problems)) from None

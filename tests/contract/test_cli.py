@@ -207,7 +207,7 @@ def test_a_plan_that_the_job_cannot_run_is_refused(plan: str, message: str, caps
 
 
 def test_other_bad_arguments_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert "GPU 'b500' is unknown; use one of h100-80gb" in refused(capsys, "plan", DENSE, "--gpu", "b500")
+    assert "GPU 'b500' is unknown; use one of b200-180gb" in refused(capsys, "plan", DENSE, "--gpu", "b500")
     nowhere = str(tmp_path / "none" / "memory.png")
     assert "cannot be written" in refused(capsys, "plan", DENSE, "--plot", nowhere)
     assert "allows no plan: v100-32gb has no bf16" in refused(capsys, "plan", DENSE, "--gpu", "v100-32gb")
@@ -275,6 +275,48 @@ def test_pages_fit_the_screen(width: int, monkeypatch: pytest.MonkeyPatch, capsy
     for command in (["plan"], ["explain"], ["estimate", "--plan", "bf16-z3-full-mb1x32"]):
         main([*command, DENSE])
         assert max(map(len, capsys.readouterr().out.splitlines())) <= width
+
+
+GENERATING = {
+    "batchSize": 8,
+    "generates": True,
+    "generation": {"concurrentSequences": 32, "sequenceTokens": 1000},
+}
+
+
+def test_a_job_that_generates_is_told_what_its_cache_leaves(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = written(tmp_path, job(training__evaluation=GENERATING))
+    for command in ("estimate", "explain"):
+        main([command, path, "--plan", "bf16-z3-full-mb4x8"])
+        page = capsys.readouterr().out
+        # 32 sequences x 63 pages x 16 tokens x 512 KiB; of the last page of each, 8 tokens stay empty.
+        assert "KV cache                 15.8 GiB  = 32 sequences x 63 pages of 16 tokens x 8 MiB" in page
+        main([command, path, "--plan", "bf16-z3-full-mb4x8", "--format", "json"])
+        generation = json.loads(capsys.readouterr().out)["generation"]
+        assert generation["kvCacheBytes"] == 32 * 63 * 16 * 512 * 1024
+        assert generation["wastedBytes"] == 32 * 8 * 512 * 1024
+        left = generation["residentBytes"] + generation["kvCacheBytes"] + generation["leftBytes"]
+        assert left == pytest.approx(79.2 * 1024**3, abs=2)
+
+
+def test_a_job_that_generates_nothing_has_no_such_section(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["estimate", DENSE, "--plan", "bf16-z3-full-mb4x8"])
+    assert "KV cache" not in capsys.readouterr().out
+
+
+def test_a_model_that_cannot_generate_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    bert = job(model__hfConfig={"model_type": "bert"}, training__evaluation=GENERATING)
+    assert "spec.training.evaluation.generates: a model of kind encoder" in refused(
+        capsys, "plan", written(tmp_path, bert)
+    )
+
+
+def test_mode_fixed_shows_the_plan_of_the_job(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    fixed = job(tuning__mode="Fixed", tuning__plan="bf16-z3-full-mb4x8")
+    assert main(["plan", written(tmp_path, fixed), "--format", "json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert [plan["plan"] for plan in document["fitting"]] == ["bf16-z3-full-mb4x8"]
+    assert document["dropped"] == document["uncertain"] == []
 
 
 def _run(code: str) -> subprocess.CompletedProcess[str]:

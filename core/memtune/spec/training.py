@@ -10,6 +10,21 @@ from memtune.knobs import Attention, GradientDtype, Optimizer
 from memtune.spec.fields import LABEL_VALUE, RESOURCE_NAME, Block, Count, Flag, Quantity
 
 
+class GenerationBlock(Block):
+    """What one GPU generates at once, and how its KV cache is cut."""
+
+    concurrent_sequences: Annotated[Count, Field(le=100_000)] | None = Field(
+        default=None, description="Sequences in the KV cache of one GPU at the same time; batchSize if left out."
+    )
+    sequence_tokens: Annotated[Count, Field(le=10_000_000)] | None = Field(
+        default=None,
+        description="Tokens of the longest of these sequences, its prompt included; sequenceLength if left out.",
+    )
+    page_tokens: Annotated[Count, Field(le=1024)] = Field(
+        default=16, description="Tokens of one page of the KV cache; 16 is what vLLM takes, 1 is no paging."
+    )
+
+
 class EvaluationBlock(Block):
     """The evaluation that runs between training steps."""
 
@@ -18,6 +33,9 @@ class EvaluationBlock(Block):
         default=False, description="Whether the logits of all evaluation batches are kept on the GPU."
     )
     generates: Flag = Field(default=False, description="Whether evaluation generates text, and so needs a KV cache.")
+    generation: GenerationBlock = Field(
+        default=GenerationBlock(), description="What is generated at once; it counts only where generates is true."
+    )
 
 
 class Training(Block):
