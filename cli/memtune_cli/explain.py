@@ -71,7 +71,11 @@ def _host_terms(case: Case, plan: Plan) -> list[Any]:
 
 
 def _page(screen: Screen, case: Case, plan: Plan, terms: list[Term], prediction: Prediction) -> list[str]:
-    lines = [*title(screen, case), "", screen.bold(f"{plan}: each addend, and the phases it lives in")]
+    lines = [
+        *title(screen, case),
+        "",
+        *map(screen.bold, wrapped(screen, f"{plan}: each addend, and the phases it lives in", 2)),
+    ]
     for term in terms:
         marker = "*" if prediction.peak_phase in term.phase_names else " "
         lines += _term(screen, f"{marker} {term.name}", term.bytes, term.formula, term.source)
