@@ -214,7 +214,7 @@ def test_plain_facts_of_gpt2() -> None:
 
 
 ADAPTERS: list[tuple[str, int, Config, int, tuple[str, ...]]] = [
-    ("ymcui/Chinese-LLaMA-Alpaca issue 189", 4_194_304, LLAMA_2_7B, 8, ("q_proj", "v_proj")),
+    ("what peft prints for Llama 7B: of 6,742,609,920", 4_194_304, LLAMA_2_7B, 8, ("q_proj", "v_proj")),
     ("made by peft 0.21.2", 8_388_608, LLAMA_2_7B, 16, ("q_proj", "v_proj")),
     ("made by peft 0.21.2", 16_777_216, LLAMA_2_7B, 16, ("q_proj", "k_proj", "v_proj", "o_proj")),
     ("made by peft 0.21.2", 39_976_960, LLAMA_2_7B, 16, ("all-linear",)),
