@@ -39,12 +39,14 @@ class EvaluationBlock(Block):
 
 
 class Training(Block):
-    """What one optimizer step is. No plan, retry or downgrade changes it."""
+    """What one optimizer step is. No plan changes it; a downgrade does only what retry.consent allows."""
 
     global_batch_size: Annotated[Count, Field(le=10_000_000)] = Field(
         description="Sequences per optimizer step over all GPUs; it must be divisible by their number."
     )
-    sequence_length: Annotated[Count, Field(le=10_000_000)] = Field(description="Tokens of the longest sequence.")
+    sequence_length: Annotated[Count, Field(le=10_000_000)] = Field(
+        description="Tokens of the longest sequence; memory is predicted and probed at this length."
+    )
     optimizer: Optimizer = Field(
         default=Optimizer.ADAMW, description="The optimizer, and with it the size of its states."
     )
@@ -52,7 +54,10 @@ class Training(Block):
         default=GradientDtype.MODEL,
         description="Number format of accumulated gradients; model is that of the weights.",
     )
-    attention: Attention = Field(default=Attention.FLASH, description="The attention kernel of the script.")
+    attention: Attention = Field(
+        default=Attention.FLASH,
+        description="The attention kernel of the script: flash, torch's sdpa, or eager, which keeps the scores.",
+    )
     compile: Flag = Field(default=False, description="Whether the script compiles the model with torch.compile.")
     evaluation: EvaluationBlock | None = Field(
         default=None, description="The evaluation between training steps; none runs if left out."
