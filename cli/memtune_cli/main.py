@@ -103,7 +103,7 @@ def _add_plot(command: argparse.ArgumentParser) -> None:
 
 
 def _positive(text: str) -> int:
-    if not text.isdecimal():
+    if not text.removeprefix("-").isdecimal():
         raise argparse.ArgumentTypeError(f"{text} is not a whole number; give one from 1")
     if int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text} is too small; give at least 1")
