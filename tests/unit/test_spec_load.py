@@ -67,7 +67,12 @@ WHOLE: Node = {
             "gradientDtype": "fp32",
             "attention": "sdpa",
             "compile": True,
-            "evaluation": {"batchSize": 8, "keepsLogits": True, "generates": True},
+            "evaluation": {
+                "batchSize": 8,
+                "keepsLogits": True,
+                "generates": True,
+                "generation": {"concurrentSequences": 32, "sequenceTokens": 1000, "pageTokens": 64},
+            },
         },
         "resources": {
             "nodes": 2,

@@ -69,12 +69,14 @@ def path_of(location: Iterable[str | int]) -> str:
     """``spec.tuning.space.offload[0]`` from its parts."""
     path = ""
     for part in location:
-        path += f"[{part}]" if isinstance(part, int) else f".{part}" if path else part
+        path += f"[{part}]" if isinstance(part, int) else f".{part}" if path else str(part)
     return path
 
 
 def _advice(found: dict[str, Any], root: type[BaseModel]) -> str:
     kind, given, context = found["type"], shown(found["input"]), found.get("ctx", {})
+    if kind == "invalid_key":
+        return f"{given} is {_yaml_type(found['input'])}, and a field's name is text; write it in quotes, or correct it"
     if kind == "missing":
         return "this field is required and was not given"
     if kind == "extra_forbidden":

@@ -39,7 +39,8 @@ def _other_batch(spec: JobSpec, plan: Plan) -> str | None:
     if made == batch:
         return None
     rest = f"; micro-batch x accumulation must be {batch // world}" if batch % world == 0 else ""
-    return f"{plan} makes {made} sequences a step on {world} GPUs, and training.globalBatchSize is {batch}{rest}"
+    gpus = "1 GPU" if world == 1 else f"{world} GPUs"
+    return f"{plan} makes {made} sequences a step on {gpus}, and training.globalBatchSize is {batch}{rest}"
 
 
 def _other_training(spec: JobSpec, plan: Plan) -> str | None:
