@@ -239,8 +239,8 @@ def _foreign_report(history: History, number: int) -> None:
     if pod := _pick(history, number, lambda pod: pod.is_running):
         report: Report = history.cluster.report(pod, Ending.SUCCEEDED)
         memory = replace(report.memory, peak_reserved_bytes=12345 + OUTSIDE_BYTES)
-        other = {"run": "tiny-probe-99"} if number % 2 else {"plan": "bf16-z3-full-mb1x1"}
-        history.cluster.end(pod, 0, replace(report, memory=memory, **other))
+        run, plan = ("tiny-probe-99", pod.plan) if number % 2 else (pod.run, "bf16-z3-full-mb1x1")
+        history.cluster.end(pod, 0, replace(report, memory=memory, run=run, plan=plan))
 
 
 def _smaller_gpu(history: History, _: int) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 from memtune.decide import Decision, Deletion, Observed, Owned, Refusal, decide
@@ -111,7 +111,7 @@ class SimulatedCluster:
 
     job: Job
     factor: float = 1.0
-    usable_bytes: int = 8 * GIB
+    usable_bytes: int = 0
     now: float = 1_700_000_000.0
     skew: float = 0.0
     status: dict[str, Any] = field(default_factory=dict)
@@ -130,6 +130,8 @@ class SimulatedCluster:
 
     def __post_init__(self) -> None:
         dumped = self.job.model_dump(mode="json", by_alias=True, exclude_none=True, exclude={"status"})
+        gpu = gpu_of(self.job)
+        self.usable_bytes = self.usable_bytes or (gpu.usable_bytes if gpu else 8 * GIB)
         self.key = json.dumps(dumped, sort_keys=True)
 
     # The API server.
@@ -202,8 +204,10 @@ class SimulatedCluster:
             if not self.write(decision, version):
                 return decision
             self.events += [f"{event.reason}: {event.message}" for event in decision.events]
-        actions = [lambda run=run: self.post(run) for run in decision.create]
-        actions += [lambda gone=gone: self.delete(gone) for gone in decision.delete]
+        actions = [
+            *(partial(self.post, run) for run in decision.create),
+            *(partial(self.delete, d) for d in decision.delete),
+        ]
         for action in actions[: None if cut is None else cut - 1]:
             action()
         self.is_deleted = self.is_deleted or decision.delete_job

@@ -17,6 +17,8 @@ from memtune.run import RunKind
 from memtune.spec.status import AttemptStatus, PlanStatus
 
 _LONGEST_RUNG = 63
+# A node that is lost tells nobody, so pods that do not go away are looked at from time to time.
+LOOK_AGAIN_SECONDS = 30.0
 
 
 def launching(context: Context) -> Context:
@@ -27,7 +29,7 @@ def launching(context: Context) -> Context:
     if context.blocked or context.status.plan is None:
         return context
     if others_hold_gpus(context):
-        return context.saying("waiting until the pods of the probes are gone")
+        return context.saying("waiting until the pods of the probes are gone").waking(LOOK_AGAIN_SECONDS)
     return record_attempt(context, Plan.parse(context.status.plan.name), reasons.LAUNCHED)
 
 

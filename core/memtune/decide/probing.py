@@ -11,6 +11,7 @@ from memtune.decide.model import Model, model_of
 from memtune.decide.predicting import best_candidate, natural, nothing_fits, with_prediction
 from memtune.decide.records import (
     MOST_MISTAKES,
+    OUT_OF_MEMORY,
     TRIED,
     backoff_of,
     counted,
@@ -107,9 +108,9 @@ def _is_tried(probe: RunStatus) -> bool:
 
 
 def _trial(context: Context, model: Model, probe: RunStatus) -> Trial:
-    plan, died = plan_of(probe), ended_as(probe, Verdict.DEVICE_OOM, Verdict.HOST_OOM)
+    plan, died = plan_of(probe), ended_as(probe, Verdict.DEVICE_OOM)
     if not ended_as(probe, Verdict.SUCCEEDED) or probe.peak_bytes is None:
-        return Trial(probe.number, plan, fits=False if died else None, died=died)
+        return Trial(probe.number, plan, fits=False if ended_as(probe, *OUT_OF_MEMORY) else None, died=died)
     return Trial(probe.number, plan, fits=leaves_headroom(context, model, probe), score=_score(context, model, probe))
 
 

@@ -11,7 +11,7 @@ from memtune.decide.context import Context
 from memtune.decide.downgrading import Next, after_device_oom, after_host_oom
 from memtune.decide.ending import failed
 from memtune.decide.failing import last_lines
-from memtune.decide.launching import others_hold_gpus, record_attempt
+from memtune.decide.launching import LOOK_AGAIN_SECONDS, others_hold_gpus, record_attempt
 from memtune.decide.model import Model, model_of
 from memtune.decide.records import MOST_MISTAKES, backoff_of, last_attempt, mistakes, plan_of
 from memtune.decide.resuming import start_under
@@ -32,7 +32,7 @@ def recovering(context: Context) -> Context:
     if last is None:
         return context
     if others_hold_gpus(context):
-        return context.saying(f"{ended(last)}; waiting until its pods are gone")
+        return context.saying(f"{ended(last)}; waiting until its pods are gone").waking(LOOK_AGAIN_SECONDS)
     if context.blocked:
         return context.saying(f"{ended(last)}; {context.blocked}")
     pause = backoff_of(context.status.attempts, context.now)

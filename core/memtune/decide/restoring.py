@@ -11,7 +11,7 @@ from memtune.plan import Plan
 from memtune.run import RunKind
 from memtune.spec.errors import SpecError
 from memtune.spec.job import Job
-from memtune.spec.status import MAX_ATTEMPTS, Status, load_status
+from memtune.spec.status import MAX_ATTEMPTS, RunStatus, Status, load_status
 from memtune.spec.tuning import MAX_PROBES
 
 _LISTS = {"probes": MAX_PROBES, "attempts": MAX_ATTEMPTS, "conditions": 8}
@@ -23,6 +23,7 @@ def restore(job: Job, data: Mapping[str, Any]) -> Status:
     conditions = {condition.type: condition for condition in status.conditions}
     return status.model_copy(
         update={
+            "plan": status.plan if status.plan and _is_of_job(job, status.plan.name) else None,
             "conditions": tuple(conditions.values()),
             "probes": _sound(job, RunKind.PROBE, status.probes),
             "attempts": _sound(job, RunKind.TRAIN, status.attempts),
@@ -59,10 +60,14 @@ def _sound(job: Job, kind: RunKind, records: tuple[Record, ...]) -> tuple[Record
     return tuple(sound[number] for number in sorted(sound))
 
 
-def _is_sound(job: Job, kind: RunKind, number: int, record: Record) -> bool:
+def _is_sound(job: Job, kind: RunKind, number: int, record: RunStatus) -> bool:
+    return _is_of_job(job, record.plan) and record.name == run_name(job.metadata.name, kind, number)
+
+
+def _is_of_job(job: Job, name: str) -> bool:
+    """Whether a name is that of a plan that trains the job's global batch."""
     try:
-        plan = Plan.parse(record.plan)
+        plan = Plan.parse(name)
     except ValueError:
         return False
-    is_of_job = plan.global_batch(job.spec.resources.world) == job.spec.training.global_batch_size
-    return is_of_job and record.name == run_name(job.metadata.name, kind, number)
+    return plan.global_batch(job.spec.resources.world) == job.spec.training.global_batch_size
