@@ -5,10 +5,10 @@ from __future__ import annotations
 from functools import lru_cache
 
 import pytest
-from histories import WEIGHTED, History, Move
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from simulated_cluster import make_job
+from moves import WEIGHTED, Move, play
+from small_jobs import make_job
 
 from memtune.decide import model
 from memtune.spec.job import Job
@@ -26,11 +26,11 @@ def _remembered_models() -> None:
 
 
 @settings(
-    max_examples=500,
+    max_examples=1000,
     deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 @given(st.sampled_from(JOBS), st.sampled_from(FACTORS), moves)
 def test_every_history_keeps_its_promises_and_ends(job: Job, factor: float, moves: list[Move]) -> None:
-    assert History(job, factor).play(moves)["phase"] in ("Succeeded", "Failed")
+    assert play(job, factor, moves)["phase"] in ("Succeeded", "Failed")

@@ -26,26 +26,6 @@ OUTSIDE_BYTES = 256 * MIB
 GRACE_SECONDS = 1.0
 
 
-def make_job(nodes: int = 1, **spec: Any) -> Job:
-    """A small job with few plans, so that a history of many decisions is cheap."""
-    tuning = {
-        "space": {"zeroStages": [1, 3], "checkpointing": ["none", "full"], "backends": ["deepspeed"]},
-        "maxProbes": 5,
-        "maxGpuSeconds": 1000 * nodes,
-        **spec.pop("tuning", {}),
-    }
-    body = {
-        "model": {"architecture": {"hiddenSize": 1024, "layers": 12, "heads": 16, "vocabSize": 8000, "ffnSize": 4096}},
-        "training": {"globalBatchSize": 16, "sequenceLength": 1024},
-        "resources": {"nodes": nodes, "gpusPerNode": 1, "gpuMemory": "8Gi", "device": "virtual"},
-        "checkpoint": {"path": "/checkpoints"},
-        **spec,
-        "tuning": tuning,
-    }
-    head = {"apiVersion": "memtune.dev/v1alpha1", "kind": "MemoryTunedJob"}
-    return load_job({**head, "metadata": {"name": "tiny", "uid": "job-uid", "generation": 1}, "spec": body})
-
-
 @lru_cache(maxsize=4096)
 def predicted(job_key: str, plan: str) -> tuple[int, float]:
     """Bytes and seconds a step by the uncorrected predictor; the truth of a simulation is a factor of them."""

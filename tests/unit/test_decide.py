@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from simulated_cluster import SimulatedCluster, make_job
+from simulated_cluster import SimulatedCluster
+from small_jobs import make_job
 
 from memtune.decide import Node, Observed, Refusal, decide, refuse
 from memtune.observation import Condition

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from histories import WEIGHTED, History, Move
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from simulated_cluster import make_job
+from moves import WEIGHTED, Move, play
+from small_jobs import make_job
 
 from memtune.spec.job import Job
 
@@ -18,5 +18,4 @@ JOBS = tuple(make_job(nodes, tuning={"parallelProbes": parallel}) for nodes in (
 @settings(max_examples=8, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 @given(st.sampled_from(JOBS), st.sampled_from(FACTORS), moves)
 def test_every_history_keeps_its_promises_and_ends(job: Job, factor: float, moves: list[Move]) -> None:
-    status = History(job, factor).play(moves)
-    assert status["phase"] in ("Succeeded", "Failed")
+    assert play(job, factor, moves)["phase"] in ("Succeeded", "Failed")
