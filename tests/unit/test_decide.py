@@ -14,7 +14,7 @@ from small_jobs import make_job
 from memtune.decide import Node, Observed, Refusal, decide, refuse
 from memtune.observation import Condition
 from memtune.plan import Plan
-from memtune.report import Ending, Phase
+from memtune.report import EXIT_CODES, Ending, Memory, Phase
 from memtune.spec.job import Job
 from memtune.spec.status import load_status
 from memtune.units import GIB
@@ -444,3 +444,33 @@ def test_a_status_edited_by_hand_is_survived(written: dict[str, Any], data: st.D
         edited["probes"] = [{**probe, "plan": "bf16-z9-none-mb1x1"} for probe in written["probes"]]
     decision = decide(make_job(), Observed(status=edited), data.draw(st.floats(allow_nan=True)))
     assert load_status(decision.status.model_dump(mode="json", by_alias=True, exclude_none=True)) == decision.status
+
+
+counts = st.none() | st.integers(0, 2**60) | st.sampled_from([0, 1, 2**20, 2**33])
+rates = st.none() | st.floats(0, 2.0**60) | st.sampled_from([5e-324, 1e-300, 0.0])
+garbage: st.SearchStrategy[dict[str, Any]] = st.builds(
+    dict,
+    memory=st.builds(Memory, *[counts] * 9),
+    step_seconds=rates,
+    tokens_per_second=rates,
+    steps=counts,
+    checkpoint_samples=counts,
+    checkpoint_format=st.none() | st.sampled_from(["dcp", "deepspeed", "x"]),
+    phase=st.none() | st.sampled_from(list(Phase)),
+    message=st.text(max_size=300),
+    log_tail=st.text(max_size=50),
+)
+
+
+@settings(max_examples=20, deadline=None, derandomize=True)
+@given(st.sampled_from([Ending.SUCCEEDED, Ending.DEVICE_OOM, Ending.HOST_OOM]), garbage, garbage)
+def test_garbage_in_reports_is_survived(ending: Ending, first: dict[str, Any], second: dict[str, Any]) -> None:
+    cluster = SimulatedCluster(make_job())
+    for report in (first, second, {}, {}):
+        cluster.reconcile()
+        for pod in list(cluster.pods.values()):
+            cluster.start(pod.run)
+            if pod.is_running:
+                cluster.end(pod, EXIT_CODES.get(ending, 0), cluster.report(pod, ending, **report))
+        cluster.reconcile()
+    assert load_status(cluster.status)
