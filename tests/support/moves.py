@@ -97,6 +97,12 @@ def _hold(history: History, number: int) -> None:
         pod.held = True
 
 
+def _stick(history: History, number: int) -> None:
+    """A pod of a train run does not end when it is told to."""
+    if pod := _pick(history, number, lambda pod: pod.is_running and f"-{RunKind.TRAIN}-" in pod.run):
+        pod.is_stuck = True
+
+
 def _gate(history: History, number: int) -> None:
     reason, message = (("SchedulingGated", "in a queue"), ("Unschedulable", "0/2 nodes are available"))[number % 2]
     if pod := _pick(history, number, lambda pod: pod.is_pending):
@@ -185,6 +191,7 @@ MOVES: dict[str, Callable[[History, int], None]] = {
     "vanish": _vanish,
     "lose node": _lose_node,
     "hold": _hold,
+    "stick": _stick,
     "gate": _gate,
     "no image": _no_image,
     "user error": _end_with(Ending.ERROR, 1),

@@ -55,6 +55,7 @@ class Pod:
     node_lost: bool = False
     deleting: bool = False
     held: bool = False
+    is_stuck: bool = False
     is_stray: bool = False
 
     @property
@@ -164,6 +165,8 @@ class SimulatedCluster:
         if pod is None or pod.uid != deletion.uid:
             return
         pod.deleting = True
+        if pod.is_stuck and pod.is_running:
+            return
         if pod.is_running:
             self.end(pod, 143, grace=GRACE_SECONDS)
         if not pod.held and not pod.node_lost:

@@ -264,14 +264,15 @@ def test_a_node_that_took_two_attempts_down_is_avoided() -> None:
 
 def test_the_next_attempt_waits_until_the_old_pods_are_gone() -> None:
     cluster = launched(make_job(2))
-    first, second = sorted(cluster.pods)[-2:]
-    cluster.end(cluster.pods[first], 85, cluster.report(cluster.pods[first], Ending.DEVICE_OOM, **SAVED))
-    cluster.pods[second].held = True
-    decision = cluster.step()
-    assert [each.name for each in decision.delete if each.kind == "Pod" and each.name == second] == [second]
-    observed = cluster.observe()
-    stuck = decide(cluster.job, observed, cluster.now + 300)
-    assert len(stuck.status.attempts) == 1 or cluster.pods[second].exit_code is not None
+    first, second = (cluster.pods[name] for name in sorted(cluster.pods)[-2:])
+    second.is_stuck = True
+    cluster.end(first, 85, cluster.report(first, Ending.DEVICE_OOM, **SAVED))
+    cluster.tick(300.0)
+    assert second.deleting
+    assert (len(cluster.status["attempts"]), cluster.status["phase"]) == (1, "Recovering")
+    cluster.end(second, 143)
+    cluster.tick(60.0)
+    assert len(cluster.status["attempts"]) == 2
 
 
 def test_suspend_stops_all_pods_and_resume_goes_on_with_what_was_learned() -> None:
