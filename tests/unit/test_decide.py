@@ -435,7 +435,7 @@ def written() -> dict[str, Any]:
     return launched(factor=1.6).status
 
 
-@settings(max_examples=25, deadline=None, derandomize=True)
+@settings(max_examples=12, deadline=None, derandomize=True)
 @given(st.data())
 def test_a_status_edited_by_hand_is_survived(written: dict[str, Any], data: st.DataObject) -> None:
     edited = dict(written)
@@ -463,7 +463,7 @@ garbage: st.SearchStrategy[dict[str, Any]] = st.builds(
 )
 
 
-@settings(max_examples=20, deadline=None, derandomize=True)
+@settings(max_examples=8, deadline=None, derandomize=True)
 @given(st.sampled_from([Ending.SUCCEEDED, Ending.DEVICE_OOM, Ending.HOST_OOM]), garbage, garbage)
 def test_garbage_in_reports_is_survived(ending: Ending, first: dict[str, Any], second: dict[str, Any]) -> None:
     cluster = SimulatedCluster(make_job())
