@@ -109,11 +109,11 @@ def activation_terms(shape: Shape, recipe: Recipe, constants: Constants) -> list
     terms = [_kept_term(recipe, kept, tokens, layers)]
     if live:
         template = "{:,.0f} B a token x {:,.0f} tokens recomputed at once"
-        terms.append(Term("recomputed layer", live * tokens, (BACKWARD,), template, (live, tokens), _SAVED))
+        terms.append(Term("recomputed layer", live * tokens, (BACKWARD,), template, (live, tokens), _SAVED, True))
     temporaries = constants.backward_factor * recipe.compute_bytes * max(shape.ffn, shape.hidden)
     values = (constants.backward_factor, recipe.compute_bytes, max(shape.ffn, shape.hidden), tokens)
     template = "{:.3g} x {} B x {} x {:,.0f} tokens of gradients inside a layer"
-    terms.append(Term("recomputed layer", temporaries * tokens, (BACKWARD, REDUCE), template, values, "derived"))
+    terms.append(Term("recomputed layer", temporaries * tokens, (BACKWARD, REDUCE), template, values, "derived", True))
     return terms
 
 
@@ -143,4 +143,4 @@ def _kept_term(recipe: Recipe, kept: float, tokens: float, layers: int) -> Term:
     if recipe.offloads_activations:
         # The copies to the host run behind the computation: two layers' worth wait in HBM.
         size, template = size * min(2 / layers, 1.0), template + ", of which two layers wait for the host link"
-    return Term("activations", size, (FORWARD, LOSS, BACKWARD), template, values, _KORTHIKANTI)
+    return Term("activations", size, (FORWARD, LOSS, BACKWARD), template, values, _KORTHIKANTI, True)

@@ -33,28 +33,37 @@ _HOST_BYTES_PER_SECOND = 50e9
 _NVME_BYTES_PER_SECOND = 5e9
 
 
-class LinkSeconds(NamedTuple):
-    """Communication of each micro-batch, and of each step; neither depends on the size of the micro-batch."""
+class Pace(NamedTuple):
+    """What a family of plans takes: seconds of each sample, of each micro-batch and of each step."""
 
-    micro_batch: float
-    step: float
+    sample: float
+    launch: float
+    links: float
     hidden_share: float
+    transfer_sample: float
+    transfer: float
+    step: float
+
+    def step_seconds(self, micro_batch: int, accumulation: int) -> float:
+        """Seconds of one optimizer step: all micro-batches and the optimizer."""
+        compute = self.launch + self.sample * micro_batch
+        exposed = self.links - min(compute, self.links) * self.hidden_share
+        micro = compute + exposed + self.transfer + self.transfer_sample * micro_batch
+        return accumulation * micro + self.step
 
 
-def link_seconds(workload: Workload, shape: Shape, plan: Plan) -> LinkSeconds:
-    """What the links are busy with under a plan."""
-    share = _HIDDEN_SHARE_GATHERED if plan.sharding.zero_stage == 3 else _HIDDEN_SHARE
-    each = communication_seconds(workload, shape, plan)
-    return LinkSeconds(each, reduce_seconds(workload, shape, plan), share)
-
-
-def step_seconds(workload: Workload, shape: Shape, plan: Plan, links: LinkSeconds) -> float:
-    """Seconds of one optimizer step: all micro-batches and the optimizer."""
-    compute = micro_batch_seconds(workload, shape, plan)
-    communication = links.micro_batch
-    hidden = min(compute, communication) * links.hidden_share
-    micro = compute + communication - hidden + _activation_offload_seconds(workload, shape, plan)
-    return plan.accumulation * micro + links.step + _step(workload, shape, plan)
+def pace_of(workload: Workload, shape: Shape, plan: Plan) -> Pace:
+    """The pace of a plan's family."""
+    sample, launch = compute_seconds(workload, shape, plan)
+    return Pace(
+        sample=sample,
+        launch=launch,
+        links=communication_seconds(workload, shape, plan),
+        hidden_share=_HIDDEN_SHARE_GATHERED if plan.sharding.zero_stage == 3 else _HIDDEN_SHARE,
+        transfer_sample=_activation_offload_seconds(workload, shape, plan),
+        transfer=_parameter_offload_seconds(workload, shape, plan),
+        step=reduce_seconds(workload, shape, plan) + _step(workload, shape, plan),
+    )
 
 
 def flops(gpu: Gpu, precision: Precision) -> float:
@@ -74,29 +83,28 @@ def recomputed_share(checkpointing: Checkpointing) -> float:
     return {"none": 0.0, "selective": 0.3, "every": 0.95, "full": 1.0}[checkpointing.mode]
 
 
-def micro_batch_seconds(workload: Workload, shape: Shape, plan: Plan) -> float:
-    """Forward, backward and recomputation of one micro-batch."""
-    tokens = plan.micro_batch * workload.sequence_length
-    forward = 2.0 * shape.active * tokens + 4.0 * shape.layers * shape.query * workload.sequence_length * tokens
+def compute_seconds(workload: Workload, shape: Shape, plan: Plan) -> tuple[float, float]:
+    """Forward, backward and recomputation: of each sample, and what each micro-batch adds for its launches.
+
+    Of t tokens a GPU reaches the share best x t / (t + _HALF_TOKENS), so that t tokens take as long as t + _HALF_TOKENS
+    would at the best share.
+    """
+    length = workload.sequence_length
+    forward = 2.0 * shape.active + 4.0 * shape.layers * shape.query * length
     # A frozen base needs no weight gradients: one of the two halves of the backward pass.
     backward = (1.0 if shape.has_adapter else 2.0) * forward
     best = _BEST_SHARE_COMPILED if workload.compiled else _BEST_SHARE
     if plan.precision is Precision.FP8:
         best *= 0.65
-    share = best * tokens / (tokens + _HALF_TOKENS)
-    seconds = (
-        (forward + backward + recomputed_share(plan.checkpointing) * forward)
-        / flops(workload.gpu, plan.precision)
-        / share
-    )
+    work = forward + backward + recomputed_share(plan.checkpointing) * forward
+    token = work / flops(workload.gpu, plan.precision) / best
+    scores = 0.0
     if plan.attention is Attention.EAGER:
-        scores = 8.0 * shape.layers * shape.heads * workload.sequence_length * tokens
-        seconds += scores / workload.gpu.memory_bytes_per_second
+        scores = 8.0 * shape.layers * shape.heads * length / workload.gpu.memory_bytes_per_second
     elif plan.attention is Attention.SDPA:
-        seconds *= 1.02
-    if shape.quantization != "none":
-        seconds *= 1.25
-    return seconds
+        token *= 1.02
+    slower = 1.25 if shape.quantization != "none" else 1.0
+    return slower * (token + scores) * length, slower * token * _HALF_TOKENS
 
 
 def _link(workload: Workload, plan: Plan) -> float:
@@ -143,17 +151,22 @@ def _step(workload: Workload, shape: Shape, plan: Plan) -> float:
     # All ranks of a node share the host's memory bandwidth.
     seconds = touched * workload.gpus_per_node / _HOST_BYTES_PER_SECOND
     seconds += 4.0 * parameters / workload.gpu.host_link_bytes_per_second
-    if plan.offload in (Offload.PARAMETERS, Offload.NVME):
-        moved = 2.0 * 2 * shape.total / shards * plan.accumulation
-        seconds += moved / workload.gpu.host_link_bytes_per_second
     if plan.offload is Offload.NVME:
         seconds += touched * workload.gpus_per_node / _NVME_BYTES_PER_SECOND
     return seconds
 
 
 def _activation_offload_seconds(workload: Workload, shape: Shape, plan: Plan) -> float:
+    """Of each sample: what it keeps goes to the host and comes back."""
     if plan.offload is not Offload.ACTIVATIONS:
         return 0.0
     width = shape.hidden if plan.checkpointing.mode in ("full", "every") else 8 * shape.hidden
-    moved = 2.0 * 2 * width * shape.layers * plan.micro_batch * workload.sequence_length
+    moved = 2.0 * 2 * width * shape.layers * workload.sequence_length
     return moved / workload.gpu.host_link_bytes_per_second
+
+
+def _parameter_offload_seconds(workload: Workload, shape: Shape, plan: Plan) -> float:
+    """Of each micro-batch: the rank's shard of the weights comes from the host for the forward and for the backward."""
+    if plan.offload not in (Offload.PARAMETERS, Offload.NVME):
+        return 0.0
+    return 2.0 * 2 * shape.total / workload.world / workload.gpu.host_link_bytes_per_second
