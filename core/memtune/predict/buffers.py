@@ -162,9 +162,9 @@ def evaluation_terms(shape: Shape, recipe: Recipe, evaluation: Evaluation) -> li
 
 
 def _kv_cache(shape: Shape, recipe: Recipe, tokens: float) -> Term:
-    each = 2 * shape.layers * shape.key_value * recipe.compute_bytes
+    each = 2 * shape.cached_attentions * shape.key_value * recipe.compute_bytes
     template = "2 x {} layers x {} x {} B x {:,.0f} tokens of KV cache"
-    values = (shape.layers, shape.key_value, recipe.compute_bytes, tokens)
+    values = (shape.cached_attentions, shape.key_value, recipe.compute_bytes, tokens)
     return Term("evaluation", each * tokens, (EVALUATION,), template, values, "2309.06180, section 3")
 
 

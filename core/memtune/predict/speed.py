@@ -90,7 +90,7 @@ def compute_seconds(workload: Workload, shape: Shape, plan: Plan) -> tuple[float
     would at the best share.
     """
     length = workload.sequence_length
-    forward = 2.0 * shape.active + 4.0 * shape.layers * shape.query * length
+    forward = 2.0 * shape.active + 4.0 * shape.attentions * shape.query * length
     # A frozen base needs no weight gradients: one of the two halves of the backward pass.
     backward = (1.0 if shape.has_adapter else 2.0) * forward
     best = _BEST_SHARE_COMPILED if workload.compiled else _BEST_SHARE
@@ -100,7 +100,7 @@ def compute_seconds(workload: Workload, shape: Shape, plan: Plan) -> tuple[float
     token = work / flops(workload.gpu, plan.precision) / best
     scores = 0.0
     if plan.attention is Attention.EAGER:
-        scores = 8.0 * shape.layers * shape.heads * length / workload.gpu.memory_bytes_per_second
+        scores = 8.0 * shape.attentions * shape.heads * length / workload.gpu.memory_bytes_per_second
     elif plan.attention is Attention.SDPA:
         token *= 1.02
     slower = 1.25 if shape.quantization != "none" else 1.0
