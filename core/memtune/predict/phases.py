@@ -13,11 +13,11 @@ from typing import NamedTuple
 
 from memtune.predict.belief import UNMODELLED, Belief, Square
 from memtune.predict.constants import Constants
+from memtune.predict.outside import OUTSIDE
 from memtune.predict.recipe import Recipe
 from memtune.predict.terms import PHASES, Term
 from memtune.prediction import Component, Interval
 
-OUTSIDE = frozenset({"context", "nccl"})
 ALLOCATOR = "allocator"
 _TINY = 1e-9
 
@@ -97,8 +97,11 @@ class Peaks(NamedTuple):
     device: Interval
 
 
-def ledger(terms: Sequence[Term], recipe: Recipe, constants: Constants, belief: Belief) -> Ledger:
-    """Sum the addends of a recipe, those of its micro-batch told by the sample."""
+def ledger(terms: Sequence[Term], recipe: Recipe, constants: Constants, belief: Belief, packing: float = 1.0) -> Ledger:
+    """Sum the addends of a recipe, those of its micro-batch told by the sample.
+
+    ``packing`` is what further settings of the allocator make of the bytes it reserves.
+    """
     addends: list[_Addend] = []
     fixed, slopes = [0.0] * len(PHASES), [0.0] * len(PHASES)
     common, scale = belief.common, belief.scale
@@ -116,6 +119,9 @@ def ledger(terms: Sequence[Term], recipe: Recipe, constants: Constants, belief: 
             sums[phase] += believed
     outside = {term.name: term.bytes for term in terms if term.name in OUTSIDE}
     share = fragmentation(recipe, constants)
+    if packing != 1.0:
+        # No setting packs tighter than expandable segments do, which leave page rounding alone.
+        share = max((1 + share) * packing - 1, constants.expandable_fragmentation)
     unknown = recipe.unknown_inputs * constants.unknown_widening
     return Ledger(
         addends,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from memtune.allocator import AllocatorSettings
 from memtune.plan import Plan
 from memtune.predict.activations import activation_terms
 from memtune.predict.belief import Belief
@@ -16,7 +17,9 @@ from memtune.predict.shape import Shape, shape_of
 from memtune.predict.speed import TRUST, Pace, pace_of
 from memtune.predict.states import state_terms
 from memtune.predict.terms import ALWAYS, Term
+from memtune.predict.trace import packing, step_trace
 from memtune.prediction import Interval, Prediction
+from memtune.units import MIB
 from memtune.workload import Evaluation, Workload
 
 if TYPE_CHECKING:
@@ -31,7 +34,7 @@ class Predictor:
         self.shape = shape_of(workload.architecture, workload.adapter)
         self.belief = calibration.belief if calibration else Belief.prior(DEFAULT_CONSTANTS)
         self.speed = calibration.speed if calibration else Interval(1 / (1 + TRUST), 1.0, 1 + TRUST)
-        self._ledgers: dict[tuple[bool, tuple[object, ...]], Ledger] = {}
+        self._ledgers: dict[tuple[bool, int, tuple[object, ...]], Ledger] = {}
         self._paces: dict[tuple[object, ...], Pace] = {}
 
     def predict(self, plan: Plan) -> Prediction:
@@ -63,13 +66,22 @@ class Predictor:
         return sensitivities(self._ledger(plan), plan.micro_batch, metric)
 
     def _ledger(self, plan: Plan) -> Ledger:
-        # Gradients live through the forward pass only where they accumulate, so that a family has two ledgers.
-        key = plan.accumulation > 1, plan.family
+        # Gradients live through the forward pass only where they accumulate, so that a family has two ledgers. What
+        # max_split_size does to the tensors of a step depends on their size, so that each batch has its own.
+        key = plan.accumulation > 1, plan.micro_batch if plan.max_split_size_mib else 0, plan.family
         found = self._ledgers.get(key)
         if found is None:
             recipe = lower(self.workload, plan)
-            found = self._ledgers[key] = ledger(self._terms(recipe), recipe, DEFAULT_CONSTANTS, self.belief)
+            terms = self._terms(recipe)
+            packed = self._packing(plan, recipe, terms)
+            found = self._ledgers[key] = ledger(terms, recipe, DEFAULT_CONSTANTS, self.belief, packed)
         return found
+
+    def _packing(self, plan: Plan, recipe: Recipe, terms: list[Term]) -> float:
+        if not plan.max_split_size_mib:
+            return 1.0
+        settings = AllocatorSettings(plan.expandable_segments, plan.max_split_size_mib * MIB)
+        return packing(step_trace(self.shape, recipe, terms, DEFAULT_CONSTANTS), settings)
 
     def _pace(self, plan: Plan) -> Pace:
         found = self._paces.get(plan.family)

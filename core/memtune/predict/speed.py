@@ -121,8 +121,9 @@ def communication_seconds(workload: Workload, shape: Shape, plan: Plan) -> float
     weights = shape.total * wide
     keeps_weights = plan.sharding.value == "fsdpsgo"
     moved = {0: 0.0, 1: 0.0, 2: gradients, 3: gradients + (1 if keeps_weights else 2) * weights}[stage]
-    # Small buckets start more collectives; each costs about 20 microseconds.
-    launches = 20e-6 * shape.trainable / plan.bucket_elements if stage >= 2 else 0.0
+    # Small buckets start more collectives; each costs about 20 microseconds. FSDP has none: it reduces unit by unit.
+    bucketed = stage >= 2 and plan.sharding.backend == "deepspeed"
+    launches = 20e-6 * shape.trainable / plan.bucket_elements if bucketed else 0.0
     return moved / _link(workload, plan) + launches
 
 
