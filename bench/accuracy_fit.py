@@ -45,10 +45,15 @@ def predicted(row: Row, constants: Constants) -> Interval:
 
 
 def fit(rows: Sequence[Row]) -> Constants:
-    """The constants that suit these rows best: coordinate search, coarse to fine, then the width."""
+    """The constants that suit these rows best: coordinate search, coarse to fine, then the width.
+
+    Without rows they stay where every fit starts, with the widest interval.
+    """
     constants = Constants()
     for name, (start, _, _) in START.items():
         constants = _with(constants, name, start)
+    if not rows:
+        return replace(constants, unmodelled=_WIDTHS[-1])
     best = _loss(rows, constants)
     for step in _STEPS:
         for name in FITTED:
