@@ -135,6 +135,11 @@ def test_a_source_alone_is_scored_with_what_every_fit_starts_from() -> None:
     assert {name: getattr(constants, name) for name in START} == {name: start for name, (start, _, _) in START.items()}
 
 
+def test_a_few_rows_justify_no_narrow_interval() -> None:
+    exact = row(peak_bytes=str(int(predicted(row(), fit([])).expected)))
+    assert fit([exact, exact]).unmodelled == fit([]).unmodelled
+
+
 def test_under_means_above_the_upper_bound() -> None:
     low, high = (row(peak_bytes=str(size)) for size in (1, 10**15))
     scored, _ = accuracy.score([low, high], leave_one_source_out=False)
