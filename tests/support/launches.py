@@ -15,7 +15,7 @@ from memtune.report import LOG_MARK, Report, read_report
 from memtune_operator.wrapping import BOOTSTRAP, RUNNER_DIRECTORY
 from memtune_runner import install
 
-TIMEOUT_SECONDS = 60
+TIMEOUT_SECONDS = 45
 
 # Does what the real one promises: nothing to the exception, and a report when the script is over.
 _STAND_IN = """
@@ -79,8 +79,10 @@ class Launch:
         """Wait for the end, which is never long."""
         try:
             self.stdout, self.stderr = self.process.communicate(timeout=TIMEOUT_SECONDS)
-        finally:
-            self.process.kill()
+        except subprocess.TimeoutExpired:
+            self.process.terminate()  # a launcher that is killed could not end what it started
+            self.stdout, self.stderr = self.process.communicate()
+            raise AssertionError(f"the launch did not end:\n{self.stdout}\n{self.stderr}") from None
         self.exit_code = self.process.returncode
         return self
 
