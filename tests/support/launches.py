@@ -15,7 +15,7 @@ from memtune.report import LOG_MARK, Report, read_report
 from memtune_operator.wrapping import BOOTSTRAP, RUNNER_DIRECTORY
 from memtune_runner import install
 
-TIMEOUT_SECONDS = 45
+TIMEOUT_SECONDS = 150
 
 # Does what the real one promises: nothing to the exception, and a report when the script is over.
 _STAND_IN = """

@@ -22,8 +22,8 @@ from memtune_runner.launch.variables import of_worker
 from memtune_runner.launch.workers import Worker, Workers
 from memtune_runner.settings import Settings
 
-# One failure ends all ranks of all nodes within 5 s: half of one to see it, these two, and what killing takes.
-_GRACE_SECONDS = 2.0
+# One failure ends all ranks of all nodes within 5 s: half of one to see it, these, and what killing takes.
+_GRACE_SECONDS = 1.5
 # How long the cause of a failure may come after its consequence, on this node or on another.
 _ECHO_SECONDS = 1.0
 # What the launcher itself needs between the last worker's end and the kubelet's SIGKILL.
