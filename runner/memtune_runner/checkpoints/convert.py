@@ -78,7 +78,7 @@ def _is_complete(directory: Path) -> bool:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m memtune_runner convert", description=__doc__)
     parser.add_argument("source", type=Path, help="directory of a complete checkpoint")
-    parser.add_argument("--plan", type=Plan.parse, required=True, help="plan that is to resume, like bf16-z3-full-mb1x8")
+    parser.add_argument("--plan", type=Plan.parse, required=True, help="plan to resume under, like bf16-z3-full-mb1x8")
     parser.add_argument("--world", type=int, help="number of GPUs that are to resume; the checkpoint's own if left out")
     return parser
 
