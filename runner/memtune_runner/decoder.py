@@ -7,7 +7,6 @@ from typing import Any, cast
 import torch
 from torch import nn
 from torch.nn import functional
-
 from torch.utils.checkpoint import checkpoint
 
 from memtune.knobs import Attention

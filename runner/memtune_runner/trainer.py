@@ -24,8 +24,9 @@ from memtune.plan import Plan
 from memtune.report import Phase
 from memtune.resume import engine_format
 from memtune_runner import phases
-from memtune_runner.checkpoints import Ranks, Store
+from memtune_runner.checkpoints import Store
 from memtune_runner.checkpoints.manifest import Manifest
+from memtune_runner.checkpoints.saving import current_ranks
 from memtune_runner.decoder import Decoder, read_architecture
 from memtune_runner.engine import PlanError, initialize
 from memtune_runner.engine.engine import Loss
@@ -62,8 +63,7 @@ class Trainer:
         model = Decoder(facts, settings.plan.attention)
         self._vocabulary = facts.vocab_size
         self._engine = initialize(model, loss=_loss_of(settings.plan), lr=options.lr, settings=settings)
-        local_rank = int(os.environ.get("LOCAL_RANK", "0"))
-        self._ranks = Ranks(distributed.get_rank(), local_rank, distributed.barrier)
+        self._ranks = current_ranks()
 
     def train(self) -> None:
         """Go on from the checkpoint that was found, if there is one, to the last step."""

@@ -14,6 +14,7 @@ from memtune.plan import Plan
 from memtune.resume import Format, Way, resumable, resumption
 from memtune_runner.checkpoints import manifest as manifests
 from memtune_runner.checkpoints.manifest import ManifestError
+from memtune_runner.checkpoints.saving import is_complete
 from memtune_runner.checkpoints.store import Checkpoint, discard
 
 
@@ -44,7 +45,7 @@ def converted(source: Checkpoint, plan: Plan, world: int) -> Path:
         advice = f"; {fitting} can go on from it" if fitting else ""
         raise ValueError(f"{source.directory} cannot be converted for {plan}: {entry.reason}{advice}")
     target = source.directory.with_name(f"{source.directory.name}-universal")
-    if not _is_complete(target):
+    if not is_complete(target):
         _convert_beside(source, target)
     return target
 
@@ -65,14 +66,6 @@ def _convert_beside(source: Checkpoint, target: Path) -> None:
         manifests.sync_directory(target.parent)
     finally:
         shutil.rmtree(hidden, ignore_errors=True)
-
-
-def _is_complete(directory: Path) -> bool:
-    try:
-        manifests.read(directory)
-    except ManifestError:
-        return False
-    return True
 
 
 def _parser() -> argparse.ArgumentParser:
