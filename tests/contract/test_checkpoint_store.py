@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -62,7 +63,9 @@ for step in (1, 2):
 def test_a_save_that_is_killed_leaves_the_previous_checkpoint_the_newest(
     point: str, step: int, tmp_path: Path
 ) -> None:
-    done = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path), point], timeout=120, check=False)
+    variables = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-c", KILLED, str(tmp_path), point]
+    done = subprocess.run(command, env=variables, timeout=120, check=False)
     assert done.returncode == -signal.SIGKILL
     found = newest(tmp_path)
     assert found is not None
