@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from memtune import environment
-from memtune.report import Report, ReportError, read_report
+from memtune.report import Report, read_report
+from memtune.report_checks import ReportError
 from memtune_runner.report import whole
 
 

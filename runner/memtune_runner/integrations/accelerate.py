@@ -60,7 +60,7 @@ def _deepspeed_plugin(settings: Settings) -> Any:
     config = arguments.deepspeed(settings)
     if config is None:
         return None
-    from accelerate.utils import DeepSpeedPlugin
+    from accelerate.utils import DeepSpeedPlugin  # type: ignore[import-untyped]  # accelerate ships no types
 
     return DeepSpeedPlugin(hf_ds_config=config)
 
