@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from memtune_runner.checkpoints.saving import checkpoint_saved
-
 if TYPE_CHECKING:
+    from memtune_runner.checkpoints.saving import checkpoint_saved as checkpoint_saved
     from memtune_runner.engine import Engine as Engine
     from memtune_runner.engine import initialize as initialize
 
@@ -19,7 +18,11 @@ __all__ = ["Engine", "checkpoint_saved", "initialize"]
 
 def __getattr__(name: str) -> Any:
     # The launcher imports this package too and must not wait for torch, nor need it.
-    if name in ("Engine", "initialize"):
+    if name == "checkpoint_saved":
+        from memtune_runner.checkpoints import saving
+
+        return saving.checkpoint_saved
+    if name in __all__:
         from memtune_runner import engine
 
         return getattr(engine, name)

@@ -26,6 +26,7 @@ def read_architecture(stored: dict[str, Any]) -> Architecture:
             for name, value in stored.items()
         }
         values |= {"kind": Kind(values["kind"]), "head": Head(values.get("head", Head.LANGUAGE_MODEL))}
+        values["unquantized"] = tuple(values.get("unquantized", ()))  # JSON knows only lists
         return Architecture(**values)
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"the architecture cannot be read: {error}") from None
@@ -37,7 +38,7 @@ class Decoder(nn.Module):
     def __init__(self, facts: Architecture, attention: Attention = Attention.FLASH) -> None:
         super().__init__()
         if facts.kind is not Kind.DECODER or facts.head is not Head.LANGUAGE_MODEL:
-            raise _refusal(facts, f"not a {facts.kind.value} with head {facts.head.value}")
+            raise _refusal(facts, f"not {facts.kind.value} models with head {facts.head.value}")
         if facts.norms_per_layer not in (1, 2, 4):
             raise _refusal(facts, f"not {facts.norms_per_layer} norms in a layer")
         hidden, embedding = facts.hidden_size, facts.embedding_size or facts.hidden_size

@@ -60,9 +60,7 @@ for step in (1, 2):
     ("point", "step"),
     [("between-files", 1), ("after-files", 1), ("before-manifest", 1), ("before-rename", 1), ("while-pruning", 2)],
 )
-def test_a_save_that_is_killed_leaves_the_previous_checkpoint_the_newest(
-    point: str, step: int, tmp_path: Path
-) -> None:
+def test_a_save_that_is_killed_leaves_the_previous_checkpoint_the_newest(point: str, step: int, tmp_path: Path) -> None:
     variables = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, "-c", KILLED, str(tmp_path), point]
     done = subprocess.run(command, env=variables, timeout=120, check=False)
@@ -160,7 +158,9 @@ def _not_an_object(directory: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "harm", [_truncate, _delete_file, _tear, _garbage, _foreign, _other_version, _not_an_object], ids=lambda f: f.__name__
+    "harm",
+    [_truncate, _delete_file, _tear, _garbage, _foreign, _other_version, _not_an_object],
+    ids=lambda f: f.__name__,
 )
 def test_what_is_not_whole_is_passed_over_with_a_sentence(
     harm: object, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -2,14 +2,15 @@
 
     python deepspeed_resume.py DIRECTORY CASES
 
-CASES is a JSON list of [save plan, resume plan, world]: a case is saved by the first process group that is as large as
-its ``world``, and resumed by every one.
+CASES is a JSON list of pairs: the plan to save under, and the plan to resume under. What was saved already is not
+saved again, so that another number of ranks can resume it.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from memtune_runner.checkpoints.manifest import Manifest
 
 STEPS = 3
 _GLOBAL_BATCH = 8
+_UNDISTURBED = "undisturbed.json"
 _FEATURES, _HIDDEN, _CLASSES = 33, 65, 7  # odd, so that shards need padding
 
 
@@ -32,7 +34,8 @@ def engine_of(plan: Plan) -> Any:
     import deepspeed  # type: ignore[import-untyped]  # DeepSpeed ships no types
 
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(_FEATURES, _HIDDEN), nn.GELU(), nn.Linear(_HIDDEN, _CLASSES))
+    model = nn.Sequential(nn.Linear(_UNDISTURBED = "undisturbed.json"
+_FEATURES, _HIDDEN), nn.GELU(), nn.Linear(_HIDDEN, _CLASSES))
     # Two groups: stage 3 is known to mix up their options.
     groups = [
         {"params": [each for each in model.parameters() if each.ndim > 1], "weight_decay": 0.1},
@@ -69,14 +72,18 @@ def _step(engine: Any, plan: Plan, step: int, dtype: torch.dtype) -> float:
 
 
 def save(root: Path, plan: Plan) -> None:
+    """Train, save, and go on, so that it is known what comes next."""
     engine = engine_of(plan)
-    losses = train(engine, plan, 0)
-    assert len(losses) == STEPS
+    train(engine, plan, 0)
     manifest = Manifest(
         STEPS, STEPS * _GLOBAL_BATCH, plan, dist.get_world_size(), Format.DEEPSPEED, attempt=0
     )
     store = Store(root, 0, Ranks(dist.get_rank(), dist.get_rank(), dist.barrier))
     store.save(lambda directory: engine.save_checkpoint(directory, tag="shards"), manifest)
+    undisturbed = train(engine, plan, STEPS)
+    if dist.get_rank() == 0:
+        (root / _UNDISTURBED).write_text(json.dumps(undisturbed))
+    dist.barrier()
 
 
 def resume(root: Path, plan: Plan) -> dict[str, Any]:
@@ -91,7 +98,9 @@ def resume(root: Path, plan: Plan) -> dict[str, Any]:
     assert loaded, f"DeepSpeed found nothing in {directory}"
     losses = train(engine, plan, STEPS)
     options = [(group["lr"], group["weight_decay"]) for group in engine.basic_optimizer.param_groups]
-    return {"losses": losses, "options": options, "converted": directory != source.directory}
+    undisturbed = json.loads((root / _UNDISTURBED).read_text())
+    converted = directory != source.directory
+    return {"losses": losses, "undisturbed": undisturbed, "options": options, "converted": converted}
 
 
 def main(root: Path, cases: list[list[str]]) -> None:
@@ -111,9 +120,8 @@ def main(root: Path, cases: list[list[str]]) -> None:
         told: dict[str, Any] = {"saved": saved, "wanted": wanted}
         try:
             told |= resume(place, Plan.parse(wanted))
-        except Exception as error:
-            import traceback; traceback.print_exc()
-            told["error"] = f"{type(error).__name__}: {error}"[:300]
+        except Exception:
+            told["error"] = traceback.format_exc()
         if dist.get_rank() == 0:
             print("told: " + json.dumps(told), flush=True)
     dist.destroy_process_group()

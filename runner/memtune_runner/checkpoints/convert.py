@@ -6,6 +6,7 @@ import argparse
 import os
 import shutil
 import sys
+from collections.abc import Sequence
 from contextlib import redirect_stdout
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +19,7 @@ from memtune_runner.checkpoints.saving import is_complete
 from memtune_runner.checkpoints.store import Checkpoint, discard
 
 
-def main(arguments: list[str] | None = None) -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Convert as the command line says; print the directory to resume from. 0 is done, 2 is refused."""
     options = _parser().parse_args(arguments)
     try:
