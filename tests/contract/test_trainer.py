@@ -19,7 +19,7 @@ from memtune_runner.settings import Settings
 from watched import Outcome, run
 
 SCRIPT = Path(__file__).parents[1] / "support" / "trainer_script.py"
-FACTS = {"hiddenSize": 64, "layers": 6, "heads": 4, "kvHeads": 2, "ffnSize": 256, "vocabSize": 256}
+FACTS = {"hiddenSize": 64, "layers": 3, "heads": 4, "kvHeads": 2, "ffnSize": 256, "vocabSize": 256}
 ARCHITECTURE = json.dumps(asdict(from_facts(FACTS)))
 LARGE, SMALL = "fp32-ddp-none-mb8x1", "fp32-ddp-full-mb2x4"
 # Between what the two plans need: 24 MiB and more, 12 MiB and less.

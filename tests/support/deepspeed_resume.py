@@ -34,8 +34,7 @@ def engine_of(plan: Plan) -> Any:
     import deepspeed  # type: ignore[import-untyped]  # DeepSpeed ships no types
 
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(_UNDISTURBED = "undisturbed.json"
-_FEATURES, _HIDDEN), nn.GELU(), nn.Linear(_HIDDEN, _CLASSES))
+    model = nn.Sequential(nn.Linear(_FEATURES, _HIDDEN), nn.GELU(), nn.Linear(_HIDDEN, _CLASSES))
     # Two groups: stage 3 is known to mix up their options.
     groups = [
         {"params": [each for each in model.parameters() if each.ndim > 1], "weight_decay": 0.1},
@@ -75,9 +74,7 @@ def save(root: Path, plan: Plan) -> None:
     """Train, save, and go on, so that it is known what comes next."""
     engine = engine_of(plan)
     train(engine, plan, 0)
-    manifest = Manifest(
-        STEPS, STEPS * _GLOBAL_BATCH, plan, dist.get_world_size(), Format.DEEPSPEED, attempt=0
-    )
+    manifest = Manifest(STEPS, STEPS * _GLOBAL_BATCH, plan, dist.get_world_size(), Format.DEEPSPEED, attempt=0)
     store = Store(root, 0, Ranks(dist.get_rank(), dist.get_rank(), dist.barrier))
     store.save(lambda directory: engine.save_checkpoint(directory, tag="shards"), manifest)
     undisturbed = train(engine, plan, STEPS)
