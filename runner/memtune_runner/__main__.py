@@ -9,7 +9,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _USAGE = """usage: python -m memtune_runner launch -- COMMAND...
-       python -m memtune_runner install DIRECTORY"""
+       python -m memtune_runner install DIRECTORY
+       python -m memtune_runner convert CHECKPOINT --plan PLAN [--world GPUS]"""
 
 
 def main(words: "Sequence[str]") -> int:
@@ -22,6 +23,10 @@ def main(words: "Sequence[str]") -> int:
         from memtune_runner.install import main as install
 
         return install(words[1])
+    if list(words[:1]) == ["convert"]:
+        from memtune_runner.checkpoints.convert import main as convert
+
+        return convert(words[1:])
     sys.stderr.write(_USAGE + "\n")
     return 2
 

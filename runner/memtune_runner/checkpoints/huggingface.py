@@ -1,0 +1,116 @@
+"""Checkpoints of transformers' Trainer and of accelerate, which neither writes in one piece.
+
+A save becomes complete by its manifest, and what it replaces is deleted only then.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from memtune.report import Phase
+from memtune.resume import Format
+from memtune_runner import phases
+from memtune_runner.checkpoints.saving import complete, current_ranks, is_complete
+from memtune_runner.checkpoints.store import discard
+from memtune_runner.settings import Settings
+
+Inherited = Callable[..., Any]
+
+
+def trainer_save(settings: Settings, rotate: Callable[..., None] | None) -> Inherited:
+    """The wrapper of ``Trainer._save_checkpoint``. ``rotate`` is what deletes old checkpoints, by a limit."""
+
+    def save(inherited: Inherited, trainer: Any, *args: Any, **kwargs: Any) -> None:
+        output_dir = Path(trainer.args.output_dir)
+        directory = output_dir / f"checkpoint-{trainer.state.global_step}"
+        begin(directory)
+        # The Trainer would delete the previous checkpoint while this one is not complete yet.
+        limit, trainer.args.save_total_limit = trainer.args.save_total_limit, None
+        try:
+            with phases.during(Phase.SAVE):
+                inherited(trainer, *args, **kwargs)
+        finally:
+            trainer.args.save_total_limit = limit
+        complete(settings, directory, trainer.state.global_step * settings.global_batch, Format.HF_TRAINER)
+        if rotate is not None and limit and trainer.args.should_save:
+            best = trainer.state.best_model_checkpoint
+            rotate(str(output_dir), save_total_limit=limit, best_model_checkpoint=best, use_mtime=True)
+
+    return save
+
+
+def state_without_batch_size(inherited: Inherited, *args: Any, **kwargs: Any) -> Any:
+    """The wrapper of ``TrainerState.load_from_json``: a downgraded plan must not get its old micro-batch back.
+
+    transformers from 4.37 until 5.0 restores it over the new argument (huggingface/transformers, pull requests 27568
+    and 43770).
+    """
+    state = inherited(*args, **kwargs)
+    state.train_batch_size = None
+    return state
+
+
+def resume_from(settings: Settings, asked: Any) -> Any:
+    """What ``Trainer.train`` resumes from, whatever the script asks for: never what was not completed."""
+    if settings.resume_from is not None:
+        return str(settings.resume_from)
+    root = settings.checkpoint_path
+    if not asked or root is None or settings.is_probe:
+        return asked
+    is_ours = asked is True or Path(asked).resolve().is_relative_to(root.resolve())
+    if is_ours and (asked is True or not is_complete(Path(asked))):
+        print(f"memtune: there is no complete checkpoint in {root} yet; the training starts anew", file=sys.stderr)
+        return None
+    return asked
+
+
+def accelerate_save(settings: Settings, steps: Callable[[], int]) -> Inherited:
+    """The wrapper of ``Accelerator.save_state``. ``steps`` counts the optimizer steps of this process."""
+
+    def save_state(inherited: Inherited, accelerator: Any, output_dir: Any = None, *args: Any, **kwargs: Any) -> Any:
+        project = accelerator.project_configuration
+        named_by_it = project.automatic_checkpoint_naming
+        if named_by_it:
+            folder = Path(accelerator.project_dir) / "checkpoints"
+            target = folder / f"checkpoint_{accelerator.save_iteration}"
+            begin(target)
+        else:
+            target = Path(output_dir)
+        # What is there already stays the newest until its successor is complete.
+        successor = target.with_name(f"{target.name}-next") if not named_by_it and is_complete(target) else target
+        begin(successor)
+        limit, project.total_limit = project.total_limit, None
+        try:
+            with phases.during(Phase.SAVE):
+                result = inherited(accelerator, output_dir if named_by_it else str(successor), *args, **kwargs)
+        finally:
+            project.total_limit = limit
+        complete(settings, successor, settings.resume_samples + steps() * settings.global_batch, Format.ACCELERATE)
+        ranks = current_ranks()
+        if ranks.rank == 0:
+            if successor != target:
+                discard(target)
+                successor.rename(target)
+            if named_by_it and limit:
+                _keep_newest(target.parent, limit)
+        ranks.barrier()
+        return result if successor == target else str(target)
+
+    return save_state
+
+
+def begin(directory: Path) -> None:
+    """Clear the way for a save: what an earlier attempt left there is neither complete nor in the way."""
+    ranks = current_ranks()
+    if ranks.rank == 0 and directory.exists():
+        discard(directory)
+    ranks.barrier()
+
+
+def _keep_newest(folder: Path, limit: int) -> None:
+    numbered = [path for path in folder.glob("checkpoint_*") if path.name.rpartition("_")[2].isdecimal()]
+    for path in sorted(numbered, key=lambda each: int(each.name.rpartition("_")[2]))[:-limit]:
+        discard(path)
