@@ -25,7 +25,7 @@ from memtune.report import Memory, Report
 from memtune_runner import failures, ranks
 
 @contextmanager
-def watching(settings, rank):
+def watching(settings, rank, must_train=True):
     code = failures.Failure(failures.Ending.SUCCEEDED, 0, "")
     try:
         yield
@@ -130,6 +130,7 @@ class Place:
             "MEMTUNE_NODE_RANK": str(node),
             "MEMTUNE_DEVICE": "virtual",
             "MEMTUNE_GPU_MEMORY_BYTES": "1000000",
+            "MEMTUNE_RENDEZVOUS_SECONDS": str(TIMEOUT_SECONDS),
             "MEMTUNE_REPORT_PATH": str(files / "report.json"),
             "MEMTUNE_TERMINATION_MESSAGE_PATH": str(files / "termination-log"),
             **(told or {}),
