@@ -6,7 +6,7 @@ import os
 import shutil
 import sys
 import tempfile
-from importlib.metadata import files
+from importlib.metadata import PackageNotFoundError, files
 from pathlib import Path
 
 import memtune
@@ -58,8 +58,11 @@ def _home(package: object) -> Path:
 
 def _licenses() -> list[Path]:
     """The licence of what is carried along, which goes with it."""
-    found = [Path(str(each.locate())) for each in files("prometheus_client") or [] if each.name in _LICENSES]
-    return [path for path in found if path.is_file()]
+    try:
+        found = files("prometheus_client") or []
+    except PackageNotFoundError:
+        return []  # it was carried along to here, with its licence
+    return [Path(str(each.locate())) for each in found if each.name in _LICENSES]
 
 
 def _make_readable(target: Path) -> None:

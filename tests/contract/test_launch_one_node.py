@@ -10,7 +10,11 @@ from pathlib import Path
 import pytest
 from launches import Launch, Place, install_runner, wait_for
 
+from memtune.plan import Plan
 from memtune.report import Ending
+from memtune.resume import Format
+from memtune_runner.checkpoints import manifest as manifests
+from memtune_runner.checkpoints.manifest import Manifest
 
 OOM = 'raise RuntimeError("CUDA out of memory. Tried to allocate 20.00 MiB.")'
 # Waits as a rank in a collective does: Python is not asked, so no signal handler runs.
@@ -180,3 +184,33 @@ def test_python_of_another_place_runs_the_script(place: Place) -> None:
     other.chmod(0o755)
     launch = place.run(str(other), place.script("import os; print(os.environ['OTHER'])"))
     assert lines_of(launch, 0) == ["yes"]
+
+
+def test_what_accelerate_would_have_told_the_script_it_is_told(place: Place) -> None:
+    script = place.script("import os; print(os.environ.get('ACCELERATE_MIXED_PRECISION'), os.environ['WORLD_SIZE'])")
+    launch = place.run("accelerate", "launch", "--num_processes", "8", "--mixed_precision", "bf16", script)
+    assert lines_of(launch, 0)[-1] == "bf16 1", launch.stderr
+
+
+def test_a_plan_for_deepspeed_has_its_configuration_ready(place: Place) -> None:
+    script = place.script("import json, os; print(json.load(open(os.environ['MEMTUNE_DEEPSPEED_CONFIG'])))")
+    told = {
+        "MEMTUNE_PLAN": "bf16-z2-none-mb1x1",
+        "MEMTUNE_DEEPSPEED_CONFIG": str(place.directory / "deepspeed.json"),
+    }
+    launch = place.run("python", script, told=told)
+    assert "'train_micro_batch_size_per_gpu': 1" in lines_of(launch, 0)[0]
+
+
+def test_a_run_goes_on_from_the_newest_complete_checkpoint(place: Place) -> None:
+    saves = place.directory / "saves"
+    saved = saves / "step-8"
+    saved.mkdir(parents=True)
+    plan = Plan.parse("fp32-ddp-none-mb1x1")
+    (saved / "weights").write_bytes(b"12")
+    manifest = Manifest(step=8, samples=64, plan=plan, world=1, format=Format.DCP, files={"weights": 2})
+    manifests.write(saved, manifest)
+    script = place.script("import os; print(os.environ['MEMTUNE_RESUME_FROM'], os.environ['MEMTUNE_RESUME_SAMPLES'])")
+    launch = place.run("python", script, told={"MEMTUNE_CHECKPOINT_PATH": str(saves)})
+    assert lines_of(launch, 0) == [f"{saved} 64"], launch.stderr
+    assert launch.report.resumed_samples == 64

@@ -46,7 +46,8 @@ class Output:
 
     def drain(self, seconds: float) -> None:
         """Wait until everything that was printed is passed on, but no longer than this."""
-        self._thread.join(seconds)
+        if self._thread.is_alive():
+            self._thread.join(seconds)
 
     def tail(self, rank: int) -> str:
         """The last lines of this rank."""

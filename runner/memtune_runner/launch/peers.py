@@ -107,6 +107,14 @@ class Stored:
 
     def meet(self, seconds: float, is_over: Callable[[], bool]) -> None:
         """Wait until the launchers of all nodes are here."""
+        try:
+            self._wait_for_all(seconds, is_over)
+        except RuntimeError:
+            self._first = _lost(0)
+        else:
+            self._watcher.start()
+
+    def _wait_for_all(self, seconds: float, is_over: Callable[[], bool]) -> None:
         self._store.set(f"{_PREFIX}here/{self._node}", "")
         deadline = time.monotonic() + seconds
         while missing := [node for node in range(self._nodes) if not self._store.check([f"{_PREFIX}here/{node}"])]:
@@ -116,7 +124,6 @@ class Stored:
                 names = ", ".join(map(str, missing))
                 raise BadInputError(f"node {names} did not come to the rendezvous within {seconds:.0f} s")
             time.sleep(_PERIOD_SECONDS / 5)
-        self._watcher.start()
 
     def variables(self) -> dict[str, str]:
         return {
@@ -129,11 +136,12 @@ class Stored:
         key = f"{_PREFIX}shared"
         if self._node == 0:
             self._store.set(key, make())
-        while not self._store.check([key]):
-            if self.first() or is_over():
-                return ""
+        while not (self.first() or is_over()):
+            with suppress(RuntimeError):  # the store has gone with node 0, which the watcher will say
+                if self._store.check([key]):
+                    return str(self._store.get(key).decode())
             time.sleep(_PERIOD_SECONDS / 5)
-        return str(self._store.get(key).decode())
+        return ""
 
     def first(self) -> Ended | None:
         return self._first
