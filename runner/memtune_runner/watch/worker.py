@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from memtune.allocator import AllocatorSettings
 from memtune.report import Device
 from memtune.units import MIB
-from memtune_runner import integrations, phases
+from memtune_runner import deepspeed_on_cpu, integrations, phases
 from memtune_runner.failures import Failure, of_exception
 from memtune_runner.probe import Probe, ProbeFinished
 from memtune_runner.ranks import Rank, own_directory, write_rank_report
@@ -119,6 +119,8 @@ class _Worker:
             watch.attach(CudaStatistics(self._settings.gpu_memory_bytes))
             return
         assert self._settings.gpu_memory_bytes is not None  # the settings refuse a virtual GPU without a size
+        deepspeed_on_cpu.choose_cpu()
+        self._imports.when_imported("deepspeed", deepspeed_on_cpu.adapt)
         gpu = VirtualGpu(self._settings.gpu_memory_bytes, _allocator_settings(self._settings))
         gpu.__enter__()
         self._patches.when_undone(lambda: gpu.__exit__(None, None, None))
