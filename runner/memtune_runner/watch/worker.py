@@ -66,6 +66,10 @@ class _Worker:
     def begin(self) -> None:
         phases.reset()
         self._imports.install()
+        if self._settings.device is Device.VIRTUAL:
+            # Expected from the start: DeepSpeed may be what imports torch, and then its own import is under way.
+            deepspeed_on_cpu.choose_cpu()
+            self._imports.when_imported("deepspeed", deepspeed_on_cpu.adapt)
         self._imports.when_imported("torch", self._hook_torch)
         integrations.install(self._settings, self._probe, self._imports, self._patches)
 
@@ -109,7 +113,15 @@ class _Worker:
             ("deepspeed.runtime.engine", lambda each: hooks.hook_deepspeed(each, watch, self._patches)),
         ):
             self._imports.when_imported(name, hook)
+        self._publish(watch)
         self._start_watchdog(watch)
+
+    def _publish(self, watch: Watch) -> None:
+        directory, port = own_directory(os.environ), self._settings.metrics_port
+        if directory is not None and port:
+            from memtune_runner.watch.publish import publish
+
+            publish(watch, self._rank, directory, port)
 
     def _attach_device(self, watch: Watch) -> None:
         from memtune_runner.virtual import VirtualGpu
@@ -119,8 +131,6 @@ class _Worker:
             watch.attach(CudaStatistics(self._settings.gpu_memory_bytes))
             return
         assert self._settings.gpu_memory_bytes is not None  # the settings refuse a virtual GPU without a size
-        deepspeed_on_cpu.choose_cpu()
-        self._imports.when_imported("deepspeed", deepspeed_on_cpu.adapt)
         gpu = VirtualGpu(self._settings.gpu_memory_bytes, _allocator_settings(self._settings))
         gpu.__enter__()
         self._patches.when_undone(lambda: gpu.__exit__(None, None, None))
