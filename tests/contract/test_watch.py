@@ -6,6 +6,7 @@ import contextlib
 import gc
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -65,7 +66,7 @@ def tokens(rows: int) -> torch.Tensor:
     return torch.randint(0, WIDTH, (rows, 8))
 
 
-def model_of() -> nn.Module:
+def model_of() -> nn.Sequential:
     return nn.Sequential(nn.Embedding(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH))
 
 
@@ -196,9 +197,11 @@ def test_an_out_of_memory_is_reported_with_its_phase_and_its_components(director
         train(2, model=model, rows=4)
         train(1, model=model, rows=4096)
 
-    with pytest.raises(torch.OutOfMemoryError), watching(settings_of("fp32-ddp-none-mb4x2"), RANK):
+    settings = replace(settings_of("fp32-ddp-none-mb4x2"), report_path=directory)
+    with pytest.raises(torch.OutOfMemoryError), watching(settings, RANK):
         loop()
     report = read_report(report_path(directory, RANK).read_bytes())
+    assert (directory / "memory-rank-0.txt").read_text().startswith("by component\n")
     assert (report.ending, report.exit_code, report.phase) == (Ending.DEVICE_OOM, 85, Phase.FORWARD)
     assert report.message.startswith("OutOfMemoryError: CUDA out of memory")
     assert report.memory.failed_request_bytes == 4096 * 8 * 512 * 4
@@ -280,7 +283,8 @@ def test_shorter_sequences_do_not_cover_the_length(directory: Path) -> None:
 
 
 def test_compiled_code_is_watched_from_outside(directory: Path) -> None:
-    model = torch.compile(Checkpointed(), backend="eager")
+    model = Checkpointed()
+    model.compile(backend="eager")
     report = watched(directory, lambda: train(2, model=model), settings_of("fp32-ddp-full-mb4x2"))
     assert (report.applied.micro_batch, report.applied.micro_steps, report.steps) == (4, 2, 2)
     assert report.applied.checkpointed_blocks is None, "no hook runs in compiled code, so nothing is said about it"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import deepspeed  # type: ignore[import-untyped]  # DeepSpeed ships no types
 import torch
@@ -19,9 +20,11 @@ config["zero_optimization"] |= {"sub_group_size": WIDTH * WIDTH, "stage3_param_p
 config["fp16"] |= {"initial_scale_power": 8, "hysteresis": 1}
 deepspeed.init_distributed("gloo")
 model = nn.Sequential(*(nn.Linear(WIDTH, WIDTH) for _ in range(4)))
-optimizer = torch.optim.AdamW(
-    [{"params": model[:2].parameters()}, {"params": model[2:].parameters(), "weight_decay": 0.0}], lr=1e-4
-)
+groups: list[dict[str, Any]] = [
+    {"params": list(model[:2].parameters())},
+    {"params": list(model[2:].parameters()), "weight_decay": 0.0},
+]
+optimizer = torch.optim.AdamW(groups, lr=1e-4)
 engine, optimizer, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=config)
 for number in range(3):
     for _ in range(PLAN.accumulation):

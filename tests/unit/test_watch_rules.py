@@ -11,6 +11,7 @@ from memtune_runner import phases
 from memtune_runner.probe import Probe, ProbeFinished, accumulation, effective_plan
 from memtune_runner.settings import Settings
 from memtune_runner.watch.batch import batch_size
+from memtune_runner.watch.companion import top_sites
 from memtune_runner.watch.hang import HangLimits, HangRule
 from memtune_runner.watch.pace import Pace
 from memtune_runner.watch.steps import StepCounter
@@ -235,3 +236,24 @@ def test_an_integration_may_end_a_probe_itself() -> None:
 
 def test_no_except_exception_stands_in_a_probes_way() -> None:
     assert not issubclass(ProbeFinished, Exception)
+
+
+def frame(filename: str, line: int) -> dict[str, object]:
+    return {"filename": filename, "line": line, "name": "forward"}
+
+
+def test_memory_is_told_by_the_line_of_the_users_code_that_asked_for_it() -> None:
+    inner = frame("/x/torch/nn/functional.py", 1)
+    blocks = [
+        {"state": "active_allocated", "size": 30, "frames": [inner, frame("train.py", 7)]},
+        {"state": "active_awaiting_free", "size": 20, "frames": [inner, frame("train.py", 7)]},
+        {"state": "active_allocated", "size": 40, "frames": [inner]},
+        {"state": "active_allocated", "size": 5},
+        {"state": "inactive", "size": 900, "frames": [frame("train.py", 9)]},
+    ]
+    assert top_sites({"segments": [{"blocks": blocks}]}) == [
+        ("train.py:7 forward", 50),
+        ("/x/torch/nn/functional.py:1 forward", 40),
+        ("unknown: allocated before the recording began", 5),
+    ]
+    assert top_sites({}) == []
