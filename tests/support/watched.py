@@ -6,6 +6,7 @@ import os
 import socket
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -28,7 +29,7 @@ class Outcome(NamedTuple):
     output: str
 
 
-def run(script: Path, plan: str, directory: Path, world: int = 1, **variables: str) -> list[Outcome]:
+def run(script: Path, plan: str, directory: Path, variables: Mapping[str, str], world: int = 1) -> list[Outcome]:
     """Run a script under a plan on ``world`` ranks to its end; ``variables`` without their prefix MEMTUNE_."""
     parsed = Plan.parse(plan)
     environment = {
@@ -47,12 +48,15 @@ def run(script: Path, plan: str, directory: Path, world: int = 1, **variables: s
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(_free_port()),
         "OMP_NUM_THREADS": "1",
-        "DS_ACCELERATOR": "cpu",
         **{f"MEMTUNE_{name}": value for name, value in variables.items()},
     }
     ranks = [Rank(number, number, world, world, 0) for number in range(world)]
     workers = [_start(script, environment, rank) for rank in ranks]
-    outputs = [worker.communicate(timeout=LIMIT_SECONDS)[0] for worker in workers]
+    try:
+        outputs = [worker.communicate(timeout=LIMIT_SECONDS)[0] for worker in workers]
+    finally:
+        for worker in workers:
+            worker.kill()
     return [
         Outcome(worker.returncode, _report(directory, rank, output), output)
         for worker, rank, output in zip(workers, ranks, outputs, strict=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 import torch
@@ -12,6 +13,8 @@ from memtune_runner.virtual import VirtualGpu
 
 # A GPU sold as 80 GB shows 79.1 GiB. What is declared above this share of the true size means the whole device.
 _WHOLE_DEVICE = 0.9
+# The viewer shows the latest events; the blocks that are in use keep their lines whatever their number.
+_RECORDED_EVENTS = 50_000
 
 
 @dataclass(frozen=True)
@@ -54,6 +57,12 @@ class Statistics(Protocol):
 
     def step_ended(self) -> None:
         """Tell the device that an optimizer step is over."""
+
+    def record_sites(self) -> None:
+        """From here on remember which line of code asked for which bytes."""
+
+    def dump(self, path: Path) -> Mapping[str, Any]:
+        """Everything that is known of the memory, also written to a file for torch's own viewer."""
 
 
 class CudaStatistics:
@@ -101,6 +110,16 @@ class CudaStatistics:
     def step_ended(self) -> None:
         """A real GPU does not care."""
 
+    def record_sites(self) -> None:
+        torch.cuda._lazy_call(
+            lambda: torch.cuda.memory._record_memory_history(stacks="python", max_entries=_RECORDED_EVENTS)
+        )
+
+    def dump(self, path: Path) -> Mapping[str, Any]:
+        torch.cuda.memory._dump_snapshot(str(path))
+        snapshot: Mapping[str, Any] = torch.cuda.memory._snapshot()
+        return snapshot
+
 
 class VirtualStatistics:
     """The counters of a virtual GPU."""
@@ -127,6 +146,12 @@ class VirtualStatistics:
 
     def step_ended(self) -> None:
         self._gpu.step_ended()
+
+    def record_sites(self) -> None:
+        """A virtual GPU knows no lines of code."""
+
+    def dump(self, path: Path) -> Mapping[str, Any]:  # noqa: ARG002 - nothing to view
+        return {}
 
 
 def _limit(limit_bytes: int) -> None:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import time
+import weakref
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
 
-from memtune.report import Applied, Phase
+from memtune.report import Applied, Component, Phase
 from memtune_runner import phases
 from memtune_runner.probe import Probe
 from memtune_runner.settings import Settings
 from memtune_runner.watch.batch import batch_size
+from memtune_runner.watch.companion import top_sites, write_companion
 from memtune_runner.watch.components import largest_components
 from memtune_runner.watch.engines import Engine, compute_dtype, describe, learns, main_dtype
 from memtune_runner.watch.hang import HangRule
@@ -32,10 +35,9 @@ class Watch:
     ``busy`` is set within the outermost forward pass and within backward passes, where module calls mean nothing new.
     """
 
-    def __init__(
-        self, settings: Settings, probe: Probe | None, hang: HangRule, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, settings: Settings, rank: int, probe: Probe | None, hang: HangRule) -> None:
         self.settings = settings
+        self.rank = rank
         self.probe = probe
         self.hang = hang
         self.statistics: Statistics | None = None
@@ -46,11 +48,10 @@ class Watch:
         self.looks_for_compute_dtype = True
         self.out_of_memory: OutOfMemory | None = None
         self.save_covered = self.evaluation_covered = False
-        self._clock = clock
         self._engine: Engine | None = None
         self._compute_dtype: str | None = None
         self._gradient_dtype: str | None = None
-        self._model: torch.nn.Module | None = None
+        self._model: weakref.ref[torch.nn.Module] | None = None  # the script may want to get rid of it
         self._engine_depth = 0
         self._optimizer_began: float | None = None
         self._disturbed = False
@@ -61,6 +62,8 @@ class Watch:
         """Measure with these statistics from now on."""
         self.statistics = statistics
         statistics.when_out_of_memory(self._memory_ran_out)
+        if self.settings.report_path is not None:
+            statistics.record_sites()
 
     def forward_began(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
         """A module is called from outside of any other; True where it is the model, so that it must be followed."""
@@ -169,12 +172,12 @@ class Watch:
         )
 
     def _training_began(self, module: torch.nn.Module) -> None:
-        now = self._clock()
+        now = time.monotonic()
         if not self.counter.steps and not self.tally.micro_steps_now:
             self.hang.sign_of_life(now)
         self.pace.training_began(now)
-        if module is not self._model:
-            self._model, self._engine = module, describe(module)
+        if self._model is None or module is not self._model():
+            self._model, self._engine = weakref.ref(module), describe(module)
 
     def _evaluation_began(self) -> None:
         phases.enter(Phase.EVALUATION)
@@ -186,7 +189,7 @@ class Watch:
         if self.probe is None or self.statistics is None:
             return None
         self.statistics.synchronize()
-        return self._clock()
+        return time.monotonic()
 
     def _step_ended(self, is_new: bool) -> None:
         ended = self._time_in_order()
@@ -195,7 +198,7 @@ class Watch:
         self._optimizer_began = None
         if not is_new:
             return
-        now = self._clock()
+        now = time.monotonic()
         self.note_saves()
         self.pace.stepped(now, self.tally.micro_steps_now, self.tally.tokens_now, self._disturbed)
         if self.when_stepped is not None and self.pace.last_seconds is not None:
@@ -223,7 +226,15 @@ class Watch:
         reading = self.read()
         allocated_bytes = reading.allocated_bytes if reading else 0
         largest = largest_components(allocated_bytes, self.statistics.device_type)
+        is_first = self.out_of_memory is None
         self.out_of_memory = OutOfMemory(phases.current(), requested_bytes, largest)
+        directory = self.settings.report_path
+        if directory is not None and is_first:  # a script may go on with a smaller batch, and run out again and again
+            self._write_companion(self.statistics, directory, largest)
+
+    def _write_companion(self, statistics: Statistics, directory: Path, largest: tuple[Component, ...]) -> None:
+        snapshot = statistics.dump(directory / f"memory-rank-{self.rank}.pickle")
+        write_companion(directory, self.rank, largest, top_sites(snapshot))
 
 
 def _world() -> int:
