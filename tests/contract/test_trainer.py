@@ -8,6 +8,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
+from watched import Outcome, run
 
 from memtune.model.plain import from_facts
 from memtune.plan import Plan
@@ -16,7 +17,6 @@ from memtune.run import RunKind
 from memtune.units import MIB
 from memtune_runner.checkpoints import NotResumableError, newest, resolve
 from memtune_runner.settings import Settings
-from watched import Outcome, run
 
 SCRIPT = Path(__file__).parents[1] / "support" / "trainer_script.py"
 FACTS = {"hiddenSize": 64, "layers": 3, "heads": 4, "kvHeads": 2, "ffnSize": 256, "vocabSize": 256}
@@ -29,7 +29,7 @@ BUDGET_BYTES = 18 * MIB
 def train(plan: str, directory: Path, **variables: str) -> Outcome:
     directory.mkdir()
     variables = {"ARCHITECTURE": ARCHITECTURE, "INTEGRATION": "env", **variables}
-    return run(SCRIPT, plan, directory, **variables)[0]
+    return run(SCRIPT, plan, directory, world=1, **variables)[0]
 
 
 def losses(outcome: Outcome) -> dict[int, float]:

@@ -101,8 +101,8 @@ def resume(root: Path, plan: Plan) -> dict[str, Any]:
 
 
 def main(root: Path, cases: list[list[str]]) -> None:
-    import deepspeed.ops
-    from deepspeed.runtime.engine import DeepSpeedEngine
+    import deepspeed.ops  # type: ignore[import-untyped]  # as above
+    from deepspeed.runtime.engine import DeepSpeedEngine  # type: ignore[import-untyped]  # as above
 
     # Its shared-memory collectives would be compiled first; gloo's will do.
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
