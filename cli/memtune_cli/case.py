@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from memtune.gpu import find
 from memtune.knobs import Offload
@@ -31,6 +32,7 @@ class Case:
     space: Space
     headroom: float
     objective: str
+    fixed: Plan | None = None
 
     @cached_property
     def predictor(self) -> Predictor:
@@ -43,29 +45,32 @@ class Case:
         """All plans that the job allows, ranked."""
         from memtune.space import enumerate_plans, rank, refusals
 
-        plans = enumerate_plans(self.workload, self.space)
+        if self.fixed:
+            plans = [self.read_plan(str(self.fixed), "spec.tuning.plan")]
+        else:
+            plans = enumerate_plans(self.workload, self.space)
         if not plans:
             reasons = "; ".join(refusals(self.workload, self.space)) or "its combinations exclude each other"
             raise InputError(f"{self.name}: spec.tuning.space allows no plan: {reasons}")
         return rank(self.workload, self.predictor, plans, self.headroom, self.objective)
 
-    def read_plan(self, text: str) -> Plan:
+    def read_plan(self, text: str, where: str = "--plan") -> Plan:
         """The plan that ``--plan`` names, if this job can run it."""
         from memtune.space import refusal
 
         try:
             plan = Plan.parse(text)
         except ValueError as error:
-            raise InputError(f"--plan: {error}") from None
+            raise InputError(f"{where}: {error}") from None
         world, batch = self.workload.world, self.workload.global_batch
         if plan.global_batch(world) != batch:
             samples = self.workload.samples_per_rank
             raise InputError(
-                f"--plan: {plan} makes {plan.global_batch(world)} sequences a step on {world} GPUs, and "
+                f"{where}: {plan} makes {plan.global_batch(world)} sequences a step on {world} GPUs, and "
                 f"spec.training.globalBatchSize is {batch}; micro-batch x accumulation must be {samples}"
             )
         if reason := refusal(self.workload, plan):
-            raise InputError(f"--plan: {plan} cannot run: {reason}")
+            raise InputError(f"{where}: {plan} cannot run: {reason}")
         return plan
 
     def host(self, plan: Plan) -> HostMemory:
@@ -83,13 +88,17 @@ def _offloads_activations(plan: Plan) -> bool:
 
 def read_case(file: str, gpu_name: str | None) -> Case:
     """Read a job's file, or standard input if it is ``-``."""
-    # Validating a job imports pydantic, a third of a second that no other command should pay.
+    # Validating a job imports pydantic, a third of a second that no other command should pay. Looking for plugins of
+    # pydantic among all installed packages would be a good part of it.
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     from memtune.spec import SpecError, load_job, to_workload
+    from memtune.spec.fixed_rules import fixed_plan
     from memtune.spec.space import to_space
+    from memtune_cli.documents import one_document
 
     shown = "standard input" if file == "-" else file
     try:
-        job = load_job(_one_document(_read(file), shown))
+        job = load_job(one_document(_read(file), shown))
         workload = to_workload(job, _gpu(job, gpu_name, shown))
         return Case(
             name=job.metadata.name,
@@ -97,6 +106,7 @@ def read_case(file: str, gpu_name: str | None) -> Case:
             space=to_space(job),
             headroom=job.spec.tuning.headroom_ratio,
             objective=job.spec.tuning.objective,
+            fixed=fixed_plan(job.spec),
         )
     except SpecError as error:
         raise InputError("\n".join(f"{shown}: {problem}" for problem in error.problems)) from None
@@ -116,29 +126,6 @@ def _read(file: str) -> str:
         raise InputError(f"{file}: there is no such file; give the file of a job, or - for standard input") from None
     except OSError as error:
         raise InputError(f"{file}: cannot be read: {error.strerror}") from None
-
-
-def _one_document(text: str, shown: str) -> dict[str, Any]:
-    import yaml
-
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    try:
-        documents = [document for document in yaml.load_all(text, Loader=loader) if document is not None]
-    except yaml.YAMLError as error:
-        raise InputError(_not_yaml(error, shown)) from None
-    if len(documents) != 1:
-        found = "holds nothing" if not documents else f"holds {len(documents)} documents"
-        raise InputError(f"{shown}: the file {found}; give exactly one MemoryTunedJob")
-    if not isinstance(documents[0], dict):
-        raise InputError(f"{shown}: this is a {type(documents[0]).__name__}, not a MemoryTunedJob; give a mapping")
-    return documents[0]
-
-
-def _not_yaml(error: Exception, shown: str) -> str:
-    mark = getattr(error, "problem_mark", None)
-    where = f"{shown}:{mark.line + 1}:{mark.column + 1}" if mark else shown
-    problem = getattr(error, "problem", None) or str(error).splitlines()[0]
-    return f"{where}: this is not YAML: {problem}; correct that line, or give JSON"
 
 
 def _gpu(job: Job, gpu_name: str | None, shown: str) -> Gpu:

@@ -10,6 +10,7 @@ from memtune.prediction import Prediction
 from memtune.units import GIB, gib
 from memtune_cli import document
 from memtune_cli.case import Case, read_case
+from memtune_cli.generating import cache_document, cache_of, generating
 from memtune_cli.render import Column, between, table
 from memtune_cli.screen import Screen, stdout_screen
 from memtune_cli.sheet import detail_lines, host_lines, title, verdict
@@ -35,7 +36,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _document(case: Case, plan: Plan, prediction: Prediction) -> dict[str, Any]:
-    return {**document.header("estimate", case), "estimate": document.detail(case, plan, prediction)}
+    cache = cache_of(case, plan)
+    generation = {"generation": cache_document(cache)} if cache else {}
+    return {**document.header("estimate", case), "estimate": document.detail(case, plan, prediction), **generation}
 
 
 def _page(screen: Screen, case: Case, plan: Plan, prediction: Prediction) -> list[str]:
@@ -53,6 +56,7 @@ def _page(screen: Screen, case: Case, plan: Plan, prediction: Prediction) -> lis
         "",
         screen.bold("Host memory of a pod"),
         *host_lines(screen, case, plan),
+        *generating(screen, case, plan),
         "",
         verdict(screen, case, prediction),
     ]

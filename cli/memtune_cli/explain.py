@@ -11,6 +11,7 @@ from memtune.prediction import Prediction
 from memtune.units import gib
 from memtune_cli import document
 from memtune_cli.case import Case, read_case
+from memtune_cli.generating import cache_document, cache_of, generating
 from memtune_cli.render import wrapped
 from memtune_cli.screen import Screen, stdout_screen
 from memtune_cli.sheet import title
@@ -41,6 +42,7 @@ def _chosen(case: Case) -> Plan:
 
 
 def _document(case: Case, plan: Plan, terms: list[Term], prediction: Prediction) -> dict[str, Any]:
+    cache = cache_of(case, plan)
     return {
         **document.header("explain", case),
         "plan": str(plan),
@@ -59,6 +61,7 @@ def _document(case: Case, plan: Plan, terms: list[Term], prediction: Prediction)
             {"name": term.name, "bytes": term.bytes, "formula": term.formula, "source": term.source}
             for term in _host_terms(case, plan)
         ],
+        **({"generation": cache_document(cache)} if cache else {}),
     }
 
 
@@ -68,7 +71,11 @@ def _host_terms(case: Case, plan: Plan) -> list[Any]:
 
 
 def _page(screen: Screen, case: Case, plan: Plan, terms: list[Term], prediction: Prediction) -> list[str]:
-    lines = [*title(screen, case), "", screen.bold(f"{plan}: each addend, and the phases it lives in")]
+    lines = [
+        *title(screen, case),
+        "",
+        *map(screen.bold, wrapped(screen, f"{plan}: each addend, and the phases it lives in", 2)),
+    ]
     for term in terms:
         marker = "*" if prediction.peak_phase in term.phase_names else " "
         lines += _term(screen, f"{marker} {term.name}", term.bytes, term.formula, term.source)
@@ -86,7 +93,7 @@ def _page(screen: Screen, case: Case, plan: Plan, terms: list[Term], prediction:
     ]
     for term in _host_terms(case, plan):
         lines += _term(screen, f"  {term.name}", term.bytes, term.formula, term.source)
-    return lines
+    return lines + generating(screen, case, plan)
 
 
 def _term(screen: Screen, name: str, size: float, formula: str, source: str) -> list[str]:

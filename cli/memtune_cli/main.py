@@ -25,6 +25,9 @@ _PLAN_HELP = "a plan in short form, like bf16-z3-full-mb1x32"
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one subcommand and give its exit code."""
     arguments = build_parser().parse_args(argv)
+    if sys.stdout is None:
+        # Closed by whoever started the command: what it prints goes nowhere, its exit code still counts.
+        sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115
     try:
         code = _run(arguments)
         sys.stdout.flush()
@@ -34,8 +37,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     except BrokenPipeError:
         # The reader has enough. Python would complain once more when it flushes at its end, so give it nowhere to go.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _forget_output()
         return 0
+    except OSError as error:
+        _forget_output()
+        print(f"memtune: standard output cannot be written: {error.strerror}", file=sys.stderr)
+        return 2
+
+
+def _forget_output() -> None:
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _run(arguments: argparse.Namespace) -> int:
@@ -92,10 +103,11 @@ def _add_plot(command: argparse.ArgumentParser) -> None:
 
 
 def _positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
+    if not text.removeprefix("-").isdecimal():
+        raise argparse.ArgumentTypeError(f"{text} is not a whole number; give one from 1")
+    if int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text} is too small; give at least 1")
-    return number
+    return int(text)
 
 
 def _picture(text: str) -> Path:

@@ -1,7 +1,8 @@
 """What is known of a GPU before anything ran on it: usable memory, arithmetic and links.
 
-Peaks are dense (no sparsity), from the vendor's data sheets, named with each row. Usable bytes are what the driver
-gives, which is less than the class name says: ECC and the driver keep a share.
+Peaks are dense (no sparsity), from NVIDIA's data sheets, named with each row. Usable bytes are what the driver gives a
+process, which is less than the class name says: ECC and the driver keep a share. They are the smallest totals that
+torch names in published out-of-memory messages (``GPU 0 has a total capacity of 79.11 GiB``).
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class Gpu:
 
 
 def _gpu(name: str, usable_gib: float, bf16: float, fp32: float, memory: float, link: float, **rates: float) -> Gpu:
-    """Rates in TFLOP/s and GB/s, as data sheets give them; between nodes 400 Gbit/s for NVLink machines, else 100."""
+    """Rates in TFLOP/s and GB/s, as data sheets give them; where no network is given, 25 Gbit/s for each GPU."""
     return Gpu(
         name=name,
         usable_bytes=int(usable_gib * GIB),
@@ -44,29 +45,46 @@ def _gpu(name: str, usable_gib: float, bf16: float, fp32: float, memory: float, 
         fp8_flops=rates.get("fp8", bf16) * 1e12,
         memory_bytes_per_second=memory * 1e9,
         link_bytes_per_second=link * 1e9,
-        node_link_bytes_per_second=(50 if link >= 300 else 12.5) * 1e9,
+        node_link_bytes_per_second=rates.get("network", 3.125) * 1e9,
         host_link_bytes_per_second=rates.get("host", 32) * 1e9,
     )
 
 
-# NVIDIA data sheets: H100, H200, A100, L40S, L4, A10, V100, T4, RTX 4090, RTX 3090, RTX A6000.
-# Link: NVLink per direction, or PCIe where there is none. A bf16 rate of 0 means: this GPU has no bf16.
+# Link: NVLink per direction, or PCIe where there is none. Host: PCIe per direction, 16 lanes. A bf16 rate of 0 means:
+# this GPU has no bf16. Networks are those of the DGX machines: 200 Gbit/s for each A100, 400 from H100 on.
 GPUS: dict[str, Gpu] = {
     g.name: g
     for g in (
-        _gpu("h100-80gb", 79.1, 989, 67, 3350, 450, fp8=1979, host=64),
-        _gpu("h100-96gb", 94.5, 989, 67, 2400, 450, fp8=1979, host=64),
-        _gpu("h200-141gb", 139.8, 989, 67, 4800, 450, fp8=1979, host=64),
-        _gpu("a100-80gb", 79.2, 312, 19.5, 2039, 300),
-        _gpu("a100-40gb", 39.4, 312, 19.5, 1555, 300),
-        _gpu("l40s-48gb", 44.4, 362, 91.6, 864, 32, fp8=733),
-        _gpu("l4-24gb", 22.0, 121, 30.3, 300, 32, fp8=242),
+        # DGX B200 data sheet (rates of eight); bandwidth and usable memory as a device says: pytorch/ao#4002.
+        _gpu("b200-180gb", 178.3, 2250, 75, 7670, 900, fp8=4500, host=64, network=50),
+        # H200 data sheet. It is an H100 with HBM3e: 4.8 TB/s.
+        _gpu("h200-141gb", 139.7, 989, 67, 4800, 450, fp8=1979, host=64, network=50),
+        # H100 data sheet: SXM, NVL (by PCIe, for its NVLink bridge joins two cards only) and, in early editions, PCIe.
+        _gpu("h100-80gb", 79.1, 989, 67, 3350, 450, fp8=1979, host=64, network=50),
+        _gpu("h100-nvl-94gb", 93.0, 835, 60, 3900, 64, fp8=1671, host=64),
+        _gpu("h100-pcie-80gb", 79.1, 756, 51, 2000, 64, fp8=1513, host=64),
+        # An H100 SXM with HBM2e: pytorch/torchtitan, benchmarks/llama3_h100_202412_torchtitan.md. It stands for the GPU
+        # of a GH200 too, whose HBM3 is faster.
+        _gpu("h100-96gb", 94.5, 989, 67, 2400, 450, fp8=1979, host=64, network=50),
+        # A100 data sheet, SXM.
+        _gpu("a100-80gb", 79.2, 312, 19.5, 2039, 300, network=25),
+        _gpu("a100-40gb", 39.38, 312, 19.5, 1555, 300, network=25),
+        # L40S data sheet.
+        _gpu("l40s-48gb", 44.3, 362, 91.6, 864, 32, tf32=183, fp8=733),
+        # L4 data sheet.
+        _gpu("l4-24gb", 22.0, 121, 30.3, 300, 32, tf32=60, fp8=242),
+        # A10 data sheet. The A10G of AWS has fewer tensor cores at work: half the rate and a little more fp32.
         _gpu("a10-24gb", 22.0, 125, 31.2, 600, 32),
-        _gpu("a6000-48gb", 47.5, 155, 38.7, 768, 56),
+        _gpu("a10g-24gb", 22.0, 70, 35, 600, 32),
+        # RTX A6000 data sheet and GA102 whitepaper.
+        _gpu("a6000-48gb", 47.4, 155, 38.7, 768, 56),
+        # Ada whitepaper, with fp32 accumulation.
         _gpu("rtx4090-24gb", 23.5, 165, 82.6, 1008, 32, fp8=330),
-        _gpu("rtx3090-24gb", 23.6, 71, 35.6, 936, 56),
-        _gpu("v100-32gb", 31.7, 0, 15.7, 900, 150, fp16=125, tf32=15.7),
-        _gpu("t4-16gb", 14.6, 0, 8.1, 300, 16, fp16=65, tf32=8.1),
+        # GA102 whitepaper, with fp32 accumulation.
+        _gpu("rtx3090-24gb", 23.5, 71, 35.6, 936, 56),
+        # V100 data sheet, SXM2, and T4 data sheet; both are on PCIe 3.
+        _gpu("v100-32gb", 31.7, 0, 15.7, 900, 150, fp16=125, tf32=15.7, host=16),
+        _gpu("t4-16gb", 14.5, 0, 8.1, 320, 16, fp16=65, tf32=8.1, host=16),
     )
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 from memtune.gpu import GPUS, Gpu
 from memtune.units import GIB
@@ -10,14 +11,18 @@ from memtune.units import GIB
 # NVIDIA's gpu-feature-discovery writes the driver's name with blanks as dashes, such as NVIDIA-H100-80GB-HBM3. A
 # product whose name does not say its memory comes in one size, or the first row that fits is the smallest one.
 _PRODUCTS = (
+    (r"b200", "b200-180gb"),
     (r"h200", "h200-141gb"),
+    (r"h100-nvl", "h100-nvl-94gb"),
+    (r"h100-pcie", "h100-pcie-80gb"),
     (r"h100.*96gb|gh200", "h100-96gb"),
     (r"h100", "h100-80gb"),
     (r"a100.*80gb", "a100-80gb"),
     (r"a100", "a100-40gb"),
     (r"l40s", "l40s-48gb"),
     (r"l4", "l4-24gb"),
-    (r"a10g?", "a10-24gb"),
+    (r"a10g", "a10g-24gb"),
+    (r"a10", "a10-24gb"),
     (r"rtx-?a6000|a6000", "a6000-48gb"),
     (r"rtx-?4090", "rtx4090-24gb"),
     (r"rtx-?3090", "rtx3090-24gb"),
@@ -33,8 +38,14 @@ def of_product(product: str) -> Gpu | None:
         return GPUS[name]
     for pattern, known in _PRODUCTS:
         if re.search(rf"(^|-)({pattern})($|-)", name):
-            return GPUS[known]
+            return _on_pcie(GPUS[known]) if re.search(r"-pcie($|-)", name) else GPUS[known]
     return None
+
+
+def _on_pcie(gpu: Gpu) -> Gpu:
+    """The card of a module: the same chip, but all it has between GPUs is PCIe."""
+    slowest = min(gpu.link_bytes_per_second, gpu.host_link_bytes_per_second)
+    return replace(gpu, link_bytes_per_second=slowest)
 
 
 def nearest(usable_bytes: int) -> Gpu:

@@ -16,7 +16,7 @@ from memtune.predict.recipe import STATE_BYTES
 from memtune.units import GIB, MIB
 from memtune.workload import Workload
 
-# A process after its first CUDA kernel: 1,873 MiB (pytorch#12873), 2,057 MB (pytorch#113326).
+# A process after its first CUDA kernel: 1,904,088 kB resident (pytorch#12873), 2,146 MiB (pytorch#15209).
 _PROCESS_BYTES = 2 * GIB
 # `import torch` without CUDA has 218 MiB resident (measured, torch 2.13), of which a fork shares what it never touches.
 _WORKER_BYTES = 256 * MIB
@@ -69,7 +69,7 @@ def host_memory(workload: Workload, plan: Plan, workers: int = 2, activation_byt
     nccl = _NCCL_BYTES if workload.gpus_per_node > 1 else 0
     shared_bytes = loader.bytes - workload.gpus_per_node * workers * _WORKER_BYTES + nccl
     running = (
-        _term("processes", workload, _PROCESS_BYTES, "2 GiB a process", "pytorch#12873, pytorch#113326"),
+        _term("processes", workload, _PROCESS_BYTES, "2 GiB a process", "pytorch#12873, pytorch#15209"),
         loader,
         HostTerm("nccl", nccl, "1 GiB of /dev/shm where ranks share a node", "NCCL documentation, --shm-size=1g"),
         *_offloaded(workload, plan, activation_bytes),

@@ -33,6 +33,19 @@ class Generation:
             if getattr(self, name) <= 0:
                 raise ValueError(f"generation: {name} is {getattr(self, name)}; it must be above 0")
 
+    @property
+    def pages_per_sequence(self) -> int:
+        """Pages of one sequence; a page that is begun counts in full."""
+        return self._pages(self.tokens) + self._pages(self.source_tokens)
+
+    @property
+    def cached_tokens(self) -> int:
+        """Tokens that the pages of all sequences have room for."""
+        return self.sequences * self.pages_per_sequence * self.page_tokens
+
+    def _pages(self, tokens: int) -> int:
+        return -(-tokens // self.page_tokens)
+
 
 @dataclass(frozen=True)
 class KvBudget:
@@ -66,7 +79,7 @@ def kv_budget(architecture: Architecture, generation: Generation, free_bytes: fl
     """What the cache of this generation takes of ``free_bytes``, and how many such sequences would fit."""
     each = token_bytes(architecture, generation.element_bytes, generation.tensor_parallel)
     page_bytes = each * generation.page_tokens
-    per_sequence = _pages(generation.tokens, generation) + _pages(generation.source_tokens, generation)
+    per_sequence = generation.pages_per_sequence
     pages = per_sequence * generation.sequences
     used_bytes = each * (generation.tokens + generation.source_tokens) * generation.sequences
     return KvBudget(
@@ -90,7 +103,3 @@ def optimizer_room(
     either the cache or the states have to leave the GPU between generating and training.
     """
     return kv_budget(architecture, generation, usable_bytes - resident_bytes).left_bytes
-
-
-def _pages(tokens: int, generation: Generation) -> int:
-    return -(-tokens // generation.page_tokens)

@@ -6,15 +6,24 @@ from dataclasses import dataclass
 
 from memtune.gpu import Gpu
 from memtune.model.architecture import Adapter, Architecture
+from memtune.serving import Generation
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The evaluation batch of a job, on each rank."""
+    """The evaluation batch of a job, on each rank, and what it generates; 0 takes the batch's own size or length."""
 
     batch_size: int = 0
     keeps_logits: bool = False
     generates: bool = False
+    concurrent_sequences: int = 0
+    sequence_tokens: int = 0
+    page_tokens: int = 16
+
+    def generation(self, sequence_length: int, element_bytes: float = 2.0) -> Generation:
+        """What is in the KV cache at once."""
+        sequences, tokens = self.concurrent_sequences or self.batch_size, self.sequence_tokens or sequence_length
+        return Generation(sequences, tokens, element_bytes=element_bytes, page_tokens=self.page_tokens)
 
 
 @dataclass(frozen=True)

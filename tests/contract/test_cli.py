@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import json
 import os
 import subprocess
@@ -159,6 +160,7 @@ def test_top_limits_the_table(capsys: pytest.CaptureFixture[str]) -> None:
         ({"training__globalBatch": 256}, ["spec.training.globalBatch", "globalBatchSize"]),
         ({"model": {"hfConfig": {"model_type": "mamba9"}}}, ["spec.model.hfConfig", "mamba9"]),
         ({"resources": {"gpusPerNode": 8}}, ["the GPU is unknown", "--gpu h100-80gb"]),
+        ({"model__hfConfig__hidden_size": 4 * 10**24}, ["spec.model.hfConfig.hidden_size", "more than any model has"]),
         ({"tuning__space__precision": ["bf17"]}, ["spec.tuning.space.precision", "bf17"]),
     ],
 )
@@ -175,16 +177,32 @@ def test_a_wrong_field_is_named_with_its_path(
     [
         ("a: [1", "this is not YAML"),
         ("a: b: c", "job.yaml:1:5: this is not YAML"),
+        ("spec:\n  a: 1\n  a: 2\n", "job.yaml:3:3: this is not YAML that a job can be read from: a is given twice"),
+        ("a: 2026-13-45", "month must be in 1..12"),
+        ("a: &a [*a]", "its aliases stand for more than 100,000 values, or for themselves"),
+        ("spec: {3: 4}", "3 is a number, and a field's name is text"),
         ("", "the file holds nothing"),
         ("a: 1\n---\nb: 2\n", "the file holds 2 documents"),
         ("[1, 2]", "this is a list, not a MemoryTunedJob"),
-        ("just words", "this is a str, not a MemoryTunedJob"),
+        ("just words", "this is text, not a MemoryTunedJob"),
     ],
 )
 def test_a_file_that_is_no_job_is_refused(
     text: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert message in refused(capsys, "plan", written(tmp_path, text))
+
+
+def test_aliases_that_double_and_double_end_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    letters = "abcdefghijklmnop"
+    lines = [f"{after}: &{after} [{', '.join([f'*{before}'] * 9)}]" for before, after in itertools.pairwise(letters)]
+    assert "its aliases stand for more" in refused(capsys, "plan", written(tmp_path, "\n".join(["a: &a [x]", *lines])))
+
+
+def test_an_anchor_that_is_used_twice_is_fine(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = Path(DENSE).read_text().replace("precision: [bf16]", "precision: &p [bf16]")
+    assert main(["plan", written(tmp_path, text.replace("[deepspeed, fsdp]", "&b [deepspeed, fsdp]"))]) == 0
+    capsys.readouterr()
 
 
 def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -208,7 +226,7 @@ def test_a_plan_that_the_job_cannot_run_is_refused(plan: str, message: str, caps
 
 
 def test_other_bad_arguments_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert "GPU 'b500' is unknown; use one of h100-80gb" in refused(capsys, "plan", DENSE, "--gpu", "b500")
+    assert "GPU 'b500' is unknown; use one of b200-180gb" in refused(capsys, "plan", DENSE, "--gpu", "b500")
     nowhere = str(tmp_path / "none" / "memory.png")
     assert "cannot be written" in refused(capsys, "plan", DENSE, "--plot", nowhere)
     assert "allows no plan: v100-32gb has no bf16" in refused(capsys, "plan", DENSE, "--gpu", "v100-32gb")
@@ -278,6 +296,48 @@ def test_pages_fit_the_screen(width: int, monkeypatch: pytest.MonkeyPatch, capsy
         assert max(map(len, capsys.readouterr().out.splitlines())) <= width
 
 
+GENERATING = {
+    "batchSize": 8,
+    "generates": True,
+    "generation": {"concurrentSequences": 32, "sequenceTokens": 1000},
+}
+
+
+def test_a_job_that_generates_is_told_what_its_cache_leaves(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = written(tmp_path, job(training__evaluation=GENERATING))
+    for command in ("estimate", "explain"):
+        main([command, path, "--plan", "bf16-z3-full-mb4x8"])
+        page = capsys.readouterr().out
+        # 32 sequences x 63 pages x 16 tokens x 512 KiB; of the last page of each, 8 tokens stay empty.
+        assert "KV cache                 15.8 GiB  = 32 sequences x 63 pages of 16 tokens x 8 MiB" in page
+        main([command, path, "--plan", "bf16-z3-full-mb4x8", "--format", "json"])
+        generation = json.loads(capsys.readouterr().out)["generation"]
+        assert generation["kvCacheBytes"] == 32 * 63 * 16 * 512 * 1024
+        assert generation["wastedBytes"] == 32 * 8 * 512 * 1024
+        left = generation["residentBytes"] + generation["kvCacheBytes"] + generation["leftBytes"]
+        assert left == pytest.approx(79.2 * 1024**3, abs=2)
+
+
+def test_a_job_that_generates_nothing_has_no_such_section(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["estimate", DENSE, "--plan", "bf16-z3-full-mb4x8"])
+    assert "KV cache" not in capsys.readouterr().out
+
+
+def test_a_model_that_cannot_generate_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    bert = job(model__hfConfig={"model_type": "bert"}, training__evaluation=GENERATING)
+    assert "spec.training.evaluation.generates: a model of kind encoder" in refused(
+        capsys, "plan", written(tmp_path, bert)
+    )
+
+
+def test_mode_fixed_shows_the_plan_of_the_job(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    fixed = job(tuning__mode="Fixed", tuning__plan="bf16-z3-full-mb4x8")
+    assert main(["plan", written(tmp_path, fixed), "--format", "json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert [plan["plan"] for plan in document["fitting"]] == ["bf16-z3-full-mb4x8"]
+    assert document["dropped"] == document["uncertain"] == []
+
+
 def _run(code: str) -> subprocess.CompletedProcess[str]:
     path = os.pathsep.join(str(ROOT / package) for package in ("core", "cli"))
     environment = {**os.environ, "PYTHONPATH": path, "PYTHONIOENCODING": "utf-8"}
@@ -303,6 +363,17 @@ def test_the_parser_alone_imports_neither_pydantic_nor_yaml() -> None:
         "print([name for name in ('pydantic', 'yaml', 'memtune.predict') if name in sys.modules])"
     )
     assert _run(code).stdout.strip() == "[]"
+
+
+def test_a_full_disk_is_told_and_a_closed_output_is_no_error() -> None:
+    started = "import os, sys; from memtune_cli.main import main\n"
+    full = _run(f"{started}os.dup2(os.open('/dev/full', os.O_WRONLY), 1)\nsys.exit(main(['plan', {DENSE!r}]))")
+    assert (full.returncode, full.stderr) == (
+        2,
+        "memtune: standard output cannot be written: No space left on device\n",
+    )
+    closed = _run(f"{started}sys.stdout = None\nsys.exit(main(['plan', {DENSE!r}]))")
+    assert (closed.returncode, closed.stderr) == (0, "")
 
 
 def test_a_reader_that_goes_away_is_no_error() -> None:

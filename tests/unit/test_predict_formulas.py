@@ -158,6 +158,9 @@ def test_generation_needs_a_kv_cache_and_kept_logits_cost() -> None:
     plain = evaluation(Evaluation(2))
     # 2 x 32 layers x 4096 x 2 bytes x 8192 tokens.
     assert evaluation(Evaluation(2, generates=True)) - plain == pytest.approx(2 * 32 * 4096 * 2 * 8192)
+    # 16 sequences of 1,000 tokens are 63 pages of 16 tokens each.
+    more = Evaluation(2, generates=True, concurrent_sequences=16, sequence_tokens=1000)
+    assert evaluation(more) - plain == pytest.approx(2 * 32 * 4096 * 2 * 16 * 63 * 16)
     assert evaluation(Evaluation(2, keeps_logits=True)) - plain == pytest.approx(8 * 8192 * 32000)
 
 

@@ -9,6 +9,7 @@ import pytest
 from memtune.model.architecture import Architecture, Kind
 from memtune.serving import Generation, kv_budget, optimizer_room, token_bytes
 from memtune.units import GIB, KIB, MIB
+from memtune.workload import Evaluation
 
 LLAMA_2_7B = Architecture("llama-2-7b", Kind.DECODER, 4096, 32, 32, 32, 128, 11008, 32000)
 LLAMA_3_8B = Architecture("llama-3-8b", Kind.DECODER, 4096, 32, 32, 8, 128, 14336, 128256)
@@ -67,6 +68,12 @@ def test_an_encoder_decoder_caches_what_it_reads_too() -> None:
     assert budget.token_bytes == 12 * KIB
     assert budget.pages == 2 * (7 + 32)
     assert budget.wasted_bytes == 2 * (39 * 16 - 612) * 12 * KIB
+
+
+def test_an_evaluation_that_says_no_more_generates_its_batch() -> None:
+    assert Evaluation(8, generates=True).generation(1000).cached_tokens == 8 * 63 * 16
+    told = Evaluation(8, generates=True, concurrent_sequences=32, sequence_tokens=100, page_tokens=64)
+    assert told.generation(1000).cached_tokens == 32 * 2 * 64
 
 
 def test_what_cannot_generate_is_refused() -> None:

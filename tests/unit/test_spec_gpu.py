@@ -24,16 +24,17 @@ def job(resources: dict[str, Any]) -> Job:
     ("product", "name"),
     [
         ("NVIDIA-H100-80GB-HBM3", "h100-80gb"),
-        ("NVIDIA-H100-PCIe", "h100-80gb"),
+        ("NVIDIA-B200", "b200-180gb"),
+        ("NVIDIA-H100-PCIe", "h100-pcie-80gb"),
+        ("NVIDIA-H100-NVL", "h100-nvl-94gb"),
         ("NVIDIA-H200", "h200-141gb"),
         ("NVIDIA-GH200-480GB", "h100-96gb"),
         ("NVIDIA-A100-SXM4-80GB", "a100-80gb"),
-        ("NVIDIA-A100-80GB-PCIe", "a100-80gb"),
         ("NVIDIA-A100-SXM4-40GB", "a100-40gb"),
         ("NVIDIA-L40S", "l40s-48gb"),
         ("NVIDIA-L4", "l4-24gb"),
         ("NVIDIA-A10", "a10-24gb"),
-        ("NVIDIA-A10G", "a10-24gb"),
+        ("NVIDIA-A10G", "a10g-24gb"),
         ("NVIDIA-RTX-A6000", "a6000-48gb"),
         ("NVIDIA-GeForce-RTX-4090", "rtx4090-24gb"),
         ("Tesla-V100-SXM2-32GB", "v100-32gb"),
@@ -45,8 +46,15 @@ def test_a_product_label_finds_its_gpu(product: str, name: str) -> None:
     assert of_product(product) == GPUS[name]
 
 
+def test_the_card_of_a_module_has_only_pcie_between_gpus() -> None:
+    card, module = of_product("NVIDIA-A100-80GB-PCIe"), GPUS["a100-80gb"]
+    assert card is not None
+    assert (card.usable_bytes, card.bf16_flops) == (module.usable_bytes, module.bf16_flops)
+    assert card.link_bytes_per_second == module.host_link_bytes_per_second < module.link_bytes_per_second
+
+
 @pytest.mark.parametrize(
-    "product", ["NVIDIA-B200", "Tesla-V100-SXM2-16GB", "NVIDIA-L40", "NVIDIA-A100X", "NVIDIA-T400"]
+    "product", ["NVIDIA-GB200", "Tesla-V100-SXM2-16GB", "NVIDIA-L40", "NVIDIA-A100X", "NVIDIA-T400"]
 )
 def test_a_product_that_is_not_in_the_table_is_not_guessed(product: str) -> None:
     assert of_product(product) is None
@@ -82,4 +90,4 @@ def test_a_virtual_gpu_has_exactly_what_it_was_given() -> None:
 
 def test_a_gpu_that_the_object_does_not_name_is_unknown() -> None:
     assert gpu_of(job({})) is None
-    assert gpu_of(job({"gpuProduct": "NVIDIA-B200"})) is None
+    assert gpu_of(job({"gpuProduct": "NVIDIA-GB200"})) is None

@@ -67,7 +67,12 @@ WHOLE: Node = {
             "gradientDtype": "fp32",
             "attention": "sdpa",
             "compile": True,
-            "evaluation": {"batchSize": 8, "keepsLogits": True, "generates": True},
+            "evaluation": {
+                "batchSize": 8,
+                "keepsLogits": True,
+                "generates": True,
+                "generation": {"concurrentSequences": 32, "sequenceTokens": 1000, "pageTokens": 64},
+            },
         },
         "resources": {
             "nodes": 2,
@@ -82,7 +87,8 @@ WHOLE: Node = {
         "launcher": "JobSet",
         "runner": {"image": "runner:1", "python": "/usr/bin/python3"},
         "tuning": {
-            "mode": "PredictOnly",
+            "mode": "Fixed",
+            "plan": "bf16-z2-every4-mb3x2-adamw8bit-g32-sdpa",
             "space": {
                 "precision": ["bf16", "fp8"],
                 "checkpointing": ["none", "every-4", "full"],
@@ -253,8 +259,9 @@ def test_a_misspelt_choice_is_met_with_the_right_one() -> None:
     )
 
 
-def test_off_without_quotes_is_explained() -> None:
-    assert 'write "Off" in quotes' in problems(put(WHOLE, "spec.tuning.mode", False))["spec.tuning.mode"]
+def test_a_truth_value_is_no_choice() -> None:
+    advice = problems(put(WHOLE, "spec.tuning.mode", False))["spec.tuning.mode"]
+    assert advice == "false is not allowed; use Probe, PredictOnly or Fixed"
 
 
 def test_a_missing_field_is_named() -> None:

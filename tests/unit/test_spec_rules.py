@@ -39,6 +39,11 @@ def spec(**changes: Any) -> dict[str, Any]:
     return made
 
 
+def fixed(plan: str, **changes: Any) -> dict[str, Any]:
+    """A spec in mode Fixed."""
+    return spec(tuning={"mode": "Fixed", "plan": plan}, **changes)
+
+
 def job(made: dict[str, Any], **status: Any) -> dict[str, Any]:
     return {
         "apiVersion": "memtune.dev/v1alpha1",
@@ -95,6 +100,10 @@ BROKEN: list[tuple[str, dict[str, Any], str]] = [
         spec(tuning__space={"offload": ["nvme"], "zeroStages": [1, 2]}),
         "spec.tuning.space.offload",
     ),
+    ("plan is what", spec(tuning={"mode": "Fixed"}), "spec.tuning.plan"),
+    ("plan is what", spec(tuning={"plan": "bf16-z2-sel-mb12x8"}), "spec.tuning.plan"),
+    ("tuning.plan: micro", fixed("bf16-z2-sel-mb4x8"), "spec.tuning.plan"),
+    ("tuning.plan: micro", fixed("bf16-z2-sel-mb12x8-bk50m", resources={"gpusPerNode": 2}), "spec.tuning.plan"),
     ("give exactly one of persistent", spec(checkpoint={"volume": {}}), "spec.checkpoint.volume"),
     ("give exactly one of persistent", spec(checkpoint={"volume": CLAIM | NFS}), "spec.checkpoint.volume"),
     ("heads must be", spec(model__architecture={"kvHeads": 3}), "spec.model.architecture.kvHeads"),
@@ -135,6 +144,9 @@ GOOD = [
     spec(resources={"nodes": 2, "gpusPerNode": 8}, tuning__space={"fsdpStrategies": ["hybrid"]}),
     spec(resources={"device": "virtual", "gpuMemory": "2Gi"}),
     spec(tuning={"maxProbes": 2, "parallelProbes": 2}),
+    fixed("bf16-z2-sel-mb12x8"),
+    fixed("bf16-z2-sel-mb12x4-oopt-bk50m", resources={"gpusPerNode": 2}),
+    fixed("bf16-z2-sel-mb12x8-lion", training={"optimizer": "lion"}),
     spec(tuning__space={"offload": ["optimizer", "optimizer+parameters"], "backends": ["fsdp"]}),
     spec(tuning__space={"offload": ["optimizer+parameters", "nvme"], "backends": ["deepspeed"], "zeroStages": [3]}),
     spec(tuning__space={"offload": ["none", "activations"], "backends": ["ddp"]}),
@@ -174,7 +186,7 @@ def holds(cel: str, **blocks: dict[str, Any] | None) -> bool:
     python = re.sub(r"!(?!=)", " not ", python)
     python = re.sub(r"\((has\(\S+\)) \? (.+) : (.+)\)$", r"(\2 if \1 else \3)", python)
     names: dict[str, Any] = {name: Block(block or {}) for name, block in blocks.items()}
-    return bool(eval(python, {"__builtins__": {}, "has": lambda value: value is not None}, names))
+    return bool(eval(python, {"__builtins__": {}, "has": lambda value: value is not None, "int": int}, names))
 
 
 def upheld(rule: Rule, made: dict[str, Any]) -> bool:
@@ -211,6 +223,25 @@ def test_a_good_spec_passes_both_halves() -> None:
 def test_every_rule_is_broken_by_an_example() -> None:
     unbroken = [r.message for r in RULES if not any(r.message.startswith(words) for words, _, _ in BROKEN)]
     assert unbroken == []
+
+
+@pytest.mark.parametrize(
+    ("plan", "advice"),
+    [
+        ("bf16-z9-sel-mb12x8", "'z9' is not one of ddp, z0,"),
+        ("bf16-ddp-sel-mb12x8-oopt", "DDP cannot offload optimizer"),
+        ("bf16-z2-sel-mb12x8-lion", "has optimizer lion, and training.optimizer is adamw; make them the same"),
+        ("bf16-z2-sel-mb12x8-g32", "has gradientDtype fp32, and training.gradientDtype is model"),
+        ("bf16-z2-sel-mb12x8-eager", "has attention eager, and training.attention is flash"),
+        ("bf16-z2-sel-mb4x8", "makes 32 sequences a step on 1 GPU, and training.globalBatchSize is 96; micro-batch x"),
+        ("bf16-z2-sel", "write it like bf16-z2-sel-mb4x8"),
+        ("bf16-z2-sel-mb0x8", "write it like bf16-z2-sel-mb4x8"),
+    ],
+)
+def test_a_fixed_plan_that_cannot_train_the_job_is_told_why(plan: str, advice: str) -> None:
+    found = problem(fixed(plan))
+    assert found.path == "spec.tuning.plan"
+    assert advice in found.advice
 
 
 def test_several_broken_rules_come_at_once() -> None:

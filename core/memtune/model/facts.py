@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+# No dimension of a model is larger; what is, was mistyped, and would only be multiplied on.
+_LARGEST = 10**9
+
 
 class Facts:
     """A mapping whose null values count as absent."""
@@ -95,4 +98,6 @@ class Facts:
         value = self.value(key)
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
             raise ValueError(f"{self.path(key)}: {value!r} is not a whole number of at least {least}")
+        if value > _LARGEST:
+            raise ValueError(f"{self.path(key)}: {value} is more than any model has; give at most {_LARGEST:,}")
         return value

@@ -157,13 +157,14 @@ def evaluation_terms(shape: Shape, recipe: Recipe, evaluation: Evaluation) -> li
     values = (tokens, recipe.compute_bytes, width, logits, shape.vocab)
     terms = [Term("evaluation", size, (EVALUATION,), template, values, "transformers trainer.py, evaluation_loop")]
     if evaluation.generates:
-        terms.append(_kv_cache(shape, recipe, tokens))
+        generation = evaluation.generation(recipe.sequence_length)
+        terms.append(_kv_cache(shape, recipe, generation.cached_tokens))
     return terms
 
 
-def _kv_cache(shape: Shape, recipe: Recipe, tokens: float) -> Term:
+def _kv_cache(shape: Shape, recipe: Recipe, tokens: int) -> Term:
     each = 2 * shape.layers * shape.key_value * recipe.compute_bytes
-    template = "2 x {} layers x {} x {} B x {:,.0f} tokens of KV cache"
+    template = "2 x {} layers x {} x {} B x {:,.0f} tokens of KV cache, in whole pages"
     values = (shape.layers, shape.key_value, recipe.compute_bytes, tokens)
     return Term("evaluation", each * tokens, (EVALUATION,), template, values, "2309.06180, section 3")
 

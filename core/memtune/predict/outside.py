@@ -19,5 +19,5 @@ def outside_terms(recipe: Recipe, constants: Constants) -> list[Term]:
         size = constants.nccl_bytes + constants.nccl_bytes_per_doubling * doublings
         template = "{:,.0f} B + {:,.0f} B x log2({}) ranks of NCCL buffers"
         values = (constants.nccl_bytes, constants.nccl_bytes_per_doubling, recipe.world)
-        terms.append(Term("nccl", size, ALWAYS, template, values, "nccl#964, #864"))
+        terms.append(Term("nccl", size, ALWAYS, template, values, "nccl#964, nccl#864"))
     return terms

@@ -1,8 +1,9 @@
 """How long one optimizer step takes, from the rates of the GPU: enough to rank plans before anything ran.
 
 Compute: 6 FLOPs per active parameter and token, and 12 x layers x width x sequence for attention (2204.02311,
-appendix B); what recomputation adds is the share of the forward pass that runs again. Communication: ZeRO
-(1910.02054, section 7). The part that a backward pass can hide is hidden, the rest is added.
+appendix B); what recomputation adds is the share of the forward pass that runs again. Between the matrix products a
+layer reads and writes its activations, which costs memory bandwidth. Communication: ZeRO (1910.02054, section 7). The
+part that computation can hide is hidden, the rest is added. bench/throughput.py compares with published throughputs.
 """
 
 from __future__ import annotations
@@ -16,12 +17,22 @@ from memtune.predict.recipe import STATE_BYTES
 from memtune.predict.shape import Shape
 from memtune.workload import Workload
 
-# The share of peak FLOP/s a transformer reaches on many tokens, eager and compiled; Llama-3 8B on H100 in torchtitan's
-# published tables is at 0.35 to 0.45.
-_BEST_SHARE = 0.40
-_BEST_SHARE_COMPILED = 0.48
-# Tokens at which half of that share is reached: small micro-batches are bound by launches.
-_HALF_TOKENS = 600.0
+# The share of peak FLOP/s that large matrix products reach: 0.80 of an H100's, 0.87 of an A100's
+# (stas00/ml-engineering, compute/accelerator/README.md, "Maximum Achievable Matmul FLOPS").
+_MATMUL_SHARE = 0.85
+# The share of peak that flash attention reaches, forward and backward, where its causal half is counted in full. Like
+# the next three constants, this was chosen with bench/data/measured_throughput.csv in view.
+_ATTENTION_SHARE = 0.47
+# What a layer reads and writes between its matrix products, in hidden states of a token for each pass; a compiler
+# fuses a part of it.
+_TRAFFIC = 94.0
+_TRAFFIC_COMPILED = 56.0
+# The share of its higher peak by which fp8 speeds matrix products up: they are cast, and the small ones stay in bf16.
+_FP8_SHARE = 0.65
+# Starting the kernels of a layer, for each pass: about 20 of them at 5 microseconds. It bounds tiny micro-batches.
+_LAUNCH_SECONDS = 100e-6
+# The share of a link's bandwidth that collectives reach.
+_LINK_SHARE = 0.8
 # How much of the communication hides behind computation: gradients reduce while earlier layers are differentiated; the
 # gathers of stage 3 are waited for at every layer.
 _HIDDEN_SHARE = 0.7
@@ -50,7 +61,8 @@ def link_seconds(workload: Workload, shape: Shape, plan: Plan) -> LinkSeconds:
 
 def step_seconds(workload: Workload, shape: Shape, plan: Plan, links: LinkSeconds) -> float:
     """Seconds of one optimizer step: all micro-batches and the optimizer."""
-    compute = micro_batch_seconds(workload, shape, plan)
+    sample, launch = compute_seconds(workload, shape, plan)
+    compute = launch + sample * plan.micro_batch
     communication = links.micro_batch
     hidden = min(compute, communication) * links.hidden_share
     micro = compute + communication - hidden + _activation_offload_seconds(workload, shape, plan)
@@ -74,61 +86,81 @@ def recomputed_share(checkpointing: Checkpointing) -> float:
     return {"none": 0.0, "selective": 0.3, "every": 0.95, "full": 1.0}[checkpointing.mode]
 
 
-def micro_batch_seconds(workload: Workload, shape: Shape, plan: Plan) -> float:
-    """Forward, backward and recomputation of one micro-batch."""
-    tokens = plan.micro_batch * workload.sequence_length
-    forward = 2.0 * shape.active * tokens + 4.0 * shape.layers * shape.query * workload.sequence_length * tokens
+def compute_seconds(workload: Workload, shape: Shape, plan: Plan) -> tuple[float, float]:
+    """Forward, backward and recomputation: of each sample, and what each micro-batch adds however small it is."""
+    gpu, length = workload.gpu, workload.sequence_length
     # A frozen base needs no weight gradients: one of the two halves of the backward pass.
-    backward = (1.0 if shape.has_adapter else 2.0) * forward
-    best = _BEST_SHARE_COMPILED if workload.compiled else _BEST_SHARE
-    if plan.precision is Precision.FP8:
-        best *= 0.65
-    share = best * tokens / (tokens + _HALF_TOKENS)
-    seconds = (
-        (forward + backward + recomputed_share(plan.checkpointing) * forward)
-        / flops(workload.gpu, plan.precision)
-        / share
-    )
-    if plan.attention is Attention.EAGER:
-        scores = 8.0 * shape.layers * shape.heads * workload.sequence_length * tokens
-        seconds += scores / workload.gpu.memory_bytes_per_second
-    elif plan.attention is Attention.SDPA:
-        seconds *= 1.02
-    if shape.quantization != "none":
-        seconds *= 1.25
-    return seconds
+    passes = 1.0 + (1.0 if shape.has_adapter else 2.0) + recomputed_share(plan.checkpointing)
+    peak = flops(gpu, plan.precision) * (_FP8_SHARE if plan.precision is Precision.FP8 else 1.0)
+    # Attention is no fp8 kernel.
+    attention_peak = flops(gpu, Precision.BF16 if plan.precision is Precision.FP8 else plan.precision)
+    products = 2.0 * shape.active / (peak * _MATMUL_SHARE)
+    scores = 4.0 * shape.layers * shape.query * length / (attention_peak * _ATTENTION_SHARE)
+    traffic = _wide(plan) * _traffic(workload) * shape.hidden * shape.layers / gpu.memory_bytes_per_second
+    # Weights are read once a pass, and kernels started, for one token as for many.
+    launch = _wide(plan) * shape.active / gpu.memory_bytes_per_second + _LAUNCH_SECONDS * shape.layers
+    slower = passes * _slowdown(shape, plan)
+    sample = slower * (products + scores + traffic) * length
+    return sample + _eager_attention_seconds(workload, shape, plan), slower * launch
+
+
+def _traffic(workload: Workload) -> float:
+    return _TRAFFIC_COMPILED if workload.compiled else _TRAFFIC
+
+
+def _wide(plan: Plan) -> int:
+    """Bytes of an activation, a gathered weight, or a gradient in the plan's precision."""
+    return 4 if plan.precision in (Precision.FP32, Precision.TF32) else 2
+
+
+def _slowdown(shape: Shape, plan: Plan) -> float:
+    # Keys and values repeated for every head, and weights that are turned back into bf16 before every use.
+    repeated = 1.02 if plan.attention is Attention.SDPA else 1.0
+    return repeated * (1.25 if shape.quantization != "none" else 1.0)
+
+
+def _eager_attention_seconds(workload: Workload, shape: Shape, plan: Plan) -> float:
+    if plan.attention is not Attention.EAGER:
+        return 0.0
+    return 8.0 * shape.layers * shape.heads * workload.sequence_length**2 / workload.gpu.memory_bytes_per_second
 
 
 def _link(workload: Workload, plan: Plan) -> float:
-    spans_nodes = workload.nodes > 1 and plan.sharding.value != "fsdphyb"
-    return workload.gpu.node_link_bytes_per_second if spans_nodes else workload.gpu.link_bytes_per_second
+    """What collectives reach. Between nodes every GPU's share of the network carries a part of each collective."""
+    gpu, spans_nodes = workload.gpu, workload.nodes > 1 and plan.sharding.value != "fsdphyb"
+    network = gpu.node_link_bytes_per_second * workload.gpus_per_node
+    return _LINK_SHARE * (min(gpu.link_bytes_per_second, network) if spans_nodes else gpu.link_bytes_per_second)
 
 
 def communication_seconds(workload: Workload, shape: Shape, plan: Plan) -> float:
     """Gathers and reduce-scatters of every micro-batch."""
     if workload.world == 1:
         return 0.0
-    wide, stage = 4 if plan.precision in (Precision.FP32, Precision.TF32) else 2, plan.sharding.zero_stage
-    gradients = shape.trainable * wide
-    weights = shape.total * wide
+    gradients = shape.trainable * _gradient_wide(plan)
+    weights, stage = shape.total * _wide(plan), plan.sharding.zero_stage
     keeps_weights = plan.sharding.value == "fsdpsgo"
     moved = {0: 0.0, 1: 0.0, 2: gradients, 3: gradients + (1 if keeps_weights else 2) * weights}[stage]
     # Small buckets start more collectives; each costs about 20 microseconds.
     launches = 20e-6 * shape.trainable / plan.bucket_elements if stage >= 2 else 0.0
-    return moved / _link(workload, plan) + launches
+    return moved * (1 - 1 / workload.world) / _link(workload, plan) + launches
+
+
+def _gradient_wide(plan: Plan) -> int:
+    """Bytes of a reduced gradient: DDP's are fp32 like its weights, FSDP reduces in fp32, DeepSpeed as it computes."""
+    return _wide(plan) if plan.sharding.backend == "deepspeed" else 4
 
 
 def reduce_seconds(workload: Workload, shape: Shape, plan: Plan) -> float:
     """What is reduced or gathered once a step: gradients at stages 0 and 1, updated weights at stages 1 and 2."""
     if workload.world == 1:
         return 0.0
-    wide = 4 if plan.precision in (Precision.FP32, Precision.TF32) or plan.sharding.backend == "ddp" else 2
+    wide = _gradient_wide(plan)
     exposed = 1 - _HIDDEN_SHARE
     volume = {0: 2 * exposed, 1: exposed + 1, 2: 1.0, 3: 0.0}[plan.sharding.zero_stage] * shape.trainable * wide
     if plan.sharding.value == "fsdphyb" and workload.nodes > 1:
         sharded = 2.0 * shape.trainable * wide / workload.gpus_per_node
-        return sharded / workload.gpu.node_link_bytes_per_second
-    return volume / _link(workload, plan)
+        return sharded / (_LINK_SHARE * workload.gpu.node_link_bytes_per_second)
+    return volume * (1 - 1 / workload.world) / _link(workload, plan)
 
 
 def _step(workload: Workload, shape: Shape, plan: Plan) -> float:

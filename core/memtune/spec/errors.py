@@ -69,12 +69,14 @@ def path_of(location: Iterable[str | int]) -> str:
     """``spec.tuning.space.offload[0]`` from its parts."""
     path = ""
     for part in location:
-        path += f"[{part}]" if isinstance(part, int) else f".{part}" if path else part
+        path += f"[{part}]" if isinstance(part, int) else f".{part}" if path else str(part)
     return path
 
 
 def _advice(found: dict[str, Any], root: type[BaseModel]) -> str:
     kind, given, context = found["type"], shown(found["input"]), found.get("ctx", {})
+    if kind == "invalid_key":
+        return f"{given} is {_yaml_type(found['input'])}, and a field's name is text; write it in quotes, or correct it"
     if kind == "missing":
         return "this field is required and was not given"
     if kind == "extra_forbidden":
@@ -129,8 +131,6 @@ def _not_allowed(given: Any, expected: str) -> str:
     # Pydantic joins the choices as 'a', 'b' or 'c'.
     choices = expected.replace(" or ", ", ").replace("'", "").split(", ")
     hint = suggestion(str(given), choices)
-    if given is False and "Off" in choices:
-        hint = 'YAML reads a bare Off as false, write "Off" in quotes; '
     return f"{shown(given)} is not allowed; {hint}use {_either(choices)}"
 
 

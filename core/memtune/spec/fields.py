@@ -29,6 +29,7 @@ OBJECT_NAME = r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$"
 ONE_WORD = r"^[^\s]+$"
 CONDITION_REASON = r"^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$"
 PLAN_NAME = r"^[a-z0-9-]+$"
+WHOLE_PLAN = r"^[a-z0-9]+-[a-z0-9]+-[a-z0-9]+-mb[1-9][0-9]{0,7}x[1-9][0-9]{0,7}(-[a-z0-9]+)*$"
 WORD = r"^[A-Za-z0-9_.+-]*$"
 ASCII = r"^[ -~]*$"
 
@@ -44,6 +45,7 @@ PATTERN_WORDS = {
     ONE_WORD: "one word; write it without blanks",
     CONDITION_REASON: "the reason of a condition; write it in one CamelCase word",
     PLAN_NAME: "the short form of a plan; write it like bf16-z2-sel-mb4x8",
+    WHOLE_PLAN: "the short form of a plan; write it like bf16-z2-sel-mb4x8",
     WORD: "one word; use letters, digits, '-', '+', '_' and '.'",
     ASCII: "one line of ASCII; escape everything else",
 }

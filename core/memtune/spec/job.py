@@ -74,16 +74,22 @@ class JobSpec(Block):
     """What the user wants."""
 
     model: Model = Field(description="The model: exactly one of hfConfig, architecture and factory.")
-    training: Training = Field(description="What one optimizer step is; no plan changes it.")
+    training: Training = Field(
+        description="What one optimizer step is; no plan changes it but in what retry.consent allows."
+    )
     resources: Resources = Field(default=Resources(), description="The GPUs of the job.")
     template: Foreign | None = Field(
         default=None,
         description="An ordinary PodTemplateSpec; the built-in trainer on synthetic tokens runs if left out.",
     )
     integration: Literal["env", "hf-trainer", "accelerate", "sdk"] = Field(
-        default="env", description="How a plan reaches the script in template."
+        default="env",
+        description="How a plan reaches the script in template: env as MEMTUNE_* variables, hf-trainer and accelerate "
+        "through that library's own arguments, sdk through a call of memtune_runner.initialize in the script.",
     )
-    launcher: Literal["Pods", "JobSet"] = Field(default="Pods", description="What a run is made of.")
+    launcher: Literal["Pods", "JobSet"] = Field(
+        default="Pods", description="Whether a run is made of plain pods, or of a JobSet, which then must be installed."
+    )
     runner: Runner = Field(default=Runner(), description="How the runner gets into the user's image.")
     tuning: Tuning = Field(default=Tuning(), description="How the plan is found, and what finding it may cost.")
     retry: Retry = Field(default=Retry(), description="What happens after a train run died.")

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from memtune.spec.architecture_rules import ARCHITECTURE_RULES
 from memtune.spec.errors import Problem
+from memtune.spec.fixed_rules import FIXED_RULES
 from memtune.spec.job import CheckpointVolume, JobSpec
 from memtune.spec.model import Model
 from memtune.spec.rule import Rule
@@ -176,5 +177,6 @@ RULES = (
         "give exactly one of persistentVolumeClaim, nfs and hostPath",
         _one_volume,
     ),
+    *FIXED_RULES,
     *ARCHITECTURE_RULES,
 )

@@ -10,6 +10,21 @@ from memtune.knobs import Attention, GradientDtype, Optimizer
 from memtune.spec.fields import LABEL_VALUE, RESOURCE_NAME, Block, Count, Flag, Quantity
 
 
+class GenerationBlock(Block):
+    """What one GPU generates at once, and how its KV cache is cut."""
+
+    concurrent_sequences: Annotated[Count, Field(le=100_000)] | None = Field(
+        default=None, description="Sequences in the KV cache of one GPU at the same time; batchSize if left out."
+    )
+    sequence_tokens: Annotated[Count, Field(le=10_000_000)] | None = Field(
+        default=None,
+        description="Tokens of the longest of these sequences, its prompt included; sequenceLength if left out.",
+    )
+    page_tokens: Annotated[Count, Field(le=1024)] = Field(
+        default=16, description="Tokens of one page of the KV cache; 16 is what vLLM takes, 1 is no paging."
+    )
+
+
 class EvaluationBlock(Block):
     """The evaluation that runs between training steps."""
 
@@ -18,15 +33,20 @@ class EvaluationBlock(Block):
         default=False, description="Whether the logits of all evaluation batches are kept on the GPU."
     )
     generates: Flag = Field(default=False, description="Whether evaluation generates text, and so needs a KV cache.")
+    generation: GenerationBlock = Field(
+        default=GenerationBlock(), description="What is generated at once; it counts only where generates is true."
+    )
 
 
 class Training(Block):
-    """What one optimizer step is. No plan, retry or downgrade changes it."""
+    """What one optimizer step is. No plan changes it; a downgrade does only what retry.consent allows."""
 
     global_batch_size: Annotated[Count, Field(le=10_000_000)] = Field(
         description="Sequences per optimizer step over all GPUs; it must be divisible by their number."
     )
-    sequence_length: Annotated[Count, Field(le=10_000_000)] = Field(description="Tokens of the longest sequence.")
+    sequence_length: Annotated[Count, Field(le=10_000_000)] = Field(
+        description="Tokens of the longest sequence; memory is predicted and probed at this length."
+    )
     optimizer: Optimizer = Field(
         default=Optimizer.ADAMW, description="The optimizer, and with it the size of its states."
     )
@@ -34,7 +54,10 @@ class Training(Block):
         default=GradientDtype.MODEL,
         description="Number format of accumulated gradients; model is that of the weights.",
     )
-    attention: Attention = Field(default=Attention.FLASH, description="The attention kernel of the script.")
+    attention: Attention = Field(
+        default=Attention.FLASH,
+        description="The attention kernel of the script: flash, torch's sdpa, or eager, which keeps the scores.",
+    )
     compile: Flag = Field(default=False, description="Whether the script compiles the model with torch.compile.")
     evaluation: EvaluationBlock | None = Field(
         default=None, description="The evaluation between training steps; none runs if left out."

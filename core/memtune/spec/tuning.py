@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from memtune.knobs import Offload, Precision
-from memtune.spec.fields import CHECKPOINTING, Block, Count, Distinct, Flag, Percent, Whole
+from memtune.spec.fields import CHECKPOINTING, WHOLE_PLAN, Block, Count, Distinct, Flag, Percent, Whole
 
 CheckpointingName = Annotated[str, Field(pattern=CHECKPOINTING, max_length=16)]
 ZeroStage = Annotated[Whole, Field(ge=0, le=3)]
@@ -27,29 +27,38 @@ class Space(Block):
     )
     checkpointing: Annotated[tuple[CheckpointingName, ...], Field(min_length=1, max_length=16), Distinct] = Field(
         default=("none", "selective", "full"),
-        description="Ways of activation checkpointing: none, selective, every-K, full.",
+        description="Ways of activation checkpointing: none, selective (what is cheap to recompute), every-K (each "
+        "K-th layer), full (each layer).",
     )
     zero_stages: Annotated[tuple[ZeroStage, ...], Field(min_length=1, max_length=4), Distinct] = Field(
         default=(0, 1, 2, 3), description="ZeRO stages that the deepspeed backend may take."
     )
     offload: Annotated[tuple[Offload, ...], Field(min_length=1, max_length=5), Distinct] = Field(
-        default=(Offload.NONE,), description="What may live in host memory or on NVMe instead of HBM."
+        default=(Offload.NONE,),
+        description="What may live in host memory instead of HBM; nvme puts optimizer states and parameters on disk.",
     )
     backends: Annotated[tuple[Backend, ...], Field(min_length=1, max_length=3), Distinct] = Field(
         default=("deepspeed", "fsdp"), description="Libraries that may carry a plan out."
     )
     fsdp_strategies: Annotated[tuple[FsdpStrategy, ...], Field(min_length=1, max_length=3), Distinct] = Field(
-        default=("full", "shard-grad-op"), description="Sharding strategies that the fsdp backend may take."
+        default=("full", "shard-grad-op"),
+        description="Sharding that the fsdp backend may take: full; shard-grad-op, which keeps gathered weights until "
+        "the backward pass; hybrid, which shards within a node and copies between nodes.",
     )
 
 
 class Tuning(Block):
     """How the plan is found, and what finding it may cost."""
 
-    mode: Literal["Probe", "PredictOnly", "Off"] = Field(
+    mode: Literal["Probe", "PredictOnly", "Fixed"] = Field(
         default="Probe",
-        description="Probe measures plans and launches the best; PredictOnly starts no pod; "
-        'Off, which YAML wants in quotes as "Off", launches unmeasured.',
+        description="Probe measures plans and launches the best; PredictOnly predicts and starts no pod; "
+        "Fixed launches plan, unmeasured.",
+    )
+    plan: Annotated[str, Field(pattern=WHOLE_PLAN, max_length=128)] | None = Field(
+        default=None,
+        description="The plan that mode Fixed launches, in the short form that memtune plan prints, "
+        "like bf16-z2-sel-mb4x8; needed in that mode, refused in others.",
     )
     space: Space = Field(default=Space(), description="The choices of each knob that a plan may take.")
     max_probes: Probes = Field(default=8, description="Most probe runs of the job.")
@@ -57,7 +66,7 @@ class Tuning(Block):
         default=1, description="Probe runs at the same time, each on the job's number of GPUs."
     )
     probe_steps: Annotated[Count, Field(le=100)] = Field(
-        default=3, description="Shortened optimizer steps of one probe run."
+        default=3, description="Optimizer steps of one probe run, each shortened to at most two micro-batches."
     )
     max_gpu_seconds: Count | None = Field(
         default=None, description="Most GPU-seconds that all probes may take; 600 for each GPU of the job if left out."
@@ -91,5 +100,7 @@ class Retry(Block):
         default=False, description="Whether a run that cannot resume from any checkpoint may start again from step 0."
     )
     consent: Annotated[tuple[Consent, ...], Field(max_length=3), Distinct] = Field(
-        default=(), description="Downgrades that change the numerics of training and are allowed nevertheless."
+        default=(),
+        description="Downgrades after an out-of-memory that change the numerics of training and are allowed "
+        "nevertheless.",
     )

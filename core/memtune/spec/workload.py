@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from memtune.gpu import Gpu
-from memtune.model.architecture import Adapter, Architecture
+from memtune.model.architecture import Adapter, Architecture, Kind
 from memtune.model.huggingface import from_hf_config
 from memtune.model.plain import from_facts
 from memtune.spec.errors import Problem, SpecError
 from memtune.spec.job import Job
+from memtune.spec.training import EvaluationBlock
 from memtune.workload import Evaluation, Workload
 
 _CONFIG, _FACTS = "spec.model.hfConfig", "spec.model.architecture"
@@ -28,19 +29,37 @@ def architecture_of(job: Job) -> Architecture:
     raise SpecError([Problem("spec.model.factory", model.factory, advice)])
 
 
+def _evaluation(block: EvaluationBlock) -> Evaluation:
+    generation = block.generation
+    return Evaluation(
+        batch_size=block.batch_size,
+        keeps_logits=block.keeps_logits,
+        generates=block.generates,
+        concurrent_sequences=generation.concurrent_sequences or 0,
+        sequence_tokens=generation.sequence_tokens or 0,
+        page_tokens=generation.page_tokens,
+    )
+
+
+def _check_generates(architecture: Architecture, evaluation: Evaluation) -> None:
+    if evaluation.generates and architecture.kind not in (Kind.DECODER, Kind.ENCODER_DECODER):
+        advice = f"a model of kind {architecture.kind.value} generates nothing; set it to false"
+        raise SpecError([Problem("spec.training.evaluation.generates", True, advice)])
+
+
 def to_workload(job: Job, gpu: Gpu) -> Workload:
     """What the job asks of every plan alike, on this GPU."""
-    spec, peft, evaluation = job.spec, job.spec.model.peft, job.spec.training.evaluation
+    spec, peft, block = job.spec, job.spec.model.peft, job.spec.training.evaluation
+    architecture, evaluation = architecture_of(job), _evaluation(block) if block else Evaluation()
+    _check_generates(architecture, evaluation)
     return Workload(
-        architecture=architecture_of(job),
+        architecture=architecture,
         gpu=gpu,
         global_batch=spec.training.global_batch_size,
         sequence_length=spec.training.sequence_length,
         nodes=spec.resources.nodes,
         gpus_per_node=spec.resources.gpus_per_node,
         adapter=Adapter(peft.rank, peft.targets, peft.base_quantization) if peft else None,
-        evaluation=Evaluation(evaluation.batch_size, evaluation.keeps_logits, evaluation.generates)
-        if evaluation
-        else Evaluation(),
+        evaluation=evaluation,
         compiled=spec.training.compile,
     )

@@ -1,0 +1,63 @@
+"""Reading the one YAML document of a file. What YAML lets pass and no job can mean is refused with its place."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Any
+
+import yaml
+
+from memtune_cli.errors import InputError
+
+# A job has some hundred values. Aliases that stand for more were made to fill memory.
+_MOST_VALUES = 100_000
+_KINDS = {str: "text", int: "a number", float: "a number", bool: "a truth value", list: "a list"}
+
+
+class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]  # the C loader is not always built
+    """YAML in which a key is given once, as the API server demands; plain YAML takes the last."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        seen: set[Any] = set()
+        for key, _ in node.value:
+            if key.tag != "tag:yaml.org,2002:merge" and key.value in seen and isinstance(key.value, str):
+                raise yaml.MarkedYAMLError(problem=f"{key.value} is given twice", problem_mark=key.start_mark)
+            seen.add(key.value if isinstance(key.value, str) else None)
+        mapping: dict[Hashable, Any] = super().construct_mapping(node, deep)
+        return mapping
+
+
+def one_document(text: str, shown: str) -> dict[str, Any]:
+    """The mapping in a file of one document."""
+    try:
+        documents = [document for document in yaml.load_all(text, Loader=_Loader) if document is not None]
+    except (yaml.YAMLError, ValueError) as error:
+        raise InputError(_not_yaml(error, shown)) from None
+    if len(documents) != 1:
+        found = "holds nothing" if not documents else f"holds {len(documents)} documents"
+        raise InputError(f"{shown}: the file {found}; give exactly one MemoryTunedJob")
+    document = documents[0]
+    if not isinstance(document, dict):
+        kind = _KINDS.get(type(document), f"a {type(document).__name__}")
+        raise InputError(f"{shown}: this is {kind}, not a MemoryTunedJob; give a mapping")
+    if _values(document, {}) > _MOST_VALUES:
+        raise InputError(f"{shown}: its aliases stand for more than {_MOST_VALUES:,} values, or for themselves")
+    return document
+
+
+def _values(node: Any, known: dict[int, float]) -> float:
+    """How many values a document has with its aliases written out; without end where one stands for itself."""
+    if not isinstance(node, (dict, list)):
+        return 1
+    if id(node) not in known:
+        known[id(node)] = float("inf")
+        inner = node.values() if isinstance(node, dict) else node
+        known[id(node)] = 1 + sum(_values(value, known) for value in inner)
+    return known[id(node)]
+
+
+def _not_yaml(error: Exception, shown: str) -> str:
+    mark = getattr(error, "problem_mark", None)
+    where = f"{shown}:{mark.line + 1}:{mark.column + 1}" if mark else shown
+    problem = getattr(error, "problem", None) or str(error).splitlines()[0]
+    return f"{where}: this is not YAML that a job can be read from: {problem}; correct that, or give JSON"

@@ -1,0 +1,22 @@
+"""The published throughputs under bench/data: each row can be read, and the predictor stays unbiased on them."""
+
+from __future__ import annotations
+
+import statistics
+
+from throughput import DATA, read_rows, score, summary
+
+from memtune.model.count import parameters
+
+
+def test_the_predictor_is_unbiased_and_as_sure_as_it_says() -> None:
+    scored = score(read_rows(DATA))
+    assert len(scored) >= 100
+    assert abs(statistics.median(one.ratio for one in scored) - 1) < 0.1, summary(scored)
+    assert sum(one.is_inside for one in scored) / len(scored) >= 0.95, summary(scored)
+
+
+def test_a_row_has_the_parameters_that_its_source_counts() -> None:
+    rows = {row.id: row for row in read_rows(DATA)}
+    assert parameters(rows["mpt-25"].workload.architecture).total == 6_658_859_008
+    assert parameters(rows["mpt-13"].workload.architecture).total == 64_862_437_376
