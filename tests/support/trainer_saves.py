@@ -23,7 +23,7 @@ save = torch.save
 class TellLoss(TrainerCallback):
     """Prints what each step lost, in full."""
 
-    def on_log(self, args, state, control, logs=None, **kwargs):  # type: ignore[no-untyped-def]  # transformers' own
+    def on_log(self, _args: Any, state: Any, _control: Any, logs: Any = None, **_: Any) -> None:  # type: ignore[override]  # names that are not used
         if logs and "loss" in logs:
             print(f"step {state.global_step} of {state.max_steps} loss {logs['loss']} lr {logs['learning_rate']:.6e}")
 
