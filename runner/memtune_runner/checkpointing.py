@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections import Counter
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from functools import partial
 from typing import Any
 
@@ -20,7 +20,6 @@ from torch.utils.checkpoint import (
     checkpoint,
     create_selective_checkpoint_contexts,
     noop_context_fn,
-    set_checkpoint_early_stop,
 )
 
 from memtune.knobs import Checkpointing
@@ -37,12 +36,8 @@ _ATTENTION = frozenset(
 )
 
 
-def apply(model: nn.Module, checkpointing: Checkpointing, stops_early: bool = True) -> int:
-    """Checkpoint the repeated blocks of a model; how many they are.
-
-    A recomputation may stop once it has all that the backward needs. Where hooks inside of a block must run to its
-    end, as those by which ZeRO-3 frees weights, let it not.
-    """
+def apply(model: nn.Module, checkpointing: Checkpointing) -> int:
+    """Checkpoint the repeated blocks of a model; how many they are."""
     if checkpointing.mode == "none":
         return 0
     rows = repeated_blocks(model)
@@ -57,19 +52,19 @@ def apply(model: nn.Module, checkpointing: Checkpointing, stops_early: bool = Tr
                 _Segment(row[first : first + checkpointing.every])
         else:
             for block in row:
-                _checkpoint(block, checkpointing.mode == "selective", stops_early)
+                _checkpoint(block, _selective_contexts if checkpointing.mode == "selective" else noop_context_fn)
     return sum(map(len, rows))
 
 
-def _checkpoint(block: nn.Module, selective: bool, stops_early: bool) -> None:
-    context_fn = _selective_contexts if selective else noop_context_fn
+def _checkpoint(block: nn.Module, context_fn: Callable[[], Any]) -> None:
     inner = block.forward
 
     def forward(*args: Any, **kwargs: Any) -> Any:
         if not torch.is_grad_enabled():
             return inner(*args, **kwargs)
-        with set_checkpoint_early_stop(stops_early):
-            return checkpoint(inner, *args, use_reentrant=False, context_fn=context_fn, **kwargs)
+        # The recomputation must be one that stops early (torch's default): ZeRO-3 would free the weights of the last
+        # layer at its end, which are about to be used.
+        return checkpoint(inner, *args, use_reentrant=False, context_fn=context_fn, **kwargs)
 
     block.forward = forward
 
@@ -125,11 +120,10 @@ class _Segment:
         self._clear()
         options: tuple[Any, ...] = (True, noop_context_fn, "default", False)
         if "early_stop" in inspect.signature(_checkpoint_without_reentrant_generator).parameters:  # since torch 2.9
-            options += (False,)
+            options += (True,)
         replay = partial(self._replay, self._extras)
         self._generator = _checkpoint_without_reentrant_generator(replay, *options, *args)
-        with set_checkpoint_early_stop(False):  # the hooks of wrapped blocks must run to their end
-            next(self._generator)
+        next(self._generator)
 
     def _after(self, block: nn.Module, _args: Any, output: Any) -> None:
         if self._is_replaying or self._generator is None:

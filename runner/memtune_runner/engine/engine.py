@@ -113,6 +113,7 @@ class Engine:
             # Backends average over the ranks, hence the factor.
             self._share = 0.0 if is_filler else len(everything) * tokens[number] / total
             self._is_last = number == count - 1
+            self._backend.begin(self._is_last)
             yield batches.to_device(filler if is_filler else micros[number], self.device)
             if self._share is not None:
                 raise RuntimeError("engine.backward(loss) must be called once for every micro-batch")
@@ -132,7 +133,7 @@ class Engine:
         weighted = (loss if self._share else loss.nan_to_num(0.0, 0.0, 0.0)) * self._share
         self._loss_sum += weighted.detach()
         self._share = None
-        self._backend.backward(weighted, self._is_last)
+        self._backend.backward(weighted)
 
     def step(self) -> Step:
         """One optimizer step, clipped, and one of the scheduler; after all micro-batches of a batch."""
