@@ -14,7 +14,7 @@ from typing import Any
 from memtune.report import Phase
 from memtune.resume import Format
 from memtune_runner import phases
-from memtune_runner.checkpoints.saving import complete, current_ranks, is_complete
+from memtune_runner.checkpoints.saving import begin, complete, current_ranks, is_complete
 from memtune_runner.checkpoints.store import Store, discard
 from memtune_runner.settings import Settings
 
@@ -43,15 +43,19 @@ def trainer_save(settings: Settings, rotate: Callable[..., None] | None) -> Inhe
     return save
 
 
-def state_without_batch_size(inherited: Inherited, *args: Any, **kwargs: Any) -> Any:
+def state_of_plan(settings: Settings) -> Inherited:
     """The wrapper of ``TrainerState.load_from_json``: a downgraded plan must not get its old micro-batch back.
 
-    transformers from 4.37 until 5.0 restores it over the new argument (huggingface/transformers, pull requests 27568
-    and 43770).
+    transformers restores the one that was stored over the new argument, depending on the release in all cases or in
+    some (huggingface/transformers, pull requests 27568 and 43770).
     """
-    state = inherited(*args, **kwargs)
-    state.train_batch_size = None
-    return state
+
+    def load_from_json(inherited: Inherited, *args: Any, **kwargs: Any) -> Any:
+        state = inherited(*args, **kwargs)
+        state.train_batch_size = settings.plan.micro_batch
+        return state
+
+    return load_from_json
 
 
 def resume_from(settings: Settings, asked: Any) -> Any:
@@ -121,14 +125,6 @@ def _put_in_place(successor: Path, target: Path) -> str:
     if Store.last_completed is not None:
         Store.last_completed = replace(Store.last_completed, directory=target)
     return str(target)
-
-
-def begin(directory: Path) -> None:
-    """Clear the way for a save: what an earlier attempt left there is neither complete nor in the way."""
-    ranks = current_ranks()
-    if ranks.rank == 0 and directory.exists():
-        discard(directory)
-    ranks.barrier()
 
 
 def _keep_newest(folder: Path, limit: int) -> None:

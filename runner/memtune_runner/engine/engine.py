@@ -12,6 +12,8 @@ from torch import distributed, nn
 from torch.optim.lr_scheduler import LRScheduler
 
 from memtune.knobs import Offload
+from memtune.resume import engine_format
+from memtune_runner.checkpoints import saving
 from memtune_runner.engine import batch as batches
 from memtune_runner.engine.precision import autocast
 from memtune_runner.engine.protocol import Backend
@@ -151,9 +153,22 @@ class Engine:
         self.samples += self._pending_samples
         return Step(loss, updated.gradient_norm, updated.skipped)
 
-    def save(self, directory: str | Path) -> None:
-        """Write everything that training goes on from, in the format of the plan's library. All ranks call it."""
+    def save(self, directory: str | Path | None = None) -> Path:
+        """Write everything that training goes on from, in the format of the plan's library. All ranks call it.
+
+        Without a directory it becomes a new one in the job's ``checkpoint.path``, where the newest are kept. One that
+        is given must be below that path if a relaunch is to find it, and is lost while it is overwritten.
+        """
+        checkpoint_format = engine_format(self.settings.plan)
+        if directory is None:
+            return saving.save(self.settings, self._write, self.samples, checkpoint_format)
         directory = Path(directory)
+        saving.begin(directory)
+        self._write(directory)
+        saving.complete(self.settings, directory, self.samples, checkpoint_format)
+        return directory
+
+    def _write(self, directory: Path) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         self._backend.save(directory)
         if distributed.get_rank() == 0:
