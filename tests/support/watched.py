@@ -17,7 +17,7 @@ from memtune_runner.ranks import Rank, report_path
 ROOT = Path(__file__).parents[2]
 SCRIPTS = ROOT / "examples" / "scripts"
 WORKER = Path(__file__).with_name("watched_worker.py")
-LIMIT_SECONDS = 300
+LIMIT_SECONDS = 240
 
 
 class Outcome(NamedTuple):
@@ -47,12 +47,15 @@ def run(script: Path, plan: str, directory: Path, world: int = 1, **variables: s
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(_free_port()),
         "OMP_NUM_THREADS": "1",
-        "DS_ACCELERATOR": "cpu",
         **{f"MEMTUNE_{name}": value for name, value in variables.items()},
     }
     ranks = [Rank(number, number, world, world, 0) for number in range(world)]
     workers = [_start(script, environment, rank) for rank in ranks]
-    outputs = [worker.communicate(timeout=LIMIT_SECONDS)[0] for worker in workers]
+    try:
+        outputs = [worker.communicate(timeout=LIMIT_SECONDS)[0] for worker in workers]
+    finally:
+        for worker in workers:
+            worker.kill()
     return [
         Outcome(worker.returncode, _report(directory, rank, output), output)
         for worker, rank, output in zip(workers, ranks, outputs, strict=True)

@@ -38,11 +38,13 @@ def hook_torch(watch: Watch, patches: Patches) -> None:
 def hook_checkpointing(module: ModuleType, watch: Watch, patches: Patches) -> None:
     """Tell the watch about blocks that run under ``torch.utils.checkpoint`` or DeepSpeed's own."""
 
-    def checkpoint(inherited: Inherited, *args: Any, **kwargs: Any) -> Any:
+    def entered(inherited: Inherited, *args: Any, **kwargs: Any) -> Any:
         watch.block_checkpointed()
         return inherited(*args, **kwargs)
 
-    patches.wrap(module, "checkpoint", checkpoint)
+    # Every way in ends in one of these two, also for a script that took `checkpoint` away before it could be wrapped.
+    patches.wrap(module, "_checkpoint_without_reentrant_generator", entered)
+    patches.wrap(module.CheckpointFunction, "forward", entered)
 
 
 def hook_distributed_checkpoints(module: ModuleType, patches: Patches) -> None:

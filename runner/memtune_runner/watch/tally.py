@@ -14,10 +14,10 @@ class Tally:
         self.checkpointed_blocks: int | None = None
         self.micro_steps_now = 0
         self.tokens_now = 0
+        self._blocks = 0
         self._samples_now = 0
         self._rows = 0
         self._tokens = 0
-        self._blocks = 0
 
     def forward_began(self, rows: int, tokens: int) -> None:
         """The model is given ``rows`` samples of together ``tokens`` tokens to learn from."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -50,7 +51,7 @@ class Watch:
         self._engine: Engine | None = None
         self._compute_dtype: str | None = None
         self._gradient_dtype: str | None = None
-        self._model: torch.nn.Module | None = None
+        self._model: weakref.ref[torch.nn.Module] | None = None  # the script may want to get rid of it
         self._engine_depth = 0
         self._optimizer_began: float | None = None
         self._disturbed = False
@@ -173,8 +174,8 @@ class Watch:
         if not self.counter.steps and not self.tally.micro_steps_now:
             self.hang.sign_of_life(now)
         self.pace.training_began(now)
-        if module is not self._model:
-            self._model, self._engine = module, describe(module)
+        if self._model is None or module is not self._model():
+            self._model, self._engine = weakref.ref(module), describe(module)
 
     def _evaluation_began(self) -> None:
         phases.enter(Phase.EVALUATION)

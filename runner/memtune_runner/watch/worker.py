@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from memtune.allocator import AllocatorSettings
 from memtune.report import Device
 from memtune.units import MIB
-from memtune_runner import integrations, phases
+from memtune_runner import deepspeed_on_cpu, integrations, phases
 from memtune_runner.failures import Failure, of_exception
 from memtune_runner.probe import Probe, ProbeFinished
 from memtune_runner.ranks import Rank, own_directory, write_rank_report
@@ -66,6 +66,10 @@ class _Worker:
     def begin(self) -> None:
         phases.reset()
         self._imports.install()
+        if self._settings.device is Device.VIRTUAL:
+            # Expected from the start: DeepSpeed may be what imports torch, and then its own import is under way.
+            deepspeed_on_cpu.choose_cpu()
+            self._imports.when_imported("deepspeed", deepspeed_on_cpu.adapt)
         self._imports.when_imported("torch", self._hook_torch)
         integrations.install(self._settings, self._probe, self._imports, self._patches, self._steps)
 
@@ -113,7 +117,15 @@ class _Worker:
             ("deepspeed.runtime.engine", lambda each: hooks.hook_deepspeed(each, watch, self._patches)),
         ):
             self._imports.when_imported(name, hook)
+        self._publish(watch)
         self._start_watchdog(watch)
+
+    def _publish(self, watch: Watch) -> None:
+        directory, port = own_directory(os.environ), self._settings.metrics_port
+        if directory is not None and port:
+            from memtune_runner.watch.publish import publish
+
+            publish(watch, self._rank, directory, port)
 
     def _attach_device(self, watch: Watch) -> None:
         from memtune_runner.virtual import VirtualGpu
