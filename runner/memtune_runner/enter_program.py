@@ -31,6 +31,7 @@ def take_place(words: Sequence[str], variables: MutableMapping[str, str]) -> Non
     directory = Path(variables[environment.RANK_DIRECTORY]) / str(os.getpid())
     directory.mkdir(exist_ok=True)
     variables[environment.RANK_DIRECTORY] = str(directory)
+    variables[environment.HOOKED] = "1"
     variables.update(worker_command.variables(command))
     python = (sys.executable, *command.interpreter[1:])
     os.execv(sys.executable, worker_command.words(command, python, variables.get("LOCAL_RANK", "0")))

@@ -9,9 +9,7 @@ import sys
 import types
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 from memtune import environment
 from memtune.report import EXIT_CODES, Ending, Report
@@ -20,7 +18,8 @@ from memtune_runner.bad_input import BadInputError
 from memtune_runner.command import Kind
 from memtune_runner.preflight import check_worker
 from memtune_runner.ranks import Rank
-from memtune_runner.settings import Settings, SettingsError, read_settings
+from memtune_runner.settings import SettingsError, read_settings
+from memtune_runner.watch import watching
 
 # Whatever is run from these files stands between Python and the user's script, and explains none of its errors.
 _OURS = {__file__, runpy.__file__, "<frozen runpy>"}
@@ -29,6 +28,8 @@ _OURS = {__file__, runpy.__file__, "<frozen runpy>"}
 def main(words: Sequence[str]) -> int:
     """Run ``KIND TARGET ARGUMENTS...`` as this rank and return the exit code."""
     rank = Rank.read(os.environ)
+    # Of the processes below a program, only one may train; a worker that does not is a mistake.
+    must_train = environment.HOOKED not in os.environ
     # Whatever this process starts (loaders, compilers, version probes) belongs to it and is no rank of its own.
     os.environ[environment.HOOKED] = "1"
     try:
@@ -39,7 +40,7 @@ def main(words: Sequence[str]) -> int:
     # Before torch is imported.
     os.environ.update(allocator_settings.variables(settings.plan, os.environ))
     try:
-        with _ending_on_sigterm(), _watching(settings, rank):
+        with _ending_on_sigterm(), watching(settings, rank, must_train):
             for name, value in accelerate_options.variables(os.environ).items():
                 os.environ.setdefault(name, value)
             _run(Kind(words[0]), words[1], list(words[2:]))
@@ -59,11 +60,6 @@ def _refused(rank: Rank, message: str) -> int:
     if directory is not None:
         ranks.write_rank_report(directory, rank, Report(Ending.BAD_INPUT, code, message=message, rank=rank.rank))
     return code
-
-
-def _watching(settings: Settings, rank: Rank) -> Any:
-    # Late, so that whatever is wrong with the settings is said before anything that it needs is missing.
-    return import_module("memtune_runner.watch").watching(settings, rank)
 
 
 def _run(kind: Kind, target: str, arguments: list[str]) -> None:

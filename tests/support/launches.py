@@ -15,7 +15,7 @@ from memtune.report import LOG_MARK, Report, read_report
 from memtune_operator.wrapping import BOOTSTRAP, RUNNER_DIRECTORY
 from memtune_runner import install
 
-TIMEOUT_SECONDS = 60
+TIMEOUT_SECONDS = 150
 
 # Does what the real one promises: nothing to the exception, and a report when the script is over.
 _STAND_IN = """
@@ -25,7 +25,7 @@ from memtune.report import Memory, Report
 from memtune_runner import failures, ranks
 
 @contextmanager
-def watching(settings, rank):
+def watching(settings, rank, must_train=True):
     code = failures.Failure(failures.Ending.SUCCEEDED, 0, "")
     try:
         yield
@@ -79,8 +79,10 @@ class Launch:
         """Wait for the end, which is never long."""
         try:
             self.stdout, self.stderr = self.process.communicate(timeout=TIMEOUT_SECONDS)
-        finally:
-            self.process.kill()
+        except subprocess.TimeoutExpired:
+            self.process.terminate()  # a launcher that is killed could not end what it started
+            self.stdout, self.stderr = self.process.communicate()
+            raise AssertionError(f"the launch did not end:\n{self.stdout}\n{self.stderr}") from None
         self.exit_code = self.process.returncode
         return self
 
@@ -128,6 +130,7 @@ class Place:
             "MEMTUNE_NODE_RANK": str(node),
             "MEMTUNE_DEVICE": "virtual",
             "MEMTUNE_GPU_MEMORY_BYTES": "1000000",
+            "MEMTUNE_RENDEZVOUS_SECONDS": str(TIMEOUT_SECONDS),
             "MEMTUNE_REPORT_PATH": str(files / "report.json"),
             "MEMTUNE_TERMINATION_MESSAGE_PATH": str(files / "termination-log"),
             **(told or {}),

@@ -5,14 +5,18 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sys
 import time
+import traceback
 from dataclasses import replace
 from pathlib import Path
 
 from memtune import environment
 from memtune.deepspeed_config import deepspeed_config
-from memtune.report import Ending, Report
+from memtune.report import EXIT_CODES, Ending, Report
 from memtune_runner import ranks, worker_command
+from memtune_runner.bad_input import BadInputError
+from memtune_runner.checkpoints import resolve
 from memtune_runner.command import Command, Kind
 from memtune_runner.launch import checks, processes
 from memtune_runner.launch.merging import RankEnd, cause, merge
@@ -22,8 +26,8 @@ from memtune_runner.launch.variables import of_worker
 from memtune_runner.launch.workers import Worker, Workers
 from memtune_runner.settings import Settings
 
-# One failure ends all ranks of all nodes within 5 s: half of one to see it, these two, and what killing takes.
-_GRACE_SECONDS = 2.0
+# One failure ends all ranks of all nodes within 5 s: half of one to see it, these, and what killing takes.
+_GRACE_SECONDS = 1.5
 # How long the cause of a failure may come after its consequence, on this node or on another.
 _ECHO_SECONDS = 1.0
 # What the launcher itself needs between the last worker's end and the kubelet's SIGKILL.
@@ -43,16 +47,23 @@ class Launcher:
     def run(self) -> Report:
         """Start the ranks, wait for their end or bring it about, and say what it was."""
         settings = self._settings
-        checks.runnable(self._command)
         processes.adopt_orphans()
-        self._peers = join(
-            settings.node_rank, settings.nodes, settings.rendezvous, settings.rendezvous_seconds, self._is_over
-        )
         try:
-            if not self._is_over():
+            checks.runnable(self._command)
+            self._peers = join(
+                settings.node_rank, settings.nodes, settings.rendezvous, settings.rendezvous_seconds, self._is_over
+            )
+            self._resume()
+            if not (self._is_over() or self._peers.first()):
                 self._start()
             ended = self._watch()
             return self._failed(ended) if ended or self._has_failure() else self._succeeded()
+        except BadInputError as error:
+            print(f"memtune: {error}", file=sys.stderr, flush=True)
+            return self._refused(Ending.BAD_INPUT, EXIT_CODES[Ending.BAD_INPUT], str(error))
+        except Exception as error:  # a mistake of ours must not end a run without a word
+            traceback.print_exc()
+            return self._refused(Ending.ERROR, 1, f"memtune: {type(error).__name__}: {error}")
         finally:
             self._workers.kill()
 
@@ -62,6 +73,21 @@ class Launcher:
 
     def _is_over(self) -> bool:
         return self._signals.received is not None
+
+    def _resume(self) -> None:
+        """Find on node 0 what the run goes on from, and let all ranks of all nodes know."""
+        shared = self._peers.shared(lambda: _resumed_from(self._settings), self._is_over)
+        found = json.loads(shared) if shared else None
+        self._settings = replace(
+            self._settings,
+            resume_from=Path(found["directory"]) if found else None,
+            resume_samples=found["samples"] if found else 0,
+        )
+
+    def _refused(self, ending: Ending, exit_code: int, message: str) -> Report:
+        """The report of a run that could not be started, or not be watched any more."""
+        report = replace(merge(self._settings, (), None), ending=ending, exit_code=exit_code, message=message)
+        return replace(report, failure_order=self._announce(report))
 
     def _start(self) -> None:
         settings, command = self._settings, self._command
@@ -85,10 +111,12 @@ class Launcher:
             self._workers.poll()
             if self._signals.received is not None:
                 return _terminated(self._settings.node_rank, self._signals.received)
-            if self._has_failure() or not self._workers.running:
+            if self._has_failure():
                 return None
             if (first := self._peers.first()) is not None:
                 return first
+            if not self._workers.running:
+                return None
             self._signals.sleep(_PERIOD_SECONDS)
 
     def _has_failure(self) -> bool:
@@ -167,6 +195,11 @@ class Launcher:
 def _terminated(node: int, signal_number: int) -> Ended:
     name = signal.Signals(signal_number).name
     return Ended(node, Ending.TERMINATED, 128 + signal_number, f"{name} from outside", is_graceful=True)
+
+
+def _resumed_from(settings: Settings) -> str:
+    found = resolve(settings)
+    return json.dumps({"directory": str(found.directory), "samples": found.samples}) if found else ""
 
 
 def _write_deepspeed_config(settings: Settings) -> None:

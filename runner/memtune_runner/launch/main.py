@@ -5,14 +5,11 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
-import traceback
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from memtune import environment
 from memtune.report import EXIT_CODES, Ending, Report
-from memtune_runner.bad_input import BadInputError
 from memtune_runner.command import CommandError, parse
 from memtune_runner.launch.launcher import Launcher
 from memtune_runner.report import write
@@ -27,13 +24,7 @@ def main(words: Sequence[str]) -> int:
             launcher = Launcher(settings, parse(words), Path(ranks))
         except (SettingsError, CommandError) as error:
             return _reported(_bad_input(str(error)))
-        try:
-            report = launcher.run()
-        except BadInputError as error:
-            report = _of_run(settings, _bad_input(str(error)))
-        except Exception as error:  # a mistake of ours must not end a run without a word
-            traceback.print_exc()
-            report = _of_run(settings, Report(Ending.ERROR, 1, message=f"memtune: {type(error).__name__}: {error}"))
+        report = launcher.run()
         try:
             return _reported(report)
         finally:
@@ -52,17 +43,6 @@ def _reported(report: Report) -> int:
 def _bad_input(message: str) -> Report:
     print(f"memtune: {message}", file=sys.stderr, flush=True)
     return Report(Ending.BAD_INPUT, EXIT_CODES[Ending.BAD_INPUT], message=message)
-
-
-def _of_run(settings: Settings, report: Report) -> Report:
-    return replace(
-        report,
-        run=settings.run or None,
-        plan=str(settings.plan),
-        world=settings.world,
-        attempt=settings.attempt,
-        device=settings.device,
-    )
 
 
 def _rank_directory(variables: Mapping[str, str]) -> tempfile.TemporaryDirectory[str]:

@@ -115,7 +115,7 @@ def _measured(settings: Settings, ends: Sequence[RankEnd], failed: RankEnd | Non
         attempt=settings.attempt,
         steps=_least(each.steps for each in reports.values()),
         skipped_steps=_most(each.skipped_steps for each in reports.values()),
-        resumed_samples=settings.resume_samples or told.resumed_samples,
+        resumed_samples=settings.resume_samples if settings.resume_from else None,
         checkpoint_samples=_most(each.checkpoint_samples for each in reports.values()),
         device=settings.device,
         memory=_with_request(peak.memory, told.memory),

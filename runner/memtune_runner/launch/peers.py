@@ -49,8 +49,8 @@ class Peers(Protocol):
     def variables(self) -> dict[str, str]:
         """How the workers of this node find those of the others."""
 
-    def shared(self, make: Callable[[], str]) -> str:
-        """What ``make`` gives on node 0, on every node."""
+    def shared(self, make: Callable[[], str], is_over: Callable[[], bool]) -> str:
+        """What ``make`` gives on node 0, on every node; empty if the run ends before that."""
 
     def first(self) -> Ended | None:
         """What ended the run first, wherever that was; None as long as nothing did."""
@@ -77,7 +77,7 @@ class Alone:
             port = probe.getsockname()[1]
         return {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
 
-    def shared(self, make: Callable[[], str]) -> str:
+    def shared(self, make: Callable[[], str], is_over: Callable[[], bool]) -> str:  # noqa: ARG002  # nobody waits
         return make()
 
     def first(self) -> Ended | None:
@@ -125,12 +125,12 @@ class Stored:
             "TORCHELASTIC_USE_AGENT_STORE": "True",
         }
 
-    def shared(self, make: Callable[[], str]) -> str:
+    def shared(self, make: Callable[[], str], is_over: Callable[[], bool]) -> str:
         key = f"{_PREFIX}shared"
         if self._node == 0:
             self._store.set(key, make())
         while not self._store.check([key]):
-            if self.first():
+            if self.first() or is_over():
                 return ""
             time.sleep(_PERIOD_SECONDS / 5)
         return str(self._store.get(key).decode())

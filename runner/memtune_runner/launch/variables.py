@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
+from memtune import environment
 from memtune.report import Device
 from memtune_runner.settings import Settings
 from memtune_runner.worker_command import ENTER_DIRECTORY
@@ -23,6 +24,9 @@ def of_worker(settings: Settings, current: Mapping[str, str], is_program: bool) 
     if settings.gpus_per_node > 1:
         # As torchrun does: otherwise each rank starts as many threads as there are cores.
         common["OMP_NUM_THREADS"] = current.get("OMP_NUM_THREADS") or "1"
+    # Empty counts as left out; what the operator named may have been converted since.
+    common[environment.RESUME_FROM] = str(settings.resume_from or "")
+    common[environment.RESUME_SAMPLES] = str(settings.resume_samples)
     if settings.device is Device.VIRTUAL:
         common["CUDA_VISIBLE_DEVICES"] = ""
     if is_program:
