@@ -7,7 +7,6 @@ differently checkpointed plans are alike. Apply it before anything else wraps th
 from __future__ import annotations
 
 import inspect
-from collections import Counter
 from collections.abc import Callable, Generator
 from functools import partial
 from typing import Any
@@ -15,25 +14,14 @@ from typing import Any
 import torch
 from torch import nn
 from torch.utils.checkpoint import (
-    CheckpointPolicy,
     _checkpoint_without_reentrant_generator,
     checkpoint,
-    create_selective_checkpoint_contexts,
     noop_context_fn,
 )
 
 from memtune.knobs import Checkpointing
 from memtune_runner.blocks import repeated_blocks
-
-_PRODUCTS = frozenset({torch.ops.aten.mm.default, torch.ops.aten.addmm.default})
-_ATTENTION = frozenset(
-    {
-        torch.ops.aten._scaled_dot_product_flash_attention.default,
-        torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default,
-        torch.ops.aten._scaled_dot_product_efficient_attention.default,
-        torch.ops.aten._scaled_dot_product_cudnn_attention.default,
-    }
-)
+from memtune_runner.selective import selective_contexts
 
 
 def apply(model: nn.Module, checkpointing: Checkpointing) -> int:
@@ -52,7 +40,7 @@ def apply(model: nn.Module, checkpointing: Checkpointing) -> int:
                 _Segment(row[first : first + checkpointing.every])
         else:
             for block in row:
-                _checkpoint(block, _selective_contexts if checkpointing.mode == "selective" else noop_context_fn)
+                _checkpoint(block, selective_contexts if checkpointing.mode == "selective" else noop_context_fn)
     return sum(map(len, rows))
 
 
@@ -67,21 +55,6 @@ def _checkpoint(block: nn.Module, context_fn: Callable[[], Any]) -> None:
         return checkpoint(inner, *args, use_reentrant=False, context_fn=context_fn, **kwargs)
 
     block.forward = forward
-
-
-def _selective_contexts() -> Any:
-    """Keep the attention and every second matrix product, as torchtitan does (apply_ac); recompute the rest."""
-    products: Counter[bool] = Counter()
-
-    def policy(context: Any, operator: Any, *_args: Any, **_kwargs: Any) -> CheckpointPolicy:
-        if operator in _PRODUCTS:
-            products[context.is_recompute] += 1
-            kept = products[context.is_recompute] % 2 == 1
-        else:
-            kept = operator in _ATTENTION
-        return CheckpointPolicy.MUST_SAVE if kept else CheckpointPolicy.PREFER_RECOMPUTE
-
-    return create_selective_checkpoint_contexts(policy)
 
 
 class _Segment:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
+from engine_ranks import LAYERS, decoder, global_batches, loss_of
 from torch import nn
 
 from memtune.knobs import Checkpointing
@@ -121,6 +124,18 @@ def test_a_failed_forward_pass_leaves_nothing_behind() -> None:
     assert all(torch.equal(*pair) for pair in zip(gradients(model), gradients(model_with("none")), strict=True))
 
 
+def test_kept_results_must_not_change() -> None:
+    class InPlace(Layer):
+        def forward(self, hidden: torch.Tensor, scale: float = 1.0) -> tuple[torch.Tensor]:
+            return (self.down(self.up(hidden).add_(scale)),)
+
+    model = Model(0)
+    model.layers.extend(InPlace() for _ in range(2))
+    checkpointing.apply(model, Checkpointing("selective"))
+    with pytest.raises(RuntimeError, match="changed in place"):
+        gradients(model)
+
+
 def test_a_model_without_repeated_blocks_is_refused() -> None:
     with pytest.raises(ValueError, match="repeated blocks of a model, and Linear has none"):
         checkpointing.apply(nn.Linear(2, 2), Checkpointing("full"))
@@ -174,3 +189,26 @@ def test_offloaded_activations_come_back_and_weights_stay(mode: str) -> None:
     assert offload._pack(weight) is weight
     assert offload._pack(view := weight.t()) is view
     assert isinstance(offload._pack(torch.ones(3)), tuple)
+
+
+def test_selective_keeps_every_second_product_and_the_attention() -> None:
+    seen: list[str] = []
+
+    class Counting(torch.utils._python_dispatch.TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            seen.append(func.overloadpacket.__name__)
+            return func(*args, **(kwargs or {}))
+
+    model = decoder()
+    checkpointing.apply(model, Checkpointing("selective"))
+    batch = next(global_batches())
+    with Counting():
+        loss = loss_of(model, batch)
+        forward = Counter(seen)
+        seen.clear()
+        loss.backward()
+    # A block has four products: qkv, out, up, down. The second and fourth are recomputed, where the fourth, being
+    # last, stops the recomputation before it is needed.
+    assert forward["addmm"] == 3 * LAYERS
+    assert seen.count("addmm") == LAYERS
+    assert not any("attention" in name and "backward" not in name for name in seen)
