@@ -64,6 +64,7 @@ def test_a_plan_that_is_too_large_is_followed_by_one_that_resumes_with_the_same_
     assert failed.report.ending is Ending.DEVICE_OOM
     assert failed.report.phase is not None
     assert failed.report.largest
+    assert (failed.report.checkpoint_samples, failed.report.checkpoint_format) == (16, "dcp")
     found = newest(store)
     assert found is not None
     assert (found.manifest.step, found.manifest.samples) == (2, 16)
@@ -81,6 +82,7 @@ def test_a_plan_that_is_too_large_is_followed_by_one_that_resumes_with_the_same_
     )
     assert again.exit_code == 0, again.output
     assert losses(again) == pytest.approx({step: whole[step] for step in (3, 4, 5, 6)}, rel=1e-5)
+    assert (again.report.resumed_samples, again.report.checkpoint_samples) == (16, 48)
     assert losses(failed) == pytest.approx({step: whole[step] for step in (1, 2, 3)}, rel=1e-6)
     with pytest.raises(NotResumableError, match="can go on from it"):
         resolve(_settings(store, "fp32-z2-none-mb8x1", attempt=2))
