@@ -1,8 +1,8 @@
 """Which checkpoint can be resumed under which plan: (format, from plan, to plan, same world?) -> direct | convert |
 impossible.
 
-Each entry is what the libraries really do: the contract tests save under one plan and load under another. What is not
-tested there is impossible here.
+The entries are what the libraries really do: the contract tests save under one plan and load under another. Where they
+cannot, or nobody has seen that they can, an entry says impossible.
 """
 
 from __future__ import annotations

@@ -98,7 +98,7 @@ class Layer(nn.Module):
         norms = list(self.norms)
         if len(norms) == 1:
             normed = norms[0](hidden)
-            return hidden + self.dropout(self.attention(normed)) + self.dropout(self.ffn(normed))
+            return cast(torch.Tensor, hidden + self.dropout(self.attention(normed)) + self.dropout(self.ffn(normed)))
         behind = norms[2:] if len(norms) == 4 else (nn.Identity(), nn.Identity())
         hidden = hidden + self.dropout(behind[0](self.attention(norms[0](hidden))))
         return cast(torch.Tensor, hidden + self.dropout(behind[1](self.ffn(norms[1](hidden)))))
@@ -130,7 +130,8 @@ class SelfAttention(nn.Module):
         return cast(torch.Tensor, self.output(mixed.transpose(1, 2).flatten(2)))
 
     def _by_head(self, flat: torch.Tensor) -> torch.Tensor:
-        return flat.unflatten(-1, (-1, self.facts.head_dim)).transpose(1, 2)
+        by_head: torch.Tensor = flat.unflatten(-1, (-1, self.facts.head_dim))
+        return by_head.transpose(1, 2)
 
     def _fused(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
         dropout = self.facts.attention_dropout if self.training else 0.0

@@ -19,17 +19,14 @@ import torch
 from torch import distributed, nn
 from torch.nn import functional
 
-from memtune.data_order import batches
 from memtune.plan import Plan
 from memtune.report import Phase
-from memtune.resume import engine_format
 from memtune_runner import phases
-from memtune_runner.checkpoints import Store
-from memtune_runner.checkpoints.manifest import Manifest
 from memtune_runner.checkpoints.saving import current_ranks
 from memtune_runner.decoder import Decoder, read_architecture
 from memtune_runner.engine import PlanError, initialize
 from memtune_runner.engine.engine import Loss
+from memtune_runner.sampler import ResumableSampler
 from memtune_runner.settings import Settings, SettingsError, read_settings
 
 _DATASET_LEN = 1 << 16
@@ -96,7 +93,7 @@ class Trainer:
     def _steps(self, count: int) -> Iterator[None]:
         engine, settings = self._engine, self._settings
         rank, world = self._ranks.rank, settings.world
-        order = batches(_DATASET_LEN, settings.global_batch, self._options.seed, engine.samples, rank, world)
+        order = iter(ResumableSampler(_DATASET_LEN, self._options.seed, engine.samples, settings))
         for _ in range(count):
             # What a dropout drops must not depend on where the run was interrupted.
             torch.manual_seed(self._options.seed + engine.steps * world + rank)
@@ -128,14 +125,10 @@ class Trainer:
         self._say(f"evaluation loss {float(loss) / self._settings.world:.7f}")
 
     def _save(self) -> None:
-        engine, settings = self._engine, self._settings
-        if settings.checkpoint_path is None:
+        if self._settings.checkpoint_path is None:
             return
-        plan = settings.plan
-        manifest = Manifest(engine.steps, engine.samples, plan, settings.world, engine_format(plan))
-        store = Store(settings.checkpoint_path, settings.attempt or 0, self._ranks)
         with phases.during(Phase.SAVE):
-            directory = store.save(engine.save, manifest)
+            directory = self._engine.save()
         self._say(f"saved {directory}")
 
     def _say(self, line: str) -> None:

@@ -1,4 +1,4 @@
-"""The store of checkpoints on a real disk: a process that is killed while saving, fences, torn and foreign manifests."""
+"""The store of checkpoints on a real disk: a process that is killed while saving, fences, torn manifests."""
 
 from __future__ import annotations
 

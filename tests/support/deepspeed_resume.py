@@ -21,8 +21,9 @@ from torch import nn
 from memtune.deepspeed_config import deepspeed_config
 from memtune.plan import Plan
 from memtune.resume import Format
-from memtune_runner.checkpoints import Ranks, Store, convert, newest, universal
+from memtune_runner.checkpoints import Ranks, Store, convert, universal
 from memtune_runner.checkpoints.manifest import Manifest
+from memtune_runner.checkpoints.store import complete_checkpoints
 
 STEPS = 3
 _GLOBAL_BATCH = 8
@@ -84,8 +85,8 @@ def save(root: Path, plan: Plan) -> None:
 
 
 def resume(root: Path, plan: Plan) -> dict[str, Any]:
-    source = newest(root)
-    assert source is not None
+    # A conversion for an earlier case stands beside it, and would do as well.
+    source = next(each for each in complete_checkpoints(root) if each.manifest.format is Format.DEEPSPEED)
     if dist.get_rank() == 0:
         convert.converted(source, plan, dist.get_world_size())
     dist.barrier()
@@ -101,8 +102,8 @@ def resume(root: Path, plan: Plan) -> dict[str, Any]:
 
 
 def main(root: Path, cases: list[list[str]]) -> None:
-    import deepspeed.ops
-    from deepspeed.runtime.engine import DeepSpeedEngine
+    import deepspeed.ops  # type: ignore[import-untyped]  # as above
+    from deepspeed.runtime.engine import DeepSpeedEngine  # type: ignore[import-untyped]  # as above
 
     # Its shared-memory collectives would be compiled first; gloo's will do.
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False

@@ -9,11 +9,12 @@ import os
 import signal
 import sys
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "examples" / "scripts"))
 
 import torch
-from tiny_model import RandomTokens, tiny_llama
+from tiny_model import RandomTokens, tiny_llama  # type: ignore[import-not-found]  # it lies in examples/scripts
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
 save = torch.save
@@ -22,12 +23,12 @@ save = torch.save
 class TellLoss(TrainerCallback):
     """Prints what each step lost, in full."""
 
-    def on_log(self, args, state, control, logs=None, **kwargs):  # type: ignore[no-untyped-def]  # transformers' own
+    def on_log(self, _args: Any, state: Any, _control: Any, logs: Any = None, **_: Any) -> None:  # type: ignore[override]  # names that are not used
         if logs and "loss" in logs:
             print(f"step {state.global_step} of {state.max_steps} loss {logs['loss']} lr {logs['learning_rate']:.6e}")
 
 
-def save_or_die(*args: object, **kwargs: object) -> None:
+def save_or_die(*args: Any, **kwargs: Any) -> None:
     if trainer.state.global_step == int(os.environ.get("KILLED_AT", "0")):
         os.kill(os.getpid(), signal.SIGKILL)
     save(*args, **kwargs)

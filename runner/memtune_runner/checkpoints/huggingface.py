@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from memtune.report import Phase
 from memtune.resume import Format
 from memtune_runner import phases
-from memtune_runner.checkpoints.saving import complete, current_ranks, is_complete
-from memtune_runner.checkpoints.store import discard
+from memtune_runner.checkpoints.saving import begin, complete, current_ranks, is_complete
+from memtune_runner.checkpoints.store import Store, discard
 from memtune_runner.settings import Settings
 
 Inherited = Callable[..., Any]
@@ -42,15 +43,19 @@ def trainer_save(settings: Settings, rotate: Callable[..., None] | None) -> Inhe
     return save
 
 
-def state_without_batch_size(inherited: Inherited, *args: Any, **kwargs: Any) -> Any:
+def state_of_plan(settings: Settings) -> Inherited:
     """The wrapper of ``TrainerState.load_from_json``: a downgraded plan must not get its old micro-batch back.
 
-    transformers from 4.37 until 5.0 restores it over the new argument (huggingface/transformers, pull requests 27568
-    and 43770).
+    transformers restores the one that was stored over the new argument, depending on the release in all cases or in
+    some (huggingface/transformers, pull requests 27568 and 43770).
     """
-    state = inherited(*args, **kwargs)
-    state.train_batch_size = None
-    return state
+
+    def load_from_json(inherited: Inherited, *args: Any, **kwargs: Any) -> Any:
+        state = inherited(*args, **kwargs)
+        state.train_batch_size = settings.plan.micro_batch
+        return state
+
+    return load_from_json
 
 
 def resume_from(settings: Settings, asked: Any) -> Any:
@@ -72,42 +77,54 @@ def accelerate_save(settings: Settings, steps: Callable[[], int]) -> Inherited:
 
     def save_state(inherited: Inherited, accelerator: Any, output_dir: Any = None, *args: Any, **kwargs: Any) -> Any:
         project = accelerator.project_configuration
-        named_by_it = project.automatic_checkpoint_naming
-        if named_by_it:
-            folder = Path(accelerator.project_dir) / "checkpoints"
-            target = folder / f"checkpoint_{accelerator.save_iteration}"
-            begin(target)
-        else:
-            target = Path(output_dir)
+        target = _next_target(accelerator) if project.automatic_checkpoint_naming else Path(output_dir)
         # What is there already stays the newest until its successor is complete.
-        successor = target.with_name(f"{target.name}-next") if not named_by_it and is_complete(target) else target
-        begin(successor)
+        directory = target.with_name(f"{target.name}-next") if is_complete(target) else target
+        begin(directory)
+        # accelerate would delete old checkpoints before it writes the new one.
         limit, project.total_limit = project.total_limit, None
         try:
             with phases.during(Phase.SAVE):
-                result = inherited(accelerator, output_dir if named_by_it else str(successor), *args, **kwargs)
+                given = output_dir if project.automatic_checkpoint_naming else str(directory)
+                result = inherited(accelerator, given, *args, **kwargs)
         finally:
             project.total_limit = limit
-        complete(settings, successor, settings.resume_samples + steps() * settings.global_batch, Format.ACCELERATE)
-        ranks = current_ranks()
-        if ranks.rank == 0:
-            if successor != target:
-                discard(target)
-                successor.rename(target)
-            if named_by_it and limit:
-                _keep_newest(target.parent, limit)
-        ranks.barrier()
-        return result if successor == target else str(target)
+        complete(settings, directory, settings.resume_samples + steps() * settings.global_batch, Format.ACCELERATE)
+        if project.automatic_checkpoint_naming and limit and current_ranks().rank == 0:
+            _keep_newest(target.parent, limit)
+        return _put_in_place(directory, target) if directory != target else result
 
     return save_state
 
 
-def begin(directory: Path) -> None:
-    """Clear the way for a save: what an earlier attempt left there is neither complete nor in the way."""
+def accelerate_load(settings: Settings) -> Inherited:
+    """The wrapper of ``Accelerator.load_state``: what was resolved is loaded, whatever the script has found."""
+
+    def load_state(inherited: Inherited, accelerator: Any, input_dir: Any = None, *args: Any, **kwargs: Any) -> Any:
+        resolved = str(settings.resume_from) if settings.resume_from is not None else input_dir
+        return inherited(accelerator, resolved, *args, **kwargs)
+
+    return load_state
+
+
+def _next_target(accelerator: Any) -> Path:
+    """Where accelerate, which counts from 0 in every attempt, saves next; never where an earlier attempt has saved."""
+    folder, project = Path(accelerator.project_dir) / "checkpoints", accelerator.project_configuration
+    while is_complete(folder / f"checkpoint_{project.iteration}"):
+        project.iteration += 1
+    return folder / f"checkpoint_{project.iteration}"
+
+
+def _put_in_place(successor: Path, target: Path) -> str:
+    """Replace a checkpoint by its successor; between the two steps the successor is found under its own name."""
     ranks = current_ranks()
-    if ranks.rank == 0 and directory.exists():
-        discard(directory)
+    if ranks.rank == 0:
+        discard(target)
+        successor.rename(target)
     ranks.barrier()
+    if Store.last_completed is not None:
+        Store.last_completed = replace(Store.last_completed, directory=target)
+    return str(target)
 
 
 def _keep_newest(folder: Path, limit: int) -> None:

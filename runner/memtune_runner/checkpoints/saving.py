@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from memtune import environment
 from memtune.resume import Format
 from memtune_runner.checkpoints import manifest as manifests
 from memtune_runner.checkpoints.manifest import Manifest, ManifestError
-from memtune_runner.checkpoints.store import Ranks, Store
+from memtune_runner.checkpoints.store import Ranks, Store, discard
 from memtune_runner.settings import Settings, read_settings
 
 
@@ -26,6 +27,11 @@ def checkpoint_saved(directory: str | Path, *, samples: int) -> None:
         complete(read_settings(os.environ), Path(directory), samples, Format.SCRIPT)
 
 
+def save(settings: Settings, write: Callable[[Path], None], samples: int, checkpoint_format: Format) -> Path:
+    """Let all ranks write a new checkpoint into the job's store, complete it, and drop the oldest."""
+    return _store(settings, current_ranks()).save(write, _manifest(settings, samples, checkpoint_format))
+
+
 def complete(settings: Settings, directory: Path, samples: int, checkpoint_format: Format) -> None:
     """Make what all ranks have written a complete checkpoint; that of a probe is none."""
     if settings.is_probe or settings.checkpoint_path is None:
@@ -39,9 +45,15 @@ def complete(settings: Settings, directory: Path, samples: int, checkpoint_forma
                 file=sys.stderr,
             )
         return
-    step = samples // settings.global_batch
-    manifest = Manifest(step, samples, settings.plan, settings.world, checkpoint_format)
-    Store(settings.checkpoint_path, settings.attempt or 0, ranks).complete(directory, manifest)
+    _store(settings, ranks).complete(directory, _manifest(settings, samples, checkpoint_format))
+
+
+def begin(directory: Path) -> None:
+    """Clear the way for a save by all ranks: what was there is no complete checkpoint any more."""
+    ranks = current_ranks()
+    if ranks.rank == 0 and directory.exists():
+        discard(directory)
+    ranks.barrier()
 
 
 def is_complete(directory: Path) -> bool:
@@ -60,3 +72,13 @@ def current_ranks() -> Ranks:
     if not (distributed.is_available() and distributed.is_initialized()):
         return Ranks()
     return Ranks(distributed.get_rank(), int(os.environ.get("LOCAL_RANK", "0")), distributed.barrier)
+
+
+def _store(settings: Settings, ranks: Ranks) -> Store:
+    if settings.checkpoint_path is None:
+        raise ValueError("the job has no checkpoint.path to save to; set it, or give save a directory")
+    return Store(settings.checkpoint_path, settings.attempt or 0, ranks)
+
+
+def _manifest(settings: Settings, samples: int, checkpoint_format: Format) -> Manifest:
+    return Manifest(samples // settings.global_batch, samples, settings.plan, settings.world, checkpoint_format)

@@ -16,7 +16,7 @@ from memtune.deepspeed_config import deepspeed_config
 from memtune_runner.checkpoints import universal
 from memtune_runner.engine.precision import compute_dtype
 from memtune_runner.engine.protocol import Setup, Updated
-from memtune_runner.engine.refusals import PlanError
+from memtune_runner.refusals import PlanError
 from memtune_runner.settings import Settings
 
 _TAG = "deepspeed"
@@ -41,11 +41,14 @@ class DeepSpeedBackend:
         )
         self.model: nn.Module = self._engine
 
-    def backward(self, loss: torch.Tensor, is_last: bool) -> None:
-        """Add the gradients of one micro-batch; DeepSpeed would divide by its own count of micro-batches."""
+    def begin(self, is_last: bool) -> None:
+        """Tell DeepSpeed where an optimizer step ends; its own count knows no short batches."""
         self._engine.set_gradient_accumulation_boundary(is_last)
+
+    def backward(self, loss: torch.Tensor) -> None:
+        """Add the gradients of the micro-batch; DeepSpeed would divide them by its count of micro-batches."""
         self._engine.backward(loss, scale_wrt_gas=False)
-        if not is_last:
+        if not self._engine.is_gradient_accumulation_boundary():
             self._engine.step()  # counts the micro-batch, updates nothing
 
     def step(self) -> Updated:

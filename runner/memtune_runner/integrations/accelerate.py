@@ -29,6 +29,7 @@ def install(settings: Settings, imports: ImportWatch, patches: Patches, steps: C
         patches.wrap(module.Accelerator, "prepare", _prepare(settings))
         if not settings.is_probe:
             patches.wrap(module.Accelerator, "save_state", huggingface.accelerate_save(settings, steps))
+            patches.wrap(module.Accelerator, "load_state", huggingface.accelerate_load(settings))
 
     imports.when_imported("accelerate.accelerator", wrap_accelerator)
 

@@ -37,7 +37,7 @@ def install(settings: Settings, probe: Probe | None, imports: ImportWatch, patch
     def wrap_trainer(module: Any) -> None:
         patches.wrap(module.Trainer, "__init__", _init(settings, probe))
         patches.wrap(module.Trainer, "train", _train(settings, probe))
-        patches.wrap(module.TrainerState, "load_from_json", huggingface.state_without_batch_size)
+        patches.wrap(module.TrainerState, "load_from_json", huggingface.state_of_plan(settings))
         if probe is None:
             rotate = getattr(module, "rotate_checkpoints", None)
             patches.wrap(module.Trainer, "_save_checkpoint", huggingface.trainer_save(settings, rotate))
