@@ -1,4 +1,4 @@
-"""The whole runner: a real script, its real hooks on virtual GPUs, and the report that the launcher makes of all ranks."""
+"""The whole runner: a real script, its real hooks on virtual GPUs, and the report that the launcher makes of it all."""
 
 from __future__ import annotations
 
