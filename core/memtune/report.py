@@ -46,7 +46,7 @@ class Ending(str, Enum):
 
 
 # The codes with which the runner itself ends a run, so that the ending is known even if the report is lost.
-EXIT_CODES = {Ending.DEVICE_OOM: 85, Ending.HOST_OOM: 86, Ending.HUNG: 87}
+EXIT_CODES = {Ending.DEVICE_OOM: 85, Ending.HOST_OOM: 86, Ending.HUNG: 87, Ending.BAD_INPUT: 88}
 
 
 class Phase(str, Enum):

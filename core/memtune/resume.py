@@ -1,8 +1,8 @@
 """Which checkpoint can be resumed under which plan: (format, from plan, to plan, same world?) -> direct | convert |
 impossible.
 
-Each entry is what the libraries really do: the contract tests save under one plan and load under another. What is not
-tested there is impossible here.
+The entries are what the libraries really do: the contract tests save under one plan and load under another. Where they
+cannot, or nobody has seen that they can, an entry says impossible.
 """
 
 from __future__ import annotations
@@ -30,6 +30,11 @@ class Format(str, Enum):
         return str(self.value)
 
 
+def engine_format(plan: Plan) -> Format:
+    """What the engine writes under this plan."""
+    return Format.DEEPSPEED if plan.sharding.backend == "deepspeed" else Format.DCP
+
+
 class Way(str, Enum):
     """What it takes to go on: nothing, a conversion on the CPU, or more than can be done."""
 
@@ -50,7 +55,9 @@ class Resumption(NamedTuple):
 
 def resumption(checkpoint_format: Format, saved: Plan, wanted: Plan, same_world: bool) -> Resumption:
     """How a checkpoint that was saved under one plan can be resumed under another."""
-    return _unlike_states(saved, wanted) or _TABLE[checkpoint_format](saved, wanted, same_world)
+    if saved.optimizer is not wanted.optimizer:
+        return _impossible(f"the states of {saved.optimizer} are not those of {wanted.optimizer}")
+    return _TABLE[checkpoint_format](saved, wanted, same_world)
 
 
 def resumable(checkpoint_format: Format, saved: Plan, wanted: Plan, same_world: bool) -> Plan | None:
@@ -68,14 +75,12 @@ def resumable(checkpoint_format: Format, saved: Plan, wanted: Plan, same_world: 
     return None
 
 
-def _unlike_states(saved: Plan, wanted: Plan) -> Resumption | None:
-    """What no format gets over: tensors that the other plan does not have."""
-    if saved.optimizer is not wanted.optimizer:
-        return _impossible(f"the states of {saved.optimizer} are not those of {wanted.optimizer}")
-    if _stored(saved.precision) != _stored(wanted.precision):
-        before, after = _stored(saved.precision), _stored(wanted.precision)
-        return _impossible(f"its weights are {before}, and under {wanted.precision} they would be {after}")
-    return None
+def _other_weights(saved: Plan, wanted: Plan) -> Resumption | None:
+    """DeepSpeed keeps the weights in the format of the products; torch's own sharding and autocast keep fp32 ones."""
+    before, after = _stored(saved.precision), _stored(wanted.precision)
+    if before == after:
+        return None
+    return _impossible(f"its weights are {before}, and under {wanted.precision} they would be {after}")
 
 
 def _stored(precision: Precision) -> str:
@@ -87,6 +92,8 @@ def _deepspeed(saved: Plan, wanted: Plan, same_world: bool) -> Resumption:
     """DeepSpeed's shards: read as they are by the same stage and world, through a universal checkpoint by others."""
     if wanted.sharding.backend != "deepspeed":
         return _impossible(f"only DeepSpeed reads DeepSpeed's shards, not {wanted.sharding}")
+    if other_weights := _other_weights(saved, wanted):
+        return other_weights
     if Sharding.ZERO_0 in (saved.sharding, wanted.sharding):
         return _without_zero(saved, wanted)
     if Offload.NVME in (saved.offload, wanted.offload):
@@ -113,7 +120,7 @@ def _nvme(saved: Plan, wanted: Plan, same_world: bool) -> Resumption:
 
 
 def _shards(plan: Plan) -> tuple[object, ...]:
-    """What decides how DeepSpeed cuts: stages 1 and 2 share one optimizer, a bf16 stage 1 with fp32 gradients has its own."""
+    """What decides how DeepSpeed cuts. Stages 1 and 2 are one; a bf16 stage 1 with fp32 gradients is another."""
     is_stage_3 = plan.sharding.zero_stage == 3
     has_own = (
         plan.sharding is Sharding.ZERO_1
@@ -124,15 +131,13 @@ def _shards(plan: Plan) -> tuple[object, ...]:
     return is_stage_3, has_own
 
 
-def _universal(saved: Plan, wanted: Plan, same_world: bool) -> Resumption:
+def _universal(saved: Plan, wanted: Plan, _same_world: bool) -> Resumption:
     """What was converted once is not converted again."""
     entry = _deepspeed(saved, wanted, same_world=False)
-    return (
-        entry if entry.way is Way.IMPOSSIBLE else _direct("a universal checkpoint is cut anew for each stage and world")
-    )
+    return entry if entry.way is Way.IMPOSSIBLE else _direct("whole tensors are cut anew for each stage and world")
 
 
-def _dcp(saved: Plan, wanted: Plan, same_world: bool) -> Resumption:
+def _dcp(_saved: Plan, wanted: Plan, _same_world: bool) -> Resumption:
     """torch's distributed checkpoint: whole tensors by name, cut anew when they are read."""
     if wanted.sharding.backend == "deepspeed":
         return _impossible(f"DeepSpeed ({wanted.sharding}) does not read torch's distributed checkpoints")
@@ -151,6 +156,8 @@ def _integration(saved: Plan, wanted: Plan, same_world: bool) -> Resumption:
 
 def _script(saved: Plan, wanted: Plan, same_world: bool) -> Resumption:
     """What a script wrote by itself: nothing is known of it but what it was written under."""
+    if other_weights := _other_weights(saved, wanted):
+        return other_weights
     if saved.sharding is Sharding.DDP and wanted.sharding is Sharding.DDP:
         return _direct("every rank holds everything")
     if same_world and saved.sharding is wanted.sharding and saved.offload is wanted.offload:

@@ -2,14 +2,15 @@
 
     python deepspeed_resume.py DIRECTORY CASES
 
-CASES is a JSON list of [save plan, resume plan, world]: a case is saved by the first process group that is as large as
-its ``world``, and resumed by every one.
+CASES is a JSON list of pairs: the plan to save under, and the plan to resume under. What was saved already is not
+saved again, so that another number of ranks can resume it.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +21,13 @@ from torch import nn
 from memtune.deepspeed_config import deepspeed_config
 from memtune.plan import Plan
 from memtune.resume import Format
-from memtune_runner.checkpoints import Ranks, Store, convert, newest, universal
+from memtune_runner.checkpoints import Ranks, Store, convert, universal
 from memtune_runner.checkpoints.manifest import Manifest
+from memtune_runner.checkpoints.store import complete_checkpoints
 
 STEPS = 3
 _GLOBAL_BATCH = 8
+_UNDISTURBED = "undisturbed.json"
 _FEATURES, _HIDDEN, _CLASSES = 33, 65, 7  # odd, so that shards need padding
 
 
@@ -69,17 +72,21 @@ def _step(engine: Any, plan: Plan, step: int, dtype: torch.dtype) -> float:
 
 
 def save(root: Path, plan: Plan) -> None:
+    """Train, save, and go on, so that it is known what comes next."""
     engine = engine_of(plan)
-    losses = train(engine, plan, 0)
-    assert len(losses) == STEPS
+    train(engine, plan, 0)
     manifest = Manifest(STEPS, STEPS * _GLOBAL_BATCH, plan, dist.get_world_size(), Format.DEEPSPEED, attempt=0)
     store = Store(root, 0, Ranks(dist.get_rank(), dist.get_rank(), dist.barrier))
     store.save(lambda directory: engine.save_checkpoint(directory, tag="shards"), manifest)
+    undisturbed = train(engine, plan, STEPS)
+    if dist.get_rank() == 0:
+        (root / _UNDISTURBED).write_text(json.dumps(undisturbed))
+    dist.barrier()
 
 
 def resume(root: Path, plan: Plan) -> dict[str, Any]:
-    source = newest(root)
-    assert source is not None
+    # A conversion for an earlier case stands beside it, and would do as well.
+    source = next(each for each in complete_checkpoints(root) if each.manifest.format is Format.DEEPSPEED)
     if dist.get_rank() == 0:
         convert.converted(source, plan, dist.get_world_size())
     dist.barrier()
@@ -89,12 +96,14 @@ def resume(root: Path, plan: Plan) -> dict[str, Any]:
     assert loaded, f"DeepSpeed found nothing in {directory}"
     losses = train(engine, plan, STEPS)
     options = [(group["lr"], group["weight_decay"]) for group in engine.basic_optimizer.param_groups]
-    return {"losses": losses, "options": options, "converted": directory != source.directory}
+    undisturbed = json.loads((root / _UNDISTURBED).read_text())
+    converted = directory != source.directory
+    return {"losses": losses, "undisturbed": undisturbed, "options": options, "converted": converted}
 
 
 def main(root: Path, cases: list[list[str]]) -> None:
-    import deepspeed.ops
-    from deepspeed.runtime.engine import DeepSpeedEngine
+    import deepspeed.ops  # type: ignore[import-untyped]  # as above
+    from deepspeed.runtime.engine import DeepSpeedEngine  # type: ignore[import-untyped]  # as above
 
     # Its shared-memory collectives would be compiled first; gloo's will do.
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
@@ -109,11 +118,8 @@ def main(root: Path, cases: list[list[str]]) -> None:
         told: dict[str, Any] = {"saved": saved, "wanted": wanted}
         try:
             told |= resume(place, Plan.parse(wanted))
-        except Exception as error:
-            import traceback
-
-            traceback.print_exc()
-            told["error"] = f"{type(error).__name__}: {error}"[:300]
+        except Exception:
+            told["error"] = traceback.format_exc()
         if dist.get_rank() == 0:
             print("told: " + json.dumps(told), flush=True)
     dist.destroy_process_group()

@@ -33,6 +33,8 @@ TABLE = [
     (Format.DCP, "bf16-ddp-none-mb2x2", "bf16-fsdpsgo-none-mb2x2", True, Way.DIRECT),
     (Format.DCP, "bf16-fsdp-none-mb2x2", "bf16-fsdp-none-mb2x2-oopt", False, Way.DIRECT),
     (Format.DCP, "bf16-fsdp-none-mb2x2", "bf16-z3-none-mb2x2", True, Way.IMPOSSIBLE),
+    (Format.DCP, "fp32-fsdp-none-mb2x2", "bf16-fsdp-none-mb2x2", True, Way.DIRECT),
+    (Format.SCRIPT, "fp32-ddp-none-mb2x2", "bf16-ddp-none-mb2x2", True, Way.IMPOSSIBLE),
     (Format.HF_TRAINER, "bf16-z2-none-mb2x2", "bf16-z3-none-mb2x2", True, Way.CONVERT),
     (Format.HF_TRAINER, "bf16-ddp-none-mb2x2", "bf16-ddp-none-mb1x4", False, Way.DIRECT),
     (Format.HF_TRAINER, "bf16-ddp-none-mb2x2", "bf16-fsdp-none-mb2x2", True, Way.IMPOSSIBLE),

@@ -6,6 +6,7 @@ import argparse
 import os
 import shutil
 import sys
+from collections.abc import Sequence
 from contextlib import redirect_stdout
 from dataclasses import replace
 from pathlib import Path
@@ -14,10 +15,11 @@ from memtune.plan import Plan
 from memtune.resume import Format, Way, resumable, resumption
 from memtune_runner.checkpoints import manifest as manifests
 from memtune_runner.checkpoints.manifest import ManifestError
+from memtune_runner.checkpoints.saving import is_complete
 from memtune_runner.checkpoints.store import Checkpoint, discard
 
 
-def main(arguments: list[str] | None = None) -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Convert as the command line says; print the directory to resume from. 0 is done, 2 is refused."""
     options = _parser().parse_args(arguments)
     try:
@@ -44,7 +46,7 @@ def converted(source: Checkpoint, plan: Plan, world: int) -> Path:
         advice = f"; {fitting} can go on from it" if fitting else ""
         raise ValueError(f"{source.directory} cannot be converted for {plan}: {entry.reason}{advice}")
     target = source.directory.with_name(f"{source.directory.name}-universal")
-    if not _is_complete(target):
+    if not is_complete(target):
         _convert_beside(source, target)
     return target
 
@@ -67,18 +69,10 @@ def _convert_beside(source: Checkpoint, target: Path) -> None:
         shutil.rmtree(hidden, ignore_errors=True)
 
 
-def _is_complete(directory: Path) -> bool:
-    try:
-        manifests.read(directory)
-    except ManifestError:
-        return False
-    return True
-
-
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m memtune_runner convert", description=__doc__)
     parser.add_argument("source", type=Path, help="directory of a complete checkpoint")
-    parser.add_argument("--plan", type=Plan.parse, required=True, help="plan that is to resume, like bf16-z3-full-mb1x8")
+    parser.add_argument("--plan", type=Plan.parse, required=True, help="plan to resume under, like bf16-z3-full-mb1x8")
     parser.add_argument("--world", type=int, help="number of GPUs that are to resume; the checkpoint's own if left out")
     return parser
 

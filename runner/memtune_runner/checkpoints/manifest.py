@@ -30,7 +30,7 @@ class Manifest:
     plan: Plan
     world: int
     format: Format
-    attempt: int
+    attempt: int = 0
     files: dict[str, int] = field(default_factory=dict)
 
 

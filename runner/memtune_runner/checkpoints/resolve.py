@@ -10,6 +10,7 @@ from pathlib import Path
 
 from memtune.plan import Plan
 from memtune.resume import Format, Resumption, Way, resumable, resumption
+from memtune_runner.bad_input import BadInputError
 from memtune_runner.checkpoints import manifest as manifests
 from memtune_runner.checkpoints.manifest import Manifest, ManifestError
 from memtune_runner.checkpoints.store import Checkpoint, Store, complete_checkpoints
@@ -18,7 +19,7 @@ from memtune_runner.settings import Settings
 Converter = Callable[[Checkpoint, Plan, int], Path]
 
 
-class NotResumableError(RuntimeError):
+class NotResumableError(BadInputError):
     """There is a checkpoint, and the plan cannot go on from it. The message names a plan that can."""
 
 

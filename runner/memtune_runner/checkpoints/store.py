@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from memtune_runner.bad_input import BadInputError
 from memtune_runner.checkpoints import manifest as manifests
 from memtune_runner.checkpoints.manifest import Manifest, ManifestError
 
@@ -25,7 +26,7 @@ _FENCE = re.compile(r"memtune-fence-(\d+)")
 _OWN = re.compile(r"memtune-step-\d+-attempt-(\d+)(-\w+)?")
 
 
-class FencedError(RuntimeError):
+class FencedError(BadInputError):
     """A newer attempt has begun: this one must not write any more."""
 
 

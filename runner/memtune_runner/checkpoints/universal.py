@@ -19,8 +19,8 @@ _WRAPPED = "_memtune_universal"
 
 
 def convert(source: Path, target: Path) -> None:
-    """Write the universal form of the DeepSpeed checkpoint in ``source`` to ``target``, with all that lies beside it."""
-    from deepspeed.checkpoint import ds_to_universal
+    """Write the universal form of a DeepSpeed checkpoint to ``target``, with all that lies beside its shards."""
+    from deepspeed.checkpoint import ds_to_universal  # type: ignore[import-untyped]  # DeepSpeed ships no types
 
     tag = (source / _NEWEST).read_text(encoding="utf-8").strip()
     target.mkdir(parents=True)
