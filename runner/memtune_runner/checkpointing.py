@@ -7,42 +7,25 @@ differently checkpointed plans are alike. Apply it before anything else wraps th
 from __future__ import annotations
 
 import inspect
-from collections import Counter
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
 from torch.utils.checkpoint import (
-    CheckpointPolicy,
     _checkpoint_without_reentrant_generator,
     checkpoint,
-    create_selective_checkpoint_contexts,
     noop_context_fn,
-    set_checkpoint_early_stop,
 )
 
 from memtune.knobs import Checkpointing
 from memtune_runner.blocks import repeated_blocks
-
-_PRODUCTS = frozenset({torch.ops.aten.mm.default, torch.ops.aten.addmm.default})
-_ATTENTION = frozenset(
-    {
-        torch.ops.aten._scaled_dot_product_flash_attention.default,
-        torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default,
-        torch.ops.aten._scaled_dot_product_efficient_attention.default,
-        torch.ops.aten._scaled_dot_product_cudnn_attention.default,
-    }
-)
+from memtune_runner.selective import selective_contexts
 
 
-def apply(model: nn.Module, checkpointing: Checkpointing, stops_early: bool = True) -> int:
-    """Checkpoint the repeated blocks of a model; how many they are.
-
-    A recomputation may stop once it has all that the backward needs. Where hooks inside of a block must run to its
-    end, as those by which ZeRO-3 frees weights, let it not.
-    """
+def apply(model: nn.Module, checkpointing: Checkpointing) -> int:
+    """Checkpoint the repeated blocks of a model; how many they are."""
     if checkpointing.mode == "none":
         return 0
     rows = repeated_blocks(model)
@@ -57,36 +40,21 @@ def apply(model: nn.Module, checkpointing: Checkpointing, stops_early: bool = Tr
                 _Segment(row[first : first + checkpointing.every])
         else:
             for block in row:
-                _checkpoint(block, checkpointing.mode == "selective", stops_early)
+                _checkpoint(block, selective_contexts if checkpointing.mode == "selective" else noop_context_fn)
     return sum(map(len, rows))
 
 
-def _checkpoint(block: nn.Module, selective: bool, stops_early: bool) -> None:
-    context_fn = _selective_contexts if selective else noop_context_fn
+def _checkpoint(block: nn.Module, context_fn: Callable[[], Any]) -> None:
     inner = block.forward
 
     def forward(*args: Any, **kwargs: Any) -> Any:
         if not torch.is_grad_enabled():
             return inner(*args, **kwargs)
-        with set_checkpoint_early_stop(stops_early):
-            return checkpoint(inner, *args, use_reentrant=False, context_fn=context_fn, **kwargs)
+        # The recomputation must be one that stops early (torch's default): ZeRO-3 would free the weights of the last
+        # layer at its end, which are about to be used.
+        return checkpoint(inner, *args, use_reentrant=False, context_fn=context_fn, **kwargs)
 
     block.forward = forward
-
-
-def _selective_contexts() -> Any:
-    """Keep the attention and every second matrix product, as torchtitan does (apply_ac); recompute the rest."""
-    products: Counter[bool] = Counter()
-
-    def policy(context: Any, operator: Any, *_args: Any, **_kwargs: Any) -> CheckpointPolicy:
-        if operator in _PRODUCTS:
-            products[context.is_recompute] += 1
-            kept = products[context.is_recompute] % 2 == 1
-        else:
-            kept = operator in _ATTENTION
-        return CheckpointPolicy.MUST_SAVE if kept else CheckpointPolicy.PREFER_RECOMPUTE
-
-    return create_selective_checkpoint_contexts(policy)
 
 
 class _Segment:
@@ -125,11 +93,10 @@ class _Segment:
         self._clear()
         options: tuple[Any, ...] = (True, noop_context_fn, "default", False)
         if "early_stop" in inspect.signature(_checkpoint_without_reentrant_generator).parameters:  # since torch 2.9
-            options += (False,)
+            options += (True,)
         replay = partial(self._replay, self._extras)
         self._generator = _checkpoint_without_reentrant_generator(replay, *options, *args)
-        with set_checkpoint_early_stop(False):  # the hooks of wrapped blocks must run to their end
-            next(self._generator)
+        next(self._generator)
 
     def _after(self, block: nn.Module, _args: Any, output: Any) -> None:
         if self._is_replaying or self._generator is None:

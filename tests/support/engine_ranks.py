@@ -22,12 +22,15 @@ from torch.nn import functional
 from memtune.plan import Plan
 from memtune.report import Device
 from memtune.run import RunKind
+from memtune_runner.engine import Engine, Step, initialize
 from memtune_runner.settings import Settings
 
 VOCABULARY, WIDTH, LENGTH, LAYERS = 64, 16, 8, 4
 GLOBAL_BATCH, STEPS, LR, MAX_NORM = 8, 20, 3e-3, 1.0
 SHORT_BATCH = 5  # every fifth batch, so that with four ranks one has no rows
 IGNORED = -100
+# Trained a second time, from a checkpoint in the middle.
+RESUMED = ("fp32-ddp-every2-mb2x2", "fp32-fsdp-none-mb4x1", "fp32-z1-none-mb1x4", "fp32-z3-none-mb2x2")
 
 
 class Block(nn.Module):
@@ -41,7 +44,8 @@ class Block(nn.Module):
         query, key, value = self.qkv(self.norm(hidden)).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
         mixed = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
         hidden = hidden + self.out(mixed.transpose(1, 2).flatten(2))
-        return hidden + self.down(functional.gelu(self.up(self.norm2(hidden))))
+        wide = self.down(functional.gelu(self.up(self.norm2(hidden))))
+        return torch.add(hidden, wide)
 
 
 class Decoder(nn.Module):
@@ -101,44 +105,44 @@ def settings_of(plan: Plan, world: int, **others: Any) -> Settings:
     )
 
 
-def halving(optimizer: torch.optim.Optimizer) -> torch.optim.lr_scheduler.LRScheduler:
+def decaying(optimizer: torch.optim.Optimizer) -> torch.optim.lr_scheduler.LRScheduler:
     return torch.optim.lr_scheduler.StepLR(optimizer, step_size=5, gamma=0.7)
 
 
 def trained(plan: Plan, rank: int, world: int, directory: Path) -> dict[str, Any]:
-    """Train, save in the middle, go on; then load and go on from there once more."""
-    import memtune_runner
-
-    def engine() -> memtune_runner.Engine:
-        return memtune_runner.initialize(
-            decoder(), loss=loss_of, lr=LR, scheduler=halving, max_grad_norm=MAX_NORM, settings=settings_of(plan, world)
-        )
-
-    def train(engine: memtune_runner.Engine, first: int) -> list[memtune_runner.Step]:
-        done = []
-        for number, batch in enumerate(global_batches()):
-            if number < first:
-                continue
-            for micro in engine.micro_batches(share(batch, rank, world)):
-                engine.backward(engine(micro))
-            done.append(engine.step())
-            if number + 1 == STEPS // 2 and not first:
-                engine.save(directory)
-        return done
-
-    whole = engine()
-    steps = train(whole, 0)
-    resumed = engine()
-    resumed.load(directory)
-    again = train(resumed, STEPS // 2)
-    return {
+    """What training under a plan came to; for some plans also from a checkpoint in the middle on."""
+    engine = built(plan, world)
+    half = STEPS // 2
+    steps = train(engine, rank, world, 0, half)
+    found: dict[str, Any] = {}
+    if str(plan) in RESUMED:
+        engine.save(directory)
+        resumed = built(plan, world)
+        resumed.load(directory)
+        found["resumed"] = [float(each.loss) for each in train(resumed, rank, world, half, STEPS)]
+        found["resumed_samples"] = resumed.samples
+    steps += train(engine, rank, world, half, STEPS)
+    return found | {
         "losses": [float(each.loss) for each in steps],
         "norms": [each.gradient_norm for each in steps],
-        "resumed": [float(each.loss) for each in again],
-        "skipped": whole.skipped_steps,
-        "samples": [whole.samples, resumed.samples],
-        "lr": whole.optimizer.param_groups[0]["lr"],
+        "skipped": engine.skipped_steps,
+        "samples": engine.samples,
+        "lr": engine.optimizer.param_groups[0]["lr"],
     }
+
+
+def built(plan: Plan, world: int) -> Engine:
+    settings = settings_of(plan, world)
+    return initialize(decoder(), loss=loss_of, lr=LR, scheduler=decaying, max_grad_norm=MAX_NORM, settings=settings)
+
+
+def train(engine: Engine, rank: int, world: int, first: int, end: int) -> list[Step]:
+    done = []
+    for batch in list(global_batches())[first:end]:
+        for micro in engine.micro_batches(share(batch, rank, world)):
+            engine.backward(engine(micro))
+        done.append(engine.step())
+    return done
 
 
 def main(directory: Path, rank: int, world: int, plans: list[str]) -> None:

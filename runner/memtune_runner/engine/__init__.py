@@ -12,13 +12,12 @@ from torch import nn
 from torch.optim.lr_scheduler import LRScheduler
 
 from memtune import knobs
-from memtune.knobs import Sharding
 from memtune_runner import checkpointing
 from memtune_runner.engine import batch, optimizers, precision
 from memtune_runner.engine.connect import connect
 from memtune_runner.engine.engine import CountTokens, Engine, Loss, Step
 from memtune_runner.engine.protocol import Backend, Setup
-from memtune_runner.engine.refusals import PlanError, refuse
+from memtune_runner.refusals import PlanError, refuse
 from memtune_runner.settings import Settings, read_settings
 
 __all__ = ["Engine", "PlanError", "Step", "initialize"]
@@ -51,7 +50,7 @@ def initialize(
     device = connect(settings)
     tokens = tokens or partial(batch.count_tokens, shifts_labels=loss is None and _shifts_labels(model))
     precision.prepare(model, plan, device)
-    checkpointing.apply(model, plan.checkpointing, stops_early=plan.sharding is not Sharding.ZERO_3)
+    checkpointing.apply(model, plan.checkpointing)
     setup = Setup(settings, device, partial(_make_optimizer, settings, optimizer, lr), max_grad_norm)
     backend = _backend(model, setup)
     schedule = scheduler(backend.optimizer) if scheduler else None

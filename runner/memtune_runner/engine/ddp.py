@@ -18,6 +18,7 @@ class DdpBackend(TorchBackend):
         self._ddp = DistributedDataParallel(model.to(setup.device))
         super().__init__(self._ddp, setup)
 
-    def _reduce_now(self, is_last: bool) -> None:
+    def begin(self, is_last: bool) -> None:
+        """Let only the last backward pass reduce."""
         # Every rank holds whole gradients and buckets anyway, so that waiting costs no memory and saves the link.
         self._ddp.require_backward_grad_sync = is_last

@@ -13,9 +13,10 @@ from torch.nn.utils import get_total_norm
 from torch.utils._pytree import tree_map_only
 
 from memtune.deepspeed_config import deepspeed_config
+from memtune_runner.checkpoints import universal
 from memtune_runner.engine.precision import compute_dtype
 from memtune_runner.engine.protocol import Setup, Updated
-from memtune_runner.engine.refusals import PlanError
+from memtune_runner.refusals import PlanError
 from memtune_runner.settings import Settings
 
 _TAG = "deepspeed"
@@ -40,11 +41,14 @@ class DeepSpeedBackend:
         )
         self.model: nn.Module = self._engine
 
-    def backward(self, loss: torch.Tensor, is_last: bool) -> None:
-        """Add the gradients of one micro-batch; DeepSpeed would divide by its own count of micro-batches."""
+    def begin(self, is_last: bool) -> None:
+        """Tell DeepSpeed where an optimizer step ends; its own count knows no short batches."""
         self._engine.set_gradient_accumulation_boundary(is_last)
+
+    def backward(self, loss: torch.Tensor) -> None:
+        """Add the gradients of the micro-batch; DeepSpeed would divide them by its count of micro-batches."""
         self._engine.backward(loss, scale_wrt_gas=False)
-        if not is_last:
+        if not self._engine.is_gradient_accumulation_boundary():
             self._engine.step()  # counts the micro-batch, updates nothing
 
     def step(self) -> Updated:
@@ -67,7 +71,7 @@ class DeepSpeedBackend:
         self._engine.save_checkpoint(str(directory), tag=_TAG)
 
     def load(self, directory: Path) -> None:
-        """Read it, on as many ranks as wrote it."""
+        """Read it, on as many ranks as wrote it; or its universal form, on any number."""
         path, _ = self._engine.load_checkpoint(str(directory), tag=_TAG)
         if path is None:
             raise FileNotFoundError(f"{directory} holds no DeepSpeed checkpoint named {_TAG}")
@@ -103,6 +107,7 @@ def _import(setup: Setup) -> Any:
         import deepspeed  # type: ignore[import-untyped]  # DeepSpeed ships no types
     except ImportError:
         raise PlanError(f"plan {setup.settings.plan}: DeepSpeed is not installed; add it to the image") from None
+    universal.read_by_its_kind(deepspeed.DeepSpeedEngine)
     if on_cpu:
         # Its kernel for collectives in shared memory would be compiled here, for a minute, and gloo does the same.
         deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False

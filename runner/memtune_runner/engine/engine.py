@@ -12,6 +12,8 @@ from torch import distributed, nn
 from torch.optim.lr_scheduler import LRScheduler
 
 from memtune.knobs import Offload
+from memtune.resume import engine_format
+from memtune_runner.checkpoints import saving
 from memtune_runner.engine import batch as batches
 from memtune_runner.engine.precision import autocast
 from memtune_runner.engine.protocol import Backend
@@ -113,6 +115,7 @@ class Engine:
             # Backends average over the ranks, hence the factor.
             self._share = 0.0 if is_filler else len(everything) * tokens[number] / total
             self._is_last = number == count - 1
+            self._backend.begin(self._is_last)
             yield batches.to_device(filler if is_filler else micros[number], self.device)
             if self._share is not None:
                 raise RuntimeError("engine.backward(loss) must be called once for every micro-batch")
@@ -132,7 +135,7 @@ class Engine:
         weighted = (loss if self._share else loss.nan_to_num(0.0, 0.0, 0.0)) * self._share
         self._loss_sum += weighted.detach()
         self._share = None
-        self._backend.backward(weighted, self._is_last)
+        self._backend.backward(weighted)
 
     def step(self) -> Step:
         """One optimizer step, clipped, and one of the scheduler; after all micro-batches of a batch."""
@@ -150,9 +153,22 @@ class Engine:
         self.samples += self._pending_samples
         return Step(loss, updated.gradient_norm, updated.skipped)
 
-    def save(self, directory: str | Path) -> None:
-        """Write everything that training goes on from, in the format of the plan's library. All ranks call it."""
+    def save(self, directory: str | Path | None = None) -> Path:
+        """Write everything that training goes on from, in the format of the plan's library. All ranks call it.
+
+        Without a directory it becomes a new one in the job's ``checkpoint.path``, where the newest are kept. One that
+        is given must be below that path if a relaunch is to find it, and is lost while it is overwritten.
+        """
+        checkpoint_format = engine_format(self.settings.plan)
+        if directory is None:
+            return saving.save(self.settings, self._write, self.samples, checkpoint_format)
         directory = Path(directory)
+        saving.begin(directory)
+        self._write(directory)
+        saving.complete(self.settings, directory, self.samples, checkpoint_format)
+        return directory
+
+    def _write(self, directory: Path) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         self._backend.save(directory)
         if distributed.get_rank() == 0:

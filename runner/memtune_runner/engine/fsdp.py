@@ -40,8 +40,8 @@ class FsdpBackend(TorchBackend):
         self._replicates = "replicate" in config["mesh"]
         super().__init__(model, setup)
 
-    def _reduce_now(self, is_last: bool) -> None:
-        # Each micro-batch is reduced to shards, or whole gradients would pile up. Only copies of shards can wait.
+    def begin(self, is_last: bool) -> None:
+        """Reduce each micro-batch to shards, or whole gradients would pile up; only copies of shards can wait."""
         if self._replicates:
             self._root.set_requires_all_reduce(is_last)
 

@@ -12,7 +12,7 @@ from torch.optim import SGD, Adafactor, AdamW, Optimizer
 from memtune import knobs
 from memtune.plan import Plan
 from memtune_runner.blocks import repeated_blocks
-from memtune_runner.engine.refusals import PlanError
+from memtune_runner.refusals import PlanError
 
 Parameters = Iterable[nn.Parameter]
 

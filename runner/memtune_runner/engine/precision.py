@@ -10,7 +10,7 @@ from torch import nn
 
 from memtune.knobs import Attention, Precision
 from memtune.plan import Plan
-from memtune_runner.engine.refusals import PlanError
+from memtune_runner.refusals import PlanError
 
 _COMPUTE_DTYPES = {Precision.FP8: torch.bfloat16, Precision.BF16: torch.bfloat16, Precision.FP16: torch.float16}
 _FIRST_WITH_FP8 = (8, 9)  # Ada

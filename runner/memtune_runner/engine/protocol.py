@@ -46,8 +46,11 @@ class Backend(Protocol):
     def scaler(self) -> LossScaler | None:
         """The scale of the loss, if there is one that the backend does not save by itself."""
 
-    def backward(self, loss: torch.Tensor, is_last: bool) -> None:
-        """Add the gradients of one micro-batch, averaged over the ranks; ``is_last`` of its optimizer step."""
+    def begin(self, is_last: bool) -> None:
+        """A micro-batch begins, before its forward pass; ``is_last`` of its optimizer step."""
+
+    def backward(self, loss: torch.Tensor) -> None:
+        """Add the gradients of the micro-batch, averaged over the ranks."""
 
     def step(self) -> Updated:
         """Clip, update the weights, and forget the gradients; or skip the step if gradients overflowed."""

@@ -25,13 +25,13 @@ class TorchBackend:
         self.scaler = LossScaler() if compute_dtype(setup.settings.plan) is torch.float16 else None
         self._max_grad_norm = setup.max_grad_norm
 
-    def backward(self, loss: torch.Tensor, is_last: bool) -> None:
-        """Add the gradients of one micro-batch."""
-        self._reduce_now(is_last)
-        (loss * self.scaler.scale if self.scaler else loss).backward()
-
-    def _reduce_now(self, is_last: bool) -> None:
+    def begin(self, is_last: bool) -> None:
         """Choose what the coming backward pass reduces."""
+        raise NotImplementedError
+
+    def backward(self, loss: torch.Tensor) -> None:
+        """Add the gradients of the micro-batch."""
+        (loss * self.scaler.scale if self.scaler else loss).backward()
 
     def step(self) -> Updated:
         """Clip, step, forget the gradients. A norm that is not finite means that fp16 overflowed."""

@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from memtune_runner.checkpoints import huggingface
 from memtune_runner.integrations import arguments
 from memtune_runner.integrations.checkpointing import set_checkpointing
 from memtune_runner.integrations.padding import PaddingCollator
@@ -19,13 +20,16 @@ if TYPE_CHECKING:
 Inherited = Callable[..., Any]
 
 
-def install(settings: Settings, imports: ImportWatch, patches: Patches) -> None:
+def install(settings: Settings, imports: ImportWatch, patches: Patches, steps: Callable[[], int]) -> None:
     """Wrap Accelerator as soon as the script imports it."""
     arguments.refuse(settings)
 
     def wrap_accelerator(module: Any) -> None:
         patches.wrap(module.Accelerator, "__init__", _init(settings))
         patches.wrap(module.Accelerator, "prepare", _prepare(settings))
+        if not settings.is_probe:
+            patches.wrap(module.Accelerator, "save_state", huggingface.accelerate_save(settings, steps))
+            patches.wrap(module.Accelerator, "load_state", huggingface.accelerate_load(settings))
 
     imports.when_imported("accelerate.accelerator", wrap_accelerator)
 

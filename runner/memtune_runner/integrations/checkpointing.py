@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from memtune.knobs import Sharding
 from memtune.plan import Plan
 
 
@@ -17,7 +16,7 @@ def set_checkpointing(model: Any, plan: Plan) -> None:
         if hasattr(model, name):
             getattr(model, name)()
             break
-    blocks = checkpointing.apply(model, plan.checkpointing, stops_early=plan.sharding is not Sharding.ZERO_3)
+    blocks = checkpointing.apply(model, plan.checkpointing)
     if blocks and hasattr(model, "config") and hasattr(model.config, "use_cache"):
         # A block that is run again would put its keys and values into the cache a second time.
         model.config.use_cache = False

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from memtune_runner.checkpoints import huggingface
 from memtune_runner.integrations import arguments
 from memtune_runner.integrations.checkpointing import set_checkpointing
 from memtune_runner.integrations.padding import PaddingCollator
@@ -36,7 +37,11 @@ def install(settings: Settings, probe: Probe | None, imports: ImportWatch, patch
     def wrap_trainer(module: Any) -> None:
         patches.wrap(module.Trainer, "__init__", _init(settings, probe))
         patches.wrap(module.Trainer, "train", _train(settings, probe))
-        if probe is not None:
+        patches.wrap(module.TrainerState, "load_from_json", huggingface.state_of_plan(settings))
+        if probe is None:
+            rotate = getattr(module, "rotate_checkpoints", None)
+            patches.wrap(module.Trainer, "_save_checkpoint", huggingface.trainer_save(settings, rotate))
+        else:
             patches.wrap(module.Trainer, "get_eval_dataloader", _one_evaluation_batch)
 
     imports.when_imported("transformers.training_args", wrap_arguments)
@@ -93,8 +98,7 @@ def _train(settings: Settings, probe: Probe | None) -> Inherited:
         if probe is not None:
             inherited(trainer, None, *args, **kwargs)
             probe.finish()
-        resume_from = str(settings.resume_from) if settings.resume_from else resume_from_checkpoint
-        return inherited(trainer, resume_from, *args, **kwargs)
+        return inherited(trainer, huggingface.resume_from(settings, resume_from_checkpoint), *args, **kwargs)
 
     return train
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from memtune.report import EXIT_CODES, Ending, Memory, Report
-from memtune_runner import phases
+from memtune_runner import checkpoints, phases
 from memtune_runner.failures import Failure
 from memtune_runner.ranks import Rank
 from memtune_runner.settings import Settings
@@ -35,6 +35,7 @@ def ended_well(watch: Watch | None, settings: Settings) -> Failure:
 
 def report_of(settings: Settings, rank: Rank, watch: Watch | None, failure: Failure) -> Report:
     """The report of one rank. ``watch`` is None where the script never imported torch."""
+    saved = checkpoints.newest_known(settings)
     report = Report(
         ending=failure.ending,
         exit_code=failure.exit_code,
@@ -43,6 +44,9 @@ def report_of(settings: Settings, rank: Rank, watch: Watch | None, failure: Fail
         rank=rank.rank,
         world=rank.world,
         attempt=settings.attempt,
+        resumed_samples=settings.resume_samples if settings.resume_from else None,
+        checkpoint_samples=saved.manifest.samples if saved else None,
+        checkpoint_format=saved.manifest.format.value if saved else None,
         phase=None if failure.ending is Ending.SUCCEEDED else phases.current(),
         device=settings.device,
         message=failure.message,

@@ -71,7 +71,11 @@ class _Worker:
             deepspeed_on_cpu.choose_cpu()
             self._imports.when_imported("deepspeed", deepspeed_on_cpu.adapt)
         self._imports.when_imported("torch", self._hook_torch)
-        integrations.install(self._settings, self._probe, self._imports, self._patches)
+        integrations.install(self._settings, self._probe, self._imports, self._patches, self._steps)
+
+    def _steps(self) -> int:
+        """The optimizer steps that have consumed samples; those that a loss scaler skipped have, too."""
+        return self._watch.counter.steps + self._watch.counter.skipped if self._watch else 0
 
     def end(self, failure: Failure) -> None:
         """Leave the report, and take everything down that was set up."""
