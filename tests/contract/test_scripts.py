@@ -30,7 +30,7 @@ def followed(outcomes: list[Outcome], plan: str) -> None:
     ("script", "plan", "world"), [("ddp_loop", "bf16-ddp-none-mb4x2", 2), ("fsdp2_loop", "bf16-fsdp-none-mb4x2", 2)]
 )
 def test_plain_loops_take_the_plan_from_the_environment(script: str, plan: str, world: int, tmp_path: Path) -> None:
-    outcomes = run(SCRIPTS / f"{script}.py", plan, tmp_path, PROBE, world)
+    outcomes = run(SCRIPTS / f"{script}.py", plan, tmp_path, world, **PROBE)
     followed(outcomes, plan)
     assert outcomes[0].report.applied.backend == Plan.parse(plan).sharding.backend
 
@@ -45,7 +45,7 @@ def test_plain_loops_take_the_plan_from_the_environment(script: str, plan: str, 
 )
 def test_the_trainers_arguments_are_replaced(script: str, plan: str, blocks: int, tmp_path: Path) -> None:
     variables = {**PROBE, "INTEGRATION": "hf-trainer", "SEQUENCE_LENGTH": "48"}
-    outcomes = run(SCRIPTS / f"{script}.py", plan, tmp_path, variables)
+    outcomes = run(SCRIPTS / f"{script}.py", plan, tmp_path, 1, **variables)
     followed(outcomes, plan)
     applied = outcomes[0].report.applied
     # The data has 32 tokens a row: a probe pads them, and its steps are two micro-batches long.
@@ -56,13 +56,13 @@ def test_the_trainers_arguments_are_replaced(script: str, plan: str, blocks: int
 
 @pytest.mark.parametrize("plan", ["bf16-ddp-sel-mb4x2", "bf16-z1-none-mb4x4"])
 def test_the_accelerator_is_replaced(plan: str, tmp_path: Path) -> None:
-    outcomes = run(SCRIPTS / "accelerate_loop.py", plan, tmp_path, {**PROBE, "INTEGRATION": "accelerate"})
+    outcomes = run(SCRIPTS / "accelerate_loop.py", plan, tmp_path, 1, **PROBE, INTEGRATION="accelerate")
     followed(outcomes, plan)
 
 
 def test_deepspeeds_own_count_is_taken(tmp_path: Path) -> None:
     """ZeRO-3 with several sub-groups, accumulation, and gradients that overflow once."""
-    (outcome,) = run(DEEPSPEED_STEPS, "fp16-z3-none-mb2x4-bk1m", tmp_path, {})
+    (outcome,) = run(DEEPSPEED_STEPS, "fp16-z3-none-mb2x4-bk1m", tmp_path)
     assert outcome.exit_code == 0, outcome.output[-3000:]
     counted = json.loads(outcome.output.strip().splitlines()[-1])
     assert counted["skipped"] == 1

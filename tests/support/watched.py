@@ -6,7 +6,6 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -29,7 +28,7 @@ class Outcome(NamedTuple):
     output: str
 
 
-def run(script: Path, plan: str, directory: Path, variables: Mapping[str, str], world: int = 1) -> list[Outcome]:
+def run(script: Path, plan: str, directory: Path, world: int = 1, **variables: str) -> list[Outcome]:
     """Run a script under a plan on ``world`` ranks to its end; ``variables`` without their prefix MEMTUNE_."""
     parsed = Plan.parse(plan)
     environment = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields, replace
+from typing import Any
 
 import pytest
 
@@ -23,7 +24,7 @@ FOLLOWED = Applied(
     compute_dtype="bfloat16",
     checkpointed_blocks=24,
 )
-IGNORED = {
+IGNORED: dict[str, Any] = {
     "micro_batch": 2,
     "micro_steps": 4,
     "samples_per_step": 32,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ from torch.nn.utils import get_total_norm
 from torch.utils._pytree import tree_map_only
 
 from memtune.deepspeed_config import deepspeed_config
+from memtune_runner import deepspeed_on_cpu
 from memtune_runner.checkpoints import universal
 from memtune_runner.engine.precision import compute_dtype
 from memtune_runner.engine.protocol import Setup, Updated
@@ -102,15 +102,12 @@ def _config(settings: Settings) -> dict[str, Any]:
 def _import(setup: Setup) -> Any:
     on_cpu = setup.device.type == "cpu"
     if on_cpu:
-        os.environ.setdefault("DS_ACCELERATOR", "cpu")  # it would guess from what is installed
+        deepspeed_on_cpu.choose_cpu()
     try:
         import deepspeed  # type: ignore[import-untyped]  # DeepSpeed ships no types
     except ImportError:
         raise PlanError(f"plan {setup.settings.plan}: DeepSpeed is not installed; add it to the image") from None
     universal.read_by_its_kind(deepspeed.DeepSpeedEngine)
     if on_cpu:
-        # Its kernel for collectives in shared memory would be compiled here, for a minute, and gloo does the same.
-        deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
-        # The virtual GPU computes fp16 slowly, but it computes it.
-        deepspeed.get_accelerator().is_fp16_supported = lambda: True
+        deepspeed_on_cpu.adapt(deepspeed)
     return deepspeed

@@ -5,6 +5,7 @@ from __future__ import annotations
 import faulthandler
 import os
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import ModuleType
@@ -153,6 +154,7 @@ class _Worker:
         print(f"memtune: rank {self._rank.rank} hangs: {failure.message}", file=sys.stderr, flush=True)
         faulthandler.dump_traceback(all_threads=True)
         self._leave_report(failure)
+        time.sleep(self._hang_limits.period_seconds)  # the first to end ends all: let the others show their stacks
         os._exit(failure.exit_code)  # the main thread may be stuck where no exception reaches it
 
 
