@@ -23,8 +23,9 @@ def _parser() -> argparse.ArgumentParser:
     commands.add_parser("down", help="end it and remove every trace")
     commands.add_parser("status", help="say which parts live; exit code 1 when one is dead or nothing is up")
     commands.add_parser("kubeconfig", help="print the path of the kubeconfig")
-    load = commands.add_parser("load", help="put an image onto every node")
-    load.add_argument("image", metavar="IMAGE", help="an archive file, an image that buildah knows, or `base`")
+    load = commands.add_parser("load", help="put images onto every node, building our own where something has changed")
+    what = "`operator`, `runner`, `base` (Debian with Python), an archive file or an image that buildah knows"
+    load.add_argument("images", metavar="IMAGE", nargs="+", help=what)
     logs = commands.add_parser("logs", help="print the log of a part")
     logs.add_argument("part", metavar="PART", help="for example kube-apiserver or node-1/kubelet")
     can_run = f"exit code 0 if this machine can run the cluster, {CANNOT_RUN} and the reason if it cannot"
@@ -87,7 +88,10 @@ def _change(arguments: argparse.Namespace) -> None:
         cluster.down()
     else:
         _need_cluster()
-        images.load(arguments.image, cluster.current_nodes())
+        for image in arguments.images:
+            cluster.say(f"loading {image}")
+            images.load(image, cluster.current_nodes())
+        cluster.say("loaded")
 
 
 def _need_cluster() -> None:
