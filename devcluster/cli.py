@@ -8,9 +8,9 @@ import os
 import sys
 from pathlib import Path
 
-from devcluster import cluster, images, machine
+from devcluster import cluster, images, machine, state
 from devcluster.layout import KUBECONFIG
-from devcluster.shell import ClusterError
+from devcluster.shell import ClusterError, say
 
 CANNOT_RUN = 3
 
@@ -62,7 +62,7 @@ def _dispatch(arguments: argparse.Namespace) -> int:
         _need_cluster()
         print(KUBECONFIG)
     elif arguments.command == "logs":
-        print(cluster.log_of(arguments.part).read_text(errors="replace"), end="")
+        print(state.log_of(arguments.part).read_text(errors="replace"), end="")
     else:
         with cluster.alone():
             _change(arguments)
@@ -89,18 +89,18 @@ def _change(arguments: argparse.Namespace) -> None:
     else:
         _need_cluster()
         for image in arguments.images:
-            cluster.say(f"loading {image}")
-            images.load(image, cluster.current_nodes())
-        cluster.say("loaded")
+            say(f"loading {image}")
+            images.load(image, state.current_nodes())
+        say("loaded")
 
 
 def _need_cluster() -> None:
-    if cluster.supervisor_pid() is None:
+    if state.supervisor_pid() is None:
         raise ClusterError("no cluster is up: run `devcluster up`")
 
 
 def _status() -> int:
     _need_cluster()
-    found = cluster.problems()
-    print("\n".join(found) or f"every part is alive; {len(cluster.current_nodes())} node(s)")
+    found = state.problems()
+    print("\n".join(found) or f"every part is alive; {len(state.current_nodes())} node(s)")
     return 1 if found else 0

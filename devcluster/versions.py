@@ -3,7 +3,8 @@
 DEBIAN = "bookworm"
 
 KUBERNETES = "1.20.2"
-KUBERNETES_SOURCE = "1.20.5+really1.20.2-1.1+deb12u1"
+# Any revision of it is built: Debian's point releases change the packaging and take older revisions away.
+KUBERNETES_SOURCE = "1.20.5+really1.20.2-"
 KUBERNETES_COMMANDS = (
     "kube-apiserver",
     "kube-controller-manager",

@@ -72,10 +72,11 @@ def test_a_disk_that_fills_up_on_the_way(monkeypatch: pytest.MonkeyPatch, capsys
     assert "the disk is full (/var/lib/x)" in capsys.readouterr().err
 
 
-def test_a_half_dead_cluster_is_not_reused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dead_cluster_is_not_reused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cluster, "STATE", tmp_path)
-    monkeypatch.setattr(cluster, "problems", lambda: ["etcd ended with signal SIGKILL"])
-    with pytest.raises(ClusterError, match=r"half dead; run `devcluster down`.*\netcd ended with signal SIGKILL"):
+    monkeypatch.setattr(cluster, "supervisor_pid", lambda: None)
+    monkeypatch.setattr(cluster, "problems", lambda: ["the supervisor is dead"])
+    with pytest.raises(ClusterError, match=r"the cluster is dead; run `devcluster down`.*\nthe supervisor is dead"):
         cluster.up(None)
 
 
@@ -99,6 +100,11 @@ def test_the_supervisor_says_which_part_died_and_takes_the_others_with_it(tmp_pa
         ends = [f"short-{i} ended with exit code 7; the end of its log:\n  out of luck" for i in range(10)]
         eventually(lambda: dead_parts(status, tmp_path) == ends, "the dead parts")
         lasting = part_pids(status)["lasting"]
+        supervisor.send_signal(signal.SIGHUP)
+        eventually(
+            lambda: (tmp_path / "short-9.log").read_text().count("luck") == 2, "the dead parts to be started anew"
+        )
+        assert part_pids(status)["lasting"] == lasting
         assert is_alive(lasting)
     finally:
         supervisor.send_signal(signal.SIGKILL)
