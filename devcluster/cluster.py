@@ -67,8 +67,7 @@ def up(asked: int | None) -> None:
 def _reuse(asked: int | None) -> None:
     supervisor = supervisor_pid()
     if supervisor is None:
-        found = "\n".join(problems())
-        raise ClusterError(f"the cluster is dead; run `devcluster down`, then `up` again\n{found}")
+        raise ClusterError("the cluster is dead; run `devcluster down`, then `up` again\n" + "\n".join(problems()))
     running = len(current_nodes())
     if asked not in (None, running):
         raise ClusterError(f"a cluster with {running} node(s) is up, not {asked}: run `devcluster down` first")
