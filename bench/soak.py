@@ -15,8 +15,9 @@ import sys
 import threading
 import time
 import uuid
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -53,18 +54,20 @@ def part_of(words: list[str]) -> str:
     return words[2] if words[1:2] == ["-m"] else Path(words[0]).name
 
 
-def memory_bytes() -> dict[str, int]:
-    """Resident memory of every process of the cluster by command and process number: a restart shows as a new one."""
+def parts() -> dict[str, Path]:
+    """The directory in /proc of every process of the cluster, by its command and number."""
     found = {}
     for directory in Path("/proc").glob("[0-9]*"):
-        try:
+        with suppress(FileNotFoundError, ProcessLookupError):
             name = part_of((directory / "cmdline").read_text().rstrip("\0").split("\0"))
-            status = (directory / "status").read_text()
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-        if name in PARTS and "VmRSS:" in status:
-            found[f"{name}/{directory.name}"] = int(status.split("VmRSS:")[1].split()[0]) * 1024
+            if name in PARTS:
+                found[f"{name}/{directory.name}"] = directory
     return found
+
+
+def resident_bytes(directory: Path) -> int:
+    status = (directory / "status").read_text()
+    return int(status.split("VmRSS:")[1].split()[0]) * 1024 if "VmRSS:" in status else 0
 
 
 class Load:
@@ -123,13 +126,16 @@ class Load:
 
 
 def measure(load: Load, seconds: float) -> dict[str, list[int]]:
-    series: dict[str, list[int]] = defaultdict(list)
+    """Memory over time of the parts that live at the start: one that dies has fewer samples than the others."""
+    watched = parts()
+    series: dict[str, list[int]] = {name: [] for name in watched}
     end = time.monotonic() + seconds
     for thread in load.threads:
         thread.start()
-    while time.monotonic() < end and all(thread.is_alive() for thread in load.threads):
-        for name, resident_bytes in memory_bytes().items():
-            series[name].append(resident_bytes)
+    while time.monotonic() < end and not load.failures:
+        for name, directory in watched.items():
+            with suppress(FileNotFoundError, ProcessLookupError):
+                series[name].append(resident_bytes(directory))
         time.sleep(SAMPLE_SECONDS)
     load.stop.set()
     for thread in load.threads:

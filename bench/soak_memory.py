@@ -31,9 +31,13 @@ def still_grows(values: Sequence[int]) -> bool:
 
 
 def table(series: Mapping[str, Sequence[int]]) -> str:
-    """One row in Markdown for each process, in MiB."""
+    """One row in Markdown for each process, in MiB; of one that died there is nothing to compare."""
+    samples = max(len(values) for values in series.values())
     rows = ["| part | start | 1st third | 2nd third | last third | end | highest |", "|---|--:|--:|--:|--:|--:|--:|"]
     for name, values in sorted(series.items()):
+        if len(values) < samples:
+            rows.append(f"| {name} | died | | | | | |")
+            continue
         shown = (values[0], *thirds(values), values[-1], max(values))
         rows.append(f"| {name} | {' | '.join(f'{value / MIB:.0f}' for value in shown)} |")
     return "\n".join(rows)

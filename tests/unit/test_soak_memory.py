@@ -43,4 +43,5 @@ def test_findings_name_the_part() -> None:
 
 
 def test_the_table_has_a_row_for_each_part() -> None:
-    assert table({"etcd/1": mib(1, 2, 3, 4, 5, 9)}).splitlines()[-1] == "| etcd/1 | 1 | 2 | 4 | 7 | 9 | 9 |"
+    rows = table({"etcd/1": mib(1, 2, 3, 4, 5, 9), "kubelet/2": mib(1)}).splitlines()
+    assert rows[2:] == ["| etcd/1 | 1 | 2 | 4 | 7 | 9 | 9 |", "| kubelet/2 | died | | | | | |"]
