@@ -14,6 +14,7 @@ from pathlib import Path
 
 from devcluster import binaries, builds
 from devcluster.layout import CACHE, STATE, Node
+from devcluster.machine import BASE_IMAGE_BYTES, check_disk
 from devcluster.node import process_one
 from devcluster.packages import debian_sources
 from devcluster.runtime import SOCKET
@@ -26,6 +27,7 @@ def base_archive() -> Path:
     recipe = hashlib.sha256(" ".join((DEBIAN, BASE_IMAGE, *BASE_IMAGE_OPTIONS)).encode()).hexdigest()[:12]
     archive = CACHE / f"base-{recipe}.tar"
     if not archive.is_file():
+        check_disk(CACHE, BASE_IMAGE_BYTES, "the base image")
         CACHE.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=CACHE) as work:
             layer, sources = Path(work) / "layer.tar", Path(work) / "debian.sources"
