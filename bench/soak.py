@@ -180,10 +180,10 @@ def main() -> int:
     # The API server lets etcd keep up to ten minutes of history: etcd cannot have levelled off before that.
     arguments.add_argument("--minutes", type=float, default=30, help="default: 30; less than 15 tell nothing of etcd")
     minutes = arguments.parse_args().minutes
-    kubeconfig = devcluster("kubeconfig")
-    if kubeconfig.returncode != 0:
-        sys.exit(kubeconfig.stderr.strip())
-    series, load = run(kubeconfig.stdout.strip(), minutes * 60)
+    before = devcluster("status")
+    if before.returncode != 0:
+        sys.exit(f"{before.stdout}{before.stderr}".strip())
+    series, load = run(devcluster("kubeconfig").stdout.strip(), minutes * 60)
     wrong = load.failures + findings(series)
     wrong += [f"{load.counts['pods failed']} pods failed"] if load.counts["pods failed"] else []
     status = devcluster("status")

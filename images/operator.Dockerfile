@@ -12,7 +12,7 @@ RUN cd /opt/memtune/lib/python3*/site-packages \
     && rm -r kubernetes/client/api \
     && find numpy -type d -name tests -prune -exec rm -r {} + \
     && /opt/memtune/bin/pip uninstall --yes pip setuptools \
-    && /opt/memtune/bin/python3 -c "import kopf, optuna, prometheus_client, pydantic; from kubernetes.aio import client, config, watch; client.CoreV1Api, client.CustomObjectsApi, client.CoordinationV1Api, client.V1Pod"
+    && /opt/memtune/bin/python3 -c "import kopf, optuna, prometheus_client, pydantic; from kubernetes.aio import client, config; from kubernetes.aio.leaderelection import leaderelection; client.ApiClient, client.CoordinationV1Api"
 
 # Nothing is run from here on, so nothing of the machine that builds can end in the image.
 FROM ${BASE}

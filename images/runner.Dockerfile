@@ -19,6 +19,10 @@ RUN pip install --no-cache-dir --no-deps --require-hashes -r /locks/build.lock
 COPY images/runner.lock /locks/
 # DeepSpeed comes as source and looks at the torch that is there: no build isolation, or it would fetch another one.
 RUN pip install --no-cache-dir --no-deps --no-build-isolation --require-hashes -r /locks/runner.lock
+# On CPUs it compiles shared-memory collectives as it starts, unless the platform has none: no compiler, none of these.
+RUN sed -i "s/if sys.platform != 'linux':/if __import__('shutil').which('c++') is None:/" \
+        /opt/memtune/lib/python3*/site-packages/deepspeed/ops/op_builder/cpu/comm.py \
+    && python3 -c 'import deepspeed.ops; assert deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] is False'
 
 # Nothing is run from here on, so nothing of the machine that builds can end in the image.
 FROM ${BASE}

@@ -50,6 +50,27 @@ def test_without_root(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFix
     assert _main(monkeypatch, "can-run") == cli.CANNOT_RUN
 
 
+def test_another_cluster_is_used_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def say(*words: str) -> tuple[int, str]:
+        monkeypatch.setattr(sys, "argv", ["devcluster", *words])
+        code, said = cli.main(), capsys.readouterr()
+        return code, said.out + said.err
+
+    kubeconfig = tmp_path / "kubeconfig"
+    monkeypatch.setenv("MEMTUNE_KUBECONFIG", str(kubeconfig))
+    # It need not be a machine that could run ours.
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    assert say("up") == (1, f"devcluster: MEMTUNE_KUBECONFIG names {kubeconfig}, and there is no such file\n")
+    kubeconfig.touch()
+    assert say("kubeconfig") == (0, f"{kubeconfig}\n")
+    assert [say(word)[0] for word in ("up", "down", "can-run")] == [0, 0, 0]
+    code, said = say("load", "base")
+    assert code == 1
+    assert said.startswith("devcluster: `load` is about the cluster that `up` starts")
+
+
 def test_a_port_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
