@@ -61,7 +61,7 @@ class FixedStatistics:
     def record_sites(self) -> None:
         """It has no lines of code."""
 
-    def dump(self, path: Path) -> dict[str, object]:  # noqa: ARG002 - nothing to view
+    def dump(self, path: Path) -> dict[str, object]:
         """It holds nothing."""
         return {}
 

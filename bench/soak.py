@@ -102,7 +102,7 @@ class Load:
 
     def _watch(self) -> None:
         for _ in self._until_stopped():
-            watcher: Any = watch.Watch()  # type: ignore[no-untyped-call]  # it has no types
+            watcher: Any = watch.Watch()
             listing = self.core.list_namespaced_config_map
             events = watcher.stream(listing, self.namespace, timeout_seconds=SAMPLE_SECONDS)
             self.counts["changes watched"] += sum(1 for _ in events)
@@ -145,7 +145,7 @@ def measure(load: Load, seconds: float) -> dict[str, list[int]]:
 
 def run(kubeconfig: str, seconds: float) -> tuple[dict[str, list[int]], Load]:
     namespace = f"soak-{uuid.uuid4().hex[:8]}"
-    with config.new_client_from_config(kubeconfig) as connection:  # type: ignore[no-untyped-call]  # it has no types
+    with config.new_client_from_config(kubeconfig) as connection:
         load = Load(connection, namespace)
         load.core.create_namespace({"metadata": {"name": namespace}})
         time.sleep(SAMPLE_SECONDS)  # until the namespace has its service account

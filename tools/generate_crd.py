@@ -12,8 +12,8 @@ import yaml
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "core"))
 
-from memtune.spec.crd import PLURAL, crd  # noqa: E402 - the core beside this file comes first
-from memtune.spec.job import GROUP  # noqa: E402
+from memtune.spec.crd import crd  # noqa: E402 - the core beside this file comes first
+from memtune.spec.job import GROUP, PLURAL  # noqa: E402
 
 TARGET = ROOT / "crds" / f"{GROUP}_{PLURAL}.yaml"
 HEADER = "# Made by tools/generate_crd.py from core/memtune/spec; do not edit, run `make generate`.\n"

@@ -26,6 +26,7 @@ ANNOTATION_KUEUE_COUNT = "kueue.x-k8s.io/pod-group-total-count"
 LABEL_COSCHEDULING_GROUP = "scheduling.x-k8s.io/pod-group"
 ANNOTATION_VOLCANO_GROUP = "scheduling.k8s.io/group-name"
 LABEL_GPU_PRODUCT = "nvidia.com/gpu.product"
+LABEL_GPU_MEMORY = "nvidia.com/gpu.memory"
 LABEL_HOSTNAME = "kubernetes.io/hostname"
 
 TRAINER_CONTAINER = "trainer"

@@ -45,6 +45,8 @@ class Settings:
     grace_seconds: int = 30
     device: Device = Device.CUDA
     gpu_memory_bytes: int | None = None
+    evaluation_batch: int | None = None
+    sharded_save: bool = False
     metrics_port: int | None = None
     architecture: dict[str, Any] | None = None
     deepspeed_config: Path | None = None
@@ -96,6 +98,8 @@ def read_settings(variables: Mapping[str, str]) -> Settings:
         grace_seconds=read.optional(environment.GRACE_SECONDS, _positive, Settings.grace_seconds),
         device=read.optional(environment.DEVICE, Device, Device.CUDA),
         gpu_memory_bytes=read.optional(environment.GPU_MEMORY_BYTES, _positive, None),
+        evaluation_batch=read.optional(environment.EVALUATION_BATCH, _positive, None),
+        sharded_save=read.optional(environment.SHARDED_SAVE, _flag, False),
         metrics_port=read.optional(environment.METRICS_PORT, _natural, None),
         architecture=read.optional(environment.ARCHITECTURE, _object, None),
         deepspeed_config=read.optional(environment.DEEPSPEED_CONFIG, Path, None),

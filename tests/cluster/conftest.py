@@ -50,7 +50,7 @@ def kubeconfig() -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def cluster(kubeconfig: str) -> Iterator[Cluster]:
-    with config.new_client_from_config(kubeconfig) as connection:  # type: ignore[no-untyped-call]  # it has no types
+    with config.new_client_from_config(kubeconfig) as connection:
         running = Cluster(connection)
         if not FOREIGN:
             _devcluster("load", "base")

@@ -43,8 +43,8 @@ class Job:
     """One process that trains with accelerate, which is wrapped as in a run."""
 
     def __init__(self, settings: Settings, patches: Patches, **project: Any) -> None:
-        from accelerate import Accelerator
-        from accelerate.utils import ProjectConfiguration
+        from accelerate import Accelerator  # type: ignore[import-untyped]  # accelerate ships no types
+        from accelerate.utils import ProjectConfiguration  # type: ignore[import-untyped]  # as above
 
         self.steps = 0
         patches.undo()

@@ -77,7 +77,8 @@ def fsdp(model: Blocks) -> Trained:
     mesh = init_device_mesh("cpu", (WORLD,))
     for block in model.blocks:
         fully_shard(block, mesh=mesh)
-    return alone(fully_shard(model, mesh=mesh))
+    fully_shard(model, mesh=mesh)
+    return alone(model)
 
 
 def zero(deepspeed: Any, stage: int) -> Callable[[Blocks], Trained]:

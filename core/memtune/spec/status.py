@@ -217,3 +217,16 @@ def load_status(data: Mapping[str, Any]) -> Status:
         return Status.model_validate(data, by_alias=True, by_name=False)
     except ValidationError as error:
         raise SpecError(problems_of(error, Status, "status")) from None
+
+
+def dump_status(status: Status) -> dict[str, Any]:
+    """The status as plain values, as it is written into the object, without what says nothing."""
+    dumped: dict[str, Any] = _without_empty_texts(status.model_dump(mode="json", by_alias=True, exclude_none=True))
+    return dumped
+
+
+def _without_empty_texts(value: Any) -> Any:
+    """Some API servers take an empty text for a null, which no field may be. Read back, it is the default anyway."""
+    if isinstance(value, dict):
+        return {name: _without_empty_texts(inner) for name, inner in value.items() if inner != ""}
+    return [_without_empty_texts(item) for item in value] if isinstance(value, list) else value

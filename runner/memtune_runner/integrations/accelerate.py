@@ -71,7 +71,7 @@ def _fsdp_plugin(settings: Settings) -> Any:
         return None
     from accelerate.utils import FullyShardedDataParallelPlugin
 
-    return FullyShardedDataParallelPlugin(**arguments.fsdp_plugin(settings.plan))
+    return FullyShardedDataParallelPlugin(**arguments.fsdp_plugin(settings))
 
 
 def _prepare(settings: Settings) -> Inherited:

@@ -49,9 +49,10 @@ def training_arguments(settings: Settings) -> dict[str, Any]:
         "activation_checkpointing": False,  # the same, by its name since transformers 5
         "deepspeed": deepspeed(settings),
         "fsdp": "full_shard auto_wrap" if plan.sharding.backend == "fsdp" else "",
-        "fsdp_config": _fsdp(plan),
+        "fsdp_config": _fsdp(settings),
         "use_cpu": settings.device is Device.VIRTUAL,
         **_optimizer(plan),
+        **({"per_device_eval_batch_size": settings.evaluation_batch} if settings.evaluation_batch else {}),
         **({"tf32": True} if plan.precision is Precision.TF32 and settings.device is Device.CUDA else {}),
     }
 
@@ -59,12 +60,19 @@ def training_arguments(settings: Settings) -> dict[str, Any]:
 def deepspeed(settings: Settings) -> dict[str, Any] | None:
     """The DeepSpeed configuration, for a run whose steps may be shortened; None for a plan without DeepSpeed."""
     plan = effective_plan(settings)
-    return config_of(plan, settings.world) if plan.sharding.backend == "deepspeed" else None
+    if plan.sharding.backend != "deepspeed":
+        return None
+    config = config_of(plan, settings.world)
+    if settings.sharded_save:
+        config["zero_optimization"]["stage3_gather_16bit_weights_on_model_save"] = False
+    return config
 
 
-def fsdp_plugin(plan: Plan) -> dict[str, Any]:
+def fsdp_plugin(settings: Settings) -> dict[str, Any]:
     """The arguments of accelerate's FullyShardedDataParallelPlugin."""
+    plan = settings.plan
     return {
+        **({"state_dict_type": "SHARDED_STATE_DICT"} if settings.sharded_save else {}),
         "fsdp_version": 2,
         "reshard_after_forward": plan.sharding is not Sharding.FSDP_SHARD_GRAD_OP,
         "cpu_offload": plan.offload in (Offload.OPTIMIZER, Offload.PARAMETERS),
@@ -73,16 +81,12 @@ def fsdp_plugin(plan: Plan) -> dict[str, Any]:
     }
 
 
-def _fsdp(plan: Plan) -> dict[str, Any] | None:
-    if plan.sharding.backend != "fsdp":
+def _fsdp(settings: Settings) -> dict[str, Any] | None:
+    if settings.plan.sharding.backend != "fsdp":
         return None
-    plugin = fsdp_plugin(plan)
-    return {
-        "version": plugin["fsdp_version"],
-        "reshard_after_forward": plugin["reshard_after_forward"],
-        "cpu_offload": plugin["cpu_offload"],
-        "activation_checkpointing": plugin["activation_checkpointing"],
-    }
+    plugin = fsdp_plugin(settings)
+    taken = ("reshard_after_forward", "cpu_offload", "activation_checkpointing", "state_dict_type")
+    return {"version": plugin["fsdp_version"], **{name: plugin[name] for name in taken if name in plugin}}
 
 
 def _optimizer(plan: Plan) -> dict[str, Any]:

@@ -109,7 +109,7 @@ def _probe_callback(probe: Probe, trainer: Any) -> Any:
     class EvaluateSaveAndStop(TrainerCallback):
         """Ends the training after the probe's last step, not without one evaluation batch and one save."""
 
-        def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:  # noqa: ARG002 - its signature
+        def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
             if probe.has_enough:
                 control.should_evaluate = trainer.eval_dataset is not None
                 control.should_save = True

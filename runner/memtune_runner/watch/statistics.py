@@ -150,7 +150,7 @@ class VirtualStatistics:
     def record_sites(self) -> None:
         """A virtual GPU knows no lines of code."""
 
-    def dump(self, path: Path) -> Mapping[str, Any]:  # noqa: ARG002 - nothing to view
+    def dump(self, path: Path) -> Mapping[str, Any]:
         return {}
 
 
