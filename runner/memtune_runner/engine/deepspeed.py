@@ -15,6 +15,7 @@ from torch.utils._pytree import tree_map_only
 from memtune.deepspeed_config import deepspeed_config
 from memtune_runner.engine.precision import compute_dtype
 from memtune_runner.engine.protocol import Setup, Updated
+from memtune_runner.engine.scaling import INITIAL_POWER
 from memtune_runner.refusals import PlanError
 from memtune_runner.settings import Settings
 
@@ -39,6 +40,9 @@ class DeepSpeedBackend:
             dist_init_required=False,
         )
         self.model: nn.Module = self._engine
+        if not setup.settings.plan.sharding.zero_stage:
+            # FP16_UnfusedOptimizer makes the states by a step without gradients, which Adam would count as its first.
+            self.optimizer.state.clear()
 
     def begin(self, is_last: bool) -> None:
         """Tell DeepSpeed where an optimizer step ends; its own count knows no short batches."""
@@ -95,6 +99,8 @@ def _config(settings: Settings) -> dict[str, Any]:
         config: dict[str, Any] = json.loads(settings.deepspeed_config.read_text())
     else:
         config = deepspeed_config(settings.plan, settings.world)
+    if config.get("fp16", {}).get("enabled"):
+        config["fp16"] = {"initial_scale_power": INITIAL_POWER} | config["fp16"]
     return config | {"steps_per_print": _NEVER}
 
 
