@@ -64,7 +64,7 @@ def test_an_optimizer_of_the_scripts_own_replaces_the_plans() -> None:
 
 def test_wrong_use_is_told(whole: dict[str, torch.Tensor]) -> None:
     used = engine()
-    with pytest.raises(RuntimeError, match="belongs in a loop over engine.micro_batches"):
+    with pytest.raises(RuntimeError, match=r"belongs in a loop over engine\.micro_batches"):
         used.backward(torch.zeros(()))
     with pytest.raises(RuntimeError, match="belongs after the loop"):
         used.step()

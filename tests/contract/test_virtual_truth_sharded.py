@@ -68,7 +68,7 @@ def ddp(model: Blocks) -> Trained:
     return alone(wrapped)
 
 
-def averaged(bucket: distributed.GradBucket) -> torch.futures.Future[torch.Tensor]:
+def averaged(bucket: Any) -> torch.futures.Future[torch.Tensor]:
     future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
     future.set_result(bucket.buffer().div_(WORLD))
     return future
@@ -78,7 +78,8 @@ def fsdp(model: Blocks) -> Trained:
     mesh = init_device_mesh("cpu", (WORLD,))
     for block in model.blocks:
         fully_shard(block, mesh=mesh)
-    return alone(fully_shard(model, mesh=mesh))
+    fully_shard(model, mesh=mesh)
+    return alone(model)
 
 
 def zero(deepspeed: Any, stage: int) -> Callable[[Blocks], Trained]:
