@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_map_only
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 _PRODUCTS = frozenset({torch.ops.aten.mm.default, torch.ops.aten.addmm.default, torch.ops.aten._scaled_mm.default})
 _ATTENTION = frozenset(
@@ -26,6 +26,10 @@ _ATTENTION = frozenset(
 )
 
 _Kept = defaultdict[Any, deque[Any]]
+_CHANGED = (
+    "a matrix product or attention result was changed in place, so it cannot stand for its recomputation; "
+    "use a plan with checkpointing full"
+)
 
 
 def selective_contexts() -> tuple[TorchDispatchMode, TorchDispatchMode]:
@@ -47,11 +51,13 @@ class _Result:
     def get(self) -> torch.Tensor:
         """The tensor as it was."""
         if self._tensor._version != self._version:
-            raise RuntimeError(
-                "a matrix product or attention result was changed in place, so it cannot stand for its recomputation; "
-                "use a plan with checkpointing full"
-            )
+            raise RuntimeError(_CHANGED)
         return self._tensor
+
+    @property
+    def storage(self) -> int:
+        """What tells whether another tensor is the same memory."""
+        return _storage(self._tensor)
 
 
 class _Chooser(TorchDispatchMode):
@@ -70,12 +76,22 @@ class _Chooser(TorchDispatchMode):
 
 
 class _Keeping(_Chooser):
+    def __init__(self, kept: _Kept) -> None:
+        super().__init__(kept)
+        self._storages: set[int] = set()
+
     def __torch_dispatch__(
         self, func: Any, types: Iterable[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
+        # The counter of changes misses those behind a matmul of more than two dimensions, whose result is an alias
+        # with a counter of its own (_unsafe_view).
+        if func._schema.is_mutable and _storage(args[0]) in self._storages:
+            raise RuntimeError(_CHANGED)
         result = func(*args, **(kwargs or {}))
         if self._keeps(func):
-            self._kept[func].append(tree_map_only(torch.Tensor, _Result, result))
+            kept = tree_map_only(torch.Tensor, _Result, result)
+            self._storages.update(each.storage for each in tree_leaves(kept) if isinstance(each, _Result))
+            self._kept[func].append(kept)
         return result
 
 
@@ -86,3 +102,7 @@ class _Reusing(_Chooser):
         if self._keeps(func):
             return tree_map_only(_Result, _Result.get, self._kept[func].popleft())
         return func(*args, **(kwargs or {}))
+
+
+def _storage(changed: Any) -> int:
+    return changed.untyped_storage()._cdata if isinstance(changed, torch.Tensor) else 0

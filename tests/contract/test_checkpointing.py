@@ -124,10 +124,14 @@ def test_a_failed_forward_pass_leaves_nothing_behind() -> None:
     assert all(torch.equal(*pair) for pair in zip(gradients(model), gradients(model_with("none")), strict=True))
 
 
-def test_kept_results_must_not_change() -> None:
+@pytest.mark.parametrize("rows", [(8,), (4, 2)], ids=["matrix", "batch"])
+def test_kept_results_must_not_change(rows: tuple[int, ...]) -> None:
     class InPlace(Layer):
         def forward(self, hidden: torch.Tensor, scale: float = 1.0) -> tuple[torch.Tensor]:
-            return (self.down(self.up(hidden).add_(scale)),)
+            hidden = hidden.view(*rows, WIDTH)
+            wide = hidden @ self.up.weight.t()
+            wide += self.up.bias * scale
+            return (self.down(wide).view(8, WIDTH),)
 
     model = Model(0)
     model.layers.extend(InPlace() for _ in range(2))

@@ -16,6 +16,7 @@ from memtune_runner import deepspeed_on_cpu
 from memtune_runner.checkpoints import universal
 from memtune_runner.engine.precision import compute_dtype
 from memtune_runner.engine.protocol import Setup, Updated
+from memtune_runner.engine.scaling import INITIAL_POWER
 from memtune_runner.refusals import PlanError
 from memtune_runner.settings import Settings
 
@@ -40,6 +41,9 @@ class DeepSpeedBackend:
             dist_init_required=False,
         )
         self.model: nn.Module = self._engine
+        if not setup.settings.plan.sharding.zero_stage:
+            # FP16_UnfusedOptimizer makes the states by a step without gradients, which Adam would count as its first.
+            self.optimizer.state.clear()
 
     def begin(self, is_last: bool) -> None:
         """Tell DeepSpeed where an optimizer step ends; its own count knows no short batches."""
@@ -96,6 +100,11 @@ def _config(settings: Settings) -> dict[str, Any]:
         config: dict[str, Any] = json.loads(settings.deepspeed_config.read_text())
     else:
         config = deepspeed_config(settings.plan, settings.world)
+    if config.get("fp16", {}).get("enabled"):
+        config["fp16"] = {"initial_scale_power": INITIAL_POWER} | config["fp16"]
+    if settings.plan.checkpointing.mode == "selective":
+        # Stage 3's own linear layer adds its bias in place to the product that is to be kept.
+        config["zero_optimization"]["memory_efficient_linear"] = False
     return config | {"steps_per_print": _NEVER}
 
 

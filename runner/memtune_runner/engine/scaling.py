@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-# The defaults of torch.amp.GradScaler (torch/amp/grad_scaler.py).
-_INITIAL = 2.0**16
-_GROWTH_INTERVAL = 2000
+# Below the 2**16 of torch and DeepSpeed: the steps that are skipped until a lower scale is found would differ from plan
+# to plan, and with them the loss. It grows in time.
+INITIAL_POWER = 12
+_GROWTH_INTERVAL = 2000  # torch/amp/grad_scaler.py
 
 
 class LossScaler:
@@ -16,7 +17,7 @@ class LossScaler:
     """
 
     def __init__(self) -> None:
-        self.scale = _INITIAL
+        self.scale = 2.0**INITIAL_POWER
         self._good_steps = 0
 
     def update(self, overflowed: bool) -> None:
