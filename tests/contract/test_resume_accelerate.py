@@ -43,7 +43,7 @@ class Job:
     """One process that trains with accelerate, which is wrapped as in a run."""
 
     def __init__(self, settings: Settings, patches: Patches, **project: Any) -> None:
-        from accelerate import Accelerator
+        from accelerate import Accelerator  # type: ignore[import-untyped]  # accelerate ships no types
         from accelerate.utils import ProjectConfiguration
 
         self.steps = 0
