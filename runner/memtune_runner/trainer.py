@@ -14,6 +14,7 @@ import shutil
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import torch
 from torch import distributed, nn
@@ -76,13 +77,14 @@ class Trainer:
                 self._evaluate()
 
     def probe(self) -> None:
-        """A few steps, one evaluation batch and one save, which no run will ever resume from."""
+        """A few steps, one save, which no run will ever resume from, and one evaluation batch, which ends the probe."""
         for _ in self._steps(self._settings.probe_steps or 1):
             pass
+        if self._settings.checkpoint_path is not None:
+            self._save_for_nobody(self._settings.checkpoint_path)
         self._evaluate()
-        root = self._settings.checkpoint_path
-        if root is None:
-            return
+
+    def _save_for_nobody(self, root: Path) -> None:
         scratch = root / f".memtune-{self._settings.run or 'probe'}"
         with phases.during(Phase.SAVE):
             self._engine.save(scratch)
