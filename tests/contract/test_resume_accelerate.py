@@ -44,7 +44,7 @@ class Job:
 
     def __init__(self, settings: Settings, patches: Patches, **project: Any) -> None:
         from accelerate import Accelerator  # type: ignore[import-untyped]  # accelerate ships no types
-        from accelerate.utils import ProjectConfiguration
+        from accelerate.utils import ProjectConfiguration  # type: ignore[import-untyped]  # as above
 
         self.steps = 0
         patches.undo()
