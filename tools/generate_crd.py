@@ -55,7 +55,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--check", action="store_true", help="write nothing; fail if a file is out of date")
     if parser.parse_args().check:
-        return int(not all([_is_up_to_date(target, wanted) for target, wanted in rendered().items()]))
+        found = [_is_up_to_date(target, wanted) for target, wanted in rendered().items()]
+        return int(not all(found))
     for target, wanted in rendered().items():
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(wanted)

@@ -19,9 +19,17 @@ app.kubernetes.io/component: operator
 {{- end -}}
 
 {{- define "memtune.labels" -}}
-{{- with .Values.labels }}
-{{- toYaml . }}
-{{ end -}}
+{{- include "memtune.labelsWith" (list . dict) -}}
+{{- end -}}
+
+{{/* All labels of an object, the own ones of its kind among them. Input: (list root own) */}}
+{{- define "memtune.labelsWith" -}}
+{{- $root := index . 0 -}}
+{{- $fixed := include "memtune.fixedLabels" $root | fromYaml -}}
+{{- merge dict $fixed (index . 1) $root.Values.labels | toYaml -}}
+{{- end -}}
+
+{{- define "memtune.fixedLabels" -}}
 app.kubernetes.io/name: {{ default .Chart.Name .Values.nameOverride }}
 app.kubernetes.io/instance: {{ .Release.Name }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
