@@ -12,7 +12,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from tools.dashboards import PAGES, RED, Page, Panel  # noqa: E402 - lies beside this file
+from tools.dashboards import PAGES  # noqa: E402 - lies beside this file
+from tools.panels import RED, Page, Panel  # noqa: E402 - lies beside this file
 
 # Imported without types: they stand on Python 3.11's StrEnum, and mypy reads this project as 3.10.
 _SDK = "grafana_foundation_sdk"

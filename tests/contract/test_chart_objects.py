@@ -167,13 +167,8 @@ def test_an_account_that_nobody_makes_has_to_be_named() -> None:
 
 def test_train_runs_are_scraped_where_jobs_are_watched() -> None:
     values: dict[str, Any] = {**VALUE_SETS["namespaces"], "metrics": {"podMonitor": {"create": "always"}}}
-    spec = only(objects(values), "PodMonitor")["spec"]
-    assert spec["namespaceSelector"] == {"matchNames": ["team-a", "team-b"]}
-    assert spec["selector"] == {"matchLabels": {"memtune.dev/run-kind": "train"}}
-    spec = only(MADE["monitored"], "PodMonitor")["spec"]
-    assert spec["namespaceSelector"] == {"any": True}
-    targets = [relabeling["targetLabel"] for relabeling in spec["podMetricsEndpoints"][0]["relabelings"]]
-    assert targets == ["mtj_namespace", "mtj", "mtj", "run"]
+    assert only(objects(values), "PodMonitor")["spec"]["namespaceSelector"] == {"matchNames": ["team-a", "team-b"]}
+    assert only(MADE["monitored"], "PodMonitor")["spec"]["namespaceSelector"] == {"any": True}
 
 
 def test_what_to_do_next_fits_the_installation() -> None:

@@ -31,8 +31,7 @@ def test_the_rules_do_what_their_unit_tests_say() -> None:
 def test_each_alert_has_a_case_where_it_fires_and_one_where_it_does_not() -> None:
     cases = [case for test in TESTS for case in test.get("alert_rule_test", ())]
     fires = {case["alertname"] for case in cases if case["exp_alerts"]}
-    # Fragmentation holds its peace within the same case: other jobs of it are named nowhere.
-    keeps_still = {case["alertname"] for case in cases if not case["exp_alerts"]} | {"MemTuneFragmentation"}
+    keeps_still = {case["alertname"] for case in cases if not case["exp_alerts"]}
     assert fires == set(ALERTS) == keeps_still
 
 

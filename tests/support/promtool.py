@@ -19,6 +19,11 @@ def try_rules(file: Path) -> None:
     assert "SUCCESS" in _run("test", "rules", str(file))
 
 
+def check_config(file: Path) -> None:
+    """Let it read a configuration with the rules that it names."""
+    assert "is valid prometheus config file syntax" in _run("check", "config", str(file))
+
+
 def check_metrics(exposition: str) -> None:
     """Let it read what a scrape reads; it must find nothing to complain of, not even in style."""
     assert _run("check", "metrics", text=exposition) == ""
