@@ -46,6 +46,7 @@ test-contract: env ## golden files, the command line, real libraries' parsers
 bench: env ## the tables of bench/; PEAKS=FILE.csv adds the accuracy on published peaks
 	$(python) bench/allocator.py
 	$(python) bench/space.py
+	$(python) bench/throughput.py
 	$(if $(PEAKS),$(python) bench/accuracy.py $(PEAKS) --leave-one-source-out)
 
 .PHONY: clean

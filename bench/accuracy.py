@@ -44,8 +44,6 @@ class Scored(NamedTuple):
 def score(rows: Sequence[Row], leave_one_source_out: bool) -> tuple[list[Scored], dict[str, Constants]]:
     """Predict every row, with constants that never saw its source if so asked."""
     sources = sorted({row.source for row in rows})
-    if leave_one_source_out and len(sources) < 2:
-        raise ValueError("leaving one source out needs rows of at least two sources")
     constants = {
         source: fit([row for row in rows if row.source != source]) if leave_one_source_out else DEFAULT_CONSTANTS
         for source in sources
@@ -128,11 +126,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--quality", choices=["A", "B"], help="only rows of this quality")
     options = parser.parse_args(arguments)
     try:
-        rows = [row for row in read_rows(options.file) if options.quality in (None, row.quality)]
-        scored, constants = score(rows, options.leave_one_source_out)
+        found, remarks = read_rows(options.file)
     except (OSError, ValueError) as error:
         print(f"accuracy: {error}", file=sys.stderr)
         return 2
+    for remark in remarks:
+        print(f"accuracy: {remark}", file=sys.stderr)
+    rows = [row for row in found if options.quality in (None, row.quality)]
+    if not rows:
+        print(f"accuracy: {options.file}: no row of quality {options.quality}", file=sys.stderr)
+        return 2
+    scored, constants = score(rows, options.leave_one_source_out)
     print("\n".join(table(scored, "source", lambda row: row.source)), end="\n\n")
     print("\n".join(table(scored, "family", lambda row: row.family)), end="\n\n")
     print("\n".join(misses(scored)), end="\n\n")

@@ -30,6 +30,7 @@ _ROBUST = 0.25
 _PULL = 0.002
 # The share of rows that may lie above `upper` while the width is chosen, and the widths tried.
 _UNDER = 0.01
+_TAIL_ROWS = 40
 _WIDTHS = (0.06, 0.08, 0.10, 0.12, 0.14, 0.16, 0.17, 0.18, 0.19, 0.20, 0.21)
 
 
@@ -45,10 +46,15 @@ def predicted(row: Row, constants: Constants) -> Interval:
 
 
 def fit(rows: Sequence[Row]) -> Constants:
-    """The constants that suit these rows best: coordinate search, coarse to fine, then the width."""
+    """The constants that suit these rows best: coordinate search, coarse to fine, then the width.
+
+    Without rows they stay where every fit starts; with few, the interval is the widest.
+    """
     constants = Constants()
     for name, (start, _, _) in START.items():
         constants = _with(constants, name, start)
+    if not rows:
+        return replace(constants, unmodelled=_WIDTHS[-1])
     best = _loss(rows, constants)
     for step in _STEPS:
         for name in FITTED:
@@ -83,7 +89,8 @@ def _loss(rows: Sequence[Row], constants: Constants) -> float:
 
 
 def _with_width(rows: Sequence[Row], constants: Constants) -> Constants:
-    for width in _WIDTHS:
+    # Fewer rows cannot show a tail of 2.5%, so that they cannot justify a narrower interval either.
+    for width in _WIDTHS if len(rows) >= _TAIL_ROWS else _WIDTHS[-1:]:
         widened = replace(constants, unmodelled=width)
         under = sum(predicted(row, widened).upper < row.peak_bytes for row in rows)
         if under <= _UNDER * len(rows):

@@ -1,7 +1,8 @@
 """Published rows read as architectures and recipes.
 
 Everything is keyed on columns (and on what the notes say in words that any source could use), never on an id or a
-source. What a row leaves empty takes a documented default here and counts as an unknown, which widens its interval.
+source. What a row leaves empty, or says in a word that is not known, takes a documented default here and counts as an
+unknown, which widens its interval.
 """
 
 from __future__ import annotations
@@ -12,28 +13,24 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from accuracy_cells import (
+    BACKENDS,
+    CHECKPOINTINGS,
+    DTYPE_BYTES,
+    EIGHT_BIT_STATE_BYTES,
+    FP32_STATE_BYTES,
+    METRICS,
+    QUANTIZATIONS,
+    TARGETS,
+    Cells,
+)
+
 from memtune.knobs import Attention, Checkpointing
 from memtune.model.architecture import Adapter, Architecture, Experts, Head, Kind
-from memtune.model.count import ALL_LINEAR, parameters
+from memtune.model.count import parameters
 from memtune.predict.recipe import QUANTIZED_BYTES, Recipe
 from memtune.predict.shape import Shape, shape_of
 
-DTYPE_BYTES = {"fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2, "fp8": 1}
-BACKENDS = {"none": "none", "ddp": "ddp", "fsdp": "fsdp", "fsdp2": "fsdp", "deepspeed": "deepspeed"}
-# Bytes of fp32 optimizer state per parameter; the state dtype scales them.
-FP32_STATE_BYTES = {"adamw": 8.0, "adam": 8.0, "muon": 4.0, "lion": 4.0, "sgd": 4.0, "adafactor": 0.02}
-# How adapters' targets are called in tables, by module of a layer here. A head is not adapted in this model: at rank r
-# it has r x (hidden + vocabulary) parameters, far below the noise.
-TARGETS = {
-    "q": ("q_proj",),
-    "k": ("k_proj",),
-    "v": ("v_proj",),
-    "o": ("o_proj",),
-    "proj": ("o_proj",),
-    "output_proj": ("o_proj",),
-    "mlp": ("gate_proj", "up_proj", "down_proj"),
-    "all": (ALL_LINEAR,),
-}
 # Where an adapter's targets are not stated: the attention's projections, what tutorials and diffusers use.
 DEFAULT_TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj")
 DEFAULT_SEQUENCE = 2048
@@ -55,26 +52,27 @@ class Row:
     recipe: Recipe
 
 
-def read_rows(path: Path) -> list[Row]:
-    """Every row of a file; a row that cannot be read names its line."""
+def read_rows(path: Path) -> tuple[list[Row], list[str]]:
+    """Every row of a file that can be scored, and remarks on lines: values that are unknown, and rows left out."""
+    rows, remarks = [], []
     with path.open(newline="", encoding="utf-8") as file:
-        rows = []
-        for number, cells in enumerate(csv.DictReader(file), start=2):
-            rows.append(_read_numbered(path, number, cells))
+        for number, given in enumerate(csv.DictReader(file), start=2):
+            cells = Cells(given)
+            try:
+                rows.append(read_row(cells))
+            except ValueError as error:
+                remarks.append(f"{path}, line {number}: left out: {error}")
+            remarks += [f"{path}, line {number}: {remark}" for remark in cells.remarks]
     if not rows:
-        raise ValueError(f"{path}: no rows")
-    return rows
+        raise ValueError(f"{path}: no row that can be scored; see the README beside the data for its columns")
+    return rows, remarks
 
 
-def _read_numbered(path: Path, number: int, cells: dict[str, str]) -> Row:
-    try:
-        return read_row(cells)
-    except (KeyError, ValueError) as error:
-        raise ValueError(f"{path}, line {number}: {error!r}; see the README beside the data") from error
-
-
-def read_row(cells: dict[str, str]) -> Row:
+def read_row(cells: Cells) -> Row:
     """One row of the table."""
+    metric, peak_bytes = cells.needed("metric"), int(float(cells.needed("peak_bytes")))
+    if metric not in METRICS or peak_bytes <= 0:
+        raise ValueError(f"metric {metric!r} with {peak_bytes} bytes cannot be scored; known are {', '.join(METRICS)}")
     architecture, published = _architecture(cells)
     adapter = _adapter(cells, architecture)
     # A model without a vocabulary is a diffusion transformer: the time step modulates its layers.
@@ -82,62 +80,67 @@ def read_row(cells: dict[str, str]) -> Row:
     shape = _with_published_count(shape, published, cells)
     return Row(
         id=cells["id"],
-        source=source_project(cells["source"]),
-        family=re.split(r"[\d.-]", cells["model"])[0].lower(),
-        metric=cells["metric"],
+        source=source_project(cells.needed("source")),
+        family=re.split(r"[\d.-]", _model(cells))[0],
+        metric=metric,
         quality=cells["quality"],
-        peak_bytes=int(cells["peak_bytes"]),
+        peak_bytes=peak_bytes,
         shape=shape,
         recipe=_recipe(cells, shape),
     )
 
 
 def source_project(source: str) -> str:
-    """The project that published a row: ``owner/name`` without the host, the path and the commit."""
+    """The project that published a row: the name in ``owner/name``, without the host, the path and the commit."""
     parts = source.split()[0].removeprefix("https://").removeprefix("github.com/").split("/")
     # One project under two owners is one project: its rows share code, and must not be fitted on each other.
-    return parts[1].lower()
+    return parts[min(1, len(parts) - 1)].lower()
 
 
-def _number(cells: dict[str, str], name: str, default: int) -> int:
-    return int(float(cells[name])) if cells.get(name) else default
-
-
-def _yes(cells: dict[str, str], name: str) -> bool:
-    return cells.get(name, "") not in ("", "no", "none")
-
-
-def _architecture(cells: dict[str, str]) -> tuple[Architecture, float]:
-    published = float(cells["params_b"]) * 1e9
+def _architecture(cells: Cells) -> tuple[Architecture, float]:
+    published = cells.number("params_b", 0.0) * 1e9
+    if not published and not (cells["hidden"] and cells["layers"]):
+        raise ValueError("neither params_b nor hidden and layers are given: nothing says how large the model is")
     # Unknown dimensions: a transformer of hidden size h with h/128 layers has about 12 h^3 / 128 parameters.
-    guess = 64 * round((published * 128 / 12) ** (1 / 3) / 64)
-    hidden = _number(cells, "hidden", guess)
-    heads = _number(cells, "heads", max(hidden // 128, 1))
-    is_encoder = re.match(r"(distil)?(ro)?bert", cells["model"].lower()) is not None
-    dropout = 0.1 if is_encoder else 0.0
+    hidden = cells.whole("hidden", max(64 * round((published * 128 / 12) ** (1 / 3) / 64), 64))
+    heads = cells.whole("heads", max(hidden // 128, 1))
+    model = _model(cells)
+    is_encoder = re.search(r"bert|electra", model) is not None
+    is_pair = re.search(r"(^|[-_])m?t5|bart|pegasus|marian", model) is not None
+    layers = cells.whole("layers", max(hidden // 128, 1))
+    # What the family's configuration class in transformers has by default.
+    dropout = 0.1 if is_encoder or is_pair or re.search(r"^(distil)?gpt-?2|^opt", model) else 0.0
+    classifies = "classification head" in cells["notes"]
     base = Architecture(
         name=cells["model"],
-        kind=Kind.ENCODER if is_encoder else Kind.DECODER,
+        kind=Kind.ENCODER if is_encoder else Kind.ENCODER_DECODER if is_pair else Kind.DECODER,
         hidden_size=hidden,
-        layers=_number(cells, "layers", max(hidden // 128, 1)),
+        layers=layers,
+        encoder_layers=layers if is_pair else 0,
         heads=heads,
-        kv_heads=_number(cells, "kv_heads", heads),
-        head_dim=hidden // heads,
-        ffn_size=_number(cells, "ffn", 4 * hidden),
-        vocab_size=_number(cells, "vocab", 0),
+        kv_heads=cells.whole("kv_heads", heads),
+        head_dim=max(hidden // heads, 1),
+        ffn_size=cells.whole("ffn", 4 * hidden),
+        vocab_size=int(cells.number("vocab", 0)),
         tied_embeddings=cells["tied"] == "yes",
         hidden_dropout=dropout,
         attention_dropout=dropout,
         experts=_experts(cells),
-        head=Head.CLASSIFIER if "classification head" in cells["notes"] else Head.LANGUAGE_MODEL,
-        label_count=2 if "classification head" in cells["notes"] else 0,
+        head=Head.CLASSIFIER if classifies else Head.LANGUAGE_MODEL,
+        label_count=2 if classifies else 0,
     )
+    published = published or float(parameters(base).total)
     return _closest(base, published), published
 
 
-def _experts(cells: dict[str, str]) -> Experts | None:
+def _model(cells: Cells) -> str:
+    """The model's own name, without its owner's."""
+    return cells["model"].rpartition("/")[2].lower()
+
+
+def _experts(cells: Cells) -> Experts | None:
     found = re.search(r"(\d+)x\d+", cells["model"])
-    return Experts(int(found[1]), 2, _number(cells, "ffn", 0)) if found else None
+    return Experts(int(found[1]), 2, cells.whole("ffn", 0)) if found and cells["ffn"] else None
 
 
 def _closest(base: Architecture, published: float) -> Architecture:
@@ -162,16 +165,25 @@ def _closest(base: Architecture, published: float) -> Architecture:
     return min(variants, key=distance)
 
 
-def _adapter(cells: dict[str, str], architecture: Architecture) -> Adapter | None:
-    if not cells["lora_rank"]:
+def _adapter(cells: Cells, architecture: Architecture) -> Adapter | None:
+    rank = cells.whole("lora_rank", 0)
+    if not rank:
         return None
-    named = [target for name in cells["lora_targets"].split(",") for target in TARGETS.get(name.strip(), ())]
+    named = [target for name in re.split(r"[,;\s]+", cells["lora_targets"].lower()) for target in _targets(name)]
     absent = set() if architecture.gated_ffn else {"gate_proj"}
     targets = tuple(target for target in dict.fromkeys(named) if target not in absent) or DEFAULT_TARGETS
-    return Adapter(int(cells["lora_rank"]), targets, cells["base_quant"] or "none")
+    return Adapter(rank, targets, _quantization(cells))
 
 
-def _with_published_count(shape: Shape, published: float, cells: dict[str, str]) -> Shape:
+def _targets(name: str) -> tuple[str, ...]:
+    return TARGETS.get(name.removesuffix("_proj").removeprefix("to_"), ()) or TARGETS.get(name, ())
+
+
+def _quantization(cells: Cells) -> str:
+    return cells.word("base_quant", QUANTIZATIONS, "none")
+
+
+def _with_published_count(shape: Shape, published: float, cells: Cells) -> Shape:
     """Parameters that the table counts and its dimensions do not explain: extra tables, or modulation in the layers."""
     missing = int(published) - shape.total
     if missing <= COUNT_TOLERANCE * published:
@@ -189,24 +201,25 @@ def _with_published_count(shape: Shape, published: float, cells: dict[str, str])
     )
 
 
-def _recipe(cells: dict[str, str], shape: Shape) -> Recipe:
-    weight = DTYPE_BYTES[cells["weight_dtype"] or "bf16"]
-    gradient = DTYPE_BYTES[cells["grad_dtype"] or cells["weight_dtype"] or "bf16"]
-    compute = DTYPE_BYTES[cells["compute_dtype"] or cells["weight_dtype"] or "bf16"]
-    stage, shards = _number(cells, "zero_stage", 0), _number(cells, "shard_world", 1)
-    notes, backend = cells["notes"].lower(), BACKENDS[cells["framework"] or "none"]
+def _recipe(cells: Cells, shape: Shape) -> Recipe:
+    weight = cells.word("weight_dtype", DTYPE_BYTES, 2)
+    gradient = cells.word("grad_dtype", DTYPE_BYTES, weight)
+    compute = cells.word("compute_dtype", DTYPE_BYTES, weight)
+    stage, shards = cells.whole("zero_stage", 0), cells.whole("shard_world", 1)
+    notes, backend = cells["notes"].lower(), cells.word("framework", BACKENDS, "none")
+    bucketed = backend == "deepspeed" and shards > 1
     return Recipe(
         backend=backend,
-        micro_batch=_number(cells, "micro_batch", 1),
-        sequence_length=_number(cells, "seq_len", DEFAULT_SEQUENCE),
+        micro_batch=cells.whole("micro_batch", 1),
+        sequence_length=cells.whole("seq_len", DEFAULT_SEQUENCE),
         accumulates=_accumulates(notes),
         # An adapter learns in the precision of its gradients, whatever its base is held in.
         weight_bytes=gradient if shape.has_adapter else weight,
-        base_bytes=QUANTIZED_BYTES.get(cells["base_quant"], weight),
+        base_bytes=QUANTIZED_BYTES.get(_quantization(cells), weight),
         frozen_bytes=weight,
         compute_bytes=compute,
         gradient_bytes=gradient,
-        master_bytes=4 if _yes(cells, "fp32_master") else 0,
+        master_bytes=4 if cells.says("fp32_master") else 0,
         state_bytes=_state_bytes(cells),
         weight_shards=shards if stage >= 3 else 1,
         gradient_shards=shards if stage >= 2 else 1,
@@ -215,20 +228,20 @@ def _recipe(cells: dict[str, str], shape: Shape) -> Recipe:
         attention=_attention(cells),
         fused_loss="fused-linear" in notes,
         chunked_loss="chunked ce" in notes,
-        compiled=_yes(cells, "compiled"),
+        compiled=cells.says("compiled"),
         fused_loss_kernel="ce kernels" in notes,
-        fused_step=_yes(cells, "fused_step"),
-        step_in_backward=_yes(cells, "step_in_backward"),
-        offloads_states=cells["optimizer_on"] == "cpu" or _yes(cells, "paged"),
+        fused_step=cells.says("fused_step"),
+        step_in_backward=cells.says("step_in_backward"),
+        offloads_states=cells["optimizer_on"] == "cpu" or cells.says("paged"),
         offloads_gradients="gradients" in cells["offload_kind"],
         offloads_weights="param" in cells["offload_kind"],
         offloads_activations="activation" in cells["offload_kind"],
-        bucket_elements=500_000_000 if backend == "deepspeed" and shards > 1 else 0,
-        bucket_copies=2 if backend == "deepspeed" and shards > 1 else 0,
-        tensor_parallel=_number(cells, "tp", 1),
-        pipeline_parallel=_number(cells, "pp", 1),
-        context_parallel=_number(cells, "cp", 1),
-        world=_number(cells, "n_gpus", 1),
+        bucket_elements=500_000_000 if bucketed else 0,
+        bucket_copies=2 if bucketed else 0,
+        tensor_parallel=cells.whole("tp", 1),
+        pipeline_parallel=cells.whole("pp", 1),
+        context_parallel=cells.whole("cp", 1),
+        world=cells.whole("n_gpus", 1),
         bucket_view=backend != "ddp",
         context_bytes=_context_bytes(notes),
         unknown_inputs=_unknown_inputs(cells),
@@ -245,25 +258,29 @@ def _context_bytes(notes: str) -> float:
     return float(found[1]) * 1024**2 if found else 0.0
 
 
-def _state_bytes(cells: dict[str, str]) -> float:
-    name = cells["optimizer_name"]
-    if name.endswith("8bit"):
-        return 2.0 + 2 * 4 / 256
-    return FP32_STATE_BYTES[name] * DTYPE_BYTES[cells["state_dtype"] or "fp32"] / 4
+def _state_bytes(cells: Cells) -> float:
+    """An optimizer nobody here has met is taken for AdamW, by far the most common."""
+    name = re.sub(r"[-_ ]?8[-_ ]?bit$", "", cells["optimizer_name"].lower())
+    if name != cells["optimizer_name"].lower():
+        return EIGHT_BIT_STATE_BYTES
+    full = cells.word("optimizer_name", FP32_STATE_BYTES, FP32_STATE_BYTES["adamw"])
+    return full * cells.word("state_dtype", DTYPE_BYTES, 4) / 4
 
 
-def _checkpointing(cells: dict[str, str]) -> Checkpointing:
-    return Checkpointing.parse(cells["checkpointing"] or "none")
+def _checkpointing(cells: Cells) -> Checkpointing:
+    if re.fullmatch(r"every-([2-9]|\d\d+)", cells["checkpointing"]):
+        return Checkpointing.parse(cells["checkpointing"])
+    return Checkpointing(cells.word("checkpointing", CHECKPOINTINGS, "none"))
 
 
-def _attention(cells: dict[str, str]) -> Attention:
+def _attention(cells: Cells) -> Attention:
     if cells["attention_kind"] == "eager":
         return Attention.EAGER
     # torch's scaled_dot_product_attention runs a flash kernel too, but on keys and values repeated for every head.
     return Attention.SDPA if cells["attention"].startswith("sdpa") else Attention.FLASH
 
 
-_UNKNOWN: tuple[Callable[[dict[str, str]], bool], ...] = (
+_UNKNOWN: tuple[Callable[[Cells], bool], ...] = (
     lambda cells: not cells["hidden"],
     lambda cells: not cells["vocab"],
     lambda cells: not cells["attention_kind"],
@@ -272,5 +289,5 @@ _UNKNOWN: tuple[Callable[[dict[str, str]], bool], ...] = (
 )
 
 
-def _unknown_inputs(cells: dict[str, str]) -> int:
-    return sum(is_unknown(cells) for is_unknown in _UNKNOWN)
+def _unknown_inputs(cells: Cells) -> int:
+    return sum(is_unknown(cells) for is_unknown in _UNKNOWN) + len(cells.remarks)

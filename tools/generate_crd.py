@@ -15,8 +15,8 @@ import yaml
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "core"))
 
-from memtune.spec.crd import PLURAL, crd  # noqa: E402 - the core beside this file comes first
-from memtune.spec.job import GROUP  # noqa: E402
+from memtune.spec.crd import crd  # noqa: E402 - the core beside this file comes first
+from memtune.spec.job import GROUP, PLURAL  # noqa: E402
 
 PLAIN = ROOT / "crds" / f"{GROUP}_{PLURAL}.yaml"
 # In a chart's crds/ Helm would never bring it up to date.

@@ -36,7 +36,14 @@ class Precision(Knob):
 
 
 class Sharding(Knob):
-    """Who holds which state: plain DDP, DeepSpeed ZeRO 0 to 3, or FSDP2 with its three strategies."""
+    """Who holds which state: plain DDP, DeepSpeed ZeRO 0 to 3, or FSDP2 with its three strategies.
+
+    ``backend`` is the library that carries it out: ``ddp``, ``deepspeed`` or ``fsdp``. ``zero_stage`` is the ZeRO stage
+    whose shards these are; FSDP shards all that stage 3 does.
+    """
+
+    backend: str
+    zero_stage: int
 
     DDP = "ddp"
     ZERO_0 = "z0"
@@ -47,19 +54,10 @@ class Sharding(Knob):
     FSDP_SHARD_GRAD_OP = "fsdpsgo"
     FSDP = "fsdp"
 
-    @property
-    def backend(self) -> str:
-        """The library that carries it out: ``ddp``, ``deepspeed`` or ``fsdp``."""
-        if self is Sharding.DDP:
-            return "ddp"
-        return "fsdp" if self.value.startswith("fsdp") else "deepspeed"
-
-    @property
-    def zero_stage(self) -> int:
-        """The ZeRO stage whose shards these are; FSDP shards all that stage 3 does."""
-        if self.backend == "fsdp":
-            return 3
-        return 0 if self is Sharding.DDP else int(self.value[1])
+    def __init__(self, short: str) -> None:
+        # Plain attributes, for a ranking reads them by the thousand.
+        self.backend = short if short == "ddp" else "fsdp" if short.startswith("fsdp") else "deepspeed"
+        self.zero_stage = int(short[1]) if self.backend == "deepspeed" else 3 if self.backend == "fsdp" else 0
 
 
 class Offload(Knob):

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from functools import cached_property
+from operator import attrgetter
 from typing import Any
 
 from memtune.knobs import Attention, Checkpointing, GradientDtype, Knob, Offload, Optimizer, Precision, Sharding
@@ -62,7 +65,20 @@ class Plan:
         samples = self.micro_batch * self.accumulation
         if micro_batch < 1 or samples % micro_batch:
             raise ValueError(f"micro-batch {micro_batch} does not divide the {samples} sequences of each rank")
-        return replace(self, micro_batch=micro_batch, accumulation=samples // micro_batch)
+        return self.with_batch(micro_batch, samples // micro_batch)
+
+    def with_batch(self, micro_batch: int, accumulation: int) -> Plan:
+        """The same plan with another batch. No other knob is checked again, for spaces have thousands of plans."""
+        if micro_batch < 1 or accumulation < 1:
+            raise ValueError(f"plan: {micro_batch} x {accumulation} is no batch; both must be at least 1")
+        plan = object.__new__(Plan)
+        plan.__dict__.update(self.__dict__, micro_batch=micro_batch, accumulation=accumulation, family=self.family)
+        return plan
+
+    @cached_property
+    def family(self) -> tuple[object, ...]:
+        """Every knob but the batch: what plans share that differ only in how a rank's sequences are cut."""
+        return _family_of(self)
 
     def __str__(self) -> str:
         return "-".join([*self._head(), *self._suffixes()])
@@ -125,6 +141,11 @@ class Plan:
         if unknown or missing:
             raise ValueError(f"plan: unknown fields {unknown}, missing fields {missing}; allowed are {sorted(by_name)}")
         return cls(**{by_name[name]: _READERS.get(by_name[name], _same)(value) for name, value in data.items()})
+
+
+_family_of: Callable[[Plan], tuple[object, ...]] = attrgetter(
+    *[f.name for f in fields(Plan) if f.name not in ("micro_batch", "accumulation")]
+)
 
 
 def _same(value: Any) -> Any:

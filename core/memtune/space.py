@@ -114,11 +114,8 @@ def refusal(workload: Workload, plan: Plan) -> str | None:
 def enumerate_plans(workload: Workload, space: Space) -> list[Plan]:
     """Every plan the job allows, in the order of the space's choices; empty if each combination is refused."""
     samples = workload.samples_per_rank
-    return [
-        replace(plan, micro_batch=size, accumulation=samples // size)
-        for plan in _bare_plans(workload, space)
-        for size in divisors(samples)
-    ]
+    batches = [(size, samples // size) for size in divisors(samples)]
+    return [plan.with_batch(*batch) for plan in _bare_plans(workload, space) for batch in batches]
 
 
 def refusals(workload: Workload, space: Space) -> list[str]:

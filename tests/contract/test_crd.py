@@ -183,7 +183,7 @@ def longest(node: Node) -> Any:
 
 def longest_plain(node: Node) -> Any:
     if node["type"] != "string":
-        return node["maximum"]
+        return False if node["type"] == "boolean" else node["maximum"]
     # A quotation mark takes two bytes of JSON.
     return ('"' if node["pattern"] == ASCII else "a") * node["maxLength"]
 

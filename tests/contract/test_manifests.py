@@ -106,6 +106,9 @@ def relaunch() -> Run:
         Plan.parse("bf16-fsdp-full-mb2x8"),
         resume=Checkpointed("/checkpoints/step-400", 102_400),
         avoided_nodes=("node-b", "node-a"),
+        evaluation_batch=2,
+        sharded_save=True,
+        host_request_bytes=48 * 2**30,
     )
 
 

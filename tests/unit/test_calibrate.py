@@ -55,7 +55,7 @@ def test_what_lies_outside_the_allocator_is_learned_from_device_and_reserved() -
     assert learned.device.expected - learned.reserved.expected == pytest.approx(extra, rel=0.1)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.lists(st.tuples(st.sampled_from(PLANS), st.floats(0.6, 1.7)), min_size=1, max_size=4))
 def test_no_measured_plan_gets_worse(drawn: list[tuple[Plan, float]]) -> None:
     measurements = [_measured(plan, factor) for plan, factor in drawn]

@@ -5,11 +5,11 @@ from dataclasses import replace
 import pytest
 
 from memtune.gpu import find
-from memtune.knobs import FULL, Attention
+from memtune.knobs import FULL, SELECTIVE, Attention
 from memtune.model.architecture import Adapter, Architecture, Kind
 from memtune.plan import Plan
 from memtune.predict import Predictor
-from memtune.predict.activations import boundary_bytes, layer_bytes, selective_bytes
+from memtune.predict.activations import activation_terms, boundary_bytes, layer_bytes, selective_bytes
 from memtune.predict.buffers import logit_bytes
 from memtune.predict.constants import DEFAULT_CONSTANTS
 from memtune.predict.recipe import Recipe, lower
@@ -162,6 +162,35 @@ def test_generation_needs_a_kv_cache_and_kept_logits_cost() -> None:
     more = Evaluation(2, generates=True, concurrent_sequences=16, sequence_tokens=1000)
     assert evaluation(more) - plain == pytest.approx(2 * 32 * 4096 * 2 * 16 * 63 * 16)
     assert evaluation(Evaluation(2, keeps_logits=True)) - plain == pytest.approx(8 * 8192 * 32000)
+
+
+def test_an_encoder_decoder_keeps_its_cross_attention_and_the_encoders_output() -> None:
+    t5 = Architecture(
+        "t5", Kind.ENCODER_DECODER, 512, 6, 8, 8, 64, 2048, 32128, gated_ffn=False, encoder_layers=4, hidden_dropout=0.1
+    )  # fmt: skip
+    recipe = _recipe("bf16-z0-none-mb1x8", Workload(t5, H100, 8, 1000))
+    # Per token: two eager RMSNorms of (4 + 2 + 2) h; q, k, v, out and 4 bytes a head; before and after the activation;
+    # a byte for each of two masks.
+    plain = 2 * 8 * 512 + (4 * 2 * 512 + 4 * 8) + 2 * 2 * 2048 + 2 * 512
+    # Cross-attention has all of that once more but the feed-forward and its norm and mask.
+    cross = 8 * 512 + (4 * 2 * 512 + 4 * 8) + 512
+    output = 2 * 512
+
+    def kept(recipe: Recipe, phase: str, name: str = "activations") -> float:
+        terms = activation_terms(shape_of(t5, None), recipe, replace(CLEAN, backward_factor=0.0))
+        return sum(term.bytes for term in terms if term.name == name and phase in term.phase_names)
+
+    assert kept(recipe, "loss") == pytest.approx(1000 * (10 * plain + 6 * cross + output))
+    assert kept(recipe, "backward", "recomputed layer") == pytest.approx(1000 * output)
+    full = replace(recipe, checkpointing=FULL)
+    # A hidden state of each of the ten layers, and in the backward pass a whole decoder layer and the gradient of the
+    # encoder's output.
+    assert kept(full, "loss") == pytest.approx(1000 * (10 * 2 * 512 + output))
+    assert kept(full, "backward", "recomputed layer") == pytest.approx(1000 * (plain + cross + output))
+    # Selective: of q, k, v, o it keeps q and v, and the attention's output.
+    selective = replace(recipe, checkpointing=SELECTIVE)
+    added = 1000 * (6 * (2 * 3 * 512 + 4 * 8) + output)
+    assert kept(selective, "loss") == pytest.approx(1000 * 10 * (2 * (4 * 512 + 2048 + 512) + 4 * 8) + added)
 
 
 def test_explain_and_predict_are_one() -> None:

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from memtune.gpu import find
@@ -35,7 +35,6 @@ def _states(predictor: Predictor, plan: Plan) -> float:
     return sum(t.bytes for t in predictor.explain(plan) if t.name in STATES and "step" in t.phase_names)
 
 
-@settings(max_examples=60, deadline=None)
 @given(plans)
 def test_peaks_are_ordered(plan: Plan) -> None:
     found = PREDICTOR.predict(plan)
@@ -46,7 +45,6 @@ def test_peaks_are_ordered(plan: Plan) -> None:
         assert 0 < interval.lower <= interval.expected <= interval.upper
 
 
-@settings(max_examples=60, deadline=None)
 @given(plans)
 def test_a_larger_micro_batch_never_needs_less_and_is_not_slower(plan: Plan) -> None:
     small, large = (PREDICTOR.predict(replace(plan, micro_batch=m, accumulation=16 // m)) for m in (2, 4))
@@ -54,7 +52,6 @@ def test_a_larger_micro_batch_never_needs_less_and_is_not_slower(plan: Plan) -> 
     assert large.tokens_per_second.expected >= small.tokens_per_second.expected
 
 
-@settings(max_examples=40, deadline=None)
 @given(plans)
 def test_more_checkpointing_needs_no_more_and_is_slower(plan: Plan) -> None:
     none, selective, full = (
@@ -64,7 +61,6 @@ def test_more_checkpointing_needs_no_more_and_is_slower(plan: Plan) -> None:
     assert none.step_seconds.expected <= selective.step_seconds.expected <= full.step_seconds.expected
 
 
-@settings(max_examples=40, deadline=None)
 @given(plans)
 def test_a_higher_zero_stage_holds_less_state_and_moves_more(plan: Plan) -> None:
     stages = [replace(plan, sharding=s) for s in (Sharding.ZERO_0, Sharding.ZERO_1, Sharding.ZERO_2, Sharding.ZERO_3)]
@@ -74,7 +70,6 @@ def test_a_higher_zero_stage_holds_less_state_and_moves_more(plan: Plan) -> None
     assert seconds == sorted(seconds)
 
 
-@settings(max_examples=40, deadline=None)
 @given(plans)
 def test_more_ranks_never_hold_more_state(plan: Plan) -> None:
     wider = Predictor(replace(PREDICTOR.workload, nodes=2))

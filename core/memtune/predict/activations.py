@@ -43,6 +43,16 @@ def layer_bytes(shape: Shape, recipe: Recipe, constants: Constants) -> LayerByte
     )
 
 
+def cross_bytes(shape: Shape, recipe: Recipe, constants: Constants) -> LayerBytes:
+    """What cross-attention adds to a decoder layer: its norm, its query and output, and keys and values of the source.
+
+    The job has one sequence length, which source and target are both taken to have. Keys and values are projected from
+    the encoder's output, which all decoder layers share: it is no part of any of them.
+    """
+    masks = _masks(shape) / 2
+    return LayerBytes(_norms(shape, recipe) / shape.norms, _attention(shape, recipe, constants), 0.0, masks)
+
+
 def _norms(shape: Shape, recipe: Recipe) -> float:
     wide, hidden = recipe.compute_bytes, shape.hidden
     # The output of a norm is kept as the input of a projection that learns, and once more for the norm's own scale.
@@ -99,21 +109,28 @@ def selective_bytes(shape: Shape, recipe: Recipe) -> float:
     return wide * (products + shape.query + shape.hidden) + 4 * shape.heads
 
 
+def _selective_cross_bytes(shape: Shape, recipe: Recipe) -> float:
+    """The same policy for cross-attention: of its q, k, v, o it keeps q and v, and the attention's output."""
+    return recipe.compute_bytes * (2 * shape.query + shape.key_value) + 4 * shape.heads
+
+
 def activation_terms(shape: Shape, recipe: Recipe, constants: Constants) -> list[Term]:
     """What layers keep, and the one that is being recomputed and differentiated."""
     tokens = recipe.tokens / recipe.tensor_parallel
     # 1F1B keeps as many micro-batches in flight as there are stages, so that pipelining does not shrink activations.
-    layers = shape.layers
     whole = constants.activation_factor * layer_bytes(shape, recipe, constants).total
-    kept, live = _kept_and_live(shape, recipe, whole, layers)
-    terms = [_kept_term(recipe, kept, tokens, layers)]
+    crossing = constants.activation_factor * cross_bytes(shape, recipe, constants).total if shape.crossed else 0.0
+    kept, kept_crossing, live = _kept_and_live(shape, recipe, whole, crossing)
+    terms = [_kept_term(shape, recipe, kept, tokens, shape.layers)]
+    if shape.crossed:
+        terms += _between_stacks(shape, recipe, kept_crossing, tokens)
     if live:
         template = "{:,.0f} B a token x {:,.0f} tokens recomputed at once"
-        terms.append(Term("recomputed layer", live * tokens, (BACKWARD,), template, (live, tokens), _SAVED))
+        terms.append(Term("recomputed layer", live * tokens, (BACKWARD,), template, (live, tokens), _SAVED, True))
     temporaries = constants.backward_factor * recipe.compute_bytes * max(shape.ffn, shape.hidden)
     values = (constants.backward_factor, recipe.compute_bytes, max(shape.ffn, shape.hidden), tokens)
     template = "{:.3g} x {} B x {} x {:,.0f} tokens of gradients inside a layer"
-    terms.append(Term("recomputed layer", temporaries * tokens, (BACKWARD, REDUCE), template, values, "derived"))
+    terms.append(Term("recomputed layer", temporaries * tokens, (BACKWARD, REDUCE), template, values, "derived", True))
     return terms
 
 
@@ -122,25 +139,39 @@ def boundary_bytes(shape: Shape, recipe: Recipe) -> float:
     return float((4 if recipe.fp32_residuals else recipe.compute_bytes) * shape.hidden)
 
 
-def _kept_and_live(shape: Shape, recipe: Recipe, whole: float, layers: int) -> tuple[float, float]:
-    """Bytes per token kept per layer through the forward, and those alive once more in the backward."""
+def _kept_and_live(shape: Shape, recipe: Recipe, whole: float, crossing: float) -> tuple[float, float, float]:
+    """Bytes per token kept through the forward, of a layer and of its cross-attention, and those recomputed at once.
+
+    Of an encoder-decoder a decoder layer is recomputed: the larger ones, and the first to be.
+    """
     mode, boundary = recipe.checkpointing.mode, boundary_bytes(shape, recipe)
     if mode == "none":
-        return whole, 0.0
+        return whole, crossing, 0.0
     if mode == "selective":
         kept = min(selective_bytes(shape, recipe), whole)
-        return kept, whole - kept
-    if mode == "every":
-        every = min(recipe.checkpointing.every, layers)
-        return boundary / every, whole * every
-    return boundary, whole
+        kept_crossing = min(_selective_cross_bytes(shape, recipe), crossing)
+        return kept, kept_crossing, whole - kept + crossing - kept_crossing
+    every = min(recipe.checkpointing.every, shape.layers) if mode == "every" else 1
+    return boundary / every, 0.0, (whole + crossing) * every
 
 
-def _kept_term(recipe: Recipe, kept: float, tokens: float, layers: int) -> Term:
+def _between_stacks(shape: Shape, recipe: Recipe, kept: float, tokens: float) -> list[Term]:
+    """What cross-attention keeps, and the encoder's output: every decoder layer reads it and adds to its gradient."""
+    each = float(recipe.compute_bytes * shape.hidden)
+    template, source = "{:,.0f} B a token of the encoder's {} x {:,.0f} tokens", "derived"
+    output, gradient = (each, "output", tokens), (each, "output's gradient", tokens)
+    return [
+        _kept_term(shape, recipe, kept, tokens, shape.crossed),
+        Term("activations", each * tokens, (FORWARD, LOSS, BACKWARD), template, output, source, True),
+        Term("recomputed layer", each * tokens, (BACKWARD,), template, gradient, source, True),
+    ]
+
+
+def _kept_term(shape: Shape, recipe: Recipe, kept: float, tokens: float, layers: int) -> Term:
     size = kept * tokens * layers
     values = (kept, tokens, layers)
     template = "{:,.0f} B a token and layer x {:,.0f} tokens x {} layers"
     if recipe.offloads_activations:
         # The copies to the host run behind the computation: two layers' worth wait in HBM.
-        size, template = size * min(2 / layers, 1.0), template + ", of which two layers wait for the host link"
-    return Term("activations", size, (FORWARD, LOSS, BACKWARD), template, values, _KORTHIKANTI)
+        size, template = size * min(2 / shape.layers, 1.0), template + ", of which two layers wait for the host link"
+    return Term("activations", size, (FORWARD, LOSS, BACKWARD), template, values, _KORTHIKANTI, True)

@@ -7,11 +7,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import sqrt
+from typing import NamedTuple
 
 from memtune.predict.constants import Constants
 
 # The relative error that all components inside the allocator share.
 UNMODELLED = "unmodelled"
+
+
+class Square(NamedTuple):
+    """A squared half-width as a polynomial of the micro-batch."""
+
+    still: float
+    mixed: float
+    moving: float
+
+    def root(self, micro_batch: int) -> float:
+        """The half-width at a micro-batch."""
+        return sqrt(max(self.still + (self.mixed + self.moving * micro_batch) * micro_batch, 0.0))
 
 
 class Belief:
@@ -36,16 +49,25 @@ class Belief:
         """What a component's formula is multiplied by."""
         return self._scales.get(name, 1.0)
 
-    def variance(self, parts: Mapping[str, float]) -> float:
-        """The squared half-width of a sum of components."""
+    def variance(self, parts: Mapping[str, tuple[float, float]], start: Square) -> Square:
+        """The squared half-width of a sum of components, each told as its fixed bytes and its bytes for each sample.
+
+        ``start`` is that of what stands beside them and is independent of them.
+        """
         diagonal = self._diagonal
-        total = 0.0
-        for name, size in parts.items():
-            total += diagonal[name] * size * size
-        if self._mixed:
-            get = parts.get
-            total += 2 * sum(value * get(a, 0.0) * get(b, 0.0) for a, b, value in self._mixed)
-        return max(total, 0.0)
+        still, mixed, moving = start
+        for name, (fixed, slope) in parts.items():
+            value = diagonal[name]
+            still += value * fixed * fixed
+            mixed += 2 * value * fixed * slope
+            moving += value * slope * slope
+        for a, b, value in self._mixed:
+            if a in parts and b in parts:
+                (fixed, slope), (other_fixed, other_slope) = parts[a], parts[b]
+                still += 2 * value * fixed * other_fixed
+                mixed += 2 * value * (fixed * other_slope + slope * other_fixed)
+                moving += 2 * value * slope * other_slope
+        return Square(still, mixed, moving)
 
     @property
     def correlated(self) -> bool:

@@ -112,12 +112,12 @@ def _logits(shape: Shape, recipe: Recipe, constants: Constants) -> list[Term]:
         each = recipe.compute_bytes + (each - recipe.compute_bytes) / FUSED_LOSS_CHUNKS
     template = "{:.3g} B x {:,.0f} tokens x {} entries of the vocabulary"
     values = (each, tokens, shape.vocab)
-    terms = [Term("logits", each * tokens * shape.vocab, (LOSS,), template, values, "transformers loss_utils.py")]
+    terms = [Term("logits", each * tokens * shape.vocab, (LOSS,), template, values, "transformers loss_utils.py", True)]
     if recipe.tensor_parallel > 1 and shape.vocab:
         # Sequence parallelism gathers the whole sequence before the head, and its gradient after (2205.05198, 4.2.2).
         size = 2.0 * recipe.tokens * shape.hidden * recipe.compute_bytes
         template, values = "2 x {:,.0f} tokens x {} x {} B", (recipe.tokens, shape.hidden, recipe.compute_bytes)
-        terms.append(Term("gathered units", size, (LOSS,), template, values, "2205.05198, section 4.2.2"))
+        terms.append(Term("gathered units", size, (LOSS,), template, values, "2205.05198, section 4.2.2", True))
     if (recipe.fused_loss or recipe.chunked_loss) and not shape.has_adapter and not recipe.accumulates:
         # The head's gradient is summed up chunk by chunk while other chunks' logits are still there (2410.10989, 3.2).
         size = recipe.gradient_bytes * shape.vocab * shape.hidden / recipe.tensor_parallel
@@ -163,9 +163,9 @@ def evaluation_terms(shape: Shape, recipe: Recipe, evaluation: Evaluation) -> li
 
 
 def _kv_cache(shape: Shape, recipe: Recipe, tokens: int) -> Term:
-    each = 2 * shape.layers * shape.key_value * recipe.compute_bytes
+    each = 2 * shape.cached_attentions * shape.key_value * recipe.compute_bytes
     template = "2 x {} layers x {} x {} B x {:,.0f} tokens of KV cache, in whole pages"
-    values = (shape.layers, shape.key_value, recipe.compute_bytes, tokens)
+    values = (shape.cached_attentions, shape.key_value, recipe.compute_bytes, tokens)
     return Term("evaluation", each * tokens, (EVALUATION,), template, values, "2309.06180, section 3")
 
 

@@ -8,6 +8,8 @@ from memtune.predict.constants import Constants
 from memtune.predict.recipe import Recipe
 from memtune.predict.terms import ALWAYS, Term
 
+OUTSIDE = frozenset({"context", "nccl"})
+
 
 def outside_terms(recipe: Recipe, constants: Constants) -> list[Term]:
     """The addends outside the allocator."""

@@ -1,7 +1,7 @@
 """From addends to the answer: sum them per phase, take the phase that peaks, and carry the trust along.
 
-The peak is the maximum over phases, never the sum of all addends. Every addend is linear in the micro-batch, so that
-the addends of a plan without its micro-batch, its ledger, are summed once and serve every micro-batch.
+The peak is the maximum over phases, never the sum of all addends. An addend is fixed or proportional to the
+micro-batch, so that a family of plans that differ only in their micro-batch is summed once, in its ledger.
 """
 
 from __future__ import annotations
@@ -9,43 +9,80 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from math import sqrt
 from typing import NamedTuple
 
-from memtune.predict.belief import UNMODELLED, Belief
+from memtune.predict.belief import UNMODELLED, Belief, Square
 from memtune.predict.constants import Constants
+from memtune.predict.outside import OUTSIDE
 from memtune.predict.recipe import Recipe
 from memtune.predict.terms import PHASES, Term
 from memtune.prediction import Component, Interval
 
-OUTSIDE = frozenset({"context", "nccl"})
 ALLOCATOR = "allocator"
 _TINY = 1e-9
 
 
-# Name, bytes and phases of a term inside the allocator: there are thousands, and plain tuples of plain values cost the
-# garbage collector nothing.
-_Addend = tuple[str, float, tuple[int, ...]]
+# Of a term inside the allocator: its name, its fixed bytes, its bytes for each sample, and its phases.
+_Addend = tuple[str, float, float, tuple[int, ...]]
+
+
+class _Phase(NamedTuple):
+    """What is known of a phase: its components, fixed and for each sample, and the widths of the metrics."""
+
+    parts: dict[str, tuple[float, float]]
+    allocated: Square
+    reserved: Square
+    device: Square
 
 
 @dataclass(frozen=True)
 class Ledger:
-    """The addends of a plan at micro-batch 0 and 1, and their sums per phase: fixed bytes, and those of each sample."""
+    """The addends of a family of plans, and their believed sums per phase: fixed bytes, and those of each sample.
 
-    at_zero: Sequence[_Addend]
-    at_one: Sequence[_Addend]
-    totals: tuple[tuple[float, float], ...]
+    ``overhead`` is what the allocator reserves over what is allocated, as a share, before and after belief corrects it.
+    """
+
+    addends: Sequence[_Addend]
+    sums: Sequence[tuple[float, float]]
     outside: dict[str, float]
+    outside_bytes: float
     fragmentation: float
-    unknown_share: float
-    _phases: dict[int, list[tuple[str, float, float]]] = field(default_factory=dict)
+    overhead: float
+    rounding: float
+    noise: float
+    belief: Belief
+    _phases: dict[int, _Phase] = field(default_factory=dict)
 
-    def inside(self, phase: int) -> list[tuple[str, float, float]]:
-        """Each component of a phase, fixed and for each sample. Few phases ever peak, so only those are told apart."""
+    def phase(self, phase: int) -> _Phase:
+        """A phase in detail. Few phases ever peak, so only those are told apart."""
         if phase not in self._phases:
-            low, one = _of_phase(self.at_zero, phase), _of_phase(self.at_one, phase)
-            self._phases[phase] = [(name, low.get(name, 0.0), size - low.get(name, 0.0)) for name, size in one.items()]
+            self._phases[phase] = self._phase(phase)
         return self._phases[phase]
+
+    def totals(self, micro_batch: int) -> list[float]:
+        """The believed bytes of each phase."""
+        return [fixed + slope * micro_batch for fixed, slope in self.sums]
+
+    def _phase(self, phase: int) -> _Phase:
+        parts: dict[str, tuple[float, float]] = {}
+        for name, fixed, slope, phases in self.addends:
+            if phase in phases:
+                before = parts.get(name, (0.0, 0.0))
+                parts[name] = before[0] + fixed, before[1] + slope
+        total = self.sums[phase]
+        reach = (1 + self.rounding) * self.fragmentation
+        inside = {**parts, UNMODELLED: total}
+        cached = {ALLOCATOR: (total[0] * reach, total[1] * reach)}
+        outside = {name: (size, 0.0) for name, size in self.outside.items()}
+        variance = self.belief.variance
+        # What no component explains: the noise of each plan alone, and what the source of the plan leaves open.
+        own = Square(self.noise * total[0] ** 2, 2 * self.noise * total[0] * total[1], self.noise * total[1] ** 2)
+        allocated = variance(inside, own)
+        if self.belief.correlated:
+            reserved = variance({**inside, **cached}, own)
+            return _Phase(parts, allocated, reserved, variance({**inside, **cached, **outside}, own))
+        reserved = variance(cached, allocated)
+        return _Phase(parts, allocated, reserved, variance(outside, reserved))
 
 
 class Peaks(NamedTuple):
@@ -60,43 +97,43 @@ class Peaks(NamedTuple):
     device: Interval
 
 
-def ledger(
-    at_zero: Sequence[Term], at_one: Sequence[Term], recipe: Recipe, constants: Constants, belief: Belief
-) -> Ledger:
-    """Sum the addends of a recipe at micro-batch 0 and at micro-batch 1."""
-    zero, one = _inside(at_zero), _inside(at_one)
-    return Ledger(
-        at_zero=zero,
-        at_one=one,
-        totals=tuple(
-            [(low, both - low) for low, both in zip(_totals(zero, belief), _totals(one, belief), strict=True)]
-        ),
-        outside={term.name: term.bytes for term in at_one if term.name in OUTSIDE},
-        fragmentation=fragmentation(recipe, constants),
-        unknown_share=recipe.unknown_inputs * constants.unknown_widening,
-    )
+def ledger(terms: Sequence[Term], recipe: Recipe, constants: Constants, belief: Belief, packing: float = 1.0) -> Ledger:
+    """Sum the addends of a recipe, those of its micro-batch told by the sample.
 
-
-def _inside(terms: Sequence[Term]) -> list[_Addend]:
-    return [(term.name, term.bytes, term.phases) for term in terms if term.name not in OUTSIDE]
-
-
-def _totals(addends: Sequence[_Addend], belief: Belief) -> list[float]:
-    """The believed bytes of each phase."""
-    totals = [0.0] * len(PHASES)
-    for name, size, phases in addends:
-        believed = belief.common * belief.scale(name) * size
+    ``packing`` is what further settings of the allocator make of the bytes it reserves.
+    """
+    addends: list[_Addend] = []
+    fixed, slopes = [0.0] * len(PHASES), [0.0] * len(PHASES)
+    common, scale = belief.common, belief.scale
+    for name, size, phases, _, _, _, scales in terms:
+        if name in OUTSIDE:
+            continue
+        if scales:
+            size, sums = size / recipe.micro_batch, slopes
+            addends.append((name, 0.0, size, phases))
+        else:
+            sums = fixed
+            addends.append((name, size, 0.0, phases))
+        believed = common * scale(name) * size
         for phase in phases:
-            totals[phase] += believed
-    return totals
-
-
-def _of_phase(addends: Sequence[_Addend], phase: int) -> dict[str, float]:
-    parts: dict[str, float] = {}
-    for name, size, phases in addends:
-        if phase in phases:
-            parts[name] = parts.get(name, 0.0) + size
-    return parts
+            sums[phase] += believed
+    outside = {term.name: term.bytes for term in terms if term.name in OUTSIDE}
+    share = fragmentation(recipe, constants)
+    if packing != 1.0:
+        # No setting packs tighter than expandable segments do, which leave page rounding alone.
+        share = max((1 + share) * packing - 1, constants.expandable_fragmentation)
+    unknown = recipe.unknown_inputs * constants.unknown_widening
+    return Ledger(
+        addends,
+        list(zip(fixed, slopes, strict=True)),
+        outside=outside,
+        outside_bytes=sum(size * belief.scale(name) for name, size in outside.items()),
+        fragmentation=share,
+        overhead=share * belief.scale(ALLOCATOR),
+        rounding=constants.rounding,
+        noise=constants.noise**2 + unknown**2,
+        belief=belief,
+    )
 
 
 def fragmentation(recipe: Recipe, constants: Constants) -> float:
@@ -106,44 +143,38 @@ def fragmentation(recipe: Recipe, constants: Constants) -> float:
     return constants.sharded_fragmentation if recipe.weight_shards > 1 else constants.fragmentation
 
 
-def peaks(sums: Ledger, micro_batch: int, constants: Constants, belief: Belief) -> Peaks:
+def peaks(sums: Ledger, micro_batch: int) -> Peaks:
     """Describe the phase that peaks highest at a micro-batch."""
-    totals = [low + slope * micro_batch for low, slope in sums.totals]
+    totals = sums.totals(micro_batch)
     requested = max(totals)
-    phase = totals.index(requested)
-    parts = {name: low + slope * micro_batch for name, low, slope in sums.inside(phase)}
-    rounded = 1 + constants.rounding
-    allocated = requested * rounded
-    rate = sums.fragmentation * belief.scale(ALLOCATOR)
-    reserved = allocated * (1 + rate)
-    outer = sum(size * belief.scale(name) for name, size in sums.outside.items())
-    widths = _half_widths(sums, parts, requested, allocated, constants, belief)
-    allocated_interval = around(allocated, widths[0])
+    index = totals.index(requested)
+    phase = sums.phase(index)
+    rounded = 1 + sums.rounding
+    allocated, held = requested * rounded, rounded * (1 + sums.overhead)
+    reserved, outside = requested * held, sums.outside_bytes
+    width = phase.allocated.root(micro_batch)
     return Peaks(
-        phase=PHASES[phase],
-        phase_bytes={name: total * rounded * (1 + rate) + outer for name, total in zip(PHASES, totals, strict=True)},
-        breakdown=partial(_components, sums, parts, reserved - requested, belief),
-        requested=around(requested, widths[0]),
-        allocated=allocated_interval,
-        reserved=around(reserved, widths[1]),
-        device=around(reserved + outer, widths[2]),
+        phase=PHASES[index],
+        phase_bytes=dict(zip(PHASES, [total * held + outside for total in totals], strict=True)),
+        breakdown=partial(_components, sums, phase, micro_batch, reserved - requested),
+        requested=around(requested, width),
+        allocated=around(allocated, width),
+        reserved=around(reserved, phase.reserved.root(micro_batch)),
+        device=around(reserved + outside, phase.device.root(micro_batch)),
     )
 
 
-def sensitivities(
-    sums: Ledger, micro_batch: int, metric: str, constants: Constants, belief: Belief
-) -> dict[str, float]:
+def sensitivities(sums: Ledger, micro_batch: int, metric: str) -> dict[str, float]:
     """How many bytes a metric moves for each relative error of a component."""
-    totals = [low + slope * micro_batch for low, slope in sums.totals]
-    requested = max(totals)
-    allocated = requested * (1 + constants.rounding)
-    rate = 1.0 if metric == "allocated" else 1 + sums.fragmentation * belief.scale(ALLOCATOR)
-    factor = (1 + constants.rounding) * rate
-    phase = sums.inside(totals.index(requested))
-    found = {name: (low + slope * micro_batch) * belief.common * factor for name, low, slope in phase}
-    found[UNMODELLED] = requested / belief.common * factor
+    totals = sums.totals(micro_batch)
+    requested, common = max(totals), sums.belief.common
+    rounded = 1 + sums.rounding
+    factor = rounded if metric == "allocated" else rounded * (1 + sums.overhead)
+    parts = sums.phase(totals.index(requested)).parts
+    found = {name: (fixed + slope * micro_batch) * common * factor for name, (fixed, slope) in parts.items()}
+    found[UNMODELLED] = requested / common * factor
     if metric != "allocated":
-        found[ALLOCATOR] = allocated * sums.fragmentation
+        found[ALLOCATOR] = requested * rounded * sums.fragmentation
     if metric == "device":
         found.update(sums.outside)
     return found
@@ -156,24 +187,10 @@ def around(expected: float, half_width: float) -> Interval:
     return Interval(expected * expected / (expected + half_width), expected, expected + half_width)
 
 
-def _half_widths(
-    sums: Ledger, parts: dict[str, float], requested: float, allocated: float, constants: Constants, belief: Belief
-) -> tuple[float, float, float]:
-    """Of allocated, reserved and device bytes: each adds components to the one before."""
-    own = (constants.noise**2 + sums.unknown_share**2) * requested * requested
-    seen = {**parts, UNMODELLED: requested}
-    inner = belief.variance(seen) + own
-    if not belief.correlated:
-        outer = inner + belief.variance({ALLOCATOR: allocated * sums.fragmentation})
-        return sqrt(inner), sqrt(outer), sqrt(outer + belief.variance(sums.outside))
-    seen[ALLOCATOR] = allocated * sums.fragmentation
-    reserved = belief.variance(seen) + own
-    return sqrt(inner), sqrt(reserved), sqrt(belief.variance({**seen, **sums.outside}) + own)
-
-
-def _components(sums: Ledger, parts: dict[str, float], overhead: float, belief: Belief) -> tuple[Component, ...]:
-    common, width, scale = belief.common, belief.width, belief.scale
-    sizes = [(name, size * common * scale(name)) for name, size in parts.items() if size]
+def _components(sums: Ledger, phase: _Phase, micro_batch: int, overhead: float) -> tuple[Component, ...]:
+    belief = sums.belief
+    parts = {name: belief.common * (fixed + slope * micro_batch) for name, (fixed, slope) in phase.parts.items()}
+    sizes = [(name, size * belief.scale(name)) for name, size in parts.items() if size]
     sizes.append((ALLOCATOR, overhead))
-    sizes += [(name, size * scale(name)) for name, size in sums.outside.items()]
-    return tuple([Component(name, around(size, width(name) * size)) for name, size in sizes])
+    sizes += [(name, size * belief.scale(name)) for name, size in sums.outside.items()]
+    return tuple([Component(name, around(size, belief.width(name) * size)) for name, size in sizes])

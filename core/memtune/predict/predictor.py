@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from memtune.allocator import AllocatorSettings
 from memtune.plan import Plan
 from memtune.predict.activations import activation_terms
 from memtune.predict.belief import Belief
@@ -14,10 +14,12 @@ from memtune.predict.outside import outside_terms
 from memtune.predict.phases import Ledger, Peaks, ledger, peaks, sensitivities
 from memtune.predict.recipe import Recipe, lower
 from memtune.predict.shape import Shape, shape_of
-from memtune.predict.speed import TRUST, LinkSeconds, link_seconds, step_seconds
+from memtune.predict.speed import TRUST, Pace, pace_of
 from memtune.predict.states import state_terms
 from memtune.predict.terms import ALWAYS, Term
+from memtune.predict.trace import packing, step_trace
 from memtune.prediction import Interval, Prediction
+from memtune.units import MIB
 from memtune.workload import Evaluation, Workload
 
 if TYPE_CHECKING:
@@ -32,13 +34,13 @@ class Predictor:
         self.shape = shape_of(workload.architecture, workload.adapter)
         self.belief = calibration.belief if calibration else Belief.prior(DEFAULT_CONSTANTS)
         self.speed = calibration.speed if calibration else Interval(1 / (1 + TRUST), 1.0, 1 + TRUST)
-        self._ledgers: dict[tuple[object, ...], tuple[Ledger, LinkSeconds]] = {}
+        self._ledgers: dict[tuple[bool, int, tuple[object, ...]], Ledger] = {}
+        self._paces: dict[tuple[object, ...], Pace] = {}
 
     def predict(self, plan: Plan) -> Prediction:
         """The peaks of a plan by phase and component, and its speed."""
-        sums, links = self._ledger(plan)
-        found = peaks(sums, plan.micro_batch, DEFAULT_CONSTANTS, self.belief)
-        plain = step_seconds(self.workload, self.shape, plan, links)
+        found = peaks(self._ledger(plan), plan.micro_batch)
+        plain = self._pace(plan).step_seconds(plan.micro_batch, plan.accumulation)
         low, expected, high = self.speed
         seconds = Interval(plain * low, plain * expected, plain * high)
         tokens = plan.global_batch(self.workload.world) * self.workload.sequence_length
@@ -61,29 +63,30 @@ class Predictor:
 
     def sensitivities(self, plan: Plan, metric: str) -> dict[str, float]:
         """How many bytes a metric of a plan moves for each relative error of a component."""
-        return sensitivities(self._ledger(plan)[0], plan.micro_batch, metric, DEFAULT_CONSTANTS, self.belief)
+        return sensitivities(self._ledger(plan), plan.micro_batch, metric)
 
-    def _ledger(self, plan: Plan) -> tuple[Ledger, LinkSeconds]:
-        key = (
-            plan.precision,
-            plan.sharding,
-            plan.checkpointing,
-            plan.accumulation > 1,
-            plan.offload,
-            plan.optimizer,
-            plan.fused_optimizer,
-            plan.gradient_dtype,
-            plan.attention,
-            plan.fused_loss,
-            plan.bucket_elements,
-            plan.expandable_segments,
-        )
+    def _ledger(self, plan: Plan) -> Ledger:
+        # Gradients live through the forward pass only where they accumulate, so that a family has two ledgers. What
+        # max_split_size does to the tensors of a step depends on their size, so that each batch has its own.
+        key = plan.accumulation > 1, plan.micro_batch if plan.max_split_size_mib else 0, plan.family
         found = self._ledgers.get(key)
         if found is None:
             recipe = lower(self.workload, plan)
-            zero, one = (self._terms(replace(recipe, micro_batch=samples)) for samples in (0, 1))
-            sums = ledger(zero, one, recipe, DEFAULT_CONSTANTS, self.belief)
-            found = self._ledgers[key] = sums, link_seconds(self.workload, self.shape, plan)
+            terms = self._terms(recipe)
+            packed = self._packing(plan, recipe, terms)
+            found = self._ledgers[key] = ledger(terms, recipe, DEFAULT_CONSTANTS, self.belief, packed)
+        return found
+
+    def _packing(self, plan: Plan, recipe: Recipe, terms: list[Term]) -> float:
+        if not plan.max_split_size_mib:
+            return 1.0
+        settings = AllocatorSettings(plan.expandable_segments, plan.max_split_size_mib * MIB)
+        return packing(step_trace(self.shape, recipe, terms, DEFAULT_CONSTANTS), settings)
+
+    def _pace(self, plan: Plan) -> Pace:
+        found = self._paces.get(plan.family)
+        if found is None:
+            found = self._paces[plan.family] = pace_of(self.workload, self.shape, plan)
         return found
 
     def _terms(self, recipe: Recipe) -> list[Term]:
@@ -107,7 +110,5 @@ def recipe_terms(shape: Shape, recipe: Recipe, constants: Constants, evaluation:
 def predict_recipe(shape: Shape, recipe: Recipe, constants: Constants = DEFAULT_CONSTANTS) -> Peaks:
     """The peaks of a recipe that no plan can name, such as a published measurement of another framework."""
     belief = Belief.prior(constants)
-    zero, one = (
-        recipe_terms(shape, replace(recipe, micro_batch=samples), constants, Evaluation()) for samples in (0, 1)
-    )
-    return peaks(ledger(zero, one, recipe, constants, belief), recipe.micro_batch, constants, belief)
+    terms = recipe_terms(shape, recipe, constants, Evaluation())
+    return peaks(ledger(terms, recipe, constants, belief), recipe.micro_batch)

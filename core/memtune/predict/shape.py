@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
-from memtune.model.architecture import Adapter, Architecture
+from memtune.model.architecture import Adapter, Architecture, Kind
 from memtune.model.count import ALL_LINEAR, adapter_parameters, parameters, quantizable_parameters
 
 
 @dataclass(frozen=True)
 class Shape:
-    """Sizes of one layer in elements per token, and parameter counts of the whole model."""
+    """Sizes of one layer in elements per token, and parameter counts of the whole model.
+
+    ``layers`` are those of all stacks, ``crossed`` of them have cross-attention. ``layer`` is the largest of them in
+    parameters.
+    """
 
     hidden: int
     layers: int
@@ -34,6 +38,7 @@ class Shape:
     quantization: str
     adapted: frozenset[str]
     modulated: bool = False
+    crossed: int = 0
 
     @property
     def modulation(self) -> int:
@@ -43,6 +48,16 @@ class Shape:
         section 3.2; diffusers transformers/cogvideox_transformer_3d.py).
         """
         return 6 if self.modulated else 0
+
+    @property
+    def attentions(self) -> int:
+        """The attention blocks of all layers; the cross-attention of a layer is one more."""
+        return self.layers + self.crossed
+
+    @property
+    def cached_attentions(self) -> int:
+        """The attention blocks that generation caches keys and values of: an encoder runs once and needs none."""
+        return 2 * self.crossed or self.layers
 
     @property
     def has_adapter(self) -> bool:
@@ -77,13 +92,14 @@ def shape_of(architecture: Architecture, adapter: Adapter | None) -> Shape:
         hidden_dropout=a.hidden_dropout,
         attention_dropout=a.attention_dropout,
         root=root,
-        layer=(counted.total - root) // layers,
+        layer=max(counted.layer, counted.encoder_layer),
         total=counted.total,
         active=counted.active,
         trainable=adapter_parameters(a, adapter) if adapter else counted.total,
         quantizable=quantizable_parameters(a),
         quantization=adapter.base_quantization if adapter else "none",
         adapted=_adapted(a, adapter) if adapter else frozenset(),
+        crossed=counted.layers if a.kind is Kind.ENCODER_DECODER else 0,
     )
 
 

@@ -44,29 +44,37 @@ _HOST_BYTES_PER_SECOND = 50e9
 _NVME_BYTES_PER_SECOND = 5e9
 
 
-class LinkSeconds(NamedTuple):
-    """Communication of each micro-batch, and of each step; neither depends on the size of the micro-batch."""
+class Pace(NamedTuple):
+    """What a family of plans takes: seconds of each sample, of each micro-batch and of each step."""
 
-    micro_batch: float
-    step: float
+    sample: float
+    launch: float
+    links: float
     hidden_share: float
+    transfer_sample: float
+    transfer: float
+    step: float
+
+    def step_seconds(self, micro_batch: int, accumulation: int) -> float:
+        """Seconds of one optimizer step: all micro-batches and the optimizer."""
+        compute = self.launch + self.sample * micro_batch
+        exposed = self.links - min(compute, self.links) * self.hidden_share
+        micro = compute + exposed + self.transfer + self.transfer_sample * micro_batch
+        return accumulation * micro + self.step
 
 
-def link_seconds(workload: Workload, shape: Shape, plan: Plan) -> LinkSeconds:
-    """What the links are busy with under a plan."""
-    share = _HIDDEN_SHARE_GATHERED if plan.sharding.zero_stage == 3 else _HIDDEN_SHARE
-    each = communication_seconds(workload, shape, plan)
-    return LinkSeconds(each, reduce_seconds(workload, shape, plan), share)
-
-
-def step_seconds(workload: Workload, shape: Shape, plan: Plan, links: LinkSeconds) -> float:
-    """Seconds of one optimizer step: all micro-batches and the optimizer."""
+def pace_of(workload: Workload, shape: Shape, plan: Plan) -> Pace:
+    """The pace of a plan's family."""
     sample, launch = compute_seconds(workload, shape, plan)
-    compute = launch + sample * plan.micro_batch
-    communication = links.micro_batch
-    hidden = min(compute, communication) * links.hidden_share
-    micro = compute + communication - hidden + _activation_offload_seconds(workload, shape, plan)
-    return plan.accumulation * micro + links.step + _step(workload, shape, plan)
+    return Pace(
+        sample=sample,
+        launch=launch,
+        links=communication_seconds(workload, shape, plan),
+        hidden_share=_HIDDEN_SHARE_GATHERED if plan.sharding.zero_stage == 3 else _HIDDEN_SHARE,
+        transfer_sample=_activation_offload_seconds(workload, shape, plan),
+        transfer=_parameter_offload_seconds(workload, shape, plan),
+        step=reduce_seconds(workload, shape, plan) + _step(workload, shape, plan),
+    )
 
 
 def flops(gpu: Gpu, precision: Precision) -> float:
@@ -95,7 +103,7 @@ def compute_seconds(workload: Workload, shape: Shape, plan: Plan) -> tuple[float
     # Attention is no fp8 kernel.
     attention_peak = flops(gpu, Precision.BF16 if plan.precision is Precision.FP8 else plan.precision)
     products = 2.0 * shape.active / (peak * _MATMUL_SHARE)
-    scores = 4.0 * shape.layers * shape.query * length / (attention_peak * _ATTENTION_SHARE)
+    scores = 4.0 * shape.attentions * shape.query * length / (attention_peak * _ATTENTION_SHARE)
     traffic = _wide(plan) * _traffic(workload) * shape.hidden * shape.layers / gpu.memory_bytes_per_second
     # Weights are read once a pass, and kernels started, for one token as for many.
     launch = _wide(plan) * shape.active / gpu.memory_bytes_per_second + _LAUNCH_SECONDS * shape.layers
@@ -122,7 +130,7 @@ def _slowdown(shape: Shape, plan: Plan) -> float:
 def _eager_attention_seconds(workload: Workload, shape: Shape, plan: Plan) -> float:
     if plan.attention is not Attention.EAGER:
         return 0.0
-    return 8.0 * shape.layers * shape.heads * workload.sequence_length**2 / workload.gpu.memory_bytes_per_second
+    return 8.0 * shape.attentions * shape.heads * workload.sequence_length**2 / workload.gpu.memory_bytes_per_second
 
 
 def _link(workload: Workload, plan: Plan) -> float:
@@ -140,8 +148,9 @@ def communication_seconds(workload: Workload, shape: Shape, plan: Plan) -> float
     weights, stage = shape.total * _wide(plan), plan.sharding.zero_stage
     keeps_weights = plan.sharding.value == "fsdpsgo"
     moved = {0: 0.0, 1: 0.0, 2: gradients, 3: gradients + (1 if keeps_weights else 2) * weights}[stage]
-    # Small buckets start more collectives; each costs about 20 microseconds.
-    launches = 20e-6 * shape.trainable / plan.bucket_elements if stage >= 2 else 0.0
+    # Small buckets start more collectives; each costs about 20 microseconds. FSDP has none: it reduces unit by unit.
+    bucketed = stage >= 2 and plan.sharding.backend == "deepspeed"
+    launches = 20e-6 * shape.trainable / plan.bucket_elements if bucketed else 0.0
     return moved * (1 - 1 / workload.world) / _link(workload, plan) + launches
 
 
@@ -175,17 +184,22 @@ def _step(workload: Workload, shape: Shape, plan: Plan) -> float:
     # All ranks of a node share the host's memory bandwidth.
     seconds = touched * workload.gpus_per_node / _HOST_BYTES_PER_SECOND
     seconds += 4.0 * parameters / workload.gpu.host_link_bytes_per_second
-    if plan.offload in (Offload.PARAMETERS, Offload.NVME):
-        moved = 2.0 * 2 * shape.total / shards * plan.accumulation
-        seconds += moved / workload.gpu.host_link_bytes_per_second
     if plan.offload is Offload.NVME:
         seconds += touched * workload.gpus_per_node / _NVME_BYTES_PER_SECOND
     return seconds
 
 
 def _activation_offload_seconds(workload: Workload, shape: Shape, plan: Plan) -> float:
+    """Of each sample: what it keeps goes to the host and comes back."""
     if plan.offload is not Offload.ACTIVATIONS:
         return 0.0
     width = shape.hidden if plan.checkpointing.mode in ("full", "every") else 8 * shape.hidden
-    moved = 2.0 * 2 * width * shape.layers * plan.micro_batch * workload.sequence_length
+    moved = 2.0 * 2 * width * shape.layers * workload.sequence_length
     return moved / workload.gpu.host_link_bytes_per_second
+
+
+def _parameter_offload_seconds(workload: Workload, shape: Shape, plan: Plan) -> float:
+    """Of each micro-batch: the rank's shard of the weights comes from the host for the forward and for the backward."""
+    if plan.offload not in (Offload.PARAMETERS, Offload.NVME):
+        return 0.0
+    return 2.0 * 2 * shape.total / workload.world / workload.gpu.host_link_bytes_per_second

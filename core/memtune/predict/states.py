@@ -82,7 +82,7 @@ def _autocast_copies(shape: Shape, recipe: Recipe, parallel: int) -> list[Term]:
     # layer saved for its backward live on with it. Under full checkpointing the recomputation casts layer by layer.
     mode = recipe.checkpointing.mode
     layers = 1 if mode == "full" else recipe.checkpointing.every if mode == "every" else shape.layers
-    weights = (shape.root + shape.layer * min(layers, shape.layers)) / parallel
+    weights = min(shape.root + shape.layer * layers, shape.total) / parallel
     size = recipe.compute_bytes * weights
     template = "{} B x {:,.0f} weights cast by autocast"
     source = "torch/amp/autocast_mode.py, cache_enabled"

@@ -15,7 +15,10 @@ STEPPING = (FIRST_STEP, STEP)
 
 
 class Term(NamedTuple):
-    """One addend. `template` is filled with `values` only when somebody reads the formula."""
+    """One addend. `template` is filled with `values` only when somebody reads the formula.
+
+    One that `scales` is proportional to the micro-batch, any other does not depend on it.
+    """
 
     name: str
     bytes: float
@@ -23,6 +26,7 @@ class Term(NamedTuple):
     template: str
     values: tuple[object, ...]
     source: str
+    scales: bool = False
 
     @property
     def formula(self) -> str:

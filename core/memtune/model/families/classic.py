@@ -4,17 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from memtune.model.architecture import Architecture, Head, Kind, ModuleNames
+from memtune.model.architecture import Architecture, Head, ModuleNames
 from memtune.model.facts import Facts
-from memtune.model.families.family import (
-    PER_TOKEN_CLASSIFIERS,
-    Family,
-    class_end,
-    decoder_head,
-    head_dim,
-    kv_heads,
-    labels,
-)
+from memtune.model.families.family import Family, decoder
 
 _GPT2_NAMES = ModuleNames(
     query="c_attn", key="c_attn", value="c_attn", output="c_proj", up="c_fc", down="c_proj", attention="attn"
@@ -35,28 +27,15 @@ _NEOX_NAMES = replace(_FUSED_NAMES, attention="attention")
 
 def _plain(facts: Facts, ffn_size: int, names: ModuleNames) -> Architecture:
     """What all of them share; biases everywhere, as most of them have it."""
-    found_head = decoder_head(facts)
-    return Architecture(
-        name=facts.text("model_type"),
-        kind=Kind.DECODER,
-        hidden_size=facts.size("hidden_size"),
-        layers=facts.size("num_hidden_layers"),
-        heads=facts.size("num_attention_heads"),
-        kv_heads=kv_heads(facts),
-        head_dim=head_dim(facts),
-        ffn_size=ffn_size,
-        vocab_size=facts.size("vocab_size"),
+    return decoder(
+        facts,
+        ffn_size,
         gated_ffn=False,
         rms_norm=False,
-        tied_embeddings=facts.flag("tie_word_embeddings"),
         hidden_dropout=facts.rate("hidden_dropout"),
-        attention_dropout=facts.rate("attention_dropout"),
         qkv_bias=True,
         attention_output_bias=True,
         ffn_bias=True,
-        head=found_head,
-        head_bias=class_end(facts) in PER_TOKEN_CLASSIFIERS,
-        label_count=labels(facts) if found_head is Head.CLASSIFIER else 0,
         module_names=names,
     )
 

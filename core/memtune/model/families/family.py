@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from memtune.model.architecture import Architecture, Head
+from memtune.model.architecture import Architecture, Head, Kind
 from memtune.model.facts import Facts
 
 # Heads by the end of the class name in ``architectures``.
@@ -72,6 +72,28 @@ def decoder_head(facts: Facts) -> Head:
     published configs name the bare class, and the jobs that train from them load the model with its head."""
     found = head(facts, DECODER_HEADS, Head.LANGUAGE_MODEL)
     return Head.LANGUAGE_MODEL if found is Head.NONE and facts.flag("tie_word_embeddings") else found
+
+
+def decoder(facts: Facts, ffn_size: int, **others: Any) -> Architecture:
+    """A decoder with the facts that every family names alike; ``others`` are those in which the family differs."""
+    found_head = decoder_head(facts)
+    return Architecture(
+        name=facts.text("model_type"),
+        kind=Kind.DECODER,
+        hidden_size=facts.size("hidden_size"),
+        layers=facts.size("num_hidden_layers"),
+        heads=facts.size("num_attention_heads"),
+        kv_heads=kv_heads(facts),
+        head_dim=head_dim(facts),
+        ffn_size=ffn_size,
+        vocab_size=facts.size("vocab_size"),
+        tied_embeddings=facts.flag("tie_word_embeddings"),
+        attention_dropout=facts.rate("attention_dropout"),
+        head=found_head,
+        head_bias=class_end(facts) in PER_TOKEN_CLASSIFIERS,
+        label_count=labels(facts) if found_head is Head.CLASSIFIER else 0,
+        **others,
+    )
 
 
 def labels(facts: Facts) -> int:

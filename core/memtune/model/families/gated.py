@@ -5,17 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from memtune.model.architecture import Architecture, Experts, Head, Kind, ModuleNames
+from memtune.model.architecture import Architecture, Experts, ModuleNames
 from memtune.model.facts import Facts
-from memtune.model.families.family import (
-    PER_TOKEN_CLASSIFIERS,
-    Family,
-    class_end,
-    decoder_head,
-    head_dim,
-    kv_heads,
-    labels,
-)
+from memtune.model.families.family import Family, decoder
 
 _MIXTRAL_NAMES = ModuleNames(ffn="block_sparse_moe", gate="w1", down="w2", up="w3")
 _PHI3_NAMES = ModuleNames(query="qkv_proj", key="qkv_proj", value="qkv_proj", gate="gate_up_proj", up="gate_up_proj")
@@ -23,23 +15,7 @@ _PHI3_NAMES = ModuleNames(query="qkv_proj", key="qkv_proj", value="qkv_proj", ga
 
 def _rotary(facts: Facts) -> Architecture:
     """What all of them share."""
-    found_head = decoder_head(facts)
-    return Architecture(
-        name=facts.text("model_type"),
-        kind=Kind.DECODER,
-        hidden_size=facts.size("hidden_size"),
-        layers=facts.size("num_hidden_layers"),
-        heads=facts.size("num_attention_heads"),
-        kv_heads=kv_heads(facts),
-        head_dim=head_dim(facts),
-        ffn_size=facts.size("intermediate_size"),
-        vocab_size=facts.size("vocab_size"),
-        tied_embeddings=facts.flag("tie_word_embeddings"),
-        attention_dropout=facts.rate("attention_dropout"),
-        head=found_head,
-        head_bias=class_end(facts) in PER_TOKEN_CLASSIFIERS,
-        label_count=labels(facts) if found_head is Head.CLASSIFIER else 0,
-    )
+    return decoder(facts, facts.size("intermediate_size"))
 
 
 def _with_attention_bias(facts: Facts) -> Architecture:

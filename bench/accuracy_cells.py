@@ -1,0 +1,96 @@
+"""The cells of one published row: typed reading, and what to do about a value that nobody here has met.
+
+An empty cell, or a column that is not there, means that the source does not say. An unknown word takes a documented
+default, which is told. Both may widen the row's interval.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import TypeVar
+
+from memtune.model.count import ALL_LINEAR
+
+Value = TypeVar("Value")
+
+DTYPE_BYTES = {"fp32": 4, "float32": 4, "tf32": 4, "bf16": 2, "bfloat16": 2, "fp16": 2, "float16": 2, "fp8": 1}
+BACKENDS = {"none": "none", "ddp": "ddp", "fsdp": "fsdp", "fsdp2": "fsdp", "deepspeed": "deepspeed"}
+METRICS = ("allocated", "active", "reserved", "device")
+# Bytes of fp32 optimizer state per parameter; the state dtype scales them.
+FP32_STATE_BYTES = {
+    "adamw": 8.0, "adam": 8.0, "lamb": 8.0, "muon": 4.0, "lion": 4.0, "sgd": 4.0, "adagrad": 4.0, "adafactor": 0.02,
+}  # fmt: skip
+EIGHT_BIT_STATE_BYTES = 2.0 + 2 * 4 / 256
+QUANTIZATIONS = {
+    "none": "none", "nf4": "nf4", "nf4-dq": "nf4-dq", "fp4": "nf4", "int4": "nf4", "4bit": "nf4", "int8": "int8",
+    "8bit": "int8",
+}  # fmt: skip
+CHECKPOINTINGS = {"none": "none", "no": "none", "selective": "selective", "full": "full", "yes": "full"}
+# How adapters' targets are called in tables, by module of a layer here. A head is not adapted in this model: at rank r
+# it has r x (hidden + vocabulary) parameters, far below the noise.
+_ATTENTION = ("q_proj", "k_proj", "v_proj")
+TARGETS = {
+    "q": ("q_proj",),
+    "k": ("k_proj",),
+    "v": ("v_proj",),
+    "qkv": _ATTENTION,
+    "attention": (*_ATTENTION, "o_proj"),
+    "o": ("o_proj",),
+    "out": ("o_proj",),
+    "proj": ("o_proj",),
+    "output": ("o_proj",),
+    "gate": ("gate_proj",),
+    "up": ("up_proj",),
+    "down": ("down_proj",),
+    "mlp": ("gate_proj", "up_proj", "down_proj"),
+    "all": (ALL_LINEAR,),
+    "all-linear": (ALL_LINEAR,),
+}
+
+
+class Cells:
+    """One row by column. ``remarks`` says in words which values were unknown and what was taken instead."""
+
+    def __init__(self, given: Mapping[str, str | None]) -> None:
+        self._given = {name: (value or "").strip() for name, value in given.items() if name}
+        self.remarks: list[str] = []
+
+    def __getitem__(self, name: str) -> str:
+        return self._given.get(name, "")
+
+    def needed(self, name: str) -> str:
+        """A cell without which nothing can be scored."""
+        if not self[name]:
+            raise ValueError(f"{name} is empty, and there is no default for it")
+        return self[name]
+
+    def number(self, name: str, default: float) -> float:
+        """A number of at least 0, perhaps written with thousands separators."""
+        text = self[name].replace(",", "").replace("_", "")
+        if not text:
+            return default
+        if not re.fullmatch(r"\d+(\.\d+)?(e\+?\d+)?", text, re.IGNORECASE):
+            return self._unknown(name, default)
+        return float(text)
+
+    def whole(self, name: str, default: int) -> int:
+        """A whole number; one that is 0 counts as not said."""
+        return int(self.number(name, default)) or default
+
+    def word(self, name: str, known: Mapping[str, Value], default: Value) -> Value:
+        """The value of a word, whatever its case; a word that is not known takes the default."""
+        text = self[name].lower()
+        if not text:
+            return default
+        return known[text] if text in known else self._unknown(name, default)
+
+    def says(self, name: str) -> bool:
+        """Whether a cell says yes, in whatever words: anything but nothing, no and none."""
+        return self[name].lower() not in ("", "no", "none", "false", "0", "n/a")
+
+    def _unknown(self, name: str, default: Value) -> Value:
+        remark = f"{name} {self[name]!r} is unknown and taken as {default!r}"
+        if remark not in self.remarks:
+            self.remarks.append(remark)
+        return default

@@ -1,0 +1,153 @@
+"""The pure parts of the accuracy benchmark: its bound, its reading of rows, and its fairness."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Sequence
+from pathlib import Path
+
+import accuracy
+import pytest
+from accuracy_cells import METRICS, Cells
+from accuracy_fit import START, fit, predicted
+from accuracy_rows import Row, read_row, read_rows, source_project
+
+from memtune.knobs import Attention, Checkpointing
+from memtune.predict.constants import Constants
+from memtune.units import GIB
+
+LLAMA = {
+    "id": "one", "model": "llama2-7b", "params_b": "6.74", "hidden": "4096", "layers": "32", "heads": "32",
+    "kv_heads": "32", "ffn": "11008", "vocab": "32000", "tied": "no", "seq_len": "2048", "micro_batch": "1",
+    "weight_dtype": "bf16", "compute_dtype": "bf16", "grad_dtype": "bf16", "optimizer_name": "adamw",
+    "state_dtype": "bf16", "checkpointing": "full", "framework": "none", "attention_kind": "flash",
+    "metric": "allocated", "peak_bytes": str(60 * GIB), "quality": "A", "source": "owner/project file.md@abc",
+}  # fmt: skip
+
+
+def row(**changes: str) -> Row:
+    return read_row(Cells({**LLAMA, **changes}))
+
+
+@pytest.mark.parametrize(
+    ("hits", "trials", "bound"),
+    # The 95% quantile of the beta distribution with hits + 1 and trials - hits.
+    [(0, 10, 0.2589), (1, 10, 0.3942), (5, 102, 0.1003), (10, 10, 1.0)],
+)
+def test_the_binomial_bound_is_clopper_and_pearsons(hits: int, trials: int, bound: float) -> None:
+    assert accuracy.binomial_upper(hits, trials) == pytest.approx(bound, abs=5e-5)
+
+
+def test_quantiles_are_interpolated() -> None:
+    assert accuracy.quantile([4.0, 1.0, 3.0, 2.0], 0.5) == 2.5
+    assert accuracy.quantile([1.0], 0.9) == 1.0
+
+
+def test_a_row_is_read_as_it_is_written() -> None:
+    read = row()
+    assert read.shape.total == 6_738_415_616
+    assert read.recipe.checkpointing == Checkpointing("full")
+    # Two bf16 moments.
+    assert read.recipe.state_bytes == 4
+    assert read.recipe.unknown_inputs == 0
+    assert row(checkpointing="every-4").recipe.checkpointing == Checkpointing("every", 4)
+    assert row(attention_kind="eager").recipe.attention is Attention.EAGER
+
+
+def test_empty_cells_take_defaults_and_widen() -> None:
+    read = row(hidden="", layers="", heads="", kv_heads="", ffn="", attention_kind="", seq_len="")
+    assert read.recipe.sequence_length == 2048
+    # The published count is kept, whatever the guessed dimensions give.
+    assert read.shape.total == pytest.approx(6.74e9, rel=0.03)
+    assert read.recipe.unknown_inputs == 3
+    assert predicted(read, Constants()).width > predicted(row(), Constants()).width
+
+
+def test_unknown_words_are_told_and_widen() -> None:
+    cells = Cells({**LLAMA, "framework": "megatron", "optimizer_name": "galore", "weight_dtype": "int3"})
+    read = read_row(cells)
+    assert cells.remarks == [
+        "weight_dtype 'int3' is unknown and taken as 2",
+        "framework 'megatron' is unknown and taken as 'none'",
+        "optimizer_name 'galore' is unknown and taken as 8.0",
+    ]
+    assert read.recipe.unknown_inputs == 3
+
+
+def test_other_words_for_the_same_thing() -> None:
+    plain = row(lora_rank="8", lora_targets="q,v", base_quant="nf4")
+    assert row(lora_rank="8", lora_targets="q_proj v_proj", base_quant="NF4").shape == plain.shape
+    assert plain.shape.adapted == {"query", "value"}
+    assert (
+        row(optimizer_name="paged_adamw_8bit").recipe.state_bytes == row(optimizer_name="adamw-8bit").recipe.state_bytes
+    )
+    assert row(model="someone/llama2-7b").family == "llama"
+
+
+def test_an_encoder_decoder_is_known_by_its_name() -> None:
+    t5 = row(
+        model="google/flan-t5-base", params_b="0.248", hidden="768", layers="12", heads="12", kv_heads="12", ffn="2048",
+        vocab="32128",
+    )  # fmt: skip
+    assert t5.shape.layers == 24
+    assert t5.shape.crossed == 12
+
+
+def test_a_file_names_what_it_leaves_out(tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    lines = [LLAMA, {**LLAMA, "metric": "host"}, {**LLAMA, "peak_bytes": ""}, {**LLAMA, "framework": "colossal"}]
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(LLAMA))
+        writer.writeheader()
+        writer.writerows(lines)
+    rows, remarks = read_rows(path)
+    assert len(rows) == 2
+    assert [remark.removeprefix(f"{path}, ").split(":")[0] for remark in remarks] == ["line 3", "line 4", "line 5"]
+    assert "left out: metric 'host'" in remarks[0]
+    assert "framework 'colossal' is unknown" in remarks[2]
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_each_row_is_compared_in_its_own_metric(metric: str) -> None:
+    sizes = {other: predicted(row(metric=other), Constants()).expected for other in METRICS}
+    assert predicted(row(metric=metric), Constants()).expected == sizes[metric]
+    assert sizes["allocated"] == sizes["active"] < sizes["reserved"] < sizes["device"]
+
+
+def test_no_source_is_scored_with_constants_that_saw_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[set[str]] = []
+
+    def remember(rows: Sequence[Row]) -> Constants:
+        seen.append({each.source for each in rows})
+        return Constants()
+
+    monkeypatch.setattr(accuracy, "fit", remember)
+    rows = [row(source=source) for source in ("a/one x", "b/two y", "https://github.com/c/three z", "d/one w")]
+    scored, constants = accuracy.score(rows, leave_one_source_out=True)
+    assert [each.row for each in scored] == rows
+    # One project under two owners is one source.
+    assert list(constants) == ["one", "three", "two"]
+    assert seen == [{"three", "two"}, {"one", "two"}, {"one", "three"}]
+
+
+def test_a_source_alone_is_scored_with_what_every_fit_starts_from() -> None:
+    constants = fit([])
+    assert {name: getattr(constants, name) for name in START} == {name: start for name, (start, _, _) in START.items()}
+
+
+def test_a_few_rows_justify_no_narrow_interval() -> None:
+    exact = row(peak_bytes=str(int(predicted(row(), fit([])).expected)))
+    assert fit([exact, exact]).unmodelled == fit([]).unmodelled
+
+
+def test_under_means_above_the_upper_bound() -> None:
+    low, high = (row(peak_bytes=str(size)) for size in (1, 10**15))
+    scored, _ = accuracy.score([low, high], leave_one_source_out=False)
+    assert [each.is_under for each in scored] == [False, True]
+    assert "n=2 " in accuracy.summary(scored)
+    assert "under_rate=50.00" in accuracy.summary(scored)
+
+
+def test_the_project_is_the_source() -> None:
+    assert source_project("https://github.com/owner/Name/blob/x.md@1") == "name"
+    assert source_project("paper") == "paper"

@@ -1,0 +1,46 @@
+"""Predictions do not move unnoticed: whoever changes the model changes these numbers on purpose, and says why.
+
+Each line was printed by the predictor. What the numbers should be is worked out by hand in the tests of the formulas.
+"""
+
+import pytest
+
+from memtune.gpu import find
+from memtune.model.architecture import Adapter, Architecture, Kind
+from memtune.plan import Plan
+from memtune.predict import Predictor
+from memtune.workload import Evaluation, Workload
+
+LLAMA_2_7B = Architecture("llama-2-7b", Kind.DECODER, 4096, 32, 32, 32, 128, 11008, 32000)
+H100 = find("h100-80gb")
+PREDICTORS = {
+    "dense": Predictor(Workload(LLAMA_2_7B, H100, 64, 4096, gpus_per_node=8, evaluation=Evaluation(4))),
+    "nodes": Predictor(Workload(LLAMA_2_7B, H100, 1024, 2048, nodes=2, gpus_per_node=8, compiled=True)),
+    "adapter": Predictor(Workload(LLAMA_2_7B, H100, 16, 1024, adapter=Adapter(16, ("q_proj", "v_proj"), "nf4"))),
+}
+
+# Workload, plan, the phase that peaks, then in bytes: allocated, upper of reserved, lower and upper of device; seconds.
+GOLDEN = """
+dense bf16-ddp-none-mb1x8 loss 178453760532 223438180804 154790851670 225016773741 3.0221847
+dense bf16-z0-sel-mb8x1-foreach loss 175579623899 220113002495 152134423457 221691647340 3.16212946
+dense fp16-z1-every4-mb2x4-eager backward 75709003702 96060020831 65679513282 97645410563 4.11701222
+dense bf16-z2-full-mb4x2-oopt-g32 backward 26517877776 33259342079 24237721726 34870255889 7.60745272
+dense bf16-z3-full-mb8x1-oparam-bk50m loss 24795262807 33220367851 23892753909 34830103378 7.6291152
+dense bf16-z3-none-mb2x4-onvme-lion loss 61218923751 82321262976 56598299112 83908799081 32.9492052
+dense fp8-fsdp-sel-mb4x2-fl backward 52588614438 70033639092 49295633009 71624534998 2.81353869
+dense tf32-fsdpsgo-full-mb1x8-sdpa-foreach backward 22414168806 29628299625 22017198858 31245190518 8.39114804
+nodes bf16-fsdphyb-full-mb8x8-oact loss 22505993503 29809358214 22156144334 31538564205 13.952058
+nodes bf16-z1-sel-mb64x1-adamw8bit-exp backward 303294722388 380769465555 252960212638 382450848567 9.9059582
+nodes bf16-fsdp-every2-mb4x16-adafactor-foreach backward 9726525036 12933703200 10402865513 14725522706 13.4871105
+adapter bf16-ddp-full-mb4x4 loss 8466857804 10609052106 7767582127 11145324453 1.6162812
+adapter bf16-z0-none-mb16x1-muon loss 114404920480 145779197487 97055439056 146304295688 1.02345229
+"""
+
+
+@pytest.mark.parametrize("golden", GOLDEN.strip().splitlines(), ids=lambda golden: golden.split()[1])
+def test_predictions_do_not_move_unnoticed(golden: str) -> None:
+    workload, plan, phase, *numbers = golden.split()
+    found = PREDICTORS[workload].predict(Plan.parse(plan))
+    bytes_found = [found.allocated.expected, found.reserved.upper, found.device.lower, found.device.upper]
+    assert found.peak_phase == phase
+    assert [*bytes_found, found.step_seconds.expected] == pytest.approx([float(n) for n in numbers], rel=1e-8)
