@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,32 +11,34 @@ from chart_values import VALUE_SETS
 from helm_chart import FULL_NAME, NAMESPACE, objects, only
 from known_metrics import GOLDEN
 from prometheus_client import generate_latest
+from prometheus_client.parser import text_string_to_metric_families
 from promtool import check_metrics
 
-settings_module = pytest.importorskip("memtune_operator.settings", reason="the operator itself is not merged yet")
-metrics_module = pytest.importorskip("memtune_operator.metrics", reason="the operator itself is not merged yet")
+from memtune_operator import metrics, settings
+
+RUNNER_METRICS = Path(__file__).parent / "golden" / "runner-metrics.txt"
 
 
-def settings_of(case: str) -> Any:
+def settings_of(case: str) -> settings.Settings:
     (container,) = only(objects(VALUE_SETS[case]), "Deployment")["spec"]["template"]["spec"]["containers"]
     variables = {variable["name"]: variable.get("value", "from-the-pod") for variable in container["env"]}
-    names = {value for value in vars(settings_module).values() if str(value).startswith(settings_module.PREFIX)}
-    ours = {name for name in variables if name.startswith(settings_module.PREFIX)}
-    assert ours <= names - {settings_module.PREFIX}
-    return settings_module.read_settings(variables)
+    names = {value for value in vars(settings).values() if str(value).startswith(settings.PREFIX)}
+    ours = {name for name in variables if name.startswith(settings.PREFIX)}
+    assert ours <= names - {settings.PREFIX}
+    return settings.read_settings(variables)
 
 
 @pytest.mark.parametrize("case", VALUE_SETS)
 def test_the_operator_takes_what_the_chart_sets(case: str) -> None:
-    settings = settings_of(case)
-    assert settings.identity == "from-the-pod"
-    assert settings.runner_image
+    taken = settings_of(case)
+    assert taken.identity == "from-the-pod"
+    assert taken.runner_image
 
 
 def test_the_whole_cluster_without_a_lease_is_the_default() -> None:
-    settings = settings_of("defaults")
-    assert (settings.namespaces, settings.lease_namespace, settings.reads_nodes) == ((), "", True)
-    policy = settings.policy
+    default = settings_of("defaults")
+    assert (default.namespaces, default.lease_namespace, default.reads_nodes) == ((), "", True)
+    policy = default.policy
     assert (policy.host_path, policy.host_network, policy.privileged) == (False, False, False)
     assert policy.service_accounts == ("default",)
 
@@ -66,11 +69,20 @@ def told(registry: Any) -> Iterator[tuple[str, list[str]]]:
 
 
 def test_the_operator_tells_the_metrics_of_the_golden_list() -> None:
-    metrics = metrics_module.Metrics()
-    found = dict(told(metrics.registry))
-    gauges = {name: sorted((*metrics_module._JOB, *labels)) for name, _, labels, _ in metrics_module._GAUGES}
+    found = dict(told(metrics.Metrics().registry))
+    gauges = {name: sorted((*metrics._JOB, *labels)) for name, _, labels, _ in metrics._GAUGES}
     assert {**found, **gauges, "memtune_jobs": ["phase"]} == GOLDEN["operator"]
 
 
+def test_the_runner_tells_the_metrics_of_the_golden_list() -> None:
+    found: dict[str, set[str]] = {}
+    for family in text_string_to_metric_families(RUNNER_METRICS.read_text()):
+        suffix = "_total" if family.type == "counter" else ""
+        labels = {label for sample in family.samples for label in sample.labels}
+        found[family.name + suffix] = labels
+    assert {name: sorted(labels) for name, labels in found.items()} == GOLDEN["runner"]
+
+
 def test_prometheus_finds_nothing_to_complain_of() -> None:
-    check_metrics(generate_latest(metrics_module.Metrics().registry).decode())
+    check_metrics(RUNNER_METRICS.read_text())
+    check_metrics(generate_latest(metrics.Metrics().registry).decode())
