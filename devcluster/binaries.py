@@ -19,19 +19,24 @@ from devcluster.versions import CADVISOR_DOCKER, KUBERNETES, KUBERNETES_COMMANDS
 _PAUSE_SOURCE = Path(__file__).with_name("pause.go")
 
 
-def directory() -> Path:
+def _name() -> str:
     recipe = hashlib.sha256()
     for ingredient in (KUBERNETES_SOURCE, *KUBERNETES_COMMANDS, REFLECT2, CADVISOR_DOCKER, _PAUSE_SOURCE.read_text()):
         recipe.update(ingredient.encode())
-    return CACHE / f"kubernetes-{KUBERNETES}-{recipe.hexdigest()[:12]}"
+    return f"kubernetes-{KUBERNETES}-{recipe.hexdigest()[:12]}"
+
+
+def _built() -> list[Path]:
+    """What was built by this recipe, from whichever revisions of the source package, the newest last."""
+    return sorted(CACHE.glob(f"{_name()}-*"), key=lambda path: path.stat().st_mtime)
 
 
 def command(name: str) -> str:
-    return str(directory() / name)
+    return str(_built()[-1] / name)
 
 
 def are_built() -> bool:
-    return directory().is_dir()
+    return bool(_built())
 
 
 def build() -> None:
@@ -39,11 +44,11 @@ def build() -> None:
     shutil.rmtree(work, ignore_errors=True)
     log.unlink(missing_ok=True)
     work.mkdir(parents=True)
-    tree = fetch_kubernetes_source(work, log)
+    tree, revision = fetch_kubernetes_source(work, log)
     _patch(tree / "vendor")
     output = _make(tree, work, log)
     run_logged(["go", "build", "-o", str(output / "pause"), str(_PAUSE_SOURCE)], log, env=_go(tree, work))
-    output.rename(directory())
+    output.rename(CACHE / f"{_name()}-{revision}")
     shutil.rmtree(work)
 
 
@@ -53,7 +58,7 @@ def _patch(vendor: Path) -> None:
     source = vendor / CADVISOR_DOCKER
     before, wait, after = source.read_text().partition("time.Sleep(rootDirRetryPeriod)")
     if not wait:
-        raise ClusterError(f"{CADVISOR_DOCKER} has changed: look at it anew before building {KUBERNETES_SOURCE}")
+        raise ClusterError(f"{CADVISOR_DOCKER} has changed: look at it anew before building {KUBERNETES}")
     source.write_text(f"{before}break{after}")
 
 

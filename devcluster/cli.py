@@ -8,9 +8,9 @@ import os
 import sys
 from pathlib import Path
 
-from devcluster import cluster, images, machine
+from devcluster import cluster, images, machine, state
 from devcluster.layout import KUBECONFIG
-from devcluster.shell import ClusterError
+from devcluster.shell import ClusterError, say
 
 CANNOT_RUN = 3
 
@@ -23,8 +23,9 @@ def _parser() -> argparse.ArgumentParser:
     commands.add_parser("down", help="end it and remove every trace")
     commands.add_parser("status", help="say which parts live; exit code 1 when one is dead or nothing is up")
     commands.add_parser("kubeconfig", help="print the path of the kubeconfig")
-    load = commands.add_parser("load", help="put an image onto every node")
-    load.add_argument("image", metavar="IMAGE", help="an archive file, an image that buildah knows, or `base`")
+    load = commands.add_parser("load", help="put images onto every node, building our own where something has changed")
+    what = "`operator`, `runner`, `base` (Debian with Python), an archive file or an image that buildah knows"
+    load.add_argument("images", metavar="IMAGE", nargs="+", help=what)
     logs = commands.add_parser("logs", help="print the log of a part")
     logs.add_argument("part", metavar="PART", help="for example kube-apiserver or node-1/kubelet")
     can_run = f"exit code 0 if this machine can run the cluster, {CANNOT_RUN} and the reason if it cannot"
@@ -61,7 +62,7 @@ def _dispatch(arguments: argparse.Namespace) -> int:
         _need_cluster()
         print(KUBECONFIG)
     elif arguments.command == "logs":
-        print(cluster.log_of(arguments.part).read_text(errors="replace"), end="")
+        print(state.log_of(arguments.part).read_text(errors="replace"), end="")
     else:
         with cluster.alone():
             _change(arguments)
@@ -87,16 +88,19 @@ def _change(arguments: argparse.Namespace) -> None:
         cluster.down()
     else:
         _need_cluster()
-        images.load(arguments.image, cluster.current_nodes())
+        for image in arguments.images:
+            say(f"loading {image}")
+            images.load(image, state.current_nodes())
+        say("loaded")
 
 
 def _need_cluster() -> None:
-    if cluster.supervisor_pid() is None:
+    if state.supervisor_pid() is None:
         raise ClusterError("no cluster is up: run `devcluster up`")
 
 
 def _status() -> int:
     _need_cluster()
-    found = cluster.problems()
-    print("\n".join(found) or f"every part is alive; {len(cluster.current_nodes())} node(s)")
+    found = state.problems()
+    print("\n".join(found) or f"every part is alive; {len(state.current_nodes())} node(s)")
     return 1 if found else 0

@@ -1,4 +1,4 @@
-"""Images: two made here without any registry, those built from images/*.Dockerfile, and loading them into nodes."""
+"""Images: two made here without any registry, and loading these, our own and others into nodes."""
 
 from __future__ import annotations
 
@@ -8,29 +8,32 @@ import json
 import shutil
 import tarfile
 import tempfile
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
-from devcluster import binaries
+from devcluster import binaries, builds
 from devcluster.layout import CACHE, STATE, Node
+from devcluster.machine import BASE_IMAGE_BYTES, check_disk
 from devcluster.node import process_one
 from devcluster.packages import debian_sources
 from devcluster.runtime import SOCKET
 from devcluster.shell import ClusterError, run, run_logged
-from devcluster.versions import BASE_IMAGE, BASE_IMAGE_PACKAGES, DEBIAN, PAUSE_IMAGE
+from devcluster.versions import BASE_IMAGE, BASE_IMAGE_OPTIONS, DEBIAN, PAUSE_IMAGE
 
 
 def base_archive() -> Path:
     """A Debian with Python, made by mmdebstrap; made once and kept beside the Kubernetes commands."""
-    recipe = hashlib.sha256(" ".join((DEBIAN, BASE_IMAGE, *BASE_IMAGE_PACKAGES)).encode()).hexdigest()[:12]
+    recipe = hashlib.sha256(" ".join((DEBIAN, BASE_IMAGE, *BASE_IMAGE_OPTIONS)).encode()).hexdigest()[:12]
     archive = CACHE / f"base-{recipe}.tar"
     if not archive.is_file():
+        check_disk(CACHE, BASE_IMAGE_BYTES, "the base image")
         CACHE.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=CACHE) as work:
             layer, sources = Path(work) / "layer.tar", Path(work) / "debian.sources"
             debian_sources("deb", sources)
-            include = f"--include={','.join(BASE_IMAGE_PACKAGES)}"
             log = CACHE / "base.log"
-            run_logged(["mmdebstrap", "--variant=minbase", include, DEBIAN, str(layer), str(sources)], log)
+            run_logged(["mmdebstrap", *BASE_IMAGE_OPTIONS, DEBIAN, str(layer), str(sources)], log)
             _write_archive(Path(work) / "base.tar", BASE_IMAGE, layer, ["/usr/bin/python3"])
             (Path(work) / "base.tar").rename(archive)
     return archive
@@ -59,6 +62,8 @@ def _write_archive(archive: Path, name: str, layer: Path, entrypoint: list[str])
         "os": "linux",
         "config": {"Entrypoint": entrypoint, "Env": environment},
         "rootfs": {"type": "layers", "diff_ids": [f"sha256:{sha256.hexdigest()}"]},
+        # buildah builds upon no image whose history and layers differ in number.
+        "history": [{"created_by": name}],
     }
     manifest = [{"Config": "config.json", "RepoTags": [name], "Layers": ["layer.tar"]}]
     with tarfile.open(archive, "w") as tar:
@@ -70,6 +75,23 @@ def _write_archive(archive: Path, name: str, layer: Path, entrypoint: list[str])
         tar.add(layer, arcname="layer.tar")
 
 
+def load(image: str, nodes: tuple[Node, ...]) -> None:
+    """Put an archive file, one of our own images or one that buildah knows onto every node that has it not yet."""
+    if Path(image).is_file():
+        load_archive(Path(image), nodes)
+    elif image == "base":
+        archive = base_archive()
+        _load_new(BASE_IMAGE, _archive_id(archive), nodes, lambda _: archive)
+    else:
+        name = _built(image) if image in builds.OURS else image
+        number = builds.image_id(name) if shutil.which("buildah") else ""
+        if not number:
+            raise ClusterError(
+                f"{image} is neither a file nor an image that buildah knows nor one of: base, {', '.join(builds.OURS)}"
+            )
+        _load_new(name, number, nodes, partial(_pushed, name))
+
+
 def load_archive(archive: Path, nodes: tuple[Node, ...]) -> None:
     for node in nodes:
         # The node's /run is its own; the kernel shows it to the machine through the node's first process.
@@ -77,17 +99,41 @@ def load_archive(archive: Path, nodes: tuple[Node, ...]) -> None:
         run(["ctr", "--address", socket, "--namespace", "k8s.io", "images", "import", str(archive)])
 
 
-def load(image: str, nodes: tuple[Node, ...]) -> None:
-    """Load an archive file, or an image out of buildah's storage by its name."""
-    if Path(image).is_file():
-        load_archive(Path(image), nodes)
-        return
-    if image == "base":
-        load_archive(base_archive(), nodes)
-        return
-    if shutil.which("buildah") is None:
-        raise ClusterError(f"{image} is neither a file nor an image that buildah could know: buildah is not installed")
-    with tempfile.TemporaryDirectory(dir=STATE) as work:
-        archive = Path(work) / "image.tar"
-        run(["buildah", "push", "--quiet", image, f"docker-archive:{archive}:{image}"])
-        load_archive(archive, nodes)
+def _built(image: str) -> str:
+    archive = base_archive()
+    if builds.image_id(BASE_IMAGE) != _archive_id(archive):
+        run(["buildah", "pull", "--quiet", f"docker-archive:{archive}"])
+    return builds.build(image, BASE_IMAGE)
+
+
+def _archive_id(archive: Path) -> str:
+    """An image is known by the hash of its configuration."""
+    with tarfile.open(archive) as tar:
+        config = tar.extractfile("config.json")
+        assert config is not None, "it is a file: _write_archive made it"
+        return f"sha256:{hashlib.sha256(config.read()).hexdigest()}"
+
+
+def _load_new(name: str, number: str, nodes: tuple[Node, ...], archive: Callable[[Path], Path]) -> None:
+    """Nodes note what they were given; an archive, which may be large, is made only when one lacks the image."""
+    lacking = tuple(node for node in nodes if _noted(node).get(name) != number)
+    if lacking:
+        with tempfile.TemporaryDirectory(dir=STATE) as work:
+            load_archive(archive(Path(work)), lacking)
+    for node in lacking:
+        _note(node).write_text(json.dumps(_noted(node) | {name: number}))
+
+
+def _note(node: Node) -> Path:
+    return node.settings / "images.json"
+
+
+def _noted(node: Node) -> dict[str, str]:
+    noted: dict[str, str] = json.loads(_note(node).read_text()) if _note(node).is_file() else {}
+    return noted
+
+
+def _pushed(name: str, work: Path) -> Path:
+    archive = work / "image.tar"
+    run(["buildah", "push", "--quiet", name, f"docker-archive:{archive}:{name}"])
+    return archive

@@ -16,9 +16,10 @@ from devcluster.shell import ClusterError, run
 from devcluster.versions import DEBIAN
 
 _GIB = 1 << 30
-# Images and containers of the tests; sources, Go's cache and the result of the build.
+# Images and containers of the tests; sources, Go's cache and the result of the build; a layer and the image made of it.
 STATE_BYTES = 4 * _GIB
 BUILD_BYTES = 8 * _GIB
+BASE_IMAGE_BYTES = _GIB
 
 _CONTROLLERS = ("cpu", "cpuacct", "cpuset", "memory", "devices", "freezer", "blkio", "pids")
 _BRIDGE_FILTER = Path("/proc/sys/net/bridge/bridge-nf-call-iptables")

@@ -57,8 +57,8 @@ def debian_sources(kind: str, to: Path) -> None:
     )
 
 
-def fetch_kubernetes_source(directory: Path, log: Path) -> Path:
-    """Download and unpack Debian's source package below the directory, leaving the machine's apt settings alone."""
+def fetch_kubernetes_source(directory: Path, log: Path) -> tuple[Path, str]:
+    """Download and unpack Debian's source package, leaving the machine's apt settings alone: the tree, its version."""
     sources = directory / "kubernetes.sources"
     debian_sources("deb-src", sources)
     lists = directory / "lists"
@@ -69,9 +69,14 @@ def fetch_kubernetes_source(directory: Path, log: Path) -> Path:
         *("-o", f"Dir::State::lists={lists}"),
     ]
     run_logged(["apt-get", *private, "update"], log)
-    package = f"kubernetes={KUBERNETES_SOURCE}"
-    run_logged(["apt-get", *private, "source", "--download-only", package], log, cwd=directory)
-    descriptions = list(directory.glob("kubernetes_*.dsc"))
+    run_logged(["apt-get", *private, "source", "--download-only", "kubernetes"], log, cwd=directory)
+    (description,) = directory.glob("kubernetes_*.dsc")
+    revision = description.stem.removeprefix("kubernetes_")
+    if not revision.startswith(KUBERNETES_SOURCE):
+        raise ClusterError(
+            f"Debian {DEBIAN}'s source package is now kubernetes {revision}, and devcluster/versions.py knows "
+            f"{KUBERNETES_SOURCE}*: try the newer one there"
+        )
     tree = directory / "kubernetes"
-    run_logged(["dpkg-source", "--no-check", "-x", str(descriptions[0]), str(tree)], log)
-    return tree
+    run_logged(["dpkg-source", "--no-check", "-x", str(description), str(tree)], log)
+    return tree, revision

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import subprocess
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+
+_began = time.monotonic()
 
 
 class ClusterError(Exception):
@@ -36,3 +39,8 @@ def run_logged(
         done = subprocess.run(argv, cwd=cwd, env=env, stdout=out, stderr=subprocess.STDOUT, check=False)
     if done.returncode != 0:
         raise ClusterError(f"`{' '.join(argv)}` failed ({done.returncode}); the end of {log}:\n{tail(log)}")
+
+
+def say(text: str) -> None:
+    """Tell of progress, with the time since the command began."""
+    print(f"[{time.monotonic() - _began:5.1f} s] {text}", flush=True)

@@ -1,7 +1,8 @@
 """Starts parts, notices a dead one and writes down what it saw. Used twice: on the machine and inside every node.
 
-Nothing is restarted: a part that dies in a test cluster is a finding, not something to hide. The kernel kills every
-part when its supervisor dies, so a cluster is never left without one, and to kill the supervisor is to end it all.
+Nothing is restarted unasked: a part that dies in a test cluster is a finding, not something to hide. SIGHUP asks: every
+dead part is started anew. The kernel kills every part when its supervisor dies, so a cluster is never left without one,
+and to kill the supervisor is to end it all.
 """
 
 from __future__ import annotations
@@ -35,15 +36,27 @@ class Supervisor:
         # A Popen object that is collected waits for its process itself, and its end would be missed: hold on to it.
         self._running: dict[int, tuple[str, subprocess.Popen[bytes]]] = {}
         self._started = False
+        self._asked_anew = False
 
     def run(self, parts: list[Part]) -> NoReturn:
         """Start the parts one after the other, each when the one before is ready; then watch until killed."""
-        self._write()
-        self._started = all(self._start(part) for part in parts)
-        self._write()
+        signal.signal(signal.SIGHUP, self._ask_anew)
+        self._start_missing(parts)
         while True:
             self._reap()
+            if self._asked_anew:
+                self._asked_anew = False
+                self._start_missing(parts)
             time.sleep(0.1)
+
+    def _ask_anew(self, *_: object) -> None:
+        self._asked_anew = True
+
+    def _start_missing(self, parts: list[Part]) -> None:
+        self._write()
+        running = {name for name, _ in self._running.values()}
+        self._started = all(self._start(part) for part in parts if part.name not in running)
+        self._write()
 
     def _start(self, part: Part) -> bool:
         part.log.parent.mkdir(parents=True, exist_ok=True)

@@ -3,7 +3,8 @@
 DEBIAN = "bookworm"
 
 KUBERNETES = "1.20.2"
-KUBERNETES_SOURCE = "1.20.5+really1.20.2-1.1+deb12u1"
+# Any revision of it is built: Debian's point releases change the packaging and take older revisions away.
+KUBERNETES_SOURCE = "1.20.5+really1.20.2-"
 KUBERNETES_COMMANDS = (
     "kube-apiserver",
     "kube-controller-manager",
@@ -44,4 +45,14 @@ BUILD_PACKAGES = {
 
 PAUSE_IMAGE = "localhost/memtune-pause:1"
 BASE_IMAGE = "localhost/memtune-base:1"
-BASE_IMAGE_PACKAGES = ("python3", "python3-venv", "ca-certificates")
+# Options of mmdebstrap.
+BASE_IMAGE_OPTIONS = (
+    "--variant=minbase",
+    # usr-is-merged stands in for usrmerge, which brings all of Perl along.
+    "--include=python3,python3-venv,ca-certificates,usr-is-merged",
+    "--hook-dir=/usr/share/mmdebstrap/hooks/merged-usr",
+    # What only a person at a terminal would read: 50 MB.
+    *(f"--dpkgopt=path-exclude=/usr/share/{name}/*" for name in ("doc", "man", "locale")),
+    # What the machine that makes it is called, and where it finds packages.
+    '--customize-hook=rm "$1"/etc/hostname "$1"/etc/resolv.conf "$1"/etc/apt/sources.list.d/*',
+)

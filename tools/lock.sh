@@ -13,3 +13,10 @@ cuda=$(printf -- '--no-emit-package %s ' torch triton cuda-bindings cuda-pathfin
     nvidia-cusparse nvidia-cusparselt-cu13 nvidia-nccl-cu13 nvidia-nvjitlink nvidia-nvshmem-cu13 nvidia-nvtx)
 # shellcheck disable=SC2086
 lock --all-extras --constraint tools/torch.lock $cuda --output-file tools/dev.lock pyproject.toml
+
+# What the images hold: the same versions, and of them only what the operator and the runner need.
+# Optuna opens a database only when it is asked to, and the operator keeps its studies in the jobs' status.
+lock --extra operator --constraint tools/dev.lock --no-emit-package sqlalchemy --no-emit-package alembic \
+    --no-emit-package mako --no-emit-package markupsafe --output-file images/operator.lock pyproject.toml
+# shellcheck disable=SC2086
+lock --extra runner --constraint tools/dev.lock --constraint tools/torch.lock $cuda --output-file images/runner.lock pyproject.toml

@@ -7,7 +7,7 @@ import sys
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from memtune.gpu import find
 from memtune.knobs import Offload
@@ -94,11 +94,10 @@ def read_case(file: str, gpu_name: str | None) -> Case:
     from memtune.spec import SpecError, load_job, to_workload
     from memtune.spec.fixed_rules import fixed_plan
     from memtune.spec.space import to_space
-    from memtune_cli.documents import one_document
 
-    shown = "standard input" if file == "-" else file
+    shown = shown_name(file)
     try:
-        job = load_job(one_document(_read(file), shown))
+        job = load_job(read_manifest(file))
         workload = to_workload(job, _gpu(job, gpu_name, shown))
         return Case(
             name=job.metadata.name,
@@ -112,6 +111,18 @@ def read_case(file: str, gpu_name: str | None) -> Case:
         raise InputError("\n".join(f"{shown}: {problem}" for problem in error.problems)) from None
     except (ValueError, RecursionError) as error:
         raise InputError(f"{shown}: {error}") from None
+
+
+def read_manifest(file: str) -> dict[str, Any]:
+    """The one object in a file, or in standard input if it is ``-``."""
+    from memtune_cli.documents import one_document
+
+    return one_document(_read(file), shown_name(file))
+
+
+def shown_name(file: str) -> str:
+    """What messages call a file."""
+    return "standard input" if file == "-" else file
 
 
 def _read(file: str) -> str:

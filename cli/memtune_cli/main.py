@@ -15,9 +15,10 @@ from memtune_cli.errors import InputError
 
 _EXIT_CODES = """\
 exit codes:
-  0  a plan fits (plan), the plan fits (estimate), or the command did what it is for (explain, completion)
-  1  no plan is sure to fit, or the plan of estimate is not
+  0  a plan fits (plan), the plan fits (estimate), the job succeeded (run), or the command did what it is for
+  1  no plan is sure to fit, the plan of estimate is not, or the job of run failed
   2  bad input: the message says where and what to do
+  130  run was interrupted; the same command goes on where it stopped
 """
 _PLAN_HELP = "a plan in short form, like bf16-z3-full-mb1x32"
 
@@ -73,12 +74,27 @@ def build_parser() -> argparse.ArgumentParser:
     _add_plot(estimate)
     explain = _job_command(commands, "explain", "show every formula with its numbers filled in")
     explain.add_argument("--plan", metavar="PLAN", help=f"{_PLAN_HELP} (default: the one that plan chooses)")
+    run = _file_command(
+        commands, "run", "train on this machine: predict, probe, launch, and recover from out-of-memory"
+    )
+    run.add_argument("--state", metavar="DIR", help="where the job's state and logs are (default: .memtune/NAME)")
     completion = commands.add_parser("completion", help="print a shell's completion script")
     completion.add_argument("shell", choices=("bash", "zsh"))
     return parser
 
 
 def _job_command(
+    commands: argparse._SubParsersAction[argparse.ArgumentParser], name: str, purpose: str
+) -> argparse.ArgumentParser:
+    command = _file_command(commands, name, purpose)
+    command.add_argument(
+        "--format", choices=("table", "json", "yaml"), default="table", help="what to print (default: table)"
+    )
+    command.add_argument("--gpu", metavar="NAME", help=f"a GPU in place of the job's own: {', '.join(GPUS)}")
+    return command
+
+
+def _file_command(
     commands: argparse._SubParsersAction[argparse.ArgumentParser], name: str, purpose: str
 ) -> argparse.ArgumentParser:
     command = commands.add_parser(
@@ -91,10 +107,6 @@ def _job_command(
     job = command.add_argument("job", metavar="JOB.yaml", help="a MemoryTunedJob as YAML or JSON; - is standard input")
     # shtab reads this attribute to complete file names.
     job.complete = {"bash": "_shtab_compgen_files", "zsh": "_files"}  # type: ignore[attr-defined]
-    command.add_argument(
-        "--format", choices=("table", "json", "yaml"), default="table", help="what to print (default: table)"
-    )
-    command.add_argument("--gpu", metavar="NAME", help=f"a GPU in place of the job's own: {', '.join(GPUS)}")
     return command
 
 

@@ -22,6 +22,10 @@ MICRO_BATCH = "MEMTUNE_MICRO_BATCH"
 ACCUMULATION = "MEMTUNE_ACCUMULATION"
 DEEPSPEED_CONFIG = "MEMTUNE_DEEPSPEED_CONFIG"
 
+# What an attempt that died in an evaluation or in a save has taught the next one.
+EVALUATION_BATCH = "MEMTUNE_EVALUATION_BATCH"
+SHARDED_SAVE = "MEMTUNE_SHARDED_SAVE"
+
 # What no plan changes.
 GLOBAL_BATCH = "MEMTUNE_GLOBAL_BATCH"
 SEQUENCE_LENGTH = "MEMTUNE_SEQUENCE_LENGTH"
@@ -35,6 +39,8 @@ RENDEZVOUS = "MEMTUNE_RENDEZVOUS"
 DEVICE = "MEMTUNE_DEVICE"
 GPU_MEMORY_BYTES = "MEMTUNE_GPU_MEMORY_BYTES"
 METRICS_PORT = "MEMTUNE_METRICS_PORT"
+RENDEZVOUS_SECONDS = "MEMTUNE_RENDEZVOUS_SECONDS"
+GRACE_SECONDS = "MEMTUNE_GRACE_SECONDS"
 
 # Where it writes, and from where it goes on.
 CHECKPOINT_PATH = "MEMTUNE_CHECKPOINT_PATH"
@@ -43,6 +49,12 @@ RESUME_SAMPLES = "MEMTUNE_RESUME_SAMPLES"
 REPORT_PATH = "MEMTUNE_REPORT_PATH"
 REPORT_LOG_TAIL = "MEMTUNE_REPORT_LOG_TAIL"
 TERMINATION_MESSAGE_PATH = "MEMTUNE_TERMINATION_MESSAGE_PATH"
+
+# Between the parts of the runner on one node: where each rank leaves its report, whether a process above has the hooks
+# already, and the options that an `accelerate launch` was given.
+RANK_DIRECTORY = "MEMTUNE_RANK_DIRECTORY"
+HOOKED = "MEMTUNE_HOOKED"
+ACCELERATE_OPTIONS = "MEMTUNE_ACCELERATE_OPTIONS"
 
 # The runner sets these from the plan and the run, before torch is imported. A value of the user's would contradict it.
 OWNED_BY_RUNNER = frozenset(

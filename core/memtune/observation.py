@@ -35,9 +35,15 @@ class PodObservation:
     ``failure_order`` is the place of its failure in the order of the rendezvous store, None where it left none there.
     ``mismatch`` names where the plan that its report saw applied differs from the one asked for.
     A pod that was created and is not there any more is not ``present``; one that was not created yet is.
+    ``plan`` is the short form of the plan that the pod was made for, as its annotation says; empty counts as the run's.
+    ``started_at_seconds`` is when the wrapped container started, None while it has not.
     """
 
     index: int
+    name: str = ""
+    uid: str = ""
+    node: str = ""
+    plan: str = ""
     present: bool = True
     phase: str = "Pending"
     reason: str = ""
@@ -50,6 +56,7 @@ class PodObservation:
     init_exit_code: int = 0
     exit_code: int | None = None
     exit_reason: str = ""
+    started_at_seconds: float | None = None
     finished_at_seconds: float | None = None
     report: Told | None = None
     failure_order: int | None = None

@@ -46,7 +46,7 @@ class Ending(str, Enum):
 
 
 # The codes with which the runner itself ends a run, so that the ending is known even if the report is lost.
-EXIT_CODES = {Ending.DEVICE_OOM: 85, Ending.HOST_OOM: 86, Ending.HUNG: 87}
+EXIT_CODES = {Ending.DEVICE_OOM: 85, Ending.HOST_OOM: 86, Ending.HUNG: 87, Ending.BAD_INPUT: 88}
 
 
 class Phase(str, Enum):
@@ -112,7 +112,11 @@ class Memory:
 
 @dataclass(frozen=True)
 class Applied:
-    """What the runner saw the user's code really do; None where it saw nothing."""
+    """What the runner saw the user's code really do; None where it saw nothing.
+
+    ``weight_dtype`` is that of the weights that learn as the script keeps them, ``compute_dtype`` that of the first
+    linear layer's matrix product: they differ under autocast. ``backend`` is ``none`` where no wrapper was seen.
+    """
 
     micro_batch: _Count = None
     micro_steps: _Count = None
@@ -122,6 +126,7 @@ class Applied:
     zero_stage: _Count = None
     weight_dtype: _Word = None
     gradient_dtype: _Word = None
+    compute_dtype: _Word = None
     checkpointed_blocks: _Count = None
 
 

@@ -20,21 +20,36 @@ class RunKind(str, Enum):
 
 @dataclass(frozen=True)
 class Checkpointed:
-    """A complete checkpoint that a train run goes on from: its directory, and the samples it had consumed."""
+    """Where a train run goes on: the directory of its checkpoints, and the samples behind the newest complete one.
+
+    ``samples`` is what reports told, 0 if none did; the runner takes the newest complete checkpoint that is there.
+    ``convert`` says that it has to be converted for the plan before the run starts.
+    """
 
     path: str
     samples: int
+    convert: bool = False
 
 
 @dataclass(frozen=True)
 class Run:
-    """One run. ``number`` counts the runs of its kind from 0: the probe's number, or the attempt's."""
+    """One run. ``number`` counts the runs of its kind from 1: the probe's number, or the attempt's.
+
+    ``gpu_product`` is the one product that its nodes must have, empty where the job or the cluster has only one anyway.
+    ``evaluation_batch``, ``sharded_save`` and ``host_request_bytes`` are what an earlier attempt that died in an
+    evaluation, in a save or of host memory taught: a smaller batch than the job's, a save that gathers nothing on one
+    rank, and the memory a pod asks for at least. Empty values leave everything as it is.
+    """
 
     kind: RunKind
     number: int
     plan: Plan
     resume: Checkpointed | None = None
     avoided_nodes: tuple[str, ...] = ()
+    gpu_product: str = ""
+    evaluation_batch: int = 0
+    sharded_save: bool = False
+    host_request_bytes: int = 0
 
     def __post_init__(self) -> None:
         if self.kind is RunKind.PROBE and self.resume:

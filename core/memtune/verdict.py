@@ -235,6 +235,7 @@ _ENDED = (
     _Row(Verdict.HUNG, _reported(Ending.HUNG)),
     _Row(Verdict.HUNG, _exited(EXIT_CODES[Ending.HUNG], because="no optimizer step for too long")),
     _Row(Verdict.USER_ERROR, _reported(Ending.ERROR, Ending.BAD_INPUT)),
+    _Row(Verdict.USER_ERROR, _exited(EXIT_CODES[Ending.BAD_INPUT], because="what the runner was given cannot work")),
     _Row(Verdict.USER_ERROR, _past_its_deadline),
     _Row(Verdict.IMAGE_ERROR, _not_startable),
     _Row(Verdict.IMAGE_ERROR, _init_failed),

@@ -15,6 +15,11 @@ NOBODY = 65532
 _COPY_RESOURCES = {"cpu": "100m", "memory": "128Mi"}
 
 
+def objects(job: Job, run: Run, runner_image: str) -> list[Manifest]:
+    """Everything that a run is made of, in the order in which it is made."""
+    return [service(job, run), *pods(job, run, runner_image)]
+
+
 def service(job: Job, run: Run) -> Manifest:
     """The headless Service by which the pods of a run find each other, before they are ready."""
     name = names.run_name(job.metadata.name, run.kind, run.number)
@@ -59,7 +64,7 @@ def _pod_spec(spec: Manifest, job: Job, run: Run, index: int, runner_image: str)
     position = wrapping.wrapped_index(spec["containers"], job.spec.resources.gpu_resource)
     container = spec["containers"][position]
     told = variables.of_pod(job, run, index, container.get("terminationMessagePath") or "/dev/termination-log")
-    wrapped = wrapping.wrap(container, job, told)
+    wrapped = wrapping.wrap(container, job, run, told)
     return {
         **placement.with_nodes(spec, job, run),
         "restartPolicy": "Never",

@@ -19,7 +19,7 @@ REQUIRED_NODES = "requiredDuringSchedulingIgnoredDuringExecution"
 def with_nodes(spec: Manifest, job: Job, run: Run) -> Manifest:
     """The pod spec, kept to the job's GPU product and off the nodes that the run avoids."""
     wanted = []
-    if product := job.spec.resources.gpu_product:
+    if product := run.gpu_product or job.spec.resources.gpu_product:
         wanted.append({"key": names.LABEL_GPU_PRODUCT, "operator": "In", "values": [product]})
     if run.avoided_nodes:
         wanted.append({"key": names.LABEL_HOSTNAME, "operator": "NotIn", "values": sorted(run.avoided_nodes)})

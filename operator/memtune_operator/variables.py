@@ -12,6 +12,11 @@ from memtune.units import parse_bytes
 from memtune_operator import names, wrapping
 
 RENDEZVOUS_PORT = 29400
+# The pods of one run may start far apart, when one node has the image and another has yet to pull it.
+RENDEZVOUS_SECONDS = 1800
+# What the kubelet grants where the template does not say, and what of it is left for the report.
+_GRACE_SECONDS = 30
+_REPORT_SECONDS = 5
 
 
 def of_pod(job: Job, run: Run, index: int, termination_message_path: str) -> dict[str, str]:
@@ -21,7 +26,7 @@ def of_pod(job: Job, run: Run, index: int, termination_message_path: str) -> dic
         **_of_plan(run),
         **_of_training(job),
         **_of_place(job, run, index),
-        **_of_files(job, run),
+        **_of_files(job),
         environment.TERMINATION_MESSAGE_PATH: termination_message_path,
     }
 
@@ -36,6 +41,8 @@ def _of_run(job: Job, run: Run) -> dict[str, str]:
         environment.RUN: names.run_name(job.metadata.name, run.kind, run.number),
         environment.RUN_KIND: str(run.kind),
         **own,
+        **({environment.EVALUATION_BATCH: str(run.evaluation_batch)} if run.evaluation_batch else {}),
+        **({environment.SHARDED_SAVE: "1"} if run.sharded_save else {}),
         environment.INTEGRATION: job.spec.integration,
     }
 
@@ -72,20 +79,26 @@ def _of_place(job: Job, run: Run, index: int) -> dict[str, str]:
         environment.NODE_RANK: str(index),
         environment.GPUS_PER_NODE: str(resources.gpus_per_node),
         environment.RENDEZVOUS: f"{host}.{service}:{RENDEZVOUS_PORT}",
+        environment.RENDEZVOUS_SECONDS: str(RENDEZVOUS_SECONDS),
+        environment.GRACE_SECONDS: str(_grace_seconds(job)),
         environment.DEVICE: resources.device,
         **({environment.GPU_MEMORY_BYTES: str(parse_bytes(memory))} if memory else {}),
         environment.METRICS_PORT: str(wrapping.METRICS_PORT),
     }
 
 
-def _of_files(job: Job, run: Run) -> dict[str, str]:
+def _of_files(job: Job) -> dict[str, str]:
     files = {
         environment.REPORT_PATH: wrapping.REPORT_PATH,
         environment.REPORT_LOG_TAIL: "1" if job.spec.report_log_tail else "0",
     }
     if job.spec.checkpoint:
         files[environment.CHECKPOINT_PATH] = job.spec.checkpoint.path
-    if run.resume:
-        files[environment.RESUME_FROM] = run.resume.path
-        files[environment.RESUME_SAMPLES] = str(run.resume.samples)
     return files
+
+
+def _grace_seconds(job: Job) -> int:
+    """How long ranks may take to end when the pod is deleted, so that the report is written before it is killed."""
+    spec = (job.spec.template or {}).get("spec") or {}
+    granted = spec.get("terminationGracePeriodSeconds")
+    return max((granted if isinstance(granted, int) else _GRACE_SECONDS) - _REPORT_SECONDS, 1)

@@ -8,7 +8,9 @@ from __future__ import annotations
 from typing import Any
 
 from memtune import environment
+from memtune.run import Run
 from memtune.spec import Job
+from memtune.units import parse_bytes
 from memtune_operator import names
 
 Manifest = dict[str, Any]
@@ -27,6 +29,8 @@ BOOTSTRAP = (
     f"os.environ['PYTHONPATH']=os.pathsep.join(filter(None,['{RUNNER_DIRECTORY}',os.environ.get('PYTHONPATH')]));"
     "os.execv(sys.executable,[sys.executable,'-m','memtune_runner',*sys.argv[1:]])"
 )
+# What the runner is told to do with the command behind it.
+LAUNCH = ("launch", "--")
 
 
 class TemplateError(ValueError):
@@ -65,7 +69,7 @@ def wrapped_index(containers: list[Manifest], gpu_resource: str) -> int:
     raise TemplateError("TrainerUnknown", message)
 
 
-def wrap(container: Manifest, job: Job, variables: dict[str, str]) -> Manifest:
+def wrap(container: Manifest, job: Job, run: Run, variables: dict[str, str]) -> Manifest:
     """The user's container with the runner in front of its command; its arguments, and all else, stay as they are."""
     where = f"spec.containers[{container['name']}]"
     if not container.get("command"):
@@ -73,9 +77,11 @@ def wrap(container: Manifest, job: Job, variables: dict[str, str]) -> Manifest:
     resources = job.spec.resources
     return {
         **container,
-        "command": [job.spec.runner.python, "-c", BOOTSTRAP, "launch", "--", *container["command"]],
+        "command": [job.spec.runner.python, "-c", BOOTSTRAP, *LAUNCH, *container["command"]],
         "env": _environment(container, variables, where),
-        "resources": _with_gpus(container, resources.gpu_resource, resources.gpus_per_node, where),
+        "resources": _with_memory(
+            _with_gpus(container, resources.gpu_resource, resources.gpus_per_node, where), run.host_request_bytes
+        ),
         "volumeMounts": _mounts(container, job, where),
         "ports": _ports(container, where),
     }
@@ -107,6 +113,21 @@ def _with_gpus(container: Manifest, gpu_resource: str, gpus: int, where: str) ->
     resources = container.get("resources") or {}
     # Limits alone: for extended resources the request is the limit, and a string is what every server takes.
     return {**resources, "limits": {**(resources.get("limits") or {}), gpu_resource: str(gpus)}}
+
+
+def _with_memory(resources: Manifest, least_bytes: int) -> Manifest:
+    """The resources with a request of at least so much host memory, which a run that died of it has taught."""
+    if memory_bytes(resources, "requests") >= least_bytes:
+        return resources
+    return {**resources, "requests": {**(resources.get("requests") or {}), "memory": str(least_bytes)}}
+
+
+def memory_bytes(resources: Manifest, kind: str) -> int:
+    """0 where it does not say, or says it in a way that the API server is left to refuse."""
+    try:
+        return parse_bytes((resources.get(kind) or {}).get("memory", 0))
+    except ValueError:
+        return 0
 
 
 def _mounts(container: Manifest, job: Job, where: str) -> list[Manifest]:

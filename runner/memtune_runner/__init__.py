@@ -1,1 +1,32 @@
-"""The part of MemTune that lives inside the training pods: makes a plan real, measures memory, always reports."""
+"""The part of MemTune that lives inside the training pods: makes a plan real, measures memory, always reports.
+
+A script of your own uses ``initialize``; see ``memtune_runner.engine``. Its data goes on after a resume through
+``ResumableSampler``, and what it saves by itself it tells with ``checkpoint_saved``.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from memtune_runner.checkpoints.saving import checkpoint_saved as checkpoint_saved
+    from memtune_runner.engine import Engine as Engine
+    from memtune_runner.engine import initialize as initialize
+    from memtune_runner.sampler import ResumableSampler as ResumableSampler
+
+__all__ = ["Engine", "ResumableSampler", "checkpoint_saved", "initialize"]
+
+_HOMES = {
+    "Engine": "engine",
+    "initialize": "engine",
+    "ResumableSampler": "sampler",
+    "checkpoint_saved": "checkpoints.saving",
+}
+
+
+def __getattr__(name: str) -> Any:
+    # The launcher imports this package too and must not wait for torch, nor need it.
+    if name in _HOMES:
+        return getattr(import_module(f"memtune_runner.{_HOMES[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -6,6 +6,7 @@ This module imports no torch: the launcher, which must outlive every worker, use
 from __future__ import annotations
 
 import re
+import signal
 import traceback
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -68,13 +69,18 @@ def of_exception(error: BaseException) -> Failure:
 
 
 def of_words(log: str, exit_code: int) -> Failure:
-    """What a worker died of that left no exception, from the end of its log and its exit code (not 0)."""
+    """What a worker died of that left no report, from the end of its log and its exit code (not 0)."""
     for pattern, ending in ((_DEVICE_OOM, Ending.DEVICE_OOM), (_HOST_OOM, Ending.HOST_OOM)):
         line = _matching_line(pattern, log)
         if line is not None:
             return Failure(ending, EXIT_CODES[ending], line)
     line = _matching_line(_CONSEQUENCE, log)
-    return Failure(Ending.KILLED, exit_code, line or f"a worker ended with code {exit_code}", line is not None)
+    return Failure(_ending_of_code(exit_code), exit_code, line or _code_in_words(exit_code), line is not None)
+
+
+def is_consequence(words: str) -> bool:
+    """Whether this is what a rank says when another one has gone."""
+    return _CONSEQUENCE.search(words) is not None
 
 
 def first_cause(failures: Sequence[Failure]) -> Failure:
@@ -82,6 +88,18 @@ def first_cause(failures: Sequence[Failure]) -> Failure:
     if not failures:
         raise ValueError("no failure was noted; ask for the cause only after one was")
     return next((each for each in failures if not each.is_consequence), failures[0])
+
+
+def _ending_of_code(exit_code: int) -> Ending:
+    own = {code: ending for ending, code in EXIT_CODES.items()}
+    return own.get(exit_code, Ending.KILLED if exit_code > 128 else Ending.ERROR)
+
+
+def _code_in_words(exit_code: int) -> str:
+    try:
+        return f"a worker was killed by signal {exit_code - 128} ({signal.Signals(exit_code - 128).name})"
+    except ValueError:
+        return f"a worker ended with code {exit_code}"
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:

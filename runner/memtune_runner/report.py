@@ -10,7 +10,6 @@ from typing import Any, TextIO
 
 from memtune.report import LOG_MARK, LOG_TAIL_BYTES, TERMINATION_MESSAGE_BYTES, Report
 
-FILE_NAME = "memtune-report.json"
 _LOG_TAIL_LINES = 20
 
 
@@ -35,12 +34,12 @@ def log_tail(log: str) -> str:
     return lines.encode("utf-8", "replace")[-LOG_TAIL_BYTES:].decode("utf-8", "ignore")
 
 
-def write(report: Report, termination_log: Path, directory: Path | None, stream: TextIO) -> None:
+def write(report: Report, termination_log: Path, path: Path | None, stream: TextIO) -> None:
     """Write the report wherever it is looked for. One place that fails keeps the others from nothing."""
     print(f"{LOG_MARK}{whole(report)}", file=stream, flush=True)
     _write_file(termination_log, termination_message(report))
-    if directory is not None:
-        _write_file(directory / FILE_NAME, whole(report) + "\n")
+    if path is not None:
+        _write_file(path, whole(report) + "\n")
 
 
 def _write_file(path: Path, content: str) -> None:

@@ -41,8 +41,12 @@ class Settings:
     node_rank: int = 0
     gpus_per_node: int = 1
     rendezvous: str = ""
+    rendezvous_seconds: int = 50
+    grace_seconds: int = 30
     device: Device = Device.CUDA
     gpu_memory_bytes: int | None = None
+    evaluation_batch: int | None = None
+    sharded_save: bool = False
     metrics_port: int | None = None
     architecture: dict[str, Any] | None = None
     deepspeed_config: Path | None = None
@@ -90,8 +94,12 @@ def read_settings(variables: Mapping[str, str]) -> Settings:
         node_rank=read.optional(environment.NODE_RANK, _natural, 0),
         gpus_per_node=read.optional(environment.GPUS_PER_NODE, _positive, 1),
         rendezvous=read.optional(environment.RENDEZVOUS, str, ""),
+        rendezvous_seconds=read.optional(environment.RENDEZVOUS_SECONDS, _positive, Settings.rendezvous_seconds),
+        grace_seconds=read.optional(environment.GRACE_SECONDS, _positive, Settings.grace_seconds),
         device=read.optional(environment.DEVICE, Device, Device.CUDA),
         gpu_memory_bytes=read.optional(environment.GPU_MEMORY_BYTES, _positive, None),
+        evaluation_batch=read.optional(environment.EVALUATION_BATCH, _positive, None),
+        sharded_save=read.optional(environment.SHARDED_SAVE, _flag, False),
         metrics_port=read.optional(environment.METRICS_PORT, _natural, None),
         architecture=read.optional(environment.ARCHITECTURE, _object, None),
         deepspeed_config=read.optional(environment.DEEPSPEED_CONFIG, Path, None),

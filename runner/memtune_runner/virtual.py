@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -55,6 +55,12 @@ class VirtualGpu(TorchDispatchMode):
         self._steps = 0
         self._entries: dict[int, _Entry] = {}
         self._dead: deque[int] = deque()
+        self.out_of_memory_noticed: Callable[[int], None] | None = None
+
+    @property
+    def budget_bytes(self) -> int:
+        """The size of the GPU; it may shrink from one step to the next."""
+        return self._budget_bytes
 
     def __enter__(self) -> VirtualGpu:
         if VirtualGpu._active is not None:
@@ -104,6 +110,11 @@ class VirtualGpu(TorchDispatchMode):
         """Start new peaks, as ``torch.cuda.reset_peak_memory_stats`` does."""
         self._forget_dead()
         self._allocator.reset_peak()
+
+    def largest_free_block_bytes(self) -> int:
+        """The largest block that is cached and not in use."""
+        self._forget_dead()
+        return self._allocator.stats().largest_free_block_bytes
 
     def empty_cache(self) -> None:
         """Give unused segments back to the device, as ``torch.cuda.empty_cache`` does."""
@@ -160,6 +171,8 @@ class VirtualGpu(TorchDispatchMode):
             return self._allocator.allocate(size_bytes)
         except OutOfMemory as refusal:
             message = _in_words_of_cuda(refusal, self._budget_bytes)
+        if self.out_of_memory_noticed is not None:
+            self.out_of_memory_noticed(size_bytes)
         raise torch.OutOfMemoryError(message)
 
 

@@ -1,7 +1,7 @@
 """A running cluster for the whole run, and a fresh namespace for every test.
 
 MEMTUNE_KUBECONFIG=... uses any existing cluster instead; MEMTUNE_TEST_IMAGE then names an image with python3 that its
-nodes can pull.
+nodes can pull. What only devcluster can do is skipped there.
 """
 
 from __future__ import annotations
@@ -9,14 +9,15 @@ from __future__ import annotations
 import subprocess
 import sys
 import uuid
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
 import pytest
 from kubernetes import config
-from pods import IMAGE, Cluster, eventually
+from pods import FOREIGN, IMAGE, Cluster, eventually, unsuitable
 from traces import traces
 
+from devcluster.builds import OURS, image_name
 from devcluster.versions import BASE_IMAGE
 
 _ROOT = Path(__file__).resolve().parents[2]
@@ -49,11 +50,37 @@ def kubeconfig() -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def cluster(kubeconfig: str) -> Iterator[Cluster]:
-    with config.new_client_from_config(kubeconfig) as connection:  # type: ignore[no-untyped-call]  # it has no types
+    with config.new_client_from_config(kubeconfig) as connection:
         running = Cluster(connection)
-        if IMAGE == BASE_IMAGE and not all(BASE_IMAGE in names for names in running.images_by_node().values()):
+        if not FOREIGN:
             _devcluster("load", "base")
+        elif IMAGE == BASE_IMAGE and not all(BASE_IMAGE in names for names in running.images_by_node().values()):
+            pytest.exit("set MEMTUNE_TEST_IMAGE to an image with python3 that the nodes can pull", returncode=1)
         yield running
+
+
+@pytest.fixture(scope="session")
+def devcluster() -> Callable[..., str]:
+    """The command, for tests of what only this cluster can do."""
+    if FOREIGN:
+        pytest.skip("MEMTUNE_KUBECONFIG names a cluster that devcluster did not make")
+    return _devcluster
+
+
+@pytest.fixture(scope="session")
+def images(cluster: Cluster, devcluster: Callable[..., str]) -> dict[str, str]:  # noqa: ARG001  # it must be up
+    """Our own images by what they are, built where something has changed and loaded onto every node."""
+    devcluster("load", *OURS)
+    return {image: image_name(image) for image in OURS}
+
+
+@pytest.fixture
+def two_nodes(cluster: Cluster) -> tuple[str, str]:
+    """Two nodes that pods can be put on."""
+    names = sorted(cluster.images_by_node())
+    if len(names) < 2:
+        unsuitable(f"this test needs two nodes, and the cluster has {names}: `devcluster up --nodes 2`")
+    return names[0], names[1]
 
 
 @pytest.hookimpl(wrapper=True)

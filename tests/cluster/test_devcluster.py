@@ -50,6 +50,27 @@ def test_without_root(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFix
     assert _main(monkeypatch, "can-run") == cli.CANNOT_RUN
 
 
+def test_another_cluster_is_used_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def say(*words: str) -> tuple[int, str]:
+        monkeypatch.setattr(sys, "argv", ["devcluster", *words])
+        code, said = cli.main(), capsys.readouterr()
+        return code, said.out + said.err
+
+    kubeconfig = tmp_path / "kubeconfig"
+    monkeypatch.setenv("MEMTUNE_KUBECONFIG", str(kubeconfig))
+    # It need not be a machine that could run ours.
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    assert say("up") == (1, f"devcluster: MEMTUNE_KUBECONFIG names {kubeconfig}, and there is no such file\n")
+    kubeconfig.touch()
+    assert say("kubeconfig") == (0, f"{kubeconfig}\n")
+    assert [say(word)[0] for word in ("up", "down", "can-run")] == [0, 0, 0]
+    code, said = say("load", "base")
+    assert code == 1
+    assert said.startswith("devcluster: `load` is about the cluster that `up` starts")
+
+
 def test_a_port_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -72,10 +93,11 @@ def test_a_disk_that_fills_up_on_the_way(monkeypatch: pytest.MonkeyPatch, capsys
     assert "the disk is full (/var/lib/x)" in capsys.readouterr().err
 
 
-def test_a_half_dead_cluster_is_not_reused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dead_cluster_is_not_reused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cluster, "STATE", tmp_path)
-    monkeypatch.setattr(cluster, "problems", lambda: ["etcd ended with signal SIGKILL"])
-    with pytest.raises(ClusterError, match=r"half dead; run `devcluster down`.*\netcd ended with signal SIGKILL"):
+    monkeypatch.setattr(cluster, "supervisor_pid", lambda: None)
+    monkeypatch.setattr(cluster, "problems", lambda: ["the supervisor is dead"])
+    with pytest.raises(ClusterError, match=r"the cluster is dead; run `devcluster down`.*\nthe supervisor is dead"):
         cluster.up(None)
 
 
@@ -99,6 +121,11 @@ def test_the_supervisor_says_which_part_died_and_takes_the_others_with_it(tmp_pa
         ends = [f"short-{i} ended with exit code 7; the end of its log:\n  out of luck" for i in range(10)]
         eventually(lambda: dead_parts(status, tmp_path) == ends, "the dead parts")
         lasting = part_pids(status)["lasting"]
+        supervisor.send_signal(signal.SIGHUP)
+        eventually(
+            lambda: (tmp_path / "short-9.log").read_text().count("luck") == 2, "the dead parts to be started anew"
+        )
+        assert part_pids(status)["lasting"] == lasting
         assert is_alive(lasting)
     finally:
         supervisor.send_signal(signal.SIGKILL)

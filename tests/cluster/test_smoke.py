@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from kubernetes import client
-from pods import GPU, Cluster, container, eventually, pod
+from pods import GPU, Cluster, container, eventually, pod, unsuitable
 
 FOREVER = "import signal; signal.pause()"
 
@@ -20,10 +20,10 @@ def terminated(found: Any) -> Any:
 
 
 @pytest.fixture
-def two_nodes(cluster: Cluster) -> tuple[str, str]:
-    names = sorted(cluster.images_by_node())
-    assert len(names) >= 2, f"this test needs two nodes, and the cluster has {names}: `devcluster up --nodes 2`"
-    return names[0], names[1]
+def eight_gpus(cluster: Cluster) -> None:
+    found = cluster.gpus_by_node()
+    if set(found.values()) != {8}:
+        unsuitable(f"this test needs eight GPUs on every node, and the cluster has {found}")
 
 
 def test_a_pod_is_scheduled_and_its_log_is_read(cluster: Cluster, namespace: str) -> None:
@@ -41,6 +41,7 @@ def test_exec_reaches_a_running_container(cluster: Cluster, namespace: str) -> N
     assert said.startswith("/usr/bin/python3")
 
 
+@pytest.mark.usefixtures("eight_gpus")
 def test_nine_gpus_stay_pending_on_nodes_of_eight(cluster: Cluster, namespace: str) -> None:
     cluster.create(namespace, pod("greedy", container(FOREVER, **gpus(9))))
 
@@ -52,6 +53,7 @@ def test_nine_gpus_stay_pending_on_nodes_of_eight(cluster: Cluster, namespace: s
     assert cluster.read(namespace, "greedy").status.phase == "Pending"
 
 
+@pytest.mark.usefixtures("eight_gpus")
 def test_gpus_in_use_are_counted(cluster: Cluster, namespace: str, two_nodes: tuple[str, str]) -> None:
     selector = {"kubernetes.io/hostname": two_nodes[0]}
     cluster.create(namespace, pod("holder", container(FOREVER, **gpus(5)), nodeSelector=selector))

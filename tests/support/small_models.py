@@ -157,15 +157,38 @@ CASES: dict[str, Case] = {
 }
 
 
-def train(case: Case, checkpointed: bool, steps: int, step_ended: Callable[[], None]) -> None:
-    """Build the model and train it, telling the end of each step; everything is gone when it returns."""
-    torch.manual_seed(0)
-    model = Blocks(case.stem(), case.blocks(), case.head(), checkpointed)
+class Trained(NamedTuple):
+    """A model with its optimizer, under whatever wraps them."""
+
+    forward: Callable[[torch.Tensor], torch.Tensor]
+    backward: Callable[[torch.Tensor], object]
+    step: Callable[[], object]
+
+
+def alone(model: nn.Module) -> Trained:
+    """One rank and plain torch."""
     optimizer = torch.optim.AdamW([each for each in model.parameters() if each.requires_grad])
-    for _ in range(steps):
-        loss = model(case.inputs()).logsumexp(-1).mean()
-        loss.backward()
+
+    def step() -> None:
         optimizer.step()
         optimizer.zero_grad()
+
+    return Trained(model, torch.Tensor.backward, step)
+
+
+def train(
+    case: Case,
+    checkpointed: bool,
+    steps: int,
+    step_ended: Callable[[], None],
+    wrap: Callable[[Blocks], Trained] = alone,
+) -> None:
+    """Build the model and train it, telling the end of each step; everything is gone when it returns."""
+    torch.manual_seed(0)
+    trained = wrap(Blocks(case.stem(), case.blocks(), case.head(), checkpointed))
+    for _ in range(steps):
+        loss = trained.forward(case.inputs()).logsumexp(-1).mean()
+        trained.backward(loss)
+        trained.step()
         del loss
         step_ended()

@@ -89,7 +89,13 @@ def test_what_follows_another_rank(words: str) -> None:
 @pytest.mark.parametrize("words", UNRELATED)
 def test_what_only_looks_like_it(words: str) -> None:
     assert of_exception(RuntimeError(words)) == Failure(ERROR, 1, f"RuntimeError: {words}")
-    assert of_words(words, 139) == Failure(KILLED, 139, "a worker ended with code 139")
+    assert of_words(words, 139) == Failure(KILLED, 139, "a worker was killed by signal 11 (SIGSEGV)")
+
+
+def test_an_exit_code_alone_tells_by_whom_it_was_chosen() -> None:
+    assert of_words("", 3) == Failure(ERROR, 3, "a worker ended with code 3")
+    assert of_words("", 250) == Failure(KILLED, 250, "a worker ended with code 250")
+    assert [of_words("", code).ending for code in (85, 86, 87, 88)] == [DEVICE, HOST, Ending.HUNG, Ending.BAD_INPUT]
 
 
 def test_types_are_enough() -> None:

@@ -82,6 +82,7 @@ ROWS = [
     ("hang, report lost", failed(87), Verdict.HUNG, "no optimizer step"),
     ("reported user error", failed(3, "error", "ValueError: x"), Verdict.USER_ERROR, "ValueError: x"),
     ("bad input", failed(2, "bad-input", "no such script"), Verdict.USER_ERROR, "no such script"),
+    ("bad input, report lost", failed(88), Verdict.USER_ERROR, "cannot work"),
     ("a worker killed", failed(137, "killed", "rank 3: SIGKILL"), Verdict.HOST_OOM, "137"),
     ("a worker crashed", failed(139, "killed", "rank 3: SIGSEGV"), Verdict.USER_ERROR, "rank 3: SIGSEGV"),
     ("exit code alone", failed(3), Verdict.USER_ERROR, "exit code 3"),

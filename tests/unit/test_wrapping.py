@@ -173,17 +173,34 @@ def test_a_shared_memory_of_the_users_own_is_kept() -> None:
     assert [volume["name"] for volume in spec["volumes"]] == ["memtune-runner"]
 
 
-def test_only_a_train_run_has_an_attempt_and_resumes() -> None:
-    train = Run(RunKind.TRAIN, 2, PROBE.plan, resume=Checkpointed("/saves/$(x)", 640))
-    told = {v["name"]: v["value"] for v in pod_of(template(), train)["spec"]["containers"][0]["env"]}
-    assert (told["MEMTUNE_ATTEMPT"], told["MEMTUNE_RESUME_SAMPLES"]) == ("2", "640")
-    assert told["MEMTUNE_RESUME_FROM"] == "/saves/$$(x)"  # The kubelet makes it /saves/$(x) again.
+def test_a_run_asks_for_the_host_memory_that_an_earlier_one_lacked() -> None:
+    asking = template(resources={"requests": {"memory": "1Gi"}, "limits": {"memory": "8Gi"}})
+    taught = Run(RunKind.TRAIN, 2, PROBE.plan, host_request_bytes=4 * 2**30)
+    found = pod_of(asking, taught)["spec"]["containers"][0]["resources"]
+    assert found["requests"] == {"memory": str(4 * 2**30)}
+    more = template(resources={"requests": {"memory": "6Gi"}})
+    assert pod_of(more, taught)["spec"]["containers"][0]["resources"]["requests"] == {"memory": "6Gi"}
+
+
+def test_a_run_is_kept_to_the_product_that_was_measured() -> None:
+    pod = pod_of(template(), Run(RunKind.TRAIN, 1, PROBE.plan, gpu_product="H100"))
+    assert "H100" in str(pod["spec"]["affinity"])
+
+
+def test_only_a_train_run_has_an_attempt_and_what_others_have_taught() -> None:
+    train = Run(RunKind.TRAIN, 2, PROBE.plan, evaluation_batch=4, sharded_save=True)
+    checkpoint = {"path": "/saves/$(x)"}
+    env = pod_of(template(), train, checkpoint=checkpoint)["spec"]["containers"][0]["env"]
+    told = {variable["name"]: variable["value"] for variable in env}
+    assert told["MEMTUNE_GRACE_SECONDS"] == "25"
+    assert (told["MEMTUNE_ATTEMPT"], told["MEMTUNE_EVALUATION_BATCH"], told["MEMTUNE_SHARDED_SAVE"]) == ("2", "4", "1")
+    assert told["MEMTUNE_CHECKPOINT_PATH"] == "/saves/$$(x)"  # The kubelet makes it /saves/$(x) again.
     assert "MEMTUNE_PROBE_STEPS" not in told
     probe = {v["name"] for v in pod_of(template())["spec"]["containers"][0]["env"]}
     assert {"MEMTUNE_PROBE_STEPS", "MEMTUNE_DEEPSPEED_CONFIG"} <= probe
     assert not {"MEMTUNE_ATTEMPT", "MEMTUNE_RESUME_FROM", "MEMTUNE_ARCHITECTURE"} & probe
     with pytest.raises(ValueError, match="fresh weights"):
-        Run(RunKind.PROBE, 0, PROBE.plan, resume=train.resume)
+        Run(RunKind.PROBE, 1, PROBE.plan, resume=Checkpointed("/saves", 640))
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 from memtune.spec.errors import Problem, SpecError
 from memtune.spec.gpu import gpu_of
-from memtune.spec.job import API_VERSION, GROUP, KIND, VERSION, Job, JobSpec
+from memtune.spec.job import API_VERSION, GROUP, KIND, PLURAL, VERSION, Job, JobSpec
 from memtune.spec.load import load_job
 from memtune.spec.workload import architecture_of, to_workload
 
@@ -10,6 +10,7 @@ __all__ = [
     "API_VERSION",
     "GROUP",
     "KIND",
+    "PLURAL",
     "VERSION",
     "Job",
     "JobSpec",

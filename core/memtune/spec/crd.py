@@ -6,12 +6,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from memtune.spec.job import GROUP, KIND, VERSION, JobSpec
+from memtune.spec.job import GROUP, KIND, PLURAL, VERSION, JobSpec
 from memtune.spec.rules import RULES
 from memtune.spec.status import Status
 from memtune.spec.transition import TRANSITIONS
 
-PLURAL = "memorytunedjobs"
 Schema = dict[str, Any]
 
 # The Device column shows cuda or virtual, so that no list passes a rehearsal off as a real run.
@@ -81,7 +80,8 @@ def object_schema() -> Schema:
         "properties": {
             "apiVersion": {"type": "string", "description": f"Always {GROUP}/{VERSION}."},
             "kind": {"type": "string", "description": f"Always {KIND}."},
-            "metadata": {"type": "object", "description": "Standard metadata of an object."},
+            # The API server knows it, and refuses any word about it.
+            "metadata": {"type": "object"},
             "spec": _structural_of(JobSpec, "What the user wants.", _SPEC_KEYS),
             # No defaults here: the operator must read back exactly what it wrote.
             "status": _structural_of(Status, "What the operator knows and decided.", _SPEC_KEYS - {"default"}),

@@ -15,6 +15,7 @@ from memtune.spec.tuning import Retry, Tuning
 GROUP = "memtune.dev"
 VERSION = "v1alpha1"
 KIND = "MemoryTunedJob"
+PLURAL = "memorytunedjobs"
 API_VERSION = f"{GROUP}/{VERSION}"
 DEFAULT_GPU_SECONDS_PER_GPU = 600
 

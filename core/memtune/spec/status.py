@@ -9,10 +9,10 @@ from pydantic import ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
 
 from memtune.spec.errors import SpecError, problems_of
-from memtune.spec.fields import ASCII, CONDITION_REASON, OBJECT_NAME, PLAN_NAME, WORD, Block, Count, Number, Whole
+from memtune.spec.fields import ASCII, CONDITION_REASON, OBJECT_NAME, PLAN_NAME, WORD, Block, Count, Flag, Number, Whole
 from memtune.spec.tuning import MAX_PROBES
 
-MAX_ATTEMPTS = 16
+MAX_ATTEMPTS = 12
 MAX_COMPONENTS = 32
 
 Phase = Literal[
@@ -37,9 +37,11 @@ Amount = Annotated[Number, Field(ge=0, le=1e18)]
 Name = Annotated[str, Field(pattern=WORD, max_length=63)]
 RunName = Annotated[str, Field(pattern=OBJECT_NAME, max_length=63)]
 PlanName = Annotated[str, Field(pattern=PLAN_NAME, max_length=128)]
-Sentence = Annotated[str, Field(pattern=ASCII, max_length=192)]
+Sentence = Annotated[str, Field(pattern=ASCII, max_length=176)]
 Story = Annotated[str, Field(pattern=ASCII, max_length=768)]
 Time = Annotated[str, Field(max_length=40, json_schema_extra={"format": "date-time"})]
+NodeName = Annotated[str, Field(pattern=WORD, max_length=128)]
+OutOfMemory = Literal["", "fragmentation", "activation", "state", "outside", "evaluation", "saving"]
 
 
 class StatusBlock(Block):
@@ -116,9 +118,12 @@ class RunStatus(StatusBlock):
     name: RunName = Field(description="Name of the run; its pods and its Service begin with it.")
     number: Annotated[Count, Field(le=10_000)] = Field(description="Number of the run among those of its kind, from 1.")
     plan: PlanName = Field(description="Short form of the plan that the run executes.")
-    verdict: Verdict | None = Field(default=None, description="What became of the run; absent until it has ended.")
+    created: Flag = Field(default=False, description="Whether all its pods have been seen; one missing now is lost.")
+    verdict: Verdict | None = Field(
+        default=None, description="What became of the run; absent until it has ended, and if the operator stopped it."
+    )
     started_at: Time | None = Field(default=None, description="When the last of its wrapped containers started.")
-    ended_at: Time | None = Field(default=None, description="When the run ended.")
+    ended_at: Time | None = Field(default=None, description="When the run ended; absent while it goes on.")
     predicted_bytes: Natural = Field(
         default=0, description="Device memory that was expected when the run was recorded."
     )
@@ -129,6 +134,12 @@ class RunStatus(StatusBlock):
     tokens_per_second: Natural = Field(default=0, description="Tokens per second over all GPUs.")
     step_seconds: Amount = Field(default=0.0, description="Median seconds of one optimizer step.")
     gpu_seconds: Natural = Field(default=0, description="Seconds from the containers' start to end, times GPUs.")
+    out_of_memory: OutOfMemory = Field(
+        default="", description="Kind of out-of-memory that the run died of; empty if it did not."
+    )
+    demanded_bytes: Natural = Field(
+        default=0, description="Device memory that it had and asked for when it ran out; 0 if it did not."
+    )
     message: Sentence = Field(default="", description="What happened, in one sentence.")
 
 
@@ -138,6 +149,27 @@ class AttemptStatus(RunStatus):
     rung: Name = Field(default="", description="Step of the downgrade ladder that led here; empty if none was taken.")
     resumed_samples: Natural = Field(
         default=0, description="Samples already trained in the checkpoint it resumed from."
+    )
+    resume: Literal["no", "direct", "convert"] = Field(
+        default="no", description="Whether it resumes from a checkpoint, and whether that is converted first."
+    )
+    checkpoint_samples: Natural = Field(
+        default=0, description="Samples behind the newest complete checkpoint when it ended."
+    )
+    checkpoint_format: Annotated[str, Field(pattern=WORD, max_length=16)] = Field(
+        default="", description="Format of the newest complete checkpoint when it ended."
+    )
+    trained: Flag = Field(default=False, description="Whether it took optimizer steps, or may have taken some.")
+    checkpoint: Literal["none", "unknown", "saved"] = Field(
+        default="none", description="Whether there is a complete checkpoint of it; unknown if no report told."
+    )
+    lost_node: NodeName = Field(default="", description="Node that took the run down with it.")
+    evaluation_batch: Natural = Field(
+        default=0, description="Evaluation batch after one ran out of memory; 0 leaves the job's own."
+    )
+    sharded_save: Flag = Field(default=False, description="Whether saves gather nothing, after one ran out of memory.")
+    host_request_bytes: Natural = Field(
+        default=0, description="Host memory that each pod asks for at least, after it ran out; 0 leaves the template's."
     )
 
 
@@ -153,6 +185,17 @@ class Status(StatusBlock):
     )
     prediction: PredictionStatus | None = Field(default=None, description="What the best plan was predicted to need.")
     plan: PlanStatus | None = Field(default=None, description="The plan that runs, or will be launched.")
+    gpu_product: Annotated[str, Field(pattern=WORD, max_length=63)] = Field(
+        default="", description="GPU product that every run is kept to; empty if nodes do not tell theirs."
+    )
+    fixed: Annotated[tuple[Name, ...], Field(max_length=9)] = Field(
+        default=(),
+        description="Generation of the spec with which the job got under way, "
+        "and a hash of each field that cannot change any more.",
+    )
+    first_running_at: Time | None = Field(
+        default=None, description="When the first pod of the job was running; activeDeadlineSeconds counts from it."
+    )
     candidates_hash: Name = Field(
         default="", description="Hash of the list of candidates that the search chooses from."
     )
@@ -174,3 +217,16 @@ def load_status(data: Mapping[str, Any]) -> Status:
         return Status.model_validate(data, by_alias=True, by_name=False)
     except ValidationError as error:
         raise SpecError(problems_of(error, Status, "status")) from None
+
+
+def dump_status(status: Status) -> dict[str, Any]:
+    """The status as plain values, as it is written into the object, without what says nothing."""
+    dumped: dict[str, Any] = _without_empty_texts(status.model_dump(mode="json", by_alias=True, exclude_none=True))
+    return dumped
+
+
+def _without_empty_texts(value: Any) -> Any:
+    """Some API servers take an empty text for a null, which no field may be. Read back, it is the default anyway."""
+    if isinstance(value, dict):
+        return {name: _without_empty_texts(inner) for name, inner in value.items() if inner != ""}
+    return [_without_empty_texts(item) for item in value] if isinstance(value, list) else value

@@ -1,0 +1,118 @@
+"""`memtune run`: prediction, probes, launch and recovery on this machine, from the same job as on a cluster."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import importlib.util
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from memtune_cli.errors import InputError
+
+if TYPE_CHECKING:
+    from memtune.decide import Event
+    from memtune_operator.local import LocalShell
+    from memtune_operator.shell import Key, Snapshot
+
+_INTERRUPTED = 130
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Drive the job to its end; 0 if it succeeded, 1 if it failed, 130 if it was interrupted."""
+    from memtune_cli.case import read_manifest
+
+    manifest = read_manifest(arguments.job)
+    _check_extras()
+    directory = Path(arguments.state or Path(".memtune") / manifest["metadata"]["name"]).absolute()
+    _install_runner(directory)
+    return asyncio.run(_drive(manifest, directory))
+
+
+def _check_extras() -> None:
+    missing = [name for name in ("optuna", "torch") if importlib.util.find_spec(name) is None]
+    if missing:
+        extras = "pip install 'memtune[cli,operator,runner]'"
+        raise InputError(f"memtune run needs {' and '.join(missing)}, which is not installed; {extras}")
+
+
+def _install_runner(directory: Path) -> None:
+    """Put the runner where every Python child finds it, as a pod's init container does."""
+    command = [sys.executable, "-m", "memtune_runner", "install", str(directory / "runner")]
+    installed = subprocess.run(command, check=False, capture_output=True, text=True)
+    if installed.returncode:
+        raise InputError(f"the runner cannot be put into {directory}: {installed.stderr.strip()}")
+
+
+async def _drive(manifest: dict[str, Any], directory: Path) -> int:
+    from memtune_operator.local import LocalShell
+    from memtune_operator.reconciler import Reconciler
+    from memtune_operator.search import propose
+
+    shell = LocalShell(directory, _tell)
+    key = shell.accept(manifest)
+    screen = _Screen(directory)
+    reconciler = Reconciler(shell, propose, time.time, screen)
+    shell.on_change(lambda: reconciler.wake(key))
+    await shell.stop_orphans()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGINT, _interrupt, shell, screen)
+    reconciler.wake(key)
+    code = await screen.ended
+    await reconciler.stop()
+    return code
+
+
+def _interrupt(shell: LocalShell, screen: _Screen) -> None:
+    print("memtune: stopping the runs; call the same command again to go on", file=sys.stderr)
+    screen.is_interrupted = True
+    shell.suspend()
+
+
+def _tell(event: Event) -> None:
+    print(f"{time.strftime('%H:%M:%S')}  {event.message}", flush=True)
+
+
+class _Screen:
+    """Shows how the job goes, and knows when there is nothing more to show."""
+
+    def __init__(self, directory: Path) -> None:
+        self.is_interrupted = False
+        self.ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._directory = directory
+        self._message = ""
+
+    def reconciled(self, snapshot: Snapshot, seconds: float) -> None:
+        """Say what is new, and end with the job."""
+        status = snapshot.status
+        if (message := status.get("message", "")) != self._message:
+            self._message = message
+            print(f"{time.strftime('%H:%M:%S')}  [{status.get('phase')}] {message}", flush=True)
+        code = self._exit_code(snapshot)
+        if code is not None and not self.ended.done():
+            print(f"logs and state: {self._directory}")
+            self.ended.set_result(code)
+
+    def failed(self, key: Key) -> None:
+        """The reconciler has said why, and tries again."""
+
+    def gone(self, key: Key) -> None:
+        """Its state was removed under it."""
+        if not self.ended.done():
+            self.ended.set_result(1)
+
+    def _exit_code(self, snapshot: Snapshot) -> int | None:
+        phase = snapshot.status.get("phase")
+        if self.is_interrupted:
+            is_quiet = not any(pod.exit_code is None for run in snapshot.observed.runs.values() for pod in run.pods)
+            return _INTERRUPTED if is_quiet else None
+        if snapshot.job is None:
+            raise InputError(snapshot.problem)
+        if any(
+            each["type"] == "Stalled" and each["status"] == "True" for each in snapshot.status.get("conditions", [])
+        ):
+            return 1
+        return {"Succeeded": 0, "Failed": 1}.get(phase or "")

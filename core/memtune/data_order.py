@@ -1,0 +1,58 @@
+"""Which sample comes when, by counting: a run goes on after the samples it has consumed, whatever its plan.
+
+Epoch follows epoch without a gap, each in an order of its own, and an optimizer step takes the next ``global_batch``
+samples of that one sequence. Neither micro-batch nor world has a part in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+_ROUNDS = 4
+_WORD = (1 << 64) - 1
+
+
+def batches(
+    dataset_len: int, global_batch: int, seed: int, samples_done: int = 0, rank: int = 0, world: int = 1
+) -> Iterator[list[int]]:
+    """This rank's samples of one optimizer step after the other, for ever, going on after ``samples_done``."""
+    if dataset_len < 1:
+        raise ValueError("the data set is empty; there is no order of nothing")
+    if global_batch % world:
+        raise ValueError(f"a global batch of {global_batch} cannot be divided among {world} ranks")
+    share = global_batch // world
+    start = samples_done + rank * share
+    while True:
+        yield [sample_at(position, dataset_len, seed) for position in range(start, start + share)]
+        start += global_batch
+
+
+def sample_at(position: int, dataset_len: int, seed: int) -> int:
+    """The sample that comes at this position, counted from the start of the training."""
+    epoch, index = divmod(position, dataset_len)
+    return _permuted(index, dataset_len, _mixed(seed ^ _mixed(epoch + 1)))
+
+
+def _permuted(index: int, length: int, key: int) -> int:
+    """The place of ``index`` in one order of ``length`` things, without laying out the others.
+
+    A Feistel network permutes a power of four; whoever lands outside walks on until inside (Black and Rogaway, Ciphers
+    with arbitrary finite domains, 2002).
+    """
+    half_bits = max((length - 1).bit_length() + 1, 2) // 2
+    mask = (1 << half_bits) - 1
+    while True:
+        left, right = index >> half_bits, index & mask
+        for number in range(_ROUNDS):
+            left, right = right, left ^ (_mixed((key + number) ^ (right << 8)) & mask)
+        index = (left << half_bits) | right
+        if index < length:
+            return index
+
+
+def _mixed(value: int) -> int:
+    """splitmix64's finisher (Steele, Lea and Flood, Fast splittable pseudorandom number generators, 2014)."""
+    value = (value + 0x9E3779B97F4A7C15) & _WORD
+    value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _WORD
+    value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _WORD
+    return value ^ (value >> 31)

@@ -1,0 +1,91 @@
+"""What holds a job back, in the words of whoever refuses: conditions Stalled and Queued. No retry is spent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from memtune.decide import reasons
+from memtune.decide.context import Context
+from memtune.decide.fixing import changed_fields
+from memtune.decide.observed import Refusal
+from memtune.decide.records import live
+from memtune.decide.settling import waits
+from memtune.spec.status import ConditionType
+from memtune.verdict import Verdict
+
+# How soon a refusal is tried again; whatever a watch tells of comes sooner.
+_AGAIN_SECONDS = 30.0
+_SHARED_SUFFIX = "-SHARED"
+
+
+def with_blocks(context: Context) -> Context:
+    """Find out what holds the job back: itself as a whole, or the runs that have not ended."""
+    queued, stalled = _of_runs(context)
+    return replace(context, stalled=forbidden(context) or stalled, queued=queued)
+
+
+def forbidden(context: Context) -> Refusal | None:
+    """Why no pod of the job may be created at all, not even of runs that are recorded."""
+    return next(_of_job(context), None)
+
+
+def told(context: Context) -> Context:
+    """Say in conditions and message what holds the job back, and try again soon."""
+    context = _told(context, "Queued", context.queued)
+    context = _told(context, "Stalled", context.stalled)
+    return context.waking(_AGAIN_SECONDS) if context.blocked else context
+
+
+def _of_job(context: Context) -> Iterator[Refusal]:
+    yield from context.observed.refusals
+    if changed := changed_fields(context.job, context.status):
+        fields = ", ".join(f"spec.{name}" for name in changed)
+        text = f"{fields} cannot change once the job is under way; put it back, or create a new job"
+        yield Refusal(reasons.SPEC_CHANGED, text)
+    yield from _of_nodes(context)
+
+
+def _of_nodes(context: Context) -> Iterator[Refusal]:
+    """Measured on one GPU product, launched on the same: the nodes that may run the job have to agree."""
+    resources = context.job.spec.resources
+    if resources.device == "virtual":
+        return
+    products = sorted({node.gpu_product for node in context.observed.nodes or () if node.gpu_product})
+    wanted = resources.gpu_product or context.status.gpu_product
+    if len(products) > 1 and not wanted:
+        listed = ", ".join(products)
+        text = f"the nodes that may run the job have different GPUs: {listed}; name one in resources.gpuProduct"
+        yield Refusal(reasons.MIXED_GPUS, text)
+    shared = [each for each in ([wanted] if wanted else products) if each.upper().endswith(_SHARED_SUFFIX)]
+    if shared:
+        yield Refusal(reasons.SHARED_GPUS, f"{shared[0]} is time-sliced: what others take of it cannot be predicted")
+
+
+def _of_runs(context: Context) -> tuple[Refusal | None, Refusal | None]:
+    """What the runs that have not ended wait for: a queue, and whatever else."""
+    queued = stalled = None
+    for record in live(context.status):
+        run = context.runs[record.name]
+        found = waits(run)
+        if found is None:
+            continue
+        if found.verdict is Verdict.QUEUED:
+            queued = queued or Refusal(reasons.QUEUED, found.message)
+        else:
+            reason = reasons.IMAGE_PULL if found.verdict is Verdict.IMAGE_ERROR else reasons.UNSCHEDULABLE
+            stalled = stalled or Refusal(reasons.REFUSED if run.refusal else reason, found.message)
+    return queued, stalled
+
+
+def _told(context: Context, kind: ConditionType, found: Refusal | None) -> Context:
+    """Set the condition, with an event when its reason changes."""
+    old = context.condition(kind)
+    if found is None:
+        if not context.holds(kind):
+            return context
+        return context.with_condition(kind, False, reasons.CLEARED, "nothing holds the job back")
+    told = context.with_condition(kind, True, found.reason, found.message)
+    if old is None or (old.status, old.reason) != ("True", found.reason):
+        told = told.telling("Normal" if kind == "Queued" else "Warning", found.reason, found.message)
+    return told.saying(f"{kind.lower()}: {found.message}")

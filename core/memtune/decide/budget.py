@@ -1,0 +1,75 @@
+"""What probes may cost: GPU-seconds from the wrapped containers' start to their end. Waiting is free."""
+
+from __future__ import annotations
+
+from memtune.decide.context import Context
+from memtune.decide.measuring import gpu_seconds
+from memtune.decide.records import COUNTED, ended_as, has_ended, plan_of
+from memtune.observation import RunObservation
+from memtune.plan import Plan
+from memtune.prediction import Prediction
+from memtune.spec.job import Job
+
+# From a container's start to its first step: imports, rendezvous, the model built and sharded.
+STARTUP_SECONDS = 30.0
+# One probe that neither ends nor reports may take this share of the whole budget.
+_LONGEST_SHARE = 0.5
+# A pod that is told to end takes a moment to do so, and that moment counts.
+ENDING_SECONDS = 5.0
+_SHORTENED = 2
+
+
+def is_overdue(job: Job, run: RunObservation, now: float) -> bool:
+    """Whether a probe has taken more than any one probe may."""
+    taken = gpu_seconds(run, job.spec.resources.gpus_per_node, now)
+    return taken > longest_seconds(job) * job.spec.resources.world
+
+
+def longest_seconds(job: Job) -> float:
+    """How long one probe may take that neither ends nor reports."""
+    return _LONGEST_SHARE * job.max_gpu_seconds / job.spec.resources.world
+
+
+def running_seconds(context: Context) -> int:
+    """GPU-seconds that the probes which still run have taken so far."""
+    per_node = context.job.spec.resources.gpus_per_node
+    runs = (context.runs.get(probe.name) for probe in context.status.probes if not has_ended(probe))
+    return sum(gpu_seconds(run, per_node, context.now) for run in runs if run)
+
+
+def is_spent(context: Context) -> bool:
+    """Whether running probes have to end now, so that the budget is kept."""
+    return seconds_left(context) <= 0
+
+
+def seconds_left(context: Context) -> float:
+    """How long the probes that run now may go on, all together."""
+    running = sum(1 for probe in context.status.probes if not has_ended(probe) and probe.started_at)
+    spent = context.status.gpu_seconds_spent + running_seconds(context)
+    reserve = ENDING_SECONDS * context.world * max(running, 1)
+    return (context.job.max_gpu_seconds - reserve - spent) / (context.world * max(running, 1))
+
+
+def estimate(context: Context, plan: Plan, prediction: Prediction) -> float:
+    """GPU-seconds that the probe of a plan will take: as those before it, else as predicted."""
+    known = [probe.gpu_seconds for probe in context.status.probes if ended_as(probe, *COUNTED) and probe.gpu_seconds]
+    if known:
+        return float(max(known)) + ENDING_SECONDS * context.world
+    # A shortened step has fewer micro-batches; the optimizer's part is small beside them.
+    share = min(plan.accumulation, _SHORTENED) / plan.accumulation
+    steps = context.job.spec.tuning.probe_steps * prediction.step_seconds.expected * share
+    return (STARTUP_SECONDS + steps + ENDING_SECONDS) * context.world
+
+
+def pays_for(context: Context, plan: Plan, prediction: Prediction) -> int:
+    """How many probes the whole budget pays for, as estimated before the first."""
+    return int(context.job.max_gpu_seconds // max(estimate(context, plan, prediction), 1.0))
+
+
+def allows(context: Context, plan: Plan, prediction: Prediction) -> bool:
+    """Whether one more probe stays within the budget, those that run taken at what they may still cost."""
+    cost = estimate(context, plan, prediction)
+    running = [probe for probe in context.status.probes if not has_ended(probe)]
+    known = sum(max(cost, estimate(context, plan_of(probe), prediction)) for probe in running)
+    committed = max(known, float(running_seconds(context)))
+    return context.status.gpu_seconds_spent + committed + cost <= context.job.max_gpu_seconds

@@ -1,0 +1,70 @@
+"""What to create and what to delete, from the records alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from memtune.decide.completing import own_pods
+from memtune.decide.context import Context
+from memtune.decide.decision import Deletion
+from memtune.decide.records import ended_as, has_ended, to_run
+from memtune.observation import PodObservation
+from memtune.run import Run
+from memtune.spec.status import AttemptStatus, RunStatus, Status
+from memtune.verdict import Verdict
+
+# How many failed runs keep their terminated pods, for their logs.
+_KEPT_FAILURES = 2
+# A probe has nothing to save.
+_PROBE_GRACE_SECONDS = 1
+
+
+def creations(context: Context, read: Status) -> tuple[Run, ...]:
+    """The runs that were recorded before this decision, go on after it, and lack pods."""
+    recorded = {record.name for record in (*read.probes, *read.attempts) if not has_ended(record)}
+    return tuple(
+        to_run(context.job, context.status, record)
+        for record in (*context.status.probes, *context.status.attempts)
+        if record.name in recorded and not has_ended(record) and not record.created
+    )
+
+
+def deletions(context: Context) -> tuple[Deletion, ...]:
+    """Pods that hold GPUs for nothing, pods that nobody keeps for their logs, and what belongs to no live run."""
+    records = {record.name: record for record in (*context.status.probes, *context.status.attempts)}
+    kept = _kept(context)
+    found = [
+        deletion
+        for name, run in sorted(context.observed.runs.items())
+        for pod in run.pods
+        for deletion in _of_pod(context, records.get(name), pod, name in kept)
+    ]
+    gone = (each for each in context.observed.owned if _is_over(records.get(each.run)))
+    return (*found, *(Deletion(each.kind, each.name, each.uid) for each in gone))
+
+
+def _of_pod(context: Context, record: RunStatus | None, pod: PodObservation, is_kept: bool) -> Iterator[Deletion]:
+    if pod.deleting or not pod.uid or not pod.present:
+        return
+    if record is not None and not has_ended(record):
+        needed = own_pods(context.job, record, context.observed.runs[record.name]).get(pod.index)
+        if needed is not pod:
+            yield Deletion("Pod", pod.name, pod.uid)
+    elif not (is_kept and pod.phase in ("Succeeded", "Failed")):
+        is_probe = record is not None and not isinstance(record, AttemptStatus)
+        yield Deletion("Pod", pod.name, pod.uid, _PROBE_GRACE_SECONDS if is_probe else None)
+
+
+def _kept(context: Context) -> frozenset[str]:
+    """The runs whose terminated pods stay: the last two that failed, and the train run that reached its end."""
+    if context.job.spec.pod_retention == "None":
+        return frozenset()
+    ended = [record for record in (*context.status.probes, *context.status.attempts) if has_ended(record)]
+    failed = [record for record in ended if not ended_as(record, Verdict.SUCCEEDED)]
+    failed.sort(key=lambda record: (record.ended_at or "", record.name))
+    done = [each for each in ended if isinstance(each, AttemptStatus) and ended_as(each, Verdict.SUCCEEDED)]
+    return frozenset(record.name for record in (*failed[-_KEPT_FAILURES:], *done))
+
+
+def _is_over(record: RunStatus | None) -> bool:
+    return record is None or has_ended(record)

@@ -1,0 +1,71 @@
+"""From the pods that exist to the pods that a run should have: each index once, reports of other runs taken away."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from memtune.applied import mismatch
+from memtune.decide import budget
+from memtune.decide.observed import Observed
+from memtune.decide.records import has_ended, plan_of
+from memtune.observation import PodObservation, RunObservation
+from memtune.report import Report
+from memtune.spec.job import Job
+from memtune.spec.status import AttemptStatus, RunStatus, Status
+
+_NONE = RunObservation(())
+IGNORED = "a report of another run or plan was ignored"
+
+
+def complete(job: Job, status: Status, observed: Observed, now: float) -> Mapping[str, RunObservation]:
+    """Every recorded run with all of its pods, whether they are there or not."""
+    return {
+        record.name: _complete(job, record, observed.runs.get(record.name, _NONE), now)
+        for record in (*status.probes, *status.attempts)
+    }
+
+
+def own_pods(job: Job, record: RunStatus, seen: RunObservation) -> dict[int, PodObservation]:
+    """The pod of each index, made for the run's plan. Of two that claim one index it is the one that bears its name."""
+    found: dict[int, PodObservation] = {}
+    for pod in sorted(seen.pods, key=lambda pod: (pod.name == f"{record.name}-{pod.index}", pod.uid)):
+        if 0 <= pod.index < job.spec.resources.nodes and pod.plan in ("", record.plan):
+            found[pod.index] = pod
+    return found
+
+
+def _complete(job: Job, record: RunStatus, seen: RunObservation, now: float) -> RunObservation:
+    found = own_pods(job, record, seen)
+    pods = tuple(
+        _checked(job, record, found[index]) if index in found else PodObservation(index, present=not record.created)
+        for index in range(job.spec.resources.nodes)
+    )
+    run = RunObservation(pods, refusal=seen.refusal if not record.created else "")
+    if has_ended(record) or isinstance(record, AttemptStatus):
+        return run
+    return replace(run, overdue=budget.is_overdue(job, run, now))
+
+
+def _checked(job: Job, record: RunStatus, pod: PodObservation) -> PodObservation:
+    """The pod as it is, and where its report saw another plan applied than the one asked for."""
+    pod = _own_report(record, pod)
+    if not isinstance(pod.report, Report):
+        return pod
+    is_probe = not isinstance(record, AttemptStatus)
+    found = mismatch(plan_of(record), pod.report.applied, job.spec.resources.world, is_probe)
+    return replace(pod, present=True, mismatch=found)
+
+
+def _own_report(record: RunStatus, pod: PodObservation) -> PodObservation:
+    """The pod without a report that is of another run, or of another plan than the run was recorded with."""
+    report = pod.report
+    if isinstance(report, Report) and (report.run, report.plan) == (record.name, record.plan):
+        return pod
+    return replace(pod, report=None, failure_order=None, mismatch="")
+
+
+def has_foreign_report(observed: Observed, record: RunStatus) -> bool:
+    """Whether a pod of the run brought a report that is not the run's."""
+    pods = observed.runs.get(record.name, _NONE).pods
+    return any(pod.report is not None and _own_report(record, pod).report is None for pod in pods)

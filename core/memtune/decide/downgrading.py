@@ -1,0 +1,183 @@
+"""The plan after an out-of-memory: the fastest that the recalibrated model accepts and the checkpoint allows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+
+from memtune.decide.context import Context
+from memtune.decide.model import Model
+from memtune.decide.records import plan_of
+from memtune.decide.resuming import start_under
+from memtune.host import host_memory
+from memtune.knobs import Offload
+from memtune.ladder import Downgrade, Failure, OutOfMemory, descend
+from memtune.plan import Plan
+from memtune.space import Space
+from memtune.spec.status import AttemptStatus
+
+_RUNG_OF = {
+    "expandable_segments": "allocator",
+    "fused_optimizer": "allocator",
+    "max_split_size_mib": "allocator",
+    "bucket_elements": "buckets",
+    "checkpointing": "checkpointing",
+    "micro_batch": "micro-batch",
+    "sharding": "sharding",
+    "offload": "offload",
+    "optimizer": "optimizer-8bit",
+    "gradient_dtype": "gradient-dtype",
+    "precision": "precision",
+}
+# What a relaunch may change only with consent; the others keep the numerics of training as they are.
+_NUMERICS = ("precision", "optimizer", "gradient_dtype", "attention", "fused_loss")
+# A pod that died of host memory asks for so much more next time.
+_MORE_HOST = 1.5
+_MOST_HOST = 4.0
+
+
+@dataclass(frozen=True)
+class Next:
+    """What to relaunch with after an out-of-memory."""
+
+    plan: Plan
+    rung: str
+    evaluation_batch: int = 0
+    sharded_save: bool = False
+    host_request_bytes: int = 0
+
+
+def after_device_oom(context: Context, model: Model, last: AttemptStatus, resumable_only: bool = True) -> Next | None:
+    """The next plan after the GPU's memory ran out; None if no allowed plan is small enough."""
+    kind = OutOfMemory(last.out_of_memory or "activation")
+    if kind is OutOfMemory.SAVING and last.sharded_save:
+        kind = OutOfMemory.ACTIVATION
+    return _least_change(model, last, kind) or _smaller(context, model, last, kind, resumable_only)
+
+
+def _least_change(model: Model, last: AttemptStatus, kind: OutOfMemory) -> Next | None:
+    """An evaluation or a save that died leaves the plan as it is, as long as it can give way itself."""
+    plan, workload = plan_of(last), model.workload
+    if kind is OutOfMemory.SAVING:
+        return Next(plan, "sharded-save", last.evaluation_batch, True, last.host_request_bytes)
+    if kind is not OutOfMemory.EVALUATION:
+        return None
+    if last.evaluation_batch:
+        workload = replace(workload, evaluation=replace(workload.evaluation, batch_size=last.evaluation_batch))
+    found = descend(workload, model.predictor, plan, Failure(kind, 0.0))
+    if isinstance(found, Downgrade) and found.evaluation_batch:
+        return Next(plan, found.rungs[0], found.evaluation_batch, last.sharded_save, last.host_request_bytes)
+    return None
+
+
+def _smaller(
+    context: Context, model: Model, last: AttemptStatus, kind: OutOfMemory, resumable_only: bool
+) -> Next | None:
+    """The fastest of what the space offers and what the ladder reaches."""
+    plan = plan_of(last)
+    expected = model.expected_bytes(plan)
+
+    def allowed(option: Plan) -> bool:
+        is_smaller = option != plan and model.expected_bytes(option) < expected
+        return (
+            is_smaller
+            and model.may_try(option)
+            and (not resumable_only or start_under(context.job, context.status, option).resume is not None)
+        )
+
+    options = [
+        found for found in (_accepted(model, plan, allowed), _by_ladder(context, model, plan, kind, allowed)) if found
+    ]
+    if not options:
+        return None
+    best = max(options, key=lambda option: model.predict(option).tokens_per_second.expected)
+    return Next(best, _rung(plan, best), last.evaluation_batch, last.sharded_save, last.host_request_bytes)
+
+
+def _accepted(model: Model, plan: Plan, allowed: Callable[[Plan], bool]) -> Plan | None:
+    """The fastest plan that was measured to fit, or that the space has and the model accepts."""
+    offered = [_with_small_knobs(candidate.plan, plan) for candidate in model.ranking.fitting]
+    accepted = [
+        option
+        for option in (*model.measured_bytes, *offered)
+        if _numerics(option) == _numerics(plan) and model.fits(option) and allowed(option)
+    ]
+    return max(accepted, key=lambda option: model.predict(option).tokens_per_second.expected, default=None)
+
+
+def _with_small_knobs(option: Plan, plan: Plan) -> Plan:
+    """A plan of the space with the knobs that the space does not speak of taken from another."""
+    return replace(
+        option,
+        expandable_segments=plan.expandable_segments,
+        fused_optimizer=plan.fused_optimizer,
+        bucket_elements=plan.bucket_elements,
+        max_split_size_mib=plan.max_split_size_mib,
+    )
+
+
+def _by_ladder(
+    context: Context, model: Model, plan: Plan, kind: OutOfMemory, allowed: Callable[[Plan], bool]
+) -> Plan | None:
+    """Where the ladder leads from the plan that died, within the space, and with the user's consent."""
+    usable, expected = model.usable_bytes, model.expected_bytes(plan)
+    general = OutOfMemory.ACTIVATION if kind in (OutOfMemory.EVALUATION, OutOfMemory.SAVING) else kind
+    found = descend(
+        model.workload,
+        model.predictor,
+        plan,
+        Failure(general, max(expected - usable, 0.0)),
+        consent=frozenset(context.job.spec.retry.consent),
+        margin_bytes=model.headroom * usable,
+        allowed=lambda option: _is_in(model.space, option) and allowed(option),
+    )
+    if not isinstance(found, Downgrade) or not allowed(found.plan):
+        return None
+    return None if model.predict(found.plan).cannot_fit(usable) else found.plan
+
+
+def _numerics(plan: Plan) -> tuple[object, ...]:
+    return tuple(getattr(plan, name) for name in _NUMERICS)
+
+
+def _is_in(space: Space, plan: Plan) -> bool:
+    """Whether the job's space has the knobs of a plan that it speaks of."""
+    return (
+        plan.sharding in space.shardings
+        and plan.checkpointing in space.checkpointings
+        and plan.offload in space.offloads
+    )
+
+
+def _rung(old: Plan, new: Plan) -> str:
+    """The knobs in which two plans differ, as the ladder calls them."""
+    differing = [each.name for each in fields(Plan) if getattr(old, each.name) != getattr(new, each.name)]
+    return "+".join(dict.fromkeys(_RUNG_OF.get(name, "") for name in differing if name in _RUNG_OF))
+
+
+def after_host_oom(context: Context, model: Model, last: AttemptStatus) -> Next | None:
+    """More host memory within what the template allows, else less offload; None if neither is left."""
+    plan, observed = plan_of(last), context.observed
+    # Where only a limit is given, it is the request too.
+    asked = max(last.host_request_bytes, observed.host_request_bytes or observed.host_limit_bytes)
+    needed = host_memory(model.workload, plan).required_bytes
+    most = observed.host_limit_bytes or int(_MOST_HOST * needed)
+    wanted = min(int(max(needed, _MORE_HOST * asked)), most)
+    if wanted > asked:
+        return Next(plan, "host-memory", last.evaluation_batch, last.sharded_save, wanted)
+    return _less_offload(context, model, last)
+
+
+def _less_offload(context: Context, model: Model, last: AttemptStatus) -> Next | None:
+    plan = plan_of(last)
+    lesser = [offload for offload in Offload if offload < plan.offload]
+
+    def allowed(option: Plan) -> bool:
+        return option.offload in lesser and start_under(context.job, context.status, option).resume is not None
+
+    found = _accepted(model, plan, allowed)
+    return (
+        Next(found, "less-offload", last.evaluation_batch, last.sharded_save, last.host_request_bytes)
+        if found
+        else None
+    )

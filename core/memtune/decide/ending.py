@@ -1,0 +1,78 @@
+"""How a job ends, and what happens afterwards: Succeeded, Failed, suspended, its deadline and its time to live."""
+
+from __future__ import annotations
+
+from memtune.decide import reasons
+from memtune.decide.context import Context
+from memtune.decide.records import live
+from memtune.decide.settling import stopped
+from memtune.decide.texts import span
+from memtune.decide.times import to_seconds
+
+
+def completed(context: Context, reason: str, text: str) -> Context:
+    """The job has done what it was made for."""
+    context = context.with_condition("Complete", True, reason, text).saying(text)
+    return _quiet(context).telling("Normal", reason, text).having(phase="Succeeded")
+
+
+def failed(context: Context, reason: str, text: str) -> Context:
+    """The job is over without having done what it was made for; runs that go on are stopped."""
+    for record in live(context.status):
+        context = stopped(context, record, "the job has failed")
+    context = context.with_condition("Failed", True, reason, text).saying(text)
+    return _quiet(context).telling("Warning", reason, text).having(phase="Failed")
+
+
+def _quiet(context: Context) -> Context:
+    """Nothing is waited for any more."""
+    for kind in ("Queued", "Stalled"):
+        if context.holds(kind):
+            context = context.with_condition(kind, False, reasons.OVER, "the job is over")
+    return context
+
+
+def finished(context: Context) -> Context:
+    """After its end a job only waits for its time to live."""
+    for record in live(context.status):
+        context = stopped(context, record, "the job is over")
+    ends = (context.since(kind) for kind in ("Complete", "Failed") if context.holds(kind))
+    ended_at = next((end for end in ends if end is not None), None)
+    time_to_live = context.job.spec.ttl_seconds_after_finished
+    if time_to_live is None or ended_at is None:
+        return context
+    left = ended_at + time_to_live - context.now
+    return context.deleting_job() if left <= 0 else context.waking(left)
+
+
+def past_deadline(context: Context) -> Context:
+    """Fail a job that has been running for longer than it may; else be there when it has."""
+    deadline, began = context.job.spec.active_deadline_seconds, to_seconds(context.status.first_running_at)
+    if deadline is None or began is None:
+        return context
+    left = began + deadline - context.now
+    if left > 0:
+        return context.waking(left)
+    text = f"activeDeadlineSeconds: {span(deadline)} have passed since the first pod was running"
+    return failed(context, reasons.DEADLINE_EXCEEDED, text)
+
+
+def suspended(context: Context) -> Context:
+    """Stop all pods and keep all that was learned."""
+    for record in live(context.status):
+        context = stopped(context, record, "the job was suspended")
+    if not context.holds("Suspended"):
+        text = "suspended by spec.suspend: no pod runs; what was learned is kept"
+        context = context.with_condition("Suspended", True, reasons.SUSPENDED, text)
+        context = context.telling("Normal", reasons.SUSPENDED, text).saying(text)
+    # As with a Job of Kubernetes, the deadline counts anew once pods run again.
+    return _quiet(context).having(phase="Suspended", first_running_at=None)
+
+
+def resumed(context: Context) -> Context:
+    """Go on where the job was when it was suspended."""
+    if not context.holds("Suspended"):
+        return context
+    text = "spec.suspend is false again"
+    context = context.with_condition("Suspended", False, reasons.RESUMED, text)
+    return context.telling("Normal", reasons.RESUMED, text).saying("the job goes on")

@@ -1,0 +1,31 @@
+"""The end of a job whose own mistake was seen twice, in the words of its last report."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from memtune.decide import reasons
+from memtune.decide.context import Context
+from memtune.decide.measuring import reports_of
+from memtune.decide.records import MISTAKES, ended_as
+from memtune.decide.stories import ended
+from memtune.decide.texts import line
+from memtune.spec.status import RunStatus
+from memtune.verdict import Verdict
+
+_LINES = 400
+_REASONS = {
+    Verdict.USER_ERROR: reasons.USER_ERROR,
+    Verdict.IMAGE_ERROR: reasons.IMAGE_ERROR,
+    Verdict.PLAN_NOT_APPLIED: reasons.PLAN_NOT_APPLIED,
+    Verdict.HUNG: reasons.HUNG,
+}
+
+
+def last_lines(context: Context, records: Sequence[RunStatus]) -> tuple[str, str]:
+    """The reason and the story of the last mistake, with the last lines of its log where the report has them."""
+    last = [record for record in records if ended_as(record, *MISTAKES)][-1]
+    tails = [report.log_tail for report in reports_of(context.pods(last)) if report.log_tail]
+    tail = f"; its last lines: {line(tails[0], _LINES, keep_end=True)}" if tails else ""
+    reason = _REASONS[Verdict(last.verdict)] if last.verdict else reasons.USER_ERROR
+    return reason, f"{ended(last)}{tail}. This was seen twice, so no more GPUs are spent on it"

@@ -1,0 +1,34 @@
+"""What of the spec stays as it is once the job is under way, checked for servers that know no CEL rules too."""
+
+from __future__ import annotations
+
+import json
+from hashlib import sha256
+
+from memtune.spec.job import Job
+from memtune.spec.status import Status
+from memtune.spec.transition import FIXED
+
+_HASH_CHARACTERS = 12
+_GENERATION = "generation"
+
+
+def fingerprints(job: Job) -> tuple[str, ...]:
+    """The generation of the spec, and a hash of each field that cannot change, by its name."""
+    spec = job.spec.model_dump(mode="json", by_alias=True, include=set(FIXED))
+    written = {name: json.dumps(spec[name], sort_keys=True, default=str) for name in sorted(spec)}
+    hashes = (f"{name}.{sha256(text.encode()).hexdigest()[:_HASH_CHARACTERS]}" for name, text in written.items())
+    return (_generation(job), *hashes)
+
+
+def changed_fields(job: Job, status: Status) -> list[str]:
+    """The fields that differ from those the job got under way with."""
+    # An API server counts every edit; outside of one the generation is always 0 and tells nothing.
+    if not status.fixed or (job.metadata.generation and _generation(job) in status.fixed):
+        return []
+    changed = {name.partition(".")[0] for name in set(fingerprints(job)) - set(status.fixed)}
+    return sorted(changed - {_GENERATION})
+
+
+def _generation(job: Job) -> str:
+    return f"{_GENERATION}.{job.metadata.generation}"

@@ -1,0 +1,85 @@
+"""Launching and Running: the train run on the plan that was chosen."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from memtune.decide import reasons
+from memtune.decide.context import Context, holds_gpus
+from memtune.decide.ending import completed
+from memtune.decide.model import model_of
+from memtune.decide.predicting import natural
+from memtune.decide.records import has_ended, last_attempt, new_name, with_attempt
+from memtune.decide.stories import measured
+from memtune.decide.texts import line
+from memtune.plan import Plan
+from memtune.run import RunKind
+from memtune.spec.status import AttemptStatus, PlanStatus
+
+_LONGEST_RUNG = 63
+# A node that is lost tells nobody, so pods that do not go away are looked at from time to time.
+LOOK_AGAIN_SECONDS = 30.0
+
+
+def launching(context: Context) -> Context:
+    """Record the first train run, once the probes have given their GPUs back; then wait for its containers."""
+    last = last_attempt(context.status)
+    if last is not None:
+        return context.saying(f"attempt {last.number} is starting on {last.plan}")
+    if context.blocked or context.status.plan is None:
+        return context
+    if others_hold_gpus(context):
+        return context.saying("waiting until the pods of the probes are gone").waking(LOOK_AGAIN_SECONDS)
+    return record_attempt(context, Plan.parse(context.status.plan.name), reasons.LAUNCHED)
+
+
+def running(context: Context) -> Context:
+    """Nothing is left to do while the train run goes on; its success is the job's."""
+    last = last_attempt(context.status)
+    if last is None or not has_ended(last):
+        number, plan = (last.number, last.plan) if last else (0, "")
+        return context.saying(f"attempt {number} is training on {plan}")
+    tokens = f", {measured(last)}" if last.peak_bytes else ""
+    return completed(context, reasons.SUCCEEDED, f"attempt {last.number} on {last.plan} has trained to its end{tokens}")
+
+
+def others_hold_gpus(context: Context) -> bool:
+    """Whether a pod of an earlier run may still hold its GPUs or write its checkpoints."""
+    records = (*context.status.probes, *context.status.attempts)
+    return any(holds_gpus(pod) for record in records for pod in context.pods(record))
+
+
+def record_attempt(context: Context, plan: Plan, reason: str, rung: str = "", **details: Any) -> Context:
+    """Record one more train run. Its pods are made from the record, once it is written."""
+    number, name = new_name(context.job, RunKind.TRAIN, context.status.attempts)
+    record = AttemptStatus(
+        name=name,
+        number=number,
+        plan=str(plan),
+        predicted_bytes=_predicted_bytes(context, plan),
+        rung=line(rung, _LONGEST_RUNG),
+        **details,
+    )
+    shown = context.status.plan
+    if shown is None or shown.name != str(plan):
+        context = context.having(plan=PlanStatus(name=str(plan)))
+    context = context.becoming(with_attempt(context.status, record))
+    text = f"attempt {number} trains on {plan}{f', by {rung}' if rung else ''}{_from(record)}"
+    context = context.with_condition("Launched", True, reason, text)
+    return context.telling("Normal", reason, text).saying(text)
+
+
+def _from(record: AttemptStatus) -> str:
+    if record.resume == "no":
+        return ", from the start" if record.number > 1 else ""
+    converted = ", converted first" if record.resume == "convert" else ""
+    samples = f" of {record.resumed_samples:,} samples" if record.resumed_samples else ""
+    return f", from the newest checkpoint{samples}{converted}"
+
+
+def _predicted_bytes(context: Context, plan: Plan) -> int:
+    """What the plan is expected to take; 0 where mode Fixed launches a model that nothing is known of."""
+    try:
+        return natural(model_of(context.job, context.status, context.observed.nodes).expected_bytes(plan))
+    except ValueError:
+        return 0

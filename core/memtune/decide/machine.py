@@ -1,0 +1,141 @@
+"""The state machine: where a job stands is read off its records, and each phase takes it as far as it can go."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from memtune.acquisition import Search, expected_improvement
+from memtune.decide import reasons
+from memtune.decide.blocking import forbidden, told, with_blocks
+from memtune.decide.cleaning import creations, deletions
+from memtune.decide.completing import complete
+from memtune.decide.context import Context
+from memtune.decide.decision import Decision, Event
+from memtune.decide.ending import failed, finished, past_deadline, resumed, suspended
+from memtune.decide.launching import launching, running
+from memtune.decide.observed import Observed, Refusal
+from memtune.decide.predicting import pending, predicting
+from memtune.decide.probing import probing
+from memtune.decide.records import ended_as, has_ended, last_attempt
+from memtune.decide.recovering import recovering
+from memtune.decide.restoring import read_status, restore
+from memtune.decide.settling import settle
+from memtune.decide.stories import ended
+from memtune.decide.texts import story
+from memtune.decide.times import to_text
+from memtune.spec.job import Job
+from memtune.spec.status import Condition, Phase, Status
+from memtune.verdict import Verdict
+
+_PHASES: dict[Phase, Callable[[Context], Context]] = {
+    "Pending": pending,
+    "Predicting": predicting,
+    "Probing": probing,
+    "Launching": launching,
+    "Running": running,
+    "Recovering": recovering,
+}
+
+
+# Year 5138: further on no clock is right, and the calendar ends soon after.
+_LATEST = 1e11
+# What a job that describes no workload, or an absurd one, makes the model raise.
+_NO_MODEL = (ValueError, ArithmeticError)
+
+
+def decide(job: Job, observed: Observed, now: float, search: Search = expected_improvement) -> Decision:
+    """What follows from what was seen of a job. Equal arguments give an equal decision, and none of them raises."""
+    read = restore(job, observed.status)
+    now = now if 0 <= now < _LATEST else 0.0
+    status = read.model_copy(update={"observed_generation": max(job.metadata.generation, 0)})
+    context = Context(job, observed, now, search, status, complete(job, status, observed, now))
+    if not _is_over(context):
+        context = _advanced(settle(context))
+    if _is_over(context):
+        context = finished(context)
+    return _decision(context, read)
+
+
+def refuse(observed: Observed, generation: int, sentence: str, now: float) -> Decision:
+    """For a job whose spec cannot be read: say so, start nothing, and leave alone what runs."""
+    status = read_status(observed.status)
+    text = story(sentence)
+    old = next((each for each in status.conditions if each.type == "Stalled"), None)
+    is_new = old is None or (old.status, old.reason, old.message) != ("True", reasons.SPEC_INVALID, text)
+    changed_at = old.last_transition_time if old and old.status == "True" else to_text(now)
+    condition = Condition(
+        type="Stalled",
+        status="True",
+        observed_generation=max(generation, 0),
+        last_transition_time=changed_at,
+        reason=reasons.SPEC_INVALID,
+        message=text,
+    )
+    others = tuple(each for each in status.conditions if each.type != "Stalled")
+    events = (Event("Warning", reasons.SPEC_INVALID, text),) if is_new else ()
+    changes = {"conditions": (*others, condition), "message": text, "observed_generation": max(generation, 0)}
+    return Decision(status.model_copy(update=changes), events=events)
+
+
+def _is_over(context: Context) -> bool:
+    return context.holds("Complete") or context.holds("Failed")
+
+
+def _advanced(context: Context) -> Context:
+    if context.job.spec.suspend:
+        return suspended(context)
+    context = past_deadline(resumed(context))
+    if _is_over(context):
+        return context
+    context = _walked(with_blocks(context))
+    return context if _is_over(context) else told(context)
+
+
+def _walked(context: Context) -> Context:
+    """From phase to phase, until one of them has to wait for the world outside."""
+    for _ in range(len(_PHASES)):
+        phase = _place(context)
+        context = context.having(phase=phase)
+        try:
+            context = _PHASES[phase](context)
+        except _NO_MODEL as error:
+            return _without_model(context, str(error))
+        if _is_over(context) or _place(context) == phase:
+            break
+    return context
+
+
+def _without_model(context: Context, why: str) -> Context:
+    """Nothing can be predicted: before the first train run the job waits for a better spec, afterwards it is over."""
+    if not context.status.attempts:
+        return replace(context, stalled=context.stalled or Refusal(reasons.MODEL_UNKNOWN, story(why)))
+    last = ended(context.status.attempts[-1])
+    return failed(context, reasons.MODEL_UNKNOWN, f"{last}, and no smaller plan can be predicted: {why}")
+
+
+def _place(context: Context) -> Phase:
+    """Where the job stands, read off its records: whatever its phase says, or was made to say."""
+    status, last = context.status, last_attempt(context.status)
+    if last is not None:
+        if not has_ended(last):
+            return "Running" if last.started_at else "Launching"
+        return "Running" if ended_as(last, Verdict.SUCCEEDED) else "Recovering"
+    if not status.fixed:
+        return "Pending"
+    if context.condition("Predicted") is None:
+        return "Predicting"
+    return "Launching" if status.plan is not None and context.holds("Tuned") else "Probing"
+
+
+def _decision(context: Context, read: Status) -> Decision:
+    """The context's outcome, with what to create and delete read off its records."""
+    held = context.job.spec.suspend or _is_over(context) or forbidden(context) is not None
+    return Decision(
+        status=context.status,
+        create=() if held else creations(context, read),
+        delete=deletions(context),
+        events=context.events if context.status != read else (),
+        wake_after_seconds=min(context.wakes, default=None),
+        delete_job=context.is_due,
+    )

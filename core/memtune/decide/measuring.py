@@ -1,0 +1,128 @@
+"""From what the pods of a run reported to the numbers in its record. Reports are untrusted, so all is bounded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from memtune.decide.times import to_text
+from memtune.ladder import OutOfMemory
+from memtune.observation import PodObservation, RunObservation
+from memtune.report import Memory, Phase, Report
+from memtune.spec.status import PeakBytes
+
+_LARGEST = 2**60
+# Reserved above active by this share of reserved: GMLake (2401.08156) saw up to a third in the wild.
+_FRAGMENTED = 0.2
+# What lives outside the allocator takes 1 to 2 GB of an 80 GB device; a fifth of it is out of the ordinary.
+_OUTSIDE = 0.2
+# No request is larger than a few devices; the larger ones are told of by broken communicators (nccl#1284).
+_LARGEST_REQUEST = 4
+
+
+def reports_of(pods: Iterable[PodObservation]) -> list[Report]:
+    """The reports that there are."""
+    return [pod.report for pod in pods if isinstance(pod.report, Report)]
+
+
+def measured(run: RunObservation) -> dict[str, Any]:
+    """What the reports of a run tell, as fields of its record: the maximum over all ranks."""
+    reports = reports_of(run.pods)
+    if not reports:
+        return {}
+    fullest = max(reports, key=lambda report: _device_bytes(report.memory))
+    return {
+        "peak_bytes": _peaks(fullest.memory),
+        "allocator_retries": max(_count(report.memory.alloc_retries) for report in reports),
+        "tokens_per_second": int(max(_rate(report.tokens_per_second) for report in reports)),
+        "step_seconds": max(_rate(report.step_seconds) for report in reports),
+    }
+
+
+def _peaks(memory: Memory) -> PeakBytes | None:
+    if not (memory.peak_reserved_bytes or memory.peak_allocated_bytes):
+        return None
+    return PeakBytes(
+        allocated=_count(memory.peak_allocated_bytes),
+        active=_count(memory.peak_active_bytes),
+        reserved=_count(memory.peak_reserved_bytes),
+        device=_device_bytes(memory),
+        total=_count(memory.device_total_bytes),
+    )
+
+
+def _device_bytes(memory: Memory) -> int:
+    in_allocator = _count(memory.peak_reserved_bytes) or _count(memory.peak_allocated_bytes)
+    return in_allocator + _count(memory.non_torch_bytes)
+
+
+def demanded_bytes(reports: list[Report]) -> int:
+    """What a run that ran out of memory had, and asked for on top; 0 if no report tells."""
+    return max((_demand(report.memory) for report in reports), default=0)
+
+
+def _demand(memory: Memory) -> int:
+    had = _device_bytes(memory)
+    asked = _count(memory.failed_request_bytes)
+    return had + (asked if asked <= _LARGEST_REQUEST * max(had, _count(memory.device_total_bytes)) else 0)
+
+
+def kind_of_oom(report: Report | None) -> OutOfMemory:
+    """What kind of out-of-memory a run died of, by what its report shows."""
+    if report is None:
+        return OutOfMemory.ACTIVATION
+    if report.phase in _BY_PHASE:
+        return _BY_PHASE[report.phase]
+    memory = report.memory
+    reserved, active = _count(memory.peak_reserved_bytes), _count(memory.peak_active_bytes)
+    if reserved and active and reserved - active > _FRAGMENTED * reserved:
+        return OutOfMemory.FRAGMENTATION
+    if _count(memory.non_torch_bytes) > _OUTSIDE * (_count(memory.device_total_bytes) or _LARGEST):
+        return OutOfMemory.OUTSIDE
+    return OutOfMemory.STATE if report.phase in (Phase.INIT, Phase.OPTIMIZER_STEP) else OutOfMemory.ACTIVATION
+
+
+_BY_PHASE = {Phase.EVALUATION: OutOfMemory.EVALUATION, Phase.SAVE: OutOfMemory.SAVING}
+
+
+def checkpointed(reports: list[Report], is_started: bool) -> dict[str, Any]:
+    """What is known of the work of a train run and of its newest complete checkpoint, as fields of its record."""
+    if not reports:
+        return {"trained": is_started, "checkpoint": "unknown" if is_started else "none"}
+    trained = any(report.steps != 0 for report in reports)
+    newest = max(reports, key=lambda report: report.checkpoint_samples or 0)
+    if not newest.checkpoint_samples:
+        return {"trained": trained, "checkpoint": "none"}
+    return {
+        "trained": trained,
+        "checkpoint": "saved",
+        "checkpoint_samples": _count(newest.checkpoint_samples),
+        "checkpoint_format": newest.checkpoint_format or "",
+    }
+
+
+def started_at(run: RunObservation) -> str | None:
+    """When the last of the wrapped containers started, None while one of them has not."""
+    starts = [pod.started_at_seconds for pod in run.pods]
+    known = [start for start in starts if start is not None]
+    return to_text(max(known)) if known and len(known) == len(starts) else None
+
+
+def gpu_seconds(run: RunObservation, gpus_per_node: int, now: float) -> int:
+    """GPU-seconds of a run until now: from each wrapped container's start to its end."""
+    return round(sum(_seconds(pod, now) for pod in run.pods) * gpus_per_node)
+
+
+def _seconds(pod: PodObservation, now: float) -> float:
+    if pod.started_at_seconds is None:
+        return 0.0
+    end = now if pod.finished_at_seconds is None else pod.finished_at_seconds
+    return min(max(end - pod.started_at_seconds, 0.0), float(2**32))
+
+
+def _count(value: int | None) -> int:
+    return min(value or 0, _LARGEST)
+
+
+def _rate(value: float | None) -> float:
+    return min(value or 0.0, 1e15)

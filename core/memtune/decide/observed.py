@@ -1,0 +1,59 @@
+"""What `decide` is told: everything that the shell saw of one job, as plain values, at one moment."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from memtune.observation import RunObservation
+
+
+@dataclass(frozen=True)
+class Node:
+    """A node that the template's selector, affinity and tolerations allow; what a label does not tell is empty or 0."""
+
+    name: str
+    gpu_product: str = ""
+    gpu_memory_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class Owned:
+    """An object of a run that is not a pod: its Service, a PodGroup, a JobSet. The job controls it by uid."""
+
+    kind: str
+    name: str
+    uid: str
+    run: str
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Why no pod of the job may be created at all: one CamelCase word of `reasons`, and the refuser's own sentence."""
+
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True)
+class Observed:
+    """One job as the shell sees it.
+
+    ``status`` is the job's as last read, whatever it holds. ``runs`` has the pods that exist, by the run that their
+    label names, and only those whose controller ownerReference carries the job's uid; a run without pods may be left
+    out. Of each pod the shell fills in what it sees: ``present`` stays True, ``overdue`` False, for which pods should
+    be there and how long a run may take is decided here. ``RunObservation.refusal`` is the API server's last refusal to
+    create a pod or another object of that run (quota, admission), empty once it was taken. ``refusals`` forbid every
+    pod (policy, template, a name that is taken). ``nodes`` is None where the operator may not read nodes.
+    ``host_request_bytes`` and ``host_limit_bytes`` are the memory that the wrapped container of the template asks for
+    and may take at most, 0 where it does not say.
+    """
+
+    status: Mapping[str, Any] = field(default_factory=dict)
+    runs: Mapping[str, RunObservation] = field(default_factory=dict)
+    owned: tuple[Owned, ...] = ()
+    nodes: tuple[Node, ...] | None = None
+    refusals: tuple[Refusal, ...] = ()
+    host_request_bytes: int = 0
+    host_limit_bytes: int = 0

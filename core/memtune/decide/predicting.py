@@ -1,0 +1,157 @@
+"""Pending and Predicting: from the model alone to the plan that is predicted best, before any GPU is touched."""
+
+from __future__ import annotations
+
+from hashlib import sha256
+
+from memtune.advice import advise
+from memtune.decide import budget, reasons
+from memtune.decide.context import Context
+from memtune.decide.ending import completed, failed
+from memtune.decide.fixing import fingerprints
+from memtune.decide.model import Model, model_of
+from memtune.decide.stories import predicted
+from memtune.decide.texts import line, over
+from memtune.plan import Plan
+from memtune.predict.predictor import Predictor
+from memtune.prediction import Interval
+from memtune.space import Candidate
+from memtune.spec.fixed_rules import fixed_plan
+from memtune.spec.status import MAX_COMPONENTS, ComponentBytes, IntervalBytes, PlanStatus, PredictionStatus
+
+_LARGEST = 2**61
+
+
+def pending(context: Context) -> Context:
+    """Once nothing forbids it, the job gets under way: from now on most of its spec stays as it is."""
+    if context.blocked:
+        return context
+    products = {node.gpu_product for node in context.observed.nodes or () if node.gpu_product}
+    # What is measured on one product is launched on the same, even if others join the cluster later.
+    product = products.pop() if len(products) == 1 else ""
+    return context.having(fixed=fingerprints(context.job), gpu_product=line(product, 63))
+
+
+def predicting(context: Context) -> Context:
+    """Predict every plan; say what the best one takes, or that none can fit."""
+    if given := fixed_plan(context.job.spec):
+        return _given(context, given)
+    model = model_of(context.job, context.status, context.observed.nodes)
+    if not model.is_gpu_known:
+        return _without_gpu(context)
+    best = best_candidate(model)
+    if best is None:
+        return _nothing_fits(context, model)
+    context = with_prediction(context, model, best)
+    if context.job.spec.tuning.mode == "PredictOnly":
+        context = chosen(context, model, best.plan, reasons.CHOSEN_BY_PREDICTION)
+        return completed(context, reasons.PREDICTED_ONLY, f"predicted only: {context.message_of('Predicted')}")
+    return _with_budget(context, best)
+
+
+def _given(context: Context, plan: Plan) -> Context:
+    """Mode Fixed launches the job's own plan. Its prediction is told where there is one, and forbids nothing."""
+    try:
+        model = model_of(context.job, context.status, context.observed.nodes)
+    except ValueError as error:
+        context = context.with_condition("Predicted", False, reasons.MODEL_UNKNOWN, str(error))
+    else:
+        context = with_prediction(context, model, Candidate(plan, model.predict(plan)))
+    text = f"{plan} is launched unmeasured, as spec.tuning.plan says"
+    context = context.having(plan=PlanStatus(name=str(plan))).with_condition("Tuned", True, reasons.GIVEN, text)
+    return context.telling("Normal", reasons.GIVEN, text).saying(text)
+
+
+def _without_gpu(context: Context) -> Context:
+    text = "nothing tells the GPU's memory before a run does: set resources.gpuMemory, or label the nodes"
+    context = context.with_condition("Predicted", False, reasons.GPU_UNKNOWN, text)
+    if context.job.spec.tuning.mode == "Probe":
+        return context.saying("the first probe will tell how much memory the GPUs have")
+    return failed(context, reasons.GPU_UNKNOWN, text)
+
+
+def best_candidate(model: Model) -> Candidate | None:
+    """The best plan that fits for sure, else the best that may fit."""
+    candidates = model.candidates(())
+    return candidates[0] if candidates else None
+
+
+def with_prediction(context: Context, model: Model, best: Candidate) -> Context:
+    """With the best plan's prediction in the status, and in one line for people."""
+    device, plan = best.prediction.device, best.plan
+    parts = best.prediction.components[:MAX_COMPONENTS]
+    prediction = PredictionStatus(
+        plan=str(plan),
+        peak_phase=_word(best.prediction.peak_phase),
+        device_bytes=IntervalBytes(**_interval(device)),
+        usable_bytes=model.usable_bytes,
+        components=tuple(ComponentBytes(name=_word(part.name), **_interval(part.bytes)) for part in parts),
+        tokens_per_second=natural(best.prediction.tokens_per_second.expected),
+    )
+    text = predicted(plan, best.prediction, model.usable_bytes)
+    context = context.having(prediction=prediction, candidates_hash=candidates_hash(model))
+    context = context.with_condition("Predicted", True, reasons.PREDICTED, text)
+    return context.telling("Normal", reasons.PREDICTED, text).saying(text)
+
+
+def candidates_hash(model: Model) -> str:
+    """What changes if the list of plans does, that the search chooses from."""
+    return sha256(" ".join(map(str, model.plans)).encode()).hexdigest()[:16]
+
+
+def chosen(context: Context, model: Model, plan: Plan, reason: str) -> Context:
+    """With the plan that will be launched, as far as it is only predicted."""
+    prediction = model.predict(plan)
+    text = f"{plan} was chosen unmeasured: {predicted(plan, prediction, model.usable_bytes)}"
+    shown = PlanStatus(
+        name=str(plan),
+        hbm=over(prediction.device.expected, model.usable_bytes),
+        tokens_per_second=natural(prediction.tokens_per_second.expected),
+    )
+    context = context.having(plan=shown).with_condition("Tuned", True, reason, text)
+    return context.telling("Normal", reason, text).saying(text)
+
+
+def nothing_fits(context: Context, model: Model, why: str) -> Context:
+    """The end of a job whose smallest plan is too large, with what would help."""
+    smallest = model.smallest()
+    if smallest is None:
+        return failed(context, reasons.NOTHING_FITS, f"{why}: the job allows no plan at all on this GPU")
+    advice = advise(model.workload, Predictor, smallest, model.headroom)
+    return failed(context, reasons.NOTHING_FITS, f"{why}. What would help: {'; or '.join(advice)}")
+
+
+def _nothing_fits(context: Context, model: Model) -> Context:
+    dropped = model.ranking.dropped
+    least = f": the smallest plan, {dropped[0].plan}, {dropped[0].reason}" if dropped else ""
+    context = context.with_condition(
+        "Predicted", True, reasons.NOTHING_FITS, f"no plan that the job allows fits{least}"
+    )
+    return nothing_fits(context, model, f"no plan that the job allows can fit{least}")
+
+
+def _with_budget(context: Context, best: Candidate) -> Context:
+    """Say before the first probe how many of them the budget pays for."""
+    most = context.job.spec.tuning.max_probes
+    pays = budget.pays_for(context, best.plan, best.prediction)
+    cost = budget.estimate(context, best.plan, best.prediction)
+    text = (
+        f"up to {most} probes are allowed; {context.job.max_gpu_seconds:,} GPU-seconds pay for about {pays}, "
+        f"at about {cost:,.0f} each"
+    )
+    context = context.with_condition("Tuned", False, reasons.PROBING, text)
+    return context.telling("Normal" if pays else "Warning", reasons.BUDGET, text)
+
+
+def _word(name: str) -> str:
+    """A name of the model's as the status takes it."""
+    return name.replace(" ", "-")
+
+
+def _interval(interval: Interval) -> dict[str, int]:
+    return {name: natural(getattr(interval, name)) for name in ("lower", "expected", "upper")}
+
+
+def natural(value: float) -> int:
+    """A number as the status takes it."""
+    return int(min(max(value, 0.0), _LARGEST))

@@ -1,0 +1,210 @@
+"""Probing: measure the few plans worth measuring, within the budget, until nothing better is to be expected."""
+
+from __future__ import annotations
+
+from memtune.acquisition import Question, Trial, enough
+from memtune.decide import budget, reasons
+from memtune.decide.context import Context, holds_gpus
+from memtune.decide.ending import failed
+from memtune.decide.failing import last_lines
+from memtune.decide.model import Model, model_of
+from memtune.decide.predicting import best_candidate, natural, nothing_fits, with_prediction
+from memtune.decide.records import (
+    MOST_MISTAKES,
+    OUT_OF_MEMORY,
+    TRIED,
+    backoff_of,
+    counted,
+    ended_as,
+    has_ended,
+    mistakes,
+    new_name,
+    plan_of,
+    with_probe,
+)
+from memtune.decide.settling import stopped
+from memtune.decide.stories import ended, measured
+from memtune.decide.texts import over
+from memtune.decide.times import to_seconds
+from memtune.plan import Plan
+from memtune.run import RunKind
+from memtune.space import MEMORY
+from memtune.spec.status import PlanStatus, RunStatus
+from memtune.spec.tuning import MAX_PROBES
+from memtune.verdict import Verdict
+
+
+def probing(context: Context) -> Context:
+    """End what costs too much, start what is worth it, and choose when nothing more is."""
+    if budget.is_spent(context):
+        context = _out_of_budget(context)
+    probes = context.status.probes
+    if mistakes(probes) >= MOST_MISTAKES:
+        return failed(context, *last_lines(context, probes))
+    if context.status.disruptions > context.job.spec.retry.max_disruptions:
+        text = f"probes were taken away {context.status.disruptions} times, more than retry.maxDisruptions allows"
+        return failed(context, reasons.DISRUPTIONS_SPENT, text)
+    running = [probe for probe in context.status.probes if not has_ended(probe)]
+    if running and _busy(context) >= context.job.spec.tuning.parallel_probes:
+        return _watched(context)
+    model = model_of(context.job, context.status, context.observed.nodes)
+    context = _first_prediction(context, model)
+    why = _why_no_more(context, model)
+    if why is None:
+        return _watched(_more(context, model, running))
+    return _watched(context) if running else _choose(context, model, why)
+
+
+def _out_of_budget(context: Context) -> Context:
+    for probe in context.status.probes:
+        if not has_ended(probe) and probe.started_at:
+            context = stopped(context, probe, "the budget of GPU-seconds is spent")
+    return context
+
+
+def _first_prediction(context: Context, model: Model) -> Context:
+    """Where only a run could tell the GPU's memory, the prediction follows as soon as one has."""
+    best = best_candidate(model) if model.is_gpu_known and context.status.prediction is None else None
+    return with_prediction(context, model, best) if best else context
+
+
+def _why_no_more(context: Context, model: Model) -> str | None:
+    """Why no further probe is started, in words; None while one may be."""
+    allowed = context.job.spec.tuning.max_probes
+    if counted(context.status) >= allowed:
+        return f"all {allowed} probes that tuning.maxProbes allows were made"
+    if len(context.status.probes) >= MAX_PROBES and all(ended_as(probe, *TRIED) for probe in context.status.probes):
+        return f"the status has no room for more than {MAX_PROBES} probes"
+    asked = question(context, model)
+    if why := enough(asked):
+        return why
+    cheapest = asked.candidates[0]
+    if not budget.allows(context, cheapest.plan, cheapest.prediction) and not budget.running_seconds(context):
+        left = context.job.max_gpu_seconds - context.status.gpu_seconds_spent
+        cost = budget.estimate(context, cheapest.plan, cheapest.prediction)
+        return f"the {left:,} GPU-seconds left in tuning.maxGpuSeconds pay for no further probe of about {cost:,.0f}"
+    return None
+
+
+def question(context: Context, model: Model) -> Question:
+    """What the search is asked."""
+    trials = tuple(_trial(context, model, probe) for probe in context.status.probes)
+    tried = {trial.plan for trial, probe in zip(trials, context.status.probes, strict=True) if _is_tried(probe)}
+    tuning = context.job.spec.tuning
+    return Question(
+        candidates=model.candidates(tried),
+        trials=trials,
+        usable_bytes=model.usable_bytes,
+        headroom=tuning.headroom_ratio,
+        objective=tuning.objective,
+        incumbent=max((trial.score for trial in trials if trial.fits), default=0.0),
+        seed=f"{context.job.metadata.uid}/{len(trials) + 1}",
+    )
+
+
+def _is_tried(probe: RunStatus) -> bool:
+    """Whether a plan needs no other probe: it runs, or its probe told what it could."""
+    return not has_ended(probe) or ended_as(probe, *TRIED)
+
+
+def _trial(context: Context, model: Model, probe: RunStatus) -> Trial:
+    plan, died = plan_of(probe), ended_as(probe, Verdict.DEVICE_OOM)
+    if not ended_as(probe, Verdict.SUCCEEDED) or probe.peak_bytes is None:
+        return Trial(probe.number, plan, fits=False if ended_as(probe, *OUT_OF_MEMORY) else None, died=died)
+    return Trial(probe.number, plan, fits=leaves_headroom(context, model, probe), score=_score(context, model, probe))
+
+
+def leaves_headroom(context: Context, model: Model, probe: RunStatus) -> bool:
+    """Whether a measured plan may be launched: headroom kept, no allocation retries."""
+    if probe.peak_bytes is None or not ended_as(probe, Verdict.SUCCEEDED):
+        return False
+    allowed_bytes = model.usable_bytes * (1 - context.job.spec.tuning.headroom_ratio)
+    return probe.allocator_retries == 0 and 0 < probe.peak_bytes.device <= allowed_bytes
+
+
+def _score(context: Context, model: Model, probe: RunStatus) -> float:
+    """What the objective asks for, as measured; the speed as predicted where no report told it."""
+    if context.job.spec.tuning.objective == MEMORY and probe.peak_bytes:
+        return float(max(model.usable_bytes - probe.peak_bytes.device, 0))
+    return float(probe.tokens_per_second) or model.predict(plan_of(probe)).tokens_per_second.expected
+
+
+def _more(context: Context, model: Model, running: list[RunStatus]) -> Context:
+    """Record as many probes as there is room for, one after the other."""
+    if context.blocked or any(not probe.created for probe in running):
+        return context
+    wait = backoff_of(context.status.probes, context.now)
+    if wait > 0:
+        return context.waking(wait)
+    while _busy(context) < context.job.spec.tuning.parallel_probes:
+        plan = _next_plan(context, model)
+        if plan is None or counted(context.status) >= context.job.spec.tuning.max_probes:
+            return context
+        if not budget.allows(context, plan, model.predict(plan)):
+            return context
+        context = _recorded(context, model, plan)
+    return context
+
+
+def _busy(context: Context) -> int:
+    """Sets of GPUs that are taken: by probes that go on, and by pods of ended ones that are not gone yet."""
+    return sum(
+        1
+        for probe in context.status.probes
+        if not has_ended(probe) or any(holds_gpus(pod) for pod in context.pods(probe))
+    )
+
+
+def _next_plan(context: Context, model: Model) -> Plan | None:
+    asked = question(context, model)
+    if model.is_gpu_known:
+        return context.search(asked)
+    if any(not has_ended(probe) for probe in context.status.probes):
+        return None
+    # The smallest plan runs on whatever GPU there is, if any does.
+    return min(
+        (candidate.plan for candidate in asked.candidates),
+        key=lambda plan: (model.predict(plan).device.expected, plan),
+        default=None,
+    )
+
+
+def _recorded(context: Context, model: Model, plan: Plan) -> Context:
+    number, name = new_name(context.job, RunKind.PROBE, context.status.probes)
+    prediction = model.predict(plan)
+    again = [probe for probe in context.status.probes[-1:] if ended_as(probe, Verdict.DISRUPTED)]
+    record = RunStatus(name=name, number=number, plan=str(plan), predicted_bytes=natural(prediction.device.expected))
+    context = context.becoming(with_probe(context.status, record))
+    context = context.having(disruptions=context.status.disruptions + len(again))
+    text = f"probe {number} measures {plan}, predicted at {over(prediction.device.expected, model.usable_bytes)}"
+    return context.telling("Normal", reasons.PROBE_RECORDED, text).saying(text)
+
+
+def _watched(context: Context) -> Context:
+    """Be there when the budget is spent, or the longest that a probe may take has passed."""
+    started = [to_seconds(probe.started_at) for probe in context.status.probes if not has_ended(probe)]
+    known = [start for start in started if start is not None]
+    if not known:
+        return context
+    longest = budget.longest_seconds(context.job)
+    context = context.waking(min(known) + longest - context.now)
+    return context.waking(budget.seconds_left(context))
+
+
+def _choose(context: Context, model: Model, why: str) -> Context:
+    """The best of the measured plans that kept their headroom, or the end of the job."""
+    good = [probe for probe in context.status.probes if leaves_headroom(context, model, probe)]
+    if not good:
+        tried = "; ".join(ended(probe) for probe in context.status.probes[-3:])
+        if not any(ended_as(probe, Verdict.SUCCEEDED, Verdict.DEVICE_OOM) for probe in context.status.probes):
+            text = f"no probe measured anything: {why}{f' ({tried})' if tried else ''}"
+            return failed(context, reasons.NOTHING_MEASURED, text)
+        return nothing_fits(context, model, f"no plan fits as measured: {why}{f' ({tried})' if tried else ''}")
+    best = max(good, key=lambda probe: (_score(context, model, probe), -probe.number))
+    device_bytes = best.peak_bytes.device if best.peak_bytes else 0
+    plan = PlanStatus(
+        name=best.plan, hbm=over(device_bytes, model.usable_bytes), tokens_per_second=best.tokens_per_second
+    )
+    text = f"{best.plan} won: probe {best.number} {measured(best)}; {len(good)} measured plans fit, and {why}"
+    context = context.having(plan=plan).with_condition("Tuned", True, reasons.MEASURED, text)
+    return context.telling("Normal", reasons.MEASURED, text).saying(text)

@@ -1,0 +1,67 @@
+"""Every reason that a condition, an event or a refusal may give, each defined once: one CamelCase word."""
+
+from __future__ import annotations
+
+# Predicted.
+PREDICTED = "Predicted"
+GPU_UNKNOWN = "GpuUnknown"
+
+# Tuned.
+PROBING = "Probing"
+MEASURED = "Measured"
+CHOSEN_BY_PREDICTION = "ChosenByPrediction"
+GIVEN = "GivenBySpec"
+
+# Launched.
+LAUNCHED = "Launched"
+RELAUNCHED = "Relaunched"
+
+# Complete.
+SUCCEEDED = "Succeeded"
+PREDICTED_ONLY = "PredictedOnly"
+
+# Failed.
+NOTHING_FITS = "NothingFits"
+NOTHING_MEASURED = "NothingMeasured"
+LADDER_EXHAUSTED = "LadderExhausted"
+NOT_RESUMABLE = "NotResumable"
+OOM_RETRIES_SPENT = "OomRetriesSpent"
+DISRUPTIONS_SPENT = "DisruptionsSpent"
+HOST_MEMORY = "HostMemory"
+USER_ERROR = "UserError"
+IMAGE_ERROR = "ImageError"
+PLAN_NOT_APPLIED = "PlanNotApplied"
+HUNG = "Hung"
+DEADLINE_EXCEEDED = "DeadlineExceeded"
+
+# Suspended.
+SUSPENDED = "SuspendedBySpec"
+RESUMED = "Resumed"
+
+# Queued.
+QUEUED = "Waiting"
+
+# Stalled. The first ones are the shell's, in refusals.
+POLICY_DENIED = "PolicyDenied"
+TEMPLATE_REJECTED = "TemplateRejected"
+COMMAND_REQUIRED = "CommandRequired"
+TRAINER_UNKNOWN = "TrainerUnknown"
+NAME_TAKEN = "NameTaken"
+SPEC_INVALID = "SpecInvalid"
+SPEC_CHANGED = "SpecChanged"
+MODEL_UNKNOWN = "ModelUnknown"
+MIXED_GPUS = "MixedGpus"
+REFUSED = "Refused"
+UNSCHEDULABLE = "Unschedulable"
+IMAGE_PULL = "ImagePull"
+
+SHARED_GPUS = "SharedGpus"
+OVER = "Over"
+CLEARED = "Cleared"
+
+# Events alone.
+PROBE_RECORDED = "ProbeStarted"
+PROBE_ENDED = "ProbeEnded"
+RUN_ENDED = "AttemptEnded"
+BUDGET = "ProbeBudget"
+REPORT_IGNORED = "ReportIgnored"

@@ -1,0 +1,172 @@
+"""The records of runs in the status: what they mean, and how many of them are kept."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeVar
+
+from memtune.decide.times import to_seconds
+from memtune.naming import run_name
+from memtune.plan import Plan
+from memtune.run import Checkpointed, Run, RunKind
+from memtune.spec.job import Job
+from memtune.spec.status import MAX_ATTEMPTS, AttemptStatus, RunStatus, Status
+from memtune.spec.tuning import MAX_PROBES
+from memtune.verdict import Verdict
+
+Record = TypeVar("Record", bound=RunStatus)
+
+OUT_OF_MEMORY = (Verdict.DEVICE_OOM, Verdict.HOST_OOM)
+# A mistake that is in the job, not in the plan or the cluster; the second one ends the job.
+MISTAKES = (Verdict.USER_ERROR, Verdict.IMAGE_ERROR, Verdict.PLAN_NOT_APPLIED, Verdict.HUNG)
+# Whose plan has been tried, whatever came of it.
+TRIED = (Verdict.SUCCEEDED, *OUT_OF_MEMORY, *MISTAKES)
+# What counts against maxProbes: a probe that the cluster took away, or that never ran the plan, told nothing.
+COUNTED = (Verdict.SUCCEEDED, *OUT_OF_MEMORY, Verdict.HUNG)
+# So many mistakes of one job are no accident.
+MOST_MISTAKES = 2
+# After longer than this a train run was well under way, so that the next one need not wait longer than the first.
+_SETTLED_SECONDS = 600.0
+_BACKOFF_SECONDS = 10.0
+_LONGEST_BACKOFF_SECONDS = 300.0
+
+
+def has_ended(record: RunStatus) -> bool:
+    """Whether the run is over, be it that it ended or that the operator stopped it."""
+    return record.ended_at is not None
+
+
+def ended_as(record: RunStatus, *verdicts: Verdict) -> bool:
+    """Whether the run came to one of these verdicts."""
+    return record.verdict is not None and Verdict(record.verdict) in verdicts
+
+
+def plan_of(record: RunStatus) -> Plan:
+    """The plan of a record that came through `restore`, which lets only readable ones pass."""
+    return Plan.parse(record.plan)
+
+
+def live(status: Status) -> list[RunStatus]:
+    """Every run that is recorded and has not ended."""
+    return [record for record in (*status.probes, *status.attempts) if not has_ended(record)]
+
+
+def last_attempt(status: Status) -> AttemptStatus | None:
+    """The newest train run, if there ever was one."""
+    return status.attempts[-1] if status.attempts else None
+
+
+def next_number(records: Sequence[RunStatus]) -> int:
+    """The number of the next run of a kind. The last record always stays, so no number is given twice."""
+    return max((record.number for record in records), default=0) + 1
+
+
+def counted(status: Status) -> int:
+    """How many probes count against maxProbes, those that still run among them."""
+    return sum(1 for probe in status.probes if not has_ended(probe) or ended_as(probe, *COUNTED))
+
+
+def mistakes(records: Sequence[RunStatus]) -> int:
+    """How many of these runs died of a mistake in the job. A train run that hangs is a disruption instead."""
+    return sum(
+        1
+        for record in records
+        if ended_as(record, *MISTAKES) and not (isinstance(record, AttemptStatus) and ended_as(record, Verdict.HUNG))
+    )
+
+
+def newest_saved(status: Status) -> AttemptStatus | None:
+    """The train run that left the newest complete checkpoint of which a report told."""
+    return next((record for record in reversed(status.attempts) if record.checkpoint == "saved"), None)
+
+
+def bounded(records: tuple[Record, ...], most: int, needed: RunStatus | None = None) -> tuple[Record, ...]:
+    """At most so many records: those that taught nothing go first, then the oldest; the last one and live ones stay."""
+    kept = list(records)
+    while len(kept) > most:
+        old = [record for record in kept[:-1] if has_ended(record) and record is not needed]
+        if not old:
+            break
+        kept.remove(next((record for record in old if not ended_as(record, *TRIED)), old[0]))
+    return tuple(kept)
+
+
+def with_probe(status: Status, record: RunStatus) -> Status:
+    """The status with one more probe."""
+    return status.model_copy(update={"probes": bounded((*status.probes, record), MAX_PROBES)})
+
+
+def with_attempt(status: Status, record: AttemptStatus) -> Status:
+    """The status with one more train run."""
+    return status.model_copy(
+        update={"attempts": bounded((*status.attempts, record), MAX_ATTEMPTS, newest_saved(status))}
+    )
+
+
+def replaced(status: Status, new: RunStatus) -> Status:
+    """The status with a record in place of the one of the same name."""
+    return status.model_copy(
+        update={
+            "probes": tuple(new if record.name == new.name else record for record in status.probes),
+            "attempts": tuple(new if record.name == new.name else record for record in status.attempts),
+        }
+    )
+
+
+def lost_twice(status: Status) -> tuple[str, ...]:
+    """Nodes that took two train runs down, which the next one avoids."""
+    lost = [record.lost_node for record in status.attempts if record.lost_node]
+    return tuple(sorted({node for node in lost if lost.count(node) >= 2}))
+
+
+def backoff_of(records: Sequence[RunStatus], now: float) -> float:
+    """Seconds until the next run of a kind may start: 10 s x 2^n after the end of the last, up to 5 min.
+
+    Only runs that the cluster or a failure ended in a row count; a probe that told something is followed at once.
+    """
+    idle = 0
+    for record in reversed(records):
+        if _needs_no_pause(record):
+            break
+        idle += 1
+    if records and isinstance(records[-1], AttemptStatus):
+        idle = max(idle, 1)
+    ended = to_seconds(records[-1].ended_at) if records else None
+    if not idle or ended is None:
+        return 0.0
+    pause = min(_BACKOFF_SECONDS * 2.0 ** min(idle - 1, 10), _LONGEST_BACKOFF_SECONDS)
+    # A clock that jumped back must not make the pause longer than it is.
+    return min(ended + pause - now, pause)
+
+
+def _needs_no_pause(record: RunStatus) -> bool:
+    started, ended = to_seconds(record.started_at), to_seconds(record.ended_at)
+    if isinstance(record, AttemptStatus):
+        return started is not None and ended is not None and ended - started > _SETTLED_SECONDS
+    return not has_ended(record) or ended_as(record, *TRIED)
+
+
+def new_name(job: Job, kind: RunKind, records: Sequence[RunStatus]) -> tuple[int, str]:
+    """Number and name of the next run of a kind."""
+    number = next_number(records)
+    return number, run_name(job.metadata.name, kind, number)
+
+
+def to_run(job: Job, status: Status, record: RunStatus) -> Run:
+    """The run that a record stands for: what its pods are made from."""
+    plan = plan_of(record)
+    if not isinstance(record, AttemptStatus):
+        return Run(RunKind.PROBE, record.number, plan, gpu_product=status.gpu_product)
+    path = job.spec.checkpoint.path if job.spec.checkpoint else ""
+    resume = Checkpointed(path, record.resumed_samples, record.resume == "convert")
+    return Run(
+        RunKind.TRAIN,
+        record.number,
+        plan,
+        resume=resume if path and record.resume != "no" else None,
+        avoided_nodes=lost_twice(status),
+        gpu_product=status.gpu_product,
+        evaluation_batch=record.evaluation_batch,
+        sharded_save=record.sharded_save,
+        host_request_bytes=record.host_request_bytes,
+    )

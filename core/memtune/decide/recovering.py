@@ -1,0 +1,149 @@
+"""Recovering: between two train runs. What the last one died of decides what the next one is, and what it costs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from memtune.advice import advise
+from memtune.decide import reasons
+from memtune.decide.context import Context
+from memtune.decide.downgrading import Next, after_device_oom, after_host_oom
+from memtune.decide.ending import failed
+from memtune.decide.failing import last_lines
+from memtune.decide.launching import LOOK_AGAIN_SECONDS, others_hold_gpus, record_attempt
+from memtune.decide.model import Model, model_of
+from memtune.decide.records import MOST_MISTAKES, backoff_of, last_attempt, mistakes, plan_of
+from memtune.decide.resuming import start_under
+from memtune.decide.stories import ended
+from memtune.host import host_memory
+from memtune.predict.predictor import Predictor
+from memtune.spec.status import AttemptStatus
+from memtune.units import gib
+from memtune.verdict import Verdict
+
+# Who ended the run, seen from the job: which budget pays for the next one, and how its plan is found.
+_Recovery = Callable[[Context, AttemptStatus], Context]
+
+
+def recovering(context: Context) -> Context:
+    """Relaunch what died, once its pods are gone, nothing forbids it and its pause is over; or end the job."""
+    last = last_attempt(context.status)
+    if last is None:
+        return context
+    if others_hold_gpus(context):
+        return context.saying(f"{ended(last)}; waiting until its pods are gone").waking(LOOK_AGAIN_SECONDS)
+    if context.blocked:
+        return context.saying(f"{ended(last)}; {context.blocked}")
+    pause = backoff_of(context.status.attempts, context.now)
+    recovered = _RECOVERIES.get(last.verdict or "", _again)(context, last)
+    if recovered.holds("Failed") or pause <= 0:
+        return recovered
+    return context.saying(f"{ended(last)}; the next attempt follows after a pause").waking(pause)
+
+
+def _again(context: Context, last: AttemptStatus) -> Context:
+    """The same plan once more: the operator stopped the run, or the cluster never let it start. It costs nothing."""
+    return _relaunched(context, last, Next(plan_of(last), "", *_kept(last)))
+
+
+def _after_disruption(context: Context, last: AttemptStatus) -> Context:
+    """The same plan once more, at the cost of the budget for disruptions."""
+    most = context.job.spec.retry.max_disruptions
+    if context.status.disruptions >= most:
+        text = f"{ended(last)}; all {most} relaunches that retry.maxDisruptions allows are spent"
+        return failed(context, reasons.DISRUPTIONS_SPENT, text)
+    return _again(context.having(disruptions=context.status.disruptions + 1), last)
+
+
+def _after_mistake(context: Context, last: AttemptStatus) -> Context:
+    """The same plan once more: once is an accident, twice is a mistake in the job."""
+    if mistakes(context.status.attempts) >= MOST_MISTAKES:
+        return failed(context, *last_lines(context, context.status.attempts))
+    return _again(context, last)
+
+
+def _after_oom(context: Context, last: AttemptStatus) -> Context:
+    """A smaller plan, at the cost of the budget for out-of-memory."""
+    most = context.job.spec.retry.max_oom_retries
+    if context.status.oom_retries >= most:
+        text = f"{ended(last)}; all {most} relaunches that retry.maxOomRetries allows are spent"
+        return failed(context, reasons.OOM_RETRIES_SPENT, text)
+    model = model_of(context.job, context.status, context.observed.nodes)
+    found = after_device_oom(context, model, last)
+    if found is None:
+        return _exhausted(context, model, last)
+    return _relaunched(context.having(oom_retries=context.status.oom_retries + 1), last, found)
+
+
+def _exhausted(context: Context, model: Model, last: AttemptStatus) -> Context:
+    """No plan is left that fits and resumes: say which one would fit, or what would have been needed."""
+    unresumable = after_device_oom(context, model, last, resumable_only=False)
+    if unresumable is not None:
+        return _unresumable(context.having(oom_retries=context.status.oom_retries + 1), last, unresumable)
+    smallest = model.smallest() or plan_of(last)
+    advice = "; or ".join(advise(model.workload, Predictor, smallest, model.headroom))
+    text = f"{ended(last)}, and no smaller plan that the job allows would fit. What would help: {advice}"
+    return failed(context, reasons.LADDER_EXHAUSTED, text)
+
+
+def _after_host_oom(context: Context, last: AttemptStatus) -> Context:
+    """More host memory or less offload, never a smaller batch."""
+    most = context.job.spec.retry.max_oom_retries
+    model = model_of(context.job, context.status, context.observed.nodes)
+    found = after_host_oom(context, model, last) if context.status.oom_retries < most else None
+    if found is None:
+        needed = host_memory(model.workload, plan_of(last)).required_bytes
+        limit = context.observed.host_limit_bytes
+        allowed = f", and its limit is {gib(limit)}" if limit else ""
+        text = f"{ended(last)}; a pod is predicted to need {gib(needed)} of host memory{allowed}: raise limits.memory"
+        return failed(context, reasons.HOST_MEMORY, text)
+    return _relaunched(context.having(oom_retries=context.status.oom_retries + 1), last, found)
+
+
+def _relaunched(context: Context, last: AttemptStatus, found: Next) -> Context:
+    start = start_under(context.job, context.status, found.plan)
+    if start.resume is None:
+        return _unresumable(context, last, found)
+    details = {"resume": start.resume, "resumed_samples": start.samples}
+    return _recorded(context, found, details)
+
+
+def _unresumable(context: Context, last: AttemptStatus, found: Next) -> Context:
+    """From step 0 only if the user allows it."""
+    if context.job.spec.retry.allow_restart:
+        return _recorded(context, found, {"resume": "no"})
+    why = start_under(context.job, context.status, found.plan).reason
+    text = (
+        f"{ended(last)}; {found.plan} would fit, but the run cannot go on under it: {why}. "
+        "Set retry.allowRestart to train from step 0 again"
+    )
+    return failed(context, reasons.NOT_RESUMABLE, text)
+
+
+def _recorded(context: Context, found: Next, details: dict[str, Any]) -> Context:
+    return record_attempt(
+        context,
+        found.plan,
+        reasons.RELAUNCHED,
+        found.rung,
+        evaluation_batch=found.evaluation_batch,
+        sharded_save=found.sharded_save,
+        host_request_bytes=found.host_request_bytes,
+        **details,
+    )
+
+
+def _kept(last: AttemptStatus) -> tuple[int, bool, int]:
+    return last.evaluation_batch, last.sharded_save, last.host_request_bytes
+
+
+_RECOVERIES: dict[str, _Recovery] = {
+    Verdict.DEVICE_OOM.value: _after_oom,
+    Verdict.HOST_OOM.value: _after_host_oom,
+    Verdict.DISRUPTED.value: _after_disruption,
+    Verdict.HUNG.value: _after_disruption,
+    Verdict.USER_ERROR.value: _after_mistake,
+    Verdict.IMAGE_ERROR.value: _after_mistake,
+    Verdict.PLAN_NOT_APPLIED.value: _after_mistake,
+}

@@ -1,0 +1,73 @@
+"""Reading the status back with suspicion: it may have been edited by hand, or written by another version."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from memtune.decide.records import Record
+from memtune.naming import run_name
+from memtune.plan import Plan
+from memtune.run import RunKind
+from memtune.spec.errors import SpecError
+from memtune.spec.job import Job
+from memtune.spec.status import MAX_ATTEMPTS, RunStatus, Status, load_status
+from memtune.spec.tuning import MAX_PROBES
+
+_LISTS = {"probes": MAX_PROBES, "attempts": MAX_ATTEMPTS, "conditions": 8}
+
+
+def restore(job: Job, data: Mapping[str, Any]) -> Status:
+    """All of the status that makes sense; the rest is as if it had never been written."""
+    status = read_status(data)
+    conditions = {condition.type: condition for condition in status.conditions}
+    return status.model_copy(
+        update={
+            "plan": status.plan if status.plan and _is_of_job(job, status.plan.name) else None,
+            "conditions": tuple(conditions.values()),
+            "probes": _sound(job, RunKind.PROBE, status.probes),
+            "attempts": _sound(job, RunKind.TRAIN, status.attempts),
+        }
+    )
+
+
+def read_status(data: Mapping[str, Any]) -> Status:
+    """Every field of the status that has the right shape."""
+    try:
+        return load_status(data)
+    except SpecError:
+        pass
+    readable: dict[str, Any] = {}
+    for name, value in data.items() if isinstance(data, Mapping) else ():
+        if name in _LISTS and isinstance(value, (list, tuple)):
+            readable[name] = [item for item in value if _is_readable(name, [item])][-_LISTS[name] :]
+        elif _is_readable(name, value):
+            readable[name] = value
+    return load_status(readable)
+
+
+def _is_readable(name: str, value: Any) -> bool:
+    try:
+        load_status({name: value})
+    except SpecError:
+        return False
+    return True
+
+
+def _sound(job: Job, kind: RunKind, records: tuple[Record, ...]) -> tuple[Record, ...]:
+    """The records that name a plan of this job and bear the name of their number, each number once."""
+    sound = {record.number: record for record in records if _is_sound(job, kind, record.number, record)}
+    return tuple(sound[number] for number in sorted(sound))
+
+
+def _is_sound(job: Job, kind: RunKind, number: int, record: RunStatus) -> bool:
+    return _is_of_job(job, record.plan) and record.name == run_name(job.metadata.name, kind, number)
+
+
+def _is_of_job(job: Job, name: str) -> bool:
+    """Whether a name is that of a plan that trains the job's global batch."""
+    try:
+        plan = Plan.parse(name)
+    except ValueError:
+        return False
+    return plan.global_batch(job.spec.resources.world) == job.spec.training.global_batch_size

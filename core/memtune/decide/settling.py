@@ -1,0 +1,141 @@
+"""What became of the runs: observations are folded into the records, each run ends once and for all."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from memtune.decide import completing, measuring, reasons
+from memtune.decide.context import Context
+from memtune.decide.records import OUT_OF_MEMORY, ended_as, has_ended, live, replaced
+from memtune.decide.stories import ended_event
+from memtune.decide.texts import sentence
+from memtune.decide.times import to_seconds, to_text
+from memtune.observation import PodObservation, RunObservation
+from memtune.spec.status import AttemptStatus, RunStatus
+from memtune.verdict import Conclusion, Verdict, conclude
+
+# Pods that run while others of the same run still wait hold GPUs for nothing; longer than this they do not.
+GANG_PATIENCE_SECONDS = 600.0
+_NODE_REASONS = ("NodeLost", "NodeShutdown", "Shutdown")
+
+
+def settle(context: Context) -> Context:
+    """Fold in what was seen of every run that is recorded as not ended."""
+    for record in live(context.status):
+        context = _settled(context, record)
+    return _last_words(context)
+
+
+def waits(run: RunObservation) -> Conclusion | None:
+    """Why a run that has not ended cannot start, if the cluster says so."""
+    conclusion = conclude(run)
+    return conclusion if conclusion and _is_waiting(conclusion, run) else None
+
+
+def _is_waiting(conclusion: Conclusion, run: RunObservation) -> bool:
+    if conclusion.verdict in (Verdict.QUEUED, Verdict.UNSCHEDULABLE):
+        return True
+    pod = next((pod for pod in run.pods if pod.index == conclusion.pod_index), None)
+    return conclusion.verdict is Verdict.IMAGE_ERROR and pod is not None and not _is_over(pod)
+
+
+def _is_over(pod: PodObservation) -> bool:
+    return pod.exit_code is not None or not pod.present or bool(pod.init_exit_code) or pod.phase == "Failed"
+
+
+def _settled(context: Context, record: RunStatus) -> Context:
+    run = context.runs[record.name]
+    seen = record.model_copy(
+        update={
+            "created": record.created or all(pod.uid for pod in run.pods),
+            "started_at": record.started_at or measuring.started_at(run),
+        }
+    )
+    if seen != record:
+        context = context.becoming(replaced(context.status, seen))
+    if seen.started_at and not context.status.first_running_at:
+        context = context.having(first_running_at=seen.started_at)
+    conclusion = conclude(run)
+    if conclusion is None or (_is_waiting(conclusion, run) and not _is_broken(context, run)):
+        return context
+    return _ended(context, seen, run, conclusion)
+
+
+def _is_broken(context: Context, run: RunObservation) -> bool:
+    """Whether some pods of a run wait for what others have, in vain: it can only start anew."""
+    starts = [pod.started_at_seconds for pod in run.pods if pod.started_at_seconds is not None]
+    is_late = bool(starts) and context.now - min(starts) > GANG_PATIENCE_SECONDS
+    return is_late or any(_is_over(pod) for pod in run.pods)
+
+
+def _ended(context: Context, record: RunStatus, run: RunObservation, conclusion: Conclusion) -> Context:
+    ended_at = max((pod.finished_at_seconds for pod in run.pods if pod.finished_at_seconds), default=context.now)
+    found: dict[str, Any] = {
+        **_spent(context, record, run),
+        **measuring.measured(run),
+        "verdict": str(conclusion.verdict),
+        "ended_at": to_text(min(ended_at, context.now)),
+        "message": sentence(conclusion.message),
+    }
+    if conclusion.verdict in OUT_OF_MEMORY:
+        found |= _out_of_memory(conclusion, run)
+    if conclusion.verdict is Verdict.DISRUPTED and isinstance(record, AttemptStatus):
+        found["lost_node"] = _lost_node(conclusion, run)
+    context = _closed(context, record, found)
+    if completing.has_foreign_report(context.observed, record):
+        context = context.telling("Warning", reasons.REPORT_IGNORED, f"run {record.name}: {completing.IGNORED}")
+    return context
+
+
+def stopped(context: Context, record: RunStatus, why: str) -> Context:
+    """End a run that the operator itself takes away. It has no verdict: nothing was learned of its plan."""
+    found = {"ended_at": to_text(context.now), "message": sentence(why)}
+    return _closed(context, record, {**_spent(context, record, context.runs[record.name]), **found})
+
+
+def _closed(context: Context, record: RunStatus, found: dict[str, Any]) -> Context:
+    new = record.model_copy(update=found)
+    context = context.becoming(replaced(context.status, new))
+    if not isinstance(record, AttemptStatus):
+        context = context.having(gpu_seconds_spent=context.status.gpu_seconds_spent + new.gpu_seconds)
+    return context.telling(*ended_event(new))
+
+
+def _spent(context: Context, record: RunStatus, run: RunObservation) -> dict[str, Any]:
+    per_node = context.job.spec.resources.gpus_per_node
+    started = to_seconds(record.started_at)
+    gone = sum(1 for pod in run.pods if not pod.uid)
+    # Of a pod that is gone nobody knows when it ended: until now at the latest.
+    lost = gone * per_node * max(context.now - started, 0.0) if started is not None else 0.0
+    found: dict[str, Any] = {"gpu_seconds": min(measuring.gpu_seconds(run, per_node, context.now) + int(lost), 2**61)}
+    if isinstance(record, AttemptStatus):
+        is_started = started is not None or any(pod.started_at_seconds is not None for pod in run.pods)
+        found |= measuring.checkpointed(measuring.reports_of(run.pods), is_started)
+    return found
+
+
+def _out_of_memory(conclusion: Conclusion, run: RunObservation) -> dict[str, Any]:
+    if conclusion.verdict is Verdict.HOST_OOM:
+        return {}
+    pods = [pod for pod in run.pods if pod.index == conclusion.pod_index]
+    reports = measuring.reports_of(pods)
+    kind = measuring.kind_of_oom(reports[0] if reports else None)
+    return {"out_of_memory": kind.value, "demanded_bytes": measuring.demanded_bytes(reports)}
+
+
+def _lost_node(conclusion: Conclusion, run: RunObservation) -> str:
+    """The node that took the run down, if it was the node's fault: preemption and eviction are not."""
+    pod = next((pod for pod in run.pods if pod.index == conclusion.pod_index), None)
+    is_lost = pod is not None and (pod.node_lost or pod.reason in _NODE_REASONS)
+    return pod.node[:128] if pod is not None and is_lost else ""
+
+
+def _last_words(context: Context) -> Context:
+    """A train run that was stopped saves a checkpoint on its way out, and its report comes after its end."""
+    for record in context.status.attempts[-1:]:
+        if not has_ended(record) or ended_as(record, Verdict.SUCCEEDED):
+            continue
+        told = measuring.checkpointed(measuring.reports_of(context.runs[record.name].pods), is_started=False)
+        if told.get("checkpoint_samples", 0) > record.checkpoint_samples:
+            context = context.becoming(replaced(context.status, record.model_copy(update=told)))
+    return context

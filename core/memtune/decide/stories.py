@@ -1,0 +1,73 @@
+"""What a person reads: one line for each thing that happened."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from memtune.decide import reasons
+from memtune.decide.records import ended_as
+from memtune.plan import Plan
+from memtune.prediction import Prediction
+from memtune.spec.status import AttemptStatus, RunStatus
+from memtune.units import GIB, gib
+from memtune.verdict import Verdict
+
+_SHOWN_COMPONENTS = 4
+_WORDS = {
+    Verdict.SUCCEEDED: "succeeded",
+    Verdict.DEVICE_OOM: "ran out of GPU memory",
+    Verdict.HOST_OOM: "ran out of host memory",
+    Verdict.DISRUPTED: "was taken away by the cluster",
+    Verdict.UNSCHEDULABLE: "could not be scheduled as a whole",
+    Verdict.QUEUED: "went back to the queue",
+    Verdict.IMAGE_ERROR: "could not start from its image",
+    Verdict.USER_ERROR: "died of an error in the job's own code",
+    Verdict.PLAN_NOT_APPLIED: "did not apply its plan",
+    Verdict.HUNG: "hung",
+}
+
+
+def run_words(record: RunStatus) -> str:
+    """Which run, in words."""
+    return f"{'attempt' if isinstance(record, AttemptStatus) else 'probe'} {record.number} ({record.plan})"
+
+
+def ended(record: RunStatus) -> str:
+    """What became of a run."""
+    if record.verdict is None:
+        return f"{run_words(record)} was stopped: {record.message}"
+    what = f"{run_words(record)} {_WORDS[Verdict(record.verdict)]}"
+    if ended_as(record, Verdict.SUCCEEDED) and record.peak_bytes:
+        return f"{what}: {measured(record)}"
+    return f"{what}: {record.message}" if record.message else what
+
+
+def ended_event(record: RunStatus) -> tuple[Literal["Normal", "Warning"], str, str]:
+    """The event of a run's end."""
+    is_good = record.verdict is None or ended_as(record, Verdict.SUCCEEDED)
+    reason = reasons.RUN_ENDED if isinstance(record, AttemptStatus) else reasons.PROBE_ENDED
+    return "Normal" if is_good else "Warning", reason, ended(record)
+
+
+def measured(record: RunStatus) -> str:
+    """What a run measured, beside what was predicted."""
+    peaks = record.peak_bytes
+    if peaks is None:
+        return "it reported no memory"
+    retries = f", {record.allocator_retries} allocation retries" if record.allocator_retries else ""
+    predicted = f" (predicted {gib(record.predicted_bytes)})" if record.predicted_bytes else ""
+    return (
+        f"measured {gib(peaks.device)}{predicted} of {gib(peaks.total)}, {record.tokens_per_second:,} tokens/s{retries}"
+    )
+
+
+def predicted(plan: Plan, prediction: Prediction, usable_bytes: int) -> str:
+    """A prediction in one line."""
+    device = prediction.device
+    largest = sorted(prediction.components, key=lambda part: -part.bytes.expected)[:_SHOWN_COMPONENTS]
+    parts = ", ".join(f"{part.name} {part.bytes.expected / GIB:.1f}" for part in largest)
+    between = f"{device.lower / GIB:.1f} to {device.upper / GIB:.1f}"
+    return (
+        f"{plan} is predicted to take {gib(device.expected)} ({between}) of {gib(usable_bytes)}, "
+        f"most in {prediction.peak_phase}: {parts}; {prediction.tokens_per_second.expected:,.0f} tokens/s"
+    )

@@ -1,0 +1,47 @@
+"""How the state of a running cluster is told: which parts live, and what the dead ones said last."""
+
+from __future__ import annotations
+
+import fcntl
+from pathlib import Path
+
+from devcluster.layout import LOGS, STATUS, SUPERVISOR_LOCK, Node, nodes
+from devcluster.shell import ClusterError
+from devcluster.supervisor import dead_parts, read_status
+
+
+def supervisor_pid() -> int | None:
+    """The running supervisor. It holds its lock as long as it lives, so a recycled process number fools nobody."""
+    if not SUPERVISOR_LOCK.is_file():
+        return None
+    with SUPERVISOR_LOCK.open() as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return int(lock.read())
+    return None
+
+
+def current_nodes() -> tuple[Node, ...]:
+    return nodes(sum(1 for name in read_status(STATUS) if name.startswith("node-")))
+
+
+def problems() -> list[str]:
+    """What is wrong with the cluster that was started; empty when every part is alive."""
+    found = dead_parts(STATUS, LOGS)
+    for node in current_nodes():
+        found += [f"on {node.name}: {problem}" for problem in dead_parts(node.settings / "status.json", node.log)]
+    if supervisor_pid() is None:
+        found.append("the supervisor is dead, and every part with it")
+    return found
+
+
+def log_of(part: str) -> Path:
+    """The log of a part by its name: `etcd`, `node-1`, `node-1/kubelet`, ..."""
+    logs = {path.stem: path for path in LOGS.glob("*.log")}
+    for node in current_nodes():
+        logs |= {f"{node.name}/{path.stem}": path for path in node.log.glob("*.log")}
+    if part not in logs:
+        known = ", ".join(sorted(logs)) or "none, no cluster is up"
+        raise ClusterError(f"there is no log of `{part}`; there are: {known}")
+    return logs[part]

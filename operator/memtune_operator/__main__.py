@@ -1,0 +1,29 @@
+"""`python -m memtune_operator`: the operator, told by its environment."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import sys
+
+from memtune_operator import handlers
+from memtune_operator.settings import SettingsError, read_settings
+
+
+def main() -> int:
+    """Run until told to stop; 2 if a setting does not hold."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    # It has a line for every event of every job.
+    logging.getLogger("kopf").setLevel(logging.WARNING)
+    try:
+        settings = read_settings(os.environ)
+    except SettingsError as error:
+        print(f"memtune-operator: {error}", file=sys.stderr)
+        return 2
+    asyncio.run(handlers.run(settings))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,80 @@
+"""What all jobs own, kept up to date by one watch for each kind, so that nothing is ever listed twice."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator
+
+from memtune.spec import KIND
+from memtune_operator import names
+from memtune_operator.cluster import Cluster
+from memtune_operator.refusals import Kind, RefusalError
+from memtune_operator.shell import Key
+from memtune_operator.wrapping import Manifest
+
+_log = logging.getLogger("memtune")
+_RETRY_SECONDS = 2.0
+
+
+class Cache:
+    """The objects of one kind, in the namespaces that are watched."""
+
+    def __init__(self, api_version: str, kind: str) -> None:
+        self._api_version = api_version
+        self._kind = kind
+        self._by_job: dict[Key, dict[str, Manifest]] = {}
+        self._is_complete = asyncio.Event()
+
+    async def of_job(self, key: Key) -> list[Manifest]:
+        """What is there that says of itself that this job controls it. Waits until the cache is complete."""
+        await self._is_complete.wait()
+        return list(self._by_job.get(key, {}).values())
+
+    async def follow(self, cluster: Cluster, namespace: str, wake: Callable[[Key], None]) -> None:
+        """Keep up with the API server, for ever."""
+        while True:
+            try:
+                await self._follow_once(cluster, namespace, wake)
+            except RefusalError as refusal:
+                if refusal.kind is not Kind.EXPIRED:
+                    _log.warning("watching %s in %s: %s", self._kind, namespace or "all namespaces", refusal.message)
+                    await asyncio.sleep(max(refusal.retry_after_seconds, _RETRY_SECONDS))
+
+    async def _follow_once(self, cluster: Cluster, namespace: str, wake: Callable[[Key], None]) -> None:
+        """One list and the watch after it. What was deleted in between is found by its absence from the list."""
+        listed: set[tuple[Key, str]] | None = set()
+        async for change in cluster.changes(self._api_version, self._kind, namespace, names.LABEL_JOB):
+            if change.manifest is None:
+                self._drop_others(namespace, listed or set(), wake)
+                listed = None
+                self._is_complete.set()
+                continue
+            for key in _keys(change.manifest):
+                self._put(key, change.manifest, change.is_gone)
+                if listed is not None:
+                    listed.add((key, change.manifest["metadata"]["name"]))
+                wake(key)
+
+    def _put(self, key: Key, manifest: Manifest, is_gone: bool) -> None:
+        owned = self._by_job.setdefault(key, {})
+        if is_gone:
+            owned.pop(manifest["metadata"]["name"], None)
+        else:
+            owned[manifest["metadata"]["name"]] = manifest
+        if not owned:
+            del self._by_job[key]
+
+    def _drop_others(self, namespace: str, listed: set[tuple[Key, str]], wake: Callable[[Key], None]) -> None:
+        kept = [(key, name) for key, owned in self._by_job.items() for name in owned]
+        for key, name in kept:
+            if (not namespace or key.namespace == namespace) and (key, name) not in listed:
+                self._put(key, self._by_job[key][name], is_gone=True)
+                wake(key)
+
+
+def _keys(manifest: Manifest) -> Iterator[Key]:
+    """The job that controls the object, if one does."""
+    for owner in manifest["metadata"].get("ownerReferences") or []:
+        if owner.get("controller") and owner.get("kind") == KIND:
+            yield Key(manifest["metadata"]["namespace"], owner["name"])

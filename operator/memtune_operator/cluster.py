@@ -1,0 +1,167 @@
+"""The Kubernetes API, as far as the operator uses it. Objects are plain values, as the API server writes them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any, NamedTuple
+
+import aiohttp
+from kubernetes.aio import client, config
+from kubernetes.aio.leaderelection.electionconfig import Config
+from kubernetes.aio.leaderelection.leaderelection import LeaderElection
+from kubernetes.aio.leaderelection.resourcelock.leaselock import LeaseLock
+
+from memtune.spec import KIND, PLURAL
+from memtune_operator.refusals import Kind, RefusalError, refusal_of
+from memtune_operator.settings import Settings
+from memtune_operator.wrapping import Manifest
+
+# Failover within 30 s: a leader that cannot renew has given up before another one may take over.
+LEASE_SECONDS = 15.0
+RENEW_SECONDS = 10.0
+RETRY_SECONDS = 2.0
+
+_REQUEST_SECONDS = 30.0
+# The server ends a watch now and then; a dead connection is noticed at the latest when it should have.
+_WATCH_SECONDS = 300
+_PLURALS = {
+    "Pod": "pods",
+    "Service": "services",
+    "ConfigMap": "configmaps",
+    "Event": "events",
+    "Node": "nodes",
+    KIND: PLURAL,
+    "PodGroup": "podgroups",
+    "JobSet": "jobsets",
+}
+
+CountRequest = Callable[[str, int], None]
+
+
+class Change(NamedTuple):
+    """An object that came, changed or went; no object at all means that all that were there have been told."""
+
+    manifest: Manifest | None
+    is_gone: bool = False
+
+
+class Cluster:
+    """The API server. Every method raises RefusalError and nothing else."""
+
+    def __init__(self, api: client.ApiClient, count_request: CountRequest) -> None:
+        self.api = api
+        self._count_request = count_request
+
+    async def read(self, api_version: str, kind: str, namespace: str, name: str) -> Manifest:
+        """One object."""
+        return await self._call("GET", f"{_path(api_version, kind, namespace)}/{name}")
+
+    async def list(self, api_version: str, kind: str) -> list[Manifest]:
+        """All objects of a kind that has no namespaces."""
+        items: list[Manifest] = (await self._call("GET", _path(api_version, kind, ""))).get("items") or []
+        return items
+
+    async def create(self, manifest: Manifest, dry_run: bool = False) -> None:
+        """Create an object; with ``dry_run`` only ask whether it would be taken."""
+        path = _path(manifest["apiVersion"], manifest["kind"], manifest["metadata"]["namespace"])
+        await self._call("POST", path, {"dryRun": "All"} if dry_run else {}, manifest)
+
+    async def replace_status(self, job: Manifest, status: Manifest) -> None:
+        """Write the status, if the job is still at the version that was read."""
+        metadata = job["metadata"]
+        path = f"{_path(job['apiVersion'], KIND, metadata['namespace'])}/{metadata['name']}/status"
+        await self._call("PUT", path, {}, {**job, "status": status})
+
+    async def delete(self, manifest: Manifest, grace_seconds: int | None = None) -> None:
+        """Delete exactly this object: another one of the same name stays."""
+        metadata = manifest["metadata"]
+        path = f"{_path(manifest['apiVersion'], manifest['kind'], metadata['namespace'])}/{metadata['name']}"
+        body: Manifest = {"preconditions": {"uid": metadata["uid"]}, "propagationPolicy": "Background"}
+        if grace_seconds is not None:
+            body["gracePeriodSeconds"] = grace_seconds
+        try:
+            await self._call("DELETE", path, {}, body)
+        except RefusalError as refusal:
+            # Gone, or another object bears the name by now: either way ours is not there any more.
+            if refusal.kind not in (Kind.ABSENT, Kind.CONFLICT):
+                raise
+
+    async def changes(self, api_version: str, kind: str, namespace: str, selector: str) -> AsyncIterator[Change]:
+        """What is there, and then what happens to it, until the server ends the watch."""
+        path, query = _path(api_version, kind, namespace), {"labelSelector": selector}
+        listed = await self._call("GET", path, query)
+        for item in listed.get("items") or []:
+            # A list leaves out of its items what it says of itself.
+            yield Change({"apiVersion": api_version, "kind": kind, **item})
+        yield Change(None)
+        version = listed["metadata"]["resourceVersion"]
+        query |= {"watch": "true", "resourceVersion": version, "timeoutSeconds": str(_WATCH_SECONDS)}
+        with self._refusals("WATCH"):
+            response = await self._request("GET", path, query, None, _WATCH_SECONDS + _REQUEST_SECONDS)
+            self._count_request("WATCH", response.status)
+            async for line in response.response.content:
+                event = json.loads(line)
+                if event["type"] == "ERROR":
+                    raise refusal_of(event["object"].get("code"), "", json.dumps(event["object"]))
+                yield Change(event["object"], is_gone=event["type"] == "DELETED")
+
+    async def _call(
+        self, verb: str, path: str, query: Mapping[str, str] | None = None, body: Manifest | None = None
+    ) -> Manifest:
+        with self._refusals(verb):
+            response = await self._request(verb, path, query or {}, body, _REQUEST_SECONDS)
+            self._count_request(verb, response.status)
+            answer: Manifest = json.loads(await response.read())
+            return answer
+
+    async def _request(
+        self, verb: str, path: str, query: Mapping[str, str], body: Manifest | None, seconds: float
+    ) -> Any:
+        headers = {"Accept": "application/json", "Content-Type": "application/json"}
+        parameters = {"query_params": list(query.items()), "header_params": headers, "auth_settings": ["BearerToken"]}
+        request = await self.api.param_serialize(verb, path, **parameters, body=body)
+        response = await self.api.call_api(*request, _request_timeout=seconds)
+        if not 200 <= response.status <= 299:
+            await response.read()
+            raise client.ApiException(http_resp=response)
+        return response
+
+    @contextmanager
+    def _refusals(self, verb: str) -> Iterator[None]:
+        """Turns whatever a request may raise into a RefusalError, and counts it."""
+        try:
+            yield
+        except client.ApiException as error:
+            self._count_request(verb, error.status or 0)
+            retry_after = (error.headers or {}).get("Retry-After", "")
+            raise refusal_of(error.status, str(error.reason or ""), str(error.body or ""), retry_after) from error
+        except (aiohttp.ClientError, asyncio.TimeoutError, OSError, ValueError) as error:
+            self._count_request(verb, 0)
+            raise refusal_of(None, f"the API server did not answer: {error or type(error).__name__}", "") from error
+
+
+def _path(api_version: str, kind: str, namespace: str) -> str:
+    root = "/api/" if "/" not in api_version else "/apis/"
+    scope = f"/namespaces/{namespace}" if namespace else ""
+    return f"{root}{api_version}{scope}/{_PLURALS[kind]}"
+
+
+@asynccontextmanager
+async def connect(count_request: CountRequest) -> AsyncIterator[Cluster]:
+    """The cluster that this pod runs in, or that the kubeconfig names."""
+    await config.load_config()
+    async with client.ApiClient() as api:
+        yield Cluster(api, count_request)
+
+
+async def lead(cluster: Cluster, settings: Settings, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Wait for the Lease, work under it, and return once it is lost: the caller then ends the process at once."""
+    lock = LeaseLock(settings.lease_name, settings.lease_namespace, settings.identity, cluster.api)
+
+    async def lost() -> None:
+        return None
+
+    await LeaderElection(Config(lock, LEASE_SECONDS, RENEW_SECONDS, RETRY_SECONDS, work, lost)).run()

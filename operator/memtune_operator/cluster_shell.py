@@ -1,0 +1,251 @@
+"""Jobs whose runs are pods of a cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from datetime import datetime, timezone
+from typing import NamedTuple
+
+from memtune.decide import Deletion, Event, Node, Observed, Owned, Refusal, reasons
+from memtune.observation import PodObservation, RunObservation
+from memtune.run import Run
+from memtune.spec import API_VERSION, KIND, Job, SpecError, load_job
+from memtune_operator import names, preflight
+from memtune_operator.cache import Cache
+from memtune_operator.cluster import Cluster
+from memtune_operator.manifests import objects
+from memtune_operator.nodes import candidates, lost
+from memtune_operator.observing import NodesSeen, index_of, observe, owned_by, run_of
+from memtune_operator.refusals import Kind, RefusalError
+from memtune_operator.settings import Settings
+from memtune_operator.shell import Key, Snapshot
+from memtune_operator.wrapping import Manifest
+
+_log = logging.getLogger("memtune")
+_NODES_SECONDS = 15.0
+_TAKEN_SECONDS = 30.0
+_API_VERSIONS = {"Pod": "v1", "Service": "v1"}
+
+
+class _Refused(NamedTuple):
+    """What could not be created of which run, and when that was."""
+
+    run: str
+    refusal: Refusal
+    at: float
+
+
+class ClusterShell:
+    """Reads jobs and nodes from the API server, and what jobs own from the watches of its caches."""
+
+    def __init__(self, cluster: Cluster, settings: Settings) -> None:
+        self._cluster = cluster
+        self._settings = settings
+        self._caches = {kind: Cache(version, kind) for kind, version in _API_VERSIONS.items()}
+        # Answers of the API server that would only be asked for again: nothing is decided by their loss.
+        self._refused: dict[Key, _Refused] = {}
+        self._accepted: dict[Key, tuple[str, int]] = {}
+        self._nodes: list[Manifest] = []
+        self._nodes_until = 0.0
+
+    async def follow(self, wake: Callable[[Key], None]) -> None:
+        """Keep up with what jobs own, for ever."""
+        namespaces = self._settings.namespaces or ("",)
+        watches = (cache.follow(self._cluster, space, wake) for cache in self._caches.values() for space in namespaces)
+        await asyncio.gather(*watches)
+
+    async def observe(self, key: Key, now: float) -> Snapshot | None:
+        """The job as the API server has it now, and what it owns."""
+        try:
+            manifest = await self._cluster.read(API_VERSION, KIND, key.namespace, key.name)
+        except RefusalError as refusal:
+            if refusal.kind is Kind.ABSENT:
+                self._refused.pop(key, None)
+                self._accepted.pop(key, None)
+                return None
+            raise
+        if manifest["metadata"].get("deletionTimestamp"):
+            return None
+        try:
+            job = load_job(manifest)
+        except SpecError as error:
+            return Snapshot(manifest, Observed(status=_status(manifest)), problem=str(error))
+        return Snapshot(manifest, await self._observed(job, manifest, now), job)
+
+    async def write(self, snapshot: Snapshot, status: Manifest) -> None:
+        """A conditional write: the resourceVersion is the one that was read."""
+        await self._cluster.replace_status(snapshot.manifest, status)
+
+    async def create(self, snapshot: Snapshot, runs: Sequence[Run], now: float) -> bool:
+        """POST what is not there. The first refusal ends the turn of its run: the rest would be refused as well."""
+        assert snapshot.job is not None  # only a job that could be read has runs
+        before = self._refused.pop(_key(snapshot.job), None)
+        for run in runs:
+            for manifest in objects(snapshot.job, run, self._settings.runner_image):
+                refusal = await self._create(snapshot.job, manifest)
+                if refusal is not None:
+                    self._refused[_key(snapshot.job)] = _Refused(run_of(manifest), refusal, now)
+                    break
+        after = self._refused.get(_key(snapshot.job))
+        return after is not None and (before is None or after[:2] != before[:2])
+
+    async def delete(self, snapshot: Snapshot, deletions: Sequence[Deletion]) -> None:
+        """Each with its uid as precondition."""
+        namespace = snapshot.manifest["metadata"]["namespace"]
+        for each in deletions:
+            metadata = {"namespace": namespace, "name": each.name, "uid": each.uid}
+            manifest = {"apiVersion": _API_VERSIONS[each.kind], "kind": each.kind, "metadata": metadata}
+            await self._cluster.delete(manifest, each.grace_seconds)
+
+    async def tell(self, snapshot: Snapshot, events: Sequence[Event]) -> None:
+        """One event on the job for each. A server that takes none costs nothing but a line in the log."""
+        for each in events:
+            try:
+                await self._cluster.create(_event(snapshot.manifest, each))
+            except RefusalError as refusal:
+                _log.warning("the event %s could not be told: %s", each.reason, refusal.message)
+
+    async def delete_job(self, snapshot: Snapshot) -> None:
+        """What the job owns goes with it."""
+        await self._cluster.delete(snapshot.manifest)
+
+    async def _observed(self, job: Job, manifest: Manifest, now: float) -> Observed:
+        key, uid = Key(job.metadata.namespace, job.metadata.name), job.metadata.uid
+        checked = preflight.check(job, self._settings.policy, self._settings.runner_image)
+        pods = owned_by(await self._caches["Pod"].of_job(key), uid)
+        services = owned_by(await self._caches["Service"].of_job(key), uid)
+        nodes = await self._known_nodes(now)
+        gpu_resource = job.spec.resources.gpu_resource
+        return Observed(
+            status=_status(manifest),
+            runs=self._runs(job, pods, nodes, now),
+            owned=tuple(Owned("Service", s["metadata"]["name"], s["metadata"]["uid"], run_of(s)) for s in services),
+            nodes=_candidates(nodes, checked.pod, gpu_resource),
+            refusals=await self._refusals(job, manifest, checked, now),
+            host_request_bytes=checked.host_request_bytes,
+            host_limit_bytes=checked.host_limit_bytes,
+        )
+
+    def _runs(
+        self, job: Job, pods: list[Manifest], nodes: list[Manifest] | None, now: float
+    ) -> dict[str, RunObservation]:
+        seen = nodes and NodesSeen(
+            frozenset(node["metadata"]["name"] for node in nodes),
+            lost(nodes, now, job.spec.retry.node_lost_after_seconds),
+        )
+        found: dict[str, list[PodObservation]] = {}
+        for pod in pods:
+            index = index_of(pod)
+            if index is not None:
+                one = observe(pod, index, job.spec.resources.gpu_resource, seen or None, now)
+                found.setdefault(run_of(pod), []).append(one)
+        refused = self._refused.get(_key(job))
+        if refused:
+            found.setdefault(refused.run, [])
+        return {
+            run: RunObservation(
+                tuple(sorted(seen_pods, key=lambda pod: pod.index)),
+                refusal=refused.refusal.message if refused and refused.run == run else "",
+            )
+            for run, seen_pods in found.items()
+        }
+
+    async def _refusals(
+        self, job: Job, manifest: Manifest, checked: preflight.Preflight, now: float
+    ) -> tuple[Refusal, ...]:
+        """Everything that forbids any pod of the job."""
+        if checked.refusal:
+            return (checked.refusal,)
+        refused = self._refused.get(_key(job))
+        if refused and refused.refusal.reason == reasons.NAME_TAKEN and now < refused.at + _TAKEN_SECONDS:
+            return (refused.refusal,)
+        return await self._dry_run(job, manifest, checked.pod)
+
+    async def _dry_run(self, job: Job, manifest: Manifest, pod: Manifest | None) -> tuple[Refusal, ...]:
+        """Whether the API server would take a pod of the job: asked once for each generation, before the first run."""
+        version, status = (job.metadata.uid, job.metadata.generation), _status(manifest)
+        if pod is None or self._accepted.get(_key(job)) == version or status.get("probes") or status.get("attempts"):
+            return ()
+        try:
+            await self._cluster.create(pod, dry_run=True)
+        except RefusalError as refusal:
+            # A quota is no fault of the template's; the run that meets it says so.
+            if refusal.kind is Kind.REFUSED and "exceeded quota" not in refusal.message:
+                return (Refusal(reasons.TEMPLATE_REJECTED, refusal.message),)
+            if refusal.kind not in (Kind.REFUSED, Kind.EXISTS):
+                raise
+        self._accepted[_key(job)] = version
+        return ()
+
+    async def _create(self, job: Job, manifest: Manifest) -> Refusal | None:
+        """POST one object; why it could not be made, if the user should know."""
+        try:
+            await self._cluster.create(manifest)
+        except RefusalError as refusal:
+            if refusal.kind is Kind.EXISTS:
+                return await self._adopt(job, manifest)
+            if refusal.kind is Kind.REFUSED:
+                return Refusal(reasons.REFUSED, refusal.message)
+            if refusal.kind is not Kind.ABSENT:
+                raise
+        return None
+
+    async def _adopt(self, job: Job, manifest: Manifest) -> Refusal | None:
+        """What bears the name already is ours, or it goes, or the job cannot go on."""
+        metadata = manifest["metadata"]
+        name, hash_of = metadata["name"], f"{metadata['annotations'][names.ANNOTATION_PLAN_HASH]}"
+        found = await self._cluster.read(manifest["apiVersion"], manifest["kind"], metadata["namespace"], name)
+        annotations = found["metadata"].get("annotations") or {}
+        if found["metadata"].get("deletionTimestamp"):
+            raise RefusalError(Kind.RETRY, f"{manifest['kind']} {name} of an earlier life is still terminating")
+        if owned_by([found], job.metadata.uid) and annotations.get(names.ANNOTATION_PLAN_HASH) == hash_of:
+            return None
+        sentence = f"{manifest['kind']} {name} exists and is not of this job's run; delete it, or rename the job"
+        return Refusal(reasons.NAME_TAKEN, sentence)
+
+    async def _known_nodes(self, now: float) -> list[Manifest] | None:
+        """All nodes, as they were a few seconds ago; None without the right to read them."""
+        if not self._settings.reads_nodes:
+            return None
+        if now >= self._nodes_until:
+            self._nodes = await self._cluster.list("v1", "Node")
+            self._nodes_until = now + _NODES_SECONDS
+        return self._nodes
+
+
+def _key(job: Job) -> Key:
+    return Key(job.metadata.namespace, job.metadata.name)
+
+
+def _status(manifest: Manifest) -> Manifest:
+    status = manifest.get("status")
+    return status if isinstance(status, dict) else {}
+
+
+def _candidates(nodes: list[Manifest] | None, pod: Manifest | None, gpu_resource: str) -> tuple[Node, ...] | None:
+    return None if nodes is None or pod is None else candidates(nodes, pod["spec"], gpu_resource)
+
+
+def _event(job: Manifest, event: Event) -> Manifest:
+    metadata = job["metadata"]
+    time = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"generateName": f"{metadata['name']}.", "namespace": metadata["namespace"]},
+        "involvedObject": {
+            "apiVersion": API_VERSION,
+            "kind": KIND,
+            **{part: metadata[part] for part in ("namespace", "name", "uid", "resourceVersion")},
+        },
+        "type": event.type,
+        "reason": event.reason,
+        "message": event.message[:1024],
+        "source": {"component": "memtune-operator"},
+        "reportingComponent": "memtune.dev/operator",
+        "firstTimestamp": time,
+        "lastTimestamp": time,
+        "count": 1,
+    }

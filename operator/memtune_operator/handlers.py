@@ -1,0 +1,82 @@
+"""The operator's life: kopf tells of jobs, the Lease says who works, and everything ends together."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+from typing import Any
+
+import kopf
+
+from memtune.spec import GROUP, PLURAL, VERSION
+from memtune_operator import metrics, search
+from memtune_operator.cluster import Cluster, connect, lead
+from memtune_operator.cluster_shell import ClusterShell
+from memtune_operator.reconciler import Reconciler
+from memtune_operator.settings import Settings
+from memtune_operator.shell import Key
+
+_log = logging.getLogger("memtune")
+
+
+async def run(settings: Settings) -> None:
+    """Work until told to stop; under a Lease, only while it is held."""
+    counters = metrics.Metrics()
+    counters.serve(settings.metrics_port)
+    async with connect(counters.request) as cluster:
+        if not settings.lease_namespace:
+            await _work(cluster, settings, counters)
+            return
+        await lead(cluster, settings, lambda: _work(cluster, settings, counters))
+        # Another may work from now on. Whatever this process still has under way must not go on beside it.
+        _log.error("the lease %s/%s is lost; this process ends", settings.lease_namespace, settings.lease_name)
+        os._exit(1)
+
+
+async def _work(cluster: Cluster, settings: Settings, counters: metrics.Metrics) -> None:
+    shell = ClusterShell(cluster, settings)
+    reconciler = Reconciler(shell, search.propose, time.time, counters)
+    counters.watch_pending(lambda: reconciler.pending)
+    operator = asyncio.create_task(_listen(_registry(reconciler), settings))
+    watches = asyncio.create_task(shell.follow(reconciler.wake))
+    try:
+        done, _ = await asyncio.wait({operator, watches}, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            # When kopf is told to stop, it cancels all that runs beside it.
+            if not task.cancelled():
+                task.result()
+    finally:
+        for task in (operator, watches):
+            task.cancel()
+        await reconciler.stop()
+
+
+async def _listen(registry: kopf.OperatorRegistry, settings: Settings) -> None:
+    options = kopf.OperatorSettings()
+    # Log lines are not events; what a job has to tell is told by decisions.
+    options.posting.enabled = False
+    # Looking out for new namespaces and kinds takes rights on the whole cluster.
+    options.scanning.disabled = bool(settings.namespaces)
+    await kopf.operator(
+        registry=registry,
+        settings=options,
+        namespaces=settings.namespaces,
+        clusterwide=not settings.namespaces,
+        standalone=True,
+        liveness_endpoint=f"http://0.0.0.0:{settings.liveness_port}/healthz",
+    )
+
+
+def _registry(reconciler: Reconciler) -> kopf.OperatorRegistry:
+    """What kopf calls. An event handler alone puts neither a finalizer nor an annotation on a job."""
+    registry = kopf.OperatorRegistry()
+    for login in (kopf.login_with_service_account, kopf.login_with_kubeconfig):
+        kopf.on.login(registry=registry, errors=kopf.ErrorsMode.IGNORED)(login)
+
+    @kopf.on.event(GROUP, VERSION, PLURAL, registry=registry)
+    async def changed(namespace: str | None, name: str, **_: Any) -> None:
+        reconciler.wake(Key(namespace or "", name))
+
+    return registry

@@ -1,0 +1,202 @@
+"""Jobs whose runs are processes of this machine: the same decisions, a directory in place of a cluster."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from memtune import environment
+from memtune.decide import Deletion, Event, Observed, Refusal, reasons
+from memtune.observation import RunObservation
+from memtune.run import Run
+from memtune.spec import Job, SpecError, load_job
+from memtune_operator import preflight
+from memtune_operator.local_runs import LocalRun, write_whole
+from memtune_operator.manifests import pods
+from memtune_operator.observing import run_of
+from memtune_operator.policy import Policy
+from memtune_operator.refusals import Kind, RefusalError
+from memtune_operator.shell import Key, Snapshot
+from memtune_operator.wrapping import BOOTSTRAP, Manifest, wrapped_index
+
+# Nobody is protected from anybody: it is the user's own machine, and images and volumes are not used at all.
+_POLICY = Policy(host_path=True, host_network=True, privileged=True, service_accounts=None)
+_NO_IMAGE = "local"
+
+
+class LocalShell:
+    """One job and its runs, in a state directory that a later call goes on from."""
+
+    def __init__(self, directory: Path, tell: Callable[[Event], None]) -> None:
+        self._directory = directory
+        self._tell = tell
+        self._wake: Callable[[], None] = lambda: None
+        self._runs: dict[str, LocalRun] = {}
+        self._refused: dict[str, str] = {}
+
+    def on_change(self, wake: Callable[[], None]) -> None:
+        """Whom to wake when a process ends."""
+        self._wake = wake
+        runs = [LocalRun(directory, wake) for directory in sorted((self._directory / "runs").glob("*"))]
+        self._runs = {run.name: run for run in runs if not run.is_deleted}
+
+    def accept(self, manifest: Manifest) -> Key:
+        """Take the job as the user gives it now: its status goes on, and its generation if the spec changed."""
+        known = self._read()
+        manifest = _with_python(manifest)
+        metadata = {**manifest.get("metadata", {}), "uid": str(uuid4()), "generation": 1}
+        if known:
+            is_changed = known["spec"] != manifest.get("spec")
+            generation = known["metadata"]["generation"] + is_changed
+            metadata |= {"uid": known["metadata"]["uid"], "generation": generation}
+        self._save({**manifest, "metadata": metadata, "status": known.get("status") or {}})
+        return Key(metadata.get("namespace", "default"), metadata["name"])
+
+    def suspend(self) -> None:
+        """Let no run go on until the job is accepted again."""
+        manifest = self._read()
+        self._save({**manifest, "spec": {**manifest["spec"], "suspend": True}})
+        self._wake()
+
+    async def stop_orphans(self) -> None:
+        """End what an earlier call of this program left running when it was killed."""
+        for run in self._runs.values():
+            if run.observe() is None:
+                await run.stop(None)
+
+    async def observe(self, key: Key, now: float) -> Snapshot | None:
+        """The job as it is on disk, and the processes of its runs."""
+        manifest = self._read()
+        status = manifest.get("status") or {}
+        if not manifest:
+            return None
+        try:
+            job = load_job(manifest)
+        except SpecError as error:
+            return Snapshot(manifest, Observed(status=status), problem=str(error))
+        runs = {}
+        for name in {*self._runs, *self._refused}:
+            pod = self._runs[name].observe() if name in self._runs else None
+            runs[name] = RunObservation((pod,) if pod else (), self._refused.get(name, ""))
+        checked = preflight.check(job, _POLICY, _NO_IMAGE)
+        refusal = checked.refusal or _not_here(job, checked.pod)
+        observed = Observed(
+            status=status,
+            runs=runs,
+            refusals=(refusal,) if refusal else (),
+            host_request_bytes=checked.host_request_bytes,
+            host_limit_bytes=checked.host_limit_bytes,
+        )
+        return Snapshot(manifest, observed, job)
+
+    async def write(self, snapshot: Snapshot, status: dict[str, Any]) -> None:
+        """Write the status, if the file is still the one that was read."""
+        if self._read() != snapshot.manifest:
+            raise RefusalError(Kind.CONFLICT, f"{self._file} was written by somebody else")
+        self._save({**snapshot.manifest, "status": status})
+
+    async def create(self, snapshot: Snapshot, runs: Sequence[Run], now: float) -> bool:
+        """Start the process of each run that has none."""
+        assert snapshot.job is not None  # only a job that could be read has runs
+        before, self._refused = self._refused, {}
+        for run in runs:
+            pod = pods(snapshot.job, run, _NO_IMAGE)[0]
+            name = run_of(pod)
+            if name in self._runs:
+                continue
+            started = LocalRun(self._directory / "runs" / name, self._wake)
+            try:
+                await started.start(*self._command(snapshot.job, pod))
+            except OSError as error:
+                self._refused[name] = f"the command could not be started: {error}"
+                continue
+            self._runs[name] = started
+        return bool(set(self._refused.items()) - set(before.items()))
+
+    async def delete(self, snapshot: Snapshot, deletions: Sequence[Deletion]) -> None:
+        """End the processes of these runs; their directories stay, for the logs."""
+        for each in deletions:
+            run = next((run for name, run in self._runs.items() if each.name.startswith(name)), None)
+            if run is not None:
+                await run.delete(each.grace_seconds)
+                del self._runs[run.name]
+
+    async def tell(self, snapshot: Snapshot, events: Sequence[Event]) -> None:
+        """Tell whoever looks on."""
+        for each in events:
+            self._tell(each)
+
+    async def delete_job(self, snapshot: Snapshot) -> None:  # one job only
+        """A directory is not cleaned up behind its user's back: the job just ends here."""
+
+    def _command(self, job: Job, pod: Manifest) -> tuple[list[str], dict[str, str], Path]:
+        """What to start: the wrapped container's command, with the runner from where this program installed it."""
+        containers = pod["spec"]["containers"]
+        container = containers[wrapped_index(containers, job.spec.resources.gpu_resource)]
+        variables = {each["name"]: each.get("value", "") for each in container["env"]}
+        variables |= {environment.RENDEZVOUS: f"127.0.0.1:{_free_port()}", **self._python_path()}
+        # One port for each pod is the cluster's to give; here two probes would fight for it.
+        del variables[environment.METRICS_PORT]
+        begin = container["command"].index(BOOTSTRAP) + 1
+        launch = [
+            job.spec.runner.python,
+            "-m",
+            "memtune_runner",
+            *container["command"][begin:],
+            *(container.get("args") or []),
+        ]
+        return launch, variables, Path(container.get("workingDir") or Path.cwd())
+
+    def _python_path(self) -> dict[str, str]:
+        found = [str(self._directory / "runner"), os.environ.get("PYTHONPATH", "")]
+        return {"PYTHONPATH": os.pathsep.join(filter(None, found))}
+
+    @property
+    def _file(self) -> Path:
+        return self._directory / "job.json"
+
+    def _read(self) -> Manifest:
+        try:
+            found: Manifest = json.loads(self._file.read_text())
+        except (OSError, ValueError):
+            return {}
+        return found
+
+    def _save(self, manifest: Manifest) -> None:
+        write_whole(self._file, json.dumps(manifest, indent=1))
+
+
+def _with_python(manifest: Manifest) -> Manifest:
+    """The job with the interpreter that runs this program, unless it names one of its own."""
+    spec = manifest.get("spec")
+    if not isinstance(spec, dict) or not isinstance(spec.get("runner", {}), dict):
+        return manifest  # whoever reads the job says what is wrong with it
+    return {**manifest, "spec": {**spec, "runner": {"python": sys.executable, **spec.get("runner", {})}}}
+
+
+def _not_here(job: Job, pod: Manifest | None) -> Refusal | None:
+    """What a machine alone cannot do, though a cluster can."""
+    if job.spec.resources.nodes > 1:
+        return Refusal(reasons.TEMPLATE_REJECTED, "spec.resources.nodes: this is one machine; set 1, or use a cluster")
+    if job.spec.tuning.parallel_probes > 1:
+        sentence = "spec.tuning.parallelProbes: one machine's GPUs hold one probe at a time; set 1, or use a cluster"
+        return Refusal(reasons.TEMPLATE_REJECTED, sentence)
+    for container in (pod or {}).get("spec", {}).get("containers", []):
+        for variable in container.get("env") or []:
+            if "valueFrom" in variable:
+                sentence = f"env {variable['name']}: only a cluster has what valueFrom names; give a value"
+                return Refusal(reasons.TEMPLATE_REJECTED, sentence)
+    return None
+
+
+def _free_port() -> int:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port: int = taken.getsockname()[1]
+        return port

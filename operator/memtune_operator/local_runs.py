@@ -1,0 +1,155 @@
+"""Runs as processes of this machine: each is a directory with what it was told, what it wrote and how it ended."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import signal
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from memtune import environment
+from memtune.observation import PodObservation
+from memtune.report import Report, read_report
+from memtune.report_checks import ReportError
+
+GRACE_SECONDS = 30.0
+_REFERENCE = re.compile(r"\$\$|\$\(([A-Za-z_][A-Za-z0-9_.-]*)\)")
+
+
+class LocalRun:
+    """One run: its directory, and its process while this program is the parent of one."""
+
+    def __init__(self, directory: Path, ended: Callable[[], None]) -> None:
+        self.directory = directory
+        self._ended = ended
+        self._process: asyncio.subprocess.Process | None = None
+        self._waiter: asyncio.Task[None] | None = None
+
+    @property
+    def name(self) -> str:
+        """The name of the run."""
+        return self.directory.name
+
+    async def start(self, command: list[str], variables: Mapping[str, str], workdir: Path) -> None:
+        """Start the command in a session of its own, so that it can be ended whole."""
+        self.directory.mkdir(parents=True)
+        own = {
+            **variables,
+            environment.REPORT_PATH: str(self.directory / "report.json"),
+            environment.TERMINATION_MESSAGE_PATH: str(self.directory / "message"),
+            environment.DEEPSPEED_CONFIG: str(self.directory / "deepspeed.json"),
+        }
+        whole = {**os.environ, **own}
+        with (self.directory / "log").open("wb") as log:
+            self._process = await asyncio.create_subprocess_exec(
+                *(substitute(word, whole) for word in command),
+                env=whole,
+                cwd=workdir,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=log,
+                stderr=asyncio.subprocess.STDOUT,
+                start_new_session=True,
+            )
+        self._write("process.json", {"pid": self._process.pid, "born": _born(self._process.pid), "at": time.time()})
+        self._waiter = asyncio.create_task(self._wait(self._process))
+
+    def observe(self) -> PodObservation | None:
+        """The run as one pod; None if its process is gone and nobody saw how it ended."""
+        process, ended = self._read("process.json"), self._read("ended.json")
+        if not ended and self._process is None:
+            return None
+        report = self._report()
+        return PodObservation(
+            index=0,
+            name=self.name,
+            uid=self.name,
+            phase="Running" if not ended else "Failed" if ended["code"] else "Succeeded",
+            exit_code=ended.get("code"),
+            started_at_seconds=process.get("at"),
+            finished_at_seconds=ended.get("at"),
+            report=report,
+            failure_order=report.failure_order if report else None,
+        )
+
+    async def stop(self, grace_seconds: float | None) -> None:
+        """End the whole session: first by asking, then not. Also one that an earlier life of this program left."""
+        pid, born = self._read("process.json").get("pid"), self._read("process.json").get("born")
+        if pid is None or _born(pid) != born:
+            return
+        _signal(pid, signal.SIGTERM)
+        deadline = time.monotonic() + (GRACE_SECONDS if grace_seconds is None else grace_seconds)
+        while _born(pid) == born and time.monotonic() < deadline:
+            await asyncio.sleep(0.05)
+        _signal(pid, signal.SIGKILL)
+        if self._waiter:
+            await self._waiter
+
+    @property
+    def is_deleted(self) -> bool:
+        """Whether the run does not count any more; its log stays."""
+        return (self.directory / "deleted").exists()
+
+    async def delete(self, grace_seconds: float | None) -> None:
+        """End the run, and let it count no more."""
+        await self.stop(grace_seconds)
+        self._write("deleted", {})
+
+    async def _wait(self, process: asyncio.subprocess.Process) -> None:
+        code = await process.wait()
+        # A shell's way to tell a signal, which is also Kubernetes's.
+        self._write("ended.json", {"code": 128 - code if code < 0 else code, "at": time.time()})
+        self._ended()
+
+    def _report(self) -> Report | None:
+        try:
+            return read_report((self.directory / "message").read_bytes())
+        except (OSError, ReportError):
+            return None
+
+    def _read(self, name: str) -> dict[str, Any]:
+        try:
+            found: dict[str, Any] = json.loads((self.directory / name).read_text())
+        except (OSError, ValueError):
+            return {}
+        return found
+
+    def _write(self, name: str, value: dict[str, Any]) -> None:
+        write_whole(self.directory / name, json.dumps(value))
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file so that it is there whole or not at all."""
+    beside = path.with_name(f".{path.name}.new")
+    beside.write_text(text)
+    beside.replace(path)
+
+
+def substitute(word: str, variables: Mapping[str, str]) -> str:
+    """Fill in ``$(NAME)`` as the kubelet does: an unknown name stays as it is, ``$$`` is one dollar sign."""
+
+    def value(match: re.Match[str]) -> str:
+        return "$" if match[1] is None else variables.get(match[1], match[0])
+
+    return _REFERENCE.sub(value, word)
+
+
+def _born(pid: int) -> str:
+    """When a process began, which tells it from a later one of the same number; empty if there is none."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return ""
+    # A zombie has ended; only its parent has not looked yet.
+    return "" if fields[0] == "Z" else fields[19]
+
+
+def _signal(pid: int, number: signal.Signals) -> None:
+    try:
+        os.killpg(pid, number)
+    except ProcessLookupError:
+        return

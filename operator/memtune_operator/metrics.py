@@ -1,0 +1,167 @@
+"""The operator's metrics: what jobs came to, what they cost, and how the operator itself is doing.
+
+Gauges are read off the newest status of each job and go with the job. Counters count what a status has that the one
+before it had not: only the operator writes a status, so nothing is missed while it is away.
+"""
+
+from __future__ import annotations
+
+from collections import Counter as Tally
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import NamedTuple
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from memtune.spec import Job
+from memtune.spec.status import RunStatus, Status, load_status
+from memtune_operator.shell import Key, Snapshot
+
+_JOB = ("mtj_namespace", "mtj")
+_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+_RATIOS = (-0.5, -0.25, -0.15, -0.1, -0.05, -0.02, 0.0, 0.02, 0.05, 0.1, 0.15, 0.25, 0.5)
+
+
+class _Seen(NamedTuple):
+    job: Job
+    status: Status
+
+
+class Metrics:
+    """Implements the reconciler's Watcher."""
+
+    def __init__(self) -> None:
+        self.registry = registry = CollectorRegistry()
+        self._jobs: dict[Key, _Seen] = {}
+        registry.register(_Jobs(self._jobs))
+        self._probes = Counter("memtune_probes", "Probe runs that ended.", (*_JOB, "outcome"), registry=registry)
+        self._oom_retries = Counter(
+            "memtune_oom_retries", "Relaunches after an out-of-memory.", (*_JOB, "rung"), registry=registry
+        )
+        self._probe_gpu_seconds = Counter(
+            "memtune_probe_gpu_seconds", "GPU-seconds of probe runs that ended.", _JOB, registry=registry
+        )
+        self._error = Histogram(
+            "memtune_prediction_error_ratio",
+            "Measured over predicted device memory, less 1; positive where more was used than predicted.",
+            _JOB,
+            registry=registry,
+            buckets=_RATIOS,
+        )
+        self._seconds = Histogram(
+            "memtune_reconcile_seconds", "Time of one look at a job.", registry=registry, buckets=_SECONDS
+        )
+        self._errors = Counter(
+            "memtune_reconcile_errors", "Looks at a job that were broken off.", _JOB, registry=registry
+        )
+        self._pending = Gauge("memtune_wakeups_pending", "Jobs waiting to be looked at.", registry=registry)
+        self._requests = Counter(
+            "memtune_api_requests",
+            "Requests to the API server; code 0 had no answer.",
+            ("verb", "code"),
+            registry=registry,
+        )
+
+    def serve(self, port: int) -> None:
+        """Answer Prometheus from now on, in a thread of its own."""
+        start_http_server(port, registry=self.registry)
+
+    def watch_pending(self, pending: Callable[[], int]) -> None:
+        """Whom to ask how many jobs wait to be looked at."""
+        self._pending.set_function(pending)
+
+    def request(self, verb: str, code: int) -> None:
+        """The API server answered, or did not."""
+        self._requests.labels(verb, str(code)).inc()
+
+    def reconciled(self, snapshot: Snapshot, seconds: float) -> None:
+        """A turn came to its end, and left the job as it is in the snapshot."""
+        self._seconds.observe(seconds)
+        if (job := snapshot.job) is None:
+            return
+        key, status = Key(job.metadata.namespace, job.metadata.name), load_status(snapshot.status)
+        before = self._jobs.get(key)
+        self._jobs[key] = _Seen(job, status)
+        if before is not None and before.job.metadata.uid == job.metadata.uid:
+            self._count(key, before.status, status)
+
+    def failed(self, key: Key) -> None:
+        """A turn broke off."""
+        self._errors.labels(*key).inc()
+
+    def gone(self, key: Key) -> None:
+        """Take back every series of the job."""
+        self._jobs.pop(key, None)
+        for metric in (self._probes, self._oom_retries, self._probe_gpu_seconds, self._error, self._errors):
+            metric.remove_by_labels(dict(zip(_JOB, key, strict=True)))
+
+    def _count(self, key: Key, before: Status, after: Status) -> None:
+        for run in _newly_ended(before.probes, after.probes):
+            self._probes.labels(*key, run.verdict).inc()
+            self._probe_gpu_seconds.labels(*key).inc(run.gpu_seconds)
+        for run in (*_newly_ended(before.probes, after.probes), *_newly_ended(before.attempts, after.attempts)):
+            if run.peak_bytes and run.predicted_bytes:
+                self._error.labels(*key).observe(run.peak_bytes.device / run.predicted_bytes - 1)
+        known = {attempt.number for attempt in before.attempts}
+        for attempt in after.attempts:
+            if attempt.number not in known and attempt.rung:
+                self._oom_retries.labels(*key, attempt.rung).inc()
+
+
+def _newly_ended(before: Iterable[RunStatus], after: Iterable[RunStatus]) -> Iterator[RunStatus]:
+    ended = {run.number for run in before if run.verdict}
+    return (run for run in after if run.verdict and run.number not in ended)
+
+
+class _Jobs(Collector):
+    """What can be read off the jobs as they are now."""
+
+    def __init__(self, jobs: Mapping[Key, _Seen]) -> None:
+        self._jobs = jobs
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        """The families, made anew for each scrape."""
+        phases = Tally(seen.status.phase for seen in self._jobs.values())
+        yield _family("memtune_jobs", "Jobs by phase.", ("phase",), (((phase,), n) for phase, n in phases.items()))
+        for name, text, labels, read in _GAUGES:
+            samples = (((*key, *rest), value) for key, seen in self._jobs.items() for rest, value in read(seen))
+            yield _family(name, text, (*_JOB, *labels), samples)
+
+
+_Samples = Iterable[tuple[tuple[str, ...], float]]
+
+
+def _family(name: str, text: str, labels: tuple[str, ...], samples: _Samples) -> GaugeMetricFamily:
+    family = GaugeMetricFamily(name, text, labels=labels)
+    for values, value in samples:
+        family.add_metric(values, value)
+    return family
+
+
+def _oom_retries(seen: _Seen) -> _Samples:
+    yield (), seen.status.oom_retries
+
+
+def _budget_used(seen: _Seen) -> _Samples:
+    yield (), seen.status.gpu_seconds_spent / seen.job.max_gpu_seconds
+
+
+def _predicted(seen: _Seen) -> _Samples:
+    if prediction := seen.status.prediction:
+        yield from (((component.name,), component.expected) for component in prediction.components)
+        yield ("device",), prediction.device_bytes.expected
+
+
+def _measured(seen: _Seen) -> _Samples:
+    runs = [run for run in (*seen.status.probes, *seen.status.attempts) if run.peak_bytes]
+    if runs and (peak := runs[-1].peak_bytes):
+        yield from (((name,), getattr(peak, name)) for name in ("allocated", "active", "reserved", "device"))
+
+
+_GAUGES: tuple[tuple[str, str, tuple[str, ...], Callable[[_Seen], _Samples]], ...] = (
+    ("memtune_job_oom_retries", "Relaunches of the job after an out-of-memory.", (), _oom_retries),
+    ("memtune_probe_budget_used_ratio", "Share of its GPU-seconds that the job's probes took.", (), _budget_used),
+    ("memtune_predicted_bytes", "Memory that was expected at the peak.", ("component",), _predicted),
+    ("memtune_measured_bytes", "Peak memory of the newest run that measured.", ("component",), _measured),
+)

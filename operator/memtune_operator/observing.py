@@ -1,0 +1,134 @@
+"""Turns pods, as the API server writes them, into what a decision rests on. Pure; a pod may hold anything."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+from memtune.observation import Condition, PodObservation
+from memtune.report import Report, read_report
+from memtune.report_checks import ReportError
+from memtune_operator import names
+from memtune_operator.nodes import seconds_of
+from memtune_operator.wrapping import Manifest, TemplateError, wrapped_index
+
+_LONGEST_MESSAGE = 1000
+
+
+class NodesSeen(NamedTuple):
+    """What is known of the nodes: the names of all of them, and those that are lost."""
+
+    known: frozenset[str]
+    lost: frozenset[str]
+
+
+def owned_by(objects: Iterable[Manifest], uid: str) -> list[Manifest]:
+    """Those that the object with this uid controls. Labels are anybody's to write, so they do not count."""
+    return [each for each in objects if _controller_uid(each) == uid]
+
+
+def run_of(manifest: Manifest) -> str:
+    """The run that an object says it belongs to."""
+    return str((manifest["metadata"].get("labels") or {}).get(names.LABEL_RUN, ""))
+
+
+def index_of(pod: Manifest) -> int | None:
+    """The place of a pod in its run; None if the label was tampered with."""
+    text = str((pod["metadata"].get("labels") or {}).get(names.LABEL_INDEX, ""))
+    return int(text) if text.isdecimal() else None
+
+
+def observe(
+    pod: Manifest, index: int, gpu_resource: str, nodes: NodesSeen | None, now_seconds: float
+) -> PodObservation:
+    """One pod. Of a container that only waits, what it waits for; of the wrapped one, how it started and ended."""
+    metadata, spec, status = pod["metadata"], pod.get("spec") or {}, pod.get("status") or {}
+    state = _wrapped_status(pod, gpu_resource).get("state") or {}
+    running, ended = state.get("running") or {}, state.get("terminated") or {}
+    waiting = next(_waiting(status), {})
+    report = _report(ended)
+    return PodObservation(
+        index=index,
+        name=metadata["name"],
+        uid=metadata.get("uid", ""),
+        node=spec.get("nodeName") or "",
+        phase=status.get("phase") or "Pending",
+        reason=_text(status.get("reason")),
+        message=_text(status.get("message")),
+        conditions=tuple(_condition(each) for each in status.get("conditions") or []),
+        deleting=bool(metadata.get("deletionTimestamp")),
+        node_lost=nodes is not None and _is_lost(pod, nodes, now_seconds),
+        waiting_reason=_text(waiting.get("reason")),
+        waiting_message=_text(waiting.get("message")),
+        init_exit_code=_init_exit_code(status),
+        exit_code=ended.get("exitCode"),
+        exit_reason=_text(ended.get("reason")),
+        started_at_seconds=_time(running.get("startedAt") or ended.get("startedAt")),
+        finished_at_seconds=_time(ended.get("finishedAt")),
+        report=report,
+        failure_order=report.failure_order if report else None,
+    )
+
+
+def _controller_uid(manifest: Manifest) -> str:
+    owners = manifest["metadata"].get("ownerReferences") or []
+    return next((str(owner.get("uid")) for owner in owners if owner.get("controller")), "")
+
+
+def _wrapped_status(pod: Manifest, gpu_resource: str) -> dict[str, Any]:
+    containers = (pod.get("spec") or {}).get("containers") or []
+    try:
+        name = containers[wrapped_index(containers, gpu_resource)]["name"]
+    except TemplateError:
+        return {}
+    statuses = (pod.get("status") or {}).get("containerStatuses") or []
+    return next((each for each in statuses if each.get("name") == name), {})
+
+
+def _waiting(status: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """What containers wait for, init containers first. PodInitializing only repeats that."""
+    for part in ("initContainerStatuses", "containerStatuses"):
+        for each in status.get(part) or []:
+            waiting = (each.get("state") or {}).get("waiting")
+            if waiting and waiting.get("reason") not in (None, "PodInitializing", "ContainerCreating"):
+                yield waiting
+
+
+def _init_exit_code(status: dict[str, Any]) -> int:
+    ended = ((each.get("state") or {}).get("terminated") or {} for each in status.get("initContainerStatuses") or [])
+    return next((each["exitCode"] for each in ended if each.get("exitCode")), 0)
+
+
+def _report(ended: dict[str, Any]) -> Report | None:
+    """The report in the termination message. It comes out of the user's container: what is none counts as none."""
+    try:
+        return read_report(ended["message"]) if ended.get("message") else None
+    except ReportError:
+        return None
+
+
+def _is_lost(pod: Manifest, nodes: NodesSeen, now_seconds: float) -> bool:
+    node = (pod.get("spec") or {}).get("nodeName")
+    if not node:
+        return False
+    if node not in nodes.known:
+        return True
+    return node in nodes.lost and _is_past_its_grace(pod, now_seconds)
+
+
+def _is_past_its_grace(pod: Manifest, now_seconds: float) -> bool:
+    deleted = _time(pod["metadata"].get("deletionTimestamp"))
+    # The API server's deletionTimestamp has the grace period in it already.
+    return deleted is None or now_seconds > deleted
+
+
+def _condition(condition: dict[str, Any]) -> Condition:
+    return Condition(*(_text(condition.get(name)) for name in ("type", "status", "reason", "message")))
+
+
+def _text(value: Any) -> str:
+    return str(value or "")[:_LONGEST_MESSAGE]
+
+
+def _time(value: Any) -> float | None:
+    return seconds_of(value) if isinstance(value, str) else None

@@ -1,0 +1,41 @@
+"""What can be said of a job's pods before the first one is made. Pure."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from memtune.decide import Refusal, reasons
+from memtune.knobs import NO_CHECKPOINTING, Precision, Sharding
+from memtune.plan import Plan
+from memtune.run import Run, RunKind
+from memtune.spec import Job
+from memtune_operator import manifests, policy
+from memtune_operator.template import read_template
+from memtune_operator.wrapping import Manifest, TemplateError, memory_bytes, wrapped_index
+
+# Any plan will do: only numbers in variables and the name differ between the pods of two plans.
+_ANY_RUN = Run(RunKind.TRAIN, 1, Plan(Precision.BF16, Sharding.ZERO_0, NO_CHECKPOINTING, 1, 1))
+
+
+class Preflight(NamedTuple):
+    """A pod of the job as the API server may be asked about it, and the host memory its trainer asks for and may take;
+    or the reason why there is no such pod."""
+
+    pod: Manifest | None = None
+    host_request_bytes: int = 0
+    host_limit_bytes: int = 0
+    refusal: Refusal | None = None
+
+
+def check(job: Job, rules: policy.Policy, runner_image: str) -> Preflight:
+    """Look at the job's template as every run of it will."""
+    try:
+        template = read_template(job, runner_image)
+        pod = manifests.pods(job, _ANY_RUN, runner_image)[0]
+    except TemplateError as error:
+        return Preflight(refusal=Refusal(error.reason, str(error)))
+    if denied := policy.refusal(rules, job, template):
+        return Preflight(refusal=Refusal(reasons.POLICY_DENIED, denied))
+    containers = pod["spec"]["containers"]
+    resources = containers[wrapped_index(containers, job.spec.resources.gpu_resource)].get("resources") or {}
+    return Preflight(pod, memory_bytes(resources, "requests"), memory_bytes(resources, "limits"))

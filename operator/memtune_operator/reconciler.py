@@ -1,0 +1,152 @@
+"""Observe, decide, write, act: the way of one job, the same wherever its runs are.
+
+Nothing is kept here from one turn to the next. A turn may be cut off between any two actions and the next one, of this
+process or of another, goes on from what is written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Protocol
+
+from memtune.acquisition import Search
+from memtune.decide import Decision, decide, refuse
+from memtune.spec.status import dump_status
+from memtune_operator.refusals import Kind, RefusalError
+from memtune_operator.shell import Key, Shell, Snapshot
+
+_log = logging.getLogger("memtune")
+_FIRST_DELAY_SECONDS = 1.0
+_LONGEST_DELAY_SECONDS = 60.0
+# Far above what a turn takes: one that hangs is cut off and begun again.
+_LONGEST_TURN_SECONDS = 300.0
+
+
+class Watcher(Protocol):
+    """Who wants to know how it went: the metrics."""
+
+    def reconciled(self, snapshot: Snapshot, seconds: float) -> None:
+        """A turn came to its end with this snapshot."""
+
+    def failed(self, key: Key) -> None:
+        """A turn broke off."""
+
+    def gone(self, key: Key) -> None:
+        """The job is no more."""
+
+
+async def reconcile(
+    shell: Shell, key: Key, search: Search, now: Callable[[], float]
+) -> tuple[Snapshot | None, float | None]:
+    """Turn after turn until nothing changes any more; the last snapshot, and the seconds until time alone matters."""
+    while True:
+        snapshot = await shell.observe(key, now())
+        if snapshot is None:
+            return None, None
+        decision = _decide(snapshot, search, now())
+        status = dump_status(decision.status)
+        is_news = status != snapshot.status
+        if is_news:
+            try:
+                await shell.write(snapshot, status)
+            except RefusalError as refusal:
+                if refusal.kind is Kind.CONFLICT:
+                    continue  # somebody wrote since: what was decided rests on what is no more
+                raise
+        is_refused = await _act(shell, snapshot, decision, now())
+        if not is_news and not is_refused:
+            return snapshot, decision.wake_after_seconds
+
+
+def _decide(snapshot: Snapshot, search: Search, now: float) -> Decision:
+    if snapshot.job is None:
+        return refuse(snapshot.observed, snapshot.generation, snapshot.problem, now)
+    return decide(snapshot.job, snapshot.observed, now, search)
+
+
+async def _act(shell: Shell, snapshot: Snapshot, decision: Decision, now: float) -> bool:
+    """Do what was decided; whether something was refused that the next decision should know of."""
+    await shell.tell(snapshot, decision.events)
+    await shell.delete(snapshot, decision.delete)
+    is_refused = await shell.create(snapshot, decision.create, now) if decision.create else False
+    if decision.delete_job:
+        await shell.delete_job(snapshot)
+    return is_refused
+
+
+class Reconciler:
+    """One task for each job, which sleeps until something happens to the job or its time has come."""
+
+    def __init__(self, shell: Shell, search: Search, now: Callable[[], float], watcher: Watcher) -> None:
+        self._shell = shell
+        self._search = search
+        self._now = now
+        self._watcher = watcher
+        self._news: dict[Key, asyncio.Event] = {}
+        self._tasks: dict[Key, asyncio.Task[None]] = {}
+
+    @property
+    def pending(self) -> int:
+        """The jobs that have something to look at."""
+        return sum(news.is_set() for news in self._news.values())
+
+    def wake(self, key: Key) -> None:
+        """Something happened to this job, or to what it owns."""
+        if key not in self._tasks:
+            self._news[key] = asyncio.Event()
+            self._tasks[key] = asyncio.create_task(self._follow(key), name=f"{key.namespace}/{key.name}")
+        self._news[key].set()
+
+    async def stop(self) -> None:
+        """End every task. What is under way is cut off, which does no harm."""
+        for task in self._tasks.values():
+            task.cancel()
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+
+    async def _follow(self, key: Key) -> None:
+        news, failures = self._news[key], 0
+        wait: float | None = None
+        try:
+            while True:
+                await _any(news, wait)
+                news.clear()
+                wait, failures, is_gone = await self._turn(key, failures)
+                # A job of the same name may have come while this one was looked at.
+                if is_gone and not news.is_set():
+                    return
+        finally:
+            self._watcher.gone(key)
+            del self._tasks[key], self._news[key]
+
+    async def _turn(self, key: Key, failures: int) -> tuple[float | None, int, bool]:
+        """How long to wait now, the failures in a row, and whether the job is gone."""
+        began = self._now()
+        try:
+            turn = reconcile(self._shell, key, self._search, self._now)
+            snapshot, wait = await asyncio.wait_for(turn, _LONGEST_TURN_SECONDS)
+        except RefusalError as refusal:
+            self._watcher.failed(key)
+            _log.warning("%s/%s: %s", key.namespace, key.name, refusal.message)
+            return max(refusal.retry_after_seconds, _delay_seconds(failures)), failures + 1, False
+        except Exception:  # one job's trouble must not end the others'
+            self._watcher.failed(key)
+            _log.exception("%s/%s: this should not happen; the job is looked at again", key.namespace, key.name)
+            return _delay_seconds(failures), failures + 1, False
+        if snapshot is None:
+            return None, 0, True
+        self._watcher.reconciled(snapshot, self._now() - began)
+        return wait, 0, False
+
+
+def _delay_seconds(failures: int) -> float:
+    return min(_FIRST_DELAY_SECONDS * 2.0**failures, _LONGEST_DELAY_SECONDS)
+
+
+async def _any(news: asyncio.Event, seconds: float | None) -> None:
+    """Wait for news, or for so long."""
+    try:
+        await asyncio.wait_for(news.wait(), seconds)
+    except TimeoutError:
+        return

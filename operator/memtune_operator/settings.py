@@ -1,0 +1,104 @@
+"""What the one who installed the operator decided: its environment variables, read once and checked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TypeVar
+
+from memtune_operator.policy import Policy
+
+PREFIX = "MEMTUNE_OPERATOR_"
+RUNNER_IMAGE = PREFIX + "RUNNER_IMAGE"
+NAMESPACES = PREFIX + "NAMESPACES"
+ALLOWED_NAMESPACES = PREFIX + "ALLOWED_NAMESPACES"
+DENIED_NAMESPACES = PREFIX + "DENIED_NAMESPACES"
+ALLOW_HOST_PATH = PREFIX + "ALLOW_HOST_PATH"
+ALLOW_HOST_NETWORK = PREFIX + "ALLOW_HOST_NETWORK"
+ALLOW_PRIVILEGED = PREFIX + "ALLOW_PRIVILEGED"
+SERVICE_ACCOUNTS = PREFIX + "SERVICE_ACCOUNTS"
+READ_NODES = PREFIX + "READ_NODES"
+LEASE_NAMESPACE = PREFIX + "LEASE_NAMESPACE"
+LEASE_NAME = PREFIX + "LEASE_NAME"
+IDENTITY = PREFIX + "IDENTITY"
+METRICS_PORT = PREFIX + "METRICS_PORT"
+LIVENESS_PORT = PREFIX + "LIVENESS_PORT"
+
+ANY = "*"
+_Value = TypeVar("_Value")
+
+
+class SettingsError(ValueError):
+    """A variable that is missing or holds what it must not. The message names it and says what to do."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How this operator runs. No ``namespaces`` means the whole cluster; no ``lease_namespace``, that it runs alone."""
+
+    runner_image: str
+    policy: Policy
+    identity: str
+    namespaces: tuple[str, ...] = ()
+    reads_nodes: bool = True
+    lease_namespace: str = ""
+    lease_name: str = "memtune-operator"
+    metrics_port: int = 9401
+    liveness_port: int = 8080
+
+
+def read_settings(variables: Mapping[str, str]) -> Settings:
+    """The settings in ``variables`` (os.environ); raise SettingsError at the first that does not hold."""
+    if not variables.get(RUNNER_IMAGE):
+        raise SettingsError(f"{RUNNER_IMAGE} is not set; give the image that the runner is copied from")
+    namespaces = _names(variables.get(NAMESPACES, ""))
+    return Settings(
+        runner_image=variables[RUNNER_IMAGE],
+        policy=_policy(variables, is_cluster_scoped=not namespaces),
+        identity=variables.get(IDENTITY) or variables.get("HOSTNAME") or "memtune-operator",
+        namespaces=namespaces,
+        reads_nodes=_read(variables, READ_NODES, _flag, True),
+        lease_namespace=variables.get(LEASE_NAMESPACE, ""),
+        lease_name=variables.get(LEASE_NAME) or Settings.lease_name,
+        metrics_port=_read(variables, METRICS_PORT, _port, Settings.metrics_port),
+        liveness_port=_read(variables, LIVENESS_PORT, _port, Settings.liveness_port),
+    )
+
+
+def _policy(variables: Mapping[str, str], is_cluster_scoped: bool) -> Policy:
+    """Whoever watches the whole cluster serves people who do not know each other: what reaches the node is denied."""
+    accounts = variables.get(SERVICE_ACCOUNTS) or ("default" if is_cluster_scoped else ANY)
+    return Policy(
+        host_path=_read(variables, ALLOW_HOST_PATH, _flag, not is_cluster_scoped),
+        host_network=_read(variables, ALLOW_HOST_NETWORK, _flag, not is_cluster_scoped),
+        privileged=_read(variables, ALLOW_PRIVILEGED, _flag, not is_cluster_scoped),
+        service_accounts=None if accounts == ANY else _names(accounts),
+        allowed_namespaces=_names(variables.get(ALLOWED_NAMESPACES, "")),
+        denied_namespaces=_names(variables.get(DENIED_NAMESPACES, "")),
+    )
+
+
+def _read(variables: Mapping[str, str], name: str, read: Callable[[str], _Value], default: _Value) -> _Value:
+    text = variables.get(name)
+    if not text:
+        return default
+    try:
+        return read(text)
+    except ValueError as error:
+        raise SettingsError(f"{name}={text!r}: {error}") from None
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name for name in (part.strip() for part in text.split(",")) if name)
+
+
+def _flag(text: str) -> bool:
+    if text not in ("true", "false"):
+        raise ValueError("it is neither true nor false")
+    return text == "true"
+
+
+def _port(text: str) -> int:
+    if not text.isdecimal() or not 0 < int(text) < 65536:
+        raise ValueError("it is not a port from 1 to 65535")
+    return int(text)

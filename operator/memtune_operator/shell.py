@@ -1,0 +1,63 @@
+"""Where jobs and their runs are: a cluster, or this machine. The reconciler knows no more of it than this protocol."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+from memtune.decide import Deletion, Event, Observed
+from memtune.run import Run
+from memtune.spec import Job
+
+
+class Key(NamedTuple):
+    """Which job."""
+
+    namespace: str
+    name: str
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """One job as it was at one moment. ``manifest`` is the object as read; ``job`` is None if it is none, and
+    ``problem`` then says why."""
+
+    manifest: dict[str, Any]
+    observed: Observed
+    job: Job | None = None
+    problem: str = ""
+
+    @property
+    def status(self) -> dict[str, Any]:
+        """The status as read, whatever it holds."""
+        status = self.manifest.get("status")
+        return status if isinstance(status, dict) else {}
+
+    @property
+    def generation(self) -> int:
+        """The generation of the spec."""
+        return int(self.manifest["metadata"].get("generation") or 0)
+
+
+class Shell(Protocol):
+    """What the reconciler asks for. Each method may raise RefusalError; what was done until then stays done."""
+
+    async def observe(self, key: Key, now: float) -> Snapshot | None:
+        """The job and all that belongs to it; None if it is gone, or about to be."""
+
+    async def write(self, snapshot: Snapshot, status: dict[str, Any]) -> None:
+        """Write the status, if nobody wrote since the snapshot."""
+
+    async def create(self, snapshot: Snapshot, runs: Sequence[Run], now: float) -> bool:
+        """Make whatever of these runs is not there. A refusal is not raised but kept for the next snapshot; the answer
+        is whether there is a new one."""
+
+    async def delete(self, snapshot: Snapshot, deletions: Sequence[Deletion]) -> None:
+        """Delete these objects, each only if it is still the one that was seen."""
+
+    async def tell(self, snapshot: Snapshot, events: Sequence[Event]) -> None:
+        """Tell what happened. Nothing depends on whether it is heard."""
+
+    async def delete_job(self, snapshot: Snapshot) -> None:
+        """Delete the job itself."""

@@ -1,0 +1,36 @@
+"""The runner's own command line. Python 3.6 must be able to read this file."""
+
+import sys
+from typing import TYPE_CHECKING
+
+from memtune_runner.old_python import refuse_old_python
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_USAGE = """usage: python -m memtune_runner launch -- COMMAND...
+       python -m memtune_runner install DIRECTORY
+       python -m memtune_runner convert CHECKPOINT --plan PLAN [--world GPUS]"""
+
+
+def main(words: "Sequence[str]") -> int:
+    """Run a subcommand and return its exit code."""
+    if list(words[:2]) == ["launch", "--"]:
+        from memtune_runner.launch.main import main as launch
+
+        return launch(words[2:])
+    if list(words[:1]) == ["install"] and len(words) == 2:
+        from memtune_runner.install import main as install
+
+        return install(words[1])
+    if list(words[:1]) == ["convert"]:
+        from memtune_runner.checkpoints.convert import main as convert
+
+        return convert(words[1:])
+    sys.stderr.write(_USAGE + "\n")
+    return 2
+
+
+if __name__ == "__main__":
+    refuse_old_python()
+    sys.exit(main(sys.argv[1:]))

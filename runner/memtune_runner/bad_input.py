@@ -1,0 +1,7 @@
+"""What a run cannot start with: one line for people, and a report with the same words."""
+
+from __future__ import annotations
+
+
+class BadInputError(ValueError):
+    """Something that the run was given cannot work. The message says what, where, and what to do."""

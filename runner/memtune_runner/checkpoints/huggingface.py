@@ -1,0 +1,133 @@
+"""Checkpoints of transformers' Trainer and of accelerate, which neither writes in one piece.
+
+A save becomes complete by its manifest, and what it replaces is deleted only then.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from memtune.report import Phase
+from memtune.resume import Format
+from memtune_runner import phases
+from memtune_runner.checkpoints.saving import begin, complete, current_ranks, is_complete
+from memtune_runner.checkpoints.store import Store, discard
+from memtune_runner.settings import Settings
+
+Inherited = Callable[..., Any]
+
+
+def trainer_save(settings: Settings, rotate: Callable[..., None] | None) -> Inherited:
+    """The wrapper of ``Trainer._save_checkpoint``. ``rotate`` is what deletes old checkpoints, by a limit."""
+
+    def save(inherited: Inherited, trainer: Any, *args: Any, **kwargs: Any) -> None:
+        output_dir = Path(trainer.args.output_dir)
+        directory = output_dir / f"checkpoint-{trainer.state.global_step}"
+        begin(directory)
+        # The Trainer would delete the previous checkpoint while this one is not complete yet.
+        limit, trainer.args.save_total_limit = trainer.args.save_total_limit, None
+        try:
+            with phases.during(Phase.SAVE):
+                inherited(trainer, *args, **kwargs)
+        finally:
+            trainer.args.save_total_limit = limit
+        complete(settings, directory, trainer.state.global_step * settings.global_batch, Format.HF_TRAINER)
+        if rotate is not None and limit and trainer.args.should_save:
+            best = trainer.state.best_model_checkpoint
+            rotate(str(output_dir), save_total_limit=limit, best_model_checkpoint=best, use_mtime=True)
+
+    return save
+
+
+def state_of_plan(settings: Settings) -> Inherited:
+    """The wrapper of ``TrainerState.load_from_json``: a downgraded plan must not get its old micro-batch back.
+
+    transformers restores the one that was stored over the new argument, depending on the release in all cases or in
+    some (huggingface/transformers, pull requests 27568 and 43770).
+    """
+
+    def load_from_json(inherited: Inherited, *args: Any, **kwargs: Any) -> Any:
+        state = inherited(*args, **kwargs)
+        state.train_batch_size = settings.plan.micro_batch
+        return state
+
+    return load_from_json
+
+
+def resume_from(settings: Settings, asked: Any) -> Any:
+    """What ``Trainer.train`` resumes from, whatever the script asks for: never what was not completed."""
+    if settings.resume_from is not None:
+        return str(settings.resume_from)
+    root = settings.checkpoint_path
+    if not asked or root is None or settings.is_probe:
+        return asked
+    is_ours = asked is True or Path(asked).resolve().is_relative_to(root.resolve())
+    if is_ours and (asked is True or not is_complete(Path(asked))):
+        print(f"memtune: there is no complete checkpoint in {root} yet; the training starts anew", file=sys.stderr)
+        return None
+    return asked
+
+
+def accelerate_save(settings: Settings, steps: Callable[[], int]) -> Inherited:
+    """The wrapper of ``Accelerator.save_state``. ``steps`` counts the optimizer steps of this process."""
+
+    def save_state(inherited: Inherited, accelerator: Any, output_dir: Any = None, *args: Any, **kwargs: Any) -> Any:
+        project = accelerator.project_configuration
+        target = _next_target(accelerator) if project.automatic_checkpoint_naming else Path(output_dir)
+        # What is there already stays the newest until its successor is complete.
+        directory = target.with_name(f"{target.name}-next") if is_complete(target) else target
+        begin(directory)
+        # accelerate would delete old checkpoints before it writes the new one.
+        limit, project.total_limit = project.total_limit, None
+        try:
+            with phases.during(Phase.SAVE):
+                given = output_dir if project.automatic_checkpoint_naming else str(directory)
+                result = inherited(accelerator, given, *args, **kwargs)
+        finally:
+            project.total_limit = limit
+        complete(settings, directory, settings.resume_samples + steps() * settings.global_batch, Format.ACCELERATE)
+        if project.automatic_checkpoint_naming and limit and current_ranks().rank == 0:
+            _keep_newest(target.parent, limit)
+        return _put_in_place(directory, target) if directory != target else result
+
+    return save_state
+
+
+def accelerate_load(settings: Settings) -> Inherited:
+    """The wrapper of ``Accelerator.load_state``: what was resolved is loaded, whatever the script has found."""
+
+    def load_state(inherited: Inherited, accelerator: Any, input_dir: Any = None, *args: Any, **kwargs: Any) -> Any:
+        resolved = str(settings.resume_from) if settings.resume_from is not None else input_dir
+        return inherited(accelerator, resolved, *args, **kwargs)
+
+    return load_state
+
+
+def _next_target(accelerator: Any) -> Path:
+    """Where accelerate, which counts from 0 in every attempt, saves next; never where an earlier attempt has saved."""
+    folder, project = Path(accelerator.project_dir) / "checkpoints", accelerator.project_configuration
+    while is_complete(folder / f"checkpoint_{project.iteration}"):
+        project.iteration += 1
+    return folder / f"checkpoint_{project.iteration}"
+
+
+def _put_in_place(successor: Path, target: Path) -> str:
+    """Replace a checkpoint by its successor; between the two steps the successor is found under its own name."""
+    ranks = current_ranks()
+    if ranks.rank == 0:
+        discard(target)
+        successor.rename(target)
+    ranks.barrier()
+    if Store.last_completed is not None:
+        Store.last_completed = replace(Store.last_completed, directory=target)
+    return str(target)
+
+
+def _keep_newest(folder: Path, limit: int) -> None:
+    numbered = [path for path in folder.glob("checkpoint_*") if path.name.rpartition("_")[2].isdecimal()]
+    for path in sorted(numbered, key=lambda each: int(each.name.rpartition("_")[2]))[:-limit]:
+        discard(path)

@@ -1,0 +1,131 @@
+"""The manifest of a checkpoint: written last, it makes the directory beside it a complete checkpoint."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from memtune.plan import Plan
+from memtune.resume import Format
+
+FILE_NAME = "memtune-manifest.json"
+VERSION = 1
+# Sizes of some ten thousand files of shards; whatever is larger was not written here.
+_LARGEST_BYTES = 16 * 1024 * 1024
+
+
+class ManifestError(ValueError):
+    """A directory without a manifest that holds. The message says why."""
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What a complete checkpoint holds: the place in the training, what wrote it, and the size of each file."""
+
+    step: int
+    samples: int
+    plan: Plan
+    world: int
+    format: Format
+    attempt: int = 0
+    files: dict[str, int] = field(default_factory=dict)
+
+
+def write(directory: Path, manifest: Manifest) -> None:
+    """Complete the checkpoint: after this, and not before, it is there."""
+    data = {
+        "version": VERSION,
+        "step": manifest.step,
+        "samples": manifest.samples,
+        "plan": manifest.plan.to_json(),
+        "world": manifest.world,
+        "format": manifest.format.value,
+        "attempt": manifest.attempt,
+        "files": manifest.files,
+    }
+    temporary = directory / f".{FILE_NAME}.{os.getpid()}"
+    with temporary.open("w", encoding="utf-8") as file:
+        json.dump(data, file, sort_keys=True, indent=1)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(directory / FILE_NAME)
+    sync_directory(directory)
+
+
+def read(directory: Path) -> Manifest:
+    """The manifest of a checkpoint whose files are all there; raise ManifestError if one is not."""
+    path = directory / FILE_NAME
+    try:
+        if path.stat().st_size > _LARGEST_BYTES:
+            raise ManifestError(f"{path} is larger than any manifest")
+        manifest = _parsed(json.loads(path.read_bytes()))
+    except OSError as error:
+        raise ManifestError(f"{path} cannot be read: {error.strerror}") from None
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise ManifestError(f"{path} is no manifest of version {VERSION}: {error}") from None
+    for name, size_bytes in manifest.files.items():
+        found_bytes = _size_bytes(directory / name)
+        if found_bytes != size_bytes:
+            raise ManifestError(f"{directory}: {name} has {found_bytes} bytes, its manifest says {size_bytes}")
+    return manifest
+
+
+def sizes(directory: Path) -> dict[str, int]:
+    """The size in bytes of each file below the directory, but for manifests."""
+    return {
+        path.relative_to(directory).as_posix(): path.stat().st_size
+        for path in sorted(directory.rglob("*"))
+        if path.is_file() and FILE_NAME not in path.name
+    }
+
+
+def sync_files(directory: Path) -> None:
+    """Bring all files below the directory to the disk: a manifest must not outlive them when a node fails."""
+    for path in directory.rglob("*"):
+        if path.is_file():
+            _sync(path)
+        elif path.is_dir():
+            sync_directory(path)
+    sync_directory(directory)
+
+
+def sync_directory(directory: Path) -> None:
+    """Bring the names in the directory to the disk."""
+    _sync(directory)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _size_bytes(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return -1
+
+
+def _parsed(data: Any) -> Manifest:
+    if data["version"] != VERSION:
+        raise ValueError(f"version is {data['version']}")
+    files = data["files"]
+    if not files or not all(type(size) is int for size in files.values()):
+        raise ValueError("files names no file and its size")
+    # A name that leads out of the directory is not one that was written here.
+    if any(name.startswith("/") or ".." in name.split("/") for name in files):
+        raise ValueError("files names one outside its directory")
+    counts = {name: _count(data[name], name) for name in ("step", "samples", "world", "attempt")}
+    return Manifest(**counts, plan=Plan.from_json(data["plan"]), format=Format(data["format"]), files=files)
+
+
+def _count(value: Any, name: str) -> int:
+    if type(value) is not int or value < 0:
+        raise ValueError(f"{name} is {value!r}, not a whole number of at least 0")
+    return value

@@ -1,0 +1,96 @@
+"""Finds what a train run goes on from, and has it converted where its plan needs that. Needs no torch."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from memtune.plan import Plan
+from memtune.resume import Format, Resumption, Way, resumable, resumption
+from memtune_runner.bad_input import BadInputError
+from memtune_runner.checkpoints import manifest as manifests
+from memtune_runner.checkpoints.manifest import Manifest, ManifestError
+from memtune_runner.checkpoints.store import Checkpoint, Store, complete_checkpoints
+from memtune_runner.settings import Settings
+
+Converter = Callable[[Checkpoint, Plan, int], Path]
+
+
+class NotResumableError(BadInputError):
+    """There is a checkpoint, and the plan cannot go on from it. The message names a plan that can."""
+
+
+@dataclass(frozen=True)
+class Resumed:
+    """The checkpoint that a run goes on from."""
+
+    directory: Path
+    step: int
+    samples: int
+    format: Format
+
+
+def resolve(settings: Settings, convert: Converter | None = None) -> Resumed | None:
+    """Begin the attempt, and find the newest complete checkpoint that it goes on from; None starts from the beginning.
+
+    Call it on one node, before any worker starts. A probe starts from fresh weights and fences nobody.
+    """
+    if settings.is_probe:
+        return None
+    if settings.checkpoint_path is not None:
+        Store(settings.checkpoint_path, settings.attempt or 0).raise_fence()
+    equals = _newest_equals(settings)
+    if not equals:
+        return None
+    # A conversion that was made before stands beside its source, with as many samples.
+    for found in equals:
+        if _entry(found.manifest, settings).way is Way.DIRECT:
+            return _resumed(found.directory, found.manifest)
+    for found in equals:
+        if _entry(found.manifest, settings).way is Way.CONVERT:
+            directory = (convert or _in_own_process)(found, settings.plan, settings.world)
+            return _resumed(directory, manifests.read(directory))
+    raise NotResumableError(_refusal(equals[0], settings))
+
+
+def _newest_equals(settings: Settings) -> list[Checkpoint]:
+    """The complete checkpoints with the most samples; the one that the operator names, where it names one."""
+    named = settings.resume_from
+    if named is not None and named != settings.checkpoint_path:
+        try:
+            return [Checkpoint(named, manifests.read(named))]
+        except ManifestError as error:
+            raise NotResumableError(f"{error}; name a complete checkpoint, or none to take the newest") from None
+    found = complete_checkpoints(settings.checkpoint_path) if settings.checkpoint_path else []
+    return [each for each in found if each.manifest.samples == found[0].manifest.samples]
+
+
+def _entry(manifest: Manifest, settings: Settings) -> Resumption:
+    return resumption(manifest.format, manifest.plan, settings.plan, manifest.world == settings.world)
+
+
+def _refusal(found: Checkpoint, settings: Settings) -> str:
+    manifest = found.manifest
+    fitting = resumable(manifest.format, manifest.plan, settings.plan, manifest.world == settings.world)
+    advice = f"{fitting} can go on from it" if fitting else f"go back to {manifest.world} GPUs"
+    return (
+        f"{found.directory} was saved under {manifest.plan} on {manifest.world} GPUs as {manifest.format}, and "
+        f"{settings.plan} on {settings.world} cannot go on from it: {_entry(manifest, settings).reason}; {advice}"
+    )
+
+
+def _resumed(directory: Path, manifest: Manifest) -> Resumed:
+    return Resumed(directory, manifest.step, manifest.samples, manifest.format)
+
+
+def _in_own_process(found: Checkpoint, plan: Plan, world: int) -> Path:
+    """Convert in a process of its own: the memory it takes is given back, and the launcher stays without torch."""
+    command = [sys.executable, "-m", "memtune_runner.checkpoints.convert", str(found.directory), "--plan", str(plan)]
+    done = subprocess.run([*command, "--world", str(world)], stdout=subprocess.PIPE, text=True, check=False)
+    lines = done.stdout.splitlines()
+    if done.returncode or not lines:
+        raise NotResumableError(f"{found.directory} could not be converted for {plan}; the log above says why")
+    return Path(lines[-1])

@@ -1,0 +1,84 @@
+"""Completes checkpoints that a script or a library has written by itself."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from memtune import environment
+from memtune.resume import Format
+from memtune_runner.checkpoints import manifest as manifests
+from memtune_runner.checkpoints.manifest import Manifest, ManifestError
+from memtune_runner.checkpoints.store import Ranks, Store, discard
+from memtune_runner.settings import Settings, read_settings
+
+
+def checkpoint_saved(directory: str | Path, *, samples: int) -> None:
+    """Tell that all of a checkpoint of your own lies in ``directory``, so that a relaunch goes on from it.
+
+    Call it on every rank once that rank has written its part. ``samples`` is what all ranks together have consumed
+    since the start of the training. ``directory`` must be below the job's ``checkpoint.path``, and a new one each time:
+    what is overwritten is lost if the run is killed meanwhile. The relaunch finds it in ``MEMTUNE_RESUME_FROM``.
+    Without MemTune this does nothing.
+    """
+    if environment.PLAN in os.environ:
+        complete(read_settings(os.environ), Path(directory), samples, Format.SCRIPT)
+
+
+def save(settings: Settings, write: Callable[[Path], None], samples: int, checkpoint_format: Format) -> Path:
+    """Let all ranks write a new checkpoint into the job's store, complete it, and drop the oldest."""
+    return _store(settings, current_ranks()).save(write, _manifest(settings, samples, checkpoint_format))
+
+
+def complete(settings: Settings, directory: Path, samples: int, checkpoint_format: Format) -> None:
+    """Make what all ranks have written a complete checkpoint; that of a probe is none."""
+    if settings.is_probe or settings.checkpoint_path is None:
+        return
+    ranks = current_ranks()
+    if not directory.resolve().is_relative_to(settings.checkpoint_path.resolve()):
+        if ranks.rank == 0:
+            print(
+                f"memtune: no relaunch will find the checkpoint {directory}: it is not below the job's "
+                f"checkpoint.path, {settings.checkpoint_path}; let the script save there",
+                file=sys.stderr,
+            )
+        return
+    _store(settings, ranks).complete(directory, _manifest(settings, samples, checkpoint_format))
+
+
+def begin(directory: Path) -> None:
+    """Clear the way for a save by all ranks: what was there is no complete checkpoint any more."""
+    ranks = current_ranks()
+    if ranks.rank == 0 and directory.exists():
+        discard(directory)
+    ranks.barrier()
+
+
+def is_complete(directory: Path) -> bool:
+    """Whether a manifest says so, and every file has the size that it names."""
+    try:
+        manifests.read(directory)
+    except ManifestError:
+        return False
+    return True
+
+
+def current_ranks() -> Ranks:
+    """The ranks of torch.distributed; a process of its own where that was never initialised."""
+    from torch import distributed
+
+    if not (distributed.is_available() and distributed.is_initialized()):
+        return Ranks()
+    return Ranks(distributed.get_rank(), int(os.environ.get("LOCAL_RANK", "0")), distributed.barrier)
+
+
+def _store(settings: Settings, ranks: Ranks) -> Store:
+    if settings.checkpoint_path is None:
+        raise ValueError("the job has no checkpoint.path to save to; set it, or give save a directory")
+    return Store(settings.checkpoint_path, settings.attempt or 0, ranks)
+
+
+def _manifest(settings: Settings, samples: int, checkpoint_format: Format) -> Manifest:
+    return Manifest(samples // settings.global_batch, samples, settings.plan, settings.world, checkpoint_format)

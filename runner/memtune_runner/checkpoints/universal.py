@@ -1,0 +1,116 @@
+"""DeepSpeed's universal checkpoints: whole tensors by name, which each world cuts for itself.
+
+Those made of stages 1 and 2 are read by all stages from 1 to 3, those made of stage 3 by stage 3 alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+from pathlib import Path
+from typing import Any
+
+# DeepSpeed's own names: the file that names the newest checkpoint of a directory, of the one kind and of the other.
+_NEWEST = "latest"
+_NEWEST_UNIVERSAL = "latest_universal"
+# The name under which stage 3 looks for the model's states.
+_MODEL_STATES = "zero_pp_rank_0_mp_rank_00_model_states.pt"
+_WRAPPED = "_memtune_universal"
+
+
+def convert(source: Path, target: Path) -> None:
+    """Write the universal form of a DeepSpeed checkpoint to ``target``, with all that lies beside its shards."""
+    from deepspeed.checkpoint import ds_to_universal  # type: ignore[import-untyped]  # DeepSpeed ships no types
+
+    tag = (source / _NEWEST).read_text(encoding="utf-8").strip()
+    target.mkdir(parents=True)
+    options = argparse.Namespace(
+        input_folder=str(source / tag),
+        output_folder=str(target / tag),
+        num_extract_workers=1,
+        num_merge_workers=1,
+        keep_temp_folder=False,
+        strict=True,
+        inject_missing_state=True,
+    )
+    ds_to_universal.main(options)
+    _fit_stage_3(target / tag)
+    (target / _NEWEST).write_text(tag, encoding="utf-8")
+    _copy_rest(source, target, tag)
+
+
+def read_by_its_kind(engine_class: Any) -> None:
+    """Let ``DeepSpeedEngine.load_checkpoint`` see for itself whether a checkpoint is universal.
+
+    DeepSpeed wants to be told in its configuration, which is made before anybody knows what will be resumed.
+    """
+    original = engine_class.load_checkpoint
+    if hasattr(original, _WRAPPED):
+        return
+
+    def load_checkpoint(engine: Any, load_dir: Any, *args: Any, **kwargs: Any) -> Any:
+        newest = Path(load_dir) / _NEWEST_UNIVERSAL
+        if not newest.is_file():
+            return original(engine, load_dir, *args, **kwargs)
+        engine._config.load_universal_checkpoint = True
+        before = [dict(group) for group in engine.basic_optimizer.param_groups]
+        try:
+            loaded = original(engine, load_dir, *args, **kwargs)
+        finally:
+            engine._config.load_universal_checkpoint = False
+        _keep_groups_apart(engine.basic_optimizer, before)
+        _restore_buffers(engine, Path(load_dir) / newest.read_text(encoding="utf-8").strip())
+        return loaded
+
+    setattr(load_checkpoint, _WRAPPED, True)
+    engine_class.load_checkpoint = load_checkpoint
+
+
+def _fit_stage_3(folder: Path) -> None:
+    """Say in stage 3's words, too, what the stages below it have written."""
+    import torch
+
+    if (folder / _MODEL_STATES).exists():
+        return  # stage 3 wrote it
+    shutil.copy2(folder / "mp_rank_00_model_states.pt", folder / _MODEL_STATES)
+    counter = next((folder / "zero").rglob("step.pt"))
+    step = torch.load(counter, map_location="cpu", weights_only=False)
+    common_path = folder / "zero" / "optimizer_state.pt"
+    common = torch.load(common_path, map_location="cpu", weights_only=False)
+    states = {"state": {0: {"step": step}}, "param_groups": common["param_groups"]}
+    torch.save({**common, "optimizer_state_dict": states}, common_path)
+
+
+def _restore_buffers(engine: Any, folder: Path) -> None:
+    """DeepSpeed restores only parameters from a universal checkpoint; what a model keeps beside them counts too."""
+    import torch
+
+    buffers = dict(engine.module.named_buffers())
+    if not buffers:
+        return
+    saved = torch.load(folder / _MODEL_STATES, map_location="cpu", weights_only=False)["module"]
+    for name in buffers.keys() & saved.keys():
+        buffers[name].copy_(saved[name])
+
+
+def _keep_groups_apart(optimizer: Any, before: list[dict[str, Any]]) -> None:
+    """Stage 3 gives every parameter group the options of the first, and all tensors one and the same step counter.
+
+    Only the learning rate is news to the groups; and a counter that several tensors share would count each of them.
+    """
+    for group, options in zip(optimizer.param_groups, before, strict=True):
+        group.update({name: value for name, value in options.items() if name not in ("params", "lr")})
+    for state in optimizer.state.values():
+        if hasattr(state.get("step"), "clone"):
+            state["step"] = state["step"].clone()
+
+
+def _copy_rest(source: Path, target: Path, tag: str) -> None:
+    """The scheduler, the state of random numbers and whatever else an integration has written beside the shards."""
+    for path in source.iterdir():
+        if path.name in (tag, _NEWEST) or path.name.startswith((".", "memtune-")):
+            continue
+        if path.is_dir():
+            shutil.copytree(path, target / path.name)
+        else:
+            shutil.copy2(path, target / path.name)

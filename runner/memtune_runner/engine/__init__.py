@@ -1,0 +1,97 @@
+"""``initialize``: a plan made real around a user's model, in three lines of the script."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim.lr_scheduler import LRScheduler
+
+from memtune import knobs
+from memtune_runner import checkpointing
+from memtune_runner.engine import batch, optimizers, precision
+from memtune_runner.engine.connect import connect
+from memtune_runner.engine.engine import CountTokens, Engine, Loss, Step
+from memtune_runner.engine.protocol import Backend, Setup
+from memtune_runner.refusals import PlanError, refuse
+from memtune_runner.settings import Settings, read_settings
+
+__all__ = ["Engine", "PlanError", "Step", "initialize"]
+
+OptimizerFactory = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
+SchedulerFactory = Callable[[torch.optim.Optimizer], LRScheduler]
+
+
+def initialize(
+    model: nn.Module,
+    *,
+    loss: Loss | None = None,
+    optimizer: OptimizerFactory | None = None,
+    scheduler: SchedulerFactory | None = None,
+    lr: float = 1e-4,
+    max_grad_norm: float | None = 1.0,
+    tokens: CountTokens | None = None,
+    settings: Settings | None = None,
+) -> Engine:
+    """Prepare a model for training under the plan of this run.
+
+    ``loss(model, micro)`` gives the mean loss of a micro-batch; without it the model is called with the micro-batch's
+    entries and must give an output with a ``loss``, as Hugging Face models do. ``tokens(micro)`` says over how many
+    elements that mean is taken, where labels do not tell. ``optimizer(parameters)`` replaces the plan's optimizer,
+    ``scheduler(optimizer)`` is stepped once per optimizer step. ``settings`` are read from the environment.
+    """
+    settings = settings or read_settings(os.environ)
+    plan = settings.plan
+    refuse(plan, settings.device)
+    device = connect(settings)
+    tokens = tokens or partial(batch.count_tokens, shifts_labels=loss is None and _shifts_labels(model))
+    precision.prepare(model, plan, device)
+    checkpointing.apply(model, plan.checkpointing)
+    setup = Setup(settings, device, partial(_make_optimizer, settings, optimizer, lr), max_grad_norm)
+    backend = _backend(model, setup)
+    schedule = scheduler(backend.optimizer) if scheduler else None
+    return Engine(backend, settings, device, loss or _loss_of_model, tokens, schedule)
+
+
+def _backend(model: nn.Module, setup: Setup) -> Backend:
+    """Each backend is imported where it is used: its library may be missing where another plan runs."""
+    match setup.settings.plan.sharding.backend:
+        case "ddp":
+            from memtune_runner.engine.ddp import DdpBackend
+
+            return DdpBackend(model, setup)
+        case "fsdp":
+            from memtune_runner.engine.fsdp import FsdpBackend
+
+            return FsdpBackend(model, setup)
+        case _:
+            from memtune_runner.engine.deepspeed import DeepSpeedBackend
+
+            return DeepSpeedBackend(model, setup)
+
+
+def _make_optimizer(
+    settings: Settings, factory: OptimizerFactory | None, lr: float, model: nn.Module
+) -> torch.optim.Optimizer:
+    if factory is None:
+        return optimizers.build(settings.plan, model, lr)
+    if settings.plan.optimizer is knobs.Optimizer.ADAMW_8BIT:
+        raise PlanError(
+            f"plan {settings.plan}: the plan replaces the optimizer by adamw-8bit, but the script makes its own; "
+            "leave out optimizer=, or take the consent to optimizer-8bit back"
+        )
+    return factory(optimizers.trainable(model))
+
+
+def _shifts_labels(model: nn.Module) -> bool:
+    """Whether a Hugging Face model predicts the next token, for which it shifts the labels inside."""
+    return getattr(model, "loss_type", None) == "ForCausalLM"
+
+
+def _loss_of_model(model: nn.Module, micro: Any) -> torch.Tensor:
+    loss: torch.Tensor = model(**micro).loss
+    return loss

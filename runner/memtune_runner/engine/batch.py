@@ -1,0 +1,74 @@
+"""Batches of any shape: nested tuples, lists and dicts of tensors whose first dimension counts rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+IGNORED_LABEL = -100  # what torch's cross entropy and Hugging Face models leave out of the mean
+
+
+def rows_of(batch: Any) -> int:
+    """How many rows a batch has."""
+    tensors = _tensors(batch)
+    if not tensors:
+        raise ValueError("a batch must hold at least one tensor whose first dimension counts rows; this one holds none")
+    rows = {each.shape[0] for each in tensors}
+    if len(rows) > 1:
+        raise ValueError(f"the tensors of a batch must agree in their first dimension; these have {sorted(rows)} rows")
+    return rows.pop()
+
+
+def rows_between(batch: Any, first: int, end: int) -> Any:
+    """The rows from ``first`` up to ``end``."""
+    return tree_map_only(torch.Tensor, lambda each: each[first:end] if each.dim() else each, batch)
+
+
+def to_device(batch: Any, device: torch.device) -> Any:
+    """The batch on a device."""
+    return tree_map_only(torch.Tensor, lambda each: each.to(device, non_blocking=True), batch)
+
+
+def filler_like(batch: Any) -> Any:
+    """One row for a rank that has none: its own first row, or ones, which are a token and no masked position."""
+    if rows_of(batch):
+        return rows_between(batch, 0, 1)
+    return tree_map_only(torch.Tensor, lambda each: each.new_ones(1, *each.shape[1:]) if each.dim() else each, batch)
+
+
+def padded(batch: Any, length: int) -> Any:
+    """The batch with its last tokens repeated up to ``length``: a probe must see the longest sequence there can be."""
+    tokens = [each for each in _tensors(batch) if _holds_tokens(each)]
+    longest = max((each.shape[1] for each in tokens), default=length)
+    if longest >= length:
+        return batch
+
+    def longer(tensor: torch.Tensor) -> torch.Tensor:
+        if not _holds_tokens(tensor) or tensor.shape[1] != longest:
+            return tensor
+        return torch.cat([tensor, tensor[:, -1:].expand(-1, length - longest)], dim=1)
+
+    return tree_map_only(torch.Tensor, longer, batch)
+
+
+def count_tokens(batch: Any, shifts_labels: bool) -> int:
+    """What a mean loss over this batch counts: labels not ignored, else the elements of the first integer tensor.
+
+    ``shifts_labels`` is for models that predict the next token inside: they never use the first label.
+    """
+    labels = batch.get("labels") if isinstance(batch, dict) else None
+    if isinstance(labels, torch.Tensor):
+        used = labels[:, 1:] if shifts_labels else labels
+        return int((used != IGNORED_LABEL).sum()) if not used.is_floating_point() else used.shape[0]
+    tokens = next((each for each in _tensors(batch) if _holds_tokens(each)), None)
+    return rows_of(batch) if tokens is None else tokens.numel()
+
+
+def _tensors(batch: Any) -> list[torch.Tensor]:
+    return [each for each in tree_leaves(batch) if isinstance(each, torch.Tensor) and each.dim()]
+
+
+def _holds_tokens(tensor: torch.Tensor) -> bool:
+    return tensor.dim() == 2 and not tensor.is_floating_point()

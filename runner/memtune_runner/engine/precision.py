@@ -1,0 +1,73 @@
+"""Makes a plan's number formats true: weights, matrix products, attention kernels."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import nn
+
+from memtune.knobs import Attention, Precision
+from memtune.plan import Plan
+from memtune_runner.refusals import PlanError
+
+_COMPUTE_DTYPES = {Precision.FP8: torch.bfloat16, Precision.BF16: torch.bfloat16, Precision.FP16: torch.float16}
+_FIRST_WITH_FP8 = (8, 9)  # Ada
+_FP8_MULTIPLE = 16  # torch._scaled_mm takes no other sizes
+
+
+def compute_dtype(plan: Plan) -> torch.dtype:
+    """The number format of the matrix products, as tensors are concerned."""
+    return _COMPUTE_DTYPES.get(plan.precision, torch.float32)
+
+
+def autocast(plan: Plan, device: torch.device) -> AbstractContextManager[Any]:
+    """In what a loss is computed: sums in fp32, whatever the format of the products."""
+    dtype = compute_dtype(plan)
+    return nullcontext() if dtype is torch.float32 else torch.autocast(device.type, dtype=dtype)
+
+
+def prepare(model: nn.Module, plan: Plan, device: torch.device) -> None:
+    """Set what holds for the whole process, and put fp8 layers into the model if the plan says so."""
+    if device.type == "cuda":
+        torch.set_float32_matmul_precision("high" if plan.precision is Precision.TF32 else "highest")
+        torch.backends.cudnn.allow_tf32 = plan.precision is Precision.TF32
+    if plan.precision is Precision.FP8:
+        _use_fp8(model, plan, device)
+    _use_attention(model, plan.attention)
+
+
+def cast_weights(model: nn.Module, plan: Plan) -> None:
+    """Weights that learn to fp32, frozen ones to the format they are used in. Quantized ones are no floats."""
+    for each in model.parameters():
+        if each.is_floating_point():
+            each.data = each.data.to(torch.float32 if each.requires_grad else compute_dtype(plan))
+
+
+def _use_fp8(model: nn.Module, plan: Plan, device: torch.device) -> None:
+    if device.type != "cuda" or torch.cuda.get_device_capability(device) < _FIRST_WITH_FP8:
+        raise PlanError(f"plan {plan}: this GPU has no fp8, which came with Ada and Hopper; use bf16")
+    try:
+        from torchao.float8 import convert_to_float8_training  # type: ignore[import-not-found]  # no dependency of ours
+    except ImportError:
+        raise PlanError(f"plan {plan}: fp8 needs torchao; add it to the image, or use bf16") from None
+    convert_to_float8_training(model, module_filter_fn=_suits_fp8)
+
+
+def _suits_fp8(module: nn.Module, _name: str) -> bool:
+    return isinstance(module, nn.Linear) and not (
+        module.in_features % _FP8_MULTIPLE or module.out_features % _FP8_MULTIPLE
+    )
+
+
+def _use_attention(model: nn.Module, attention: Attention) -> None:
+    """Flash is what torch takes by itself where its kernel allows it; eager is what only it must be told."""
+    choose = getattr(model, "set_attn_implementation", None)  # Hugging Face models
+    if choose is not None:
+        choose("eager" if attention is Attention.EAGER else "sdpa")
+    fused = attention is not Attention.EAGER
+    # Switches of the process, not a context: what is recomputed in the backward must take the same kernel.
+    torch.backends.cuda.enable_flash_sdp(fused)
+    torch.backends.cuda.enable_mem_efficient_sdp(fused)
+    torch.backends.cuda.enable_cudnn_sdp(fused)

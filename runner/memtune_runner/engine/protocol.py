@@ -1,0 +1,62 @@
+"""What every backend does for the engine: the one narrow place where DeepSpeed, FSDP2 and DDP differ."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import nn
+
+from memtune_runner.engine.scaling import LossScaler
+from memtune_runner.settings import Settings
+
+
+class Updated(NamedTuple):
+    """One optimizer step. ``gradient_norm`` is that before clipping; None if the backend did not compute it."""
+
+    gradient_norm: float | None
+    skipped: bool = False
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What a backend is built from, besides the model. The optimizer is made once its parameters are final."""
+
+    settings: Settings
+    device: torch.device
+    make_optimizer: Callable[[nn.Module], torch.optim.Optimizer]
+    max_grad_norm: float | None
+
+
+class Backend(Protocol):
+    """One library that shards, reduces and steps. It holds the wrapped model and the optimizer."""
+
+    @property
+    def model(self) -> nn.Module:
+        """What a forward pass calls."""
+
+    @property
+    def optimizer(self) -> torch.optim.Optimizer:
+        """The optimizer of the plan, whose learning rate a scheduler changes."""
+
+    @property
+    def scaler(self) -> LossScaler | None:
+        """The scale of the loss, if there is one that the backend does not save by itself."""
+
+    def begin(self, is_last: bool) -> None:
+        """A micro-batch begins, before its forward pass; ``is_last`` of its optimizer step."""
+
+    def backward(self, loss: torch.Tensor) -> None:
+        """Add the gradients of the micro-batch, averaged over the ranks."""
+
+    def step(self) -> Updated:
+        """Clip, update the weights, and forget the gradients; or skip the step if gradients overflowed."""
+
+    def save(self, directory: Path) -> None:
+        """Write weights and optimizer in the library's own format. All ranks call it."""
+
+    def load(self, directory: Path) -> None:
+        """Read what ``save`` wrote, on as many ranks as the library allows. All ranks call it."""

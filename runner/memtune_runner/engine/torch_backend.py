@@ -1,0 +1,67 @@
+"""What DDP and FSDP2 have in common: torch's own gradients, clipping, loss scale and distributed checkpoints."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from torch import nn
+from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.distributed.tensor import DTensor
+from torch.nn.utils import clip_grads_with_norm_, get_total_norm
+
+from memtune_runner.engine.precision import compute_dtype
+from memtune_runner.engine.protocol import Setup, Updated
+from memtune_runner.engine.scaling import LossScaler
+
+
+class TorchBackend:
+    """A wrapped model with a torch optimizer on its parameters. What differs is how gradients are reduced."""
+
+    def __init__(self, model: nn.Module, setup: Setup) -> None:
+        self.model = model
+        self.optimizer = setup.make_optimizer(model)
+        self.scaler = LossScaler() if compute_dtype(setup.settings.plan) is torch.float16 else None
+        self._max_grad_norm = setup.max_grad_norm
+
+    def begin(self, is_last: bool) -> None:
+        """Choose what the coming backward pass reduces."""
+        raise NotImplementedError
+
+    def backward(self, loss: torch.Tensor) -> None:
+        """Add the gradients of the micro-batch."""
+        (loss * self.scaler.scale if self.scaler else loss).backward()
+
+    def step(self) -> Updated:
+        """Clip, step, forget the gradients. A norm that is not finite means that fp16 overflowed."""
+        learning = [each for each in self.model.parameters() if each.grad is not None]
+        norm = self._unscaled_norm(learning)
+        overflowed = self.scaler is not None and not bool(norm.isfinite())
+        if not overflowed:
+            if self._max_grad_norm is not None:
+                clip_grads_with_norm_(learning, self._max_grad_norm, norm)
+            self.optimizer.step()
+        if self.scaler:
+            self.scaler.update(overflowed)
+        self.optimizer.zero_grad()
+        return Updated(float(norm), overflowed)
+
+    def _unscaled_norm(self, learning: list[nn.Parameter]) -> torch.Tensor:
+        """The norm of the whole gradient over all ranks, with the loss scale taken out of it."""
+        gradients = [each.grad for each in learning if each.grad is not None]
+        if self.scaler:
+            torch._foreach_mul_(gradients, 1 / self.scaler.scale)
+        norm = get_total_norm(gradients)
+        return norm.full_tensor() if isinstance(norm, DTensor) else norm
+
+    def save(self, directory: Path) -> None:
+        """Write the sharded checkpoint of torch.distributed.checkpoint; names are those of the bare model."""
+        model, optimizer = get_state_dict(self.model, self.optimizer)
+        state_dict_saver.save({"model": model, "optimizer": optimizer}, checkpoint_id=directory)
+
+    def load(self, directory: Path) -> None:
+        """Read it on any number of ranks, and under either backend."""
+        model, optimizer = get_state_dict(self.model, self.optimizer)
+        state_dict_loader.load({"model": model, "optimizer": optimizer}, checkpoint_id=directory)
+        set_state_dict(self.model, self.optimizer, model_state_dict=model, optim_state_dict=optimizer)

@@ -1,0 +1,39 @@
+"""Comes into every Python that a program of the user's starts, and puts the hooks where a rank's script begins.
+
+Python imports a module of this name at its start. An image may have one of its own; it is run as if this one were not
+there. Python 3.6 must be able to read this: a program may start older ones, which are left alone.
+"""
+
+import os
+import sys
+from importlib.machinery import PathFinder
+from importlib.util import module_from_spec
+from pathlib import Path
+
+_HERE = Path(__file__).resolve().parent
+_ROOT = str(_HERE.parents[1])
+
+
+def _run_own() -> None:
+    """Run the sitecustomize that Python would have found without this directory."""
+    spec = PathFinder.find_spec("sitecustomize", [each for each in sys.path if Path(each).resolve() != _HERE])
+    if spec is not None and spec.loader is not None:
+        module = module_from_spec(spec)
+        sys.modules["sitecustomize"] = module
+        spec.loader.exec_module(module)
+
+
+def _enter() -> None:
+    if sys.version_info < (3, 10) or "MEMTUNE_HOOKED" in os.environ or "MEMTUNE_RANK_DIRECTORY" not in os.environ:
+        return
+    if _ROOT not in sys.path:
+        sys.path.insert(0, _ROOT)
+    from memtune_runner.enter_program import take_place
+
+    take_place(sys.orig_argv, os.environ)
+
+
+try:
+    _run_own()
+finally:
+    _enter()

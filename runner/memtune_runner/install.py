@@ -1,0 +1,73 @@
+"""The `install` subcommand: copies the runner and all that it needs into a directory of the user's pod."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+from importlib.metadata import PackageNotFoundError, files
+from pathlib import Path
+
+import memtune
+import memtune_runner
+from memtune_runner.vendored import PRIVATE_PACKAGE, prometheus_client
+
+_NOT_COPIED = shutil.ignore_patterns("__pycache__", "*.pyc")
+_LICENSES = ("LICENSE", "NOTICE")
+
+
+def main(directory: str) -> int:
+    """Install the runner into ``directory`` and return the exit code."""
+    try:
+        install(Path(directory).absolute())
+    except OSError as error:
+        print(f"memtune: the runner cannot be installed into {directory}: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def install(directory: Path) -> None:
+    """Put the runner into ``directory``, all of it or nothing; what was there before is replaced."""
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".memtune-", dir=directory.parent) as temporary:
+        new, old = Path(temporary, "new"), Path(temporary, "old")
+        _copy(new)
+        if directory.exists():
+            directory.rename(old)
+        new.rename(directory)
+
+
+def _copy(target: Path) -> None:
+    for package in (memtune, memtune_runner):
+        shutil.copytree(_home(package), target / package.__name__, ignore=_NOT_COPIED)
+    # Under a private name: the image may have its own, of any version.
+    private = target / Path(*PRIVATE_PACKAGE.split("."))
+    shutil.rmtree(private, ignore_errors=True)
+    client = prometheus_client()
+    shutil.copytree(_home(client), private / "prometheus_client", ignore=_NOT_COPIED)
+    (private / "__init__.py").write_text('"""Packages that the runner carries along."""\n', encoding="ascii")
+    for path in _licenses():
+        shutil.copyfile(path, private / "prometheus_client" / path.name)
+    _make_readable(target)
+
+
+def _home(package: object) -> Path:
+    return Path(str(getattr(package, "__file__", None))).parent
+
+
+def _licenses() -> list[Path]:
+    """The licence of what is carried along, which goes with it."""
+    try:
+        found = files("prometheus_client") or []
+    except PackageNotFoundError:
+        return []  # it was carried along to here, with its licence
+    return [Path(str(each.locate())) for each in found if each.name in _LICENSES]
+
+
+def _make_readable(target: Path) -> None:
+    """For every user: those of the user's container and of the one that copies need not be the same."""
+    for path, _, names in os.walk(target):
+        Path(path).chmod(0o755)
+        for name in names:
+            Path(path, name).chmod(0o644)

@@ -1,0 +1,29 @@
+"""The ways a plan reaches a script that MemTune did not write. Each changes arguments where they are made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from memtune_runner.checkpoints import universal
+from memtune_runner.integrations import accelerate, hf_trainer
+
+if TYPE_CHECKING:
+    from memtune_runner.probe import Probe
+    from memtune_runner.settings import Settings
+    from memtune_runner.watch.imports import ImportWatch
+    from memtune_runner.watch.patches import Patches
+
+
+def install(
+    settings: Settings, probe: Probe | None, imports: ImportWatch, patches: Patches, steps: Callable[[], int]
+) -> None:
+    """Prepare the integration that the run asks for; `env` and `sdk` read the environment by themselves.
+
+    ``steps`` tells how many optimizer steps this process has made.
+    """
+    imports.when_imported("deepspeed.runtime.engine", lambda module: universal.read_by_its_kind(module.DeepSpeedEngine))
+    if settings.integration == "hf-trainer":
+        hf_trainer.install(settings, probe, imports, patches)
+    elif settings.integration == "accelerate":
+        accelerate.install(settings, imports, patches, steps)

@@ -1,0 +1,109 @@
+"""A plan in the words of transformers and accelerate. Pure: neither is imported here."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from memtune import environment
+from memtune.knobs import Offload, Optimizer, Precision, Sharding
+from memtune.plan import Plan
+from memtune.report import Device
+from memtune_runner.integrations.env import config_of
+from memtune_runner.probe import accumulation, effective_plan
+from memtune_runner.settings import Settings, SettingsError
+
+_OPTIMIZERS = {
+    Optimizer.ADAMW_8BIT: "adamw_bnb_8bit",
+    Optimizer.ADAFACTOR: "adafactor",
+    Optimizer.LION: "lion_32bit",
+    Optimizer.SGD: "sgd",
+}
+
+
+def refuse(settings: Settings) -> None:
+    """Raise SettingsError for a plan that these libraries cannot carry out."""
+    plan = settings.plan
+    reason = _reason_against(plan, settings.device)
+    if reason:
+        raise SettingsError(
+            f"{environment.PLAN}: {plan} cannot be carried out by integration {settings.integration}: {reason}; "
+            "leave it out of tuning.space, or use integration sdk"
+        )
+
+
+def mixed_precision(plan: Plan) -> str:
+    """accelerate's word for the plan's precision."""
+    return {Precision.BF16: "bf16", Precision.FP16: "fp16"}.get(plan.precision, "no")
+
+
+def training_arguments(settings: Settings) -> dict[str, Any]:
+    """The fields of transformers' TrainingArguments that carry out the plan; what is left out stays the script's."""
+    plan = settings.plan
+    return {
+        "per_device_train_batch_size": plan.micro_batch,
+        "gradient_accumulation_steps": accumulation(settings),
+        "auto_find_batch_size": False,
+        "bf16": mixed_precision(plan) == "bf16",
+        "fp16": mixed_precision(plan) == "fp16",
+        "gradient_checkpointing": False,  # the runner checkpoints the blocks itself, alike in every integration
+        "activation_checkpointing": False,  # the same, by its name since transformers 5
+        "deepspeed": deepspeed(settings),
+        "fsdp": "full_shard auto_wrap" if plan.sharding.backend == "fsdp" else "",
+        "fsdp_config": _fsdp(settings),
+        "use_cpu": settings.device is Device.VIRTUAL,
+        **_optimizer(plan),
+        **({"per_device_eval_batch_size": settings.evaluation_batch} if settings.evaluation_batch else {}),
+        **({"tf32": True} if plan.precision is Precision.TF32 and settings.device is Device.CUDA else {}),
+    }
+
+
+def deepspeed(settings: Settings) -> dict[str, Any] | None:
+    """The DeepSpeed configuration, for a run whose steps may be shortened; None for a plan without DeepSpeed."""
+    plan = effective_plan(settings)
+    if plan.sharding.backend != "deepspeed":
+        return None
+    config = config_of(plan, settings.world)
+    if settings.sharded_save:
+        config["zero_optimization"]["stage3_gather_16bit_weights_on_model_save"] = False
+    return config
+
+
+def fsdp_plugin(settings: Settings) -> dict[str, Any]:
+    """The arguments of accelerate's FullyShardedDataParallelPlugin."""
+    plan = settings.plan
+    return {
+        **({"state_dict_type": "SHARDED_STATE_DICT"} if settings.sharded_save else {}),
+        "fsdp_version": 2,
+        "reshard_after_forward": plan.sharding is not Sharding.FSDP_SHARD_GRAD_OP,
+        "cpu_offload": plan.offload in (Offload.OPTIMIZER, Offload.PARAMETERS),
+        "auto_wrap_policy": "transformer_based_wrap",
+        "activation_checkpointing": False,
+    }
+
+
+def _fsdp(settings: Settings) -> dict[str, Any] | None:
+    if settings.plan.sharding.backend != "fsdp":
+        return None
+    plugin = fsdp_plugin(settings)
+    taken = ("reshard_after_forward", "cpu_offload", "activation_checkpointing", "state_dict_type")
+    return {"version": plugin["fsdp_version"], **{name: plugin[name] for name in taken if name in plugin}}
+
+
+def _optimizer(plan: Plan) -> dict[str, Any]:
+    """The optimizer by transformers' names; Muon has none there, so it stays the script's to make."""
+    if plan.optimizer is Optimizer.ADAMW:
+        return {"optim": "adamw_torch_fused" if plan.fused_optimizer else "adamw_torch"}
+    name = _OPTIMIZERS.get(plan.optimizer)
+    return {"optim": name} if name else {}
+
+
+def _reason_against(plan: Plan, device: Device) -> str:
+    if plan.precision is Precision.FP8:
+        return "their fp8 needs a recipe that no plan holds"
+    if plan.sharding is Sharding.FSDP_HYBRID:
+        return "their FSDP2 shards over all ranks"
+    if plan.sharding.backend == "fsdp" and device is Device.VIRTUAL:
+        return "accelerate shards only over real GPUs, and this one is virtual"
+    if plan.offload is Offload.ACTIVATIONS:
+        return "they know no offload of activations"
+    return ""

@@ -1,0 +1,133 @@
+"""The integration `hf-trainer`: TrainingArguments are made as the plan says; a probe evaluates and saves once."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from memtune_runner.checkpoints import huggingface
+from memtune_runner.integrations import arguments
+from memtune_runner.integrations.checkpointing import set_checkpointing
+from memtune_runner.integrations.padding import PaddingCollator
+from memtune_runner.ranks import own_directory
+
+if TYPE_CHECKING:
+    from memtune_runner.probe import Probe
+    from memtune_runner.settings import Settings
+    from memtune_runner.watch.imports import ImportWatch
+    from memtune_runner.watch.patches import Patches
+
+Inherited = Callable[..., Any]
+_STATE = "trainer_state.json"
+
+
+def install(settings: Settings, probe: Probe | None, imports: ImportWatch, patches: Patches) -> None:
+    """Wrap TrainingArguments and Trainer as soon as the script imports them."""
+    arguments.refuse(settings)
+    if probe is not None:
+        probe.defer()
+
+    def wrap_arguments(module: Any) -> None:
+        patches.wrap(module.TrainingArguments, "__post_init__", _post_init(settings))
+
+    def wrap_trainer(module: Any) -> None:
+        patches.wrap(module.Trainer, "__init__", _init(settings, probe))
+        patches.wrap(module.Trainer, "train", _train(settings, probe))
+        patches.wrap(module.TrainerState, "load_from_json", huggingface.state_of_plan(settings))
+        if probe is None:
+            rotate = getattr(module, "rotate_checkpoints", None)
+            patches.wrap(module.Trainer, "_save_checkpoint", huggingface.trainer_save(settings, rotate))
+        else:
+            patches.wrap(module.Trainer, "get_eval_dataloader", _one_evaluation_batch)
+
+    imports.when_imported("transformers.training_args", wrap_arguments)
+    imports.when_imported("transformers.trainer", wrap_trainer)
+
+
+def first_max_steps(resume_from: Path | None) -> int | None:
+    """The steps that the first attempt set out to make. Another micro-batch would round them differently."""
+    if resume_from is None:
+        return None
+    try:
+        steps = json.loads((resume_from / _STATE).read_text(encoding="utf-8")).get("max_steps")
+    except (OSError, ValueError):
+        return None
+    return steps if isinstance(steps, int) and steps > 0 else None
+
+
+def _post_init(settings: Settings) -> Inherited:
+    def post_init(inherited: Inherited, args: Any) -> None:
+        for name, value in _overrides(settings).items():
+            if hasattr(args, name):  # a field of another version of transformers
+                setattr(args, name, value)
+        max_steps = first_max_steps(settings.resume_from)
+        if max_steps is not None and args.max_steps <= 0:
+            args.max_steps = max_steps
+        inherited(args)
+
+    return post_init
+
+
+def _overrides(settings: Settings) -> dict[str, Any]:
+    values = arguments.training_arguments(settings)
+    if settings.is_probe:
+        # What a probe saves is only there to be measured: nobody may resume from it, or upload it.
+        directory = own_directory(os.environ) or Path(tempfile.gettempdir())
+        values |= {"output_dir": str(directory / "probe-checkpoint"), "push_to_hub": False}
+        values |= {"load_best_model_at_end": False}
+    return values
+
+
+def _init(settings: Settings, probe: Probe | None) -> Inherited:
+    def init(inherited: Inherited, trainer: Any, *args: Any, **kwargs: Any) -> None:
+        inherited(trainer, *args, **kwargs)
+        set_checkpointing(trainer.model, settings.plan)
+        if probe is not None:
+            trainer.data_collator = PaddingCollator(trainer.data_collator, settings.sequence_length)
+            trainer.add_callback(_probe_callback(probe, trainer))
+
+    return init
+
+
+def _train(settings: Settings, probe: Probe | None) -> Inherited:
+    def train(inherited: Inherited, trainer: Any, resume_from_checkpoint: Any = None, *args: Any, **kwargs: Any) -> Any:
+        if probe is not None:
+            inherited(trainer, None, *args, **kwargs)
+            probe.finish()
+        return inherited(trainer, huggingface.resume_from(settings, resume_from_checkpoint), *args, **kwargs)
+
+    return train
+
+
+def _probe_callback(probe: Probe, trainer: Any) -> Any:
+    from transformers import TrainerCallback
+
+    class EvaluateSaveAndStop(TrainerCallback):
+        """Ends the training after the probe's last step, not without one evaluation batch and one save."""
+
+        def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
+            if probe.has_enough:
+                control.should_evaluate = trainer.eval_dataset is not None
+                control.should_save = True
+                control.should_training_stop = True
+            return control
+
+    return EvaluateSaveAndStop()
+
+
+def _one_evaluation_batch(inherited: Inherited, trainer: Any, eval_dataset: Any = None) -> Any:
+    dataset = trainer.eval_dataset if eval_dataset is None else eval_dataset
+    if isinstance(dataset, str):
+        dataset = trainer.eval_dataset[dataset]
+    if not hasattr(dataset, "__len__") or isinstance(dataset, dict):
+        return inherited(trainer, eval_dataset)
+    rows = range(min(len(dataset), trainer.args.eval_batch_size * trainer.args.world_size))
+    if hasattr(dataset, "select"):
+        return inherited(trainer, dataset.select(rows))
+    from torch.utils.data import Subset
+
+    return inherited(trainer, Subset(dataset, rows))

@@ -1,0 +1,145 @@
+"""One report from what became of all ranks of a node. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from memtune.report import EXIT_CODES, Ending, Memory, Report
+from memtune_runner import failures
+from memtune_runner.failures import Failure
+from memtune_runner.launch.peers import Ended
+from memtune_runner.report import log_tail
+from memtune_runner.settings import Settings
+
+_Number = TypeVar("_Number", int, float)
+
+
+@dataclass(frozen=True)
+class RankEnd:
+    """What is left of one rank: its exit code (128+N for signal N), its reports, the end of what it printed.
+
+    ``was_stopped`` says that it was still well when the launcher ended it, so its own end explains nothing.
+    """
+
+    rank: int
+    exit_code: int
+    reports: tuple[Report, ...] = ()
+    log: str = ""
+    was_stopped: bool = False
+
+    @property
+    def report(self) -> Report | None:
+        """The report that counts, of those that several processes of one rank may have left.
+
+        Where the rank failed it is a failure, where it succeeded a success: a shell may go on after one of its programs
+        failed. Among equals it is the one with the most steps, since others did something else than train.
+        """
+        fitting = [each for each in self.reports if (each.ending is Ending.SUCCEEDED) == (self.exit_code == 0)]
+        return max(fitting or self.reports, key=lambda each: each.steps or 0, default=None)
+
+    @property
+    def failure(self) -> Failure | None:
+        """What this rank died of by itself; None if it ended well or was ended."""
+        if self.was_stopped or self.exit_code == 0:
+            return None
+        report = self.report
+        if report is None or report.ending is Ending.SUCCEEDED:
+            return failures.of_words(self.log, self.exit_code)
+        followed = report.ending is Ending.ERROR and failures.is_consequence(f"{report.message}\n{self.log}")
+        return Failure(report.ending, report.exit_code, report.message, followed)
+
+
+def cause(ends: Sequence[RankEnd]) -> tuple[RankEnd, Failure] | None:
+    """The rank whose failure brought the others' about; ``ends`` are in the order in which they were noticed."""
+    failed = [(end, failure) for end in ends if (failure := end.failure)]
+    if not failed:
+        return None
+    first = failures.first_cause([failure for _, failure in failed])
+    return next((end, failure) for end, failure in failed if failure is first)
+
+
+def merge(settings: Settings, ends: Sequence[RankEnd], ended: Ended | None) -> Report:
+    """The node's report. ``ended`` is what ended the ranks from outside: a signal, or another node."""
+    found = cause(ends)
+    report = _measured(settings, ends, found[0] if found else None)
+    if found is not None:
+        end, failure = found
+        tail = log_tail(end.log) if settings.report_log_tail else ""
+        return replace(
+            report,
+            ending=failure.ending,
+            exit_code=failure.exit_code,
+            message=failure.message,
+            rank=end.rank,
+            log_tail=tail,
+        )
+    if ended is not None:
+        return replace(report, ending=Ending.TERMINATED, exit_code=ended.exit_code, message=_elsewhere(settings, ended))
+    return _nothing_measured(report) if settings.is_probe and not report.steps else report
+
+
+def _elsewhere(settings: Settings, ended: Ended) -> str:
+    if ended.node == settings.node_rank or ended.ending is Ending.TERMINATED:
+        return ended.message
+    return f"ended with the run: node {ended.node} ended first ({ended.ending}): {ended.message}"
+
+
+def _nothing_measured(report: Report) -> Report:
+    """A probe that trained nothing measured nothing, however well it ended."""
+    seen = "the optimizer never stepped" if report.steps == 0 else "the hooks saw no training"
+    message = f"the command ended with exit code 0, but {seen}; correct the command, or the integration"
+    return replace(report, ending=Ending.BAD_INPUT, exit_code=EXIT_CODES[Ending.BAD_INPUT], message=message)
+
+
+def _measured(settings: Settings, ends: Sequence[RankEnd], failed: RankEnd | None) -> Report:
+    """What the ranks measured, as the report of a success."""
+    reported = [(end.rank, end.report) for end in sorted(ends, key=lambda end: end.rank)]
+    reports = {rank: report for rank, report in reported if report is not None}
+    told = failed.report if failed else None
+    if told is None:
+        # The one that trained furthest; rank 0 among equals.
+        told = max(reports.values(), key=lambda each: each.steps or 0, default=_EMPTY)
+    peak = max(reports.values(), key=_peak, default=_EMPTY)
+    return replace(
+        told,
+        ending=Ending.SUCCEEDED,
+        exit_code=0,
+        message="",
+        log_tail="",
+        run=settings.run or None,
+        plan=str(settings.plan),
+        rank=told.rank if reports else None,
+        world=settings.world,
+        attempt=settings.attempt,
+        steps=_least(each.steps for each in reports.values()),
+        skipped_steps=_most(each.skipped_steps for each in reports.values()),
+        resumed_samples=settings.resume_samples if settings.resume_from else None,
+        checkpoint_samples=_most(each.checkpoint_samples for each in reports.values()),
+        device=settings.device,
+        memory=_with_request(peak.memory, told.memory),
+        largest=peak.largest or told.largest,
+        step_seconds=_most(each.step_seconds for each in reports.values()),
+    )
+
+
+_EMPTY = Report(Ending.SUCCEEDED, 0)
+
+
+def _peak(report: Report) -> tuple[int, int]:
+    memory = report.memory
+    return memory.peak_reserved_bytes or 0, memory.peak_allocated_bytes or 0
+
+
+def _with_request(memory: Memory, failed: Memory) -> Memory:
+    """The memory of the fullest rank, with the request that failed, wherever it did."""
+    return replace(memory, failed_request_bytes=failed.failed_request_bytes)
+
+
+def _least(values: Iterable[_Number | None]) -> _Number | None:
+    return min((value for value in values if value is not None), default=None)
+
+
+def _most(values: Iterable[_Number | None]) -> _Number | None:
+    return max((value for value in values if value is not None), default=None)

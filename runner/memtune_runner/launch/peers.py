@@ -1,0 +1,258 @@
+"""What the launchers of a run's nodes tell each other: who is there, what ended the run first, who may leave."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any, NamedTuple, Protocol
+
+from memtune.report import Ending
+from memtune_runner.bad_input import BadInputError
+from memtune_runner.preflight import check_torch
+
+_PERIOD_SECONDS = 0.5
+# A node that gave no sign of life for this long is lost: the three times five seconds of torch's own rendezvous
+# (RendezvousSettings.keep_alive_interval and keep_alive_max_attempt).
+_SILENCE_SECONDS = 15.0
+# How long node 0, whose store all others look into, waits for them to have looked.
+_FAREWELL_SECONDS = 5.0
+_PREFIX = "memtune/"
+
+
+class Ended(NamedTuple):
+    """What ended the run on one node. Where ``is_graceful``, there is time to save something."""
+
+    node: int
+    ending: Ending
+    exit_code: int
+    message: str
+    is_graceful: bool = False
+
+    def to_json(self) -> str:
+        return json.dumps(self._asdict())
+
+    @classmethod
+    def from_json(cls, text: bytes) -> Ended:
+        values = json.loads(text)
+        return cls(**{**values, "ending": Ending(values["ending"])})
+
+
+class Peers(Protocol):
+    """The other launchers, as the launcher of one node sees them."""
+
+    def variables(self) -> dict[str, str]:
+        """How the workers of this node find those of the others."""
+
+    def shared(self, make: Callable[[], str], is_over: Callable[[], bool]) -> str:
+        """What ``make`` gives on node 0, on every node; empty if the run ends before that."""
+
+    def first(self) -> Ended | None:
+        """What ended the run first, wherever that was; None as long as nothing did."""
+
+    def announce(self, ended: Ended) -> int:
+        """Tell that this node has ended; its place among all endings, from 0."""
+
+    def others_have_left(self) -> bool:
+        """Whether nobody needs this node any more."""
+
+    def leave(self) -> None:
+        """Nothing more is told or asked. Node 0 stays until the others know all they need."""
+
+
+class Alone:
+    """A run of one node. No torch is needed, so the workers start at once."""
+
+    def __init__(self) -> None:
+        self._first: Ended | None = None
+
+    def variables(self) -> dict[str, str]:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        return {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+
+    def shared(self, make: Callable[[], str], is_over: Callable[[], bool]) -> str:  # nobody waits
+        return make()
+
+    def first(self) -> Ended | None:
+        return self._first
+
+    def announce(self, ended: Ended) -> int:
+        self._first = self._first or ended
+        return 0
+
+    def others_have_left(self) -> bool:
+        return True
+
+    def leave(self) -> None:
+        pass
+
+
+class Stored:
+    """A run of several nodes, which meet in a torch TCPStore that node 0 hosts; its workers meet there as well."""
+
+    def __init__(self, node: int, nodes: int, host: str, port: int, connect: Callable[[], Any]) -> None:
+        self._node, self._nodes, self._host, self._port = node, nodes, host, port
+        # Each connection serves one thread: a waiting call holds back all others on the same one.
+        self._store, self._watched = connect(), connect()
+        self._first: Ended | None = None
+        self._leaving = threading.Event()
+        self._watcher = threading.Thread(target=self._watch, name="peers", daemon=True)
+
+    def meet(self, seconds: float, is_over: Callable[[], bool]) -> None:
+        """Wait until the launchers of all nodes are here."""
+        try:
+            self._wait_for_all(seconds, is_over)
+        except RuntimeError:
+            self._first = _lost(0)
+        else:
+            self._watcher.start()
+
+    def _wait_for_all(self, seconds: float, is_over: Callable[[], bool]) -> None:
+        self._store.set(f"{_PREFIX}here/{self._node}", "")
+        deadline = time.monotonic() + seconds
+        while missing := [node for node in range(self._nodes) if not self._store.check([f"{_PREFIX}here/{node}"])]:
+            if is_over():
+                return
+            if time.monotonic() > deadline:
+                names = ", ".join(map(str, missing))
+                raise BadInputError(f"node {names} did not come to the rendezvous within {seconds:.0f} s")
+            time.sleep(_PERIOD_SECONDS / 5)
+
+    def variables(self) -> dict[str, str]:
+        return {
+            "MASTER_ADDR": self._host,
+            "MASTER_PORT": str(self._port),
+            "TORCHELASTIC_USE_AGENT_STORE": "True",
+        }
+
+    def shared(self, make: Callable[[], str], is_over: Callable[[], bool]) -> str:
+        key = f"{_PREFIX}shared"
+        if self._node == 0:
+            self._store.set(key, make())
+        while not (self.first() or is_over()):
+            with suppress(RuntimeError):  # the store has gone with node 0, which the watcher will say
+                if self._store.check([key]):
+                    return str(self._store.get(key).decode())
+            time.sleep(_PERIOD_SECONDS / 5)
+        return ""
+
+    def first(self) -> Ended | None:
+        return self._first
+
+    def announce(self, ended: Ended) -> int:
+        try:
+            order = int(self._store.add(f"{_PREFIX}endings", 1)) - 1
+            if order == 0:
+                self._store.set(f"{_PREFIX}first", ended.to_json())
+        except RuntimeError:  # the store has gone with node 0
+            return self._nodes
+        if order == 0:
+            self._first = ended
+        return order
+
+    def others_have_left(self) -> bool:
+        if self._node:
+            return True
+        return all(self._store.check([f"{_PREFIX}left/{node}"]) for node in range(1, self._nodes))
+
+    def leave(self) -> None:
+        self._leaving.set()
+        deadline = time.monotonic() + _FAREWELL_SECONDS
+        with suppress(RuntimeError):
+            self._store.set(f"{_PREFIX}left/{self._node}", "")
+            while not self.others_have_left() and time.monotonic() < deadline:
+                time.sleep(_PERIOD_SECONDS / 5)
+
+    def _watch(self) -> None:
+        last_seen = dict.fromkeys(range(1, self._nodes), (0, time.monotonic()))
+        try:
+            while not self._leaving.wait(_PERIOD_SECONDS) and self._first is None:
+                self._first = self._look(last_seen)
+        except RuntimeError:
+            if not self._leaving.is_set():
+                self._first = _lost(0)
+
+    def _look(self, last_seen: dict[int, tuple[int, float]]) -> Ended | None:
+        """One look into the store: what ended the run, or which node gives no sign of life any more."""
+        if self._watched.check([f"{_PREFIX}first"]):
+            return Ended.from_json(self._watched.get(f"{_PREFIX}first"))
+        if self._node:
+            self._watched.add(f"{_PREFIX}alive/{self._node}", 1)
+            return None
+        for node, (beat, since) in last_seen.items():
+            if self._watched.check([f"{_PREFIX}left/{node}"]):
+                continue
+            newest = int(self._watched.add(f"{_PREFIX}alive/{node}", 0))
+            if newest != beat:
+                last_seen[node] = (newest, time.monotonic())
+            elif time.monotonic() - since > _SILENCE_SECONDS:
+                return _lost(node)
+        return None
+
+
+def join(node: int, nodes: int, rendezvous: str, seconds: float, is_over: Callable[[], bool]) -> Peers:
+    """Meet the launchers of the other nodes at ``rendezvous``, a host and a port; give up when ``is_over`` says so."""
+    if nodes == 1:
+        return Alone()
+    host, _, port = rendezvous.rpartition(":")
+    if not host or not port.isdecimal():
+        raise BadInputError(f"MEMTUNE_RENDEZVOUS={rendezvous!r} is not a host and a port; {nodes} nodes cannot meet")
+    check_torch()
+    started = time.monotonic()
+    if node:
+        _wait_for(host, int(port), seconds, is_over)
+    stored = Stored(node, nodes, host, int(port), _connections(node, host, int(port)))
+    stored.meet(max(seconds - (time.monotonic() - started), 1.0), is_over)
+    return stored
+
+
+def _wait_for(host: str, port: int, seconds: float, is_over: Callable[[], bool]) -> None:
+    """Wait until node 0 can be reached; its name may not even be known before its pod has an address."""
+    deadline = time.monotonic() + seconds
+    while (problem := _problem_reaching(host, port)) is not None and not is_over():
+        if time.monotonic() > deadline:
+            raise BadInputError(
+                f"the rendezvous {host}:{port} cannot be reached within {seconds:.0f} s ({problem}); "
+                "does the pod of node 0 run?"
+            )
+        time.sleep(_PERIOD_SECONDS)
+
+
+def _problem_reaching(host: str, port: int) -> str | None:
+    try:
+        socket.create_connection((host, port), 2.0).close()
+    except OSError as error:
+        return error.strerror or str(error)
+    return None
+
+
+def _connections(node: int, host: str, port: int) -> Callable[[], Any]:
+    """What makes connections to the store; on node 0 the first one hosts it."""
+    # The store explains every broken connection with a stack trace, where one line of ours says what it means.
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]  # re-exported without __all__
+
+    timeout = timedelta(seconds=_SILENCE_SECONDS)
+    is_host = [node == 0]
+
+    def connect() -> Any:
+        hosts = bool(is_host) and is_host.pop()
+        # Node 0 reaches itself without its own name, which may not be known yet.
+        at = "localhost" if node == 0 else host
+        try:
+            return TCPStore(at, port, is_master=hosts, timeout=timeout, wait_for_workers=False)
+        except RuntimeError as error:
+            raise BadInputError(f"the rendezvous store at {at}:{port} cannot be opened: {error}") from None
+
+    return connect
+
+
+def _lost(node: int) -> Ended:
+    return Ended(node, Ending.TERMINATED, 143, f"node {node} is lost: its launcher gives no sign of life")

@@ -1,0 +1,35 @@
+"""The environment of a worker: what torch's own launcher would have set, and what a plan's measurement needs. Pure."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+from memtune import environment
+from memtune.report import Device
+from memtune_runner.settings import Settings
+from memtune_runner.worker_command import ENTER_DIRECTORY
+
+
+def of_worker(settings: Settings, current: Mapping[str, str], is_program: bool) -> dict[str, str]:
+    """The variables that all ranks have in common, beside those in ``current``."""
+    common = {
+        "TORCHELASTIC_RESTART_COUNT": "0",
+        "TORCHELASTIC_MAX_RESTARTS": "0",
+        "TORCHELASTIC_RUN_ID": settings.run or "memtune",
+        # A pipe would hold back what is printed until it makes a block.
+        "PYTHONUNBUFFERED": current.get("PYTHONUNBUFFERED") or "1",
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING": current.get("TORCH_NCCL_ASYNC_ERROR_HANDLING") or "1",
+    }
+    if settings.gpus_per_node > 1:
+        # As torchrun does: otherwise each rank starts as many threads as there are cores.
+        common["OMP_NUM_THREADS"] = current.get("OMP_NUM_THREADS") or "1"
+    # Empty counts as left out; what the operator named may have been converted since.
+    common[environment.RESUME_FROM] = str(settings.resume_from or "")
+    common[environment.RESUME_SAMPLES] = str(settings.resume_samples)
+    if settings.device is Device.VIRTUAL:
+        common["CUDA_VISIBLE_DEVICES"] = ""
+    if is_program:
+        own = current.get("PYTHONPATH")
+        common["PYTHONPATH"] = os.pathsep.join([str(ENTER_DIRECTORY), *([own] if own else [])])
+    return common

@@ -1,0 +1,108 @@
+"""Selective checkpointing: the recomputation of a block takes its costly results from what the forward pass kept.
+
+It fits torch's ``checkpoint(context_fn=...)``. torch's own ``create_selective_checkpoint_contexts`` counts every
+operator inside a block, so under ZeRO-3, which gathers weights there at will, it finds the two passes different.
+This one looks at the operators that it keeps and at no other.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+_PRODUCTS = frozenset({torch.ops.aten.mm.default, torch.ops.aten.addmm.default, torch.ops.aten._scaled_mm.default})
+_ATTENTION = frozenset(
+    {
+        torch.ops.aten._scaled_dot_product_flash_attention.default,
+        torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default,
+        torch.ops.aten._scaled_dot_product_efficient_attention.default,
+        torch.ops.aten._scaled_dot_product_cudnn_attention.default,
+    }
+)
+
+_Kept = defaultdict[Any, deque[Any]]
+_CHANGED = (
+    "a matrix product or attention result was changed in place, so it cannot stand for its recomputation; "
+    "use a plan with checkpointing full"
+)
+
+
+def selective_contexts() -> tuple[TorchDispatchMode, TorchDispatchMode]:
+    """What a block's forward pass and its recomputation run in."""
+    kept: _Kept = defaultdict(deque)
+    return _Keeping(kept), _Reusing(kept)
+
+
+class _Result:
+    """One kept tensor, and the number of in-place changes it had seen by then."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        # As torch.utils.checkpoint does it: detached, so that the graph does not hold itself, but with its counter of
+        # changes shared, which below autograd must be asked for.
+        with torch._C._SetExcludeDispatchKeyGuard(torch._C.DispatchKey.ADInplaceOrView, False):
+            self._tensor = tensor.detach()
+        self._version = self._tensor._version
+
+    def get(self) -> torch.Tensor:
+        """The tensor as it was."""
+        if self._tensor._version != self._version:
+            raise RuntimeError(_CHANGED)
+        return self._tensor
+
+    @property
+    def storage(self) -> int:
+        """What tells whether another tensor is the same memory."""
+        return _storage(self._tensor)
+
+
+class _Chooser(TorchDispatchMode):
+    """Chooses the attention and every second matrix product, as torchtitan does (apply_ac)."""
+
+    def __init__(self, kept: _Kept) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # torch leaves the base class untyped
+        self._kept = kept
+        self._products = 0
+
+    def _keeps(self, operator: Any) -> bool:
+        if operator in _PRODUCTS:
+            self._products += 1
+            return self._products % 2 == 1
+        return operator in _ATTENTION
+
+
+class _Keeping(_Chooser):
+    def __init__(self, kept: _Kept) -> None:
+        super().__init__(kept)
+        self._storages: set[int] = set()
+
+    def __torch_dispatch__(
+        self, func: Any, types: Iterable[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        # The counter of changes misses those behind a matmul of more than two dimensions, whose result is an alias
+        # with a counter of its own (_unsafe_view).
+        if func._schema.is_mutable and _storage(args[0]) in self._storages:
+            raise RuntimeError(_CHANGED)
+        result = func(*args, **(kwargs or {}))
+        if self._keeps(func):
+            kept = tree_map_only(torch.Tensor, _Result, result)
+            self._storages.update(each.storage for each in tree_leaves(kept) if isinstance(each, _Result))
+            self._kept[func].append(kept)
+        return result
+
+
+class _Reusing(_Chooser):
+    def __torch_dispatch__(
+        self, func: Any, types: Iterable[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if self._keeps(func):
+            return tree_map_only(_Result, _Result.get, self._kept[func].popleft())
+        return func(*args, **(kwargs or {}))
+
+
+def _storage(changed: Any) -> int:
+    return changed.untyped_storage()._cdata if isinstance(changed, torch.Tensor) else 0

@@ -1,0 +1,49 @@
+"""How many samples and tokens a model is given, read off the shapes of its inputs.
+
+Tensors are told by what they can do, so that this needs no torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+# Of several inputs the one that holds the samples, by the names that model libraries agree on.
+_SAMPLES = ("input_ids", "inputs_embeds", "pixel_values", "input_values", "input_features", "inputs", "x")
+_DEEPEST = 4
+
+
+class BatchSize(NamedTuple):
+    """Rows are samples, tokens the elements of all their sequences."""
+
+    rows: int
+    tokens: int
+
+
+def batch_size(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> BatchSize | None:
+    """The size of the batch in a model's arguments; None where they hold no tensor with rows."""
+    tensor = next(_tensors((*_by_name(args, kwargs), *args, *kwargs.values()), 0), None)
+    return None if tensor is None else _size(tensor)
+
+
+def _by_name(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
+    given = [kwargs, *(each for each in args if isinstance(each, Mapping))]
+    return [each[name] for name in _SAMPLES for each in given if name in each]
+
+
+def _tensors(values: Iterable[Any], depth: int) -> Iterator[Any]:
+    for value in values:
+        if hasattr(value, "is_floating_point") and hasattr(value, "shape"):
+            if len(value.shape) > 0:
+                yield value
+        elif depth < _DEEPEST and isinstance(value, Mapping):
+            yield from _tensors(value.values(), depth + 1)
+        elif depth < _DEEPEST and isinstance(value, (list, tuple)):
+            yield from _tensors(value, depth + 1)
+
+
+def _size(tensor: Any) -> BatchSize:
+    """Token ids are rows x length, embedded ones rows x length x width; of anything else a row is one token."""
+    shape = [int(each) for each in tensor.shape]
+    has_length = len(shape) == 3 if tensor.is_floating_point() else len(shape) >= 2
+    return BatchSize(shape[0], shape[0] * (shape[1] if has_length else 1))

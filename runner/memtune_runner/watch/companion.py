@@ -1,0 +1,46 @@
+"""The files beside the report of a run that ran out of memory: who held it, by component and by line of code."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from memtune.report import Component
+from memtune.units import gib
+
+_MOST_SITES = 20
+_IN_USE = frozenset({"active_allocated", "active_pending_free", "active_awaiting_free"})
+# Frames of the libraries themselves; the line that a user can change is above them.
+_INNER = ("/torch/", "/deepspeed/", "??", "<frozen")
+
+
+def top_sites(snapshot: Mapping[str, Any]) -> list[Component]:
+    """The lines of code that hold most bytes, from a snapshot of torch.cuda.memory with recorded history."""
+    sizes: Counter[str] = Counter()
+    for segment in snapshot.get("segments", ()):
+        for block in segment["blocks"]:
+            if block["state"] in _IN_USE:
+                sizes[_site(block.get("frames", ()))] += block["size"]
+    return [Component(site, size_bytes) for site, size_bytes in sizes.most_common(_MOST_SITES)]
+
+
+def write_companion(directory: Path, rank: int, parts: Iterable[Component], sites: Iterable[Component]) -> None:
+    """Write both tables as text. A directory that cannot be written costs the file, not the report."""
+    lines = ["by component", *map(_line, parts), "", "by line of code", *map(_line, sites), ""]
+    try:
+        (directory / f"memory-rank-{rank}.txt").write_text("\n".join(lines), encoding="utf-8")
+    except OSError as error:
+        print(f"memtune: the memory of rank {rank} cannot be written to {directory}: {error.strerror}", file=sys.stderr)
+
+
+def _line(component: Component) -> str:
+    return f"{gib(component.size_bytes, 3):>14}  {component.name}"
+
+
+def _site(frames: Iterable[Mapping[str, Any]]) -> str:
+    named = [f"{each['filename']}:{each['line']} {each['name']}" for each in frames]
+    own = (each for each in named if not any(part in each for part in _INNER))
+    return next(own, named[0] if named else "unknown: allocated before the recording began")

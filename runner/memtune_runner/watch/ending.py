@@ -1,0 +1,108 @@
+"""Writes down what one rank went through, as the report that the launcher makes the run's report of."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from memtune.report import EXIT_CODES, Ending, Memory, Report
+from memtune_runner import checkpoints, phases
+from memtune_runner.failures import Failure
+from memtune_runner.ranks import Rank
+from memtune_runner.settings import Settings
+
+if TYPE_CHECKING:
+    from memtune_runner.watch.watch import Watch  # needs torch, which a script may never import
+
+
+def hung(silent_seconds: float) -> Failure:
+    """The failure of a run that stood still."""
+    message = f"no optimizer step ended for {silent_seconds:.0f} s; the stack traces of all threads are in the log"
+    return Failure(Ending.HUNG, EXIT_CODES[Ending.HUNG], message)
+
+
+def bad_input(error: Exception) -> Failure:
+    """The failure of a run that was given what cannot work."""
+    return Failure(Ending.BAD_INPUT, EXIT_CODES[Ending.BAD_INPUT], str(error))
+
+
+def ended_well(watch: Watch | None, settings: Settings) -> Failure:
+    """What it comes to when a script ends without an error: success, unless it never trained."""
+    message = _never_stepped(watch, settings)
+    ending = Ending.BAD_INPUT if message else Ending.SUCCEEDED
+    return Failure(ending, EXIT_CODES.get(ending, 0), message)
+
+
+def report_of(settings: Settings, rank: Rank, watch: Watch | None, failure: Failure) -> Report:
+    """The report of one rank. ``watch`` is None where the script never imported torch."""
+    saved = checkpoints.newest_known(settings)
+    report = Report(
+        ending=failure.ending,
+        exit_code=failure.exit_code,
+        run=settings.run or None,
+        plan=str(settings.plan),
+        rank=rank.rank,
+        world=rank.world,
+        attempt=settings.attempt,
+        resumed_samples=settings.resume_samples if settings.resume_from else None,
+        checkpoint_samples=saved.manifest.samples if saved else None,
+        checkpoint_format=saved.manifest.format.value if saved else None,
+        phase=None if failure.ending is Ending.SUCCEEDED else phases.current(),
+        device=settings.device,
+        message=failure.message,
+    )
+    return report if watch is None else _measured(report, watch)
+
+
+def _never_stepped(watch: Watch | None, settings: Settings) -> str:
+    if watch is not None and watch.counter.steps:
+        return ""
+    if watch is not None and watch.counter.skipped:
+        return f"the loss scaler skipped every one of {watch.counter.skipped} optimizer steps: the gradients overflow"
+    if settings.resume_from is not None:
+        return ""  # the checkpoint may have been the end of the training
+    return "the script ended without a single optimizer step; MemTune measures and launches scripts that train"
+
+
+def _measured(report: Report, watch: Watch) -> Report:
+    """With all that the watch has seen."""
+    watch.note_saves()
+    accumulation = watch.settings.plan.accumulation
+    seconds, tokens = watch.pace.step_seconds(accumulation), watch.pace.tokens_per_step(accumulation)
+    measured = replace(
+        report,
+        steps=watch.counter.steps,
+        skipped_steps=watch.counter.skipped,
+        memory=_memory(watch),
+        applied=watch.applied(),
+        step_seconds=seconds,
+        tokens_per_second=tokens * (report.world or 1) / seconds if seconds and tokens else None,
+        **_coverage(watch),
+    )
+    ran_out = watch.out_of_memory
+    if report.ending is not Ending.DEVICE_OOM or ran_out is None:
+        return measured
+    return replace(measured, phase=ran_out.phase, largest=ran_out.largest)
+
+
+def _memory(watch: Watch) -> Memory:
+    watch.read()
+    memory = watch.record.memory()
+    if watch.statistics is None or memory.peak_reserved_bytes is None:
+        return memory
+    failed_bytes = watch.out_of_memory.requested_bytes if watch.out_of_memory else None
+    largest_bytes = watch.statistics.largest_free_block_bytes()
+    return replace(memory, largest_free_block_bytes=largest_bytes, failed_request_bytes=failed_bytes)
+
+
+def _coverage(watch: Watch) -> dict[str, Any]:
+    """What a probe has seen of what the real run will do; a train run does not need to say."""
+    settings = watch.settings
+    if not settings.is_probe:
+        return {}
+    whole = settings.plan.micro_batch * settings.sequence_length
+    return {
+        "length_covered": (watch.tally.largest_tokens or 0) >= whole,
+        "evaluation_covered": watch.evaluation_covered,
+        "save_covered": watch.save_covered,
+    }

@@ -1,0 +1,88 @@
+"""What a model says about the engine around it: which one it is, how much it shards, and in which dtypes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import torch
+
+# The classes by which engines show themselves, also where they are bases or mixed in.
+_BACKENDS = {
+    "DeepSpeedEngine": "deepspeed",
+    "FSDPModule": "fsdp",
+    "FullyShardedDataParallel": "fsdp",
+    "DistributedDataParallel": "ddp",
+}
+_LINEAR_NAMES = frozenset({"Conv1D"})  # transformers' name for the transposed linear layer of GPT-2
+
+
+class Engine(NamedTuple):
+    """One model's engine. ``is_compiled`` says that parts of it run where hooks see nothing."""
+
+    backend: str
+    zero_stage: int
+    weight_dtype: str | None
+    gradient_dtype: str | None
+    is_compiled: bool
+
+
+def describe(model: torch.nn.Module) -> Engine:
+    """The engine around or within a model."""
+    wrapper, backend = _wrapper(model)
+    stage = {"fsdp": 3, "deepspeed": 0}.get(backend, 0)
+    gradient_dtype = None
+    if backend == "deepspeed":
+        stage = int(wrapper.zero_optimization_stage())
+        gradient_dtype = dtype_name(wrapper.get_data_types()[1])
+    compiled = any(hasattr(each, "_orig_mod") or each._compiled_call_impl is not None for each in model.modules())
+    weights = (each for each in model.parameters() if each.requires_grad)
+    return Engine(backend, stage, main_dtype(weights), gradient_dtype, compiled)
+
+
+def learns(module: torch.nn.Module) -> bool:
+    """Whether a module is (a part of) a model in training: transforms, losses and frozen teachers are not."""
+    return any(each.requires_grad for each in module.parameters())
+
+
+def main_dtype(tensors: Iterable[torch.Tensor]) -> str | None:
+    """The dtype that most of the elements have; ZeRO-3 hides the true number of them in an attribute."""
+    elements: Counter[torch.dtype] = Counter()
+    for each in tensors:
+        elements[each.dtype] += max(int(getattr(each, "ds_numel", 0)), each.numel())
+    return dtype_name(max(elements, key=lambda each: elements[each])) if elements else None
+
+
+def compute_dtype(module: torch.nn.Module) -> str | None:
+    """In which dtype a module multiplies matrices; None where it does not, or its weight is quantized."""
+    if not _multiplies(module):
+        return None
+    if "Float8" in type(module).__name__:
+        return "float8"
+    weight = module.weight
+    if not isinstance(weight, torch.Tensor) or not weight.is_floating_point():
+        return None
+    device = weight.device.type
+    if torch.is_autocast_enabled(device) and weight.dtype is not torch.float64:
+        return dtype_name(torch.get_autocast_dtype(device))
+    return dtype_name(weight.dtype)
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """The dtype's name without torch's prefix."""
+    return str(dtype).removeprefix("torch.")
+
+
+def _multiplies(module: torch.nn.Module) -> bool:
+    if isinstance(module, (torch.nn.Linear, torch.nn.modules.conv._ConvNd)):
+        return True
+    return type(module).__name__ in _LINEAR_NAMES
+
+
+def _wrapper(model: torch.nn.Module) -> tuple[Any, str]:
+    for module in model.modules():
+        for kind in type(module).__mro__:
+            if kind.__name__ in _BACKENDS:
+                return module, _BACKENDS[kind.__name__]
+    return model, "none"

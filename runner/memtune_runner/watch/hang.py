@@ -1,0 +1,78 @@
+"""When a run hangs, and what is done about it: stack traces to the log, a report, an exit code of its own."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from memtune.report import Phase
+
+_PATIENT = frozenset({Phase.EVALUATION, Phase.SAVE})
+
+
+@dataclass(frozen=True)
+class HangLimits:
+    """How much silence is a hang. The first step may compile kernels, load caches and warm up connections."""
+
+    first_step_seconds: float = 1_800.0
+    least_seconds: float = 60.0
+    steps: float = 10.0
+    period_seconds: float = 5.0
+
+    def of(self, step_seconds: float | None) -> float:
+        """The longest silence that is no hang, from what a step usually takes."""
+        if step_seconds is None:
+            return self.first_step_seconds
+        return max(self.least_seconds, self.steps * step_seconds)
+
+
+class HangRule:
+    """Notices that no optimizer step came for too long. Pure: the time is an argument.
+
+    Nothing is a hang before the first batch: what a script does to its data before may take hours.
+    """
+
+    def __init__(self, limits: HangLimits) -> None:
+        self._limits = limits
+        self._last_sign: float | None = None
+
+    def sign_of_life(self, now: float) -> None:
+        """Training has begun, or a step has ended."""
+        self._last_sign = now
+
+    def silence(self, now: float, phase: Phase, step_seconds: float | None) -> float | None:
+        """The seconds of silence if they are a hang, else None. Evaluating and saving are not silent."""
+        if self._last_sign is None:
+            return None
+        if phase in _PATIENT:
+            self._last_sign = now
+        silent_seconds = now - self._last_sign
+        return silent_seconds if silent_seconds > self._limits.of(step_seconds) else None
+
+
+class Watchdog:
+    """A thread that asks every few seconds whether the run hangs, and says so once."""
+
+    def __init__(
+        self, silence: Callable[[float], float | None], hung: Callable[[float], None], period_seconds: float
+    ) -> None:
+        self._silence, self._hung, self._period_seconds = silence, hung, period_seconds
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="memtune-watchdog", daemon=True)
+
+    def start(self) -> None:
+        """Begin to watch."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """The run is over; nothing that follows is a hang."""
+        self._ended.set()
+
+    def _watch(self) -> None:
+        while not self._ended.wait(self._period_seconds):
+            silent_seconds = self._silence(time.monotonic())
+            if silent_seconds is not None:
+                self._hung(silent_seconds)
+                return

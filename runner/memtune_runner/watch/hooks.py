@@ -1,0 +1,117 @@
+"""The hooks in torch and DeepSpeed that tell a watch what the script does. They add a few microseconds to a batch.
+
+Nothing is hooked into single modules: a model may be wrapped, compiled or replaced at any time. Of all module calls
+only the outermost one matters, and telling it apart costs every other call one comparison.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+from memtune.report import Phase
+from memtune_runner import phases
+from memtune_runner.watch.patches import Patches
+
+if TYPE_CHECKING:
+    from memtune_runner.watch.watch import Watch
+
+Inherited = Callable[..., Any]
+
+
+def hook_torch(watch: Watch, patches: Patches) -> None:
+    """Tell the watch about forward and backward passes, optimizer steps, and saves."""
+    patches.wrap(torch.nn.Module, "__call__", _module_call(watch))
+    patches.wrap(torch.autograd, "backward", _backward(watch))
+    patches.wrap(torch.amp.GradScaler, "step", _scaler_step(watch))
+    patches.wrap(torch, "save", _saving)
+    before = register_optimizer_step_pre_hook(lambda optimizer, _, __: watch.optimizer_began(optimizer))
+    after = register_optimizer_step_post_hook(lambda _, __, ___: watch.optimizer_ended())
+    patches.when_undone(before.remove)
+    patches.when_undone(after.remove)
+
+
+def hook_checkpointing(module: ModuleType, watch: Watch, patches: Patches) -> None:
+    """Tell the watch about blocks that run under ``torch.utils.checkpoint`` or DeepSpeed's own."""
+
+    def entered(inherited: Inherited, *args: Any, **kwargs: Any) -> Any:
+        watch.block_checkpointed()
+        return inherited(*args, **kwargs)
+
+    # Every way in ends in one of these two, also for a script that took `checkpoint` away before it could be wrapped.
+    patches.wrap(module, "_checkpoint_without_reentrant_generator", entered)
+    patches.wrap(module.CheckpointFunction, "forward", entered)
+
+
+def hook_distributed_checkpoints(module: ModuleType, patches: Patches) -> None:
+    """Notice saves through ``torch.distributed.checkpoint``."""
+    patches.wrap(module, "save", _saving)
+
+
+def hook_deepspeed(module: ModuleType, watch: Watch, patches: Patches) -> None:
+    """Tell the watch what DeepSpeed counts as steps: its optimizers call each other's ``step`` for one of its own."""
+
+    def step(inherited: Inherited, engine: Any, *args: Any, **kwargs: Any) -> Any:
+        steps, skipped = engine.global_steps, engine.skipped_steps
+        watch.engine_began()
+        result = inherited(engine, *args, **kwargs)
+        watch.engine_ended(engine.global_steps - steps, engine.skipped_steps - skipped)
+        return result
+
+    patches.wrap(module.DeepSpeedEngine, "step", step)
+    patches.wrap(module.DeepSpeedEngine, "save_checkpoint", _saving)
+
+
+def _module_call(watch: Watch) -> Inherited:
+    def call(inherited: Inherited, module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_compiling():
+            return inherited(module, *args, **kwargs)
+        if watch.busy:
+            if watch.looks_for_compute_dtype:
+                watch.inner_forward_began(module)
+            return inherited(module, *args, **kwargs)
+        if not watch.forward_began(module, args, kwargs):
+            return inherited(module, *args, **kwargs)
+        try:
+            output = inherited(module, *args, **kwargs)
+        finally:
+            watch.busy = False
+        watch.forward_ended()
+        return output
+
+    return call
+
+
+def _backward(watch: Watch) -> Inherited:
+    def backward(inherited: Inherited, *args: Any, **kwargs: Any) -> Any:
+        if watch.busy:
+            return inherited(*args, **kwargs)  # recomputation within a backward pass
+        watch.backward_began()
+        try:
+            return inherited(*args, **kwargs)
+        finally:
+            watch.busy = False
+
+    return backward
+
+
+def _scaler_step(watch: Watch) -> Inherited:
+    def step(inherited: Inherited, scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+        if not scaler.is_enabled():
+            return inherited(scaler, optimizer, *args, **kwargs)
+        watch.engine_began()
+        result = inherited(scaler, optimizer, *args, **kwargs)
+        found = scaler._per_optimizer_states[id(optimizer)]["found_inf_per_device"].values()
+        watch.scaler_ended(skipped=any(bool(each.item()) for each in found))
+        return result
+
+    return step
+
+
+def _saving(inherited: Inherited, *args: Any, **kwargs: Any) -> Any:
+    with phases.during(Phase.SAVE):
+        return inherited(*args, **kwargs)

@@ -1,0 +1,65 @@
+"""Runs something right after a module was imported for the first time, and imports nothing by itself.
+
+The user's script decides what is imported. A script without torch must not pay for it, and a library's functions must
+be wrapped before ``from library import function`` takes them away.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+
+Callback = Callable[[ModuleType], None]
+
+
+class ImportWatch(MetaPathFinder):
+    """A finder that lets the others find, and calls back when one of the expected modules has been executed."""
+
+    def __init__(self) -> None:
+        self._callbacks: dict[str, list[Callback]] = {}
+
+    def when_imported(self, name: str, callback: Callback) -> None:
+        """Call back with the module once it is there; at once if it is already."""
+        module = sys.modules.get(name)
+        if module is not None and not getattr(module.__spec__, "_initializing", False):
+            callback(module)
+        else:
+            self._callbacks.setdefault(name, []).append(callback)
+
+    def install(self) -> None:
+        """Go to the front of Python's finders."""
+        sys.meta_path.insert(0, self)
+
+    def remove(self) -> None:
+        """Leave Python's finders; whatever was not imported until now goes unnoticed."""
+        self._callbacks.clear()
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """The spec that the next finder has for an expected module, made to call back after execution."""
+        if fullname not in self._callbacks:
+            return None
+        others = (each for each in sys.meta_path if each is not self)
+        found = (each.find_spec(fullname, path, target) for each in others if hasattr(each, "find_spec"))
+        spec = next((each for each in found if each is not None), None)
+        if spec is not None and spec.loader is not None:
+            self._call_back_after(spec, fullname)
+        return spec
+
+    def _call_back_after(self, spec: ModuleSpec, name: str) -> None:
+        loader = spec.loader
+        assert loader is not None
+        execute = loader.exec_module
+
+        def exec_module(module: ModuleType) -> None:
+            execute(module)
+            for callback in self._callbacks.pop(name, ()):
+                callback(module)
+
+        loader.exec_module = exec_module  # type: ignore[method-assign]  # of this one spec; the class stays as it is

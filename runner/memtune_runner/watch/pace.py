@@ -1,0 +1,74 @@
+"""How long a step takes, also when the steps seen were shortened ones. Pure: the time is an argument."""
+
+from __future__ import annotations
+
+from collections import deque
+from statistics import median
+from typing import NamedTuple
+
+# The first step compiles, fills caches and makes the optimizer's states; no later one is like it.
+_WARM_UP_STEPS = 1
+_REMEMBERED_STEPS = 256
+
+
+class _Step(NamedTuple):
+    seconds: float
+    optimizer_seconds: float
+    micro_steps: int
+    tokens: int
+    disturbed: bool
+
+
+class Pace:
+    """The durations of the latest optimizer steps. A step that held an evaluation or a save is a disturbed one."""
+
+    def __init__(self) -> None:
+        self._steps: deque[_Step] = deque(maxlen=_REMEMBERED_STEPS)
+        self._count = 0
+        self._began: float | None = None
+        self._optimizer_seconds = 0.0
+        self.last_seconds: float | None = None
+
+    def training_began(self, now: float) -> None:
+        """The first batch is there. What came before belongs to no step."""
+        if self._began is None:
+            self._began = now
+
+    def optimizer_took(self, seconds: float) -> None:
+        """A part of the step went into the optimizer, which runs once however many micro-batches there are."""
+        self._optimizer_seconds += seconds
+
+    def stepped(self, now: float, micro_steps: int, tokens: int, disturbed: bool) -> None:
+        """A step of ``micro_steps`` micro-batches with ``tokens`` tokens on this rank has ended."""
+        self.last_seconds = now - (now if self._began is None else self._began)
+        self._count += 1
+        if self._count > _WARM_UP_STEPS:
+            self._steps.append(_Step(self.last_seconds, self._optimizer_seconds, micro_steps, tokens, disturbed))
+        self._began, self._optimizer_seconds = now, 0.0
+
+    def usual_seconds(self) -> float | None:
+        """The median duration of a step as it was, None before the first one; other threads may ask."""
+        steps = [each.seconds for each in tuple(self._steps)]
+        return median(steps) if steps else self.last_seconds
+
+    def step_seconds(self, accumulation: int) -> float | None:
+        """The median duration of a step of ``accumulation`` micro-batches; None before the second step."""
+        steps = self._undisturbed()
+        return median(_extrapolated(each, accumulation) for each in steps) if steps else None
+
+    def tokens_per_step(self, accumulation: int) -> float | None:
+        """The tokens of a step of ``accumulation`` micro-batches on this rank; None before the second step."""
+        steps = [each for each in self._undisturbed() if each.micro_steps]
+        return median(each.tokens * accumulation / each.micro_steps for each in steps) if steps else None
+
+    def _undisturbed(self) -> list[_Step]:
+        # If all were disturbed, as with an evaluation in every step, that is what a step is like.
+        return [each for each in self._steps if not each.disturbed] or list(self._steps)
+
+
+def _extrapolated(step: _Step, accumulation: int) -> float:
+    """Micro-batches and the optimizer's part told apart, so that more micro-batches repeat only themselves."""
+    if step.micro_steps in (0, accumulation):
+        return step.seconds
+    micro_seconds = (step.seconds - step.optimizer_seconds) / step.micro_steps
+    return accumulation * micro_seconds + step.optimizer_seconds

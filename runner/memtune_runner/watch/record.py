@@ -1,0 +1,45 @@
+"""Keeps the highest readings of a run, and turns them into the memory part of a report."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from memtune.report import Component, Memory, Phase
+from memtune_runner.watch.statistics import Reading
+
+
+@dataclass(frozen=True)
+class OutOfMemory:
+    """What was there when a request failed, before anything was freed."""
+
+    phase: Phase
+    requested_bytes: int
+    largest: tuple[Component, ...]
+
+
+class MemoryRecord:
+    """The peaks over all readings. Each reading holds the peaks since the one before."""
+
+    def __init__(self) -> None:
+        self._memory = Memory()
+
+    def add(self, reading: Reading) -> None:
+        """Take a reading into account."""
+        before = self._memory
+        self._memory = Memory(
+            device_total_bytes=reading.total_bytes,
+            peak_allocated_bytes=_larger(before.peak_allocated_bytes, reading.peak_allocated_bytes),
+            peak_active_bytes=_larger(before.peak_active_bytes, reading.peak_active_bytes),
+            peak_reserved_bytes=_larger(before.peak_reserved_bytes, reading.peak_reserved_bytes),
+            peak_inactive_split_bytes=_larger(before.peak_inactive_split_bytes, reading.peak_inactive_split_bytes),
+            non_torch_bytes=_larger(before.non_torch_bytes, reading.non_torch_bytes),
+            alloc_retries=reading.retries,
+        )
+
+    def memory(self) -> Memory:
+        """What is known of the run's memory."""
+        return self._memory
+
+
+def _larger(before: int | None, now: int) -> int:
+    return max(before or 0, now)

@@ -1,0 +1,181 @@
+"""The counters of the device's memory: of CUDA's caching allocator, or of the virtual GPU, in one shape."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+from memtune_runner.virtual import VirtualGpu
+
+# A GPU sold as 80 GB shows 79.1 GiB. What is declared above this share of the true size means the whole device.
+_WHOLE_DEVICE = 0.9
+# The viewer shows the latest events; the blocks that are in use keep their lines whatever their number.
+_RECORDED_EVENTS = 50_000
+
+
+@dataclass(frozen=True)
+class Reading:
+    """The counters at one moment; the peaks are those since the last reset."""
+
+    total_bytes: int
+    allocated_bytes: int
+    active_bytes: int
+    reserved_bytes: int
+    inactive_split_bytes: int
+    peak_allocated_bytes: int
+    peak_active_bytes: int
+    peak_reserved_bytes: int
+    peak_inactive_split_bytes: int
+    non_torch_bytes: int
+    retries: int
+    ooms: int
+
+
+class Statistics(Protocol):
+    """What can be asked of a device."""
+
+    device_type: str
+
+    def read(self) -> Reading | None:
+        """All counters; None while the device has not been used yet."""
+
+    def reset_peaks(self) -> None:
+        """Start new peaks."""
+
+    def largest_free_block_bytes(self) -> int:
+        """The largest piece that a request could get without new memory from the device. Costs more than a reading."""
+
+    def synchronize(self) -> None:
+        """Wait until the device has done what it was given."""
+
+    def when_out_of_memory(self, noticed: Callable[[int], None]) -> None:
+        """Call with the bytes of a request that fails, while everything is still as it was."""
+
+    def step_ended(self) -> None:
+        """Tell the device that an optimizer step is over."""
+
+    def record_sites(self) -> None:
+        """From here on remember which line of code asked for which bytes."""
+
+    def dump(self, path: Path) -> Mapping[str, Any]:
+        """Everything that is known of the memory, also written to a file for torch's own viewer."""
+
+
+class CudaStatistics:
+    """The counters of the current CUDA device, read through torch.
+
+    ``limit_bytes`` is what a run may use of a device that is larger: of one that several processes share, and of a
+    MIG slice whose driver reports more.
+    """
+
+    device_type = "cuda"
+
+    def __init__(self, limit_bytes: int | None) -> None:
+        if limit_bytes is not None:
+            torch.cuda._lazy_call(lambda: _limit(limit_bytes))
+
+    def read(self) -> Reading | None:
+        if not torch.cuda.is_initialized():
+            return None
+        stats = torch.cuda.memory_stats()
+        free_bytes, total_bytes = torch.cuda.mem_get_info()
+        used_bytes = total_bytes - free_bytes
+        return _reading(stats, total_bytes, max(used_bytes - stats.get("reserved_bytes.all.current", 0), 0))
+
+    def reset_peaks(self) -> None:
+        torch.cuda.reset_peak_memory_stats()
+
+    def largest_free_block_bytes(self) -> int:
+        segments = torch.cuda.memory_snapshot()
+        blocks = (block for segment in segments for block in segment["blocks"])
+        return max((int(block["size"]) for block in blocks if block["state"] == "inactive"), default=0)
+
+    def synchronize(self) -> None:
+        if torch.cuda.is_initialized():
+            torch.cuda.synchronize()
+
+    def when_out_of_memory(self, noticed: Callable[[int], None]) -> None:
+        def observe(_: int, requested_bytes: int, *__: int) -> None:
+            noticed(requested_bytes)
+
+        def attach() -> None:
+            torch._C._cuda_attach_out_of_memory_observer(observe)  # type: ignore[attr-defined]  # in CUDA builds only
+
+        torch.cuda._lazy_call(attach)  # torch keeps such calls until the device is in use
+
+    def step_ended(self) -> None:
+        """A real GPU does not care."""
+
+    def record_sites(self) -> None:
+        torch.cuda._lazy_call(
+            lambda: torch.cuda.memory._record_memory_history(stacks="python", max_entries=_RECORDED_EVENTS)
+        )
+
+    def dump(self, path: Path) -> Mapping[str, Any]:
+        torch.cuda.memory._dump_snapshot(str(path))
+        snapshot: Mapping[str, Any] = torch.cuda.memory._snapshot()
+        return snapshot
+
+
+class VirtualStatistics:
+    """The counters of a virtual GPU."""
+
+    device_type = "cpu"
+
+    def __init__(self, gpu: VirtualGpu) -> None:
+        self._gpu = gpu
+
+    def read(self) -> Reading | None:
+        return _reading(self._gpu.memory_stats(), self._gpu.budget_bytes, 0)
+
+    def reset_peaks(self) -> None:
+        self._gpu.reset_peak_memory_stats()
+
+    def largest_free_block_bytes(self) -> int:
+        return self._gpu.largest_free_block_bytes()
+
+    def synchronize(self) -> None:
+        """A virtual GPU has done everything at once."""
+
+    def when_out_of_memory(self, noticed: Callable[[int], None]) -> None:
+        self._gpu.out_of_memory_noticed = noticed
+
+    def step_ended(self) -> None:
+        self._gpu.step_ended()
+
+    def record_sites(self) -> None:
+        """A virtual GPU knows no lines of code."""
+
+    def dump(self, path: Path) -> Mapping[str, Any]:
+        return {}
+
+
+def _limit(limit_bytes: int) -> None:
+    """Keep within a share of the device, if the share is clearly smaller than the whole: labels are rounded."""
+    total_bytes = torch.cuda.mem_get_info()[1]
+    if limit_bytes < _WHOLE_DEVICE * total_bytes:
+        torch.cuda.set_per_process_memory_fraction(limit_bytes / total_bytes)
+
+
+def _reading(stats: Mapping[str, Any], total_bytes: int, non_torch_bytes: int) -> Reading:
+    def counter(name: str) -> int:
+        return int(stats.get(name, 0))
+
+    return Reading(
+        total_bytes=total_bytes,
+        allocated_bytes=counter("allocated_bytes.all.current"),
+        active_bytes=counter("active_bytes.all.current"),
+        reserved_bytes=counter("reserved_bytes.all.current"),
+        inactive_split_bytes=counter("inactive_split_bytes.all.current"),
+        peak_allocated_bytes=counter("allocated_bytes.all.peak"),
+        peak_active_bytes=counter("active_bytes.all.peak"),
+        peak_reserved_bytes=counter("reserved_bytes.all.peak"),
+        peak_inactive_split_bytes=counter("inactive_split_bytes.all.peak"),
+        non_torch_bytes=non_torch_bytes,
+        retries=counter("num_alloc_retries"),
+        ooms=counter("num_ooms"),
+    )

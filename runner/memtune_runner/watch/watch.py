@@ -1,0 +1,242 @@
+"""Puts together what the hooks see of one process: steps, batches, times, memory."""
+
+from __future__ import annotations
+
+import time
+import weakref
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from memtune.report import Applied, Component, Phase
+from memtune_runner import phases
+from memtune_runner.probe import Probe
+from memtune_runner.settings import Settings
+from memtune_runner.watch.batch import batch_size
+from memtune_runner.watch.companion import top_sites, write_companion
+from memtune_runner.watch.components import largest_components
+from memtune_runner.watch.engines import Engine, compute_dtype, describe, learns, main_dtype
+from memtune_runner.watch.hang import HangRule
+from memtune_runner.watch.pace import Pace
+from memtune_runner.watch.record import MemoryRecord, OutOfMemory
+from memtune_runner.watch.statistics import Reading, Statistics
+from memtune_runner.watch.steps import StepCounter
+from memtune_runner.watch.tally import Tally
+
+# Reading the allocator's counters takes a tenth of a millisecond, writing them down as long again.
+READING_PERIOD_SECONDS = 1.0
+
+
+class Watch:
+    """Everything known about this process's training. The hooks call its methods, the report reads it.
+
+    ``busy`` is set within the outermost forward pass and within backward passes, where module calls mean nothing new.
+    """
+
+    def __init__(self, settings: Settings, rank: int, probe: Probe | None, hang: HangRule) -> None:
+        self.settings = settings
+        self.rank = rank
+        self.probe = probe
+        self.hang = hang
+        self.statistics: Statistics | None = None
+        self.when_read: Callable[[Reading], None] | None = None
+        self.when_stepped: Callable[[float, int], None] | None = None
+        self.counter, self.tally, self.pace, self.record = StepCounter(), Tally(), Pace(), MemoryRecord()
+        self.busy = False
+        self.looks_for_compute_dtype = True
+        self.out_of_memory: OutOfMemory | None = None
+        self.save_covered = self.evaluation_covered = False
+        self._engine: Engine | None = None
+        self._compute_dtype: str | None = None
+        self._gradient_dtype: str | None = None
+        self._model: weakref.ref[torch.nn.Module] | None = None  # the script may want to get rid of it
+        self._engine_depth = 0
+        self._optimizer_began: float | None = None
+        self._disturbed = False
+        self._saves = 0
+        self._last_reading = float("-inf")
+
+    def attach(self, statistics: Statistics) -> None:
+        """Measure with these statistics from now on."""
+        self.statistics = statistics
+        statistics.when_out_of_memory(self._memory_ran_out)
+        if self.settings.report_path is not None:
+            statistics.record_sites()
+
+    def forward_began(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+        """A module is called from outside of any other; True where it is the model, so that it must be followed."""
+        if not learns(module):
+            return False
+        trains = module.training and torch.is_grad_enabled()
+        if self.probe is not None:
+            self.probe.forward_begins(is_evaluation=not trains)
+        self.note_saves()
+        if not trains:
+            self._evaluation_began()
+            return False
+        phases.enter(Phase.FORWARD)
+        self._training_began(module)
+        size = batch_size(args, kwargs)
+        if size is not None:
+            self.tally.forward_began(size.rows, size.tokens)
+        self.busy = True
+        return True
+
+    def inner_forward_began(self, module: torch.nn.Module) -> None:
+        """A part of the model is called; the first that multiplies matrices tells the dtype of all."""
+        found = compute_dtype(module)
+        if found is not None:
+            self._compute_dtype = found
+            self.looks_for_compute_dtype = False
+
+    def forward_ended(self) -> None:
+        """The model has given its output; the loss still belongs to the forward pass."""
+        self.tally.forward_ended()
+
+    def block_checkpointed(self) -> None:
+        """A block runs under activation checkpointing; not where the backward pass runs it again."""
+        if phases.current() is Phase.FORWARD:
+            self.tally.block_checkpointed()
+
+    def backward_began(self) -> None:
+        """The outermost backward pass begins."""
+        phases.enter(Phase.BACKWARD)
+        self.counter.backward_began()
+        self.tally.backward_began()
+        self.busy = True
+
+    def optimizer_began(self, optimizer: torch.optim.Optimizer) -> None:
+        """An optimizer's step begins. Before any backward pass it is an engine making its states."""
+        if not self.tally.micro_steps_now:
+            return
+        phases.enter(Phase.OPTIMIZER_STEP)
+        if self._gradient_dtype is None:
+            gradients = (each.grad for group in optimizer.param_groups for each in group["params"])
+            self._gradient_dtype = main_dtype(each for each in gradients if each is not None)
+        if not self._engine_depth:
+            self._optimizer_began = self._time_in_order()
+
+    def optimizer_ended(self) -> None:
+        """An optimizer's step is over. Within an engine's step or a scaler's it is part of theirs."""
+        if not self._engine_depth:
+            self._step_ended(self.counter.optimizer_stepped())
+
+    def engine_began(self) -> None:
+        """The step of an engine, or of a loss scaler, begins; the optimizers within it do not count."""
+        self._engine_depth += 1
+        self._optimizer_began = self._time_in_order()
+
+    def engine_ended(self, steps: int, skipped: int) -> None:
+        """An engine that counts its own steps has gone on by so many."""
+        self._engine_depth -= 1
+        self._step_ended(self.counter.engine_stepped(steps, skipped))
+
+    def scaler_ended(self, skipped: bool) -> None:
+        """A loss scaler has let its optimizer step, or not."""
+        self._engine_depth -= 1
+        if not self._engine_depth:  # else DeepSpeed uses the scaler, and counts for both
+            self._step_ended(self.counter.optimizer_stepped(skipped))
+
+    def note_saves(self) -> None:
+        """Find out whether something was saved since this was last asked."""
+        saves = phases.times_entered(Phase.SAVE)
+        if saves > self._saves:
+            self._disturbed = True
+            self.save_covered |= self.counter.steps > 0
+        self._saves = saves
+
+    def read(self) -> Reading | None:
+        """Read the counters now; the report keeps the peaks."""
+        reading = self.statistics.read() if self.statistics else None
+        if reading is not None:
+            self.record.add(reading)
+        return reading
+
+    def applied(self) -> Applied:
+        """What the model's forward, the backward passes and the optimizer saw until now."""
+        engine, tally = self._engine, self.tally
+        return Applied(
+            micro_batch=tally.micro_batch,
+            micro_steps=tally.micro_steps,
+            samples_per_step=tally.samples_per_step,
+            largest_tokens=tally.largest_tokens,
+            backend=engine.backend if engine else None,
+            zero_stage=engine.zero_stage if engine else None,
+            weight_dtype=engine.weight_dtype if engine else None,
+            gradient_dtype=(engine.gradient_dtype if engine else None) or self._gradient_dtype,
+            compute_dtype=self._compute_dtype,
+            # Compiled code calls no hook: what it checkpoints is not seen.
+            checkpointed_blocks=None if engine and engine.is_compiled else tally.checkpointed_blocks,
+        )
+
+    def _training_began(self, module: torch.nn.Module) -> None:
+        now = time.monotonic()
+        if not self.counter.steps and not self.tally.micro_steps_now:
+            self.hang.sign_of_life(now)
+        self.pace.training_began(now)
+        if self._model is None or module is not self._model():
+            self._model, self._engine = weakref.ref(module), describe(module)
+
+    def _evaluation_began(self) -> None:
+        phases.enter(Phase.EVALUATION)
+        self._disturbed = True
+        self.evaluation_covered |= self.counter.steps > 0
+
+    def _time_in_order(self) -> float | None:
+        """The time when the device has done what it was given; only a probe may wait for that."""
+        if self.probe is None or self.statistics is None:
+            return None
+        self.statistics.synchronize()
+        return time.monotonic()
+
+    def _step_ended(self, is_new: bool) -> None:
+        ended = self._time_in_order()
+        if ended is not None and self._optimizer_began is not None and self.tally.micro_steps_now:
+            self.pace.optimizer_took(ended - self._optimizer_began)
+        self._optimizer_began = None
+        if not is_new:
+            return
+        now = time.monotonic()
+        self.note_saves()
+        self.pace.stepped(now, self.tally.micro_steps_now, self.tally.tokens_now, self._disturbed)
+        if self.when_stepped is not None and self.pace.last_seconds is not None:
+            self.when_stepped(self.pace.last_seconds, self.tally.tokens_now)
+        self.tally.stepped(_world())
+        self._disturbed = False
+        self.hang.sign_of_life(now)
+        if self.probe is not None:
+            self.probe.stepped(self.counter.steps, self.counter.skipped)
+        if self.statistics is not None:
+            self.statistics.step_ended()
+        self._read_now_and_then(now)
+
+    def _read_now_and_then(self, now: float) -> None:
+        if now - self._last_reading < READING_PERIOD_SECONDS:
+            return
+        self._last_reading = now
+        reading = self.read()
+        if reading is not None and self.when_read is not None:
+            self.when_read(reading)
+
+    def _memory_ran_out(self, requested_bytes: int) -> None:
+        if self.statistics is None:
+            return
+        reading = self.read()
+        allocated_bytes = reading.allocated_bytes if reading else 0
+        largest = largest_components(allocated_bytes, self.statistics.device_type)
+        is_first = self.out_of_memory is None
+        self.out_of_memory = OutOfMemory(phases.current(), requested_bytes, largest)
+        directory = self.settings.report_path
+        if directory is not None and is_first:  # a script may go on with a smaller batch, and run out again and again
+            self._write_companion(self.statistics, directory, largest)
+
+    def _write_companion(self, statistics: Statistics, directory: Path, largest: tuple[Component, ...]) -> None:
+        snapshot = statistics.dump(directory / f"memory-rank-{self.rank}.pickle")
+        write_companion(directory, self.rank, largest, top_sites(snapshot))
+
+
+def _world() -> int:
+    distributed = torch.distributed
+    return distributed.get_world_size() if distributed.is_available() and distributed.is_initialized() else 1

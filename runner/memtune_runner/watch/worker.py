@@ -1,0 +1,163 @@
+"""The context around a worker's script: hooks in, hooks out, and a report whatever happens in between."""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+from memtune.allocator import AllocatorSettings
+from memtune.report import Device
+from memtune.units import MIB
+from memtune_runner import deepspeed_on_cpu, integrations, phases
+from memtune_runner.failures import Failure, of_exception
+from memtune_runner.probe import Probe, ProbeFinished
+from memtune_runner.ranks import Rank, own_directory, write_rank_report
+from memtune_runner.settings import Settings, SettingsError
+from memtune_runner.watch import ending
+from memtune_runner.watch.hang import HangLimits, HangRule, Watchdog
+from memtune_runner.watch.imports import ImportWatch
+from memtune_runner.watch.patches import Patches
+
+if TYPE_CHECKING:
+    from memtune_runner.watch.watch import Watch
+
+
+@contextmanager
+def watching(
+    settings: Settings, rank: Rank, must_train: bool = True, hang_limits: HangLimits | None = None
+) -> Iterator[None]:
+    """Watch whatever runs within the block, and leave this rank's report when it ends, however it ends.
+
+    No exception is swallowed but the one that ends a probe. A script that ends well without having trained leaves the
+    block by ``SystemExit``: that is a failure, although the script does not know. Of a process that need not train,
+    because others of its rank may, no report is left unless it does.
+    """
+    worker = _Worker(settings, rank, must_train, hang_limits or HangLimits())
+    try:
+        worker.begin()
+        yield
+    except ProbeFinished:
+        pass
+    except BaseException as error:
+        failure = ending.bad_input(error) if isinstance(error, SettingsError) else of_exception(error)
+        if failure.exit_code:
+            worker.end(failure)
+            raise
+    exit_code = worker.end_well()
+    if exit_code:
+        raise SystemExit(exit_code)
+
+
+class _Worker:
+    """What is set up for one worker, bit by bit as the script imports its libraries, and taken down again."""
+
+    def __init__(self, settings: Settings, rank: Rank, must_train: bool, hang_limits: HangLimits) -> None:
+        self._settings, self._rank, self._must_train = settings, rank, must_train
+        self._hang_limits, self._hang = hang_limits, HangRule(hang_limits)
+        self._probe = Probe.of(settings)
+        self._watch: Watch | None = None
+        self._imports, self._patches = ImportWatch(), Patches()
+
+    def begin(self) -> None:
+        phases.reset()
+        self._imports.install()
+        if self._settings.device is Device.VIRTUAL:
+            # Expected from the start: DeepSpeed may be what imports torch, and then its own import is under way.
+            deepspeed_on_cpu.choose_cpu()
+            self._imports.when_imported("deepspeed", deepspeed_on_cpu.adapt)
+        self._imports.when_imported("torch", self._hook_torch)
+        integrations.install(self._settings, self._probe, self._imports, self._patches, self._steps)
+
+    def _steps(self) -> int:
+        """The optimizer steps that have consumed samples; those that a loss scaler skipped have, too."""
+        return self._watch.counter.steps + self._watch.counter.skipped if self._watch else 0
+
+    def end(self, failure: Failure) -> None:
+        """Leave the report, and take everything down that was set up."""
+        self._leave_report(failure)
+        self._imports.remove()
+        self._patches.undo()
+
+    def end_well(self) -> int:
+        """End without an error of the script's; the exit code tells whether that was enough."""
+        if not self._must_train and not (self._watch and self._watch.counter.steps):
+            self._imports.remove()
+            self._patches.undo()
+            return 0
+        failure = ending.ended_well(self._watch, self._settings)
+        self.end(failure)
+        return failure.exit_code
+
+    def _leave_report(self, failure: Failure) -> None:
+        directory = own_directory(os.environ)
+        if directory is not None:
+            report = ending.report_of(self._settings, self._rank, self._watch, failure)
+            write_rank_report(directory, self._rank, report)
+
+    def _hook_torch(self, _: ModuleType) -> None:
+        # Only now may anything be imported that needs torch itself.
+        from memtune_runner.watch import hooks
+        from memtune_runner.watch.watch import Watch
+
+        watch = self._watch = Watch(self._settings, self._rank.rank, self._probe, self._hang)
+        self._attach_device(watch)
+        hooks.hook_torch(watch, self._patches)
+        for name, hook in (
+            ("torch.utils.checkpoint", lambda each: hooks.hook_checkpointing(each, watch, self._patches)),
+            (
+                "deepspeed.runtime.activation_checkpointing.checkpointing",
+                lambda each: hooks.hook_checkpointing(each, watch, self._patches),
+            ),
+            ("torch.distributed.checkpoint", lambda each: hooks.hook_distributed_checkpoints(each, self._patches)),
+            ("deepspeed.runtime.engine", lambda each: hooks.hook_deepspeed(each, watch, self._patches)),
+        ):
+            self._imports.when_imported(name, hook)
+        self._publish(watch)
+        self._start_watchdog(watch)
+
+    def _publish(self, watch: Watch) -> None:
+        directory, port = own_directory(os.environ), self._settings.metrics_port
+        if directory is not None and port:
+            from memtune_runner.watch.publish import publish
+
+            publish(watch, self._rank, directory, port)
+
+    def _attach_device(self, watch: Watch) -> None:
+        from memtune_runner.virtual import VirtualGpu
+        from memtune_runner.watch.statistics import CudaStatistics, VirtualStatistics
+
+        if self._settings.device is Device.CUDA:
+            watch.attach(CudaStatistics(self._settings.gpu_memory_bytes))
+            return
+        assert self._settings.gpu_memory_bytes is not None  # the settings refuse a virtual GPU without a size
+        gpu = VirtualGpu(self._settings.gpu_memory_bytes, _allocator_settings(self._settings))
+        gpu.__enter__()
+        self._patches.when_undone(lambda: gpu.__exit__(None, None, None))
+        watch.attach(VirtualStatistics(gpu))
+
+    def _start_watchdog(self, watch: Watch) -> None:
+        def silence(now: float) -> float | None:
+            return self._hang.silence(now, phases.current(), watch.pace.usual_seconds())
+
+        watchdog = Watchdog(silence, self._end_hung, self._hang_limits.period_seconds)
+        watchdog.start()
+        self._patches.when_undone(watchdog.stop)
+
+    def _end_hung(self, silent_seconds: float) -> None:
+        failure = ending.hung(silent_seconds)
+        print(f"memtune: rank {self._rank.rank} hangs: {failure.message}", file=sys.stderr, flush=True)
+        faulthandler.dump_traceback(all_threads=True)
+        self._leave_report(failure)
+        time.sleep(self._hang_limits.period_seconds)  # the first to end ends all: let the others show their stacks
+        os._exit(failure.exit_code)  # the main thread may be stuck where no exception reaches it
+
+
+def _allocator_settings(settings: Settings) -> AllocatorSettings:
+    split_mib = settings.plan.max_split_size_mib
+    return AllocatorSettings(settings.plan.expandable_segments, split_mib * MIB if split_mib else None)

@@ -1,0 +1,127 @@
+"""The operator beside the cluster, as a process that a test may kill at any moment."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import yaml
+from kubernetes import client
+from pods import eventually
+
+from memtune.spec import GROUP, PLURAL, VERSION
+
+_ROOT = Path(__file__).resolve().parents[2]
+_CRD = _ROOT / "crds" / "memtune.dev_memorytunedjobs.yaml"
+_PATHS = [str(_ROOT / package) for package in ("core", "operator")]
+
+
+def free_port() -> int:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        return int(taken.getsockname()[1])
+
+
+class OperatorProcess:
+    """`python -m memtune_operator` for one namespace, with its log in a file."""
+
+    def __init__(self, kubeconfig: str, namespace: str, runner_image: str, log: Path, **settings: str) -> None:
+        self._log = log
+        self.metrics_port = free_port()
+        self._variables = {
+            **os.environ,
+            "KUBECONFIG": kubeconfig,
+            "PYTHONPATH": os.pathsep.join(_PATHS),
+            "MEMTUNE_OPERATOR_RUNNER_IMAGE": runner_image,
+            "MEMTUNE_OPERATOR_NAMESPACES": namespace,
+            "MEMTUNE_OPERATOR_METRICS_PORT": str(self.metrics_port),
+            "MEMTUNE_OPERATOR_LIVENESS_PORT": str(free_port()),
+            **{f"MEMTUNE_OPERATOR_{name}": value for name, value in settings.items()},
+        }
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        with self._log.open("ab") as log:
+            command = [sys.executable, "-m", "memtune_operator"]
+            self._process = subprocess.Popen(command, env=self._variables, stdout=log, stderr=log)
+
+    def kill(self) -> None:
+        """As the kernel would: nothing is said, nothing is finished."""
+        self._send(signal.SIGKILL)
+
+    def stop(self) -> None:
+        self._send(signal.SIGTERM)
+
+    def log(self) -> str:
+        return self._log.read_text()
+
+    def _send(self, number: signal.Signals) -> None:
+        if self._process is not None:
+            self._process.send_signal(number)
+            self._process.wait(timeout=30)
+            self._process = None
+
+
+class Jobs:
+    """The MemoryTunedJobs of one namespace."""
+
+    def __init__(self, connection: client.ApiClient, namespace: str) -> None:
+        self._api: Any = client.CustomObjectsApi(connection)
+        self._where = (GROUP, VERSION, namespace, PLURAL)
+
+    def apply(self, job: dict[str, Any]) -> None:
+        self._api.create_namespaced_custom_object(*self._where, job)
+
+    def read(self, name: str) -> dict[str, Any]:
+        found: dict[str, Any] = self._api.get_namespaced_custom_object(*self._where, name)
+        return found
+
+    def status(self, name: str) -> dict[str, Any]:
+        found: dict[str, Any] = self.read(name).get("status") or {}
+        return found
+
+    def patch(self, name: str, **spec: Any) -> None:
+        self._api.patch_namespaced_custom_object(*self._where, name, {"spec": spec})
+
+    def delete(self, name: str) -> None:
+        self._api.delete_namespaced_custom_object(*self._where, name)
+
+    def wait_for(self, name: str, *phases: str, seconds: float = 300) -> dict[str, Any]:
+        """The status once it has one of these phases."""
+
+        def reached() -> dict[str, Any]:
+            status = self.status(name)
+            return status if status.get("phase") in phases else {}
+
+        return eventually(reached, f"job {name} to be {' or '.join(phases)}", seconds)
+
+    def condition(self, name: str, kind: str) -> dict[str, Any]:
+        conditions = self.status(name).get("conditions") or []
+        return next((each for each in conditions if each["type"] == kind), {})
+
+
+def install_crd(connection: client.ApiClient) -> None:
+    """Create the CRD, or bring the one that is there up to date, and wait until the API serves it."""
+    api: Any = client.ApiextensionsV1Api(connection)
+    crd = yaml.safe_load(_CRD.read_text())
+    name = crd["metadata"]["name"]
+    try:
+        api.create_custom_resource_definition(crd)
+    except client.ApiException as error:
+        if error.status != 409:
+            raise
+        version = api.read_custom_resource_definition(name).metadata.resource_version
+        api.replace_custom_resource_definition(
+            name, {**crd, "metadata": {**crd["metadata"], "resourceVersion": version}}
+        )
+
+    def is_served() -> bool:
+        conditions = api.read_custom_resource_definition(name).status.conditions or []
+        return any(each.type == "Established" and each.status == "True" for each in conditions)
+
+    eventually(is_served, f"the CRD {name} to be served")

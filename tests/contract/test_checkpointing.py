@@ -1,0 +1,218 @@
+"""Activation checkpointing: which blocks, the same gradients, the same random numbers, less memory."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from engine_ranks import LAYERS, decoder, global_batches, loss_of
+from torch import nn
+
+from memtune.knobs import Checkpointing
+from memtune_runner import checkpointing
+from memtune_runner.blocks import repeated_blocks
+from memtune_runner.offload import ActivationOffload
+
+MODES = ["selective", "every-2", "every-3", "full"]
+WIDTH = 32
+
+
+class Layer(nn.Module):
+    """Counts its forward passes; takes and gives what Hugging Face layers do."""
+
+    def __init__(self, width: int = WIDTH) -> None:
+        super().__init__()
+        self.runs = 0
+        self.up, self.down, self.drop = nn.Linear(width, 4 * width), nn.Linear(4 * width, width), nn.Dropout(0.5)
+
+    def forward(self, hidden: torch.Tensor, scale: float = 1.0) -> tuple[torch.Tensor]:
+        self.runs += 1
+        return (torch.add(hidden, self.drop(self.down(self.up(hidden).relu())), alpha=scale),)
+
+
+class Model(nn.Module):
+    def __init__(self, layers: int = 4) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(Layer() for _ in range(layers))
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        for number, layer in enumerate(self.layers):
+            (hidden,) = layer(hidden, scale=1 + number / 4)
+        return hidden
+
+
+class Saved:
+    """Counts the bytes that autograd keeps at the end of a forward pass, each tensor once, weights left out."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._weights = {each.data_ptr() for each in model.parameters()}
+        self.kept: dict[int, int] = {}
+
+    def __call__(self, tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.data_ptr() not in self._weights:
+            self.kept[tensor.data_ptr()] = tensor.nbytes
+        return tensor
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def model_with(mode: str, layers: int = 4) -> Model:
+    torch.manual_seed(3)
+    model = Model(layers)
+    checkpointing.apply(model, Checkpointing.parse(mode))
+    return model
+
+
+def gradients(model: nn.Module, passes: int = 1) -> list[torch.Tensor]:
+    torch.manual_seed(5)
+    for _ in range(passes):
+        model(torch.randn(8, WIDTH)).square().mean().backward()
+    return [each.grad for each in model.parameters() if each.grad is not None]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_gradients_are_the_same_to_the_last_bit_dropout_included(mode: str) -> None:
+    plain, checkpointed = gradients(model_with("none"), 2), gradients(model_with(mode), 2)
+    assert len(plain) == 16
+    assert all(torch.equal(one, other) for one, other in zip(plain, checkpointed, strict=True))
+
+
+@pytest.mark.parametrize("mode", ["none", *MODES])
+def test_every_block_is_recomputed_once(mode: str) -> None:
+    model = model_with(mode)
+    gradients(model)
+    assert [layer.runs for layer in model.layers] == [1 if mode == "none" else 2] * 4
+
+
+def test_what_is_kept_shrinks_with_the_mode() -> None:
+    kept = {}
+    for mode in ("none", "selective", "every-2", "full"):
+        model = model_with(mode)
+        saved = Saved(model)
+        with torch.autograd.graph.saved_tensors_hooks(saved, lambda each: each):
+            output = model(torch.randn(8, WIDTH))
+        kept[mode] = sum(saved.kept.values())
+        del output
+    row_bytes = 8 * WIDTH * 4
+    assert kept["full"] == 4 * row_bytes
+    assert kept["every-2"] == 2 * row_bytes
+    assert kept["none"] > kept["full"]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_names_stay_and_without_gradients_nothing_is_kept(mode: str) -> None:
+    model = model_with(mode)
+    assert model.state_dict().keys() == Model().state_dict().keys()
+    with torch.no_grad():
+        model(torch.randn(8, WIDTH))
+    assert [layer.runs for layer in model.layers] == [1, 1, 1, 1]
+
+
+def test_a_failed_forward_pass_leaves_nothing_behind() -> None:
+    model = model_with("every-2")
+    with pytest.raises(RuntimeError):
+        model(torch.randn(8, WIDTH + 1))
+    assert all(torch.equal(*pair) for pair in zip(gradients(model), gradients(model_with("none")), strict=True))
+
+
+@pytest.mark.parametrize("rows", [(8,), (4, 2)], ids=["matrix", "batch"])
+def test_kept_results_must_not_change(rows: tuple[int, ...]) -> None:
+    class InPlace(Layer):
+        def forward(self, hidden: torch.Tensor, scale: float = 1.0) -> tuple[torch.Tensor]:
+            hidden = hidden.view(*rows, WIDTH)
+            wide = hidden @ self.up.weight.t()
+            wide += self.up.bias * scale
+            return (self.down(wide).view(8, WIDTH),)
+
+    model = Model(0)
+    model.layers.extend(InPlace() for _ in range(2))
+    checkpointing.apply(model, Checkpointing("selective"))
+    with pytest.raises(RuntimeError, match="changed in place"):
+        gradients(model)
+
+
+def test_a_model_without_repeated_blocks_is_refused() -> None:
+    with pytest.raises(ValueError, match="repeated blocks of a model, and Linear has none"):
+        checkpointing.apply(nn.Linear(2, 2), Checkpointing("full"))
+    assert checkpointing.apply(nn.Linear(2, 2), Checkpointing("none")) == 0
+
+
+def test_blocks_that_hand_nothing_on_cannot_be_grouped() -> None:
+    class Beside(Model):
+        def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+            return torch.stack([layer(hidden)[0] for layer in self.layers]).sum(0)
+
+    model = Beside()
+    checkpointing.apply(model, Checkpointing("every", 2))
+    with pytest.raises(ValueError, match="use a plan with checkpointing full"):
+        model(torch.randn(2, WIDTH))
+
+
+def test_layers_are_found_and_not_their_experts() -> None:
+    class Routed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.experts = nn.ModuleList(Layer() for _ in range(8))
+
+    model = nn.ModuleDict({"embed": nn.Embedding(4, 4), "layers": nn.ModuleList(Routed() for _ in range(3))})
+    (row,) = repeated_blocks(model)
+    assert [type(each) for each in row] == [Routed] * 3
+
+
+def test_stages_of_different_width_are_entered() -> None:
+    class Stage(nn.Module):
+        def __init__(self, width: int, depth: int) -> None:
+            super().__init__()
+            self.blocks = nn.ModuleList(Layer(width) for _ in range(depth))
+
+    rows = repeated_blocks(nn.ModuleList([Stage(8, 2), Stage(16, 4), Stage(32, 2)]))
+    assert [len(row) for row in rows] == [2, 4, 2]
+
+
+def test_a_row_of_plain_layers_is_no_row_of_blocks() -> None:
+    assert repeated_blocks(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))) == []
+
+
+@pytest.mark.parametrize("mode", ["none", "full"])
+def test_offloaded_activations_come_back_and_weights_stay(mode: str) -> None:
+    plain, model = gradients(model_with(mode)), model_with(mode)
+    offload = ActivationOffload(smallest_bytes=0)
+    with offload:
+        offloaded = gradients(model)
+    assert all(torch.equal(one, other) for one, other in zip(plain, offloaded, strict=True))
+    weight = model.layers[0].get_parameter("up.weight")
+    assert offload._pack(weight) is weight
+    assert offload._pack(view := weight.t()) is view
+    assert isinstance(offload._pack(torch.ones(3)), tuple)
+
+
+def test_selective_keeps_every_second_product_and_the_attention() -> None:
+    seen: list[str] = []
+
+    class Counting(torch.utils._python_dispatch.TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            seen.append(func.overloadpacket.__name__)
+            return func(*args, **(kwargs or {}))
+
+    model = decoder()
+    checkpointing.apply(model, Checkpointing("selective"))
+    batch = next(global_batches())
+    with Counting():  # type: ignore[no-untyped-call]  # torch leaves the base class untyped
+        loss = loss_of(model, batch)
+        forward = Counter(seen)
+        seen.clear()
+        loss.backward()
+    # A block has four products: qkv, out, up, down. The second and fourth are recomputed, where the fourth, being
+    # last, stops the recomputation before it is needed.
+    assert forward["addmm"] == 3 * LAYERS
+    assert seen.count("addmm") == LAYERS
+    assert not any("attention" in name and "backward" not in name for name in seen)

@@ -1,0 +1,160 @@
+"""How a script uses the engine: what it is told when it uses it wrongly, batches of any shape, probes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from engine_ranks import LENGTH, decoder, global_batches, loss_of, settings_of
+from torch import distributed, nn
+
+import memtune_runner
+from memtune.plan import Plan
+from memtune.report import Device
+from memtune.run import RunKind
+from memtune_runner.engine import Engine, PlanError, batch
+from memtune_runner.settings import Settings, SettingsError
+
+PLAN = Plan.parse("fp32-ddp-none-mb2x4")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _alone() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+    if distributed.is_initialized():
+        distributed.destroy_process_group()
+
+
+def engine(settings: Settings | None = None, **options: Any) -> Engine:
+    return memtune_runner.initialize(decoder(), loss=loss_of, settings=settings or settings_of(PLAN, 1), **options)
+
+
+@pytest.fixture
+def whole() -> dict[str, torch.Tensor]:
+    return next(global_batches())
+
+
+def test_three_lines_train(whole: dict[str, torch.Tensor]) -> None:
+    trained = engine(lr=1e-2)
+    losses = []
+    for _ in range(3):
+        for micro in trained.micro_batches(whole):
+            trained.backward(trained(micro))
+        losses.append(float(trained.step().loss))
+    assert losses == sorted(losses, reverse=True)
+    assert (trained.steps, trained.samples) == (3, 24)
+
+
+def test_an_optimizer_of_the_scripts_own_replaces_the_plans() -> None:
+    own = engine(optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.5))
+    assert isinstance(own.optimizer, torch.optim.SGD)
+    eight = settings_of(replace(PLAN, optimizer=type(PLAN.optimizer)("adamw-8bit")), 1)
+    with pytest.raises(PlanError, match="leave out optimizer="):
+        engine(eight, optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.5))
+
+
+def test_wrong_use_is_told(whole: dict[str, torch.Tensor]) -> None:
+    used = engine()
+    with pytest.raises(RuntimeError, match=r"belongs in a loop over engine\.micro_batches"):
+        used.backward(torch.zeros(()))
+    with pytest.raises(RuntimeError, match="belongs after the loop"):
+        used.step()
+    micros = used.micro_batches(whole)
+    used.backward(used(next(micros)))
+    with pytest.raises(RuntimeError, match="which must end"):
+        used.step()
+    next(micros)
+    with pytest.raises(RuntimeError, match="once for every micro-batch"):
+        next(micros)
+    empty = {"tokens": whole["tokens"], "labels": torch.full_like(whole["labels"], -100)}
+    with pytest.raises(ValueError, match="no tokens to learn from"):
+        next(used.micro_batches(empty))
+
+
+def test_a_probe_is_short_and_as_long_as_sequences_get(whole: dict[str, torch.Tensor]) -> None:
+    settings = replace(settings_of(PLAN, 1), kind=RunKind.PROBE, sequence_length=LENGTH + 5)
+    micros = []
+    probe = engine(settings)
+    for micro in probe.micro_batches(whole):
+        micros.append(micro)
+        probe.backward(probe(micro))
+    assert [tuple(each["tokens"].shape) for each in micros] == [(2, LENGTH + 5)] * 2
+
+
+def test_a_world_of_another_size_is_refused() -> None:
+    with pytest.raises(SettingsError, match="1 ranks have come together, the run has 2"):
+        engine(settings_of(Plan.parse("fp32-ddp-none-mb2x2"), 2))
+
+
+def test_a_missing_gpu_is_told() -> None:
+    with pytest.raises(SettingsError, match="local rank 0 has no GPU: torch sees 0"):
+        engine(replace(settings_of(PLAN, 1), device=Device.CUDA))
+
+
+def test_a_hugging_face_model_needs_no_loss_function(whole: dict[str, torch.Tensor]) -> None:
+    class Output:
+        def __init__(self, loss: torch.Tensor) -> None:
+            self.loss = loss
+
+    class Model(nn.Module):
+        loss_type = "ForCausalLM"
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = decoder()
+
+        def forward(self, tokens: torch.Tensor, labels: torch.Tensor) -> Output:
+            shifted = {"tokens": tokens[:, :-1], "labels": labels[:, 1:]}
+            return Output(loss_of(self.inner, shifted))
+
+    expected = loss_of(decoder(), {"tokens": whole["tokens"][:, :-1], "labels": whole["labels"][:, 1:]})
+    trained = memtune_runner.initialize(Model(), settings=settings_of(PLAN, 1))
+    for micro in trained.micro_batches(whole):
+        trained.backward(trained(micro))
+    assert float(trained.step().loss) == pytest.approx(expected.item(), rel=1e-5)
+
+
+def test_batches_may_be_nested_and_rows_must_agree() -> None:
+    nested = {"x": (torch.zeros(4, 3), [torch.ones(4)]), "name": "kept", "scale": torch.tensor(2.0)}
+    assert batch.rows_of(nested) == 4
+    part = batch.rows_between(nested, 1, 3)
+    assert (part["x"][0].shape, part["x"][1][0].shape, part["name"], float(part["scale"])) == ((2, 3), (2,), "kept", 2)
+    with pytest.raises(ValueError, match=r"these have \[3, 4\] rows"):
+        batch.rows_of([torch.zeros(4), torch.zeros(3)])
+    with pytest.raises(ValueError, match="this one holds none"):
+        batch.rows_of({"name": "nothing"})
+
+
+@pytest.mark.parametrize(
+    ("one", "shifts_labels", "count"),
+    [
+        ({"labels": torch.tensor([[1, -100, 3], [-100, 5, 6]])}, False, 4),
+        ({"labels": torch.tensor([[1, -100, 3], [-100, 5, 6]])}, True, 3),
+        ({"x": torch.zeros(4, 2), "labels": torch.zeros(4)}, False, 4),
+        (torch.zeros(4, 3, dtype=torch.long), False, 12),
+        (torch.zeros(4, 3), False, 4),
+    ],
+)
+def test_tokens_are_what_a_mean_counts(one: Any, shifts_labels: bool, count: int) -> None:
+    assert batch.count_tokens(one, shifts_labels) == count
+
+
+def test_a_rank_without_rows_gets_one_of_ones() -> None:
+    filler = batch.filler_like({"tokens": torch.zeros(0, 5, dtype=torch.long), "mask": torch.zeros(0, 5)})
+    assert torch.equal(filler["tokens"], torch.ones(1, 5, dtype=torch.long))
+    assert torch.equal(filler["mask"], torch.ones(1, 5))
+
+
+def test_the_package_needs_no_torch_until_it_is_used() -> None:
+    code = "import sys, memtune_runner; assert 'torch' not in sys.modules"
+    paths = [str(Path(each).resolve()) for each in sys.path]
+    subprocess.run([sys.executable, "-c", code], check=True, env={"PYTHONPATH": ":".join(paths)}, timeout=120)

@@ -1,0 +1,70 @@
+"""What cannot work is said in one line, with a report and an exit code of its own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from launches import Place, install_runner
+
+from memtune.report import Ending
+
+
+@pytest.fixture(scope="module")
+def runner(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return install_runner(tmp_path_factory.mktemp("pod") / "runner")
+
+
+@pytest.fixture
+def place(runner: Path, tmp_path: Path) -> Place:
+    return Place(runner, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("words", "told", "message"),
+    [
+        (["python", "train.py"], {"MEMTUNE_PLAN": ""}, "MEMTUNE_PLAN is not set"),
+        (["python", "train.py"], {"MEMTUNE_PLAN": '{"zero": 9}'}, "unknown fields"),
+        (["python", "train.py"], {"MEMTUNE_PLAN": "bf16-z9-none-mb1x1"}, "z9"),
+        (["python", "train.py"], {}, "there is no script train.py"),
+        (["python", "-m"], {}, "add the module"),
+        (["torchrun", "--nnodes=1"], {}, "names no script"),
+        ([], {}, "no command"),
+        (["no-such-program"], {}, "there is no program no-such-program"),
+        (["/no/python3", "-c", ""], {}, "there is no program /no/python3"),
+        (["python", "-c", ""], {"MEMTUNE_DEVICE": "cuda", "CUDA_VISIBLE_DEVICES": ""}, "asks for a GPU"),
+        (["true"], {"MEMTUNE_NODES": "2", "MEMTUNE_GLOBAL_BATCH": "2"}, "MEMTUNE_RENDEZVOUS"),
+    ],
+)
+def test_what_cannot_work_is_named(place: Place, words: list[str], told: dict[str, str], message: str) -> None:
+    launch = place.run(*words, told=told)
+    report = launch.report
+    assert (report.ending, report.exit_code) == (Ending.BAD_INPUT, 88)
+    assert message in report.message
+    assert message in launch.stderr
+    assert "Traceback" not in launch.stderr
+
+
+def test_a_missing_or_old_torch_is_named(place: Place) -> None:
+    for version, message in [(None, "has no torch"), ("2.5.1+cu124", "torch 2.5.1+cu124")]:
+        packages = place.directory / str(version)
+        packages.mkdir()
+        if version:
+            (packages / "torch").mkdir()
+            (packages / "torch" / "__init__.py").write_text("")
+            (packages / f"torch-{version}.dist-info").mkdir()
+            (packages / f"torch-{version}.dist-info" / "METADATA").write_text(f"Name: torch\nVersion: {version}\n")
+        # -S leaves out the packages of this environment, as a bare image would.
+        launch = place.run(sys.executable, "-S", "-c", "", told={"PYTHONPATH": str(packages)})
+        assert launch.report.ending is Ending.BAD_INPUT
+        assert message in launch.report.message
+
+
+def test_an_unknown_subcommand_prints_the_usage(place: Place) -> None:
+    for words in ([], ["launch", "train.py"], ["install"]):
+        command = [sys.executable, "-m", "memtune_runner", *words]
+        done = subprocess.run(command, env={"PYTHONPATH": str(place.runner)}, capture_output=True, text=True)
+        assert done.returncode == 2
+        assert done.stderr.startswith("usage: python -m memtune_runner launch -- COMMAND")

@@ -1,0 +1,216 @@
+"""Real ranks on one node: how they are started, what they print, how each way to end is reported."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+from launches import Launch, Place, install_runner, wait_for
+
+from memtune.plan import Plan
+from memtune.report import Ending
+from memtune.resume import Format
+from memtune_runner.checkpoints import manifest as manifests
+from memtune_runner.checkpoints.manifest import Manifest
+
+OOM = 'raise RuntimeError("CUDA out of memory. Tried to allocate 20.00 MiB.")'
+# Waits as a rank in a collective does: Python is not asked, so no signal handler runs.
+WAIT = "import time; time.sleep(60)"
+
+
+@pytest.fixture(scope="module")
+def runner(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return install_runner(tmp_path_factory.mktemp("pod") / "runner")
+
+
+@pytest.fixture
+def place(runner: Path, tmp_path: Path) -> Place:
+    return Place(runner, tmp_path)
+
+
+def lines_of(launch: Launch, rank: int) -> list[str]:
+    """What one rank printed, in its order."""
+    prefix = f"[rank {rank}] "
+    return [line.removeprefix(prefix) for line in launch.stdout.splitlines() if line.startswith(prefix)]
+
+
+def test_every_rank_knows_its_place_and_the_script_sees_what_python_would_show_it(place: Place) -> None:
+    script = place.script(
+        "import os, sys\n"
+        "print(*(os.environ[n] for n in ('RANK', 'LOCAL_RANK', 'WORLD_SIZE', 'LOCAL_WORLD_SIZE', 'GROUP_RANK')))\n"
+        "print(__name__, sys.argv[1:], sys.path[0] == os.path.dirname(os.path.abspath(sys.argv[0])), __file__)\n"
+        "print(os.environ['PYTORCH_ALLOC_CONF'], os.environ['MASTER_ADDR'], sys.flags.optimize)\n"
+    )
+    launch = place.run("python", "-O", script, "--lr", "1", ranks=2, told={"MEMTUNE_PLAN": "fp32-ddp-none-mb1x1-exp"})
+    assert launch.exit_code == 0, launch.stderr
+    for rank in (0, 1):
+        assert lines_of(launch, rank) == [
+            f"{rank} {rank} 2 2 0",
+            f"__main__ ['--lr', '1'] True {script}",
+            "expandable_segments:True 127.0.0.1 1",
+        ]
+    report = launch.report
+    assert (report.ending, report.world, report.attempt, report.run) == (Ending.SUCCEEDED, 2, 0, "llama-train-0")
+    assert (report.steps, report.memory.peak_reserved_bytes) == (3, 1001)
+
+
+def test_modules_code_and_other_launchers_run_in_each_rank(place: Place) -> None:
+    place.script("import sys; print('module', sys.argv[1:])", "pkg.py")
+    script = place.script("import sys; print('script', sys.argv[1:])")
+    for words, printed in [
+        (["python", "-m", "pkg", "a"], "module ['a']"),
+        (["python", "-Ic", "import sys; print('code', sys.argv)", "a"], "code ['-c', 'a']"),
+        (["torchrun", "--nproc_per_node", "8", script, "a"], "script ['a']"),
+        (["deepspeed", "--num_gpus=8", script, "a"], "script ['--local_rank=0', 'a']"),
+    ]:
+        launch = place.run(*words)
+        assert lines_of(launch, 0) == [printed], launch.stderr
+        assert launch.report.ending is Ending.SUCCEEDED
+
+
+def test_whatever_is_printed_comes_out_line_by_line(place: Place) -> None:
+    script = place.script(
+        "import os\n"
+        "os.write(1, b'bar 1\\rbar 2\\rbar 3\\nwindows\\r\\n' + b'\\xff\\x00\\n' + b'x' * 40000 + b'\\nno end')\n"
+        "os.write(2, b'warned\\n')\n"
+    )
+    launch = place.run("python", script)
+    bar, windows, garbage, *long, unfinished = lines_of(launch, 0)
+    assert (bar, windows, unfinished) == ("bar 3", "windows", "no end")
+    assert garbage == "\N{REPLACEMENT CHARACTER}\x00"
+    assert [len(piece) for piece in long] == [16384, 16384, 7232]
+    assert "[rank 0] warned" in launch.stderr.splitlines()
+
+
+def test_an_out_of_memory_in_one_rank_ends_all(place: Place) -> None:
+    script = place.script(f"import os\nif os.environ['RANK'] == '2':\n    {OOM}\n{WAIT}")
+    launch = place.run("python", script, ranks=4)
+    report = launch.report
+    assert (report.ending, report.exit_code, report.rank) == (Ending.DEVICE_OOM, 85, 2)
+    assert "Tried to allocate" in report.message
+    assert report.failure_order == 0
+    assert report.log_tail.endswith("Tried to allocate 20.00 MiB.")
+    assert "worker.py" not in launch.stderr  # the traceback is that of the script alone
+
+
+@pytest.mark.parametrize(
+    ("end", "ending", "code", "message"),
+    [
+        ("raise KeyError('lr')", Ending.ERROR, 1, "KeyError: 'lr'"),
+        ("raise SystemExit(3)", Ending.ERROR, 3, "SystemExit: 3"),
+        ("os.kill(os.getpid(), 9)", Ending.KILLED, 137, "SIGKILL"),
+        ("os.kill(os.getpid(), 11)", Ending.KILLED, 139, "SIGSEGV"),
+        ("print('std::bad_alloc', flush=True); os.abort()", Ending.HOST_OOM, 86, "std::bad_alloc"),
+    ],
+)
+def test_each_way_to_fail_is_reported(place: Place, end: str, ending: Ending, code: int, message: str) -> None:
+    script = place.script(f"import os\nif os.environ['RANK'] == '1':\n    {end}\n{WAIT}")
+    report = place.run("python", script, ranks=2).report
+    assert (report.ending, report.exit_code, report.rank) == (ending, code, 1)
+    assert message in report.message
+
+
+def test_what_follows_a_failure_is_not_its_cause(place: Place) -> None:
+    script = place.script(
+        "import os, time\n"
+        "if os.environ['RANK'] == '0':\n"
+        "    while not os.path.exists('ready'):\n        time.sleep(0.01)\n"
+        "    raise RuntimeError('Connection closed by peer [127.0.0.1]:1')\n"
+        "open('ready', 'w').close()\n"
+        "time.sleep(0.3)\n"
+        "raise MemoryError\n"
+    )
+    report = place.run("python", script, ranks=2).report
+    assert (report.ending, report.exit_code, report.rank) == (Ending.HOST_OOM, 86, 1)
+
+
+def test_a_rank_that_failed_but_does_not_end_holds_nobody_up(place: Place) -> None:
+    held = "import threading, time; threading.Thread(target=time.sleep, args=(60,)).start()"
+    launch = place.run("python", place.script(f"{held}\n{OOM}"))
+    assert launch.report.ending is Ending.DEVICE_OOM
+
+
+def test_the_log_tail_can_be_switched_off(place: Place) -> None:
+    report = place.run("python", place.script("raise ValueError('x')"), told={"MEMTUNE_REPORT_LOG_TAIL": "0"}).report
+    assert (report.message, report.log_tail) == ("ValueError: x", "")
+
+
+def test_sigterm_reaches_the_script_which_may_still_save(place: Place) -> None:
+    script = place.script(
+        "import signal, sys, time\n"
+        "def save(*_):\n    open('saved', 'w').close()\n    sys.exit(0)\n"
+        "signal.signal(signal.SIGTERM, save)\nopen('ready', 'w').close()\ntime.sleep(60)"
+    )
+    launch = place.start("python", script)
+    wait_for(launch, place.directory / "ready")
+    launch.process.send_signal(signal.SIGTERM)
+    report = launch.end().report
+    assert (report.ending, report.exit_code, report.steps) == (Ending.TERMINATED, 143, 3)
+    assert "SIGTERM" in report.message
+    assert (place.directory / "saved").exists()
+
+
+def test_nothing_survives_not_even_what_hides_in_a_session_of_its_own(place: Place) -> None:
+    deaf = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(60)"
+    script = place.script(
+        "import signal, subprocess, sys, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        f"child = subprocess.Popen([sys.executable, '-c', '{deaf}'], start_new_session=True)\n"
+        "open('ready.part', 'w').write(str(child.pid))\nimport os; os.rename('ready.part', 'ready')\ntime.sleep(60)"
+    )
+    launch = place.start("python", script, told={"MEMTUNE_GRACE_SECONDS": "1"})
+    wait_for(launch, place.directory / "ready")
+    launch.process.send_signal(signal.SIGTERM)
+    assert launch.end().report.ending is Ending.TERMINATED
+    child = int((place.directory / "ready").read_text())
+    with pytest.raises(ProcessLookupError):
+        os.kill(child, 0)
+
+
+def test_a_probe_in_which_nothing_trained_measured_nothing(place: Place) -> None:
+    probe = {"MEMTUNE_RUN_KIND": "probe", "MEMTUNE_PROBE_STEPS": "3", "MEMTUNE_ATTEMPT": ""}
+    report = place.run("true", told=probe).report
+    assert (report.ending, report.exit_code) == (Ending.BAD_INPUT, 88)
+    assert "the hooks saw no training" in report.message
+    report = place.run("python", place.script(""), told={"STEPS": "0", **probe}).report
+    assert "the optimizer never stepped" in report.message
+
+
+def test_python_of_another_place_runs_the_script(place: Place) -> None:
+    other = place.directory / "python3.11"
+    other.write_text(f'#!/bin/sh\nOTHER=yes exec {sys.executable} "$@"\n')
+    other.chmod(0o755)
+    launch = place.run(str(other), place.script("import os; print(os.environ['OTHER'])"))
+    assert lines_of(launch, 0) == ["yes"]
+
+
+def test_what_accelerate_would_have_told_the_script_it_is_told(place: Place) -> None:
+    script = place.script("import os; print(os.environ.get('ACCELERATE_MIXED_PRECISION'), os.environ['WORLD_SIZE'])")
+    launch = place.run("accelerate", "launch", "--num_processes", "8", "--mixed_precision", "bf16", script)
+    assert lines_of(launch, 0)[-1] == "bf16 1", launch.stderr
+
+
+def test_a_plan_for_deepspeed_has_its_configuration_ready(place: Place) -> None:
+    script = place.script("import json, os; print(json.load(open(os.environ['MEMTUNE_DEEPSPEED_CONFIG'])))")
+    told = {
+        "MEMTUNE_PLAN": "bf16-z2-none-mb1x1",
+        "MEMTUNE_DEEPSPEED_CONFIG": str(place.directory / "deepspeed.json"),
+    }
+    launch = place.run("python", script, told=told)
+    assert "'train_micro_batch_size_per_gpu': 1" in lines_of(launch, 0)[0]
+
+
+def test_a_run_goes_on_from_the_newest_complete_checkpoint(place: Place) -> None:
+    saves = place.directory / "saves"
+    saved = saves / "step-8"
+    saved.mkdir(parents=True)
+    plan = Plan.parse("fp32-ddp-none-mb1x1")
+    (saved / "weights").write_bytes(b"12")
+    manifest = Manifest(step=8, samples=64, plan=plan, world=1, format=Format.DCP, files={"weights": 2})
+    manifests.write(saved, manifest)
+    script = place.script("import os; print(os.environ['MEMTUNE_RESUME_FROM'], os.environ['MEMTUNE_RESUME_SAMPLES'])")
+    launch = place.run("python", script, told={"MEMTUNE_CHECKPOINT_PATH": str(saves)})
+    assert lines_of(launch, 0) == [f"{saved} 64"], launch.stderr
+    assert launch.report.resumed_samples == 64

@@ -1,0 +1,82 @@
+"""The metrics of a pod: names and values as they are frozen, and one port for all of its ranks."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+from urllib.request import urlopen
+
+import prometheus_client
+import pytest
+
+from memtune_runner.metrics import Collector, Sample, read_samples, serve
+from memtune_runner.ranks import Rank
+from memtune_runner.watch.statistics import Reading
+
+GOLDEN = Path(__file__).parent / "golden" / "runner-metrics.txt"
+READING = Reading(
+    total_bytes=1000,
+    allocated_bytes=300,
+    active_bytes=310,
+    reserved_bytes=400,
+    inactive_split_bytes=40,
+    peak_allocated_bytes=500,
+    peak_active_bytes=510,
+    peak_reserved_bytes=600,
+    peak_inactive_split_bytes=60,
+    non_torch_bytes=70,
+    retries=2,
+    ooms=1,
+)
+
+
+def leave_samples(directory: Path) -> None:
+    for number in (0, 1):
+        sample = Sample(number, "virtual", "bf16-z2-sel-mb4x8")
+        if number == 0:
+            sample.read(READING, 90)
+        for seconds in (0.04, 0.1, 2.0, 400.0):
+            sample.stepped(seconds, 128)
+        sample.write(directory)
+
+
+def exposed(directory: Path) -> str:
+    registry = prometheus_client.CollectorRegistry()
+    registry.register(Collector(directory))
+    return prometheus_client.generate_latest(registry).decode()
+
+
+def test_names_labels_and_values_are_frozen(tmp_path: Path) -> None:
+    leave_samples(tmp_path)
+    assert exposed(tmp_path) == GOLDEN.read_text()
+
+
+def test_a_rank_that_is_just_writing_is_no_hindrance(tmp_path: Path) -> None:
+    leave_samples(tmp_path)
+    (tmp_path / "metrics-2.part").write_text("{")
+    assert [each.rank for each in read_samples(tmp_path)] == [0, 1]
+
+
+def test_nothing_yet_is_no_error(tmp_path: Path) -> None:
+    assert "memtune_tokens_total{" not in exposed(tmp_path)
+
+
+def test_one_port_serves_all_ranks_and_a_taken_one_stops_nobody(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    leave_samples(tmp_path)
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+    serve(tmp_path, port)
+    with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as answer:
+        body = answer.read().decode()
+    assert 'memtune_tokens_total{device="virtual",rank="1"} 512.0' in body
+    serve(tmp_path, port)
+    assert f"no metrics: port {port} cannot be used" in capsys.readouterr().err
+
+
+def test_only_the_first_rank_of_a_node_serves() -> None:
+    from memtune_runner.metrics import serves
+
+    assert [serves(Rank(2 + local, local, 4, 2, 1)) for local in (0, 1)] == [True, False]

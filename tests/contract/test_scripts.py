@@ -1,0 +1,73 @@
+"""The scripts of examples/scripts run as they are, each under the plan it is given, on virtual GPUs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from watched import SCRIPTS, Outcome, run
+
+from memtune.applied import mismatch
+from memtune.plan import Plan
+from memtune.report import Device, Ending
+
+DEEPSPEED_STEPS = Path(__file__).parents[1] / "support" / "deepspeed_steps.py"
+PROBE = {"RUN_KIND": "probe", "PROBE_STEPS": "2", "SEQUENCE_LENGTH": "32"}
+
+
+def followed(outcomes: list[Outcome], plan: str) -> None:
+    """Every rank ended well after its steps, and did what the plan says."""
+    for outcome in outcomes:
+        report = outcome.report
+        assert (outcome.exit_code, report.ending) == (0, Ending.SUCCEEDED), outcome.output[-3000:]
+        assert mismatch(Plan.parse(plan), report.applied, len(outcomes), is_probe=True) == ""
+        assert (report.steps, report.device, report.length_covered) == (2, Device.VIRTUAL, True)
+        assert report.memory.peak_reserved_bytes
+
+
+@pytest.mark.parametrize(
+    ("script", "plan", "world"), [("ddp_loop", "bf16-ddp-none-mb4x2", 2), ("fsdp2_loop", "bf16-fsdp-none-mb4x2", 2)]
+)
+def test_plain_loops_take_the_plan_from_the_environment(script: str, plan: str, world: int, tmp_path: Path) -> None:
+    outcomes = run(SCRIPTS / f"{script}.py", plan, tmp_path, world, **PROBE)
+    followed(outcomes, plan)
+    assert outcomes[0].report.applied.backend == Plan.parse(plan).sharding.backend
+
+
+@pytest.mark.parametrize(
+    ("script", "plan", "blocks"),
+    [
+        ("hf_trainer", "bf16-ddp-full-mb4x4", 4),
+        ("hf_trainer", "bf16-z2-none-mb2x4", 0),
+        ("lora", "fp32-ddp-every2-mb4x2", 2),
+    ],
+)
+def test_the_trainers_arguments_are_replaced(script: str, plan: str, blocks: int, tmp_path: Path) -> None:
+    variables = {**PROBE, "INTEGRATION": "hf-trainer", "SEQUENCE_LENGTH": "48"}
+    outcomes = run(SCRIPTS / f"{script}.py", plan, tmp_path, 1, **variables)
+    followed(outcomes, plan)
+    applied = outcomes[0].report.applied
+    # The data has 32 tokens a row: a probe pads them, and its steps are two micro-batches long.
+    assert applied.largest_tokens == Plan.parse(plan).micro_batch * 48
+    assert (applied.micro_steps, applied.checkpointed_blocks) == (2, blocks)
+    assert (outcomes[0].report.save_covered, outcomes[0].report.evaluation_covered) == (True, script == "hf_trainer")
+
+
+@pytest.mark.parametrize("plan", ["bf16-ddp-sel-mb4x2", "bf16-z1-none-mb4x4"])
+def test_the_accelerator_is_replaced(plan: str, tmp_path: Path) -> None:
+    outcomes = run(SCRIPTS / "accelerate_loop.py", plan, tmp_path, 1, **PROBE, INTEGRATION="accelerate")
+    followed(outcomes, plan)
+
+
+def test_deepspeeds_own_count_is_taken(tmp_path: Path) -> None:
+    """ZeRO-3 with several sub-groups, accumulation, and gradients that overflow once."""
+    (outcome,) = run(DEEPSPEED_STEPS, "fp16-z3-none-mb2x4-bk1m", tmp_path)
+    assert outcome.exit_code == 0, outcome.output[-3000:]
+    counted = json.loads(outcome.output.strip().splitlines()[-1])
+    assert counted["skipped"] == 1
+    assert counted["sub_groups"] > 1
+    assert outcome.report.skipped_steps == counted["skipped"]
+    assert outcome.report.steps == counted["steps"] - counted["skipped"] == 2
+    assert (outcome.report.applied.zero_stage, outcome.report.applied.micro_steps) == (3, 4)
+    assert (outcome.report.applied.weight_dtype, outcome.report.applied.compute_dtype) == ("float16", "float16")

@@ -1,0 +1,290 @@
+"""A worker under watch, on a virtual GPU: what its report says of loops that step, skip, fail, or never train."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from memtune.applied import mismatch
+from memtune.plan import Plan
+from memtune.report import Applied, Device, Ending, Phase, Report, read_report
+from memtune.run import RunKind
+from memtune.units import MIB
+from memtune_runner.ranks import Rank, report_path
+from memtune_runner.settings import Settings
+from memtune_runner.watch import watching
+
+RANK = Rank(0, 0, 1, 1, 0)
+WIDTH = 16
+Loop = Callable[[], None]
+
+
+@pytest.fixture
+def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("MEMTUNE_RANK_DIRECTORY", str(tmp_path))
+    return tmp_path
+
+
+@pytest.fixture(autouse=True)
+def _nothing_stays_hooked() -> Iterator[None]:
+    before = (nn.Module.__call__, torch.autograd.backward, torch.save, list(sys.meta_path))
+    yield
+    assert (nn.Module.__call__, torch.autograd.backward, torch.save, list(sys.meta_path)) == before
+
+
+def settings_of(plan: str, kind: RunKind = RunKind.TRAIN, budget_bytes: int = 64 * MIB, steps: int = 2) -> Settings:
+    parsed = Plan.parse(plan)
+    return Settings(
+        parsed,
+        kind,
+        "env",
+        parsed.global_batch(1),
+        sequence_length=8,
+        run="llama-train-0",
+        probe_steps=steps,
+        device=Device.VIRTUAL,
+        gpu_memory_bytes=budget_bytes,
+    )
+
+
+def watched(directory: Path, loop: Loop, settings: Settings) -> Report:
+    with watching(settings, RANK):
+        loop()
+    return read_report(report_path(directory, RANK).read_bytes())
+
+
+def tokens(rows: int) -> torch.Tensor:
+    return torch.randint(0, WIDTH, (rows, 8))
+
+
+def model_of() -> nn.Sequential:
+    return nn.Sequential(nn.Embedding(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH))
+
+
+def train(
+    steps: int, rows: int = 4, accumulation: int = 2, model: nn.Module | None = None, optimizers: int = 1
+) -> None:
+    model = model_of() if model is None else model
+    parameters = list(model.parameters())
+    made = [torch.optim.AdamW(parameters[number::optimizers], lr=1e-3) for number in range(optimizers)]
+    for _ in range(steps):
+        for _ in range(accumulation):
+            model(tokens(rows)).logsumexp(-1).mean().backward()
+        for optimizer in made:
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+def test_a_run_that_follows_its_plan(directory: Path) -> None:
+    report = watched(directory, lambda: train(steps=3), settings_of("fp32-ddp-none-mb4x2"))
+    assert (report.ending, report.steps, report.skipped_steps) == (Ending.SUCCEEDED, 3, 0)
+    assert (report.run, report.rank, report.device, report.phase) == ("llama-train-0", 0, Device.VIRTUAL, None)
+    assert report.applied == Applied(
+        micro_batch=4,
+        micro_steps=2,
+        samples_per_step=8,
+        largest_tokens=32,
+        backend="none",
+        zero_stage=0,
+        weight_dtype="float32",
+        gradient_dtype="float32",
+        compute_dtype="float32",
+        checkpointed_blocks=0,
+    )
+    assert mismatch(Plan.parse("fp32-ddp-none-mb4x2"), report.applied, world=1, is_probe=False) == ""
+    memory = report.memory
+    assert memory.device_total_bytes == 64 * MIB
+    assert 0 < (memory.peak_allocated_bytes or 0) <= (memory.peak_reserved_bytes or 0)
+    assert (memory.non_torch_bytes, memory.alloc_retries) == (0, 0)
+    assert (memory.largest_free_block_bytes or 0) > 0
+    assert report.step_seconds is not None
+    assert report.tokens_per_second == pytest.approx(64 / report.step_seconds)
+    assert report.length_covered is None, "only a probe covers something"
+
+
+@pytest.mark.parametrize(
+    ("plan", "loop", "field"),
+    [
+        ("fp32-ddp-none-mb4x2", lambda: train(2, rows=8), "microBatch is 8"),
+        ("fp32-ddp-none-mb4x2", lambda: train(2, accumulation=4), "microSteps is 4"),
+        ("fp32-z0-none-mb4x2", lambda: train(2), "backend is none"),
+        ("fp32-ddp-full-mb4x2", lambda: train(2), "checkpointedBlocks is 0"),
+        ("bf16-ddp-none-mb4x2", lambda: train(2), "computeDtype is float32"),
+        ("fp32-ddp-none-mb4x2", lambda: train(2, model=model_of().bfloat16()), "computeDtype is bfloat16"),
+    ],
+)
+def test_a_loop_that_ignores_its_plan_is_caught(directory: Path, plan: str, loop: Loop, field: str) -> None:
+    report = watched(directory, loop, settings_of(plan))
+    assert f"applied.{field}" in mismatch(Plan.parse(plan), report.applied, world=1, is_probe=False)
+
+
+def test_gradients_of_another_dtype_are_seen(directory: Path) -> None:
+    report = watched(directory, lambda: train(2, model=model_of().bfloat16()), settings_of("bf16-ddp-none-mb4x2"))
+    assert (report.applied.weight_dtype, report.applied.gradient_dtype) == ("bfloat16", "bfloat16")
+
+
+def test_autocast_computes_in_another_dtype_than_the_weights_have(directory: Path) -> None:
+    def loop() -> None:
+        with torch.autocast("cpu", torch.bfloat16):
+            train(2)
+
+    applied = watched(directory, loop, settings_of("bf16-ddp-none-mb4x2")).applied
+    assert (applied.weight_dtype, applied.compute_dtype) == ("float32", "bfloat16")
+
+
+class Checkpointed(nn.Module):
+    """Two blocks, the second one under reentrant checkpointing, as older scripts have it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.first, self.second = nn.Embedding(WIDTH, WIDTH), model_of()[1], model_of()[1]
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        hidden = checkpoint(self.first, self.stem(ids), use_reentrant=False)
+        output: torch.Tensor = checkpoint(self.second, hidden, use_reentrant=True)
+        return output
+
+
+def test_checkpointed_blocks_are_counted_once_and_not_again_in_the_backward_pass(directory: Path) -> None:
+    report = watched(directory, lambda: train(2, model=Checkpointed()), settings_of("fp32-ddp-full-mb4x2"))
+    assert (report.applied.checkpointed_blocks, report.applied.micro_steps) == (2, 2)
+
+
+def test_several_optimizers_and_parameter_groups_make_one_step(directory: Path) -> None:
+    def two_groups() -> None:
+        model = model_of()
+        train(3, model=model, accumulation=4, optimizers=2)
+        groups = [{"params": list(layer.parameters())} for layer in model]
+        optimizer = torch.optim.SGD(groups, lr=1e-3)
+        model(tokens(4)).sum().backward()
+        optimizer.step()
+
+    report = watched(directory, two_groups, settings_of("fp32-ddp-none-mb4x4"))
+    assert (report.steps, report.applied.micro_steps) == (4, 4)
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_steps_that_a_loss_scaler_skips_are_reported_apart(directory: Path, fused: bool) -> None:
+    def loop() -> None:
+        model = model_of()
+        optimizer = torch.optim.AdamW(model.parameters(), fused=fused)
+        scaler = torch.amp.GradScaler("cpu")
+        for number in range(4):
+            loss = model(tokens(4)).sum() * (float("inf") if number == 1 else 1.0)
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+
+    report = watched(directory, loop, settings_of("fp32-ddp-none-mb4x1"))
+    assert (report.steps, report.skipped_steps) == (3, 1)
+
+
+def test_an_out_of_memory_is_reported_with_its_phase_and_its_components(directory: Path) -> None:
+    gc.collect()  # models of other tests are not this one's
+
+    def loop() -> None:
+        model = nn.Sequential(nn.Embedding(WIDTH, 512), *(nn.Linear(512, 512) for _ in range(8)))
+        train(2, model=model, rows=4)
+        train(1, model=model, rows=4096)
+
+    settings = replace(settings_of("fp32-ddp-none-mb4x2"), report_path=directory)
+    with pytest.raises(torch.OutOfMemoryError), watching(settings, RANK):
+        loop()
+    report = read_report(report_path(directory, RANK).read_bytes())
+    assert (directory / "memory-rank-0.txt").read_text().startswith("by component\n")
+    assert (report.ending, report.exit_code, report.phase) == (Ending.DEVICE_OOM, 85, Phase.FORWARD)
+    assert report.message.startswith("OutOfMemoryError: CUDA out of memory")
+    assert report.memory.failed_request_bytes == 4096 * 8 * 512 * 4
+    sizes = {each.name: each.size_bytes for each in report.largest}
+    weights_bytes = 4 * (WIDTH * 512 + 8 * (512 * 512 + 512))
+    assert sizes["weights"] == weights_bytes
+    assert sizes["activations and others"] > 0
+    assert sum(sizes.values()) <= 64 * MIB
+
+
+def test_any_other_exception_is_reported_and_passed_on(directory: Path) -> None:
+    def loop() -> None:
+        train(1)
+        raise ValueError("the data is gone")
+
+    with pytest.raises(ValueError, match="the data is gone"), watching(settings_of("fp32-ddp-none-mb4x2"), RANK):
+        loop()
+    report = read_report(report_path(directory, RANK).read_bytes())
+    assert (report.ending, report.exit_code, report.steps) == (Ending.ERROR, 1, 1)
+    assert report.message == "ValueError: the data is gone"
+
+
+@pytest.mark.parametrize("code", [None, 0])
+def test_a_script_may_exit_by_itself(directory: Path, code: int | None) -> None:
+    def loop() -> None:
+        train(1)
+        sys.exit(code)
+
+    assert watched(directory, loop, settings_of("fp32-ddp-none-mb4x2")).ending is Ending.SUCCEEDED
+
+
+def test_a_script_that_never_trains_fails(directory: Path) -> None:
+    with pytest.raises(SystemExit) as ended, watching(settings_of("fp32-ddp-none-mb4x2"), RANK):
+        model_of()(tokens(4))
+    report = read_report(report_path(directory, RANK).read_bytes())
+    assert (ended.value.code, report.ending, report.exit_code) == (88, Ending.BAD_INPUT, 88)
+    assert "without a single optimizer step" in report.message
+
+
+def test_a_process_that_need_not_train_leaves_no_report_unless_it_does(directory: Path) -> None:
+    with watching(settings_of("fp32-ddp-none-mb4x2"), RANK, must_train=False):
+        model_of()
+    assert not report_path(directory, RANK).exists()
+    with watching(settings_of("fp32-ddp-none-mb4x2"), RANK, must_train=False):
+        train(1)
+    assert read_report(report_path(directory, RANK).read_bytes()).steps == 1
+
+
+def test_a_probe_ends_although_the_script_catches_exceptions(directory: Path) -> None:
+    def loop() -> None:
+        for _ in range(100):
+            with contextlib.suppress(Exception):
+                train(1)
+
+    report = watched(directory, loop, settings_of("fp32-ddp-none-mb4x8", RunKind.PROBE))
+    assert (report.ending, report.exit_code, report.steps) == (Ending.SUCCEEDED, 0, 2)
+    assert (report.length_covered, report.evaluation_covered, report.save_covered) == (True, False, False)
+    assert mismatch(Plan.parse("fp32-ddp-none-mb4x8"), report.applied, world=1, is_probe=True) == ""
+
+
+def test_what_a_probe_evaluates_and_saves_is_covered(directory: Path) -> None:
+    def loop() -> None:
+        model = model_of()
+        train(2, model=model)
+        torch.save(model.state_dict(), directory / "model.pt")
+        model.eval()
+        with torch.no_grad():
+            for _ in range(5):
+                model(tokens(4))
+        raise AssertionError("the probe should have ended at the second batch of the evaluation")
+
+    report = watched(directory, loop, settings_of("fp32-ddp-none-mb4x2", RunKind.PROBE))
+    assert (report.evaluation_covered, report.save_covered) == (True, True)
+
+
+def test_shorter_sequences_do_not_cover_the_length(directory: Path) -> None:
+    settings = settings_of("fp32-ddp-none-mb8x2", RunKind.PROBE)
+    assert watched(directory, lambda: train(9), settings).length_covered is False
+
+
+def test_compiled_code_is_watched_from_outside(directory: Path) -> None:
+    model = Checkpointed()
+    model.compile(backend="eager")
+    report = watched(directory, lambda: train(2, model=model), settings_of("fp32-ddp-full-mb4x2"))
+    assert (report.applied.micro_batch, report.applied.micro_steps, report.steps) == (4, 2, 2)
+    assert report.applied.checkpointed_blocks is None, "no hook runs in compiled code, so nothing is said about it"

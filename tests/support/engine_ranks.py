@@ -1,0 +1,166 @@
+"""One rank of the engine's contract suite: trains a small decoder under plan after plan, in one process each.
+
+``python -m engine_ranks DIRECTORY RANK WORLD PLAN...``; rank 0 writes what every plan did to DIRECTORY/results.json.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import traceback
+import warnings
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import distributed, nn
+from torch.nn import functional
+
+from memtune.plan import Plan
+from memtune.report import Device
+from memtune.run import RunKind
+from memtune_runner.engine import Engine, Step, initialize
+from memtune_runner.settings import Settings
+
+VOCABULARY, WIDTH, LENGTH, LAYERS = 64, 16, 8, 4
+GLOBAL_BATCH, STEPS, LR, MAX_NORM = 8, 20, 3e-3, 1.0
+SHORT_BATCH = 5  # every fifth batch, so that with four ranks one has no rows
+IGNORED = -100
+# Trained a second time, from a checkpoint in the middle.
+RESUMED = ("fp32-ddp-every2-mb2x2", "fp32-fsdp-none-mb4x1", "fp32-z1-none-mb1x4", "fp32-z3-none-mb2x2")
+
+
+class Block(nn.Module):
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads, self.norm, self.norm2 = heads, nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv, self.out = nn.Linear(width, 3 * width, bias=False), nn.Linear(width, width)
+        self.up, self.down = nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        query, key, value = self.qkv(self.norm(hidden)).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        mixed = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+        hidden = hidden + self.out(mixed.transpose(1, 2).flatten(2))
+        wide = self.down(functional.gelu(self.up(self.norm2(hidden))))
+        return torch.add(hidden, wide)
+
+
+class Decoder(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(VOCABULARY, WIDTH)
+        self.layers = nn.ModuleList(Block(WIDTH, 2) for _ in range(LAYERS))
+        self.head = nn.Linear(WIDTH, VOCABULARY, bias=False)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        hidden = self.embed(tokens)
+        for layer in self.layers:
+            hidden = layer(hidden)
+        logits: torch.Tensor = self.head(hidden)
+        return logits
+
+
+def decoder() -> Decoder:
+    torch.manual_seed(7)
+    return Decoder()
+
+
+def loss_of(model: nn.Module, micro: dict[str, torch.Tensor]) -> torch.Tensor:
+    return functional.cross_entropy(model(micro["tokens"]).flatten(0, 1), micro["labels"].flatten())
+
+
+def global_batches(steps: int = STEPS) -> Iterator[dict[str, torch.Tensor]]:
+    """The same on every rank; one row has no label at all, and others lack some."""
+    generator = torch.Generator().manual_seed(11)
+    for step in range(steps):
+        rows = SHORT_BATCH if step % 5 == 4 else GLOBAL_BATCH
+        tokens = torch.randint(0, VOCABULARY // 4, (rows, LENGTH), generator=generator)
+        labels = (tokens * 3 + 1) % VOCABULARY
+        labels[torch.rand(labels.shape, generator=generator) < 0.3] = IGNORED
+        labels[0] = IGNORED
+        yield {"tokens": tokens, "labels": labels}
+
+
+def share(batch: dict[str, torch.Tensor], rank: int, world: int) -> dict[str, torch.Tensor]:
+    size = GLOBAL_BATCH // world
+    return {name: each[rank * size : (rank + 1) * size] for name, each in batch.items()}
+
+
+def settings_of(plan: Plan, world: int, **others: Any) -> Settings:
+    nodes = 2 if plan.sharding.value == "fsdphyb" and world > 1 else 1
+    return Settings(
+        plan=plan,
+        kind=RunKind.TRAIN,
+        integration="sdk",
+        global_batch=plan.global_batch(world),
+        sequence_length=LENGTH,
+        nodes=nodes,
+        gpus_per_node=world // nodes,
+        device=Device.VIRTUAL,
+        gpu_memory_bytes=1 << 30,
+        **others,
+    )
+
+
+def decaying(optimizer: torch.optim.Optimizer) -> torch.optim.lr_scheduler.LRScheduler:
+    return torch.optim.lr_scheduler.StepLR(optimizer, step_size=5, gamma=0.7)
+
+
+def trained(plan: Plan, rank: int, world: int, directory: Path) -> dict[str, Any]:
+    """What training under a plan came to; for some plans also from a checkpoint in the middle on."""
+    engine = built(plan, world)
+    half = STEPS // 2
+    steps = train(engine, rank, world, 0, half)
+    found: dict[str, Any] = {}
+    if str(plan) in RESUMED:
+        engine.save(directory)
+        resumed = built(plan, world)
+        resumed.load(directory)
+        found["resumed"] = [float(each.loss) for each in train(resumed, rank, world, half, STEPS)]
+        found["resumed_samples"] = resumed.samples
+    steps += train(engine, rank, world, half, STEPS)
+    return found | {
+        "losses": [float(each.loss) for each in steps],
+        "norms": [each.gradient_norm for each in steps],
+        "skipped": engine.skipped_steps,
+        "samples": engine.samples,
+        "lr": engine.optimizer.param_groups[0]["lr"],
+    }
+
+
+def built(plan: Plan, world: int) -> Engine:
+    settings = settings_of(plan, world)
+    return initialize(decoder(), loss=loss_of, lr=LR, scheduler=decaying, max_grad_norm=MAX_NORM, settings=settings)
+
+
+def train(engine: Engine, rank: int, world: int, first: int, end: int) -> list[Step]:
+    done = []
+    for batch in list(global_batches())[first:end]:
+        for micro in engine.micro_batches(share(batch, rank, world)):
+            engine.backward(engine(micro))
+        done.append(engine.step())
+    return done
+
+
+def main(directory: Path, rank: int, world: int, plans: list[str]) -> None:
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    os.environ["LOCAL_RANK"] = str(rank)
+    store = distributed.FileStore(str(directory / "store"), world)  # type: ignore[attr-defined]  # torch exports it at run time
+    distributed.init_process_group("gloo", store=store, rank=rank, world_size=world, timeout=timedelta(seconds=60))
+    results = {}
+    for plan in plans:
+        try:
+            results[plan] = trained(Plan.parse(plan), rank, world, directory / plan)
+        except Exception:
+            results[plan] = {"error": traceback.format_exc()}
+        if rank == 0:
+            (directory / "results.json").write_text(json.dumps(results))
+    distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4:])

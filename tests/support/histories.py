@@ -1,0 +1,136 @@
+"""Histories of one job: what the world and the operator's fate do to it, and the promises that hold throughout."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from dataclasses import replace
+from typing import Any
+
+from simulated_cluster import Pod, SimulatedCluster
+
+from memtune.decide import decide
+from memtune.decide.model import model_of
+from memtune.plan import Plan
+from memtune.run import RunKind
+from memtune.spec.job import Job
+from memtune.spec.status import load_status
+
+# A killed pod may go on for its grace period, and each of them rounds to whole seconds.
+_SLACK_SECONDS = 3.0
+
+
+class History:
+    """One job, from apply to its end."""
+
+    def __init__(self, job: Job, factor: float) -> None:
+        self.cluster = SimulatedCluster(job, factor)
+        self.reported: dict[str, set[int]] = defaultdict(set)
+        self.known: set[str] = set()
+
+    def to_its_end(self) -> dict[str, Any]:
+        """A world that does what it should, until the job has ended; its last status."""
+        self._calm()
+        for _ in range(400):
+            self.cluster.reconcile()
+            self.check()
+            if self.cluster.status["phase"] in ("Succeeded", "Failed"):
+                return self.cluster.status
+            self._go_on()
+        raise AssertionError(f"no end: {self.cluster.status['phase']}, {self.cluster.events[-8:]}")
+
+    def _calm(self) -> None:
+        cluster = self.cluster
+        cluster.refusal, cluster.refusals, cluster.skew = "", (), 0.0
+        cluster.job = suspended(cluster.job, False)
+        for pod in list(cluster.pods.values()):
+            pod.held = False
+            if pod.deleting or pod.node_lost:
+                cluster.end(pod, 143)
+                del cluster.pods[pod.name]
+
+    def _go_on(self) -> None:
+        cluster = self.cluster
+        for run in cluster.runs():
+            cluster.start(run)
+        cluster.reconcile()
+        self.check()
+        cluster.tick(15.0)
+        for run in cluster.runs():
+            self.finish(run)
+        cluster.reconcile()
+        cluster.tick(min(cluster.wake_after or 5.0, 400.0))
+
+    def finish(self, run: str, **changes: Any) -> None:
+        """A run comes to its own end, and what it reports is written down."""
+        self.cluster.finish(run)
+        for pod in self.cluster.of(run):
+            if pod.report:
+                pod.report = replace(pod.report, **changes)
+                self.reported[run].add(pod.report.memory.peak_reserved_bytes or 0)
+
+    # The promises.
+
+    def check(self) -> None:
+        """Everything that holds at any moment."""
+        cluster = self.cluster
+        if not cluster.status:
+            return
+        assert len(json.dumps(cluster.status)) < 100_000
+        load_status(cluster.status)
+        resources = cluster.job.spec.resources
+        for record in cluster.records():
+            made = Plan.parse(record["plan"]).global_batch(resources.world)
+            assert made == cluster.job.spec.training.global_batch_size
+            peak = record.get("peakBytes")
+            assert peak is None or peak["reserved"] in self.reported[record["name"]], (
+                "a report was credited to another run"
+            )
+        assert self._alive(RunKind.TRAIN) <= 1, "two train runs are alive"
+        assert self._alive(RunKind.PROBE) <= cluster.job.spec.tuning.parallel_probes, "too many probes are alive"
+        self._check_budget()
+        self._check_new_runs()
+
+    def _alive(self, kind: RunKind) -> int:
+        return len({pod.run for pod in self._own(kind) if pod.exit_code is None and not pod.node_lost})
+
+    def _own(self, kind: RunKind) -> list[Pod]:
+        return [pod for pod in self.cluster.pods.values() if f"-{kind}-" in pod.run and not pod.is_stray]
+
+    def _check_budget(self) -> None:
+        cluster = self.cluster
+        running = [pod for pod in self._own(RunKind.PROBE) if pod.is_running]
+        spent = cluster.probe_gpu_seconds + sum(cluster.now - (pod.started_at or 0.0) for pod in running)
+        gpus = cluster.job.spec.resources.world * cluster.job.spec.tuning.parallel_probes
+        slack = (cluster.blind_seconds + _SLACK_SECONDS * len(cluster.status.get("probes", []))) * gpus
+        assert spent <= cluster.job.max_gpu_seconds + slack, "the GPU budget was exceeded"
+
+    def _check_new_runs(self) -> None:
+        """No run is recorded on a plan that takes as much as one that ran out of memory."""
+        records = self.cluster.records()
+        new = [record for record in records if record["name"] not in self.known]
+        self.known |= {record["name"] for record in records}
+        died = [record["plan"] for record in records if record.get("verdict") == "device-oom"]
+        if not new or not died:
+            return
+        model = model_of(self.cluster.job, load_status(self.cluster.status), None)
+        least = min(model.predict(Plan.parse(plan)).device.expected for plan in died)
+        for record in new:
+            assert record["plan"] not in died, "a plan that ran out of memory was started again"
+            if record["plan"] not in map(str, model.measured_bytes):
+                assert model.predict(Plan.parse(record["plan"])).device.expected < least, "a larger plan was started"
+
+    def check_equal_decisions(self) -> None:
+        """Equal snapshots give equal decisions, and a decision that was carried out has nothing new to create."""
+        cluster = self.cluster
+        now = cluster.now + cluster.skew
+        assert decide(cluster.job, cluster.observe(), now) == decide(cluster.job, cluster.observe(), now)
+        cluster.reconcile()
+        posted = list(cluster.posted)
+        cluster.step()
+        assert cluster.posted == posted, "reconciling again created something"
+
+
+def suspended(job: Job, suspend: bool) -> Job:
+    """The job with its switch on or off."""
+    return job.model_copy(update={"spec": job.spec.model_copy(update={"suspend": suspend})})

@@ -1,0 +1,158 @@
+"""Real launches on this machine, of an installed runner whose hooks are replaced by a stand-in that needs no torch."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from memtune.report import LOG_MARK, Report, read_report
+from memtune_operator.wrapping import BOOTSTRAP, RUNNER_DIRECTORY
+from memtune_runner import install
+
+TIMEOUT_SECONDS = 150
+
+# Does what the real one promises: nothing to the exception, and a report when the script is over.
+_STAND_IN = """
+import os
+from contextlib import contextmanager
+from memtune.report import Memory, Report
+from memtune_runner import failures, ranks
+
+@contextmanager
+def watching(settings, rank, must_train=True):
+    code = failures.Failure(failures.Ending.SUCCEEDED, 0, "")
+    try:
+        yield
+    except BaseException as error:
+        code = failures.of_exception(error)
+        raise
+    finally:
+        steps = int(os.environ.get("STEPS", 3))
+        memory = Memory(peak_reserved_bytes=1000 + rank.rank)
+        report = Report(code.ending, code.exit_code, rank=rank.rank, steps=steps, memory=memory, message=code.message)
+        ranks.write_rank_report(ranks.own_directory(os.environ), rank, report)
+"""
+
+
+def install_runner(directory: Path) -> Path:
+    """The runner as a pod has it, with the stand-in for its hooks."""
+    install.install(directory)
+    package = directory / "memtune_runner"
+    (package / "watch").mkdir(exist_ok=True)
+    (package / "watch" / "__init__.py").write_text(_STAND_IN)
+    return directory
+
+
+def wait_for(launch: Launch, path: Path) -> None:
+    """Wait until a script of this launch has made a file."""
+    deadline = time.monotonic() + TIMEOUT_SECONDS
+    while not path.exists():
+        assert launch.process.poll() is None, launch.end().stderr
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def free_port() -> int:
+    """A port of this machine that nobody listens to."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@dataclass
+class Launch:
+    """One launcher's process, and what it left."""
+
+    process: subprocess.Popen[str]
+    directory: Path
+    stdout: str = ""
+    stderr: str = ""
+    exit_code: int = 0
+
+    def end(self) -> Launch:
+        """Wait for the end, which is never long."""
+        try:
+            self.stdout, self.stderr = self.process.communicate(timeout=TIMEOUT_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.process.terminate()  # a launcher that is killed could not end what it started
+            self.stdout, self.stderr = self.process.communicate()
+            raise AssertionError(f"the launch did not end:\n{self.stdout}\n{self.stderr}") from None
+        self.exit_code = self.process.returncode
+        return self
+
+    @property
+    def report(self) -> Report:
+        """The report of the termination message, once it is seen that the file and the log have the same."""
+        marked = [line.removeprefix(LOG_MARK) for line in self.stdout.splitlines() if line.startswith(LOG_MARK)]
+        assert len(marked) == 1, self.stdout + self.stderr
+        report = read_report((self.directory / "termination-log").read_bytes())
+        whole = read_report((self.directory / "report.json").read_bytes())
+        assert read_report(marked[0]) == whole
+        assert (whole.ending, whole.exit_code, whole.rank) == (report.ending, report.exit_code, report.rank)
+        assert report.exit_code == self.exit_code
+        return report
+
+
+@dataclass
+class Place:
+    """Where launches run: an installed runner, and a directory for their files."""
+
+    runner: Path
+    directory: Path
+
+    def script(self, text: str, name: str = "train.py") -> str:
+        """Write a script and give its path."""
+        path = self.directory / name
+        path.write_text(text)
+        return str(path)
+
+    def start(
+        self, *words: str, ranks: int = 1, node: int = 0, nodes: int = 1, told: Mapping[str, str] | None = None
+    ) -> Launch:
+        """Start a launcher as the operator's command does; an empty variable is left out."""
+        files = self.directory / f"node-{node}"
+        files.mkdir(exist_ok=True)
+        variables = {
+            "MEMTUNE_PLAN": "fp32-ddp-none-mb1x1",
+            "MEMTUNE_RUN": "llama-train-0",
+            "MEMTUNE_RUN_KIND": "train",
+            "MEMTUNE_ATTEMPT": "0",
+            "MEMTUNE_GLOBAL_BATCH": str(ranks * nodes),
+            "MEMTUNE_SEQUENCE_LENGTH": "8",
+            "MEMTUNE_GPUS_PER_NODE": str(ranks),
+            "MEMTUNE_NODES": str(nodes),
+            "MEMTUNE_NODE_RANK": str(node),
+            "MEMTUNE_DEVICE": "virtual",
+            "MEMTUNE_GPU_MEMORY_BYTES": "1000000",
+            "MEMTUNE_RENDEZVOUS_SECONDS": str(TIMEOUT_SECONDS),
+            "MEMTUNE_REPORT_PATH": str(files / "report.json"),
+            "MEMTUNE_TERMINATION_MESSAGE_PATH": str(files / "termination-log"),
+            **(told or {}),
+        }
+        bootstrap = BOOTSTRAP.replace(RUNNER_DIRECTORY, str(self.runner))
+        process = subprocess.Popen(
+            [sys.executable, "-c", bootstrap, "launch", "--", *words],
+            env={**_environment(), **{name: value for name, value in variables.items() if value}},
+            cwd=self.directory,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+        )
+        return Launch(process, files)
+
+    def run(self, *words: str, ranks: int = 1, told: Mapping[str, str] | None = None) -> Launch:
+        """Launch on one node and wait for the end."""
+        return self.start(*words, ranks=ranks, told=told).end()
+
+
+def _environment() -> dict[str, str]:
+    """This machine's variables, with our Python first, and without what a test of ours may have set."""
+    own = {name: value for name, value in os.environ.items() if not name.startswith(("MEMTUNE_", "PYTHON"))}
+    return {**own, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{own['PATH']}"}

@@ -1,0 +1,211 @@
+"""What the world and the operator's fate may do to a job: the moves that random histories are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from histories import History, suspended
+from simulated_cluster import OUTSIDE_BYTES, Pod
+
+from memtune.decide import Refusal
+from memtune.observation import Condition
+from memtune.report import Ending, Report
+from memtune.run import RunKind
+from memtune.spec.job import Job
+
+Move = tuple[str, int]
+_SECONDS = (1.0, 7.0, 40.0, 200.0, 900.0)
+
+
+def play(job: Job, factor: float, moves: list[Move]) -> dict[str, Any]:
+    """A whole history: every move with the promises checked after each, then on to the end; its last status."""
+    history = History(job, factor)
+    for name, number in moves:
+        MOVES[name](history, number)
+        history.check()
+    return history.to_its_end()
+
+
+def _pick(history: History, number: int, which: Callable[[Pod], bool]) -> Pod | None:
+    pods = [pod for name, pod in sorted(history.cluster.pods.items()) if which(pod)]
+    return pods[number % len(pods)] if pods else None
+
+
+def _step(history: History, _: int) -> None:
+    history.cluster.step()
+
+
+def _killed_step(history: History, number: int) -> None:
+    history.cluster.step(cut=number % 4)
+
+
+def _conflict(history: History, _: int) -> None:
+    history.cluster.step(conflict=True)
+
+
+def _equal(history: History, _: int) -> None:
+    history.check_equal_decisions()
+
+
+def _tick(history: History, number: int) -> None:
+    history.cluster.tick(_SECONDS[number % len(_SECONDS)])
+
+
+def _blind(history: History, number: int) -> None:
+    history.cluster.tick(_SECONDS[number % len(_SECONDS)], blind=True)
+
+
+def _start(history: History, _: int) -> None:
+    for run in history.cluster.runs():
+        history.cluster.start(run)
+
+
+def _start_one(history: History, number: int) -> None:
+    if pod := _pick(history, number, lambda pod: pod.is_pending and not pod.deleting):
+        pod.conditions, pod.started_at = (), history.cluster.now
+
+
+def _finish(history: History, number: int) -> None:
+    runs = history.cluster.runs()
+    if runs:
+        history.finish(runs[number % len(runs)])
+
+
+def _kill(history: History, number: int) -> None:
+    if pod := _pick(history, number, lambda pod: pod.is_running):
+        history.cluster.end(pod, 143)
+        pod.conditions = (Condition("DisruptionTarget", "True", "PreemptionByScheduler", "preempted"),)
+
+
+def _vanish(history: History, number: int) -> None:
+    if pod := _pick(history, number, lambda _: True):
+        history.cluster.end(pod, 137)
+        del history.cluster.pods[pod.name]
+
+
+def _lose_node(history: History, number: int) -> None:
+    if pod := _pick(history, number, lambda pod: pod.is_running):
+        # The node is fenced before the operator may count it as lost, so that nothing there runs on.
+        history.cluster.end(pod, 137)
+        pod.exit_code, pod.finished_at, pod.node_lost, pod.deleting = None, None, True, True
+
+
+def _hold(history: History, number: int) -> None:
+    if pod := _pick(history, number, lambda _: True):
+        pod.held = True
+
+
+def _stick(history: History, number: int) -> None:
+    """A pod of a train run does not end when it is told to."""
+    if pod := _pick(history, number, lambda pod: pod.is_running and f"-{RunKind.TRAIN}-" in pod.run):
+        pod.is_stuck = True
+
+
+def _gate(history: History, number: int) -> None:
+    reason, message = (("SchedulingGated", "in a queue"), ("Unschedulable", "0/2 nodes are available"))[number % 2]
+    if pod := _pick(history, number, lambda pod: pod.is_pending):
+        pod.conditions = (Condition("PodScheduled", "False", reason, message),)
+
+
+def _no_image(history: History, number: int) -> None:
+    if pod := _pick(history, number, lambda pod: pod.is_pending):
+        pod.waiting_reason = "ImagePullBackOff"
+
+
+def _end_with(ending: Ending, exit_code: int, is_told: bool = True) -> Callable[[History, int], None]:
+    def move(history: History, number: int) -> None:
+        if pod := _pick(history, number, lambda pod: pod.is_running):
+            report = history.cluster.report(pod, ending, message="garbage \x07 \u2603" * number) if is_told else None
+            history.cluster.end(pod, exit_code, report)
+            if report:
+                history.reported[pod.run].add(report.memory.peak_reserved_bytes or 0)
+
+    return move
+
+
+def _foreign_report(history: History, number: int) -> None:
+    """A pod brings the report of another run: were it credited, its memory would be in the books of no run."""
+    if pod := _pick(history, number, lambda pod: pod.is_running):
+        report: Report = history.cluster.report(pod, Ending.SUCCEEDED)
+        memory = replace(report.memory, peak_reserved_bytes=12345 + OUTSIDE_BYTES)
+        run, plan = ("tiny-probe-99", pod.plan) if number % 2 else (pod.run, "bf16-z3-full-mb1x1")
+        history.cluster.end(pod, 0, replace(report, memory=memory, run=run, plan=plan))
+
+
+def _smaller_gpu(history: History, _: int) -> None:
+    history.cluster.usable_bytes = int(history.cluster.usable_bytes * 0.93)
+
+
+def _saved(history: History, number: int) -> None:
+    """Every train run that runs ends out of memory, with a checkpoint behind it."""
+    for run in history.cluster.runs(RunKind.TRAIN):
+        for pod in history.cluster.of(run):
+            if pod.is_running:
+                report = history.cluster.report(
+                    pod,
+                    Ending.DEVICE_OOM,
+                    steps=30,
+                    checkpoint_samples=160 * (number + 1),
+                    checkpoint_format="deepspeed",
+                )
+                history.cluster.end(pod, 85, report)
+                history.reported[run].add(report.memory.peak_reserved_bytes or 0)
+
+
+def _suspend(history: History, number: int) -> None:
+    history.cluster.job = suspended(history.cluster.job, number % 2 == 0)
+
+
+def _refuse(history: History, number: int) -> None:
+    history.cluster.refusal = "exceeded quota: gpus" if number % 2 else ""
+    history.cluster.refusals = (Refusal("PolicyDenied", "hostPath is not allowed"),) if number % 3 == 0 else ()
+
+
+def _jump(history: History, number: int) -> None:
+    skew = (-3600.0, -20.0, 0.0, 20.0, 600.0)[number % 5]
+    history.cluster.blind_seconds += abs(skew - history.cluster.skew)
+    history.cluster.skew = skew
+
+
+def _stray(history: History, number: int) -> None:
+    """Pods that carry the job's uid and belong to nothing it knows."""
+    run = ("tiny-probe-77", "tiny-train-1", "tiny-probe-1")[number % 3]
+    uid = f"stray-uid-{number}-{history.cluster.now}"
+    pod = Pod(f"stray-{number}", uid, run, number % 3, "bf16-z1-none-mb1x16", is_stray=True)
+    history.cluster.pods[pod.name] = pod
+
+
+MOVES: dict[str, Callable[[History, int], None]] = {
+    "step": _step,
+    "killed step": _killed_step,
+    "conflict": _conflict,
+    "equal": _equal,
+    "tick": _tick,
+    "blind": _blind,
+    "start": _start,
+    "start one": _start_one,
+    "finish": _finish,
+    "kill": _kill,
+    "vanish": _vanish,
+    "lose node": _lose_node,
+    "hold": _hold,
+    "stick": _stick,
+    "gate": _gate,
+    "no image": _no_image,
+    "user error": _end_with(Ending.ERROR, 1),
+    "hung": _end_with(Ending.HUNG, 87),
+    "host oom": _end_with(Ending.HOST_OOM, 86),
+    "oom": _end_with(Ending.DEVICE_OOM, 85),
+    "untold oom": _end_with(Ending.DEVICE_OOM, 85, is_told=False),
+    "foreign report": _foreign_report,
+    "smaller gpu": _smaller_gpu,
+    "saved": _saved,
+    "suspend": _suspend,
+    "refuse": _refuse,
+    "jump": _jump,
+    "stray": _stray,
+}
+# So that most histories get somewhere: these come more often than others.
+WEIGHTED = (*MOVES, *("step", "tick", "start", "finish") * 5)

@@ -1,0 +1,291 @@
+"""A cluster in memory for `memtune.decide`: an API server, pods that live and die, and an operator that may be killed.
+
+Nothing here decides anything. The world moves only when a test says so, and it keeps its own books, by which the
+promises of the operator are checked.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field, replace
+from functools import lru_cache, partial
+from typing import Any
+
+from memtune.decide import Decision, Deletion, Observed, Owned, Refusal, decide
+from memtune.naming import pod_name, run_name
+from memtune.observation import Condition, PodObservation, RunObservation
+from memtune.plan import Plan
+from memtune.predict.predictor import Predictor
+from memtune.report import Device, Ending, Memory, Report
+from memtune.run import Run, RunKind
+from memtune.spec import gpu_of, load_job, to_workload
+from memtune.spec.job import Job
+from memtune.units import GIB, MIB
+
+OUTSIDE_BYTES = 256 * MIB
+GRACE_SECONDS = 1.0
+
+
+@lru_cache(maxsize=4096)
+def predicted(job_key: str, plan: str) -> tuple[int, float]:
+    """Bytes and seconds a step by the uncorrected predictor; the truth of a simulation is a factor of them."""
+    job = load_job(json.loads(job_key))
+    gpu = gpu_of(job)
+    assert gpu is not None
+    found = Predictor(to_workload(job, gpu)).predict(Plan.parse(plan))
+    return int(found.device.expected), found.step_seconds.expected
+
+
+@dataclass
+class Pod:
+    """One pod as the API server has it."""
+
+    name: str
+    uid: str
+    run: str
+    index: int
+    plan: str
+    started_at: float | None = None
+    finished_at: float | None = None
+    exit_code: int | None = None
+    report: Report | None = None
+    conditions: tuple[Condition, ...] = ()
+    waiting_reason: str = ""
+    node: str = "node-a"
+    node_lost: bool = False
+    deleting: bool = False
+    held: bool = False
+    is_stuck: bool = False
+    is_stray: bool = False
+
+    @property
+    def is_running(self) -> bool:
+        return self.started_at is not None and self.exit_code is None and not self.node_lost
+
+    @property
+    def is_pending(self) -> bool:
+        return self.started_at is None and self.exit_code is None
+
+    def seen(self) -> PodObservation:
+        phase = "Pending" if self.is_pending else "Running" if self.is_running else "Failed"
+        return PodObservation(
+            self.index,
+            name=self.name,
+            uid=self.uid,
+            node=self.node,
+            plan=self.plan,
+            phase="Succeeded" if self.exit_code == 0 else phase,
+            conditions=self.conditions,
+            waiting_reason=self.waiting_reason,
+            deleting=self.deleting,
+            node_lost=self.node_lost,
+            exit_code=self.exit_code,
+            started_at_seconds=self.started_at,
+            finished_at_seconds=self.finished_at,
+            report=self.report,
+        )
+
+
+@dataclass
+class SimulatedCluster:
+    """The world of one job. ``factor`` is how far the predictor is from the truth, ``usable_bytes`` what a GPU has."""
+
+    job: Job
+    factor: float = 1.0
+    usable_bytes: int = 0
+    now: float = 1_700_000_000.0
+    skew: float = 0.0
+    status: dict[str, Any] = field(default_factory=dict)
+    version: int = 0
+    pods: dict[str, Pod] = field(default_factory=dict)
+    services: dict[str, str] = field(default_factory=dict)
+    refusal: str = ""
+    refusals: tuple[Refusal, ...] = ()
+    uids: int = 0
+    blind_seconds: float = 0.0
+    probe_gpu_seconds: float = 0.0
+    wake_after: float | None = None
+    posted: list[str] = field(default_factory=list)
+    events: list[str] = field(default_factory=list)
+    is_deleted: bool = False
+
+    def __post_init__(self) -> None:
+        dumped = self.job.model_dump(mode="json", by_alias=True, exclude_none=True, exclude={"status"})
+        gpu = gpu_of(self.job)
+        self.usable_bytes = self.usable_bytes or (gpu.usable_bytes if gpu else 8 * GIB)
+        self.key = json.dumps(dumped, sort_keys=True)
+
+    # The API server.
+
+    def observe(self) -> Observed:
+        """All that an operator sees, as one snapshot."""
+        runs: dict[str, list[PodObservation]] = {}
+        for pod in self.pods.values():
+            runs.setdefault(pod.run, []).append(pod.seen())
+        for record in self.records():
+            runs.setdefault(record["name"], [])
+        return Observed(
+            status=json.loads(json.dumps(self.status)),
+            runs={name: RunObservation(tuple(pods), refusal=self.refusal) for name, pods in runs.items()},
+            owned=tuple(Owned("Service", name, uid, name) for name, uid in self.services.items()),
+            refusals=self.refusals,
+        )
+
+    def records(self) -> list[dict[str, Any]]:
+        """Every recorded run."""
+        return [*self.status.get("probes", []), *self.status.get("attempts", [])]
+
+    def write(self, decision: Decision, version: int) -> bool:
+        """Replace the status if nobody else did since it was read."""
+        if version != self.version:
+            return False
+        self.status = decision.status.model_dump(mode="json", by_alias=True, exclude_none=True)
+        self.version += 1
+        return True
+
+    def post(self, run: Run) -> None:
+        """Create what is missing of a run, unless it is refused."""
+        name = run_name(self.job.metadata.name, run.kind, run.number)
+        if self.refusal:
+            return
+        self.services.setdefault(name, self._uid())
+        for index in range(self.job.spec.resources.nodes):
+            pod = pod_name(self.job.metadata.name, run.kind, run.number, index)
+            if pod not in self.pods:
+                self.pods[pod] = Pod(pod, self._uid(), name, index, str(run.plan))
+                self.posted.append(pod)
+
+    def delete(self, deletion: Deletion) -> None:
+        """Delete an object, if it is still the one that was meant."""
+        if deletion.kind == "Service":
+            if self.services.get(deletion.name) == deletion.uid:
+                del self.services[deletion.name]
+            return
+        pod = self.pods.get(deletion.name)
+        if pod is None or pod.uid != deletion.uid:
+            return
+        pod.deleting = True
+        if pod.is_stuck and pod.is_running:
+            return
+        if pod.is_running:
+            self.end(pod, 143, grace=GRACE_SECONDS)
+        if not pod.held and not pod.node_lost:
+            del self.pods[pod.name]
+
+    # The operator.
+
+    def step(self, cut: int | None = None, conflict: bool = False) -> Decision:
+        """One turn of the operator: observe, decide, write, act. It is killed after ``cut`` of these actions."""
+        observed, version = self.observe(), self.version
+        decision = decide(self.job, observed, self.now + self.skew)
+        self.wake_after = decision.wake_after_seconds
+        written = decision.status.model_dump(mode="json", by_alias=True, exclude_none=True)
+        if cut == 0:
+            return decision
+        if written != self.status:
+            self.version += 1 if conflict else 0
+            if not self.write(decision, version):
+                return decision
+            self.events += [f"{event.reason}: {event.message}" for event in decision.events]
+        actions = [
+            *(partial(self.post, run) for run in decision.create),
+            *(partial(self.delete, d) for d in decision.delete),
+        ]
+        for action in actions[: None if cut is None else cut - 1]:
+            action()
+        self.is_deleted = self.is_deleted or decision.delete_job
+        return decision
+
+    def reconcile(self) -> None:
+        """Turns of the operator until nothing changes any more."""
+        for _ in range(20):
+            before = json.dumps(self.status, sort_keys=True), sorted(self.pods), sorted(self.services)
+            self.step()
+            if before == (json.dumps(self.status, sort_keys=True), sorted(self.pods), sorted(self.services)):
+                return
+        raise AssertionError(f"the operator does not come to rest: {self.events[-5:]}")
+
+    # The world.
+
+    def tick(self, seconds: float, blind: bool = False) -> None:
+        """Time passes; an operator that is there sees what happened before, and wakes up when it asked to."""
+        if blind:
+            self.now += seconds
+            self.blind_seconds += seconds
+            return
+        self.reconcile()
+        while seconds > 0:
+            part = min(seconds, self.wake_after or seconds)
+            self.now += part
+            seconds -= part
+            self.reconcile()
+
+    def start(self, run: str) -> None:
+        """Every pod of a run gets its node and starts."""
+        for pod in self.of(run):
+            if pod.is_pending and not pod.deleting:
+                pod.conditions, pod.waiting_reason, pod.started_at = (), "", self.now
+
+    def of(self, run: str) -> list[Pod]:
+        return [pod for pod in self.pods.values() if pod.run == run]
+
+    def runs(self, kind: RunKind | None = None) -> list[str]:
+        """Names of the runs that have pods, those of one kind or all."""
+        names = sorted({pod.run for pod in self.pods.values()})
+        return [name for name in names if kind is None or f"-{kind}-" in name]
+
+    def end(self, pod: Pod, exit_code: int, report: Report | None = None, grace: float = 0.0) -> None:
+        """The wrapped container ends."""
+        if pod.is_running and not pod.is_stray and f"-{RunKind.PROBE}-" in pod.run:
+            seconds = self.now + grace - (pod.started_at or self.now)
+            self.probe_gpu_seconds += seconds * self.job.spec.resources.gpus_per_node
+        pod.exit_code, pod.report, pod.finished_at = exit_code, report, self.now + grace
+
+    def truth(self, plan: str) -> int:
+        """The peak that a plan really has on each device."""
+        return int(predicted(self.key, plan)[0] * self.factor)
+
+    def step_seconds(self, plan: str) -> float:
+        """What a step really takes: not in the order in which it was predicted."""
+        return predicted(self.key, plan)[1] * (0.8 + 0.4 * (sum(plan.encode()) % 11) / 10)
+
+    def finish(self, run: str) -> None:
+        """A run comes to its own end: out of memory if its plan takes more than there is, else well."""
+        for pod in self.of(run):
+            if pod.is_running:
+                fits = self.truth(pod.plan) <= self.usable_bytes
+                self.end(pod, 0 if fits else 85, self.report(pod, Ending.SUCCEEDED if fits else Ending.DEVICE_OOM))
+
+    def report(self, pod: Pod, ending: Ending, **changes: Any) -> Report:
+        """What the runner would say of a pod."""
+        peak = min(self.truth(pod.plan), self.usable_bytes)
+        over = self.truth(pod.plan) - peak
+        memory = Memory(
+            device_total_bytes=self.usable_bytes,
+            peak_allocated_bytes=int(0.9 * (peak - OUTSIDE_BYTES)),
+            peak_active_bytes=int(0.9 * (peak - OUTSIDE_BYTES)),
+            peak_reserved_bytes=peak - OUTSIDE_BYTES,
+            non_torch_bytes=OUTSIDE_BYTES,
+            failed_request_bytes=max(over, MIB) if ending is Ending.DEVICE_OOM else None,
+            alloc_retries=0 if ending is Ending.SUCCEEDED else 1,
+        )
+        seconds = self.step_seconds(pod.plan)
+        training = self.job.spec.training
+        codes = {Ending.SUCCEEDED: 0, Ending.DEVICE_OOM: 85, Ending.HOST_OOM: 86, Ending.HUNG: 87}
+        base = Report(
+            ending,
+            codes.get(ending, 1),
+            run=pod.run,
+            plan=pod.plan,
+            steps=3,
+            device=Device.VIRTUAL,
+            memory=memory,
+            step_seconds=seconds,
+            tokens_per_second=training.global_batch_size * training.sequence_length / seconds,
+            message="" if ending is Ending.SUCCEEDED else f"it ended: {ending}",
+        )
+        return replace(base, **changes)
+
+    def _uid(self) -> str:
+        self.uids += 1
+        return f"uid-{self.uids}"

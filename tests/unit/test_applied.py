@@ -1,0 +1,97 @@
+"""A script that ignores its plan is caught in every field; one that follows it, or ended early, is not."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from typing import Any
+
+import pytest
+
+from memtune.applied import mismatch, shortened_accumulation
+from memtune.plan import Plan
+from memtune.report import Applied
+
+PLAN = Plan.parse("bf16-z2-full-mb4x8")
+FOLLOWED = Applied(
+    micro_batch=4,
+    micro_steps=8,
+    samples_per_step=64,
+    largest_tokens=512,
+    backend="deepspeed",
+    zero_stage=2,
+    weight_dtype="bfloat16",
+    gradient_dtype="bfloat16",
+    compute_dtype="bfloat16",
+    checkpointed_blocks=24,
+)
+IGNORED: dict[str, Any] = {
+    "micro_batch": 2,
+    "micro_steps": 4,
+    "samples_per_step": 32,
+    "backend": "ddp",
+    "zero_stage": 3,
+    "weight_dtype": "float32",
+    "gradient_dtype": "float32",
+    "compute_dtype": "float32",
+    "checkpointed_blocks": 0,
+}
+
+
+def test_a_plan_that_is_followed_has_no_mismatch() -> None:
+    assert mismatch(PLAN, FOLLOWED, world=2, is_probe=False) == ""
+    assert mismatch(PLAN, Applied(), world=2, is_probe=False) == "", "nothing seen is nothing to hold against it"
+
+
+@pytest.mark.parametrize("name", IGNORED)
+def test_every_field_is_compared(name: str) -> None:
+    ignored = replace(FOLLOWED, **{name: IGNORED[name]})
+    written = name.split("_")[0] + "".join(part.title() for part in name.split("_")[1:])
+    sentence = mismatch(PLAN, ignored, world=2, is_probe=False)
+    assert f"applied.{written} is {IGNORED[name]}, but plan {PLAN} asks for" in sentence
+
+
+def test_no_field_is_forgotten() -> None:
+    # How many tokens a row has is the script's data, no plan says it.
+    assert {each.name for each in fields(Applied)} == {*IGNORED, "largest_tokens"}
+
+
+def test_a_probe_may_be_shortened_but_a_train_run_not() -> None:
+    shortened = replace(FOLLOWED, micro_steps=2, samples_per_step=16)
+    assert shortened_accumulation(PLAN) == 2
+    assert shortened_accumulation(Plan.parse("bf16-z2-full-mb4x1")) == 1
+    assert mismatch(PLAN, shortened, world=2, is_probe=True) == ""
+    assert mismatch(PLAN, FOLLOWED, world=2, is_probe=True) == "", "an integration that cannot shorten runs it whole"
+    assert "microSteps is 2" in mismatch(PLAN, shortened, world=2, is_probe=False)
+
+
+def test_one_rank_needs_no_wrapper_for_data_parallelism() -> None:
+    seen = Applied(backend="none", zero_stage=0)
+    assert mismatch(Plan.parse("bf16-ddp-none-mb4x8"), seen, world=1, is_probe=False) == ""
+    assert "applied.backend is none" in mismatch(Plan.parse("bf16-ddp-none-mb4x8"), seen, world=2, is_probe=False)
+    assert "applied.backend is none" in mismatch(Plan.parse("bf16-z0-none-mb4x8"), seen, world=1, is_probe=False)
+
+
+@pytest.mark.parametrize(
+    ("plan", "weights", "gradients", "compute", "wrong"),
+    [
+        ("bf16-ddp-none-mb1x1", "float32", "float32", "bfloat16", ""),  # autocast
+        ("bf16-ddp-none-mb1x1", "bfloat16", "bfloat16", "bfloat16", ""),  # cast by the script
+        ("bf16-ddp-none-mb1x1", "float32", "float32", "float32", "computeDtype"),  # no autocast
+        ("bf16-ddp-none-mb1x1", "float16", "float16", "bfloat16", "weightDtype"),
+        ("bf16-z2-none-mb1x1-g32", "bfloat16", "float32", "bfloat16", ""),
+        ("bf16-z2-none-mb1x1-g32", "bfloat16", "bfloat16", "bfloat16", "gradientDtype"),
+        ("tf32-ddp-none-mb1x1", "float32", "float32", "float32", ""),
+        ("fp8-fsdp-none-mb1x1", "float32", "float32", "float8", ""),
+        ("fp8-fsdp-none-mb1x1", "float32", "float32", "bfloat16", "computeDtype"),
+    ],
+)
+def test_precision(plan: str, weights: str, gradients: str, compute: str, wrong: str) -> None:
+    seen = Applied(weight_dtype=weights, gradient_dtype=gradients, compute_dtype=compute)
+    sentence = mismatch(Plan.parse(plan), seen, world=2, is_probe=False)
+    assert (f"applied.{wrong} is" in sentence) if wrong else sentence == ""
+
+
+def test_a_script_that_checkpoints_against_its_plan_is_caught() -> None:
+    sentence = mismatch(Plan.parse("bf16-z2-none-mb4x8"), FOLLOWED, world=2, is_probe=False)
+    assert "applied.checkpointedBlocks is 24" in sentence
+    assert "off" in sentence

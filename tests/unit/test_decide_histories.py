@@ -1,0 +1,21 @@
+"""A few random histories of a job in a hostile world; `tests/contract` plays many more."""
+
+from __future__ import annotations
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from moves import WEIGHTED, Move, play
+from small_jobs import make_job
+
+from memtune.spec.job import Job
+
+FACTORS = (0.8, 1.0, 1.25, 1.6)
+MOST_MOVES = 20
+moves = st.lists(st.tuples(st.sampled_from(WEIGHTED), st.integers(0, 9)), max_size=MOST_MOVES)
+JOBS = tuple(make_job(nodes, tuning={"parallelProbes": parallel}) for nodes in (1, 2) for parallel in (1, 2))
+
+
+@settings(max_examples=5, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+@given(st.sampled_from(JOBS), st.sampled_from(FACTORS), moves)
+def test_every_history_keeps_its_promises_and_ends(job: Job, factor: float, moves: list[Move]) -> None:
+    assert play(job, factor, moves)["phase"] in ("Succeeded", "Failed")

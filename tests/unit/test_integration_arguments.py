@@ -1,0 +1,91 @@
+"""A plan in the words of transformers and accelerate, and what these cannot carry out."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from memtune.plan import Plan
+from memtune.report import Device
+from memtune.run import RunKind
+from memtune_runner.integrations import arguments
+from memtune_runner.settings import Settings, SettingsError
+
+
+def settings_of(plan: str, kind: RunKind = RunKind.TRAIN, device: Device = Device.CUDA) -> Settings:
+    parsed = Plan.parse(plan)
+    return Settings(
+        parsed,
+        kind,
+        "hf-trainer",
+        parsed.global_batch(1),
+        32,
+        device=device,
+        gpu_memory_bytes=1,
+    )
+
+
+def test_batch_and_precision_are_the_plans() -> None:
+    values = arguments.training_arguments(settings_of("bf16-ddp-full-mb4x8"))
+    assert (values["per_device_train_batch_size"], values["gradient_accumulation_steps"]) == (4, 8)
+    assert (values["bf16"], values["fp16"], values["auto_find_batch_size"]) == (True, False, False)
+    assert (values["deepspeed"], values["fsdp"], values["fsdp_config"]) == (None, "", None)
+    assert values["optim"] == "adamw_torch_fused"
+    assert "tf32" not in values
+
+
+def test_a_probe_is_shortened_in_every_place_that_says_how_long_a_step_is() -> None:
+    values = arguments.training_arguments(settings_of("fp16-z2-none-mb4x8", RunKind.PROBE))
+    assert values["gradient_accumulation_steps"] == 2
+    assert values["deepspeed"]["gradient_accumulation_steps"] == 2
+    assert values["deepspeed"]["train_batch_size"] == 8
+    assert (values["bf16"], values["fp16"]) == (False, True)
+
+
+def test_fsdp_settings() -> None:
+    assert arguments.training_arguments(settings_of("bf16-fsdpsgo-none-mb1x1-oopt"))["fsdp_config"] == {
+        "version": 2,
+        "reshard_after_forward": False,
+        "cpu_offload": True,
+        "activation_checkpointing": False,
+    }
+
+
+@pytest.mark.parametrize(
+    ("plan", "optimizer"),
+    [
+        ("tf32-ddp-none-mb1x1-foreach", "adamw_torch"),
+        ("tf32-ddp-none-mb1x1-adamw8bit", "adamw_bnb_8bit"),
+        ("tf32-ddp-none-mb1x1-muon", None),
+    ],
+)
+def test_optimizers_have_transformers_names(plan: str, optimizer: str | None) -> None:
+    values = arguments.training_arguments(settings_of(plan))
+    assert values.get("optim") == optimizer
+    assert values["tf32"] is True
+
+
+@pytest.mark.parametrize(
+    ("plan", "device", "reason"),
+    [
+        ("fp8-ddp-none-mb1x1", Device.CUDA, "fp8"),
+        ("bf16-fsdphyb-none-mb1x1", Device.CUDA, "over all ranks"),
+        ("bf16-fsdp-none-mb1x1", Device.VIRTUAL, "virtual"),
+        ("bf16-ddp-none-mb1x1-oact", Device.CUDA, "offload of activations"),
+    ],
+)
+def test_what_cannot_be_carried_out_is_refused(plan: str, device: Device, reason: str) -> None:
+    with pytest.raises(SettingsError, match=f"{plan} cannot be carried out by integration hf-trainer: .*{reason}"):
+        arguments.refuse(settings_of(plan, device=device))
+    arguments.refuse(settings_of("bf16-fsdp-none-mb1x1"))
+
+
+def test_what_an_earlier_attempt_has_taught_is_kept() -> None:
+    taught = replace(settings_of("bf16-z3-none-mb4x8"), evaluation_batch=2, sharded_save=True)
+    values = arguments.training_arguments(taught)
+    assert values["per_device_eval_batch_size"] == 2
+    assert values["deepspeed"]["zero_optimization"]["stage3_gather_16bit_weights_on_model_save"] is False
+    fsdp = replace(settings_of("bf16-fsdp-none-mb4x8"), sharded_save=True)
+    assert arguments.training_arguments(fsdp)["fsdp_config"]["state_dict_type"] == "SHARDED_STATE_DICT"
+    assert "per_device_eval_batch_size" not in arguments.training_arguments(settings_of("bf16-ddp-none-mb4x8"))

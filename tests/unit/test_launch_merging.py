@@ -1,0 +1,121 @@
+"""One report of all ranks: who failed first, whose memory counts, what is said when nobody left a word."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from memtune.plan import Plan
+from memtune.report import Component, Ending, Memory, Report
+from memtune.run import RunKind
+from memtune_runner.launch.merging import RankEnd, merge
+from memtune_runner.launch.peers import Ended
+from memtune_runner.report import log_tail
+from memtune_runner.settings import Settings
+
+SETTINGS = Settings(
+    plan=Plan.parse("bf16-z2-sel-mb4x2"),
+    kind=RunKind.TRAIN,
+    integration="env",
+    global_batch=16,
+    sequence_length=128,
+    run="llama-train-1",
+    attempt=1,
+    gpus_per_node=2,
+)
+PROBE = replace(SETTINGS, kind=RunKind.PROBE, attempt=None)
+
+
+def report(rank: int, steps: int | None = 5, ending: Ending = Ending.SUCCEEDED, **fields: object) -> Report:
+    memory = Memory(peak_reserved_bytes=100 + rank)
+    return replace(Report(ending, 0, rank=rank, steps=steps, memory=memory), **fields)  # type: ignore[arg-type]  # any
+
+
+WELL = [RankEnd(rank, 0, (report(rank, 5 + rank),)) for rank in (0, 1)]
+OOM = report(0, 2, Ending.DEVICE_OOM, exit_code=85, message="CUDA out of memory", largest=(Component("weights", 9),))
+STOPPED = RankEnd(1, 143, (report(1, 3, Ending.ERROR, exit_code=143, message="SystemExit: 143"),), was_stopped=True)
+
+
+def test_a_success_has_the_fewest_steps_and_the_fullest_memory() -> None:
+    merged = merge(SETTINGS, WELL, None)
+    assert (merged.ending, merged.exit_code, merged.steps) == (Ending.SUCCEEDED, 0, 5)
+    assert merged.memory.peak_reserved_bytes == 101
+    assert (merged.run, merged.plan, merged.attempt, merged.world) == ("llama-train-1", str(SETTINGS.plan), 1, 2)
+    assert merged.resumed_samples is None
+
+
+def test_what_the_run_went_on_from_is_reported_even_if_it_is_the_start() -> None:
+    merged = merge(replace(SETTINGS, resume_from=Path("/saves/0"), resume_samples=0), WELL, None)
+    assert merged.resumed_samples == 0
+
+
+def test_a_failure_has_the_failed_ranks_words_and_the_fullest_ranks_memory() -> None:
+    failed = replace(OOM, memory=Memory(peak_reserved_bytes=50, failed_request_bytes=7))
+    merged = merge(SETTINGS, [RankEnd(0, 85, (failed,), log="a\nb"), STOPPED], None)
+    assert (merged.ending, merged.exit_code, merged.rank) == (Ending.DEVICE_OOM, 85, 0)
+    assert (merged.message, merged.log_tail) == ("CUDA out of memory", "a\nb")
+    assert (merged.memory.peak_reserved_bytes, merged.memory.failed_request_bytes) == (101, 7)
+    assert merged.largest == (Component("weights", 9),)
+
+
+def test_the_cause_goes_before_its_consequences_and_the_stopped_are_neither() -> None:
+    echo = RankEnd(1, 1, (report(1, 2, Ending.ERROR, exit_code=1, message="DistBackendError: x"),), log="Broken pipe")
+    merged = merge(SETTINGS, [STOPPED, echo, RankEnd(0, 85, (OOM,))], None)
+    assert (merged.ending, merged.rank) == (Ending.DEVICE_OOM, 0)
+    assert merge(SETTINGS, [STOPPED, echo], None).message == "DistBackendError: x"
+
+
+def test_a_rank_without_a_word_is_reported_by_what_is_left_of_it() -> None:
+    merged = merge(SETTINGS, [RankEnd(1, 139, (), log="Fatal Python error"), *WELL[:1]], None)
+    assert (merged.ending, merged.exit_code, merged.rank) == (Ending.KILLED, 139, 1)
+    assert "SIGSEGV" in merged.message
+    # A report of success does not make a crash at the very end one.
+    merged = merge(SETTINGS, [RankEnd(0, 134, (report(0),), log="std::bad_alloc")], None)
+    assert (merged.ending, merged.exit_code) == (Ending.HOST_OOM, 86)
+
+
+def test_the_log_stays_with_the_user_who_wants_it_so() -> None:
+    merged = merge(replace(SETTINGS, report_log_tail=False), [RankEnd(0, 85, (OOM,), log="secret")], None)
+    assert merged.log_tail == ""
+
+
+@pytest.mark.parametrize(
+    ("ended", "code", "message"),
+    [
+        (Ended(0, Ending.TERMINATED, 143, "SIGTERM from outside"), 143, "SIGTERM from outside"),
+        (Ended(1, Ending.TERMINATED, 143, "node 1 is lost"), 143, "node 1 is lost"),
+        (
+            Ended(1, Ending.DEVICE_OOM, 85, "no"),
+            85,
+            "ended with the run: node 1 ended first (device-oom): no",
+        ),
+    ],
+)
+def test_what_ends_a_run_from_outside_is_no_failure_of_its_ranks(ended: Ended, code: int, message: str) -> None:
+    merged = merge(SETTINGS, [STOPPED], ended)
+    assert (merged.ending, merged.exit_code, merged.message, merged.steps) == (Ending.TERMINATED, code, message, 3)
+
+
+def test_of_several_reports_of_a_rank_the_one_that_fits_its_end_counts() -> None:
+    several = (report(0, 0, Ending.ERROR, exit_code=4, message="no data"), report(0, 9), report(0, 0))
+    assert merge(SETTINGS, [RankEnd(0, 0, several)], None).steps == 9
+    assert merge(SETTINGS, [RankEnd(0, 4, several)], None).message == "no data"
+
+
+def test_a_probe_that_trained_nothing_is_no_measurement() -> None:
+    for reports, words in [((), "saw no training"), ((report(0, 0),), "never stepped")]:
+        merged = merge(PROBE, [RankEnd(0, 0, reports)], None)
+        assert (merged.ending, merged.exit_code) == (Ending.BAD_INPUT, 88)
+        assert words in merged.message
+    assert merge(SETTINGS, [RankEnd(0, 0)], None).ending is Ending.SUCCEEDED
+
+
+def test_an_ending_is_told_to_other_nodes_as_it_is() -> None:
+    ended = Ended(3, Ending.HOST_OOM, 86, "é", is_graceful=True)
+    assert Ended.from_json(ended.to_json().encode()) == ended
+
+
+def test_a_log_tail_has_at_most_twenty_lines_and_what_fits() -> None:
+    assert log_tail("\n".join(map(str, range(30)))).split("\n")[0] == "10"

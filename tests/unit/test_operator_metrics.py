@@ -1,0 +1,110 @@
+"""The operator's metrics: their names and labels are a contract, and a job's series go with the job."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from prometheus_client import generate_latest
+
+from memtune.decide import Observed
+from memtune.spec import load_job
+from memtune_operator.metrics import Metrics
+from memtune_operator.shell import Key, Snapshot
+
+JOB = {
+    "apiVersion": "memtune.dev/v1alpha1",
+    "kind": "MemoryTunedJob",
+    "metadata": {"name": "tiny", "namespace": "research", "uid": "u"},
+    "spec": {
+        "model": {"architecture": {"hiddenSize": 256, "layers": 2, "heads": 4, "vocabSize": 1000, "ffnSize": 1024}},
+        "training": {"globalBatchSize": 4, "sequenceLength": 128},
+        "resources": {"gpusPerNode": 1, "gpuMemory": "8Gi", "device": "virtual"},
+    },
+}
+PLAN = "bf16-z1-none-mb4x1"
+PEAK = {"allocated": 90, "active": 100, "reserved": 110, "device": 150, "total": 1000}
+RECORDED = {"name": "tiny-probe-1", "number": 1, "plan": PLAN, "predictedBytes": 100}
+ENDED = {**RECORDED, "verdict": "succeeded", "peakBytes": PEAK, "gpuSeconds": 30}
+COMPONENTS = [{"name": "weights", "lower": 1, "expected": 2, "upper": 3}]
+PREDICTION = {
+    "plan": PLAN,
+    "peakPhase": "backward",
+    "deviceBytes": {"lower": 90, "expected": 100, "upper": 120},
+    "usableBytes": 1000,
+    "components": COMPONENTS,
+}
+
+
+def snapshot(**status: Any) -> Snapshot:
+    manifest = {**JOB, "status": {"phase": "Probing", "prediction": PREDICTION, **status}}
+    return Snapshot(manifest, Observed(), load_job(manifest))
+
+
+def lines(metrics: Metrics) -> list[str]:
+    text = generate_latest(metrics.registry).decode()
+    return [line for line in text.splitlines() if not line.startswith("#") and "_created" not in line]
+
+
+def told() -> Metrics:
+    metrics = Metrics()
+    metrics.watch_pending(lambda: 2)
+    metrics.request("GET", 200)
+    metrics.reconciled(snapshot(probes=[RECORDED]), 0.02)
+    attempt = {**RECORDED, "name": "tiny-train-2", "number": 2, "rung": "expandable-segments"}
+    metrics.reconciled(snapshot(probes=[ENDED], attempts=[attempt], oomRetries=1, gpuSecondsSpent=30), 0.02)
+    metrics.failed(Key("research", "tiny"))
+    return metrics
+
+
+def test_every_series_has_the_name_and_labels_that_dashboards_ask_for() -> None:
+    of = 'mtj="tiny",mtj_namespace="research"'
+    assert sorted(line for line in lines(told()) if "_bucket" not in line and "_sum" not in line) == sorted(
+        [
+            'memtune_jobs{phase="Probing"} 1.0',
+            f'memtune_probes_total{{{of},outcome="succeeded"}} 1.0',
+            f"memtune_prediction_error_ratio_count{{{of}}} 1.0",
+            f'memtune_oom_retries_total{{{of},rung="expandable-segments"}} 1.0',
+            f"memtune_job_oom_retries{{{of}}} 1.0",
+            f"memtune_probe_gpu_seconds_total{{{of}}} 30.0",
+            f"memtune_probe_budget_used_ratio{{{of}}} 0.05",
+            f'memtune_predicted_bytes{{component="weights",{of}}} 2.0',
+            f'memtune_predicted_bytes{{component="device",{of}}} 100.0',
+            f'memtune_measured_bytes{{component="allocated",{of}}} 90.0',
+            f'memtune_measured_bytes{{component="active",{of}}} 100.0',
+            f'memtune_measured_bytes{{component="reserved",{of}}} 110.0',
+            f'memtune_measured_bytes{{component="device",{of}}} 150.0',
+            "memtune_reconcile_seconds_count 2.0",
+            f"memtune_reconcile_errors_total{{{of}}} 1.0",
+            'memtune_api_requests_total{code="200",verb="GET"} 1.0',
+            "memtune_wakeups_pending 2.0",
+        ]
+    )
+
+
+def test_more_memory_than_predicted_is_a_positive_error() -> None:
+    at_most = {
+        edge: told().registry.get_sample_value(
+            "memtune_prediction_error_ratio_bucket", {"mtj_namespace": "research", "mtj": "tiny", "le": edge}
+        )
+        for edge in ("0.25", "0.5")
+    }
+    assert at_most == {"0.25": 0.0, "0.5": 1.0}
+
+
+def test_what_was_there_before_the_operator_started_is_not_counted_again() -> None:
+    metrics = Metrics()
+    for _ in range(2):
+        metrics.reconciled(snapshot(probes=[ENDED]), 0.02)
+    assert not [line for line in lines(metrics) if line.startswith("memtune_probes_total")]
+
+
+def test_a_jobs_series_go_with_the_job() -> None:
+    metrics = told()
+    metrics.gone(Key("research", "tiny"))
+    assert not [line for line in lines(metrics) if "tiny" in line or "memtune_jobs{" in line]
+
+
+def test_an_object_that_is_no_job_has_no_series() -> None:
+    metrics = Metrics()
+    metrics.reconciled(Snapshot({**JOB}, Observed(), problem="spec.model: missing"), 0.02)
+    assert not [line for line in lines(metrics) if "tiny" in line]

@@ -1,0 +1,101 @@
+"""What a decision is told of a pod, from what the API server writes about it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from memtune.observation import PodObservation
+from memtune.report import Ending
+from memtune_operator.nodes import seconds_of
+from memtune_operator.observing import NodesSeen, index_of, observe, owned_by, run_of
+
+GPU = "nvidia.com/gpu"
+NOW = seconds_of("2026-01-01T01:00:00Z")
+REPORT = '{"version":1,"ending":"device-oom","exitCode":85,"failureOrder":2}'
+
+
+def pod(status: dict[str, Any] | None = None, **metadata: Any) -> dict[str, Any]:
+    trainer = {"name": "train", "resources": {"limits": {GPU: "1"}}}
+    return {
+        "metadata": {"name": "llama-train-0-1", "uid": "p", **metadata},
+        "spec": {"nodeName": "a", "containers": [{"name": "proxy"}, trainer]},
+        "status": status or {},
+    }
+
+
+def ended(**terminated: Any) -> dict[str, Any]:
+    states = [{"name": "proxy", "state": {"running": {}}}, {"name": "train", "state": {"terminated": terminated}}]
+    return {"phase": "Running", "containerStatuses": states}
+
+
+def seen(status: dict[str, Any] | None = None, nodes: NodesSeen | None = None, **metadata: Any) -> PodObservation:
+    return observe(pod(status, **metadata), 1, GPU, nodes, NOW)
+
+
+def test_a_pod_that_was_just_made_is_pending() -> None:
+    assert seen() == PodObservation(index=1, name="llama-train-0-1", uid="p", node="a")
+
+
+def test_only_the_wrapped_container_decides_how_a_run_ended() -> None:
+    found = seen(
+        ended(exitCode=85, reason="Error", startedAt="2026-01-01T00:00:00Z", finishedAt="2026-01-01T00:01:00Z")
+    )
+    assert (found.exit_code, found.exit_reason) == (85, "Error")
+    assert found.finished_at_seconds is not None
+    assert found.started_at_seconds is not None
+    assert found.finished_at_seconds - found.started_at_seconds == 60
+
+
+def test_the_report_is_read_and_garbage_is_none() -> None:
+    found = seen(ended(exitCode=85, message=REPORT))
+    assert found.report is not None
+    assert (found.report.ending, found.failure_order) == (Ending.DEVICE_OOM, 2)
+    assert seen(ended(exitCode=1, message="x" * 1_000_000)).report is None
+    assert seen(ended(exitCode=1, message="Segmentation fault")).report is None
+
+
+def test_what_it_waits_for_is_told_in_the_clusters_words() -> None:
+    waiting = {"reason": "ImagePullBackOff", "message": "not found"}
+    status = {
+        "containerStatuses": [
+            {"name": "proxy", "state": {"waiting": {"reason": "PodInitializing"}}},
+            {"name": "train", "state": {"waiting": waiting}},
+        ]
+    }
+    assert (seen(status).waiting_reason, seen(status).waiting_message) == ("ImagePullBackOff", "not found")
+
+
+def test_a_failed_init_container_is_told() -> None:
+    status = {"initContainerStatuses": [{"name": "i", "state": {"terminated": {"exitCode": 3}}}]}
+    assert seen(status).init_exit_code == 3
+
+
+def test_conditions_and_deletion_are_told() -> None:
+    status = {"conditions": [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/2"}]}
+    found = seen(status, deletionTimestamp="2026-01-01T00:59:00Z")
+    condition = found.condition("PodScheduled", "False")
+    assert condition is not None
+    assert (condition.reason, condition.message, found.deleting) == ("Unschedulable", "0/2", True)
+
+
+def test_a_pod_is_lost_with_its_node_but_not_within_its_grace() -> None:
+    gone, silent = NodesSeen(frozenset(), frozenset()), NodesSeen(frozenset("a"), frozenset("a"))
+    assert seen(nodes=gone).node_lost
+    assert seen(nodes=silent).node_lost
+    assert seen(nodes=silent, deletionTimestamp="2026-01-01T00:59:00Z").node_lost
+    assert not seen(nodes=silent, deletionTimestamp="2026-01-01T01:01:00Z").node_lost
+    assert not seen(nodes=NodesSeen(frozenset("a"), frozenset())).node_lost
+    assert not seen(nodes=None).node_lost
+
+
+def test_pods_count_by_who_controls_them_not_by_label() -> None:
+    ours = pod(ownerReferences=[{"uid": "other"}, {"uid": "job", "controller": True}])
+    forged = pod(labels={"memtune.dev/job": "llama"}, ownerReferences=[{"uid": "job"}])
+    assert owned_by([ours, forged, pod()], "job") == [ours]
+
+
+def test_labels_are_read_with_suspicion() -> None:
+    labelled = pod(labels={"memtune.dev/run": "llama-train-0", "memtune.dev/index": "1"})
+    assert (run_of(labelled), index_of(labelled)) == ("llama-train-0", 1)
+    assert index_of(pod(labels={"memtune.dev/index": "first"})) is None
+    assert run_of(pod()) == ""

@@ -1,0 +1,208 @@
+"""The way of one job: nothing is done before it is written, a conflict undoes a decision, and rest is rest."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from memtune.acquisition import expected_improvement
+from memtune.decide import Deletion, Event, Observed
+from memtune.naming import pod_name, run_name
+from memtune.observation import PodObservation, RunObservation
+from memtune.run import Run
+from memtune.spec import SpecError, load_job
+from memtune_operator.reconciler import Reconciler, reconcile
+from memtune_operator.refusals import Kind, RefusalError
+from memtune_operator.shell import Key, Snapshot
+
+KEY = Key("default", "tiny")
+NOW = 1_700_000_000.0
+
+
+def manifest(**spec: Any) -> dict[str, Any]:
+    return {
+        "apiVersion": "memtune.dev/v1alpha1",
+        "kind": "MemoryTunedJob",
+        "metadata": {"name": "tiny", "namespace": "default", "uid": "u", "generation": 1},
+        "spec": {
+            "model": {"architecture": {"hiddenSize": 256, "layers": 2, "heads": 4, "vocabSize": 1000, "ffnSize": 1024}},
+            "training": {"globalBatchSize": 4, "sequenceLength": 128},
+            "resources": {"gpusPerNode": 1, "gpuMemory": "8Gi", "device": "virtual"},
+            "tuning": {"space": {"zeroStages": [1], "checkpointing": ["none"], "backends": ["deepspeed"]}},
+            **spec,
+        },
+    }
+
+
+class MemoryShell:
+    """One job in memory, its pods, and a list of everything that was asked for, in order."""
+
+    def __init__(self, job: dict[str, Any] | None) -> None:
+        self.job = job
+        self.pods: dict[str, PodObservation] = {}
+        self.done: list[str] = []
+        self.answers: dict[str, list[Exception]] = {}
+
+    async def observe(self, key: Key, now: float) -> Snapshot | None:
+        self._answer("observe")
+        if self.job is None:
+            return None
+        read = json.loads(json.dumps(self.job))
+        observed = Observed(
+            status=read.get("status", {}), runs={run: RunObservation((pod,)) for run, pod in self.pods.items()}
+        )
+        try:
+            return Snapshot(read, observed, load_job(read))
+        except SpecError as error:
+            return Snapshot(read, observed, problem=str(error))
+
+    async def write(self, snapshot: Snapshot, status: dict[str, Any]) -> None:
+        self._answer("write")
+        self.job = {**snapshot.manifest, "status": status}
+
+    async def create(self, snapshot: Snapshot, runs: Sequence[Run], now: float) -> bool:
+        for run in runs:
+            name = run_name("tiny", run.kind, run.number)
+            recorded = json.dumps(snapshot.status)
+            assert f'"{name}"' in recorded, "a run is created only after the status that holds it was written"
+            if name not in self.pods:
+                self.done.append(f"create {name}")
+                self.pods[name] = PodObservation(index=0, name=pod_name("tiny", run.kind, run.number, 0), uid=name)
+        return False
+
+    async def delete(self, snapshot: Snapshot, deletions: Sequence[Deletion]) -> None:
+        self.done += [f"delete {each.name}" for each in deletions]
+
+    async def tell(self, snapshot: Snapshot, events: Sequence[Event]) -> None:
+        self.done += [f"tell {each.reason}" for each in events]
+
+    async def delete_job(self, snapshot: Snapshot) -> None:
+        self.done.append("delete job")
+
+    def _answer(self, method: str) -> None:
+        self.done.append(method)
+        if self.answers.get(method):
+            raise self.answers[method].pop(0)
+
+
+class Ledger:
+    """What a watcher was told."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+
+    def reconciled(self, snapshot: Snapshot, seconds: float) -> None:
+        self.told.append("reconciled")
+
+    def failed(self, key: Key) -> None:
+        self.told.append("failed")
+
+    def gone(self, key: Key) -> None:
+        self.told.append("gone")
+
+
+def turn(shell: MemoryShell, now: float = NOW) -> tuple[Snapshot | None, float | None]:
+    return asyncio.run(reconcile(shell, KEY, expected_improvement, lambda: now))
+
+
+def test_a_run_is_recorded_before_it_is_created() -> None:
+    shell = MemoryShell(manifest())
+    turn(shell)
+    assert "create tiny-probe-1" in shell.done
+    assert shell.done.index("write") < shell.done.index("create tiny-probe-1")
+
+
+def test_a_look_at_what_has_not_changed_writes_and_creates_nothing() -> None:
+    shell = MemoryShell(manifest())
+    turn(shell)
+    turn(shell)  # the pods that the first one created are seen
+    shell.done.clear()
+    turn(shell)
+    assert shell.done == ["observe"]
+
+
+def test_another_process_goes_on_where_this_one_was_cut_off() -> None:
+    """The write went through, and nothing after it: the next look creates what was recorded, under the same name."""
+    shell = MemoryShell(manifest())
+    shell.answers["observe"] = [RefusalError(Kind.RETRY, "gone away")]
+    with pytest.raises(RefusalError):
+        turn(shell)
+    turn(shell)
+    recorded, shell.pods = shell.job, {}
+    turn(shell)
+    assert shell.job == recorded
+    assert [done for done in shell.done if done.startswith("create")] == ["create tiny-probe-1"] * 2
+
+
+def test_nothing_is_done_when_somebody_wrote_before() -> None:
+    shell = MemoryShell(manifest())
+    shell.answers["write"] = [RefusalError(Kind.CONFLICT, "the object has been modified")]
+    turn(shell)
+    assert shell.done[:3] == ["observe", "write", "observe"]
+
+
+def test_a_write_that_is_refused_does_nothing_else() -> None:
+    shell = MemoryShell(manifest())
+    shell.answers["write"] = [RefusalError(Kind.REFUSED, "status: too long")]
+    with pytest.raises(RefusalError):
+        turn(shell)
+    assert shell.done == ["observe", "write"]
+
+
+def test_a_job_that_is_none_says_why_and_starts_no_pod() -> None:
+    shell = MemoryShell(manifest(training={"globalBatchSize": 0, "sequenceLength": 128}))
+    turn(shell)
+    assert shell.job is not None
+    stalled = [each for each in shell.job["status"]["conditions"] if each["type"] == "Stalled"]
+    assert "spec.training.globalBatchSize" in stalled[0]["message"]
+    assert shell.pods == {}
+
+
+def test_a_status_edited_by_hand_does_no_harm() -> None:
+    for garbage in ({"phase": "Dancing"}, {"probes": "none"}, {"probes": [{"name": 3}]}, {"conditions": [1]}):
+        shell = MemoryShell({**manifest(), "status": garbage})
+        turn(shell)
+        assert shell.job is not None
+        assert shell.job["status"]["phase"] in ("Pending", "Predicting", "Probing")
+
+
+def test_a_job_that_is_gone_is_left_alone() -> None:
+    shell = MemoryShell(None)
+    assert turn(shell) == (None, None)
+    assert shell.done == ["observe"]
+
+
+def test_the_task_of_a_job_ends_with_it_and_a_failure_is_told() -> None:
+    async def life() -> list[str]:
+        shell, ledger = MemoryShell(None), Ledger()
+        shell.answers["observe"] = [RefusalError(Kind.RETRY, "no answer", retry_after_seconds=0.0)]
+        reconciler = Reconciler(shell, expected_improvement, lambda: NOW, ledger)
+        reconciler.wake(KEY)
+        while "failed" not in ledger.told:
+            await asyncio.sleep(0)
+        reconciler.wake(KEY)
+        while "gone" not in ledger.told:
+            await asyncio.sleep(0)
+        assert reconciler.pending == 0
+        return ledger.told
+
+    assert asyncio.run(life()) == ["failed", "gone"]
+
+
+def test_one_jobs_trouble_does_not_end_the_others() -> None:
+    async def life() -> list[str]:
+        shell, ledger = MemoryShell(manifest()), Ledger()
+        shell.answers["observe"] = [ZeroDivisionError("a mistake of ours")]
+        reconciler = Reconciler(shell, expected_improvement, lambda: NOW, ledger)
+        reconciler.wake(KEY)
+        reconciler.wake(Key("default", "other"))
+        while "reconciled" not in ledger.told:
+            await asyncio.sleep(0)
+        await reconciler.stop()
+        return ledger.told
+
+    assert asyncio.run(life())[:2] == ["failed", "reconciled"]

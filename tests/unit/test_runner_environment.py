@@ -1,0 +1,87 @@
+"""The variables of a worker: the allocator's settings, torch's own names, what a plan decides and what it leaves."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from memtune.plan import Plan
+from memtune.report import Device
+from memtune.run import RunKind
+from memtune_runner import allocator_settings, ranks
+from memtune_runner.launch.variables import of_worker
+from memtune_runner.preflight import is_new_enough
+from memtune_runner.ranks import Rank
+from memtune_runner.settings import Settings
+
+PLAIN = Plan.parse("bf16-z2-sel-mb4x2")
+EXPANDABLE = Plan.parse("bf16-z2-sel-mb4x2-exp-split256")
+SETTINGS = Settings(PLAIN, RunKind.TRAIN, "env", 16, 128, run="llama-train-1", gpus_per_node=2)
+
+
+@pytest.mark.parametrize(
+    ("plan", "own", "merged"),
+    [
+        (PLAIN, {}, "expandable_segments:False"),
+        (EXPANDABLE, {}, "expandable_segments:True,max_split_size_mb:256"),
+        (PLAIN, {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}, "expandable_segments:False"),
+        (PLAIN, {"PYTORCH_ALLOC_CONF": "max_split_size_mb:64"}, "expandable_segments:False"),
+        (
+            EXPANDABLE,
+            {"PYTORCH_CUDA_ALLOC_CONF": "roundup_power2_divisions:[256:1,512:2], max_split_size_mb:9"},
+            "roundup_power2_divisions:[256:1,512:2],expandable_segments:True,max_split_size_mb:256",
+        ),
+        (
+            PLAIN,
+            {"PYTORCH_ALLOC_CONF": "backend:native", "PYTORCH_CUDA_ALLOC_CONF": "garbage_collection_threshold:0.8"},
+            "backend:native,expandable_segments:False",
+        ),
+    ],
+)
+def test_the_plan_decides_what_it_knows_and_keeps_the_rest(plan: Plan, own: dict[str, str], merged: str) -> None:
+    found = allocator_settings.variables(plan, own)
+    assert found == {"PYTORCH_ALLOC_CONF": merged, "PYTORCH_CUDA_ALLOC_CONF": merged}
+    assert allocator_settings.variables(plan, found) == found
+
+
+def test_ranks_are_numbered_over_the_nodes_and_read_back() -> None:
+    second = ranks.of_node(1, 2, 3)
+    assert second == [Rank(2, 0, 6, 2, 1), Rank(3, 1, 6, 2, 1)]
+    assert [Rank.read(rank.variables()) for rank in second] == second
+    assert second[0].variables()["GROUP_WORLD_SIZE"] == "3"
+    assert Rank.read({}) == Rank()
+
+
+def test_a_worker_finds_what_torchs_own_launcher_would_have_set() -> None:
+    found = of_worker(SETTINGS, {}, is_program=False)
+    assert (found["TORCHELASTIC_RUN_ID"], found["OMP_NUM_THREADS"]) == ("llama-train-1", "1")
+    assert not {"CUDA_VISIBLE_DEVICES", "PYTHONPATH"} & found.keys()
+    assert of_worker(SETTINGS, {"OMP_NUM_THREADS": "8"}, is_program=False)["OMP_NUM_THREADS"] == "8"
+    assert "OMP_NUM_THREADS" not in of_worker(replace(SETTINGS, gpus_per_node=1, global_batch=8), {}, is_program=False)
+
+
+def test_a_virtual_gpu_is_the_only_one() -> None:
+    virtual = replace(SETTINGS, device=Device.VIRTUAL, gpu_memory_bytes=1)
+    assert of_worker(virtual, {}, is_program=False)["CUDA_VISIBLE_DEVICES"] == ""
+
+
+def test_a_program_finds_the_hooks_before_its_own_python_path() -> None:
+    first, own = of_worker(SETTINGS, {"PYTHONPATH": "/own"}, is_program=True)["PYTHONPATH"].split(":")
+    assert (Path(first, "sitecustomize.py").exists(), own) == (True, "/own")
+
+
+def test_a_worker_is_told_what_it_goes_on_from() -> None:
+    resumed = replace(SETTINGS, resume_from=Path("/saves/step-8"), resume_samples=128)
+    found = of_worker(resumed, {}, is_program=False)
+    assert (found["MEMTUNE_RESUME_FROM"], found["MEMTUNE_RESUME_SAMPLES"]) == ("/saves/step-8", "128")
+    assert of_worker(SETTINGS, {"MEMTUNE_RESUME_FROM": "/old"}, is_program=False)["MEMTUNE_RESUME_FROM"] == ""
+
+
+@pytest.mark.parametrize(
+    ("version", "is_enough"),
+    [("2.6.0", True), ("2.13.0+cpu", True), ("3.0.0a0", True), ("2.5.1+cu124", False), ("1.13", False), ("git", True)],
+)
+def test_which_torch_is_new_enough(version: str, is_enough: bool) -> None:
+    assert is_new_enough(version) is is_enough

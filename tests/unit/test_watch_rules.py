@@ -1,0 +1,259 @@
+"""Counting steps, adding up batches, timing, and noticing a hang: the rules, without torch."""
+
+from __future__ import annotations
+
+import pytest
+
+from memtune.plan import Plan
+from memtune.report import Device, Phase
+from memtune.run import RunKind
+from memtune_runner import phases
+from memtune_runner.probe import Probe, ProbeFinished, accumulation, effective_plan
+from memtune_runner.settings import Settings
+from memtune_runner.watch.batch import batch_size
+from memtune_runner.watch.companion import top_sites
+from memtune_runner.watch.hang import HangLimits, HangRule
+from memtune_runner.watch.pace import Pace
+from memtune_runner.watch.steps import StepCounter
+from memtune_runner.watch.tally import Tally
+
+
+class Shape:
+    """A tensor as far as shapes go."""
+
+    def __init__(self, *shape: int, floating: bool = False) -> None:
+        self.shape, self._floating = shape, floating
+
+    def is_floating_point(self) -> bool:
+        return self._floating
+
+
+def test_several_optimizers_between_two_backward_passes_make_one_step() -> None:
+    counter = StepCounter()
+    for _ in range(3):
+        counter.backward_began()
+        counter.backward_began()
+        assert counter.optimizer_stepped()
+        assert not counter.optimizer_stepped()
+    assert (counter.steps, counter.skipped) == (3, 0)
+
+
+def test_a_step_before_any_backward_pass_is_an_engine_making_its_states() -> None:
+    counter = StepCounter()
+    assert not counter.optimizer_stepped()
+    assert counter.steps == 0
+
+
+def test_skipped_steps_are_counted_apart() -> None:
+    counter = StepCounter()
+    counter.backward_began()
+    assert counter.optimizer_stepped(skipped=True)
+    counter.backward_began()
+    counter.optimizer_stepped()
+    assert (counter.steps, counter.skipped) == (1, 1)
+
+
+@pytest.mark.parametrize("order", [(True, False), (False, True)])
+def test_a_step_of_which_one_optimizer_was_skipped_is_none_that_was_skipped(order: tuple[bool, bool]) -> None:
+    counter = StepCounter()
+    counter.backward_began()
+    for skipped in order:
+        counter.optimizer_stepped(skipped)
+    assert (counter.steps, counter.skipped) == (1, 0)
+
+
+def test_an_engine_counts_itself() -> None:
+    counter = StepCounter()
+    counter.backward_began()
+    assert not counter.engine_stepped(0, 0)
+    assert counter.engine_stepped(1, 0)
+    assert counter.engine_stepped(1, 1)
+    assert (counter.steps, counter.skipped) == (1, 1)
+
+
+def test_what_a_step_over_all_ranks_saw() -> None:
+    tally = Tally()
+    for rows in (4, 4, 4, 1):  # the last batch of an epoch is smaller, and ends a smaller step
+        tally.forward_began(rows, rows * 32)
+        tally.block_checkpointed()
+        tally.block_checkpointed()
+        tally.forward_ended()
+        tally.backward_began()
+        if tally.micro_steps_now == 3:
+            tally.stepped(world=2)
+    tally.stepped(world=2)
+    assert (tally.micro_batch, tally.largest_tokens) == (4, 128)
+    assert (tally.micro_steps, tally.samples_per_step) == (3, 24)
+    assert tally.checkpointed_blocks == 2
+
+
+def test_a_model_that_sees_its_samples_twice_before_the_backward_pass_sees_them_once() -> None:
+    tally = Tally()
+    for _ in range(2):
+        tally.forward_began(4, 128)
+        tally.forward_ended()
+    tally.backward_began()
+    tally.stepped(world=1)
+    assert (tally.micro_steps, tally.samples_per_step) == (1, 4)
+
+
+def stepped(pace: Pace, now: float, optimizer_seconds: float = 0.0, disturbed: bool = False) -> None:
+    pace.optimizer_took(optimizer_seconds)
+    pace.stepped(now, micro_steps=2, tokens=100, disturbed=disturbed)
+
+
+def test_shortened_steps_are_extrapolated() -> None:
+    pace = Pace()
+    pace.training_began(10.0)
+    stepped(pace, 60.0)  # the first one warms up
+    assert pace.step_seconds(8) is None
+    stepped(pace, 65.0, optimizer_seconds=1.0)
+    # Two micro-batches took 4 s, so eight of them take 16 s, and the optimizer its second.
+    assert pace.step_seconds(8) == 17.0
+    assert pace.step_seconds(2) == 5.0
+    assert pace.tokens_per_step(8) == 400
+
+
+def test_a_step_with_a_save_in_it_tells_nothing_about_the_others() -> None:
+    pace = Pace()
+    pace.training_began(0.0)
+    for now, disturbed in ((1.0, False), (2.0, False), (60.0, True), (61.0, False), (90.0, True)):
+        stepped(pace, now, disturbed=disturbed)
+    assert pace.step_seconds(2) == 1.0
+
+
+def test_if_every_step_holds_an_evaluation_that_is_what_a_step_is() -> None:
+    pace = Pace()
+    pace.training_began(0.0)
+    for now in (1.0, 3.0, 5.0):
+        stepped(pace, now, disturbed=True)
+    assert pace.step_seconds(2) == 2.0
+
+
+def test_the_usual_duration_is_known_from_the_first_step_on() -> None:
+    pace = Pace()
+    assert pace.usual_seconds() is None
+    pace.training_began(0.0)
+    stepped(pace, 30.0)
+    assert pace.usual_seconds() == 30.0
+    stepped(pace, 32.0)
+    assert pace.usual_seconds() == 2.0
+
+
+@pytest.mark.parametrize(("usual_seconds", "limit_seconds"), [(None, 1_800.0), (0.5, 60.0), (6.0, 60.0), (30.0, 300.0)])
+def test_ten_steps_and_at_least_a_minute_of_silence_are_a_hang(
+    usual_seconds: float | None, limit_seconds: float
+) -> None:
+    rule = HangRule(HangLimits())
+    rule.sign_of_life(100.0)
+    assert rule.silence(100.0 + limit_seconds, Phase.BACKWARD, usual_seconds) is None
+    assert rule.silence(101.0 + limit_seconds, Phase.BACKWARD, usual_seconds) == limit_seconds + 1
+
+
+def test_nothing_hangs_before_the_first_batch() -> None:
+    assert HangRule(HangLimits()).silence(1e9, Phase.INIT, None) is None
+
+
+@pytest.mark.parametrize("phase", [Phase.EVALUATION, Phase.SAVE])
+def test_evaluating_and_saving_are_no_hang_and_silence_counts_from_their_end(phase: Phase) -> None:
+    rule = HangRule(HangLimits())
+    rule.sign_of_life(0.0)
+    assert rule.silence(10_000.0, phase, 1.0) is None
+    assert rule.silence(10_060.0, Phase.FORWARD, 1.0) is None
+    assert rule.silence(10_061.0, Phase.FORWARD, 1.0) == 61.0
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "expected"),
+    [
+        ((), {"attention_mask": Shape(2, 9), "input_ids": Shape(4, 9)}, (4, 36)),
+        ((Shape(4, 8, 16, floating=True),), {}, (4, 32)),
+        ((Shape(4, 3, 32, 32, floating=True),), {}, (4, 4)),  # images: a row is a row
+        ((Shape(4, 16, floating=True),), {}, (4, 4)),
+        ((Shape(), {"deep": [Shape(5, 2)]}), {}, (5, 10)),
+        (({"input_ids": Shape(3, 7), "a": Shape(1)},), {}, (3, 21)),
+        ((1, "no tensor"), {"labels": None}, None),
+    ],
+)
+def test_the_size_of_a_batch(
+    args: tuple[object, ...], kwargs: dict[str, object], expected: tuple[int, int] | None
+) -> None:
+    assert batch_size(args, kwargs) == expected
+
+
+def test_a_phase_lasts_for_its_block_and_an_exception_leaves_it_standing() -> None:
+    phases.reset()
+    phases.enter(Phase.FORWARD)
+    with phases.during(Phase.SAVE):
+        assert phases.current() is Phase.SAVE
+    assert (phases.current(), phases.times_entered(Phase.SAVE)) == (Phase.FORWARD, 1)
+    with pytest.raises(MemoryError), phases.during(Phase.EVALUATION):
+        raise MemoryError
+    assert phases.current() is Phase.EVALUATION
+
+
+def settings_of(plan: str, kind: RunKind = RunKind.PROBE) -> Settings:
+    parsed = Plan.parse(plan)
+    return Settings(parsed, kind, "env", parsed.global_batch(1), 32, device=Device.CUDA)
+
+
+def test_a_probe_has_shorter_steps_and_a_train_run_has_not() -> None:
+    assert accumulation(settings_of("bf16-z2-none-mb1x16")) == 2
+    assert effective_plan(settings_of("bf16-z2-none-mb1x16")) == Plan.parse("bf16-z2-none-mb1x2")
+    assert accumulation(settings_of("bf16-z2-none-mb1x16", RunKind.TRAIN)) == 16
+    assert Probe.of(settings_of("bf16-z2-none-mb1x16", RunKind.TRAIN)) is None
+
+
+def test_a_probe_ends_at_the_batch_after_its_last_step() -> None:
+    probe = Probe(2)
+    probe.stepped(1, 0)
+    probe.forward_begins(is_evaluation=False)
+    probe.stepped(2, 0)
+    probe.forward_begins(is_evaluation=True)
+    with pytest.raises(ProbeFinished):
+        probe.forward_begins(is_evaluation=True)
+    with pytest.raises(ProbeFinished):
+        probe.forward_begins(is_evaluation=False)
+
+
+def test_a_probe_whose_steps_are_all_skipped_ends_too() -> None:
+    probe = Probe(2)
+    probe.stepped(0, 63)
+    probe.forward_begins(is_evaluation=False)
+    probe.stepped(0, 64)
+    with pytest.raises(ProbeFinished):
+        probe.forward_begins(is_evaluation=False)
+
+
+def test_an_integration_may_end_a_probe_itself() -> None:
+    probe = Probe(1)
+    probe.defer()
+    probe.stepped(5, 0)
+    probe.forward_begins(is_evaluation=False)
+    with pytest.raises(ProbeFinished):
+        probe.finish()
+
+
+def test_no_except_exception_stands_in_a_probes_way() -> None:
+    assert not issubclass(ProbeFinished, Exception)
+
+
+def frame(filename: str, line: int) -> dict[str, object]:
+    return {"filename": filename, "line": line, "name": "forward"}
+
+
+def test_memory_is_told_by_the_line_of_the_users_code_that_asked_for_it() -> None:
+    inner = frame("/x/torch/nn/functional.py", 1)
+    blocks = [
+        {"state": "active_allocated", "size": 30, "frames": [inner, frame("train.py", 7)]},
+        {"state": "active_awaiting_free", "size": 20, "frames": [inner, frame("train.py", 7)]},
+        {"state": "active_allocated", "size": 40, "frames": [inner]},
+        {"state": "active_allocated", "size": 5},
+        {"state": "inactive", "size": 900, "frames": [frame("train.py", 9)]},
+    ]
+    assert top_sites({"segments": [{"blocks": blocks}]}) == [
+        ("train.py:7 forward", 50),
+        ("/x/torch/nn/functional.py:1 forward", 40),
+        ("unknown: allocated before the recording began", 5),
+    ]
+    assert top_sites({}) == []
