@@ -126,9 +126,10 @@ def _offloaded(workload: Workload, plan: Plan, activation_bytes: float) -> list[
     terms = [_optimizer_offload(workload, plan, elements)]
     if plan.offload is Offload.PARAMETERS:
         weights = -(-parameters(workload.architecture).total // workload.world)
-        formula = f"2 B x {weights:,} parameters, pinned"
+        width = _weight_bytes(plan)
+        formula = f"{width} B x {weights:,} parameters, pinned"
         source = "deepspeed runtime/zero/partition_parameters.py, offload_param"
-        terms.append(_term("offloaded parameters", workload, _pinned_groups(weights, 2, plan), formula, source))
+        terms.append(_term("offloaded parameters", workload, _pinned_groups(weights, width, plan), formula, source))
     return terms
 
 
