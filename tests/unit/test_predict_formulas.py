@@ -6,7 +6,7 @@ import pytest
 
 from memtune.gpu import find
 from memtune.knobs import FULL, SELECTIVE, Attention
-from memtune.model.architecture import Adapter, Architecture, Kind
+from memtune.model.architecture import Adapter, Architecture, Head, Kind
 from memtune.plan import Plan
 from memtune.predict import Predictor
 from memtune.predict.activations import activation_terms, boundary_bytes, layer_bytes, selective_bytes
@@ -69,10 +69,27 @@ def test_accumulation_is_not_free() -> None:
     assert _bytes("bf16-ddp-none-mb8x1", "buckets", "loss") == pytest.approx(4 * P)
 
 
-def test_buckets_are_doubled_by_overlap() -> None:
-    # 2 x 5e8 elements x 2 bytes (deepspeed zero/config.py).
-    assert _bytes("bf16-z2-full-mb1x8", "buckets", "backward") == pytest.approx(2e9)
-    assert _bytes("bf16-z2-full-mb1x8-bk50m", "buckets", "backward") == pytest.approx(2e8)
+def test_one_whole_bucket_lives_as_long_as_its_stage_needs_it() -> None:
+    # 5e8 elements x 2 bytes, made by the first gradient (stage_1_and_2.py), and from init on at stage 3 (stage3.py).
+    assert [_bytes("bf16-z2-full-mb8x1", "buckets", phase) for phase in ("loss", "backward", "step")] == [0, 1e9, 0]
+    assert [_bytes("bf16-z2-full-mb1x8", "buckets", phase) for phase in ("loss", "backward", "step")] == [1e9, 1e9, 0]
+    assert [_bytes("bf16-z3-full-mb8x1", "buckets", phase) for phase in ("init", "loss", "step")] == [1e9] * 3
+    assert _bytes("bf16-z2-full-mb1x8-bk50m", "buckets", "backward") == 1e8
+    # It is as large for a small model, and for a single GPU.
+    alone = Workload(replace(GPT, layers=1, vocab_size=1000), H100, 8, 4096)
+    assert _bytes("bf16-z1-full-mb1x8", "buckets", "backward", alone) == 1e9
+    # Stage 0 flattens at most the gradients there are (engine.py, buffered_allreduce_fallback).
+    few = replace(alone, gpus_per_node=8)
+    total = shape_of(alone.architecture, None).total
+    assert [_bytes("bf16-z0-full-mb1x1", "buckets", phase, few) for phase in ("backward", "reduce")] == [0, 2 * total]
+
+
+def test_stage_3_keeps_as_much_gathered_as_its_buckets_allow() -> None:
+    # The root, two layers and a prefetched tenth of a bucket; with 50 million elements no more than the root.
+    root, layer = 2 * 32000 * 4096 + 4096, 4 * 4096**2 + 3 * 4096 * 11008 + 2 * 4096
+    wanted = 2 * (root + 2 * layer + 50_000_000)
+    assert _bytes("bf16-z3-full-mb1x8", "gathered units", "loss") == pytest.approx(wanted)
+    assert _bytes("bf16-z3-full-mb1x8-bk50m", "gathered units", "loss") == pytest.approx(2 * root)
 
 
 def test_offload_takes_the_states_out_of_hbm() -> None:
@@ -205,3 +222,36 @@ def test_explain_and_predict_are_one() -> None:
         assert all(term.formula and term.source for term in terms)
         parts = sum(component.bytes.expected for component in predicted.components)
         assert parts == pytest.approx(predicted.device.expected)
+
+
+def test_shard_grad_op_keeps_every_unit_gathered_until_its_backward_pass() -> None:
+    # All weights in bf16 from the end of the forward pass on; resharded layer by layer in the backward pass.
+    assert _bytes("bf16-fsdpsgo-full-mb1x8", "gathered units", "loss") == pytest.approx(2 * P)
+    # The root holds embedding, last norm and head; a layer 4 x 4096^2 + 3 x 4096 x 11008 weights and two norms.
+    root, layer = 2 * 32000 * 4096 + 4096, 4 * 4096**2 + 3 * 4096 * 11008 + 2 * 4096
+    few = 2 * (root + 2 * layer)
+    assert _bytes("bf16-fsdpsgo-full-mb1x8", "gathered units", "reduce") == pytest.approx(few)
+    assert _bytes("bf16-fsdp-full-mb1x8", "gathered units", "loss") == pytest.approx(few)
+
+
+@pytest.mark.parametrize("head", [Head.CLASSIFIER, Head.NONE])
+def test_a_classifier_has_no_logits_of_the_vocabulary(head: Head) -> None:
+    bert = Architecture("bert", Kind.ENCODER, 768, 12, 12, 12, 64, 3072, 30522, gated_ffn=False, head=head)
+    workload = Workload(bert, H100, 32, 512, evaluation=Evaluation(4))
+    assert _bytes("bf16-ddp-none-mb32x1", "logits", "loss", workload) == 0
+    # Of an evaluation batch only its hidden states and the widest feed-forward stay: 2 x 3072 + 4 x 768 a token.
+    evaluated = 4 * 512 * 2 * (2 * 3072 + 4 * 768)
+    assert _bytes("bf16-ddp-none-mb32x1", "evaluation", "evaluation", workload) == pytest.approx(evaluated)
+
+
+def test_fp32_keeps_a_second_copy_of_its_weights_at_stages_1_and_2() -> None:
+    # stage_1_and_2.py clones the partition whatever its dtype; stage3.py steps on fp32 partitions themselves.
+    found = [_bytes(f"fp32-z{stage}-full-mb1x8-sdpa", "master weights", "step") for stage in range(4)]
+    assert found == pytest.approx([0, 4 * P / 8, 4 * P / 8, 0])
+
+
+@pytest.mark.parametrize("offload", ["oopt", "oparam"])
+def test_fsdp_offloads_weights_gradients_and_states_together(offload: str) -> None:
+    # torch.distributed.fsdp.CPUOffloadPolicy knows one offload.
+    names = ("weights", "gradients", "optimizer states", "step transients")
+    assert [_bytes(f"bf16-fsdp-full-mb1x8-{offload}", name, "step") for name in names] == [0, 0, 0, 0]

@@ -18,7 +18,7 @@ from memtune.predict.constants import Constants
 from memtune.predict.outside import OUTSIDE
 from memtune.predict.recipe import Recipe
 from memtune.predict.shape import Shape
-from memtune.predict.terms import FORWARD, INIT, Term
+from memtune.predict.terms import BACKWARD, FORWARD, INIT, Term
 
 # States of torch's optimizers appear with the first step, and what was cached before stays cut: the second step counts.
 _STEPS = 2
@@ -134,15 +134,13 @@ class _Tracer:
 
     def _gather(self, before: list[int]) -> list[int]:
         """The next unit is gathered while the one before is still there: two of them are what the term counts."""
-        size = self._bytes("gathered units") / 2
+        size = self._bytes("gathered units", living=BACKWARD) / 2
         after = self._hold(size)
         self._free(before)
         return after
 
     def _bucket_sizes(self) -> list[float]:
-        copies = max(self.cut.recipe.bucket_copies, 1)
-        late = self._bytes("buckets") - self._bytes("buckets", living=FORWARD)
-        return [late / copies] * copies
+        return [self._bytes("buckets") - self._bytes("buckets", living=FORWARD)]
 
     def _logits(self) -> list[float]:
         """The logits, and equal copies of the loss's own."""
@@ -167,7 +165,8 @@ class _Tracer:
         return [size for group in sizes for size in group]
 
     def _bytes(self, name: str, living: int | None = None) -> float:
-        terms = self.terms.get(name, [])
+        """The bytes of a component; what is there from the start was held then."""
+        terms = [term for term in self.terms.get(name, []) if INIT not in term.phases]
         return sum(term.bytes for term in terms if living is None or living in term.phases)
 
     def _is_made_late(self, name: str) -> bool:

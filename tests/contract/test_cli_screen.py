@@ -1,0 +1,66 @@
+"""The pages of the `memtune` command on screens of many kinds: colours, encodings, widths."""
+
+from __future__ import annotations
+
+import io
+import sys
+from pathlib import Path
+
+import pytest
+
+from memtune_cli.main import main
+from memtune_cli.screen import Screen
+
+ROOT = Path(__file__).parents[2]
+DENSE = str(ROOT / "examples" / "llama-7b-8gpu.yaml")
+
+
+@pytest.fixture(autouse=True)
+def _plain_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+
+
+class Terminal(io.StringIO):
+    """A stream that says it is a terminal."""
+
+    encoding = "utf-8"
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_colours_are_for_terminals_that_want_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    assert Screen.of(Terminal()).colours
+    assert not Screen.of(io.TextIOWrapper(io.BytesIO(), "utf-8")).colours
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert not Screen.of(Terminal()).colours
+
+
+def test_a_terminal_gets_colours_in_lines_as_long_as_without(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(["plan", DENSE])
+    plain = capsys.readouterr().out
+    monkeypatch.setenv("TERM", "xterm")
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stdout", terminal)
+    main(["plan", DENSE])
+    assert "\x1b[1m" in terminal.getvalue()
+    assert plain.splitlines()[0] in terminal.getvalue().replace("\x1b[1m", "").replace("\x1b[0m", "")
+
+
+def test_an_old_encoding_gets_plain_signs(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = io.TextIOWrapper(io.BytesIO(), "ascii")
+    monkeypatch.setattr(sys, "stdout", stream)
+    for command in (["plan", DENSE], ["explain", DENSE], ["estimate", DENSE, "--plan", "bf16-z3-full-mb1x32"]):
+        assert main(command) == 0
+
+
+@pytest.mark.parametrize("width", [60, 80, 140])
+def test_pages_fit_the_screen(width: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    for command in (["plan"], ["explain"], ["estimate", "--plan", "bf16-z3-full-mb1x32"]):
+        main([*command, DENSE])
+        assert max(map(len, capsys.readouterr().out.splitlines())) <= width
