@@ -86,6 +86,7 @@ class Reconciler:
         self._watcher = watcher
         self._news: dict[Key, asyncio.Event] = {}
         self._tasks: dict[Key, asyncio.Task[None]] = {}
+        self._is_stopping = False
 
     @property
     def pending(self) -> int:
@@ -101,6 +102,8 @@ class Reconciler:
 
     async def stop(self) -> None:
         """End every task. What is under way is cut off, which does no harm."""
+        # Cancelling alone is not enough: asyncio.wait_for may swallow it when what it waits for comes at that moment.
+        self._is_stopping = True
         for task in self._tasks.values():
             task.cancel()
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
@@ -109,7 +112,7 @@ class Reconciler:
         news, failures = self._news[key], 0
         wait: float | None = None
         try:
-            while True:
+            while not self._is_stopping:
                 await _any(news, wait)
                 news.clear()
                 wait, failures, is_gone = await self._turn(key, failures)
