@@ -21,7 +21,7 @@ ONE_OF_EACH = {
     "llama-7b-8gpu": "bf16-z3-full-mb1x32",
     "llama-70b-2x8": "bf16-z3-full-mb1x8-oopt",
     "qlora-24gb": "bf16-ddp-full-mb1x16-adamw8bit",
-    "quickstart": "fp32-ddp-full-mb8x8-sdpa",
+    "quickstart": "fp32-ddp-full-mb8x16-sdpa",
 }
 
 

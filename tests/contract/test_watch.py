@@ -22,6 +22,7 @@ from memtune.units import MIB
 from memtune_runner.ranks import Rank, report_path
 from memtune_runner.settings import Settings
 from memtune_runner.watch import watching
+from memtune_runner.watch.components import largest_components
 
 RANK = Rank(0, 0, 1, 1, 0)
 WIDTH = 16
@@ -190,7 +191,9 @@ def test_steps_that_a_loss_scaler_skips_are_reported_apart(directory: Path, fuse
 
 
 def test_an_out_of_memory_is_reported_with_its_phase_and_its_components(directory: Path) -> None:
-    gc.collect()  # models of other tests are not this one's
+    gc.collect()
+    # Models that other tests in this process have left behind are weights like any other.
+    left_behind = dict(largest_components(0, "cpu")).get("weights", 0)
 
     def loop() -> None:
         model = nn.Sequential(nn.Embedding(WIDTH, 512), *(nn.Linear(512, 512) for _ in range(8)))
@@ -207,9 +210,9 @@ def test_an_out_of_memory_is_reported_with_its_phase_and_its_components(director
     assert report.memory.failed_request_bytes == 4096 * 8 * 512 * 4
     sizes = {each.name: each.size_bytes for each in report.largest}
     weights_bytes = 4 * (WIDTH * 512 + 8 * (512 * 512 + 512))
-    assert sizes["weights"] == weights_bytes
+    assert sizes["weights"] == weights_bytes + left_behind
     assert sizes["activations and others"] > 0
-    assert sum(sizes.values()) <= 64 * MIB
+    assert sum(sizes.values()) <= 64 * MIB + left_behind
 
 
 def test_any_other_exception_is_reported_and_passed_on(directory: Path) -> None:

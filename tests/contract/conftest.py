@@ -1,0 +1,27 @@
+"""Real libraries leave traces in the process that they run in; no test may find those of another."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def _own_environment() -> Iterator[None]:
+    """What a test, or a library in it, tells its children through the environment ends with the test."""
+    before = dict(os.environ)
+    yield
+    os.environ.clear()
+    os.environ.update(before)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _own_process_group() -> Iterator[None]:
+    """A process group that a module's tests have joined ends with them."""
+    yield
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is not None and distributed.is_initialized():
+        distributed.destroy_process_group()
