@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import lru_cache
 
 import pytest
@@ -19,10 +20,12 @@ moves = st.lists(st.tuples(st.sampled_from(WEIGHTED), st.integers(0, 9)), max_si
 
 
 @pytest.fixture(autouse=True, scope="module")
-def _remembered_models() -> None:
+def _remembered_models() -> Iterator[None]:
     """Histories of the same few jobs learn the same lessons, so that most models need not be computed again."""
     patch = pytest.MonkeyPatch()
     patch.setattr(model, "_cached", lru_cache(4096)(model._cached.__wrapped__))
+    yield
+    patch.undo()
 
 
 @settings(
