@@ -12,7 +12,7 @@ from typing import NamedTuple
 from memtune.knobs import Offload, Precision, Sharding
 from memtune.model.count import adapter_parameters, parameters
 from memtune.plan import Plan
-from memtune.predict.recipe import STATE_BYTES
+from memtune.predict.recipe import STATE_BYTES, sharding_ranks
 from memtune.units import GIB, MIB
 from memtune.workload import Workload
 
@@ -112,10 +112,6 @@ def _learning(workload: Workload) -> int:
     return parameters(workload.architecture).total
 
 
-def _ranks(workload: Workload, plan: Plan) -> int:
-    return workload.gpus_per_node if plan.sharding is Sharding.FSDP_HYBRID else workload.world
-
-
 def _offloaded(workload: Workload, plan: Plan, activation_bytes: float) -> list[HostTerm]:
     if plan.offload is Offload.NONE:
         return []
@@ -123,7 +119,7 @@ def _offloaded(workload: Workload, plan: Plan, activation_bytes: float) -> list[
         size = pinned_bytes(activation_bytes)
         formula = f"{activation_bytes:,.0f} B, pinned"
         return [_term("offloaded activations", workload, size, formula, "torch.autograd.graph.save_on_cpu")]
-    elements = -(-_learning(workload) // _ranks(workload, plan))
+    elements = -(-_learning(workload) // sharding_ranks(workload, plan))
     if plan.offload is Offload.NVME:
         return [_nvme(workload, elements)]
     if plan.sharding.backend == "fsdp":

@@ -6,7 +6,7 @@ import pytest
 
 from memtune.gpu import find
 from memtune.knobs import FULL, SELECTIVE, Attention
-from memtune.model.architecture import Adapter, Architecture, Kind
+from memtune.model.architecture import Adapter, Architecture, Head, Kind
 from memtune.plan import Plan
 from memtune.predict import Predictor
 from memtune.predict.activations import activation_terms, boundary_bytes, layer_bytes, selective_bytes
@@ -205,3 +205,36 @@ def test_explain_and_predict_are_one() -> None:
         assert all(term.formula and term.source for term in terms)
         parts = sum(component.bytes.expected for component in predicted.components)
         assert parts == pytest.approx(predicted.device.expected)
+
+
+def test_shard_grad_op_keeps_every_unit_gathered_until_its_backward_pass() -> None:
+    # All weights in bf16 from the end of the forward pass on; resharded layer by layer in the backward pass.
+    assert _bytes("bf16-fsdpsgo-full-mb1x8", "gathered units", "loss") == pytest.approx(2 * P)
+    # The root holds embedding, last norm and head; a layer 4 x 4096^2 + 3 x 4096 x 11008 weights and two norms.
+    root, layer = 2 * 32000 * 4096 + 4096, 4 * 4096**2 + 3 * 4096 * 11008 + 2 * 4096
+    few = 2 * (root + 2 * layer)
+    assert _bytes("bf16-fsdpsgo-full-mb1x8", "gathered units", "reduce") == pytest.approx(few)
+    assert _bytes("bf16-fsdp-full-mb1x8", "gathered units", "loss") == pytest.approx(few)
+
+
+@pytest.mark.parametrize("head", [Head.CLASSIFIER, Head.NONE])
+def test_a_classifier_has_no_logits_of_the_vocabulary(head: Head) -> None:
+    bert = Architecture("bert", Kind.ENCODER, 768, 12, 12, 12, 64, 3072, 30522, gated_ffn=False, head=head)
+    workload = Workload(bert, H100, 32, 512, evaluation=Evaluation(4))
+    assert _bytes("bf16-ddp-none-mb32x1", "logits", "loss", workload) == 0
+    # Of an evaluation batch only its hidden states and the widest feed-forward stay: 2 x 3072 + 4 x 768 a token.
+    evaluated = 4 * 512 * 2 * (2 * 3072 + 4 * 768)
+    assert _bytes("bf16-ddp-none-mb32x1", "evaluation", "evaluation", workload) == pytest.approx(evaluated)
+
+
+def test_fp32_keeps_a_second_copy_of_its_weights_at_stages_1_and_2() -> None:
+    # stage_1_and_2.py clones the partition whatever its dtype; stage3.py steps on fp32 partitions themselves.
+    found = [_bytes(f"fp32-z{stage}-full-mb1x8-sdpa", "master weights", "step") for stage in range(4)]
+    assert found == pytest.approx([0, 4 * P / 8, 4 * P / 8, 0])
+
+
+@pytest.mark.parametrize("offload", ["oopt", "oparam"])
+def test_fsdp_offloads_weights_gradients_and_states_together(offload: str) -> None:
+    # torch.distributed.fsdp.CPUOffloadPolicy knows one offload.
+    names = ("weights", "gradients", "optimizer states", "step transients")
+    assert [_bytes(f"bf16-fsdp-full-mb1x8-{offload}", name, "step") for name in names] == [0, 0, 0, 0]

@@ -65,7 +65,9 @@ def test_more_checkpointing_needs_no_more_and_is_slower(plan: Plan) -> None:
 def test_a_higher_zero_stage_holds_less_state_and_moves_more(plan: Plan) -> None:
     stages = [replace(plan, sharding=s) for s in (Sharding.ZERO_0, Sharding.ZERO_1, Sharding.ZERO_2, Sharding.ZERO_3)]
     states = [_states(PREDICTOR, stage) for stage in stages]
-    assert states == sorted(states, reverse=True)
+    # In fp32 the clone that stages 1 and 2 step on can be more than what they shard of a small optimizer.
+    first = 0 if plan.precision is Precision.BF16 else 1
+    assert states[first:] == sorted(states[first:], reverse=True)
     seconds = [PREDICTOR.predict(stage).step_seconds.expected for stage in stages[1:]]
     assert seconds == sorted(seconds)
 
@@ -74,6 +76,15 @@ def test_a_higher_zero_stage_holds_less_state_and_moves_more(plan: Plan) -> None
 def test_more_ranks_never_hold_more_state(plan: Plan) -> None:
     wider = Predictor(replace(PREDICTOR.workload, nodes=2))
     assert _states(wider, plan) <= _states(PREDICTOR, plan)
+
+
+@given(plans)
+def test_keeping_units_gathered_needs_no_less_and_is_not_slower(plan: Plan) -> None:
+    kept, resharded = (
+        PREDICTOR.predict(replace(plan, sharding=s)) for s in (Sharding.FSDP_SHARD_GRAD_OP, Sharding.FSDP)
+    )
+    assert kept.allocated.expected >= resharded.allocated.expected
+    assert kept.step_seconds.expected <= resharded.step_seconds.expected
 
 
 def test_offload_is_much_slower_and_smaller() -> None:

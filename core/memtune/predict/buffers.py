@@ -63,14 +63,26 @@ def _gathered(shape: Shape, recipe: Recipe) -> list[Term]:
         template = "{:,.0f} live and prefetched parameters x {} B"
         return [Term("gathered units", size, _COMPUTING, template, (live, recipe.compute_bytes), "zero/config.py")]
     root, layer = _unit_bytes(shape, recipe)
-    template = "root unit {:,.0f} B + 2 layers x {:,.0f} B"
-    terms = [Term("gathered units", root + 2 * layer, _COMPUTING, template, (root, layer), "torch fully_shard")]
+    terms = _gathered_units(shape, recipe, root, layer)
     if not shape.has_adapter:
         # The gradients of a unit are unsharded until they are reduced; those of the root wait for the embedding, the
         # very last to be ready.
         template = "unsharded gradients of the root unit {:,.0f} B and of one layer {:,.0f} B"
         terms.append(Term("buckets", root + layer, (BACKWARD, REDUCE), template, (root, layer), "torch fully_shard"))
     return terms
+
+
+def _gathered_units(shape: Shape, recipe: Recipe, root: float, layer: float) -> list[Term]:
+    """Units of FSDP: one computes while the next arrives, or all wait for the backward pass, which reshards them."""
+    template, few = "root unit {:,.0f} B + 2 layers x {:,.0f} B", root + 2 * layer
+    if not recipe.keeps_gathered:
+        return [Term("gathered units", few, _COMPUTING, template, (root, layer), "torch fully_shard")]
+    layers = layer * (shape.total - shape.root) / shape.layer
+    source, kept = "torch fully_shard, reshard_after_forward=False", "root unit {:,.0f} B + all layers {:,.0f} B"
+    return [
+        Term("gathered units", root + layers, (FORWARD, LOSS, BACKWARD), kept, (root, layers), source),
+        Term("gathered units", few, (REDUCE,), template, (root, layer), source),
+    ]
 
 
 def _buckets(shape: Shape, recipe: Recipe) -> Term:

@@ -47,6 +47,7 @@ class Recipe:
     """What one rank holds and does. `backend` is none, ddp, deepspeed or fsdp.
 
     `base_bytes` is a quantized frozen weight, `frozen_bytes` one that is not quantized; `weight_bytes` one that learns.
+    `keeps_gathered` units stay unsharded from their forward to their backward pass.
     """
 
     backend: str
@@ -76,6 +77,7 @@ class Recipe:
     offloads_gradients: bool = False
     offloads_weights: bool = False
     offloads_activations: bool = False
+    keeps_gathered: bool = False
     bucket_elements: int = 0
     bucket_copies: int = 0
     tensor_parallel: int = 1
@@ -111,13 +113,18 @@ class Recipe:
         return self.weight_bytes > self.compute_bytes and self.backend != "fsdp"
 
 
+def sharding_ranks(workload: Workload, plan: Plan) -> int:
+    """The ranks that share what the plan shards: those of one node where copies are kept between nodes."""
+    return workload.gpus_per_node if plan.sharding is Sharding.FSDP_HYBRID else workload.world
+
+
 def lower(workload: Workload, plan: Plan) -> Recipe:
     """What a plan of ours does on each rank of a job."""
     sharding, precision, world = plan.sharding, plan.precision, workload.world
     compute = 4 if precision in (Precision.FP32, Precision.TF32) else 2
     deepspeed = sharding.backend == "deepspeed"
     weights = compute if deepspeed else 4
-    shards = workload.gpus_per_node if sharding is Sharding.FSDP_HYBRID else world
+    shards = sharding_ranks(workload, plan)
     stage = sharding.zero_stage
     offloads = plan.offload in (Offload.OPTIMIZER, Offload.PARAMETERS, Offload.NVME)
     fp32_gradients = plan.gradient_dtype is GradientDtype.FP32
@@ -133,7 +140,8 @@ def lower(workload: Workload, plan: Plan) -> Recipe:
         frozen_bytes=compute,
         compute_bytes=compute,
         gradient_bytes=4 if fp32_gradients else weights,
-        master_bytes=4 if deepspeed and compute == 2 else 0,
+        # Stages 1 and 2 step on a clone of their partition even where it is fp32 (deepspeed stage_1_and_2.py).
+        master_bytes=4 if deepspeed and (compute == 2 or 1 <= stage <= 2) else 0,
         state_bytes=STATE_BYTES[plan.optimizer],
         weight_shards=shards if stage == 3 else 1,
         gradient_shards=shards if stage >= 2 else 1,
@@ -145,9 +153,11 @@ def lower(workload: Workload, plan: Plan) -> Recipe:
         fused_step=plan.fused_optimizer,
         offloads_states=offloads,
         # Partitioned gradients go to host memory bucket by bucket (deepspeed stage_1_and_2.py, cpu_offload).
-        offloads_gradients=deepspeed and stage >= 2 and offloads,
-        offloads_weights=plan.offload in (Offload.PARAMETERS, Offload.NVME),
+        offloads_gradients=stage >= 2 and offloads,
+        # FSDP2 knows one offload, of parameters, gradients and states together (CPUOffloadPolicy).
+        offloads_weights=plan.offload in (Offload.PARAMETERS, Offload.NVME) or (offloads and not deepspeed),
         offloads_activations=plan.offload is Offload.ACTIVATIONS,
+        keeps_gathered=sharding is Sharding.FSDP_SHARD_GRAD_OP and shards > 1,
         bucket_elements=plan.bucket_elements if deepspeed and world > 1 else 0,
         # overlap_comm keeps two reduce buckets in flight (deepspeed stage_1_and_2.py); stage 3 keeps one.
         bucket_copies=2 if bucketed else 1 if deepspeed and world > 1 else 0,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
-from memtune.model.architecture import Adapter, Architecture, Kind
+from memtune.model.architecture import Adapter, Architecture, Head, Kind
 from memtune.model.count import ALL_LINEAR, adapter_parameters, parameters, quantizable_parameters
 
 
@@ -13,7 +13,7 @@ class Shape:
     """Sizes of one layer in elements per token, and parameter counts of the whole model.
 
     ``layers`` are those of all stacks, ``crossed`` of them have cross-attention. ``layer`` is the largest of them in
-    parameters.
+    parameters. ``vocab`` is what the head makes of every token; a classifier's few labels are left out.
     """
 
     hidden: int
@@ -88,7 +88,7 @@ def shape_of(architecture: Architecture, adapter: Adapter | None) -> Shape:
         gated=a.gated_ffn,
         norms=a.norms_per_layer,
         rms_norm=a.rms_norm,
-        vocab=a.vocab_size,
+        vocab=a.vocab_size if a.head in (Head.LANGUAGE_MODEL, Head.MASKED_LANGUAGE_MODEL) else 0,
         hidden_dropout=a.hidden_dropout,
         attention_dropout=a.attention_dropout,
         root=root,

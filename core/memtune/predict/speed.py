@@ -13,7 +13,7 @@ from typing import NamedTuple
 from memtune.gpu import Gpu
 from memtune.knobs import Attention, Checkpointing, Offload, Optimizer, Precision
 from memtune.plan import Plan
-from memtune.predict.recipe import STATE_BYTES
+from memtune.predict.recipe import STATE_BYTES, sharding_ranks
 from memtune.predict.shape import Shape
 from memtune.workload import Workload
 
@@ -174,7 +174,7 @@ def reduce_seconds(workload: Workload, shape: Shape, plan: Plan) -> float:
 
 def _step(workload: Workload, shape: Shape, plan: Plan) -> float:
     """The optimizer: bound by memory, or by the host and its link."""
-    shards = workload.world if plan.sharding.zero_stage >= 1 else 1
+    shards = sharding_ranks(workload, plan) if plan.sharding.zero_stage >= 1 else 1
     parameters = shape.trainable / shards
     touched = parameters * (2 * STATE_BYTES[plan.optimizer] + 12)
     if plan.offload in (Offload.NONE, Offload.ACTIVATIONS):
@@ -194,12 +194,17 @@ def _activation_offload_seconds(workload: Workload, shape: Shape, plan: Plan) ->
     if plan.offload is not Offload.ACTIVATIONS:
         return 0.0
     width = shape.hidden if plan.checkpointing.mode in ("full", "every") else 8 * shape.hidden
-    moved = 2.0 * 2 * width * shape.layers * workload.sequence_length
+    moved = 2.0 * _wide(plan) * width * shape.layers * workload.sequence_length
     return moved / workload.gpu.host_link_bytes_per_second
 
 
 def _parameter_offload_seconds(workload: Workload, shape: Shape, plan: Plan) -> float:
-    """Of each micro-batch: the rank's shard of the weights comes from the host for the forward and for the backward."""
-    if plan.offload not in (Offload.PARAMETERS, Offload.NVME):
+    """Of each micro-batch: the rank's shard of the weights comes from the host for the forward and for the backward.
+
+    DeepSpeed's are as wide as it computes; FSDP's are fp32, and offloaded with the optimizer (CPUOffloadPolicy).
+    """
+    is_fsdp = plan.sharding.backend == "fsdp"
+    if plan.offload not in (Offload.PARAMETERS, Offload.NVME) and not (is_fsdp and plan.offload is Offload.OPTIMIZER):
         return 0.0
-    return 2.0 * 2 * shape.total / workload.world / workload.gpu.host_link_bytes_per_second
+    shard_bytes = (4 if is_fsdp else _wide(plan)) * shape.total / sharding_ranks(workload, plan)
+    return 2.0 * shard_bytes / workload.gpu.host_link_bytes_per_second

@@ -18,7 +18,7 @@ from memtune.predict.constants import Constants
 from memtune.predict.outside import OUTSIDE
 from memtune.predict.recipe import Recipe
 from memtune.predict.shape import Shape
-from memtune.predict.terms import FORWARD, INIT, Term
+from memtune.predict.terms import BACKWARD, FORWARD, INIT, Term
 
 # States of torch's optimizers appear with the first step, and what was cached before stays cut: the second step counts.
 _STEPS = 2
@@ -134,7 +134,7 @@ class _Tracer:
 
     def _gather(self, before: list[int]) -> list[int]:
         """The next unit is gathered while the one before is still there: two of them are what the term counts."""
-        size = self._bytes("gathered units") / 2
+        size = self._bytes("gathered units", living=BACKWARD) / 2
         after = self._hold(size)
         self._free(before)
         return after
