@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any, NamedTuple, Protocol
 
+from memtune.deepspeed_config import deepspeed_refusal
 from memtune.knobs import (
     FULL,
     NO_CHECKPOINTING,
@@ -108,7 +109,7 @@ def refusal(workload: Workload, plan: Plan) -> str | None:
         return f"offload {plan.offload} needs ZeRO 1 or more, or FSDP"
     if plan.offload in _ON_HOST and plan.optimizer is Optimizer.ADAMW_8BIT:
         return "the 8-bit optimizer has no CPU kernel; offload needs a full-precision optimizer"
-    return None
+    return deepspeed_refusal(plan)
 
 
 def enumerate_plans(workload: Workload, space: Space) -> list[Plan]:
