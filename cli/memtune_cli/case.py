@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Case:
-    """One job as it was read, and what is predicted of it."""
+    """One job as it was read, and what is predicted of it. ``notes`` say what had to be assumed."""
 
     name: str
     workload: Workload
@@ -33,6 +33,7 @@ class Case:
     headroom: float
     objective: str
     fixed: Plan | None = None
+    notes: tuple[str, ...] = ()
 
     @cached_property
     def predictor(self) -> Predictor:
@@ -91,7 +92,7 @@ def read_case(file: str, gpu_name: str | None) -> Case:
     # Validating a job imports pydantic, a third of a second that no other command should pay. Looking for plugins of
     # pydantic among all installed packages would be a good part of it.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
-    from memtune.spec import SpecError, load_job, to_workload
+    from memtune.spec import SpecError, gpu_notes, load_job, to_workload
     from memtune.spec.fixed_rules import fixed_plan
     from memtune.spec.space import to_space
 
@@ -106,6 +107,7 @@ def read_case(file: str, gpu_name: str | None) -> Case:
             headroom=job.spec.tuning.headroom_ratio,
             objective=job.spec.tuning.objective,
             fixed=fixed_plan(job.spec),
+            notes=() if gpu_name else gpu_notes(job, workload.gpu),
         )
     except SpecError as error:
         raise InputError("\n".join(f"{shown}: {problem}" for problem in error.problems)) from None
@@ -140,7 +142,7 @@ def _read(file: str) -> str:
 
 
 def _gpu(job: Job, gpu_name: str | None, shown: str) -> Gpu:
-    from memtune.spec import gpu_of
+    from memtune.spec import gpu_of, unknown_product
 
     if gpu_name is not None:
         try:
@@ -148,6 +150,10 @@ def _gpu(job: Job, gpu_name: str | None, shown: str) -> Gpu:
         except ValueError as error:
             raise InputError(f"--gpu: {error}") from None
     gpu = gpu_of(job)
+    if gpu is None and (problem := unknown_product(job)):
+        raise InputError(
+            f"{shown}: spec.resources.gpuProduct: {problem}; correct it, give gpuMemory beside it, or --gpu h100-80gb"
+        )
     if gpu is None:
         raise InputError(
             f"{shown}: spec.resources: gpuMemory and gpuProduct are not given, so the GPU is unknown; "

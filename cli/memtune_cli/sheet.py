@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from memtune.gpu import Gpu
 from memtune.plan import Plan
 from memtune.prediction import Prediction
 from memtune.units import GIB, gib
@@ -11,15 +12,25 @@ from memtune_cli.screen import Screen
 
 
 def title(screen: Screen, case: Case) -> list[str]:
-    """Which job on which GPUs."""
+    """Which job on which GPUs, and what had to be assumed of it."""
     workload = case.workload
-    gpus = f"{workload.gpus_per_node} × {workload.gpu.name} ({gib(workload.gpu.usable_bytes)} usable)"
+    gpus = f"{workload.gpus_per_node} × {_gpu(workload.gpu)}"
     nodes = f"{workload.nodes} × " if workload.nodes > 1 else ""
     text = (
         f"{case.name} on {nodes}{gpus}, {workload.global_batch} sequences of {workload.sequence_length:,} tokens a step"
     )
     first, *rest = wrapped(screen, text, 2)
-    return [first.replace(case.name, screen.bold(case.name), 1), *rest]
+    notes = [line for note in case.notes for line in wrapped(screen, f"Note: {note}", 2)]
+    return [first.replace(case.name, screen.bold(case.name), 1), *rest, *notes]
+
+
+def _gpu(gpu: Gpu) -> str:
+    size = gib(gpu.usable_bytes)
+    return (
+        f"GPU of {size} (not known by name; speed as of the {gpu.name})"
+        if gpu.guessed
+        else f"{gpu.name} ({size} usable)"
+    )
 
 
 def detail_lines(screen: Screen, case: Case, plan: Plan, prediction: Prediction) -> list[str]:

@@ -132,6 +132,27 @@ def test_no_plan_fits_a_small_gpu_and_the_page_says_what_would(
     assert main(["plan", small, "--gpu", "h100-80gb"]) == 0
 
 
+@pytest.mark.parametrize("command", [["plan"], ["explain"], ["estimate", "--plan", "bf16-z3-full-mb1x32"]])
+def test_a_gpu_that_had_to_be_guessed_is_told(
+    command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    unknown = {"gpusPerNode": 8, "gpuMemory": "64Gi", "gpuProduct": "NVIDIA-H800"}
+    file = written(tmp_path, job(resources=unknown))
+    main([*command, file])
+    page = " ".join(capsys.readouterr().out.split())
+    assert "on 8 × GPU of 64.0 GiB (not known by name; speed as of the a100-80gb), 256" in page
+    assert "Note: gpuProduct NVIDIA-H800 is unknown (did you mean" in page
+    assert "reckoned as a GPU of 64.0 GiB, speed as of the a100-80gb" in page
+    main([*command, file, "--format", "json"])
+    document = json.loads(capsys.readouterr().out)
+    assert document["gpu"]["guessed"]
+    assert "NVIDIA-H800 is unknown" in document["notes"][0]
+    # What the user names on the command line is no guess.
+    main([*command, file, "--gpu", "h100-80gb", "--format", "json"])
+    document = json.loads(capsys.readouterr().out)
+    assert (document["gpu"]["guessed"], document["notes"]) == (False, [])
+
+
 def test_an_estimate_that_does_not_fit_ends_with_1(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["estimate", DENSE, "--plan", "bf16-z1-none-mb32x1"]) == 1
     assert "It does not fit" in capsys.readouterr().out
@@ -160,6 +181,10 @@ def test_top_limits_the_table(capsys: pytest.CaptureFixture[str]) -> None:
         ({"training__globalBatch": 256}, ["spec.training.globalBatch", "globalBatchSize"]),
         ({"model": {"hfConfig": {"model_type": "mamba9"}}}, ["spec.model.hfConfig", "mamba9"]),
         ({"resources": {"gpusPerNode": 8}}, ["the GPU is unknown", "--gpu h100-80gb"]),
+        (
+            {"resources": {"gpusPerNode": 8, "gpuProduct": "NVIDIA-GB200"}},
+            ["gpuProduct: NVIDIA-GB200 is unknown (did you mean b200-180gb or", "give gpuMemory", "--gpu h100-80gb"],
+        ),
         ({"model__hfConfig__hidden_size": 4 * 10**24}, ["spec.model.hfConfig.hidden_size", "more than any model has"]),
         ({"tuning__space__precision": ["bf17"]}, ["spec.tuning.space.precision", "bf17"]),
     ],
