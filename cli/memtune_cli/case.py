@@ -44,16 +44,22 @@ class Case:
 
     def ranking(self) -> Ranking:
         """All plans that the job allows, ranked."""
-        from memtune.space import enumerate_plans, rank, refusals
+        from memtune.space import enumerate_plans, rank
 
         if self.fixed:
             plans = [self.read_plan(str(self.fixed), "spec.tuning.plan")]
         else:
             plans = enumerate_plans(self.workload, self.space)
         if not plans:
-            reasons = "; ".join(refusals(self.workload, self.space)) or "its combinations exclude each other"
+            reasons = "; ".join(self.refusals()) or "its combinations exclude each other"
             raise InputError(f"{self.name}: spec.tuning.space allows no plan: {reasons}")
         return rank(self.workload, self.predictor, plans, self.headroom, self.objective)
+
+    def refusals(self) -> list[str]:
+        """Why combinations that the job allows are not among its plans."""
+        from memtune.space import refusals
+
+        return [] if self.fixed else refusals(self.workload, self.space)
 
     def read_plan(self, text: str, where: str = "--plan") -> Plan:
         """The plan that ``--plan`` names, if this job can run it."""

@@ -67,6 +67,7 @@ GOLDEN = {
         "fitting": [BRIEF],
         "uncertain": [REASONED],
         "dropped": [REASONED],
+        "refused": [],
         "advice": [],
     },
     "estimate": {**HEADER, "estimate": DETAIL},

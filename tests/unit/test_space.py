@@ -88,18 +88,27 @@ def test_a_space_of_which_nothing_is_left_says_why() -> None:
     assert refusals(old, Space()) == ["v100-32gb has no bf16; use fp16 or fp32"]
 
 
-def test_one_gpu_takes_the_least_stage_that_each_offload_needs() -> None:
+def test_one_gpu_takes_the_plainest_sharding_and_for_each_offload_the_least_of_each_library() -> None:
     zeros = (Sharding.ZERO_0, Sharding.ZERO_1, Sharding.ZERO_2, Sharding.ZERO_3)
     space = Space(
-        shardings=(*zeros, Sharding.FSDP), checkpointings=(SELECTIVE,), offloads=(Offload.NONE, Offload.OPTIMIZER)
+        shardings=(Sharding.FSDP, Sharding.FSDP_SHARD_GRAD_OP, *zeros),
+        checkpointings=(SELECTIVE,),
+        offloads=(Offload.NONE, Offload.OPTIMIZER),
     )
     found = {(plan.sharding, plan.offload) for plan in enumerate_plans(ONE, space)}
     assert found == {
         (Sharding.ZERO_0, Offload.NONE),
         (Sharding.ZERO_1, Offload.OPTIMIZER),
-        (Sharding.FSDP, Offload.NONE),
-        (Sharding.FSDP, Offload.OPTIMIZER),
+        (Sharding.FSDP_SHARD_GRAD_OP, Offload.OPTIMIZER),
     }
+    with_ddp = replace(space, shardings=(*space.shardings, Sharding.DDP), offloads=(Offload.NONE,))
+    assert {plan.sharding for plan in enumerate_plans(ONE, with_ddp)} == {Sharding.DDP}
+
+
+def test_what_one_gpu_leaves_out_is_told() -> None:
+    space = Space(shardings=(Sharding.ZERO_0, Sharding.FSDP))
+    assert [reason[:40] for reason in refusals(ONE, space)] == ["one GPU has no other to share states wit"]
+    assert refusals(EIGHT, space) == refusals(ONE, replace(space, shardings=(Sharding.FSDP,))) == []
 
 
 @settings(deadline=None)  # How long it takes is the machine's business.
