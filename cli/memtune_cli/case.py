@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from memtune.gpu import find
 from memtune.knobs import Offload
 from memtune.plan import Plan
+from memtune.units import counted
 from memtune_cli.errors import InputError
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ class Case:
         if plan.global_batch(world) != batch:
             samples = self.workload.samples_per_rank
             raise InputError(
-                f"{where}: {plan} makes {plan.global_batch(world)} sequences a step on {world} GPUs, and "
+                f"{where}: {plan} makes {plan.global_batch(world)} sequences a step on {counted(world, 'GPU')}, and "
                 f"spec.training.globalBatchSize is {batch}; micro-batch x accumulation must be {samples}"
             )
         if reason := refusal(self.workload, plan):
