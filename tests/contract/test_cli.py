@@ -261,13 +261,6 @@ def test_other_bad_arguments_are_refused(tmp_path: Path, capsys: pytest.CaptureF
     assert "end it with .png or .svg" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh"])
-def test_completion_knows_the_subcommands(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["completion", shell]) == 0
-    script = capsys.readouterr().out
-    assert all(name in script for name in ("plan", "estimate", "explain", "--format"))
-
-
 def test_help_documents_the_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
     for arguments in (["--help"], ["plan", "--help"]):
         with pytest.raises(SystemExit) as ended:
