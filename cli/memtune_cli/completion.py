@@ -19,5 +19,5 @@ def run(arguments: argparse.Namespace) -> int:
 
     from memtune_cli.main import build_parser
 
-    print(shtab.complete(build_parser(), shell=arguments.shell, preamble={"bash": _BASH}))
+    print(shtab.complete(build_parser(), shell=arguments.shell, preamble=_BASH if arguments.shell == "bash" else ""))
     return 0
