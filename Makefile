@@ -25,10 +25,12 @@ lint: env ## style (ruff), types (mypy strict) and import rules (import-linter)
 .PHONY: generate
 generate: env ## write the generated files anew
 	$(python) tools/generate_crd.py
+	$(python) tools/generate_dashboards.py
 
 .PHONY: verify
 verify: env ## fail when a generated file is not up to date
 	$(python) tools/generate_crd.py --check
+	$(python) tools/generate_dashboards.py --check
 
 .PHONY: test
 test: env ## every test this machine can run, quickest first, with a table of where the time went
@@ -47,6 +49,7 @@ bench: env ## the tables of bench/; PEAKS=FILE.csv scores the memory prediction 
 	$(python) bench/allocator.py
 	$(python) bench/space.py
 	$(python) bench/throughput.py
+	$(python) bench/overhead.py
 	$(python) bench/accuracy.py $(or $(PEAKS),bench/data/measured_memory.csv) --leave-one-source-out
 
 .PHONY: clean

@@ -1,4 +1,6 @@
-"""Write the CustomResourceDefinition from the spec types, or with ``--check`` say whether the file is up to date."""
+"""Write the CustomResourceDefinition from the spec types, once by itself and once as a template of the chart, or with
+``--check`` say whether the files are up to date.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +8,7 @@ import argparse
 import difflib
 import sys
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -15,30 +18,48 @@ sys.path.insert(0, str(ROOT / "core"))
 from memtune.spec.crd import crd  # noqa: E402 - the core beside this file comes first
 from memtune.spec.job import GROUP, PLURAL  # noqa: E402
 
-TARGET = ROOT / "crds" / f"{GROUP}_{PLURAL}.yaml"
+PLAIN = ROOT / "crds" / f"{GROUP}_{PLURAL}.yaml"
+# In a chart's crds/ Helm would never bring it up to date.
+TEMPLATE = ROOT / "charts" / "memtune" / "templates" / "crd.yaml"
 HEADER = "# Made by tools/generate_crd.py from core/memtune/spec; do not edit, run `make generate`.\n"
 
 
-def rendered() -> str:
-    """The text of the file as it should be."""
-    return HEADER + yaml.safe_dump(crd(), sort_keys=False, width=120, allow_unicode=True)
+def rendered() -> dict[Path, str]:
+    """The text of each file as it should be."""
+    return {PLAIN: HEADER + _dumped(crd()), TEMPLATE: _template(crd())}
+
+
+def _template(definition: dict[str, Any]) -> str:
+    """The definition under the chart's switch; Helm leaves it, and all jobs with it, when the chart is uninstalled."""
+    kept = {**definition["metadata"], "annotations": {"helm.sh/resource-policy": "keep"}}
+    text = _dumped({**definition, "metadata": kept}).replace("{{", '{{ "{{" }}')
+    return f"{HEADER}{{{{- if .Values.crd.install }}}}\n{text}{{{{- end }}}}\n"
+
+
+def _dumped(definition: dict[str, Any]) -> str:
+    return yaml.safe_dump(definition, sort_keys=False, width=120, allow_unicode=True)
+
+
+def _is_up_to_date(target: Path, wanted: str) -> bool:
+    found = target.read_text() if target.exists() else ""
+    if found == wanted:
+        return True
+    name = str(target.relative_to(ROOT))
+    sys.stdout.writelines(difflib.unified_diff(found.splitlines(True), wanted.splitlines(True), name, "generated"))
+    print(f"{name} is out of date; run `make generate`")
+    return False
 
 
 def main() -> int:
-    """Write the file, or compare it."""
+    """Write the files, or compare them."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--check", action="store_true", help="write nothing; fail if the file is out of date")
-    check = parser.parse_args().check
-    wanted = rendered()
-    found = TARGET.read_text() if TARGET.exists() else ""
-    if not check:
-        TARGET.parent.mkdir(exist_ok=True)
-        TARGET.write_text(wanted)
-    elif found != wanted:
-        name = str(TARGET.relative_to(ROOT))
-        sys.stdout.writelines(difflib.unified_diff(found.splitlines(True), wanted.splitlines(True), name, "generated"))
-        print(f"{name} is out of date; run `make generate`")
-        return 1
+    parser.add_argument("--check", action="store_true", help="write nothing; fail if a file is out of date")
+    if parser.parse_args().check:
+        found = [_is_up_to_date(target, wanted) for target, wanted in rendered().items()]
+        return int(not all(found))
+    for target, wanted in rendered().items():
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(wanted)
     return 0
 
 

@@ -31,6 +31,13 @@ class Cache:
         await self._is_complete.wait()
         return list(self._by_job.get(key, {}).values())
 
+    def nodes_by_job(self) -> dict[Key, set[str]]:
+        """Where the objects of each job are, as far as they are pods and have a place."""
+        return {
+            key: {node for each in owned.values() if (node := (each.get("spec") or {}).get("nodeName"))}
+            for key, owned in self._by_job.items()
+        }
+
     async def follow(self, cluster: Cluster, namespace: str, wake: Callable[[Key], None]) -> None:
         """Keep up with the API server, for ever."""
         while True:

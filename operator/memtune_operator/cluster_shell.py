@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Sequence
 from datetime import datetime, timezone
 from typing import NamedTuple
@@ -16,7 +17,7 @@ from memtune_operator import names, preflight
 from memtune_operator.cache import Cache
 from memtune_operator.cluster import Cluster
 from memtune_operator.manifests import objects
-from memtune_operator.nodes import candidates, lost
+from memtune_operator.nodes import candidates, lost, sound_nodes
 from memtune_operator.observing import NodesSeen, index_of, observe, owned_by, run_of
 from memtune_operator.refusals import Kind, RefusalError
 from memtune_operator.settings import Settings
@@ -54,7 +55,7 @@ class ClusterShell:
         """Keep up with what jobs own, for ever."""
         namespaces = self._settings.namespaces or ("",)
         watches = (cache.follow(self._cluster, space, wake) for cache in self._caches.values() for space in namespaces)
-        await asyncio.gather(*watches)
+        await asyncio.gather(*watches, self._look_after_nodes(wake))
 
     async def observe(self, key: Key, now: float) -> Snapshot | None:
         """The job as the API server has it now, and what it owns."""
@@ -110,6 +111,19 @@ class ClusterShell:
     async def delete_job(self, snapshot: Snapshot) -> None:
         """What the job owns goes with it."""
         await self._cluster.delete(snapshot.manifest)
+
+    async def _look_after_nodes(self, wake: Callable[[Key], None]) -> None:
+        """A node that answers no more changes none of its pods, so that no watch tells of it."""
+        while self._settings.reads_nodes:
+            await asyncio.sleep(_NODES_SECONDS)
+            try:
+                sound = sound_nodes(await self._known_nodes(time.time()) or [])
+            except RefusalError as refusal:
+                _log.warning("reading nodes: %s", refusal.message)
+                continue
+            for key, nodes in self._caches["Pod"].nodes_by_job().items():
+                if nodes - sound:
+                    wake(key)
 
     async def _observed(self, job: Job, manifest: Manifest, now: float) -> Observed:
         key, uid = Key(job.metadata.namespace, job.metadata.name), job.metadata.uid

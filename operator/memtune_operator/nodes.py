@@ -28,6 +28,11 @@ def lost(nodes: Iterable[Manifest], now_seconds: float, after_seconds: float) ->
     return frozenset(node["metadata"]["name"] for node in nodes if _is_lost(node, now_seconds, after_seconds))
 
 
+def sound_nodes(nodes: Iterable[Manifest]) -> frozenset[str]:
+    """The nodes that are ready and in service."""
+    return frozenset(node["metadata"]["name"] for node in nodes if not _is_lost(node, float("inf"), 0.0))
+
+
 def seconds_of(time: str) -> float:
     """A time as the API server writes it, in seconds since 1970."""
     return datetime.fromisoformat(time.replace("Z", "+00:00")).timestamp()

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from pathlib import Path
 from typing import Any
 
 import pytest
-from kubernetes import client
+from strict_models import validate
 
 from memtune.plan import Plan
 from memtune.run import Checkpointed, Run, RunKind
@@ -137,36 +136,6 @@ def test_a_run_is_made_as_the_golden_file_says(case: str) -> None:
 def test_the_kubernetes_client_knows_every_field(case: str) -> None:
     for manifest in built(case):
         validate(manifest, f"V1{manifest['kind']}", manifest["kind"])
-
-
-SCALARS: dict[str, tuple[type, ...]] = {"str": (str,), "int": (int,), "bool": (bool,), "float": (float, int)}
-
-
-def validate(value: Any, kind: str, where: str) -> None:
-    """Walk ``value`` along the client's models. An unknown field, a wrong type or a missing required field fails."""
-    if inner := re.fullmatch(r"(List|Dict)\[(?:str, )?(.+)\]", kind):
-        assert isinstance(value, list if inner[1] == "List" else dict), f"{where}: {value!r} is not a {kind}"
-        items = value.items() if isinstance(value, dict) else enumerate(value)
-        for key, item in items:
-            validate(item, inner[2], f"{where}[{key}]")
-    elif kind == "object":  # A number or a name; the client leaves those open.
-        assert isinstance(value, (str, int)), f"{where}: {value!r} is neither text nor number"
-    elif kind in SCALARS:
-        assert isinstance(value, SCALARS[kind]), f"{where}: {value!r} is not a {kind}"
-        assert kind == "bool" or not isinstance(value, bool), f"{where}: {value!r} is not a {kind}"
-    else:
-        validate_model(value, getattr(client, kind), where)
-
-
-def validate_model(value: Any, model: Any, where: str) -> None:
-    fields = {wire: model.openapi_types[name] for name, wire in model.attribute_map.items()}
-    assert isinstance(value, dict), f"{where}: {value!r} is not a {model.__name__}"
-    assert not set(value) - set(fields), f"{where}: {set(value) - set(fields)} unknown to {model.__name__}"
-    for name, item in value.items():
-        validate(item, fields[name], f"{where}.{name}")
-    # The constructor knows which fields are required.
-    names = {wire: name for name, wire in model.attribute_map.items()}
-    model(**{names[wire]: item for wire, item in value.items()})
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 
 from memtune.decide import Node
 from memtune.units import GIB, MIB
-from memtune_operator.nodes import candidates, lost, seconds_of
+from memtune_operator.nodes import candidates, lost, seconds_of, sound_nodes
 
 GPU = "nvidia.com/gpu"
 NOW = seconds_of("2026-01-01T01:00:00Z")
@@ -115,3 +115,10 @@ def test_a_node_is_lost_when_it_is_not_ready_for_too_long(ready: str, since: str
 def test_a_node_out_of_service_is_lost_at_once() -> None:
     taint = {"key": "node.kubernetes.io/out-of-service", "value": "nodeshutdown", "effect": "NoExecute"}
     assert lost([node(taints=[taint])], NOW, 180) == {"a"}
+
+
+def test_a_node_is_sound_while_it_is_ready_and_in_service() -> None:
+    troubled = [{"type": "Ready", "status": "Unknown", "lastTransitionTime": "2026-01-01T00:59:59Z"}]
+    away = {"key": "node.kubernetes.io/out-of-service", "effect": "NoExecute"}
+    nodes = [node("a"), node("b", conditions=troubled), node("c", taints=[away])]
+    assert sound_nodes(nodes) == {"a"}

@@ -1,0 +1,90 @@
+{{- define "memtune.fullname" -}}
+{{- if .Values.fullnameOverride -}}
+{{- .Values.fullnameOverride | trunc 52 | trimSuffix "-" -}}
+{{- else -}}
+{{- $name := default .Chart.Name .Values.nameOverride -}}
+{{- if contains $name .Release.Name -}}
+{{- .Release.Name | trunc 52 | trimSuffix "-" -}}
+{{- else -}}
+{{- printf "%s-%s" .Release.Name $name | trunc 52 | trimSuffix "-" -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* What a selector may hold: it can never change again. */}}
+{{- define "memtune.selector" -}}
+app.kubernetes.io/name: {{ default .Chart.Name .Values.nameOverride }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/component: operator
+{{- end -}}
+
+{{- define "memtune.labels" -}}
+{{- include "memtune.labelsWith" (list . dict) -}}
+{{- end -}}
+
+{{/* All labels of an object, the own ones of its kind among them. Input: (list root own) */}}
+{{- define "memtune.labelsWith" -}}
+{{- $root := index . 0 -}}
+{{- $fixed := include "memtune.fixedLabels" $root | fromYaml -}}
+{{- merge dict $fixed (index . 1) $root.Values.labels | toYaml -}}
+{{- end -}}
+
+{{- define "memtune.fixedLabels" -}}
+app.kubernetes.io/name: {{ default .Chart.Name .Values.nameOverride }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+{{- end -}}
+
+{{- define "memtune.serviceAccountName" -}}
+{{- if .Values.serviceAccount.create -}}
+{{- default (include "memtune.fullname" .) .Values.serviceAccount.name -}}
+{{- else -}}
+{{- required "serviceAccount.name: give the account that the operator runs as, or set serviceAccount.create" .Values.serviceAccount.name -}}
+{{- end -}}
+{{- end -}}
+
+{{/* An image by digest if one is given, else by tag, else by the version of the operator. Input: (list root image) */}}
+{{- define "memtune.image" -}}
+{{- $root := index . 0 -}}
+{{- $image := index . 1 -}}
+{{- if $image.digest -}}
+{{- printf "%s@%s" $image.repository $image.digest -}}
+{{- else -}}
+{{- printf "%s:%s" $image.repository (default $root.Chart.AppVersion $image.tag) -}}
+{{- end -}}
+{{- end -}}
+
+{{/* The namespaces that are watched, with commas; empty for the whole cluster. */}}
+{{- define "memtune.namespaces" -}}
+{{- if eq .Values.rbac.scope "namespaces" -}}
+{{- join "," (default (list .Release.Namespace) .Values.rbac.namespaces) -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Where the test's job goes: a namespace that is watched. */}}
+{{- define "memtune.testNamespace" -}}
+{{- $watched := include "memtune.namespaces" . -}}
+{{- default (default .Release.Namespace (first (splitList "," $watched))) .Values.test.namespace -}}
+{{- end -}}
+
+{{/* "true" if an object of a kind that not every cluster knows is wanted. Input: (list root create kind) */}}
+{{- define "memtune.isWanted" -}}
+{{- $root := index . 0 -}}
+{{- $create := index . 1 -}}
+{{- $kind := printf "monitoring.coreos.com/v1/%s" (index . 2) -}}
+{{- if or (eq $create "always") (and (eq $create "auto") ($root.Capabilities.APIVersions.Has $kind)) -}}
+true
+{{- end -}}
+{{- end -}}
+
+{{- define "memtune.containerSecurity" -}}
+allowPrivilegeEscalation: false
+capabilities:
+  drop: [ALL]
+readOnlyRootFilesystem: true
+runAsNonRoot: true
+seccompProfile:
+  type: RuntimeDefault
+{{- end -}}

@@ -1,0 +1,41 @@
+{{/* The operator's settings, all of them environment variables. What is left out has the operator's own default. */}}
+{{- define "memtune.settings" -}}
+- name: MEMTUNE_OPERATOR_RUNNER_IMAGE
+  value: {{ include "memtune.image" (list . .Values.runnerImage) | quote }}
+- name: MEMTUNE_OPERATOR_IDENTITY
+  valueFrom:
+    fieldRef:
+      fieldPath: metadata.name
+- name: MEMTUNE_OPERATOR_METRICS_PORT
+  value: {{ .Values.metrics.port | quote }}
+- name: MEMTUNE_OPERATOR_LIVENESS_PORT
+  value: {{ .Values.healthPort | quote }}
+- name: MEMTUNE_OPERATOR_READ_NODES
+  value: {{ .Values.rbac.readNodes | quote }}
+{{- with include "memtune.namespaces" . }}
+- name: MEMTUNE_OPERATOR_NAMESPACES
+  value: {{ . | quote }}
+{{- end }}
+{{- if gt (int .Values.replicas) 1 }}
+- name: MEMTUNE_OPERATOR_LEASE_NAMESPACE
+  value: {{ .Release.Namespace }}
+- name: MEMTUNE_OPERATOR_LEASE_NAME
+  value: {{ include "memtune.fullname" . }}
+{{- end }}
+{{- include "memtune.policy" .Values.policy }}
+{{- end -}}
+
+{{- define "memtune.policy" -}}
+{{- range $name, $value := dict "ALLOWED_NAMESPACES" .allowedNamespaces "DENIED_NAMESPACES" .deniedNamespaces "SERVICE_ACCOUNTS" .serviceAccounts }}
+{{- with $value }}
+- name: MEMTUNE_OPERATOR_{{ $name }}
+  value: {{ join "," . | quote }}
+{{- end }}
+{{- end }}
+{{- range $name, $value := dict "ALLOW_HOST_PATH" .hostPath "ALLOW_HOST_NETWORK" .hostNetwork "ALLOW_PRIVILEGED" .privileged }}
+{{- if kindIs "bool" $value }}
+- name: MEMTUNE_OPERATOR_{{ $name }}
+  value: {{ $value | quote }}
+{{- end }}
+{{- end }}
+{{- end -}}

@@ -1,0 +1,175 @@
+"""The chart's values: each in the table of its README, each in the schema, and no other accepted."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from copy import deepcopy
+from typing import Any
+
+import helm_python
+import pytest
+import yaml
+from chart_values import VALUE_SETS
+from helm_chart import CHART, objects, only
+
+VALUES: dict[str, Any] = yaml.safe_load((CHART / "values.yaml").read_text())
+SCHEMA: dict[str, Any] = json.loads((CHART / "values.schema.json").read_text())
+MONITORING = [f"monitoring.coreos.com/v1/{kind}" for kind in ("PodMonitor", "PrometheusRule", "ServiceMonitor")]
+ROW = re.compile(r"^\| `([\w.]+)` \| `(.+?)` \| (.+) \|$", re.MULTILINE)
+README = {name: (default, words) for name, default, words in ROW.findall((CHART / "README.md").read_text())}
+
+
+def resolved(node: dict[str, Any]) -> dict[str, Any]:
+    """The node that a reference stands for."""
+    reference = node.get("$ref")
+    return SCHEMA["definitions"][reference.rpartition("/")[2]] if reference else node
+
+
+def leaves(node: dict[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """The path of each value that is no group of values."""
+    for name, field in node["properties"].items():
+        here, inner = (*path, name), resolved(field)
+        if here == ("global",):
+            continue
+        if "properties" in inner and default_of(here) != {}:
+            yield from leaves(inner, here)
+        else:
+            yield here
+
+
+def default_of(path: tuple[str, ...]) -> Any:
+    return at(VALUES, path)
+
+
+def at(values: Any, path: tuple[str, ...]) -> Any:
+    for name in path:
+        values = values[name]
+    return values
+
+
+def with_value(path: tuple[str, ...], value: Any) -> dict[str, Any]:
+    """Values that give this one alone."""
+    for name in reversed(path):
+        value = {name: value}
+    return dict(value)
+
+
+LEAVES = list(leaves(SCHEMA))
+GROUPS = sorted({path[:length] for path in LEAVES for length in range(len(path))})
+
+
+def given(values: Any) -> Iterator[tuple[str, ...]]:
+    """The path of each value, as far as the default file has groups."""
+
+    def walk(value: Any, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+        if isinstance(value, dict) and path not in LEAVES:
+            for name, inner in value.items():
+                yield from walk(inner, (*path, name))
+        else:
+            yield path
+
+    return walk(values, ())
+
+
+def test_defaults_schema_and_readme_know_the_same_values() -> None:
+    assert len(LEAVES) > 50
+    assert set(given(VALUES)) == set(LEAVES)
+    assert list(README) == [".".join(path) for path in LEAVES]
+
+
+@pytest.mark.parametrize("path", LEAVES, ids=".".join)
+def test_the_readme_gives_the_default(path: tuple[str, ...]) -> None:
+    text, words = README[".".join(path)]
+    assert yaml.safe_load(text) == default_of(path)
+    assert len(words) > 10
+
+
+@pytest.mark.parametrize("path", GROUPS, ids=lambda path: ".".join(path) or "top")
+def test_a_typo_is_refused(path: tuple[str, ...]) -> None:
+    with pytest.raises(helm_python.HelmValuesError, match="'enabeld' not allowed"):
+        objects(with_value((*path, "enabeld"), True))
+
+
+@pytest.mark.parametrize("path", LEAVES, ids=".".join)
+def test_a_value_of_the_wrong_type_is_refused(path: tuple[str, ...]) -> None:
+    default = default_of(path)
+    wrong: Any = 7 if isinstance(default, (dict, list, str)) or default is None else "seven"
+    with pytest.raises(helm_python.HelmValuesError, match="/".join(path)):
+        objects(with_value(path, wrong))
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        (("image", "tag"), "a tag"),
+        (("image", "digest"), "sha256:short"),
+        (("image", "pullPolicy"), "always"),
+        (("replicas",), 0),
+        (("metrics", "port"), 70000),
+        (("metrics", "podMonitor", "create"), "true"),
+        (("metrics", "podMonitor", "interval"), "30"),
+        (("metrics", "prometheusRule", "runbookBaseUrl"), "docs"),
+        (("rbac", "scope"), "namespace"),
+        (("rbac",), {"scope": "cluster", "namespaces": ["a"]}),
+        (("policy", "serviceAccounts"), ["*", "a"]),
+        (("policy", "allowedNamespaces"), ["a,b"]),
+        (("tolerations",), [{"keys": "a"}]),
+        (("extraEnv",), [{"name": "MEMTUNE_OPERATOR_RUNNER_IMAGE", "value": "a"}]),
+        (("extraEnv",), [{"name": "A", "valueFrom": {"secret": {}}}]),
+        (("networkPolicy", "metricsFrom"), [{}]),
+        (("networkPolicy", "apiServer", "cidrs"), ["10.0.0.1"]),
+        (("podDisruptionBudget", "maxUnavailable"), 0),
+        (("test", "mode"), "Fixed"),
+    ],
+)
+def test_a_value_that_cannot_work_is_refused(path: tuple[str, ...], value: Any) -> None:
+    with pytest.raises(helm_python.HelmValuesError, match="/".join(path)):
+        objects(with_value(path, value))
+
+
+@pytest.mark.parametrize("block", ["labels", "podLabels"])
+def test_a_label_that_the_chart_sets_itself_is_refused(block: str) -> None:
+    with pytest.raises(helm_python.HelmValuesError, match=r"invalid propertyName 'app\.kubernetes\.io/name'"):
+        objects({block: {"app.kubernetes.io/name": "other"}})
+
+
+def test_the_sets_use_every_value() -> None:
+    used = {path for values in VALUE_SETS.values() for path in given(values)}
+    assert set(LEAVES) - used == {("image", "tag"), ("runnerImage", "digest")}
+
+
+@pytest.mark.parametrize("case", VALUE_SETS)
+def test_each_value_of_a_set_is_seen_in_what_is_made(case: str) -> None:
+    for path in given(VALUE_SETS[case]):
+        without = deepcopy(VALUE_SETS[case])
+        del at(without, path[:-1])[path[-1]]
+        if path not in NEEDED:
+            assert made(without) != made(VALUE_SETS[case]), ".".join(path)
+
+
+# Without these the others of their set are refused.
+NEEDED = {("serviceAccount", "name"), ("rbac", "scope")}
+
+
+def made(values: dict[str, Any]) -> list[Any]:
+    """What is made in a cluster that has the kinds of the Prometheus Operator, and in one that has not."""
+    return [objects(values), objects(values, MONITORING)]
+
+
+def images(values: dict[str, Any]) -> tuple[str, str]:
+    (container,) = only(objects(values), "Deployment")["spec"]["template"]["spec"]["containers"]
+    runner: str = next(v["value"] for v in container["env"] if v["name"] == "MEMTUNE_OPERATOR_RUNNER_IMAGE")
+    return container["image"], runner
+
+
+def test_an_image_is_named_by_digest_else_by_tag_else_by_the_charts_version() -> None:
+    digest = "sha256:" + "a" * 64
+    version = yaml.safe_load((CHART / "Chart.yaml").read_text())["appVersion"]
+    assert images({}) == (f"memtune-operator:{version}", f"memtune-runner:{version}")
+    assert images({"image": {"tag": "x"}, "runnerImage": {"digest": digest}}) == (
+        "memtune-operator:x",
+        f"memtune-runner@{digest}",
+    )
+    assert images({"image": {"tag": "x", "digest": digest}})[0] == f"memtune-operator@{digest}"

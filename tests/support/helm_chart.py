@@ -1,0 +1,70 @@
+"""The chart, rendered by Helm's own library, without a cluster."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Hashable, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import helm_python
+import yaml
+from helm_python import _native
+
+ROOT = Path(__file__).resolve().parents[2]
+CHART = ROOT / "charts" / "memtune"
+RELEASE = "rel"
+NAMESPACE = "memtune-system"
+FULL_NAME = "rel-memtune"
+Manifest = dict[str, Any]
+
+
+def render(values: Manifest, api_versions: Sequence[str] = ()) -> dict[str, str]:
+    """Each template's text, by its path. ``api_versions`` are kinds that the cluster knows beside its own."""
+    options = {"name": RELEASE, "namespace": NAMESPACE, "api_versions": list(api_versions)}
+    with helm_python.Chart.load(CHART) as chart:
+        # Chart.render cannot tell Helm what the cluster knows; the native function beneath it can.
+        rendered = _native.call_string("helm_render", chart._raw(), json.dumps(values), json.dumps(options))
+    texts: dict[str, str] = json.loads(rendered)
+    return {path.removeprefix("memtune/templates/"): text for path, text in texts.items()}
+
+
+def objects(values: Manifest, api_versions: Sequence[str] = ()) -> list[Manifest]:
+    """Every object that an installation with these values makes, those of `helm test` included."""
+    texts = render(values, api_versions)
+    return [each for path, text in texts.items() if path.endswith(".yaml") for each in json.loads(_as_json(text))]
+
+
+@cache
+def _as_json(text: str) -> str:
+    """Most templates render alike for many sets of values, and reading the CRD's YAML takes long."""
+    return json.dumps([document for document in yaml.load_all(text, _Loader) if document])
+
+
+class _Loader(yaml.SafeLoader):
+    """Refuses a key that is written twice, as Helm does when it installs."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        keys = [key.value for key, _ in node.value]
+        assert len(keys) == len(set(keys)), f"a key twice in {keys}"
+        return super().construct_mapping(node, deep)
+
+
+def of_kind(manifests: Sequence[Manifest], kind: str) -> list[Manifest]:
+    """Those of one kind."""
+    return [manifest for manifest in manifests if manifest["kind"] == kind]
+
+
+def only(manifests: Sequence[Manifest], kind: str) -> Manifest:
+    """The one of this kind."""
+    (found,) = of_kind(manifests, kind)
+    return found
+
+
+def pod_specs(manifests: Sequence[Manifest]) -> dict[str, Manifest]:
+    """What every pod of the chart is made of, by the name of the object that holds it."""
+    held = {manifest["metadata"]["name"]: manifest["spec"] for manifest in of_kind(manifests, "Pod")}
+    for manifest in of_kind(manifests, "Deployment"):
+        held[manifest["metadata"]["name"]] = manifest["spec"]["template"]["spec"]
+    return held
