@@ -28,8 +28,10 @@ from accuracy_cells import (
 from memtune.knobs import Attention, Checkpointing
 from memtune.model.architecture import Adapter, Architecture, Experts, Head, Kind
 from memtune.model.count import parameters
+from memtune.plan import DEFAULT_BUCKET_ELEMENTS
 from memtune.predict.recipe import QUANTIZED_BYTES, Recipe
 from memtune.predict.shape import Shape, shape_of
+from memtune.predict.terms import BACKWARD, REDUCE
 
 # Where an adapter's targets are not stated: the attention's projections, what tutorials and diffusers use.
 DEFAULT_TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj")
@@ -207,7 +209,6 @@ def _recipe(cells: Cells, shape: Shape) -> Recipe:
     compute = cells.word("compute_dtype", DTYPE_BYTES, weight)
     stage, shards = cells.whole("zero_stage", 0), cells.whole("shard_world", 1)
     notes, backend = cells["notes"].lower(), cells.word("framework", BACKENDS, "none")
-    bucketed = backend == "deepspeed" and shards > 1
     return Recipe(
         backend=backend,
         micro_batch=cells.whole("micro_batch", 1),
@@ -236,8 +237,8 @@ def _recipe(cells: Cells, shape: Shape) -> Recipe:
         offloads_gradients="gradients" in cells["offload_kind"],
         offloads_weights="param" in cells["offload_kind"],
         offloads_activations="activation" in cells["offload_kind"],
-        bucket_elements=500_000_000 if bucketed else 0,
-        bucket_copies=2 if bucketed else 0,
+        bucket_elements=DEFAULT_BUCKET_ELEMENTS if backend == "deepspeed" else 0,
+        bucket_phases=(BACKWARD, REDUCE) if backend == "deepspeed" and shards > 1 else (),
         tensor_parallel=cells.whole("tp", 1),
         pipeline_parallel=cells.whole("pp", 1),
         context_parallel=cells.whole("cp", 1),

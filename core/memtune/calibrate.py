@@ -13,17 +13,22 @@ from dataclasses import dataclass
 
 from memtune.plan import Plan
 from memtune.predict.belief import Belief
+from memtune.predict.constants import DEFAULT_CONSTANTS
 from memtune.predict.predictor import Predictor
 from memtune.predict.speed import TRUST
 from memtune.prediction import Interval
 from memtune.workload import Workload
 
-# Probes of one plan repeat to within about this (half-width of the 97.5% bound, relative).
-_MEASUREMENT_NOISE = 0.01
+# Probes of one plan repeat to within about 1% (half-width of the 97.5% bound, relative); beside that stands what each
+# plan has of its own, which no other plan shows.
+_NOISE = math.hypot(0.01, DEFAULT_CONSTANTS.noise)
 # The half-width of a step time once one was measured, and for more plans the more there are.
 _SPEED_NOISE = 0.12
-# How much of the correction is kept when the whole of it would make some measured plan worse.
-_DAMPING = (1.0, 0.75, 0.5, 0.25, 0.1)
+# The rounds in which the belief settles.
+_ROUNDS = 3
+# How much of the correction is kept when the whole of it would make some measured plan worse. Without any of it the
+# means stay, and what was seen still tightens the intervals around them.
+_DAMPING = (1.0, 0.75, 0.5, 0.25, 0.1, 0.0)
 
 
 @dataclass(frozen=True)
@@ -62,42 +67,60 @@ def calibrate(workload: Workload, measurements: Sequence[Measurement]) -> Calibr
     if not measurements:
         raise ValueError("calibration needs at least one measurement")
     plain = Predictor(workload)
-    full = plain.belief
-    for measurement in measurements:
-        full = _updated(Predictor(workload, Calibration(full, plain.speed)), measurement)
+    full = _learned(plain, measurements)
     speed = _speed(plain, measurements)
-    before = _errors(plain, measurements)
+    before = _misses(plain, measurements)
     for share in _DAMPING:
         found = Calibration(plain.belief.towards(full, share), speed)
-        after = _errors(Predictor(workload, found), measurements)
-        if all(new <= old for new, old in zip(after, before, strict=True)):
-            return found
-    # The measurements contradict each other: keep the plain means, for any correction makes one of them worse.
-    return Calibration(plain.belief, speed)
+        after = _misses(Predictor(workload, found), measurements)
+        if all(abs(new) <= abs(old) for (new, _), (old, _) in zip(after, before, strict=True)):
+            break
+    # What noise does not explain, the model does not: other plans may be missed by as much.
+    misfit = max(abs(miss) / expected for miss, expected in after)
+    return found if misfit <= _NOISE else Calibration(found.belief.doubted(misfit), speed)
 
 
-def _updated(predictor: Predictor, measurement: Measurement) -> Belief:
-    """Take one run in. Each metric holds the one before, so that only what it adds is new: allocator, then outside."""
-    belief, plan = predictor.belief, measurement.plan
-    prediction = predictor.predict(plan)
-    seen: dict[str, float] = {}
-    surprise = 0.0
-    for metric, measured in measurement.peaks:
-        parts = predictor.sensitivities(plan, metric)
-        difference = measured - getattr(prediction, metric).expected
-        added = {name: size - seen.get(name, 0.0) for name, size in parts.items()}
-        noise = _MEASUREMENT_NOISE * sum(added.values())
-        belief = belief.updated(added, difference - surprise, noise * noise)
-        seen, surprise = parts, difference
+def _learned(plain: Predictor, measurements: Sequence[Measurement]) -> Belief:
+    """The belief after all measurements.
+
+    Peaks are no linear function of the errors, so that each round starts anew where the round before came out.
+    """
+    belief = plain.belief
+    for _ in range(_ROUNDS):
+        around = Predictor(plain.workload, Calibration(belief, plain.speed))
+        belief = plain.belief
+        for measurement in measurements:
+            belief = _updated(belief, around, measurement)
     return belief
 
 
-def _errors(predictor: Predictor, measurements: Sequence[Measurement]) -> list[float]:
+def _updated(belief: Belief, around: Predictor, measurement: Measurement) -> Belief:
+    """Take one run in. Each metric holds the one before, so that only what it adds is new: allocator, then outside.
+
+    What a metric is expected to be under ``belief`` is told from ``around`` by how its parts move it.
+    """
+    prediction = around.predict(measurement.plan)
+    seen: dict[str, float] = {}
+    expected_before, measured_before = 0.0, 0.0
+    for metric, measured in measurement.peaks:
+        parts = around.sensitivities(measurement.plan, metric)
+        expected = getattr(prediction, metric).expected
+        added = {name: size - seen.get(name, 0.0) for name, size in parts.items()}
+        foretold = expected - expected_before + belief.moved(added, around.belief)
+        noise = _NOISE * sum(added.values())
+        belief = belief.updated(added, measured - measured_before - foretold, noise * noise)
+        seen, expected_before, measured_before = parts, expected, measured
+    return belief
+
+
+def _misses(predictor: Predictor, measurements: Sequence[Measurement]) -> list[tuple[float, float]]:
+    """Of each measured peak, by how many bytes it lies above what is expected, and what is expected."""
     return [
-        abs(getattr(prediction, metric).expected - measured)
+        (measured - expected, expected)
         for measurement in measurements
         for prediction in (predictor.predict(measurement.plan),)
         for metric, measured in measurement.peaks
+        for expected in (getattr(prediction, metric).expected,)
     ]
 
 

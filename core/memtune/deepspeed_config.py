@@ -11,6 +11,11 @@ from typing import Any
 from memtune.knobs import GradientDtype, Offload, Optimizer, Precision
 from memtune.plan import Plan
 
+# One knob moves every bucket, in the proportions of DeepSpeed's defaults (deepspeed/runtime/zero/config.py).
+MAX_LIVE_BUCKETS = 2
+PREFETCHES_PER_BUCKET = 10
+# The elements that stage 3 steps on at a time: DeepSpeed's default.
+SUB_GROUP_ELEMENTS = 1_000_000_000
 _MODEL_DTYPES = {Precision.FP8: "bf16", Precision.BF16: "bf16", Precision.FP16: "fp16"}
 _WHOLE_MATRICES = (Optimizer.MUON, Optimizer.ADAFACTOR)
 
@@ -75,13 +80,12 @@ def _zero(plan: Plan, nvme_path: str | None) -> dict[str, Any]:
 
 
 def _stage_3(plan: Plan) -> dict[str, Any]:
-    """One knob moves every bucket, in the proportions of DeepSpeed's defaults (deepspeed/runtime/zero/config.py)."""
     return {
-        "stage3_prefetch_bucket_size": plan.bucket_elements // 10,
-        "stage3_max_live_parameters": plan.bucket_elements * 2,
-        "stage3_max_reuse_distance": plan.bucket_elements * 2,
+        "stage3_prefetch_bucket_size": plan.bucket_elements // PREFETCHES_PER_BUCKET,
+        "stage3_max_live_parameters": plan.bucket_elements * MAX_LIVE_BUCKETS,
+        "stage3_max_reuse_distance": plan.bucket_elements * MAX_LIVE_BUCKETS,
         "stage3_param_persistence_threshold": 100_000,
-        "sub_group_size": 1_000_000_000,
+        "sub_group_size": SUB_GROUP_ELEMENTS,
     }
 
 

@@ -1,8 +1,10 @@
 """What is known of a GPU before anything ran on it: usable memory, arithmetic and links.
 
-Peaks are dense (no sparsity), from NVIDIA's data sheets, named with each row. Usable bytes are what the driver gives a
-process, which is less than the class name says: ECC and the driver keep a share. They are the smallest totals that
-torch names in published out-of-memory messages (``GPU 0 has a total capacity of 79.11 GiB``).
+Peaks are dense (no sparsity). A row names where its rates are published; "unchecked" are those that were not compared
+with a publication. Rates only order plans before anything ran: the first measured step corrects them all.
+Usable bytes are what the driver gives a process, which is less than the class name says: ECC and the driver keep a
+share. They are the smallest totals that torch names in published out-of-memory messages (``GPU 0 has a total capacity
+of 79.11 GiB``).
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ class Gpu:
 
 
 def _gpu(name: str, usable_gib: float, bf16: float, fp32: float, memory: float, link: float, **rates: float) -> Gpu:
-    """Rates in TFLOP/s and GB/s, as data sheets give them; where no network is given, 25 Gbit/s for each GPU."""
+    """Rates in TFLOP/s and GB/s. Where no network is given, 25 Gbit/s for each GPU: a guess at an ordinary cluster."""
     return Gpu(
         name=name,
         usable_bytes=int(usable_gib * GIB),
@@ -55,15 +57,18 @@ def _gpu(name: str, usable_gib: float, bf16: float, fp32: float, memory: float, 
 
 
 # Link: NVLink per direction, or PCIe where there is none. Host: PCIe per direction, 16 lanes. A bf16 rate of 0 means:
-# this GPU has no bf16. Networks are those of the DGX machines: 200 Gbit/s for each A100, 400 from H100 on.
+# this GPU has no bf16. Networks are the usual InfiniBand of a generation: HDR, 200 Gbit/s, for each A100; NDR, 400, for
+# each H100 and H200. These, NVLink from V100 to B200 and PCIe: alpha-one-index.github.io/ai-infra-index, networking.
 GPUS: dict[str, Gpu] = {
     g.name: g
     for g in (
         # DGX B200 data sheet (rates of eight); bandwidth and usable memory as a device says: pytorch/ao#4002.
+        # Unchecked: the network, taken to be an H100's.
         _gpu("b200-180gb", 178.3, 2250, 75, 7670, 900, fp8=4500, host=64, network=50),
         # H200 data sheet. It is an H100 with HBM3e: 4.8 TB/s.
         _gpu("h200-141gb", 139.7, 989, 67, 4800, 450, fp8=1979, host=64, network=50),
         # H100 data sheet: SXM, NVL (by PCIe, for its NVLink bridge joins two cards only) and, in early editions, PCIe.
+        # Unchecked: the rates and the bandwidth of the NVL.
         _gpu("h100-80gb", 79.1, 989, 67, 3350, 450, fp8=1979, host=64, network=50),
         _gpu("h100-nvl-94gb", 93.0, 835, 60, 3900, 64, fp8=1671, host=64),
         _gpu("h100-pcie-80gb", 79.1, 756, 51, 2000, 64, fp8=1513, host=64),
@@ -75,16 +80,17 @@ GPUS: dict[str, Gpu] = {
         _gpu("a100-40gb", 39.38, 312, 19.5, 1555, 300, network=25),
         # L40S data sheet.
         _gpu("l40s-48gb", 44.3, 362, 91.6, 864, 32, tf32=183, fp8=733),
-        # L4 data sheet.
+        # L4 data sheet; fp32: fpsbench.com, nvidia-l4.
         _gpu("l4-24gb", 22.0, 121, 30.3, 300, 32, tf32=60, fp8=242),
         # A10 data sheet. The A10G of AWS has fewer tensor cores at work: half the rate and a little more fp32.
         _gpu("a10-24gb", 22.0, 125, 31.2, 600, 32),
         _gpu("a10g-24gb", 22.0, 70, 35, 600, 32),
-        # RTX A6000 data sheet and GA102 whitepaper.
+        # Unchecked: the rates of the RTX A6000. NVLink is a bridge of two cards.
         _gpu("a6000-48gb", 47.4, 155, 38.7, 768, 56),
-        # Ada whitepaper, with fp32 accumulation.
+        # With fp32 accumulation: waredb.com, nvidia-geforce-rtx-4090.
         _gpu("rtx4090-24gb", 23.5, 165, 82.6, 1008, 32, fp8=330),
-        # GA102 whitepaper, with fp32 accumulation.
+        # fp32 and bandwidth: gpu.spicedreamphone.com, a40-pcie-vs-geforce-rtx-3090. Unchecked: the bf16 rate, which is
+        # taken to be twice that of fp32, as fp32 accumulation makes it on this chip.
         _gpu("rtx3090-24gb", 23.5, 71, 35.6, 936, 56),
         # V100 data sheet, SXM2, and T4 data sheet; both are on PCIe 3.
         _gpu("v100-32gb", 31.7, 0, 15.7, 900, 150, fp16=125, tf32=15.7, host=16),

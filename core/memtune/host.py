@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from memtune.deepspeed_config import SUB_GROUP_ELEMENTS
 from memtune.knobs import Offload, Precision, Sharding
 from memtune.model.count import adapter_parameters, parameters
 from memtune.plan import Plan
@@ -25,8 +26,6 @@ _PREFETCH = 2
 _TOKEN_BYTES = 3 * 8
 # NCCL asks containers for --shm-size=1g (NCCL documentation, troubleshooting, shared memory).
 _NCCL_BYTES = GIB
-# DeepSpeed's default sub_group_size (runtime/zero/config.py), in elements; each sub-group has buffers of its own.
-_SUB_GROUP_ELEMENTS = 1_000_000_000
 # DeepSpeed runtime/zero/offload_config.py: buffer_count x buffer_size for parameters, buffer_count for states.
 _NVME_PARAMETER_BYTES = 5 * 100_000_000 * 2
 _NVME_STATE_BUFFERS = 4
@@ -127,9 +126,10 @@ def _offloaded(workload: Workload, plan: Plan, activation_bytes: float) -> list[
     terms = [_optimizer_offload(workload, plan, elements)]
     if plan.offload is Offload.PARAMETERS:
         weights = -(-parameters(workload.architecture).total // workload.world)
-        formula = f"2 B x {weights:,} parameters, pinned"
+        width = _weight_bytes(plan)
+        formula = f"{width} B x {weights:,} parameters, pinned"
         source = "deepspeed runtime/zero/partition_parameters.py, offload_param"
-        terms.append(_term("offloaded parameters", workload, _pinned_groups(weights, 2, plan), formula, source))
+        terms.append(_term("offloaded parameters", workload, _pinned_groups(weights, width, plan), formula, source))
     return terms
 
 
@@ -145,8 +145,8 @@ def _optimizer_offload(workload: Workload, plan: Plan, elements: int) -> HostTer
 def _pinned_groups(elements: int, width: int, plan: Plan) -> int:
     if plan.sharding is not Sharding.ZERO_3:
         return pinned_bytes(elements * width)
-    groups, rest = divmod(elements, _SUB_GROUP_ELEMENTS)
-    return groups * pinned_bytes(_SUB_GROUP_ELEMENTS * width) + pinned_bytes(rest * width)
+    groups, rest = divmod(elements, SUB_GROUP_ELEMENTS)
+    return groups * pinned_bytes(SUB_GROUP_ELEMENTS * width) + pinned_bytes(rest * width)
 
 
 def _fsdp_offload(workload: Workload, plan: Plan, elements: int) -> HostTerm:
@@ -159,7 +159,7 @@ def _fsdp_offload(workload: Workload, plan: Plan, elements: int) -> HostTerm:
 
 
 def _nvme(workload: Workload, elements: int) -> HostTerm:
-    group = min(elements, _SUB_GROUP_ELEMENTS)
+    group = min(elements, SUB_GROUP_ELEMENTS)
     states = _NVME_STATE_BUFFERS * pinned_bytes(4 * group)
     formula = f"{_NVME_STATE_BUFFERS} pinned buffers x 4 B x {group:,} elements + 5 x 100,000,000 x 2 B"
     source = "deepspeed runtime/zero/offload_config.py, buffer_count and buffer_size"

@@ -285,19 +285,3 @@ class TestRecordStream:
         allocator.free(handle)
         allocator.allocate(12 * MIB)
         assert (allocator.stats().retries, allocator.stats().reserved_bytes) == (1, 12 * MIB)
-
-
-def test_peaks_start_anew_at_what_is_held() -> None:  # resetPeakStats
-    allocator = CachingAllocator()
-    first, _ = filled(allocator, 12 * MIB, 14 * MIB)
-    allocator.free(first)
-    assert allocator.stats().peak_active_bytes == 26 * MIB
-    allocator.reset_peak()
-    stats = allocator.stats()
-    assert (stats.peak_active_bytes, stats.peak_requested_bytes, stats.peak_allocated_bytes) == (14 * MIB,) * 3
-    assert stats.peak_reserved_bytes == 26 * MIB
-    assert stats.fragmentation == pytest.approx(12 / 26)
-
-
-def test_nothing_reserved_is_nothing_wasted() -> None:
-    assert CachingAllocator().stats().fragmentation == 0.0

@@ -66,6 +66,26 @@ def test_no_measured_plan_gets_worse(drawn: list[tuple[Plan, float]]) -> None:
         assert learned <= plain
 
 
+def test_a_peak_that_was_foretold_by_luck_does_not_undo_what_the_others_teach() -> None:
+    # Any correction makes the first plan worse than exactly right; the intervals tighten nevertheless.
+    probes = [_measured(PLANS[0], 1.0), _measured(PLANS[1], 1.03), _measured(PLANS[4], 1.03)]
+    before, after = Predictor(WORKLOAD), Predictor(WORKLOAD, calibrate(WORKLOAD, probes))
+    for plan in PLANS:
+        assert after.predict(plan).device.width < before.predict(plan).device.width
+    assert after.predict(PLANS[0]).allocated.expected == pytest.approx(probes[0].allocated_bytes, rel=1e-6)
+
+
+@settings(max_examples=25)
+@given(
+    st.lists(st.tuples(st.sampled_from(PLANS), st.floats(0.85, 1.2)), min_size=2, max_size=4, unique_by=lambda d: d[0])
+)
+def test_what_is_not_learned_stays_in_the_interval(drawn: list[tuple[Plan, float]]) -> None:
+    measurements = [_measured(plan, factor) for plan, factor in drawn]
+    after = Predictor(WORKLOAD, calibrate(WORKLOAD, measurements))
+    for measurement in measurements:
+        assert after.predict(measurement.plan).allocated.upper >= measurement.allocated_bytes
+
+
 def test_a_measured_step_time_scales_all_step_times() -> None:
     plain = Predictor(WORKLOAD).predict(PLANS[0])
     probe = Measurement(PLANS[0], int(plain.allocated.expected), step_seconds=2 * plain.step_seconds.expected)

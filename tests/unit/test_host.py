@@ -104,3 +104,12 @@ def test_a_conversion_holds_shards_and_result() -> None:
 @pytest.mark.parametrize(("size", "pinned"), [(0, 0), (1, 1), (3, 4), (4, 4), (GIB, GIB), (GIB + 1, 2 * GIB)])
 def test_pinned_memory_comes_in_powers_of_two(size: int, pinned: int) -> None:
     assert pinned_bytes(size) == pinned
+
+
+def test_offloaded_parameters_are_as_wide_as_the_plan_computes() -> None:
+    def offloaded(plan: str) -> str:
+        found = host_memory(EIGHT, Plan.parse(plan))
+        return next(term.formula for term in found.running if term.name == "offloaded parameters")
+
+    assert offloaded("bf16-z3-full-mb1x8-oparam").startswith("8 ranks x 2 B x")
+    assert offloaded("fp32-z3-full-mb1x8-oparam-sdpa").startswith("8 ranks x 4 B x")

@@ -69,10 +69,27 @@ def test_accumulation_is_not_free() -> None:
     assert _bytes("bf16-ddp-none-mb8x1", "buckets", "loss") == pytest.approx(4 * P)
 
 
-def test_buckets_are_doubled_by_overlap() -> None:
-    # 2 x 5e8 elements x 2 bytes (deepspeed zero/config.py).
-    assert _bytes("bf16-z2-full-mb1x8", "buckets", "backward") == pytest.approx(2e9)
-    assert _bytes("bf16-z2-full-mb1x8-bk50m", "buckets", "backward") == pytest.approx(2e8)
+def test_one_whole_bucket_lives_as_long_as_its_stage_needs_it() -> None:
+    # 5e8 elements x 2 bytes, made by the first gradient (stage_1_and_2.py), and from init on at stage 3 (stage3.py).
+    assert [_bytes("bf16-z2-full-mb8x1", "buckets", phase) for phase in ("loss", "backward", "step")] == [0, 1e9, 0]
+    assert [_bytes("bf16-z2-full-mb1x8", "buckets", phase) for phase in ("loss", "backward", "step")] == [1e9, 1e9, 0]
+    assert [_bytes("bf16-z3-full-mb8x1", "buckets", phase) for phase in ("init", "loss", "step")] == [1e9] * 3
+    assert _bytes("bf16-z2-full-mb1x8-bk50m", "buckets", "backward") == 1e8
+    # It is as large for a small model, and for a single GPU.
+    alone = Workload(replace(GPT, layers=1, vocab_size=1000), H100, 8, 4096)
+    assert _bytes("bf16-z1-full-mb1x8", "buckets", "backward", alone) == 1e9
+    # Stage 0 flattens at most the gradients there are (engine.py, buffered_allreduce_fallback).
+    few = replace(alone, gpus_per_node=8)
+    total = shape_of(alone.architecture, None).total
+    assert [_bytes("bf16-z0-full-mb1x1", "buckets", phase, few) for phase in ("backward", "reduce")] == [0, 2 * total]
+
+
+def test_stage_3_keeps_as_much_gathered_as_its_buckets_allow() -> None:
+    # The root, two layers and a prefetched tenth of a bucket; with 50 million elements no more than the root.
+    root, layer = 2 * 32000 * 4096 + 4096, 4 * 4096**2 + 3 * 4096 * 11008 + 2 * 4096
+    wanted = 2 * (root + 2 * layer + 50_000_000)
+    assert _bytes("bf16-z3-full-mb1x8", "gathered units", "loss") == pytest.approx(wanted)
+    assert _bytes("bf16-z3-full-mb1x8-bk50m", "gathered units", "loss") == pytest.approx(2 * root)
 
 
 def test_offload_takes_the_states_out_of_hbm() -> None:

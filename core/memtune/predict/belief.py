@@ -87,11 +87,25 @@ class Belief:
         pairs = {(a, b): self._covariance(a, b) - reach[a] * reach[b] / total for a in names for b in names if a <= b}
         return Belief(means, pairs)
 
+    def moved(self, parts: Mapping[str, float], other: Belief) -> float:
+        """How many bytes a sum of components is more under this belief's means than under another's."""
+        return sum(size * (self.means.get(a, 0.0) - other.means.get(a, 0.0)) for a, size in parts.items())
+
     def towards(self, other: Belief, share: float) -> Belief:
-        """This belief's means moved a share of the way to another's, whose covariance it takes."""
+        """This belief's means moved a share of the way to another's.
+
+        Its covariance is the other's, and the way that is left counts as error too.
+        """
         names = {*self.means, *other.means}
-        means = {n: (1 - share) * self.means.get(n, 0.0) + share * other.means.get(n, 0.0) for n in names}
-        return Belief(means, other.covariance)
+        left = {n: (1 - share) * (other.means.get(n, 0.0) - self.means.get(n, 0.0)) for n in names}
+        means = {n: other.means.get(n, 0.0) - left[n] for n in names}
+        pairs = other.covariance.items()
+        return Belief(means, {(a, b): v + left.get(a, 0.0) * left.get(b, 0.0) for (a, b), v in pairs})
+
+    def doubted(self, share: float) -> Belief:
+        """This belief, less sure of whatever all components share."""
+        pair = (UNMODELLED, UNMODELLED)
+        return Belief(self.means, {**self.covariance, pair: self._covariance(*pair) + share**2})
 
     def _covariance(self, a: str, b: str) -> float:
         return self.covariance.get((a, b) if a <= b else (b, a), 0.0)

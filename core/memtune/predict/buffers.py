@@ -7,6 +7,7 @@ Sources: DeepSpeed runtime/zero/config.py (bucket sizes), stage3.py, stage_1_and
 
 from __future__ import annotations
 
+from memtune.deepspeed_config import MAX_LIVE_BUCKETS, PREFETCHES_PER_BUCKET, SUB_GROUP_ELEMENTS
 from memtune.predict.constants import Constants
 from memtune.predict.recipe import Recipe
 from memtune.predict.shape import Shape
@@ -22,10 +23,8 @@ from memtune.predict.terms import (
 )
 from memtune.workload import Evaluation
 
-# DeepSpeed runtime/zero/config.py: stage3_max_live_parameters, stage3_prefetch_bucket_size, sub_group_size.
-MAX_LIVE_ELEMENTS = 1_000_000_000
-PREFETCH_ELEMENTS = 50_000_000
-SUB_GROUP_ELEMENTS = 1_000_000_000
+# DeepSpeed runtime/engine.py, MEMORY_OPT_ALLREDUCE_SIZE.
+ALLREDUCE_ELEMENTS = 500_000_000
 # Fused linear-cross-entropy makes logits for one chunk of tokens at a time (Liger, 2410.10989, section 3.2).
 FUSED_LOSS_CHUNKS = 8
 
@@ -37,7 +36,7 @@ def buffer_terms(shape: Shape, recipe: Recipe, constants: Constants) -> list[Ter
     terms = []
     if recipe.weight_shards > 1 or recipe.offloads_weights:
         terms += _gathered(shape, recipe)
-    if recipe.bucket_copies:
+    if recipe.bucket_phases:
         terms.append(_buckets(shape, recipe))
     if shape.quantization != "none":
         terms.append(_unpacked(shape, recipe))
@@ -58,7 +57,10 @@ def _unit_bytes(shape: Shape, recipe: Recipe) -> tuple[float, float]:
 def _gathered(shape: Shape, recipe: Recipe) -> list[Term]:
     if recipe.backend == "deepspeed":
         # Parameters stay gathered until max_live is reached, at most the whole model; the next ones are prefetched.
-        live = min(MAX_LIVE_ELEMENTS, shape.total, shape.root + 2 * shape.layer + PREFETCH_ELEMENTS)
+        # memtune.deepspeed_config moves both limits with the bucket. A unit that computes is there in any case.
+        bucket = recipe.bucket_elements
+        wanted = shape.root + 2 * shape.layer + bucket / PREFETCHES_PER_BUCKET
+        live = min(max(bucket * MAX_LIVE_BUCKETS, shape.root, shape.layer), shape.total, wanted)
         size = live * recipe.compute_bytes / recipe.tensor_parallel
         template = "{:,.0f} live and prefetched parameters x {} B"
         return [Term("gathered units", size, _COMPUTING, template, (live, recipe.compute_bytes), "zero/config.py")]
@@ -86,11 +88,13 @@ def _gathered_units(shape: Shape, recipe: Recipe, root: float, layer: float) -> 
 
 
 def _buckets(shape: Shape, recipe: Recipe) -> Term:
-    elements = min(recipe.bucket_elements, shape.trainable / recipe.tensor_parallel)
-    size = elements * recipe.gradient_bytes * recipe.bucket_copies
-    values = (recipe.bucket_copies, elements, recipe.gradient_bytes)
-    template = "{} x {:,.0f} elements x {:.4g} B"
-    return Term("buckets", size, (BACKWARD, REDUCE), template, values, "zero/config.py, reduce_bucket_size")
+    elements, source = float(recipe.bucket_elements), "deepspeed stage_1_and_2.py and stage3.py, reduce_bucket_size"
+    if recipe.bucket_phases == (REDUCE,):
+        # Stage 0 flattens what it reduces; from stage 1 on the buffer is whole, however few parameters there are.
+        elements = min(ALLREDUCE_ELEMENTS, shape.trainable / recipe.tensor_parallel)
+        source = "deepspeed runtime/engine.py, buffered_allreduce_fallback"
+    template, values = "{:,.0f} elements x {:.4g} B", (elements, recipe.gradient_bytes)
+    return Term("buckets", elements * recipe.gradient_bytes, recipe.bucket_phases, template, values, source)
 
 
 def _unpacked(shape: Shape, recipe: Recipe) -> Term:

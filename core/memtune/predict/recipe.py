@@ -19,6 +19,7 @@ from memtune.knobs import (
     Sharding,
 )
 from memtune.plan import Plan
+from memtune.predict.terms import ALWAYS, BACKWARD, FORWARD, LOSS, REDUCE
 from memtune.workload import Workload
 
 # Optimizer state per parameter, in bytes, where moments are fp32. AdamW: two moments (torch.optim.AdamW). 8-bit: two
@@ -79,7 +80,7 @@ class Recipe:
     offloads_activations: bool = False
     keeps_gathered: bool = False
     bucket_elements: int = 0
-    bucket_copies: int = 0
+    bucket_phases: tuple[int, ...] = ()
     tensor_parallel: int = 1
     pipeline_parallel: int = 1
     context_parallel: int = 1
@@ -128,7 +129,6 @@ def lower(workload: Workload, plan: Plan) -> Recipe:
     stage = sharding.zero_stage
     offloads = plan.offload in (Offload.OPTIMIZER, Offload.PARAMETERS, Offload.NVME)
     fp32_gradients = plan.gradient_dtype is GradientDtype.FP32
-    bucketed = deepspeed and 1 <= stage <= 2 and world > 1
     quantization = workload.adapter.base_quantization if workload.adapter else "none"
     return Recipe(
         backend=sharding.backend,
@@ -158,10 +158,23 @@ def lower(workload: Workload, plan: Plan) -> Recipe:
         offloads_weights=plan.offload in (Offload.PARAMETERS, Offload.NVME) or (offloads and not deepspeed),
         offloads_activations=plan.offload is Offload.ACTIVATIONS,
         keeps_gathered=sharding is Sharding.FSDP_SHARD_GRAD_OP and shards > 1,
-        bucket_elements=plan.bucket_elements if deepspeed and world > 1 else 0,
-        # overlap_comm keeps two reduce buckets in flight (deepspeed stage_1_and_2.py); stage 3 keeps one.
-        bucket_copies=2 if bucketed else 1 if deepspeed and world > 1 else 0,
+        bucket_elements=plan.bucket_elements if deepspeed else 0,
+        bucket_phases=_bucket_phases(plan, world),
         world=world,
         expandable_segments=plan.expandable_segments,
         bucket_view=sharding is not Sharding.DDP,
     )
+
+
+def _bucket_phases(plan: Plan, world: int) -> tuple[int, ...]:
+    """When DeepSpeed's reduce bucket is there: one of them, for `memtune.deepspeed_config` overlaps at stage 3 only."""
+    stage = plan.sharding.zero_stage
+    if plan.sharding.backend != "deepspeed" or (stage == 0 and world == 1):
+        return ()
+    if stage == 3:
+        # Made when the engine starts (stage3.py, contiguous_gradients).
+        return ALWAYS
+    if stage == 0:
+        return (REDUCE,)
+    # Made by the first gradient; the next micro-batch replaces it, the step releases it (stage_1_and_2.py).
+    return (FORWARD, LOSS, BACKWARD, REDUCE) if plan.accumulation > 1 else (BACKWARD, REDUCE)

@@ -140,9 +140,7 @@ class _Tracer:
         return after
 
     def _bucket_sizes(self) -> list[float]:
-        copies = max(self.cut.recipe.bucket_copies, 1)
-        late = self._bytes("buckets") - self._bytes("buckets", living=FORWARD)
-        return [late / copies] * copies
+        return [self._bytes("buckets") - self._bytes("buckets", living=FORWARD)]
 
     def _logits(self) -> list[float]:
         """The logits, and equal copies of the loss's own."""
@@ -167,7 +165,8 @@ class _Tracer:
         return [size for group in sizes for size in group]
 
     def _bytes(self, name: str, living: int | None = None) -> float:
-        terms = self.terms.get(name, [])
+        """The bytes of a component; what is there from the start was held then."""
+        terms = [term for term in self.terms.get(name, []) if INIT not in term.phases]
         return sum(term.bytes for term in terms if living is None or living in term.phases)
 
     def _is_made_late(self, name: str) -> bool:

@@ -1,0 +1,57 @@
+"""The `memtune` command as a process of its own: what it imports, and outputs that end early."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+from cli_jobs import DENSE, ROOT
+
+
+def _run(code: str) -> subprocess.CompletedProcess[str]:
+    path = os.pathsep.join(str(ROOT / package) for package in ("core", "cli"))
+    environment = {**os.environ, "PYTHONPATH": path, "PYTHONIOENCODING": "utf-8"}
+    return subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+def test_a_plan_imports_no_heavy_library() -> None:
+    heavy = ("torch", "kopf", "kubernetes", "optuna", "deepspeed", "matplotlib", "numpy", "rich")
+    code = (
+        "import sys; from memtune_cli.main import main\n"
+        f"main(['plan', {DENSE!r}])\n"
+        f"print([name for name in {heavy!r} if name in sys.modules])"
+    )
+    ended = _run(code)
+    assert ended.stdout.splitlines()[-1] == "[]", ended.stderr
+
+
+def test_the_parser_alone_imports_neither_pydantic_nor_yaml() -> None:
+    code = (
+        "import sys; from memtune_cli.main import build_parser; build_parser()\n"
+        "print([name for name in ('pydantic', 'yaml', 'memtune.predict') if name in sys.modules])"
+    )
+    assert _run(code).stdout.strip() == "[]"
+
+
+def test_a_full_disk_is_told_and_a_closed_output_is_no_error() -> None:
+    started = "import os, sys; from memtune_cli.main import main\n"
+    full = _run(f"{started}os.dup2(os.open('/dev/full', os.O_WRONLY), 1)\nsys.exit(main(['plan', {DENSE!r}]))")
+    assert (full.returncode, full.stderr) == (
+        2,
+        "memtune: standard output cannot be written: No space left on device\n",
+    )
+    closed = _run(f"{started}sys.stdout = None\nsys.exit(main(['plan', {DENSE!r}]))")
+    assert (closed.returncode, closed.stderr) == (0, "")
+
+
+def test_a_reader_that_goes_away_is_no_error() -> None:
+    code = (
+        "import os, sys; from memtune_cli.main import main\n"
+        "reading, writing = os.pipe(); os.close(reading); os.dup2(writing, 1)\n"
+        f"sys.exit(main(['plan', {DENSE!r}]))"
+    )
+    ended = _run(code)
+    assert (ended.returncode, ended.stderr) == (0, "")
