@@ -77,14 +77,15 @@ def memory_bar(screen: Screen, prediction: Prediction, usable_bytes: int) -> lis
 
 
 def visible_parts(prediction: Prediction) -> list[Component]:
-    """The components, the small ones summed up as one called ``other``."""
+    """The components, the small ones summed up as one called ``other``, if it can be seen at all."""
     least_bytes = max(_SMALL * prediction.device.expected, LEAST_SHOWN_BYTES)
     large = [part for part in prediction.components if part.bytes.expected >= least_bytes]
     small = [part for part in prediction.components if part.bytes.expected < least_bytes]
     if (len(small) == 1 and small[0].bytes.expected >= LEAST_SHOWN_BYTES) or not small:
         return list(prediction.components)
     sums = [sum(values) for values in zip(*(part.bytes for part in small), strict=True)]
-    return [*large, Component("other", Interval(*sums))]
+    other = Component("other", Interval(*sums))
+    return [*large, other] if other.bytes.expected >= LEAST_SHOWN_BYTES else large
 
 
 def _share_cells(sizes: Sequence[float], total: float, width: int) -> list[int]:
