@@ -24,9 +24,9 @@ _INTERRUPTED = 130
 
 def run(arguments: argparse.Namespace) -> int:
     """Drive the job to its end; 0 if it succeeded, 1 if it failed, 130 if it was interrupted."""
-    from memtune_cli.case import read_manifest
+    from memtune_cli.case import read_job
 
-    manifest = read_manifest(arguments.job)
+    manifest = read_job(arguments.job)
     _check_extras()
     directory = Path(arguments.state or Path(".memtune") / manifest["metadata"]["name"]).absolute()
     _install_runner(directory)
@@ -109,8 +109,6 @@ class _Screen:
         if self.is_interrupted:
             is_quiet = not any(pod.exit_code is None for run in snapshot.observed.runs.values() for pod in run.pods)
             return _INTERRUPTED if is_quiet else None
-        if snapshot.job is None:
-            raise InputError(snapshot.problem)
         if any(
             each["type"] == "Stalled" and each["status"] == "True" for each in snapshot.status.get("conditions", [])
         ):

@@ -15,7 +15,7 @@ from memtune.decide.texts import line, over
 from memtune.plan import Plan
 from memtune.predict.predictor import Predictor
 from memtune.prediction import Interval
-from memtune.space import Candidate
+from memtune.space import Candidate, refusals
 from memtune.spec.fixed_rules import fixed_plan
 from memtune.spec.status import MAX_COMPONENTS, ComponentBytes, IntervalBytes, PlanStatus, PredictionStatus
 
@@ -116,7 +116,8 @@ def nothing_fits(context: Context, model: Model, why: str) -> Context:
     """The end of a job whose smallest plan is too large, with what would help."""
     smallest = model.smallest()
     if smallest is None:
-        return failed(context, reasons.NOTHING_FITS, f"{why}: the job allows no plan at all on this GPU")
+        barred = "; ".join(refusals(model.workload, model.space)) or "its combinations exclude each other"
+        return failed(context, reasons.NOTHING_FITS, f"spec.tuning.space allows no plan: {barred}")
     advice = advise(model.workload, Predictor, smallest, model.headroom)
     return failed(context, reasons.NOTHING_FITS, f"{why}. What would help: {'; or '.join(advice)}")
 

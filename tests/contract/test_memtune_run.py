@@ -1,0 +1,108 @@
+"""`memtune run`: the whole loop with processes of this machine, interrupted in the middle and gone on with."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+_PATHS = os.pathsep.join(sys.path)
+_SECONDS = 300
+
+
+def job(directory: Path, **spec: Any) -> Path:
+    body = {
+        "apiVersion": "memtune.dev/v1alpha1",
+        "kind": "MemoryTunedJob",
+        "metadata": {"name": "tiny"},
+        "spec": {
+            "model": {"architecture": {"hiddenSize": 32, "layers": 2, "heads": 2, "ffnSize": 64, "vocabSize": 128}},
+            "training": {"globalBatchSize": 4, "sequenceLength": 16, "attention": "sdpa"},
+            "resources": {"gpusPerNode": 1, "gpuMemory": "2Gi", "device": "virtual"},
+            "tuning": {
+                "maxProbes": 1,
+                "space": {"precision": ["fp32"], "checkpointing": ["none"], "backends": ["ddp"]},
+            },
+            "checkpoint": {"path": str(directory / "checkpoints")},
+            **spec,
+        },
+    }
+    file = directory / "job.yaml"
+    file.write_text(yaml.safe_dump(body))
+    return file
+
+
+def start(file: Path) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "memtune_cli.main", "run", str(file), "--state", str(file.parent / "state")],
+        env={**os.environ, "PYTHONPATH": _PATHS, "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def processes_of(state: Path) -> list[str]:
+    """What still runs and was told of this state directory."""
+    told = str(state).encode()
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            if told in (process / "environ").read_bytes():
+                found.append((process / "cmdline").read_text().replace("\0", " "))
+        except OSError:
+            continue  # it has ended since
+    return found
+
+
+def wait_for(path: Path, process: subprocess.Popen[str]) -> None:
+    deadline = time.monotonic() + _SECONDS
+    while not path.exists():
+        assert process.poll() is None, process.communicate()[0]
+        assert time.monotonic() < deadline, f"{path} is not there"
+        time.sleep(0.05)
+
+
+@pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="looks for processes in /proc")
+def test_an_interrupted_job_goes_on_where_it_stopped(tmp_path: Path) -> None:
+    file, state = job(tmp_path), tmp_path / "state"
+    first = start(file)
+    wait_for(state / "runs" / "tiny-probe-1" / "process.json", first)
+    first.send_signal(signal.SIGINT)
+    said, _ = first.communicate(timeout=_SECONDS)
+    assert first.returncode == 130, said
+    assert processes_of(state) == []
+
+    second = start(file)
+    said, _ = second.communicate(timeout=_SECONDS)
+    assert second.returncode == 0, said
+    status = json.loads((state / "job.json").read_text())["status"]
+    assert status["phase"] == "Succeeded"
+    (attempt,) = status["attempts"]
+    (winner,) = [probe for probe in status["probes"] if probe.get("verdict") == "succeeded"]
+    assert attempt["plan"] == winner["plan"]
+    assert "predicted" in said
+    assert "trained to its end" in said
+
+
+def test_what_one_machine_cannot_do_is_said(tmp_path: Path) -> None:
+    process = start(job(tmp_path, resources={"nodes": 2, "gpusPerNode": 1, "gpuMemory": "2Gi", "device": "virtual"}))
+    said, _ = process.communicate(timeout=_SECONDS)
+    assert process.returncode == 1
+    assert "spec.resources.nodes: this is one machine" in said
+
+
+def test_a_job_that_is_none_is_refused_with_its_field(tmp_path: Path) -> None:
+    process = start(job(tmp_path, training={"globalBatchSize": 0, "sequenceLength": 16}))
+    said, _ = process.communicate(timeout=_SECONDS)
+    assert process.returncode == 2
+    assert "spec.training.globalBatchSize" in said
+    assert "Traceback" not in said
