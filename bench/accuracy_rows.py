@@ -66,7 +66,7 @@ def read_rows(path: Path) -> tuple[list[Row], list[str]]:
                 remarks.append(f"{path}, line {number}: left out: {error}")
             remarks += [f"{path}, line {number}: {remark}" for remark in cells.remarks]
     if not rows:
-        raise ValueError(f"{path}: no row that can be scored; see the README beside the data for its columns")
+        raise ValueError(f"{path}: no row that can be scored; bench/data/README.md tells its columns")
     return rows, remarks
 
 

@@ -14,6 +14,8 @@ if ! "$python" -c 'import ensurepip' 2>/dev/null; then
     echo "$python cannot make a virtual environment: install its venv package (Debian: apt-get install python3-venv)" >&2
     exit 2
 fi
+step() { echo "env: $*"; }
+step "making .venv: 2 to 10 minutes, about 2 GB"
 [ -x .venv/bin/python ] || "$python" -m venv .venv
 pip() { .venv/bin/python -m pip --disable-pip-version-check "$@"; }
 
@@ -21,6 +23,7 @@ pip() { .venv/bin/python -m pip --disable-pip-version-check "$@"; }
 # take: a CPU build that lies nearer is used, otherwise uv, which knows PyTorch's own CPU index.
 torch=$(grep -E '^torch==' tools/torch.lock)
 if ! .venv/bin/python -c "import importlib.metadata as m, sys; sys.exit(m.version('torch').split('+')[0] != '${torch#torch==}')" 2>/dev/null; then
+    step "installing the CPU build of $torch"
     resolved=$(pip install --quiet --dry-run --no-deps --ignore-installed --report - "$torch" |
         .venv/bin/python -c 'import json, sys; print(json.load(sys.stdin)["install"][0]["metadata"]["version"])' || true)
     case "$(uname -s)-$resolved" in
@@ -31,8 +34,12 @@ fi
 .venv/bin/python -c 'import torch, sys; sys.exit(torch.version.cuda is not None)' ||
     { echo "the CUDA build of torch is in .venv; remove .venv and try again with an index that has the CPU build" >&2; exit 1; }
 
+step "installing the build tools of tools/build.lock"
 pip install --quiet --no-deps --require-hashes -r tools/build.lock
 # DeepSpeed comes as source and looks at the torch that is there: no build isolation, or it would fetch another one.
+step "installing the packages of tools/dev.lock, and building DeepSpeed"
 pip install --quiet --no-deps --no-build-isolation --require-hashes -r tools/dev.lock
+step "installing memtune itself"
 pip install --quiet --no-deps --no-build-isolation --editable .
 echo "$key" >"$stamp"
+step "done"

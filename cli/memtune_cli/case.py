@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from memtune.gpu import find
 from memtune.knobs import Offload
 from memtune.plan import Plan
+from memtune.units import counted
 from memtune_cli.errors import InputError
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Case:
-    """One job as it was read, and what is predicted of it."""
+    """One job as it was read, and what is predicted of it. ``notes`` say what had to be assumed."""
 
     name: str
     workload: Workload
@@ -33,6 +34,7 @@ class Case:
     headroom: float
     objective: str
     fixed: Plan | None = None
+    notes: tuple[str, ...] = ()
 
     @cached_property
     def predictor(self) -> Predictor:
@@ -43,16 +45,22 @@ class Case:
 
     def ranking(self) -> Ranking:
         """All plans that the job allows, ranked."""
-        from memtune.space import enumerate_plans, rank, refusals
+        from memtune.space import enumerate_plans, rank
 
         if self.fixed:
             plans = [self.read_plan(str(self.fixed), "spec.tuning.plan")]
         else:
             plans = enumerate_plans(self.workload, self.space)
         if not plans:
-            reasons = "; ".join(refusals(self.workload, self.space)) or "its combinations exclude each other"
+            reasons = "; ".join(self.refusals()) or "its combinations exclude each other"
             raise InputError(f"{self.name}: spec.tuning.space allows no plan: {reasons}")
         return rank(self.workload, self.predictor, plans, self.headroom, self.objective)
+
+    def refusals(self) -> list[str]:
+        """Why combinations that the job allows are not among its plans."""
+        from memtune.space import refusals
+
+        return [] if self.fixed else refusals(self.workload, self.space)
 
     def read_plan(self, text: str, where: str = "--plan") -> Plan:
         """The plan that ``--plan`` names, if this job can run it."""
@@ -66,7 +74,7 @@ class Case:
         if plan.global_batch(world) != batch:
             samples = self.workload.samples_per_rank
             raise InputError(
-                f"{where}: {plan} makes {plan.global_batch(world)} sequences a step on {world} GPUs, and "
+                f"{where}: {plan} makes {plan.global_batch(world)} sequences a step on {counted(world, 'GPU')}, and "
                 f"spec.training.globalBatchSize is {batch}; micro-batch x accumulation must be {samples}"
             )
         if reason := refusal(self.workload, plan):
@@ -89,7 +97,7 @@ def _offloads_activations(plan: Plan) -> bool:
 def read_case(file: str, gpu_name: str | None) -> Case:
     """Read a job's file, or standard input if it is ``-``."""
     _without_plugins()
-    from memtune.spec import SpecError, load_job, to_workload
+    from memtune.spec import SpecError, gpu_notes, load_job, to_workload
     from memtune.spec.fixed_rules import fixed_plan
     from memtune.spec.space import to_space
 
@@ -104,6 +112,7 @@ def read_case(file: str, gpu_name: str | None) -> Case:
             headroom=job.spec.tuning.headroom_ratio,
             objective=job.spec.tuning.objective,
             fixed=fixed_plan(job.spec),
+            notes=() if gpu_name else gpu_notes(job, workload.gpu),
         )
     except SpecError as error:
         raise InputError("\n".join(f"{shown}: {problem}" for problem in error.problems)) from None
@@ -157,7 +166,7 @@ def _read(file: str) -> str:
 
 
 def _gpu(job: Job, gpu_name: str | None, shown: str) -> Gpu:
-    from memtune.spec import gpu_of
+    from memtune.spec import gpu_of, unknown_product
 
     if gpu_name is not None:
         try:
@@ -165,6 +174,10 @@ def _gpu(job: Job, gpu_name: str | None, shown: str) -> Gpu:
         except ValueError as error:
             raise InputError(f"--gpu: {error}") from None
     gpu = gpu_of(job)
+    if gpu is None and (problem := unknown_product(job)):
+        raise InputError(
+            f"{shown}: spec.resources.gpuProduct: {problem}; correct it, give gpuMemory beside it, or --gpu h100-80gb"
+        )
     if gpu is None:
         raise InputError(
             f"{shown}: spec.resources: gpuMemory and gpuProduct are not given, so the GPU is unknown; "

@@ -4,6 +4,14 @@ from __future__ import annotations
 
 import argparse
 
+from memtune.gpu import GPUS
+
+_BASH = f"""\
+_memtune_gpus() {{
+  compgen -W "{" ".join(GPUS)}" -- "$1"
+}}
+"""
+
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the script for one shell."""
@@ -11,5 +19,5 @@ def run(arguments: argparse.Namespace) -> int:
 
     from memtune_cli.main import build_parser
 
-    print(shtab.complete(build_parser(), shell=arguments.shell))
+    print(shtab.complete(build_parser(), shell=arguments.shell, preamble=_BASH if arguments.shell == "bash" else ""))
     return 0

@@ -21,12 +21,17 @@ def header(command: str, case: Case) -> dict[str, Any]:
         "version": VERSION,
         "command": command,
         "job": case.name,
-        "gpu": {"name": workload.gpu.name, "usableBytes": workload.gpu.usable_bytes},
+        "gpu": {
+            "name": workload.gpu.name,
+            "usableBytes": workload.gpu.usable_bytes,
+            "guessed": workload.gpu.guessed,
+        },
         "nodes": workload.nodes,
         "gpusPerNode": workload.gpus_per_node,
         "globalBatchSize": workload.global_batch,
         "headroom": case.headroom,
         "objective": case.objective,
+        "notes": list(case.notes),
     }
 
 

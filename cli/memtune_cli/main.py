@@ -90,7 +90,9 @@ def _job_command(
     command.add_argument(
         "--format", choices=("table", "json", "yaml"), default="table", help="what to print (default: table)"
     )
-    command.add_argument("--gpu", metavar="NAME", help=f"a GPU in place of the job's own: {', '.join(GPUS)}")
+    gpu = command.add_argument("--gpu", metavar="NAME", help=f"a GPU in place of the job's own: {', '.join(GPUS)}")
+    # No choices: our own message is the better one. memtune_cli.completion defines the function for bash.
+    gpu.complete = {"bash": "_memtune_gpus", "zsh": f"({' '.join(GPUS)})"}  # type: ignore[attr-defined]
     return command
 
 

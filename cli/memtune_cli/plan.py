@@ -61,6 +61,7 @@ def _document(case: Case, ranking: Ranking, advice: list[str]) -> dict[str, Any]
         "fitting": document.briefs(ranking.fitting),
         "uncertain": document.briefs(ranking.uncertain),
         "dropped": document.briefs(ranking.dropped),
+        "refused": case.refusals(),
         "advice": advice,
     }
 
@@ -78,13 +79,12 @@ def _page(screen: Screen, case: Case, ranking: Ranking, advice: list[str], top: 
     lines += [screen.bold(f"{word}: {chosen.plan}"), *detail_lines(screen, case, chosen.plan, chosen.prediction)]
     if unfit := _unfit(ranking):
         lines += ["", screen.bold("Plans that do not fit"), *_unfit_lines(screen, unfit)]
-    if advice:
-        lines += [
-            "",
-            screen.bold("What would fit"),
-            *(line for sentence in advice for line in wrapped(screen, f"  {sentence}", 4)),
-        ]
-    return lines
+    return [*lines, *_section(screen, "Not tried", case.refusals()), *_section(screen, "What would fit", advice)]
+
+
+def _section(screen: Screen, heading: str, sentences: list[str]) -> list[str]:
+    lines = [line for sentence in sentences for line in wrapped(screen, f"  {sentence}", 4)]
+    return ["", screen.bold(heading), *lines] if lines else []
 
 
 def _candidates(
@@ -138,5 +138,6 @@ def _unfit_lines(screen: Screen, unfit: list[Dropped]) -> list[str]:
     sentences = [f"  {str(dropped.plan).ljust(width)}  {dropped.reason}" for dropped in shown]
     lines = [line for sentence in sentences for line in wrapped(screen, sentence, 4)]
     left = len(unfit) - len(shown)
-    more = [screen.dim(f"  … and {left} more families; --format json has all")] if left else []
+    families = "family" if left == 1 else "families"
+    more = [screen.dim(f"  … and {left} more {families}; --format json has all")] if left else []
     return lines + more

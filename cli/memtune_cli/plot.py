@@ -50,8 +50,16 @@ _COLOURS = dict(
         strict=True,
     )
 )
-# More families than this cannot be told apart.
-_MOST_LINES = 6
+# The lines of plans have colours that no component has, and signs, for one colour must not mean two things. More of
+# them than these cannot be told apart.
+_LINES = (
+    ("#111827", "o"),
+    ("#d6006e", "s"),
+    ("#00897b", "^"),
+    ("#5b2ea6", "D"),
+    ("#8d4a00", "v"),
+    ("#6b7280", "P"),
+)
 # Typed loosely: matplotlib lists every one of its keys, in some versions only.
 _STYLE: Any = {
     "font.family": "DejaVu Sans",
@@ -133,7 +141,7 @@ def _micro_batches(axes: Axes, case: Case, chosen: Plan, candidates: Sequence[Ca
     """What each family needs at each micro-batch; the chosen one's is the thick line with its interval."""
     usable_gib = case.workload.gpu.usable_bytes / GIB
     for number, (name, members) in enumerate(_curves(chosen, candidates).items()):
-        _curve(axes, name, members, _PALETTE[number % len(_PALETTE)], chosen_family=number == 0)
+        _curve(axes, name, members, _LINES[number], chosen_family=number == 0)
     size = case.predictor.predict(chosen).device.expected / GIB
     axes.plot(chosen.micro_batch, size, "o", markersize=13, markerfacecolor="none", markeredgecolor=_INK, zorder=5)
     axes.axhline(usable_gib, color=_LIMIT, linewidth=1.6, linestyle=(0, (5, 3)), zorder=2)
@@ -149,16 +157,17 @@ def _micro_batches(axes: Axes, case: Case, chosen: Plan, candidates: Sequence[Ca
     axes.set_ylabel("GiB on each GPU")
     axes.set_title("Other micro-batches and plans", loc="left", pad=14, fontsize=10.5)
     axes.grid(color="#e4e7eb", linewidth=0.8, zorder=0)
-    axes.legend(frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.13), fontsize=8.5, ncols=3)
+    axes.legend(framealpha=0.9, edgecolor="none", loc="best", fontsize=8.5)
 
 
-def _curve(axes: Axes, name: str, members: list[Candidate], colour: str, chosen_family: bool) -> None:
+def _curve(axes: Axes, name: str, members: list[Candidate], look: tuple[str, str], chosen_family: bool) -> None:
+    colour, sign = look
     sizes = [candidate.plan.micro_batch for candidate in members]
     device = [candidate.prediction.device for candidate in members]
     sizes_gib = [d.expected / GIB for d in device]
-    (line,) = axes.plot(sizes, sizes_gib, "o-", color=colour, label=name, linewidth=1.4, markersize=3.5)
+    (line,) = axes.plot(sizes, sizes_gib, f"{sign}-", color=colour, label=name, linewidth=1.4, markersize=4.5)
     if chosen_family:
-        line.set(linewidth=2.6, markersize=5, zorder=4)
+        line.set(linewidth=2.6, markersize=5.5, zorder=4)
         low, high = [d.lower / GIB for d in device], [d.upper / GIB for d in device]
         axes.fill_between(sizes, low, high, color=colour, alpha=0.16, linewidth=0, zorder=1)
 
@@ -172,7 +181,7 @@ def _curves(chosen: Plan, candidates: Sequence[Candidate]) -> dict[str, list[Can
             drawn.append(([name], members))
         else:
             names.append(name)
-    return {_joined(names): members for names, members in drawn[:_MOST_LINES]}
+    return {_joined(names): members for names, members in drawn[: len(_LINES)]}
 
 
 def _alike(one: list[Candidate], other: list[Candidate]) -> bool:

@@ -11,6 +11,8 @@ from memtune.prediction import Component, Interval, Prediction
 from memtune.units import GIB
 from memtune_cli.screen import Screen
 
+# What is less would be shown as 0.0 GiB.
+LEAST_SHOWN_BYTES = 0.05 * GIB
 # Components that fill less of the bar than this share one entry.
 _SMALL = 0.012
 _GLYPHS = "█▓▒░▚▞▤▥▦▧▨▩"
@@ -75,14 +77,15 @@ def memory_bar(screen: Screen, prediction: Prediction, usable_bytes: int) -> lis
 
 
 def visible_parts(prediction: Prediction) -> list[Component]:
-    """The components, the small ones summed up as one called ``other``."""
-    total_bytes = prediction.device.expected
-    large = [part for part in prediction.components if part.bytes.expected >= _SMALL * total_bytes]
-    small = [part for part in prediction.components if part.bytes.expected < _SMALL * total_bytes]
-    if len(small) <= 1:
+    """The components, the small ones summed up as one called ``other``, if it can be seen at all."""
+    least_bytes = max(_SMALL * prediction.device.expected, LEAST_SHOWN_BYTES)
+    large = [part for part in prediction.components if part.bytes.expected >= least_bytes]
+    small = [part for part in prediction.components if part.bytes.expected < least_bytes]
+    if (len(small) == 1 and small[0].bytes.expected >= LEAST_SHOWN_BYTES) or not small:
         return list(prediction.components)
     sums = [sum(values) for values in zip(*(part.bytes for part in small), strict=True)]
-    return [*large, Component("other", Interval(*sums))]
+    other = Component("other", Interval(*sums))
+    return [*large, other] if other.bytes.expected >= LEAST_SHOWN_BYTES else large
 
 
 def _share_cells(sizes: Sequence[float], total: float, width: int) -> list[int]:

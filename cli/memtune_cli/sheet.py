@@ -2,24 +2,35 @@
 
 from __future__ import annotations
 
+from memtune.gpu import Gpu
 from memtune.plan import Plan
-from memtune.prediction import Prediction
+from memtune.prediction import Interval, Prediction
 from memtune.units import GIB, gib
 from memtune_cli.case import Case
-from memtune_cli.render import between, memory_bar, seconds, wrapped
+from memtune_cli.render import LEAST_SHOWN_BYTES, between, memory_bar, seconds, wrapped
 from memtune_cli.screen import Screen
 
 
 def title(screen: Screen, case: Case) -> list[str]:
-    """Which job on which GPUs."""
+    """Which job on which GPUs, and what had to be assumed of it."""
     workload = case.workload
-    gpus = f"{workload.gpus_per_node} × {workload.gpu.name} ({gib(workload.gpu.usable_bytes)} usable)"
+    gpus = f"{workload.gpus_per_node} × {_gpu(workload.gpu)}"
     nodes = f"{workload.nodes} × " if workload.nodes > 1 else ""
     text = (
         f"{case.name} on {nodes}{gpus}, {workload.global_batch} sequences of {workload.sequence_length:,} tokens a step"
     )
     first, *rest = wrapped(screen, text, 2)
-    return [first.replace(case.name, screen.bold(case.name), 1), *rest]
+    notes = [line for note in case.notes for line in wrapped(screen, f"Note: {note}", 2)]
+    return [first.replace(case.name, screen.bold(case.name), 1), *rest, *notes]
+
+
+def _gpu(gpu: Gpu) -> str:
+    size = gib(gpu.usable_bytes)
+    return (
+        f"GPU of {size} (not known by name; speed as of the {gpu.name})"
+        if gpu.guessed
+        else f"{gpu.name} ({size} usable)"
+    )
 
 
 def detail_lines(screen: Screen, case: Case, plan: Plan, prediction: Prediction) -> list[str]:
@@ -28,15 +39,21 @@ def detail_lines(screen: Screen, case: Case, plan: Plan, prediction: Prediction)
     free_bytes = usable_bytes - device.expected
     room = f"{gib(free_bytes)} free" if free_bytes >= 0 else f"{gib(-free_bytes)} missing"
     host = case.host(plan)
+    shared = f", of it {gib(host.shared_bytes)} in /dev/shm" if host.shared_bytes >= LEAST_SHOWN_BYTES else ""
     facts = (
         f"  GPU memory   {gib(device.expected)} ({between(device, GIB)}), {room}; "
         f"the peak is in phase {prediction.peak_phase}",
-        f"  Speed        {seconds(prediction.step_seconds.expected)} a step ({between(prediction.step_seconds)}), "
+        f"  Speed        {seconds(prediction.step_seconds.expected)} a step ({_step(prediction.step_seconds)}), "
         f"{prediction.tokens_per_second.expected:,.0f} tokens/s ({between(prediction.tokens_per_second, digits=0)})",
-        f"  Host memory  {gib(host.required_bytes)} a pod, of it {gib(host.shared_bytes)} in /dev/shm",
+        f"  Host memory  {gib(host.required_bytes)} a pod{shared}",
     )
     lines = [line for fact in facts for line in wrapped(screen, fact, 15)]
     return [*lines, "", *memory_bar(screen, prediction, usable_bytes)]
+
+
+def _step(interval: Interval) -> str:
+    # In the unit in which ``seconds`` shows the middle.
+    return between(interval) if interval.expected >= 1 else between(interval, 1e-3, 0)
 
 
 def host_lines(screen: Screen, case: Case, plan: Plan) -> list[str]:

@@ -10,7 +10,7 @@ from memtune.ladder import RUNGS, Rung
 from memtune.plan import Plan
 from memtune.prediction import Prediction
 from memtune.space import PredictsPlans, divisors, refusal
-from memtune.units import gib
+from memtune.units import counted, gib
 from memtune.workload import Workload
 
 _MOST_GROWTH = 8
@@ -46,7 +46,7 @@ def advise(
         prediction = predictor_for(wider).predict(smaller)
         if fits(wider, prediction):
             more = wider.world - workload.world
-            gpus = f"{more} more GPU{'s' if more > 1 else ''} of {gib(wider.gpu.usable_bytes)}"
+            gpus = f"{counted(more, 'more GPU')} of {gib(wider.gpu.usable_bytes)}"
             advice.append(f"add {gpus}: {smaller} is predicted at {gib(prediction.device.expected)}")
             break
     advice.append(_larger(workload, plan, predictor.predict(plan), headroom))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from memtune.knobs import GradientDtype, Offload, Precision
+from memtune.knobs import GradientDtype, Offload, Optimizer, Precision
 from memtune.plan import Plan
 
 # One knob moves every bucket, in the proportions of DeepSpeed's defaults (deepspeed/runtime/zero/config.py).
@@ -17,6 +17,22 @@ PREFETCHES_PER_BUCKET = 10
 # The elements that stage 3 steps on at a time: DeepSpeed's default.
 SUB_GROUP_ELEMENTS = 1_000_000_000
 _MODEL_DTYPES = {Precision.FP8: "bf16", Precision.BF16: "bf16", Precision.FP16: "fp16"}
+_WHOLE_MATRICES = (Optimizer.MUON, Optimizer.ADAFACTOR)
+
+
+def deepspeed_refusal(plan: Plan) -> str | None:
+    """Why DeepSpeed cannot carry out a plan; None if it can, or if the plan is another library's."""
+    if plan.sharding.backend != "deepspeed":
+        return None
+    # DeepSpeed gathers matrices for a Muon of its own only (zero/muon), and the optimizer stays the script's.
+    if plan.sharding.zero_stage and plan.optimizer in _WHOLE_MATRICES:
+        return f"{plan.optimizer} works on whole matrices, ZeRO hands it flat pieces; use z0, ddp or fsdp"
+    if not plan.sharding.zero_stage and plan.gradient_dtype is GradientDtype.FP32 and plan.precision in _MODEL_DTYPES:
+        # deepspeed/runtime/engine.py, _do_optimizer_sanity_check: "unsupported mix"
+        return (
+            f"DeepSpeed keeps no fp32 gradients of {plan.precision} weights at stage 0; use z1 or gradientDtype model"
+        )
+    return None
 
 
 def deepspeed_config(plan: Plan, world: int, nvme_path: str | None = None) -> dict[str, Any]:

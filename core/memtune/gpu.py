@@ -16,7 +16,10 @@ from memtune.units import GIB
 
 @dataclass(frozen=True)
 class Gpu:
-    """One kind of GPU. Rates are peaks; what a training step reaches of them is the predictor's business."""
+    """One kind of GPU. Rates are peaks; what a training step reaches of them is the predictor's business.
+
+    ``guessed`` says that only its memory is known, and that ``name`` is the GPU whose rates it was given.
+    """
 
     name: str
     usable_bytes: int
@@ -29,6 +32,7 @@ class Gpu:
     link_bytes_per_second: float
     node_link_bytes_per_second: float
     host_link_bytes_per_second: float
+    guessed: bool = False
 
     def with_memory(self, usable_bytes: int) -> Gpu:
         """The same GPU with another amount of memory: a declared size, a MIG slice, or a measured one."""
@@ -90,6 +94,7 @@ GPUS: dict[str, Gpu] = {
         _gpu("rtx3090-24gb", 23.5, 71, 35.6, 936, 56),
         # V100 data sheet, SXM2, and T4 data sheet; both are on PCIe 3.
         _gpu("v100-32gb", 31.7, 0, 15.7, 900, 150, fp16=125, tf32=15.7, host=16),
+        _gpu("v100-16gb", 15.75, 0, 15.7, 900, 150, fp16=125, tf32=15.7, host=16),
         _gpu("t4-16gb", 14.5, 0, 8.1, 320, 16, fp16=65, tf32=8.1, host=16),
     )
 }

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from difflib import SequenceMatcher
+from itertools import pairwise
 
 from memtune.gpu import GPUS, Gpu
 from memtune.units import GIB
@@ -27,6 +29,7 @@ _PRODUCTS = (
     (r"rtx-?4090", "rtx4090-24gb"),
     (r"rtx-?3090", "rtx3090-24gb"),
     (r"v100.*32gb", "v100-32gb"),
+    (r"v100.*16gb", "v100-16gb"),
     (r"t4", "t4-16gb"),
 )
 
@@ -42,6 +45,24 @@ def of_product(product: str) -> Gpu | None:
     return None
 
 
+_ALIKE = 0.6
+_MOST_ALIKE = 3
+
+
+def closest(product: str) -> list[str]:
+    """The names of our table that look like a product which it does not have, the most alike first."""
+    words = [word for word in re.split(r"[^a-z0-9]+", product.lower()) if word]
+    words += [first + second for first, second in pairwise(words)]
+    scores = {name: max(_alikeness(word, name) for word in words) for name in GPUS} if words else {}
+    alike = [name for name, score in scores.items() if score >= _ALIKE]
+    return sorted(alike, key=lambda name: -scores[name])[:_MOST_ALIKE]
+
+
+def _alikeness(word: str, name: str) -> float:
+    # The memory at a name's end is alike in too many of them.
+    return SequenceMatcher(None, word, name.partition("-")[0]).ratio()
+
+
 def _on_pcie(gpu: Gpu) -> Gpu:
     """The card of a module: the same chip, but all it has between GPUs is PCIe."""
     slowest = min(gpu.link_bytes_per_second, gpu.host_link_bytes_per_second)
@@ -49,7 +70,8 @@ def _on_pcie(gpu: Gpu) -> Gpu:
 
 
 def nearest(usable_bytes: int) -> Gpu:
-    """The GPU of the table whose memory is nearest. Those without bf16 are too old to be guessed."""
+    """A guess: the GPU of the table whose memory is nearest. Those without bf16 are too old to be guessed."""
     candidates = [gpu for gpu in GPUS.values() if gpu.bf16_flops]
     # Of equals the slower one, so that a guess never promises too much.
-    return min(candidates, key=lambda gpu: (round(abs(gpu.usable_bytes - usable_bytes) / GIB), gpu.bf16_flops))
+    guess = min(candidates, key=lambda gpu: (round(abs(gpu.usable_bytes - usable_bytes) / GIB), gpu.bf16_flops))
+    return replace(guess, guessed=True)

@@ -14,7 +14,7 @@ from memtune.knobs import Offload, Precision, Sharding
 from memtune.model.count import adapter_parameters, parameters
 from memtune.plan import Plan
 from memtune.predict.recipe import STATE_BYTES, sharding_ranks
-from memtune.units import GIB, MIB
+from memtune.units import GIB, MIB, counted
 from memtune.workload import Workload
 
 # A process after its first CUDA kernel: 1,904,088 kB resident (pytorch#12873), 2,146 MiB (pytorch#15209).
@@ -92,7 +92,7 @@ def _sum(terms: tuple[HostTerm, ...]) -> int:
 
 def _term(name: str, workload: Workload, rank_bytes: float, formula: str, source: str) -> HostTerm:
     ranks = workload.gpus_per_node
-    return HostTerm(name, int(ranks * rank_bytes), f"{ranks} ranks x {formula}", source)
+    return HostTerm(name, int(ranks * rank_bytes), f"{counted(ranks, 'rank')} x {formula}", source)
 
 
 def _loader(workload: Workload, plan: Plan, workers: int) -> HostTerm:

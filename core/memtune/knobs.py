@@ -1,4 +1,4 @@
-"""The knobs of a plan, and their choices in words. Each knob is ordered from the quickest choice to the smallest."""
+"""The knobs of a plan, and their choices in words. What is quick comes before what saves memory, as a rule."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from functools import total_ordering
 
 @total_ordering
 class Knob(str, Enum):
-    """A choice of one knob; choices are ordered as they are written down, from the quickest to the smallest."""
+    """A choice of one knob; choices are ordered as they are written down."""
 
     def __lt__(self, other: object) -> bool:
         if not isinstance(other, type(self)):
@@ -124,7 +124,8 @@ class Checkpointing:
 
     @property
     def _order(self) -> tuple[int, int]:
-        # Fewer layers between two checkpoints save more, up to full, which is every layer.
+        # An order to list them in, not one by memory: every-K recomputes what full does, keeps fewer inputs of layers
+        # and has more layers recomputed at once, so that which of the two is smaller depends on the model and on K.
         return ("none", "selective", "every", "full").index(self.mode), -self.every
 
 

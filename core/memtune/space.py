@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any, NamedTuple, Protocol
 
+from memtune.deepspeed_config import deepspeed_refusal
 from memtune.knobs import (
     FULL,
     NO_CHECKPOINTING,
@@ -108,7 +109,7 @@ def refusal(workload: Workload, plan: Plan) -> str | None:
         return f"offload {plan.offload} needs ZeRO 1 or more, or FSDP"
     if plan.offload in _ON_HOST and plan.optimizer is Optimizer.ADAMW_8BIT:
         return "the 8-bit optimizer has no CPU kernel; offload needs a full-precision optimizer"
-    return None
+    return deepspeed_refusal(plan)
 
 
 def enumerate_plans(workload: Workload, space: Space) -> list[Plan]:
@@ -120,14 +121,19 @@ def enumerate_plans(workload: Workload, space: Space) -> list[Plan]:
 
 def refusals(workload: Workload, space: Space) -> list[str]:
     """Each reason for which a combination of the space was left out, once."""
-    return sorted({reason for plan in space.bare_plans() if (reason := refusal(workload, plan))})
+    plans = list(space.bare_plans())
+    reasons = [refusal(workload, plan) for plan in plans]
+    alone = len(_bare_plans(workload, space)) < reasons.count(None)
+    return sorted({reason for reason in reasons if reason}) + ([_ALONE] if alone else [])
+
+
+_ALONE = "one GPU has no other to share states with; of plans that differ in sharding alone, the plainest is enough"
 
 
 def _bare_plans(workload: Workload, space: Space) -> list[Plan]:
     plans = [plan for plan in space.bare_plans() if refusal(workload, plan) is None]
     if workload.world > 1:
         return plans
-    # One GPU has nobody to share states with, so that of the stages that differ in nothing else the least is enough.
     least: dict[Plan, Sharding] = {}
     for plan in plans:
         alike = _least_sharding(plan)
@@ -136,9 +142,11 @@ def _bare_plans(workload: Workload, space: Space) -> list[Plan]:
 
 
 def _least_sharding(plan: Plan) -> Plan:
-    """The plan that stands for all plans that differ from it in the sharding of one backend only."""
-    least = {"ddp": Sharding.DDP, "deepspeed": Sharding.ZERO_3, "fsdp": Sharding.FSDP}
-    return replace(plan, sharding=least[plan.sharding.backend])
+    """The plan that stands for all that differ from it on one GPU in nothing but sharding."""
+    if plan.offload not in _ON_HOST:
+        return replace(plan, sharding=Sharding.DDP)
+    # What goes to the host, and how, differs between the libraries.
+    return replace(plan, sharding=Sharding.ZERO_3 if plan.sharding.backend == "deepspeed" else Sharding.FSDP)
 
 
 class Candidate(NamedTuple):

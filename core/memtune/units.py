@@ -1,4 +1,4 @@
-"""Units of memory. A quantity is in bytes everywhere inside; only the edge of the screen speaks GiB."""
+"""Units of memory: bytes everywhere inside, GiB at the edge of the screen only. And counted things in words."""
 
 from __future__ import annotations
 
@@ -33,3 +33,8 @@ def parse_bytes(text: str | int) -> int:
 def gib(size_bytes: float, digits: int = 1) -> str:
     """Show bytes as GiB, the unit in which GPUs are sold."""
     return f"{size_bytes / GIB:.{digits}f} GiB"
+
+
+def counted(number: int, thing: str) -> str:
+    """``1 GPU``, ``8 GPUs``."""
+    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"

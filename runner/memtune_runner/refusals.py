@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from memtune.knobs import GradientDtype, Offload, Optimizer, Precision
+from memtune.deepspeed_config import deepspeed_refusal
+from memtune.knobs import Offload, Precision
 from memtune.plan import Plan
 from memtune.report import Device
-
-_WHOLE_MATRICES = (Optimizer.MUON, Optimizer.ADAFACTOR)
-_HALF = (Precision.BF16, Precision.FP16, Precision.FP8)
 
 
 class PlanError(ValueError):
@@ -29,13 +27,4 @@ def _reason(plan: Plan, device: Device) -> str | None:
         )
     if device is Device.VIRTUAL and plan.precision is Precision.FP8:
         return "a virtual GPU has no fp8; use bf16"
-    if plan.sharding.backend != "deepspeed":
-        return None
-    if plan.sharding.zero_stage and plan.optimizer in _WHOLE_MATRICES:
-        return f"{plan.optimizer} works on whole matrices, ZeRO hands it flat pieces; use z0, ddp or fsdp"
-    if not plan.sharding.zero_stage and plan.gradient_dtype is GradientDtype.FP32 and plan.precision in _HALF:
-        # deepspeed/runtime/engine.py, _do_optimizer_sanity_check: "unsupported mix"
-        return (
-            f"DeepSpeed keeps no fp32 gradients of {plan.precision} weights at stage 0; use z1 or gradientDtype model"
-        )
-    return None
+    return deepspeed_refusal(plan)

@@ -1,4 +1,4 @@
-"""Real libraries leave traces in the process that they run in; no test may find those of another."""
+"""What contract tests share: none finds the traces of another, and all have the same terminal."""
 
 from __future__ import annotations
 
@@ -25,3 +25,10 @@ def _own_process_group() -> Iterator[None]:
     distributed = sys.modules.get("torch.distributed")
     if distributed is not None and distributed.is_initialized():
         distributed.destroy_process_group()
+
+
+@pytest.fixture(autouse=True)
+def _plain_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pages have one width, and are painted where a test asks for it, whoever started the tests."""
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.delenv("NO_COLOR", raising=False)

@@ -1,62 +1,25 @@
-"""The `memtune` command as a user meets it: pages, exit codes, and one clear message for bad input."""
+"""The `memtune` command as a user meets it: its pages, documents and exit codes."""
 
 from __future__ import annotations
 
 import io
-import itertools
 import json
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
+from cli_jobs import DENSE, ROOT, job, refused, written
 
 from memtune_cli.main import main
 
-ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted((ROOT / "examples").glob("*.yaml"))
-DENSE = str(ROOT / "examples" / "llama-7b-8gpu.yaml")
 ONE_OF_EACH = {
     "llama-7b-8gpu": "bf16-z3-full-mb1x32",
     "llama-70b-2x8": "bf16-z3-full-mb1x8-oopt",
     "qlora-24gb": "bf16-ddp-full-mb1x16-adamw8bit",
     "quickstart": "fp32-ddp-full-mb8x16-sdpa",
 }
-
-
-@pytest.fixture(autouse=True)
-def _plain_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "100")
-    monkeypatch.delenv("NO_COLOR", raising=False)
-
-
-def job(**changes: Any) -> dict[str, Any]:
-    """The dense example with fields replaced: ``training__globalBatchSize=100``."""
-    data: dict[str, Any] = yaml.safe_load(Path(DENSE).read_text())
-    for path, value in changes.items():
-        *parents, name = path.split("__")
-        block = data["spec"]
-        for parent in parents:
-            block = block[parent]
-        block[name] = value
-    return data
-
-
-def written(folder: Path, data: object) -> str:
-    path = folder / "job.yaml"
-    path.write_text(data if isinstance(data, str) else yaml.safe_dump(data))
-    return str(path)
-
-
-def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    """Run a command that must be refused, and give its message."""
-    assert main(arguments) == 2
-    output = capsys.readouterr()
-    assert output.out == ""
-    assert output.err.startswith("memtune: ")
-    assert "Traceback" not in output.err
-    return output.err
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
@@ -129,6 +92,27 @@ def test_no_plan_fits_a_small_gpu_and_the_page_says_what_would(
     assert main(["plan", small, "--gpu", "h100-80gb"]) == 0
 
 
+@pytest.mark.parametrize("command", [["plan"], ["explain"], ["estimate", "--plan", "bf16-z3-full-mb1x32"]])
+def test_a_gpu_that_had_to_be_guessed_is_told(
+    command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    unknown = {"gpusPerNode": 8, "gpuMemory": "64Gi", "gpuProduct": "NVIDIA-H800"}
+    file = written(tmp_path, job(resources=unknown))
+    main([*command, file])
+    page = " ".join(capsys.readouterr().out.split())
+    assert "on 8 × GPU of 64.0 GiB (not known by name; speed as of the a100-80gb), 256" in page
+    assert "Note: gpuProduct NVIDIA-H800 is unknown (did you mean" in page
+    assert "reckoned as a GPU of 64.0 GiB, speed as of the a100-80gb" in page
+    main([*command, file, "--format", "json"])
+    document = json.loads(capsys.readouterr().out)
+    assert document["gpu"]["guessed"]
+    assert "NVIDIA-H800 is unknown" in document["notes"][0]
+    # What the user names on the command line is no guess.
+    main([*command, file, "--gpu", "h100-80gb", "--format", "json"])
+    document = json.loads(capsys.readouterr().out)
+    assert (document["gpu"]["guessed"], document["notes"]) == (False, [])
+
+
 def test_an_estimate_that_does_not_fit_ends_with_1(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["estimate", DENSE, "--plan", "bf16-z1-none-mb32x1"]) == 1
     assert "It does not fit" in capsys.readouterr().out
@@ -148,96 +132,6 @@ def test_top_limits_the_table(capsys: pytest.CaptureFixture[str]) -> None:
             main(["plan", DENSE, f"--top={bad}"])
         assert ended.value.code == 2
         assert "give at least 1" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("changes", "messages"),
-    [
-        ({"training__globalBatchSize": 100}, ["spec.training.globalBatchSize", "100 cannot be divided among 8 GPUs"]),
-        ({"training__globalBatch": 256}, ["spec.training.globalBatch", "globalBatchSize"]),
-        ({"model": {"hfConfig": {"model_type": "mamba9"}}}, ["spec.model.hfConfig", "mamba9"]),
-        ({"resources": {"gpusPerNode": 8}}, ["the GPU is unknown", "--gpu h100-80gb"]),
-        ({"model__hfConfig__hidden_size": 4 * 10**24}, ["spec.model.hfConfig.hidden_size", "more than any model has"]),
-        ({"tuning__space__precision": ["bf17"]}, ["spec.tuning.space.precision", "bf17"]),
-    ],
-)
-def test_a_wrong_field_is_named_with_its_path(
-    changes: dict[str, Any], messages: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    file = written(tmp_path, job(**changes))
-    error = refused(capsys, "plan", file)
-    assert all(message in error for message in [file, *messages])
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("a: [1", "this is not YAML"),
-        ("a: b: c", "job.yaml:1:5: this is not YAML"),
-        ("spec:\n  a: 1\n  a: 2\n", "job.yaml:3:3: this is not YAML that a job can be read from: a is given twice"),
-        ("a: 2026-13-45", "month must be in 1..12"),
-        ("a: &a [*a]", "its aliases stand for more than 100,000 values, or for themselves"),
-        ("spec: {3: 4}", "3 is a number, and a field's name is text"),
-        ("", "the file holds nothing"),
-        ("a: 1\n---\nb: 2\n", "the file holds 2 documents"),
-        ("[1, 2]", "this is a list, not a MemoryTunedJob"),
-        ("just words", "this is text, not a MemoryTunedJob"),
-    ],
-)
-def test_a_file_that_is_no_job_is_refused(
-    text: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert message in refused(capsys, "plan", written(tmp_path, text))
-
-
-def test_aliases_that_double_and_double_end_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    letters = "abcdefghijklmnop"
-    lines = [f"{after}: &{after} [{', '.join([f'*{before}'] * 9)}]" for before, after in itertools.pairwise(letters)]
-    assert "its aliases stand for more" in refused(capsys, "plan", written(tmp_path, "\n".join(["a: &a [x]", *lines])))
-
-
-def test_an_anchor_that_is_used_twice_is_fine(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    text = Path(DENSE).read_text().replace("precision: [bf16]", "precision: &p [bf16]")
-    assert main(["plan", written(tmp_path, text.replace("[deepspeed, fsdp]", "&b [deepspeed, fsdp]"))]) == 0
-    capsys.readouterr()
-
-
-def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert "there is no such file" in refused(capsys, "plan", str(tmp_path / "none.yaml"))
-    assert "this is a directory" in refused(capsys, "plan", str(tmp_path))
-    binary = tmp_path / "model.bin"
-    binary.write_bytes(b"\xff\xfe\x00\x01")
-    assert "not UTF-8 text" in refused(capsys, "explain", str(binary))
-
-
-@pytest.mark.parametrize(
-    ("plan", "message"),
-    [
-        ("bf16-z3-full-mb1x2", "makes 16 sequences a step on 8 GPUs"),
-        ("bf16-z9-full-mb1x32", "'z9' is not one of"),
-        ("fp8-z3-full-mb1x32", "a100-80gb has no fp8"),
-    ],
-)
-def test_a_plan_that_the_job_cannot_run_is_refused(plan: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert message in refused(capsys, "estimate", DENSE, "--plan", plan)
-
-
-def test_other_bad_arguments_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert "GPU 'b500' is unknown; use one of b200-180gb" in refused(capsys, "plan", DENSE, "--gpu", "b500")
-    nowhere = str(tmp_path / "none" / "memory.png")
-    assert "cannot be written" in refused(capsys, "plan", DENSE, "--plot", nowhere)
-    assert "allows no plan: v100-32gb has no bf16" in refused(capsys, "plan", DENSE, "--gpu", "v100-32gb")
-    with pytest.raises(SystemExit) as ended:
-        main(["plan", DENSE, "--plot", "memory.pdf"])
-    assert ended.value.code == 2
-    assert "end it with .png or .svg" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("shell", ["bash", "zsh"])
-def test_completion_knows_the_subcommands(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["completion", shell]) == 0
-    script = capsys.readouterr().out
-    assert all(name in script for name in ("plan", "estimate", "explain", "--format"))
 
 
 def test_help_documents_the_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:

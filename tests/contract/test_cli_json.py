@@ -16,12 +16,13 @@ HEADER = {
     "version": "1",
     "command": "text",
     "job": "text",
-    "gpu": {"name": "text", "usableBytes": "integer"},
+    "gpu": {"name": "text", "usableBytes": "integer", "guessed": "boolean"},
     "nodes": "integer",
     "gpusPerNode": "integer",
     "globalBatchSize": "integer",
     "headroom": "number",
     "objective": "text",
+    "notes": [],
 }
 BYTES = {"lower": "integer", "expected": "integer", "upper": "integer"}
 NUMBERS = {"lower": "number", "expected": "number", "upper": "number"}
@@ -66,6 +67,7 @@ GOLDEN = {
         "fitting": [BRIEF],
         "uncertain": [REASONED],
         "dropped": [REASONED],
+        "refused": [],
         "advice": [],
     },
     "estimate": {**HEADER, "estimate": DETAIL},

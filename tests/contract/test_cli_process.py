@@ -5,10 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
-DENSE = str(ROOT / "examples" / "llama-7b-8gpu.yaml")
+from cli_jobs import DENSE, ROOT
 
 
 def _run(code: str) -> subprocess.CompletedProcess[str]:

@@ -1,24 +1,15 @@
-"""The pages of the `memtune` command on screens of many kinds: colours, encodings, widths."""
+"""Pages on different screens: colours, widths, encodings."""
 
 from __future__ import annotations
 
 import io
 import sys
-from pathlib import Path
 
 import pytest
+from cli_jobs import DENSE
 
 from memtune_cli.main import main
 from memtune_cli.screen import Screen
-
-ROOT = Path(__file__).parents[2]
-DENSE = str(ROOT / "examples" / "llama-7b-8gpu.yaml")
-
-
-@pytest.fixture(autouse=True)
-def _plain_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "100")
-    monkeypatch.delenv("NO_COLOR", raising=False)
 
 
 class Terminal(io.StringIO):

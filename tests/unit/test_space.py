@@ -64,6 +64,9 @@ def test_combinations_that_exclude_each_other_are_left_out() -> None:
         ("h100-80gb", "fp32-z2-sel-mb1x8", "flash attention has no fp32 kernel; use sdpa"),
         ("h100-80gb", "bf16-z0-sel-mb1x8-oopt", "offload optimizer needs ZeRO 1 or more, or FSDP"),
         ("h100-80gb", "bf16-z2-sel-mb1x8-oopt-adamw8bit", "the 8-bit optimizer has no CPU kernel"),
+        ("h100-80gb", "bf16-z1-sel-mb1x8-muon", "muon works on whole matrices, ZeRO hands it flat pieces"),
+        ("h100-80gb", "bf16-z3-sel-mb1x8-adafactor", "adafactor works on whole matrices"),
+        ("h100-80gb", "bf16-z0-sel-mb1x8-g32", "DeepSpeed keeps no fp32 gradients of bf16 weights at stage 0"),
     ],
 )
 def test_what_the_hardware_or_a_library_cannot_do_is_refused_in_words(gpu: str, plan: str, reason: str) -> None:
@@ -73,6 +76,10 @@ def test_what_the_hardware_or_a_library_cannot_do_is_refused_in_words(gpu: str, 
 def test_what_can_run_is_not_refused() -> None:
     assert refusal(EIGHT, Plan.parse("fp8-z3-sel-mb1x8")) is None
     assert refusal(EIGHT, Plan.parse("fp32-z3-sel-mb1x8-sdpa")) is None
+    assert refusal(EIGHT, Plan.parse("bf16-z0-sel-mb1x8-muon")) is None
+    assert refusal(EIGHT, Plan.parse("bf16-fsdp-sel-mb1x8-muon")) is None
+    assert refusal(EIGHT, Plan.parse("bf16-z1-sel-mb1x8-g32")) is None
+    assert refusal(EIGHT, Plan.parse("fp32-z0-sel-mb1x8-g32-sdpa")) is None
 
 
 def test_a_space_of_which_nothing_is_left_says_why() -> None:
@@ -81,18 +88,27 @@ def test_a_space_of_which_nothing_is_left_says_why() -> None:
     assert refusals(old, Space()) == ["v100-32gb has no bf16; use fp16 or fp32"]
 
 
-def test_one_gpu_takes_the_least_stage_that_each_offload_needs() -> None:
+def test_one_gpu_takes_the_plainest_sharding_and_for_each_offload_the_least_of_each_library() -> None:
     zeros = (Sharding.ZERO_0, Sharding.ZERO_1, Sharding.ZERO_2, Sharding.ZERO_3)
     space = Space(
-        shardings=(*zeros, Sharding.FSDP), checkpointings=(SELECTIVE,), offloads=(Offload.NONE, Offload.OPTIMIZER)
+        shardings=(Sharding.FSDP, Sharding.FSDP_SHARD_GRAD_OP, *zeros),
+        checkpointings=(SELECTIVE,),
+        offloads=(Offload.NONE, Offload.OPTIMIZER),
     )
     found = {(plan.sharding, plan.offload) for plan in enumerate_plans(ONE, space)}
     assert found == {
         (Sharding.ZERO_0, Offload.NONE),
         (Sharding.ZERO_1, Offload.OPTIMIZER),
-        (Sharding.FSDP, Offload.NONE),
-        (Sharding.FSDP, Offload.OPTIMIZER),
+        (Sharding.FSDP_SHARD_GRAD_OP, Offload.OPTIMIZER),
     }
+    with_ddp = replace(space, shardings=(*space.shardings, Sharding.DDP), offloads=(Offload.NONE,))
+    assert {plan.sharding for plan in enumerate_plans(ONE, with_ddp)} == {Sharding.DDP}
+
+
+def test_what_one_gpu_leaves_out_is_told() -> None:
+    space = Space(shardings=(Sharding.ZERO_0, Sharding.FSDP))
+    assert [reason[:40] for reason in refusals(ONE, space)] == ["one GPU has no other to share states wit"]
+    assert refusals(EIGHT, space) == refusals(ONE, replace(space, shardings=(Sharding.FSDP,))) == []
 
 
 @settings(deadline=None)  # How long it takes is the machine's business.

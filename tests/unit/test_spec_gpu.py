@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from memtune.gpu import GPUS
-from memtune.gpu_products import of_product
-from memtune.spec import Job, gpu_of, load_job
+from memtune.gpu_products import closest, of_product
+from memtune.spec import Job, gpu_notes, gpu_of, load_job, unknown_product
 from memtune.units import GIB
 
 
@@ -38,6 +39,7 @@ def job(resources: dict[str, Any]) -> Job:
         ("NVIDIA-RTX-A6000", "a6000-48gb"),
         ("NVIDIA-GeForce-RTX-4090", "rtx4090-24gb"),
         ("Tesla-V100-SXM2-32GB", "v100-32gb"),
+        ("Tesla-V100-SXM2-16GB", "v100-16gb"),
         ("Tesla-T4", "t4-16gb"),
         ("h100-80gb", "h100-80gb"),
     ],
@@ -53,9 +55,7 @@ def test_the_card_of_a_module_has_only_pcie_between_gpus() -> None:
     assert card.link_bytes_per_second == module.host_link_bytes_per_second < module.link_bytes_per_second
 
 
-@pytest.mark.parametrize(
-    "product", ["NVIDIA-GB200", "Tesla-V100-SXM2-16GB", "NVIDIA-L40", "NVIDIA-A100X", "NVIDIA-T400"]
-)
+@pytest.mark.parametrize("product", ["NVIDIA-GB200", "NVIDIA-L40", "NVIDIA-A100X", "NVIDIA-T400"])
 def test_a_product_that_is_not_in_the_table_is_not_guessed(product: str) -> None:
     assert of_product(product) is None
 
@@ -72,8 +72,9 @@ def test_a_slice_of_a_product_has_the_declared_memory() -> None:
 
 
 def test_memory_alone_takes_the_nearest_gpu_and_of_equals_the_slower() -> None:
-    assert gpu_of(job({"gpuMemory": "80Gi"})) == GPUS["a100-80gb"]
-    assert gpu_of(job({"gpuMemory": "64Gi"})) == GPUS["a100-80gb"].with_memory(64 * GIB)
+    guess = replace(GPUS["a100-80gb"], guessed=True)
+    assert gpu_of(job({"gpuMemory": "80Gi"})) == guess
+    assert gpu_of(job({"gpuMemory": "64Gi"})) == guess.with_memory(64 * GIB)
 
 
 def test_memory_alone_is_never_taken_for_a_gpu_without_bf16() -> None:
@@ -91,3 +92,35 @@ def test_a_virtual_gpu_has_exactly_what_it_was_given() -> None:
 def test_a_gpu_that_the_object_does_not_name_is_unknown() -> None:
     assert gpu_of(job({})) is None
     assert gpu_of(job({"gpuProduct": "NVIDIA-GB200"})) is None
+
+
+@pytest.mark.parametrize(
+    ("product", "names"),
+    [
+        ("NVIDIA-GB200", ["b200-180gb", "h200-141gb"]),
+        ("NVIDIA-A100-SXM4-8OGB", ["a100-80gb", "a100-40gb", "a10-24gb"]),
+        ("NVIDIA-GeForce-RTX-5090", ["rtx4090-24gb", "rtx3090-24gb"]),
+        ("NVIDIA-L40", ["l40s-48gb", "l4-24gb"]),
+        ("AMD-Instinct-MI300X", []),
+        ("-", []),
+    ],
+)
+def test_a_product_that_is_unknown_is_met_with_those_that_look_like_it(product: str, names: list[str]) -> None:
+    assert closest(product) == names
+
+
+def test_an_unknown_product_beside_its_memory_is_told_with_what_it_was_taken_for() -> None:
+    unknown = job({"gpuProduct": "NVIDIA-L40", "gpuMemory": "48Gi"})
+    gpu = gpu_of(unknown)
+    assert gpu is not None
+    assert gpu_notes(unknown, gpu) == (
+        "gpuProduct NVIDIA-L40 is unknown (did you mean l40s-48gb or l4-24gb?); "
+        "reckoned as a GPU of 47.4 GiB, speed as of the a6000-48gb",
+    )
+    known = job({"gpuProduct": "NVIDIA-L40S", "gpuMemory": "48Gi"})
+    assert unknown_product(known) is None
+    assert gpu_notes(known, GPUS["l40s-48gb"]) == ()
+
+
+def test_a_product_unlike_any_is_met_with_all_that_are_known() -> None:
+    assert (unknown_product(job({"gpuProduct": "MI300X"})) or "").startswith("MI300X is unknown (known are b200-180gb,")

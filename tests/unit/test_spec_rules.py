@@ -2,56 +2,24 @@
 
 from __future__ import annotations
 
-import copy
-import re
 from typing import Any
 
 import pytest
+from spec_rules import POD, defaulted, holds, job, spec
 
 from memtune.spec import Problem, SpecError, load_job
 from memtune.spec.rule import Rule
 from memtune.spec.rules import RULES
-from memtune.spec.transition import FIXED, TRANSITIONS, Transition, forbidden_changes
 
-FACTS = {"hiddenSize": 64, "layers": 2, "heads": 4, "ffnSize": 128, "vocabSize": 1000}
 EXPERTS = {"count": 4, "perToken": 2, "ffnSize": 64}
 IMAGE = {"size": 224, "patchSize": 16}
-POD: dict[str, Any] = {"spec": {"containers": [{"name": "trainer"}]}}
 CLAIM = {"persistentVolumeClaim": {"claimName": "a"}}
 NFS = {"nfs": {"server": "files", "path": "/a"}}
-
-
-def spec(**changes: Any) -> dict[str, Any]:
-    """A good spec; ``tuning__space={...}`` merges into that block, None takes a field out."""
-    made: dict[str, Any] = {
-        "model": {"architecture": dict(FACTS)},
-        "training": {"globalBatchSize": 96, "sequenceLength": 128},
-    }
-    for path, fields in changes.items():
-        *parents, last = path.split("__")
-        block = made
-        for parent in parents:
-            block = block.setdefault(parent, {})
-        if isinstance(fields, dict):
-            block.setdefault(last, {}).update(copy.deepcopy(fields))
-        else:
-            block[last] = fields
-    return made
 
 
 def fixed(plan: str, **changes: Any) -> dict[str, Any]:
     """A spec in mode Fixed."""
     return spec(tuning={"mode": "Fixed", "plan": plan}, **changes)
-
-
-def job(made: dict[str, Any], **status: Any) -> dict[str, Any]:
-    return {
-        "apiVersion": "memtune.dev/v1alpha1",
-        "kind": "MemoryTunedJob",
-        "metadata": {"name": "a"},
-        "spec": made,
-        "status": status,
-    }
 
 
 def problem(made: dict[str, Any]) -> Problem:
@@ -136,6 +104,8 @@ BROKEN: list[tuple[str, dict[str, Any], str]] = [
     ("labelCount", spec(model__architecture={"head": "classifier"}), "spec.model.architecture.labelCount"),
     ("labelCount", spec(model__architecture={"labelCount": 2}), "spec.model.architecture.labelCount"),
 ]
+
+
 GOOD = [
     spec(),
     spec(model={"architecture": None, "hfConfig": {}}),
@@ -163,32 +133,6 @@ GOOD = [
 ]
 
 
-class Block:
-    """A block as CEL sees it: fields by name, and a field that is left out is known to be."""
-
-    def __init__(self, fields: dict[str, Any]) -> None:
-        self._fields = fields
-
-    def __getattr__(self, name: str) -> Any:
-        value = self._fields.get(name)
-        return Block(value) if isinstance(value, dict) else value
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Block) and self._fields == other._fields
-
-    def __hash__(self) -> int:
-        return hash(str(self._fields))
-
-
-def holds(cel: str, **blocks: dict[str, Any] | None) -> bool:
-    """What the part of CEL that the rules use means, said in Python."""
-    python = cel.replace("&&", " and ").replace("||", " or ")
-    python = re.sub(r"!(?!=)", " not ", python)
-    python = re.sub(r"\((has\(\S+\)) \? (.+) : (.+)\)$", r"(\2 if \1 else \3)", python)
-    names: dict[str, Any] = {name: Block(block or {}) for name, block in blocks.items()}
-    return bool(eval(python, {"__builtins__": {}, "has": lambda value: value is not None, "int": int}, names))
-
-
 def upheld(rule: Rule, made: dict[str, Any]) -> bool:
     """Whether the API server would accept the spec by this rule, with the defaults filled in."""
     block: Any = {"spec": defaulted(made)}
@@ -197,13 +141,6 @@ def upheld(rule: Rule, made: dict[str, Any]) -> bool:
         if block is None:
             return True
     return holds(rule.cel, self=block)
-
-
-def defaulted(made: dict[str, Any]) -> dict[str, Any]:
-    from memtune.spec.job import JobSpec
-    from memtune.spec.load import without_nulls
-
-    return JobSpec.model_validate(without_nulls(made)).model_dump(mode="json", by_alias=True, exclude_none=True)
 
 
 @pytest.mark.parametrize(("words", "made", "path"), BROKEN, ids=[f"{path}-{words}" for words, _, path in BROKEN])
@@ -255,50 +192,3 @@ def test_several_broken_rules_come_at_once() -> None:
 def test_a_batch_that_cannot_be_divided_is_told_the_nearest_that_can(batch: int, use: str) -> None:
     found = problem(spec(training={"globalBatchSize": batch}, resources={"gpusPerNode": 8}))
     assert str(found) == f"spec.training.globalBatchSize: {batch} cannot be divided among 8 GPUs; use {use}"
-
-
-OTHER: dict[str, Any] = {
-    "model": {"architecture": FACTS | {"layers": 3}},
-    "training": {"globalBatchSize": 48, "sequenceLength": 128},
-    "resources": {"gpusPerNode": 2},
-    "template": POD,
-    "integration": "sdk",
-    "launcher": "JobSet",
-    "runner": {"python": "python3.12"},
-    "checkpoint": {"path": "/elsewhere"},
-}
-
-
-@pytest.mark.parametrize("field", FIXED)
-def test_what_a_plan_was_measured_for_stays_as_it_is(field: str) -> None:
-    old, new = spec(template={}), spec(template={}) | {field: OTHER[field]}
-    for phase, refused in (("Pending", []), ("Probing", [f"spec.{field}"]), ("Running", [f"spec.{field}"])):
-        status = {"phase": phase}
-        found = forbidden_changes(load_job(job(old, **status)), load_job(job(new, **status)))
-        assert [p.path for p in found] == refused
-        for rule in (rule for rule in TRANSITIONS if rule.field == field):
-            assert allowed(rule, old, new, status) is not bool(refused)
-    assert forbidden_changes(load_job(job(old)), load_job(job(new))) == []
-
-
-def allowed(rule: Transition, old: dict[str, Any], new: dict[str, Any], status: dict[str, Any]) -> bool:
-    return holds(
-        rule.cel,
-        self={"spec": defaulted(new), "status": status},
-        oldSelf={"spec": defaulted(old), "status": status},
-    )
-
-
-def test_what_steers_a_running_job_may_change() -> None:
-    old, new = spec(), spec(suspend=True, activeDeadlineSeconds=5, tuning={"maxProbes": 3}, retry={"maxOomRetries": 9})
-    status = {"phase": "Running"}
-    assert forbidden_changes(load_job(job(old, **status)), load_job(job(new, **status))) == []
-    assert all(allowed(rule, old, new, status) for rule in TRANSITIONS)
-
-
-def test_a_checkpoint_may_neither_come_nor_go_while_running() -> None:
-    without, with_one = spec(), spec(checkpoint={"path": "/a"})
-    (rule,) = (rule for rule in TRANSITIONS if rule.field == "checkpoint")
-    assert not allowed(rule, without, with_one, {"phase": "Running"})
-    assert not allowed(rule, with_one, without, {"phase": "Running"})
-    assert allowed(rule, without, without, {"phase": "Running"})

@@ -39,7 +39,7 @@ def state_terms(shape: Shape, recipe: Recipe) -> list[Term]:
 
 
 def _per_parameter(name: str, phases: tuple[int, ...], each: float, parameters: float, shards: int) -> Term:
-    template = "{:.4g} B x {:,.0f} parameters / {} ranks"
+    template = "{0:.4g} B x {1:,.0f} parameters" + (" / {2} ranks" if shards > 1 else "")
     return Term(name, each * parameters / shards, phases, template, (each, parameters, shards), _ZERO)
 
 
@@ -51,8 +51,10 @@ def _weights(shape: Shape, recipe: Recipe, parallel: int) -> list[Term]:
     quantized = shape.quantizable if shape.quantization != "none" else 0
     kept = shape.total - quantized
     size = (quantized * recipe.base_bytes + kept * recipe.frozen_bytes) / parallel / recipe.weight_shards
-    template = "({:,} x {:.4g} B + {:,} x {:.4g} B) frozen / {} ranks"
-    values = (quantized, recipe.base_bytes, kept, recipe.frozen_bytes, recipe.weight_shards * parallel)
+    shards = recipe.weight_shards * parallel
+    template = ("({0:,} x {1:.4g} B + {2:,} x {3:.4g} B)" if quantized else "{2:,} x {3:.4g} B") + " frozen"
+    template += " / {4} ranks" if shards > 1 else ""
+    values = (quantized, recipe.base_bytes, kept, recipe.frozen_bytes, shards)
     adapter = _per_parameter("adapter", ALWAYS, recipe.weight_bytes, shape.trainable / parallel, recipe.weight_shards)
     return [Term("weights", size, ALWAYS, template, values, "2305.14314, sections 2 and 3"), adapter]
 

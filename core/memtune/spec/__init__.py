@@ -1,7 +1,7 @@
 """The `MemoryTunedJob` object: its types, how it is read, and what the predictor needs of it."""
 
 from memtune.spec.errors import Problem, SpecError
-from memtune.spec.gpu import gpu_of
+from memtune.spec.gpu import gpu_notes, gpu_of, unknown_product
 from memtune.spec.job import API_VERSION, GROUP, KIND, PLURAL, VERSION, Job, JobSpec
 from memtune.spec.load import load_job
 from memtune.spec.workload import architecture_of, to_workload
@@ -17,7 +17,9 @@ __all__ = [
     "Problem",
     "SpecError",
     "architecture_of",
+    "gpu_notes",
     "gpu_of",
     "load_job",
     "to_workload",
+    "unknown_product",
 ]

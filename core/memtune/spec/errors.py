@@ -131,10 +131,11 @@ def _not_allowed(given: Any, expected: str) -> str:
     # Pydantic joins the choices as 'a', 'b' or 'c'.
     choices = expected.replace(" or ", ", ").replace("'", "").split(", ")
     hint = suggestion(str(given), choices)
-    return f"{shown(given)} is not allowed; {hint}use {_either(choices)}"
+    return f"{shown(given)} is not allowed; {hint}use {either(choices)}"
 
 
-def _either(choices: Sequence[str]) -> str:
+def either(choices: Sequence[str]) -> str:
+    """``a, b or c``."""
     return " or ".join(filter(None, [", ".join(choices[:-1]), choices[-1]]))
 
 

@@ -6,6 +6,7 @@ from memtune.plan import Plan
 from memtune.spec.errors import Problem
 from memtune.spec.job import JobSpec
 from memtune.spec.rule import Rule
+from memtune.units import counted
 
 _PATH = "spec.tuning.plan"
 
@@ -39,7 +40,7 @@ def _other_batch(spec: JobSpec, plan: Plan) -> str | None:
     if made == batch:
         return None
     rest = f"; micro-batch x accumulation must be {batch // world}" if batch % world == 0 else ""
-    gpus = "1 GPU" if world == 1 else f"{world} GPUs"
+    gpus = counted(world, "GPU")
     return f"{plan} makes {made} sequences a step on {gpus}, and training.globalBatchSize is {batch}{rest}"
 
 

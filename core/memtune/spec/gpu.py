@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from memtune.gpu import Gpu
-from memtune.gpu_products import nearest, of_product
+from memtune.gpu import GPUS, Gpu
+from memtune.gpu_products import closest, nearest, of_product
+from memtune.spec.errors import either
 from memtune.spec.job import Job
-from memtune.units import parse_bytes
+from memtune.units import gib, parse_bytes
 
 # A GPU sold as 80 GB gives the driver up to a tenth less than 80 GiB.
 _SOLD_OVER_USABLE = 1.1
@@ -22,3 +23,21 @@ def gpu_of(job: Job) -> Gpu | None:
     if resources.device == "virtual" or not gpu.usable_bytes < declared_bytes <= gpu.usable_bytes * _SOLD_OVER_USABLE:
         return gpu.with_memory(declared_bytes)
     return gpu
+
+
+def unknown_product(job: Job) -> str | None:
+    """That the table of GPUs does not have the job's product, and which one may be meant; None where it has it."""
+    product = job.spec.resources.gpu_product
+    if not product or of_product(product):
+        return None
+    alike = closest(product)
+    hint = f"did you mean {either(alike)}?" if alike else f"known are {', '.join(GPUS)}"
+    return f"{product} is unknown ({hint})"
+
+
+def gpu_notes(job: Job, gpu: Gpu) -> tuple[str, ...]:
+    """What the reader of a prediction must know of the GPU that was taken for the job's own."""
+    problem = unknown_product(job)
+    if not problem:
+        return ()
+    return (f"gpuProduct {problem}; reckoned as a GPU of {gib(gpu.usable_bytes)}, speed as of the {gpu.name}",)

@@ -1,0 +1,54 @@
+"""The completion scripts: what the shells make of them."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+
+import pytest
+
+from memtune_cli.main import main
+
+# What bash does when the user presses the tabulator behind the words.
+_PRESS_TAB = """
+eval "$1"; shift
+COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); COMP_LINE="$*"
+_shtab_memtune memtune "${COMP_WORDS[COMP_CWORD]}" "${COMP_WORDS[COMP_CWORD - 1]}"
+echo "${COMPREPLY[*]}"
+"""
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh"])
+def test_completion_knows_the_subcommands(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["completion", shell]) == 0
+    script = capsys.readouterr().out
+    assert all(name in script for name in ("plan", "estimate", "explain", "--format", "(table json yaml)"))
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        (["pl"], ["plan"]),
+        (["plan", "job.yaml", "--gpu", "v100"], ["v100-32gb", "v100-16gb"]),
+        (["estimate", "--gpu", "t4"], ["t4-16gb"]),
+        (["explain", "job.yaml", "--format", ""], ["table", "json", "yaml"]),
+        (["completion", ""], ["bash", "zsh"]),
+    ],
+)
+def test_bash_completes_values(words: list[str], offered: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    main(["completion", "bash"])
+    script = capsys.readouterr().out
+    ended = subprocess.run(
+        ["bash", "-c", _PRESS_TAB, "bash", script, "memtune", *words],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert ended.stdout.split() == offered, ended.stderr
+
+
+def test_zsh_is_told_the_gpus(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["completion", "zsh"])
+    assert ":NAME:(b200-180gb h200-141gb " in capsys.readouterr().out

@@ -1,0 +1,99 @@
+"""Bad input of the `memtune` command: one clear message, exit code 2, no traceback."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli_jobs import DENSE, job, refused, written
+
+from memtune_cli.main import main
+
+
+@pytest.mark.parametrize(
+    ("changes", "messages"),
+    [
+        ({"training__globalBatchSize": 100}, ["spec.training.globalBatchSize", "100 cannot be divided among 8 GPUs"]),
+        ({"training__globalBatch": 256}, ["spec.training.globalBatch", "globalBatchSize"]),
+        ({"model": {"hfConfig": {"model_type": "mamba9"}}}, ["spec.model.hfConfig", "mamba9"]),
+        ({"resources": {"gpusPerNode": 8}}, ["the GPU is unknown", "--gpu h100-80gb"]),
+        (
+            {"resources": {"gpusPerNode": 8, "gpuProduct": "NVIDIA-GB200"}},
+            ["gpuProduct: NVIDIA-GB200 is unknown (did you mean b200-180gb or", "give gpuMemory", "--gpu h100-80gb"],
+        ),
+        ({"model__hfConfig__hidden_size": 4 * 10**24}, ["spec.model.hfConfig.hidden_size", "more than any model has"]),
+        ({"tuning__space__precision": ["bf17"]}, ["spec.tuning.space.precision", "bf17"]),
+    ],
+)
+def test_a_wrong_field_is_named_with_its_path(
+    changes: dict[str, Any], messages: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = written(tmp_path, job(**changes))
+    error = refused(capsys, "plan", file)
+    assert all(message in error for message in [file, *messages])
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a: [1", "this is not YAML"),
+        ("a: b: c", "job.yaml:1:5: this is not YAML"),
+        ("spec:\n  a: 1\n  a: 2\n", "job.yaml:3:3: this is not YAML that a job can be read from: a is given twice"),
+        ("a: 2026-13-45", "month must be in 1..12"),
+        ("a: &a [*a]", "its aliases stand for more than 100,000 values, or for themselves"),
+        ("spec: {3: 4}", "3 is a number, and a field's name is text"),
+        ("", "the file holds nothing"),
+        ("a: 1\n---\nb: 2\n", "the file holds 2 documents"),
+        ("[1, 2]", "this is a list, not a MemoryTunedJob"),
+        ("just words", "this is text, not a MemoryTunedJob"),
+    ],
+)
+def test_a_file_that_is_no_job_is_refused(
+    text: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert message in refused(capsys, "plan", written(tmp_path, text))
+
+
+def test_aliases_that_double_and_double_end_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    letters = "abcdefghijklmnop"
+    lines = [f"{after}: &{after} [{', '.join([f'*{before}'] * 9)}]" for before, after in itertools.pairwise(letters)]
+    assert "its aliases stand for more" in refused(capsys, "plan", written(tmp_path, "\n".join(["a: &a [x]", *lines])))
+
+
+def test_an_anchor_that_is_used_twice_is_fine(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = Path(DENSE).read_text().replace("precision: [bf16]", "precision: &p [bf16]")
+    assert main(["plan", written(tmp_path, text.replace("[deepspeed, fsdp]", "&b [deepspeed, fsdp]"))]) == 0
+    capsys.readouterr()
+
+
+def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "there is no such file" in refused(capsys, "plan", str(tmp_path / "none.yaml"))
+    assert "this is a directory" in refused(capsys, "plan", str(tmp_path))
+    binary = tmp_path / "model.bin"
+    binary.write_bytes(b"\xff\xfe\x00\x01")
+    assert "not UTF-8 text" in refused(capsys, "explain", str(binary))
+
+
+@pytest.mark.parametrize(
+    ("plan", "message"),
+    [
+        ("bf16-z3-full-mb1x2", "makes 16 sequences a step on 8 GPUs"),
+        ("bf16-z9-full-mb1x32", "'z9' is not one of"),
+        ("fp8-z3-full-mb1x32", "a100-80gb has no fp8"),
+    ],
+)
+def test_a_plan_that_the_job_cannot_run_is_refused(plan: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert message in refused(capsys, "estimate", DENSE, "--plan", plan)
+
+
+def test_other_bad_arguments_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "GPU 'b500' is unknown; use one of b200-180gb" in refused(capsys, "plan", DENSE, "--gpu", "b500")
+    nowhere = str(tmp_path / "none" / "memory.png")
+    assert "cannot be written" in refused(capsys, "plan", DENSE, "--plot", nowhere)
+    assert "allows no plan: v100-32gb has no bf16" in refused(capsys, "plan", DENSE, "--gpu", "v100-32gb")
+    with pytest.raises(SystemExit) as ended:
+        main(["plan", DENSE, "--plot", "memory.pdf"])
+    assert ended.value.code == 2
+    assert "end it with .png or .svg" in capsys.readouterr().err

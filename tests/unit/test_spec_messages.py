@@ -1,0 +1,77 @@
+"""What a reader of a wrong job is told: the field, what was given, what was meant."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+from whole_job import WHOLE, problems, put
+
+from memtune.spec import SpecError, load_job
+
+
+@pytest.mark.parametrize(
+    ("path", "meant"),
+    [
+        ("spec.training.sequenceLenght", "sequenceLength"),
+        ("spec.training.global_batch_size", "globalBatchSize"),
+        ("spec.resources.gpuPerNode", "gpusPerNode"),
+        ("spec.tuning.space.zeroStage", "zeroStages"),
+        ("spec.runer", "runner"),
+    ],
+)
+def test_a_misspelt_field_is_met_with_the_right_one(path: str, meant: str) -> None:
+    assert f"did you mean {meant}?" in problems(put(WHOLE, path, 1))[path]
+
+
+def test_a_misspelt_choice_is_met_with_the_right_one() -> None:
+    advice = problems(put(WHOLE, "spec.training.optimizer", "adamw8bit"))["spec.training.optimizer"]
+    assert advice == (
+        "adamw8bit is not allowed; did you mean adamw-8bit? use adamw, muon, lion, sgd, adafactor or adamw-8bit"
+    )
+
+
+def test_a_truth_value_is_no_choice() -> None:
+    advice = problems(put(WHOLE, "spec.tuning.mode", False))["spec.tuning.mode"]
+    assert advice == "false is not allowed; use Probe, PredictOnly or Fixed"
+
+
+def test_a_missing_field_is_named() -> None:
+    job = copy.deepcopy(WHOLE)
+    del job["spec"]["training"]["sequenceLength"], job["spec"]["model"]["architecture"]["layers"]
+    assert set(problems(job)) == {"spec.training.sequenceLength", "spec.model.architecture.layers"}
+
+
+def test_an_item_given_twice_is_named() -> None:
+    path = "spec.tuning.space.zeroStages"
+    assert problems(put(WHOLE, path, [1, 2, 1])) == {path: "1 is given twice; take one out"}
+
+
+def test_a_wrong_item_is_named_once_with_its_place() -> None:
+    found = problems(put(WHOLE, "spec.tuning.space.precision", ["bf17"]))
+    assert list(found) == ["spec.tuning.space.precision[0]"]
+
+
+def test_all_problems_come_at_once_on_a_line_each() -> None:
+    job = put(put(WHOLE, "spec.suspend", 1), "metadata.name", "Not A Name")
+    with pytest.raises(SpecError) as caught:
+        load_job(job)
+    lines = str(caught.value).splitlines()
+    assert [line.partition(":")[0] for line in lines] == ["metadata.name", "spec.suspend"]
+
+
+def test_a_huge_value_is_cut_in_the_message() -> None:
+    advice = problems(put(WHOLE, "spec.training.optimizer", "x" * 1_000_000))["spec.training.optimizer"]
+    assert len(advice) < 200
+
+
+@pytest.mark.parametrize("data", [None, [], "text", 7])
+def test_what_is_no_object_is_refused(data: Any) -> None:
+    with pytest.raises(SpecError, match="not a MemoryTunedJob"):
+        load_job(data)
+
+
+def test_another_kind_is_refused() -> None:
+    found = problems({**WHOLE, "kind": "Deployment", "apiVersion": "apps/v1"})
+    assert set(found) == {"kind", "apiVersion"}
