@@ -140,7 +140,7 @@ def total_of(blocks: tuple[BlockInfo, ...] | list[BlockInfo], *states: str) -> i
     return sum(block.size_bytes for block in blocks if block.state in states)
 
 
-@settings(max_examples=80)
+@settings(max_examples=50)
 @given(CALLS, LIMITS_BYTES, SETTINGS)
 def test_no_overlap_no_lost_bytes_and_sums_that_agree(
     calls: Calls, limit_bytes: int | None, chosen: AllocatorSettings
@@ -150,7 +150,7 @@ def test_no_overlap_no_lost_bytes_and_sums_that_agree(
         check(allocator, live, limit_bytes, chosen.expandable_segments)
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(CALLS, LIMITS_BYTES, SETTINGS)
 def test_freeing_all_and_emptying_the_cache_returns_to_zero(
     calls: Calls, limit_bytes: int | None, chosen: AllocatorSettings
@@ -200,7 +200,7 @@ def traces(draw: st.DrawFn) -> list[Event]:
     return trace
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(traces(), SETTINGS)
 def test_required_bytes_is_where_retries_begin(trace: list[Event], chosen: AllocatorSettings) -> None:
     required = required_bytes(trace, chosen)

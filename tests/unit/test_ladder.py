@@ -209,7 +209,7 @@ def plans(draw: st.DrawFn) -> Plan:
 _TRAINING_KINDS = [k for k in OutOfMemory if k not in (OutOfMemory.EVALUATION, OutOfMemory.SAVING)]
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(plans(), st.sampled_from(_TRAINING_KINDS), st.floats(0, 40), st.sets(st.sampled_from(sorted(CONSENT))))
 def test_every_step_down_takes_less_and_keeps_what_is_sacred(
     plan: Plan, kind: OutOfMemory, deficit_gib: float, consent: set[str]
@@ -230,7 +230,7 @@ def test_every_step_down_takes_less_and_keeps_what_is_sacred(
     assert {name for name, changed in unlike.items() if changed} <= consent
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(plans(), st.sampled_from(_TRAINING_KINDS))
 def test_falling_again_and_again_ends(plan: Plan, kind: OutOfMemory) -> None:
     seen = [plan]

@@ -230,7 +230,7 @@ parts = st.sampled_from(["tolerations", "dnsConfig", "securityContext", "affinit
 containers = st.sampled_from(["env", "lifecycle", "ports", "volumeMounts", "resources", "terminationMessagePath"])
 
 
-@settings(max_examples=100)
+@settings(max_examples=40)
 @given(st.dictionaries(parts, foreign, max_size=2), st.dictionaries(containers, foreign, max_size=2))
 def test_any_template_is_carried_or_refused_and_never_changed(pod: dict[str, Any], container: dict[str, Any]) -> None:
     one = job(template(pod, **container), resources={"gpusPerNode": 2, "gpuProduct": "A100"})
