@@ -86,6 +86,8 @@ def _stage_3(plan: Plan) -> dict[str, Any]:
         "stage3_max_reuse_distance": plan.bucket_elements * MAX_LIVE_BUCKETS,
         "stage3_param_persistence_threshold": 100_000,
         "sub_group_size": SUB_GROUP_ELEMENTS,
+        # DeepSpeed's linear layer adds its bias in place to the product that selective checkpointing keeps.
+        "memory_efficient_linear": plan.checkpointing.mode != "selective",
     }
 
 

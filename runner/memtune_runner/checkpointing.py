@@ -21,7 +21,7 @@ from torch.utils.checkpoint import (
 
 from memtune.knobs import Checkpointing
 from memtune_runner.blocks import repeated_blocks
-from memtune_runner.selective import selective_contexts
+from memtune_runner.selective import restore_linear, selective_contexts
 
 
 def apply(model: nn.Module, checkpointing: Checkpointing) -> int:
@@ -34,6 +34,8 @@ def apply(model: nn.Module, checkpointing: Checkpointing) -> int:
             f"checkpointing {checkpointing} works on the repeated blocks of a model, and {type(model).__name__} has "
             "none: no ModuleList or Sequential of several modules of one class; use a plan with checkpointing none"
         )
+    if checkpointing.mode == "selective":
+        restore_linear()
     for row in rows:
         if checkpointing.mode == "every":
             for first in range(0, len(row), checkpointing.every):

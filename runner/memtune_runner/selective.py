@@ -7,11 +7,13 @@ This one looks at the operators that it keeps and at no other.
 
 from __future__ import annotations
 
+import sys
 from collections import defaultdict, deque
 from collections.abc import Iterable
 from typing import Any
 
 import torch
+from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
@@ -36,6 +38,17 @@ def selective_contexts() -> tuple[TorchDispatchMode, TorchDispatchMode]:
     """What a block's forward pass and its recomputation run in."""
     kept: _Kept = defaultdict(deque)
     return _Keeping(kept), _Reusing(kept)
+
+
+def restore_linear() -> None:
+    """Take torch's own linear layer back, where DeepSpeed has replaced it.
+
+    Stage 3 replaces it in the whole process, and it stays so for models that come after. DeepSpeed's adds its bias in
+    place to the product that is to be kept.
+    """
+    zero: Any = sys.modules.get("deepspeed.runtime.zero.partition_parameters")
+    if zero is not None and functional.linear is zero.zero3_linear_wrap:
+        functional.linear = zero.InsertPostInitMethodToModuleSubClasses.linear_bk
 
 
 class _Result:

@@ -10,6 +10,7 @@ import pytest
 import torch
 from engine_ranks import LAYERS, decoder, global_batches, loss_of
 from torch import nn
+from torch.nn import functional
 
 from memtune.knobs import Checkpointing
 from memtune_runner import checkpointing
@@ -138,6 +139,24 @@ def test_kept_results_must_not_change(rows: tuple[int, ...]) -> None:
     checkpointing.apply(model, Checkpointing("selective"))
     with pytest.raises(RuntimeError, match="changed in place"):
         gradients(model)
+
+
+def test_a_linear_layer_that_deepspeed_left_behind_is_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    from deepspeed.runtime.zero import partition_parameters  # type: ignore[import-untyped]  # DeepSpeed ships no types
+
+    def gradients_of(mode: str) -> list[torch.Tensor]:
+        model = decoder()
+        checkpointing.apply(model, Checkpointing.parse(mode))
+        loss_of(model, next(global_batches())).backward()
+        return [each.grad for each in model.parameters() if each.grad is not None]
+
+    monkeypatch.setattr(functional, "linear", own := functional.linear)
+    plain = gradients_of("none")
+    monkeypatch.setattr(partition_parameters.dist, "get_rank", lambda: 0)
+    partition_parameters.InsertPostInitMethodToModuleSubClasses()._enable_mem_efficient_linear()  # as stage 3 does
+    assert functional.linear is not own
+    assert all(torch.equal(one, other) for one, other in zip(plain, gradients_of("selective"), strict=True))
+    assert functional.linear is own
 
 
 def test_a_model_without_repeated_blocks_is_refused() -> None:

@@ -23,6 +23,7 @@ PLANS = [
     "fp16-z2-full-mb2x16-oopt",
     "fp8-z3-full-mb1x32-oparam-bk50m",
     "bf16-z3-every4-mb2x16-onvme",
+    "bf16-z3-sel-mb4x8",
     "tf32-z3-none-mb4x8-oact",
     "fp32-z1-none-mb4x8",
 ]

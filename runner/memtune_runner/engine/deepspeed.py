@@ -102,9 +102,6 @@ def _config(settings: Settings) -> dict[str, Any]:
         config = deepspeed_config(settings.plan, settings.world)
     if config.get("fp16", {}).get("enabled"):
         config["fp16"] = {"initial_scale_power": INITIAL_POWER} | config["fp16"]
-    if settings.plan.checkpointing.mode == "selective":
-        # Stage 3's own linear layer adds its bias in place to the product that is to be kept.
-        config["zero_optimization"]["memory_efficient_linear"] = False
     return config | {"steps_per_print": _NEVER}
 
 
