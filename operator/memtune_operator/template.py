@@ -5,6 +5,7 @@ from __future__ import annotations
 from copy import deepcopy
 from typing import Any
 
+from memtune.decide import reasons
 from memtune.spec import Job
 from memtune_operator import names
 from memtune_operator.placement import REQUIRED_NODES
@@ -119,4 +120,4 @@ def _texts(value: Any, where: str) -> None:
 
 
 def _rejected(where: str, problem: str, advice: str) -> TemplateError:
-    return TemplateError("TemplateRejected", f"spec.template.{where}: {problem}; {advice}")
+    return TemplateError(reasons.TEMPLATE_REJECTED, f"spec.template.{where}: {problem}; {advice}")

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from memtune import environment
+from memtune.decide import reasons
 from memtune.run import Run
 from memtune.spec import Job
 from memtune.units import parse_bytes
@@ -49,12 +50,12 @@ class CommandRequiredError(TemplateError):
             f"spec.template: container {container!r} sets no command, and the image's own cannot be seen from "
             'outside; add the line that starts the training, like command: ["torchrun", "train.py"]'
         )
-        super().__init__("CommandRequired", message)
+        super().__init__(reasons.COMMAND_REQUIRED, message)
 
 
 def conflict(where: str, problem: str, advice: str) -> TemplateError:
     """The refusal of a value of the user's that contradicts what a run needs."""
-    return TemplateError("TemplateConflict", f"spec.template.{where}: {problem}; {advice}")
+    return TemplateError(reasons.TEMPLATE_CONFLICT, f"spec.template.{where}: {problem}; {advice}")
 
 
 def wrapped_index(containers: list[Manifest], gpu_resource: str) -> int:
@@ -66,7 +67,7 @@ def wrapped_index(containers: list[Manifest], gpu_resource: str) -> int:
             return found[0]
     listed = ", ".join(str(c.get("name")) for c in containers) or "none"
     message = f"spec.template.spec.containers ({listed}): cannot tell which one trains; name that one 'trainer'"
-    raise TemplateError("TrainerUnknown", message)
+    raise TemplateError(reasons.TRAINER_UNKNOWN, message)
 
 
 def wrap(container: Manifest, job: Job, run: Run, variables: dict[str, str]) -> Manifest:

@@ -44,6 +44,7 @@ QUEUED = "Waiting"
 # Stalled. The first ones are the shell's, in refusals.
 POLICY_DENIED = "PolicyDenied"
 TEMPLATE_REJECTED = "TemplateRejected"
+TEMPLATE_CONFLICT = "TemplateConflict"
 COMMAND_REQUIRED = "CommandRequired"
 TRAINER_UNKNOWN = "TrainerUnknown"
 NAME_TAKEN = "NameTaken"
