@@ -67,15 +67,30 @@ def _host_namespaces(spec: dict[str, Any]) -> Iterator[str]:
 
 
 def _privileges(spec: dict[str, Any]) -> Iterator[str]:
-    for where, container in _containers(spec):
-        context = container.get("securityContext")
-        if not isinstance(context, dict):
-            continue
-        if context.get("privileged"):
-            yield f"{where}.securityContext.privileged"
-        capabilities = context.get("capabilities")
-        if isinstance(capabilities, dict) and capabilities.get("add"):
-            yield f"{where}.securityContext.capabilities.add"
+    for where, holder in (("spec.template.spec", spec), *_containers(spec)):
+        context = holder.get("securityContext")
+        if isinstance(context, dict):
+            yield from (f"{where}.securityContext.{part}" for part in _given_up(context))
+
+
+def _given_up(context: dict[str, Any]) -> Iterator[str]:
+    """What in a security context gives up what keeps a container from its node."""
+    if context.get("privileged"):
+        yield "privileged"
+    if _part(context, "capabilities").get("add"):
+        yield "capabilities.add"
+    if _part(context, "windowsOptions").get("hostProcess"):
+        yield "windowsOptions.hostProcess"
+    if context.get("procMount") not in (None, "", "Default"):
+        yield "procMount"
+    for part in ("seccompProfile", "appArmorProfile"):
+        if _part(context, part).get("type") == "Unconfined":
+            yield f"{part}.type: Unconfined"
+
+
+def _part(context: dict[str, Any], name: str) -> dict[str, Any]:
+    found = context.get(name)
+    return found if isinstance(found, dict) else {}
 
 
 def _accounts(policy: Policy, spec: dict[str, Any]) -> Iterator[str]:

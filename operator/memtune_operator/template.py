@@ -46,8 +46,9 @@ def _check_spec(spec: Manifest) -> None:
         _objects(spec.get(part) or [], f"spec.{part}", key)
     _object(spec.get("securityContext") or {}, "spec.securityContext")
     _check_affinity(_object(spec.get("affinity") or {}, "spec.affinity"))
-    for container in spec["containers"]:
-        _check_container(container)
+    for part in ("initContainers", "containers"):
+        for container in spec.get(part) or []:
+            _check_container(container, f"spec.{part}[{container['name']}]")
 
 
 def _check_affinity(affinity: Manifest) -> None:
@@ -61,8 +62,7 @@ def _check_affinity(affinity: Manifest) -> None:
         _list(expressions, f"{terms}[{position}].matchExpressions")
 
 
-def _check_container(container: Manifest) -> None:
-    where = f"spec.containers[{container['name']}]"
+def _check_container(container: Manifest, where: str) -> None:
     for part, key in _CONTAINER_LISTS.items():
         _objects(container.get(part) or [], f"{where}.{part}", key)
     for part in _CONTAINER_OBJECTS:

@@ -48,6 +48,20 @@ ASKS_OF_THE_NODE = [
         template(initContainers=[{"name": "setup", "securityContext": {"privileged": True}}]),
         r"initContainers\[setup\].securityContext.privileged is set",
     ),
+    (
+        template(securityContext={"windowsOptions": {"hostProcess": True}}),
+        r"template.spec.securityContext.windowsOptions.hostProcess is set",
+    ),
+    (
+        template({"securityContext": {"windowsOptions": {"hostProcess": True}}}),
+        r"containers\[train\].securityContext.windowsOptions.hostProcess is set",
+    ),
+    (template({"securityContext": {"procMount": "Unmasked"}}), "procMount is set"),
+    (template(securityContext={"seccompProfile": {"type": "Unconfined"}}), "seccompProfile.type: Unconfined is set"),
+    (
+        template({"securityContext": {"appArmorProfile": {"type": "Unconfined"}}}),
+        "appArmorProfile.type: Unconfined is set",
+    ),
     (template(serviceAccountName="admin"), "serviceAccountName is 'admin'; the operator's policy allows default"),
     (template(serviceAccount="admin"), "serviceAccount is 'admin'"),
 ]
