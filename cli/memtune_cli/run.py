@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import fcntl
 import importlib.util
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,8 +32,9 @@ def run(arguments: argparse.Namespace) -> int:
     manifest = read_job(arguments.job)
     _check_extras()
     directory = Path(arguments.state or Path(".memtune") / manifest["metadata"]["name"]).absolute()
-    _install_runner(directory)
-    return asyncio.run(_drive(manifest, directory))
+    with _alone(directory):
+        _install_runner(directory)
+        return asyncio.run(_drive(manifest, directory))
 
 
 def _check_extras() -> None:
@@ -38,6 +42,21 @@ def _check_extras() -> None:
     if missing:
         extras = "pip install 'memtune[cli,operator,runner]'"
         raise InputError(f"memtune run needs {' and '.join(missing)}, which is not installed; {extras}")
+
+
+@contextmanager
+def _alone(directory: Path) -> Iterator[None]:
+    """Two calls at once would end each other's runs. The kernel takes the lock back from a call that was killed."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        with (directory / "lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            yield
+    except BlockingIOError:
+        sentence = f"{directory} is in use by another memtune run; wait for it, or give another --state"
+        raise InputError(sentence) from None
+    except PermissionError as error:
+        raise InputError(f"{error.filename or directory} cannot be written; give another --state") from None
 
 
 def _install_runner(directory: Path) -> None:
@@ -59,11 +78,15 @@ async def _drive(manifest: dict[str, Any], directory: Path) -> int:
     reconciler = Reconciler(shell, propose, time.time, screen)
     shell.on_change(lambda: reconciler.wake(key))
     await shell.stop_orphans()
-    asyncio.get_running_loop().add_signal_handler(signal.SIGINT, _interrupt, shell, screen)
+    # Runs have sessions of their own: when the terminal closes, they would go on.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        asyncio.get_running_loop().add_signal_handler(number, _interrupt, shell, screen)
     reconciler.wake(key)
-    code = await screen.ended
-    await reconciler.stop()
-    return code
+    try:
+        return await screen.ended
+    finally:
+        await reconciler.stop()
+        await shell.stop()
 
 
 def _interrupt(shell: LocalShell, screen: _Screen) -> None:

@@ -65,10 +65,16 @@ class LocalShell:
         self._wake()
 
     async def stop_orphans(self) -> None:
-        """End what an earlier call of this program left running when it was killed."""
+        """End what an earlier call of this program left running when it was killed. Nobody saw how it ended, so that it
+        counts as gone."""
+        for run in [run for run in self._runs.values() if run.observe() is None]:
+            await run.stop(None)
+            del self._runs[run.name]
+
+    async def stop(self) -> None:
+        """End whatever still runs: no process goes on without this program."""
         for run in self._runs.values():
-            if run.observe() is None:
-                await run.stop(None)
+            await run.stop(None)
 
     async def observe(self, key: Key, now: float) -> Snapshot | None:
         """The job as it is on disk, and the processes of its runs."""
@@ -97,7 +103,8 @@ class LocalShell:
 
     async def write(self, snapshot: Snapshot, status: dict[str, Any]) -> None:
         """Write the status, if the file is still the one that was read."""
-        if self._read() != snapshot.manifest:
+        # Compared as text: a number that is none is not equal to itself.
+        if json.dumps(self._read()) != json.dumps(snapshot.manifest):
             raise RefusalError(Kind.CONFLICT, f"{self._file} was written by somebody else")
         self._save({**snapshot.manifest, "status": status})
 
@@ -117,12 +124,13 @@ class LocalShell:
                 self._refused[name] = f"the command could not be started: {error}"
                 continue
             self._runs[name] = started
+            self._wake()  # no watch tells of it
         return bool(set(self._refused.items()) - set(before.items()))
 
     async def delete(self, snapshot: Snapshot, deletions: Sequence[Deletion]) -> None:
         """End the processes of these runs; their directories stay, for the logs."""
         for each in deletions:
-            run = next((run for name, run in self._runs.items() if each.name.startswith(name)), None)
+            run = self._runs.get(each.name)
             if run is not None:
                 await run.delete(each.grace_seconds)
                 del self._runs[run.name]

@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import re
+import shutil
 import signal
 import time
 from collections.abc import Callable, Mapping
@@ -37,6 +38,8 @@ class LocalRun:
 
     async def start(self, command: list[str], variables: Mapping[str, str], workdir: Path) -> None:
         """Start the command in a session of its own, so that it can be ended whole."""
+        # One may be left of a start that failed, or that this program did not live to record.
+        shutil.rmtree(self.directory, ignore_errors=True)
         self.directory.mkdir(parents=True)
         own = {
             **variables,
@@ -101,6 +104,8 @@ class LocalRun:
 
     async def _wait(self, process: asyncio.subprocess.Process) -> None:
         code = await process.wait()
+        # As with a container, what it started ends with it.
+        _signal(process.pid, signal.SIGKILL)
         # A shell's way to tell a signal, which is also Kubernetes's.
         self._write("ended.json", {"code": 128 - code if code < 0 else code, "at": time.time()})
         self._ended()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import signal
@@ -106,3 +107,14 @@ def test_a_job_that_is_none_is_refused_with_its_field(tmp_path: Path) -> None:
     assert process.returncode == 2
     assert "spec.training.globalBatchSize" in said
     assert "Traceback" not in said
+
+
+def test_a_second_call_on_the_same_directory_is_refused(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    state.mkdir()
+    with (state / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        second = start(job(tmp_path))
+        said, _ = second.communicate(timeout=_SECONDS)
+    assert second.returncode == 2
+    assert "in use by another memtune run" in said
