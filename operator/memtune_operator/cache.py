@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from memtune.spec import KIND
 from memtune_operator import names
@@ -18,17 +18,17 @@ _RETRY_SECONDS = 2.0
 
 
 class Cache:
-    """The objects of one kind, in the namespaces that are watched."""
+    """The objects of one kind, in the namespaces that are watched; no name of one means all."""
 
-    def __init__(self, api_version: str, kind: str) -> None:
+    def __init__(self, api_version: str, kind: str, namespaces: Sequence[str]) -> None:
         self._api_version = api_version
         self._kind = kind
         self._by_job: dict[Key, dict[str, Manifest]] = {}
-        self._is_complete = asyncio.Event()
+        self._is_complete = {namespace: asyncio.Event() for namespace in namespaces or ("",)}
 
     async def of_job(self, key: Key) -> list[Manifest]:
-        """What is there that says of itself that this job controls it. Waits until the cache is complete."""
-        await self._is_complete.wait()
+        """What is there that says of itself that this job controls it. Waits until its namespace has been listed."""
+        await (self._is_complete.get(key.namespace) or self._is_complete[""]).wait()
         return list(self._by_job.get(key, {}).values())
 
     def nodes_by_job(self) -> dict[Key, set[str]]:
@@ -38,15 +38,21 @@ class Cache:
             for key, owned in self._by_job.items()
         }
 
-    async def follow(self, cluster: Cluster, namespace: str, wake: Callable[[Key], None]) -> None:
+    async def follow(self, cluster: Cluster, wake: Callable[[Key], None]) -> None:
         """Keep up with the API server, for ever."""
+        await asyncio.gather(*(self._follow(cluster, namespace, wake) for namespace in self._is_complete))
+
+    async def _follow(self, cluster: Cluster, namespace: str, wake: Callable[[Key], None]) -> None:
         while True:
+            wait = _RETRY_SECONDS
             try:
                 await self._follow_once(cluster, namespace, wake)
             except RefusalError as refusal:
+                wait = max(refusal.retry_after_seconds, wait)
                 if refusal.kind is not Kind.EXPIRED:
                     _log.warning("watching %s in %s: %s", self._kind, namespace or "all namespaces", refusal.message)
-                    await asyncio.sleep(max(refusal.retry_after_seconds, _RETRY_SECONDS))
+            # However it ended: a server or a proxy that ends each watch at once is not listed from in a fast loop.
+            await asyncio.sleep(wait)
 
     async def _follow_once(self, cluster: Cluster, namespace: str, wake: Callable[[Key], None]) -> None:
         """One list and the watch after it. What was deleted in between is found by its absence from the list."""
@@ -55,7 +61,7 @@ class Cache:
             if change.manifest is None:
                 self._drop_others(namespace, listed or set(), wake)
                 listed = None
-                self._is_complete.set()
+                self._is_complete[namespace].set()
                 continue
             for key in _keys(change.manifest):
                 self._put(key, change.manifest, change.is_gone)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from datetime import datetime, timezone
 from typing import NamedTuple
 
-from memtune.decide import Deletion, Event, Node, Observed, Owned, Refusal, reasons
+from memtune.decide import Deletion, Event, Observed, Owned, Refusal, reasons
 from memtune.observation import PodObservation, RunObservation
 from memtune.run import Run
 from memtune.spec import API_VERSION, KIND, Job, SpecError, load_job
@@ -26,16 +26,19 @@ from memtune_operator.wrapping import Manifest
 
 _log = logging.getLogger("memtune")
 _NODES_SECONDS = 15.0
-_TAKEN_SECONDS = 30.0
+# Jobs that are held back are looked at every half a minute; then it is asked again.
+_AGAIN_SECONDS = 25.0
 _API_VERSIONS = {"Pod": "v1", "Service": "v1"}
 
 
 class _Refused(NamedTuple):
-    """What could not be created of which run, and when that was."""
+    """What could not be created of which run of which job, and when that was asked."""
 
+    uid: str
     run: str
     refusal: Refusal
     at: float
+    manifest: Manifest
 
 
 class ClusterShell:
@@ -44,17 +47,17 @@ class ClusterShell:
     def __init__(self, cluster: Cluster, settings: Settings) -> None:
         self._cluster = cluster
         self._settings = settings
-        self._caches = {kind: Cache(version, kind) for kind, version in _API_VERSIONS.items()}
+        self._caches = {kind: Cache(version, kind, settings.namespaces) for kind, version in _API_VERSIONS.items()}
         # Answers of the API server that would only be asked for again: nothing is decided by their loss.
         self._refused: dict[Key, _Refused] = {}
         self._accepted: dict[Key, tuple[str, int]] = {}
         self._nodes: list[Manifest] = []
         self._nodes_until = 0.0
+        self._nodes_lock = asyncio.Lock()
 
     async def follow(self, wake: Callable[[Key], None]) -> None:
         """Keep up with what jobs own, for ever."""
-        namespaces = self._settings.namespaces or ("",)
-        watches = (cache.follow(self._cluster, space, wake) for cache in self._caches.values() for space in namespaces)
+        watches = (cache.follow(self._cluster, wake) for cache in self._caches.values())
         await asyncio.gather(*watches, self._look_after_nodes(wake))
 
     async def observe(self, key: Key, now: float) -> Snapshot | None:
@@ -82,15 +85,20 @@ class ClusterShell:
     async def create(self, snapshot: Snapshot, runs: Sequence[Run], now: float) -> bool:
         """POST what is not there. The first refusal ends the turn of its run: the rest would be refused as well."""
         assert snapshot.job is not None  # only a job that could be read has runs
-        before = self._refused.pop(_key(snapshot.job), None)
+        before = self._refusal_of(snapshot.job)
+        # The wording may differ each time: whatever is said, the next question waits, or each answer asks for another.
+        if before and now < before.at + _AGAIN_SECONDS:
+            return False
+        self._refused.pop(_key(snapshot.job), None)
         for run in runs:
             for manifest in objects(snapshot.job, run, self._settings.runner_image):
                 refusal = await self._create(snapshot.job, manifest)
                 if refusal is not None:
-                    self._refused[_key(snapshot.job)] = _Refused(run_of(manifest), refusal, now)
+                    refused = _Refused(snapshot.job.metadata.uid, run_of(manifest), refusal, now, manifest)
+                    self._refused[_key(snapshot.job)] = refused
                     break
-        after = self._refused.get(_key(snapshot.job))
-        return after is not None and (before is None or after[:2] != before[:2])
+        after = self._refusal_of(snapshot.job)
+        return after is not None and (before is None or (after.run, after.refusal) != (before.run, before.refusal))
 
     async def delete(self, snapshot: Snapshot, deletions: Sequence[Deletion]) -> None:
         """Each with its uid as precondition."""
@@ -130,14 +138,15 @@ class ClusterShell:
         checked = preflight.check(job, self._settings.policy, self._settings.runner_image)
         pods = owned_by(await self._caches["Pod"].of_job(key), uid)
         services = owned_by(await self._caches["Service"].of_job(key), uid)
-        nodes = await self._known_nodes(now)
+        nodes = await self._known_nodes(now, {place for pod in pods if (place := pod["spec"].get("nodeName"))})
         gpu_resource = job.spec.resources.gpu_resource
+        refusals = await self._refusals(job, manifest, checked, now)
         return Observed(
             status=_status(manifest),
             runs=self._runs(job, pods, nodes, now),
             owned=tuple(Owned("Service", s["metadata"]["name"], s["metadata"]["uid"], run_of(s)) for s in services),
-            nodes=_candidates(nodes, checked.pod, gpu_resource),
-            refusals=await self._refusals(job, manifest, checked, now),
+            nodes=candidates(nodes, checked.pod["spec"], gpu_resource) if nodes is not None and checked.pod else None,
+            refusals=refusals,
             host_request_bytes=checked.host_request_bytes,
             host_limit_bytes=checked.host_limit_bytes,
         )
@@ -155,7 +164,7 @@ class ClusterShell:
             if index is not None:
                 one = observe(pod, index, job.spec.resources.gpu_resource, seen or None, now)
                 found.setdefault(run_of(pod), []).append(one)
-        refused = self._refused.get(_key(job))
+        refused = self._refusal_of(job)
         if refused:
             found.setdefault(refused.run, [])
         return {
@@ -172,10 +181,33 @@ class ClusterShell:
         """Everything that forbids any pod of the job."""
         if checked.refusal:
             return (checked.refusal,)
-        refused = self._refused.get(_key(job))
-        if refused and refused.refusal.reason == reasons.NAME_TAKEN and now < refused.at + _TAKEN_SECONDS:
-            return (refused.refusal,)
+        if taken := await self._name_taken(job, now):
+            return (taken,)
         return await self._dry_run(job, manifest, checked.pod)
+
+    async def _name_taken(self, job: Job, now: float) -> Refusal | None:
+        """The refusal of a name that another object bears. Now and then it is looked whether it still does."""
+        refused = self._refusal_of(job)
+        if refused is None or refused.refusal.reason != reasons.NAME_TAKEN:
+            return None
+        if now < refused.at + _AGAIN_SECONDS:
+            return refused.refusal
+        try:
+            found = await self._adopt(job, refused.manifest)
+        except RefusalError as refusal:
+            if refusal.kind is not Kind.ABSENT:
+                raise
+            found = None
+        if found is None:
+            del self._refused[_key(job)]
+        else:
+            self._refused[_key(job)] = refused._replace(refusal=found, at=now)
+        return found
+
+    def _refusal_of(self, job: Job) -> _Refused | None:
+        """What is known to be refused of this job, not of an earlier one of its name."""
+        found = self._refused.get(_key(job))
+        return found if found and found.uid == job.metadata.uid else None
 
     async def _dry_run(self, job: Job, manifest: Manifest, pod: Manifest | None) -> tuple[Refusal, ...]:
         """Whether the API server would take a pod of the job: asked once for each generation, before the first run."""
@@ -219,14 +251,17 @@ class ClusterShell:
         sentence = f"{manifest['kind']} {name} exists and is not of this job's run; delete it, or rename the job"
         return Refusal(reasons.NAME_TAKEN, sentence)
 
-    async def _known_nodes(self, now: float) -> list[Manifest] | None:
-        """All nodes, as they were a few seconds ago; None without the right to read them."""
+    async def _known_nodes(self, now: float, places: Collection[str] = ()) -> list[Manifest] | None:
+        """All nodes, as they were a few seconds ago, but with those where pods are: a node that just came is not one
+        that was lost. None without the right to read them."""
         if not self._settings.reads_nodes:
             return None
-        if now >= self._nodes_until:
-            self._nodes = await self._cluster.list("v1", "Node")
-            self._nodes_until = now + _NODES_SECONDS
-        return self._nodes
+        async with self._nodes_lock:  # many jobs look at the same moment; one list serves them all
+            known = {node["metadata"]["name"] for node in self._nodes}
+            if now >= self._nodes_until or not known.issuperset(places):
+                self._nodes = await self._cluster.list("v1", "Node")
+                self._nodes_until = now + _NODES_SECONDS
+            return self._nodes
 
 
 def _key(job: Job) -> Key:
@@ -236,10 +271,6 @@ def _key(job: Job) -> Key:
 def _status(manifest: Manifest) -> Manifest:
     status = manifest.get("status")
     return status if isinstance(status, dict) else {}
-
-
-def _candidates(nodes: list[Manifest] | None, pod: Manifest | None, gpu_resource: str) -> tuple[Node, ...] | None:
-    return None if nodes is None or pod is None else candidates(nodes, pod["spec"], gpu_resource)
 
 
 def _event(job: Manifest, event: Event) -> Manifest:

@@ -30,7 +30,7 @@ def lost(nodes: Iterable[Manifest], now_seconds: float, after_seconds: float) ->
 
 def sound_nodes(nodes: Iterable[Manifest]) -> frozenset[str]:
     """The nodes that are ready and in service."""
-    return frozenset(node["metadata"]["name"] for node in nodes if not _is_lost(node, float("inf"), 0.0))
+    return frozenset(node["metadata"]["name"] for node in nodes if not (_is_out(node) or _silence(node)))
 
 
 def seconds_of(time: str) -> float:
@@ -54,12 +54,19 @@ def _has_gpus(node: Manifest, gpu_resource: str) -> bool:
 
 
 def _is_lost(node: Manifest, now_seconds: float, after_seconds: float) -> bool:
-    if any(taint.get("key") == OUT_OF_SERVICE for taint in (node.get("spec") or {}).get("taints") or []):
-        return True
-    for condition in (node.get("status") or {}).get("conditions") or []:
-        if condition.get("type") == "Ready" and condition.get("status") != "True":
-            return now_seconds - seconds_of(condition["lastTransitionTime"]) > after_seconds
-    return False
+    since = (_silence(node) or {}).get("lastTransitionTime")
+    # Without a time nobody knows for how long, and what may still run must not be started again.
+    return _is_out(node) or (isinstance(since, str) and now_seconds - seconds_of(since) > after_seconds)
+
+
+def _is_out(node: Manifest) -> bool:
+    return any(taint.get("key") == OUT_OF_SERVICE for taint in (node.get("spec") or {}).get("taints") or [])
+
+
+def _silence(node: Manifest) -> Manifest | None:
+    """The condition of a node that says that it is not ready, if it does."""
+    conditions: list[Manifest] = (node.get("status") or {}).get("conditions") or []
+    return next((each for each in conditions if each.get("type") == "Ready" and each.get("status") != "True"), None)
 
 
 def _is_allowed(node: Manifest, pod_spec: Manifest) -> bool:

@@ -122,3 +122,12 @@ def test_a_node_is_sound_while_it_is_ready_and_in_service() -> None:
     away = {"key": "node.kubernetes.io/out-of-service", "effect": "NoExecute"}
     nodes = [node("a"), node("b", conditions=troubled), node("c", taints=[away])]
     assert sound_nodes(nodes) == {"a"}
+
+
+def test_a_node_that_never_said_since_when_it_is_not_ready_is_neither_lost_nor_sound() -> None:
+    for condition in (
+        {"type": "Ready", "status": "Unknown"},
+        {"type": "Ready", "status": "Unknown", "lastTransitionTime": None},
+    ):
+        assert lost([node(conditions=[condition])], NOW, 180) == frozenset()
+        assert sound_nodes([node(conditions=[condition])]) == frozenset()

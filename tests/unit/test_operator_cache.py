@@ -1,0 +1,93 @@
+"""What the watches keep: no object is absent before its own namespace was listed, and no watch is a fast loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any, cast
+
+import pytest
+
+from memtune_operator.cache import Cache
+from memtune_operator.cluster import Change, Cluster
+from memtune_operator.refusals import Kind, RefusalError
+from memtune_operator.shell import Key
+
+
+def pod(namespace: str, job: str, name: str) -> dict[str, Any]:
+    owner = {"kind": "MemoryTunedJob", "name": job, "uid": "u", "controller": True}
+    return {"metadata": {"namespace": namespace, "name": name, "ownerReferences": [owner]}}
+
+
+class Server:
+    """Lists what it holds, namespace by namespace as it is allowed to, and then keeps silent or ends the watch."""
+
+    def __init__(self, *pods: dict[str, Any], ends_with: Exception | None = None, is_silent: bool = True) -> None:
+        self.pods = list(pods)
+        self.answers = {namespace: asyncio.Event() for namespace in ("", "a", "b")}
+        self.lists = 0
+        self._ends_with = ends_with
+        self._is_silent = is_silent
+
+    async def changes(self, api_version: str, kind: str, namespace: str, selector: str) -> AsyncIterator[Change]:
+        await self.answers[namespace].wait()
+        self.lists += 1
+        for each in self.pods:
+            if namespace in ("", each["metadata"]["namespace"]):
+                yield Change(each)
+        yield Change(None)
+        if self._ends_with:
+            raise self._ends_with
+        if self._is_silent:
+            await asyncio.Event().wait()
+
+
+def following(cache: Cache, server: Server) -> asyncio.Task[None]:
+    return asyncio.create_task(cache.follow(cast("Cluster", server), lambda _: None))
+
+
+async def turns() -> None:
+    for _ in range(50):
+        await asyncio.sleep(0)
+
+
+def test_a_namespace_that_was_not_listed_yet_is_waited_for() -> None:
+    """A pod that only seems to be gone would be taken for one that was lost, and its run started again."""
+
+    async def life() -> None:
+        server, cache = Server(pod("b", "llama", "p")), Cache("v1", "Pod", ("a", "b"))
+        task = following(cache, server)
+        server.answers["a"].set()
+        assert await cache.of_job(Key("a", "llama")) == []
+        asking = asyncio.create_task(cache.of_job(Key("b", "llama")))
+        await turns()
+        assert not asking.done()
+        server.answers["b"].set()
+        assert await asking == server.pods
+        task.cancel()
+
+    asyncio.run(life())
+
+
+def test_one_watch_of_the_whole_cluster_serves_every_namespace() -> None:
+    async def life() -> None:
+        server, cache = Server(pod("b", "llama", "p")), Cache("v1", "Pod", ())
+        task = following(cache, server)
+        server.answers[""].set()
+        assert await cache.of_job(Key("b", "llama")) == server.pods
+        task.cancel()
+
+    asyncio.run(life())
+
+
+@pytest.mark.parametrize("ending", [None, RefusalError(Kind.EXPIRED, "too old resource version")])
+def test_a_watch_that_ends_at_once_is_not_begun_again_at_once(ending: RefusalError | None) -> None:
+    async def life() -> int:
+        server, cache = Server(ends_with=ending, is_silent=False), Cache("v1", "Pod", ())
+        task = following(cache, server)
+        server.answers[""].set()
+        await turns()
+        task.cancel()
+        return server.lists
+
+    assert asyncio.run(life()) == 1
