@@ -122,10 +122,11 @@ class _Jobs(Collector):
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         """The families, made anew for each scrape."""
-        phases = Tally(seen.status.phase for seen in self._jobs.values())
+        jobs = dict(self._jobs)  # a scrape has a thread of its own, and jobs come and go meanwhile
+        phases = Tally(seen.status.phase for seen in jobs.values())
         yield _family("memtune_jobs", "Jobs by phase.", ("phase",), (((phase,), n) for phase, n in phases.items()))
         for name, text, labels, read in _GAUGES:
-            samples = (((*key, *rest), value) for key, seen in self._jobs.items() for rest, value in read(seen))
+            samples = (((*key, *rest), value) for key, seen in jobs.items() for rest, value in read(seen))
             yield _family(name, text, (*_JOB, *labels), samples)
 
 

@@ -90,8 +90,8 @@ class Reconciler:
 
     @property
     def pending(self) -> int:
-        """The jobs that have something to look at."""
-        return sum(news.is_set() for news in self._news.values())
+        """The jobs that have something to look at. Metrics ask from a thread of their own, while jobs come and go."""
+        return sum(news.is_set() for news in list(self._news.values()))
 
     def wake(self, key: Key) -> None:
         """Something happened to this job, or to what it owns."""
@@ -151,5 +151,5 @@ async def _any(news: asyncio.Event, seconds: float | None) -> None:
     """Wait for news, or for so long."""
     try:
         await asyncio.wait_for(news.wait(), seconds)
-    except TimeoutError:
+    except asyncio.TimeoutError:  # before Python 3.11 not the built-in one
         return
