@@ -12,6 +12,7 @@ import aiohttp
 from kubernetes.aio import client, config
 from kubernetes.aio.leaderelection.electionconfig import Config
 from kubernetes.aio.leaderelection.leaderelection import LeaderElection
+from kubernetes.aio.leaderelection.leaderelectionrecord import LeaderElectionRecord
 from kubernetes.aio.leaderelection.resourcelock.leaselock import LeaseLock
 
 from memtune.spec import KIND, PLURAL
@@ -20,11 +21,14 @@ from memtune_operator.settings import Settings
 from memtune_operator.wrapping import Manifest
 
 # Failover within 30 s: a leader that cannot renew has given up before another one may take over.
-LEASE_SECONDS = 15.0
+# A whole number, which is all that the Lease and the client can write.
+LEASE_SECONDS = 15
 RENEW_SECONDS = 10.0
 RETRY_SECONDS = 2.0
 
 _REQUEST_SECONDS = 30.0
+_LEASE_REQUEST_SECONDS = 3.0
+_NO_ANSWER = (aiohttp.ClientError, asyncio.TimeoutError, OSError)
 # The server ends a watch now and then; a dead connection is noticed at the latest when it should have.
 _WATCH_SECONDS = 300
 _PLURALS = {
@@ -138,7 +142,7 @@ class Cluster:
             self._count_request(verb, error.status or 0)
             retry_after = (error.headers or {}).get("Retry-After", "")
             raise refusal_of(error.status, str(error.reason or ""), str(error.body or ""), retry_after) from error
-        except (aiohttp.ClientError, asyncio.TimeoutError, OSError, ValueError) as error:
+        except (*_NO_ANSWER, ValueError) as error:
             self._count_request(verb, 0)
             raise refusal_of(None, f"the API server did not answer: {error or type(error).__name__}", "") from error
 
@@ -157,11 +161,58 @@ async def connect(count_request: CountRequest) -> AsyncIterator[Cluster]:
         yield Cluster(api, count_request)
 
 
-async def lead(cluster: Cluster, settings: Settings, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """Wait for the Lease, work under it, and return once it is lost: the caller then ends the process at once."""
-    lock = LeaseLock(settings.lease_name, settings.lease_namespace, settings.identity, cluster.api)
+class _PatientLock(LeaseLock):
+    """The Lease. No answer in time is a failed try like any other: neither the end of the process nor a longer hold."""
+
+    async def get(self, name: str, namespace: str) -> tuple[bool, Any]:
+        """Whether there is one, and who holds it; or why it could not be read."""
+        try:
+            return await asyncio.wait_for(super().get(name, namespace), _LEASE_REQUEST_SECONDS)
+        except _NO_ANSWER as error:
+            return False, client.ApiException(reason=str(error) or type(error).__name__)
+
+    async def create(self, name: str, namespace: str, election_record: LeaderElectionRecord) -> bool:
+        """Whether it was created."""
+        return await _in_time(super().create(name, namespace, election_record))
+
+    async def update(self, name: str, namespace: str, updated_record: LeaderElectionRecord) -> bool:
+        """Whether it was written."""
+        return await _in_time(super().update(name, namespace, updated_record))
+
+
+async def _in_time(request: Coroutine[Any, Any, bool]) -> bool:
+    try:
+        return await asyncio.wait_for(request, _LEASE_REQUEST_SECONDS)
+    except _NO_ANSWER:
+        return False
+
+
+async def lead(cluster: Cluster, settings: Settings, work: Callable[[], Coroutine[Any, Any, None]]) -> bool:
+    """Wait for the Lease and work under it, until the work ends (True) or the Lease is lost (False): the caller then
+    ends the process at once."""
+    lock = _PatientLock(settings.lease_name, settings.lease_namespace, settings.identity, cluster.api)
+    ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def led() -> None:
+        try:
+            await work()
+        except Exception as error:  # raised again below, once the Lease is renewed no more
+            ended.set_exception(error)
+        else:
+            ended.set_result(None)
 
     async def lost() -> None:
         return None
 
-    await LeaderElection(Config(lock, LEASE_SECONDS, RENEW_SECONDS, RETRY_SECONDS, work, lost)).run()
+    election_config = Config(lock, LEASE_SECONDS, RENEW_SECONDS, RETRY_SECONDS, led, lost)
+    election = asyncio.ensure_future(LeaderElection(election_config).run())
+    await asyncio.wait({election, ended}, return_when=asyncio.FIRST_COMPLETED)
+    if not ended.done():
+        election.result()
+        return False
+    while not election.done():
+        # Once may not be enough: asyncio.wait_for swallows it when what it waits for comes at that moment.
+        election.cancel()
+        await asyncio.wait({election}, timeout=RETRY_SECONDS)
+    ended.result()
+    return True

@@ -29,7 +29,8 @@ async def run(settings: Settings) -> None:
         if not settings.lease_namespace:
             await _work(cluster, settings, counters)
             return
-        await lead(cluster, settings, lambda: _work(cluster, settings, counters))
+        if await lead(cluster, settings, lambda: _work(cluster, settings, counters)):
+            return
         # Another may work from now on. Whatever this process still has under way must not go on beside it.
         _log.error("the lease %s/%s is lost; this process ends", settings.lease_namespace, settings.lease_name)
         os._exit(1)

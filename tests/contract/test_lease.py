@@ -1,0 +1,120 @@
+"""Who leads: the work's end ends the lead, a lost Lease ends the work, and a silent API server is a failed try."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import datetime, timezone
+from typing import Any, cast
+
+import aiohttp
+import pytest
+from kubernetes.aio import client
+
+from memtune_operator import cluster as module
+from memtune_operator.cluster import Cluster, lead
+from memtune_operator.policy import Policy
+from memtune_operator.settings import Settings
+
+SETTINGS = Settings("runner:1", Policy(), identity="me", lease_namespace="memtune")
+
+
+class Leases:
+    """The coordination API: one Lease, held by whoever the test says, or no answer at all."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.holder = "me"
+        self.error: Exception | None = None
+        self.tries = 0
+        self.written: list[Any] = []
+        monkeypatch.setattr(client, "CoordinationV1Api", lambda **_: self)
+        for name, seconds in {"LEASE_SECONDS": 2, "RENEW_SECONDS": 1.5, "RETRY_SECONDS": 1.0}.items():
+            monkeypatch.setattr(module, name, seconds)
+
+    async def read_namespaced_lease(self, name: str, namespace: str) -> Any:
+        self.tries += 1
+        await asyncio.sleep(0)
+        if self.error:
+            raise self.error
+        now = datetime.now(timezone.utc)
+        spec = client.V1LeaseSpec(
+            holder_identity=self.holder, lease_duration_seconds=1, acquire_time=now, renew_time=now
+        )
+        return client.V1Lease(metadata=client.V1ObjectMeta(name=name), spec=spec)
+
+    async def replace_namespaced_lease(self, name: str, namespace: str, body: Any) -> None:
+        if self.error:
+            raise self.error
+        self.written.append(body)
+
+
+def led(work: Any) -> bool:
+    async def life() -> bool:
+        return await asyncio.wait_for(lead(cast("Cluster", _Connected()), SETTINGS, work), 60)
+
+    return asyncio.run(life())
+
+
+class _Connected:
+    api = None
+
+
+@pytest.fixture
+def leases(monkeypatch: pytest.MonkeyPatch) -> Leases:
+    return Leases(monkeypatch)
+
+
+@pytest.mark.usefixtures("leases")
+def test_when_the_work_ends_the_lease_is_not_held_any_longer() -> None:
+    async def work() -> None:
+        return None
+
+    assert led(work)
+
+
+@pytest.mark.usefixtures("leases")
+def test_work_that_breaks_down_ends_the_process_instead_of_holding_the_lease() -> None:
+    async def work() -> None:
+        raise ZeroDivisionError("a mistake of ours")
+
+    with pytest.raises(ZeroDivisionError):
+        led(work)
+
+
+def test_a_lost_lease_ends_the_work(leases: Leases) -> None:
+    async def work() -> None:
+        leases.error = aiohttp.ClientConnectionError("connection refused")
+        await asyncio.Event().wait()
+
+    assert not led(work)
+
+
+def test_an_api_server_that_cannot_be_reached_is_asked_again(leases: Leases) -> None:
+    leases.error = aiohttp.ClientConnectionError("connection refused")
+
+    async def come_back() -> None:
+        while leases.tries < 3:
+            await asyncio.sleep(0)
+        leases.error = None
+
+    async def work() -> None:
+        return None
+
+    async def life() -> bool:
+        back = asyncio.create_task(come_back())
+        is_over = await asyncio.wait_for(lead(cast("Cluster", _Connected()), SETTINGS, work), 60)
+        await back
+        return is_over
+
+    assert asyncio.run(life())
+
+
+def test_the_lease_is_written_with_the_time_that_the_operator_keeps_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds = module.LEASE_SECONDS
+    leases = Leases(monkeypatch)
+    monkeypatch.setattr(module, "LEASE_SECONDS", seconds)
+
+    async def work() -> None:
+        return None
+
+    assert led(work)
+    assert leases.written[0].spec.lease_duration_seconds == seconds
