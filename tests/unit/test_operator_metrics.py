@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from prometheus_client import generate_latest
 
 from memtune.decide import Observed
 from memtune.spec import load_job
+from memtune_operator import metrics as module
 from memtune_operator.metrics import Metrics
 from memtune_operator.shell import Key, Snapshot
 
@@ -108,3 +110,14 @@ def test_an_object_that_is_no_job_has_no_series() -> None:
     metrics = Metrics()
     metrics.reconciled(Snapshot({**JOB}, Observed(), problem="spec.model: missing"), 0.02)
     assert not [line for line in lines(metrics) if "tiny" in line]
+
+
+def test_a_job_that_goes_during_a_scrape_does_not_break_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    metrics = told()
+
+    def slow(_: Any) -> list[tuple[tuple[str, ...], float]]:
+        metrics.gone(Key("research", "tiny"))
+        return [((), 1.0)]
+
+    monkeypatch.setattr(module, "_GAUGES", (("memtune_slow", "A gauge that takes its time.", (), slow),))
+    assert 'memtune_slow{mtj="tiny",mtj_namespace="research"} 1.0' in lines(metrics)

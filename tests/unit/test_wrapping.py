@@ -136,6 +136,12 @@ def test_a_value_that_contradicts_the_plan_is_refused_with_its_place(given: dict
     assert words in str(refusal)
 
 
+def test_an_init_container_of_another_shape_is_refused_with_its_place() -> None:
+    refusal = refusal_of(template({"initContainers": [{"name": "setup", "image": "x", "ports": 5}]}))
+    assert refusal.reason == "TemplateRejected"
+    assert "spec.initContainers[setup].ports: it is int, not a list" in str(refusal)
+
+
 def test_a_checkpoint_volume_and_a_mount_of_the_users_at_the_same_path_are_refused() -> None:
     volume = {"path": "/saves", "volume": {"nfs": {"server": "nas", "path": "/x"}}}
     refusal = refusal_of(template(volumeMounts=[{"name": "x", "mountPath": "/saves"}]), checkpoint=volume)
