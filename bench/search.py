@@ -45,8 +45,8 @@ the job; one that runs out of memory, its start.
 
 The tables are the prediction times hidden factors: of memory for the whole job, for each component and each plan,
 of speed for the whole job, each sharding, each checkpointing and each plan, with noise on every probe. A plan whose
-true memory is above the GPU's is out of memory, wherever the prediction saw that edge. They are no measurements: where the
-predictor orders plans worse than such factors do, {OURS} needs more probes than here.
+true memory is above the GPU's is out of memory, wherever the prediction saw that edge. They are no measurements: where
+the predictor orders plans worse than such factors do, {OURS} needs more probes than here.
 
 Where {OURS} did not find a good plan, it mostly ended by its rule of three probes without gain: they went to plans that
 differ in stage or micro-batch alone, while another sharding or checkpointing was faster than predicted. It learns one
