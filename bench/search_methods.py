@@ -1,0 +1,158 @@
+"""Ways to choose the next probe, for `search.py`: the operator's own, and those that need no library."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from random import Random
+
+from search_tables import HEADROOM, Outcome, Table
+
+from memtune.acquisition import Question, Trial, enough, expected_improvement
+from memtune.decide.model import Lesson, Model
+from memtune.plan import Plan
+from memtune.space import THROUGHPUT, Space
+from memtune.spec.tuning import Tuning
+
+# What the other methods may spend, half as much again as the operator allows itself by default.
+MOST_PROBES = 12
+
+
+@dataclass
+class Hunt:
+    """One search of one table. It is over when a good plan was measured, or when the probes are spent.
+
+    ``blind`` is one that does not know when it has found a good plan, as in real life.
+    """
+
+    table: Table
+    random: Random
+    blind: bool = False
+    most: int = MOST_PROBES
+    plans: list[Plan] = field(default_factory=list)
+    outcomes: list[Outcome] = field(default_factory=list)
+    found: bool = False
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no further probe is of use."""
+        return (self.found and not self.blind) or len(self.plans) >= self.most
+
+    def probe(self, plan: Plan) -> Outcome:
+        """Measure a plan."""
+        outcome = self.table.probe(plan, self.random)
+        self.plans.append(plan)
+        self.outcomes.append(outcome)
+        self.found = self.found or (outcome.fits and self.table.is_good(plan))
+        return outcome
+
+    @property
+    def share(self) -> float:
+        """The true throughput of the plan that measured fastest, over that of the best; 0 if none that fits did."""
+        pairs = zip(self.plans, self.outcomes, strict=True)
+        fitting = [(outcome.tokens_per_second, plan) for plan, outcome in pairs if outcome.fits]
+        return self.table.share(max(fitting, key=lambda pair: pair[0])[1]) if fitting else 0.0
+
+    @property
+    def died(self) -> int:
+        """How many probes ran out of memory."""
+        return sum(outcome.died for outcome in self.outcomes)
+
+    @property
+    def gpu_seconds(self) -> float:
+        """What all probes cost."""
+        return sum(outcome.gpu_seconds for outcome in self.outcomes)
+
+
+Method = Callable[[Hunt], None]
+
+
+def memtune(hunt: Hunt) -> None:
+    """As the operator does: recalibrated after every probe, ended by its own rules and its default of maxProbes."""
+    hunt.most = Tuning().max_probes
+    while not hunt.is_over:
+        question = question_of(hunt)
+        plan = None if enough(question) else expected_improvement(question)
+        if plan is None:
+            return
+        hunt.probe(plan)
+
+
+def question_of(hunt: Hunt) -> Question:
+    """What the operator asks after the probes so far, as `memtune.decide.probing` does from a status."""
+    lessons = tuple(_lesson(plan, outcome) for plan, outcome in zip(hunt.plans, hunt.outcomes, strict=True))
+    model = Model(hunt.table.workload, Space(), lessons, HEADROOM, THROUGHPUT)
+    scores = [outcome.tokens_per_second for outcome in hunt.outcomes if outcome.fits]
+    return Question(
+        candidates=model.candidates(hunt.plans),
+        trials=tuple(
+            Trial(number, plan, fits=outcome.fits, died=outcome.died, score=outcome.tokens_per_second)
+            for number, (plan, outcome) in enumerate(zip(hunt.plans, hunt.outcomes, strict=True), 1)
+        ),
+        usable_bytes=model.usable_bytes,
+        headroom=HEADROOM,
+        incumbent=max(scores, default=0.0),
+    )
+
+
+def _lesson(plan: Plan, outcome: Outcome) -> Lesson:
+    return Lesson(
+        plan,
+        outcome.allocated_bytes,
+        outcome.reserved_bytes,
+        outcome.device_bytes,
+        outcome.step_seconds,
+        outcome.died,
+        outcome.demanded_bytes,
+    )
+
+
+def random_order(hunt: Hunt) -> None:
+    """Plans by lot, none twice."""
+    _in_order(hunt, hunt.random.sample(hunt.table.possible, len(hunt.table.possible)))
+
+
+def grid_order(hunt: Hunt) -> None:
+    """Plans as nested loops name them: sharding, checkpointing, micro-batch."""
+    _in_order(hunt, hunt.table.possible)
+
+
+def _in_order(hunt: Hunt, plans: tuple[Plan, ...] | list[Plan]) -> None:
+    for plan in plans:
+        if hunt.is_over:
+            return
+        hunt.probe(plan)
+
+
+def deepspeed_order(hunt: Hunt) -> None:
+    """Stages 0, 1, 2, 3 that may fit, in each the micro-batches upwards until memory runs out.
+
+    It ends after a stage that is no better than the one before (deepspeed/autotuning/README.md, "Autotuning Workflow
+    and Scope"). It does not choose checkpointing: the user is taken to have guessed that of the best plan.
+    """
+    checkpointing, before = hunt.table.best.checkpointing, 0.0
+    for stage in range(4):
+        stage_plans = [
+            plan
+            for plan in hunt.table.possible
+            if plan.sharding.zero_stage == stage
+            and plan.sharding.backend == "deepspeed"
+            and plan.checkpointing == checkpointing
+        ]
+        best = _swept(hunt, stage_plans)
+        if hunt.is_over or (stage_plans and best <= before):
+            return
+        before = max(best, before)
+
+
+def _swept(hunt: Hunt, plans: list[Plan]) -> float:
+    """The best throughput of one stage."""
+    best = 0.0
+    for plan in sorted(plans, key=lambda each: each.micro_batch):
+        if hunt.is_over:
+            break
+        outcome = hunt.probe(plan)
+        if outcome.died:
+            break
+        best = max(best, outcome.tokens_per_second if outcome.fits else 0.0)
+    return best

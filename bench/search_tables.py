@@ -1,0 +1,212 @@
+"""Modelled tables of what every plan of a job takes and brings, for `search.py`: a truth that the predictor misses.
+
+Each table is the prediction times hidden factors, drawn anew for each seed. No method sees them; a probe shows a
+plan's row with a little noise. Of the whole job they reach as far as published measurements are from the prediction:
+bench/results/accuracy.md (memory: median 6%, 90th percentile 20%), bench/results/throughput.md (speed: median 10%).
+Those that differ between plans of one job are assumed; nobody published enough plans of one job to fit them.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from functools import cached_property
+from random import Random
+from typing import NamedTuple
+
+from memtune.decide.budget import ENDING_SECONDS, STARTUP_SECONDS
+from memtune.gpu import find
+from memtune.model.architecture import Architecture, Kind
+from memtune.plan import Plan
+from memtune.predict import Predictor
+from memtune.prediction import Prediction
+from memtune.space import Space, enumerate_plans, rank
+from memtune.spec.tuning import Tuning
+from memtune.workload import Workload
+
+HEADROOM = Tuning().headroom_ratio
+# A plan counts as found from this share of the best throughput on.
+GOOD = 0.97
+# Standard deviations of the logarithms of the hidden factors.
+_MEMORY_SPREAD = 0.08  # of all plans alike
+_COMPONENT_SPREAD = 0.10  # of each component of the memory
+_MEMORY_OWN = 0.015  # of each plan
+_SPEED_SPREAD = 0.15  # of all plans alike
+_KNOB_SPREAD = 0.06  # of each sharding and of each checkpointing
+_SPEED_OWN = 0.03  # of each plan
+# What two probes of one plan differ by.
+_MEMORY_NOISE = 0.003
+_SPEED_NOISE = 0.015
+_DRAWS = 100
+
+
+class Case(NamedTuple):
+    """A job: its size as people say it, and the workload."""
+
+    size: str
+    workload: Workload
+
+
+def _case(size: str, gpu: str, nodes: int, gpus: int, batch: int, length: int, *facts: int) -> Case:
+    hidden, layers, heads, kv_heads, ffn, vocabulary = facts
+    architecture = Architecture(
+        size, Kind.DECODER, hidden, layers, heads, kv_heads, hidden // heads, ffn, vocabulary, rms_norm=True
+    )
+    return Case(size, Workload(architecture, find(gpu), batch, length, nodes, gpus))
+
+
+# Sizes: GPT-2 small and large, Llama 3.2 1B and 3B, Llama 2 7B and 13B, Llama 3 8B, Yi 34B, Llama 3 70B and, on few
+# GPUs, Qwen 2.5 1.5B; all with the layers of a Llama.
+CASES = (
+    _case("0.1B", "a10-24gb", 1, 1, 64, 1024, 768, 12, 12, 12, 3072, 50257),
+    _case("0.8B", "a100-40gb", 1, 1, 64, 1024, 1280, 36, 20, 20, 5120, 50257),
+    _case("1B", "rtx4090-24gb", 1, 2, 64, 2048, 2048, 16, 32, 8, 8192, 128256),
+    _case("1.5B", "l4-24gb", 1, 4, 96, 2048, 1536, 28, 12, 2, 8960, 151936),
+    _case("3B", "a100-40gb", 1, 4, 128, 2048, 3072, 28, 24, 8, 8192, 128256),
+    _case("7B", "a100-80gb", 1, 8, 256, 2048, 4096, 32, 32, 32, 11008, 32000),
+    _case("8B", "h100-80gb", 1, 8, 256, 4096, 4096, 32, 32, 8, 14336, 128256),
+    _case("13B", "a100-80gb", 2, 8, 512, 2048, 5120, 40, 40, 40, 13824, 32000),
+    _case("34B", "h100-80gb", 4, 8, 768, 4096, 7168, 60, 56, 8, 20480, 64000),
+    _case("70B", "h100-80gb", 8, 8, 1024, 4096, 8192, 80, 64, 8, 28672, 128256),
+)
+
+
+class Outcome(NamedTuple):
+    """What a probe of a plan shows. ``demanded_bytes`` is of one that ran out of memory, the rest of one that did not.
+
+    ``fits`` says whether it left its headroom.
+    """
+
+    died: bool
+    fits: bool = False
+    allocated_bytes: int = 0
+    reserved_bytes: int = 0
+    device_bytes: int = 0
+    step_seconds: float = 0.0
+    tokens_per_second: float = 0.0
+    demanded_bytes: int = 0
+    gpu_seconds: float = 0.0
+
+
+@dataclass
+class Hidden:
+    """The factors between prediction and truth, each drawn when it is first needed. ``reach`` stretches them all."""
+
+    random: Random
+    reach: float = 1.0
+    drawn: dict[str, float] = field(default_factory=dict)
+
+    def factor(self, name: str, spread: float) -> float:
+        """The factor of that name: the same whenever it is asked for."""
+        if name not in self.drawn:
+            self.drawn[name] = self.own(spread)
+        return self.drawn[name]
+
+    def own(self, spread: float) -> float:
+        """A factor that nothing else shares."""
+        return self.random.lognormvariate(0.0, self.reach * spread)
+
+    def memory(self, prediction: Prediction) -> float:
+        """True over predicted bytes of a plan."""
+        parts = prediction.components
+        total = sum(part.bytes.expected for part in parts)
+        moved = sum(part.bytes.expected * self.factor(part.name, _COMPONENT_SPREAD) for part in parts) / total
+        return moved * self.factor("memory", _MEMORY_SPREAD) * self.own(_MEMORY_OWN)
+
+    def speed(self, plan: Plan) -> float:
+        """True over predicted tokens per second of a plan."""
+        knobs = str(plan.sharding), str(plan.checkpointing)
+        alike = math.prod(self.factor(f"speed of {knob}", _KNOB_SPREAD) for knob in knobs)
+        return alike * self.factor("speed", _SPEED_SPREAD) * self.own(_SPEED_OWN)
+
+
+class Row(NamedTuple):
+    """The truth of one plan."""
+
+    prediction: Prediction
+    memory_factor: float
+    tokens_per_second: float
+
+    @property
+    def device_bytes(self) -> float:
+        """What the plan takes of a device."""
+        return self.prediction.device.expected * self.memory_factor
+
+
+@dataclass(frozen=True)
+class Table:
+    """The truth of every plan of a job, and which plans its prediction does not rule out (``possible``)."""
+
+    workload: Workload
+    rows: dict[Plan, Row]
+    possible: tuple[Plan, ...]
+
+    def fits(self, plan: Plan) -> bool:
+        """Whether a plan truly leaves its headroom."""
+        return self.rows[plan].device_bytes <= self.workload.gpu.usable_bytes * (1 - HEADROOM)
+
+    @cached_property
+    def best(self) -> Plan:
+        """The fastest plan that fits."""
+        return max((plan for plan in self.rows if self.fits(plan)), key=lambda plan: self.rows[plan].tokens_per_second)
+
+    def is_good(self, plan: Plan) -> bool:
+        """Whether a plan fits and is nearly the fastest."""
+        return self.fits(plan) and self.share(plan) >= GOOD
+
+    def share(self, plan: Plan) -> float:
+        """A plan's true throughput over the best one's."""
+        return self.rows[plan].tokens_per_second / self.rows[self.best].tokens_per_second
+
+    def probe(self, plan: Plan, random: Random) -> Outcome:
+        """Run a plan: what it shows, and what it costs."""
+        row, usable_bytes = self.rows[plan], self.workload.gpu.usable_bytes
+        tokens = self.workload.global_batch * self.workload.sequence_length
+        missing = row.device_bytes - usable_bytes
+        if missing > 0:
+            # It dies in its first step, at some request on the way to its peak.
+            demanded = int(usable_bytes + missing * random.random())
+            return Outcome(True, demanded_bytes=demanded, gpu_seconds=self._cost(0.0))
+        factor = row.memory_factor * random.lognormvariate(0.0, _MEMORY_NOISE)
+        speed = row.tokens_per_second * random.lognormvariate(0.0, _SPEED_NOISE)
+        device = min(int(row.prediction.device.expected * factor), usable_bytes)
+        return Outcome(
+            died=False,
+            fits=device <= usable_bytes * (1 - HEADROOM),
+            allocated_bytes=int(row.prediction.allocated.expected * factor),
+            reserved_bytes=int(row.prediction.reserved.expected * factor),
+            device_bytes=device,
+            step_seconds=tokens / speed,
+            tokens_per_second=speed,
+            gpu_seconds=self._cost(Tuning().probe_steps * tokens / speed * _shortened(plan)),
+        )
+
+    def _cost(self, seconds: float) -> float:
+        return (STARTUP_SECONDS + seconds + ENDING_SECONDS) * self.workload.world
+
+
+def _shortened(plan: Plan) -> float:
+    """A probe's steps have at most two micro-batches."""
+    return min(plan.accumulation, 2) / plan.accumulation
+
+
+def table_of(workload: Workload, random: Random, reach: float = 1.0) -> Table:
+    """Draw the truth of a job; ``reach`` is how far from the prediction, 1 as published measurements are."""
+    predictor = Predictor(workload)
+    plans = enumerate_plans(workload, Space())
+    ranking = rank(workload, predictor, plans, HEADROOM)
+    ruled_out = {dropped.plan for dropped in ranking.dropped}
+    predictions = {plan: predictor.predict(plan) for plan in plans}
+    for _ in range(_DRAWS):
+        hidden = Hidden(random, reach)
+        rows = {plan: _row(plan, prediction, hidden) for plan, prediction in predictions.items()}
+        table = Table(workload, rows, tuple(plan for plan in plans if plan not in ruled_out))
+        # Where no plan fits there is nothing to find.
+        if any(table.fits(plan) for plan in plans):
+            return table
+    raise ValueError(f"no plan of {workload.architecture.name} fits on {workload.world} x {workload.gpu.name}")
+
+
+def _row(plan: Plan, prediction: Prediction, hidden: Hidden) -> Row:
+    tokens_per_second = prediction.tokens_per_second.expected * hidden.speed(plan)
+    return Row(prediction, hidden.memory(prediction), tokens_per_second)

@@ -1,0 +1,93 @@
+"""The search benchmark: its tables are a truth with cliffs, its methods keep their order."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+from search_methods import Hunt, deepspeed_order, grid_order, memtune, question_of
+from search_tables import CASES, HEADROOM, Table, table_of
+
+from memtune.knobs import NO_CHECKPOINTING
+
+SMALL = next(case.workload for case in CASES if case.size == "1B")
+
+
+@pytest.fixture(scope="module")
+def table() -> Table:
+    return table_of(SMALL, Random("unit"))
+
+
+def test_a_table_is_its_seed(table: Table) -> None:
+    again, other = table_of(SMALL, Random("unit")), table_of(SMALL, Random("other"))
+    assert [row.device_bytes for row in table.rows.values()] == [row.device_bytes for row in again.rows.values()]
+    assert [row.device_bytes for row in table.rows.values()] != [row.device_bytes for row in other.rows.values()]
+
+
+def test_without_reach_the_truth_is_the_prediction() -> None:
+    rows = table_of(SMALL, Random(1), reach=0.0).rows.values()
+    assert all(row.memory_factor == 1.0 for row in rows)
+    assert all(row.tokens_per_second == row.prediction.tokens_per_second.expected for row in rows)
+
+
+def test_the_best_plan_fits_and_no_other_is_faster(table: Table) -> None:
+    assert table.fits(table.best)
+    assert table.is_good(table.best)
+    assert table.share(table.best) == 1.0
+    assert all(table.share(plan) <= 1.0 for plan in table.rows if table.fits(plan))
+
+
+def test_a_probe_dies_exactly_above_the_cliff(table: Table) -> None:
+    usable_bytes = SMALL.gpu.usable_bytes
+    for plan, row in table.rows.items():
+        outcome = table.probe(plan, Random(0))
+        assert outcome.died == (row.device_bytes > usable_bytes)
+        if outcome.died:
+            assert usable_bytes <= outcome.demanded_bytes <= row.device_bytes
+            assert not outcome.fits
+        else:
+            assert outcome.fits == (outcome.device_bytes <= usable_bytes * (1 - HEADROOM))
+            assert outcome.tokens_per_second == pytest.approx(row.tokens_per_second, rel=0.1)
+
+
+def test_a_hunt_ends_with_a_good_plan_or_its_probes(table: Table) -> None:
+    hunt = Hunt(table, Random(0))
+    hunt.probe(table.best)
+    assert hunt.found
+    assert hunt.is_over
+    assert hunt.share == 1.0
+    blind = Hunt(table, Random(0), blind=True, most=2)
+    blind.probe(table.best)
+    assert not blind.is_over
+    blind.probe(table.best)
+    assert blind.is_over
+
+
+def test_memtune_asks_what_it_has_not_probed_and_keeps_to_its_budget(table: Table) -> None:
+    hunt = Hunt(table, Random(0), blind=True)
+    memtune(hunt)
+    assert 1 <= len(hunt.plans) == len(set(hunt.plans)) <= 8
+    question = question_of(hunt)
+    assert not {candidate.plan for candidate in question.candidates} & set(hunt.plans)
+    assert question.incumbent == max((o.tokens_per_second for o in hunt.outcomes if o.fits), default=0.0)
+
+
+def test_grid_goes_through_all_in_order(table: Table) -> None:
+    hunt = Hunt(table, Random(0), blind=True, most=len(table.rows))
+    grid_order(hunt)
+    assert tuple(hunt.plans) == table.possible
+
+
+def test_deepspeed_goes_up_the_stages_and_ends_a_sweep_when_memory_does() -> None:
+    roomy = table_of(CASES[0].workload, Random(3), reach=0.0)
+    assert roomy.best.checkpointing == NO_CHECKPOINTING
+    hunt = Hunt(roomy, Random(0), blind=True, most=100)
+    deepspeed_order(hunt)
+    keys = [(plan.sharding.zero_stage, plan.micro_batch) for plan in hunt.plans]
+    assert keys == sorted(keys)
+    assert {plan.sharding.backend for plan in hunt.plans} == {"deepspeed"}
+    assert all(
+        not outcome.died
+        for outcome, (stage, _), (later, _) in zip(hunt.outcomes, keys, keys[1:], strict=False)
+        if stage == later
+    )
