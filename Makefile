@@ -50,6 +50,7 @@ bench: env ## the tables of bench/; PEAKS=FILE.csv scores the memory prediction 
 	$(python) bench/space.py
 	$(python) bench/throughput.py
 	$(python) bench/overhead.py
+	$(python) bench/search.py
 	$(python) bench/accuracy.py $(or $(PEAKS),bench/data/measured_memory.csv) --leave-one-source-out
 
 .PHONY: clean
