@@ -140,7 +140,7 @@ class LocalShell:
         for each in events:
             self._tell(each)
 
-    async def delete_job(self, snapshot: Snapshot) -> None:  # one job only
+    async def delete_job(self, snapshot: Snapshot) -> None:
         """A directory is not cleaned up behind its user's back: the job just ends here."""
 
     def _command(self, job: Job, pod: Manifest) -> tuple[list[str], dict[str, str], Path]:
@@ -151,6 +151,9 @@ class LocalShell:
         variables |= {environment.RENDEZVOUS: f"127.0.0.1:{_free_port()}", **self._python_path()}
         # One port for each pod is the cluster's to give; here two probes would fight for it.
         del variables[environment.METRICS_PORT]
+        if job.spec.checkpoint and job.spec.checkpoint.volume:
+            # The path is where a pod mounts the volume; here it may be anything, or hold another job's checkpoints.
+            variables[environment.CHECKPOINT_PATH] = str(self._directory / "checkpoints")
         begin = container["command"].index(BOOTSTRAP) + 1
         launch = [
             job.spec.runner.python,

@@ -17,6 +17,8 @@ import yaml
 
 _PATHS = os.pathsep.join(sys.path)
 _SECONDS = 300
+# Where a pod would mount the volume of the checkpoints; on one machine nobody mounts it.
+MOUNTED = Path("/mounted-in-pods-only")
 
 
 def job(directory: Path, **spec: Any) -> Path:
@@ -32,7 +34,7 @@ def job(directory: Path, **spec: Any) -> Path:
                 "maxProbes": 1,
                 "space": {"precision": ["fp32"], "checkpointing": ["none"], "backends": ["ddp"]},
             },
-            "checkpoint": {"path": str(directory / "checkpoints")},
+            "checkpoint": {"path": str(MOUNTED), "volume": {"hostPath": {"path": "/data"}}},
             **spec,
         },
     }
@@ -90,6 +92,8 @@ def test_an_interrupted_job_goes_on_where_it_stopped(tmp_path: Path) -> None:
     (attempt,) = status["attempts"]
     (winner,) = [probe for probe in status["probes"] if probe.get("verdict") == "succeeded"]
     assert attempt["plan"] == winner["plan"]
+    assert list((state / "checkpoints").iterdir()), "checkpoints stay with the job's state"
+    assert not MOUNTED.exists()
     assert "predicted" in said
     assert "trained to its end" in said
 
