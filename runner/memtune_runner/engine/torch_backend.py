@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from pathlib import Path
 
 import torch
@@ -16,7 +17,7 @@ from memtune_runner.engine.protocol import Setup, Updated
 from memtune_runner.engine.scaling import LossScaler
 
 
-class TorchBackend:
+class TorchBackend(ABC):
     """A wrapped model with a torch optimizer on its parameters. What differs is how gradients are reduced."""
 
     def __init__(self, model: nn.Module, setup: Setup) -> None:
@@ -25,9 +26,9 @@ class TorchBackend:
         self.scaler = LossScaler() if compute_dtype(setup.settings.plan) is torch.float16 else None
         self._max_grad_norm = setup.max_grad_norm
 
+    @abstractmethod
     def begin(self, is_last: bool) -> None:
         """Choose what the coming backward pass reduces."""
-        raise NotImplementedError
 
     def backward(self, loss: torch.Tensor) -> None:
         """Add the gradients of the micro-batch."""

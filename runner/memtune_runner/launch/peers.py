@@ -77,7 +77,7 @@ class Alone:
             port = probe.getsockname()[1]
         return {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
 
-    def shared(self, make: Callable[[], str], is_over: Callable[[], bool]) -> str:  # nobody waits
+    def shared(self, make: Callable[[], str], is_over: Callable[[], bool]) -> str:
         return make()
 
     def first(self) -> Ended | None:
