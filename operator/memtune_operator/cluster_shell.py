@@ -241,12 +241,12 @@ class ClusterShell:
     async def _adopt(self, job: Job, manifest: Manifest) -> Refusal | None:
         """What bears the name already is ours, or it goes, or the job cannot go on."""
         metadata = manifest["metadata"]
-        name, hash_of = metadata["name"], f"{metadata['annotations'][names.ANNOTATION_PLAN_HASH]}"
+        name, plan_hash = metadata["name"], metadata["annotations"][names.ANNOTATION_PLAN_HASH]
         found = await self._cluster.read(manifest["apiVersion"], manifest["kind"], metadata["namespace"], name)
         annotations = found["metadata"].get("annotations") or {}
         if found["metadata"].get("deletionTimestamp"):
             raise RefusalError(Kind.RETRY, f"{manifest['kind']} {name} of an earlier life is still terminating")
-        if owned_by([found], job.metadata.uid) and annotations.get(names.ANNOTATION_PLAN_HASH) == hash_of:
+        if owned_by([found], job.metadata.uid) and annotations.get(names.ANNOTATION_PLAN_HASH) == plan_hash:
             return None
         sentence = f"{manifest['kind']} {name} exists and is not of this job's run; delete it, or rename the job"
         return Refusal(reasons.NAME_TAKEN, sentence)
@@ -275,7 +275,7 @@ def _status(manifest: Manifest) -> Manifest:
 
 def _event(job: Manifest, event: Event) -> Manifest:
     metadata = job["metadata"]
-    time = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+    told_at = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
     return {
         "apiVersion": "v1",
         "kind": "Event",
@@ -290,7 +290,7 @@ def _event(job: Manifest, event: Event) -> Manifest:
         "message": event.message[:1024],
         "source": {"component": "memtune-operator"},
         "reportingComponent": "memtune.dev/operator",
-        "firstTimestamp": time,
-        "lastTimestamp": time,
+        "firstTimestamp": told_at,
+        "lastTimestamp": told_at,
         "count": 1,
     }
