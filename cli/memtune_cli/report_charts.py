@@ -21,7 +21,7 @@ _WIDTH = 960.0
 _ROW = 46.0
 # Points nearer than this to each other are drawn as one.
 _CELL = 4
-_LOOKS = {Group.FITS: "fits", Group.MAY_FIT: "mayfit", Group.CANNOT_FIT: "cannot"}
+LOOKS = {Group.FITS: "fits", Group.MAY_FIT: "mayfit", Group.CANNOT_FIT: "cannot"}
 _SERIES_LOOKS = ("series0", "series1", "series2", "series3", "series4", "series5")
 _BAND = 0.15
 
@@ -147,7 +147,7 @@ def scatter(story: Story, plans: Sequence[Believed]) -> str:
         if cell not in taken:
             taken.add(cell)
             told = f"{each.plan}: {gib(each.device_bytes)}, {each.tokens_per_second:,.0f} tokens/s, {each.group}"
-            parts.append(svg.dot(x, y, 3.2, _LOOKS[each.group], told))
+            parts.append(svg.dot(x, y, 3.2, LOOKS[each.group], told))
     parts += _limit(frame, across(story.usable_bytes), f"GPU {gib(story.usable_bytes)}")
     return svg.picture(_WIDTH, 440, "Candidates by memory and speed", [*parts, *_probed(story, plans, across, up)])
 
@@ -192,14 +192,17 @@ def _over_time(
     for run, start, stop in spans:
         left, width = across(start), max(across(stop) - across(start), 2)
         size = measured_bytes(run)
-        faint = f"{look(story, run)} faint" if series else look(story, run)
+        how = look(story, run)
         if size:
-            parts.append(svg.box(left, up(size), width, frame.bottom - up(size), faint, _told("measured", run), 0))
+            parts.append(
+                svg.box(left, up(size), width, frame.bottom - up(size), f"{how} area", _told("measured", run), 0)
+            )
+            parts.append(svg.line(left, up(size), left + width, up(size), f"{how} edge"))
         if run.predicted_bytes:
             top = up(run.predicted_bytes)
             parts.append(svg.line(left, top, left + width, top, "expected"))
         if width > 16:
-            parts.append(svg.words(left + width / 2, frame.bottom - 8, str(run.number), "inbar", "middle"))
+            parts.append(svg.words(left + width / 2, frame.bottom - 8, str(run.number), "tick", "middle"))
     for number, each in enumerate(series):
         points = [(across(at), up(value)) for at, value in each.points if begin <= at <= end]
         if points:

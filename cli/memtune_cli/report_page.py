@@ -14,6 +14,7 @@ from memtune.decide.times import to_seconds, to_text
 from memtune.spec.status import AttemptStatus
 from memtune.units import GIB, counted, gib
 from memtune_cli import report_charts as charts
+from memtune_cli import svg
 from memtune_cli.candidates import Believed, Group, Reckoned
 from memtune_cli.next_step import next_step
 from memtune_cli.prometheus import Series
@@ -128,18 +129,20 @@ def _predicted(story: Story) -> str:
     prediction, peak = story.status.prediction, story.peak
     if prediction is None or peak is None:
         return ""
-    device = peak.device
+    device, shown = peak.device, visible_parts(peak)
     text = (
         f"<p>The best plan by prediction was <code>{escape(prediction.plan)}</code>: {gib(device.expected)}, between "
         f"{device.lower / GIB:.1f} and {gib(device.upper)}, of the {gib(prediction.usable_bytes)} that the GPU has; "
         f"most is in use in phase {escape(prediction.peak_phase)}.</p>"
     )
-    keys = "".join(
-        f'<span class="key" style="background:{charts.colour(part.name)}"></span>'
-        f"{escape(part.name)} {gib(part.bytes.expected)}"
-        for part in visible_parts(peak)
-    )
-    return f"{text}{charts.components(story)}<p class=legend>{keys}</p>"
+    parts = ((f"background:{charts.colour(part.name)}", f"{part.name} {gib(part.bytes.expected)}") for part in shown)
+    return f"{text}{charts.components(story)}{_legend(parts)}"
+
+
+def _legend(entries: Iterable[tuple[str, str]]) -> str:
+    """What colours mean."""
+    keys = " ".join(f"<span><i {svg.look_of(look)}></i>{escape(text)}</span>" for look, text in entries)
+    return f"<p class=legend>{keys}</p>"
 
 
 def _candidates(story: Story, plans: Sequence[Believed]) -> str:
@@ -147,37 +150,38 @@ def _candidates(story: Story, plans: Sequence[Believed]) -> str:
     if not picture:
         return ""
     counts = {group: sum(1 for each in plans if each.group is group) for group in Group}
-    keys = "".join(
-        f'<span class="key {look}"></span>{counts[group]:,} {words}'
-        for group, look, words in (
-            (Group.FITS, "fits", "fit"),
-            (Group.MAY_FIT, "mayfit", "may fit: only a probe can tell"),
-            (Group.CANNOT_FIT, "cannot", "cannot fit"),
-        )
+    entries = (
+        (charts.LOOKS[Group.FITS], f"{counts[Group.FITS]:,} fit"),
+        (charts.LOOKS[Group.MAY_FIT], f"{counts[Group.MAY_FIT]:,} may fit: only a probe can tell"),
+        (charts.LOOKS[Group.CANNOT_FIT], f"{counts[Group.CANNOT_FIT]:,} cannot fit"),
     )
     text = (
         f"<p>The job allows {len(plans):,} plans. Each point is one, where the model, corrected by every run of this "
         "job, expects it; rings are the probes by number, the filled one won.</p>"
     )
-    return f"{text}<p class=legend>{keys}</p>{picture}"
+    return f"{text}{_legend(entries)}{picture}"
+
+
+_RUN_LOOKS = (
+    ("predicted", "predicted"),
+    ("good", "measured"),
+    ("warn", "measured, too tight"),
+    ("bad", "had and asked for when it ran out"),
+)
 
 
 def _measured(story: Story) -> str:
     picture = charts.runs(story)
     if not picture:
         return ""
-    legend = (
-        '<p class=legend><span class="key predicted"></span>predicted <span class="key good"></span>measured '
-        '<span class="key warn"></span>measured, too tight <span class="key bad"></span>had and asked for when it ran '
-        "out</p>"
-    )
     errors = charts.errors(story)
-    why = f"<p>{escape(story.why)}</p>" if story.why else ""
+    why = f"<p>{escape(story.why)}.</p>" if story.why else ""
+    why += f"<p>Right of the dotted line less than the headroom of {story.headroom:.0%} stays free.</p>"
     after = (
         "<h3>Prediction error</h3><p>Measured over predicted, less 1: to the right more was used than predicted. Each "
         "prediction is the one that was made before its run, so that later ones know of earlier runs.</p>"
     )
-    return f"{why}{legend}{picture}{after + errors if errors else ''}"
+    return f"{why}{_legend(_RUN_LOOKS)}{picture}{after + errors if errors else ''}"
 
 
 def _over_time(story: Story, series: Sequence[Series], now: float) -> str:
@@ -198,7 +202,8 @@ def _costs(costs: Sequence[Reckoned]) -> str:
         for each in costs
     )
     head = ("", "runs or plans", "GPU-seconds", "as time of one GPU", "by which rule")
-    return _table(head, rows, numbers=(1, 2, 3)) if costs else ""
+    text = "<p>Only the probes were measured. What was not run is reckoned, by a rule that rather says too little.</p>"
+    return text + _table(head, rows, numbers=(1, 2, 3)) if costs else ""
 
 
 def _attempts(story: Story, now: float) -> str:

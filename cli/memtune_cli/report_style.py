@@ -30,18 +30,17 @@ section { margin-top: 36px; padding-top: 24px; border-top: 1px solid var(--faint
 .chronicle li { position: relative; padding: 0 0 12px 22px; border-left: 2px solid var(--faint); margin-left: 5px }
 .chronicle li:last-child { border-color: transparent; padding-bottom: 0 }
 .chronicle li::before { content: ""; position: absolute; left: -7px; top: 5px; width: 12px; height: 12px;
-  border-radius: 50%; background: var(--blue); box-shadow: 0 0 0 3px var(--ground) }
-.chronicle li.good::before { background: var(--green) } .chronicle li.bad::before { background: var(--red) }
-.chronicle li.idle::before { background: var(--soft) }
+  border-radius: 50%; background: var(--c, var(--blue)); box-shadow: 0 0 0 3px var(--ground) }
 .chronicle time { color: var(--soft); font-size: 12.5px; font-variant-numeric: tabular-nums } .chronicle p { margin: 0 }
 table { border-collapse: collapse; width: 100%; font-size: 13.5px; margin-bottom: 14px }
 th { text-align: left; color: var(--soft); font-weight: 600; font-size: 12.5px }
 th, td { padding: 7px 10px 7px 0; border-bottom: 1px solid var(--faint); vertical-align: top }
 .number { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; padding-right: 20px }
-.legend { color: var(--soft); font-size: 13px }
-.key { display: inline-block; width: 11px; height: 11px; border-radius: 3px; vertical-align: -1px;
-  margin: 0 6px 0 18px }
-.key:first-child { margin-left: 0 }
+.legend { color: var(--soft); font-size: 13px; max-width: none }
+.legend span { white-space: nowrap; margin-right: 18px }
+.legend i { display: inline-block; width: 11px; height: 11px; border-radius: 3px; background: var(--c);
+  vertical-align: -1px; margin-right: 6px }
+td code { white-space: nowrap; font-size: 12px }
 svg { display: block; width: 100%; height: auto; overflow: visible }
 svg text { fill: var(--ink); font-size: 13px } svg .tick { fill: var(--soft); font-size: 12px }
 svg .tick.mono { font-size: 11px } svg .strong { font-weight: 700 }
@@ -51,16 +50,15 @@ svg .limittext { fill: var(--red); font-size: 12px } svg .grid { stroke: var(--f
 svg .axis, svg .interval { stroke: var(--ink); stroke-width: 1.5 } svg .stem { stroke: var(--soft); stroke-width: 2 }
 svg .limit { stroke: var(--red); stroke-width: 1.6; stroke-dasharray: 6 4 }
 svg .headroom { stroke: var(--amber); stroke-width: 1.4; stroke-dasharray: 2 4 }
-svg .expected { stroke: var(--ink); stroke-width: 1.4; stroke-dasharray: 4 3 } svg .band { fill: var(--panel) }
-.predicted { fill: var(--pale); background: var(--pale) } .good { fill: var(--green) } .warn { fill: var(--amber) }
-.bad { fill: var(--red) } .idle { fill: var(--soft) } .key.good { background: var(--green) }
-.key.warn { background: var(--amber) } .key.bad { background: var(--red) } svg .faint { opacity: .25 }
-.fits { fill: var(--blue) } .mayfit { fill: var(--amber) } .cannot { fill: var(--red); opacity: .45 }
-.key.fits { background: var(--blue) } .key.mayfit { background: var(--amber) } .key.cannot { background: var(--red) }
-svg .ring { fill: var(--ground); stroke: var(--ink); stroke-width: 2 } svg .ring.winner { fill: var(--green) }
-svg .series0 { stroke: var(--blue) } svg .series1 { stroke: var(--violet) } svg .series2 { stroke: var(--teal) }
-svg .series3 { stroke: var(--amber) } svg .series4 { stroke: var(--green) } svg .series5 { stroke: var(--brown) }
-svg path { stroke-width: 1.8; stroke-linejoin: round }
+svg .expected { stroke: var(--ink); stroke-width: 1.4; stroke-dasharray: 4 3 }
+.predicted { --c: var(--pale) } .good { --c: var(--green) } .warn, .mayfit { --c: var(--amber) }
+.bad, .cannot { --c: var(--red) } .idle { --c: var(--soft) } .fits, .series0 { --c: var(--blue) }
+.series1 { --c: var(--violet) } .series2 { --c: var(--teal) } .series3 { --c: var(--amber) }
+.series4 { --c: var(--green) } .series5 { --c: var(--brown) }
+svg rect, svg circle { fill: var(--c) }
+svg path, svg .edge { stroke: var(--c); stroke-width: 2; stroke-linejoin: round }
+.cannot { opacity: .5 } svg .area { fill-opacity: .22 } svg .band { --c: var(--panel) }
+svg .ring { --c: var(--ground); stroke: var(--ink); stroke-width: 2 } svg .ring.winner { --c: var(--green) }
 footer { margin-top: 44px; color: var(--soft); font-size: 12.5px }
 @media print { main { max-width: none; padding: 0 } section { break-inside: avoid } }
 """

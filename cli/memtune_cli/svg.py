@@ -36,28 +36,28 @@ def picture(width: float, height: float, title: str, parts: Sequence[str]) -> st
 def box(left: float, top: float, width: float, height: float, look: str, told: str = "", round_by: float = 2) -> str:
     """A rectangle; ``look`` is a class of the page's, or a style. ``told`` is shown when the mouse is over it."""
     place = f'x="{left:.1f}" y="{top:.1f}" width="{max(width, 0.0):.1f}" height="{max(height, 0.0):.1f}"'
-    return f'<rect {place} rx="{round_by:g}" {_look(look)}>{_told(told)}</rect>'
+    return f'<rect {place} rx="{round_by:g}" {look_of(look)}>{_told(told)}</rect>'
 
 
 def line(x1: float, y1: float, x2: float, y2: float, look: str) -> str:
     """A straight line."""
-    return f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" {_look(look)}/>'
+    return f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" {look_of(look)}/>'
 
 
 def dot(x: float, y: float, radius: float, look: str, told: str = "") -> str:
     """A point."""
-    return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{radius:g}" {_look(look)}>{_told(told)}</circle>'
+    return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{radius:g}" {look_of(look)}>{_told(told)}</circle>'
 
 
 def path(points: Sequence[tuple[float, float]], look: str, told: str = "") -> str:
     """A line through points."""
     steps = " ".join(f"{'L' if number else 'M'}{x:.1f} {y:.1f}" for number, (x, y) in enumerate(points))
-    return f'<path d="{steps}" fill="none" {_look(look)}>{_told(told)}</path>'
+    return f'<path d="{steps}" fill="none" {look_of(look)}>{_told(told)}</path>'
 
 
 def words(x: float, y: float, text: str, look: str = "", anchor: str = "start") -> str:
     """A line of text; whatever it says, it is text."""
-    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" {_look(look)}>{escape(text)}</text>'
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" {look_of(look)}>{escape(text)}</text>'
 
 
 def x_axis(frame: Frame, scale: Scale, ticks: Sequence[tuple[float, str]], title: str = "") -> list[str]:
@@ -90,7 +90,8 @@ def round_ticks(low: float, high: float, most: int = 6) -> list[float]:
     return [number * step for number in range(first, math.floor(high / step + 1e-9) + 1)]
 
 
-def _look(look: str) -> str:
+def look_of(look: str) -> str:
+    """The attribute that a class of the page's, or a style, is."""
     if not look:
         return ""
     return f'style="{escape(look)}"' if ":" in look else f'class="{escape(look)}"'
