@@ -22,7 +22,7 @@ class Display:
     def __init__(self, stream: TextIO | None = None) -> None:
         self._stream = stream or sys.stdout
         self.screen = Screen.of(self._stream)
-        self.is_live = self._stream.isatty() and os.environ.get("TERM", "dumb") != "dumb"
+        self.is_live = self._stream.isatty() and os.environ.get("TERM", "") not in ("", "dumb")
         self._shown: list[str] = []
 
     def tell(self, line: str) -> None:

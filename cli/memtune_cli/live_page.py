@@ -23,20 +23,18 @@ def live_page(screen: Screen, story: Story, ranks: Ranks | None, now: float, tro
     lines += attempts(screen, story, now) or probes(screen, story)
     run = story.live_run
     if run is not None and run.started_at:
-        shown = ranks if ranks and ranks.run == run.name else None
-        lines += ["", *_run(screen, story, run, shown, now)]
+        lines += ["", *_run(screen, story, run, ranks if ranks and ranks.run == run.name else None, now)]
     return [*lines, "", screen.paint(trouble, "33")] if trouble else lines
 
 
 def _run(screen: Screen, story: Story, run: RunStatus, ranks: Ranks | None, now: float) -> list[str]:
-    kind = "attempt" if isinstance(run, AttemptStatus) else "probe"
+    """The run that goes on, and its ranks as far as they have been heard of."""
+    kind = "Attempt" if isinstance(run, AttemptStatus) else "Probe"
     since = run_seconds(run, now)
     facts = [f"running for {span(since)}"] if since is not None else []
-    if ranks:
-        facts += speed(ranks)
-    lines = titled(screen, f"Ranks of {kind} {run.number}", ", ".join(facts))
+    lines = titled(screen, f"{kind} {run.number}", ", ".join([*facts, *(speed(ranks) if ranks else ())]))
     if ranks is None or not ranks.latest:
-        return [*lines, screen.dim("  their metrics are not there yet")]
+        return lines
     fullest = sorted(ranks.latest, key=lambda each: (-each.peak_bytes, each.rank))[:_MOST_RANKS]
     is_narrow = screen.width < _NARROW
     width = max(12, min(40, screen.width - (_PEAK_ALONE if is_narrow else _BESIDE_BAR)))

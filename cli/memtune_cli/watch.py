@@ -89,11 +89,11 @@ class _Watch:
                 if code is not None:
                     return code
             except RefusalError as refusal:
-                if refusal.kind is Kind.EXPIRED:
-                    continue
-                if refusal.kind is not Kind.RETRY:
+                if refusal.kind not in (Kind.RETRY, Kind.EXPIRED):
                     raise
-                self._troubled(f"{cluster.sentence(refusal, self._job.server)}; trying again")
+                if refusal.kind is Kind.RETRY:
+                    self._troubled(f"{cluster.sentence(refusal, self._job.server)}; trying again")
+            # However it ended: a server or a proxy that ends each watch at once is not listed from in a fast loop.
             await asyncio.sleep(_RECONNECT_SECONDS)
 
     async def _follow_once(self) -> int | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -14,6 +14,8 @@ from urllib.parse import parse_qs, urlsplit
 import yaml
 
 Answer = tuple[int, str]
+# What is only known when it is asked for.
+Telling = Answer | Callable[[], Answer]
 
 
 def refusal(code: int, message: str) -> Answer:
@@ -39,14 +41,14 @@ class ApiServer(ThreadingHTTPServer):
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
-        self.answers: dict[str, list[Answer]] = {}
+        self.answers: dict[str, list[Telling]] = {}
         self.asked: list[str] = []
 
     @property
     def address(self) -> str:
         return f"http://127.0.0.1:{self.server_port}"
 
-    def answer(self, path: str, *answers: Answer) -> None:
+    def answer(self, path: str, *answers: Telling) -> None:
         self.answers[path] = list(answers)
 
     def kubeconfig(self, directory: Path, namespace: str = "research") -> str:
@@ -70,8 +72,9 @@ class _Handler(BaseHTTPRequestHandler):
         query = parse_qs(asked.query)
         mark = next((f"?{name}" for name in ("watch", "follow") if name in query), "")
         self.server.asked.append(self.path)
-        answers = self.server.answers.get(asked.path + mark, [(404, "404 page not found\n")])
-        code, text = answers.pop(0) if len(answers) > 1 else answers[0]
+        answers: list[Telling] = self.server.answers.get(asked.path + mark, [(404, "404 page not found\n")])
+        answer = answers.pop(0) if len(answers) > 1 else answers[0]
+        code, text = answer() if callable(answer) else answer
         self.send_response(code)
         self.end_headers()
         self.wfile.write(text.encode())
