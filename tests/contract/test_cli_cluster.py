@@ -68,6 +68,13 @@ def test_the_kubeconfig_is_found_as_kubectl_finds_it(
     assert "MemoryTunedJob other" not in capsys.readouterr().out
 
 
+def test_a_context_may_have_no_user(flags: Flags, capsys: Captured) -> None:
+    file = Path(flags[1])
+    file.write_text(file.read_text().replace("    user: u\n", ""))
+    assert main(["status", NAME, *flags]) == 0
+    assert capsys.readouterr().err == ""
+
+
 @pytest.mark.parametrize("command", ["status", "watch", "report", "logs"])
 @pytest.mark.parametrize(
     ("answer", "message"),
