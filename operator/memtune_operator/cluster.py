@@ -103,8 +103,8 @@ class Cluster:
         with self._refusals("GET"):
             response = await self._request("GET", f"{_path('v1', 'Pod', namespace)}/{pod}/{part}", query, None, seconds)
             self._count_request("GET", response.status)
-            async for line in _lines(response):
-                yield line.decode(errors="replace")
+            async for line in response.response.content:
+                yield line.rstrip(b"\n").decode(errors="replace")
 
     async def changes(
         self, api_version: str, kind: str, namespace: str, selector: str = "", fields: str = ""
@@ -122,7 +122,7 @@ class Cluster:
         with self._refusals("WATCH"):
             response = await self._request("GET", path, query, None, _WATCH_SECONDS + _REQUEST_SECONDS)
             self._count_request("WATCH", response.status)
-            async for line in _lines(response):
+            async for line in response.response.content:
                 event = json.loads(line)
                 if event["type"] == "ERROR":
                     raise refusal_of(event["object"].get("code"), "", json.dumps(event["object"]))
@@ -161,17 +161,6 @@ class Cluster:
         except (*_NO_ANSWER, ValueError) as error:
             self._count_request(verb, 0)
             raise refusal_of(None, f"the API server did not answer: {error or type(error).__name__}", "") from error
-
-
-async def _lines(response: Any) -> AsyncIterator[bytes]:
-    """The lines of an answer as they come. Reading them off the stream itself ends at lines longer than 128 KiB."""
-    rest = b""
-    async for chunk in response.response.content.iter_any():
-        *lines, rest = (rest + chunk).split(b"\n")
-        for line in lines:
-            yield line
-    if rest:
-        yield rest
 
 
 def _path(api_version: str, kind: str, namespace: str) -> str:
