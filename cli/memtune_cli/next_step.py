@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from memtune.decide.records import has_ended
 from memtune.units import counted
 from memtune_cli.story import Story
 
@@ -22,8 +23,14 @@ def _probing(story: Story) -> str:
     if job is None or found is None:
         return "the operator starts or ends a probe"
     aim = "fastest" if job.spec.tuning.objective == "throughput" else "smallest"
-    more = f"up to {counted(found.most - found.done, 'more probe')}"
-    return f"{more}; then the {aim} measured plan that leaves {job.spec.tuning.headroom} free is launched"
+    live = sum(1 for probe in story.status.probes if not has_ended(probe))
+    more = found.most - found.done - live
+    parts = [
+        *([f"{live} running probes end" if live > 1 else "the running probe ends"] if live else []),
+        *([f"up to {counted(more, 'more probe')}"] if more > 0 else []),
+        f"then the {aim} measured plan that leaves {job.spec.tuning.headroom} free is launched",
+    ]
+    return "; ".join(parts)
 
 
 def _running(story: Story) -> str:

@@ -94,8 +94,11 @@ def test_each_phase_says_what_happens_next() -> None:
     said = next_step(story_of(told_job()))
     assert said.endswith("it would go on from the newest checkpoint on a plan that fits (3 left)")
     assert next_step(story_of(still_probing())) == (
-        "up to 1 more probe; then the fastest measured plan that leaves 6% free is launched"
+        "the running probe ends; then the fastest measured plan that leaves 6% free is launched"
     )
+    between = still_probing()
+    between["status"]["probes"].pop()
+    assert next_step(story_of(between)).startswith("up to 1 more probe; then the fastest measured plan")
     assert "retry.maxOomRetries is spent" in next_step(story_of(told_job(oomRetries=4)))
     assert next_step(story_of(ended_well())) == "nothing: the job is over"
     assert "`memtune logs llama-7b`" in next_step(story_of(told_job(phase="Failed")))
