@@ -18,7 +18,7 @@ from memtune.spec import Job, SpecError, load_job
 from memtune.spec.status import AttemptStatus, Condition, IntervalBytes, RunStatus, Status
 from memtune.verdict import Verdict
 
-_SCARCE = ("Queued", "Stalled")
+_OBSTACLES = ("Queued", "Stalled")
 
 
 class Peak(NamedTuple):
@@ -99,7 +99,7 @@ class Story:
     @property
     def obstacle(self) -> Condition | None:
         """What holds the job back, if anything does."""
-        return next((found for kind in _SCARCE if (found := self.condition(kind))), None)
+        return next((found for kind in _OBSTACLES if (found := self.condition(kind))), None)
 
     @property
     def why(self) -> str:
@@ -136,9 +136,14 @@ class Story:
 
     def is_winner(self, run: RunStatus) -> bool:
         """Whether a probe measured the plan that was chosen."""
-        first = self.status.attempts[0].plan if self.status.attempts else None
-        chosen = first or (self.status.plan.name if self.status.plan else None)
-        return run.plan == chosen and ended_as(run, Verdict.SUCCEEDED) and bool(self.why)
+        if isinstance(run, AttemptStatus) or not self.why:
+            return False
+        # Later attempts may have other plans; after many of them the first is not recorded any more.
+        attempts, plan = self.status.attempts, self.status.plan
+        chosen = (
+            [attempt.plan for attempt in attempts if attempt.number == 1] if attempts else [plan.name if plan else ""]
+        )
+        return run.plan in chosen and ended_as(run, Verdict.SUCCEEDED)
 
     @cached_property
     def budget(self) -> Budget | None:
