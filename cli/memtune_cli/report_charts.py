@@ -134,15 +134,19 @@ def scatter(story: Story, plans: Sequence[Believed]) -> str:
     if not plans or not story.usable_bytes:
         return ""
     frame = Frame(76, 34, _WIDTH - 20, 404)
-    widest = min(max(each.device_bytes for each in plans), 2.2 * story.usable_bytes)
+    widest = max(min(max(each.device_bytes for each in plans), 2.2 * story.usable_bytes), story.usable_bytes)
     speeds = [each.tokens_per_second for each in plans]
     slowest, fastest = min(speeds) * 0.95, max(speeds) * 1.05
-    across, up = frame.across(0, widest * 1.02), frame.up(slowest, fastest)
+    up = frame.up(slowest, fastest)
+
+    def across(size_bytes: float) -> float:
+        return frame.across(0, widest * 1.02)(min(size_bytes, widest))
+
     parts = svg.x_axis(frame, across, _gib_ticks(widest * 1.02), "predicted GiB on each GPU")
     parts += svg.y_axis(frame, up, [(tick, f"{tick:,.0f}") for tick in svg.round_ticks(slowest, fastest)], "tokens/s")
     taken: set[tuple[int, int, Group]] = set()
     for each in sorted(plans, key=lambda each: str(each.plan)):
-        x, y = across(min(each.device_bytes, widest)), up(each.tokens_per_second)
+        x, y = across(each.device_bytes), up(each.tokens_per_second)
         cell = (round(x / _CELL), round(y / _CELL), each.group)
         if cell not in taken:
             taken.add(cell)

@@ -188,7 +188,7 @@ class Story:
             return f"{saved.checkpoint_samples:,} samples in {path}, saved by attempt {saved.number}{form}"
         if resumed:
             return f"the newest complete one in {path}, from which attempt {resumed[-1].number} went on"
-        return f"in {path}; none is known of until a run ends"
+        return f"in {path}; {'no report told of one' if self.is_over else 'none is known of until a run ends'}"
 
     @property
     def recoveries(self) -> str:

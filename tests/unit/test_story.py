@@ -112,6 +112,13 @@ def test_without_a_checkpoint_an_out_of_memory_is_the_end() -> None:
     assert "there is no spec.checkpoint" in next_step(story_of(job))
 
 
+def test_where_no_report_told_of_a_checkpoint_none_is_claimed() -> None:
+    fresh = told_job(attempts=told_job()["status"]["attempts"][1:])
+    assert story_of(fresh).checkpoint == "the newest complete one in /checkpoints, from which attempt 2 went on"
+    assert story_of(still_probing()).checkpoint == "in /checkpoints; none is known of until a run ends"
+    assert story_of(told_job(phase="Failed", attempts=None)).checkpoint == "in /checkpoints; no report told of one"
+
+
 def test_what_holds_the_job_back_comes_first() -> None:
     stalled = {
         "type": "Stalled",
