@@ -58,13 +58,7 @@ def _section(title: str, inside: str) -> str:
 
 
 def _header(story: Story) -> str:
-    lines = []
-    if story.job:
-        resources, training = story.job.spec.resources, story.job.spec.training
-        gpu = story.status.gpu_product or resources.gpu_product or ("virtual GPU" if story.is_virtual else "GPU")
-        nodes = f"{resources.nodes} × " if resources.nodes > 1 else ""
-        batch = f"{training.global_batch_size} sequences of {training.sequence_length:,} tokens a step"
-        lines.append(f"<p class=sub>{escape(f'{nodes}{resources.gpus_per_node} × {gpu}, {batch}')}</p>")
+    lines = [f"<p class=sub>{escape(story.subject)}</p>"]
     if story.is_virtual:
         lines.append("<p class=note>Measured on the virtual GPU: the sizes and times are a rehearsal, no GPU's.</p>")
     phase = story.status.phase

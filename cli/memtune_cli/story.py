@@ -16,6 +16,7 @@ from memtune.plan import Plan
 from memtune.prediction import Component, Interval
 from memtune.spec import Job, SpecError, load_job
 from memtune.spec.status import AttemptStatus, Condition, IntervalBytes, RunStatus, Status
+from memtune.units import gib
 from memtune.verdict import Verdict
 
 _OBSTACLES = ("Queued", "Stalled")
@@ -55,6 +56,18 @@ class Story:
     def is_virtual(self) -> bool:
         """Whether the job runs on the virtual GPU, whose numbers are no GPU's."""
         return self.job is not None and self.job.spec.resources.device == "virtual"
+
+    @property
+    def subject(self) -> str:
+        """What the job trains on, in one line; empty if its spec cannot be read."""
+        if self.job is None:
+            return ""
+        resources, training = self.job.spec.resources, self.job.spec.training
+        nodes = f"{resources.nodes} × " if resources.nodes > 1 else ""
+        gpu = self.status.gpu_product or resources.gpu_product or ("virtual GPU" if self.is_virtual else "GPU")
+        size = f" of {gib(self.usable_bytes)}" if self.usable_bytes else ""
+        batch = f"{training.global_batch_size} sequences of {training.sequence_length:,} tokens a step"
+        return f"{nodes}{resources.gpus_per_node} × {gpu}{size}, {batch}"
 
     @property
     def world(self) -> int:

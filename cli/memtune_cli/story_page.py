@@ -39,15 +39,10 @@ def heading(screen: Screen, story: Story) -> list[str]:
     """Which job, how far it is, and what it is doing now."""
     phase = screen.paint(story.status.phase, f"{_PHASE_COLOURS.get(story.status.phase, BLUE)};1")
     if story.obstacle and not story.is_over:
-        phase += f" {screen.paint(story.obstacle.type, f'{RED};1')}"
+        phase += f" {screen.paint(story.obstacle.type, f'{YELLOW};1')}"
     lines = [f"{screen.bold(f'{story.namespace}/{story.name}')}  {phase}"]
-    if story.job:
-        resources, training = story.job.spec.resources, story.job.spec.training
-        nodes = f"{resources.nodes} × " if resources.nodes > 1 else ""
-        gpu = story.status.gpu_product or resources.gpu_product or ("virtual GPU" if story.is_virtual else "GPU")
-        size = f" of {gib(story.usable_bytes)}" if story.usable_bytes else ""
-        what = f"{training.global_batch_size} sequences of {training.sequence_length:,} tokens a step"
-        lines += wrapped(screen, f"  {nodes}{resources.gpus_per_node} × {gpu}{size}, {what}", 2)
+    if story.subject:
+        lines += wrapped(screen, f"  {story.subject}", 2)
     return lines + wrapped(screen, f"  {story.status.message}", 2)
 
 

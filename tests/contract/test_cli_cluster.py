@@ -90,10 +90,10 @@ def test_bad_kubeconfigs_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyP
     file = tmp_path / "odd"
     for text in ("a: [", "3", "", "clusters: 3", "a: b", "clusters: [3]\ncontexts: []\nusers: []", "\x00"):
         file.write_text(text)
-        assert "this kubeconfig" in refused(capsys, "status", NAME, "--kubeconfig", str(file)), text
+        assert f"{file}: this is no" in refused(capsys, "status", NAME, "--kubeconfig", str(file)), text
     file.chmod(0)
     monkeypatch.setenv("KUBECONFIG", str(tmp_path))
-    assert "this kubeconfig cannot be used" in refused(capsys, "status", NAME)
+    assert "this is no way to a cluster" in refused(capsys, "status", NAME)
 
 
 def test_a_context_that_is_not_there_is_refused(flags: Flags, capsys: Captured) -> None:

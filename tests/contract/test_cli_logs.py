@@ -25,7 +25,10 @@ def pod(number: int, index: int = 0, **state: Any) -> dict[str, Any]:
     return {
         "metadata": {"name": f"{run}-{index}", "uid": f"{run}-{index}", "labels": labels, "ownerReferences": [owner]},
         "spec": {"containers": [{"name": "sidecar"}, {"name": "trainer"}]},
-        "status": {"phase": "Failed", "containerStatuses": [{"name": "trainer", "state": state}]},
+        "status": {
+            "phase": "Failed" if "terminated" in state else "Pending",
+            "containerStatuses": [{"name": "trainer", "state": state}],
+        },
     }
 
 
