@@ -196,7 +196,10 @@ def _costs(costs: Sequence[Reckoned]) -> str:
         for each in costs
     )
     head = ("", "runs or plans", "GPU-seconds", "as time of one GPU", "by which rule")
-    text = "<p>Only the probes were measured. What was not run is reckoned, by a rule that rather says too little.</p>"
+    text = (
+        "<p>Only the probes were measured. The other lines are reckoned: what it would have taken to measure the plans "
+        "that were left out as well, and to train again what relaunches found in a checkpoint.</p>"
+    )
     return text + _table(head, rows, numbers=(1, 2, 3)) if costs else ""
 
 
