@@ -50,7 +50,7 @@ BROKEN: list[tuple[str, dict[str, Any], str]] = [
     ("parallelProbes must", spec(tuning={"maxProbes": 2, "parallelProbes": 3}), "spec.tuning.parallelProbes"),
     (
         "offload optimizer needs",
-        spec(tuning__space={"offload": ["optimizer"], "backends": ["ddp"]}),
+        spec(tuning__space={"offload": ["optimizer"], "backends": ["fsdp"]}),
         "spec.tuning.space.offload",
     ),
     (
@@ -117,7 +117,7 @@ GOOD = [
     fixed("bf16-z2-sel-mb12x8"),
     fixed("bf16-z2-sel-mb12x4-oopt-bk50m", resources={"gpusPerNode": 2}),
     fixed("bf16-z2-sel-mb12x8-lion", training={"optimizer": "lion"}),
-    spec(tuning__space={"offload": ["optimizer", "optimizer+parameters"], "backends": ["fsdp"]}),
+    spec(tuning__space={"offload": ["optimizer+parameters"], "backends": ["fsdp"]}),
     spec(tuning__space={"offload": ["optimizer+parameters", "nvme"], "backends": ["deepspeed"], "zeroStages": [3]}),
     spec(tuning__space={"offload": ["none", "activations"], "backends": ["ddp"]}),
     spec(checkpoint={"volume": CLAIM}),

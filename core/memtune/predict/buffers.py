@@ -68,9 +68,11 @@ def _gathered(shape: Shape, recipe: Recipe) -> list[Term]:
     terms = _gathered_units(shape, recipe, root, layer)
     if not shape.has_adapter:
         # The gradients of a unit are unsharded until they are reduced; those of the root wait for the embedding, the
-        # very last to be ready.
-        template = "unsharded gradients of the root unit {:,.0f} B and of one layer {:,.0f} B"
-        terms.append(Term("buckets", root + layer, (BACKWARD, REDUCE), template, (root, layer), "torch fully_shard"))
+        # very last to be ready. A unit is copied to be reduced, in the dtype of gradients on their way.
+        copy = shape.layer * recipe.reduce_bytes / recipe.tensor_parallel
+        template = "unsharded gradients of the root unit {:,.0f} B and of one layer {:,.0f} B + {:,.0f} B on their way"
+        values, source = (root, layer, copy), "torch fully_shard, foreach_reduce"
+        terms.append(Term("buckets", root + layer + copy, (BACKWARD, REDUCE), template, values, source))
     return terms
 
 
