@@ -71,5 +71,12 @@ def _distinct(items: tuple[Any, ...]) -> tuple[Any, ...]:
 
 # A list of choices is a set, for the API server too.
 Distinct = AfterValidator(_distinct)
+
+
+def to_ratio(percent: str) -> float:
+    """A percentage as a share of 1."""
+    return float(percent.rstrip("%")) / 100
+
+
 # What belongs to others (Kubernetes, Hugging Face) passes through untouched.
 Foreign = Annotated[dict[str, Any], Field(json_schema_extra={"x-kubernetes-preserve-unknown-fields": True})]
