@@ -11,6 +11,8 @@ from memtune_operator import names
 from memtune_operator.placement import REQUIRED_NODES
 from memtune_operator.wrapping import Manifest, TemplateError, conflict
 
+# Whom our own images run as.
+IMAGE_USER = 65532
 _LISTS_OF_OBJECTS = {"containers": "name", "initContainers": "name", "volumes": "name"}
 _CONTAINER_LISTS = {"env": "name", "volumeMounts": "mountPath", "ports": "containerPort"}
 _CONTAINER_OBJECTS = ("resources", "securityContext")
@@ -36,7 +38,9 @@ def read_template(job: Job, runner_image: str) -> Manifest:
 
 def _built_in(job: Job, runner_image: str) -> Manifest:
     command = [job.spec.runner.python, "-m", "memtune_runner.trainer"]
-    return {"spec": {"containers": [{"name": names.TRAINER_CONTAINER, "image": runner_image, "command": command}]}}
+    container = {"name": names.TRAINER_CONTAINER, "image": runner_image, "command": command}
+    # A new disk belongs to root, and our image runs as this user.
+    return {"spec": {"securityContext": {"fsGroup": IMAGE_USER}, "containers": [container]}}
 
 
 def _check_spec(spec: Manifest) -> None:
