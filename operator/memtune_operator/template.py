@@ -8,7 +8,7 @@ from typing import Any
 from memtune.decide import reasons
 from memtune.spec import Job
 from memtune_operator import names
-from memtune_operator.placement import REQUIRED_NODES
+from memtune_operator.placement import REQUIRED
 from memtune_operator.wrapping import Manifest, TemplateError, conflict
 
 # Whom our own images run as.
@@ -57,10 +57,13 @@ def _check_spec(spec: Manifest) -> None:
 
 def _check_affinity(affinity: Manifest) -> None:
     """As far as a run adds to it."""
+    anti = "spec.affinity.podAntiAffinity"
+    pods_apart = _object(affinity.get("podAntiAffinity") or {}, anti)
+    _list(pods_apart.get(REQUIRED) or [], f"{anti}.{REQUIRED}")
     where = "spec.affinity.nodeAffinity"
     node_affinity = _object(affinity.get("nodeAffinity") or {}, where)
-    required = _object(node_affinity.get(REQUIRED_NODES) or {}, f"{where}.{REQUIRED_NODES}")
-    terms = f"{where}.{REQUIRED_NODES}.nodeSelectorTerms"
+    required = _object(node_affinity.get(REQUIRED) or {}, f"{where}.{REQUIRED}")
+    terms = f"{where}.{REQUIRED}.nodeSelectorTerms"
     for position, term in enumerate(_list(required.get("nodeSelectorTerms") or [], terms)):
         expressions = _object(term, f"{terms}[{position}]").get("matchExpressions") or []
         _list(expressions, f"{terms}[{position}].matchExpressions")
