@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from memtune.knobs import Attention, GradientDtype, Optimizer
-from memtune.spec.fields import LABEL_VALUE, RESOURCE_NAME, Block, Count, Flag, Percent, Quantity, to_ratio
+from memtune.spec.fields import LABEL_VALUE, RESOURCE_NAME, Block, Count, Flag, Quantity, Share, to_ratio
 
 
 class GenerationBlock(Block):
@@ -70,7 +70,7 @@ class Shrink(Block):
     after_step: Count = Field(
         description="Optimizer steps of the training after which the memory is gone, for every attempt from then on."
     )
-    by: Percent = Field(description="Share of gpuMemory that is lost, like 45%.")
+    by: Share = Field(description="Share of gpuMemory that is lost, like 45%.")
 
     @property
     def ratio(self) -> float:
