@@ -88,6 +88,19 @@ def test_a_lost_lease_ends_the_work(leases: Leases) -> None:
     assert not led(work)
 
 
+def test_whoever_reads_that_another_leads_by_now_gives_up_without_another_try(
+    leases: Leases, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, seconds in {"LEASE_SECONDS": 7200, "RENEW_SECONDS": 3600.0}.items():
+        monkeypatch.setattr(module, name, seconds)
+
+    async def work() -> None:
+        leases.holder = "another"
+        await asyncio.Event().wait()
+
+    assert not led(work)
+
+
 def test_an_api_server_that_cannot_be_reached_is_asked_again(leases: Leases) -> None:
     leases.error = aiohttp.ClientConnectionError("connection refused")
 
