@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any, NamedTuple
@@ -19,6 +20,8 @@ from memtune.spec import KIND, PLURAL
 from memtune_operator.refusals import Kind, RefusalError, refusal_of
 from memtune_operator.settings import Settings
 from memtune_operator.wrapping import Manifest
+
+_log = logging.getLogger("memtune")
 
 # Failover within 30 s: a leader that cannot renew has given up before another one may take over.
 # A whole number, which is all that the Lease and the client can write.
@@ -184,7 +187,17 @@ class _PatientLock(LeaseLock):
 
     async def create(self, name: str, namespace: str, election_record: LeaderElectionRecord) -> bool:
         """Whether it was created."""
-        return await _in_time(super().create(name, namespace, election_record))
+        return await _in_time(self._create(name, namespace, election_record))
+
+    async def _create(self, name: str, namespace: str, record: LeaderElectionRecord) -> bool:
+        # The library's own passes on an option that its generated client refuses.
+        lease = client.V1Lease(metadata=client.V1ObjectMeta(name=name), spec=self.update_lease(record))
+        try:
+            await self.api_instance.create_namespaced_lease(namespace, lease)
+        except client.ApiException as error:
+            _log.warning("the lease %s/%s could not be created: %s", namespace, name, error.reason)
+            return False
+        return True
 
     async def update(self, name: str, namespace: str, updated_record: LeaderElectionRecord) -> bool:
         """Whether it was written."""
