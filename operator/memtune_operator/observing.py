@@ -52,6 +52,7 @@ def observe(
         name=metadata["name"],
         uid=metadata.get("uid", ""),
         node=spec.get("nodeName") or "",
+        plan=(metadata.get("annotations") or {}).get(names.ANNOTATION_PLAN, ""),
         phase=status.get("phase") or "Pending",
         reason=_text(status.get("reason")),
         message=_text(status.get("message")),

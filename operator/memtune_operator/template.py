@@ -105,7 +105,8 @@ def _check_metadata(metadata: Manifest) -> None:
 
 def _object(value: Any, where: str) -> Manifest:
     if not isinstance(value, dict):
-        raise _rejected(where, f"it is {type(value).__name__}, not an object", "write it as a PodTemplateSpec has it")
+        what = "it is missing" if value is None else f"it is {type(value).__name__}, not an object"
+        raise _rejected(where, what, "write it as a PodTemplateSpec has it")
     return value
 
 

@@ -170,6 +170,10 @@ def test_a_template_of_a_wrong_shape_is_refused_with_its_place(given: dict[str, 
     assert str(refusal).startswith("spec.template.")
 
 
+def test_a_template_without_a_spec_is_told_so() -> None:
+    assert str(refusal_of({})).startswith("spec.template.spec: it is missing; ")
+
+
 def test_gpus_are_asked_for_once_and_what_the_user_asks_for_stays() -> None:
     resources = {"limits": {GPU: 2, "memory": "8Gi"}, "requests": {"cpu": "4"}}
     found = pod_of(template(resources=resources))["spec"]["containers"][0]["resources"]
