@@ -43,6 +43,7 @@ _PLURALS = {
     KIND: PLURAL,
     "PodGroup": "podgroups",
     "JobSet": "jobsets",
+    "Job": "jobs",
 }
 
 CountRequest = Callable[[str, int], None]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from decided import condition, last, launched
@@ -15,6 +16,7 @@ from memtune.decide.fixing import fingerprints
 from memtune.naming import short_hash
 from memtune.observation import Condition
 from memtune.report import Ending
+from memtune.spec.job import Job
 from memtune.spec.status import load_status
 from memtune.units import GIB
 
