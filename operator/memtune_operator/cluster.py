@@ -40,6 +40,7 @@ _PLURALS = {
     "ConfigMap": "configmaps",
     "Event": "events",
     "Node": "nodes",
+    "Namespace": "namespaces",
     KIND: PLURAL,
     "PodGroup": "podgroups",
     "JobSet": "jobsets",
@@ -59,7 +60,7 @@ class Change(NamedTuple):
 class Cluster:
     """The API server. Every method raises RefusalError and nothing else."""
 
-    def __init__(self, api: client.ApiClient, count_request: CountRequest) -> None:
+    def __init__(self, api: client.ApiClient, count_request: CountRequest = lambda *_: None) -> None:
         self.api = api
         self._count_request = count_request
 
@@ -67,9 +68,10 @@ class Cluster:
         """One object."""
         return await self._call("GET", f"{_path(api_version, kind, namespace)}/{name}")
 
-    async def list(self, api_version: str, kind: str) -> list[Manifest]:
-        """All objects of a kind that has no namespaces."""
-        items: list[Manifest] = (await self._call("GET", _path(api_version, kind, ""))).get("items") or []
+    async def list(self, api_version: str, kind: str, namespace: str = "", selector: str = "") -> list[Manifest]:
+        """The objects of a kind, of a namespace if one is given, that bear these labels."""
+        path, query = _path(api_version, kind, namespace), {"labelSelector": selector}
+        items: list[Manifest] = (await self._call("GET", path, query if selector else {})).get("items") or []
         return items
 
     async def create(self, manifest: Manifest, dry_run: bool = False) -> None:
@@ -97,9 +99,23 @@ class Cluster:
             if refusal.kind not in (Kind.ABSENT, Kind.CONFLICT):
                 raise
 
-    async def changes(self, api_version: str, kind: str, namespace: str, selector: str) -> AsyncIterator[Change]:
+    async def pod_lines(
+        self, namespace: str, pod: str, part: str, query: Mapping[str, str], seconds: float = _REQUEST_SECONDS
+    ) -> AsyncIterator[str]:
+        """What a pod says at one of its subresources (``log``, ``proxy/...``), line by line as it comes. A pod's name
+        may have a port behind it."""
+        with self._refusals("GET"):
+            response = await self._request("GET", f"{_path('v1', 'Pod', namespace)}/{pod}/{part}", query, None, seconds)
+            self._count_request("GET", response.status)
+            async for line in response.response.content:
+                yield line.rstrip(b"\n").decode(errors="replace")
+
+    async def changes(
+        self, api_version: str, kind: str, namespace: str, selector: str = "", fields: str = ""
+    ) -> AsyncIterator[Change]:
         """What is there, and then what happens to it, until the server ends the watch."""
-        path, query = _path(api_version, kind, namespace), {"labelSelector": selector}
+        path, selectors = _path(api_version, kind, namespace), {"labelSelector": selector, "fieldSelector": fields}
+        query = {name: value for name, value in selectors.items() if value}
         listed = await self._call("GET", path, query)
         for item in listed.get("items") or []:
             # A list leaves out of its items what it says of itself.

@@ -13,7 +13,7 @@ from memtune.units import memory
 from memtune.verdict import Verdict
 
 _SHOWN_COMPONENTS = 4
-_WORDS = {
+VERDICT_WORDS = {
     Verdict.SUCCEEDED: "succeeded",
     Verdict.DEVICE_OOM: "ran out of GPU memory",
     Verdict.HOST_OOM: "ran out of host memory",
@@ -32,11 +32,25 @@ def run_words(record: RunStatus) -> str:
     return f"{'attempt' if isinstance(record, AttemptStatus) else 'probe'} {record.number} ({record.plan})"
 
 
+def trains(record: AttemptStatus) -> str:
+    """What a train run does, and how it came about."""
+    rung = f", by {record.rung}" if record.rung else ""
+    return f"attempt {record.number} trains on {record.plan}{rung}{_from(record)}"
+
+
+def _from(record: AttemptStatus) -> str:
+    if record.resume == "no":
+        return ", from the start" if record.number > 1 else ""
+    converted = ", converted first" if record.resume == "convert" else ""
+    samples = f" of {record.resumed_samples:,} samples" if record.resumed_samples else ""
+    return f", from the newest checkpoint{samples}{converted}"
+
+
 def ended(record: RunStatus) -> str:
     """What became of a run."""
     if record.verdict is None:
         return f"{run_words(record)} was stopped: {record.message}"
-    what = f"{run_words(record)} {_WORDS[Verdict(record.verdict)]}"
+    what = f"{run_words(record)} {VERDICT_WORDS[Verdict(record.verdict)]}"
     if ended_as(record, Verdict.SUCCEEDED) and record.peak_bytes:
         return f"{what}: {measured(record)}"
     return f"{what}: {record.message}" if record.message else what
