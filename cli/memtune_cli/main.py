@@ -11,6 +11,8 @@ from pathlib import Path
 
 import memtune
 from memtune.gpu import GPUS
+from memtune.trace import NUMERICS
+from memtune.units import parse_bytes
 from memtune_cli.errors import InputError
 
 _EXIT_CODES = """\
@@ -78,9 +80,43 @@ def build_parser() -> argparse.ArgumentParser:
         commands, "run", "train on this machine: predict, probe, launch, and recover from out-of-memory"
     )
     run.add_argument("--state", metavar="DIR", help="where the job's state and logs are (default: .memtune/NAME)")
+    _trace_command(commands)
+    _timeline_command(commands)
     completion = commands.add_parser("completion", help="print a shell's completion script")
     completion.add_argument("shell", choices=("bash", "zsh"))
     return parser
+
+
+def _trace_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    trace = _command(commands, "trace", "trace a model of yours without a GPU, for timeline")
+    trace.add_argument(
+        "factory",
+        metavar="MODULE:FACTORY",
+        help="a function that returns a model, (model, batch) or (model, batch, loss)",
+    )
+    trace.add_argument("--batch", type=_positive, default=2, metavar="ROWS", help="rows of a micro-batch (default: 2)")
+    trace.add_argument("--sequence-length", type=_positive, default=2048, metavar="N", help="tokens a row (2048)")
+    trace.add_argument(
+        "--numerics", nargs="+", choices=NUMERICS, default=list(NUMERICS), help="which ways of computing (all)"
+    )
+    trace.add_argument("--memory", type=_quantity, default="4Gi", help="the most host memory to take (4Gi)")
+    trace.add_argument("--time-limit", type=_positive, default=300, metavar="SECONDS", help="the most time (300)")
+    trace.add_argument("--output", type=Path, metavar="FILE", help="what to write (default: MODULE.FACTORY.trace.json)")
+
+
+def _timeline_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    timeline = _command(commands, "timeline", "show the memory of one step of a traced model under a plan")
+    trace = timeline.add_argument("trace", metavar="TRACE", help="a file that memtune trace wrote")
+    trace.complete = {"bash": "_shtab_compgen_files", "zsh": "_files"}  # type: ignore[attr-defined]  # for shtab
+    timeline.add_argument("--plan", required=True, metavar="PLAN", help=_PLAN_HELP)
+    timeline.add_argument("--nodes", type=_positive, default=1, metavar="N", help="nodes of the job (1)")
+    timeline.add_argument("--gpus-per-node", type=_positive, default=1, metavar="N", help="GPUs of a node (1)")
+    timeline.add_argument(
+        "--format", choices=("table", "json", "yaml"), default="table", help="what to print (default: table)"
+    )
+    timeline.add_argument(
+        "--plot", type=_page_or_picture, metavar="FILE", help="draw the step into a .png, .svg or .html file"
+    )
 
 
 def _job_command(
@@ -99,17 +135,23 @@ def _job_command(
 def _file_command(
     commands: argparse._SubParsersAction[argparse.ArgumentParser], name: str, purpose: str
 ) -> argparse.ArgumentParser:
-    command = commands.add_parser(
+    command = _command(commands, name, purpose)
+    job = command.add_argument("job", metavar="JOB.yaml", help="a MemoryTunedJob as YAML or JSON; - is standard input")
+    # shtab reads this attribute to complete file names.
+    job.complete = {"bash": "_shtab_compgen_files", "zsh": "_files"}  # type: ignore[attr-defined]
+    return command
+
+
+def _command(
+    commands: argparse._SubParsersAction[argparse.ArgumentParser], name: str, purpose: str
+) -> argparse.ArgumentParser:
+    return commands.add_parser(
         name,
         help=purpose,
         description=f"{purpose[0].upper()}{purpose[1:]}.",
         epilog=_EXIT_CODES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    job = command.add_argument("job", metavar="JOB.yaml", help="a MemoryTunedJob as YAML or JSON; - is standard input")
-    # shtab reads this attribute to complete file names.
-    job.complete = {"bash": "_shtab_compgen_files", "zsh": "_files"}  # type: ignore[attr-defined]
-    return command
 
 
 def _add_plot(command: argparse.ArgumentParser) -> None:
@@ -129,6 +171,18 @@ def _picture(text: str) -> Path:
     if path.suffix not in (".png", ".svg"):
         raise argparse.ArgumentTypeError(f"{text} has no picture's name; end it with .png or .svg")
     return path
+
+
+def _page_or_picture(text: str) -> Path:
+    return Path(text) if text.endswith(".html") else _picture(text)
+
+
+def _quantity(text: str) -> str:
+    try:
+        parse_bytes(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return text
 
 
 if __name__ == "__main__":

@@ -133,4 +133,6 @@ def small_trace() -> Trace:
     names = ["embedding", *(f"blocks.{number}" for number in range(BLOCKS)), "head"]
     blocks = [-1, *range(BLOCKS), -1]
     parameters = [Parameter(name, elements, 32, True, block) for name, block in zip(names, blocks, strict=True)]
-    return Trace("Small", 8, "gpu", ["Small"], parameters, [BLOCKS], dict.fromkeys(("half", "autocast", "full"), program))
+    return Trace(
+        "Small", 8, "gpu", ["Small"], parameters, [BLOCKS], dict.fromkeys(("half", "autocast", "full"), program)
+    )

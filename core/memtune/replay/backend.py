@@ -1,4 +1,4 @@
-"""What holds weights, gradients and states: plain torch here, and what every other library answers to."""
+"""What holds weights, gradients and states: torch's DDP here, and what every other library answers to."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _BUCKET_BYTES = 25 * MIB
 
 
 class Backend:
-    """One rank of plain torch or DistributedDataParallel: everything is there as a whole."""
+    """One rank of DistributedDataParallel: everything is there as a whole."""
 
     def __init__(self, setting: Setting, tape: Tape) -> None:
         self.setting = setting
@@ -24,9 +24,8 @@ class Backend:
         """What is there before the first step."""
         self.tape.hold_all(self.setting.program.weights, WEIGHTS)
         self.tape.hold_all(self.setting.program.buffers, WEIGHTS)
-        if self.setting.world > 1:
-            # The reducer's copies of the gradients, for our DDP keeps gradients apart from its buckets.
-            self.tape.hold_all(_buckets(self._gradient_sizes()), COMMUNICATION)
+        # The reducer's copies of the gradients, which a single rank has as well.
+        self.tape.hold_all(_buckets(self._gradient_sizes()), COMMUNICATION)
 
     def _gradient_sizes(self) -> list[int]:
         weights = zip(self.setting.trace.parameters, self.setting.program.weights, strict=True)

@@ -50,6 +50,12 @@ class Timeline:
         """The point at which most is there."""
         return max(range(len(self.points)), key=lambda point: sum(self.points[point]))
 
+    def thinned(self, count: int) -> list[int]:
+        """At most so many points, evenly spread: of each stretch the one at which most is there."""
+        step = max(1, -(-len(self.points) // count))
+        stretches = (range(start, min(start + step, len(self.points))) for start in range(0, len(self.points), step))
+        return [max(stretch, key=lambda point: sum(self.points[point])) for stretch in stretches]
+
 
 def play(tape: Tape, settings: AllocatorSettings, limit_bytes: int | None = None) -> Replayed:
     """The allocator's peaks in every part of the run."""

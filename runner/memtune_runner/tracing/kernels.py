@@ -57,10 +57,8 @@ def _attention(
     key: torch.Tensor,
     value: torch.Tensor,
     attn_mask: torch.Tensor | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    scale: float | None = None,
-    enable_gqa: bool = False,
+    *_numbers: Any,
+    **_options: Any,
 ) -> Any:
     return _FlashAttention.apply(query, key, value, attn_mask)
 
@@ -86,7 +84,7 @@ class _FlashAttention(torch.autograd.Function):
         return out
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Any) -> Any:
+    def backward(ctx: Any, *_gradients: Any) -> Any:
         query, key, value, _, _, _, _ = ctx.saved_tensors
         batch, heads, length, width = query.shape
         rounded, wide = _rounded(length, 128), _rounded(width, 32 if width <= 128 else 64)
@@ -105,21 +103,15 @@ def _rounded(number: int, step: int) -> int:
     return -(-number // step) * step
 
 
-def _dropout(input: torch.Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> torch.Tensor:  # noqa: A002  # torch's own name
+def _dropout(hidden: torch.Tensor, p: float = 0.5, training: bool = True, **_inplace: bool) -> torch.Tensor:
     """A GPU keeps a mask of one byte an element, the CPU one of the input's own type (native_dropout)."""
-    if not training or p == 0.0:
-        return input
-    dropped: torch.Tensor = torch.native_dropout(input, p, True)[0]
-    return dropped
+    return torch.native_dropout(hidden, p, training)[0] if training and p else hidden
 
 
 def _rms_norm(
-    input: torch.Tensor,  # noqa: A002  # torch's own name
-    normalized_shape: list[int],
-    weight: torch.Tensor | None = None,
-    eps: float | None = None,
+    hidden: torch.Tensor, normalized_shape: list[int], weight: torch.Tensor | None = None, **_eps: float | None
 ) -> Any:
-    return _FusedRmsNorm.apply(input, weight, len(normalized_shape))
+    return _FusedRmsNorm.apply(hidden, weight, len(normalized_shape))
 
 
 class _FusedRmsNorm(torch.autograd.Function):
@@ -132,7 +124,7 @@ class _FusedRmsNorm(torch.autograd.Function):
         return torch.empty_like(hidden)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Any) -> Any:
+    def backward(ctx: Any, *_gradients: Any) -> Any:
         hidden, weight, _ = ctx.saved_tensors
         return torch.empty_like(hidden), None if weight is None else torch.empty_like(weight), None
 

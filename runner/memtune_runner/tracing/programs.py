@@ -13,6 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from memtune.trace import NUMERICS, Parameter, Program, Trace
 from memtune_runner.blocks import repeated_blocks
 from memtune_runner.tracing import factory as factories
+from memtune_runner.tracing.adaptations import usual_paths
 from memtune_runner.tracing.factory import Subject
 from memtune_runner.tracing.kernels import GpuKernels
 from memtune_runner.tracing.problems import TracingError, explained
@@ -61,12 +62,14 @@ def trace_subject(
 
 @contextmanager
 def _without_collections() -> Iterator[None]:
-    """When cyclic garbage goes must not depend on chance."""
+    """When cyclic garbage goes must not depend on chance; what is there already is no garbage of the trace."""
     was_enabled = gc.isenabled()
     gc.disable()
+    gc.freeze()
     try:
         yield
     finally:
+        gc.unfreeze()
         if was_enabled:
             gc.enable()
 
@@ -92,13 +95,14 @@ def _record(
         stack.enter_context(recorder.watching(subject.model, repeated))
         if as_gpu:
             stack.enter_context(GpuKernels(recorder.attending))
+        stack.enter_context(usual_paths())
         stack.enter_context(recorder)
         try:
             _micro_batch(subject, rows, numerics, recorder)
         except TracingError:
             raise
         except Exception as error:
-            raise explained(error, recorder.module_name, recorder.operator) from error
+            raise explained(error, recorder.module_name, str(recorder.operator)) from error
         gc.collect()
         return recorder.recording(), recorder.modules
 

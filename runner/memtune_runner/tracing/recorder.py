@@ -19,6 +19,8 @@ from memtune_runner.tracing import kernels
 
 _UNCOUNTED = -1  # a weight, a buffer, or what stands for a save in the backward pass
 _OUTSIDE = "the code around the model"
+# What fake tensors are asked all the time: it makes nothing.
+_QUESTIONS = frozenset({torch.ops.prim.device.default, torch.ops.aten.detach.default})
 
 
 class Recording(NamedTuple):
@@ -69,7 +71,11 @@ class Recorder(TorchDispatchMode):
         self._is_attending = False
         self.module = 0
         self.modules = [_OUTSIDE]
-        self.operator = ""
+        self.operator: object = ""  # the last
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # nothing is compiled here, and keeping the compiler out would cost a third of the time
 
     def note(self, code: str, number: int) -> None:
         """One event."""
@@ -89,7 +95,7 @@ class Recorder(TorchDispatchMode):
     def recording(self) -> Recording:
         """Everything up to here."""
         codes, numbers, sizes, made_by, inputs = _merged(
-            self._codes, self._numbers, self._sizes, self._made_by, self._inputs, self._sums
+            self._codes, self._numbers, self._sizes, self._made_by, self._inputs, self._sums if self._as_gpu else []
         )
         return Recording("".join(codes), numbers, sizes, "".join(made_by), inputs, self._gradients)
 
@@ -98,9 +104,9 @@ class Recorder(TorchDispatchMode):
     ) -> Any:
         if any(is_traceable_wrapper_subclass_type(each) for each in types):
             return NotImplemented  # its plain tensors come here afterwards
-        self.operator = str(func)
+        self.operator = func
         result = func(*args, **(kwargs or {}))
-        if self._is_silent:
+        if self._is_silent or func in _QUESTIONS:
             return result
         maker = _maker(func, self._is_attending)
         for each in tree_iter(result):
