@@ -74,7 +74,7 @@ class Row(NamedTuple):
 def replayer(make: Callable[[], Subject]) -> Replayer:
     """The model traced with the CPU's kernels, for it is counted with them."""
     with FakeTensorMode(allow_non_fake_inputs=True):
-        return Replayer(trace_subject(make(), 2, LENGTH, as_gpu=False), gpus_per_node=WORLD)
+        return Replayer(trace_subject(make(), 2, LENGTH, as_gpu=False), gpus_per_node=WORLD, rank=0)
 
 
 def predicted(replaying: Replayer, plan: Plan) -> int:

@@ -82,9 +82,9 @@ def test_fsdp_gathers_its_units_again_unless_it_keeps_them() -> None:
 
 
 def test_zero_stages_hold_less_and_less() -> None:
-    sizes = [peak(f"bf16-z{stage}-none-mb1x1-bk1000", gpus=8) for stage in (1, 2, 3)]
-    assert sizes == sorted(sizes, reverse=True)
-    assert sizes[0] > sizes[2]
+    # Stage 3 is left out: weights as small as these stay whole, and partitioned beside that.
+    none, states, gradients = (peak(f"bf16-z{stage}-none-mb1x2-bk2000", gpus=8) for stage in (0, 1, 2))
+    assert none > states > gradients
 
 
 def test_offloaded_states_are_not_there() -> None:

@@ -21,9 +21,9 @@ __all__ = ["PhasePeak", "Replayed", "Replayer", "Tape", "Timeline", "live_peak"]
 class Replayer:
     """Replays plans on one trace. It remembers what plans share, so ask one for many."""
 
-    def __init__(self, trace: Trace, nodes: int = 1, gpus_per_node: int = 1) -> None:
+    def __init__(self, trace: Trace, nodes: int = 1, gpus_per_node: int = 1, rank: int | None = None) -> None:
         self.trace = trace
-        self._nodes, self._gpus_per_node = nodes, gpus_per_node
+        self._ranks = nodes, gpus_per_node, rank
         self._recorder = Recorder()
 
     def replay(self, plan: Plan, limit_bytes: int | None = None) -> Replayed:
@@ -37,4 +37,4 @@ class Replayer:
 
     def tape(self, plan: Plan) -> Tape:
         """Every allocation of two steps, in order."""
-        return self._recorder.record(Setting(self.trace, plan, self._nodes, self._gpus_per_node))
+        return self._recorder.record(Setting(self.trace, plan, *self._ranks))

@@ -31,8 +31,8 @@ class Backend:
         weights = zip(self.setting.trace.parameters, self.setting.program.weights, strict=True)
         return [size for parameter, size in weights if parameter.learns]
 
-    def begin(self) -> None:
-        """A micro-batch begins."""
+    def begin(self, is_last: bool) -> None:
+        """A micro-batch begins, the last of its step or not."""
 
     def enter(self, block: int) -> None:
         """The forward pass comes to a block."""

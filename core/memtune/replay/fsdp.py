@@ -60,7 +60,7 @@ class Fsdp(Backend):
         frozen = self.setting.compute_bytes
         return [(4 if p.learns else frozen) * shard(p, self.setting.shards) for p in self.setting.trace.parameters]
 
-    def begin(self) -> None:
+    def begin(self, is_last: bool) -> None:
         """The root is gathered first."""
         self._order.clear()
         self.enter(_ROOT)

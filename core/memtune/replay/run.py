@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable
 
 from memtune.knobs import Offload
 from memtune.replay import script as scripts
@@ -12,7 +13,7 @@ from memtune.replay.fsdp import Fsdp
 from memtune.replay.script import Script
 from memtune.replay.setting import Setting
 from memtune.replay.tape import NOTHING, Tape
-from memtune.replay.zero import Zero
+from memtune.replay.zero import zero
 from memtune.units import MIB
 
 # States of torch's optimizers appear with the first step; from the second on, steps are alike.
@@ -21,7 +22,7 @@ _STEPS = 2
 _MICRO_BATCHES = 2
 _SMALLEST_OFFLOADED_BYTES = MIB  # as memtune_runner.offload
 
-_BACKENDS: dict[str, type[Backend]] = {"ddp": Backend, "fsdp": Fsdp, "deepspeed": Zero}
+_BACKENDS: dict[str, Callable[[Setting, Tape], Backend]] = {"ddp": Backend, "fsdp": Fsdp, "deepspeed": zero}
 _KIND_NUMBERS = {scripts.ACTIVATIONS: tapes.ACTIVATIONS, scripts.TEMPORARIES: tapes.TEMPORARIES}
 
 
@@ -41,8 +42,10 @@ class Recorder:
         tape.begin(tapes.INIT)
         backend.prepare()
         for step in range(_STEPS):
-            for _ in range(min(setting.plan.accumulation, _MICRO_BATCHES)):
+            micro_batches = min(setting.plan.accumulation, _MICRO_BATCHES)
+            for number in range(micro_batches):
                 tape.begin(tapes.FORWARD)
+                backend.begin(is_last=number == micro_batches - 1)
                 _micro_batch(script, sizes, tape, backend)
             tape.begin(tapes.STEP)
             backend.step(is_first=step == 0)
@@ -75,7 +78,6 @@ def _micro_batch(script: Script, sizes: list[int], tape: Tape, backend: Backend)
         scripts.BACK: backend.back,
         scripts.DONE: backend.done,
     }
-    backend.begin()
     for action, number in script.steps:
         if action == scripts.ALLOC:
             size = sizes[script.tensors[number]]

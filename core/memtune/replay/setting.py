@@ -22,6 +22,7 @@ class Setting:
     plan: Plan
     nodes: int = 1
     gpus_per_node: int = 1
+    rank: int | None = None  # none in particular: the one that holds most
 
     def __post_init__(self) -> None:
         if min(self.nodes, self.gpus_per_node) < 1:
