@@ -165,6 +165,7 @@ JOB = Page(
                 ),
             ),
             kind="heatmap",
+            rows="rank",
             thresholds=_FULL,
         ),
         Panel(

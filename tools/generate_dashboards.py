@@ -24,6 +24,7 @@ prometheus: Any = import_module(f"{_SDK}.builders.prometheus")
 stat: Any = import_module(f"{_SDK}.builders.stat")
 timeseries: Any = import_module(f"{_SDK}.builders.timeseries")
 common_models: Any = import_module(f"{_SDK}.models.common")
+heatmap_models: Any = import_module(f"{_SDK}.models.heatmap")
 models: Any = import_module(f"{_SDK}.models.dashboard")
 JSONEncoder: Any = import_module(f"{_SDK}.cog.encoder").JSONEncoder
 
@@ -94,7 +95,16 @@ def _as_heat_map(built: Any, panel: Panel) -> Any:
     return (
         built.calculate(False)
         .cell_values(heatmap.CellValues().unit(panel.unit))
-        .color(heatmap.HeatmapColorOptions().scheme("Turbo").steps(64).min(0).max(1))
+        .color(
+            heatmap.HeatmapColorOptions()
+            .mode(heatmap_models.HeatmapColorMode.SCHEME)
+            .scheme("Turbo")
+            .steps(64)
+            .min(0)
+            .max(1)
+        )
+        .y_axis(heatmap.YAxisConfig().axis_label(panel.rows))
+        .show_tooltip()
     )
 
 
