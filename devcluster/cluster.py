@@ -18,6 +18,7 @@ from devcluster.layout import (
     LOGS,
     STATE,
     STATUS,
+    VOLUMES,
     Node,
     nodes,
 )
@@ -27,6 +28,7 @@ from devcluster.shell import ClusterError, say
 from devcluster.state import current_nodes, monitoring_problems, problems, supervisor_pid
 from devcluster.supervisor import dead_parts, is_alive, leave_running, part_pids
 from devcluster.versions import BUILD_PACKAGES, KUBERNETES, RUNTIME_PACKAGES
+from devcluster.volumes import make_volumes
 
 
 @contextmanager
@@ -58,6 +60,7 @@ def up(asked: int | None) -> None:
     say(f"starting Kubernetes {KUBERNETES} with {count} node{'s' if count > 1 else ''}")
     _start(nodes(count))
     wait_until_ready(nodes(count))
+    make_volumes()
     say(f"ready; export KUBECONFIG={KUBECONFIG}")
 
 
@@ -73,6 +76,7 @@ def _reuse(asked: int | None) -> None:
     if monitoring_problems():
         monitoring.start()
     wait_until_ready(current_nodes())
+    make_volumes()
     say(f"already up; export KUBECONFIG={KUBECONFIG}")
 
 
@@ -131,6 +135,7 @@ def down() -> None:
         network.remove_network()
     remove_cgroups()
     machine.restore_sysctls()
+    shutil.rmtree(VOLUMES, ignore_errors=True)
     if STATE.exists():
         shutil.rmtree(STATE)
         say("the cluster is gone")

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from typing import Any
 
 from memtune.run import Run
 from memtune.spec import API_VERSION, KIND, Job
 from memtune_operator import names, placement, variables, wrapping
-from memtune_operator.template import read_template
+from memtune_operator.template import IMAGE_USER, read_template
 from memtune_operator.wrapping import Manifest
 
-# Any user but root will do: the files that the init container writes are for all to read.
-NOBODY = 65532
-_COPY_RESOURCES = {"cpu": "100m", "memory": "128Mi"}
+# It waits for next to nothing, and every run waits for it.
+_COPY_RESOURCES = {
+    "requests": {"cpu": "100m", "memory": "128Mi"},
+    "limits": {"cpu": "1", "memory": "128Mi"},
+}
 
 
 def objects(job: Job, run: Run, runner_image: str) -> list[Manifest]:
@@ -87,12 +90,13 @@ def _copy_runner(spec: Manifest, runner_image: str) -> Manifest:
     # A user for the whole pod holds here too, and root is refused by runAsNonRoot. Otherwise the image's own user
     # stays, since some clusters refuse a number that is not from the namespace's range.
     if (spec.get("securityContext") or {}).get("runAsUser") == 0:
-        context["runAsUser"] = NOBODY
+        # Any user but root will do: the files that it writes are for all to read.
+        context["runAsUser"] = IMAGE_USER
     return {
         "name": names.COPY_CONTAINER,
         "image": runner_image,
         "command": ["python3", "-m", "memtune_runner", "install", wrapping.RUNNER_DIRECTORY],
-        "resources": {"requests": dict(_COPY_RESOURCES), "limits": dict(_COPY_RESOURCES)},
+        "resources": deepcopy(_COPY_RESOURCES),
         "securityContext": context,
         "volumeMounts": [{"name": names.RUNNER_VOLUME, "mountPath": wrapping.WORK_DIRECTORY}],
     }

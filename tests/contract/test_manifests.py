@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from strict_models import validate
 
+from memtune import environment
 from memtune.plan import Plan
 from memtune.run import Checkpointed, Run, RunKind
 from memtune.spec import Job, load_job
@@ -130,6 +131,15 @@ def test_a_run_is_made_as_the_golden_file_says(case: str) -> None:
     if os.environ.get("MEMTUNE_WRITE_GOLDEN"):
         file.write_text(text)
     assert file.read_text() == text
+
+
+def test_a_rehearsal_is_told_what_its_virtual_gpu_loses() -> None:
+    shrink = {"afterStep": 30, "by": "25%"}
+    (pod,) = manifests.pods(
+        job(resources={"gpuMemory": "2Gi", "device": "virtual", "shrink": shrink}), PROBE, RUNNER_IMAGE
+    )
+    (told,) = [each["value"] for each in pod["spec"]["containers"][0]["env"] if each["name"] == environment.SHRINK]
+    assert told == f"30:{3 * 2**29}"
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -47,6 +47,7 @@ BROKEN: list[tuple[str, dict[str, Any], str]] = [
         "spec.tuning.space.fsdpStrategies",
     ),
     ("device virtual", spec(resources={"device": "virtual"}), "spec.resources.gpuMemory"),
+    ("shrink takes", spec(resources={"shrink": {"afterStep": 3, "by": "40%"}}), "spec.resources.shrink"),
     ("parallelProbes must", spec(tuning={"maxProbes": 2, "parallelProbes": 3}), "spec.tuning.parallelProbes"),
     (
         "offload optimizer needs",
@@ -113,6 +114,7 @@ GOOD = [
     spec(integration="sdk", template=POD),
     spec(resources={"nodes": 2, "gpusPerNode": 8}, tuning__space={"fsdpStrategies": ["hybrid"]}),
     spec(resources={"device": "virtual", "gpuMemory": "2Gi"}),
+    spec(resources={"device": "virtual", "gpuMemory": "2Gi", "shrink": {"afterStep": 3, "by": "40%"}}),
     spec(tuning={"maxProbes": 2, "parallelProbes": 2}),
     fixed("bf16-z2-sel-mb12x8"),
     fixed("bf16-z2-sel-mb12x4-oopt-bk50m", resources={"gpusPerNode": 2}),
