@@ -30,7 +30,7 @@ JSONEncoder: Any = import_module(f"{_SDK}.cog.encoder").JSONEncoder
 
 TARGET = ROOT / "charts" / "memtune" / "dashboards"
 SOURCE = models.DataSourceRef(type_val="prometheus", uid="${datasource}")
-HEIGHT = 8
+HEIGHTS = {"timeseries": 8, "heatmap": 8, "stat": 4}
 _BUILDERS = {"timeseries": timeseries.Panel, "stat": stat.Panel, "heatmap": heatmap.Panel}
 
 
@@ -80,7 +80,7 @@ def _panel(panel: Panel) -> Any:
         .description(panel.description)
         .datasource(SOURCE)
         .unit(panel.unit)
-        .height(HEIGHT)
+        .height(HEIGHTS[panel.kind])
         .span(panel.width)
         .thresholds(dashboard.ThresholdsConfig().mode(models.ThresholdsMode.ABSOLUTE).steps(steps))
     )

@@ -19,7 +19,7 @@ interface Options {
 interface Row {
   name: string;
   times: number[];
-  values: number[];
+  values: Array<number | null>;
 }
 
 interface Props extends Size {
@@ -101,9 +101,13 @@ function drawCells(plot: uPlot, rows: Row[], step: number, gap: number, colorOf:
     const top = plot.valToPos(row + 0.5, 'y', true);
     const height = plot.valToPos(row - 0.5, 'y', true) - top;
     times.forEach((time, index) => {
+      const value = values[index];
+      if (value === null) {
+        return;
+      }
       const left = plot.valToPos(time - step * 1000, 'x', true);
       const width = plot.valToPos(time, 'x', true) - left;
-      ctx.fillStyle = colorOf(values[index]);
+      ctx.fillStyle = colorOf(value);
       ctx.fillRect(left, top + gap, Math.max(1, width - (width > 4 * gap ? gap : 0)), height - 2 * gap);
     });
   });

@@ -43,7 +43,7 @@ export function PanelView({ panel, span, timeRange, step, marks, fill, width, he
       isWanted = false;
     };
   }, [panel, fill, span]);
-  const state = !answers ? 'loading' : answers.error ? 'error' : answers.frames.length ? 'drawn' : 'empty';
+  const state = !answers ? 'loading' : answers.error ? 'error' : answers.frames.some(hasNumbers) ? 'drawn' : 'empty';
   return (
     <section data-panel={panel.title} data-state={state} data-error={answers?.error}>
       <PanelChrome
@@ -80,6 +80,10 @@ async function ask(panel: Panel, fill: Props['fill'], span: Span, step: number):
     return toFrames(series, target, step);
   });
   return (await Promise.all(answers)).flat();
+}
+
+function hasNumbers({ fields }: DataFrame): boolean {
+  return fields[1].values.some((value) => value !== null);
 }
 
 function Empty({ state }: { state: string }) {

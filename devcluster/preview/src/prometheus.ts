@@ -2,8 +2,8 @@
 
 export interface Series {
   labels: Record<string, string>;
-  /** Pairs of a time in seconds and a value. */
-  points: Array<[number, number]>;
+  /** Pairs of a time in seconds and a value; what is no number is none. */
+  points: Array<[number, number | null]>;
 }
 
 interface Answer {
@@ -49,6 +49,6 @@ async function ask<T>(what: string, parameters: Record<string, string>): Promise
 function series(answers: Answer[]): Series[] {
   return answers.map(({ metric, value, values }) => ({
     labels: metric,
-    points: (values ?? (value ? [value] : [])).map(([time, text]) => [time, Number(text)]),
+    points: (values ?? (value ? [value] : [])).map(([time, text]) => [time, isFinite(Number(text)) ? Number(text) : null]),
   }));
 }
