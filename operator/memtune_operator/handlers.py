@@ -66,6 +66,8 @@ async def _listen(registry: kopf.OperatorRegistry, settings: Settings) -> None:
         namespaces=settings.namespaces,
         clusterwide=not settings.namespaces,
         standalone=True,
+        # Else it asks for the user's name, and in the image the user has none.
+        identity=settings.identity,  # type: ignore[arg-type]  # kopf has a type of its own for it, and keeps it to itself
         liveness_endpoint=f"http://0.0.0.0:{settings.liveness_port}/healthz",
     )
 
