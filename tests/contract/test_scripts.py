@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import runpy
 from pathlib import Path
+from typing import Any
 
 import pytest
 from watched import SCRIPTS, Outcome, run
@@ -26,7 +27,8 @@ def save_tiny_model(directory: Path) -> None:
 
     words = Tokenizer(WordLevel({"[UNK]": 0, "one": 1, "two": 2, "three": 3}, unk_token="[UNK]"))
     words.pre_tokenizer = Whitespace()
-    PreTrainedTokenizerFast(tokenizer_object=words, eos_token="[UNK]").save_pretrained(directory)
+    tokenizer: Any = PreTrainedTokenizerFast(tokenizer_object=words, eos_token="[UNK]")  # type: ignore[no-untyped-call]  # it has no types
+    tokenizer.save_pretrained(directory)
     runpy.run_path(str(SCRIPTS / "tiny_model.py"))["tiny_llama"]().save_pretrained(directory)
 
 
@@ -68,7 +70,7 @@ def test_a_model_and_texts_of_ones_own_are_fine_tuned(tmp_path: Path) -> None:
     arguments = [f"--model={directory}", f"--data={texts}", "--lora=4", f"--output={tmp_path}"]
     variables = {**PROBE, "INTEGRATION": "hf-trainer"}
     plan = "bf16-ddp-every2-mb4x2"
-    outcomes = run(SCRIPTS / "finetune.py", plan, tmp_path, arguments=arguments, **variables)
+    outcomes = run(SCRIPTS / "finetune.py", plan, tmp_path, 1, arguments, **variables)
     followed(outcomes, plan)
     report = outcomes[0].report
     assert (report.applied.checkpointed_blocks, report.save_covered, report.evaluation_covered) == (2, True, False)
