@@ -21,6 +21,7 @@ from devcluster.layout import (
     LOGS,
     STATE,
     STATUS,
+    VOLUMES,
     Node,
     nodes,
 )
@@ -30,6 +31,7 @@ from devcluster.shell import ClusterError, say
 from devcluster.state import current_nodes, problems, supervisor_pid
 from devcluster.supervisor import dead_parts, is_alive, part_pids
 from devcluster.versions import BUILD_PACKAGES, KUBERNETES, RUNTIME_PACKAGES
+from devcluster.volumes import make_volumes
 
 
 @contextmanager
@@ -61,6 +63,7 @@ def up(asked: int | None) -> None:
     say(f"starting Kubernetes {KUBERNETES} with {count} node{'s' if count > 1 else ''}")
     _start(nodes(count))
     wait_until_ready(nodes(count))
+    make_volumes()
     say(f"ready; export KUBECONFIG={KUBECONFIG}")
 
 
@@ -74,6 +77,7 @@ def _reuse(asked: int | None) -> None:
     if found := problems():
         _repair(supervisor, found)
     wait_until_ready(current_nodes())
+    make_volumes()
     say(f"already up; export KUBECONFIG={KUBECONFIG}")
 
 
@@ -141,6 +145,7 @@ def down() -> None:
         network.remove_network()
     remove_cgroups()
     machine.restore_sysctls()
+    shutil.rmtree(VOLUMES, ignore_errors=True)
     if STATE.exists():
         shutil.rmtree(STATE)
         say("the cluster is gone")

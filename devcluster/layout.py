@@ -18,6 +18,8 @@ STATE = Path("/var/lib/memtune-devcluster")
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "memtune" / "devcluster"
 CHECKOUT = Path(__file__).resolve().parent.parent
 
+# Not in STATE: each node has a /var/lib of its own, and a volume is to be the same on all of them.
+VOLUMES = CACHE / "volumes"
 CERTIFICATES = STATE / "certificates"
 LOGS = STATE / "log"
 KUBECONFIG = STATE / "kubeconfig"

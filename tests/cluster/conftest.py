@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from kubernetes import config
+from operator_process import Jobs, OperatorProcess, install_crd
 from pods import FOREIGN, IMAGE, Cluster, eventually, unsuitable
 from traces import traces
 
@@ -100,3 +101,19 @@ def namespace(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[str]
     if request.node.stash.get(_FAILED, False):
         print(cluster.story(name))
     cluster.core.delete_namespace(name)
+
+
+@pytest.fixture
+def jobs(kubeconfig: str, namespace: str) -> Iterator[Jobs]:
+    with config.new_client_from_config(kubeconfig) as connection:
+        install_crd(connection)
+        yield Jobs(connection, namespace)
+
+
+@pytest.fixture
+def operator(kubeconfig: str, namespace: str, images: dict[str, str], tmp_path: Path) -> Iterator[OperatorProcess]:
+    running = OperatorProcess(kubeconfig, namespace, images["runner"], tmp_path / "operator.log")
+    running.start()
+    yield running
+    running.stop()
+    print(running.log())

@@ -6,7 +6,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from devcluster.layout import STATE
+from devcluster.layout import STATE, VOLUMES
 from devcluster.versions import KUBERNETES_COMMANDS
 
 # Compared by name and not by number: other programs of the machine come and go meanwhile.
@@ -46,7 +46,7 @@ def traces() -> dict[str, list[str]]:
         "iptables": _rules(),
         "sysctls": [Path(f"/proc/sys/{name}").read_text() for name in ("vm/overcommit_memory", "kernel/panic")],
         "cgroups": sorted(str(path) for path in Path("/sys/fs/cgroup").glob("*/memtune-devcluster")),
-        "files": [str(STATE)] if STATE.exists() else [],
+        "files": [str(path) for path in (STATE, VOLUMES) if path.exists()],
         "listeners": sorted({line.split()[3] for line in _said("ss", "-Hltn") if "10.213." in line}),
     }
 

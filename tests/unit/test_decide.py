@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from decided import condition, last, launched
@@ -10,8 +12,11 @@ from simulated_cluster import SimulatedCluster
 from small_jobs import make_job
 
 from memtune.decide import Node, Observed, Refusal, decide, refuse
+from memtune.decide.fixing import fingerprints
+from memtune.naming import short_hash
 from memtune.observation import Condition
 from memtune.report import Ending
+from memtune.spec.job import Job
 from memtune.spec.status import load_status
 from memtune.units import GIB
 
@@ -176,17 +181,37 @@ def test_an_unknown_gpu_is_told_by_the_first_probe_on_the_smallest_plan() -> Non
     assert [probe.plan for probe in decision.status.probes] == ["bf16-z1-full-mb1x16"]
 
 
+def edited(job: Job, **blocks: Any) -> Job:
+    """The job after an edit of its spec, which the API server counts."""
+    metadata = job.metadata.model_copy(update={"generation": job.metadata.generation + 1})
+    return job.model_copy(update={"spec": job.spec.model_copy(update=blocks), "metadata": metadata})
+
+
 def test_an_edit_of_what_cannot_change_is_refused_with_its_name() -> None:
     cluster = launched()
     training = cluster.job.spec.training.model_copy(update={"sequence_length": 2048})
-    metadata = cluster.job.metadata.model_copy(update={"generation": 2})
-    spec = cluster.job.spec.model_copy(update={"training": training})
-    cluster.job = cluster.job.model_copy(update={"spec": spec, "metadata": metadata})
+    cluster.job = edited(cluster.job, training=training)
     cluster.reconcile()
     stalled = condition(cluster, "Stalled")
     assert stalled["reason"] == "SpecChanged"
     assert "spec.training" in stalled["message"]
     assert cluster.status["phase"] == "Running"
+
+
+def test_a_model_that_cannot_be_predicted_may_be_corrected() -> None:
+    cluster = SimulatedCluster(make_job(model={"hfConfig": {}}))
+    cluster.reconcile()
+    assert (cluster.status["phase"], condition(cluster, "Stalled")["reason"]) == ("Pending", "ModelUnknown")
+    cluster.job = edited(cluster.job, model=make_job().spec.model)
+    cluster.reconcile()
+    assert (cluster.status["phase"], condition(cluster, "Stalled")["status"]) == ("Probing", "False")
+
+
+def test_a_field_with_a_default_that_a_later_operator_adds_is_no_edit() -> None:
+    given = {"globalBatchSize": 16, "sequenceLength": 1024}
+    prints = fingerprints(make_job(training=given))
+    assert f"training.{short_hash(json.dumps(given), 12)}" in prints, "only what differs from its default counts"
+    assert f"launcher.{short_hash('null', 12)}" in prints
 
 
 def test_a_spec_that_cannot_be_read_stalls_and_leaves_alone_what_runs() -> None:

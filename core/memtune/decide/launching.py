@@ -10,7 +10,7 @@ from memtune.decide.ending import completed
 from memtune.decide.model import model_of
 from memtune.decide.predicting import natural
 from memtune.decide.records import has_ended, last_attempt, new_name, with_attempt
-from memtune.decide.stories import measured
+from memtune.decide.stories import measured, trains
 from memtune.decide.texts import line
 from memtune.plan import Plan
 from memtune.run import RunKind
@@ -64,17 +64,9 @@ def record_attempt(context: Context, plan: Plan, reason: str, rung: str = "", **
     if shown is None or shown.name != str(plan):
         context = context.having(plan=PlanStatus(name=str(plan)))
     context = context.becoming(with_attempt(context.status, record))
-    text = f"attempt {number} trains on {plan}{f', by {rung}' if rung else ''}{_from(record)}"
+    text = trains(record)
     context = context.with_condition("Launched", True, reason, text)
     return context.telling("Normal", reason, text).saying(text)
-
-
-def _from(record: AttemptStatus) -> str:
-    if record.resume == "no":
-        return ", from the start" if record.number > 1 else ""
-    converted = ", converted first" if record.resume == "convert" else ""
-    samples = f" of {record.resumed_samples:,} samples" if record.resumed_samples else ""
-    return f", from the newest checkpoint{samples}{converted}"
 
 
 def _predicted_bytes(context: Context, plan: Plan) -> int:

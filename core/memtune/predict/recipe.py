@@ -73,6 +73,7 @@ class Recipe:
     chunked_loss: bool = False
     fused_loss_kernel: bool = False
     context_bytes: float = 0.0
+    virtual: bool = False
     compiled: bool = False
     fused_step: bool = True
     step_in_backward: bool = False
@@ -152,6 +153,7 @@ def lower(workload: Workload, plan: Plan) -> Recipe:
         checkpointing=plan.checkpointing,
         attention=plan.attention,
         fused_loss=plan.fused_loss,
+        virtual=workload.virtual,
         compiled=workload.compiled,
         fused_step=plan.fused_optimizer,
         offloads_states=offloads,

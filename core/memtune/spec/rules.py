@@ -74,6 +74,14 @@ def _virtual_has_memory(spec: JobSpec) -> Problem | None:
     return Problem("spec.resources.gpuMemory", None, advice)
 
 
+def _shrink_is_rehearsed(spec: JobSpec) -> Problem | None:
+    shrink = spec.resources.shrink
+    if shrink is None or spec.resources.device == "virtual":
+        return None
+    advice = "memory is taken away from virtual GPUs only; set device to virtual, or leave shrink out"
+    return Problem("spec.resources.shrink", shrink, advice)
+
+
 def _parallel_within_all(spec: JobSpec) -> Problem | None:
     parallel, most = spec.tuning.parallel_probes, spec.tuning.max_probes
     if parallel <= most:
@@ -141,6 +149,12 @@ RULES = (
         "self.device != 'virtual' || has(self.gpuMemory)",
         "device virtual has only the memory it is given; set gpuMemory",
         _virtual_has_memory,
+    ),
+    Rule(
+        "spec.resources",
+        "!has(self.shrink) || self.device == 'virtual'",
+        "shrink takes memory away from virtual GPUs only; set device to virtual",
+        _shrink_is_rehearsed,
     ),
     Rule(
         "spec.tuning",
