@@ -1,5 +1,5 @@
-"""Write the CustomResourceDefinition from the spec types, once by itself and once as a template of the chart, or with
-``--check`` say whether the files are up to date.
+"""Write what follows from the spec types, or with ``--check`` say whether the files are up to date: the
+CustomResourceDefinition, by itself and as a template of the chart, and the page that describes it.
 """
 
 from __future__ import annotations
@@ -13,20 +13,23 @@ from typing import Any
 import yaml
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "core"))
+sys.path[:0] = [str(ROOT), str(ROOT / "core")]
 
 from memtune.spec.crd import crd  # noqa: E402 - the core beside this file comes first
 from memtune.spec.job import GROUP, PLURAL  # noqa: E402
+from tools.object_page import object_page  # noqa: E402 - lies beside this file
 
 PLAIN = ROOT / "crds" / f"{GROUP}_{PLURAL}.yaml"
 # In a chart's crds/ Helm would never bring it up to date.
 TEMPLATE = ROOT / "charts" / "memtune" / "templates" / "crd.yaml"
+PAGE = ROOT / "docs" / "object.md"
 HEADER = "# Made by tools/generate_crd.py from core/memtune/spec; do not edit, run `make generate`.\n"
 
 
 def rendered() -> dict[Path, str]:
     """The text of each file as it should be."""
-    return {PLAIN: HEADER + _dumped(crd()), TEMPLATE: _template(crd())}
+    definition = crd()
+    return {PLAIN: HEADER + _dumped(definition), TEMPLATE: _template(definition), PAGE: object_page(definition)}
 
 
 def _template(definition: dict[str, Any]) -> str:

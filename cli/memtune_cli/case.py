@@ -120,9 +120,9 @@ def read_case(file: str, gpu_name: str | None) -> Case:
 
 def read_manifest(file: str) -> dict[str, Any]:
     """The one object in a file, or in standard input if it is ``-``."""
-    from memtune_cli.documents import one_document
+    from memtune_cli.documents import job_document
 
-    return one_document(_read(file), shown_name(file))
+    return job_document(_read(file), shown_name(file))
 
 
 def read_job(file: str) -> dict[str, Any]:

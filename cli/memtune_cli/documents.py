@@ -1,4 +1,6 @@
-"""Reading the one YAML document of a file. What YAML lets pass and no job can mean is refused with its place."""
+"""Reading the one job of a YAML file, which may hold what goes with it. What YAML lets pass and no job can mean is
+refused with its place.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +11,7 @@ import yaml
 
 from memtune_cli.errors import InputError
 
+_JOB = "MemoryTunedJob"
 # A job has some hundred values. Aliases that stand for more were made to fill memory.
 _MOST_VALUES = 100_000
 _KINDS = {str: "text", int: "a number", float: "a number", bool: "a truth value", list: "a list"}
@@ -27,19 +30,24 @@ class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[mi
         return mapping
 
 
-def one_document(text: str, shown: str) -> dict[str, Any]:
-    """The mapping in a file of one document."""
+def job_document(text: str, shown: str) -> dict[str, Any]:
+    """The mapping in a file of one document; of several, such as a job and its volume, the one that is a job."""
     try:
         documents = [document for document in yaml.load_all(text, Loader=_Loader) if document is not None]
     except (yaml.YAMLError, ValueError) as error:
         raise InputError(_not_yaml(error, shown)) from None
-    if len(documents) != 1:
-        found = "holds nothing" if not documents else f"holds {len(documents)} documents"
-        raise InputError(f"{shown}: the file {found}; give exactly one MemoryTunedJob")
+    if len(documents) > 1:
+        jobs = [each for each in documents if isinstance(each, dict) and each.get("kind") == _JOB]
+        if len(jobs) != 1:
+            found = f"{len(documents)} documents, and {len(jobs) or 'none'} of them are jobs"
+            raise InputError(f"{shown}: the file holds {found}; give exactly one {_JOB}")
+        documents = jobs
+    if not documents:
+        raise InputError(f"{shown}: the file holds nothing; give exactly one {_JOB}")
     document = documents[0]
     if not isinstance(document, dict):
         kind = _KINDS.get(type(document), f"a {type(document).__name__}")
-        raise InputError(f"{shown}: this is {kind}, not a MemoryTunedJob; give a mapping")
+        raise InputError(f"{shown}: this is {kind}, not a {_JOB}; give a mapping")
     if _values(document, {}) > _MOST_VALUES:
         raise InputError(f"{shown}: its aliases stand for more than {_MOST_VALUES:,} values, or for themselves")
     return document

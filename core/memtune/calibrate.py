@@ -106,6 +106,8 @@ def _updated(belief: Belief, around: Predictor, measurement: Measurement) -> Bel
         parts = around.sensitivities(measurement.plan, metric)
         expected = getattr(prediction, metric).expected
         added = {name: size - seen.get(name, 0.0) for name, size in parts.items()}
+        if not any(added.values()):
+            continue  # a virtual GPU has nothing outside its allocator
         foretold = expected - expected_before + belief.moved(added, around.belief)
         noise = _NOISE * sum(added.values())
         belief = belief.updated(added, measured - measured_before - foretold, noise * noise)

@@ -35,6 +35,11 @@ def gib(size_bytes: float, digits: int = 1) -> str:
     return f"{size_bytes / GIB:.{digits}f} GiB"
 
 
+def memory(size_bytes: float, of_bytes: float) -> str:
+    """Show bytes as the memory they are a part of is best shown: in ``Gi``, or in ``Mi`` if that has less than one."""
+    return f"{size_bytes / GIB:.1f}Gi" if of_bytes >= GIB else f"{size_bytes / MIB:.0f}Mi"
+
+
 def counted(number: int, thing: str) -> str:
     """``1 GPU``, ``8 GPUs``."""
     return f"{number} {thing}" if number == 1 else f"{number} {thing}s"

@@ -39,6 +39,7 @@ class Workload:
     adapter: Adapter | None = None
     evaluation: Evaluation = Evaluation()
     compiled: bool = False
+    virtual: bool = False
 
     def __post_init__(self) -> None:
         for name in ("global_batch", "sequence_length", "nodes", "gpus_per_node"):

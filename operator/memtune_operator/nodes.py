@@ -9,7 +9,7 @@ from typing import Any
 from memtune.decide import Node
 from memtune.units import MIB
 from memtune_operator import names
-from memtune_operator.placement import REQUIRED_NODES
+from memtune_operator.placement import REQUIRED
 from memtune_operator.wrapping import Manifest
 
 OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"
@@ -80,7 +80,7 @@ def _is_allowed(node: Manifest, pod_spec: Manifest) -> bool:
 
 
 def _is_affine(node: Manifest, affinity: Manifest) -> bool:
-    required = (affinity.get("nodeAffinity") or {}).get(REQUIRED_NODES) or {}
+    required = (affinity.get("nodeAffinity") or {}).get(REQUIRED) or {}
     terms = required.get("nodeSelectorTerms") or []
     return not terms or any(_matches(term, node) for term in terms)
 

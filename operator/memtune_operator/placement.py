@@ -1,4 +1,4 @@
-"""Where the pods of a run may be: the GPU product, the nodes to avoid, and what queues and gang schedulers look for."""
+"""Where the pods of a run may be: the GPU product, a node for each, and the nodes to avoid."""
 
 from __future__ import annotations
 
@@ -9,45 +9,39 @@ from memtune.spec import Job
 from memtune_operator import names
 from memtune_operator.wrapping import Manifest
 
-VOLCANO = "volcano"
-# As the chart of scheduler-plugins names the scheduler that it installs.
-COSCHEDULING = "scheduler-plugins-scheduler"
-
-REQUIRED_NODES = "requiredDuringSchedulingIgnoredDuringExecution"
+REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 
 
 def with_nodes(spec: Manifest, job: Job, run: Run) -> Manifest:
-    """The pod spec, kept to the job's GPU product and off the nodes that the run avoids."""
+    """The pod spec, kept to the job's GPU product, off the nodes that the run avoids, and off each other's."""
+    affinity = _apart(_kept_to(spec.get("affinity") or {}, job, run), job, run)
+    return {**spec, "affinity": affinity} if affinity else spec
+
+
+def _kept_to(affinity: Manifest, job: Job, run: Run) -> Manifest:
     wanted = []
     if product := run.gpu_product or job.spec.resources.gpu_product:
         wanted.append({"key": names.LABEL_GPU_PRODUCT, "operator": "In", "values": [product]})
     if run.avoided_nodes:
         wanted.append({"key": names.LABEL_HOSTNAME, "operator": "NotIn", "values": sorted(run.avoided_nodes)})
     if not wanted:
-        return spec
-    affinity: Manifest = spec.get("affinity") or {}
+        return affinity
     node_affinity: Manifest = affinity.get("nodeAffinity") or {}
-    required: Manifest = node_affinity.get(REQUIRED_NODES) or {}
+    required: Manifest = node_affinity.get(REQUIRED) or {}
     # A node has to match one of the user's terms, so each of them has to hold what is wanted as well.
     terms = [_with_expressions(term, wanted) for term in required.get("nodeSelectorTerms") or [{}]]
-    node_affinity = {**node_affinity, REQUIRED_NODES: {**required, "nodeSelectorTerms": terms}}
-    return {**spec, "affinity": {**affinity, "nodeAffinity": node_affinity}}
+    return {**affinity, "nodeAffinity": {**node_affinity, REQUIRED: {**required, "nodeSelectorTerms": terms}}}
+
+
+def _apart(affinity: Manifest, job: Job, run: Run) -> Manifest:
+    """Each pod of the run on a node of its own: what is measured and sharded per node would not hold otherwise."""
+    if job.spec.resources.nodes == 1:
+        return affinity
+    anti: Manifest = affinity.get("podAntiAffinity") or {}
+    labels = names.run_labels(job.metadata.name, run.kind, run.number)
+    term = {"labelSelector": {"matchLabels": labels}, "topologyKey": names.LABEL_HOSTNAME}
+    return {**affinity, "podAntiAffinity": {**anti, REQUIRED: [*(anti.get(REQUIRED) or []), term]}}
 
 
 def _with_expressions(term: Manifest, wanted: list[dict[str, Any]]) -> Manifest:
     return {**term, "matchExpressions": [*(term.get("matchExpressions") or []), *wanted]}
-
-
-def gang_metadata(template: Manifest, group: str, size: int) -> tuple[dict[str, str], dict[str, str]]:
-    """Labels and annotations that make a run one group, for the queue or scheduler that the template asks for."""
-    labels: dict[str, str] = {}
-    annotations: dict[str, str] = {}
-    scheduler = template["spec"].get("schedulerName")
-    if names.LABEL_KUEUE_QUEUE in (template["metadata"].get("labels") or {}):
-        labels[names.LABEL_KUEUE_GROUP] = group
-        annotations[names.ANNOTATION_KUEUE_COUNT] = str(size)
-    if scheduler == COSCHEDULING:
-        labels[names.LABEL_COSCHEDULING_GROUP] = group
-    if scheduler == VOLCANO:
-        annotations[names.ANNOTATION_VOLCANO_GROUP] = group
-    return labels, annotations

@@ -54,8 +54,8 @@ def _kind(status: int | None, reason: str, message: str) -> Kind:
     # A namespace that is going away forbids new objects; its jobs go with it, so there is nobody to tell.
     if status == 403 and "being terminated" in message:
         return Kind.ABSENT
-    # A quota's own record is written by many at once; the server says itself that trying again helps.
-    if status == 403 and "try again" in message:
+    # A quota's own record is written by many at once, and a new quota has none yet: a moment later it has.
+    if status == 403 and ("try again" in message or "status unknown for quota" in message):
         return Kind.RETRY
     return _BY_STATUS.get(status, Kind.REFUSED)
 

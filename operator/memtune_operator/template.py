@@ -8,9 +8,11 @@ from typing import Any
 from memtune.decide import reasons
 from memtune.spec import Job
 from memtune_operator import names
-from memtune_operator.placement import REQUIRED_NODES
+from memtune_operator.placement import REQUIRED
 from memtune_operator.wrapping import Manifest, TemplateError, conflict
 
+# Whom our own images run as.
+IMAGE_USER = 65532
 _LISTS_OF_OBJECTS = {"containers": "name", "initContainers": "name", "volumes": "name"}
 _CONTAINER_LISTS = {"env": "name", "volumeMounts": "mountPath", "ports": "containerPort"}
 _CONTAINER_OBJECTS = ("resources", "securityContext")
@@ -35,8 +37,13 @@ def read_template(job: Job, runner_image: str) -> Manifest:
 
 
 def _built_in(job: Job, runner_image: str) -> Manifest:
+    if job.spec.model.peft:
+        problem = "the built-in trainer trains whole models, and spec.model.peft is an adapter"
+        raise TemplateError(reasons.TEMPLATE_REJECTED, f"spec.template: {problem}; give the command that trains it")
     command = [job.spec.runner.python, "-m", "memtune_runner.trainer"]
-    return {"spec": {"containers": [{"name": names.TRAINER_CONTAINER, "image": runner_image, "command": command}]}}
+    container = {"name": names.TRAINER_CONTAINER, "image": runner_image, "command": command}
+    # A new disk belongs to root, and our image runs as this user.
+    return {"spec": {"securityContext": {"fsGroup": IMAGE_USER}, "containers": [container]}}
 
 
 def _check_spec(spec: Manifest) -> None:
@@ -53,10 +60,13 @@ def _check_spec(spec: Manifest) -> None:
 
 def _check_affinity(affinity: Manifest) -> None:
     """As far as a run adds to it."""
+    anti = "spec.affinity.podAntiAffinity"
+    pods_apart = _object(affinity.get("podAntiAffinity") or {}, anti)
+    _list(pods_apart.get(REQUIRED) or [], f"{anti}.{REQUIRED}")
     where = "spec.affinity.nodeAffinity"
     node_affinity = _object(affinity.get("nodeAffinity") or {}, where)
-    required = _object(node_affinity.get(REQUIRED_NODES) or {}, f"{where}.{REQUIRED_NODES}")
-    terms = f"{where}.{REQUIRED_NODES}.nodeSelectorTerms"
+    required = _object(node_affinity.get(REQUIRED) or {}, f"{where}.{REQUIRED}")
+    terms = f"{where}.{REQUIRED}.nodeSelectorTerms"
     for position, term in enumerate(_list(required.get("nodeSelectorTerms") or [], terms)):
         expressions = _object(term, f"{terms}[{position}]").get("matchExpressions") or []
         _list(expressions, f"{terms}[{position}].matchExpressions")
@@ -98,7 +108,8 @@ def _check_metadata(metadata: Manifest) -> None:
 
 def _object(value: Any, where: str) -> Manifest:
     if not isinstance(value, dict):
-        raise _rejected(where, f"it is {type(value).__name__}, not an object", "write it as a PodTemplateSpec has it")
+        what = "it is missing" if value is None else f"it is {type(value).__name__}, not an object"
+        raise _rejected(where, what, "write it as a PodTemplateSpec has it")
     return value
 
 

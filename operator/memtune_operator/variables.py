@@ -8,6 +8,7 @@ from dataclasses import asdict
 from memtune import environment
 from memtune.run import Run, RunKind
 from memtune.spec import Job, architecture_of
+from memtune.spec.training import Shrink
 from memtune.units import parse_bytes
 from memtune_operator import names, wrapping
 
@@ -71,9 +72,9 @@ def _of_training(job: Job) -> dict[str, str]:
 
 def _of_place(job: Job, run: Run, index: int) -> dict[str, str]:
     resources, name = job.spec.resources, job.metadata.name
-    host = names.pod_name(name, run.kind, run.number, 0)
+    host = _first_host(job, run)
     service = f"{names.run_name(name, run.kind, run.number)}.{job.metadata.namespace}.svc"
-    memory = resources.gpu_memory
+    memory = parse_bytes(resources.gpu_memory) if resources.gpu_memory else 0
     return {
         environment.NODES: str(resources.nodes),
         environment.NODE_RANK: str(index),
@@ -82,9 +83,22 @@ def _of_place(job: Job, run: Run, index: int) -> dict[str, str]:
         environment.RENDEZVOUS_SECONDS: str(RENDEZVOUS_SECONDS),
         environment.GRACE_SECONDS: str(_grace_seconds(job)),
         environment.DEVICE: resources.device,
-        **({environment.GPU_MEMORY_BYTES: str(parse_bytes(memory))} if memory else {}),
+        **({environment.GPU_MEMORY_BYTES: str(memory)} if memory else {}),
+        **({environment.SHRINK: _left_after(shrink, memory)} if (shrink := resources.shrink) else {}),
         environment.METRICS_PORT: str(wrapping.METRICS_PORT),
     }
+
+
+def _left_after(shrink: Shrink, memory_bytes: int) -> str:
+    """From which step on a virtual GPU has how much."""
+    return f"{shrink.after_step}:{int(memory_bytes * (1 - shrink.ratio))}"
+
+
+def _first_host(job: Job, run: Run) -> str:
+    """The host name of the pod that the others meet at."""
+    if job.spec.launcher == "JobSet":
+        return f"{names.job_set_name(job.metadata.name, run.kind, run.number)}-{names.REPLICATED_JOB}-0-0"
+    return names.pod_name(job.metadata.name, run.kind, run.number, 0)
 
 
 def _of_files(job: Job) -> dict[str, str]:

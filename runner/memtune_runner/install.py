@@ -13,7 +13,8 @@ import memtune
 import memtune_runner
 from memtune_runner.vendored import PRIVATE_PACKAGE, prometheus_client
 
-_NOT_COPIED = shutil.ignore_patterns("__pycache__", "*.pyc")
+# What is compiled goes along; what somebody is compiling at the moment does not.
+_NOT_COPIED = shutil.ignore_patterns("*.pyc.*")
 _LICENSES = ("LICENSE", "NOTICE")
 
 

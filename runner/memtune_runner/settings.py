@@ -9,7 +9,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from memtune import environment
 from memtune.plan import Plan
@@ -22,6 +22,13 @@ _Value = TypeVar("_Value")
 
 class SettingsError(ValueError):
     """A variable that is missing or holds what it must not. The message names it and says what to do."""
+
+
+class Shrink(NamedTuple):
+    """What a virtual GPU has left once so many steps of the training have ended."""
+
+    after_step: int
+    left_bytes: int
 
 
 @dataclass(frozen=True)
@@ -45,6 +52,7 @@ class Settings:
     grace_seconds: int = 30
     device: Device = Device.CUDA
     gpu_memory_bytes: int | None = None
+    shrink: Shrink | None = None
     evaluation_batch: int | None = None
     sharded_save: bool = False
     metrics_port: int | None = None
@@ -65,6 +73,8 @@ class Settings:
             )
         if self.device is Device.VIRTUAL and self.gpu_memory_bytes is None:
             raise SettingsError(f"{environment.GPU_MEMORY_BYTES} is missing: a virtual GPU has the size it is given")
+        if self.device is not Device.VIRTUAL and self.shrink is not None:
+            raise SettingsError(f"{environment.SHRINK} is for virtual GPUs: no memory is taken away from a real one")
 
     @property
     def world(self) -> int:
@@ -75,6 +85,17 @@ class Settings:
     def is_probe(self) -> bool:
         """Whether the run only measures."""
         return self.kind is RunKind.PROBE
+
+    @property
+    def budget_from_step(self) -> dict[int, int]:
+        """What a virtual GPU has from a step of this process on; 0 is the start.
+
+        What was lost before the step that is resumed from stays lost. A probe is no part of the training.
+        """
+        if self.shrink is None or self.is_probe:
+            return {}
+        resumed_step = self.resume_samples // self.global_batch
+        return {max(self.shrink.after_step - resumed_step, 0): self.shrink.left_bytes}
 
 
 def read_settings(variables: Mapping[str, str]) -> Settings:
@@ -98,6 +119,7 @@ def read_settings(variables: Mapping[str, str]) -> Settings:
         grace_seconds=read.optional(environment.GRACE_SECONDS, _positive, Settings.grace_seconds),
         device=read.optional(environment.DEVICE, Device, Device.CUDA),
         gpu_memory_bytes=read.optional(environment.GPU_MEMORY_BYTES, _positive, None),
+        shrink=read.optional(environment.SHRINK, _shrink, None),
         evaluation_batch=read.optional(environment.EVALUATION_BATCH, _positive, None),
         sharded_save=read.optional(environment.SHARDED_SAVE, _flag, False),
         metrics_port=read.optional(environment.METRICS_PORT, _natural, None),
@@ -164,6 +186,11 @@ def _flag(text: str) -> bool:
     if text not in ("0", "1"):
         raise ValueError("it is neither 0 nor 1")
     return text == "1"
+
+
+def _shrink(text: str) -> Shrink:
+    step, _, left = text.partition(":")
+    return Shrink(_positive(step), _positive(left))
 
 
 def _integration(text: str) -> str:

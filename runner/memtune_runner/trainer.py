@@ -20,13 +20,11 @@ import torch
 from torch import distributed, nn
 from torch.nn import functional
 
-from memtune.plan import Plan
 from memtune.report import Phase
 from memtune_runner import phases
 from memtune_runner.checkpoints.saving import current_ranks
 from memtune_runner.decoder import Decoder, read_architecture
 from memtune_runner.engine import PlanError, initialize
-from memtune_runner.engine.engine import Loss
 from memtune_runner.sampler import ResumableSampler
 from memtune_runner.settings import Settings, SettingsError, read_settings
 
@@ -60,7 +58,7 @@ class Trainer:
         facts = read_architecture(settings.architecture)
         model = Decoder(facts, settings.plan.attention)
         self._vocabulary = facts.vocab_size
-        self._engine = initialize(model, loss=_loss_of(settings.plan), lr=options.lr, settings=settings)
+        self._engine = initialize(model, loss=_plain_loss, fused_loss=_fused_loss, lr=options.lr, settings=settings)
         self._ranks = current_ranks()
 
     def train(self) -> None:
@@ -136,10 +134,6 @@ class Trainer:
     def _say(self, line: str) -> None:
         if self._ranks.rank == 0:
             print(line, flush=True)
-
-
-def _loss_of(plan: Plan) -> Loss:
-    return _fused_loss if plan.fused_loss else _plain_loss
 
 
 def _plain_loss(model: nn.Module, micro: Batch) -> torch.Tensor:

@@ -10,6 +10,7 @@ alive at the peak.
 
 from __future__ import annotations
 
+import sys
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
@@ -37,7 +38,8 @@ class VirtualGpu(TorchDispatchMode):
     """Counts every CPU storage that an operator of this thread touches, as long as it lives.
 
     Use it as a context around the training script. Over the budget it raises ``torch.OutOfMemoryError`` in CUDA's
-    words. ``budget_from_step`` lets a test shrink the budget: ``{3: GIB}`` leaves 1 GiB once three steps have ended.
+    words. ``budget_from_step`` lets a rehearsal shrink the budget: ``{3: GIB}`` leaves 1 GiB once three steps have
+    ended (at once for step 0), and takes what is cached, which would hide the loss.
     """
 
     _active: VirtualGpu | None = None
@@ -49,9 +51,9 @@ class VirtualGpu(TorchDispatchMode):
         budget_from_step: Mapping[int, int] | None = None,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch leaves the base class untyped
-        self._allocator = CachingAllocator(budget_bytes, settings)
-        self._budget_bytes = budget_bytes
         self._budget_from_step = dict(budget_from_step or {})
+        self._budget_bytes = self._budget_from_step.get(0, budget_bytes)
+        self._allocator = CachingAllocator(self._budget_bytes, settings)
         self._steps = 0
         self._entries: dict[int, _Entry] = {}
         self._dead: deque[int] = deque()
@@ -93,6 +95,8 @@ class VirtualGpu(TorchDispatchMode):
         self._steps += 1
         budget_bytes = self._budget_from_step.get(self._steps)
         if budget_bytes is not None:
+            print(f"memtune: rehearsal: the virtual GPU has {_size(budget_bytes)} from here on", file=sys.stderr)
+            self.empty_cache()
             self._budget_bytes = budget_bytes
             self._allocator.set_limit(budget_bytes)
 

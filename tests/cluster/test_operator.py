@@ -3,23 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
-import yaml
 from operator_process import Jobs, OperatorProcess
 from pods import Cluster, eventually
-
-_QUICKSTART = Path(__file__).resolve().parents[2] / "examples" / "quickstart.yaml"
-
-
-def quickstart(checkpoints: Path, **spec: Any) -> dict[str, Any]:
-    job: dict[str, Any] = yaml.safe_load(_QUICKSTART.read_text())
-    # The pods run as nobody in particular.
-    checkpoints.mkdir(mode=0o777)
-    checkpoints.chmod(0o777)
-    volume = {"path": "/checkpoints", "volume": {"hostPath": {"path": str(checkpoints)}}}
-    return {**job, "spec": {**job["spec"], "checkpoint": volume, **spec}}
+from rehearsals import quickstart
 
 
 @pytest.mark.usefixtures("operator")

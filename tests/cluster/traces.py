@@ -6,11 +6,12 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from devcluster.layout import STATE
+from devcluster.layout import STATE, VOLUMES
 from devcluster.versions import KUBERNETES_COMMANDS
 
 # Compared by name and not by number: other programs of the machine come and go meanwhile.
-_COMMANDS = {*KUBERNETES_COMMANDS, "etcd", "containerd", "containerd-shim", "dnsmasq", "pause", "devcluster"}
+_PARTS = {"etcd", "containerd", "containerd-shim", "dnsmasq", "pause", "prometheus", "devcluster"}
+_COMMANDS = {*KUBERNETES_COMMANDS, *_PARTS}
 
 
 def _said(*argv: str) -> list[str]:
@@ -46,7 +47,7 @@ def traces() -> dict[str, list[str]]:
         "iptables": _rules(),
         "sysctls": [Path(f"/proc/sys/{name}").read_text() for name in ("vm/overcommit_memory", "kernel/panic")],
         "cgroups": sorted(str(path) for path in Path("/sys/fs/cgroup").glob("*/memtune-devcluster")),
-        "files": [str(STATE)] if STATE.exists() else [],
+        "files": [str(path) for path in (STATE, VOLUMES) if path.exists()],
         "listeners": sorted({line.split()[3] for line in _said("ss", "-Hltn") if "10.213." in line}),
     }
 

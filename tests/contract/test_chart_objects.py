@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import helm_python
 import pytest
 import yaml
 from chart_values import VALUE_SETS
+from contracts import contract, schema_of
 from helm_chart import CHART, FULL_NAME, NAMESPACE, ROOT, Manifest, objects, of_kind, only, pod_specs, render
 from schema_refusals import refusals
 from strict_models import validate
@@ -31,15 +31,9 @@ CLUSTER_WIDE = {"ClusterRole", "ClusterRoleBinding", "CustomResourceDefinition"}
 MADE = {name: objects(values) for name, values in VALUE_SETS.items()}
 
 
-def contract(kind: str) -> Manifest:
-    """The schema of a kind of the Prometheus Operator, whose CRDs lie in a directory beside the checkout."""
-    file = Path("contracts", f"monitoring.coreos.com_{kind.lower()}s.yaml")
-    for directory in ROOT.parents:
-        if (directory / "shared" / file).is_file():
-            definition = yaml.safe_load((directory / "shared" / file).read_text())
-            schema: Manifest = definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
-            return schema
-    pytest.skip(f"no {file} in a directory named shared beside the checkout; the Prometheus Operator's CRDs are there")
+def schema_of_monitor(kind: str) -> Manifest:
+    """What the Prometheus Operator says of one of its kinds."""
+    return schema_of(contract(f"monitoring.coreos.com_{kind.lower()}s.yaml"))
 
 
 @pytest.mark.parametrize("case", VALUE_SETS)
@@ -54,7 +48,7 @@ def test_the_kubernetes_client_knows_every_field(case: str) -> None:
 @pytest.mark.parametrize("kind", MONITORING)
 @pytest.mark.parametrize("case", ["monitored", "everything"])
 def test_the_prometheus_operator_knows_every_field(case: str, kind: str) -> None:
-    schema = contract(kind)
+    schema = schema_of_monitor(kind)
     manifest = only(MADE[case], kind)
     assert manifest["apiVersion"] == "monitoring.coreos.com/v1"
     # Of metadata a CRD says only that it is an object; the client's model knows its fields.
@@ -74,7 +68,7 @@ def test_the_prometheus_operator_knows_every_field(case: str, kind: str) -> None
 )
 def test_a_contract_sees_what_the_api_server_would_refuse(kind: str, change: Manifest) -> None:
     manifest = only(MADE["monitored"], kind)
-    assert refusals(contract(kind), {**manifest, "spec": {**manifest["spec"], **change}})
+    assert refusals(schema_of_monitor(kind), {**manifest, "spec": {**manifest["spec"], **change}})
 
 
 @pytest.mark.parametrize("case", VALUE_SETS)

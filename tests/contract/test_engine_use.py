@@ -62,6 +62,15 @@ def test_an_optimizer_of_the_scripts_own_replaces_the_plans() -> None:
         engine(eight, optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.5))
 
 
+def test_a_plan_that_fuses_the_loss_gets_the_scripts_fused_one(whole: dict[str, torch.Tensor]) -> None:
+    fusing = settings_of(replace(PLAN, fused_loss=True), 1)
+    with pytest.raises(PlanError, match="give fused_loss="):
+        engine(fusing)
+    used = engine(fusing, fused_loss=lambda model, micro: 2 * loss_of(model, micro))
+    micro = next(used.micro_batches(whole))
+    assert float(used(micro)) == pytest.approx(2 * float(loss_of(used.model, micro)))
+
+
 def test_wrong_use_is_told(whole: dict[str, torch.Tensor]) -> None:
     used = engine()
     with pytest.raises(RuntimeError, match=r"belongs in a loop over engine\.micro_batches"):

@@ -214,3 +214,23 @@ def test_a_run_goes_on_from_the_newest_complete_checkpoint(place: Place) -> None
     launch = place.run("python", script, told={"MEMTUNE_CHECKPOINT_PATH": str(saves)})
     assert lines_of(launch, 0) == [f"{saved} 64"], launch.stderr
     assert launch.report.resumed_samples == 64
+
+
+def test_what_a_rank_saved_before_it_was_killed_is_told(place: Place) -> None:
+    """It is the launcher that looks: the rank had no time to say anything."""
+    saves = place.directory / "saves"
+    script = place.script(
+        "import os, pathlib, signal\n"
+        "from memtune.plan import Plan\n"
+        "from memtune.resume import Format\n"
+        "from memtune_runner.checkpoints import manifest\n"
+        f"saved = pathlib.Path({str(saves / 'step-8')!r})\n"
+        "saved.mkdir()\n"
+        "(saved / 'weights').write_bytes(b'12')\n"
+        "plan = Plan.parse('fp32-ddp-none-mb1x1')\n"
+        "manifest.write(saved, manifest.Manifest(8, 64, plan, 1, Format.DCP, files={'weights': 2}))\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    report = place.run("python", script, told={"MEMTUNE_CHECKPOINT_PATH": str(saves)}).report
+    assert report.exit_code == 137
+    assert (report.checkpoint_samples, report.checkpoint_format) == (64, "dcp")

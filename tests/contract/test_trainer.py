@@ -57,9 +57,7 @@ def test_a_plan_that_is_too_large_is_followed_by_one_that_resumes_with_the_same_
     monkeypatch.setenv("TRAINER_ARGUMENTS", "--steps 6 --save-every 2")
     store = tmp_path / "store"
 
-    monkeypatch.setenv("TRAINER_SHRINKS", f"3:{BUDGET_BYTES}")
-    failed = train(LARGE, tmp_path / "failed", CHECKPOINT_PATH=str(store), ATTEMPT="0")
-    monkeypatch.delenv("TRAINER_SHRINKS")
+    failed = train(LARGE, tmp_path / "failed", CHECKPOINT_PATH=str(store), ATTEMPT="0", SHRINK=f"3:{BUDGET_BYTES}")
     assert (failed.report.ending, failed.report.exit_code) == (Ending.DEVICE_OOM, 85), failed.output
     assert failed.report.phase is not None
     assert failed.report.largest

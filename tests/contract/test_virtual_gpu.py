@@ -87,13 +87,20 @@ def test_peaks_start_anew_after_a_reset() -> None:
         assert gpu.memory_stats()["requested_bytes.all.peak"] == MIB // 2
 
 
-def test_budget_shrinks_at_the_step_asked_for() -> None:
+def test_budget_shrinks_at_the_step_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
     with VirtualGpu(GIB, budget_from_step={2: 10 * MIB}) as gpu:
         gpu.step_ended()
         torch.empty(100 * MIB, dtype=torch.uint8)
         gpu.step_ended()
-        gpu.empty_cache()
         with pytest.raises(torch.OutOfMemoryError, match=r"total capacity of 10\.00 MiB"):
+            torch.empty(100 * MIB, dtype=torch.uint8)
+    assert "rehearsal: the virtual GPU has 10.00 MiB from here on" in capsys.readouterr().err
+
+
+def test_memory_that_was_lost_before_is_lost_from_the_start() -> None:
+    with VirtualGpu(GIB, budget_from_step={0: 10 * MIB}) as gpu:
+        assert gpu.budget_bytes == 10 * MIB
+        with pytest.raises(torch.OutOfMemoryError):
             torch.empty(100 * MIB, dtype=torch.uint8)
 
 

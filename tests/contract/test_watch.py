@@ -206,7 +206,7 @@ def test_an_out_of_memory_is_reported_with_its_phase_and_its_components(director
         train(2, model=model, rows=4)
         train(1, model=model, rows=4096)
 
-    settings = replace(settings_of("fp32-ddp-none-mb4x2"), report_path=directory)
+    settings = replace(settings_of("fp32-ddp-none-mb4x2"), report_path=directory / "report.json")
     with pytest.raises(torch.OutOfMemoryError), watching(settings, RANK):
         loop()
     report = read_report(report_path(directory, RANK).read_bytes())
@@ -272,18 +272,20 @@ def test_a_probe_ends_although_the_script_catches_exceptions(directory: Path) ->
 
 
 def test_what_a_probe_evaluates_and_saves_is_covered(directory: Path) -> None:
+    evaluated: list[torch.Tensor] = []
+
     def loop() -> None:
         model = model_of()
         train(2, model=model)
         torch.save(model.state_dict(), directory / "model.pt")
         model.eval()
         with torch.no_grad():
-            for _ in range(5):
-                model(tokens(4))
+            evaluated.extend(model(tokens(4)) for _ in range(5))
         raise AssertionError("the probe should have ended at the second batch of the evaluation")
 
     report = watched(directory, loop, settings_of("fp32-ddp-none-mb4x2", RunKind.PROBE))
     assert (report.evaluation_covered, report.save_covered) == (True, True)
+    assert len(evaluated) == 1, "the first batch went through the whole model"
 
 
 def test_shorter_sequences_do_not_cover_the_length(directory: Path) -> None:

@@ -78,6 +78,7 @@ WHOLE: Node = {
             "gpuProduct": "NVIDIA-H100-80GB-HBM3",
             "gpuResource": "nvidia.com/gpu",
             "device": "virtual",
+            "shrink": {"afterStep": 30, "by": "45%"},
         },
         "template": {"spec": {"containers": [{"name": "trainer", "anything": None}]}},
         "integration": "hf-trainer",

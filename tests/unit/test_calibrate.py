@@ -1,7 +1,7 @@
 """Measurements correct the model by component, tighten its intervals, and never make a measured plan worse."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from memtune.calibrate import Measurement, calibrate
@@ -55,7 +55,6 @@ def test_what_lies_outside_the_allocator_is_learned_from_device_and_reserved() -
     assert learned.device.expected - learned.reserved.expected == pytest.approx(extra, rel=0.1)
 
 
-@settings(max_examples=25)
 @given(st.lists(st.tuples(st.sampled_from(PLANS), st.floats(0.6, 1.7)), min_size=1, max_size=4))
 def test_no_measured_plan_gets_worse(drawn: list[tuple[Plan, float]]) -> None:
     measurements = [_measured(plan, factor) for plan, factor in drawn]
@@ -75,7 +74,6 @@ def test_a_peak_that_was_foretold_by_luck_does_not_undo_what_the_others_teach() 
     assert after.predict(PLANS[0]).allocated.expected == pytest.approx(probes[0].allocated_bytes, rel=1e-6)
 
 
-@settings(max_examples=25)
 @given(
     st.lists(st.tuples(st.sampled_from(PLANS), st.floats(0.85, 1.2)), min_size=2, max_size=4, unique_by=lambda d: d[0])
 )

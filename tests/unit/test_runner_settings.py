@@ -41,6 +41,23 @@ def test_a_virtual_gpu_has_a_size() -> None:
         read_settings(virtual)
 
 
+def shrinking(**variables: str) -> dict[int, int]:
+    virtual = {"MEMTUNE_DEVICE": "virtual", "MEMTUNE_GPU_MEMORY_BYTES": "2048", "MEMTUNE_SHRINK": "30:1024"}
+    return read_settings({**VARIABLES, **virtual, **variables}).budget_from_step
+
+
+def test_what_a_virtual_gpu_loses_it_loses_at_a_step_of_the_training() -> None:
+    assert shrinking() == {30: 1024}
+    assert shrinking(MEMTUNE_RESUME_SAMPLES=str(25 * 16)) == {5: 1024}, "it goes on from step 25"
+    assert shrinking(MEMTUNE_RESUME_SAMPLES=str(40 * 16)) == {0: 1024}, "what was lost stays lost"
+    assert shrinking(MEMTUNE_RUN_KIND="probe") == {}, "a probe is no part of the training"
+
+
+def test_no_memory_is_taken_away_from_a_real_gpu() -> None:
+    with pytest.raises(SettingsError, match="MEMTUNE_SHRINK is for virtual GPUs"):
+        read_settings({**VARIABLES, "MEMTUNE_SHRINK": "30:1024"})
+
+
 @pytest.mark.parametrize(
     ("name", "value", "words"),
     [
@@ -55,6 +72,7 @@ def test_a_virtual_gpu_has_a_size() -> None:
         ("MEMTUNE_DEVICE", "tpu", "tpu"),
         ("MEMTUNE_INTEGRATION", "magic", "env, hf-trainer"),
         ("MEMTUNE_ARCHITECTURE", "[]", "not an object"),
+        ("MEMTUNE_SHRINK", "30", "at least 1"),
         ("MEMTUNE_REPORT_LOG_TAIL", "yes", "neither 0 nor 1"),
     ],
 )

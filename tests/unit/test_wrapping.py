@@ -15,6 +15,7 @@ from memtune.plan import Plan
 from memtune.run import Checkpointed, Run, RunKind
 from memtune.spec import Job, load_job
 from memtune_operator import manifests
+from memtune_operator.placement import REQUIRED
 from memtune_operator.wrapping import BOOTSTRAP, CommandRequiredError, TemplateError, wrapped_index
 
 PROBE = Run(RunKind.PROBE, 0, Plan.parse("bf16-z2-sel-mb4x8"))
@@ -155,6 +156,8 @@ SHAPES += [template({"securityContext": "x"}), template({"affinity": [1]}), temp
 SHAPES += [template(env=[{"value": "no name"}]), template(command=[1]), template(resources={"limits": [1]})]
 SHAPES += [
     template({"volumes": {"a": 1}}),
+    template({"affinity": {"podAntiAffinity": "x"}}),
+    template({"affinity": {"podAntiAffinity": {REQUIRED: "x"}}}),
     {"metadata": [1], **template()},
     {"metadata": {"labels": "x"}, **template()},
 ]
@@ -165,6 +168,10 @@ def test_a_template_of_a_wrong_shape_is_refused_with_its_place(given: dict[str, 
     refusal = refusal_of(given)
     assert refusal.reason == "TemplateRejected"
     assert str(refusal).startswith("spec.template.")
+
+
+def test_a_template_without_a_spec_is_told_so() -> None:
+    assert str(refusal_of({})).startswith("spec.template.spec: it is missing; ")
 
 
 def test_gpus_are_asked_for_once_and_what_the_user_asks_for_stays() -> None:
@@ -191,6 +198,17 @@ def test_a_run_asks_for_the_host_memory_that_an_earlier_one_lacked() -> None:
 def test_a_run_is_kept_to_the_product_that_was_measured() -> None:
     pod = pod_of(template(), Run(RunKind.TRAIN, 1, PROBE.plan, gpu_product="H100"))
     assert "H100" in str(pod["spec"]["affinity"])
+
+
+def test_each_pod_of_a_run_is_on_a_node_of_its_own() -> None:
+    mine = {"topologyKey": "rack", "labelSelector": {"matchLabels": {"app": "other"}}}
+    wanted = template({"affinity": {"podAntiAffinity": {REQUIRED: [mine]}}})
+    for pod in manifests.pods(job(wanted, resources={"nodes": 2, "gpusPerNode": 1}), PROBE, "runner:1"):
+        first, second = pod["spec"]["affinity"]["podAntiAffinity"][REQUIRED]
+        assert first == mine
+        assert second["topologyKey"] == "kubernetes.io/hostname"
+        assert second["labelSelector"]["matchLabels"].items() <= pod["metadata"]["labels"].items()
+    assert "affinity" not in pod_of(template())["spec"]
 
 
 def test_only_a_train_run_has_an_attempt_and_what_others_have_taught() -> None:
@@ -247,3 +265,10 @@ def test_any_template_is_carried_or_refused_and_never_changed(pod: dict[str, Any
         untouched = pod.keys() - {"volumes", "affinity"}
         assert {key: made["spec"][key] for key in untouched} == {key: pod[key] for key in untouched}
     assert one.spec.template == before
+
+
+def test_an_adapter_needs_a_command_that_trains_it() -> None:
+    architecture = {"hiddenSize": 64, "layers": 2, "heads": 4, "ffnSize": 128, "vocabSize": 256}
+    refusal = refusal_of(None, model={"architecture": architecture, "peft": {"rank": 8}})
+    assert refusal.reason == "TemplateRejected"
+    assert "the built-in trainer trains whole models" in str(refusal)

@@ -38,7 +38,9 @@ def own_pods(job: Job, record: RunStatus, seen: RunObservation) -> dict[int, Pod
 def _complete(job: Job, record: RunStatus, seen: RunObservation, now: float) -> RunObservation:
     found = own_pods(job, record, seen)
     pods = tuple(
-        _checked(job, record, found[index]) if index in found else PodObservation(index, present=not record.created)
+        _checked(job, record, found[index])
+        if index in found and (found[index].uid or not record.created)
+        else PodObservation(index, present=not record.created)
         for index in range(job.spec.resources.nodes)
     )
     run = RunObservation(pods, refusal=seen.refusal if not record.created else "")

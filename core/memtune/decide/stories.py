@@ -9,7 +9,7 @@ from memtune.decide.records import ended_as
 from memtune.plan import Plan
 from memtune.prediction import Prediction
 from memtune.spec.status import AttemptStatus, RunStatus
-from memtune.units import GIB, gib
+from memtune.units import memory
 from memtune.verdict import Verdict
 
 _SHOWN_COMPONENTS = 4
@@ -69,19 +69,26 @@ def measured(record: RunStatus) -> str:
     if peaks is None:
         return "it reported no memory"
     retries = f", {record.allocator_retries} allocation retries" if record.allocator_retries else ""
-    predicted = f" (predicted {gib(record.predicted_bytes)})" if record.predicted_bytes else ""
-    return (
-        f"measured {gib(peaks.device)}{predicted} of {gib(peaks.total)}, {record.tokens_per_second:,} tokens/s{retries}"
-    )
+    total = peaks.total
+    predicted = f" (predicted {_shown(record.predicted_bytes, total)})" if record.predicted_bytes else ""
+    measured = f"measured {_shown(peaks.device, total)}{predicted} of {_shown(total, total)}"
+    return f"{measured}, {record.tokens_per_second:,} tokens/s{retries}"
 
 
 def predicted(plan: Plan, prediction: Prediction, usable_bytes: int) -> str:
     """A prediction in one line."""
     device = prediction.device
     largest = sorted(prediction.components, key=lambda part: -part.bytes.expected)[:_SHOWN_COMPONENTS]
-    parts = ", ".join(f"{part.name} {part.bytes.expected / GIB:.1f}" for part in largest)
-    between = f"{device.lower / GIB:.1f} to {device.upper / GIB:.1f}"
+    parts = ", ".join(f"{part.name} {memory(part.bytes.expected, usable_bytes)[:-2]}" for part in largest)
+    lower, upper = (memory(bound, usable_bytes)[:-2] for bound in (device.lower, device.upper))
     return (
-        f"{plan} is predicted to take {gib(device.expected)} ({between}) of {gib(usable_bytes)}, "
+        f"{plan} is predicted to take {_shown(device.expected, usable_bytes)} ({lower} to {upper}) "
+        f"of {_shown(usable_bytes, usable_bytes)}, "
         f"most in {prediction.peak_phase}: {parts}; {prediction.tokens_per_second.expected:,.0f} tokens/s"
     )
+
+
+def _shown(size_bytes: float, of_bytes: float) -> str:
+    """In the unit of the whole, as a sentence has it."""
+    amount = memory(size_bytes, of_bytes)
+    return f"{amount[:-2]} {amount[-2:]}B"

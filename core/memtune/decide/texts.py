@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from memtune.units import GIB
+from memtune.units import memory
 
 SENTENCE = 176
 STORY = 768
@@ -37,4 +37,4 @@ def span(seconds: float) -> str:
 
 def over(used_bytes: float, usable_bytes: float) -> str:
     """Memory over what there is, as the printer column shows it."""
-    return f"{used_bytes / GIB:.1f}/{usable_bytes / GIB:.1f}Gi"
+    return f"{memory(used_bytes, usable_bytes)[:-2]}/{memory(usable_bytes, usable_bytes)}"

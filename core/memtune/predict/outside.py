@@ -12,7 +12,9 @@ OUTSIDE = frozenset({"context", "nccl"})
 
 
 def outside_terms(recipe: Recipe, constants: Constants) -> list[Term]:
-    """The addends outside the allocator."""
+    """The addends outside the allocator. A virtual GPU has no driver that would take any."""
+    if recipe.virtual:
+        return []
     # Once it was measured for this image and GPU, the context is known.
     context = recipe.context_bytes or constants.context_bytes
     terms = [Term("context", context, ALWAYS, "{:,.0f} B of CUDA context and kernels", (context,), "pytorch#86509")]

@@ -95,16 +95,23 @@ class Predictor:
 
 def recipe_terms(shape: Shape, recipe: Recipe, constants: Constants, evaluation: Evaluation) -> list[Term]:
     """Every addend of a recipe, in the order in which a person would tell them."""
-    workspace = constants.workspace_bytes
     return [
         *state_terms(shape, recipe),
         *activation_terms(shape, recipe, constants),
         *buffer_terms(shape, recipe, constants),
         *evaluation_terms(shape, recipe, evaluation),
         *save_terms(shape, recipe),
-        Term("workspace", workspace, ALWAYS, "{:,.0f} B of cuBLAS workspace", (workspace,), "CublasHandlePool.cpp"),
+        *_workspace(recipe, constants),
         *outside_terms(recipe, constants),
     ]
+
+
+def _workspace(recipe: Recipe, constants: Constants) -> list[Term]:
+    """What the CUDA libraries take of the allocator; a virtual GPU has none of them."""
+    if recipe.virtual:
+        return []
+    size = constants.workspace_bytes
+    return [Term("workspace", size, ALWAYS, "{:,.0f} B of cuBLAS workspace", (size,), "CublasHandlePool.cpp")]
 
 
 def predict_recipe(shape: Shape, recipe: Recipe, constants: Constants = DEFAULT_CONSTANTS) -> Peaks:

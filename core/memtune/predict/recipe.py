@@ -48,7 +48,8 @@ class Recipe:
     """What one rank holds and does. `backend` is none, ddp, deepspeed or fsdp.
 
     `base_bytes` is a quantized frozen weight, `frozen_bytes` one that is not quantized; `weight_bytes` one that learns.
-    `keeps_gathered` units stay unsharded from their forward to their backward pass.
+    `reduce_bytes` is an element of FSDP's gradients on their way. `keeps_gathered` units stay unsharded from their
+    forward to their backward pass.
     """
 
     backend: str
@@ -60,6 +61,7 @@ class Recipe:
     frozen_bytes: float
     compute_bytes: int
     gradient_bytes: float
+    reduce_bytes: float
     master_bytes: float
     state_bytes: float
     weight_shards: int = 1
@@ -71,6 +73,7 @@ class Recipe:
     chunked_loss: bool = False
     fused_loss_kernel: bool = False
     context_bytes: float = 0.0
+    virtual: bool = False
     compiled: bool = False
     fused_step: bool = True
     step_in_backward: bool = False
@@ -140,6 +143,7 @@ def lower(workload: Workload, plan: Plan) -> Recipe:
         frozen_bytes=compute,
         compute_bytes=compute,
         gradient_bytes=4 if fp32_gradients else weights,
+        reduce_bytes=4 if fp32_gradients else compute,
         # Stages 1 and 2 step on a clone of their partition even where it is fp32 (deepspeed stage_1_and_2.py).
         master_bytes=4 if deepspeed and (compute == 2 or 1 <= stage <= 2) else 0,
         state_bytes=STATE_BYTES[plan.optimizer],
@@ -149,13 +153,14 @@ def lower(workload: Workload, plan: Plan) -> Recipe:
         checkpointing=plan.checkpointing,
         attention=plan.attention,
         fused_loss=plan.fused_loss,
+        virtual=workload.virtual,
         compiled=workload.compiled,
         fused_step=plan.fused_optimizer,
         offloads_states=offloads,
         # Partitioned gradients go to host memory bucket by bucket (deepspeed stage_1_and_2.py, cpu_offload).
         offloads_gradients=stage >= 2 and offloads,
-        # FSDP2 knows one offload, of parameters, gradients and states together (CPUOffloadPolicy).
-        offloads_weights=plan.offload in (Offload.PARAMETERS, Offload.NVME) or (offloads and not deepspeed),
+        # FSDP2 offloads parameters, gradients and states together (CPUOffloadPolicy).
+        offloads_weights=plan.offload in (Offload.PARAMETERS, Offload.NVME),
         offloads_activations=plan.offload is Offload.ACTIVATIONS,
         keeps_gathered=sharding is Sharding.FSDP_SHARD_GRAD_OP and shards > 1,
         bucket_elements=plan.bucket_elements if deepspeed else 0,

@@ -20,6 +20,7 @@ class Block(BaseModel):
 # A pattern must mean the same to Rust (pydantic), Go (the API server) and Python: no lookarounds, always anchored.
 QUANTITY = r"^[1-9][0-9]*(\.[0-9]+)?[MGT]i?$"
 PERCENT = r"^(([0-9]|[1-4][0-9])(\.[0-9]+)?|50)%$"
+SHARE = r"^[1-9][0-9]?%$"
 CHECKPOINTING = r"^(none|selective|full|every-([2-9]|[1-9][0-9]{1,2}))$"
 CALLABLE = r"^[A-Za-z_][A-Za-z0-9_.]*:[A-Za-z_][A-Za-z0-9_.]*$"
 ABSOLUTE_PATH = r"^/[^\s:]*$"
@@ -36,6 +37,7 @@ ASCII = r"^[ -~]*$"
 PATTERN_WORDS = {
     QUANTITY: "a quantity of memory; write it with its unit, like 80Gi, 512Mi or 16G",
     PERCENT: "a percentage from 0% to 50%; write it like 6% or 7.5%",
+    SHARE: "a share from 1% to 99%; write it like 45%",
     CHECKPOINTING: "a way of checkpointing; use none, selective, every-K (K from 2 to 999) or full",
     CALLABLE: "a Python callable; write it as module:function, like train:build",
     ABSOLUTE_PATH: "an absolute path without blanks and colons; write it like /checkpoints",
@@ -58,6 +60,7 @@ Flag = Annotated[bool, Strict()]
 Text = Annotated[str, Field(min_length=1, max_length=253)]
 Quantity = Annotated[str, Field(pattern=QUANTITY, max_length=32)]
 Percent = Annotated[str, Field(pattern=PERCENT, max_length=16)]
+Share = Annotated[str, Field(pattern=SHARE, max_length=16)]
 AbsolutePath = Annotated[str, Field(pattern=ABSOLUTE_PATH, max_length=1024)]
 ObjectName = Annotated[str, Field(pattern=OBJECT_NAME, max_length=253)]
 
@@ -71,5 +74,12 @@ def _distinct(items: tuple[Any, ...]) -> tuple[Any, ...]:
 
 # A list of choices is a set, for the API server too.
 Distinct = AfterValidator(_distinct)
+
+
+def to_ratio(percent: str) -> float:
+    """A percentage as a share of 1."""
+    return float(percent.rstrip("%")) / 100
+
+
 # What belongs to others (Kubernetes, Hugging Face) passes through untouched.
 Foreign = Annotated[dict[str, Any], Field(json_schema_extra={"x-kubernetes-preserve-unknown-fields": True})]

@@ -74,6 +74,14 @@ def _virtual_has_memory(spec: JobSpec) -> Problem | None:
     return Problem("spec.resources.gpuMemory", None, advice)
 
 
+def _shrink_is_rehearsed(spec: JobSpec) -> Problem | None:
+    shrink = spec.resources.shrink
+    if shrink is None or spec.resources.device == "virtual":
+        return None
+    advice = "memory is taken away from virtual GPUs only; set device to virtual, or leave shrink out"
+    return Problem("spec.resources.shrink", shrink, advice)
+
+
 def _parallel_within_all(spec: JobSpec) -> Problem | None:
     parallel, most = spec.tuning.parallel_probes, spec.tuning.max_probes
     if parallel <= most:
@@ -143,6 +151,12 @@ RULES = (
         _virtual_has_memory,
     ),
     Rule(
+        "spec.resources",
+        "!has(self.shrink) || self.device == 'virtual'",
+        "shrink takes memory away from virtual GPUs only; set device to virtual",
+        _shrink_is_rehearsed,
+    ),
+    Rule(
         "spec.tuning",
         "self.parallelProbes <= self.maxProbes",
         "parallelProbes must be at most maxProbes",
@@ -150,9 +164,9 @@ RULES = (
     ),
     Rule(
         "spec.tuning.space",
-        "!('optimizer' in self.offload) || 'fsdp' in self.backends || 'deepspeed' in self.backends",
-        "offload optimizer needs deepspeed or fsdp in backends",
-        _offload_has_backend("optimizer", ("deepspeed", "fsdp"), "deepspeed or fsdp in backends"),
+        "!('optimizer' in self.offload) || 'deepspeed' in self.backends",
+        "offload optimizer needs deepspeed in backends (fsdp offloads optimizer+parameters)",
+        _offload_has_backend("optimizer", ("deepspeed",), "deepspeed in backends (fsdp offloads optimizer+parameters)"),
     ),
     Rule(
         "spec.tuning.space",

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from memtune.knobs import Attention, GradientDtype, Optimizer
-from memtune.spec.fields import LABEL_VALUE, RESOURCE_NAME, Block, Count, Flag, Quantity
+from memtune.spec.fields import LABEL_VALUE, RESOURCE_NAME, Block, Count, Flag, Quantity, Share, to_ratio
 
 
 class GenerationBlock(Block):
@@ -64,6 +64,20 @@ class Training(Block):
     )
 
 
+class Shrink(Block):
+    """Memory that a virtual GPU loses in the middle of the training, as if another process had come to it."""
+
+    after_step: Count = Field(
+        description="Optimizer steps of the training after which the memory is gone, for every attempt from then on."
+    )
+    by: Share = Field(description="Share of gpuMemory that is lost, like 45%.")
+
+    @property
+    def ratio(self) -> float:
+        """The lost share of 1."""
+        return to_ratio(self.by)
+
+
 class Resources(Block):
     """The GPUs of the job. Every run, probe or train, takes all of them."""
 
@@ -83,6 +97,10 @@ class Resources(Block):
     )
     device: Literal["cuda", "virtual"] = Field(
         default="cuda", description="cuda runs on GPUs; virtual rehearses on CPU against a modelled GPU of gpuMemory."
+    )
+    shrink: Shrink | None = Field(
+        default=None,
+        description="A fault for rehearsals: memory that the virtual GPU loses while the job trains; refused on cuda.",
     )
 
     @property

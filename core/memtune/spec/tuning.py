@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from memtune.knobs import Offload, Precision
-from memtune.spec.fields import CHECKPOINTING, WHOLE_PLAN, Block, Count, Distinct, Flag, Percent, Whole
+from memtune.spec.fields import CHECKPOINTING, WHOLE_PLAN, Block, Count, Distinct, Flag, Percent, Whole, to_ratio
 
 CheckpointingName = Annotated[str, Field(pattern=CHECKPOINTING, max_length=16)]
 ZeroStage = Annotated[Whole, Field(ge=0, le=3)]
@@ -81,7 +81,7 @@ class Tuning(Block):
     @property
     def headroom_ratio(self) -> float:
         """Headroom as a share of 1."""
-        return float(self.headroom.rstrip("%")) / 100
+        return to_ratio(self.headroom)
 
 
 class Retry(Block):

@@ -62,4 +62,5 @@ def to_workload(job: Job, gpu: Gpu) -> Workload:
         adapter=Adapter(peft.rank, peft.targets, peft.base_quantization) if peft else None,
         evaluation=evaluation,
         compiled=spec.training.compile,
+        virtual=spec.resources.device == "virtual",
     )

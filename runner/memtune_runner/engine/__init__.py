@@ -12,6 +12,7 @@ from torch import nn
 from torch.optim.lr_scheduler import LRScheduler
 
 from memtune import knobs
+from memtune.plan import Plan
 from memtune_runner import checkpointing
 from memtune_runner.engine import batch, optimizers, precision
 from memtune_runner.engine.connect import connect
@@ -30,6 +31,7 @@ def initialize(
     model: nn.Module,
     *,
     loss: Loss | None = None,
+    fused_loss: Loss | None = None,
     optimizer: OptimizerFactory | None = None,
     scheduler: SchedulerFactory | None = None,
     lr: float = 1e-4,
@@ -40,25 +42,27 @@ def initialize(
     """Prepare a model for training under the plan of this run.
 
     ``loss(model, micro)`` gives the mean loss of a micro-batch; without it the model is called with the micro-batch's
-    entries and must give an output with a ``loss``, as Hugging Face models do. ``tokens(micro)`` says over how many
-    elements that mean is taken, where labels do not tell. ``optimizer(parameters)`` replaces the plan's optimizer,
+    entries and must give an output with a ``loss``, as Hugging Face models do. ``fused_loss(model, micro)`` gives the
+    same without keeping the logits, for plans that ask for it. ``tokens(micro)`` says over how many elements that mean
+    is taken, where labels do not tell. ``optimizer(parameters)`` replaces the plan's optimizer,
     ``scheduler(optimizer)`` is stepped once per optimizer step. ``settings`` are read from the environment.
     """
     settings = settings or read_settings(os.environ)
     plan = settings.plan
     refuse(plan, settings.device)
     device = connect(settings)
+    loss = _fused(fused_loss, plan) if plan.fused_loss else loss
     tokens = tokens or partial(batch.count_tokens, shifts_labels=loss is None and _shifts_labels(model))
     precision.prepare(model, plan, device)
     checkpointing.apply(model, plan.checkpointing)
     setup = Setup(settings, device, partial(_make_optimizer, settings, optimizer, lr), max_grad_norm)
-    backend = _backend(model, setup)
+    backend = backend_of(model, setup)
     schedule = scheduler(backend.optimizer) if scheduler else None
     return Engine(backend, settings, device, loss or _loss_of_model, tokens, schedule)
 
 
-def _backend(model: nn.Module, setup: Setup) -> Backend:
-    """Each backend is imported where it is used: its library may be missing where another plan runs."""
+def backend_of(model: nn.Module, setup: Setup) -> Backend:
+    """The backend of the plan. Each is imported where it is used, for its library may be missing."""
     match setup.settings.plan.sharding.backend:
         case "ddp":
             from memtune_runner.engine.ddp import DdpBackend
@@ -85,6 +89,15 @@ def _make_optimizer(
             "leave out optimizer=, or take the consent to optimizer-8bit back"
         )
     return factory(optimizers.trainable(model))
+
+
+def _fused(loss: Loss | None, plan: Plan) -> Loss:
+    if loss is None:
+        raise PlanError(
+            f"plan {plan}: the plan fuses the loss with the model's head, and the script has no such loss; "
+            "give fused_loss=, or take a plan without fl"
+        )
+    return loss
 
 
 def _shifts_labels(model: nn.Module) -> bool:

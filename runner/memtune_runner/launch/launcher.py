@@ -16,7 +16,7 @@ from memtune.deepspeed_config import deepspeed_config
 from memtune.report import EXIT_CODES, Ending, Report
 from memtune_runner import ranks, worker_command
 from memtune_runner.bad_input import BadInputError
-from memtune_runner.checkpoints import resolve
+from memtune_runner.checkpoints import newest, resolve
 from memtune_runner.command import Command, Kind
 from memtune_runner.launch import checks, processes
 from memtune_runner.launch.merging import RankEnd, cause, merge
@@ -46,6 +46,10 @@ class Launcher:
 
     def run(self) -> Report:
         """Start the ranks, wait for their end or bring it about, and say what it was."""
+        report = self._run()
+        return report if self._settings.is_probe else _with_newest(report, self._settings.checkpoint_path)
+
+    def _run(self) -> Report:
         settings = self._settings
         processes.adopt_orphans()
         try:
@@ -200,6 +204,15 @@ def _terminated(node: int, signal_number: int) -> Ended:
 def _resumed_from(settings: Settings) -> str:
     found = resolve(settings)
     return json.dumps({"directory": str(found.directory), "samples": found.samples}) if found else ""
+
+
+def _with_newest(report: Report, checkpoints: Path | None) -> Report:
+    """With the checkpoint that the next attempt goes on from: a rank that was killed could not tell of it."""
+    found = newest(checkpoints) if checkpoints else None
+    if found is None:
+        return report
+    manifest = found.manifest
+    return replace(report, checkpoint_samples=manifest.samples, checkpoint_format=manifest.format.value)
 
 
 def _write_deepspeed_config(settings: Settings) -> None:

@@ -79,7 +79,7 @@ def _module_call(watch: Watch) -> Inherited:
         try:
             output = inherited(module, *args, **kwargs)
         finally:
-            watch.busy = False
+            watch.forward_left()
         watch.forward_ended()
         return output
 

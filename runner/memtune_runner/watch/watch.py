@@ -32,7 +32,8 @@ READING_PERIOD_SECONDS = 1.0
 class Watch:
     """Everything known about this process's training. The hooks call its methods, the report reads it.
 
-    ``busy`` is set within the outermost forward pass and within backward passes, where module calls mean nothing new.
+    ``busy`` is set within the outermost forward pass and within backward passes, where module calls mean nothing new;
+    ``evaluates`` within one that is evaluated, where only training would.
     """
 
     def __init__(self, settings: Settings, rank: int, probe: Probe | None, hang: HangRule) -> None:
@@ -45,6 +46,7 @@ class Watch:
         self.when_stepped: Callable[[float, int], None] | None = None
         self.counter, self.tally, self.pace, self.record = StepCounter(), Tally(), Pace(), MemoryRecord()
         self.busy = False
+        self.evaluates = False
         self.looks_for_compute_dtype = True
         self.out_of_memory: OutOfMemory | None = None
         self.save_covered = self.evaluation_covered = False
@@ -70,12 +72,14 @@ class Watch:
         if not learns(module):
             return False
         trains = module.training and torch.is_grad_enabled()
+        if self.evaluates and not trains:
+            return False  # a part of the batch that is evaluated already
         if self.probe is not None:
             self.probe.forward_begins(is_evaluation=not trains)
         self.note_saves()
         if not trains:
             self._evaluation_began()
-            return False
+            return True
         phases.enter(Phase.FORWARD)
         self._training_began(module)
         size = batch_size(args, kwargs)
@@ -91,9 +95,14 @@ class Watch:
             self._compute_dtype = found
             self.looks_for_compute_dtype = False
 
+    def forward_left(self) -> None:
+        """The model was left, with an output or without."""
+        self.busy = self.evaluates = False
+
     def forward_ended(self) -> None:
         """The model has given its output; the loss still belongs to the forward pass."""
-        self.tally.forward_ended()
+        if phases.current() is Phase.FORWARD:
+            self.tally.forward_ended()
 
     def block_checkpointed(self) -> None:
         """A block runs under activation checkpointing; not where the backward pass runs it again."""
@@ -181,7 +190,7 @@ class Watch:
 
     def _evaluation_began(self) -> None:
         phases.enter(Phase.EVALUATION)
-        self._disturbed = True
+        self.evaluates = self._disturbed = True
         self.evaluation_covered |= self.counter.steps > 0
 
     def _time_in_order(self) -> float | None:
@@ -228,9 +237,9 @@ class Watch:
         largest = largest_components(allocated_bytes, self.statistics.device_type)
         is_first = self.out_of_memory is None
         self.out_of_memory = OutOfMemory(phases.current(), requested_bytes, largest)
-        directory = self.settings.report_path
-        if directory is not None and is_first:  # a script may go on with a smaller batch, and run out again and again
-            self._write_companion(self.statistics, directory, largest)
+        path = self.settings.report_path
+        if path is not None and is_first:  # a script may go on with a smaller batch, and run out again and again
+            self._write_companion(self.statistics, path.parent, largest)
 
     def _write_companion(self, statistics: Statistics, directory: Path, largest: tuple[Component, ...]) -> None:
         snapshot = statistics.dump(directory / f"memory-rank-{self.rank}.pickle")

@@ -135,8 +135,9 @@ class _Worker:
         if self._settings.device is Device.CUDA:
             watch.attach(CudaStatistics(self._settings.gpu_memory_bytes))
             return
-        assert self._settings.gpu_memory_bytes is not None  # the settings refuse a virtual GPU without a size
-        gpu = VirtualGpu(self._settings.gpu_memory_bytes, _allocator_settings(self._settings))
+        settings = self._settings
+        assert settings.gpu_memory_bytes is not None  # the settings refuse a virtual GPU without a size
+        gpu = VirtualGpu(settings.gpu_memory_bytes, _allocator_settings(settings), settings.budget_from_step)
         gpu.__enter__()
         self._patches.when_undone(lambda: gpu.__exit__(None, None, None))
         watch.attach(VirtualStatistics(gpu))
