@@ -12,7 +12,7 @@ from memtune.decide.stories import ended, trains
 from memtune.decide.texts import span
 from memtune.decide.times import to_seconds, to_text
 from memtune.spec.status import AttemptStatus
-from memtune.units import GIB, counted, gib
+from memtune.units import counted
 from memtune_cli import report_charts as charts
 from memtune_cli import svg
 from memtune_cli.candidates import Believed, Group, Reckoned
@@ -79,7 +79,7 @@ def _tiles(story: Story) -> str:
     speeds = [run.tokens_per_second for run in story.runs if run.tokens_per_second]
     tiles = [("Plan", story.status.plan.name if story.status.plan else "", "mono")]
     if peaks and story.usable_bytes:
-        tiles.append(("Peak of the last run", f"{peaks[-1] / GIB:.1f} of {gib(story.usable_bytes)}", ""))
+        tiles.append(("Peak of the last run", f"{story.amount(peaks[-1])} of {story.amount(story.usable_bytes)}", ""))
     if speeds:
         tiles.append(("Tokens a second", f"{speeds[-1]:,}", ""))
     if found:
@@ -123,13 +123,16 @@ def _predicted(story: Story) -> str:
     prediction, peak = story.status.prediction, story.peak
     if prediction is None or peak is None:
         return ""
-    device, shown = peak.device, visible_parts(peak)
+    lower, expected, upper = map(story.amount, peak.device)
     text = (
-        f"<p>The best plan by prediction was <code>{escape(prediction.plan)}</code>: {gib(device.expected)}, between "
-        f"{device.lower / GIB:.1f} and {gib(device.upper)}, of the {gib(prediction.usable_bytes)} that the GPU has; "
-        f"most is in use in phase {escape(prediction.peak_phase)}.</p>"
+        f"<p>The best plan by prediction was <code>{escape(prediction.plan)}</code>: {expected}, between {lower} and "
+        f"{upper}, of the {story.amount(prediction.usable_bytes)} that the GPU has; most is in use in phase "
+        f"{escape(prediction.peak_phase)}.</p>"
     )
-    parts = ((f"background:{charts.colour(part.name)}", f"{part.name} {gib(part.bytes.expected)}") for part in shown)
+    parts = (
+        (f"background:{charts.colour(part.name)}", f"{part.name} {story.amount(part.bytes.expected)}")
+        for part in visible_parts(peak)
+    )
     return f"{text}{charts.components(story)}{_legend(parts)}"
 
 
@@ -221,7 +224,7 @@ def _attempt_cells(story: Story, attempt: AttemptStatus, now: float) -> tuple[st
     return (
         str(attempt.number),
         f"<code>{escape(attempt.plan)}</code>",
-        gib(measured) if measured else "",
+        story.amount(measured) if measured else "",
         f"{attempt.tokens_per_second:,}" if attempt.tokens_per_second else "",
         span(seconds) if seconds is not None else "",
         escape(attempt.rung or ("the same plan again" if attempt.number > 1 else "the probes")),

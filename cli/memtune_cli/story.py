@@ -16,7 +16,7 @@ from memtune.plan import Plan
 from memtune.prediction import Component, Interval
 from memtune.spec import Job, SpecError, load_job
 from memtune.spec.status import AttemptStatus, Condition, IntervalBytes, RunStatus, Status
-from memtune.units import gib
+from memtune.units import amount
 from memtune.verdict import Verdict
 
 _OBSTACLES = ("Queued", "Stalled")
@@ -65,7 +65,7 @@ class Story:
         resources, training = self.job.spec.resources, self.job.spec.training
         nodes = f"{resources.nodes} × " if resources.nodes > 1 else ""
         gpu = self.status.gpu_product or resources.gpu_product or ("virtual GPU" if self.is_virtual else "GPU")
-        size = f" of {gib(self.usable_bytes)}" if self.usable_bytes else ""
+        size = f" of {self.amount(self.usable_bytes)}" if self.usable_bytes else ""
         batch = f"{training.global_batch_size} sequences of {training.sequence_length:,} tokens a step"
         return f"{nodes}{resources.gpus_per_node} × {gpu}{size}, {batch}"
 
@@ -85,6 +85,10 @@ class Story:
         measured = [run.peak_bytes.total for run in self.runs if run.peak_bytes and run.peak_bytes.total]
         predicted = self.status.prediction.usable_bytes if self.status.prediction else 0
         return measured[-1] if measured else predicted
+
+    def amount(self, size_bytes: float) -> str:
+        """Memory in words, in the unit in which the GPU's is told."""
+        return amount(size_bytes, self.usable_bytes or size_bytes)
 
     @property
     def runs(self) -> tuple[RunStatus, ...]:

@@ -175,7 +175,7 @@ def test_ranks_are_heard_through_the_api_server(
     with watching(NAME) as process:
         assert process.stdout is not None
         heard = next(line for line in process.stdout if "step 17" in line)
-        assert f"{NAME}-train-2: step 17, rank 0 is the fullest with 6.0/8.0 GiB" in heard
+        assert f"{NAME}-train-2: step 17, rank 0 is the fullest with 6.0/8.0Gi" in heard
         jobs.write_status(NAME, ended_well()["status"])
         rest = process.stdout.read()
         assert process.wait(timeout=60) == 0

@@ -88,7 +88,7 @@ def test_without_a_terminal_ranks_are_told_of_in_lines(server: ApiServer, flags:
     until_heard(server)
     server.answer(HEARD, refusal(503, "the pod does not listen yet"), metrics(17))
     assert main(["watch", NAME, *flags]) == 0
-    said = f"{NAME}-train-2: step 17, rank 0 is the fullest with 55.9/74.5 GiB"
+    said = f"{NAME}-train-2: step 17, rank 0 is the fullest with 55.9/74.5Gi"
     assert capsys.readouterr().out.count(said) == 1
 
 
@@ -115,6 +115,6 @@ def test_on_a_terminal_the_page_is_drawn_anew(server: ApiServer, flags: Flags, m
     server.answer(HEARD, metrics(17))
     assert main(["watch", NAME, *flags]) == 0
     drawn = terminal.getvalue().split("\x1b[J")
-    assert any("step 17" in page and "55.9/74.5 GiB" in page for page in drawn)
+    assert any("step 17" in page and "55.9/74.5Gi" in page for page in drawn)
     assert "Next" in drawn[-1]
     assert "Next" not in drawn[-2], "what stays is the story alone"

@@ -90,6 +90,12 @@ def test_where_nothing_is_probed_there_is_no_budget(mode: str, plan: str | None)
     assert story_of(job).budget is None
 
 
+def test_memory_is_told_in_the_unit_of_its_gpu() -> None:
+    assert story_of(told_job()).amount(512 * 2**20) == "0.5 GiB"
+    small = story_of(told_job(probes=None, attempts=None, prediction=None))
+    assert (small.usable_bytes, small.amount(166 * 2**20)) == (0, "166 MiB")
+
+
 def test_each_phase_says_what_happens_next() -> None:
     said = next_step(story_of(told_job()))
     assert said.endswith("it would go on from the newest checkpoint on a plan that fits (3 left)")
