@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import io
 import re
+import sys
 import time
 from collections.abc import AsyncIterator
 from typing import NamedTuple
@@ -48,6 +50,9 @@ class _Failure(NamedTuple):
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the logs of one run; 130 if that was interrupted."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # Scripts print what they like, whatever the terminal's encoding knows.
+        sys.stdout.reconfigure(errors="replace")
     try:
         return asyncio.run(_logs(arguments))
     except KeyboardInterrupt:

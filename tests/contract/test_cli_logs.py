@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import sys
 from typing import Any
 
 import pytest
@@ -76,6 +78,17 @@ def test_a_run_that_goes_on_is_followed(
     server.answer(f"{PODS}/{NAME}-train-2-0/log?follow", waiting, (200, f"[rank 0] step 1\n{long_line}"))
     assert main(["logs", NAME, *flags, "--follow"]) == 0
     assert capsys.readouterr().out == f"[rank 0] step 1\n{long_line}\n"
+
+
+def test_what_the_output_cannot_write_is_replaced(
+    server: ApiServer, flags: Flags, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, "ascii"))
+    server.answer(PODS, listed(pod(2, running={})))
+    server.answer(f"{PODS}/{NAME}-train-2-0/log", (200, "loss \u2193\n"))
+    assert main(["logs", NAME, *flags]) == 0
+    assert written.getvalue() == b"loss ?\n"
 
 
 def test_logs_that_cannot_be_shown_are_explained(server: ApiServer, flags: Flags, capsys: Captured) -> None:
