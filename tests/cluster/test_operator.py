@@ -2,33 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from kubernetes import config
-from operator_process import Jobs, OperatorProcess, install_crd
+from operator_process import Jobs, OperatorProcess
 from pods import Cluster, eventually
 
 _QUICKSTART = Path(__file__).resolve().parents[2] / "examples" / "quickstart.yaml"
-
-
-@pytest.fixture
-def jobs(kubeconfig: str, namespace: str) -> Iterator[Jobs]:
-    with config.new_client_from_config(kubeconfig) as connection:
-        install_crd(connection)
-        yield Jobs(connection, namespace)
-
-
-@pytest.fixture
-def operator(kubeconfig: str, namespace: str, images: dict[str, str], tmp_path: Path) -> Iterator[OperatorProcess]:
-    running = OperatorProcess(kubeconfig, namespace, images["runner"], tmp_path / "operator.log")
-    running.start()
-    yield running
-    running.stop()
-    print(running.log())
 
 
 def quickstart(checkpoints: Path, **spec: Any) -> dict[str, Any]:
