@@ -6,11 +6,15 @@ import http.client
 import json
 import socket
 import ssl
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from devcluster.layout import API_PORT, CERTIFICATES, HOST_ADDRESS
+
+_WATCH_SECONDS = 300
 
 
 class ApiError(Exception):
@@ -63,6 +67,21 @@ class Client:
                 yield line
         finally:
             connection.close()
+
+    def follow(self, path: str, changed: threading.Event) -> None:
+        """From now on set the event whenever something of these may have changed."""
+        threading.Thread(target=self._follow, args=(path, changed), daemon=True).start()
+
+    def _follow(self, path: str, changed: threading.Event) -> None:
+        while True:
+            try:
+                for _ in self.watch(path, _WATCH_SECONDS):
+                    changed.set()
+            except (OSError, ApiError) as error:
+                print(f"watching {path}: {error}; again in 1 s", flush=True)
+                time.sleep(1)
+            # Between two watches something may have been missed.
+            changed.set()
 
 
 def client(user: str = "admin") -> Client:

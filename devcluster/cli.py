@@ -1,4 +1,4 @@
-"""The command: `python3 -m devcluster up | down | status | kubeconfig | load | logs | can-run`."""
+"""The command: `python3 -m devcluster COMMAND`; `--help` lists the commands."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import os
 import sys
 from pathlib import Path
 
-from devcluster import cluster, images, machine, state
+from devcluster import cluster, dashboards, images, machine, monitoring, page, prometheus, state
 from devcluster.layout import KUBECONFIG
 from devcluster.shell import ClusterError, say
 
@@ -28,6 +28,11 @@ def _parser() -> argparse.ArgumentParser:
     load.add_argument("images", metavar="IMAGE", nargs="+", help=what)
     logs = commands.add_parser("logs", help="print the log of a part")
     logs.add_argument("part", metavar="PART", help="for example kube-apiserver or node-1/kubelet")
+    prometheus = commands.add_parser(
+        "prometheus", help="start a Prometheus that scrapes what is shipped to be scraped; prints its address"
+    )
+    prometheus.add_argument("--stop", action="store_true", help="end it, and the dashboards with it")
+    commands.add_parser("dashboards", help="the same, and a page that draws the dashboards; prints the page's address")
     can_run = f"exit code 0 if this machine can run the cluster, {CANNOT_RUN} and the reason if it cannot"
     commands.add_parser("can-run", help=can_run)
     return parser
@@ -86,12 +91,27 @@ def _change(arguments: argparse.Namespace) -> None:
         cluster.up(arguments.nodes)
     elif arguments.command == "down":
         cluster.down()
+    elif arguments.command in ("prometheus", "dashboards"):
+        _monitor(arguments)
     else:
         _need_cluster()
         for image in arguments.images:
             say(f"loading {image}")
             images.load(image, state.current_nodes())
         say("loaded")
+
+
+def _monitor(arguments: argparse.Namespace) -> None:
+    _need_cluster()
+    if arguments.command == "dashboards":
+        page.build()
+        monitoring.start()
+        print(dashboards.URL)
+    elif arguments.stop:
+        monitoring.stop()
+    else:
+        monitoring.start()
+        print(prometheus.URL)
 
 
 def _need_cluster() -> None:
@@ -101,6 +121,6 @@ def _need_cluster() -> None:
 
 def _status() -> int:
     _need_cluster()
-    found = state.problems()
+    found = state.problems() + state.monitoring_problems()
     print("\n".join(found) or f"every part is alive; {len(state.current_nodes())} node(s)")
     return 1 if found else 0

@@ -6,17 +6,14 @@ import fcntl
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from devcluster import binaries, images, machine, network, packages
+from devcluster import binaries, images, machine, monitoring, network, packages
 from devcluster.certificates import make_certificates
 from devcluster.layout import (
     CACHE,
-    CHECKOUT,
     KUBECONFIG,
     LOGS,
     STATE,
@@ -28,8 +25,8 @@ from devcluster.layout import (
 from devcluster.node import cgroups_are_busy, make_cgroups, process_one, remove_cgroups, write_node_settings
 from devcluster.readiness import wait_until_ready
 from devcluster.shell import ClusterError, say
-from devcluster.state import current_nodes, problems, supervisor_pid
-from devcluster.supervisor import dead_parts, is_alive, part_pids
+from devcluster.state import current_nodes, monitoring_problems, problems, supervisor_pid
+from devcluster.supervisor import dead_parts, is_alive, leave_running, part_pids
 from devcluster.versions import BUILD_PACKAGES, KUBERNETES, RUNTIME_PACKAGES
 from devcluster.volumes import make_volumes
 
@@ -76,6 +73,8 @@ def _reuse(asked: int | None) -> None:
         raise ClusterError(f"a cluster with {running} node(s) is up, not {asked}: run `devcluster down` first")
     if found := problems():
         _repair(supervisor, found)
+    if monitoring_problems():
+        monitoring.start()
     wait_until_ready(current_nodes())
     make_volumes()
     say(f"already up; export KUBECONFIG={KUBECONFIG}")
@@ -105,9 +104,7 @@ def _prepare() -> None:
     if not binaries.are_built():
         machine.check_before_building()
         needed |= BUILD_PACKAGES
-    if absent := packages.missing(needed):
-        say(f"installing {', '.join(absent)}")
-        packages.install(absent, CACHE / "apt.log")
+    packages.provide(needed)
     if not binaries.are_built():
         say(f"building Kubernetes {KUBERNETES} (once, some minutes; log: {CACHE / 'build.log'})")
         binaries.build()
@@ -123,20 +120,13 @@ def _start(wanted: tuple[Node, ...]) -> None:
     for node in wanted:
         make_cgroups(node)
         write_node_settings(node)
-    with (LOGS / "supervisor.log").open("w") as log:
-        subprocess.Popen(
-            [sys.executable, "-m", "devcluster.main_supervisor", str(len(wanted))],
-            cwd=CHECKOUT,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
+    leave_running("devcluster.main_supervisor", str(len(wanted)), log=LOGS / "supervisor.log")
 
 
 def down() -> None:
     if not STATE.exists():
         say("no cluster is up")
+    monitoring.stop()
     pid = supervisor_pid()
     if pid is not None:
         os.kill(pid, signal.SIGKILL)

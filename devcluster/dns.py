@@ -11,16 +11,15 @@ import subprocess
 import sys
 import threading
 import time
-from pathlib import Path
 from typing import Any
 
 from devcluster.api import ApiError, Client, client
 from devcluster.layout import CLUSTER_DOMAIN, HOST_ADDRESS, HOST_INTERFACE, LOGS, STATE
+from devcluster.shell import write_new
 from devcluster.supervisor import Part
 
 _HOSTS = STATE / "dns-hosts"
 _KINDS = ("services", "endpoints")
-_WATCH_SECONDS = 300
 
 
 def dns() -> Part:
@@ -70,41 +69,23 @@ def _dnsmasq() -> list[str]:
     ]
 
 
-def _watch(api: Client, kind: str, changed: threading.Event) -> None:
-    while True:
-        try:
-            for _ in api.watch(f"/api/v1/{kind}", _WATCH_SECONDS):
-                changed.set()
-        except (OSError, ApiError) as error:
-            print(f"watching {kind}: {error}; again in 1 s", flush=True)
-            time.sleep(1)
-        # Between two watches something may have been missed.
-        changed.set()
-
-
-def _write_hosts(api: Client, hosts: Path) -> bool:
+def _write_hosts(api: Client) -> bool:
     services, endpoints = (api.request("GET", f"/api/v1/{kind}")["items"] for kind in _KINDS)
-    content = "".join(f"{line}\n" for line in host_lines(services, endpoints))
-    if hosts.exists() and hosts.read_text() == content:
-        return False
-    fresh = hosts.with_suffix(".new")
-    fresh.write_text(content)
-    fresh.rename(hosts)
-    return True
+    return write_new(_HOSTS, "".join(f"{line}\n" for line in host_lines(services, endpoints)))
 
 
 def main() -> int:
     api, changed = client("dns"), threading.Event()
-    _write_hosts(api, _HOSTS)
+    _write_hosts(api)
     server = subprocess.Popen(["setpriv", "--pdeathsig", "KILL", "--", *_dnsmasq()])
     for kind in _KINDS:
-        threading.Thread(target=_watch, args=(api, kind, changed), daemon=True).start()
+        api.follow(f"/api/v1/{kind}", changed)
     while server.poll() is None:
         if not changed.wait(timeout=1):
             continue
         changed.clear()
         try:
-            if _write_hosts(api, _HOSTS):
+            if _write_hosts(api):
                 server.send_signal(signal.SIGHUP)
         except (OSError, ApiError) as error:
             print(f"reading Services: {error}; again in 1 s", flush=True)

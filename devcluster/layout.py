@@ -26,6 +26,9 @@ KUBECONFIG = STATE / "kubeconfig"
 STATUS = STATE / "status.json"
 SUPERVISOR_LOCK = STATE / "supervisor.lock"
 SYSCTLS = STATE / "sysctls.json"
+MONITORING = STATE / "monitoring"
+MONITORING_STATUS = MONITORING / "status.json"
+MONITORING_LOCK = MONITORING / "supervisor.lock"
 
 HOST_INTERFACE = "memtune0"
 FABRIC_NAMESPACE = "memtune-fabric"
@@ -51,6 +54,9 @@ LOOPBACK_PORTS = {
     "the controller manager": CONTROLLER_MANAGER_PORT,
     "the scheduler": SCHEDULER_PORT,
 }
+PROMETHEUS_PORT = 23909
+DASHBOARDS_PORT = 23910
+MONITORING_PORTS = {"Prometheus": PROMETHEUS_PORT, "the dashboards": DASHBOARDS_PORT}
 
 GPUS_PER_NODE = 8
 

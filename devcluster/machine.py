@@ -7,6 +7,7 @@ import os
 import platform
 import shutil
 import socket
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -60,7 +61,16 @@ def check_before_building() -> None:
 
 def check_before_starting() -> None:
     check_disk(STATE, STATE_BYTES, "the cluster")
-    for owner, port in LOOPBACK_PORTS.items():
+    check_ports_are_free(LOOPBACK_PORTS)
+    if not _BRIDGE_FILTER.exists() and shutil.which("modprobe"):
+        with suppress(ClusterError):
+            run(["modprobe", "--all", "br_netfilter", "overlay"])
+    if not _BRIDGE_FILTER.exists():
+        raise ClusterError("the kernel has no br_netfilter: Services would not answer pods of the same node")
+
+
+def check_ports_are_free(ports: Mapping[str, int]) -> None:
+    for owner, port in ports.items():
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
@@ -70,11 +80,6 @@ def check_before_starting() -> None:
                     f"127.0.0.1:{port}, the port of {owner}, is in use: `ss -ltnp sport = :{port}` shows by whom; "
                     "end that program or change the port in devcluster/layout.py"
                 ) from error
-    if not _BRIDGE_FILTER.exists() and shutil.which("modprobe"):
-        with suppress(ClusterError):
-            run(["modprobe", "--all", "br_netfilter", "overlay"])
-    if not _BRIDGE_FILTER.exists():
-        raise ClusterError("the kernel has no br_netfilter: Services would not answer pods of the same node")
 
 
 def save_sysctls() -> None:

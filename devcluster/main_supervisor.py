@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
 import sys
 
 from devcluster.control_plane import api_server, controller_manager, scheduler
@@ -11,17 +9,14 @@ from devcluster.dns import dns
 from devcluster.etcd import etcd
 from devcluster.layout import STATUS, SUPERVISOR_LOCK, nodes
 from devcluster.node import node_part
-from devcluster.supervisor import Supervisor
+from devcluster.supervisor import supervise
 
 
 def main() -> None:
-    with SUPERVISOR_LOCK.open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        lock.write(str(os.getpid()))
-        lock.flush()
-        node_parts = [node_part(node) for node in nodes(int(sys.argv[1]))]
-        # DNS before the nodes: kubelets that look for a cloud's metadata service wait five seconds for a silent one.
-        Supervisor(STATUS).run([etcd(), api_server(), dns(), *node_parts, controller_manager(), scheduler()])
+    node_parts = [node_part(node) for node in nodes(int(sys.argv[1]))]
+    # DNS before the nodes: kubelets that look for a cloud's metadata service wait five seconds for a silent one.
+    parts = [etcd(), api_server(), dns(), *node_parts, controller_manager(), scheduler()]
+    supervise(parts, STATUS, SUPERVISOR_LOCK)
 
 
 if __name__ == "__main__":

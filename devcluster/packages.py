@@ -8,7 +8,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from devcluster.shell import ClusterError, run, run_logged
+from devcluster.layout import CACHE
+from devcluster.shell import ClusterError, run, run_logged, say
 from devcluster.versions import DEBIAN, KUBERNETES_SOURCE
 
 _POLICY = Path("/usr/sbin/policy-rc.d")
@@ -18,11 +19,18 @@ def missing(packages: Mapping[str, str]) -> list[str]:
     return [package for command, package in packages.items() if shutil.which(command) is None and not _is_file(command)]
 
 
+def provide(packages: Mapping[str, str]) -> None:
+    """Install those that are missing."""
+    if absent := missing(packages):
+        say(f"installing {', '.join(absent)}")
+        _install(absent, CACHE / "apt.log")
+
+
 def _is_file(command: str) -> bool:
     return command.startswith("/") and Path(command).is_file()
 
 
-def install(packages: list[str], log: Path) -> None:
+def _install(packages: list[str], log: Path) -> None:
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     run_logged(["apt-get", "update"], log, env=environment)
     with _no_services_started():

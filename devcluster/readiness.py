@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from devcluster import images
@@ -20,11 +21,17 @@ from devcluster.versions import PAUSE_IMAGE
 _SYSTEM_PODS = "/api/v1/namespaces/kube-system/pods"
 
 
-def _wait(what: str, is_there: Callable[[], bool], seconds: float = 120) -> None:
-    """Wait, and stop at once when a part dies meanwhile."""
+def wait_for(
+    what: str,
+    is_there: Callable[[], bool],
+    seconds: float = 120,
+    lock: Path = SUPERVISOR_LOCK,
+    wrong: Callable[[], list[str]] = problems,
+) -> None:
+    """Wait, and stop at once when a part of what the lock's supervisor started dies meanwhile."""
     deadline = time.monotonic() + seconds
     while not is_there():
-        if SUPERVISOR_LOCK.is_file() and (found := problems()):
+        if lock.is_file() and (found := wrong()):
             raise ClusterError(f"while waiting for {what}:\n" + "\n".join(found))
         if time.monotonic() > deadline:
             raise ClusterError(f"{what}: not there after {seconds:.0f} s; `devcluster logs PART` shows what parts say")
@@ -32,16 +39,16 @@ def _wait(what: str, is_there: Callable[[], bool], seconds: float = 120) -> None
 
 
 def wait_until_ready(wanted: tuple[Node, ...]) -> None:
-    _wait("the control plane", lambda: STATUS.is_file() and json.loads(STATUS.read_text())["started"])
+    wait_for("the control plane", lambda: STATUS.is_file() and json.loads(STATUS.read_text())["started"])
     say("control plane is ready")
     for node in wanted:
-        _wait(f"{node.name}'s containerd", partial(_has_containerd, node))
+        wait_for(f"{node.name}'s containerd", partial(_has_containerd, node))
     images.load_archive(images.pause_archive(), wanted)
     _make_service_account()
     for node in wanted:
         _start_own_pod(node)
     for node in wanted:
-        _wait(f"{node.name} to be Ready", partial(_node_is_ready, node))
+        wait_for(f"{node.name} to be Ready", partial(_node_is_ready, node))
     say("the nodes are Ready")
     for node in wanted:
         _end_own_pod(node)
@@ -104,5 +111,5 @@ def _end_own_pod(node: Node) -> None:
     def succeeded() -> bool:
         return bool(client().request("GET", path)["status"]["phase"] == "Succeeded")
 
-    _wait(f"a pod on {node.name} to run and to be answered by DNS", succeeded)
+    wait_for(f"a pod on {node.name} to run and to be answered by DNS", succeeded)
     client().request("DELETE", f"{path}?gracePeriodSeconds=0")

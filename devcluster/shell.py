@@ -41,6 +41,16 @@ def run_logged(
         raise ClusterError(f"`{' '.join(argv)}` failed ({done.returncode}); the end of {log}:\n{tail(log)}")
 
 
+def write_new(path: Path, content: str) -> bool:
+    """Replace a file at once and whole; says whether the content is another one than before."""
+    if path.exists() and path.read_text() == content:
+        return False
+    fresh = path.with_suffix(".new")
+    fresh.write_text(content)
+    fresh.rename(path)
+    return True
+
+
 def say(text: str) -> None:
     """Tell of progress, with the time since the command began."""
     print(f"[{time.monotonic() - _began:5.1f} s] {text}", flush=True)

@@ -5,20 +5,20 @@ from __future__ import annotations
 import fcntl
 from pathlib import Path
 
-from devcluster.layout import LOGS, STATUS, SUPERVISOR_LOCK, Node, nodes
+from devcluster.layout import LOGS, MONITORING_LOCK, MONITORING_STATUS, STATUS, SUPERVISOR_LOCK, Node, nodes
 from devcluster.shell import ClusterError
 from devcluster.supervisor import dead_parts, read_status
 
 
-def supervisor_pid() -> int | None:
+def supervisor_pid(lock: Path = SUPERVISOR_LOCK) -> int | None:
     """The running supervisor. It holds its lock as long as it lives, so a recycled process number fools nobody."""
-    if not SUPERVISOR_LOCK.is_file():
+    if not lock.is_file():
         return None
-    with SUPERVISOR_LOCK.open() as lock:
+    with lock.open() as held:
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            return int(lock.read())
+            return int(held.read())
     return None
 
 
@@ -33,6 +33,14 @@ def problems() -> list[str]:
         found += [f"on {node.name}: {problem}" for problem in dead_parts(node.settings / "status.json", node.log)]
     if supervisor_pid() is None:
         found.append("the supervisor is dead, and every part with it")
+    return found
+
+
+def monitoring_problems() -> list[str]:
+    """The same of Prometheus and the dashboards; empty also when nobody has asked for them."""
+    found = dead_parts(MONITORING_STATUS, LOGS)
+    if MONITORING_STATUS.is_file() and supervisor_pid(MONITORING_LOCK) is None:
+        found.append("the supervisor of Prometheus and the dashboards is dead, and both with it")
     return found
 
 

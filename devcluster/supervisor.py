@@ -7,16 +7,19 @@ and to kill the supervisor is to end it all.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
+from devcluster.layout import CHECKOUT
 from devcluster.shell import tail
 
 
@@ -102,6 +105,28 @@ class Supervisor:
         fresh = self._status.with_suffix(".new")
         fresh.write_text(json.dumps(content, indent=1))
         fresh.rename(self._status)
+
+
+def supervise(parts: list[Part], status: Path, lock: Path) -> NoReturn:
+    """Be the only supervisor of these parts; who holds the lock is alive."""
+    with lock.open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        held.write(str(os.getpid()))
+        held.flush()
+        Supervisor(status).run(parts)
+
+
+def leave_running(module: str, *words: str, log: Path) -> None:
+    """Start a program of ours that outlives the command that starts it."""
+    with log.open("w") as out:
+        subprocess.Popen(
+            [sys.executable, "-m", module, *words],
+            cwd=CHECKOUT,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
 
 
 def _describe(code: int) -> str:

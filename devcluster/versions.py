@@ -34,6 +34,9 @@ RUNTIME_PACKAGES = {
     "mmdebstrap": "mmdebstrap",
     "buildah": "buildah",
 }
+MONITORING_PACKAGES = {"prometheus": "prometheus"}
+# npm comes along with a Node.js that is not Debian's.
+PAGE_PACKAGES = {"node": "nodejs", "npm": "npm"}
 BUILD_PACKAGES = {
     "go": "golang-go",
     "rsync": "rsync",

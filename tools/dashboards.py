@@ -21,6 +21,38 @@ FLEET = Page(
     variables=(_NAMESPACES,),
     panels=(
         Panel(
+            "GPU-seconds of probes",
+            "What the probes of the jobs that are there have cost, since the operator started.",
+            "s",
+            ((f"sum(memtune_probe_gpu_seconds_total{_OF_NAMESPACE}) or vector(0)", "probes"),),
+            kind="stat",
+            width=8,
+        ),
+        Panel(
+            "GPU-seconds of continued attempts",
+            "GPU time, in the range shown, of the second and later attempts of jobs: training that goes on from a "
+            "checkpoint and would otherwise have ended.",
+            "s",
+            (
+                (
+                    f"15 * sum(sum_over_time((count by (mtj_namespace, mtj, run) "
+                    f"(memtune_hbm_total_bytes{_LATER_ATTEMPTS}))[$__range:15s])) or vector(0)",
+                    "continued",
+                ),
+            ),
+            kind="stat",
+            width=8,
+        ),
+        Panel(
+            "Recoveries",
+            "Relaunches after an out-of-memory, of the jobs that are there.",
+            "short",
+            ((f"sum(mtj:memtune_job_oom_retries:max{_OF_NAMESPACE}) or vector(0)", "recoveries"),),
+            kind="stat",
+            thresholds=_ANY,
+            width=8,
+        ),
+        Panel(
             "Jobs by phase",
             "Jobs of all namespaces that the operator watches.",
             "short",
@@ -65,38 +97,6 @@ FLEET = Page(
             ),
             thresholds=_FULL,
         ),
-        Panel(
-            "GPU-seconds of probes",
-            "What the probes of the jobs that are there have cost, since the operator started.",
-            "s",
-            ((f"sum(memtune_probe_gpu_seconds_total{_OF_NAMESPACE}) or vector(0)", "probes"),),
-            kind="stat",
-            width=8,
-        ),
-        Panel(
-            "GPU-seconds of continued attempts",
-            "GPU time, in the range shown, of the second and later attempts of jobs: training that goes on from a "
-            "checkpoint and would otherwise have ended.",
-            "s",
-            (
-                (
-                    f"60 * sum(sum_over_time((count by (mtj_namespace, mtj, run) "
-                    f"(memtune_hbm_total_bytes{_LATER_ATTEMPTS}))[$__range:1m])) or vector(0)",
-                    "continued",
-                ),
-            ),
-            kind="stat",
-            width=8,
-        ),
-        Panel(
-            "Recoveries",
-            "Relaunches after an out-of-memory, of the jobs that are there.",
-            "short",
-            ((f"sum(mtj:memtune_job_oom_retries:max{_OF_NAMESPACE}) or vector(0)", "recoveries"),),
-            kind="stat",
-            thresholds=_ANY,
-            width=8,
-        ),
     ),
 )
 
@@ -114,6 +114,22 @@ JOB = Page(
         "{{run}}",
     ),
     panels=(
+        Panel(
+            "Recoveries",
+            "Relaunches of the job after an out-of-memory.",
+            "short",
+            ((f"max(mtj:memtune_job_oom_retries:max{_OF_JOB})", "recoveries"),),
+            kind="stat",
+            thresholds=_ANY,
+        ),
+        Panel(
+            "Probe budget used",
+            "Share of its GPU-seconds that the job's probes took.",
+            "percentunit",
+            ((f"max(mtj:memtune_probe_budget_used_ratio:max{_OF_JOB})", "used"),),
+            kind="stat",
+            thresholds=((0.0, GREEN), (0.9, YELLOW)),
+        ),
         Panel(
             "HBM of the fullest rank against the prediction",
             "What is allocated, reserved and taken on the whole device, the device memory that was predicted for the "
@@ -165,6 +181,7 @@ JOB = Page(
                 ),
             ),
             kind="heatmap",
+            rows="rank",
             thresholds=_FULL,
         ),
         Panel(
@@ -191,22 +208,6 @@ JOB = Page(
             "short",
             ((f"sum by (run) (increase(memtune_allocator_retries_total{_OF_RUN}[10m]))", "{{run}}"),),
             thresholds=((0.0, GREEN), (1.0, RED)),
-        ),
-        Panel(
-            "Recoveries",
-            "Relaunches of the job after an out-of-memory.",
-            "short",
-            ((f"max(mtj:memtune_job_oom_retries:max{_OF_JOB})", "recoveries"),),
-            kind="stat",
-            thresholds=_ANY,
-        ),
-        Panel(
-            "Probe budget used",
-            "Share of its GPU-seconds that the job's probes took.",
-            "percentunit",
-            ((f"max(mtj:memtune_probe_budget_used_ratio:max{_OF_JOB})", "used"),),
-            kind="stat",
-            thresholds=((0.0, GREEN), (0.9, YELLOW)),
         ),
     ),
 )
@@ -257,7 +258,13 @@ OPERATOR = Page(
             "Probes by outcome",
             "Probe runs that ended, of the jobs that are there, since the operator started.",
             "short",
-            (("sum by (outcome) (memtune_probes_total) or vector(0)", "{{outcome}}"),),
+            (
+                (
+                    "sum by (outcome) (memtune_probes_total) "
+                    'or label_replace(vector(0), "outcome", "none yet", "", "")',
+                    "{{outcome}}",
+                ),
+            ),
             is_stacked=True,
         ),
         Panel(

@@ -24,12 +24,13 @@ prometheus: Any = import_module(f"{_SDK}.builders.prometheus")
 stat: Any = import_module(f"{_SDK}.builders.stat")
 timeseries: Any = import_module(f"{_SDK}.builders.timeseries")
 common_models: Any = import_module(f"{_SDK}.models.common")
+heatmap_models: Any = import_module(f"{_SDK}.models.heatmap")
 models: Any = import_module(f"{_SDK}.models.dashboard")
 JSONEncoder: Any = import_module(f"{_SDK}.cog.encoder").JSONEncoder
 
 TARGET = ROOT / "charts" / "memtune" / "dashboards"
 SOURCE = models.DataSourceRef(type_val="prometheus", uid="${datasource}")
-HEIGHT = 8
+HEIGHTS = {"timeseries": 8, "heatmap": 8, "stat": 4}
 _BUILDERS = {"timeseries": timeseries.Panel, "stat": stat.Panel, "heatmap": heatmap.Panel}
 
 
@@ -79,7 +80,7 @@ def _panel(panel: Panel) -> Any:
         .description(panel.description)
         .datasource(SOURCE)
         .unit(panel.unit)
-        .height(HEIGHT)
+        .height(HEIGHTS[panel.kind])
         .span(panel.width)
         .thresholds(dashboard.ThresholdsConfig().mode(models.ThresholdsMode.ABSOLUTE).steps(steps))
     )
@@ -94,7 +95,16 @@ def _as_heat_map(built: Any, panel: Panel) -> Any:
     return (
         built.calculate(False)
         .cell_values(heatmap.CellValues().unit(panel.unit))
-        .color(heatmap.HeatmapColorOptions().scheme("Turbo").steps(64).min(0).max(1))
+        .color(
+            heatmap.HeatmapColorOptions()
+            .mode(heatmap_models.HeatmapColorMode.SCHEME)
+            .scheme("Turbo")
+            .steps(64)
+            .min(0)
+            .max(1)
+        )
+        .y_axis(heatmap.YAxisConfig().axis_label(panel.rows))
+        .show_tooltip()
     )
 
 

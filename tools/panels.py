@@ -24,6 +24,8 @@ class Panel:
     is_stacked: bool = False
     # The line of this name is drawn dashed, as a bound or an expectation.
     dashed: tuple[str, ...] = ()
+    # What a row of a heat map is, as its legend says which.
+    rows: str = ""
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import memtune
 from memtune.gpu import GPUS
+from memtune.trace import NUMERICS
+from memtune.units import parse_bytes
 from memtune_cli.errors import InputError
 
 _EXIT_CODES = """\
@@ -99,9 +101,41 @@ def build_parser() -> argparse.ArgumentParser:
     logs.add_argument("-f", "--follow", action="store_true", help="go on until the run ends")
     logs.add_argument("--run", metavar="RUN", help="a run like probe-2 or train-1 (default: the newest with pods)")
     logs.add_argument("--rank", type=_natural, metavar="N", help="one rank alone")
+    _trace_command(commands)
+    _timeline_command(commands)
     completion = commands.add_parser("completion", help="print a shell's completion script")
     completion.add_argument("shell", choices=("bash", "zsh"))
     return parser
+
+
+def _trace_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    trace = _command(commands, "trace", "trace a model of yours without a GPU, for timeline")
+    trace.add_argument(
+        "factory",
+        metavar="MODULE:FACTORY",
+        help="a function that returns a model, (model, batch) or (model, batch, loss)",
+    )
+    trace.add_argument("--batch", type=_positive, default=2, metavar="ROWS", help="rows of a micro-batch (default: 2)")
+    trace.add_argument("--sequence-length", type=_positive, default=2048, metavar="N", help="tokens a row (2048)")
+    trace.add_argument(
+        "--numerics", nargs="+", choices=NUMERICS, default=list(NUMERICS), help="which ways of computing (all)"
+    )
+    trace.add_argument("--memory", type=_quantity, default="4Gi", help="the most host memory to take (4Gi)")
+    trace.add_argument("--time-limit", type=_positive, default=300, metavar="SECONDS", help="the most time (300)")
+    trace.add_argument("--output", type=Path, metavar="FILE", help="what to write (default: MODULE.FACTORY.trace.json)")
+
+
+def _timeline_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    timeline = _command(commands, "timeline", "show the memory of one step of a traced model under a plan")
+    trace = timeline.add_argument("trace", metavar="TRACE", help="a file that memtune trace wrote")
+    trace.complete = _FILES  # type: ignore[attr-defined]
+    timeline.add_argument("--plan", required=True, metavar="PLAN", help=_PLAN_HELP)
+    timeline.add_argument("--nodes", type=_positive, default=1, metavar="N", help="nodes of the job (1)")
+    timeline.add_argument("--gpus-per-node", type=_positive, default=1, metavar="N", help="GPUs of a node (1)")
+    _add_format(timeline)
+    timeline.add_argument(
+        "--plot", type=_page_or_picture, metavar="FILE", help="draw the step into a .png, .svg or .html file"
+    )
 
 
 def _job_command(
@@ -181,6 +215,18 @@ def _picture(text: str) -> Path:
     if path.suffix not in (".png", ".svg"):
         raise argparse.ArgumentTypeError(f"{text} has no picture's name; end it with .png or .svg")
     return path
+
+
+def _page_or_picture(text: str) -> Path:
+    return Path(text) if text.endswith(".html") else _picture(text)
+
+
+def _quantity(text: str) -> str:
+    try:
+        parse_bytes(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return text
 
 
 if __name__ == "__main__":

@@ -61,7 +61,7 @@ _LINES = (
     ("#6b7280", "P"),
 )
 # Typed loosely: matplotlib lists every one of its keys, in some versions only.
-_STYLE: Any = {
+STYLE: Any = {
     "font.family": "DejaVu Sans",
     "font.size": 9.5,
     "text.color": _INK,
@@ -87,7 +87,7 @@ def draw(path: Path, case: Case, chosen: Plan, candidates: Sequence[Candidate]) 
     from matplotlib import pyplot
 
     prediction = case.predictor.predict(chosen)
-    with pyplot.rc_context(_STYLE):
+    with pyplot.rc_context(STYLE):
         figure, (left, right) = pyplot.subplots(
             1, 2, figsize=(13, 5.4), width_ratios=(1.15, 1), layout="constrained", dpi=150
         )

@@ -10,7 +10,8 @@ from devcluster.layout import STATE, VOLUMES
 from devcluster.versions import KUBERNETES_COMMANDS
 
 # Compared by name and not by number: other programs of the machine come and go meanwhile.
-_COMMANDS = {*KUBERNETES_COMMANDS, "etcd", "containerd", "containerd-shim", "dnsmasq", "pause", "devcluster"}
+_PARTS = {"etcd", "containerd", "containerd-shim", "dnsmasq", "pause", "prometheus", "devcluster"}
+_COMMANDS = {*KUBERNETES_COMMANDS, *_PARTS}
 
 
 def _said(*argv: str) -> list[str]:

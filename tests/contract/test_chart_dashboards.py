@@ -87,6 +87,12 @@ def test_prometheus_can_read_every_query(tmp_path: Path) -> None:
     check_rules(file, len(rules))
 
 
+def test_a_heat_map_says_what_a_row_is_and_how_much_a_cell() -> None:
+    (options,) = [panel["options"] for _, panel in PANELS if panel["type"] == "heatmap"]
+    assert options["yAxis"]["axisLabel"] == "rank"
+    assert options["tooltip"]["show"]
+
+
 def test_panels_do_not_overlap() -> None:
     for dashboard in DASHBOARDS.values():
         taken: set[tuple[int, int]] = set()

@@ -265,3 +265,10 @@ def test_any_template_is_carried_or_refused_and_never_changed(pod: dict[str, Any
         untouched = pod.keys() - {"volumes", "affinity"}
         assert {key: made["spec"][key] for key in untouched} == {key: pod[key] for key in untouched}
     assert one.spec.template == before
+
+
+def test_an_adapter_needs_a_command_that_trains_it() -> None:
+    architecture = {"hiddenSize": 64, "layers": 2, "heads": 4, "ffnSize": 128, "vocabSize": 256}
+    refusal = refusal_of(None, model={"architecture": architecture, "peft": {"rank": 8}})
+    assert refusal.reason == "TemplateRejected"
+    assert "the built-in trainer trains whole models" in str(refusal)

@@ -175,7 +175,7 @@ def evaluation_terms(shape: Shape, recipe: Recipe, evaluation: Evaluation) -> li
         # Kept in fp32, and joined with those of the batches before: the old, the new and their concatenation.
         logits += 8.0
     last, template = logits * shape.vocab, "{:,.0f} tokens x ({} B x {} + {:.3g} B x {} entries of the vocabulary)"
-    values = (tokens, recipe.compute_bytes, width, logits, shape.vocab)
+    values: tuple[object, ...] = (tokens, recipe.compute_bytes, width, logits, shape.vocab)
     scores = EAGER_SCORE_BYTES * shape.heads * recipe.sequence_length if recipe.attention is Attention.EAGER else 0
     if scores > last:
         last, template = scores, "{:,.0f} tokens x ({} B x {} + {} B x {} heads x {} scores)"

@@ -1,0 +1,46 @@
+"""Prometheus and the preview of the dashboards, beside a cluster that is up: a supervisor with parts of their own."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+
+from devcluster import machine, packages
+from devcluster.dashboards import dashboards
+from devcluster.layout import LOGS, MONITORING, MONITORING_LOCK, MONITORING_PORTS, MONITORING_STATUS
+from devcluster.prometheus import prometheus, write_settings
+from devcluster.readiness import wait_for
+from devcluster.state import monitoring_problems, supervisor_pid
+from devcluster.supervisor import is_alive, leave_running, part_pids, supervise
+from devcluster.targets import targets
+from devcluster.versions import MONITORING_PACKAGES
+
+
+def start() -> None:
+    """Start all of it, unless it runs and nothing of it is dead."""
+    if supervisor_pid(MONITORING_LOCK) is None or monitoring_problems():
+        stop()
+        packages.provide(MONITORING_PACKAGES)
+        machine.check_ports_are_free(MONITORING_PORTS)
+        MONITORING.mkdir(exist_ok=True)
+        write_settings()
+        leave_running("devcluster.monitoring", log=LOGS / "monitoring.log")
+    wait_for("Prometheus and the dashboards", _has_started, lock=MONITORING_LOCK, wrong=monitoring_problems)
+
+
+def stop() -> None:
+    """End all of it; what Prometheus has stored stays as long as the cluster."""
+    pids = part_pids(MONITORING_STATUS).values()
+    if (supervisor := supervisor_pid(MONITORING_LOCK)) is not None:
+        os.kill(supervisor, signal.SIGKILL)
+    wait_for("the end of Prometheus", lambda: not any(is_alive(pid) for pid in pids), seconds=30, wrong=list)
+    MONITORING_STATUS.unlink(missing_ok=True)
+
+
+def _has_started() -> bool:
+    return MONITORING_STATUS.is_file() and bool(json.loads(MONITORING_STATUS.read_text())["started"])
+
+
+if __name__ == "__main__":
+    supervise([targets(), prometheus(), dashboards()], MONITORING_STATUS, MONITORING_LOCK)

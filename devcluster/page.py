@@ -1,0 +1,39 @@
+"""The page that draws the dashboards, built once by npm from devcluster/preview and kept outside the checkout."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import tempfile
+from pathlib import Path
+
+from devcluster import packages
+from devcluster.layout import CACHE
+from devcluster.shell import run_logged, say
+from devcluster.versions import PAGE_PACKAGES
+
+_SOURCES = Path(__file__).with_name("preview")
+
+
+def directory() -> Path:
+    """Where the page of these sources is, or will be once it is built."""
+    content = hashlib.sha256()
+    for path in sorted(path for path in _SOURCES.rglob("*") if path.is_file()):
+        content.update(f"{path.relative_to(_SOURCES)}\0".encode() + path.read_bytes())
+    return CACHE / f"page-{content.hexdigest()[:12]}"
+
+
+def build() -> None:
+    """Build the page, if these sources never were; it appears in one rename."""
+    page, log = directory(), CACHE / "page.log"
+    if page.is_dir():
+        return
+    packages.provide(PAGE_PACKAGES)
+    say(f"building the page of the dashboards (once, some minutes; log: {log})")
+    log.unlink(missing_ok=True)
+    with tempfile.TemporaryDirectory(dir=CACHE) as work:
+        tree = Path(work) / "preview"
+        shutil.copytree(_SOURCES, tree)
+        run_logged(["npm", "ci", "--no-audit", "--no-fund"], log, cwd=tree)
+        run_logged(["npm", "run", "build"], log, cwd=tree)
+        (tree / "dist").rename(page)

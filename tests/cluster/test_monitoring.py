@@ -1,0 +1,33 @@
+"""Prometheus and the dashboards' page as parts of devcluster: started once, started anew when dead, and ended."""
+
+from __future__ import annotations
+
+import os
+import signal
+import urllib.request
+from collections.abc import Callable
+
+import pytest
+from pods import eventually
+
+from devcluster import prometheus
+from devcluster.layout import MONITORING_STATUS
+from devcluster.state import monitoring_problems
+from devcluster.supervisor import is_alive, part_pids
+
+
+@pytest.mark.usefixtures("cluster")
+def test_prometheus_is_started_once_anew_when_dead_and_ended(devcluster: Callable[..., str]) -> None:
+    assert devcluster("prometheus").splitlines()[-1] == prometheus.URL
+    first = part_pids(MONITORING_STATUS)
+    devcluster("prometheus")
+    assert part_pids(MONITORING_STATUS) == first
+    os.kill(first["prometheus"], signal.SIGKILL)
+    (problem,) = eventually(monitoring_problems, "the dead Prometheus to be noticed")
+    assert problem.startswith("prometheus ended with signal SIGKILL")
+    devcluster("up")
+    assert monitoring_problems() == []
+    urllib.request.urlopen(f"{prometheus.URL}/-/ready", timeout=30).close()
+    second = part_pids(MONITORING_STATUS)
+    devcluster("prometheus", "--stop")
+    assert not any(is_alive(pid) for pid in (*first.values(), *second.values()))
