@@ -17,6 +17,7 @@ EXAMPLES = sorted((ROOT / "examples").glob("*.yaml"))
 ONE_OF_EACH = {
     "accelerate": "bf16-ddp-full-mb4x4-sdpa",
     "hf-trainer": "bf16-ddp-full-mb4x4-sdpa",
+    "kueue-2x8": "bf16-fsdp-sel-mb1x8-sdpa",
     "llama-7b-8gpu": "bf16-z3-full-mb1x32",
     "llama-8b-deepspeed": "bf16-z2-sel-mb1x16-sdpa",
     "llama-8b-fsdp": "bf16-fsdp-sel-mb1x16-sdpa",
@@ -24,7 +25,7 @@ ONE_OF_EACH = {
     "lora-8b": "bf16-ddp-sel-mb1x32-sdpa",
     "predict-in-ci": "bf16-z3-full-mb1x16",
     "qlora-24gb": "bf16-ddp-full-mb1x16-adamw8bit",
-    "quickstart": "fp32-ddp-full-mb8x16-sdpa",
+    "quickstart": "fp32-ddp-full-mb8x8-sdpa",
     "sdk": "bf16-fsdp-full-mb4x2-sdpa",
 }
 # The model of the scripts is so small that all of its plans fit.

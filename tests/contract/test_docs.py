@@ -16,6 +16,7 @@ from memtune.ladder import RUNGS
 from memtune.predict.constants import DEFAULT_TRUST
 from memtune.report import EXIT_CODES
 from memtune.verdict import Verdict
+from memtune_cli.main import main
 from memtune_operator.metrics import Metrics
 from memtune_runner.metrics import Collector
 
@@ -103,3 +104,9 @@ def test_integrations_has_every_variable_that_the_operator_sets_and_every_exit_c
     assert _first_column("integrations.md", "variable") == sorted(named - inner)
     codes = sorted((str(code), str(ending)) for ending, code in EXIT_CODES.items())
     assert sorted(tuple(row[:2]) for row in _rows("integrations.md", "exit code")) == codes
+
+
+def test_the_readme_shows_what_the_command_prints(capsys: pytest.CaptureFixture[str]) -> None:
+    readme = (_ROOT / "README.md").read_text()
+    assert main(["plan", str(_ROOT / "examples" / "llama-7b-8gpu.yaml"), "--top", "5"]) == 0
+    assert capsys.readouterr().out.rstrip("\n") in readme

@@ -1,5 +1,7 @@
 """Measurements correct the model by component, tighten its intervals, and never make a measured plan worse."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -43,6 +45,17 @@ def test_a_slope_is_learned_apart_from_an_intercept() -> None:
     predicted = Predictor(WORKLOAD, calibrate(WORKLOAD, probes)).predict(PLANS[2]).allocated
     assert predicted.expected == pytest.approx(truth(PLANS[2]), rel=0.02)
     assert predicted.lower < truth(PLANS[2]) < predicted.upper
+
+
+def test_a_virtual_gpu_has_nothing_outside_its_allocator_and_learns_nothing_of_it() -> None:
+    rehearsal, plan = replace(WORKLOAD, virtual=True), PLANS[0]
+    plain = Predictor(rehearsal).predict(plan)
+    assert plain.device == plain.reserved
+    assert {part.name for part in plain.components}.isdisjoint({"context", "nccl", "workspace"})
+    measured = int(plain.reserved.expected * 1.1)
+    probe = Measurement(plan, reserved_bytes=measured, device_bytes=measured)
+    learned = Predictor(rehearsal, calibrate(rehearsal, [probe])).predict(plan)
+    assert learned.device.expected == pytest.approx(measured, rel=0.02)
 
 
 def test_what_lies_outside_the_allocator_is_learned_from_device_and_reserved() -> None:

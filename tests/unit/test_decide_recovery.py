@@ -178,3 +178,45 @@ def test_the_last_two_failed_runs_keep_their_terminated_pods() -> None:
     assert kept == set(failed[-2:])
     none = probed(make_job(podRetention="None"), factor=1.6)
     assert all(pod.is_running for pod in none.pods.values())
+
+
+FIXED = {"mode": "Fixed", "plan": "bf16-z2-full-mb2x8"}
+
+
+def test_a_job_whose_status_was_lost_takes_back_the_run_of_its_plan() -> None:
+    cluster = launched(make_job(tuning=FIXED))
+    (pod,) = cluster.pods.values()
+    cluster.status = {}
+    cluster.reconcile()
+    assert (cluster.status["phase"], last(cluster)["number"]) == ("Running", 1)
+    assert cluster.posted == [pod.name]
+    assert pod.is_running
+
+
+def test_a_pod_of_an_earlier_life_is_waited_for_and_counts_for_nothing() -> None:
+    cluster = launched(make_job(tuning=FIXED))
+    (old,) = cluster.pods.values()
+    old.is_stuck = old.deleting = True
+    cluster.status = {}
+    cluster.reconcile()
+    cluster.end(old, 143)
+    cluster.tick(60.0)
+    assert (last(cluster)["number"], last(cluster)["created"], "verdict" in last(cluster)) == (1, False, False)
+    del cluster.pods[old.name]
+    cluster.reconcile()
+    cluster.start("tiny-train-1")
+    cluster.reconcile()
+    assert (cluster.status["phase"], last(cluster)["number"], cluster.status["disruptions"]) == ("Running", 1, 0)
+
+
+def test_a_run_that_nobody_recorded_is_gone_before_another_starts() -> None:
+    cluster = launched(make_job(tuning=FIXED))
+    (stray,) = cluster.pods.values()
+    stray.run, stray.is_stuck = "tiny-train-7", True
+    cluster.status = {}
+    cluster.reconcile()
+    assert stray.deleting
+    assert cluster.status["attempts"] == [], "it may still write checkpoints"
+    cluster.end(stray, 143)
+    cluster.tick(60.0)
+    assert last(cluster)["number"] == 1

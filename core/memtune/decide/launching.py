@@ -44,9 +44,10 @@ def running(context: Context) -> Context:
 
 
 def others_hold_gpus(context: Context) -> bool:
-    """Whether a pod of an earlier run may still hold its GPUs or write its checkpoints."""
-    records = (*context.status.probes, *context.status.attempts)
-    return any(holds_gpus(pod) for record in records for pod in context.pods(record))
+    """Whether a pod of an earlier run, recorded or not, may still hold its GPUs or write its checkpoints."""
+    # What bears the name of the next run already is adopted if it has its plan; else that name is not free yet.
+    _, own = new_name(context.job, RunKind.TRAIN, context.status.attempts)
+    return any(holds_gpus(pod) for name, run in context.observed.runs.items() if name != own for pod in run.pods)
 
 
 def record_attempt(context: Context, plan: Plan, reason: str, rung: str = "", **details: Any) -> Context:

@@ -10,12 +10,12 @@ from memtune.allocator import AllocatorSettings
 from memtune.plan import Plan
 from memtune.replay.play import PhasePeak, Replayed, Timeline, live_peak, play, timeline
 from memtune.replay.run import Recorder
-from memtune.replay.setting import Setting
+from memtune.replay.setting import Setting, numerics_of
 from memtune.replay.tape import Tape
 from memtune.trace import Trace
 from memtune.units import MIB
 
-__all__ = ["PhasePeak", "Replayed", "Replayer", "Tape", "Timeline", "live_peak"]
+__all__ = ["PhasePeak", "Replayed", "Replayer", "Tape", "Timeline", "live_peak", "numerics_of"]
 
 
 class Replayer:

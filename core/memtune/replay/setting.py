@@ -48,17 +48,10 @@ class Setting:
         """An element of what is computed."""
         return 4 if self.plan.precision in _FULL else 2
 
-    @property
-    def numerics(self) -> str:
-        """Which program of the trace computes as the plan does."""
-        if self.compute_bytes == 4:
-            return "full"
-        return "autocast" if self.plan.sharding.backend == "ddp" else "half"
-
     @cached_property
     def program(self) -> Program:
-        """The program of the plan's numerics."""
-        return self.trace.program(self.numerics)
+        """The program of the trace that computes as the plan does."""
+        return self.trace.program(numerics_of(self.plan))
 
     @property
     def offloads_states(self) -> bool:
@@ -75,6 +68,13 @@ class Setting:
         return [
             Piece(shard(each, shards), -(-each.rows // shards), each.block >= 0) for each in self.learning if each.rows
         ]
+
+
+def numerics_of(plan: Plan) -> str:
+    """Which program of a trace computes as a plan does: DDP casts as it goes, the others cast weights."""
+    if plan.precision in _FULL:
+        return "full"
+    return "autocast" if plan.sharding.backend == "ddp" else "half"
 
 
 def shard(parameter: Parameter, shards: int) -> int:

@@ -102,6 +102,9 @@ def _own_loss(model: nn.Module, batch: Any) -> torch.Tensor:
             f"{type(model).__name__} gives no loss; let the factory return (model, batch, loss), where loss(model, "
             "batch) is one number"
         )
+    if isinstance(output, Mapping):
+        # The variable of a training loop holds the rest of it, the logits above all, until the next micro-batch.
+        loss.held_by_the_loop = [value for value in output.values() if value is not loss]
     return loss
 
 

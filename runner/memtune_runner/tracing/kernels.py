@@ -17,7 +17,7 @@ from torch.overrides import TorchFunctionMode
 _INDEX_BYTES = 8
 _FLOAT_BYTES = 4
 # Up to here embedding_dense_backward sorts nothing (aten/src/ATen/native/cuda/Embedding.cu).
-_FEW_INDICES = 3072
+FEW_INDICES = 3072
 _INDEX_COPIES = 6  # sorted and original indices, and four arrays about the segments of equal ones
 
 
@@ -26,7 +26,7 @@ def temporary_bytes(func: Any, args: tuple[Any, ...]) -> list[int]:
     if func is torch.ops.aten.embedding_dense_backward.default:
         gradient, indices = args[0], args[1]
         count = indices.numel()
-        if count <= _FEW_INDICES:
+        if count <= FEW_INDICES:
             return []
         # EmbeddingBackwardKernel.cu: an fp32 row for every index, grad_weight_per_segment.
         return [count * _INDEX_BYTES * _INDEX_COPIES, count * gradient.shape[-1] * _FLOAT_BYTES]
@@ -60,6 +60,10 @@ def _attention(
     *_numbers: Any,
     **_options: Any,
 ) -> Any:
+    if torch.is_autocast_enabled("cpu"):
+        # Autocast casts what goes into attention; a stand-in is unknown to it.
+        dtype = torch.get_autocast_dtype("cpu")
+        query, key, value = query.to(dtype), key.to(dtype), value.to(dtype)
     return _FlashAttention.apply(query, key, value, attn_mask)
 
 

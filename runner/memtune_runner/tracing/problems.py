@@ -21,7 +21,7 @@ def explained(error: Exception, module: str, operator: str) -> TracingError:
             f"tracing stopped in {place}: what comes next depends on the data, and a trace has none; let the factory "
             "build that part with fixed shapes"
         )
-    if isinstance(error, (UnsupportedOperatorException, NotImplementedError)):
+    if isinstance(error, (UnsupportedOperatorException, NotImplementedError)) or "no fake impl" in str(error):
         return TracingError(
             f"tracing stopped in {place}: the operator does not say what it makes without its data; register a fake "
             "implementation of it (torch.library.register_fake)"

@@ -115,7 +115,7 @@ class Recorder(TorchDispatchMode):
         if self._as_gpu:
             for size in kernels.temporary_bytes(func, args):
                 self.note(events.DROP, self._make(size, events.OTHER))
-        if self._in_backward and func is torch.ops.aten.add.Tensor and torch._C._current_autograd_node() is None:
+        if self._in_backward and func is torch.ops.aten.add.Tensor:
             # The engine adds up gradients. On a GPU it does so in place where nobody else holds one of them; under a
             # dispatch mode never.
             operands = (self._number(each) for each in args if isinstance(each, torch.Tensor))
