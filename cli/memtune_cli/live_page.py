@@ -50,7 +50,9 @@ def _run(screen: Screen, story: Story, run: RunStatus, ranks: Ranks | None, now:
 
 
 def speed(ranks: Ranks) -> list[str]:
-    """How far and how fast the ranks are, as far as is known."""
+    """How far and how fast the ranks are, as far as is known; nothing of ranks that were not heard at the last look."""
+    if not ranks.latest:
+        return []
     facts = [f"step {ranks.steps:,}"] if ranks.steps else []
     if ranks.step_seconds:
         facts.append(f"{seconds(ranks.step_seconds)} a step")

@@ -59,7 +59,8 @@ def test_the_end_of_a_watch_is_the_end_of_the_job(server: ApiServer, flags: Flag
 
 def metrics(steps: int) -> tuple[int, str]:
     """What the pod of eight ranks answers."""
-    values = {"hbm_total_bytes": 8e10, "hbm_peak_reserved_bytes": 6e10, "step_seconds_count": steps}
+    seconds = {"step_seconds_count": steps, "step_seconds_sum": 2.0 * steps}
+    values = {"hbm_total_bytes": 8e10, "hbm_peak_reserved_bytes": 6e10, **seconds}
     lines = (f'memtune_{name}{{rank="{rank}"}} {value}' for rank in range(8) for name, value in values.items())
     return 200, "\n".join(lines)
 
@@ -67,12 +68,12 @@ def metrics(steps: int) -> tuple[int, str]:
 HEARD = f"{PODS}/{NAME}-train-2-0:9400/proxy/metrics"
 
 
-def until_heard(server: ApiServer) -> None:
-    """The job goes on until its ranks have been asked twice."""
+def until_heard(server: ApiServer, times: int = 2) -> None:
+    """The job goes on until its ranks have been asked so often."""
 
     def job() -> tuple[int, str]:
         heard = sum(1 for asked in server.asked if asked == HEARD)
-        return listed(ended_well() if heard > 1 else told_job())
+        return listed(ended_well() if heard >= times else told_job())
 
     server.answer(JOBS, job)
     server.answer(f"{JOBS}?watch", events())
@@ -88,8 +89,20 @@ def test_without_a_terminal_ranks_are_told_of_in_lines(server: ApiServer, flags:
     until_heard(server)
     server.answer(HEARD, refusal(503, "the pod does not listen yet"), metrics(17))
     assert main(["watch", NAME, *flags]) == 0
-    said = f"{NAME}-train-2: step 17, rank 0 is the fullest with 55.9/74.5Gi"
+    said = f"{NAME}-train-2: step 17, 2.0 s a step, rank 0 is the fullest with 55.9/74.5Gi"
     assert capsys.readouterr().out.count(said) == 1
+
+
+@pytest.mark.usefixtures("_looking_often")
+def test_ranks_that_fall_silent_are_told_of_no_more(
+    server: ApiServer, flags: Flags, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("memtune_cli.watch._TOLD_EVERY_SECONDS", 0.0)
+    until_heard(server, 4)
+    server.answer(HEARD, metrics(17), metrics(18), refusal(503, "the pod has ended"))
+    assert main(["watch", NAME, *flags]) == 0
+    said = capsys.readouterr().out
+    assert (said.count("step 17"), said.count("step 18")) == (1, 1)
 
 
 @pytest.mark.usefixtures("_looking_often")
