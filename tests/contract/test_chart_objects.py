@@ -126,6 +126,16 @@ def test_ports_are_those_that_the_operator_opens(case: str) -> None:
     assert probed | served <= set(ports)
 
 
+def test_quantities_are_texts_whatever_they_were_given_as() -> None:
+    """In a server-side apply, which is how Helm writes, servers as old as 1.20 refuse numbers."""
+    given = {"requests": {"cpu": 0.5, "nvidia.com/gpu": 1}, "limits": {"cpu": "2", "memory": 2**31}}
+    (container,) = only(objects({"resources": given}), "Deployment")["spec"]["template"]["spec"]["containers"]
+    assert container["resources"] == {
+        "requests": {"cpu": "0.5", "memory": "256Mi", "nvidia.com/gpu": "1"},
+        "limits": {"cpu": "2", "memory": str(2**31)},
+    }
+
+
 def test_one_replica_is_replaced_and_several_hold_a_lease() -> None:
     for case, is_led in (("defaults", False), ("replicas", True), ("everything", True)):
         deployment = only(MADE[case], "Deployment")
