@@ -1,7 +1,7 @@
 """Every plan that a job allows, as it is believed of them by now, and what it would have cost to try them. Pure.
 
-Nobody ran what was not run: each plan that was not probed is charged at the cheapest probe of the same job, which is
-less than most would have taken, and samples that a checkpoint saved at the speed that was measured.
+Nobody knows what plans that were not run would have taken: each is charged at the cheapest probe of the same job, and
+the samples that a checkpoint kept at the speed that was measured.
 """
 
 from __future__ import annotations

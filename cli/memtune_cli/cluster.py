@@ -104,7 +104,8 @@ async def _connect(arguments: argparse.Namespace) -> tuple[client.ApiClient, str
     is_given = arguments.kubeconfig or arguments.context or os.environ.get("KUBECONFIG")
     if not present and not is_given and _NAMESPACE_FILE.exists():
         # Inside of a pod, as kubectl does there.
-        config.load_incluster_config(configuration)
+        with _readable("this pod's ServiceAccount"):
+            config.load_incluster_config(configuration)
         nothing: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         return client.ApiClient(configuration), _NAMESPACE_FILE.read_text().strip(), nothing
     if not present:
@@ -127,8 +128,8 @@ def _readable(file: str) -> Iterator[None]:
         yield
     except config.ConfigException as error:
         problem = str(error).removeprefix("Invalid kube-config file. ")
-        raise InputError(f"{file}: this kubeconfig cannot be used: {problem}; correct it, or --context") from None
+        raise InputError(f"{file}: this is no way to a cluster: {problem}; correct it, or --context") from None
     except YAMLError as error:
-        raise InputError(f"{file}: this kubeconfig is not YAML: {' '.join(str(error).split())}") from None
+        raise InputError(f"{file}: this is not YAML: {' '.join(str(error).split())}") from None
     except (OSError, KeyError, TypeError, AttributeError, ValueError) as error:
-        raise InputError(f"{file}: this kubeconfig cannot be used: {error}; correct it, or give another") from None
+        raise InputError(f"{file}: this is no way to a cluster: {error}; correct it, or give another") from None

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from memtune.decide.texts import span
+from memtune.decide.texts import over, span
 from memtune.spec.status import AttemptStatus, RunStatus
-from memtune.units import GIB, gib
 from memtune_cli.ranks import Ranks, Reading
 from memtune_cli.render import level_bar, seconds
 from memtune_cli.screen import Screen
@@ -44,7 +43,9 @@ def _run(screen: Screen, story: Story, run: RunStatus, ranks: Ranks | None, now:
         memory = _rank_memory(screen, story, each, width)
         lines.append(memory if is_narrow else memory + _rank_health(each))
     if left := len(ranks.latest) - len(fullest):
-        lines.append(screen.dim(f"  and {left} more, none with a higher peak than {gib(fullest[-1].peak_bytes)}"))
+        lines.append(
+            screen.dim(f"  and {left} more, none with a higher peak than {story.amount(fullest[-1].peak_bytes)}")
+        )
     return lines
 
 
@@ -61,8 +62,7 @@ def speed(ranks: Ranks) -> list[str]:
 def _rank_memory(screen: Screen, story: Story, each: Reading, width: int) -> str:
     total = each.total_bytes or story.usable_bytes
     bar = level_bar(screen, each.used_bytes, total, width, memory_colour(each.used_bytes, total, story.headroom))
-    peak = f"{each.peak_bytes / GIB:.1f}/{total / GIB:.1f} GiB"
-    return f"  {each.rank:>4}  {bar} {gib(each.used_bytes):>10}{peak:>16}"
+    return f"  {each.rank:>4}  {bar} {story.amount(each.used_bytes):>10}{over(each.peak_bytes, total):>16}"
 
 
 def _rank_health(each: Reading) -> str:

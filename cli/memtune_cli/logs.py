@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import io
 import re
+import sys
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from typing import NamedTuple
 
 from memtune.decide.records import has_ended
@@ -48,6 +50,9 @@ class _Failure(NamedTuple):
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the logs of one run; 130 if that was interrupted."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # Scripts print what they like, whatever the terminal's encoding knows.
+        sys.stdout.reconfigure(errors="replace")
     try:
         return asyncio.run(_logs(arguments))
     except KeyboardInterrupt:
@@ -141,27 +146,21 @@ def _failure(story: Story, manifests: list[Manifest]) -> _Failure | None:
 
 
 async def _print(job: JobAddress, pods: list[_Pod], failure: _Failure | None, rank: int | None) -> None:
-    """Pod by pod, the failing one first, and in it the failing rank."""
+    """Pod by pod, the failing one first, and of it the failing rank."""
     for pod in sorted(pods, key=lambda pod: (failure is None or pod.place != failure.place, pod.place)):
-        lines = [line async for line in _lines(job, pod, follow=False) if _is_of(rank, line)]
-        for title, section in _sections(pod, lines, failure):
-            if failure or len(pods) > 1:
-                print(f"==> {title} <==")
-            print("".join(f"{line}\n" for line in section), end="")
-
-
-def _sections(pod: _Pod, lines: list[str], failure: _Failure | None) -> Iterator[tuple[str, list[str]]]:
-    """What one pod said, in parts with a title each."""
-    if failure is None or pod.place != failure.place:
-        yield pod.name, lines
-        return
-    said = [line for line in lines if failure.rank is not None and _is_of(failure.rank, line)]
-    if not said:
-        yield f"{pod.name}: {failure.message}", lines
-        return
-    yield f"rank {failure.rank} of {pod.name}: {failure.message}", said
-    if others := [line for line in lines if not _is_of(failure.rank, line)]:
-        yield f"the others of {pod.name}", others
+        blamed = failure if failure and pod.place == failure.place else None
+        first = blamed.rank if blamed else None
+        if failure or len(pods) > 1:
+            who = f"rank {first} of {pod.name}" if first is not None else pod.name
+            print(f"==> {who}{f': {blamed.message}' if blamed else ''} <==")
+        others = []
+        async for line in _lines(job, pod, follow=False):
+            if _is_of(rank, line) and _is_of(first, line):
+                print(line)
+            elif _is_of(rank, line):
+                others.append(line)
+        if others:
+            print("\n".join([f"==> the others of {pod.name} <==", *others]))
 
 
 def _is_of(rank: int | None, line: str) -> bool:

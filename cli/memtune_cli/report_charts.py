@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from memtune.decide.records import OUT_OF_MEMORY, ended_as
 from memtune.decide.times import to_seconds
 from memtune.spec.status import AttemptStatus, RunStatus
-from memtune.units import GIB, gib
+from memtune.units import GIB, MIB
 from memtune.verdict import Verdict
 from memtune_cli import svg
 from memtune_cli.candidates import Believed, Group
@@ -34,10 +34,10 @@ def components(story: Story) -> str:
     frame = Frame(10, 34, _WIDTH - 10, 96)
     full = max(peak.device.upper, prediction.usable_bytes) * 1.02
     scale = frame.across(0, full)
-    parts = svg.x_axis(frame, scale, _gib_ticks(full), "GiB on each GPU")
+    parts = svg.x_axis(frame, scale, _ticks(full), f"{_unit(full)} on each GPU")
     start = 0.0
     for part in visible_parts(peak):
-        size, told = part.bytes.expected, f"{part.name}: {gib(part.bytes.expected)}"
+        size, told = part.bytes.expected, f"{part.name}: {story.amount(part.bytes.expected)}"
         look = f"fill:{colour(part.name)}"
         parts.append(svg.box(scale(start), frame.top + 6, scale(size) - scale(0) - 1, 44, look, told))
         if scale(size) - scale(0) > 7.2 * len(part.name):
@@ -46,7 +46,7 @@ def components(story: Story) -> str:
     middle = frame.top + 57
     parts.append(svg.line(scale(peak.device.lower), middle, scale(peak.device.upper), middle, "interval"))
     parts += [svg.line(scale(end), middle - 4, scale(end), middle + 4, "interval") for end in peak.device[::2]]
-    parts += _limit(frame, scale(prediction.usable_bytes), f"GPU {gib(prediction.usable_bytes)}")
+    parts += _limit(frame, scale(prediction.usable_bytes), f"GPU {story.amount(prediction.usable_bytes)}")
     return svg.picture(_WIDTH, 136, "Predicted memory by component", parts)
 
 
@@ -63,10 +63,10 @@ def runs(story: Story) -> str:
     frame = Frame(250, 34, _WIDTH - 190, 34 + _ROW * len(shown))
     most = max(*(max(run.predicted_bytes, measured_bytes(run)) for run in shown), story.usable_bytes)
     scale = frame.across(0, most * 1.02)
-    parts = svg.x_axis(frame, scale, _gib_ticks(most * 1.02), "GiB on the fullest GPU")
+    parts = svg.x_axis(frame, scale, _ticks(most * 1.02), f"{_unit(most * 1.02)} on the fullest GPU")
     for number, run in enumerate(shown):
         parts += _run(story, run, frame, scale, frame.top + _ROW * number)
-    parts += _limit(frame, scale(story.usable_bytes), f"GPU {gib(story.usable_bytes)}")
+    parts += _limit(frame, scale(story.usable_bytes), f"GPU {story.amount(story.usable_bytes)}")
     allowed = scale(story.usable_bytes * (1 - story.headroom))
     parts.append(svg.line(allowed, frame.top, allowed, frame.bottom, "headroom"))
     return svg.picture(_WIDTH, frame.bottom + 40, "Predicted and measured memory of each run", parts)
@@ -78,13 +78,22 @@ def _run(story: Story, run: RunStatus, frame: Frame, scale: svg.Scale, top: floa
     parts = [
         svg.words(0, top + 19, _name(run), f"label{strong}"),
         svg.words(0, top + 35, run.plan, "tick mono"),
-        svg.box(frame.left, top + 8, scale(run.predicted_bytes) - frame.left, 11, "predicted", _told("predicted", run)),
+        svg.box(
+            frame.left,
+            top + 8,
+            scale(run.predicted_bytes) - frame.left,
+            11,
+            "predicted",
+            _told(story, "predicted", run),
+        ),
     ]
     if measured:
         parts.append(
-            svg.box(frame.left, top + 22, scale(measured) - frame.left, 15, look(story, run), _told("measured", run))
+            svg.box(
+                frame.left, top + 22, scale(measured) - frame.left, 15, look(story, run), _told(story, "measured", run)
+            )
         )
-    said = gib(measured) if measured else gib(run.predicted_bytes)
+    said = story.amount(measured or run.predicted_bytes)
     said += f" {error:+.1%}" if error is not None else " asked for" if run.demanded_bytes else ""
     parts.append(svg.words(frame.right + 12, top + 19, said if measured else f"{said} predicted", f"label{strong}"))
     return [*parts, svg.words(frame.right + 12, top + 35, story.outcome(run), "tick")]
@@ -94,9 +103,9 @@ def _name(run: RunStatus) -> str:
     return f"{'Attempt' if isinstance(run, AttemptStatus) else 'Probe'} {run.number}"
 
 
-def _told(what: str, run: RunStatus) -> str:
+def _told(story: Story, what: str, run: RunStatus) -> str:
     size = run.predicted_bytes if what == "predicted" else measured_bytes(run)
-    return f"{_name(run)}, {run.plan}: {what} {gib(size)}"
+    return f"{_name(run)}, {run.plan}: {what} {story.amount(size)}"
 
 
 def look(story: Story, run: RunStatus) -> str:
@@ -134,21 +143,27 @@ def scatter(story: Story, plans: Sequence[Believed]) -> str:
     if not plans or not story.usable_bytes:
         return ""
     frame = Frame(76, 34, _WIDTH - 20, 404)
-    widest = min(max(each.device_bytes for each in plans), 2.2 * story.usable_bytes)
+    widest = max(min(max(each.device_bytes for each in plans), 2.2 * story.usable_bytes), story.usable_bytes)
     speeds = [each.tokens_per_second for each in plans]
     slowest, fastest = min(speeds) * 0.95, max(speeds) * 1.05
-    across, up = frame.across(0, widest * 1.02), frame.up(slowest, fastest)
-    parts = svg.x_axis(frame, across, _gib_ticks(widest * 1.02), "predicted GiB on each GPU")
+    up = frame.up(slowest, fastest)
+
+    def across(size_bytes: float) -> float:
+        return frame.across(0, widest * 1.02)(min(size_bytes, widest))
+
+    parts = svg.x_axis(frame, across, _ticks(widest * 1.02), f"predicted {_unit(widest * 1.02)} on each GPU")
     parts += svg.y_axis(frame, up, [(tick, f"{tick:,.0f}") for tick in svg.round_ticks(slowest, fastest)], "tokens/s")
     taken: set[tuple[int, int, Group]] = set()
     for each in sorted(plans, key=lambda each: str(each.plan)):
-        x, y = across(min(each.device_bytes, widest)), up(each.tokens_per_second)
+        x, y = across(each.device_bytes), up(each.tokens_per_second)
         cell = (round(x / _CELL), round(y / _CELL), each.group)
         if cell not in taken:
             taken.add(cell)
-            told = f"{each.plan}: {gib(each.device_bytes)}, {each.tokens_per_second:,.0f} tokens/s, {each.group}"
+            told = (
+                f"{each.plan}: {story.amount(each.device_bytes)}, {each.tokens_per_second:,.0f} tokens/s, {each.group}"
+            )
             parts.append(svg.dot(x, y, 3.2, LOOKS[each.group], told))
-    parts += _limit(frame, across(story.usable_bytes), f"GPU {gib(story.usable_bytes)}")
+    parts += _limit(frame, across(story.usable_bytes), f"GPU {story.amount(story.usable_bytes)}")
     return svg.picture(_WIDTH, 440, "Candidates by memory and speed", [*parts, *_probed(story, plans, across, up)])
 
 
@@ -186,7 +201,7 @@ def _over_time(
     begin, end = min(start for _, start, _ in spans), max(stop for *_, stop in spans)
     most = max(story.usable_bytes, *(max(measured_bytes(run), run.predicted_bytes) for run in shown)) * 1.05
     across, up = frame.across(begin, max(end, begin + 1)), frame.up(0, most)
-    parts = svg.y_axis(frame, up, _gib_ticks(most), "GiB")
+    parts = svg.y_axis(frame, up, _ticks(most), _unit(most))
     parts += svg.x_axis(frame, across, _minutes(begin, end))
     parts.append(svg.words(frame.left, frame.top - 12, title, "label strong"))
     for run, start, stop in spans:
@@ -195,7 +210,7 @@ def _over_time(
         how = look(story, run)
         if size:
             parts.append(
-                svg.box(left, up(size), width, frame.bottom - up(size), f"{how} area", _told("measured", run), 0)
+                svg.box(left, up(size), width, frame.bottom - up(size), f"{how} area", _told(story, "measured", run), 0)
             )
             parts.append(svg.line(left, up(size), left + width, up(size), f"{how} edge"))
         if run.predicted_bytes:
@@ -217,8 +232,13 @@ def _minutes(begin: float, end: float) -> list[tuple[float, str]]:
     return [(begin + tick * unit, f"{tick:g} {name}") for tick in svg.round_ticks(0, length / unit, 4)]
 
 
-def _gib_ticks(full_bytes: float) -> list[tuple[float, str]]:
-    return [(tick * GIB, f"{tick:g}") for tick in svg.round_ticks(0, full_bytes / GIB, 8)]
+def _ticks(full_bytes: float) -> list[tuple[float, str]]:
+    unit = GIB if full_bytes >= GIB else MIB
+    return [(tick * unit, f"{tick:g}") for tick in svg.round_ticks(0, full_bytes / unit, 8)]
+
+
+def _unit(full_bytes: float) -> str:
+    return "GiB" if full_bytes >= GIB else "MiB"
 
 
 def _limit(frame: Frame, x: float, text: str) -> list[str]:

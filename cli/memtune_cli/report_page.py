@@ -12,7 +12,7 @@ from memtune.decide.stories import ended, trains
 from memtune.decide.texts import span
 from memtune.decide.times import to_seconds, to_text
 from memtune.spec.status import AttemptStatus
-from memtune.units import GIB, counted, gib
+from memtune.units import counted
 from memtune_cli import report_charts as charts
 from memtune_cli import svg
 from memtune_cli.candidates import Believed, Group, Reckoned
@@ -58,13 +58,7 @@ def _section(title: str, inside: str) -> str:
 
 
 def _header(story: Story) -> str:
-    lines = []
-    if story.job:
-        resources, training = story.job.spec.resources, story.job.spec.training
-        gpu = story.status.gpu_product or resources.gpu_product or ("virtual GPU" if story.is_virtual else "GPU")
-        nodes = f"{resources.nodes} × " if resources.nodes > 1 else ""
-        batch = f"{training.global_batch_size} sequences of {training.sequence_length:,} tokens a step"
-        lines.append(f"<p class=sub>{escape(f'{nodes}{resources.gpus_per_node} × {gpu}, {batch}')}</p>")
+    lines = [f"<p class=sub>{escape(story.subject)}</p>"]
     if story.is_virtual:
         lines.append("<p class=note>Measured on the virtual GPU: the sizes and times are a rehearsal, no GPU's.</p>")
     phase = story.status.phase
@@ -85,7 +79,7 @@ def _tiles(story: Story) -> str:
     speeds = [run.tokens_per_second for run in story.runs if run.tokens_per_second]
     tiles = [("Plan", story.status.plan.name if story.status.plan else "", "mono")]
     if peaks and story.usable_bytes:
-        tiles.append(("Peak of the last run", f"{peaks[-1] / GIB:.1f} of {gib(story.usable_bytes)}", ""))
+        tiles.append(("Peak of the last run", f"{story.amount(peaks[-1])} of {story.amount(story.usable_bytes)}", ""))
     if speeds:
         tiles.append(("Tokens a second", f"{speeds[-1]:,}", ""))
     if found:
@@ -129,13 +123,16 @@ def _predicted(story: Story) -> str:
     prediction, peak = story.status.prediction, story.peak
     if prediction is None or peak is None:
         return ""
-    device, shown = peak.device, visible_parts(peak)
+    lower, expected, upper = map(story.amount, peak.device)
     text = (
-        f"<p>The best plan by prediction was <code>{escape(prediction.plan)}</code>: {gib(device.expected)}, between "
-        f"{device.lower / GIB:.1f} and {gib(device.upper)}, of the {gib(prediction.usable_bytes)} that the GPU has; "
-        f"most is in use in phase {escape(prediction.peak_phase)}.</p>"
+        f"<p>The best plan by prediction was <code>{escape(prediction.plan)}</code>: {expected}, between {lower} and "
+        f"{upper}, of the {story.amount(prediction.usable_bytes)} that the GPU has; most is in use in phase "
+        f"{escape(prediction.peak_phase)}.</p>"
     )
-    parts = ((f"background:{charts.colour(part.name)}", f"{part.name} {gib(part.bytes.expected)}") for part in shown)
+    parts = (
+        (f"background:{charts.colour(part.name)}", f"{part.name} {story.amount(part.bytes.expected)}")
+        for part in visible_parts(peak)
+    )
     return f"{text}{charts.components(story)}{_legend(parts)}"
 
 
@@ -202,7 +199,10 @@ def _costs(costs: Sequence[Reckoned]) -> str:
         for each in costs
     )
     head = ("", "runs or plans", "GPU-seconds", "as time of one GPU", "by which rule")
-    text = "<p>Only the probes were measured. What was not run is reckoned, by a rule that rather says too little.</p>"
+    text = (
+        "<p>Only the probes were measured. The other lines are reckoned: what it would have taken to measure the plans "
+        "that were left out as well, and to train again what relaunches found in a checkpoint.</p>"
+    )
     return text + _table(head, rows, numbers=(1, 2, 3)) if costs else ""
 
 
@@ -224,7 +224,7 @@ def _attempt_cells(story: Story, attempt: AttemptStatus, now: float) -> tuple[st
     return (
         str(attempt.number),
         f"<code>{escape(attempt.plan)}</code>",
-        gib(measured) if measured else "",
+        story.amount(measured) if measured else "",
         f"{attempt.tokens_per_second:,}" if attempt.tokens_per_second else "",
         span(seconds) if seconds is not None else "",
         escape(attempt.rung or ("the same plan again" if attempt.number > 1 else "the probes")),

@@ -16,9 +16,10 @@ from memtune.plan import Plan
 from memtune.prediction import Component, Interval
 from memtune.spec import Job, SpecError, load_job
 from memtune.spec.status import AttemptStatus, Condition, IntervalBytes, RunStatus, Status
+from memtune.units import amount
 from memtune.verdict import Verdict
 
-_SCARCE = ("Queued", "Stalled")
+_OBSTACLES = ("Queued", "Stalled")
 
 
 class Peak(NamedTuple):
@@ -57,6 +58,18 @@ class Story:
         return self.job is not None and self.job.spec.resources.device == "virtual"
 
     @property
+    def subject(self) -> str:
+        """What the job trains on, in one line; empty if its spec cannot be read."""
+        if self.job is None:
+            return ""
+        resources, training = self.job.spec.resources, self.job.spec.training
+        nodes = f"{resources.nodes} × " if resources.nodes > 1 else ""
+        gpu = self.status.gpu_product or resources.gpu_product or ("virtual GPU" if self.is_virtual else "GPU")
+        size = f" of {self.amount(self.usable_bytes)}" if self.usable_bytes else ""
+        batch = f"{training.global_batch_size} sequences of {training.sequence_length:,} tokens a step"
+        return f"{nodes}{resources.gpus_per_node} × {gpu}{size}, {batch}"
+
+    @property
     def world(self) -> int:
         """All GPUs of one run."""
         return self.job.spec.resources.world if self.job else 1
@@ -72,6 +85,10 @@ class Story:
         measured = [run.peak_bytes.total for run in self.runs if run.peak_bytes and run.peak_bytes.total]
         predicted = self.status.prediction.usable_bytes if self.status.prediction else 0
         return measured[-1] if measured else predicted
+
+    def amount(self, size_bytes: float) -> str:
+        """Memory in words, in the unit in which the GPU's is told."""
+        return amount(size_bytes, self.usable_bytes or size_bytes)
 
     @property
     def runs(self) -> tuple[RunStatus, ...]:
@@ -99,7 +116,7 @@ class Story:
     @property
     def obstacle(self) -> Condition | None:
         """What holds the job back, if anything does."""
-        return next((found for kind in _SCARCE if (found := self.condition(kind))), None)
+        return next((found for kind in _OBSTACLES if (found := self.condition(kind))), None)
 
     @property
     def why(self) -> str:
@@ -136,9 +153,14 @@ class Story:
 
     def is_winner(self, run: RunStatus) -> bool:
         """Whether a probe measured the plan that was chosen."""
-        first = self.status.attempts[0].plan if self.status.attempts else None
-        chosen = first or (self.status.plan.name if self.status.plan else None)
-        return run.plan == chosen and ended_as(run, Verdict.SUCCEEDED) and bool(self.why)
+        if isinstance(run, AttemptStatus) or not self.why:
+            return False
+        # Later attempts may have other plans; after many of them the first is not recorded any more.
+        attempts, plan = self.status.attempts, self.status.plan
+        chosen = (
+            [attempt.plan for attempt in attempts if attempt.number == 1] if attempts else [plan.name if plan else ""]
+        )
+        return run.plan in chosen and ended_as(run, Verdict.SUCCEEDED)
 
     @cached_property
     def budget(self) -> Budget | None:
@@ -183,7 +205,7 @@ class Story:
             return f"{saved.checkpoint_samples:,} samples in {path}, saved by attempt {saved.number}{form}"
         if resumed:
             return f"the newest complete one in {path}, from which attempt {resumed[-1].number} went on"
-        return f"in {path}; none is known of until a run ends"
+        return f"in {path}; {'no report told of one' if self.is_over else 'none is known of until a run ends'}"
 
     @property
     def recoveries(self) -> str:

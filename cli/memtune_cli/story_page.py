@@ -8,10 +8,10 @@ from memtune.decide.records import ended_as
 from memtune.decide.texts import span
 from memtune.decide.times import to_seconds
 from memtune.spec.status import AttemptStatus, RunStatus
-from memtune.units import GIB, counted, gib
+from memtune.units import counted
 from memtune.verdict import Verdict
 from memtune_cli.next_step import next_step
-from memtune_cli.render import Column, between, level_bar, memory_bar, table, wrapped
+from memtune_cli.render import Column, level_bar, memory_bar, table, wrapped
 from memtune_cli.screen import Screen
 from memtune_cli.story import Story, error_ratio, measured_bytes, run_seconds
 
@@ -39,15 +39,10 @@ def heading(screen: Screen, story: Story) -> list[str]:
     """Which job, how far it is, and what it is doing now."""
     phase = screen.paint(story.status.phase, f"{_PHASE_COLOURS.get(story.status.phase, BLUE)};1")
     if story.obstacle and not story.is_over:
-        phase += f" {screen.paint(story.obstacle.type, f'{RED};1')}"
+        phase += f" {screen.paint(story.obstacle.type, f'{YELLOW};1')}"
     lines = [f"{screen.bold(f'{story.namespace}/{story.name}')}  {phase}"]
-    if story.job:
-        resources, training = story.job.spec.resources, story.job.spec.training
-        nodes = f"{resources.nodes} × " if resources.nodes > 1 else ""
-        gpu = story.status.gpu_product or resources.gpu_product or ("virtual GPU" if story.is_virtual else "GPU")
-        size = f" of {gib(story.usable_bytes)}" if story.usable_bytes else ""
-        what = f"{training.global_batch_size} sequences of {training.sequence_length:,} tokens a step"
-        lines += wrapped(screen, f"  {nodes}{resources.gpus_per_node} × {gpu}{size}, {what}", 2)
+    if story.subject:
+        lines += wrapped(screen, f"  {story.subject}", 2)
     return lines + wrapped(screen, f"  {story.status.message}", 2)
 
 
@@ -69,9 +64,11 @@ def _prediction(screen: Screen, story: Story) -> list[str]:
     prediction, peak = story.status.prediction, story.peak
     if prediction is None or peak is None:
         return []
+    lower, expected, upper = map(story.amount, peak.device)
     text = (
-        f"{prediction.plan}: {gib(peak.device.expected)} ({between(peak.device, GIB)}) of "
-        f"{gib(prediction.usable_bytes)}, most in {prediction.peak_phase}; {prediction.tokens_per_second:,} tokens/s"
+        f"{prediction.plan}: {expected} ({lower.split()[0]}–{upper.split()[0]}) of "
+        f"{story.amount(prediction.usable_bytes)}, most in {prediction.peak_phase}; "
+        f"{prediction.tokens_per_second:,} tokens/s"
     )
     bar = memory_bar(screen, peak, prediction.usable_bytes) if peak.components else []
     return [*titled(screen, "Prediction", text), *bar]
@@ -108,12 +105,12 @@ def _run_bars(screen: Screen, story: Story, run: RunStatus) -> list[str]:
     lines = [f" {mark}{run.number:>2}  {name}  {screen.paint(story.outcome(run), _outcome_colour(run, story))}{speed}"]
     if run.predicted_bytes and full:
         bar = level_bar(screen, run.predicted_bytes, full, width, BLUE)
-        lines.append(f"      predicted {bar} {gib(run.predicted_bytes):>10}")
+        lines.append(f"      predicted {bar} {story.amount(run.predicted_bytes):>10}")
     if measured and full:
         error = error_ratio(run)
         beside = f" {error:+.1%}" if error is not None else " at least" if run.demanded_bytes else ""
         bar = level_bar(screen, measured, full, width, memory_colour(measured, full, story.headroom))
-        lines.append(f"      measured  {bar} {gib(measured):>10}{beside}")
+        lines.append(f"      measured  {bar} {story.amount(measured):>10}{beside}")
     return lines
 
 
@@ -155,7 +152,7 @@ def _attempt_row(story: Story, attempt: AttemptStatus, now: float) -> list[str]:
     return [
         str(attempt.number),
         attempt.plan,
-        f"{measured / GIB:.1f} GiB" if measured else "",
+        story.amount(measured) if measured else "",
         f"{attempt.tokens_per_second:,}" if attempt.tokens_per_second else "",
         span(seconds) if seconds is not None else "",
         rung,

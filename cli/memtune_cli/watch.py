@@ -7,11 +7,11 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 
+from memtune.decide.texts import over
 from memtune.naming import pod_name
 from memtune.run import RunKind
 from memtune.spec import API_VERSION, KIND
 from memtune.spec.status import AttemptStatus, RunStatus
-from memtune.units import GIB
 from memtune_cli import cluster
 from memtune_cli.cluster import JobAddress
 from memtune_cli.display import Display
@@ -158,7 +158,7 @@ class _Watch:
         if not facts:
             return
         fullest = max(ranks.latest, key=lambda each: each.peak_bytes)
-        peak = f"{fullest.peak_bytes / GIB:.1f}/{fullest.total_bytes / GIB:.1f} GiB"
+        peak = over(fullest.peak_bytes, fullest.total_bytes)
         self._display.tell(f"{ranks.run}: {', '.join(facts)}, rank {fullest.rank} is the fullest with {peak}")
         self._told_at = time.monotonic()
 

@@ -40,6 +40,12 @@ def memory(size_bytes: float, of_bytes: float) -> str:
     return f"{size_bytes / GIB:.1f}Gi" if of_bytes >= GIB else f"{size_bytes / MIB:.0f}Mi"
 
 
+def amount(size_bytes: float, of_bytes: float) -> str:
+    """In the unit of the whole, as a sentence has it: ``71.2 GiB``, ``166 MiB``."""
+    shown = memory(size_bytes, of_bytes)
+    return f"{shown[:-2]} {shown[-2:]}B"
+
+
 def counted(number: int, thing: str) -> str:
     """``1 GPU``, ``8 GPUs``."""
     return f"{number} {thing}" if number == 1 else f"{number} {thing}s"

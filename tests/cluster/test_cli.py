@@ -7,7 +7,8 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,23 +16,50 @@ import pytest
 import yaml
 from kubernetes import client
 from operator_process import Jobs
-from pods import Cluster, eventually
+from pods import Cluster, container, eventually, pod
 from told_job import NAME, ended_well, told_job
 
+from memtune.run import RunKind
+from memtune.spec import API_VERSION, KIND
+from memtune_operator import names
+
 _PATHS = os.pathsep.join(path for path in sys.path if path)
+_ENVIRONMENT = {**os.environ, "PYTHONPATH": _PATHS, "COLUMNS": "100"}
+_MEMTUNE = (sys.executable, "-m", "memtune_cli.main")
 Cli = Callable[..., "subprocess.CompletedProcess[str]"]
+Watching = Callable[[str], AbstractContextManager["subprocess.Popen[str]"]]
 
 
 @pytest.fixture
-def memtune(kubeconfig: str, namespace: str) -> Cli:
-    """The command as a user calls it, in the test's namespace."""
+def flags(kubeconfig: str, namespace: str) -> tuple[str, ...]:
+    return "--kubeconfig", kubeconfig, "-n", namespace
 
-    def call(*words: str, file: str = kubeconfig, within: str = namespace) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "memtune_cli.main", *words, "--kubeconfig", file, "-n", within]
-        environment = {**os.environ, "PYTHONPATH": _PATHS, "COLUMNS": "100"}
-        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=500, check=False)
+
+@pytest.fixture
+def memtune(flags: tuple[str, ...]) -> Cli:
+    """The command as a user calls it, in the test's namespace unless told otherwise behind it."""
+
+    def call(*words: str) -> subprocess.CompletedProcess[str]:
+        command = [*_MEMTUNE, words[0], *flags, *words[1:]]
+        return subprocess.run(command, env=_ENVIRONMENT, capture_output=True, text=True, timeout=500, check=False)
 
     return call
+
+
+@pytest.fixture
+def watching(flags: tuple[str, ...]) -> Watching:
+    """`memtune watch` while it goes on."""
+
+    @contextmanager
+    def start(name: str) -> Iterator[subprocess.Popen[str]]:
+        command = [*_MEMTUNE, "watch", name, *flags]
+        with subprocess.Popen(command, env=_ENVIRONMENT, stdout=subprocess.PIPE, text=True) as process:
+            try:
+                yield process
+            finally:
+                process.kill()
+
+    return start
 
 
 def tell(jobs: Jobs, manifest: dict[str, Any]) -> None:
@@ -77,7 +105,7 @@ def test_what_the_api_server_refuses_is_one_sentence(
         f"memtune: there is no MemoryTunedJob nobody in namespace {namespace}; "
         "`kubectl get mtj -A` lists those that there are\n"
     )
-    assert "there is no namespace nowhere on https://" in memtune("status", "nobody", within="nowhere").stderr
+    assert "there is no namespace nowhere on https://" in memtune("status", "nobody", "-n", "nowhere").stderr
     tell(jobs, told_job())
     file = tmp_path / "kubeconfig"
     written = yaml.safe_load(Path(kubeconfig).read_text())
@@ -85,7 +113,7 @@ def test_what_the_api_server_refuses_is_one_sentence(
         users = [{"name": user["name"], "user": {"token": token}} for user in written["users"]]
         file.write_text(yaml.safe_dump({**written, "users": users}))
         for command in ("status", "watch", "report", "logs"):
-            refused = memtune(command, NAME, file=str(file))
+            refused = memtune(command, NAME, "--kubeconfig", str(file))
             assert (refused.returncode, refused.stderr.count("\n")) == (2, 1), refused.stderr
             assert said in refused.stderr
 
@@ -97,9 +125,8 @@ def test_kubectl_finds_it_as_its_plugin(jobs: Jobs, kubeconfig: str, namespace: 
     plugin.write_text(f"#!{sys.executable}\nimport sys\nfrom memtune_cli.main import main\nsys.exit(main())\n")
     plugin.chmod(0o755)
     environment = {
-        **os.environ,
+        **_ENVIRONMENT,
         "PATH": f"{tmp_path}:{os.environ['PATH']}",
-        "PYTHONPATH": _PATHS,
         "KUBECONFIG": kubeconfig,
     }
 
@@ -111,17 +138,63 @@ def test_kubectl_finds_it_as_its_plugin(jobs: Jobs, kubeconfig: str, namespace: 
     assert kubectl("status", "--help").startswith("usage: kubectl memtune status ")
 
 
+_RANKS = """
+import http.server
+VALUES = {b"hbm_total_bytes": 8 << 30, b"hbm_peak_reserved_bytes": 6 << 30, b"step_seconds_count": 17}
+text = b"".join(
+    b'memtune_%s{device="virtual",rank="%d"} %d\\n' % (name, rank, value)
+    for name, value in VALUES.items()
+    for rank in range(8)
+)
+class Metrics(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(text)
+print("[rank 5] listening", flush=True)
+http.server.HTTPServer(("", 9400), Metrics).serve_forever()
+"""
+
+
+def pod_of(job: dict[str, Any]) -> dict[str, Any]:
+    """The pod of the second attempt, which tells of its ranks."""
+    run = f"{NAME}-train-2"
+    body = pod(f"{run}-0", container(_RANKS, name="trainer"), labels=names.run_labels(NAME, RunKind.TRAIN, 2))
+    body["metadata"]["labels"][names.LABEL_INDEX] = "0"
+    owner = {"apiVersion": API_VERSION, "kind": KIND, "name": NAME, "uid": job["metadata"]["uid"], "controller": True}
+    body["metadata"]["ownerReferences"] = [owner]
+    return body
+
+
+def test_ranks_are_heard_through_the_api_server(
+    cluster: Cluster, jobs: Jobs, memtune: Cli, watching: Watching, namespace: str
+) -> None:
+    tell(jobs, told_job())
+    name = cluster.create(namespace, pod_of(jobs.read(NAME)))
+    cluster.wait_for_phase(namespace, name, "Running")
+    with watching(NAME) as process:
+        assert process.stdout is not None
+        heard = next(line for line in process.stdout if "step 17" in line)
+        assert f"{NAME}-train-2: step 17, rank 0 is the fullest with 6.0/8.0Gi" in heard
+        jobs.write_status(NAME, ended_well()["status"])
+        rest = process.stdout.read()
+        assert process.wait(timeout=60) == 0
+    assert "[Succeeded]" in rest
+    logs = memtune("logs", NAME, "--rank", "5")
+    assert (logs.returncode, logs.stdout) == (0, "[rank 5] listening\n")
+
+
 def rehearsal() -> dict[str, Any]:
     return {
-        "apiVersion": "memtune.dev/v1alpha1",
-        "kind": "MemoryTunedJob",
+        "apiVersion": API_VERSION,
+        "kind": KIND,
         "metadata": {"name": "tiny"},
         "spec": {
             "model": {"architecture": {"hiddenSize": 32, "layers": 2, "heads": 2, "ffnSize": 64, "vocabSize": 128}},
             "training": {"globalBatchSize": 8, "sequenceLength": 16, "attention": "sdpa"},
-            "resources": {"gpusPerNode": 2, "gpuMemory": "2Gi", "device": "virtual"},
+            "resources": {"gpusPerNode": 1, "gpuMemory": "2Gi", "device": "virtual"},
             "tuning": {
-                "maxProbes": 2,
+                "maxProbes": 1,
                 "space": {"precision": ["fp32"], "checkpointing": ["none"], "backends": ["ddp"]},
             },
         },
@@ -129,16 +202,16 @@ def rehearsal() -> dict[str, Any]:
 
 
 @pytest.mark.usefixtures("operator")
-def test_a_job_is_watched_to_its_end_and_its_ranks_are_heard(jobs: Jobs, memtune: Cli, tmp_path: Path) -> None:
+def test_a_job_is_watched_from_its_probe_to_its_end(jobs: Jobs, memtune: Cli, tmp_path: Path) -> None:
     jobs.apply(rehearsal())
     eventually(lambda: jobs.status("tiny"), "the operator to take the job up")
     watched = memtune("watch", "tiny")
     assert watched.returncode == 0, watched.stdout + watched.stderr
-    assert re.search(r"\d\d:\d\d:\d\d  probe 1 \(fp32-ddp-none-mb\dx\d\) succeeded: measured ", watched.stdout)
+    assert re.search(r"\d\d:\d\d:\d\d  probe 1 \(fp32-ddp-none-\S+\) succeeded: measured ", watched.stdout)
     assert "  trained to its end" in watched.stdout
-    logs = memtune("logs", "tiny", "--rank", "1")
-    assert logs.returncode == 0, logs.stderr
-    assert set(re.findall(r"^\[rank \d\] ", logs.stdout, re.MULTILINE)) == {"[rank 1] "}
+    logs = memtune("logs", "tiny")
+    assert (logs.returncode, logs.stderr) == (0, "")
+    assert "[rank 0] step 1 loss" in logs.stdout
     page = tmp_path / "page.html"
     assert memtune("report", "tiny", "-o", str(page)).returncode == 0
     assert "a rehearsal" in page.read_text()

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from told_job import NOW_SECONDS, TOTAL_BYTES, ended_well, still_probing, told_job
 
+from memtune.units import parse_bytes
 from memtune_cli.candidates import believed, costs
 from memtune_cli.live_page import live_page
 from memtune_cli.prometheus import Series
@@ -133,6 +134,19 @@ def test_a_report_stands_alone() -> None:
     assert not re.search(r"url\(|@import|https?://", text)
     assert text.count("<svg") == 5
     assert "The probes that were made" in text
+
+
+@pytest.mark.parametrize("size", ["16Gi", "80Gi", "640Gi"])
+def test_nothing_is_drawn_outside_of_its_picture(size: str) -> None:
+    job = ended_well()
+    job["spec"]["resources"] = {"gpusPerNode": 8, "gpuMemory": size}
+    for part in (*job["status"]["probes"], *job["status"]["attempts"]):
+        part["peakBytes"] = part["peakBytes"] | {"total": parse_bytes(size)}
+    for picture in re.findall(r"<svg .*?</svg>", report(job), re.DOTALL):
+        width = float(re.search(r'viewBox="0 0 (\d+)', picture)[1])  # type: ignore[index]  # each has one
+        places = [float(place) for place in re.findall(r' c?x[12]?="([-\d.]+)"', picture)]
+        assert min(places) >= 0
+        assert max(places) <= width
 
 
 def test_a_report_has_what_prometheus_tells() -> None:

@@ -12,6 +12,11 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import yaml
+from told_job import NAME
+
+JOBS = "/apis/memtune.dev/v1alpha1/namespaces/research/memorytunedjobs"
+JOB = f"{JOBS}/{NAME}"
+PODS = "/api/v1/namespaces/research/pods"
 
 Answer = tuple[int, str]
 # What is only known when it is asked for.

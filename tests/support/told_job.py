@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from typing import Any
 
 NAME = "llama-7b"
@@ -25,7 +26,7 @@ OUT_OF_MEMORY = "tried to allocate 1.91 GiB on rank 5 with 79.0 GiB in use, in f
 
 def told_job(**status: Any) -> dict[str, Any]:
     """The object, with parts of its status replaced; None takes a part out."""
-    parts = {name: part for name, part in {**_STATUS, **status}.items() if part is not None}
+    parts = deepcopy({name: part for name, part in {**_STATUS, **status}.items() if part is not None})
     return {
         "apiVersion": "memtune.dev/v1alpha1",
         "kind": "MemoryTunedJob",

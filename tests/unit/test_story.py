@@ -90,6 +90,12 @@ def test_where_nothing_is_probed_there_is_no_budget(mode: str, plan: str | None)
     assert story_of(job).budget is None
 
 
+def test_memory_is_told_in_the_unit_of_its_gpu() -> None:
+    assert story_of(told_job()).amount(512 * 2**20) == "0.5 GiB"
+    small = story_of(told_job(probes=None, attempts=None, prediction=None))
+    assert (small.usable_bytes, small.amount(166 * 2**20)) == (0, "166 MiB")
+
+
 def test_each_phase_says_what_happens_next() -> None:
     said = next_step(story_of(told_job()))
     assert said.endswith("it would go on from the newest checkpoint on a plan that fits (3 left)")
@@ -110,6 +116,13 @@ def test_without_a_checkpoint_an_out_of_memory_is_the_end() -> None:
     job = told_job()
     del job["spec"]["checkpoint"]
     assert "there is no spec.checkpoint" in next_step(story_of(job))
+
+
+def test_where_no_report_told_of_a_checkpoint_none_is_claimed() -> None:
+    fresh = told_job(attempts=told_job()["status"]["attempts"][1:])
+    assert story_of(fresh).checkpoint == "the newest complete one in /checkpoints, from which attempt 2 went on"
+    assert story_of(still_probing()).checkpoint == "in /checkpoints; none is known of until a run ends"
+    assert story_of(told_job(phase="Failed", attempts=None)).checkpoint == "in /checkpoints; no report told of one"
 
 
 def test_what_holds_the_job_back_comes_first() -> None:

@@ -9,7 +9,7 @@ from memtune.decide.records import ended_as
 from memtune.plan import Plan
 from memtune.prediction import Prediction
 from memtune.spec.status import AttemptStatus, RunStatus
-from memtune.units import memory
+from memtune.units import amount, memory
 from memtune.verdict import Verdict
 
 _SHOWN_COMPONENTS = 4
@@ -70,8 +70,8 @@ def measured(record: RunStatus) -> str:
         return "it reported no memory"
     retries = f", {record.allocator_retries} allocation retries" if record.allocator_retries else ""
     total = peaks.total
-    predicted = f" (predicted {_shown(record.predicted_bytes, total)})" if record.predicted_bytes else ""
-    measured = f"measured {_shown(peaks.device, total)}{predicted} of {_shown(total, total)}"
+    predicted = f" (predicted {amount(record.predicted_bytes, total)})" if record.predicted_bytes else ""
+    measured = f"measured {amount(peaks.device, total)}{predicted} of {amount(total, total)}"
     return f"{measured}, {record.tokens_per_second:,} tokens/s{retries}"
 
 
@@ -82,13 +82,7 @@ def predicted(plan: Plan, prediction: Prediction, usable_bytes: int) -> str:
     parts = ", ".join(f"{part.name} {memory(part.bytes.expected, usable_bytes)[:-2]}" for part in largest)
     lower, upper = (memory(bound, usable_bytes)[:-2] for bound in (device.lower, device.upper))
     return (
-        f"{plan} is predicted to take {_shown(device.expected, usable_bytes)} ({lower} to {upper}) "
-        f"of {_shown(usable_bytes, usable_bytes)}, "
+        f"{plan} is predicted to take {amount(device.expected, usable_bytes)} ({lower} to {upper}) "
+        f"of {amount(usable_bytes, usable_bytes)}, "
         f"most in {prediction.peak_phase}: {parts}; {prediction.tokens_per_second.expected:,.0f} tokens/s"
     )
-
-
-def _shown(size_bytes: float, of_bytes: float) -> str:
-    """In the unit of the whole, as a sentence has it."""
-    amount = memory(size_bytes, of_bytes)
-    return f"{amount[:-2]} {amount[-2:]}B"
