@@ -28,3 +28,14 @@ def test_grafanas_packages_are_of_one_release() -> None:
         package["version"] for path, package in LOCKED.items() if re.search(r"@grafana/(data|schema|ui)$", path)
     }
     assert versions == {PACKAGE["dependencies"]["@grafana/ui"]}
+
+
+def test_what_is_optional_is_locked_too() -> None:
+    """`npm ci` refuses a lock without it. A new release may lack packages for most platforms for some days."""
+    missing = [
+        name
+        for package in LOCKED.values()
+        for name in package.get("optionalDependencies", {})
+        if not any(path.endswith(f"node_modules/{name}") for path in LOCKED)
+    ]
+    assert missing == []
