@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.util
 from pathlib import Path
 
 import pytest
 
 from memtune.trace import loads
-from memtune_cli import trace as command
 from memtune_cli.main import main
 
 SUPPORT = Path(__file__).parents[1] / "support"
@@ -37,7 +37,7 @@ def test_a_factory_that_fails_is_told_in_one_line(tmp_path: Path, capsys: pytest
 def test_without_torch_it_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(command.importlib.util, "find_spec", lambda _name: None)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
     assert main(["trace", "factories:plain"]) == 2
     assert "memtune trace needs torch, which is not installed; pip install" in capsys.readouterr().err
 
