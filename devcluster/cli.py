@@ -69,6 +69,10 @@ def _dispatch(arguments: argparse.Namespace) -> int:
     elif arguments.command == "logs":
         print(state.log_of(arguments.part).read_text(errors="replace"), end="")
     else:
+        if arguments.command == "dashboards":
+            _need_cluster()
+            # Takes minutes, and nothing of the cluster: others may work on that meanwhile.
+            page.build()
         with cluster.alone():
             _change(arguments)
     return 0
@@ -104,7 +108,6 @@ def _change(arguments: argparse.Namespace) -> None:
 def _monitor(arguments: argparse.Namespace) -> None:
     _need_cluster()
     if arguments.command == "dashboards":
-        page.build()
         monitoring.start()
         print(dashboards.URL)
     elif arguments.stop:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import shutil
 import tempfile
@@ -25,10 +26,16 @@ def directory() -> Path:
 
 def build() -> None:
     """Build the page, if these sources never were; it appears in one rename."""
-    page, log = directory(), CACHE / "page.log"
-    if page.is_dir():
-        return
-    packages.provide(PAGE_PACKAGES)
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with (CACHE / "page.lock").open("w") as lock:
+        # Whoever builds at the same time may build the same.
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not directory().is_dir():
+            packages.provide(PAGE_PACKAGES)
+            _build(directory(), CACHE / "page.log")
+
+
+def _build(page: Path, log: Path) -> None:
     say(f"building the page of the dashboards (once, some minutes; log: {log})")
     log.unlink(missing_ok=True)
     with tempfile.TemporaryDirectory(dir=CACHE) as work:

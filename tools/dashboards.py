@@ -192,9 +192,9 @@ JOB = Page(
         ),
         Panel(
             "Tokens per second",
-            "Tokens over all ranks, mean of five minutes.",
+            "Tokens over all ranks, mean of the steps of five minutes.",
             "short",
-            ((f"run:memtune_tokens:rate5m{_OF_RUN}", "{{run}}"),),
+            ((f"run:memtune_tokens_per_second:mean5m{_OF_RUN}", "{{run}}"),),
         ),
         Panel(
             "Memory left at the end of a step",

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,11 @@ PLAIN = ROOT / "crds" / f"{GROUP}_{PLURAL}.yaml"
 TEMPLATE = ROOT / "charts" / "memtune" / "templates" / "crd.yaml"
 PAGE = ROOT / "docs" / "object.md"
 HEADER = "# Made by tools/generate_crd.py from core/memtune/spec; do not edit, run `make generate`.\n"
+# A server without CEL would pass over these, but Helm asks it for its fields first, and then refuses the whole chart.
+RULES = re.compile(r"^( +)x-kubernetes-validations:\n(?:\1[- ] .*\n)+", re.MULTILINE)
+GUARDED = """{{- if semverCompare ">=1.25-0" $.Capabilities.KubeVersion.Version }}
+\\g<0>{{- end }}
+"""
 
 
 def rendered() -> dict[Path, str]:
@@ -36,7 +42,7 @@ def _template(definition: dict[str, Any]) -> str:
     """The definition under the chart's switch; Helm leaves it, and all jobs with it, when the chart is uninstalled."""
     kept = {**definition["metadata"], "annotations": {"helm.sh/resource-policy": "keep"}}
     text = _dumped({**definition, "metadata": kept}).replace("{{", '{{ "{{" }}')
-    return f"{HEADER}{{{{- if .Values.crd.install }}}}\n{text}{{{{- end }}}}\n"
+    return f"{HEADER}{{{{- if .Values.crd.install }}}}\n{RULES.sub(GUARDED, text)}{{{{- end }}}}\n"
 
 
 def _dumped(definition: dict[str, Any]) -> str:

@@ -41,7 +41,7 @@ def _trace(arguments: argparse.Namespace, output: Path) -> None:
     command += ["--numerics", *arguments.numerics]
     try:
         ended = subprocess.run(
-            command, check=False, stdout=sys.stderr, stderr=subprocess.PIPE, text=True,
+            command, check=False, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
             timeout=arguments.time_limit + _GRACE_SECONDS,
         )  # fmt: skip
     except subprocess.TimeoutExpired:

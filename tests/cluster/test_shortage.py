@@ -42,7 +42,11 @@ def test_thirty_jobs_share_the_eight_gpus_of_a_node_and_all_succeed(
     node, gpus = max(cluster.gpus_by_node().items(), key=lambda each: each[1])
     template = pod_template(command(), nodeSelector={"kubernetes.io/hostname": node})
     for number in range(JOBS):
-        jobs.apply(reporter_job(f"crowd-{number}", template=template))
+        job = reporter_job(f"crowd-{number}", template=template)
+        # Each third one gives its GPU back between its probe and its attempt.
+        if number % 3:
+            job["spec"]["tuning"] = FIXED
+        jobs.apply(job)
     most = 0
 
     def phases() -> set[str]:
@@ -57,8 +61,8 @@ def test_thirty_jobs_share_the_eight_gpus_of_a_node_and_all_succeed(
     stories = jobs.statuses()
     assert len(stories) == JOBS
     for name, status in stories.items():
-        ended = [(run["number"], run["verdict"]) for run in runs(status)]
-        assert (status["phase"], ended) == ("Succeeded", [(1, "succeeded"), (1, "succeeded")]), name
+        ended = {(run["number"], run["verdict"]) for run in runs(status)}
+        assert (status["phase"], ended) == ("Succeeded", {(1, "succeeded")}), name
 
 
 def test_thousands_of_foreign_pods_cost_the_operator_nothing(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import helm_python
@@ -26,6 +27,7 @@ MODELS = {
     "Service": "V1Service",
     "ServiceAccount": "V1ServiceAccount",
 }
+RULES = "x-kubernetes-validations"
 MONITORING = ("PodMonitor", "PrometheusRule", "ServiceMonitor")
 CLUSTER_WIDE = {"ClusterRole", "ClusterRoleBinding", "CustomResourceDefinition"}
 MADE = {name: objects(values) for name, values in VALUE_SETS.items()}
@@ -119,9 +121,19 @@ def test_ports_are_those_that_the_operator_opens(case: str) -> None:
     settings = {variable["name"]: variable.get("value") for variable in container["env"]}
     assert settings["MEMTUNE_OPERATOR_METRICS_PORT"] == str(ports["metrics"])
     assert settings["MEMTUNE_OPERATOR_LIVENESS_PORT"] == str(ports["health"])
-    probed = {container[probe]["httpGet"]["port"] for probe in ("readinessProbe", "livenessProbe")}
+    probed = {container[probe]["httpGet"]["port"] for probe in ("startupProbe", "readinessProbe", "livenessProbe")}
     served = {port["targetPort"] for service in of_kind(made, "Service") for port in service["spec"]["ports"]}
     assert probed | served <= set(ports)
+
+
+def test_quantities_are_texts_whatever_they_were_given_as() -> None:
+    """In a server-side apply, which is how Helm writes, servers as old as 1.20 refuse numbers."""
+    given = {"requests": {"cpu": 0.5, "nvidia.com/gpu": 1}, "limits": {"cpu": "2", "memory": 2**31}}
+    (container,) = only(objects({"resources": given}), "Deployment")["spec"]["template"]["spec"]["containers"]
+    assert container["resources"] == {
+        "requests": {"cpu": "0.5", "memory": "256Mi", "nvidia.com/gpu": "1"},
+        "limits": {"cpu": "2", "memory": str(2**31)},
+    }
 
 
 def test_one_replica_is_replaced_and_several_hold_a_lease() -> None:
@@ -137,6 +149,21 @@ def test_the_crd_is_the_generated_one_and_survives_the_chart() -> None:
     assert found["metadata"].pop("annotations") == {"helm.sh/resource-policy": "keep"}
     assert found == yaml.safe_load((ROOT / "crds" / "memtune.dev_memorytunedjobs.yaml").read_text())
     assert of_kind(MADE["own namespace"], "CustomResourceDefinition") == []
+
+
+def test_a_server_that_knows_no_rules_is_given_none() -> None:
+    """It would pass over them, but Helm asks it for its fields first, and refuses the whole chart."""
+    given = {
+        version: only(objects({}, kube_version=version), "CustomResourceDefinition") for version in ("1.24", "1.25")
+    }
+    with_rules, without = (json.dumps(given[version]) for version in ("1.25", "1.24"))
+    assert with_rules.count(RULES) == 8
+    assert RULES not in without
+    assert json.loads(without) == json.loads(with_rules, object_hook=without_rules)
+
+
+def without_rules(node: Manifest) -> Manifest:
+    return {key: value for key, value in node.items() if key != RULES}
 
 
 @pytest.mark.parametrize("kind", MONITORING)

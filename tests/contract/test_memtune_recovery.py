@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 QUICKSTART = Path(__file__).parents[2] / "examples" / "quickstart.yaml"
-_SECONDS = 300
+_SECONDS = 600
 
 
 def run(file: Path, state: Path) -> dict[str, Any]:

@@ -13,6 +13,8 @@ from memtune_runner.tracing.factory import build
 LENGTH = 512
 _LLAMA = {"model_type": "llama", "num_attention_heads": 32, "vocab_size": 32000}
 
+# GPT-2, OPT and Phi are given the activation that formulas take all of them to have: a GELU in one kernel. Of a ReLU
+# autograd keeps less, and of the one that transformers calls gelu_new and writes out, more.
 CONFIGS: dict[str, dict[str, Any]] = {
     "llama-tiny": {"model_type": "llama", "hidden_size": 512, "num_hidden_layers": 6, "num_attention_heads": 8,
                    "num_key_value_heads": 4, "intermediate_size": 1376, "vocab_size": 8192},
@@ -33,11 +35,12 @@ CONFIGS: dict[str, dict[str, Any]] = {
              "activation_function": "gelu"},
     "opt-125m": {"model_type": "opt", "vocab_size": 50272, "hidden_size": 768, "num_hidden_layers": 6,
                  "num_attention_heads": 12, "ffn_dim": 3072, "word_embed_proj_dim": 768,
-                 "max_position_embeddings": 2048},
+                 "max_position_embeddings": 2048, "activation_function": "gelu"},
     "pythia-160m": {"model_type": "gpt_neox", "vocab_size": 50304, "hidden_size": 768, "num_hidden_layers": 6,
                     "num_attention_heads": 12, "intermediate_size": 3072, "max_position_embeddings": 2048},
     "phi-1.5": {"model_type": "phi", "vocab_size": 51200, "hidden_size": 2048, "num_hidden_layers": 6,
-                "num_attention_heads": 32, "intermediate_size": 8192, "max_position_embeddings": 2048},
+                "num_attention_heads": 32, "intermediate_size": 8192, "max_position_embeddings": 2048,
+                "hidden_act": "gelu"},
 }  # fmt: skip
 
 

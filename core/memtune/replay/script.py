@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from memtune import trace as events
 from memtune.knobs import Checkpointing
+from memtune.replay.segments import Segment, backward_bounds, segments_of, visits_of
 from memtune.trace import Program, Trace, TraceError
 
 # What a script says, each with one number: a life, a gradient, a block.
@@ -27,31 +26,6 @@ class Script:
     gradients: list[tuple[int, int]] = field(default_factory=list)  # a parameter, and the life that is its gradient
 
 
-@dataclass
-class _Segment:
-    """Blocks that are checkpointed as one: a stretch of events of the forward pass."""
-
-    block: int
-    first: int
-    last: int
-    tensors: int  # those made before it
-    inputs: list[int]
-    saves: list[int] = field(default_factory=list)
-    kept: set[int] = field(default_factory=set)
-    unclaimed: list[int] = field(default_factory=list)  # lives that selective checkpointing kept, until they are used
-    held: list[int] = field(default_factory=list)
-    is_recomputed: bool = False
-    waiting: int = 0
-
-
-class _Visit(NamedTuple):
-    block: int
-    first: int
-    last: int
-    tensors: int
-    inputs: Sequence[int]
-
-
 def write(trace: Trace, program: Program, checkpointing: Checkpointing, offloaded: frozenset[int]) -> Script:
     """The script of a micro-batch. The ``offloaded`` tensors leave for host memory while autograd holds them."""
     if checkpointing.mode != "none" and not trace.blocks:
@@ -62,68 +36,25 @@ def write(trace: Trace, program: Program, checkpointing: Checkpointing, offloade
     return _Writer(trace, program, checkpointing, offloaded).write()
 
 
-def _visits(program: Program) -> list[_Visit]:
-    """Every pass through a block, in order."""
-    visits, entered, tensors = [], 0, 0
-    for position, (code, number) in enumerate(zip(program.codes, program.numbers, strict=True)):
-        if code == events.ENTER:
-            entered = position
-            tensors += program.codes.count(events.ALLOC, visits[-1].first if visits else 0, position)
-        elif code == events.LEAVE:
-            visits.append(_Visit(number, entered, position, tensors, program.inputs[len(visits)]))
-    return visits
-
-
-def _segments(trace: Trace, program: Program, visits: Sequence[_Visit], checkpointing: Checkpointing) -> list[_Segment]:
-    if checkpointing.mode == "none":
-        return []
-    every = checkpointing.every if checkpointing.mode == "every" else 1
-    places = [place for length in trace.rows for place in range(length)]
-    segments: list[_Segment] = []
-    for visit in visits:
-        if places[visit.block] % every == 0 or not segments:
-            segments.append(_Segment(visit.block, visit.first, visit.last, visit.tensors, list(visit.inputs)))
-        else:
-            segments[-1].last = visit.last
-    if checkpointing.mode == "selective":
-        for segment in segments:
-            segment.kept = _chosen(program, segment)
-    return segments
-
-
-def _chosen(program: Program, segment: _Segment) -> set[int]:
-    """The attention and every second matrix product, as memtune_runner.selective keeps them."""
-    first = segment.tensors
-    made = program.codes.count(events.ALLOC, segment.first, segment.last)
-    kept, products = set(), 0
-    for tensor in range(first, first + made):
-        maker = program.made_by[tensor]
-        products += maker == events.PRODUCT
-        if maker == events.ATTENTION or (maker == events.PRODUCT and products % 2):
-            kept.add(tensor)
-    return kept
-
-
 class _Writer:
     """Walks through the events and counts who holds each life."""
 
     def __init__(self, trace: Trace, program: Program, checkpointing: Checkpointing, offloaded: frozenset[int]) -> None:
-        visits = _visits(program)
-        segments = _segments(trace, program, visits, checkpointing)
+        visits = visits_of(program)
         self._program = program
         self._offloaded = offloaded
         self._script = Script()
-        self._starts = {segment.first: segment for segment in segments}
-        self._segment_of: dict[int, _Segment] = {}  # by save
+        self._starts = {segment.first: segment for segment in segments_of(trace, program, visits, checkpointing)}
+        self._segment_of: dict[int, Segment] = {}  # by save
         self._now: dict[int, int] = {}  # the life of each tensor
         self._holders: list[int] = []  # by life
         self._saved: dict[int, int] = {}  # the life that a save holds
         self._tensor_of: list[int] = []  # by save
         self._owned: set[int] = set()  # tensors that became gradients
-        self._begins, self._ends = _backward_bounds(trace, program, visits)
+        self._begins, self._ends = backward_bounds(trace, program, visits)
 
     def write(self) -> Script:
-        segment: _Segment | None = None
+        segment: Segment | None = None
         for position, (code, number) in enumerate(zip(self._program.codes, self._program.numbers, strict=True)):
             if position in self._starts:
                 segment = self._starts[position]
@@ -139,7 +70,7 @@ class _Writer:
         self._end()
         return self._script
 
-    def _event(self, code: str, number: int, segment: _Segment | None) -> None:
+    def _event(self, code: str, number: int, segment: Segment | None) -> None:
         if code == events.ALLOC:
             self._alloc(segment)
         elif code == events.DROP:
@@ -156,14 +87,14 @@ class _Writer:
         else:
             self._step({events.ENTER: ENTER, events.LEAVE: LEAVE, events.BACKWARD: BACKWARD}[code], number)
 
-    def _alloc(self, segment: _Segment | None) -> None:
+    def _alloc(self, segment: Segment | None) -> None:
         tensor = len(self._now)
         life = self._now[tensor] = self._live(tensor)
         if segment is not None and tensor in segment.kept:
             self._hold(life)
             segment.unclaimed.append(life)
 
-    def _save(self, tensor: int, segment: _Segment | None) -> None:
+    def _save(self, tensor: int, segment: Segment | None) -> None:
         save = len(self._tensor_of)
         self._tensor_of.append(tensor)
         if segment is not None:
@@ -177,13 +108,13 @@ class _Writer:
         elif tensor not in self._offloaded:
             self._saved[save] = self._hold(self._now[tensor])
 
-    def _leave(self, segment: _Segment) -> None:
+    def _leave(self, segment: Segment) -> None:
         """The segment has run and keeps its inputs alone; if nothing of it was to be saved, not even them."""
         segment.waiting = len(segment.saves)
         if not segment.waiting:
             self._let_go(segment)
 
-    def _let_go(self, segment: _Segment) -> None:
+    def _let_go(self, segment: Segment) -> None:
         for life in [*segment.held, *segment.unclaimed]:
             self._release(life)
 
@@ -204,7 +135,7 @@ class _Writer:
             if not segment.waiting:
                 self._let_go(segment)
 
-    def _recompute(self, segment: _Segment) -> None:
+    def _recompute(self, segment: Segment) -> None:
         """Run the segment again up to its last save, where torch stops early; then its locals go."""
         segment.is_recomputed = True
         local: dict[int, int] = {}
@@ -228,7 +159,7 @@ class _Writer:
         for life in [*local.values(), *fetched.values()]:
             self._release(life)
 
-    def _events_of(self, segment: _Segment) -> Iterator[tuple[str, int]]:
+    def _events_of(self, segment: Segment) -> Iterator[tuple[str, int]]:
         """The events of a segment; an allocation with the number of its tensor."""
         tensor = segment.tensors
         for position in range(segment.first, segment.last):
@@ -274,39 +205,3 @@ class _Writer:
 
     def _step(self, action: int, number: int) -> None:
         self._script.steps.append((action, number))
-
-
-def _backward_bounds(
-    trace: Trace, program: Program, visits: Sequence[_Visit]
-) -> tuple[dict[int, list[int]], dict[int, list[int]]]:
-    """Where the backward pass of each block begins, at its first save, and ends, at its last or its last gradient."""
-    block_of = _blocks_of_saves(program, visits)
-    gradients = iter(program.gradients)
-    first: dict[int, int] = {}
-    last: dict[int, int] = {}
-    for position, (code, number) in enumerate(zip(program.codes, program.numbers, strict=True)):
-        block = -1
-        if code == events.GRADIENT:
-            block = trace.parameters[next(gradients)].block
-        elif code in (events.UNPACK, events.RELEASE):
-            block = block_of.get(number, -1)
-        if block >= 0:
-            last[block] = position
-            if code == events.UNPACK:
-                first.setdefault(block, position)
-    begins, ends = defaultdict(list), defaultdict(list)
-    for block, position in first.items():
-        begins[position].append(block)
-        ends[last[block]].append(block)
-    return begins, ends
-
-
-def _blocks_of_saves(program: Program, visits: Sequence[_Visit]) -> dict[int, int]:
-    block_of, save = {}, 0
-    block_at = {position: visit.block for visit in visits for position in range(visit.first, visit.last)}
-    for position, code in enumerate(program.codes):
-        if code == events.SAVE:
-            if position in block_at:
-                block_of[save] = block_at[position]
-            save += 1
-    return block_of

@@ -1,14 +1,14 @@
 """DeepSpeed's ZeRO on one rank: flat buffers from the start, a bucket, and a step on flat fp32 gradients.
 
 Read in deepspeed/runtime/zero (stage_1_and_2.py, stage3.py, partition_parameters.py) and runtime/engine.py of 0.19.
-Stage 3 gathers weights one by one and keeps what is used again soon; here they come and go by block.
+Stage 3 gathers weights one by one; here they come and go by block.
 """
 
 from __future__ import annotations
 
 from itertools import accumulate
 
-from memtune.deepspeed_config import PERSISTENT_ELEMENTS, SUB_GROUP_ELEMENTS
+from memtune.deepspeed_config import MAX_LIVE_BUCKETS, PERSISTENT_ELEMENTS, SUB_GROUP_ELEMENTS
 from memtune.knobs import GradientDtype, Offload, Optimizer
 from memtune.predict.buffers import ALLREDUCE_ELEMENTS
 from memtune.predict.recipe import STATE_BYTES
@@ -216,8 +216,11 @@ class Zero3(Sharded):
         self._gather(block)
 
     def leave(self, block: int) -> None:
-        """Its weights go."""
-        self._drop(block)
+        """Its weights go, unless the backward pass comes back to them soon (max_reuse_distance)."""
+        between = 2 * sum(self._block_bytes[each] for each in range(block + 1, self.setting.trace.blocks))
+        reuse_elements = (between + self._block_bytes[_ROOT]) // self.setting.compute_bytes
+        if reuse_elements >= MAX_LIVE_BUCKETS * self.setting.plan.bucket_elements:
+            self._drop(block)
 
     def back(self, block: int) -> None:
         """Gather it again."""

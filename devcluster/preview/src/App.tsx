@@ -7,7 +7,7 @@ import type { Chosen, Dashboard, Variable } from './dashboard';
 import { askLabelValues } from './prometheus';
 import type { Span } from './prometheus';
 
-const RANGES = ['5m', '10m', '30m', '1h', '6h', '24h', '7d'].map((range) => ({
+const RANGES = ['5m', '15m', '30m', '1h', '6h', '24h', '7d'].map((range) => ({
   value: `now-${range}`,
   label: `Last ${range}`,
 }));

@@ -56,7 +56,10 @@ function Values({ aligned, frames, indexes }: { aligned: DataFrame; frames: Data
   return at == null ? null : <SeriesTable timestamp={dateTimeFormat(aligned.fields[0].values[at])} series={rows} />;
 }
 
-/** A dashed line from top to bottom with its title, for each mark. */
+// In a narrower plot titles would lie on the lines and on each other.
+const TITLED_WIDTH = 800;
+
+/** A dashed line from top to bottom for each mark, and a foot to see it by; its title where there is room. */
 function MarkLines({ builder, marks }: { builder: UPlotConfigBuilder; marks: Mark[] }) {
   const theme = useTheme2();
   const current = useRef(marks);
@@ -77,17 +80,25 @@ function drawMark({ ctx, bbox, valToPos }: uPlot, { time, title }: Mark, color: 
     return;
   }
   const ratio = window.devicePixelRatio;
+  const bottom = bbox.top + bbox.height;
   ctx.save();
   ctx.strokeStyle = ctx.fillStyle = color;
   ctx.lineWidth = ratio;
   ctx.setLineDash([4 * ratio, 4 * ratio]);
   ctx.beginPath();
   ctx.moveTo(left, bbox.top);
-  ctx.lineTo(left, bbox.top + bbox.height);
+  ctx.lineTo(left, bottom);
   ctx.stroke();
-  ctx.font = `${11 * ratio}px ${font}`;
-  ctx.textBaseline = 'top';
-  ctx.textAlign = left > bbox.left + bbox.width / 2 ? 'right' : 'left';
-  ctx.fillText(title, left + (ctx.textAlign === 'left' ? 4 : -4) * ratio, bbox.top);
+  ctx.beginPath();
+  ctx.moveTo(left, bottom - 6 * ratio);
+  ctx.lineTo(left - 5 * ratio, bottom);
+  ctx.lineTo(left + 5 * ratio, bottom);
+  ctx.fill();
+  if (bbox.width > TITLED_WIDTH * ratio) {
+    ctx.font = `${11 * ratio}px ${font}`;
+    ctx.textBaseline = 'top';
+    ctx.textAlign = left > bbox.left + bbox.width / 2 ? 'right' : 'left';
+    ctx.fillText(title, left + (ctx.textAlign === 'left' ? 4 : -4) * ratio, bbox.top);
+  }
   ctx.restore();
 }
