@@ -178,7 +178,7 @@ def _report(rows: Sequence[Row], refused: Sequence[str]) -> list[str]:
     lines = [
         "# Replayed traces against counted bytes",
         "",
-        "Made by `PYTHONPATH=core:runner:bench python bench/truth.py > bench/results/truth.md`",
+        f"Made by `PYTHONPATH=core:runner:bench python {' '.join(['bench/truth.py', *sys.argv[1:]])}`",
         f"with Python {platform.python_version()} and torch {torch.__version__}; rank 0 of {WORLD}, {STEPS} steps.",
         f"{len(rows)} pairs of {len({row.model for row in rows})} models and {len({row.plan for row in rows})} plans:",
         f"median error {statistics.median(errors):.2%}, worst {max(errors):.2%}; predicted below counted in "

@@ -117,7 +117,7 @@ def _micro_batch(subject: Subject, rows: int, numerics: str, recorder: Recorder)
     with torch.autocast("cpu", torch.bfloat16, enabled=numerics == "autocast"):
         loss = subject.loss(subject.model, batch)
     recorder.begin_backward()
-    loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+    loss.backward()
     del loss, batch
     subject.model.zero_grad()
 
