@@ -152,7 +152,6 @@ def measured(pairs: dict[str, Sequence[str]]) -> tuple[list[Row], list[str]]:
                 rows.append(Row(name, plan, predicted(replaying, plan), counted(make, plan)))
             except Exception as error:
                 refused.append(f"{name}, {short}: {type(error).__name__}: {error}")
-            print(f"{name}, {short}: {rows[-1].error if rows else 0:+.2%}", file=sys.stderr)
     return rows, refused
 
 
@@ -170,6 +169,8 @@ def main() -> None:
     turns = {name: arguments.plans or PLANS[turn % len(PLANS)] for turn, name in enumerate(arguments.models)}
     rows, refused = measured(turns)
     distributed.destroy_process_group()
+    if not rows:
+        raise SystemExit("nothing could be compared:\n" + "\n".join(refused))
     print("\n".join(_report(rows, refused)))
 
 
