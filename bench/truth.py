@@ -152,7 +152,6 @@ def measured(pairs: dict[str, Sequence[str]]) -> tuple[list[Row], list[str]]:
                 rows.append(Row(name, plan, predicted(replaying, plan), counted(make, plan)))
             except Exception as error:
                 refused.append(f"{name}, {short}: {type(error).__name__}: {error}")
-            print(f"{name}, {short}: {rows[-1].error if rows else 0:+.2%}", file=sys.stderr)
     return rows, refused
 
 
@@ -170,6 +169,8 @@ def main() -> None:
     turns = {name: arguments.plans or PLANS[turn % len(PLANS)] for turn, name in enumerate(arguments.models)}
     rows, refused = measured(turns)
     distributed.destroy_process_group()
+    if not rows:
+        raise SystemExit("nothing could be compared:\n" + "\n".join(refused))
     print("\n".join(_report(rows, refused)))
 
 
@@ -178,7 +179,7 @@ def _report(rows: Sequence[Row], refused: Sequence[str]) -> list[str]:
     lines = [
         "# Replayed traces against counted bytes",
         "",
-        "Made by `PYTHONPATH=core:runner:bench python bench/truth.py > bench/results/truth.md`",
+        f"Made by `PYTHONPATH=core:runner:bench python {' '.join(['bench/truth.py', *sys.argv[1:]])}`",
         f"with Python {platform.python_version()} and torch {torch.__version__}; rank 0 of {WORLD}, {STEPS} steps.",
         f"{len(rows)} pairs of {len({row.model for row in rows})} models and {len({row.plan for row in rows})} plans:",
         f"median error {statistics.median(errors):.2%}, worst {max(errors):.2%}; predicted below counted in "

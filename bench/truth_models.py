@@ -18,44 +18,20 @@ _ROTARY = {**_TEXT, "intermediate_size": 160, "max_position_embeddings": LENGTH,
 _IMAGE = {"image_size": 32, "num_labels": 10}
 
 
-def _causal(model_type: str, **facts: Any) -> Callable[[], Subject]:
-    def make() -> Subject:
-        from transformers import AutoConfig, AutoModelForCausalLM
+def _configured(task: str, batch: Callable[[int], dict[str, torch.Tensor]]) -> Callable[..., Callable[[], Subject]]:
+    """Models of transformers for a task, from the facts of their configs."""
 
-        config = AutoConfig.for_model(model_type, **facts)
-        return Subject(AutoModelForCausalLM.from_config(config), _tokens, _own_loss)
+    def described(model_type: str, **facts: Any) -> Callable[[], Subject]:
+        def make() -> Subject:
+            import transformers
 
-    return make
+            kind: Any = getattr(transformers, f"AutoModelFor{task}")
+            config = transformers.AutoConfig.for_model(model_type, **facts)
+            return Subject(kind.from_config(config), batch, _own_loss)
 
+        return make
 
-def _masked(model_type: str, **facts: Any) -> Callable[[], Subject]:
-    def make() -> Subject:
-        from transformers import AutoConfig, AutoModelForMaskedLM
-
-        config = AutoConfig.for_model(model_type, **facts)
-        return Subject(AutoModelForMaskedLM.from_config(config), _tokens, _own_loss)
-
-    return make
-
-
-def _translating(model_type: str, **facts: Any) -> Callable[[], Subject]:
-    def make() -> Subject:
-        from transformers import AutoConfig, AutoModelForSeq2SeqLM
-
-        config = AutoConfig.for_model(model_type, **facts)
-        return Subject(AutoModelForSeq2SeqLM.from_config(config), _tokens, _own_loss)
-
-    return make
-
-
-def _seeing(model_type: str, **facts: Any) -> Callable[[], Subject]:
-    def make() -> Subject:
-        from transformers import AutoConfig, AutoModelForImageClassification
-
-        config = AutoConfig.for_model(model_type, **_IMAGE, **facts)
-        return Subject(AutoModelForImageClassification.from_config(config), _pictures, _own_loss)
-
-    return make
+    return described
 
 
 def _adapted() -> Subject:
@@ -134,6 +110,8 @@ def _of(model: Callable[[], nn.Module], batch: Callable[[int], torch.Tensor]) ->
     return lambda: Subject(model(), batch, lambda built, inputs: built(inputs))
 
 
+_causal, _masked = _configured("CausalLM", _tokens), _configured("MaskedLM", _tokens)
+_translating, _seeing = _configured("Seq2SeqLM", _tokens), _configured("ImageClassification", _pictures)
 _BART = {"vocab_size": VOCABULARY, "d_model": 64, "encoder_layers": 3, "decoder_layers": 3, "encoder_ffn_dim": 128,
          "decoder_ffn_dim": 128, "encoder_attention_heads": 4, "decoder_attention_heads": 4,
          "max_position_embeddings": LENGTH}  # fmt: skip
@@ -158,9 +136,9 @@ MODELS: dict[str, Callable[[], Subject]] = {
     "t5": _translating("t5", vocab_size=VOCABULARY, d_model=64, d_kv=16, d_ff=128, num_layers=3, num_heads=4,
                        decoder_start_token_id=0, use_cache=False),
     "bart": _translating("bart", **_BART, use_cache=False),
-    "vit": _seeing("vit", patch_size=8, hidden_size=64, num_hidden_layers=4, num_attention_heads=4,
+    "vit": _seeing("vit", **_IMAGE, patch_size=8, hidden_size=64, num_hidden_layers=4, num_attention_heads=4,
                    intermediate_size=128),
-    "convnext": _seeing("convnext", hidden_sizes=[16, 32, 64, 128], depths=[2, 2, 2, 2]),
+    "convnext": _seeing("convnext", **_IMAGE, hidden_sizes=[16, 32, 64, 128], depths=[2, 2, 2, 2]),
     "u-net": _of(UNet, lambda rows: torch.zeros(rows, 3, 64, 64)),
     "convolutions": _of(Convolutional, lambda rows: torch.zeros(rows, 3, 32, 32)),
     "perceptron": _of(Perceptron, lambda rows: torch.zeros(rows, 32, 128)),

@@ -43,6 +43,13 @@ def test_a_factory_is_traced_in_every_way_of_computing() -> None:
     assert loads(dumps(traced)) == traced
 
 
+def test_numbers_that_go_in_are_cast_with_the_weights() -> None:
+    program = trace("factories:plain", ROWS, LENGTH, ["half"]).program("half")
+    batch, cast = program.sizes(1)[:2]
+    assert batch == LENGTH * 32 * 4
+    assert cast == LENGTH * 32 * 2
+
+
 def test_every_save_is_released_and_every_weight_has_its_gradient() -> None:
     program = trace("factories:plain", ROWS, LENGTH, ["full"]).program("full")
     counts = {code: program.codes.count(code) for code in (events.SAVE, events.RELEASE, events.ALLOC, events.DROP)}

@@ -48,8 +48,9 @@ def traced(name: str) -> Trace:
     """The model of a config, computed in 16 bits."""
     from transformers import AutoConfig, AutoModelForCausalLM
 
+    model: Any = AutoModelForCausalLM  # transformers leaves it untyped
     facts = dict(CONFIGS[name])
     config = AutoConfig.for_model(facts.pop("model_type"), **facts, use_cache=False)
     with FakeTensorMode(allow_non_fake_inputs=True):
-        subject = build(name, lambda: AutoModelForCausalLM.from_config(config), 2, LENGTH)
+        subject = build(name, lambda: model.from_config(config), 2, LENGTH)
         return trace_subject(subject, 2, LENGTH, ["half"])

@@ -40,7 +40,8 @@ class Visit(NamedTuple):
 
 def visits_of(program: Program) -> list[Visit]:
     """Every pass through a block, in order."""
-    found, entered, tensors = [], 0, 0
+    found: list[Visit] = []
+    entered = tensors = 0
     for position, (code, number) in enumerate(zip(program.codes, program.numbers, strict=True)):
         if code == events.ENTER:
             entered = position

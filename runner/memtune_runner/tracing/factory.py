@@ -104,7 +104,8 @@ def _own_loss(model: nn.Module, batch: Any) -> torch.Tensor:
         )
     if isinstance(output, Mapping):
         # The variable of a training loop holds the rest of it, the logits above all, until the next micro-batch.
-        loss.held_by_the_loop = [value for value in output.values() if value is not loss]
+        held = [value for value in output.values() if value is not loss]
+        loss.held_by_the_loop = held  # type: ignore[attr-defined]  # tensors take attributes; it goes with the loss
     return loss
 
 

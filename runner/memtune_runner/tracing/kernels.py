@@ -64,7 +64,7 @@ def _attention(
         # Autocast casts what goes into attention; a stand-in is unknown to it.
         dtype = torch.get_autocast_dtype("cpu")
         query, key, value = query.to(dtype), key.to(dtype), value.to(dtype)
-    return _FlashAttention.apply(query, key, value, attn_mask)
+    return _FlashAttention.apply(query, key, value, attn_mask)  # type: ignore[no-untyped-call]  # torch leaves it untyped
 
 
 class _FlashAttention(torch.autograd.Function):
@@ -115,7 +115,7 @@ def _dropout(hidden: torch.Tensor, p: float = 0.5, training: bool = True, **_inp
 def _rms_norm(
     hidden: torch.Tensor, normalized_shape: list[int], weight: torch.Tensor | None = None, **_eps: float | None
 ) -> Any:
-    return _FusedRmsNorm.apply(hidden, weight, len(normalized_shape))
+    return _FusedRmsNorm.apply(hidden, weight, len(normalized_shape))  # type: ignore[no-untyped-call]  # as above
 
 
 class _FusedRmsNorm(torch.autograd.Function):

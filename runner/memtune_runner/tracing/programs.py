@@ -12,6 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from memtune.trace import NUMERICS, Parameter, Program, Trace
 from memtune_runner.blocks import repeated_blocks
+from memtune_runner.engine.precision import CastInputs
 from memtune_runner.tracing import factory as factories
 from memtune_runner.tracing.adaptations import usual_paths
 from memtune_runner.tracing.factory import Subject
@@ -96,6 +97,10 @@ def _record(
         if as_gpu:
             stack.enter_context(GpuKernels(recorder.attending))
         stack.enter_context(usual_paths())
+        if numerics == "half":
+            # As DeepSpeed's engine and FSDP do it.
+            hook = subject.model.register_forward_pre_hook(CastInputs(torch.bfloat16), with_kwargs=True)
+            stack.callback(hook.remove)
         stack.enter_context(recorder)
         try:
             _micro_batch(subject, rows, numerics, recorder)
@@ -112,7 +117,7 @@ def _micro_batch(subject: Subject, rows: int, numerics: str, recorder: Recorder)
     with torch.autocast("cpu", torch.bfloat16, enabled=numerics == "autocast"):
         loss = subject.loss(subject.model, batch)
     recorder.begin_backward()
-    loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+    loss.backward()
     del loss, batch
     subject.model.zero_grad()
 
