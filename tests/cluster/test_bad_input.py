@@ -22,16 +22,17 @@ from memtune.spec.crd import object_schema
 MILLION = 1_000_000
 # Not the runner at all: whatever takes the place of Python leaves what it likes, and says that it failed.
 _PRETENDER = '#!/bin/sh\ncat "/untrusted/$MEMTUNE_JOB" > "$MEMTUNE_TERMINATION_MESSAGE_PATH"; exit 1\n'
-_CLAIM = {"version": 1, "ending": "succeeded", "exitCode": 0}
+_CLAIM = {"version": 1, "ending": "succeeded", "exitCode": 0, "plan": FIXED["plan"]}
 REPORTS: dict[str, str] = {
     "a-million-characters": "x" * MILLION,
     "nested": "[" * 5000,
     "no-object": json.dumps([_CLAIM]),
-    "of-another-run": json.dumps({**_CLAIM, "run": "another-train-1", "plan": FIXED["plan"]}),
+    "a-lie": json.dumps({**_CLAIM, "run": "a-lie-train-1"}),
+    "of-another-run": json.dumps({**_CLAIM, "run": "another-train-1"}),
     "of-another-version": json.dumps({**_CLAIM, "version": 2}),
     "of-other-types": json.dumps({**_CLAIM, "exitCode": "0", "memory": 5}),
     "too-large-numbers": '{"version": 1, "ending": "device-oom", "exitCode": 85, "rank": 1' + "0" * 3000 + "}",
-    "of-control-characters": json.dumps({**_CLAIM, "ending": "error", "exitCode": 1, "message": "\x1b[2J\ud800\x00"}),
+    "ugly": json.dumps({**_CLAIM, "run": "ugly-train-1", "ending": "error", "message": "\x1b[2J\ud800\x00"}),
 }
 
 
@@ -75,7 +76,7 @@ def test_fields_that_do_not_go_together_are_refused_or_told_of_and_other_jobs_go
         condition = stalled(jobs, name)
         assert (condition["status"], condition["reason"]) == ("True", "SpecInvalid")
         assert condition["message"].startswith(f"{path}: ")
-    jobs.wait_for("good", "Succeeded", seconds=90)
+    jobs.wait_for("good", "Succeeded")
     assert [found.metadata.name for found in cluster.core.list_namespaced_pod(namespace).items] == ["good-train-1-0"]
     assert "Traceback" not in operator.log()
 
@@ -119,7 +120,7 @@ def test_a_template_that_no_pod_can_be_made_of_is_told_of_before_there_is_one(
     assert cluster.core.list_namespaced_pod(namespace).items == []
 
 
-def test_reports_of_whoever_is_not_the_runner_fail_their_job_and_nothing_else(
+def test_whatever_a_run_leaves_or_says_fails_its_job_and_nothing_else(
     cluster: Cluster, namespace: str, jobs: Jobs, operator: OperatorProcess
 ) -> None:
     files = {**REPORTS, "python": _PRETENDER}
@@ -129,22 +130,15 @@ def test_reports_of_whoever_is_not_the_runner_fail_their_job_and_nothing_else(
     template["spec"]["containers"][0]["volumeMounts"] = [{"name": "untrusted", "mountPath": "/untrusted"}]
     for name in REPORTS:
         jobs.apply(reporter_job(name, template=template, tuning=FIXED, runner={"python": "/untrusted/python"}))
-    for name in REPORTS:
-        status = jobs.wait_for(name, "Succeeded", "Failed", seconds=300)
+    talkative = Act(ending=Ending.ERROR, noise=MILLION)
+    jobs.apply(reporter_job("talkative", train=(talkative,), tuning=FIXED))
+    for name in (*REPORTS, "talkative"):
+        status = jobs.wait_for(name, "Succeeded", "Failed")
         assert (status["phase"], jobs.condition(name, "Failed")["reason"]) == ("Failed", "UserError"), name
         assert [attempt["verdict"] for attempt in status["attempts"]] == ["user-error"] * 2, name
         assert len(json.dumps(status)) < 20_000, name
         assert json.dumps(status).isprintable(), name
-    assert "Traceback" not in operator.log()
-
-
-def test_a_run_that_says_a_million_characters_is_quoted_in_a_sentence(jobs: Jobs, operator: OperatorProcess) -> None:
-    talkative = Act(ending=Ending.ERROR, noise=MILLION)
-    jobs.apply(reporter_job("talkative", train=(talkative,), tuning=FIXED))
-    status = jobs.wait_for("talkative", "Succeeded", "Failed", seconds=120)
-    assert jobs.condition("talkative", "Failed")["reason"] == "UserError"
-    assert "xxx" in status["message"]
-    assert len(json.dumps(status)) < 10_000
+    assert "xxx" in jobs.status("talkative")["message"]
     assert "Traceback" not in operator.log()
 
 
@@ -152,7 +146,7 @@ def test_a_status_that_is_edited_by_hand_is_put_right(
     cluster: Cluster, namespace: str, jobs: Jobs, operator: OperatorProcess
 ) -> None:
     jobs.apply(reporter_job("edited", train=(Act(waits=True),)))
-    before = jobs.wait_for("edited", "Running", seconds=120)
+    before = jobs.wait_for("edited", "Running")
     with pytest.raises(client.ApiException, match=r"status\.message"):
         jobs.write_status("edited", {**before, "message": "x" * MILLION})
     lies = {"phase": "Succeeded", "message": "all is well", "oomRetries": 3, "gpuProduct": "a-toaster"}
@@ -163,9 +157,9 @@ def test_a_status_that_is_edited_by_hand_is_put_right(
     eventually(lambda: jobs.status("edited").get("phase") == "Running", "an older status to be filled in", 30)
     jobs.write_status("edited", {})
     # Nothing is known of its runs any more: they go, and the job starts anew.
-    jobs.wait_for("edited", "Probing", seconds=30)
-    jobs.wait_for("edited", "Running", seconds=120)
+    jobs.wait_for("edited", "Probing")
+    jobs.wait_for("edited", "Running")
     let_go(cluster, namespace, f"{jobs.wait_until_started('edited')}-0")
-    status = jobs.wait_for("edited", "Succeeded", "Failed", seconds=60)
+    status = jobs.wait_for("edited", "Succeeded", "Failed")
     assert status["phase"] == "Succeeded", status["message"]
     assert "Traceback" not in operator.log()

@@ -22,12 +22,12 @@ INTERRUPTED = (Act(waits=True), Act())
 def run_job(jobs: Jobs, name: str) -> None:
     """A job whose first attempt runs and does not end."""
     jobs.apply(reporter_job(name, train=INTERRUPTED, tuning=FIXED))
-    jobs.wait_for(name, "Running", seconds=90)
+    jobs.wait_for(name, "Running")
 
 
 def verdicts(jobs: Jobs, name: str) -> list[str | None]:
     """What became of each attempt of a job that has to succeed; None if the operator stopped it."""
-    jobs.wait_for(name, "Succeeded", seconds=120)
+    jobs.wait_for(name, "Succeeded")
     attempts = jobs.status(name)["attempts"]
     assert len({attempt["plan"] for attempt in attempts}) == 1, "no plan has failed, so none is given up"
     return [attempt.get("verdict") for attempt in attempts]
@@ -80,7 +80,7 @@ def test_a_job_that_is_suspended_holds_no_gpu_and_goes_on_afterwards(
 ) -> None:
     run_job(jobs, "paused")
     jobs.patch("paused", suspend=True)
-    jobs.wait_for("paused", "Suspended", seconds=30)
+    jobs.wait_for("paused", "Suspended")
     eventually(lambda: cluster.gone(namespace, "paused-train-1-0"), "the pod to go")
     assert jobs.condition("paused", "Suspended")["status"] == "True"
     jobs.patch("paused", suspend=False)

@@ -70,14 +70,14 @@ def test_a_leader_that_freezes_is_succeeded_in_time_and_does_no_harm_when_it_tha
     first.freeze()
     eventually(leads("second"), "the second operator to lead", FAILOVER_SECONDS)
     let_go(cluster, namespace, "frozen-probe-1-0")
-    jobs.wait_for("frozen", "Running", seconds=60)
+    jobs.wait_for("frozen", "Running")
     before = jobs.read("frozen")
     first.thaw()
     assert first.wait(seconds=20) == 1, "who has lost the Lease ends"
     assert jobs.read("frozen") == before
     assert cluster.lease_holder(namespace, "memtune-operator") == "second"
     let_go(cluster, namespace, "frozen-train-1-0")
-    jobs.wait_for("frozen", "Succeeded", seconds=60)
+    jobs.wait_for("frozen", "Succeeded")
     assert {name: len(uids) for name, uids in uids_by_pod(cluster, namespace).items()} == dict.fromkeys(
         ("frozen-probe-1-0", "frozen-train-1-0"), 1
     )

@@ -29,7 +29,7 @@ def test_a_quota_that_is_exceeded_is_quoted_and_once_it_is_raised_the_job_goes_o
     assert "exceeded quota: gpus" in stalled["message"]
     assert cluster.core.list_namespaced_pod(namespace).items == []
     cluster.core.replace_namespaced_resource_quota("gpus", namespace, quota(1))
-    status = jobs.wait_for("poor", "Succeeded", "Failed", seconds=90)
+    status = jobs.wait_for("poor", "Succeeded", "Failed")
     assert status["phase"] == "Succeeded", status["message"]
     assert (len(status["attempts"]), status["oomRetries"], status["disruptions"]) == (1, 0, 0)
     assert jobs.condition("poor", "Stalled")["status"] == "False"
@@ -69,7 +69,7 @@ def test_thousands_of_foreign_pods_cost_the_operator_nothing(
     cluster: Cluster, namespace: str, jobs: Jobs, operator: OperatorProcess
 ) -> None:
     jobs.apply(reporter_job("alone", train=(Act(waits=True),), tuning=FIXED))
-    jobs.wait_for("alone", "Running", seconds=90)
+    jobs.wait_for("alone", "Running")
     # No scheduler takes them, so they are in nobody's way but the operator's.
     foreign = [pod(f"foreign-{number}", container("pass"), schedulerName="nobody") for number in range(FOREIGN_PODS)]
     memory, cpu, lists, began = operator.resident_bytes(), operator.cpu_seconds(), operator.requests("GET"), time.time()
@@ -83,4 +83,4 @@ def test_thousands_of_foreign_pods_cost_the_operator_nothing(
     # Of the nodes it asks every 15 s.
     assert operator.requests("GET") - lists <= 1 + passed / 15
     let_go(cluster, namespace, "alone-train-1-0")
-    jobs.wait_for("alone", "Succeeded", seconds=30)
+    jobs.wait_for("alone", "Succeeded")
