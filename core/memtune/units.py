@@ -55,8 +55,8 @@ def unit_of(size_bytes: float) -> Unit:
 
 def amount(size_bytes: float, of_bytes: float) -> str:
     """In the unit of the whole, as a sentence has it: ``71.2 GiB``, ``166 MiB``."""
-    shown = memory(size_bytes, of_bytes)
-    return f"{shown[:-2]} {shown[-2:]}B"
+    unit = unit_of(of_bytes)
+    return f"{unit.number(size_bytes)} {unit.name}B"
 
 
 def counted(number: int, thing: str) -> str:

@@ -9,11 +9,7 @@ from memtune.decide.records import ended_as
 from memtune.plan import Plan
 from memtune.prediction import Prediction
 from memtune.spec.status import AttemptStatus, RunStatus
-<<<<<<< HEAD
-from memtune.units import amount, memory
-=======
-from memtune.units import Unit, unit_of
->>>>>>> refs/heads/recov
+from memtune.units import amount, unit_of
 from memtune.verdict import Verdict
 
 _SHOWN_COMPONENTS = 4
@@ -73,17 +69,10 @@ def measured(record: RunStatus) -> str:
     if peaks is None:
         return "it reported no memory"
     retries = f", {record.allocator_retries} allocation retries" if record.allocator_retries else ""
-<<<<<<< HEAD
     total = peaks.total
     predicted = f" (predicted {amount(record.predicted_bytes, total)})" if record.predicted_bytes else ""
     measured = f"measured {amount(peaks.device, total)}{predicted} of {amount(total, total)}"
     return f"{measured}, {record.tokens_per_second:,} tokens/s{retries}"
-=======
-    unit = unit_of(peaks.total)
-    predicted = f" (predicted {_in(unit, record.predicted_bytes)})" if record.predicted_bytes else ""
-    used = f"measured {_in(unit, peaks.device)}{predicted} of {_in(unit, peaks.total)}"
-    return f"{used}, {record.tokens_per_second:,} tokens/s{retries}"
->>>>>>> refs/heads/recov
 
 
 def predicted(plan: Plan, prediction: Prediction, usable_bytes: int) -> str:
@@ -93,18 +82,7 @@ def predicted(plan: Plan, prediction: Prediction, usable_bytes: int) -> str:
     parts = ", ".join(f"{part.name} {unit.number(part.bytes.expected)}" for part in largest)
     between = f"{unit.number(device.lower)} to {unit.number(device.upper)}"
     return (
-<<<<<<< HEAD
-        f"{plan} is predicted to take {amount(device.expected, usable_bytes)} ({lower} to {upper}) "
+        f"{plan} is predicted to take {amount(device.expected, usable_bytes)} ({between}) "
         f"of {amount(usable_bytes, usable_bytes)}, "
         f"most in {prediction.peak_phase}: {parts}; {prediction.tokens_per_second.expected:,.0f} tokens/s"
     )
-=======
-        f"{plan} is predicted to take {_in(unit, device.expected)} ({between}) of {_in(unit, usable_bytes)}, "
-        f"most in {prediction.peak_phase}: {parts}; {prediction.tokens_per_second.expected:,.0f} tokens/s"
-    )
-
-
-def _in(unit: Unit, size_bytes: float) -> str:
-    """As a sentence has it."""
-    return f"{unit.number(size_bytes)} {unit.name}B"
->>>>>>> refs/heads/recov
