@@ -119,6 +119,11 @@ def install_crd(connection: client.ApiClient) -> None:
         api.replace_custom_resource_definition(
             name, {**crd, "metadata": {**crd["metadata"], "resourceVersion": version}}
         )
+    until_served(api, name)
+
+
+def until_served(api: Any, name: str) -> None:
+    """Wait until the API server serves what a CRD describes."""
 
     def is_served() -> bool:
         conditions = api.read_custom_resource_definition(name).status.conditions or []
