@@ -110,16 +110,25 @@ def install_crd(connection: client.ApiClient) -> None:
     api: Any = client.ApiextensionsV1Api(connection)
     crd = yaml.safe_load(_CRD.read_text())
     name = crd["metadata"]["name"]
+    eventually(lambda: _is_written(api, crd), f"the CRD {name} to be written")
+    until_served(api, name)
+
+
+def _is_written(api: Any, crd: dict[str, Any]) -> bool:
+    """Whether it could be written: somebody else may do the same at this moment."""
+    name = crd["metadata"]["name"]
     try:
-        api.create_custom_resource_definition(crd)
+        if not any(each.metadata.name == name for each in api.list_custom_resource_definition().items):
+            api.create_custom_resource_definition(crd)
+            return True
+        version = api.read_custom_resource_definition(name).metadata.resource_version
+        metadata = {**crd["metadata"], "resourceVersion": version}
+        api.replace_custom_resource_definition(name, {**crd, "metadata": metadata})
     except client.ApiException as error:
         if error.status != 409:
             raise
-        version = api.read_custom_resource_definition(name).metadata.resource_version
-        api.replace_custom_resource_definition(
-            name, {**crd, "metadata": {**crd["metadata"], "resourceVersion": version}}
-        )
-    until_served(api, name)
+        return False
+    return True
 
 
 def until_served(api: Any, name: str) -> None:

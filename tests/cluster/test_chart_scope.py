@@ -50,10 +50,10 @@ def test_monitors_come_by_themselves_where_their_kinds_are_known(cluster: Cluste
 
 def test_the_api_server_takes_every_object_as_helm_writes_it(cluster: Cluster, release: Release) -> None:
     """Helm writes by server-side apply, in which API servers of this age know numbers of no quantity."""
-    release.own_crd()
     api = RawApi(cluster.connection)
     with installed(cluster, *MONITORING_CRDS):
         for values in [*VALUE_SETS.values(), {"resources": {"requests": {"cpu": 1}, "limits": {"memory": 2**30}}}]:
+            release.own_crd()
             for manifest in release.would_install(values):
                 metadata = manifest["metadata"]
                 if "namespace" in metadata:
