@@ -13,6 +13,7 @@ from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
 import pytest
+from helm_release import Release
 from kubernetes import client, config
 from operator_process import Jobs, OperatorProcess, install_crd
 from pods import FOREIGN, IMAGE, Cluster, eventually, unsuitable
@@ -73,6 +74,15 @@ def images(cluster: Cluster, devcluster: Callable[..., str]) -> dict[str, str]: 
     """Our own images by what they are, built where something has changed and loaded onto every node."""
     devcluster("load", *OURS)
     return {image: image_name(image) for image in OURS}
+
+
+@pytest.fixture
+def release(kubeconfig: str, cluster: Cluster, namespace: str, images: dict[str, str]) -> Iterator[Release]:
+    """A release of the chart that a test may install; it is uninstalled, and the CRD stays."""
+    install_crd(cluster.connection)
+    made = Release(kubeconfig, namespace, images, cluster)
+    yield made
+    made.close()
 
 
 @pytest.fixture

@@ -190,22 +190,29 @@ def install_crd(connection: client.ApiClient) -> None:
     api: Any = client.ApiextensionsV1Api(connection)
     crd = yaml.safe_load(_CRD.read_text())
     name = crd["metadata"]["name"]
+    eventually(lambda: _is_written(api, crd), f"the CRD {name} to be written")
+    until_served(api, name)
 
-    def is_written() -> bool:
-        try:
-            found = api.list_custom_resource_definition(field_selector=f"metadata.name={name}").items
-            if found:
-                version = {"resourceVersion": found[0].metadata.resource_version}
-                api.replace_custom_resource_definition(name, {**crd, "metadata": {**crd["metadata"], **version}})
-            else:
-                api.create_custom_resource_definition(crd)
-        except client.ApiException as error:
-            if error.status != 409:  # another run of the tests, or the API server itself, was quicker
-                raise
-            return False
-        return True
 
-    eventually(is_written, f"the CRD {name} to be written")
+def _is_written(api: Any, crd: dict[str, Any]) -> bool:
+    """Whether it could be written: somebody else may do the same at this moment."""
+    name = crd["metadata"]["name"]
+    try:
+        if not any(each.metadata.name == name for each in api.list_custom_resource_definition().items):
+            api.create_custom_resource_definition(crd)
+            return True
+        version = api.read_custom_resource_definition(name).metadata.resource_version
+        metadata = {**crd["metadata"], "resourceVersion": version}
+        api.replace_custom_resource_definition(name, {**crd, "metadata": metadata})
+    except client.ApiException as error:
+        if error.status != 409:
+            raise
+        return False
+    return True
+
+
+def until_served(api: Any, name: str) -> None:
+    """Wait until the API server serves what a CRD describes."""
 
     def is_served() -> bool:
         conditions = api.read_custom_resource_definition(name).status.conditions or []

@@ -55,6 +55,7 @@ class Cluster:
     """The parts of the API that tests use."""
 
     def __init__(self, connection: client.ApiClient) -> None:
+        self.connection = connection
         # Any: the client's types know neither plain dictionaries as bodies nor which answers are always there.
         self.core: Any = client.CoreV1Api(connection)
         self.rbac: Any = client.RbacAuthorizationV1Api(connection)

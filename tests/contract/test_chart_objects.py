@@ -121,7 +121,7 @@ def test_ports_are_those_that_the_operator_opens(case: str) -> None:
     settings = {variable["name"]: variable.get("value") for variable in container["env"]}
     assert settings["MEMTUNE_OPERATOR_METRICS_PORT"] == str(ports["metrics"])
     assert settings["MEMTUNE_OPERATOR_LIVENESS_PORT"] == str(ports["health"])
-    probed = {container[probe]["httpGet"]["port"] for probe in ("startupProbe", "readinessProbe", "livenessProbe")}
+    probed = {container[probe]["httpGet"]["port"] for probe in ("readinessProbe", "livenessProbe")}
     served = {port["targetPort"] for service in of_kind(made, "Service") for port in service["spec"]["ports"]}
     assert probed | served <= set(ports)
 
