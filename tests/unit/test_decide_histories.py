@@ -15,7 +15,7 @@ moves = st.lists(st.tuples(st.sampled_from(WEIGHTED), st.integers(0, 9)), max_si
 JOBS = tuple(make_job(nodes, tuning={"parallelProbes": parallel}) for nodes in (1, 2) for parallel in (1, 2))
 
 
-@settings(max_examples=5, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=3, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 @given(st.sampled_from(JOBS), st.sampled_from(FACTORS), moves)
 def test_every_history_keeps_its_promises_and_ends(job: Job, factor: float, moves: list[Move]) -> None:
     assert play(job, factor, moves)["phase"] in ("Succeeded", "Failed")

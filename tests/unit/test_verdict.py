@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from memtune.observation import Condition, PodObservation, RunObservation
@@ -216,7 +216,6 @@ pods = st.builds(
 runs = st.builds(RunObservation, st.lists(pods, max_size=4).map(tuple), words, st.booleans())
 
 
-@settings(max_examples=40)
 @given(runs)
 def test_everything_that_ended_has_exactly_one_verdict(run: RunObservation) -> None:
     found = conclude(run)
@@ -229,7 +228,6 @@ def test_everything_that_ended_has_exactly_one_verdict(run: RunObservation) -> N
         assert found.pod_index in {None, *(pod.index for pod in run.pods)}
 
 
-@settings(max_examples=30)
 @given(runs, st.permutations(range(4)))
 def test_the_order_in_which_pods_are_listed_does_not_matter(run: RunObservation, order: list[int]) -> None:
     listed = tuple(replace(pod, index=i) for i, pod in enumerate(run.pods))
