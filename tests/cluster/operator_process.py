@@ -190,15 +190,22 @@ def install_crd(connection: client.ApiClient) -> None:
     api: Any = client.ApiextensionsV1Api(connection)
     crd = yaml.safe_load(_CRD.read_text())
     name = crd["metadata"]["name"]
-    try:
-        api.create_custom_resource_definition(crd)
-    except client.ApiException as error:
-        if error.status != 409:
-            raise
-        version = api.read_custom_resource_definition(name).metadata.resource_version
-        api.replace_custom_resource_definition(
-            name, {**crd, "metadata": {**crd["metadata"], "resourceVersion": version}}
-        )
+
+    def is_written() -> bool:
+        try:
+            found = api.list_custom_resource_definition(field_selector=f"metadata.name={name}").items
+            if found:
+                metadata = {**crd["metadata"], "resourceVersion": found[0].metadata.resource_version}
+                api.replace_custom_resource_definition(name, {**crd, "metadata": metadata})
+            else:
+                api.create_custom_resource_definition(crd)
+        except client.ApiException as error:
+            if error.status not in (404, 409):  # somebody else writes it too, the API server for one
+                raise
+            return False
+        return True
+
+    eventually(is_written, f"the CRD {name} to be written")
 
     def is_served() -> bool:
         conditions = api.read_custom_resource_definition(name).status.conditions or []
