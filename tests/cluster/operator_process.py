@@ -205,7 +205,7 @@ def _is_written(api: Any, crd: dict[str, Any]) -> bool:
         metadata = {**crd["metadata"], "resourceVersion": version}
         api.replace_custom_resource_definition(name, {**crd, "metadata": metadata})
     except client.ApiException as error:
-        if error.status != 409:
+        if error.status not in (404, 409):
             raise
         return False
     return True
