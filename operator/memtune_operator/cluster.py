@@ -173,8 +173,16 @@ class _PatientLock(LeaseLock):
             return False, client.ApiException(reason=str(error) or type(error).__name__)
 
     async def create(self, name: str, namespace: str, election_record: LeaderElectionRecord) -> bool:
-        """Whether it was created."""
-        return await _in_time(super().create(name, namespace, election_record))
+        """Whether it was created. The library's own way passes a flag as a truth value, which its client refuses."""
+        body = client.V1Lease(metadata=client.V1ObjectMeta(name=name), spec=self.update_lease(election_record))
+        return await _in_time(self._created(namespace, body))
+
+    async def _created(self, namespace: str, body: client.V1Lease) -> bool:
+        try:
+            await self.api_instance.create_namespaced_lease(namespace, body)
+        except client.ApiException:
+            return False  # somebody else was first
+        return True
 
     async def update(self, name: str, namespace: str, updated_record: LeaderElectionRecord) -> bool:
         """Whether it was written."""
