@@ -51,6 +51,7 @@ bench: env ## the tables of bench/; PEAKS=FILE.csv scores the memory prediction 
 	$(python) bench/throughput.py
 	$(python) bench/overhead.py
 	$(python) bench/search.py
+	PYTHONPATH=bench $(python) bench/truth.py
 	$(python) bench/accuracy.py $(or $(PEAKS),bench/data/measured_memory.csv) --leave-one-source-out
 
 .PHONY: clean
@@ -64,6 +65,22 @@ cluster: ## a real Kubernetes on this Debian machine; NODES=1 for a smaller one
 .PHONY: cluster-down
 cluster-down: ## end the cluster and remove every trace of it
 	@python3 -m devcluster down
+
+.PHONY: dashboards
+dashboards: ## the dashboards of the running cluster, drawn by a page on this machine
+	@python3 -m devcluster dashboards
+
+.PHONY: demo
+demo: env ## everything, seen: cluster, images, chart, dashboards, and a job that recovers from an out-of-memory
+	@$(python) tools/demo.py
+
+.PHONY: demo-clean
+demo-clean: cluster-down ## end what `make demo` left running
+	@rm -rf build/demo
+
+.PHONY: screenshots
+screenshots: env ## take the pictures of the dashboards anew, from a real job
+	MEMTUNE_SCREENSHOTS=docs/images $(python) -m pytest tests/cluster/test_dashboards.py
 
 .PHONY: test-cluster
 test-cluster: env ## the tests on a real cluster, started for them if none is up; skipped where none can run

@@ -220,6 +220,7 @@ def _recipe(cells: Cells, shape: Shape) -> Recipe:
         frozen_bytes=weight,
         compute_bytes=compute,
         gradient_bytes=gradient,
+        reduce_bytes=gradient,
         master_bytes=4 if cells.says("fp32_master") else 0,
         state_bytes=_state_bytes(cells),
         weight_shards=shards if stage >= 3 else 1,

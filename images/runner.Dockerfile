@@ -23,15 +23,12 @@ RUN pip install --no-cache-dir --no-deps --no-build-isolation --require-hashes -
 RUN sed -i "s/if sys.platform != 'linux':/if __import__('shutil').which('c++') is None:/" \
         /opt/memtune/lib/python3*/site-packages/deepspeed/ops/op_builder/cpu/comm.py \
     && python3 -c 'import deepspeed.ops; assert deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] is False'
-COPY core/memtune /app/memtune
-COPY runner/memtune_runner /app/memtune_runner
-# Every pod copies these files and every rank imports them. Copies have other times, so times must not be looked at.
-RUN python3 -m compileall -q --invalidation-mode unchecked-hash /app
 
 # Nothing is run from here on, so nothing of the machine that builds can end in the image.
 FROM ${BASE}
 COPY --from=packages /opt/memtune /opt/memtune
-COPY --from=packages /app /app
+COPY core/memtune /app/memtune
+COPY runner/memtune_runner /app/memtune_runner
 # Without an entry in /etc/passwd torch wants to know a user's name from the environment.
 ENV PATH=/opt/memtune/bin:/usr/local/bin:/usr/bin:/bin PYTHONPATH=/app PYTHONUNBUFFERED=1 HOME=/tmp USER=memtune
 USER 65532:65532

@@ -41,5 +41,7 @@ step "installing the packages of tools/dev.lock, and building DeepSpeed"
 pip install --quiet --no-deps --no-build-isolation --require-hashes -r tools/dev.lock
 step "installing memtune itself"
 pip install --quiet --no-deps --no-build-isolation --editable .
+# pip compiles what it installs, but not what it only points to; without this the first command of all is a slow one.
+.venv/bin/python -m compileall -q core operator runner cli
 echo "$key" >"$stamp"
 step "done"

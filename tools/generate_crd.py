@@ -1,11 +1,12 @@
-"""Write the CustomResourceDefinition from the spec types, once by itself and once as a template of the chart, or with
-``--check`` say whether the files are up to date.
+"""Write what follows from the spec types, or with ``--check`` say whether the files are up to date: the
+CustomResourceDefinition, by itself and as a template of the chart, and the page that describes it.
 """
 
 from __future__ import annotations
 
 import argparse
 import difflib
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,27 +14,35 @@ from typing import Any
 import yaml
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "core"))
+sys.path[:0] = [str(ROOT), str(ROOT / "core")]
 
 from memtune.spec.crd import crd  # noqa: E402 - the core beside this file comes first
 from memtune.spec.job import GROUP, PLURAL  # noqa: E402
+from tools.object_page import object_page  # noqa: E402 - lies beside this file
 
 PLAIN = ROOT / "crds" / f"{GROUP}_{PLURAL}.yaml"
 # In a chart's crds/ Helm would never bring it up to date.
 TEMPLATE = ROOT / "charts" / "memtune" / "templates" / "crd.yaml"
+PAGE = ROOT / "docs" / "object.md"
 HEADER = "# Made by tools/generate_crd.py from core/memtune/spec; do not edit, run `make generate`.\n"
+# A server without CEL would pass over these, but Helm asks it for its fields first, and then refuses the whole chart.
+RULES = re.compile(r"^( +)x-kubernetes-validations:\n(?:\1[- ] .*\n)+", re.MULTILINE)
+GUARDED = """{{- if semverCompare ">=1.25-0" $.Capabilities.KubeVersion.Version }}
+\\g<0>{{- end }}
+"""
 
 
 def rendered() -> dict[Path, str]:
     """The text of each file as it should be."""
-    return {PLAIN: HEADER + _dumped(crd()), TEMPLATE: _template(crd())}
+    definition = crd()
+    return {PLAIN: HEADER + _dumped(definition), TEMPLATE: _template(definition), PAGE: object_page(definition)}
 
 
 def _template(definition: dict[str, Any]) -> str:
     """The definition under the chart's switch; Helm leaves it, and all jobs with it, when the chart is uninstalled."""
     kept = {**definition["metadata"], "annotations": {"helm.sh/resource-policy": "keep"}}
     text = _dumped({**definition, "metadata": kept}).replace("{{", '{{ "{{" }}')
-    return f"{HEADER}{{{{- if .Values.crd.install }}}}\n{text}{{{{- end }}}}\n"
+    return f"{HEADER}{{{{- if .Values.crd.install }}}}\n{RULES.sub(GUARDED, text)}{{{{- end }}}}\n"
 
 
 def _dumped(definition: dict[str, Any]) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -96,7 +95,6 @@ def _offloads_activations(plan: Plan) -> bool:
 
 def read_case(file: str, gpu_name: str | None) -> Case:
     """Read a job's file, or standard input if it is ``-``."""
-    _without_plugins()
     from memtune.spec import SpecError, gpu_notes, load_job, to_workload
     from memtune.spec.fixed_rules import fixed_plan
     from memtune.spec.space import to_space
@@ -129,7 +127,6 @@ def read_manifest(file: str) -> dict[str, Any]:
 
 def read_job(file: str) -> dict[str, Any]:
     """The one job in a file as it is written there, with nothing wrong in it."""
-    _without_plugins()
     from memtune.spec import SpecError, load_job
 
     manifest = read_manifest(file)
@@ -138,12 +135,6 @@ def read_job(file: str) -> dict[str, Any]:
     except SpecError as error:
         raise InputError("\n".join(f"{shown_name(file)}: {problem}" for problem in error.problems)) from None
     return manifest
-
-
-def _without_plugins() -> None:
-    """Validating a job imports pydantic, a third of a second that no other command should pay. Looking for its plugins
-    among all installed packages would be a good part of it."""
-    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
 
 
 def shown_name(file: str) -> str:

@@ -11,16 +11,22 @@ from pathlib import Path
 
 import memtune
 from memtune.gpu import GPUS
+from memtune.trace import NUMERICS
+from memtune.units import parse_bytes
 from memtune_cli.errors import InputError
 
 _EXIT_CODES = """\
 exit codes:
-  0  a plan fits (plan), the plan fits (estimate), the job succeeded (run), or the command did what it is for
-  1  no plan is sure to fit, the plan of estimate is not, or the job of run failed
-  2  bad input: the message says where and what to do
-  130  run was interrupted; the same command goes on where it stopped
+  0  a plan fits (plan), the plan fits (estimate), the job succeeded (run, watch), or the command did what it is for
+  1  no plan is sure to fit, the plan of estimate is not, or the job of run or watch failed
+  2  bad input, or a cluster that refuses: the message says where and what to do
+  130  run or watch was interrupted; the same command goes on
 """
 _PLAN_HELP = "a plan in short form, like bf16-z3-full-mb1x32"
+
+
+# shtab reads this of an argument's attribute to complete file names.
+_FILES = {"bash": "_shtab_compgen_files", "zsh": "_files"}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -51,6 +57,8 @@ def _forget_output() -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
+    # Looking for plugins of pydantic among all installed packages costs a good part of its import.
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     # Imported only when it is called: matplotlib, pydantic and yaml cost more than the whole prediction.
     run: Callable[[argparse.Namespace], int] = import_module(f"memtune_cli.{arguments.command}").run
     return run(arguments)
@@ -58,8 +66,10 @@ def _run(arguments: argparse.Namespace) -> int:
 
 def build_parser() -> argparse.ArgumentParser:
     """All subcommands with their arguments."""
+    # kubectl finds its plugins by their names; whoever calls one as a subcommand is shown it as one.
+    is_plugin = Path(sys.argv[0]).name == "kubectl-memtune"
     parser = argparse.ArgumentParser(
-        prog="memtune",
+        prog="kubectl memtune" if is_plugin else "memtune",
         description="Says which training plans fit a GPU, which is fastest, and where every gigabyte goes.",
         epilog=_EXIT_CODES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -78,18 +88,61 @@ def build_parser() -> argparse.ArgumentParser:
         commands, "run", "train on this machine: predict, probe, launch, and recover from out-of-memory"
     )
     run.add_argument("--state", metavar="DIR", help="where the job's state and logs are (default: .memtune/NAME)")
+    status = _cluster_command(commands, "status", "show how far a job on a cluster is, and why")
+    _add_format(status)
+    _cluster_command(commands, "watch", "follow a job on a cluster, live, until it ends")
+    report = _cluster_command(commands, "report", "write the story of a job on a cluster as one HTML page")
+    output = report.add_argument(
+        "-o", "--output", metavar="FILE", default="report.html", help="the page to write (default: report.html)"
+    )
+    output.complete = _FILES  # type: ignore[attr-defined]
+    report.add_argument("--prometheus", metavar="URL", help="where the memory over time is asked for")
+    logs = _cluster_command(commands, "logs", "show what a job's ranks said, the failing one first")
+    logs.add_argument("-f", "--follow", action="store_true", help="go on until the run ends")
+    logs.add_argument("--run", metavar="RUN", help="a run like probe-2 or train-1 (default: the newest with pods)")
+    logs.add_argument("--rank", type=_natural, metavar="N", help="one rank alone")
+    _trace_command(commands)
+    _timeline_command(commands)
     completion = commands.add_parser("completion", help="print a shell's completion script")
     completion.add_argument("shell", choices=("bash", "zsh"))
     return parser
+
+
+def _trace_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    trace = _command(commands, "trace", "trace a model of yours without a GPU, for timeline")
+    trace.add_argument(
+        "factory",
+        metavar="MODULE:FACTORY",
+        help="a function that returns a model, (model, batch) or (model, batch, loss)",
+    )
+    trace.add_argument("--batch", type=_positive, default=2, metavar="ROWS", help="rows of a micro-batch (default: 2)")
+    trace.add_argument("--sequence-length", type=_positive, default=2048, metavar="N", help="tokens a row (2048)")
+    trace.add_argument(
+        "--numerics", nargs="+", choices=NUMERICS, default=list(NUMERICS), help="which ways of computing (all)"
+    )
+    trace.add_argument("--memory", type=_quantity, default="4Gi", help="the most host memory to take (4Gi)")
+    trace.add_argument("--time-limit", type=_positive, default=300, metavar="SECONDS", help="the most time (300)")
+    trace.add_argument("--output", type=Path, metavar="FILE", help="what to write (default: MODULE.FACTORY.trace.json)")
+
+
+def _timeline_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    timeline = _command(commands, "timeline", "show the memory of one step of a traced model under a plan")
+    trace = timeline.add_argument("trace", metavar="TRACE", help="a file that memtune trace wrote")
+    trace.complete = _FILES  # type: ignore[attr-defined]
+    timeline.add_argument("--plan", required=True, metavar="PLAN", help=_PLAN_HELP)
+    timeline.add_argument("--nodes", type=_positive, default=1, metavar="N", help="nodes of the job (1)")
+    timeline.add_argument("--gpus-per-node", type=_positive, default=1, metavar="N", help="GPUs of a node (1)")
+    _add_format(timeline)
+    timeline.add_argument(
+        "--plot", type=_page_or_picture, metavar="FILE", help="draw the step into a .png, .svg or .html file"
+    )
 
 
 def _job_command(
     commands: argparse._SubParsersAction[argparse.ArgumentParser], name: str, purpose: str
 ) -> argparse.ArgumentParser:
     command = _file_command(commands, name, purpose)
-    command.add_argument(
-        "--format", choices=("table", "json", "yaml"), default="table", help="what to print (default: table)"
-    )
+    _add_format(command)
     gpu = command.add_argument("--gpu", metavar="NAME", help=f"a GPU in place of the job's own: {', '.join(GPUS)}")
     # No choices: our own message is the better one. memtune_cli.completion defines the function for bash.
     gpu.complete = {"bash": "_memtune_gpus", "zsh": f"({' '.join(GPUS)})"}  # type: ignore[attr-defined]
@@ -99,17 +152,42 @@ def _job_command(
 def _file_command(
     commands: argparse._SubParsersAction[argparse.ArgumentParser], name: str, purpose: str
 ) -> argparse.ArgumentParser:
-    command = commands.add_parser(
+    command = _command(commands, name, purpose)
+    job = command.add_argument("job", metavar="JOB.yaml", help="a MemoryTunedJob as YAML or JSON; - is standard input")
+    job.complete = _FILES  # type: ignore[attr-defined]
+    return command
+
+
+def _cluster_command(
+    commands: argparse._SubParsersAction[argparse.ArgumentParser], name: str, purpose: str
+) -> argparse.ArgumentParser:
+    command = _command(commands, name, purpose)
+    command.add_argument("name", metavar="NAME", help="a MemoryTunedJob of the cluster")
+    command.add_argument("-n", "--namespace", metavar="NAMESPACE", help="the job's namespace (default: the context's)")
+    command.add_argument("--context", metavar="CONTEXT", help="the kubeconfig's context (default: its current one)")
+    kubeconfig = command.add_argument(
+        "--kubeconfig", metavar="FILE", help="the kubeconfig (default: $KUBECONFIG, or ~/.kube/config)"
+    )
+    kubeconfig.complete = _FILES  # type: ignore[attr-defined]
+    return command
+
+
+def _command(
+    commands: argparse._SubParsersAction[argparse.ArgumentParser], name: str, purpose: str
+) -> argparse.ArgumentParser:
+    return commands.add_parser(
         name,
         help=purpose,
         description=f"{purpose[0].upper()}{purpose[1:]}.",
         epilog=_EXIT_CODES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    job = command.add_argument("job", metavar="JOB.yaml", help="a MemoryTunedJob as YAML or JSON; - is standard input")
-    # shtab reads this attribute to complete file names.
-    job.complete = {"bash": "_shtab_compgen_files", "zsh": "_files"}  # type: ignore[attr-defined]
-    return command
+
+
+def _add_format(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--format", choices=("table", "json", "yaml"), default="table", help="what to print (default: table)"
+    )
 
 
 def _add_plot(command: argparse.ArgumentParser) -> None:
@@ -117,10 +195,18 @@ def _add_plot(command: argparse.ArgumentParser) -> None:
 
 
 def _positive(text: str) -> int:
+    return _whole(text, 1)
+
+
+def _natural(text: str) -> int:
+    return _whole(text, 0)
+
+
+def _whole(text: str, least: int) -> int:
     if not text.removeprefix("-").isdecimal():
-        raise argparse.ArgumentTypeError(f"{text} is not a whole number; give one from 1")
-    if int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text} is too small; give at least 1")
+        raise argparse.ArgumentTypeError(f"{text} is not a whole number; give one from {least}")
+    if int(text) < least:
+        raise argparse.ArgumentTypeError(f"{text} is too small; give at least {least}")
     return int(text)
 
 
@@ -129,6 +215,18 @@ def _picture(text: str) -> Path:
     if path.suffix not in (".png", ".svg"):
         raise argparse.ArgumentTypeError(f"{text} has no picture's name; end it with .png or .svg")
     return path
+
+
+def _page_or_picture(text: str) -> Path:
+    return Path(text) if text.endswith(".html") else _picture(text)
+
+
+def _quantity(text: str) -> str:
+    try:
+        parse_bytes(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return text
 
 
 if __name__ == "__main__":

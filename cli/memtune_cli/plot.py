@@ -30,9 +30,9 @@ _PALETTE = (
     "#a3a948",
     "#c98bb9",
 )
-_OTHER = "#b8c2cc"
+OTHER_COLOUR = "#b8c2cc"
 # A component has one colour in all pictures; the rarer and smaller ones share one.
-_COLOURS = dict(
+COMPONENT_COLOURS = dict(
     zip(
         (
             "weights",
@@ -61,7 +61,7 @@ _LINES = (
     ("#6b7280", "P"),
 )
 # Typed loosely: matplotlib lists every one of its keys, in some versions only.
-_STYLE: Any = {
+STYLE: Any = {
     "font.family": "DejaVu Sans",
     "font.size": 9.5,
     "text.color": _INK,
@@ -87,7 +87,7 @@ def draw(path: Path, case: Case, chosen: Plan, candidates: Sequence[Candidate]) 
     from matplotlib import pyplot
 
     prediction = case.predictor.predict(chosen)
-    with pyplot.rc_context(_STYLE):
+    with pyplot.rc_context(STYLE):
         figure, (left, right) = pyplot.subplots(
             1, 2, figsize=(13, 5.4), width_ratios=(1.15, 1), layout="constrained", dpi=150
         )
@@ -107,7 +107,7 @@ def _breakdown(axes: Axes, prediction: Prediction, usable_bytes: int) -> None:
     parts, start = visible_parts(prediction), 0.0
     for row, part in enumerate(parts):
         size = part.bytes.expected / GIB
-        colour = _COLOURS.get(part.name, _OTHER)
+        colour = COMPONENT_COLOURS.get(part.name, OTHER_COLOUR)
         axes.barh(row, size, left=start, color=colour, height=0.72, zorder=3)
         axes.annotate(f"{size:.1f}", (start + size, row), (5, 0), va="center", **_BESIDE)
         start += size
@@ -116,7 +116,7 @@ def _breakdown(axes: Axes, prediction: Prediction, usable_bytes: int) -> None:
     last = len(parts)
     axes.barh(last, device.expected / GIB, color=_INK, height=0.72, zorder=3)
     spread = [[(device.expected - device.lower) / GIB], [(device.upper - device.expected) / GIB]]
-    axes.errorbar(device.expected / GIB, last, xerr=spread, color=_OTHER, capsize=5, linewidth=1.8, zorder=4)
+    axes.errorbar(device.expected / GIB, last, xerr=spread, color=OTHER_COLOUR, capsize=5, linewidth=1.8, zorder=4)
     axes.text(0.4, last, f" {gib(device.expected)} in all", va="center", color="white", fontweight="bold", zorder=5)
     axes.set_yticks(range(last + 1), [*(part.name for part in parts), "peak"])
     axes.invert_yaxis()

@@ -5,9 +5,9 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
-from memtune.prediction import Component, Interval, Prediction
+from memtune.prediction import Component, Interval
 from memtune.units import GIB
 from memtune_cli.screen import Screen
 
@@ -19,6 +19,18 @@ _GLYPHS = "█▓▒░▚▞▤▥▦▧▨▩"
 _ASCII_GLYPHS = "#=+-*%ox~&@$"
 # 256-colour codes that stay apart on dark and light ground.
 _COLOURS = ("33", "214", "71", "203", "141", "45", "179", "169", "108", "67", "247", "130")
+
+
+class Peak(Protocol):
+    """What one rank needs at the peak, and the parts of it."""
+
+    @property
+    def device(self) -> Interval:
+        """All of it."""
+
+    @property
+    def components(self) -> tuple[Component, ...]:
+        """What it is made of."""
 
 
 class Column(NamedTuple):
@@ -60,10 +72,10 @@ def seconds(value: float) -> str:
     return f"{value:,.0f} s" if value >= 100 else f"{value:.1f} s" if value >= 1 else f"{value * 1000:.0f} ms"
 
 
-def memory_bar(screen: Screen, prediction: Prediction, usable_bytes: int) -> list[str]:
+def memory_bar(screen: Screen, peak: Peak, usable_bytes: int) -> list[str]:
     """The memory at the peak as one stacked bar against the GPU's, with a legend."""
-    parts = visible_parts(prediction)
-    total_bytes = prediction.device.expected
+    parts = visible_parts(peak)
+    total_bytes = peak.device.expected
     full_bytes = max(total_bytes, usable_bytes)
     width = screen.width - 4
     cells = _share_cells([part.bytes.expected for part in parts], total_bytes, round(width * total_bytes / full_bytes))
@@ -76,13 +88,20 @@ def memory_bar(screen: Screen, prediction: Prediction, usable_bytes: int) -> lis
     return lines + _legend(screen, parts, total_bytes, usable_bytes)
 
 
-def visible_parts(prediction: Prediction) -> list[Component]:
+def level_bar(screen: Screen, size_bytes: float, full_bytes: float, width: int, colour: str) -> str:
+    """One amount of memory against all there is."""
+    cells = max(0, min(width, round(width * size_bytes / full_bytes))) if full_bytes else 0
+    filled, free = ("█", "·") if screen.unicode else ("#", ".")
+    return screen.paint(filled * cells, colour) + screen.dim(free * (width - cells))
+
+
+def visible_parts(peak: Peak) -> list[Component]:
     """The components, the small ones summed up as one called ``other``, if it can be seen at all."""
-    least_bytes = max(_SMALL * prediction.device.expected, LEAST_SHOWN_BYTES)
-    large = [part for part in prediction.components if part.bytes.expected >= least_bytes]
-    small = [part for part in prediction.components if part.bytes.expected < least_bytes]
+    least_bytes = max(_SMALL * peak.device.expected, LEAST_SHOWN_BYTES)
+    large = [part for part in peak.components if part.bytes.expected >= least_bytes]
+    small = [part for part in peak.components if part.bytes.expected < least_bytes]
     if (len(small) == 1 and small[0].bytes.expected >= LEAST_SHOWN_BYTES) or not small:
-        return list(prediction.components)
+        return list(peak.components)
     sums = [sum(values) for values in zip(*(part.bytes for part in small), strict=True)]
     other = Component("other", Interval(*sums))
     return [*large, other] if other.bytes.expected >= LEAST_SHOWN_BYTES else large

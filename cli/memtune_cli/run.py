@@ -15,7 +15,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from memtune_cli.case import read_job
+from memtune_cli.display import Display
 from memtune_cli.errors import InputError
+from memtune_cli.live_page import live_page
+from memtune_cli.story import Story, saying, story_of
 
 if TYPE_CHECKING:
     from memtune.decide import Event
@@ -27,8 +31,6 @@ _INTERRUPTED = 130
 
 def run(arguments: argparse.Namespace) -> int:
     """Drive the job to its end; 0 if it succeeded, 1 if it failed, 130 if it was interrupted."""
-    from memtune_cli.case import read_job
-
     manifest = read_job(arguments.job)
     _check_extras()
     directory = Path(arguments.state or Path(".memtune") / manifest["metadata"]["name"]).absolute()
@@ -72,9 +74,9 @@ async def _drive(manifest: dict[str, Any], directory: Path) -> int:
     from memtune_operator.reconciler import Reconciler
     from memtune_operator.search import propose
 
-    shell = LocalShell(directory, _tell)
-    key = shell.accept(manifest)
     screen = _Screen(directory)
+    shell = LocalShell(directory, screen.tell)
+    key = shell.accept(manifest)
     reconciler = Reconciler(shell, propose, time.time, screen)
     shell.on_change(lambda: reconciler.wake(key))
     await shell.stop_orphans()
@@ -82,21 +84,18 @@ async def _drive(manifest: dict[str, Any], directory: Path) -> int:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         asyncio.get_running_loop().add_signal_handler(number, _interrupt, shell, screen)
     reconciler.wake(key)
+    clock = asyncio.ensure_future(screen.keep_fresh())
     try:
         return await screen.ended
     finally:
+        clock.cancel()
         await reconciler.stop()
         await shell.stop()
 
 
 def _interrupt(shell: LocalShell, screen: _Screen) -> None:
-    print("memtune: stopping the runs; call the same command again to go on", file=sys.stderr)
-    screen.is_interrupted = True
+    screen.interrupted()
     shell.suspend()
-
-
-def _tell(event: Event) -> None:
-    print(f"{time.strftime('%H:%M:%S')}  {event.message}", flush=True)
 
 
 class _Screen:
@@ -106,18 +105,40 @@ class _Screen:
         self.is_interrupted = False
         self.ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._directory = directory
-        self._message = ""
+        self._display = Display()
+        self._story: Story | None = None
+
+    def tell(self, event: Event) -> None:
+        """Say what happened."""
+        self._display.tell(event.message)
+
+    def interrupted(self) -> None:
+        """The user wants no more."""
+        self._display.tell("stopping the runs; call the same command again to go on")
+        self.is_interrupted = True
 
     def reconciled(self, snapshot: Snapshot, seconds: float) -> None:
         """Say what is new, and end with the job."""
-        status = snapshot.status
-        if (message := status.get("message", "")) != self._message:
-            self._message = message
-            print(f"{time.strftime('%H:%M:%S')}  [{status.get('phase')}] {message}", flush=True)
+        story = story_of(snapshot.manifest)
+        for line in saying(self._story, story):
+            self._display.tell(line)
+        self._story = story
+        self._display.show(self._page())
         code = self._exit_code(snapshot)
         if code is not None and not self.ended.done():
-            print(f"logs and state: {self._directory}")
+            self._display.end([*self._page(), f"logs and state: {self._directory}"])
             self.ended.set_result(code)
+
+    async def keep_fresh(self) -> None:
+        """Times on the page go on while nothing happens."""
+        while self._display.is_live and not self.ended.done():
+            self._display.show(self._page())
+            await asyncio.sleep(1.0)
+
+    def _page(self) -> list[str]:
+        if self._story is None or not self._display.is_live:
+            return []
+        return live_page(self._display.screen, self._story, None, time.time())
 
     def failed(self, key: Key) -> None:
         """The reconciler has said why, and tries again."""

@@ -16,6 +16,8 @@ MAX_LIVE_BUCKETS = 2
 PREFETCHES_PER_BUCKET = 10
 # The elements that stage 3 steps on at a time: DeepSpeed's default.
 SUB_GROUP_ELEMENTS = 1_000_000_000
+# Weights of stage 3 that are this small stay whole: DeepSpeed's default.
+PERSISTENT_ELEMENTS = 100_000
 _MODEL_DTYPES = {Precision.FP8: "bf16", Precision.BF16: "bf16", Precision.FP16: "fp16"}
 _WHOLE_MATRICES = (Optimizer.MUON, Optimizer.ADAFACTOR)
 
@@ -84,7 +86,7 @@ def _stage_3(plan: Plan) -> dict[str, Any]:
         "stage3_prefetch_bucket_size": plan.bucket_elements // PREFETCHES_PER_BUCKET,
         "stage3_max_live_parameters": plan.bucket_elements * MAX_LIVE_BUCKETS,
         "stage3_max_reuse_distance": plan.bucket_elements * MAX_LIVE_BUCKETS,
-        "stage3_param_persistence_threshold": 100_000,
+        "stage3_param_persistence_threshold": PERSISTENT_ELEMENTS,
         "sub_group_size": SUB_GROUP_ELEMENTS,
         # DeepSpeed's linear layer adds its bias in place to the product that selective checkpointing keeps.
         "memory_efficient_linear": plan.checkpointing.mode != "selective",

@@ -41,4 +41,4 @@ def _mesh(plan: Plan, nodes: int, gpus_per_node: int) -> dict[str, int]:
 
 def _offload(plan: Plan) -> dict[str, Any] | None:
     """FSDP2 knows one offload: parameters, gradients and optimizer state together."""
-    return {"pin_memory": True} if plan.offload in (Offload.OPTIMIZER, Offload.PARAMETERS) else None
+    return {"pin_memory": True} if plan.offload is Offload.PARAMETERS else None

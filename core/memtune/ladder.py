@@ -218,7 +218,7 @@ def _sharding(plan: Plan) -> Plan | None:
 def _offload(plan: Plan) -> Plan | None:
     if plan.sharding is Sharding.DDP or plan.offload in (Offload.PARAMETERS, Offload.NVME):
         return None
-    if plan.offload is not Offload.OPTIMIZER:
+    if plan.offload is not Offload.OPTIMIZER and plan.sharding.backend == "deepspeed":
         return replace(plan, offload=Offload.OPTIMIZER)
     # Only sharded parameters can be offloaded; the stage above is free once states are on the host anyway.
     sharding = plan.sharding if plan.sharding.zero_stage == 3 else Sharding.ZERO_3

@@ -53,6 +53,8 @@ class Plan:
             raise ValueError(f"plan: DDP cannot offload {self.offload}; use a ZeRO stage or FSDP")
         if self.offload in (Offload.PARAMETERS, Offload.NVME) and self.sharding.zero_stage < 3:
             raise ValueError(f"plan: offload {self.offload} needs sharded parameters (z3 or fsdp), not {self.sharding}")
+        if self.offload is Offload.OPTIMIZER and self.sharding.backend == "fsdp":
+            raise ValueError("plan: FSDP offloads parameters, gradients and optimizer states together; use oparam")
         if self.offload is Offload.NVME and self.sharding.backend != "deepspeed":
             raise ValueError(f"plan: only DeepSpeed offloads to NVMe, not {self.sharding}")
 

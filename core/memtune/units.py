@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import NamedTuple
 
 KIB = 1024
 MIB = 1024**2
@@ -35,9 +36,27 @@ def gib(size_bytes: float, digits: int = 1) -> str:
     return f"{size_bytes / GIB:.{digits}f} GiB"
 
 
-def memory(size_bytes: float, of_bytes: float) -> str:
-    """Show bytes as the memory they are a part of is best shown: in ``Gi``, or in ``Mi`` if that has less than one."""
-    return f"{size_bytes / GIB:.1f}Gi" if of_bytes >= GIB else f"{size_bytes / MIB:.0f}Mi"
+class Unit(NamedTuple):
+    """A unit of memory, and with how many digits it is shown."""
+
+    name: str
+    size_bytes: int
+    digits: int
+
+    def number(self, size_bytes: float) -> str:
+        """Bytes in this unit, without its name."""
+        return f"{size_bytes / self.size_bytes:.{self.digits}f}"
+
+
+def unit_of(size_bytes: float) -> Unit:
+    """The unit in which a memory, and whatever is a part of it, is best shown."""
+    return Unit("Gi", GIB, 1) if size_bytes >= GIB else Unit("Mi", MIB, 0)
+
+
+def amount(size_bytes: float, of_bytes: float) -> str:
+    """In the unit of the whole, as a sentence has it: ``71.2 GiB``, ``166 MiB``."""
+    unit = unit_of(of_bytes)
+    return f"{unit.number(size_bytes)} {unit.name}B"
 
 
 def counted(number: int, thing: str) -> str:

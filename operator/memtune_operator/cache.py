@@ -9,25 +9,27 @@ from collections.abc import Callable, Iterator, Sequence
 from memtune.spec import KIND
 from memtune_operator import names
 from memtune_operator.cluster import Cluster
+from memtune_operator.kinds import ObjectKind
 from memtune_operator.refusals import Kind, RefusalError
 from memtune_operator.shell import Key
 from memtune_operator.wrapping import Manifest
 
 _log = logging.getLogger("memtune")
 _RETRY_SECONDS = 2.0
+_ABSENT_SECONDS = 30.0
+_THROUGH = names.ANNOTATION_JOB
 
 
 class Cache:
     """The objects of one kind, in the namespaces that are watched; no name of one means all."""
 
-    def __init__(self, api_version: str, kind: str, namespaces: Sequence[str]) -> None:
-        self._api_version = api_version
+    def __init__(self, kind: ObjectKind, namespaces: Sequence[str]) -> None:
         self._kind = kind
         self._by_job: dict[Key, dict[str, Manifest]] = {}
         self._is_complete = {namespace: asyncio.Event() for namespace in namespaces or ("",)}
 
     async def of_job(self, key: Key) -> list[Manifest]:
-        """What is there that says of itself that this job controls it. Waits until its namespace has been listed."""
+        """What is there that says of itself that it is this job's. Waits until its namespace has been listed."""
         await (self._is_complete.get(key.namespace) or self._is_complete[""]).wait()
         return list(self._by_job.get(key, {}).values())
 
@@ -49,6 +51,11 @@ class Cache:
                 await self._follow_once(cluster, namespace, wake)
             except RefusalError as refusal:
                 wait = max(refusal.retry_after_seconds, wait)
+                if refusal.kind is Kind.ABSENT:
+                    # The cluster does not know the kind, or not yet: so there is nothing of it.
+                    self._drop_others(namespace, set(), wake)
+                    self._is_complete[namespace].set()
+                    wait = max(_ABSENT_SECONDS, wait)
                 if refusal.kind is not Kind.EXPIRED:
                     _log.warning("watching %s in %s: %s", self._kind, namespace or "all namespaces", refusal.message)
             # However it ended: a server or a proxy that ends each watch at once is not listed from in a fast loop.
@@ -57,7 +64,7 @@ class Cache:
     async def _follow_once(self, cluster: Cluster, namespace: str, wake: Callable[[Key], None]) -> None:
         """One list and the watch after it. What was deleted in between is found by its absence from the list."""
         listed: set[tuple[Key, str]] | None = set()
-        async for change in cluster.changes(self._api_version, self._kind, namespace, names.LABEL_JOB):
+        async for change in cluster.changes(*self._kind, namespace, names.LABEL_JOB):
             if change.manifest is None:
                 self._drop_others(namespace, listed or set(), wake)
                 listed = None
@@ -87,7 +94,10 @@ class Cache:
 
 
 def _keys(manifest: Manifest) -> Iterator[Key]:
-    """The job that controls the object, if one does."""
-    for owner in manifest["metadata"].get("ownerReferences") or []:
-        if owner.get("controller") and owner.get("kind") == KIND:
-            yield Key(manifest["metadata"]["namespace"], owner["name"])
+    """The job that controls the object, or says so through a JobSet. Whose it really is, uids tell."""
+    metadata = manifest["metadata"]
+    for owner in metadata.get("ownerReferences") or []:
+        if owner.get("controller"):
+            name = owner["name"] if owner.get("kind") == KIND else (metadata.get("annotations") or {}).get(_THROUGH)
+            if name:
+                yield Key(metadata["namespace"], name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any, NamedTuple
@@ -19,6 +20,8 @@ from memtune.spec import KIND, PLURAL
 from memtune_operator.refusals import Kind, RefusalError, refusal_of
 from memtune_operator.settings import Settings
 from memtune_operator.wrapping import Manifest
+
+_log = logging.getLogger("memtune")
 
 # Failover within 30 s: a leader that cannot renew has given up before another one may take over.
 # A whole number, which is all that the Lease and the client can write.
@@ -37,9 +40,11 @@ _PLURALS = {
     "ConfigMap": "configmaps",
     "Event": "events",
     "Node": "nodes",
+    "Namespace": "namespaces",
     KIND: PLURAL,
     "PodGroup": "podgroups",
     "JobSet": "jobsets",
+    "Job": "jobs",
 }
 
 CountRequest = Callable[[str, int], None]
@@ -55,7 +60,7 @@ class Change(NamedTuple):
 class Cluster:
     """The API server. Every method raises RefusalError and nothing else."""
 
-    def __init__(self, api: client.ApiClient, count_request: CountRequest) -> None:
+    def __init__(self, api: client.ApiClient, count_request: CountRequest = lambda *_: None) -> None:
         self.api = api
         self._count_request = count_request
 
@@ -63,9 +68,10 @@ class Cluster:
         """One object."""
         return await self._call("GET", f"{_path(api_version, kind, namespace)}/{name}")
 
-    async def list(self, api_version: str, kind: str) -> list[Manifest]:
-        """All objects of a kind that has no namespaces."""
-        items: list[Manifest] = (await self._call("GET", _path(api_version, kind, ""))).get("items") or []
+    async def list(self, api_version: str, kind: str, namespace: str = "", selector: str = "") -> list[Manifest]:
+        """The objects of a kind, of a namespace if one is given, that bear these labels."""
+        path, query = _path(api_version, kind, namespace), {"labelSelector": selector}
+        items: list[Manifest] = (await self._call("GET", path, query if selector else {})).get("items") or []
         return items
 
     async def create(self, manifest: Manifest, dry_run: bool = False) -> None:
@@ -93,9 +99,23 @@ class Cluster:
             if refusal.kind not in (Kind.ABSENT, Kind.CONFLICT):
                 raise
 
-    async def changes(self, api_version: str, kind: str, namespace: str, selector: str) -> AsyncIterator[Change]:
+    async def pod_lines(
+        self, namespace: str, pod: str, part: str, query: Mapping[str, str], seconds: float = _REQUEST_SECONDS
+    ) -> AsyncIterator[str]:
+        """What a pod says at one of its subresources (``log``, ``proxy/...``), line by line as it comes. A pod's name
+        may have a port behind it."""
+        with self._refusals("GET"):
+            response = await self._request("GET", f"{_path('v1', 'Pod', namespace)}/{pod}/{part}", query, None, seconds)
+            self._count_request("GET", response.status)
+            async for line in response.response.content:
+                yield line.rstrip(b"\n").decode(errors="replace")
+
+    async def changes(
+        self, api_version: str, kind: str, namespace: str, selector: str = "", fields: str = ""
+    ) -> AsyncIterator[Change]:
         """What is there, and then what happens to it, until the server ends the watch."""
-        path, query = _path(api_version, kind, namespace), {"labelSelector": selector}
+        path, selectors = _path(api_version, kind, namespace), {"labelSelector": selector, "fieldSelector": fields}
+        query = {name: value for name, value in selectors.items() if value}
         listed = await self._call("GET", path, query)
         for item in listed.get("items") or []:
             # A list leaves out of its items what it says of itself.
@@ -162,18 +182,39 @@ async def connect(count_request: CountRequest) -> AsyncIterator[Cluster]:
 
 
 class _PatientLock(LeaseLock):
-    """The Lease. No answer in time is a failed try like any other: neither the end of the process nor a longer hold."""
+    """The Lease. No answer in time is a failed try like any other: neither the end of the process nor a longer hold.
+
+    ``taken`` is set once somebody else has what was ours: a leader that stood still must not go on for another try.
+    """
+
+    def __init__(self, cluster: Cluster, settings: Settings) -> None:
+        super().__init__(settings.lease_name, settings.lease_namespace, settings.identity, cluster.api)
+        self.is_ours = False
+        self.taken = asyncio.Event()
 
     async def get(self, name: str, namespace: str) -> tuple[bool, Any]:
         """Whether there is one, and who holds it; or why it could not be read."""
         try:
-            return await asyncio.wait_for(super().get(name, namespace), _LEASE_REQUEST_SECONDS)
+            is_there, found = await asyncio.wait_for(super().get(name, namespace), _LEASE_REQUEST_SECONDS)
         except _NO_ANSWER as error:
             return False, client.ApiException(reason=str(error) or type(error).__name__)
+        if self.is_ours and isinstance(found, LeaderElectionRecord) and found.holder_identity != self.identity:
+            self.taken.set()
+        return is_there, found
 
     async def create(self, name: str, namespace: str, election_record: LeaderElectionRecord) -> bool:
         """Whether it was created."""
-        return await _in_time(super().create(name, namespace, election_record))
+        return await _in_time(self._create(name, namespace, election_record))
+
+    async def _create(self, name: str, namespace: str, record: LeaderElectionRecord) -> bool:
+        # The library's own passes on an option that its generated client refuses.
+        lease = client.V1Lease(metadata=client.V1ObjectMeta(name=name), spec=self.update_lease(record))
+        try:
+            await self.api_instance.create_namespaced_lease(namespace, lease)
+        except client.ApiException as error:
+            _log.warning("the lease %s/%s could not be created: %s", namespace, name, error.reason)
+            return False
+        return True
 
     async def update(self, name: str, namespace: str, updated_record: LeaderElectionRecord) -> bool:
         """Whether it was written."""
@@ -190,10 +231,11 @@ async def _in_time(request: Coroutine[Any, Any, bool]) -> bool:
 async def lead(cluster: Cluster, settings: Settings, work: Callable[[], Coroutine[Any, Any, None]]) -> bool:
     """Wait for the Lease and work under it, until the work ends (True) or the Lease is lost (False): the caller then
     ends the process at once."""
-    lock = _PatientLock(settings.lease_name, settings.lease_namespace, settings.identity, cluster.api)
+    lock = _PatientLock(cluster, settings)
     ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def led() -> None:
+        lock.is_ours = True
         try:
             await work()
         except Exception as error:  # raised again below, once the Lease is renewed no more
@@ -206,10 +248,13 @@ async def lead(cluster: Cluster, settings: Settings, work: Callable[[], Coroutin
 
     election_config = Config(lock, LEASE_SECONDS, RENEW_SECONDS, RETRY_SECONDS, led, lost)
     election = asyncio.ensure_future(LeaderElection(election_config).run())
-    await asyncio.wait({election, ended}, return_when=asyncio.FIRST_COMPLETED)
+    taken: asyncio.Future[Any] = asyncio.ensure_future(lock.taken.wait())
+    await asyncio.wait({election, ended, taken}, return_when=asyncio.FIRST_COMPLETED)
     if not ended.done():
-        election.result()
+        if election.done():
+            election.result()
         return False
+    taken.cancel()
     while not election.done():
         # Once may not be enough: asyncio.wait_for swallows it when what it waits for comes at that moment.
         election.cancel()

@@ -5,20 +5,21 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Collection, Sequence
-from datetime import datetime, timezone
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from memtune.decide import Deletion, Event, Observed, Owned, Refusal, reasons
 from memtune.observation import PodObservation, RunObservation
 from memtune.run import Run
 from memtune.spec import API_VERSION, KIND, Job, SpecError, load_job
-from memtune_operator import names, preflight
+from memtune_operator import gangs, names, preflight
 from memtune_operator.cache import Cache
 from memtune_operator.cluster import Cluster
+from memtune_operator.events import event
+from memtune_operator.kinds import BATCH_JOB, JOB_SET, POD, SERVICE, ObjectKind
 from memtune_operator.manifests import objects
 from memtune_operator.nodes import candidates, lost, sound_nodes
-from memtune_operator.observing import NodesSeen, index_of, observe, owned_by, run_of
+from memtune_operator.observing import NodesSeen, held_back, index_of, observe, owned_by, owned_through, run_of
 from memtune_operator.refusals import Kind, RefusalError
 from memtune_operator.settings import Settings
 from memtune_operator.shell import Key, Snapshot
@@ -28,7 +29,6 @@ _log = logging.getLogger("memtune")
 _NODES_SECONDS = 15.0
 # Jobs that are held back are looked at every half a minute; then it is asked again.
 _AGAIN_SECONDS = 25.0
-_API_VERSIONS = {"Pod": "v1", "Service": "v1"}
 
 
 class _Refused(NamedTuple):
@@ -47,7 +47,8 @@ class ClusterShell:
     def __init__(self, cluster: Cluster, settings: Settings) -> None:
         self._cluster = cluster
         self._settings = settings
-        self._caches = {kind: Cache(version, kind, settings.namespaces) for kind, version in _API_VERSIONS.items()}
+        kinds = [POD, SERVICE, *(kind for gang in sorted(settings.gangs) for kind in gangs.KINDS[gang])]
+        self._caches = {kind: Cache(kind, settings.namespaces) for kind in kinds}
         # Answers of the API server that would only be asked for again: nothing is decided by their loss.
         self._refused: dict[Key, _Refused] = {}
         self._accepted: dict[Key, tuple[str, int]] = {}
@@ -103,16 +104,18 @@ class ClusterShell:
     async def delete(self, snapshot: Snapshot, deletions: Sequence[Deletion]) -> None:
         """Each with its uid as precondition."""
         namespace = snapshot.manifest["metadata"]["namespace"]
+        kinds = {str(kind): kind for kind in self._caches}
         for each in deletions:
+            kind = kinds[each.kind]
             metadata = {"namespace": namespace, "name": each.name, "uid": each.uid}
-            manifest = {"apiVersion": _API_VERSIONS[each.kind], "kind": each.kind, "metadata": metadata}
+            manifest = {"apiVersion": kind.api_version, "kind": kind.name, "metadata": metadata}
             await self._cluster.delete(manifest, each.grace_seconds)
 
     async def tell(self, snapshot: Snapshot, events: Sequence[Event]) -> None:
         """One event on the job for each. A server that takes none costs nothing but a line in the log."""
         for each in events:
             try:
-                await self._cluster.create(_event(snapshot.manifest, each))
+                await self._cluster.create(event(snapshot.manifest, each))
             except RefusalError as refusal:
                 _log.warning("the event %s could not be told: %s", each.reason, refusal.message)
 
@@ -129,22 +132,23 @@ class ClusterShell:
             except RefusalError as refusal:
                 _log.warning("reading nodes: %s", refusal.message)
                 continue
-            for key, nodes in self._caches["Pod"].nodes_by_job().items():
+            for key, nodes in self._caches[POD].nodes_by_job().items():
                 if nodes - sound:
                     wake(key)
 
     async def _observed(self, job: Job, manifest: Manifest, now: float) -> Observed:
-        key, uid = Key(job.metadata.namespace, job.metadata.name), job.metadata.uid
-        checked = preflight.check(job, self._settings.policy, self._settings.runner_image)
-        pods = owned_by(await self._caches["Pod"].of_job(key), uid)
-        services = owned_by(await self._caches["Service"].of_job(key), uid)
+        settings = self._settings
+        checked = preflight.check(job, settings.policy, settings.runner_image, settings.gangs)
+        found = {kind: await cache.of_job(_key(job)) for kind, cache in self._caches.items()}
+        own = {kind: owned_by(each, job.metadata.uid) for kind, each in found.items() if kind != BATCH_JOB}
+        pods = own.pop(POD) + _through_job_sets(found, own.get(JOB_SET, []))
         nodes = await self._known_nodes(now, {place for pod in pods if (place := pod["spec"].get("nodeName"))})
         gpu_resource = job.spec.resources.gpu_resource
         refusals = await self._refusals(job, manifest, checked, now)
         return Observed(
             status=_status(manifest),
-            runs=self._runs(job, pods, nodes, now),
-            owned=tuple(Owned("Service", s["metadata"]["name"], s["metadata"]["uid"], run_of(s)) for s in services),
+            runs=self._runs(job, pods, own.get(JOB_SET, []), nodes, now),
+            owned=tuple(_owned(kind, each) for kind, owned in own.items() for each in owned),
             nodes=candidates(nodes, checked.pod["spec"], gpu_resource) if nodes is not None and checked.pod else None,
             refusals=refusals,
             host_request_bytes=checked.host_request_bytes,
@@ -152,7 +156,7 @@ class ClusterShell:
         )
 
     def _runs(
-        self, job: Job, pods: list[Manifest], nodes: list[Manifest] | None, now: float
+        self, job: Job, pods: list[Manifest], job_sets: list[Manifest], nodes: list[Manifest] | None, now: float
     ) -> dict[str, RunObservation]:
         seen = nodes and NodesSeen(
             frozenset(node["metadata"]["name"] for node in nodes),
@@ -164,6 +168,8 @@ class ClusterShell:
             if index is not None:
                 one = observe(pod, index, job.spec.resources.gpu_resource, seen or None, now)
                 found.setdefault(run_of(pod), []).append(one)
+        for job_set in job_sets:
+            found.setdefault(run_of(job_set), held_back(job_set))
         refused = self._refusal_of(job)
         if refused:
             found.setdefault(refused.run, [])
@@ -236,6 +242,10 @@ class ClusterShell:
                 return Refusal(reasons.REFUSED, refusal.message)
             if refusal.kind is not Kind.ABSENT:
                 raise
+            if "/" in manifest["apiVersion"]:
+                # Else its namespace is going away, and the job with it.
+                sentence = f"the cluster does not know {manifest['kind']} of {manifest['apiVersion']}; install it there"
+                return Refusal(reasons.REFUSED, sentence)
         return None
 
     async def _adopt(self, job: Job, manifest: Manifest) -> Refusal | None:
@@ -264,6 +274,16 @@ class ClusterShell:
             return self._nodes
 
 
+def _through_job_sets(found: Mapping[ObjectKind, list[Manifest]], job_sets: list[Manifest]) -> list[Manifest]:
+    """The pods that a JobSet of the job's has made, by the uids of all that is in between."""
+    return owned_through(found[POD], owned_through(found.get(BATCH_JOB, []), job_sets))
+
+
+def _owned(kind: ObjectKind, manifest: Manifest) -> Owned:
+    metadata = manifest["metadata"]
+    return Owned(str(kind), metadata["name"], metadata["uid"], run_of(manifest), holds_pods=kind == JOB_SET)
+
+
 def _key(job: Job) -> Key:
     return Key(job.metadata.namespace, job.metadata.name)
 
@@ -271,26 +291,3 @@ def _key(job: Job) -> Key:
 def _status(manifest: Manifest) -> Manifest:
     status = manifest.get("status")
     return status if isinstance(status, dict) else {}
-
-
-def _event(job: Manifest, event: Event) -> Manifest:
-    metadata = job["metadata"]
-    told_at = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
-    return {
-        "apiVersion": "v1",
-        "kind": "Event",
-        "metadata": {"generateName": f"{metadata['name']}.", "namespace": metadata["namespace"]},
-        "involvedObject": {
-            "apiVersion": API_VERSION,
-            "kind": KIND,
-            **{part: metadata[part] for part in ("namespace", "name", "uid", "resourceVersion")},
-        },
-        "type": event.type,
-        "reason": event.reason,
-        "message": event.message[:1024],
-        "source": {"component": "memtune-operator"},
-        "reportingComponent": "memtune.dev/operator",
-        "firstTimestamp": told_at,
-        "lastTimestamp": told_at,
-        "count": 1,
-    }

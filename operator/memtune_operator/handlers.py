@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 import time
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import kopf
@@ -40,8 +41,13 @@ async def _work(cluster: Cluster, settings: Settings, counters: metrics.Metrics)
     shell = ClusterShell(cluster, settings)
     reconciler = Reconciler(shell, search.propose, time.time, counters)
     counters.watch_pending(lambda: reconciler.pending)
-    operator = asyncio.create_task(_listen(_registry(reconciler), settings))
     watches = asyncio.create_task(shell.follow(reconciler.wake))
+
+    async def stop() -> None:
+        watches.cancel()
+        await reconciler.stop()
+
+    operator = asyncio.create_task(_listen(_registry(reconciler, stop), settings))
     try:
         done, _ = await asyncio.wait({operator, watches}, return_when=asyncio.FIRST_COMPLETED)
         for task in done:
@@ -49,9 +55,8 @@ async def _work(cluster: Cluster, settings: Settings, counters: metrics.Metrics)
             if not task.cancelled():
                 task.result()
     finally:
-        for task in (operator, watches):
-            task.cancel()
-        await reconciler.stop()
+        operator.cancel()
+        await stop()
 
 
 async def _listen(registry: kopf.OperatorRegistry, settings: Settings) -> None:
@@ -72,7 +77,7 @@ async def _listen(registry: kopf.OperatorRegistry, settings: Settings) -> None:
     )
 
 
-def _registry(reconciler: Reconciler) -> kopf.OperatorRegistry:
+def _registry(reconciler: Reconciler, stop: Callable[[], Awaitable[None]]) -> kopf.OperatorRegistry:
     """What kopf calls. An event handler alone puts neither a finalizer nor an annotation on a job."""
     registry = kopf.OperatorRegistry()
     for login in (kopf.login_with_service_account, kopf.login_with_kubeconfig):
@@ -81,5 +86,10 @@ def _registry(reconciler: Reconciler) -> kopf.OperatorRegistry:
     @kopf.on.event(GROUP, VERSION, PLURAL, registry=registry)
     async def changed(namespace: str | None, name: str, **_: Any) -> None:
         reconciler.wake(Key(namespace or "", name))
+
+    @kopf.on.cleanup(registry=registry)
+    async def stopping(**_: Any) -> None:
+        # Whatever else runs when kopf ends, it waits 5 s for.
+        await stop()
 
     return registry

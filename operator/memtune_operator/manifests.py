@@ -1,4 +1,7 @@
-"""What a run is made of: one headless Service and a pod per node, as plain values. Pure; equal input, equal output."""
+"""What a run is made of: a headless Service, a pod per node, and what makes a group of them.
+
+Plain values. Pure: equal input, equal output.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,8 @@ from typing import Any
 
 from memtune.run import Run
 from memtune.spec import API_VERSION, KIND, Job
-from memtune_operator import names, placement, variables, wrapping
+from memtune_operator import gangs, names, placement, variables, wrapping
+from memtune_operator.jobset import job_set
 from memtune_operator.template import IMAGE_USER, read_template
 from memtune_operator.wrapping import Manifest
 
@@ -20,7 +24,10 @@ _COPY_RESOURCES = {
 
 def objects(job: Job, run: Run, runner_image: str) -> list[Manifest]:
     """Everything that a run is made of, in the order in which it is made."""
-    return [service(job, run), *pods(job, run, runner_image)]
+    made = pods(job, run, runner_image)
+    if job.spec.launcher == "JobSet":
+        made = [job_set(made, job.metadata.name, names.job_set_name(job.metadata.name, run.kind, run.number))]
+    return [service(job, run), *_pod_groups(job, run, runner_image), *made]
 
 
 def service(job: Job, run: Run) -> Manifest:
@@ -42,6 +49,17 @@ def service(job: Job, run: Run) -> Manifest:
     }
 
 
+def _pod_groups(job: Job, run: Run, runner_image: str) -> list[Manifest]:
+    found = gangs.pod_group(job, read_template(job, runner_image))
+    if found is None:
+        return []
+    kind, spec = found
+    name = names.run_name(job.metadata.name, run.kind, run.number)
+    labels = names.run_labels(job.metadata.name, run.kind, run.number)
+    metadata = _metadata(job, name, labels, _plan_annotations(run))
+    return [{"apiVersion": kind.api_version, "kind": kind.name, "metadata": metadata, "spec": spec}]
+
+
 def pods(job: Job, run: Run, runner_image: str) -> list[Manifest]:
     """All pods of a run, one per node, the one that hosts the rendezvous first."""
     return [_pod(job, run, index, job.spec.runner.image or runner_image) for index in range(job.spec.resources.nodes)]
@@ -49,8 +67,7 @@ def pods(job: Job, run: Run, runner_image: str) -> list[Manifest]:
 
 def _pod(job: Job, run: Run, index: int, runner_image: str) -> Manifest:
     template = read_template(job, runner_image)
-    group = names.run_name(job.metadata.name, run.kind, run.number)
-    gang_labels, gang_annotations = placement.gang_metadata(template, group, job.spec.resources.nodes)
+    gang_labels, gang_annotations = gangs.pod_metadata(job, run, template)
     run_labels = names.run_labels(job.metadata.name, run.kind, run.number)
     labels = _merged(template, "labels", {**run_labels, names.LABEL_INDEX: str(index), **gang_labels})
     annotations = _merged(template, "annotations", {**_plan_annotations(run), **gang_annotations})

@@ -27,15 +27,32 @@ def owned_by(objects: Iterable[Manifest], uid: str) -> list[Manifest]:
     return [each for each in objects if _controller_uid(each) == uid]
 
 
+def held_back(job_set: Manifest) -> list[PodObservation]:
+    """The first pod of a JobSet that its queue has suspended: there is none, and this is why."""
+    if not (job_set.get("spec") or {}).get("suspend"):
+        return []
+    sentence = f"JobSet {job_set['metadata']['name']} is suspended by its queue"
+    return [PodObservation(0, conditions=(Condition("PodScheduled", "False", "SchedulingGated", sentence),))]
+
+
+def owned_through(objects: Iterable[Manifest], holders: Iterable[Manifest]) -> list[Manifest]:
+    """Those that one of the holders controls."""
+    uids = {str(holder["metadata"].get("uid")) for holder in holders}
+    return [each for each in objects if _controller_uid(each) in uids]
+
+
 def run_of(manifest: Manifest) -> str:
     """The run that an object says it belongs to."""
     return str((manifest["metadata"].get("labels") or {}).get(names.LABEL_RUN, ""))
 
 
 def index_of(pod: Manifest) -> int | None:
-    """The place of a pod in its run; None if the label was tampered with."""
-    text = str((pod["metadata"].get("labels") or {}).get(names.LABEL_INDEX, ""))
-    return int(text) if text.isdecimal() else None
+    """The place of a pod in its run, by its label or as its Job numbers it; None if that was tampered with."""
+    metadata = pod["metadata"]
+    text = (metadata.get("labels") or {}).get(names.LABEL_INDEX)
+    if text is None:
+        text = (metadata.get("annotations") or {}).get(names.ANNOTATION_COMPLETION_INDEX)
+    return int(text) if text and str(text).isdecimal() else None
 
 
 def observe(
@@ -52,6 +69,7 @@ def observe(
         name=metadata["name"],
         uid=metadata.get("uid", ""),
         node=spec.get("nodeName") or "",
+        plan=(metadata.get("annotations") or {}).get(names.ANNOTATION_PLAN, ""),
         phase=status.get("phase") or "Pending",
         reason=_text(status.get("reason")),
         message=_text(status.get("message")),

@@ -1,6 +1,4 @@
-"""Where the pods of a run may be: the GPU product, a node for each, the nodes to avoid, and what queues and gang
-schedulers look for.
-"""
+"""Where the pods of a run may be: the GPU product, a node for each, and the nodes to avoid."""
 
 from __future__ import annotations
 
@@ -10,10 +8,6 @@ from memtune.run import Run
 from memtune.spec import Job
 from memtune_operator import names
 from memtune_operator.wrapping import Manifest
-
-VOLCANO = "volcano"
-# As the chart of scheduler-plugins names the scheduler that it installs.
-COSCHEDULING = "scheduler-plugins-scheduler"
 
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 
@@ -51,18 +45,3 @@ def _apart(affinity: Manifest, job: Job, run: Run) -> Manifest:
 
 def _with_expressions(term: Manifest, wanted: list[dict[str, Any]]) -> Manifest:
     return {**term, "matchExpressions": [*(term.get("matchExpressions") or []), *wanted]}
-
-
-def gang_metadata(template: Manifest, group: str, size: int) -> tuple[dict[str, str], dict[str, str]]:
-    """Labels and annotations that make a run one group, for the queue or scheduler that the template asks for."""
-    labels: dict[str, str] = {}
-    annotations: dict[str, str] = {}
-    scheduler = template["spec"].get("schedulerName")
-    if names.LABEL_KUEUE_QUEUE in (template["metadata"].get("labels") or {}):
-        labels[names.LABEL_KUEUE_GROUP] = group
-        annotations[names.ANNOTATION_KUEUE_COUNT] = str(size)
-    if scheduler == COSCHEDULING:
-        labels[names.LABEL_COSCHEDULING_GROUP] = group
-    if scheduler == VOLCANO:
-        annotations[names.ANNOTATION_VOLCANO_GROUP] = group
-    return labels, annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import NamedTuple
 
 from memtune.decide import Refusal, reasons
@@ -9,7 +10,7 @@ from memtune.knobs import NO_CHECKPOINTING, Precision, Sharding
 from memtune.plan import Plan
 from memtune.run import Run, RunKind
 from memtune.spec import Job
-from memtune_operator import manifests, policy
+from memtune_operator import gangs, manifests, policy
 from memtune_operator.template import read_template
 from memtune_operator.wrapping import Manifest, TemplateError, memory_bytes, wrapped_index
 
@@ -27,7 +28,9 @@ class Preflight(NamedTuple):
     refusal: Refusal | None = None
 
 
-def check(job: Job, rules: policy.Policy, runner_image: str) -> Preflight:
+def check(
+    job: Job, rules: policy.Policy, runner_image: str, installed: Collection[gangs.Gang] = tuple(gangs.Gang)
+) -> Preflight:
     """Look at the job's template as every run of it will."""
     try:
         template = read_template(job, runner_image)
@@ -36,6 +39,8 @@ def check(job: Job, rules: policy.Policy, runner_image: str) -> Preflight:
         return Preflight(refusal=Refusal(error.reason, str(error)))
     if denied := policy.refusal(rules, job, template):
         return Preflight(refusal=Refusal(reasons.POLICY_DENIED, denied))
+    if missing := gangs.refusal(job, template, installed):
+        return Preflight(refusal=missing)
     containers = pod["spec"]["containers"]
     resources = containers[wrapped_index(containers, job.spec.resources.gpu_resource)].get("resources") or {}
     return Preflight(pod, memory_bytes(resources, "requests"), memory_bytes(resources, "limits"))

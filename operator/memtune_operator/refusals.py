@@ -18,13 +18,14 @@ class Kind(str, Enum):
 
 
 class RefusalError(Exception):
-    """One answer of the API server, or none in time. ``message`` is in its own words."""
+    """One answer of the API server, or none in time. ``message`` is in its own words, ``status`` the HTTP one."""
 
-    def __init__(self, kind: Kind, message: str, retry_after_seconds: float = 0.0) -> None:
+    def __init__(self, kind: Kind, message: str, retry_after_seconds: float = 0.0, status: int | None = None) -> None:
         super().__init__(message)
         self.kind = kind
         self.message = message
         self.retry_after_seconds = retry_after_seconds
+        self.status = status
 
 
 _BY_STATUS = {
@@ -42,7 +43,7 @@ def refusal_of(status: int | None, reason: str, body: str, retry_after: str = ""
     told = _status_object(body)
     message = str(told.get("message") or reason or body)[:1000]
     kind = _kind(status, str(told.get("reason") or ""), message)
-    return RefusalError(kind, message, float(retry_after) if retry_after.isdecimal() else 0.0)
+    return RefusalError(kind, message, float(retry_after) if retry_after.isdecimal() else 0.0, status)
 
 
 def _kind(status: int | None, reason: str, message: str) -> Kind:
@@ -53,8 +54,8 @@ def _kind(status: int | None, reason: str, message: str) -> Kind:
     # A namespace that is going away forbids new objects; its jobs go with it, so there is nobody to tell.
     if status == 403 and "being terminated" in message:
         return Kind.ABSENT
-    # A quota's own record is written by many at once; the server says itself that trying again helps.
-    if status == 403 and "try again" in message:
+    # A quota's own record is written by many at once, and a new quota has none yet: a moment later it has.
+    if status == 403 and ("try again" in message or "status unknown for quota" in message):
         return Kind.RETRY
     return _BY_STATUS.get(status, Kind.REFUSED)
 

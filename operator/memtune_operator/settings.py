@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
+from memtune_operator.gangs import Gang
 from memtune_operator.policy import Policy
 
 PREFIX = "MEMTUNE_OPERATOR_"
@@ -18,6 +19,7 @@ ALLOW_HOST_NETWORK = PREFIX + "ALLOW_HOST_NETWORK"
 ALLOW_PRIVILEGED = PREFIX + "ALLOW_PRIVILEGED"
 SERVICE_ACCOUNTS = PREFIX + "SERVICE_ACCOUNTS"
 READ_NODES = PREFIX + "READ_NODES"
+GANGS = PREFIX + "GANGS"
 LEASE_NAMESPACE = PREFIX + "LEASE_NAMESPACE"
 LEASE_NAME = PREFIX + "LEASE_NAME"
 IDENTITY = PREFIX + "IDENTITY"
@@ -41,6 +43,7 @@ class Settings:
     identity: str
     namespaces: tuple[str, ...] = ()
     reads_nodes: bool = True
+    gangs: frozenset[Gang] = frozenset()
     lease_namespace: str = ""
     lease_name: str = "memtune-operator"
     metrics_port: int = 9401
@@ -58,6 +61,7 @@ def read_settings(variables: Mapping[str, str]) -> Settings:
         identity=variables.get(IDENTITY) or variables.get("HOSTNAME") or "memtune-operator",
         namespaces=namespaces,
         reads_nodes=_read(variables, READ_NODES, _flag, True),
+        gangs=_read(variables, GANGS, _gangs, frozenset()),
         lease_namespace=variables.get(LEASE_NAMESPACE, ""),
         lease_name=variables.get(LEASE_NAME) or Settings.lease_name,
         metrics_port=_read(variables, METRICS_PORT, _port, Settings.metrics_port),
@@ -96,6 +100,14 @@ def _flag(text: str) -> bool:
     if text not in ("true", "false"):
         raise ValueError("it is neither true nor false")
     return text == "true"
+
+
+def _gangs(text: str) -> frozenset[Gang]:
+    known = [str(gang) for gang in Gang]
+    for name in _names(text):
+        if name not in known:
+            raise ValueError(f"{name} is none of {', '.join(known)}")
+    return frozenset(Gang(name) for name in _names(text))
 
 
 def _port(text: str) -> int:

@@ -37,6 +37,9 @@ def read_template(job: Job, runner_image: str) -> Manifest:
 
 
 def _built_in(job: Job, runner_image: str) -> Manifest:
+    if job.spec.model.peft:
+        problem = "the built-in trainer trains whole models, and spec.model.peft is an adapter"
+        raise TemplateError(reasons.TEMPLATE_REJECTED, f"spec.template: {problem}; give the command that trains it")
     command = [job.spec.runner.python, "-m", "memtune_runner.trainer"]
     container = {"name": names.TRAINER_CONTAINER, "image": runner_image, "command": command}
     # A new disk belongs to root, and our image runs as this user.
@@ -105,7 +108,8 @@ def _check_metadata(metadata: Manifest) -> None:
 
 def _object(value: Any, where: str) -> Manifest:
     if not isinstance(value, dict):
-        raise _rejected(where, f"it is {type(value).__name__}, not an object", "write it as a PodTemplateSpec has it")
+        what = "it is missing" if value is None else f"it is {type(value).__name__}, not an object"
+        raise _rejected(where, what, "write it as a PodTemplateSpec has it")
     return value
 
 

@@ -72,7 +72,7 @@ def _of_training(job: Job) -> dict[str, str]:
 
 def _of_place(job: Job, run: Run, index: int) -> dict[str, str]:
     resources, name = job.spec.resources, job.metadata.name
-    host = names.pod_name(name, run.kind, run.number, 0)
+    host = _first_host(job, run)
     service = f"{names.run_name(name, run.kind, run.number)}.{job.metadata.namespace}.svc"
     memory = parse_bytes(resources.gpu_memory) if resources.gpu_memory else 0
     return {
@@ -92,6 +92,13 @@ def _of_place(job: Job, run: Run, index: int) -> dict[str, str]:
 def _left_after(shrink: Shrink, memory_bytes: int) -> str:
     """From which step on a virtual GPU has how much."""
     return f"{shrink.after_step}:{int(memory_bytes * (1 - shrink.ratio))}"
+
+
+def _first_host(job: Job, run: Run) -> str:
+    """The host name of the pod that the others meet at."""
+    if job.spec.launcher == "JobSet":
+        return f"{names.job_set_name(job.metadata.name, run.kind, run.number)}-{names.REPLICATED_JOB}-0-0"
+    return names.pod_name(job.metadata.name, run.kind, run.number, 0)
 
 
 def _of_files(job: Job) -> dict[str, str]:

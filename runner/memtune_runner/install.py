@@ -13,8 +13,7 @@ import memtune
 import memtune_runner
 from memtune_runner.vendored import PRIVATE_PACKAGE, prometheus_client
 
-# What is compiled goes along; what somebody is compiling at the moment does not.
-_NOT_COPIED = shutil.ignore_patterns("*.pyc.*")
+_NOT_COPIED = shutil.ignore_patterns("__pycache__", "*.pyc")
 _LICENSES = ("LICENSE", "NOTICE")
 
 

@@ -17,8 +17,8 @@ from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-_PRODUCTS = frozenset({torch.ops.aten.mm.default, torch.ops.aten.addmm.default, torch.ops.aten._scaled_mm.default})
-_ATTENTION = frozenset(
+PRODUCTS = frozenset({torch.ops.aten.mm.default, torch.ops.aten.addmm.default, torch.ops.aten._scaled_mm.default})
+ATTENTION = frozenset(
     {
         torch.ops.aten._scaled_dot_product_flash_attention.default,
         torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default,
@@ -82,10 +82,10 @@ class _Chooser(TorchDispatchMode):
         self._products = 0
 
     def _keeps(self, operator: Any) -> bool:
-        if operator in _PRODUCTS:
+        if operator in PRODUCTS:
             self._products += 1
             return self._products % 2 == 1
-        return operator in _ATTENTION
+        return operator in ATTENTION
 
 
 class _Keeping(_Chooser):

@@ -13,7 +13,8 @@ from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
 import pytest
-from kubernetes import config
+from helm_release import Release
+from kubernetes import client, config
 from operator_process import Jobs, OperatorProcess, install_crd
 from pods import FOREIGN, IMAGE, Cluster, eventually, unsuitable
 from traces import traces
@@ -76,6 +77,15 @@ def images(cluster: Cluster, devcluster: Callable[..., str]) -> dict[str, str]: 
 
 
 @pytest.fixture
+def release(kubeconfig: str, cluster: Cluster, namespace: str, images: dict[str, str]) -> Iterator[Release]:
+    """A release of the chart that a test may install; it is uninstalled, and the CRD stays."""
+    install_crd(cluster.connection)
+    made = Release(kubeconfig, namespace, images, cluster)
+    yield made
+    made.close()
+
+
+@pytest.fixture
 def two_nodes(cluster: Cluster) -> tuple[str, str]:
     """Two nodes that pods can be put on."""
     names = sorted(cluster.images_by_node())
@@ -100,7 +110,11 @@ def namespace(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[str]
     yield name
     if request.node.stash.get(_FAILED, False):
         print(cluster.story(name))
-    cluster.core.delete_namespace(name)
+    try:
+        cluster.core.delete_namespace(name)
+    except client.ApiException as error:
+        if error.status != 404:  # gone already: a test may be about just that
+            raise
 
 
 @pytest.fixture
@@ -111,9 +125,30 @@ def jobs(kubeconfig: str, namespace: str) -> Iterator[Jobs]:
 
 
 @pytest.fixture
-def operator(kubeconfig: str, namespace: str, images: dict[str, str], tmp_path: Path) -> Iterator[OperatorProcess]:
-    running = OperatorProcess(kubeconfig, namespace, images["runner"], tmp_path / "operator.log")
-    running.start()
-    yield running
-    running.stop()
-    print(running.log())
+def operators(
+    kubeconfig: str,
+    namespace: str,
+    images: dict[str, str],
+    jobs: Jobs,  # noqa: ARG001  # the CRD must be there
+    tmp_path: Path,
+) -> Iterator[Callable[..., OperatorProcess]]:
+    """Makes operators for the test's namespace; each is started by the test, and ended after it."""
+    made: list[OperatorProcess] = []
+
+    def make(**settings: str) -> OperatorProcess:
+        log = tmp_path / f"operator-{len(made)}.log"
+        made.append(OperatorProcess(kubeconfig, namespace, images["runner"], log, **settings))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.stop()
+        print(each.log())
+
+
+@pytest.fixture
+def operator(operators: Callable[..., OperatorProcess]) -> OperatorProcess:
+    """The one operator of the test's namespace, running."""
+    only = operators()
+    only.start()
+    return only

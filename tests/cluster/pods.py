@@ -55,9 +55,11 @@ class Cluster:
     """The parts of the API that tests use."""
 
     def __init__(self, connection: client.ApiClient) -> None:
+        self.connection = connection
         # Any: the client's types know neither plain dictionaries as bodies nor which answers are always there.
         self.core: Any = client.CoreV1Api(connection)
         self.rbac: Any = client.RbacAuthorizationV1Api(connection)
+        self.coordination: Any = client.CoordinationV1Api(connection)
 
     def images_by_node(self) -> dict[str, set[str]]:
         return {
@@ -110,6 +112,11 @@ class Cluster:
         finally:
             # Its own close() leaves the socket open when the server was the first to hang up.
             session.sock.shutdown()
+
+    def lease_holder(self, namespace: str, name: str) -> str:
+        """Who holds a Lease; empty while nobody does."""
+        leases = self.coordination.list_namespaced_lease(namespace).items
+        return next((lease.spec.holder_identity for lease in leases if lease.metadata.name == name), "")
 
     def gone(self, namespace: str, name: str) -> bool:
         return all(found.metadata.name != name for found in self.core.list_namespaced_pod(namespace).items)

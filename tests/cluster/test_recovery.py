@@ -9,9 +9,14 @@ from operator_process import Jobs
 from pods import Cluster, eventually
 from rehearsals import losses, quickstart, small
 
-# Predicted to fit into 2 GiB, as it does until the memory shrinks.
-_OPTIMISTIC = "fp32-ddp-none-mb64x2-sdpa"
-_PLAN = "fp32-ddp-none-mb4x2-sdpa"
+_SECONDS = 600
+# The quickstart, quicker: of 128 MiB its GPU keeps 70.
+_BATCH = {"globalBatchSize": 16, "sequenceLength": 64, "attention": "sdpa"}
+_MEMORY = {"gpuMemory": "128Mi", "device": "virtual"}
+_SHRINK = {"afterStep": 12, "by": "45%"}
+_SPACE = {"precision": ["fp32"], "checkpointing": ["none", "full"], "backends": ["ddp"]}
+# Predicted to fit, as it does until the memory shrinks.
+_OPTIMISTIC = {"mode": "Fixed", "plan": "fp32-ddp-none-mb16x1-sdpa", "space": _SPACE}
 _ON_TWO = "fp32-ddp-none-mb4x1-sdpa"
 
 
@@ -19,24 +24,23 @@ _ON_TWO = "fp32-ddp-none-mb4x1-sdpa"
 def test_a_job_that_loses_memory_recovers_and_ends_with_the_loss_of_an_undisturbed_one(
     cluster: Cluster, namespace: str, jobs: Jobs, tmp_path: Path
 ) -> None:
-    fixed = {"mode": "Fixed", "plan": _OPTIMISTIC, "space": {"precision": ["fp32"], "backends": ["ddp"]}}
-    undisturbed = quickstart(tmp_path / "undisturbed", tuning=fixed)
-    shrinking = {**undisturbed["spec"]["resources"], "shrink": {"afterStep": 12, "by": "45%"}}
-    jobs.apply(quickstart(tmp_path / "recovering", tuning=fixed, resources=shrinking))
+    spec = {"training": _BATCH, "tuning": _OPTIMISTIC}
+    jobs.apply(quickstart(tmp_path / "recovering", resources={**_MEMORY, "shrink": _SHRINK}, **spec))
+    undisturbed = quickstart(tmp_path / "undisturbed", resources=_MEMORY, **spec)
     jobs.apply({**undisturbed, "metadata": {"name": "undisturbed"}})
 
-    recovering = jobs.wait_for("quickstart", "Recovering", "Succeeded", "Failed", seconds=240)
+    recovering = jobs.wait_for("quickstart", "Recovering", "Succeeded", "Failed", seconds=_SECONDS)
     assert recovering["phase"] == "Recovering", recovering["message"]
-    status = jobs.wait_for("quickstart", "Succeeded", "Failed", seconds=240)
+    status = jobs.wait_for("quickstart", "Succeeded", "Failed", seconds=_SECONDS)
     assert status["phase"] == "Succeeded", status["message"]
     first, second = status["attempts"]
     assert (first["verdict"], second["verdict"]) == ("device-oom", "succeeded")
-    assert (second["resume"], second["resumedSamples"]) == ("direct", 10 * 128)
+    assert (second["resume"], second["resumedSamples"]) == ("direct", 10 * 16)
     assert second["plan"] != first["plan"]
     assert status["oomRetries"] == 1
     assert "resumed from /checkpoints/memtune-step-00000010-attempt-1" in cluster.log(namespace, f"{second['name']}-0")
 
-    jobs.wait_for("undisturbed", "Succeeded", seconds=120)
+    jobs.wait_for("undisturbed", "Succeeded", seconds=_SECONDS)
     whole = losses(cluster, namespace, "undisturbed-train-1-0")
     again = losses(cluster, namespace, f"{second['name']}-0")
     assert sorted(again) == list(range(11, 21))
@@ -49,7 +53,7 @@ def test_the_pods_of_two_nodes_meet_by_name_and_train_as_one(
 ) -> None:
     resources = {"nodes": 2, "gpusPerNode": 1, "gpuMemory": "4Gi", "device": "virtual"}
     jobs.apply(small("pair", tmp_path / "checkpoints", _ON_TWO, resources=resources))
-    status = jobs.wait_for("pair", "Succeeded", "Failed", seconds=180)
+    status = jobs.wait_for("pair", "Succeeded", "Failed", seconds=_SECONDS)
     assert status["phase"] == "Succeeded", status["message"]
     assert [attempt["verdict"] for attempt in status["attempts"]] == ["succeeded"]
     pods = cluster.core.list_namespaced_pod(namespace).items
@@ -67,20 +71,21 @@ def test_a_suspended_job_goes_on_from_its_checkpoint(
 ) -> None:
     checkpoints = tmp_path / "checkpoints"
     # Large enough that there is time to suspend it between its first checkpoint and its end.
-    jobs.apply(quickstart(checkpoints, tuning={"mode": "Fixed", "plan": "fp32-ddp-full-mb16x8-sdpa"}))
-    eventually(lambda: list(checkpoints.glob("*/memtune-manifest.json")), "a complete checkpoint", 180)
+    slow = {"mode": "Fixed", "plan": "fp32-ddp-full-mb1x16-sdpa"}
+    jobs.apply(quickstart(checkpoints, training=_BATCH, resources=_MEMORY, tuning=slow))
+    eventually(lambda: list(checkpoints.glob("*/memtune-manifest.json")), "a complete checkpoint", _SECONDS)
     jobs.patch("quickstart", suspend=True)
     jobs.wait_for("quickstart", "Suspended", seconds=60)
     eventually(lambda: not _running(cluster, namespace), "no pod to run")
     assert jobs.condition("quickstart", "Suspended")["status"] == "True"
 
     jobs.patch("quickstart", suspend=False)
-    status = jobs.wait_for("quickstart", "Succeeded", "Failed", seconds=180)
+    status = jobs.wait_for("quickstart", "Succeeded", "Failed", seconds=_SECONDS)
     assert status["phase"] == "Succeeded", status["message"]
     last = status["attempts"][-1]
-    assert last["resumedSamples"] >= 5 * 128
+    assert last["resumedSamples"] >= 5 * 16
     again = losses(cluster, namespace, f"{last['name']}-0")
-    assert sorted(again) == list(range(last["resumedSamples"] // 128 + 1, 21))
+    assert sorted(again) == list(range(last["resumedSamples"] // 16 + 1, 21))
     assert (status.get("oomRetries", 0), status.get("disruptions", 0)) == (0, 0), "suspending costs no budget"
 
 

@@ -5,8 +5,11 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+from api_answers import JOB, ApiServer, api_server, found
+from told_job import told_job
 
 
 @pytest.fixture(autouse=True)
@@ -32,3 +35,19 @@ def _plain_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pages have one width, and are painted where a test asks for it, whoever started the tests."""
     monkeypatch.setenv("COLUMNS", "100")
     monkeypatch.delenv("NO_COLOR", raising=False)
+
+
+@pytest.fixture
+def server() -> Iterator[ApiServer]:
+    """An API server that has the told job."""
+    with api_server() as running:
+        running.answer(JOB, found(told_job()))
+        yield running
+
+
+@pytest.fixture
+def flags(server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, str]:
+    """What leads a command to that server, and nowhere else."""
+    monkeypatch.delenv("KUBECONFIG", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path / "nobody"))
+    return "--kubeconfig", server.kubeconfig(tmp_path)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+import json
 from typing import Any
 
 import helm_python
 import pytest
 import yaml
 from chart_values import VALUE_SETS
+from contracts import contract, schema_of
 from helm_chart import CHART, FULL_NAME, NAMESPACE, ROOT, Manifest, objects, of_kind, only, pod_specs, render
 from schema_refusals import refusals
 from strict_models import validate
@@ -26,20 +27,15 @@ MODELS = {
     "Service": "V1Service",
     "ServiceAccount": "V1ServiceAccount",
 }
+RULES = "x-kubernetes-validations"
 MONITORING = ("PodMonitor", "PrometheusRule", "ServiceMonitor")
 CLUSTER_WIDE = {"ClusterRole", "ClusterRoleBinding", "CustomResourceDefinition"}
 MADE = {name: objects(values) for name, values in VALUE_SETS.items()}
 
 
-def contract(kind: str) -> Manifest:
-    """The schema of a kind of the Prometheus Operator, whose CRDs lie in a directory beside the checkout."""
-    file = Path("contracts", f"monitoring.coreos.com_{kind.lower()}s.yaml")
-    for directory in ROOT.parents:
-        if (directory / "shared" / file).is_file():
-            definition = yaml.safe_load((directory / "shared" / file).read_text())
-            schema: Manifest = definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
-            return schema
-    pytest.skip(f"no {file} in a directory named shared beside the checkout; the Prometheus Operator's CRDs are there")
+def schema_of_monitor(kind: str) -> Manifest:
+    """What the Prometheus Operator says of one of its kinds."""
+    return schema_of(contract(f"monitoring.coreos.com_{kind.lower()}s.yaml"))
 
 
 @pytest.mark.parametrize("case", VALUE_SETS)
@@ -54,7 +50,7 @@ def test_the_kubernetes_client_knows_every_field(case: str) -> None:
 @pytest.mark.parametrize("kind", MONITORING)
 @pytest.mark.parametrize("case", ["monitored", "everything"])
 def test_the_prometheus_operator_knows_every_field(case: str, kind: str) -> None:
-    schema = contract(kind)
+    schema = schema_of_monitor(kind)
     manifest = only(MADE[case], kind)
     assert manifest["apiVersion"] == "monitoring.coreos.com/v1"
     # Of metadata a CRD says only that it is an object; the client's model knows its fields.
@@ -74,7 +70,7 @@ def test_the_prometheus_operator_knows_every_field(case: str, kind: str) -> None
 )
 def test_a_contract_sees_what_the_api_server_would_refuse(kind: str, change: Manifest) -> None:
     manifest = only(MADE["monitored"], kind)
-    assert refusals(contract(kind), {**manifest, "spec": {**manifest["spec"], **change}})
+    assert refusals(schema_of_monitor(kind), {**manifest, "spec": {**manifest["spec"], **change}})
 
 
 @pytest.mark.parametrize("case", VALUE_SETS)
@@ -130,6 +126,16 @@ def test_ports_are_those_that_the_operator_opens(case: str) -> None:
     assert probed | served <= set(ports)
 
 
+def test_quantities_are_texts_whatever_they_were_given_as() -> None:
+    """In a server-side apply, which is how Helm writes, servers as old as 1.20 refuse numbers."""
+    given = {"requests": {"cpu": 0.5, "nvidia.com/gpu": 1}, "limits": {"cpu": "2", "memory": 2**31}}
+    (container,) = only(objects({"resources": given}), "Deployment")["spec"]["template"]["spec"]["containers"]
+    assert container["resources"] == {
+        "requests": {"cpu": "0.5", "memory": "256Mi", "nvidia.com/gpu": "1"},
+        "limits": {"cpu": "2", "memory": str(2**31)},
+    }
+
+
 def test_one_replica_is_replaced_and_several_hold_a_lease() -> None:
     for case, is_led in (("defaults", False), ("replicas", True), ("everything", True)):
         deployment = only(MADE[case], "Deployment")
@@ -143,6 +149,21 @@ def test_the_crd_is_the_generated_one_and_survives_the_chart() -> None:
     assert found["metadata"].pop("annotations") == {"helm.sh/resource-policy": "keep"}
     assert found == yaml.safe_load((ROOT / "crds" / "memtune.dev_memorytunedjobs.yaml").read_text())
     assert of_kind(MADE["own namespace"], "CustomResourceDefinition") == []
+
+
+def test_a_server_that_knows_no_rules_is_given_none() -> None:
+    """It would pass over them, but Helm asks it for its fields first, and refuses the whole chart."""
+    given = {
+        version: only(objects({}, kube_version=version), "CustomResourceDefinition") for version in ("1.24", "1.25")
+    }
+    with_rules, without = (json.dumps(given[version]) for version in ("1.25", "1.24"))
+    assert with_rules.count(RULES) == 8
+    assert RULES not in without
+    assert json.loads(without) == json.loads(with_rules, object_hook=without_rules)
+
+
+def without_rules(node: Manifest) -> Manifest:
+    return {key: value for key, value in node.items() if key != RULES}
 
 
 @pytest.mark.parametrize("kind", MONITORING)

@@ -22,7 +22,20 @@ echo "${COMPREPLY[*]}"
 def test_completion_knows_the_subcommands(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["completion", shell]) == 0
     script = capsys.readouterr().out
-    assert all(name in script for name in ("plan", "estimate", "explain", "--format", "(table json yaml)"))
+    assert all(
+        name in script
+        for name in (
+            "plan",
+            "estimate",
+            "explain",
+            "status",
+            "watch",
+            "report",
+            "logs",
+            "--format",
+            "(table json yaml)",
+        )
+    )
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")
@@ -34,6 +47,12 @@ def test_completion_knows_the_subcommands(shell: str, capsys: pytest.CaptureFixt
         (["estimate", "--gpu", "t4"], ["t4-16gb"]),
         (["explain", "job.yaml", "--format", ""], ["table", "json", "yaml"]),
         (["completion", ""], ["bash", "zsh"]),
+        (["wat"], ["watch"]),
+        (["status", "llama", "--name"], ["--namespace"]),
+        (
+            ["logs", "llama", "--"],
+            ["--help", "--namespace", "--context", "--kubeconfig", "--follow", "--run", "--rank"],
+        ),
     ],
 )
 def test_bash_completes_values(words: list[str], offered: list[str], capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,18 +7,10 @@ import sys
 
 import pytest
 from cli_jobs import DENSE
+from terminals import Terminal
 
 from memtune_cli.main import main
 from memtune_cli.screen import Screen
-
-
-class Terminal(io.StringIO):
-    """A stream that says it is a terminal."""
-
-    encoding = "utf-8"
-
-    def isatty(self) -> bool:
-        return True
 
 
 def test_colours_are_for_terminals_that_want_them(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ PLANS = [
     "bf16-fsdp-full-mb1x32-oparam-g32",
     "bf16-fsdphyb-sel-mb4x8",
     "fp16-fsdpsgo-none-mb4x8",
-    "fp32-fsdp-none-mb1x1-oopt",
+    "fp32-fsdp-none-mb1x1-oparam",
     "fp8-fsdp-every4-mb2x16-oact",
     "tf32-fsdp-none-mb4x8-g32",
 ]

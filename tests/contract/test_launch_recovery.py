@@ -21,10 +21,11 @@ from memtune.units import GIB
 from memtune.workload import Workload
 from memtune_runner.install import install
 
-FACTS = from_facts({"hiddenSize": 64, "layers": 8, "heads": 4, "kvHeads": 2, "ffnSize": 176, "vocabSize": 2048})
-BATCH, LENGTH = 96, 256
-LARGE = Plan.parse("fp32-ddp-none-mb96x1-sdpa")
-TRAINER = ("python", "-m", "memtune_runner.trainer", "--steps", "3", "--save-every", "1")
+# The logits are most of it: no other gibibyte is computed as quickly.
+FACTS = from_facts({"hiddenSize": 64, "layers": 2, "heads": 2, "ffnSize": 128, "vocabSize": 8192})
+BATCH, LENGTH = 320, 64
+LARGE = Plan.parse("fp32-ddp-none-mb320x1-sdpa")
+TRAINER = ("python", "-m", "memtune_runner.trainer", "--steps", "2", "--save-every", "1")
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +58,7 @@ def losses(launch: Launch) -> dict[int, float]:
 def next_rung(failed: Launch) -> Downgrade:
     """What the ladder offers for what the report tells."""
     report, size_bytes = failed.report, 2 * GIB
-    workload = Workload(FACTS, nearest(size_bytes).with_memory(size_bytes), BATCH, LENGTH)
+    workload = Workload(FACTS, nearest(size_bytes).with_memory(size_bytes), BATCH, LENGTH, virtual=True)
     failure = Failure(kind_of_oom(report), max(demanded_bytes([report]) - size_bytes, 0))
     found = descend(workload, Predictor(workload), LARGE, failure)
     assert isinstance(found, Downgrade)
@@ -68,9 +69,9 @@ def test_a_plan_that_exceeds_two_gib_is_told_of_and_the_next_rung_goes_on_with_t
     runner: Path, tmp_path: Path
 ) -> None:
     whole = train(runner, tmp_path / "whole", LARGE, 1, GPU_MEMORY_BYTES=str(4 * GIB))
-    assert sorted(losses(whole)) == [1, 2, 3], whole.stdout + whole.stderr
+    assert sorted(losses(whole)) == [1, 2], whole.stdout + whole.stderr
 
-    memory = {"GPU_MEMORY_BYTES": str(4 * GIB), "SHRINK": f"2:{2 * GIB}"}
+    memory = {"GPU_MEMORY_BYTES": str(4 * GIB), "SHRINK": f"1:{2 * GIB}"}
     failed = train(runner, tmp_path / "shrinking", LARGE, 1, **memory)
     report = failed.report
     assert (failed.exit_code, report.ending) == (85, Ending.DEVICE_OOM), failed.stdout + failed.stderr
@@ -79,11 +80,11 @@ def test_a_plan_that_exceeds_two_gib_is_told_of_and_the_next_rung_goes_on_with_t
     assert report.largest[0].size_bytes > GIB
     assert "virtual" in report.message
     assert report.memory.device_total_bytes == 2 * GIB
-    assert report.checkpoint_samples == 2 * BATCH
+    assert report.checkpoint_samples == BATCH
 
     rung = next_rung(failed)
     assert rung.plan.global_batch(1) == BATCH
     again = train(runner, tmp_path / "shrinking", rung.plan, 2, **memory)
     assert (again.exit_code, again.report.ending) == (0, Ending.SUCCEEDED), again.stdout + again.stderr
-    assert again.report.resumed_samples == 2 * BATCH
-    assert losses(again) == pytest.approx({3: losses(whole)[3]}, rel=1e-5)
+    assert again.report.resumed_samples == BATCH
+    assert losses(again) == pytest.approx({2: losses(whole)[2]}, rel=1e-5)

@@ -8,6 +8,8 @@ from typing import Any, cast
 
 import aiohttp
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
 from kubernetes.aio import client
 
 from memtune_operator import cluster as module
@@ -88,6 +90,19 @@ def test_a_lost_lease_ends_the_work(leases: Leases) -> None:
     assert not led(work)
 
 
+def test_whoever_reads_that_another_leads_by_now_gives_up_without_another_try(
+    leases: Leases, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, seconds in {"LEASE_SECONDS": 7200, "RENEW_SECONDS": 3600.0}.items():
+        monkeypatch.setattr(module, name, seconds)
+
+    async def work() -> None:
+        leases.holder = "another"
+        await asyncio.Event().wait()
+
+    assert not led(work)
+
+
 def test_an_api_server_that_cannot_be_reached_is_asked_again(leases: Leases) -> None:
     leases.error = aiohttp.ClientConnectionError("connection refused")
 
@@ -106,6 +121,28 @@ def test_an_api_server_that_cannot_be_reached_is_asked_again(leases: Leases) -> 
         return is_over
 
     assert asyncio.run(life())
+
+
+def test_the_first_lease_is_created_through_the_real_client() -> None:
+    created: list[dict[str, Any]] = []
+
+    async def answer(request: web.Request) -> web.Response:
+        if request.method == "POST":
+            created.append(await request.json())
+        code = 201 if created else 404
+        return web.json_response(created[-1] if created else {"code": code, "reason": "NotFound"}, status=code)
+
+    async def work() -> None:
+        return None
+
+    async def life() -> bool:
+        app = web.Application()
+        app.router.add_route("*", "/{path:.*}", answer)
+        async with TestServer(app) as server, client.ApiClient(client.Configuration(str(server.make_url("")))) as api:
+            return await asyncio.wait_for(lead(Cluster(api, lambda *_: None), SETTINGS, work), 60)
+
+    assert asyncio.run(life())
+    assert [lease["spec"]["holderIdentity"] for lease in created] == ["me"]
 
 
 def test_the_lease_is_written_with_the_time_that_the_operator_keeps_it(monkeypatch: pytest.MonkeyPatch) -> None:

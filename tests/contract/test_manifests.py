@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from contracts import contract, schema_of
+from schema_refusals import refusals
 from strict_models import validate
 
 from memtune import environment
@@ -19,6 +21,7 @@ from memtune.run import Checkpointed, Run, RunKind
 from memtune.spec import Job, load_job
 from memtune_operator import manifests
 
+OTHERS = ("PodGroup", "JobSet")
 GOLDEN = Path(__file__).parent / "golden"
 RUNNER_IMAGE = "registry.example/memtune-runner:1"
 PROBE = Run(RunKind.PROBE, 0, Plan.parse("bf16-z2-sel-mb4x8"))
@@ -91,13 +94,20 @@ def rich_template() -> dict[str, Any]:
     }
 
 
-def rich_job() -> Job:
+def rich_job(**spec: Any) -> Job:
     return job(
+        **spec,
         template=rich_template(),
         integration="hf-trainer",
         resources={"nodes": 2, "gpusPerNode": 8, "gpuMemory": "80Gi", "gpuProduct": "NVIDIA-H100-80GB-HBM3"},
         checkpoint={"path": "/checkpoints", "volume": {"persistentVolumeClaim": {"claimName": "saves"}}},
     )
+
+
+def group_job(**pod: Any) -> Job:
+    container = {"name": "train", "image": "mine:1", "command": ["torchrun", "train.py"]}
+    resources = {"nodes": 2, "gpusPerNode": 8, "gpuMemory": "80Gi"}
+    return job(template={"spec": {"containers": [container], **pod}}, resources=resources)
 
 
 def relaunch() -> Run:
@@ -116,12 +126,15 @@ def relaunch() -> Run:
 CASES = {
     "probe-built-in": (job(), PROBE),
     "train-two-nodes": (rich_job(), relaunch()),
+    "gang-volcano": (group_job(schedulerName="volcano", priorityClassName="high"), PROBE),
+    "gang-coscheduling": (group_job(schedulerName="scheduler-plugins-scheduler"), PROBE),
+    "job-set": (rich_job(launcher="JobSet"), PROBE),
     "probe-virtual": (job(resources={"gpusPerNode": 1, "gpuMemory": "2Gi", "device": "virtual"}), PROBE),
 }
 
 
 def built(case: str) -> list[dict[str, Any]]:
-    return [manifests.service(*CASES[case]), *manifests.pods(*CASES[case], RUNNER_IMAGE)]
+    return manifests.objects(*CASES[case], RUNNER_IMAGE)
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -145,7 +158,24 @@ def test_a_rehearsal_is_told_what_its_virtual_gpu_loses() -> None:
 @pytest.mark.parametrize("case", CASES)
 def test_the_kubernetes_client_knows_every_field(case: str) -> None:
     for manifest in built(case):
-        validate(manifest, f"V1{manifest['kind']}", manifest["kind"])
+        if manifest["kind"] in OTHERS:
+            validate(manifest["metadata"], "V1ObjectMeta", manifest["kind"])
+        else:
+            validate(manifest, f"V1{manifest['kind']}", manifest["kind"])
+
+
+@pytest.mark.parametrize("case", ["gang-volcano", "gang-coscheduling", "job-set"])
+def test_the_projects_that_make_groups_of_pods_know_every_field(case: str) -> None:
+    (manifest,) = [each for each in built(case) if each["kind"] in OTHERS]
+    group, kind = manifest["apiVersion"].partition("/")[0], manifest["kind"].lower()
+    schema = schema_of(contract(f"{group}_{kind}s.yaml"))
+    assert refusals(schema, manifest, kind) == []
+    assert refusals(schema, {**manifest, "spec": {**manifest["spec"], "minMembers": 2}}, kind)
+
+
+def test_a_job_set_holds_a_pod_that_the_kubernetes_client_knows() -> None:
+    (job_set,) = [each for each in built("job-set") if each["kind"] == "JobSet"]
+    validate(job_set["spec"]["replicatedJobs"][0]["template"], "V1JobTemplateSpec", "JobSet")
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import runpy
 from pathlib import Path
+from typing import Any
 
 import pytest
 from watched import SCRIPTS, Outcome, run
@@ -14,6 +16,20 @@ from memtune.report import Device, Ending
 
 DEEPSPEED_STEPS = Path(__file__).parents[1] / "support" / "deepspeed_steps.py"
 PROBE = {"RUN_KIND": "probe", "PROBE_STEPS": "2", "SEQUENCE_LENGTH": "32"}
+
+
+def save_tiny_model(directory: Path) -> None:
+    """A model of four layers and a tokenizer of four words, as from_pretrained takes them."""
+    from tokenizers import Tokenizer
+    from tokenizers.models import WordLevel
+    from tokenizers.pre_tokenizers import Whitespace
+    from transformers import PreTrainedTokenizerFast
+
+    words = Tokenizer(WordLevel({"[UNK]": 0, "one": 1, "two": 2, "three": 3}, unk_token="[UNK]"))
+    words.pre_tokenizer = Whitespace()
+    tokenizer: Any = PreTrainedTokenizerFast(tokenizer_object=words, eos_token="[UNK]")  # type: ignore[no-untyped-call]  # it has no types
+    tokenizer.save_pretrained(directory)
+    runpy.run_path(str(SCRIPTS / "tiny_model.py"))["tiny_llama"]().save_pretrained(directory)
 
 
 def followed(outcomes: list[Outcome], plan: str) -> None:
@@ -35,23 +51,29 @@ def test_plain_loops_take_the_plan_from_the_environment(script: str, plan: str, 
     assert outcomes[0].report.applied.backend == Plan.parse(plan).sharding.backend
 
 
-@pytest.mark.parametrize(
-    ("script", "plan", "blocks"),
-    [
-        ("hf_trainer", "bf16-ddp-full-mb4x4", 4),
-        ("hf_trainer", "bf16-z2-none-mb2x4", 0),
-        ("lora", "fp32-ddp-every2-mb4x2", 2),
-    ],
-)
-def test_the_trainers_arguments_are_replaced(script: str, plan: str, blocks: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("plan", "blocks"), [("bf16-ddp-full-mb4x4", 4), ("bf16-z2-none-mb2x4", 0)])
+def test_the_trainers_arguments_are_replaced(plan: str, blocks: int, tmp_path: Path) -> None:
     variables = {**PROBE, "INTEGRATION": "hf-trainer", "SEQUENCE_LENGTH": "48"}
-    outcomes = run(SCRIPTS / f"{script}.py", plan, tmp_path, 1, **variables)
+    outcomes = run(SCRIPTS / "hf_trainer.py", plan, tmp_path, 1, **variables)
     followed(outcomes, plan)
     applied = outcomes[0].report.applied
     # The data has 32 tokens a row: a probe pads them, and its steps are two micro-batches long.
     assert applied.largest_tokens == Plan.parse(plan).micro_batch * 48
     assert (applied.micro_steps, applied.checkpointed_blocks) == (2, blocks)
-    assert (outcomes[0].report.save_covered, outcomes[0].report.evaluation_covered) == (True, script == "hf_trainer")
+    assert (outcomes[0].report.save_covered, outcomes[0].report.evaluation_covered) == (True, True)
+
+
+def test_a_model_and_texts_of_ones_own_are_fine_tuned(tmp_path: Path) -> None:
+    directory, texts = tmp_path / "model", tmp_path / "train.jsonl"
+    save_tiny_model(directory)
+    texts.write_text('{"text": "one two three"}\n' * 32)
+    arguments = [f"--model={directory}", f"--data={texts}", "--lora=4", f"--output={tmp_path}"]
+    variables = {**PROBE, "INTEGRATION": "hf-trainer"}
+    plan = "bf16-ddp-every2-mb4x2"
+    outcomes = run(SCRIPTS / "finetune.py", plan, tmp_path, 1, arguments, **variables)
+    followed(outcomes, plan)
+    report = outcomes[0].report
+    assert (report.applied.checkpointed_blocks, report.save_covered, report.evaluation_covered) == (2, True, False)
 
 
 @pytest.mark.parametrize("plan", ["bf16-ddp-sel-mb4x2", "bf16-z1-none-mb4x4"])

@@ -35,6 +35,7 @@ VALUE_SETS: dict[str, dict[str, Any]] = {
     "namespaces": {
         "rbac": {"scope": "namespaces", "namespaces": ["team-a", "team-b"], "readNodes": False},
         "policy": {"hostPath": False, "serviceAccounts": ["trainer", "default"]},
+        "gangs": ["volcano", "coscheduling", "jobset"],
     },
     "own namespace": {
         "rbac": {"scope": "namespaces", "readNodes": False, "aggregateRoles": False},

@@ -20,9 +20,10 @@ FULL_NAME = "rel-memtune"
 Manifest = dict[str, Any]
 
 
-def render(values: Manifest, api_versions: Sequence[str] = ()) -> dict[str, str]:
+def render(values: Manifest, api_versions: Sequence[str] = (), kube_version: str = "") -> dict[str, str]:
     """Each template's text, by its path. ``api_versions`` are kinds that the cluster knows beside its own."""
-    options = {"name": RELEASE, "namespace": NAMESPACE, "api_versions": list(api_versions)}
+    options: Manifest = {"name": RELEASE, "namespace": NAMESPACE, "api_versions": list(api_versions)}
+    options |= {"kube_version": kube_version} if kube_version else {}
     with helm_python.Chart.load(CHART) as chart:
         # Chart.render cannot tell Helm what the cluster knows; the native function beneath it can.
         rendered = _native.call_string("helm_render", chart._raw(), json.dumps(values), json.dumps(options))
@@ -30,9 +31,9 @@ def render(values: Manifest, api_versions: Sequence[str] = ()) -> dict[str, str]
     return {path.removeprefix("memtune/templates/"): text for path, text in texts.items()}
 
 
-def objects(values: Manifest, api_versions: Sequence[str] = ()) -> list[Manifest]:
+def objects(values: Manifest, api_versions: Sequence[str] = (), kube_version: str = "") -> list[Manifest]:
     """Every object that an installation with these values makes, those of `helm test` included."""
-    texts = render(values, api_versions)
+    texts = render(values, api_versions, kube_version)
     return [each for path, text in texts.items() if path.endswith(".yaml") for each in json.loads(_as_json(text))]
 
 

@@ -6,6 +6,7 @@ import os
 import socket
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -28,7 +29,9 @@ class Outcome(NamedTuple):
     output: str
 
 
-def run(script: Path, plan: str, directory: Path, world: int = 1, **variables: str) -> list[Outcome]:
+def run(
+    script: Path, plan: str, directory: Path, world: int = 1, arguments: Sequence[str] = (), **variables: str
+) -> list[Outcome]:
     """Run a script under a plan on ``world`` ranks to its end; ``variables`` without their prefix MEMTUNE_."""
     parsed = Plan.parse(plan)
     environment = {
@@ -50,7 +53,7 @@ def run(script: Path, plan: str, directory: Path, world: int = 1, **variables: s
         **{f"MEMTUNE_{name}": value for name, value in variables.items()},
     }
     ranks = [Rank(number, number, world, world, 0) for number in range(world)]
-    workers = [_start(script, environment, rank) for rank in ranks]
+    workers = [_start([str(script), *arguments], environment, rank) for rank in ranks]
     try:
         outputs = [worker.communicate(timeout=LIMIT_SECONDS)[0] for worker in workers]
     finally:
@@ -62,9 +65,9 @@ def run(script: Path, plan: str, directory: Path, world: int = 1, **variables: s
     ]
 
 
-def _start(script: Path, environment: dict[str, str], rank: Rank) -> subprocess.Popen[str]:
+def _start(words: Sequence[str], environment: dict[str, str], rank: Rank) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, str(WORKER), str(script)],
+        [sys.executable, str(WORKER), *words],
         env={**environment, **rank.variables()},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

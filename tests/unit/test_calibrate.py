@@ -1,7 +1,9 @@
 """Measurements correct the model by component, tighten its intervals, and never make a measured plan worse."""
 
+from dataclasses import replace
+
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from memtune.calibrate import Measurement, calibrate
@@ -45,6 +47,17 @@ def test_a_slope_is_learned_apart_from_an_intercept() -> None:
     assert predicted.lower < truth(PLANS[2]) < predicted.upper
 
 
+def test_a_virtual_gpu_has_nothing_outside_its_allocator_and_learns_nothing_of_it() -> None:
+    rehearsal, plan = replace(WORKLOAD, virtual=True), PLANS[0]
+    plain = Predictor(rehearsal).predict(plan)
+    assert plain.device == plain.reserved
+    assert {part.name for part in plain.components}.isdisjoint({"context", "nccl", "workspace"})
+    measured = int(plain.reserved.expected * 1.1)
+    probe = Measurement(plan, reserved_bytes=measured, device_bytes=measured)
+    learned = Predictor(rehearsal, calibrate(rehearsal, [probe])).predict(plan)
+    assert learned.device.expected == pytest.approx(measured, rel=0.02)
+
+
 def test_what_lies_outside_the_allocator_is_learned_from_device_and_reserved() -> None:
     plan = PLANS[0]
     plain = Predictor(WORKLOAD).predict(plan)
@@ -55,7 +68,6 @@ def test_what_lies_outside_the_allocator_is_learned_from_device_and_reserved() -
     assert learned.device.expected - learned.reserved.expected == pytest.approx(extra, rel=0.1)
 
 
-@settings(max_examples=25)
 @given(st.lists(st.tuples(st.sampled_from(PLANS), st.floats(0.6, 1.7)), min_size=1, max_size=4))
 def test_no_measured_plan_gets_worse(drawn: list[tuple[Plan, float]]) -> None:
     measurements = [_measured(plan, factor) for plan, factor in drawn]
@@ -75,7 +87,6 @@ def test_a_peak_that_was_foretold_by_luck_does_not_undo_what_the_others_teach() 
     assert after.predict(PLANS[0]).allocated.expected == pytest.approx(probes[0].allocated_bytes, rel=1e-6)
 
 
-@settings(max_examples=25)
 @given(
     st.lists(st.tuples(st.sampled_from(PLANS), st.floats(0.85, 1.2)), min_size=2, max_size=4, unique_by=lambda d: d[0])
 )

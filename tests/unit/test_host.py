@@ -77,8 +77,8 @@ def test_fsdp_and_nvme_keep_their_own_buffers() -> None:
 
 
 def test_hybrid_shards_are_those_of_one_node() -> None:
-    hybrid = host_memory(TWO_BY_EIGHT, Plan.parse("bf16-fsdphyb-sel-mb2x2-oopt"))
-    alone = host_memory(EIGHT, Plan.parse("bf16-fsdp-sel-mb2x4-oopt"))
+    hybrid = host_memory(TWO_BY_EIGHT, Plan.parse("bf16-fsdphyb-sel-mb2x2-oparam"))
+    alone = host_memory(EIGHT, Plan.parse("bf16-fsdp-sel-mb2x4-oparam"))
     name = "offloaded parameters and optimizer"
     assert terms(hybrid)[name] == terms(alone)[name]
 

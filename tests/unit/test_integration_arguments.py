@@ -44,7 +44,7 @@ def test_a_probe_is_shortened_in_every_place_that_says_how_long_a_step_is() -> N
 
 
 def test_fsdp_settings() -> None:
-    assert arguments.training_arguments(settings_of("bf16-fsdpsgo-none-mb1x1-oopt"))["fsdp_config"] == {
+    assert arguments.training_arguments(settings_of("bf16-fsdpsgo-none-mb1x1-oparam"))["fsdp_config"] == {
         "version": 2,
         "reshard_after_forward": False,
         "cpu_offload": True,

@@ -10,6 +10,7 @@ import pytest
 
 from memtune_operator.cache import Cache
 from memtune_operator.cluster import Change, Cluster
+from memtune_operator.kinds import POD, VOLCANO_GROUP
 from memtune_operator.refusals import Kind, RefusalError
 from memtune_operator.shell import Key
 
@@ -32,6 +33,8 @@ class Server:
     async def changes(self, api_version: str, kind: str, namespace: str, selector: str) -> AsyncIterator[Change]:
         await self.answers[namespace].wait()
         self.lists += 1
+        if isinstance(self._ends_with, RefusalError) and self._ends_with.kind is Kind.ABSENT:
+            raise self._ends_with
         for each in self.pods:
             if namespace in ("", each["metadata"]["namespace"]):
                 yield Change(each)
@@ -55,7 +58,7 @@ def test_a_namespace_that_was_not_listed_yet_is_waited_for() -> None:
     """A pod that only seems to be gone would be taken for one that was lost, and its run started again."""
 
     async def life() -> None:
-        server, cache = Server(pod("b", "llama", "p")), Cache("v1", "Pod", ("a", "b"))
+        server, cache = Server(pod("b", "llama", "p")), Cache(POD, ("a", "b"))
         task = following(cache, server)
         server.answers["a"].set()
         assert await cache.of_job(Key("a", "llama")) == []
@@ -71,7 +74,7 @@ def test_a_namespace_that_was_not_listed_yet_is_waited_for() -> None:
 
 def test_one_watch_of_the_whole_cluster_serves_every_namespace() -> None:
     async def life() -> None:
-        server, cache = Server(pod("b", "llama", "p")), Cache("v1", "Pod", ())
+        server, cache = Server(pod("b", "llama", "p")), Cache(POD, ())
         task = following(cache, server)
         server.answers[""].set()
         assert await cache.of_job(Key("b", "llama")) == server.pods
@@ -80,10 +83,24 @@ def test_one_watch_of_the_whole_cluster_serves_every_namespace() -> None:
     asyncio.run(life())
 
 
+def test_of_a_kind_that_the_cluster_does_not_know_there_is_nothing() -> None:
+    """Or every job would wait for a list that never comes."""
+
+    async def life() -> None:
+        cache = Cache(VOLCANO_GROUP, ())
+        server = Server(ends_with=RefusalError(Kind.ABSENT, "the server could not find the requested resource"))
+        task = following(cache, server)
+        server.answers[""].set()
+        assert await cache.of_job(Key("b", "llama")) == []
+        task.cancel()
+
+    asyncio.run(life())
+
+
 @pytest.mark.parametrize("ending", [None, RefusalError(Kind.EXPIRED, "too old resource version")])
 def test_a_watch_that_ends_at_once_is_not_begun_again_at_once(ending: RefusalError | None) -> None:
     async def life() -> int:
-        server, cache = Server(ends_with=ending, is_silent=False), Cache("v1", "Pod", ())
+        server, cache = Server(ends_with=ending, is_silent=False), Cache(POD, ())
         task = following(cache, server)
         server.answers[""].set()
         await turns()

@@ -24,7 +24,7 @@ DNS_1035 = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 LABEL_VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?")
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(job_names, kinds, numbers, numbers)
 def test_every_name_is_a_dns_label_and_every_label_a_label(job: str, kind: RunKind, number: int, index: int) -> None:
     for name in (run_name(job, kind, number), pod_name(job, kind, number, index)):
@@ -35,7 +35,7 @@ def test_every_name_is_a_dns_label_and_every_label_a_label(job: str, kind: RunKi
         assert LABEL_VALUE.fullmatch(value)
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(st.tuples(job_names, kinds, numbers, numbers), st.tuples(job_names, kinds, numbers, numbers))
 def test_two_pods_never_share_a_name(one: tuple[str, RunKind, int, int], other: tuple[str, RunKind, int, int]) -> None:
     assert (pod_name(*one) == pod_name(*other)) == (one == other)

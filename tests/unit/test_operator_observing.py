@@ -6,6 +6,7 @@ from typing import Any
 
 from memtune.observation import PodObservation
 from memtune.report import Ending
+from memtune_operator.names import ANNOTATION_PLAN
 from memtune_operator.nodes import seconds_of
 from memtune_operator.observing import NodesSeen, index_of, observe, owned_by, run_of
 
@@ -34,6 +35,11 @@ def seen(status: dict[str, Any] | None = None, nodes: NodesSeen | None = None, *
 
 def test_a_pod_that_was_just_made_is_pending() -> None:
     assert seen() == PodObservation(index=1, name="llama-train-0-1", uid="p", node="a")
+
+
+def test_a_pod_says_which_plan_it_was_made_for() -> None:
+    plan = "bf16-z2-sel-mb4x8"
+    assert seen(annotations={ANNOTATION_PLAN: plan}).plan == plan
 
 
 def test_only_the_wrapped_container_decides_how_a_run_ended() -> None:

@@ -12,6 +12,7 @@ from memtune.plan import Plan
 from memtune.run import Run, RunKind
 from memtune_operator.cluster import Change, Cluster
 from memtune_operator.cluster_shell import ClusterShell
+from memtune_operator.gangs import Gang
 from memtune_operator.policy import Policy
 from memtune_operator.refusals import Kind, RefusalError
 from memtune_operator.settings import Settings
@@ -88,8 +89,8 @@ class Server:
 class Life:
     """A shell that follows the server, for as long as a test takes."""
 
-    def __init__(self, server: Server) -> None:
-        settings = Settings("runner:1", Policy(), identity="me")
+    def __init__(self, server: Server, *gangs: Gang) -> None:
+        settings = Settings("runner:1", Policy(), identity="me", gangs=frozenset(gangs))
         self.shell = ClusterShell(cast("Cluster", server), settings)
 
     async def __aenter__(self) -> ClusterShell:
@@ -197,5 +198,32 @@ def test_jobs_that_look_at_the_same_moment_share_one_list_of_the_nodes() -> None
         async with Life(server) as shell:
             await asyncio.gather(*(seen(shell) for _ in range(20)))
         assert server.node_lists == 1
+
+    asyncio.run(life())
+
+
+def test_a_kind_that_the_cluster_does_not_know_is_said() -> None:
+    """Without its group the scheduler would hold the pods back, and nobody would know why."""
+
+    async def life() -> None:
+        server = Server()
+        trainer = {"name": "trainer", "image": "mine:1", "command": ["train"]}
+        server.job["spec"]["template"] = {"spec": {"schedulerName": "volcano", "containers": [trainer]}}
+        server.refusals = [refused("the server could not find the requested resource", Kind.ABSENT)]
+        async with Life(server, Gang.VOLCANO) as shell:
+            assert await shell.create(await seen(shell), [PROBE], NOW)
+            told = (await seen(shell)).observed.runs["tiny-probe-1"].refusal
+            assert told == "the cluster does not know PodGroup of scheduling.volcano.sh/v1beta1; install it there"
+
+    asyncio.run(life())
+
+
+def test_what_the_operator_was_not_installed_with_forbids_every_pod() -> None:
+    async def life() -> None:
+        server = Server()
+        server.job["spec"]["launcher"] = "JobSet"
+        async with Life(server) as shell:
+            (said,) = (await seen(shell)).observed.refusals
+            assert said.reason == reasons.GANG_NOT_INSTALLED
 
     asyncio.run(life())

@@ -61,6 +61,13 @@ def test_every_choice_of_every_knob_moves_a_prediction(name: str) -> None:
         assert moved, f"{other} is predicted as {plan}"
 
 
+def test_fsdp_reduces_as_wide_as_the_plan_says() -> None:
+    narrow, wide = (Plan.parse(f"bf16-fsdp-full-mb1x8{end}") for end in ("", "-g32"))
+    buckets = [sum(term.bytes for term in PREDICTOR.explain(plan) if term.name == "buckets") for plan in (narrow, wide)]
+    assert buckets[1] - buckets[0] == 2 * PREDICTOR.shape.layer
+    assert PREDICTOR.predict(wide).step_seconds.expected > PREDICTOR.predict(narrow).step_seconds.expected
+
+
 def trace_of(text: str) -> list[Event]:
     plan = Plan.parse(text)
     return step_trace(PREDICTOR.shape, lower(WORKLOAD, plan), PREDICTOR.explain(plan), DEFAULT_CONSTANTS)

@@ -38,7 +38,7 @@ def _model_states(workload: Workload, plan: str) -> float:
     ("plan", "gigabytes"),
     [
         ("bf16-z0-full-mb1x1", 120),
-        ("bf16-z1-full-mb1x1", 31.4),
+        ("bf16-z1-full-mb1x2", 31.4),
         ("bf16-z2-full-mb1x1", 16.6),
         ("bf16-z3-full-mb1x1", 1.9),
     ],

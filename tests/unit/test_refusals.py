@@ -29,7 +29,8 @@ def answer(message: str, reason: str = "") -> str:
         (422, answer("spec.containers: Required value", "Invalid"), Kind.REFUSED),
         (403, answer("exceeded quota: gpus", "Forbidden"), Kind.REFUSED),
         (403, answer("unable to create new content in namespace x because it is being terminated"), Kind.ABSENT),
-        (403, answer("status unknown for quota: please try again"), Kind.RETRY),
+        (403, answer("the object has been modified; please apply your changes and try again"), Kind.RETRY),
+        (403, answer("status unknown for quota: gpus, resources: requests.nvidia.com/gpu"), Kind.RETRY),
         (413, answer("the object is too large"), Kind.REFUSED),
     ],
 )

@@ -7,7 +7,7 @@ from dataclasses import fields, replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from memtune.report import (
@@ -62,7 +62,6 @@ REPORTS = st.builds(
 
 
 @given(REPORTS)
-@settings(max_examples=25)
 def test_whole_report_is_read_back_as_it_was(report: Report) -> None:
     line = whole(report)
     assert line.isascii()
@@ -72,7 +71,6 @@ def test_whole_report_is_read_back_as_it_was(report: Report) -> None:
 
 
 @given(REPORTS)
-@settings(max_examples=25)
 def test_short_report_fits_and_keeps_every_number(report: Report) -> None:
     message = termination_message(report)
     assert message.isascii()

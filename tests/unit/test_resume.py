@@ -31,7 +31,7 @@ TABLE = [
     (Format.UNIVERSAL, "bf16-z2-none-mb2x2", "bf16-z3-none-mb2x2", False, Way.DIRECT),
     (Format.UNIVERSAL, "bf16-z3-none-mb2x2", "bf16-z1-none-mb2x2", True, Way.IMPOSSIBLE),
     (Format.DCP, "bf16-ddp-none-mb2x2", "bf16-fsdpsgo-none-mb2x2", True, Way.DIRECT),
-    (Format.DCP, "bf16-fsdp-none-mb2x2", "bf16-fsdp-none-mb2x2-oopt", False, Way.DIRECT),
+    (Format.DCP, "bf16-fsdp-none-mb2x2", "bf16-fsdp-none-mb2x2-oparam", False, Way.DIRECT),
     (Format.DCP, "bf16-fsdp-none-mb2x2", "bf16-z3-none-mb2x2", True, Way.IMPOSSIBLE),
     (Format.DCP, "fp32-fsdp-none-mb2x2", "bf16-fsdp-none-mb2x2", True, Way.DIRECT),
     (Format.SCRIPT, "fp32-ddp-none-mb2x2", "bf16-ddp-none-mb2x2", True, Way.IMPOSSIBLE),

@@ -59,7 +59,10 @@ def test_a_worker_finds_what_torchs_own_launcher_would_have_set() -> None:
     assert (found["TORCHELASTIC_RUN_ID"], found["OMP_NUM_THREADS"]) == ("llama-train-1", "1")
     assert not {"CUDA_VISIBLE_DEVICES", "PYTHONPATH"} & found.keys()
     assert of_worker(SETTINGS, {"OMP_NUM_THREADS": "8"}, is_program=False)["OMP_NUM_THREADS"] == "8"
-    assert "OMP_NUM_THREADS" not in of_worker(replace(SETTINGS, gpus_per_node=1, global_batch=8), {}, is_program=False)
+    alone = replace(SETTINGS, gpus_per_node=1, global_batch=8)
+    assert "OMP_NUM_THREADS" not in of_worker(alone, {}, is_program=False)
+    rehearsed = replace(alone, device=Device.VIRTUAL, gpu_memory_bytes=1 << 30)
+    assert of_worker(rehearsed, {}, is_program=False)["OMP_NUM_THREADS"] == "1"
 
 
 def test_a_virtual_gpu_is_the_only_one() -> None:

@@ -93,13 +93,14 @@ def test_one_gpu_takes_the_plainest_sharding_and_for_each_offload_the_least_of_e
     space = Space(
         shardings=(Sharding.FSDP, Sharding.FSDP_SHARD_GRAD_OP, *zeros),
         checkpointings=(SELECTIVE,),
-        offloads=(Offload.NONE, Offload.OPTIMIZER),
+        offloads=(Offload.NONE, Offload.OPTIMIZER, Offload.PARAMETERS),
     )
     found = {(plan.sharding, plan.offload) for plan in enumerate_plans(ONE, space)}
     assert found == {
         (Sharding.ZERO_0, Offload.NONE),
         (Sharding.ZERO_1, Offload.OPTIMIZER),
-        (Sharding.FSDP_SHARD_GRAD_OP, Offload.OPTIMIZER),
+        (Sharding.ZERO_3, Offload.PARAMETERS),
+        (Sharding.FSDP_SHARD_GRAD_OP, Offload.PARAMETERS),
     }
     with_ddp = replace(space, shardings=(*space.shardings, Sharding.DDP), offloads=(Offload.NONE,))
     assert {plan.sharding for plan in enumerate_plans(ONE, with_ddp)} == {Sharding.DDP}

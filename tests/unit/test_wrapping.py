@@ -170,6 +170,10 @@ def test_a_template_of_a_wrong_shape_is_refused_with_its_place(given: dict[str, 
     assert str(refusal).startswith("spec.template.")
 
 
+def test_a_template_without_a_spec_is_told_so() -> None:
+    assert str(refusal_of({})).startswith("spec.template.spec: it is missing; ")
+
+
 def test_gpus_are_asked_for_once_and_what_the_user_asks_for_stays() -> None:
     resources = {"limits": {GPU: 2, "memory": "8Gi"}, "requests": {"cpu": "4"}}
     found = pod_of(template(resources=resources))["spec"]["containers"][0]["resources"]
@@ -261,3 +265,10 @@ def test_any_template_is_carried_or_refused_and_never_changed(pod: dict[str, Any
         untouched = pod.keys() - {"volumes", "affinity"}
         assert {key: made["spec"][key] for key in untouched} == {key: pod[key] for key in untouched}
     assert one.spec.template == before
+
+
+def test_an_adapter_needs_a_command_that_trains_it() -> None:
+    architecture = {"hiddenSize": 64, "layers": 2, "heads": 4, "ffnSize": 128, "vocabSize": 256}
+    refusal = refusal_of(None, model={"architecture": architecture, "peft": {"rank": 8}})
+    assert refusal.reason == "TemplateRejected"
+    assert "the built-in trainer trains whole models" in str(refusal)

@@ -79,6 +79,16 @@ true
 {{- end -}}
 {{- end -}}
 
+{{/* Quantities as texts: in a server-side apply, which is how Helm writes, old servers know no numbers. Input: resources */}}
+{{- define "memtune.resources" -}}
+{{- range $part, $quantities := . }}
+{{ $part }}:
+  {{- range $name, $quantity := $quantities }}
+  {{ $name }}: {{ $quantity | toJson | trimAll "\"" | quote }}
+  {{- end }}
+{{- end }}
+{{- end -}}
+
 {{- define "memtune.containerSecurity" -}}
 allowPrivilegeEscalation: false
 capabilities:

@@ -12,6 +12,19 @@
 - apiGroups: [""]
   resources: [events]
   verbs: [create]
+{{- $kinds := dict "volcano" (list "scheduling.volcano.sh" "podgroups") }}
+{{- $_ := set $kinds "coscheduling" (list "scheduling.x-k8s.io" "podgroups") }}
+{{- $_ := set $kinds "jobset" (list "jobset.x-k8s.io" "jobsets") }}
+{{- range .Values.gangs }}
+- apiGroups: [{{ index $kinds . 0 }}]
+  resources: [{{ index $kinds . 1 }}]
+  verbs: [get, list, watch, create, delete]
+{{- if eq . "jobset" }}
+- apiGroups: [batch]
+  resources: [jobs]
+  verbs: [list, watch]
+{{- end }}
+{{- end }}
 {{- end -}}
 
 {{- define "memtune.subjects" -}}

@@ -16,6 +16,10 @@
 - name: MEMTUNE_OPERATOR_NAMESPACES
   value: {{ . | quote }}
 {{- end }}
+{{- with .Values.gangs }}
+- name: MEMTUNE_OPERATOR_GANGS
+  value: {{ join "," . | quote }}
+{{- end }}
 {{- if gt (int .Values.replicas) 1 }}
 - name: MEMTUNE_OPERATOR_LEASE_NAMESPACE
   value: {{ .Release.Namespace }}

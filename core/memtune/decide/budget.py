@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from memtune.decide.context import Context
 from memtune.decide.measuring import gpu_seconds
 from memtune.decide.records import COUNTED, ended_as, has_ended, plan_of
@@ -9,6 +11,7 @@ from memtune.observation import RunObservation
 from memtune.plan import Plan
 from memtune.prediction import Prediction
 from memtune.spec.job import Job
+from memtune.spec.status import RunStatus
 
 # From a container's start to its first step: imports, rendezvous, the model built and sharded.
 STARTUP_SECONDS = 30.0
@@ -51,14 +54,20 @@ def seconds_left(context: Context) -> float:
 
 
 def estimate(context: Context, plan: Plan, prediction: Prediction) -> float:
-    """GPU-seconds that the probe of a plan will take: as those before it, else as predicted."""
-    known = [probe.gpu_seconds for probe in context.status.probes if ended_as(probe, *COUNTED) and probe.gpu_seconds]
+    """GPU-seconds that the probe of a plan will take."""
+    return cost(context.job, context.status.probes, plan, prediction.step_seconds.expected)
+
+
+def cost(job: Job, probes: Sequence[RunStatus], plan: Plan, step_seconds: float) -> float:
+    """GPU-seconds of one more probe: as those before it, else as its predicted step tells."""
+    world = job.spec.resources.world
+    known = [probe.gpu_seconds for probe in probes if ended_as(probe, *COUNTED) and probe.gpu_seconds]
     if known:
-        return float(max(known)) + ENDING_SECONDS * context.world
+        return float(max(known)) + ENDING_SECONDS * world
     # A shortened step has fewer micro-batches; the optimizer's part is small beside them.
     share = min(plan.accumulation, _SHORTENED) / plan.accumulation
-    steps = context.job.spec.tuning.probe_steps * prediction.step_seconds.expected * share
-    return (STARTUP_SECONDS + steps + ENDING_SECONDS) * context.world
+    steps = job.spec.tuning.probe_steps * step_seconds * share
+    return (STARTUP_SECONDS + steps + ENDING_SECONDS) * world
 
 
 def pays_for(context: Context, plan: Plan, prediction: Prediction) -> int:

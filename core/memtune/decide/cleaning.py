@@ -39,7 +39,8 @@ def deletions(context: Context) -> tuple[Deletion, ...]:
         for pod in run.pods
         for deletion in _of_pod(context, records.get(name), pod, name in kept)
     ]
-    gone = (each for each in context.observed.owned if _is_over(records.get(each.run)))
+    over = (each for each in context.observed.owned if _is_over(records.get(each.run)))
+    gone = (each for each in over if not (each.holds_pods and each.run in kept and _has_logs(context, each.run)))
     return (*found, *(Deletion(each.kind, each.name, each.uid) for each in gone))
 
 
@@ -50,7 +51,7 @@ def _of_pod(context: Context, record: RunStatus | None, pod: PodObservation, is_
         needed = own_pods(context.job, record, context.observed.runs[record.name]).get(pod.index)
         if needed is not pod:
             yield Deletion("Pod", pod.name, pod.uid)
-    elif not (is_kept and pod.phase in ("Succeeded", "Failed")):
+    elif not (is_kept and _is_terminated(pod)):
         is_probe = record is not None and not isinstance(record, AttemptStatus)
         yield Deletion("Pod", pod.name, pod.uid, _PROBE_GRACE_SECONDS if is_probe else None)
 
@@ -64,6 +65,16 @@ def _kept(context: Context) -> frozenset[str]:
     failed.sort(key=lambda record: (record.ended_at or "", record.name))
     done = [each for each in ended if isinstance(each, AttemptStatus) and ended_as(each, Verdict.SUCCEEDED)]
     return frozenset(record.name for record in (*failed[-_KEPT_FAILURES:], *done))
+
+
+def _has_logs(context: Context, run: str) -> bool:
+    """Whether pods of a run are there that stay for their logs."""
+    seen = context.observed.runs.get(run)
+    return seen is not None and any(_is_terminated(pod) for pod in seen.pods)
+
+
+def _is_terminated(pod: PodObservation) -> bool:
+    return pod.phase in ("Succeeded", "Failed")
 
 
 def _is_over(record: RunStatus | None) -> bool:

@@ -30,7 +30,9 @@ def own_pods(job: Job, record: RunStatus, seen: RunObservation) -> dict[int, Pod
     """The pod of each index, made for the run's plan. Of two that claim one index it is the one that bears its name."""
     found: dict[int, PodObservation] = {}
     for pod in sorted(seen.pods, key=lambda pod: (pod.name == f"{record.name}-{pod.index}", pod.uid)):
-        if 0 <= pod.index < job.spec.resources.nodes and pod.plan in ("", record.plan):
+        # One that goes before the run has all its pods is of an earlier life, or is made anew.
+        is_going = pod.deleting and not record.created
+        if 0 <= pod.index < job.spec.resources.nodes and pod.plan in ("", record.plan) and not is_going:
             found[pod.index] = pod
     return found
 
@@ -38,7 +40,9 @@ def own_pods(job: Job, record: RunStatus, seen: RunObservation) -> dict[int, Pod
 def _complete(job: Job, record: RunStatus, seen: RunObservation, now: float) -> RunObservation:
     found = own_pods(job, record, seen)
     pods = tuple(
-        _checked(job, record, found[index]) if index in found else PodObservation(index, present=not record.created)
+        _checked(job, record, found[index])
+        if index in found and (found[index].uid or not record.created)
+        else PodObservation(index, present=not record.created)
         for index in range(job.spec.resources.nodes)
     )
     run = RunObservation(pods, refusal=seen.refusal if not record.created else "")

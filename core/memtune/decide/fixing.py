@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from hashlib import sha256
 
+from memtune.naming import short_hash
 from memtune.spec.job import Job
 from memtune.spec.status import Status
 from memtune.spec.transition import FIXED
@@ -15,10 +15,10 @@ _GENERATION = "generation"
 
 def fingerprints(job: Job) -> tuple[str, ...]:
     """The generation of the spec, and a hash of each field that cannot change, by its name."""
-    spec = job.spec.model_dump(mode="json", by_alias=True, include=set(FIXED))
-    written = {name: json.dumps(spec[name], sort_keys=True, default=str) for name in sorted(spec)}
-    hashes = (f"{name}.{sha256(text.encode()).hexdigest()[:_HASH_CHARACTERS]}" for name, text in written.items())
-    return (_generation(job), *hashes)
+    # A field that a later operator adds has its default in every job that is under way.
+    spec = job.spec.model_dump(mode="json", by_alias=True, include=set(FIXED), exclude_defaults=True)
+    written = {name: json.dumps(spec.get(name), sort_keys=True, default=str) for name in sorted(FIXED)}
+    return (_generation(job), *(f"{name}.{short_hash(text, _HASH_CHARACTERS)}" for name, text in written.items()))
 
 
 def changed_fields(job: Job, status: Status) -> list[str]:

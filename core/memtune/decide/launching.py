@@ -10,7 +10,7 @@ from memtune.decide.ending import completed
 from memtune.decide.model import model_of
 from memtune.decide.predicting import natural
 from memtune.decide.records import has_ended, last_attempt, new_name, with_attempt
-from memtune.decide.stories import measured
+from memtune.decide.stories import measured, trains
 from memtune.decide.texts import line
 from memtune.plan import Plan
 from memtune.run import RunKind
@@ -44,9 +44,10 @@ def running(context: Context) -> Context:
 
 
 def others_hold_gpus(context: Context) -> bool:
-    """Whether a pod of an earlier run may still hold its GPUs or write its checkpoints."""
-    records = (*context.status.probes, *context.status.attempts)
-    return any(holds_gpus(pod) for record in records for pod in context.pods(record))
+    """Whether a pod of an earlier run, recorded or not, may still hold its GPUs or write its checkpoints."""
+    # What bears the name of the next run already is adopted if it has its plan; else that name is not free yet.
+    _, own = new_name(context.job, RunKind.TRAIN, context.status.attempts)
+    return any(holds_gpus(pod) for name, run in context.observed.runs.items() if name != own for pod in run.pods)
 
 
 def record_attempt(context: Context, plan: Plan, reason: str, rung: str = "", **details: Any) -> Context:
@@ -64,17 +65,9 @@ def record_attempt(context: Context, plan: Plan, reason: str, rung: str = "", **
     if shown is None or shown.name != str(plan):
         context = context.having(plan=PlanStatus(name=str(plan)))
     context = context.becoming(with_attempt(context.status, record))
-    text = f"attempt {number} trains on {plan}{f', by {rung}' if rung else ''}{_from(record)}"
+    text = trains(record)
     context = context.with_condition("Launched", True, reason, text)
     return context.telling("Normal", reason, text).saying(text)
-
-
-def _from(record: AttemptStatus) -> str:
-    if record.resume == "no":
-        return ", from the start" if record.number > 1 else ""
-    converted = ", converted first" if record.resume == "convert" else ""
-    samples = f" of {record.resumed_samples:,} samples" if record.resumed_samples else ""
-    return f", from the newest checkpoint{samples}{converted}"
 
 
 def _predicted_bytes(context: Context, plan: Plan) -> int:

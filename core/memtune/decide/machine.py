@@ -109,6 +109,9 @@ def _walked(context: Context) -> Context:
 def _without_model(context: Context, why: str) -> Context:
     """Nothing can be predicted: before the first train run the job waits for a better spec, afterwards it is over."""
     if not context.status.attempts:
+        if not context.status.probes:
+            # Not under way yet after all: whatever is wrong may still be corrected.
+            context = context.having(phase="Pending", fixed=())
         return replace(context, stalled=context.stalled or Refusal(reasons.MODEL_UNKNOWN, story(why)))
     last = ended(context.status.attempts[-1])
     return failed(context, reasons.MODEL_UNKNOWN, f"{last}, and no smaller plan can be predicted: {why}")

@@ -20,12 +20,16 @@ class Node:
 
 @dataclass(frozen=True)
 class Owned:
-    """An object of a run that is not a pod: its Service, a PodGroup, a JobSet. The job controls it by uid."""
+    """An object of a run that is not a pod: its Service, a PodGroup, a JobSet. The job controls it by uid.
+
+    ``holds_pods`` says that the run's pods go with it.
+    """
 
     kind: str
     name: str
     uid: str
     run: str
+    holds_pods: bool = False
 
 
 @dataclass(frozen=True)

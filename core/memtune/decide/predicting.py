@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from hashlib import sha256
-
 from memtune.advice import advise
 from memtune.decide import budget, reasons
 from memtune.decide.context import Context
@@ -89,14 +87,9 @@ def with_prediction(context: Context, model: Model, best: Candidate) -> Context:
         tokens_per_second=natural(best.prediction.tokens_per_second.expected),
     )
     text = predicted(plan, best.prediction, model.usable_bytes)
-    context = context.having(prediction=prediction, candidates_hash=candidates_hash(model))
+    context = context.having(prediction=prediction)
     context = context.with_condition("Predicted", True, reasons.PREDICTED, text)
     return context.telling("Normal", reasons.PREDICTED, text).saying(text)
-
-
-def candidates_hash(model: Model) -> str:
-    """What changes if the list of plans does, that the search chooses from."""
-    return sha256(" ".join(map(str, model.plans)).encode()).hexdigest()[:16]
 
 
 def chosen(context: Context, model: Model, plan: Plan, reason: str) -> Context:

@@ -9,11 +9,11 @@ from memtune.decide.records import ended_as
 from memtune.plan import Plan
 from memtune.prediction import Prediction
 from memtune.spec.status import AttemptStatus, RunStatus
-from memtune.units import memory
+from memtune.units import amount, unit_of
 from memtune.verdict import Verdict
 
 _SHOWN_COMPONENTS = 4
-_WORDS = {
+VERDICT_WORDS = {
     Verdict.SUCCEEDED: "succeeded",
     Verdict.DEVICE_OOM: "ran out of GPU memory",
     Verdict.HOST_OOM: "ran out of host memory",
@@ -32,11 +32,25 @@ def run_words(record: RunStatus) -> str:
     return f"{'attempt' if isinstance(record, AttemptStatus) else 'probe'} {record.number} ({record.plan})"
 
 
+def trains(record: AttemptStatus) -> str:
+    """What a train run does, and how it came about."""
+    rung = f", by {record.rung}" if record.rung else ""
+    return f"attempt {record.number} trains on {record.plan}{rung}{_from(record)}"
+
+
+def _from(record: AttemptStatus) -> str:
+    if record.resume == "no":
+        return ", from the start" if record.number > 1 else ""
+    converted = ", converted first" if record.resume == "convert" else ""
+    samples = f" of {record.resumed_samples:,} samples" if record.resumed_samples else ""
+    return f", from the newest checkpoint{samples}{converted}"
+
+
 def ended(record: RunStatus) -> str:
     """What became of a run."""
     if record.verdict is None:
         return f"{run_words(record)} was stopped: {record.message}"
-    what = f"{run_words(record)} {_WORDS[Verdict(record.verdict)]}"
+    what = f"{run_words(record)} {VERDICT_WORDS[Verdict(record.verdict)]}"
     if ended_as(record, Verdict.SUCCEEDED) and record.peak_bytes:
         return f"{what}: {measured(record)}"
     return f"{what}: {record.message}" if record.message else what
@@ -56,25 +70,19 @@ def measured(record: RunStatus) -> str:
         return "it reported no memory"
     retries = f", {record.allocator_retries} allocation retries" if record.allocator_retries else ""
     total = peaks.total
-    predicted = f" (predicted {_shown(record.predicted_bytes, total)})" if record.predicted_bytes else ""
-    measured = f"measured {_shown(peaks.device, total)}{predicted} of {_shown(total, total)}"
+    predicted = f" (predicted {amount(record.predicted_bytes, total)})" if record.predicted_bytes else ""
+    measured = f"measured {amount(peaks.device, total)}{predicted} of {amount(total, total)}"
     return f"{measured}, {record.tokens_per_second:,} tokens/s{retries}"
 
 
 def predicted(plan: Plan, prediction: Prediction, usable_bytes: int) -> str:
     """A prediction in one line."""
-    device = prediction.device
+    device, unit = prediction.device, unit_of(usable_bytes)
     largest = sorted(prediction.components, key=lambda part: -part.bytes.expected)[:_SHOWN_COMPONENTS]
-    parts = ", ".join(f"{part.name} {memory(part.bytes.expected, usable_bytes)[:-2]}" for part in largest)
-    lower, upper = (memory(bound, usable_bytes)[:-2] for bound in (device.lower, device.upper))
+    parts = ", ".join(f"{part.name} {unit.number(part.bytes.expected)}" for part in largest)
+    between = f"{unit.number(device.lower)} to {unit.number(device.upper)}"
     return (
-        f"{plan} is predicted to take {_shown(device.expected, usable_bytes)} ({lower} to {upper}) "
-        f"of {_shown(usable_bytes, usable_bytes)}, "
+        f"{plan} is predicted to take {amount(device.expected, usable_bytes)} ({between}) "
+        f"of {amount(usable_bytes, usable_bytes)}, "
         f"most in {prediction.peak_phase}: {parts}; {prediction.tokens_per_second.expected:,.0f} tokens/s"
     )
-
-
-def _shown(size_bytes: float, of_bytes: float) -> str:
-    """In the unit of the whole, as a sentence has it."""
-    amount = memory(size_bytes, of_bytes)
-    return f"{amount[:-2]} {amount[-2:]}B"

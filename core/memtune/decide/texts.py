@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from memtune.units import memory
+from memtune.units import unit_of
 
 SENTENCE = 176
 STORY = 768
@@ -37,4 +37,5 @@ def span(seconds: float) -> str:
 
 def over(used_bytes: float, usable_bytes: float) -> str:
     """Memory over what there is, as the printer column shows it."""
-    return f"{memory(used_bytes, usable_bytes)[:-2]}/{memory(usable_bytes, usable_bytes)}"
+    unit = unit_of(usable_bytes)
+    return f"{unit.number(used_bytes)}/{unit.number(usable_bytes)}{unit.name}"

@@ -8,6 +8,7 @@ Sources: DeepSpeed runtime/zero/config.py (bucket sizes), stage3.py, stage_1_and
 from __future__ import annotations
 
 from memtune.deepspeed_config import MAX_LIVE_BUCKETS, PREFETCHES_PER_BUCKET, SUB_GROUP_ELEMENTS
+from memtune.knobs import Attention
 from memtune.predict.constants import Constants
 from memtune.predict.recipe import Recipe
 from memtune.predict.shape import Shape
@@ -27,6 +28,9 @@ from memtune.workload import Evaluation
 ALLREDUCE_ELEMENTS = 500_000_000
 # Fused linear-cross-entropy makes logits for one chunk of tokens at a time (Liger, 2410.10989, section 3.2).
 FUSED_LOSS_CHUNKS = 8
+# The scores, their softmax in fp32, and that in half precision or, of fp32 scores, not a second time (transformers
+# eager_attention_forward): 2 + 4 + 2 or 4 + 4.
+EAGER_SCORE_BYTES = 8
 
 _COMPUTING = (FORWARD, LOSS, BACKWARD, REDUCE)
 
@@ -68,9 +72,11 @@ def _gathered(shape: Shape, recipe: Recipe) -> list[Term]:
     terms = _gathered_units(shape, recipe, root, layer)
     if not shape.has_adapter:
         # The gradients of a unit are unsharded until they are reduced; those of the root wait for the embedding, the
-        # very last to be ready.
-        template = "unsharded gradients of the root unit {:,.0f} B and of one layer {:,.0f} B"
-        terms.append(Term("buckets", root + layer, (BACKWARD, REDUCE), template, (root, layer), "torch fully_shard"))
+        # very last to be ready. A unit is copied to be reduced, in the dtype of gradients on their way.
+        copy = shape.layer * recipe.reduce_bytes / recipe.tensor_parallel
+        template = "unsharded gradients of the root unit {:,.0f} B and of one layer {:,.0f} B + {:,.0f} B on their way"
+        values, source = (root, layer, copy), "torch fully_shard, foreach_reduce"
+        terms.append(Term("buckets", root + layer + copy, (BACKWARD, REDUCE), template, values, source))
     return terms
 
 
@@ -159,7 +165,7 @@ def _step_transients(shape: Shape, recipe: Recipe) -> list[Term]:
 
 
 def evaluation_terms(shape: Shape, recipe: Recipe, evaluation: Evaluation) -> list[Term]:
-    """An evaluation batch: no activations are kept, but logits are, and generation has its KV cache."""
+    """An evaluation batch: one layer at a time, where the scores may be most, or the logits; generation's KV cache."""
     if not evaluation.batch_size:
         return []
     tokens = float(evaluation.batch_size * recipe.sequence_length)
@@ -168,9 +174,13 @@ def evaluation_terms(shape: Shape, recipe: Recipe, evaluation: Evaluation) -> li
     if evaluation.keeps_logits:
         # Kept in fp32, and joined with those of the batches before: the old, the new and their concatenation.
         logits += 8.0
-    size = tokens * (recipe.compute_bytes * width + logits * shape.vocab)
-    template = "{:,.0f} tokens x ({} B x {} + {:.3g} B x {} entries of the vocabulary)"
-    values = (tokens, recipe.compute_bytes, width, logits, shape.vocab)
+    last, template = logits * shape.vocab, "{:,.0f} tokens x ({} B x {} + {:.3g} B x {} entries of the vocabulary)"
+    values: tuple[object, ...] = (tokens, recipe.compute_bytes, width, logits, shape.vocab)
+    scores = EAGER_SCORE_BYTES * shape.heads * recipe.sequence_length if recipe.attention is Attention.EAGER else 0
+    if scores > last:
+        last, template = scores, "{:,.0f} tokens x ({} B x {} + {} B x {} heads x {} scores)"
+        values = (tokens, recipe.compute_bytes, width, EAGER_SCORE_BYTES, shape.heads, recipe.sequence_length)
+    size = tokens * (recipe.compute_bytes * width + last)
     terms = [Term("evaluation", size, (EVALUATION,), template, values, "transformers trainer.py, evaluation_loop")]
     if evaluation.generates:
         generation = evaluation.generation(recipe.sequence_length)

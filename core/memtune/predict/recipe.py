@@ -19,7 +19,7 @@ from memtune.knobs import (
     Sharding,
 )
 from memtune.plan import Plan
-from memtune.predict.terms import ALWAYS, BACKWARD, FORWARD, LOSS, REDUCE
+from memtune.predict.terms import ALWAYS, BACKWARD, REDUCE
 from memtune.workload import Workload
 
 # Optimizer state per parameter, in bytes, where moments are fp32. AdamW: two moments (torch.optim.AdamW). 8-bit: two
@@ -48,7 +48,8 @@ class Recipe:
     """What one rank holds and does. `backend` is none, ddp, deepspeed or fsdp.
 
     `base_bytes` is a quantized frozen weight, `frozen_bytes` one that is not quantized; `weight_bytes` one that learns.
-    `keeps_gathered` units stay unsharded from their forward to their backward pass.
+    `reduce_bytes` is an element of FSDP's gradients on their way. `keeps_gathered` units stay unsharded from their
+    forward to their backward pass.
     """
 
     backend: str
@@ -60,6 +61,7 @@ class Recipe:
     frozen_bytes: float
     compute_bytes: int
     gradient_bytes: float
+    reduce_bytes: float
     master_bytes: float
     state_bytes: float
     weight_shards: int = 1
@@ -141,11 +143,14 @@ def lower(workload: Workload, plan: Plan) -> Recipe:
         frozen_bytes=compute,
         compute_bytes=compute,
         gradient_bytes=4 if fp32_gradients else weights,
+        reduce_bytes=4 if fp32_gradients else compute,
         # Stages 1 and 2 step on a clone of their partition even where it is fp32 (deepspeed stage_1_and_2.py).
         master_bytes=4 if deepspeed and (compute == 2 or 1 <= stage <= 2) else 0,
         state_bytes=STATE_BYTES[plan.optimizer],
         weight_shards=shards if stage == 3 else 1,
-        gradient_shards=shards if stage >= 2 else 1,
+        # Stage 1 reduces once in a step, out of a bucket, and keeps whole gradients until then: with one micro-batch
+        # none (deepspeed stage_1_and_2.py, copy_grads_in_partition and independent_gradient_partition_epilogue).
+        gradient_shards=shards if stage >= 2 or (stage == 1 and plan.accumulation == 1) else 1,
         state_shards=shards if stage >= 1 else 1,
         checkpointing=plan.checkpointing,
         attention=plan.attention,
@@ -156,8 +161,8 @@ def lower(workload: Workload, plan: Plan) -> Recipe:
         offloads_states=offloads,
         # Partitioned gradients go to host memory bucket by bucket (deepspeed stage_1_and_2.py, cpu_offload).
         offloads_gradients=stage >= 2 and offloads,
-        # FSDP2 knows one offload, of parameters, gradients and states together (CPUOffloadPolicy).
-        offloads_weights=plan.offload in (Offload.PARAMETERS, Offload.NVME) or (offloads and not deepspeed),
+        # FSDP2 offloads parameters, gradients and states together (CPUOffloadPolicy).
+        offloads_weights=plan.offload in (Offload.PARAMETERS, Offload.NVME),
         offloads_activations=plan.offload is Offload.ACTIVATIONS,
         keeps_gathered=sharding is Sharding.FSDP_SHARD_GRAD_OP and shards > 1,
         bucket_elements=plan.bucket_elements if deepspeed else 0,
@@ -178,5 +183,5 @@ def _bucket_phases(plan: Plan, world: int) -> tuple[int, ...]:
         return ALWAYS
     if stage == 0:
         return (REDUCE,)
-    # Made by the first gradient; the next micro-batch replaces it, the step releases it (stage_1_and_2.py).
-    return (FORWARD, LOSS, BACKWARD, REDUCE) if plan.accumulation > 1 else (BACKWARD, REDUCE)
+    # Made by the first gradient, released with the backward pass (stage_1_and_2.py, _release_ipg_buffers).
+    return (BACKWARD, REDUCE)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from memtune.gpu import Gpu
-from memtune.knobs import Attention, Checkpointing, Offload, Optimizer, Precision
+from memtune.knobs import Attention, Checkpointing, GradientDtype, Offload, Optimizer, Precision, Sharding
 from memtune.plan import Plan
 from memtune.predict.recipe import STATE_BYTES, sharding_ranks
 from memtune.predict.shape import Shape
@@ -155,8 +155,10 @@ def communication_seconds(workload: Workload, shape: Shape, plan: Plan) -> float
 
 
 def _gradient_wide(plan: Plan) -> int:
-    """Bytes of a reduced gradient: DDP's are fp32 like its weights, FSDP reduces in fp32, DeepSpeed as it computes."""
-    return _wide(plan) if plan.sharding.backend == "deepspeed" else 4
+    """Bytes of a gradient on its way: DDP's are fp32 like its weights; FSDP has its own choice, made by the plan."""
+    if plan.sharding is Sharding.DDP or (plan.sharding.backend == "fsdp" and plan.gradient_dtype is GradientDtype.FP32):
+        return 4
+    return _wide(plan)
 
 
 def reduce_seconds(workload: Workload, shape: Shape, plan: Plan) -> float:
@@ -203,8 +205,7 @@ def _parameter_offload_seconds(workload: Workload, shape: Shape, plan: Plan) -> 
 
     DeepSpeed's are as wide as it computes; FSDP's are fp32, and offloaded with the optimizer (CPUOffloadPolicy).
     """
-    is_fsdp = plan.sharding.backend == "fsdp"
-    if plan.offload not in (Offload.PARAMETERS, Offload.NVME) and not (is_fsdp and plan.offload is Offload.OPTIMIZER):
+    if plan.offload not in (Offload.PARAMETERS, Offload.NVME):
         return 0.0
-    shard_bytes = (4 if is_fsdp else _wide(plan)) * shape.total / sharding_ranks(workload, plan)
+    shard_bytes = (4 if plan.sharding.backend == "fsdp" else _wide(plan)) * shape.total / sharding_ranks(workload, plan)
     return 2.0 * shard_bytes / workload.gpu.host_link_bytes_per_second

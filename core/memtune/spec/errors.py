@@ -44,6 +44,8 @@ def shown(value: Any) -> str:
 
 def suggestion(name: str, allowed: Sequence[str]) -> str:
     """``did you mean x? `` where a name is close to an allowed one, else nothing."""
+    if len(name) > _LONGEST_SHOWN:  # nothing is close to it, and finding that out takes its length times itself
+        return ""
     lowered = {candidate.lower(): candidate for candidate in allowed}
     close = difflib.get_close_matches(name.lower().replace("_", ""), lowered, n=1, cutoff=0.6)
     return f"did you mean {lowered[close[0]]}? " if close else ""

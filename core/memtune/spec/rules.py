@@ -164,9 +164,9 @@ RULES = (
     ),
     Rule(
         "spec.tuning.space",
-        "!('optimizer' in self.offload) || 'fsdp' in self.backends || 'deepspeed' in self.backends",
-        "offload optimizer needs deepspeed or fsdp in backends",
-        _offload_has_backend("optimizer", ("deepspeed", "fsdp"), "deepspeed or fsdp in backends"),
+        "!('optimizer' in self.offload) || 'deepspeed' in self.backends",
+        "offload optimizer needs deepspeed in backends (fsdp offloads optimizer+parameters)",
+        _offload_has_backend("optimizer", ("deepspeed",), "deepspeed in backends (fsdp offloads optimizer+parameters)"),
     ),
     Rule(
         "spec.tuning.space",

@@ -196,9 +196,6 @@ class Status(StatusBlock):
     first_running_at: Time | None = Field(
         default=None, description="When the first pod of the job was running; activeDeadlineSeconds counts from it."
     )
-    candidates_hash: Name = Field(
-        default="", description="Hash of the list of candidates that the search chooses from."
-    )
     probes: Annotated[tuple[RunStatus, ...], Field(max_length=MAX_PROBES)] = Field(
         default=(), description="Every probe run, in the order in which they were recorded."
     )

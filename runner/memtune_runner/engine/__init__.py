@@ -56,13 +56,13 @@ def initialize(
     precision.prepare(model, plan, device)
     checkpointing.apply(model, plan.checkpointing)
     setup = Setup(settings, device, partial(_make_optimizer, settings, optimizer, lr), max_grad_norm)
-    backend = _backend(model, setup)
+    backend = backend_of(model, setup)
     schedule = scheduler(backend.optimizer) if scheduler else None
     return Engine(backend, settings, device, loss or _loss_of_model, tokens, schedule)
 
 
-def _backend(model: nn.Module, setup: Setup) -> Backend:
-    """Each backend is imported where it is used: its library may be missing where another plan runs."""
+def backend_of(model: nn.Module, setup: Setup) -> Backend:
+    """The backend of the plan. Each is imported where it is used, for its library may be missing."""
     match setup.settings.plan.sharding.backend:
         case "ddp":
             from memtune_runner.engine.ddp import DdpBackend

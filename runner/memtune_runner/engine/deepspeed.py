@@ -9,12 +9,11 @@ from typing import Any
 import torch
 from torch import nn
 from torch.nn.utils import get_total_norm
-from torch.utils._pytree import tree_map_only
 
 from memtune.deepspeed_config import deepspeed_config
 from memtune_runner import deepspeed_on_cpu
 from memtune_runner.checkpoints import universal
-from memtune_runner.engine.precision import compute_dtype
+from memtune_runner.engine.precision import CastInputs, compute_dtype
 from memtune_runner.engine.protocol import Setup, Updated
 from memtune_runner.engine.scaling import INITIAL_POWER
 from memtune_runner.refusals import PlanError
@@ -33,7 +32,7 @@ class DeepSpeedBackend:
         dtype = compute_dtype(setup.settings.plan)
         deepspeed = _import(setup)
         self.optimizer = setup.make_optimizer(model)
-        model.register_forward_pre_hook(_CastInputs(dtype), with_kwargs=True)
+        model.register_forward_pre_hook(CastInputs(dtype), with_kwargs=True)
         self._engine, *_ = deepspeed.initialize(
             model=model,
             optimizer=self.optimizer,
@@ -79,19 +78,6 @@ class DeepSpeedBackend:
         path, _ = self._engine.load_checkpoint(str(directory), tag=_TAG)
         if path is None:
             raise FileNotFoundError(f"{directory} holds no DeepSpeed checkpoint named {_TAG}")
-
-
-class _CastInputs:
-    """Casts what goes into the model: DeepSpeed has cast the weights, and a model of one format takes no other."""
-
-    def __init__(self, dtype: torch.dtype) -> None:
-        self._dtype = dtype
-
-    def __call__(self, _module: nn.Module, args: Any, kwargs: Any) -> Any:
-        return tree_map_only(torch.Tensor, self._cast, (args, kwargs))
-
-    def _cast(self, tensor: torch.Tensor) -> torch.Tensor:
-        return tensor.to(self._dtype) if tensor.is_floating_point() else tensor
 
 
 def _config(settings: Settings) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.utils._pytree import tree_map_only
 
 from memtune.knobs import Attention, Precision
 from memtune.plan import Plan
@@ -43,6 +44,19 @@ def cast_weights(model: nn.Module, plan: Plan) -> None:
     for each in model.parameters():
         if each.is_floating_point():
             each.data = each.data.to(torch.float32 if each.requires_grad else compute_dtype(plan))
+
+
+class CastInputs:
+    """A forward pre-hook for a model whose weights were cast: one of one format takes no other."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        self._dtype = dtype
+
+    def __call__(self, _module: nn.Module, args: Any, kwargs: Any) -> Any:
+        return tree_map_only(torch.Tensor, self._cast, (args, kwargs))
+
+    def _cast(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.to(self._dtype) if tensor.is_floating_point() else tensor
 
 
 def _use_fp8(model: nn.Module, plan: Plan, device: torch.device) -> None:

@@ -75,7 +75,7 @@ def fsdp_plugin(settings: Settings) -> dict[str, Any]:
         **({"state_dict_type": "SHARDED_STATE_DICT"} if settings.sharded_save else {}),
         "fsdp_version": 2,
         "reshard_after_forward": plan.sharding is not Sharding.FSDP_SHARD_GRAD_OP,
-        "cpu_offload": plan.offload in (Offload.OPTIMIZER, Offload.PARAMETERS),
+        "cpu_offload": plan.offload is Offload.PARAMETERS,
         "auto_wrap_policy": "transformer_based_wrap",
         "activation_checkpointing": False,
     }

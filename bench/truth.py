@@ -1,0 +1,200 @@
+"""Predicted against counted: replayed traces of small models, and the same models trained on counted CPU tensors.
+
+Counted is what a virtual GPU sees of the real libraries: torch's DDP and FSDP2 and DeepSpeed, as rank 0 of several
+through torch's fake process group. Nothing is fitted: a trace knows the model, a replay knows the library.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import logging
+import os
+import platform
+import statistics
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from typing import Any, NamedTuple
+
+import torch
+from torch import distributed
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.testing._internal.distributed.fake_pg import FakeStore
+from truth_models import LENGTH, MODELS
+
+from memtune.plan import Plan
+from memtune.replay import Replayer, numerics_of
+from memtune.report import Device
+from memtune.run import RunKind
+from memtune.units import MIB
+from memtune_runner import checkpointing
+from memtune_runner.engine import backend_of, optimizers
+from memtune_runner.engine.precision import autocast
+from memtune_runner.engine.protocol import Setup
+from memtune_runner.settings import Settings
+from memtune_runner.tracing import trace_subject
+from memtune_runner.tracing.factory import Subject
+from memtune_runner.virtual import VirtualGpu
+
+WORLD = 4
+STEPS = 2
+LIMIT_BYTES = 1 << 40
+# Models take turns, so that each is traced in one way of computing only, which is what takes the time.
+PLANS = (
+    ("fp32-ddp-none-mb4x1", "fp32-ddp-full-mb16x2", "fp32-fsdp-full-mb8x2"),
+    ("bf16-fsdp-none-mb4x1", "bf16-z2-none-mb4x2-bk100000", "bf16-z3-full-mb8x1-bk100000"),
+    ("bf16-ddp-none-mb4x1", "bf16-ddp-sel-mb8x2"),
+    ("fp32-ddp-none-mb8x2-foreach", "fp32-ddp-every2-mb16x1", "fp32-ddp-none-mb8x1-lion"),
+    ("bf16-z1-none-mb4x1-bk100000", "bf16-fsdpsgo-none-mb4x2", "bf16-z3-none-mb4x2-bk100000"),
+)
+
+
+class Row(NamedTuple):
+    """One model under one plan."""
+
+    model: str
+    plan: Plan
+    predicted_bytes: int
+    counted_bytes: int
+
+    @property
+    def error(self) -> float:
+        """Signed: above zero where too much was predicted."""
+        return self.predicted_bytes / self.counted_bytes - 1
+
+
+def replayer(make: Callable[[], Subject], plans: Sequence[str]) -> Replayer:
+    """The model traced with the CPU's kernels, for it is counted with them."""
+    numerics = {numerics_of(Plan.parse(plan)) for plan in plans}
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        return Replayer(trace_subject(make(), 2, LENGTH, sorted(numerics), as_gpu=False), gpus_per_node=WORLD, rank=0)
+
+
+def predicted(replaying: Replayer, plan: Plan) -> int:
+    """The most that tensors ask for at once in training; what comes before depends on where a model is built."""
+    phases = replaying.replay(plan).phases
+    return max(peak.requested for name, peak in phases.items() if name != "init")
+
+
+def counted(make: Callable[[], Subject], plan: Plan) -> int:
+    """The same of a real run."""
+    with _no_collections(), VirtualGpu(LIMIT_BYTES) as gpu:
+        subject = make()
+        subject.model.train()
+        checkpointing.apply(subject.model, plan.checkpointing)
+        backend: Any = backend_of(subject.model, _setup(plan))
+        if plan.sharding.backend == "ddp":
+            # The fake group gives the reducer no result to unpack; averaging in place holds as much.
+            backend.model.register_comm_hook(None, lambda _, bucket: _averaged(bucket))
+        gc.collect()
+        gpu.reset_peak_memory_stats()
+        for _ in range(STEPS):
+            for micro in range(plan.accumulation):
+                backend.begin(micro == plan.accumulation - 1)
+                _micro_batch(subject, backend, plan)
+            backend.step()
+        return gpu.memory_stats()["requested_bytes.all.peak"]
+
+
+def _micro_batch(subject: Subject, backend: Any, plan: Plan) -> None:
+    batch = subject.batch(plan.micro_batch)
+    casts = autocast(plan, torch.device("cpu")) if plan.sharding.backend == "ddp" else nullcontext()
+    with casts:
+        loss = subject.loss(backend.model, batch)
+    backend.backward(loss)
+
+
+def _averaged(bucket: Any) -> torch.futures.Future[torch.Tensor]:
+    future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+    future.set_result(bucket.buffer().div_(WORLD))
+    return future
+
+
+def _setup(plan: Plan) -> Setup:
+    settings = Settings(
+        plan=plan,
+        kind=RunKind.TRAIN,
+        integration="sdk",
+        global_batch=plan.global_batch(WORLD),
+        sequence_length=LENGTH,
+        gpus_per_node=WORLD,
+        device=Device.VIRTUAL,
+        gpu_memory_bytes=LIMIT_BYTES,
+    )
+    return Setup(settings, torch.device("cpu"), lambda model: optimizers.build(plan, model, 1e-3), 1.0)
+
+
+@contextmanager
+def _no_collections() -> Iterator[None]:
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+def measured(pairs: dict[str, Sequence[str]]) -> tuple[list[Row], list[str]]:
+    """Every model under its plans, and what could not be traced or trained."""
+    rows, refused = [], []
+    for name, plans in pairs.items():
+        make = MODELS[name]
+        try:
+            replaying = replayer(make, plans)
+        except Exception as error:
+            refused.append(f"{name}: {error}")
+            continue
+        for short in plans:
+            plan = Plan.parse(short)
+            try:
+                rows.append(Row(name, plan, predicted(replaying, plan), counted(make, plan)))
+            except Exception as error:
+                refused.append(f"{name}, {short}: {type(error).__name__}: {error}")
+    return rows, refused
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
+    parser.add_argument("--plans", nargs="+", help="the same for every model; without it they take turns")
+    arguments = parser.parse_args()
+    warnings.simplefilter("ignore")
+    logging.disable(logging.WARNING)
+    torch.set_num_threads(1)
+    os.environ.setdefault("LOCAL_RANK", "0")  # for DeepSpeed
+    distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=WORLD)
+    turns = {name: arguments.plans or PLANS[turn % len(PLANS)] for turn, name in enumerate(arguments.models)}
+    rows, refused = measured(turns)
+    distributed.destroy_process_group()
+    if not rows:
+        raise SystemExit("nothing could be compared:\n" + "\n".join(refused))
+    print("\n".join(_report(rows, refused)))
+
+
+def _report(rows: Sequence[Row], refused: Sequence[str]) -> list[str]:
+    errors = [abs(row.error) for row in rows]
+    lines = [
+        "# Replayed traces against counted bytes",
+        "",
+        f"Made by `PYTHONPATH=core:runner:bench python {' '.join(['bench/truth.py', *sys.argv[1:]])}`",
+        f"with Python {platform.python_version()} and torch {torch.__version__}; rank 0 of {WORLD}, {STEPS} steps.",
+        f"{len(rows)} pairs of {len({row.model for row in rows})} models and {len({row.plan for row in rows})} plans:",
+        f"median error {statistics.median(errors):.2%}, worst {max(errors):.2%}; predicted below counted in "
+        f"{sum(row.error < 0 for row in rows)} of {len(rows)}.",
+        "",
+        "| model | plan | counted MiB | predicted MiB | error |",
+        "|---|---|---|---|---|",
+    ]
+    lines += [
+        f"| {row.model} | {row.plan} | {row.counted_bytes / MIB:.2f} | {row.predicted_bytes / MIB:.2f} "
+        f"| {row.error:+.2%} |"
+        for row in rows
+    ]
+    return lines + (["", "Not compared:", "", *(f"- {line}" for line in refused)] if refused else [])
+
+
+if __name__ == "__main__":
+    main()

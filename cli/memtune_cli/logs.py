@@ -1,0 +1,190 @@
+"""`memtune logs NAME`: what the ranks of a run said, the failing rank first."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import io
+import re
+import sys
+import time
+from collections.abc import AsyncIterator
+from typing import NamedTuple
+
+from memtune.decide.records import has_ended
+from memtune.observation import RunObservation
+from memtune.report import Report
+from memtune.spec.status import AttemptStatus, RunStatus
+from memtune.verdict import conclude
+from memtune_cli import cluster
+from memtune_cli.cluster import JobAddress
+from memtune_cli.errors import InputError
+from memtune_cli.story import Story, story_of
+from memtune_cli.watch import INTERRUPTED
+from memtune_operator import names
+from memtune_operator.observing import index_of, observe, owned_by, run_of
+from memtune_operator.refusals import RefusalError
+from memtune_operator.wrapping import Manifest, TemplateError, wrapped_index
+
+_RANK = re.compile(r"\[rank (\d+)\] ")
+_READ_SECONDS = 120.0
+_FOLLOW_SECONDS = 30 * 86_400.0
+_LOOK_AGAIN_SECONDS = 2.0
+
+
+class _Pod(NamedTuple):
+    """One pod of a run, and the container of it that has something to say."""
+
+    name: str
+    place: int
+    container: str
+
+
+class _Failure(NamedTuple):
+    """Who is to blame for the end of a run: the pod's place in it, and the rank if its report names one."""
+
+    place: int
+    rank: int | None
+    message: str
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print the logs of one run; 130 if that was interrupted."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # Scripts print what they like, whatever the terminal's encoding knows.
+        sys.stdout.reconfigure(errors="replace")
+    try:
+        return asyncio.run(_logs(arguments))
+    except KeyboardInterrupt:
+        return INTERRUPTED
+
+
+async def _logs(arguments: argparse.Namespace) -> int:
+    async with cluster.address(arguments) as job:
+        manifest = await job.read()
+        story = story_of(manifest)
+        selector = f"{names.LABEL_JOB}={names.job_stem(story.name)}"
+        listed = await job.cluster.list("v1", "Pod", job.namespace, selector)
+        owned = owned_by(listed, manifest["metadata"]["uid"])
+        record = _chosen(story, {run_of(pod) for pod in owned}, arguments.run)
+        manifests = [pod for pod in owned if run_of(pod) == record.name and index_of(pod) is not None]
+        pods = _of_rank(story, record, [_pod(story, pod) for pod in manifests], arguments.rank)
+        if arguments.follow:
+            await asyncio.gather(*(_follow(job, pod, arguments.rank) for pod in pods))
+        else:
+            failure = _failure(story, manifests) if arguments.rank is None else None
+            await _print(job, pods, failure, arguments.rank)
+    return 0
+
+
+def _chosen(story: Story, present: set[str], asked: str | None) -> RunStatus:
+    """The run that is asked for, else the newest that has begun and still has pods."""
+    runs = sorted(story.runs, key=lambda run: (isinstance(run, AttemptStatus), run.number))
+    if asked is not None:
+        runs = [run for run in runs if asked in (run.name, run.name.removeprefix(f"{names.job_stem(story.name)}-"))]
+        if not runs:
+            known = ", ".join(run.name.removeprefix(f"{names.job_stem(story.name)}-") for run in story.runs) or "none"
+            raise InputError(f"--run: {story.name} has no run {asked}; its runs are: {known}")
+    found = [run for run in runs if run.name in present]
+    if not found:
+        raise InputError(_no_pods(story, runs[-1] if runs else None))
+    begun = [run for run in found if run.started_at or has_ended(run)]
+    return (begun or found)[-1]
+
+
+def _no_pods(story: Story, run: RunStatus | None) -> str:
+    if run is None:
+        return f"{story.name} has started no run yet: {story.status.message}"
+    said = f"; of {run.name} this is known: {run.message}" if run.message else ""
+    kept = "those of the last two failed runs and of the one that trained to its end are kept"
+    if story.job and story.job.spec.pod_retention == "None":
+        kept = "spec.podRetention None keeps none"
+    return f"the pods of {run.name} are gone ({kept}){said}"
+
+
+def _pod(story: Story, manifest: Manifest) -> _Pod:
+    """The wrapped container of a pod, or the init container that kept it from starting."""
+    status, spec = manifest.get("status") or {}, manifest["spec"]
+    for each in status.get("initContainerStatuses") or []:
+        if ((each.get("state") or {}).get("terminated") or {}).get("exitCode"):
+            return _Pod(manifest["metadata"]["name"], index_of(manifest) or 0, each["name"])
+    try:
+        position = wrapped_index(spec["containers"], _gpu_resource(story))
+    except TemplateError:
+        position = 0
+    return _Pod(manifest["metadata"]["name"], index_of(manifest) or 0, spec["containers"][position]["name"])
+
+
+def _gpu_resource(story: Story) -> str:
+    return story.job.spec.resources.gpu_resource if story.job else ""
+
+
+def _of_rank(story: Story, record: RunStatus, pods: list[_Pod], rank: int | None) -> list[_Pod]:
+    """The pods in their order, or the one of a rank."""
+    ordered = sorted(pods, key=lambda pod: pod.place)
+    if rank is None:
+        return ordered
+    if rank >= story.world:
+        raise InputError(f"--rank: {record.name} has ranks 0 to {story.world - 1}, not {rank}")
+    per_node = story.job.spec.resources.gpus_per_node if story.job else 1
+    found = [pod for pod in ordered if pod.place == rank // per_node]
+    if not found:
+        raise InputError(f"--rank: the pod of rank {rank} of {record.name} is gone; leave --rank out to see the others")
+    return found
+
+
+def _failure(story: Story, manifests: list[Manifest]) -> _Failure | None:
+    """Whose failure ended the run, as the operator concludes it."""
+    now, resource = time.time(), _gpu_resource(story)
+    seen = tuple(observe(pod, index_of(pod) or 0, resource, None, now) for pod in manifests)
+    conclusion = conclude(RunObservation(seen))
+    if conclusion is None or conclusion.pod_index is None:
+        return None
+    report = next((pod.report for pod in seen if pod.index == conclusion.pod_index), None)
+    rank = report.rank if isinstance(report, Report) else None
+    return _Failure(conclusion.pod_index, rank, f"{conclusion.verdict}: {conclusion.message}")
+
+
+async def _print(job: JobAddress, pods: list[_Pod], failure: _Failure | None, rank: int | None) -> None:
+    """Pod by pod, the failing one first, and of it the failing rank."""
+    for pod in sorted(pods, key=lambda pod: (failure is None or pod.place != failure.place, pod.place)):
+        blamed = failure if failure and pod.place == failure.place else None
+        first = blamed.rank if blamed else None
+        if failure or len(pods) > 1:
+            who = f"rank {first} of {pod.name}" if first is not None else pod.name
+            print(f"==> {who}{f': {blamed.message}' if blamed else ''} <==")
+        others = []
+        async for line in _lines(job, pod, follow=False):
+            if _is_of(rank, line) and _is_of(first, line):
+                print(line)
+            elif _is_of(rank, line):
+                others.append(line)
+        if others:
+            print("\n".join([f"==> the others of {pod.name} <==", *others]))
+
+
+def _is_of(rank: int | None, line: str) -> bool:
+    """Whether a line is one of a rank; without a rank, each is."""
+    match = _RANK.match(line)
+    return rank is None or (match is not None and int(match[1]) == rank)
+
+
+async def _lines(job: JobAddress, pod: _Pod, follow: bool) -> AsyncIterator[str]:
+    query = {"container": pod.container, **({"follow": "true"} if follow else {})}
+    seconds = _FOLLOW_SECONDS if follow else _READ_SECONDS
+    async for line in job.cluster.pod_lines(job.namespace, pod.name, "log", query, seconds):
+        yield line
+
+
+async def _follow(job: JobAddress, pod: _Pod, rank: int | None) -> None:
+    """Each line as it comes. A container that has not started is waited for."""
+    while True:
+        try:
+            async for line in _lines(job, pod, follow=True):
+                if _is_of(rank, line):
+                    print(line, flush=True)
+            return
+        except RefusalError as refusal:
+            if refusal.status != 400 or "waiting to start" not in refusal.message:
+                raise
+        await asyncio.sleep(_LOOK_AGAIN_SECONDS)

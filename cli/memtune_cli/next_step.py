@@ -1,0 +1,66 @@
+"""What happens next in a job, in one sentence. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from memtune.decide.records import has_ended
+from memtune.units import counted
+from memtune_cli.story import Story
+
+
+def next_step(story: Story) -> str:
+    """What the operator does next, or what it waits for."""
+    obstacle = story.obstacle
+    if obstacle and not story.is_over:
+        return f"nothing until this is resolved; it is looked at again every half a minute: {obstacle.message}"
+    told = _NEXT[story.status.phase]
+    return told if isinstance(told, str) else told(story)
+
+
+def _probing(story: Story) -> str:
+    job, found = story.job, story.budget
+    if job is None or found is None:
+        return "the operator starts or ends a probe"
+    aim = "fastest" if job.spec.tuning.objective == "throughput" else "smallest"
+    live = sum(1 for probe in story.status.probes if not has_ended(probe))
+    more = found.most - found.done - live
+    parts = [
+        *([f"{live} running probes end" if live > 1 else "the running probe ends"] if live else []),
+        *([f"up to {counted(more, 'more probe')}"] if more > 0 else []),
+        f"then the {aim} measured plan that leaves {job.spec.tuning.headroom} free is launched",
+    ]
+    return "; ".join(parts)
+
+
+def _running(story: Story) -> str:
+    job = story.job
+    if job is None:
+        return "it trains to its end"
+    left = max(job.spec.retry.max_oom_retries - story.status.oom_retries, 0)
+    can_go_on = job.spec.checkpoint is not None or job.spec.retry.allow_restart
+    if not left or not can_go_on:
+        why = "retry.maxOomRetries is spent" if not left else "there is no spec.checkpoint"
+        return f"it trains to its end; an out-of-memory would end the job, since {why}"
+    start = "the newest checkpoint" if job.spec.checkpoint else "step 0"
+    return f"it trains to its end; after an out-of-memory it would go on from {start} on a plan that fits ({left} left)"
+
+
+def _over(story: Story) -> str:
+    if story.status.phase == "Failed":
+        return f"nothing: the job is over; `memtune logs {story.name}` shows what the failing rank said"
+    seconds = story.job.spec.ttl_seconds_after_finished if story.job else None
+    return "nothing: the job is over" + (f"; it is deleted {seconds:,} s after its end" if seconds is not None else "")
+
+
+_NEXT: dict[str, str | Callable[[Story], str]] = {
+    "Pending": "an operator that watches this namespace takes the job up",
+    "Predicting": "the best plans are predicted; no GPU is needed for that",
+    "Probing": _probing,
+    "Launching": "the train run starts on the chosen plan",
+    "Running": _running,
+    "Recovering": "the next attempt starts once the pods of the last one are gone and its pause is over",
+    "Suspended": "nothing until spec.suspend is false again; what was learned is kept",
+    "Succeeded": _over,
+    "Failed": _over,
+}

@@ -1,0 +1,243 @@
+"""A job's report as one HTML page that asks nobody for anything: words, tables and pictures. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from html import escape
+from statistics import median
+
+from memtune import __version__
+from memtune.decide.records import has_ended
+from memtune.decide.stories import ended, trains
+from memtune.decide.texts import span
+from memtune.decide.times import to_seconds, to_text
+from memtune.spec.status import AttemptStatus
+from memtune.units import counted
+from memtune_cli import report_charts as charts
+from memtune_cli import svg
+from memtune_cli.candidates import Believed, Group, Reckoned
+from memtune_cli.next_step import next_step
+from memtune_cli.prometheus import Series
+from memtune_cli.render import visible_parts
+from memtune_cli.report_style import STYLE
+from memtune_cli.story import Story, error_ratio, measured_bytes, run_seconds
+
+
+def html_page(
+    story: Story, plans: Sequence[Believed], costs: Sequence[Reckoned], series: Sequence[Series], now: float
+) -> str:
+    """The whole page."""
+    sections = (
+        _tiles(story),
+        _section("What happened", _chronicle(story)),
+        _section("Predicted before any GPU was touched", _predicted(story)),
+        _section("The plans that the job allows", _candidates(story, plans)),
+        _section("Predicted against measured", _measured(story)),
+        _section("Memory over time", _over_time(story, series, now)),
+        _section("What it took, and what it would have taken without", _costs(costs)),
+        _section("Train runs", _attempts(story, now)),
+    )
+    title = escape(f"{story.namespace}/{story.name}")
+    return "\n".join(
+        [
+            "<!doctype html>",
+            '<html lang="en"><head><meta charset="utf-8">',
+            '<meta name="viewport" content="width=device-width, initial-scale=1">',
+            f"<title>{title} · MemTune</title>",
+            f"<style>{STYLE}</style></head><body><main>",
+            _header(story),
+            *filter(None, sections),
+            f"<footer>Written by memtune {__version__} at {to_text(now)} from the object as it was then.</footer>",
+            "</main></body></html>\n",
+        ]
+    )
+
+
+def _section(title: str, inside: str) -> str:
+    return f"<section><h2>{title}</h2>\n{inside}</section>" if inside else ""
+
+
+def _header(story: Story) -> str:
+    lines = [f"<p class=sub>{escape(story.subject)}</p>"]
+    if story.is_virtual:
+        lines.append("<p class=note>Measured on the virtual GPU: the sizes and times are a rehearsal, no GPU's.</p>")
+    phase = story.status.phase
+    return "\n".join(
+        [
+            f"<header><p class=kind>MemoryTunedJob · {escape(story.namespace)}</p><h1>{escape(story.name)} "
+            f'<span class="phase {phase.lower()}">{phase}</span></h1>',
+            *lines,
+            f"<p class=lead>{escape(story.status.message)}</p></header>",
+        ]
+    )
+
+
+def _tiles(story: Story) -> str:
+    """The few numbers that somebody in a hurry wants."""
+    found = [error for run in story.runs if (error := error_ratio(run)) is not None]
+    peaks = [measured_bytes(run) for run in story.runs if run.peak_bytes]
+    speeds = [run.tokens_per_second for run in story.runs if run.tokens_per_second]
+    tiles = [("Plan", story.status.plan.name if story.status.plan else "", "mono")]
+    if peaks and story.usable_bytes:
+        tiles.append(("Peak of the last run", f"{story.amount(peaks[-1])} of {story.amount(story.usable_bytes)}", ""))
+    if speeds:
+        tiles.append(("Tokens a second", f"{speeds[-1]:,}", ""))
+    if found:
+        tiles.append(("Prediction error, median", f"{median(map(abs, found)):.1%}", ""))
+    if story.status.probes:
+        count, spent = len(story.status.probes), story.status.gpu_seconds_spent
+        tiles.append(("Probing", f"{counted(count, 'run')}, {spent:,} GPU-s", ""))
+    if story.status.attempts:
+        tiles.append(("Recoveries", str(story.status.oom_retries + story.status.disruptions), ""))
+    shown = (
+        f'<div class=tile><b class="{look}">{escape(value)}</b><span>{name}</span></div>'
+        for name, value, look in tiles
+        if value
+    )
+    return f"<div class=tiles>{''.join(shown)}</div>"
+
+
+def _chronicle(story: Story) -> str:
+    """Conditions and ends of runs in the order of their times."""
+    told = [
+        (each.last_transition_time, each.message, _LOOKS.get(each.type, "step"))
+        for each in story.status.conditions
+        if each.status == "True"
+        and each.type != "Launched"  # its message is of the last attempt, its time of the first
+    ]
+    told += [(run.started_at, trains(run), "step") for run in story.status.attempts if run.started_at]
+    told += [(run.ended_at or "", ended(run), charts.look(story, run)) for run in story.runs if has_ended(run)]
+    # What was written in the same second stays in the order of cause and effect.
+    moments = sorted(told, key=lambda each: to_seconds(each[0]) or 0.0)
+    items = (
+        f"<li class={look}><time>{escape(at.replace('T', ' ').rstrip('Z'))}</time><p>{escape(text)}</p></li>"
+        for at, text, look in moments
+    )
+    return f"<ol class=chronicle>{''.join(items)}</ol>" if moments else ""
+
+
+_LOOKS = {"Complete": "good", "Failed": "bad", "Stalled": "bad"}
+
+
+def _predicted(story: Story) -> str:
+    prediction, peak = story.status.prediction, story.peak
+    if prediction is None or peak is None:
+        return ""
+    lower, expected, upper = map(story.amount, peak.device)
+    text = (
+        f"<p>The best plan by prediction was <code>{escape(prediction.plan)}</code>: {expected}, between {lower} and "
+        f"{upper}, of the {story.amount(prediction.usable_bytes)} that the GPU has; most is in use in phase "
+        f"{escape(prediction.peak_phase)}.</p>"
+    )
+    parts = (
+        (f"background:{charts.colour(part.name)}", f"{part.name} {story.amount(part.bytes.expected)}")
+        for part in visible_parts(peak)
+    )
+    return f"{text}{charts.components(story)}{_legend(parts)}"
+
+
+def _legend(entries: Iterable[tuple[str, str]]) -> str:
+    """What colours mean."""
+    keys = " ".join(f"<span><i {svg.look_of(look)}></i>{escape(text)}</span>" for look, text in entries)
+    return f"<p class=legend>{keys}</p>"
+
+
+def _candidates(story: Story, plans: Sequence[Believed]) -> str:
+    picture = charts.scatter(story, plans)
+    if not picture:
+        return ""
+    counts = {group: sum(1 for each in plans if each.group is group) for group in Group}
+    entries = (
+        (charts.LOOKS[Group.FITS], f"{counts[Group.FITS]:,} fit"),
+        (charts.LOOKS[Group.MAY_FIT], f"{counts[Group.MAY_FIT]:,} may fit: only a probe can tell"),
+        (charts.LOOKS[Group.CANNOT_FIT], f"{counts[Group.CANNOT_FIT]:,} cannot fit"),
+    )
+    text = (
+        f"<p>The job allows {len(plans):,} plans. Each point is one, where the model, corrected by every run of this "
+        "job, expects it; rings are the probes by number, the filled one won.</p>"
+    )
+    return f"{text}{_legend(entries)}{picture}"
+
+
+_RUN_LOOKS = (
+    ("predicted", "predicted"),
+    ("good", "measured"),
+    ("warn", "measured, too tight"),
+    ("bad", "had and asked for when it ran out"),
+)
+
+
+def _measured(story: Story) -> str:
+    picture = charts.runs(story)
+    if not picture:
+        return ""
+    errors = charts.errors(story)
+    why = f"<p>{escape(story.why)}.</p>" if story.why else ""
+    why += f"<p>Right of the dotted line less than the headroom of {story.headroom:.0%} stays free.</p>"
+    after = (
+        "<h3>Prediction error</h3><p>Measured over predicted, less 1: to the right more was used than predicted. Each "
+        "prediction is the one that was made before its run, so that later ones know of earlier runs.</p>"
+    )
+    return f"{why}{_legend(_RUN_LOOKS)}{picture}{after + errors if errors else ''}"
+
+
+def _over_time(story: Story, series: Sequence[Series], now: float) -> str:
+    picture = charts.memory(story, series, now)
+    if not picture:
+        return ""
+    source = (
+        "The lines are the fullest GPU of each train run, from Prometheus; areas are the peaks of the runs' reports."
+        if series
+        else "Each area is the peak that a run reported, from its start to its end; the dashes are its prediction."
+    )
+    return f"<p>{source} Probes and train runs have times of their own.</p>{picture}"
+
+
+def _costs(costs: Sequence[Reckoned]) -> str:
+    rows = (
+        (escape(each.what), f"{each.runs:,}", f"{each.gpu_seconds:,.0f}", span(each.gpu_seconds), escape(each.rule))
+        for each in costs
+    )
+    head = ("", "runs or plans", "GPU-seconds", "as time of one GPU", "by which rule")
+    text = (
+        "<p>Only the probes were measured. The other lines are reckoned: what it would have taken to measure the plans "
+        "that were left out as well, and to train again what relaunches found in a checkpoint.</p>"
+    )
+    return text + _table(head, rows, numbers=(1, 2, 3)) if costs else ""
+
+
+def _attempts(story: Story, now: float) -> str:
+    if not story.status.attempts:
+        return ""
+    head = ("", "plan", "HBM", "tokens/s", "took", "came about by", "went on from", "outcome")
+    rows = (_attempt_cells(story, attempt, now) for attempt in story.status.attempts)
+    facts = [f"Relaunched {story.recoveries}."]
+    facts += [f"Checkpoint: {story.checkpoint}."] if story.checkpoint else []
+    facts.append(f"Next: {next_step(story)}.")
+    return _table(head, rows, numbers=(2, 3, 4)) + "".join(f"<p>{escape(fact)}</p>" for fact in facts)
+
+
+def _attempt_cells(story: Story, attempt: AttemptStatus, now: float) -> tuple[str, ...]:
+    seconds, measured = run_seconds(attempt, now), measured_bytes(attempt)
+    resumed = f"{attempt.resumed_samples:,} samples" if attempt.resumed_samples else "a checkpoint"
+    outcome = f"{story.outcome(attempt)}{f': {attempt.message}' if attempt.message else ''}"
+    return (
+        str(attempt.number),
+        f"<code>{escape(attempt.plan)}</code>",
+        story.amount(measured) if measured else "",
+        f"{attempt.tokens_per_second:,}" if attempt.tokens_per_second else "",
+        span(seconds) if seconds is not None else "",
+        escape(attempt.rung or ("the same plan again" if attempt.number > 1 else "the probes")),
+        "the start" if attempt.resume == "no" else resumed,
+        escape(outcome),
+    )
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]], numbers: Sequence[int]) -> str:
+    def cells(tag: str, row: Sequence[str]) -> str:
+        return "".join(
+            f"<{tag}{' class=number' if place in numbers else ''}>{cell}</{tag}>" for place, cell in enumerate(row)
+        )
+
+    body = "".join(f"<tr>{cells('td', row)}</tr>" for row in rows)
+    return f"<table><thead><tr>{cells('th', head)}</tr></thead><tbody>{body}</tbody></table>"

@@ -1,0 +1,73 @@
+"""`memtune status NAME`: the story of a job on a cluster, in one screen."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import time
+from typing import Any
+
+from memtune.spec.status import RunStatus, dump_status
+from memtune_cli import cluster, document
+from memtune_cli.next_step import next_step
+from memtune_cli.screen import stdout_screen
+from memtune_cli.story import Story, error_ratio, story_of
+from memtune_cli.story_page import page
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Show how far the job is."""
+    manifest = asyncio.run(_read(arguments))
+    story = story_of(manifest)
+    if arguments.format == "table":
+        screen = stdout_screen()
+        print(screen.plain("\n".join(page(screen, story, time.time()))))
+    else:
+        print(document.dump(document_of(story), arguments.format))
+    return 0
+
+
+async def _read(arguments: argparse.Namespace) -> dict[str, Any]:
+    async with cluster.address(arguments) as job:
+        return await job.read()
+
+
+def document_of(story: Story) -> dict[str, Any]:
+    """The status as the operator wrote it, and beside it what follows from it."""
+    found, status = story.budget, dump_status(story.status)
+    budget = (
+        {
+            "done": found.done,
+            "most": found.most,
+            "gpuSecondsSpent": found.spent_seconds,
+            "gpuSecondsAllowed": found.allowed_seconds,
+        }
+        if found
+        else None
+    )
+    runs = {
+        part: [{**written, **_derived(story, run)} for written, run in zip(status[part], records, strict=True)]
+        for part, records in (("probes", story.status.probes), ("attempts", story.status.attempts))
+    }
+    return {
+        "version": document.VERSION,
+        "command": "status",
+        "job": story.name,
+        "namespace": story.namespace,
+        "next": next_step(story),
+        "usableBytes": story.usable_bytes,
+        "headroom": story.headroom,
+        **({"probeBudget": budget} if budget else {}),
+        **({"checkpoint": story.checkpoint} if story.checkpoint else {}),
+        "status": {**status, **runs},
+    }
+
+
+def _derived(story: Story, run: RunStatus) -> dict[str, Any]:
+    error, free = error_ratio(run), story.free_share(run)
+    return {
+        "outcome": story.outcome(run),
+        "isWinner": story.is_winner(run),
+        **({"errorRatio": round(error, 4)} if error is not None else {}),
+        **({"freeRatio": round(free, 4)} if free is not None else {}),
+    }

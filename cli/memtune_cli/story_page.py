@@ -1,0 +1,176 @@
+"""The story of a job on a screen: the page of `status`, and the parts of it that a live view goes on showing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from memtune.decide.records import ended_as
+from memtune.decide.texts import span
+from memtune.decide.times import to_seconds
+from memtune.spec.status import AttemptStatus, RunStatus
+from memtune.units import counted
+from memtune.verdict import Verdict
+from memtune_cli.next_step import next_step
+from memtune_cli.render import Column, level_bar, memory_bar, table, wrapped
+from memtune_cli.screen import Screen
+from memtune_cli.story import Story, error_ratio, measured_bytes, run_seconds
+
+GREEN, YELLOW, RED, BLUE = "32", "33", "31", "34"
+_PHASE_COLOURS = {"Succeeded": GREEN, "Failed": RED, "Recovering": YELLOW, "Suspended": YELLOW}
+_WIDEST_BAR, _NARROWEST_BAR = 40, 12
+# What stands beside a bar of memory, from the indent to the outcome.
+_BESIDE_BAR = 62
+
+
+def page(screen: Screen, story: Story, now: float) -> list[str]:
+    """The whole story."""
+    parts = (
+        heading(screen, story),
+        _conditions(screen, story, now),
+        _prediction(screen, story),
+        probes(screen, story),
+        attempts(screen, story, now),
+        _facts(screen, story),
+    )
+    return [line for number, part in enumerate(filter(None, parts)) for line in ([""] if number else []) + part]
+
+
+def heading(screen: Screen, story: Story) -> list[str]:
+    """Which job, how far it is, and what it is doing now."""
+    phase = screen.paint(story.status.phase, f"{_PHASE_COLOURS.get(story.status.phase, BLUE)};1")
+    if story.obstacle and not story.is_over:
+        phase += f" {screen.paint(story.obstacle.type, f'{YELLOW};1')}"
+    lines = [f"{screen.bold(f'{story.namespace}/{story.name}')}  {phase}"]
+    if story.subject:
+        lines += wrapped(screen, f"  {story.subject}", 2)
+    return lines + wrapped(screen, f"  {story.status.message}", 2)
+
+
+def _conditions(screen: Screen, story: Story, now: float) -> list[str]:
+    """Each condition, with its message where no other part of the page says it."""
+    if not story.status.conditions:
+        return []
+    is_told = {"Predicted": story.peak is not None, "Tuned": bool(story.why)}
+    lines = [screen.bold("Conditions")]
+    for each in story.status.conditions:
+        since = to_seconds(each.last_transition_time)
+        age = span(max(now - since, 0.0)) if since is not None else ""
+        message = "" if is_told.get(each.type) or each.message == story.status.message else f": {each.message}"
+        lines += wrapped(screen, f"  {each.type:<10}{each.status:<6}{age:>7}  {each.reason}{message}", 27)
+    return lines
+
+
+def _prediction(screen: Screen, story: Story) -> list[str]:
+    prediction, peak = story.status.prediction, story.peak
+    if prediction is None or peak is None:
+        return []
+    lower, expected, upper = map(story.amount, peak.device)
+    text = (
+        f"{prediction.plan}: {expected} ({lower.split()[0]}–{upper.split()[0]}) of "
+        f"{story.amount(prediction.usable_bytes)}, most in {prediction.peak_phase}; "
+        f"{prediction.tokens_per_second:,} tokens/s"
+    )
+    bar = memory_bar(screen, peak, prediction.usable_bytes) if peak.components else []
+    return [*titled(screen, "Prediction", text), *bar]
+
+
+def probes(screen: Screen, story: Story) -> list[str]:
+    """How far probing is, and each probe's memory as predicted and as measured."""
+    found = story.budget
+    if found is None and not story.status.probes:
+        return []
+    lines = titled(screen, "Probes", _progress(story))
+    if found and found.most > found.done:
+        lines.append(f"  {level_bar(screen, found.done, found.most, _WIDEST_BAR, BLUE)}")
+    for probe in story.status.probes:
+        lines += _run_bars(screen, story, probe)
+    return lines + wrapped(screen, f"  {story.why}", 2) if story.why else lines
+
+
+def _progress(story: Story) -> str:
+    found = story.budget
+    if found is None:
+        return ""
+    done = f"{found.done} of at most {found.most}" if found.most > found.done else counted(found.done, "plan")
+    return f"{done} measured, {found.spent_seconds:,} of {found.allowed_seconds:,} GPU-seconds spent"
+
+
+def _run_bars(screen: Screen, story: Story, run: RunStatus) -> list[str]:
+    """Two bars against the GPU's memory: what was predicted, what was measured."""
+    width = max(_NARROWEST_BAR, min(_WIDEST_BAR, screen.width - _BESIDE_BAR))
+    full, measured = story.usable_bytes, measured_bytes(run)
+    mark = screen.paint("*" if story.is_winner(run) else " ", f"{GREEN};1")
+    name = screen.bold(run.plan) if story.is_winner(run) else run.plan
+    speed = f"  {run.tokens_per_second:,} tokens/s" if run.tokens_per_second else ""
+    lines = [f" {mark}{run.number:>2}  {name}  {screen.paint(story.outcome(run), _outcome_colour(run, story))}{speed}"]
+    if run.predicted_bytes and full:
+        bar = level_bar(screen, run.predicted_bytes, full, width, BLUE)
+        lines.append(f"      predicted {bar} {story.amount(run.predicted_bytes):>10}")
+    if measured and full:
+        error = error_ratio(run)
+        beside = f" {error:+.1%}" if error is not None else " at least" if run.demanded_bytes else ""
+        bar = level_bar(screen, measured, full, width, memory_colour(measured, full, story.headroom))
+        lines.append(f"      measured  {bar} {story.amount(measured):>10}{beside}")
+    return lines
+
+
+def memory_colour(size_bytes: float, full_bytes: float, headroom: float) -> str:
+    """How near to the end of the memory an amount is."""
+    if size_bytes > full_bytes:
+        return RED
+    return YELLOW if size_bytes > full_bytes * (1 - headroom) else GREEN
+
+
+def _outcome_colour(run: RunStatus, story: Story) -> str:
+    if ended_as(run, Verdict.SUCCEEDED):
+        return YELLOW if story.is_tight(run) else GREEN
+    return RED if run.verdict else ""
+
+
+def attempts(screen: Screen, story: Story, now: float) -> list[str]:
+    """The train runs, what each died of, and how the next one came about."""
+    if not story.status.attempts:
+        return []
+    columns = [
+        Column("", right=False),
+        Column("plan", right=False),
+        Column("HBM"),
+        Column("tokens/s", weight=2),
+        Column("took", weight=1),
+        Column("by", right=False, weight=3),
+        Column("outcome", right=False),
+    ]
+    rows = [_attempt_row(story, attempt, now) for attempt in story.status.attempts]
+    lines = [*titled(screen, "Attempts", f"relaunched {story.recoveries}"), *table(screen, columns, rows)]
+    died = (attempt for attempt in story.status.attempts if attempt.verdict not in (None, "succeeded"))
+    return lines + [line for attempt in died for line in _last_words(screen, attempt)]
+
+
+def _attempt_row(story: Story, attempt: AttemptStatus, now: float) -> list[str]:
+    seconds, measured = run_seconds(attempt, now), measured_bytes(attempt)
+    rung = attempt.rung or ("the same plan" if attempt.number > 1 else "")
+    return [
+        str(attempt.number),
+        attempt.plan,
+        story.amount(measured) if measured else "",
+        f"{attempt.tokens_per_second:,}" if attempt.tokens_per_second else "",
+        span(seconds) if seconds is not None else "",
+        rung,
+        story.outcome(attempt),
+    ]
+
+
+def _last_words(screen: Screen, attempt: AttemptStatus) -> Iterable[str]:
+    return wrapped(screen, f"  attempt {attempt.number}: {attempt.message}", 4) if attempt.message else ()
+
+
+def _facts(screen: Screen, story: Story) -> list[str]:
+    """Where the job would go on from, and what happens next."""
+    facts = [("Checkpoint", story.checkpoint)] if story.checkpoint else []
+    return [line for name, text in [*facts, ("Next", next_step(story))] for line in titled(screen, name, text)]
+
+
+def titled(screen: Screen, title: str, text: str) -> list[str]:
+    """A part's title and, beside it, a sentence."""
+    first, *rest = wrapped(screen, f"{title}  {text}", 2)
+    return [first.replace(title, screen.bold(title), 1), *rest]

@@ -1,0 +1,156 @@
+"""FSDP2 on one rank: shards that stay, and units that are gathered, used and reduced.
+
+Read in torch/distributed/fsdp/_fully_shard (_fsdp_param_group.py, _fsdp_collectives.py, _fsdp_state.py). A unit is a
+repeated block, or the root, which holds the rest; gathering and reducing run in streams of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from memtune.knobs import GradientDtype, Sharding
+from memtune.replay import optimizers
+from memtune.replay.backend import Backend
+from memtune.replay.setting import Setting, shard
+from memtune.replay.tape import COMMUNICATION, GATHER, GRADIENTS, NOTHING, REDUCE, WEIGHTS, Tape
+from memtune.trace import Parameter
+
+_ROOT = -1
+
+
+class _Unit:
+    """The weights that are gathered together, and where they are now."""
+
+    def __init__(self, parameters: Sequence[Parameter], shards: int, compute_bytes: int) -> None:
+        self.whole_sizes = [compute_bytes * each.elements for each in parameters]
+        self.gathered_bytes = compute_bytes * shards * sum(shard(each, shards) for each in parameters)
+        self.reduced_elements = sum(shard(each, shards) for each in parameters if each.learns)
+        self.whole: list[int] = []
+        self.arriving = NOTHING
+        self.gradients: list[int] = []
+        self.reduced = NOTHING
+
+
+class Fsdp(Backend):
+    """``fully_shard`` on each block and on the root."""
+
+    def __init__(self, setting: Setting, tape: Tape) -> None:
+        super().__init__(setting, tape)
+        trace, plan = setting.trace, setting.plan
+        self._keeps = plan.sharding is Sharding.FSDP_SHARD_GRAD_OP
+        self._offloads = setting.offloads_states
+        self._reduce_bytes = 4 if plan.gradient_dtype is GradientDtype.FP32 else setting.compute_bytes
+        self._units = {
+            number: _Unit(
+                [each for each in trace.parameters if each.block == number], setting.shards, setting.compute_bytes
+            )
+            for number in (*range(trace.blocks), _ROOT)
+        }
+        self._order: list[int] = []  # units as their forward passes ended
+        self._last_gathered = NOTHING
+        self._reducing = NOTHING
+
+    def prepare(self) -> None:
+        """Shards are fp32 where they learn; the frozen ones are as they are used."""
+        self.tape.hold_all(self.setting.program.buffers, WEIGHTS)
+        if not self._offloads:
+            self.tape.hold_all(self._shard_sizes(), WEIGHTS)
+
+    def _shard_sizes(self) -> list[int]:
+        frozen = self.setting.compute_bytes
+        return [(4 if p.learns else frozen) * shard(p, self.setting.shards) for p in self.setting.trace.parameters]
+
+    def begin(self, is_last: bool) -> None:
+        """The root is gathered first."""
+        self._order.clear()
+        self.enter(_ROOT)
+
+    def enter(self, block: int) -> None:
+        """Gather the unit. What the one before arrived in goes only now, so that copying overlaps gathering."""
+        unit = self._units[block]
+        if unit.whole:
+            return
+        self._gather(unit)
+        self.tape.free(self._last_gathered)
+        self._last_gathered = unit.arriving
+        unit.arriving = NOTHING
+        unit.whole = self.tape.hold_all(unit.whole_sizes, COMMUNICATION)
+
+    def leave(self, block: int) -> None:
+        """The forward pass of the unit is over."""
+        self._order.append(block)
+        if not self._keeps:
+            self._reshard(self._units[block])
+
+    def backward(self) -> None:
+        """The root's forward pass ends last, and its backward pass begins first."""
+        self.tape.free(self._last_gathered)
+        self._last_gathered = NOTHING
+        self.leave(_ROOT)
+        self.back(_ROOT)
+
+    def back(self, block: int) -> None:
+        """Gather the unit, if that was not begun before, and begin with the next."""
+        unit = self._units[block]
+        if not unit.whole:
+            self._gather(unit)
+            unit.whole = self.tape.hold_all(unit.whole_sizes, COMMUNICATION)
+            self.tape.free(unit.arriving)
+            unit.arriving = NOTHING
+        if block in self._order:
+            self._order.remove(block)
+        if self._order:
+            following = self._units[self._order[-1]]
+            if not following.whole:
+                self._gather(following)
+
+    def done(self, block: int) -> None:
+        """Reduce the gradients of the unit to shards."""
+        unit = self._units[block]
+        self._reshard(unit)
+        self.tape.free(self._reducing)
+        self._reducing = NOTHING
+        if not unit.gradients:
+            return
+        elements = unit.reduced_elements
+        self._reducing = self.tape.hold(self._reduce_bytes * self.setting.shards * elements, COMMUNICATION)
+        self.tape.free(*unit.gradients)
+        unit.gradients = []
+        reduced = self.tape.hold(self._reduce_bytes * elements, GRADIENTS, REDUCE)
+        if self._reduce_bytes != 4:
+            narrow, reduced = reduced, self.tape.hold(4 * elements, GRADIENTS, REDUCE)
+            self.tape.free(narrow)
+        if unit.reduced == NOTHING and not self._offloads:
+            unit.reduced = reduced
+        else:
+            self.tape.free(reduced)
+
+    def gradient(self, parameter: int, tensor: int) -> None:
+        """Whole gradients wait for the others of their unit."""
+        self._units[self.setting.trace.parameters[parameter].block].gradients.append(tensor)
+
+    def finish(self) -> None:
+        """The root is reduced when everything else is."""
+        self.done(_ROOT)
+        self.tape.free(self._reducing)
+        self._reducing = NOTHING
+
+    def step(self, is_first: bool) -> None:
+        """The optimizer sees shards only."""
+        if not self._offloads:
+            pieces = self.setting.pieces(self.setting.shards)
+            optimizers.clip(self.tape, len(pieces))
+            if is_first:
+                optimizers.make_states(self.tape, self.setting.plan, pieces)
+            optimizers.step(self.tape, self.setting.plan, pieces)
+        for unit in self._units.values():
+            self.tape.free(unit.reduced)
+            unit.reduced = NOTHING
+
+    def _gather(self, unit: _Unit) -> None:
+        if unit.arriving == NOTHING:
+            unit.arriving = self.tape.hold(unit.gathered_bytes, COMMUNICATION, GATHER)
+
+    def _reshard(self, unit: _Unit) -> None:
+        self.tape.free(*unit.whole)
+        unit.whole = []

@@ -1,0 +1,258 @@
+"""DeepSpeed's ZeRO on one rank: flat buffers from the start, a bucket, and a step on flat fp32 gradients.
+
+Read in deepspeed/runtime/zero (stage_1_and_2.py, stage3.py, partition_parameters.py) and runtime/engine.py of 0.19.
+Stage 3 gathers weights one by one; here they come and go by block.
+"""
+
+from __future__ import annotations
+
+from itertools import accumulate
+
+from memtune.deepspeed_config import MAX_LIVE_BUCKETS, PERSISTENT_ELEMENTS, SUB_GROUP_ELEMENTS
+from memtune.knobs import GradientDtype, Offload, Optimizer
+from memtune.predict.buffers import ALLREDUCE_ELEMENTS
+from memtune.predict.recipe import STATE_BYTES
+from memtune.replay import optimizers
+from memtune.replay.backend import Backend
+from memtune.replay.setting import Setting
+from memtune.replay.tape import COMMUNICATION, GRADIENTS, NOTHING, STATES, WEIGHTS, Tape
+
+_ROOT = -1
+
+
+class Zero(Backend):
+    """Stage 0, and what all stages have in common."""
+
+    def __init__(self, setting: Setting, tape: Tape) -> None:
+        super().__init__(setting, tape)
+        fp32 = setting.plan.gradient_dtype is GradientDtype.FP32
+        self._gradient_bytes = 4 if fp32 else setting.compute_bytes
+        self._learning = sum(each.elements for each in setting.learning)
+        self._has_master = setting.compute_bytes == 2
+
+    def prepare(self) -> None:
+        """Weights, master weights and states: all there when the engine starts."""
+        self.tape.hold_all(self.setting.program.buffers, WEIGHTS)
+        self._hold_weights()
+        if self._has_master:
+            self.tape.hold_all([4 * each.elements for each in self.setting.learning], STATES)
+        optimizers.make_states(self.tape, self.setting.plan, self.setting.pieces(1))
+
+    def _hold_weights(self) -> None:
+        """One flat tensor of what learns; the rest as it was."""
+        self.tape.hold(self.setting.compute_bytes * self._learning, WEIGHTS)
+        weights = zip(self.setting.trace.parameters, self.setting.program.weights, strict=True)
+        self.tape.hold_all([size for parameter, size in weights if not parameter.learns], WEIGHTS)
+
+    def step(self, is_first: bool) -> None:
+        """Gradients are reduced as flat copies, then copied to fp32 for the step."""
+        if self.setting.world > 1:
+            self.tape.pass_by(self._gradient_bytes * min(ALLREDUCE_ELEMENTS, self._learning))
+        if self._has_master:
+            self.tape.pass_by(4 * self._learning)
+        optimizers.step(self.tape, self.setting.plan, self.setting.pieces(1))
+        self.tape.free(*self.gradients.values())
+        self.gradients.clear()
+
+
+class Sharded(Zero):
+    """Stages 1 to 3: gradients go through a bucket into the rank's own partition."""
+
+    def __init__(self, setting: Setting, tape: Tape) -> None:
+        super().__init__(setting, tape)
+        self._owned = -(-self._learning // setting.shards)
+        self._offloads = setting.offloads_states
+        self._bucket = NOTHING
+        self._filled = 0
+        self._pending: list[tuple[int, int]] = []  # parameters in the bucket, and those too large for it with tensors
+
+    def prepare(self) -> None:
+        """A partition of master weights and of states."""
+        self.tape.hold_all(self.setting.program.buffers, WEIGHTS)
+        self._hold_weights()
+        if self._offloads:
+            return
+        if self._has_master:
+            self.tape.hold(4 * self._owned, STATES)
+        optimizer = self.setting.plan.optimizer
+        moments = 2 if optimizer in (Optimizer.ADAMW, Optimizer.ADAMW_8BIT) else 1
+        self.tape.hold_all([STATE_BYTES[optimizer] / moments * self._owned] * moments, STATES)
+
+    def gradient(self, parameter: int, tensor: int) -> None:
+        """Copy the gradient into the bucket; one that is larger than the bucket waits as it is."""
+        elements, capacity = self.setting.trace.parameters[parameter].elements, self.setting.plan.bucket_elements
+        if self._filled + elements > capacity:
+            self._flush()
+        if elements <= capacity:
+            self._make_bucket()
+            self.tape.free(tensor)
+            tensor = NOTHING
+        self._filled += elements
+        self._pending.append((parameter, tensor))
+
+    def finish(self) -> None:
+        """What is left in the bucket is reduced."""
+        self._flush()
+
+    def _make_bucket(self) -> None:
+        if self._bucket == NOTHING:
+            elements = self.setting.plan.bucket_elements
+            self._bucket = self.tape.hold(self._gradient_bytes * elements, COMMUNICATION)
+
+    def _flush(self) -> None:
+        for parameter, tensor in self._pending:
+            self._reduced(parameter, tensor)
+        self._pending.clear()
+        self._filled = 0
+
+    def _reduced(self, parameter: int, tensor: int) -> None:
+        """The gradient of a weight is the mean of all ranks'; the tensor is its own if it was not in the bucket."""
+        self.tape.free(tensor)
+
+    def _step_on(self, elements: int) -> None:
+        """Flatten the partition's gradients, widen them."""
+        if self._offloads:
+            return
+        if self._has_master or self._gradient_bytes == 4:
+            self.tape.pass_by(self._gradient_bytes * elements, 4 * elements)
+
+
+class Zero12(Sharded):
+    """Stages 1 and 2: whole weights. A rank keeps the gradients of the weights that its partition touches."""
+
+    def __init__(self, setting: Setting, tape: Tape) -> None:
+        super().__init__(setting, tape)
+        # They step on a clone of the partition even where it is fp32.
+        self._has_master = True
+        self._partition = NOTHING  # the gradients kept from micro-batch to micro-batch
+        self._fresh = NOTHING  # those of this one
+        self._reduces = True
+        self._whole: list[int] = []  # stage 1 forgets those of other ranks at the end of the backward pass only
+        self._touched = self._weights_touched()
+        self._touched_elements = sum(setting.trace.parameters[each].elements for each in self._touched)
+
+    def _weights_touched(self) -> set[int]:
+        rank = self.setting.shards - 1 if self.setting.rank is None else self.setting.rank
+        first, last = rank * self._owned, (rank + 1) * self._owned
+        learning = [number for number, each in enumerate(self.setting.trace.parameters) if each.learns]
+        ends = list(accumulate(self.setting.trace.parameters[number].elements for number in learning))
+        starts = [0, *ends[:-1]]
+        spans = zip(learning, starts, ends, strict=True)
+        return {number for number, start, end in spans if start < last and end > first}
+
+    def begin(self, is_last: bool) -> None:
+        """Stage 1 reduces once in a step."""
+        self._reduces = is_last or self.setting.plan.sharding.zero_stage == 2
+
+    def gradient(self, parameter: int, tensor: int) -> None:
+        """Until stage 1 reduces, it keeps whole gradients."""
+        if not self._reduces:
+            Backend.gradient(self, parameter, tensor)
+            return
+        if parameter in self.gradients:
+            self.tape.free(tensor)
+            tensor = self.gradients.pop(parameter)
+        super().gradient(parameter, tensor)
+
+    def _reduced(self, parameter: int, tensor: int) -> None:
+        is_touched = parameter in self._touched
+        if is_touched and self._fresh == NOTHING and not self._offloads:
+            self._fresh = self.tape.hold(self._gradient_bytes * self._touched_elements, GRADIENTS)
+        if is_touched or self.setting.plan.sharding.zero_stage == 2:
+            self.tape.free(tensor)
+        else:
+            self._whole.append(tensor)
+
+    def finish(self) -> None:
+        """The bucket goes with the backward pass; gradients are added to those of the micro-batch before."""
+        super().finish()
+        self.tape.free(self._bucket, *self._whole)
+        self._bucket = NOTHING
+        self._whole.clear()
+        if self._partition == NOTHING:
+            self._partition = self._fresh
+        else:
+            self.tape.free(self._fresh)
+        self._fresh = NOTHING
+
+    def step(self, is_first: bool) -> None:
+        """Weights are updated in place and gathered in place."""
+        self._step_on(self._owned)
+        self.tape.free(self._partition)
+        self._partition = NOTHING
+
+
+class Zero3(Sharded):
+    """Stage 3: weights are partitioned, too, but for the small ones; bucket and gradients stay for good."""
+
+    def __init__(self, setting: Setting, tape: Tape) -> None:
+        super().__init__(setting, tape)
+        parameters, width = setting.trace.parameters, setting.compute_bytes
+        self._small_bytes = width * sum(p.elements for p in parameters if p.elements <= PERSISTENT_ELEMENTS)
+        self._block_bytes = {
+            block: width * sum(p.elements for p in parameters if p.block == block and p.elements > PERSISTENT_ELEMENTS)
+            for block in (*range(setting.trace.blocks), _ROOT)
+        }
+        self._gathered: dict[int, int] = {}
+
+    def prepare(self) -> None:
+        """The same, and the buffers of the gradients."""
+        super().prepare()
+        self._make_bucket()
+        if not self._offloads:
+            self.tape.hold(self._gradient_bytes * self._owned, GRADIENTS)
+        self.tape.hold(self._small_bytes, COMMUNICATION)
+
+    def _hold_weights(self) -> None:
+        if self.setting.plan.offload not in (Offload.PARAMETERS, Offload.NVME):
+            self.tape.hold(-(-sum(self.setting.program.weights) // self.setting.shards), WEIGHTS)
+
+    def begin(self, is_last: bool) -> None:
+        """Gather what is outside of the blocks."""
+        self._gather(_ROOT)
+
+    def enter(self, block: int) -> None:
+        """Gather a block."""
+        self._gather(block)
+
+    def leave(self, block: int) -> None:
+        """Its weights go, unless the backward pass comes back to them soon (max_reuse_distance)."""
+        between = 2 * sum(self._block_bytes[each] for each in range(block + 1, self.setting.trace.blocks))
+        reuse_elements = (between + self._block_bytes[_ROOT]) // self.setting.compute_bytes
+        if reuse_elements >= MAX_LIVE_BUCKETS * self.setting.plan.bucket_elements:
+            self._drop(block)
+
+    def back(self, block: int) -> None:
+        """Gather it again."""
+        self._gather(block)
+
+    def done(self, block: int) -> None:
+        """Its weights go."""
+        self._drop(block)
+
+    def finish(self) -> None:
+        """The rest goes, too."""
+        super().finish()
+        self._drop(_ROOT)
+
+    def _flush(self) -> None:
+        # reduce_scatter_coalesced works on a copy of what is in the bucket.
+        self.tape.pass_by(self._gradient_bytes * self._filled)
+        super()._flush()
+
+    def step(self, is_first: bool) -> None:
+        """One sub-group at a time."""
+        self._step_on(min(self._owned, SUB_GROUP_ELEMENTS))
+
+    def _gather(self, block: int) -> None:
+        if block not in self._gathered:
+            self._gathered[block] = self.tape.hold(self._block_bytes[block], COMMUNICATION)
+
+    def _drop(self, block: int) -> None:
+        self.tape.free(self._gathered.pop(block, NOTHING))
+
+
+def zero(setting: Setting, tape: Tape) -> Zero:
+    """The stage of the plan."""
+    stages: tuple[type[Zero], ...] = (Zero, Zero12, Zero12, Zero3)
+    return stages[setting.plan.sharding.zero_stage](setting, tape)

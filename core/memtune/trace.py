@@ -1,0 +1,180 @@
+"""The trace of a model: what one micro-batch allocates and frees, in order, as plans can be replayed on it.
+
+A trace is made without a GPU by ``memtune_runner.tracing``, once per way of computing (`NUMERICS`), and read back here.
+Sizes are kept as bytes that are always there plus bytes per row of the micro-batch, so that a trace holds every
+micro-batch. What autograd saves is told apart from what Python holds, so that checkpointing can be replayed, too.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+VERSION = 1
+
+# half: weights and products of 16 bits. autocast: fp32 weights, products of 16 bits. full: fp32 throughout.
+NUMERICS = ("half", "autocast", "full")
+
+# The events, one letter each, with one number each: a tensor, a save, a block.
+ALLOC = "a"  # the next tensor is made; the number is its module
+DROP = "d"  # nobody but autograd holds the tensor any more
+SAVE = "s"  # autograd holds the tensor; saves are counted as tensors are
+UNPACK = "u"  # the backward pass asks for the save
+RELEASE = "r"  # autograd lets go of the save
+ENTER = "("  # the forward pass enters a block
+LEAVE = ")"  # and leaves it
+GRADIENT = "g"  # the tensor became the gradient of the next in `gradients`
+BACKWARD = "b"  # the backward pass begins
+
+# What made a tensor, as far as selective checkpointing asks.
+OTHER, PRODUCT, ATTENTION = ".", "p", "a"
+_KNOWN = frozenset(ALLOC + DROP + SAVE + UNPACK + RELEASE + ENTER + LEAVE + GRADIENT + BACKWARD)
+
+
+class TraceError(ValueError):
+    """A trace that cannot be read, or a plan that cannot be replayed on it; the message says why."""
+
+
+class Parameter(NamedTuple):
+    """One weight of the model. ``rows`` is its first dimension, which FSDP shards; ``block`` is -1 outside of any."""
+
+    name: str
+    elements: int
+    rows: int
+    learns: bool
+    block: int
+
+
+@dataclass(frozen=True)
+class Program:
+    """What one micro-batch does, from its inputs to the last gradient.
+
+    ``codes`` and ``numbers`` are the events. ``fixed`` and ``per_row`` are the bytes of each tensor, ``made_by`` says
+    what made it. ``inputs`` are, for each block entered, the tensors that go in. ``weights`` and ``buffers`` are the
+    bytes of what is there from the start.
+    """
+
+    codes: str
+    numbers: Sequence[int]
+    fixed: Sequence[int]
+    per_row: Sequence[int]
+    made_by: str
+    inputs: Sequence[Sequence[int]]
+    gradients: Sequence[int]
+    weights: Sequence[int]
+    buffers: Sequence[int]
+
+    def sizes(self, rows: int) -> list[int]:
+        """The bytes of every tensor at a micro-batch."""
+        return [fixed + rows * each for fixed, each in zip(self.fixed, self.per_row, strict=True)]
+
+
+@dataclass(frozen=True)
+class Trace:
+    """A model, traced. ``rows`` are the lengths of its rows of repeated blocks, which are numbered throughout."""
+
+    model: str
+    sequence_length: int
+    kernels: str
+    modules: Sequence[str]
+    parameters: Sequence[Parameter]
+    rows: Sequence[int]
+    programs: Mapping[str, Program]
+
+    @property
+    def total(self) -> int:
+        """All weights of the model, in elements."""
+        return sum(each.elements for each in self.parameters)
+
+    @property
+    def blocks(self) -> int:
+        """How many repeated blocks the model has."""
+        return sum(self.rows)
+
+    def program(self, numerics: str) -> Program:
+        """What the model does when it computes so."""
+        if numerics not in self.programs:
+            raise TraceError(
+                f"the trace of {self.model} has no program {numerics!r}, only {', '.join(self.programs)}; trace again "
+                f"with --numerics {numerics}"
+            )
+        return self.programs[numerics]
+
+
+def dumps(trace: Trace) -> str:
+    """The trace as compact JSON."""
+    document = {
+        "version": VERSION,
+        "model": trace.model,
+        "sequenceLength": trace.sequence_length,
+        "kernels": trace.kernels,
+        "modules": list(trace.modules),
+        "parameters": [list(each) for each in trace.parameters],
+        "rows": list(trace.rows),
+        "programs": {name: _program_json(each) for name, each in trace.programs.items()},
+    }
+    return json.dumps(document, separators=(",", ":"), ensure_ascii=True)
+
+
+def loads(text: str) -> Trace:
+    """Read what ``dumps`` wrote."""
+    try:
+        document = json.loads(text)
+        version = document["version"]
+    except (ValueError, TypeError, KeyError, RecursionError):
+        raise TraceError("this is no trace: give a file that memtune trace wrote") from None
+    if version != VERSION:
+        raise TraceError(f"this trace has version {version!r}, and version {VERSION} is read here; trace again")
+    try:
+        return _trace(document)
+    except (KeyError, TypeError, AttributeError, IndexError) as error:
+        raise TraceError(f"this trace is damaged ({error}); trace again") from None
+
+
+def _trace(document: dict[str, Any]) -> Trace:
+    return Trace(
+        model=str(document["model"]),
+        sequence_length=int(document["sequenceLength"]),
+        kernels=str(document["kernels"]),
+        modules=[str(each) for each in document["modules"]],
+        parameters=[Parameter(*each) for each in document["parameters"]],
+        rows=[int(each) for each in document["rows"]],
+        programs={str(name): _read_program(each) for name, each in document["programs"].items()},
+    )
+
+
+def _program_json(program: Program) -> dict[str, Any]:
+    return {
+        "codes": program.codes,
+        "numbers": list(program.numbers),
+        "fixed": list(program.fixed),
+        "perRow": list(program.per_row),
+        "madeBy": program.made_by,
+        "inputs": [list(each) for each in program.inputs],
+        "gradients": list(program.gradients),
+        "weights": list(program.weights),
+        "buffers": list(program.buffers),
+    }
+
+
+def _read_program(stored: dict[str, Any]) -> Program:
+    program = Program(
+        codes=stored["codes"],
+        numbers=stored["numbers"],
+        fixed=stored["fixed"],
+        per_row=stored["perRow"],
+        made_by=stored["madeBy"],
+        inputs=stored["inputs"],
+        gradients=stored["gradients"],
+        weights=stored["weights"],
+        buffers=stored["buffers"],
+    )
+    tensors = program.codes.count(ALLOC)
+    columns = (program.fixed, program.per_row, program.made_by)
+    if len(program.numbers) != len(program.codes) or any(len(each) != tensors for each in columns):
+        raise TraceError("this trace is damaged (its columns differ in length); trace again")
+    if not set(program.codes) <= _KNOWN:
+        raise TraceError("this trace is damaged (it has unknown events); trace again")
+    return program

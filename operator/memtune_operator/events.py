@@ -1,0 +1,33 @@
+"""What a job has to tell, as events that people read beside it."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+
+from memtune.decide import Event
+from memtune.spec import API_VERSION, KIND
+from memtune_operator.wrapping import Manifest
+
+
+def event(job: Manifest, told: Event) -> Manifest:
+    """An event on the job, as the API server takes it."""
+    metadata = job["metadata"]
+    told_at = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"generateName": f"{metadata['name']}.", "namespace": metadata["namespace"]},
+        "involvedObject": {
+            "apiVersion": API_VERSION,
+            "kind": KIND,
+            **{part: metadata[part] for part in ("namespace", "name", "uid", "resourceVersion")},
+        },
+        "type": told.type,
+        "reason": told.reason,
+        "message": told.message[:1024],
+        "source": {"component": "memtune-operator"},
+        "reportingComponent": "memtune.dev/operator",
+        "firstTimestamp": told_at,
+        "lastTimestamp": told_at,
+        "count": 1,
+    }

@@ -1,0 +1,25 @@
+"""The kinds of the objects that runs are made of."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class ObjectKind(NamedTuple):
+    """A kind in one version of its API. Two projects have a PodGroup, so that the word alone says too little."""
+
+    api_version: str
+    name: str
+
+    def __str__(self) -> str:
+        group = self.api_version.rpartition("/")[0]
+        return f"{self.name}.{group}" if group else self.name
+
+
+POD = ObjectKind("v1", "Pod")
+SERVICE = ObjectKind("v1", "Service")
+VOLCANO_GROUP = ObjectKind("scheduling.volcano.sh/v1beta1", "PodGroup")
+COSCHEDULING_GROUP = ObjectKind("scheduling.x-k8s.io/v1alpha1", "PodGroup")
+JOB_SET = ObjectKind("jobset.x-k8s.io/v1alpha2", "JobSet")
+# What a JobSet makes pods of.
+BATCH_JOB = ObjectKind("batch/v1", "Job")

@@ -1,0 +1,59 @@
+"""``python -m memtune_runner.tracing FACTORY``: traces in a process of its own, within limits, and writes a file."""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import FrameType
+
+from memtune.trace import NUMERICS, dumps
+from memtune.units import parse_bytes
+from memtune_runner.tracing import TracingError, trace
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Trace a factory; 2 and a sentence on standard error if that is impossible."""
+    arguments = _parser().parse_args(argv)
+    # Not the address space: torch reserves far more of it than it uses.
+    resource.setrlimit(resource.RLIMIT_DATA, (arguments.memory, arguments.memory))
+    signal.signal(signal.SIGALRM, _out_of_time)
+    signal.alarm(arguments.time_limit)
+    try:
+        made = trace(arguments.factory, arguments.batch, arguments.sequence_length, arguments.numerics)
+        arguments.output.write_text(dumps(made))
+    except (TracingError, _OutOfTime) as error:
+        print(error, file=sys.stderr)
+        return 2
+    except OSError as error:
+        print(f"{arguments.output} cannot be written: {error.strerror}", file=sys.stderr)
+        return 2
+    return 0
+
+
+class _OutOfTime(BaseException):
+    """Not an Exception, so that no handler of the user's swallows it."""
+
+
+def _out_of_time(_signal: int, frame: FrameType | None) -> None:
+    place = f" in {frame.f_code.co_filename}, line {frame.f_lineno}" if frame else ""
+    raise _OutOfTime(f"tracing took longer than it may{place}; give a larger --time-limit if it needs more")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m memtune_runner.tracing", description="Traces a model.")
+    parser.add_argument("factory", help="module:function")
+    parser.add_argument("--batch", type=int, required=True, help="rows of a micro-batch")
+    parser.add_argument("--sequence-length", type=int, required=True, help="tokens of a row")
+    parser.add_argument("--numerics", nargs="+", choices=NUMERICS, default=NUMERICS)
+    parser.add_argument("--memory", type=parse_bytes, required=True, help="the most host memory it may take")
+    parser.add_argument("--time-limit", type=int, required=True, help="the most seconds it may take")
+    parser.add_argument("--output", type=Path, required=True, help="the file to write")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

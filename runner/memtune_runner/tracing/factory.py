@@ -1,0 +1,117 @@
+"""The user's model factory: ``module:function``, called where nothing has memory behind it.
+
+It returns a model; a model and a batch; or a model, a batch and a loss. A batch is tensors whose first dimension is the
+micro-batch, or a function that makes them of a number of rows. A loss is a function of model and batch. Parameters of
+the factory named ``micro_batch`` and ``sequence_length`` are given.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+from torch.utils._pytree import tree_map_only
+
+from memtune_runner.tracing.problems import TracingError
+
+
+class Subject(NamedTuple):
+    """What is traced: a model, and how to make its batches and its loss."""
+
+    model: nn.Module
+    batch: Callable[[int], Any]
+    loss: Callable[[nn.Module, Any], torch.Tensor]
+
+
+def find(name: str) -> Callable[..., Any]:
+    """The function that ``module:function`` names."""
+    module_name, colon, function_name = name.partition(":")
+    if not (module_name and colon and function_name):
+        raise TracingError(f"factory {name!r}: write it as module:function, like train:build")
+    try:
+        module = import_module(module_name)
+    except Exception as error:
+        raise TracingError(
+            f"factory {name!r}: importing {module_name} raised {_words(error)}; what needs a GPU or data belongs into "
+            "functions, not on the module's top level"
+        ) from error
+    factory = getattr(module, function_name, None)
+    if not callable(factory):
+        raise TracingError(f"factory {name!r}: {module_name} has no function {function_name}")
+    return factory  # type: ignore[no-any-return]  # whatever the user's module holds
+
+
+def build(name: str, factory: Callable[..., Any], rows: int, sequence_length: int) -> Subject:
+    """Call the factory."""
+    given = {"micro_batch": rows, "sequence_length": sequence_length}
+    taken = set(inspect.signature(factory).parameters)
+    try:
+        result = factory(**{key: value for key, value in given.items() if key in taken})
+    except Exception as error:
+        raise TracingError(f"factory {name!r} raised {_words(error)}") from error
+    model, *rest = result if isinstance(result, tuple) else (result,)
+    if not isinstance(model, nn.Module) or len(rest) > 2:
+        raise TracingError(
+            f"factory {name!r} returned {type(result).__name__}; it must return a model, (model, batch), or "
+            "(model, batch, loss)"
+        )
+    batch = rest[0] if rest else _tokens(name, model, sequence_length)
+    loss = rest[1] if len(rest) > 1 else _own_loss
+    return Subject(model, batch if callable(batch) else _repeated(name, batch), loss)
+
+
+def _tokens(name: str, model: nn.Module, sequence_length: int) -> Callable[[int], Any]:
+    """Tokens to learn, for a Hugging Face model."""
+    config: Any = getattr(model, "config", None)
+    if not hasattr(config, "vocab_size"):
+        raise TracingError(
+            f"factory {name!r} returned a {type(model).__name__} alone, and what goes into it is unknown; return "
+            "(model, batch), with a batch of tensors or a function that makes one of a number of rows"
+        )
+
+    def batch(rows: int) -> dict[str, torch.Tensor]:
+        tokens = torch.zeros(rows, sequence_length, dtype=torch.long)
+        return {"input_ids": tokens, "labels": torch.zeros_like(tokens)}
+
+    return batch
+
+
+def _repeated(name: str, example: Any) -> Callable[[int], Any]:
+    """Batches like an example, of any number of rows."""
+    found: list[torch.Tensor] = []
+    tree_map_only(torch.Tensor, found.append, example)
+    rows = {each.shape[0] for each in found if each.dim()}
+    if len(rows) != 1:
+        raise TracingError(
+            f"factory {name!r} returned a batch whose tensors do not agree on a first dimension ({sorted(rows)}); "
+            "return a function that makes the batch of a number of rows"
+        )
+    return lambda count: tree_map_only(torch.Tensor, lambda t: t.new_zeros(count, *t.shape[1:]), example)
+
+
+def _own_loss(model: nn.Module, batch: Any) -> torch.Tensor:
+    """The loss that the model computes itself, as models of Hugging Face do."""
+    output = model(**batch) if isinstance(batch, Mapping) else model(*batch) if _is_row(batch) else model(batch)
+    loss = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", output)
+    if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
+        raise TracingError(
+            f"{type(model).__name__} gives no loss; let the factory return (model, batch, loss), where loss(model, "
+            "batch) is one number"
+        )
+    if isinstance(output, Mapping):
+        # The variable of a training loop holds the rest of it, the logits above all, until the next micro-batch.
+        held = [value for value in output.values() if value is not loss]
+        loss.held_by_the_loop = held  # type: ignore[attr-defined]  # tensors take attributes; it goes with the loss
+    return loss
+
+
+def _is_row(batch: Any) -> bool:
+    return isinstance(batch, (tuple, list))
+
+
+def _words(error: BaseException) -> str:
+    return f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else 'no message'}"

@@ -1,0 +1,156 @@
+"""Traces a model: one program for every way of computing, from two micro-batches of different size."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from memtune.trace import NUMERICS, Parameter, Program, Trace
+from memtune_runner.blocks import repeated_blocks
+from memtune_runner.engine.precision import CastInputs
+from memtune_runner.tracing import factory as factories
+from memtune_runner.tracing.adaptations import usual_paths
+from memtune_runner.tracing.factory import Subject
+from memtune_runner.tracing.kernels import GpuKernels
+from memtune_runner.tracing.problems import TracingError, explained
+from memtune_runner.tracing.recorder import Recorder, Recording
+
+
+def trace(
+    name: str,
+    rows: int = 2,
+    sequence_length: int = 2048,
+    numerics: Sequence[str] = NUMERICS,
+    as_gpu: bool = True,
+) -> Trace:
+    """Trace the model of a factory at ``rows`` and one more, which gives every micro-batch."""
+    factory = factories.find(name)
+    with FakeTensorMode(allow_non_fake_inputs=True), _without_collections():
+        subject = factories.build(name, factory, rows, sequence_length)
+        return trace_subject(subject, rows, sequence_length, numerics, as_gpu)
+
+
+def trace_subject(
+    subject: Subject, rows: int, sequence_length: int, numerics: Sequence[str] = NUMERICS, as_gpu: bool = True
+) -> Trace:
+    """Trace a model that was built under fake tensors, which must still be in effect."""
+    model = subject.model.train()
+    repeated = repeated_blocks(model)
+    programs, modules = {}, [""]
+    # What has the highest precision comes first: casting is not undone.
+    for each in sorted(numerics, key=["autocast", "full", "half"].index):
+        _cast(model, each)
+        small, modules = _record(subject, rows, each, repeated, as_gpu)
+        large, _ = _record(subject, rows + 1, each, repeated, as_gpu)
+        if small.codes != large.codes:  # the first pass may have filled caches of the model's own
+            small, _ = _record(subject, rows, each, repeated, as_gpu)
+        programs[each] = _program(model, small, large, rows)
+    return Trace(
+        model=type(model).__name__,
+        sequence_length=sequence_length,
+        kernels="gpu" if as_gpu else "cpu",
+        modules=modules,
+        parameters=_parameters(model, repeated),
+        rows=[len(row) for row in repeated],
+        programs={each: programs[each] for each in numerics},
+    )
+
+
+@contextmanager
+def _without_collections() -> Iterator[None]:
+    """When cyclic garbage goes must not depend on chance; what is there already is no garbage of the trace."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+        if was_enabled:
+            gc.enable()
+
+
+def _cast(model: nn.Module, numerics: str) -> None:
+    """The formats in which weights are kept: what is frozen is kept as it is used."""
+    for each in (*model.parameters(), *model.buffers()):
+        if not each.is_floating_point():
+            continue
+        if numerics == "half":
+            each.data = each.data.to(torch.bfloat16)
+        elif isinstance(each, nn.Parameter):
+            wide = numerics == "full" or each.requires_grad
+            each.data = each.data.to(torch.float32 if wide else torch.bfloat16)
+
+
+def _record(
+    subject: Subject, rows: int, numerics: str, repeated: list[list[nn.Module]], as_gpu: bool
+) -> tuple[Recording, list[str]]:
+    gc.collect()
+    recorder = Recorder(as_gpu)
+    with ExitStack() as stack:
+        stack.enter_context(recorder.watching(subject.model, repeated))
+        if as_gpu:
+            stack.enter_context(GpuKernels(recorder.attending))
+        stack.enter_context(usual_paths())
+        if numerics == "half":
+            # As DeepSpeed's engine and FSDP do it.
+            hook = subject.model.register_forward_pre_hook(CastInputs(torch.bfloat16), with_kwargs=True)
+            stack.callback(hook.remove)
+        stack.enter_context(recorder)
+        try:
+            _micro_batch(subject, rows, numerics, recorder)
+        except TracingError:
+            raise
+        except Exception as error:
+            raise explained(error, recorder.module_name, str(recorder.operator)) from error
+        gc.collect()
+        return recorder.recording(), recorder.modules
+
+
+def _micro_batch(subject: Subject, rows: int, numerics: str, recorder: Recorder) -> None:
+    batch = subject.batch(rows)
+    with torch.autocast("cpu", torch.bfloat16, enabled=numerics == "autocast"):
+        loss = subject.loss(subject.model, batch)
+    recorder.begin_backward()
+    loss.backward()
+    del loss, batch
+    subject.model.zero_grad()
+
+
+def _program(model: nn.Module, small: Recording, large: Recording, rows: int) -> Program:
+    if (small.codes, small.numbers, small.gradients) != (large.codes, large.numbers, large.gradients):
+        raise TracingError(
+            f"{type(model).__name__} does other things with {rows + 1} rows than with {rows}, so that no other "
+            "micro-batch can be told from these; let its code not depend on the number of rows"
+        )
+    per_row = [more - less for less, more in zip(small.sizes, large.sizes, strict=True)]
+    return Program(
+        codes=small.codes,
+        numbers=small.numbers,
+        fixed=[size - rows * each for size, each in zip(small.sizes, per_row, strict=True)],
+        per_row=per_row,
+        made_by=small.made_by,
+        inputs=small.inputs,
+        gradients=small.gradients,
+        weights=[each.nbytes for each in model.parameters()],
+        buffers=[each.nbytes for each in model.buffers()],
+    )
+
+
+def _parameters(model: nn.Module, repeated: list[list[nn.Module]]) -> list[Parameter]:
+    block_of = {
+        id(weight): number
+        for number, block in enumerate(block for row in repeated for block in row)
+        for weight in block.parameters()
+    }
+    return [
+        Parameter(
+            name, each.numel(), each.shape[0] if each.dim() else 1, each.requires_grad, block_of.get(id(each), -1)
+        )
+        for name, each in model.named_parameters()
+    ]

@@ -1,0 +1,56 @@
+"""Kinds of other projects in the cluster, for as long as a test needs them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from contracts import contract
+from kubernetes import client
+from operator_process import until_served
+from pods import Cluster
+
+MONITORING_CRDS = tuple(
+    f"monitoring.coreos.com_{plural}.yaml" for plural in ("podmonitors", "prometheusrules", "servicemonitors")
+)
+GANG_CRDS = (
+    "scheduling.volcano.sh_podgroups.yaml",
+    "scheduling.x-k8s.io_podgroups.yaml",
+    "jobset.x-k8s.io_jobsets.yaml",
+)
+
+
+@contextmanager
+def installed(cluster: Cluster, *files: str) -> Iterator[None]:
+    """The CRDs in these files of `shared/contracts`. Those that were there already stay."""
+    api: Any = client.ApiextensionsV1Api(cluster.connection)
+    made = [name for file in files if (name := _create(api, contract(file)))]
+    try:
+        yield
+    finally:
+        for name in made:
+            api.delete_custom_resource_definition(name)
+
+
+# How lists are merged, which asks for defaults of what they are merged by, and no test here merges any.
+_MERGING = ("x-kubernetes-list-type", "x-kubernetes-list-map-keys")
+
+
+def _known_here(node: dict[str, Any]) -> dict[str, Any]:
+    """A server that was built with a newer Go than it was made for, like the dev cluster's, reads "" as null."""
+    return {key: each for key, each in node.items() if key not in _MERGING and (key, each) != ("default", "")}
+
+
+def _create(api: Any, crd: dict[str, Any]) -> str:
+    """The name of the CRD if it was not there before."""
+    name: str = crd["metadata"]["name"]
+    try:
+        api.create_custom_resource_definition(json.loads(json.dumps(crd), object_hook=_known_here))
+    except client.ApiException as error:
+        if error.status != 409:
+            raise
+        return ""
+    until_served(api, name)
+    return name

@@ -1,0 +1,195 @@
+"""Traces of small models: their events, the GPU's kernels, and the sentences about what cannot be traced."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.nn import functional
+
+from memtune import trace as events
+from memtune.plan import Plan
+from memtune.replay import Replayer, live_peak
+from memtune.trace import Program, dumps, loads
+from memtune_runner.tracing import TracingError, trace, trace_subject
+from memtune_runner.tracing.factory import Subject
+from memtune_runner.tracing.kernels import FEW_INDICES
+
+ROWS, LENGTH = 2, 4
+SUPPORT = Path(__file__).parents[1] / "support"
+
+
+@pytest.fixture(autouse=True)
+def _factories_can_be_imported(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.syspath_prepend(str(SUPPORT))
+    yield
+    sys.modules.pop("factories", None)
+
+
+def test_a_factory_is_traced_in_every_way_of_computing() -> None:
+    traced = trace("factories:plain", ROWS, LENGTH)
+    assert list(traced.programs) == ["half", "autocast", "full"]
+    assert traced.rows == [3]
+    assert [each.name for each in traced.parameters][:2] == ["blocks.0.0.weight", "blocks.0.0.bias"]
+    assert [each.block for each in traced.parameters] == [0, 0, 1, 1, 2, 2]
+    assert sum(traced.program("full").weights) == 4 * traced.total == 2 * sum(traced.program("half").weights)
+    assert loads(dumps(traced)) == traced
+
+
+def test_numbers_that_go_in_are_cast_with_the_weights() -> None:
+    program = trace("factories:plain", ROWS, LENGTH, ["half"]).program("half")
+    batch, cast = program.sizes(1)[:2]
+    assert batch == LENGTH * 32 * 4
+    assert cast == LENGTH * 32 * 2
+
+
+def test_every_save_is_released_and_every_weight_has_its_gradient() -> None:
+    program = trace("factories:plain", ROWS, LENGTH, ["full"]).program("full")
+    counts = {code: program.codes.count(code) for code in (events.SAVE, events.RELEASE, events.ALLOC, events.DROP)}
+    assert counts[events.SAVE] == counts[events.RELEASE] > 0
+    assert counts[events.ALLOC] == counts[events.DROP] > 0
+    assert sorted(program.gradients) == list(range(6))
+    assert program.codes.count(events.ENTER) == program.codes.count(events.LEAVE) == 3
+
+
+def test_two_sizes_give_every_size() -> None:
+    few, many = (trace("factories:plain", rows, LENGTH, ["full"]).program("full") for rows in (2, 7))
+    assert few.codes == many.codes
+    assert few.sizes(100) == many.sizes(100)
+
+
+def test_a_batch_and_a_loss_of_the_users_own() -> None:
+    plan = Plan.parse("fp32-ddp-none-mb2x1")
+    assert live_peak(Replayer(trace("factories:with_loss", ROWS, LENGTH, ["full"])).tape(plan)) > 0
+
+
+class Attending(nn.Module):
+    """Eight heads, of which pairs share keys and values."""
+
+    def forward(self, query: torch.Tensor) -> torch.Tensor:
+        heads = query.unflatten(-1, (8, 16)).transpose(1, 2)
+        few = heads[:, ::2]
+        return functional.scaled_dot_product_attention(heads, few, few, is_causal=True, enable_gqa=True).sum()
+
+
+class Embedding(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(10, 8)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        return self.table(tokens).sum()  # type: ignore[no-any-return]  # modules are called untyped
+
+
+def program_of(model: Callable[[], nn.Module], inputs: Callable[[int], torch.Tensor], as_gpu: bool = True) -> Program:
+    """A model traced in fp32, whose loss is its result."""
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        subject = Subject(model(), inputs, lambda built, batch: built(batch).sum())
+        return trace_subject(subject, ROWS, LENGTH, ["full"], as_gpu).program("full")
+
+
+def saved(program: Program) -> set[int]:
+    """The sizes, at one row, of what autograd saves."""
+    sizes = program.sizes(1)
+    return {sizes[number] for code, number in zip(program.codes, program.numbers, strict=True) if code == events.SAVE}
+
+
+def leaf(*shape: int) -> Callable[[int], torch.Tensor]:
+    return lambda rows: torch.zeros(rows, *shape, requires_grad=True)
+
+
+def test_attention_is_flash_attention() -> None:
+    program = program_of(Attending, leaf(16, 128))
+    # Query and output; keys and values of half the heads; an fp32 logsumexp per head and place; two random numbers.
+    assert {16 * 128 * 4, 8 * 16 * 4} <= saved(program)
+    assert program.made_by.count(events.ATTENTION) == 3
+    # Backward: the query's gradient in fp32 over 128 places, and 32 in place of 16 elements a head.
+    assert 128 * 8 * 32 * 4 in program.sizes(1)
+
+
+def test_dropout_keeps_a_byte_an_element() -> None:
+    assert saved(program_of(lambda: nn.Dropout(0.5), leaf(64))) == {64}
+
+
+def test_rms_norm_keeps_its_input_and_a_number_per_row() -> None:
+    program = program_of(lambda: nn.RMSNorm(64), leaf(3, 64))
+    assert saved(program) == {3 * 64 * 4, 3 * 4}
+
+
+@pytest.mark.parametrize(("length", "has_temporaries"), [(FEW_INDICES, True), (4, False)])
+def test_an_embedding_sorts_many_indices_and_not_few(length: int, has_temporaries: bool) -> None:
+    program = program_of(Embedding, lambda rows: torch.zeros(rows, length, dtype=torch.long))
+    rows_in_fp32 = length * 8 * 4
+    assert (program.sizes(1).count(rows_in_fp32) > program_cpu(length).sizes(1).count(rows_in_fp32)) is has_temporaries
+
+
+def program_cpu(length: int) -> Program:
+    return program_of(Embedding, lambda rows: torch.zeros(rows, length, dtype=torch.long), as_gpu=False)
+
+
+class Shared(nn.Module):
+    """One weight, used twice: its gradients are added up."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(64, 64))
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        return hidden @ self.weight @ self.weight
+
+
+def test_gradients_are_added_in_place_on_a_gpu() -> None:
+    on_gpu, on_cpu = (program_of(Shared, leaf(64), as_gpu) for as_gpu in (True, False))
+    of_a_weight = 64 * 64 * 4
+    assert on_cpu.fixed.count(of_a_weight) - on_gpu.fixed.count(of_a_weight) == 1
+
+
+@pytest.mark.parametrize(
+    ("factory", "words"),
+    [
+        ("factories", "write it as module:function"),
+        ("factories:nothing", "has no function nothing"),
+        ("no_such_module:build", "importing no_such_module raised ModuleNotFoundError"),
+        ("factories:raising", "raised RuntimeError: no such checkpoint"),
+        ("factories:needing_a_gpu", "factory 'factories:needing_a_gpu' raised"),
+        ("factories:not_a_model", "returned str; it must return a model"),
+        ("factories:alone", "what goes into it is unknown"),
+        ("factories:without_loss", "Linear gives no loss"),
+        ("factories:at_odds", "do not agree on a first dimension"),
+        ("factories:data_dependent", "stopped in Choosing, operator aten.index.Tensor: what comes next depends on"),
+        ("factories:row_by_row", "does other things with 3 rows than with 2"),
+        (
+            "factories:custom_operator",
+            "stopped in Custom, operator memtune_test.twice.default: the operator does not say",
+        ),
+    ],
+)
+def test_what_cannot_be_traced_is_told_in_a_sentence(factory: str, words: str) -> None:
+    with pytest.raises(TracingError) as told:
+        trace(factory, ROWS, LENGTH, ["full"])
+    assert words in str(told.value)
+    assert "\n" not in str(told.value)
+
+
+@pytest.mark.parametrize(
+    ("factory", "limits", "words"),
+    [
+        ("factories:endless", ["--time-limit", "1"], "tracing took longer than it may"),
+        ("factories:greedy", ["--time-limit", "100"], "MemoryError"),
+    ],
+)
+def test_limits_end_a_trace(factory: str, limits: list[str], words: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "memtune_runner.tracing", factory, "--batch", "2", "--sequence-length", "4"]
+    command += ["--memory", "4Gi", "--output", str(tmp_path / "trace.json"), *limits]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(SUPPORT), *sys.path])}
+    ended = subprocess.run(command, check=False, capture_output=True, text=True, env=environment, timeout=300)
+    assert ended.returncode == 2
+    assert words in ended.stderr.strip().splitlines()[-1]
+    assert not (tmp_path / "trace.json").exists()

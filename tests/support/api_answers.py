@@ -1,0 +1,100 @@
+"""An API server that answers what a test wrote down: for the answers that a real one gives when something is wrong."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import yaml
+from told_job import NAME
+
+JOBS = "/apis/memtune.dev/v1alpha1/namespaces/research/memorytunedjobs"
+JOB = f"{JOBS}/{NAME}"
+PODS = "/api/v1/namespaces/research/pods"
+
+Answer = tuple[int, str]
+# What is only known when it is asked for.
+Telling = Answer | Callable[[], Answer]
+
+
+def refusal(code: int, message: str) -> Answer:
+    """The metav1.Status that comes with an error."""
+    return code, json.dumps({"kind": "Status", "status": "Failure", "code": code, "message": message})
+
+
+def found(value: Any) -> Answer:
+    return 200, json.dumps(value)
+
+
+def events(*told: tuple[str, Any]) -> Answer:
+    """A watch that tells these and then ends."""
+    return 200, "".join(json.dumps({"type": kind, "object": value}) + "\n" for kind, value in told)
+
+
+def listed(*items: Any) -> Answer:
+    return found({"metadata": {"resourceVersion": "7"}, "items": list(items)})
+
+
+class ApiServer(ThreadingHTTPServer):
+    """Answers by path; ``?watch`` and ``?follow`` belong to it. The last answer of a path is given again and again."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.answers: dict[str, list[Telling]] = {}
+        self.asked: list[str] = []
+
+    @property
+    def address(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}"
+
+    def answer(self, path: str, *answers: Telling) -> None:
+        self.answers[path] = list(answers)
+
+    def kubeconfig(self, directory: Path, namespace: str = "research") -> str:
+        """A kubeconfig that leads here."""
+        written = {
+            "clusters": [{"name": "c", "cluster": {"server": self.address}}],
+            "users": [{"name": "u", "user": {"token": "t"}}],
+            "contexts": [{"name": "here", "context": {"cluster": "c", "user": "u", "namespace": namespace}}],
+            "current-context": "here",
+        }
+        file = directory / "kubeconfig"
+        file.write_text(yaml.safe_dump(written))
+        return str(file)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: ApiServer
+
+    def do_GET(self) -> None:  # the base class names it
+        asked = urlsplit(self.path)
+        query = parse_qs(asked.query)
+        mark = next((f"?{name}" for name in ("watch", "follow") if name in query), "")
+        self.server.asked.append(self.path)
+        answers: list[Telling] = self.server.answers.get(asked.path + mark, [(404, "404 page not found\n")])
+        answer = answers.pop(0) if len(answers) > 1 else answers[0]
+        code, text = answer() if callable(answer) else answer
+        self.send_response(code)
+        self.end_headers()
+        self.wfile.write(text.encode())
+
+    def log_message(self, *_: Any) -> None:
+        """Quietly."""
+
+
+@contextmanager
+def api_server() -> Iterator[ApiServer]:
+    with ApiServer() as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+        thread.start()
+        try:
+            yield server
+        finally:
+            server.shutdown()
+            thread.join()

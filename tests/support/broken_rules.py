@@ -1,0 +1,95 @@
+"""For each rule over several fields, specs that break it and nothing else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from spec_rules import POD, spec
+
+EXPERTS = {"count": 4, "perToken": 2, "ffnSize": 64}
+IMAGE = {"size": 224, "patchSize": 16}
+CLAIM = {"persistentVolumeClaim": {"claimName": "a"}}
+NFS = {"nfs": {"server": "files", "path": "/a"}}
+
+
+def fixed(plan: str, **changes: Any) -> dict[str, Any]:
+    """A spec in mode Fixed."""
+    return spec(tuning={"mode": "Fixed", "plan": plan}, **changes)
+
+
+# For each rule, by the first words of its message: specs that break it and nothing else, and where the problem is.
+BROKEN: list[tuple[str, dict[str, Any], str]] = [
+    ("give exactly one of hfConfig", spec(model={"architecture": None}), "spec.model"),
+    ("give exactly one of hfConfig", spec(model={"hfConfig": {}}), "spec.model"),
+    ("give exactly one of hfConfig", spec(model={"factory": "a:b"}, template=POD), "spec.model"),
+    ("model.factory is", spec(model={"architecture": None, "factory": "a:b"}), "spec.model.factory"),
+    ("integration reaches", spec(integration="sdk"), "spec.integration"),
+    (
+        "training.globalBatchSize must",
+        spec(training={"globalBatchSize": 97}, resources={"nodes": 2}),
+        "spec.training.globalBatchSize",
+    ),
+    (
+        "tuning.space.fsdpStrategies: hybrid",
+        spec(tuning__space={"fsdpStrategies": ["hybrid"]}),
+        "spec.tuning.space.fsdpStrategies",
+    ),
+    ("device virtual", spec(resources={"device": "virtual"}), "spec.resources.gpuMemory"),
+    ("shrink takes", spec(resources={"shrink": {"afterStep": 3, "by": "40%"}}), "spec.resources.shrink"),
+    ("parallelProbes must", spec(tuning={"maxProbes": 2, "parallelProbes": 3}), "spec.tuning.parallelProbes"),
+    (
+        "offload optimizer needs",
+        spec(tuning__space={"offload": ["optimizer"], "backends": ["fsdp"]}),
+        "spec.tuning.space.offload",
+    ),
+    (
+        "offload optimizer+parameters needs",
+        spec(tuning__space={"offload": ["optimizer+parameters"], "backends": ["deepspeed"], "zeroStages": [2]}),
+        "spec.tuning.space.offload",
+    ),
+    (
+        "offload nvme needs",
+        spec(tuning__space={"offload": ["nvme"], "backends": ["fsdp"]}),
+        "spec.tuning.space.offload",
+    ),
+    (
+        "offload nvme needs",
+        spec(tuning__space={"offload": ["nvme"], "zeroStages": [1, 2]}),
+        "spec.tuning.space.offload",
+    ),
+    ("plan is what", spec(tuning={"mode": "Fixed"}), "spec.tuning.plan"),
+    ("plan is what", spec(tuning={"plan": "bf16-z2-sel-mb12x8"}), "spec.tuning.plan"),
+    ("tuning.plan: micro", fixed("bf16-z2-sel-mb4x8"), "spec.tuning.plan"),
+    ("tuning.plan: micro", fixed("bf16-z2-sel-mb12x8-bk50m", resources={"gpusPerNode": 2}), "spec.tuning.plan"),
+    ("give exactly one of persistent", spec(checkpoint={"volume": {}}), "spec.checkpoint.volume"),
+    ("give exactly one of persistent", spec(checkpoint={"volume": CLAIM | NFS}), "spec.checkpoint.volume"),
+    ("heads must be", spec(model__architecture={"kvHeads": 3}), "spec.model.architecture.kvHeads"),
+    ("hiddenSize cannot", spec(model__architecture={"heads": 5}), "spec.model.architecture.headDim"),
+    (
+        "an encoder-decoder",
+        spec(model__architecture={"kind": "encoder-decoder"}),
+        "spec.model.architecture.encoderLayers",
+    ),
+    ("an encoder-decoder", spec(model__architecture={"encoderLayers": 2}), "spec.model.architecture.encoderLayers"),
+    (
+        "experts.perToken",
+        spec(model__architecture={"experts": EXPERTS | {"perToken": 5}}),
+        "spec.model.architecture.experts.perToken",
+    ),
+    (
+        "experts.denseLayers",
+        spec(model__architecture={"experts": EXPERTS | {"denseLayers": 2}}),
+        "spec.model.architecture.experts.denseLayers",
+    ),
+    ("ffnSize is", spec(model__architecture={"ffnSize": None}), "spec.model.architecture.ffnSize"),
+    (
+        "ffnSize is",
+        spec(model__architecture={"ffnSize": None, "experts": EXPERTS | {"denseLayers": 1}}),
+        "spec.model.architecture.ffnSize",
+    ),
+    ("vocabSize is", spec(model__architecture={"vocabSize": None}), "spec.model.architecture.vocabSize"),
+    ("kind vision needs", spec(model__architecture={"kind": "vision"}), "spec.model.architecture.image"),
+    ("kind vision needs", spec(model__architecture={"image": IMAGE}), "spec.model.architecture.image"),
+    ("labelCount", spec(model__architecture={"head": "classifier"}), "spec.model.architecture.labelCount"),
+    ("labelCount", spec(model__architecture={"labelCount": 2}), "spec.model.architecture.labelCount"),
+]

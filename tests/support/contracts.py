@@ -1,0 +1,25 @@
+"""CRDs of other projects, which lie in a directory beside the checkout."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import yaml
+from helm_chart import ROOT
+
+
+def contract(file: str) -> dict[str, Any]:
+    """The CRD in this file of `shared/contracts`; where there is no such directory, the test is skipped."""
+    for directory in ROOT.parents:
+        path = directory / "shared" / "contracts" / file
+        if path.is_file():
+            found: dict[str, Any] = yaml.safe_load(path.read_text())
+            return found
+    pytest.skip(f"no contracts/{file} in a directory `shared` beside the checkout: other projects' CRDs are there")
+
+
+def schema_of(crd: dict[str, Any]) -> dict[str, Any]:
+    """What the first version of a CRD says of its objects."""
+    schema: dict[str, Any] = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    return schema

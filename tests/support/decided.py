@@ -1,0 +1,62 @@
+"""A simulated cluster brought to where most situations begin, and how to ask what was decided there."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from functools import cache
+from typing import Any
+
+from simulated_cluster import SimulatedCluster
+from small_jobs import make_job
+
+from memtune.report import Ending
+from memtune.spec.job import Job
+
+SAVED = {"checkpoint_samples": 320, "checkpoint_format": "deepspeed", "steps": 30}
+
+
+def launched(job: Job | None = None) -> SimulatedCluster:
+    """A cluster whose job has probed, and whose first train run is running."""
+    return probed(job) if job else deepcopy(_ordinary())
+
+
+@cache
+def _ordinary() -> SimulatedCluster:
+    return probed(make_job())
+
+
+def probed(job: Job, factor: float = 1.0) -> SimulatedCluster:
+    """A cluster that has made up its mind on a job whose plans need ``factor`` times what is predicted."""
+    cluster = SimulatedCluster(job, factor)
+    for _ in range(40):
+        cluster.reconcile()
+        for run in cluster.runs():
+            cluster.start(run)
+        cluster.reconcile()
+        if cluster.status["phase"] in ("Running", "Failed"):
+            return cluster
+        cluster.tick(20.0)
+        for run in cluster.runs():
+            cluster.finish(run)
+    raise AssertionError(cluster.events)
+
+
+def die(cluster: SimulatedCluster, ending: Ending, exit_code: int, **report: Any) -> None:
+    """The running train run ends, saying so, and the operator sees it."""
+    for pod in cluster.pods.values():
+        if pod.is_running:
+            cluster.end(pod, exit_code, cluster.report(pod, ending, **report))
+    cluster.reconcile()
+    cluster.tick(20.0)
+
+
+def condition(cluster: SimulatedCluster, kind: str) -> dict[str, Any]:
+    """One condition of the status, or one that says it is absent."""
+    found = [each for each in cluster.status["conditions"] if each["type"] == kind]
+    return found[0] if found else {"status": "absent", "reason": "", "message": ""}
+
+
+def last(cluster: SimulatedCluster) -> dict[str, Any]:
+    """The newest attempt."""
+    attempt: dict[str, Any] = cluster.status["attempts"][-1]
+    return attempt

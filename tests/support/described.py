@@ -1,0 +1,56 @@
+"""Ten described architectures with their real widths and few of their layers, which are alike."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from memtune.trace import Trace
+from memtune_runner.tracing import trace_subject
+from memtune_runner.tracing.factory import build
+
+LENGTH = 512
+_LLAMA = {"model_type": "llama", "num_attention_heads": 32, "vocab_size": 32000}
+
+# GPT-2, OPT and Phi are given the activation that formulas take all of them to have: a GELU in one kernel. Of a ReLU
+# autograd keeps less, and of the one that transformers calls gelu_new and writes out, more.
+CONFIGS: dict[str, dict[str, Any]] = {
+    "llama-tiny": {"model_type": "llama", "hidden_size": 512, "num_hidden_layers": 6, "num_attention_heads": 8,
+                   "num_key_value_heads": 4, "intermediate_size": 1376, "vocab_size": 8192},
+    "tinyllama-1.1b": {**_LLAMA, "hidden_size": 2048, "num_hidden_layers": 6, "num_key_value_heads": 4,
+                       "intermediate_size": 5632},
+    "llama-7b": {**_LLAMA, "hidden_size": 4096, "num_hidden_layers": 6, "num_key_value_heads": 32,
+                 "intermediate_size": 11008},
+    "mistral-7b": {"model_type": "mistral", "hidden_size": 4096, "num_hidden_layers": 6, "num_attention_heads": 32,
+                   "num_key_value_heads": 8, "head_dim": 128, "intermediate_size": 14336, "vocab_size": 32000,
+                   "sliding_window": None},
+    "qwen2-0.5b": {"model_type": "qwen2", "hidden_size": 896, "num_hidden_layers": 6, "num_attention_heads": 14,
+                   "num_key_value_heads": 2, "intermediate_size": 4864, "vocab_size": 151936,
+                   "tie_word_embeddings": True},
+    "qwen3-0.6b": {"model_type": "qwen3", "hidden_size": 1024, "num_hidden_layers": 6, "num_attention_heads": 16,
+                   "num_key_value_heads": 8, "head_dim": 128, "intermediate_size": 3072, "vocab_size": 151936,
+                   "tie_word_embeddings": True},
+    "gpt2": {"model_type": "gpt2", "vocab_size": 50257, "n_embd": 768, "n_layer": 6, "n_head": 12, "n_positions": 1024,
+             "activation_function": "gelu"},
+    "opt-125m": {"model_type": "opt", "vocab_size": 50272, "hidden_size": 768, "num_hidden_layers": 6,
+                 "num_attention_heads": 12, "ffn_dim": 3072, "word_embed_proj_dim": 768,
+                 "max_position_embeddings": 2048, "activation_function": "gelu"},
+    "pythia-160m": {"model_type": "gpt_neox", "vocab_size": 50304, "hidden_size": 768, "num_hidden_layers": 6,
+                    "num_attention_heads": 12, "intermediate_size": 3072, "max_position_embeddings": 2048},
+    "phi-1.5": {"model_type": "phi", "vocab_size": 51200, "hidden_size": 2048, "num_hidden_layers": 6,
+                "num_attention_heads": 32, "intermediate_size": 8192, "max_position_embeddings": 2048,
+                "hidden_act": "gelu"},
+}  # fmt: skip
+
+
+def traced(name: str) -> Trace:
+    """The model of a config, computed in 16 bits."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    model: Any = AutoModelForCausalLM  # transformers leaves it untyped
+    facts = dict(CONFIGS[name])
+    config = AutoConfig.for_model(facts.pop("model_type"), **facts, use_cache=False)
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        subject = build(name, lambda: model.from_config(config), 2, LENGTH)
+        return trace_subject(subject, 2, LENGTH, ["half"])

@@ -1,0 +1,113 @@
+"""Model factories, good and bad, as users write them."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, cast
+
+import torch
+from torch import nn
+
+WIDTH = 32
+
+
+class Layers(nn.Module):
+    """Blocks of one linear layer each."""
+
+    def __init__(self, blocks: int = 3) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.GELU()) for _ in range(blocks))
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        for block in self.blocks:
+            hidden = hidden + block(hidden)
+        return hidden.square().mean()
+
+
+def plain(micro_batch: int, sequence_length: int) -> tuple[nn.Module, torch.Tensor]:
+    """A model and an example batch; the model gives its own loss."""
+    return Layers(), torch.zeros(micro_batch, sequence_length, WIDTH)
+
+
+def with_loss() -> tuple[nn.Module, Any, Any]:
+    """A model, a function that makes batches, and a loss."""
+
+    def loss(model: nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        return cast(torch.Tensor, model(batch["hidden"]) + 1)
+
+    return Layers(), lambda rows: {"hidden": torch.zeros(rows, 4, WIDTH)}, loss
+
+
+def raising() -> nn.Module:
+    raise RuntimeError("no such checkpoint")
+
+
+def needing_a_gpu() -> nn.Module:
+    return Layers().cuda()
+
+
+def not_a_model() -> str:
+    return "llama"
+
+
+def alone() -> nn.Module:
+    """Nobody knows what goes in."""
+    return Layers()
+
+
+def without_loss() -> tuple[nn.Module, torch.Tensor]:
+    return nn.Linear(WIDTH, WIDTH), torch.zeros(2, WIDTH)
+
+
+def at_odds() -> tuple[nn.Module, tuple[torch.Tensor, torch.Tensor]]:
+    """Which of the two is the micro-batch?"""
+    return Layers(), (torch.zeros(2, WIDTH), torch.zeros(5, WIDTH))
+
+
+class Choosing(Layers):
+    """What it does next depends on what it has computed."""
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        large = hidden[hidden.sum(-1) > 0]
+        return super().forward(large)
+
+
+def data_dependent() -> tuple[nn.Module, torch.Tensor]:
+    return Choosing(), torch.zeros(2, WIDTH)
+
+
+class RowByRow(Layers):
+    """Its code depends on the number of rows."""
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        return torch.stack([super(RowByRow, self).forward(row) for row in hidden]).sum()
+
+
+def row_by_row() -> tuple[nn.Module, torch.Tensor]:
+    return RowByRow(), torch.zeros(2, WIDTH)
+
+
+@torch.library.custom_op("memtune_test::twice", mutates_args=())
+def twice(hidden: torch.Tensor) -> torch.Tensor:
+    """An operator that says nothing about its result."""
+    return hidden * 2
+
+
+class Custom(Layers):
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        return super().forward(cast(torch.Tensor, twice(hidden)))
+
+
+def custom_operator() -> tuple[nn.Module, torch.Tensor]:
+    return Custom(), torch.zeros(2, WIDTH)
+
+
+def endless() -> nn.Module:
+    while True:
+        time.sleep(0.01)
+
+
+def greedy() -> nn.Module:
+    """Has real memory, however nothing else has."""
+    held = bytearray(1 << 40)
+    raise RuntimeError(f"{len(held)} bytes were given")

@@ -1,0 +1,14 @@
+"""Streams that say they are a terminal."""
+
+from __future__ import annotations
+
+import io
+
+
+class Terminal(io.StringIO):
+    """A terminal that keeps what was written to it."""
+
+    encoding = "utf-8"
+
+    def isatty(self) -> bool:
+        return True

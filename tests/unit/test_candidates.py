@@ -1,0 +1,51 @@
+"""The plans of a report and what trying them would have cost: numbers by hand, for none of it was ever run."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from told_job import told_job
+
+from memtune_cli.candidates import Group, Reckoned, believed, costs
+from memtune_cli.story import story_of
+
+
+def test_every_plan_of_the_job_is_in_one_group() -> None:
+    story = story_of(told_job())
+    plans = believed(story)
+    groups = Counter(each.group for each in plans)
+    assert sum(groups.values()) == len(plans) == len({each.plan for each in plans})
+    assert all(groups[group] > 0 for group in Group)
+    known = {str(each.plan): each for each in plans}
+    assert known["bf16-z2-none-mb1x32"].group is Group.FITS
+    assert known["bf16-z2-none-mb1x32"].device_bytes == story.status.probes[0].peak_bytes.device  # type: ignore[union-attr]  # it measured
+    assert known["bf16-z2-none-mb2x16"].group is Group.CANNOT_FIT, "it ran out of memory"
+
+
+def test_a_job_that_describes_no_model_has_no_candidates() -> None:
+    job = told_job()
+    job["spec"]["model"] = {"factory": "train:build"}
+    assert believed(story_of(job)) == []
+    assert believed(story_of({**job, "spec": 3})) == []
+
+
+def test_what_was_not_run_is_charged_at_the_cheapest_probe() -> None:
+    job = told_job()
+    job["status"]["probes"] = [
+        {**probe, "gpuSeconds": cost} for probe, cost in zip(job["status"]["probes"], (900, 640, 620), strict=True)
+    ]
+    story = story_of(job)
+    plans = believed(story)
+    tried = {probe.plan for probe in story.status.probes}
+    excluded = sum(1 for each in plans if each.group is Group.CANNOT_FIT and str(each.plan) not in tried)
+    made, cannot, others, kept = costs(story, plans)
+    assert made == Reckoned("The probes that were made", 3, 2_160, "measured")
+    assert (cannot.runs, cannot.gpu_seconds) == (excluded, excluded * 620)
+    assert (others.runs, others.gpu_seconds) == (len(plans) - 3 - excluded, (len(plans) - 3 - excluded) * 620)
+    # 102,400 samples of 4,096 tokens at the 33,790 tokens/s of attempt 1, on 8 GPUs.
+    assert round(kept.gpu_seconds) == round(102_400 * 4_096 / 33_790 * 8)
+
+
+def test_without_a_probe_nothing_is_reckoned() -> None:
+    story = story_of(told_job(probes=None, attempts=None, gpuSecondsSpent=0))
+    assert costs(story, believed(story)) == []

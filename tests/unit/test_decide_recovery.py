@@ -1,0 +1,222 @@
+"""What follows when a run dies: the same plan again, a smaller one, or the end, with the reason."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from decided import SAVED, condition, die, last, launched, probed
+from simulated_cluster import SimulatedCluster
+from small_jobs import make_job
+
+from memtune.decide import decide
+from memtune.plan import Plan
+from memtune.report import Ending, Phase
+from memtune.units import GIB
+
+
+def test_an_out_of_memory_is_followed_by_a_smaller_plan_from_the_checkpoint() -> None:
+    cluster = launched()
+    before = last(cluster)
+    cluster.usable_bytes = int(cluster.truth(before["plan"]) * 0.9)
+    die(cluster, Ending.DEVICE_OOM, 85, **SAVED)
+    after = last(cluster)
+    assert after["number"] == 2
+    assert cluster.truth(after["plan"]) < cluster.truth(before["plan"])
+    assert after["rung"]
+    assert (after["resume"], after["resumedSamples"]) == ("direct", 320)
+    assert cluster.status["oomRetries"] == 1
+    assert Plan.parse(after["plan"]).global_batch(1) == 16
+
+
+def test_an_out_of_memory_in_evaluation_lowers_the_evaluation_batch_and_nothing_else() -> None:
+    training = {"globalBatchSize": 16, "sequenceLength": 1024, "evaluation": {"batchSize": 6}}
+    cluster = launched(make_job(training=training))
+    plan = last(cluster)["plan"]
+    die(cluster, Ending.DEVICE_OOM, 85, phase=Phase.EVALUATION, **SAVED)
+    assert (last(cluster)["plan"], last(cluster)["evaluationBatch"]) == (plan, 3)
+    assert cluster.status["attempts"][0]["outOfMemory"] == "evaluation"
+
+
+def test_an_out_of_memory_in_a_save_changes_gathering_and_nothing_else() -> None:
+    cluster = launched()
+    plan = last(cluster)["plan"]
+    die(cluster, Ending.DEVICE_OOM, 85, phase=Phase.SAVE, **SAVED)
+    assert (last(cluster)["plan"], last(cluster)["shardedSave"]) == (plan, True)
+
+
+def test_a_disruption_is_followed_by_the_same_plan_and_has_a_budget_of_its_own() -> None:
+    cluster = launched(make_job(retry={"maxDisruptions": 1}))
+    plan = last(cluster)["plan"]
+    die(cluster, Ending.TERMINATED, 143, **SAVED)
+    assert (last(cluster)["number"], last(cluster)["plan"]) == (2, plan)
+    assert (cluster.status["disruptions"], cluster.status["oomRetries"]) == (1, 0)
+    for run in cluster.runs():
+        cluster.start(run)
+    die(cluster, Ending.TERMINATED, 143, **SAVED)
+    assert condition(cluster, "Failed")["reason"] == "DisruptionsSpent"
+
+
+def test_the_budget_for_out_of_memory_ends() -> None:
+    cluster = launched(make_job(retry={"maxOomRetries": 0}))
+    die(cluster, Ending.DEVICE_OOM, 85, **SAVED)
+    assert condition(cluster, "Failed")["reason"] == "OomRetriesSpent"
+
+
+def test_host_memory_is_raised_within_the_template_and_never_shrinks_the_batch() -> None:
+    cluster = launched()
+    plan = last(cluster)["plan"]
+    die(cluster, Ending.HOST_OOM, 86, **SAVED)
+    assert last(cluster)["plan"] == plan
+    assert last(cluster)["hostRequestBytes"] > 0
+
+
+def test_host_memory_at_its_limit_ends_the_job_with_advice() -> None:
+    cluster = launched()
+    for pod in cluster.pods.values():
+        cluster.end(pod, 86, cluster.report(pod, Ending.HOST_OOM, **SAVED))
+    observed = replace(cluster.observe(), host_limit_bytes=GIB)
+    status = decide(cluster.job, observed, cluster.now).status
+    observed = replace(observed, status=status.model_dump(mode="json", by_alias=True, exclude_none=True), runs={})
+    status = decide(cluster.job, observed, cluster.now + 60).status
+    failed = next(each for each in status.conditions if each.type == "Failed")
+    assert failed.reason == "HostMemory"
+    assert "limits.memory" in failed.message
+
+
+@pytest.mark.parametrize(("ending", "exit_code"), [(Ending.ERROR, 1), (Ending.BAD_INPUT, 2)])
+def test_a_users_error_seen_twice_fails_the_job_with_its_last_lines(ending: Ending, exit_code: int) -> None:
+    cluster = SimulatedCluster(make_job())
+    for _ in range(2):
+        cluster.reconcile()
+        for run in cluster.runs():
+            cluster.start(run)
+        die(cluster, ending, exit_code, log_tail="Traceback\nKeyError: 'tokens'", message="KeyError")
+    failed = condition(cluster, "Failed")
+    assert failed["reason"] == "UserError"
+    assert "KeyError: 'tokens'" in failed["message"]
+    assert len(cluster.status["probes"]) == 2
+
+
+def test_without_a_checkpoint_a_run_that_trained_is_not_started_again_from_step_0() -> None:
+    cluster = launched(make_job(checkpoint=None))
+    die(cluster, Ending.TERMINATED, 143, steps=30)
+    failed = condition(cluster, "Failed")
+    assert failed["reason"] == "NotResumable"
+    assert "allowRestart" in failed["message"]
+
+
+def test_with_consent_a_run_without_a_checkpoint_starts_again_from_step_0() -> None:
+    cluster = launched(make_job(checkpoint=None, retry={"allowRestart": True}))
+    die(cluster, Ending.TERMINATED, 143, steps=30)
+    assert (last(cluster)["number"], last(cluster)["resume"]) == (2, "no")
+
+
+def test_a_plan_that_the_checkpoint_cannot_go_on_under_is_named_and_not_launched() -> None:
+    template = {"spec": {"containers": [{"name": "trainer", "image": "mine", "command": ["python", "train.py"]}]}}
+    space = {"zeroStages": [1, 3], "checkpointing": ["full"], "backends": ["deepspeed"]}
+    training = {"globalBatchSize": 8, "sequenceLength": 256}
+    facts = {"hiddenSize": 4096, "layers": 8, "heads": 32, "vocabSize": 8000, "ffnSize": 16384}
+    resources = {"nodes": 8, "gpusPerNode": 1, "gpuMemory": "40Gi", "device": "virtual"}
+    asked: dict[str, Any] = {"model": {"architecture": facts}, "resources": resources, "training": training}
+    cluster = launched(make_job(8, template=template, tuning={"space": space}, **asked))
+    assert last(cluster)["plan"] == "bf16-z1-full-mb1x1"
+    cluster.usable_bytes = int(cluster.truth("bf16-z3-full-mb1x1") * 1.2)
+    die(cluster, Ending.DEVICE_OOM, 85, **{**SAVED, "checkpoint_format": "script"})
+    failed = condition(cluster, "Failed")
+    assert failed["reason"] == "NotResumable"
+    assert "bf16-z3-full-mb1x1" in failed["message"]
+
+
+def test_an_exhausted_ladder_says_what_would_have_been_needed() -> None:
+    cluster = launched()
+    cluster.usable_bytes = GIB
+    die(cluster, Ending.DEVICE_OOM, 85, **SAVED)
+    failed = condition(cluster, "Failed")
+    assert failed["reason"] == "LadderExhausted"
+    assert "What would help" in failed["message"]
+
+
+def test_a_node_that_took_two_attempts_down_is_avoided() -> None:
+    cluster = launched()
+    for _ in range(2):
+        for pod in cluster.pods.values():
+            if pod.is_running:
+                pod.node, pod.node_lost = "node-b", True
+        cluster.reconcile()
+        cluster.tick(400.0)
+        for run in cluster.runs():
+            cluster.start(run)
+        cluster.reconcile()
+    assert [attempt.get("lostNode") for attempt in cluster.status["attempts"]][:2] == ["node-b", "node-b"]
+    # The attempt is the newest, so its pods are made again where they are missing.
+    observed = cluster.observe()
+    raw = observed.status
+    raw["attempts"][-1] |= {"created": False}
+    runs = decide(cluster.job, replace(observed, status=raw, runs={}), cluster.now).create
+    assert [run.avoided_nodes for run in runs] == [("node-b",)]
+
+
+def test_the_next_attempt_waits_until_the_old_pods_are_gone() -> None:
+    cluster = launched(make_job(2))
+    first, second = (cluster.pods[name] for name in sorted(cluster.pods)[-2:])
+    second.is_stuck = True
+    cluster.end(first, 85, cluster.report(first, Ending.DEVICE_OOM, **SAVED))
+    cluster.tick(300.0)
+    assert second.deleting
+    assert (len(cluster.status["attempts"]), cluster.status["phase"]) == (1, "Recovering")
+    cluster.end(second, 143)
+    cluster.tick(60.0)
+    assert len(cluster.status["attempts"]) == 2
+
+
+def test_the_last_two_failed_runs_keep_their_terminated_pods() -> None:
+    cluster = probed(make_job(tuning={"headroom": "6%"}), factor=1.6)
+    failed = [each["name"] for each in cluster.status["probes"] if each.get("verdict") != "succeeded"]
+    kept = {pod.run for pod in cluster.pods.values() if not pod.is_running}
+    assert kept == set(failed[-2:])
+    none = probed(make_job(podRetention="None"), factor=1.6)
+    assert all(pod.is_running for pod in none.pods.values())
+
+
+FIXED = {"mode": "Fixed", "plan": "bf16-z2-full-mb2x8"}
+
+
+def test_a_job_whose_status_was_lost_takes_back_the_run_of_its_plan() -> None:
+    cluster = launched(make_job(tuning=FIXED))
+    (pod,) = cluster.pods.values()
+    cluster.status = {}
+    cluster.reconcile()
+    assert (cluster.status["phase"], last(cluster)["number"]) == ("Running", 1)
+    assert cluster.posted == [pod.name]
+    assert pod.is_running
+
+
+def test_a_pod_of_an_earlier_life_is_waited_for_and_counts_for_nothing() -> None:
+    cluster = launched(make_job(tuning=FIXED))
+    (old,) = cluster.pods.values()
+    old.is_stuck = old.deleting = True
+    cluster.status = {}
+    cluster.reconcile()
+    cluster.end(old, 143)
+    cluster.tick(60.0)
+    assert (last(cluster)["number"], last(cluster)["created"], "verdict" in last(cluster)) == (1, False, False)
+    del cluster.pods[old.name]
+    cluster.reconcile()
+    cluster.start("tiny-train-1")
+    cluster.reconcile()
+    assert (cluster.status["phase"], last(cluster)["number"], cluster.status["disruptions"]) == ("Running", 1, 0)
+
+
+def test_a_run_that_nobody_recorded_is_gone_before_another_starts() -> None:
+    cluster = launched(make_job(tuning=FIXED))
+    (stray,) = cluster.pods.values()
+    stray.run, stray.is_stuck = "tiny-train-7", True
+    cluster.status = {}
+    cluster.reconcile()
+    assert stray.deleting
+    assert cluster.status["attempts"] == [], "it may still write checkpoints"
+    cluster.end(stray, 143)
+    cluster.tick(60.0)
+    assert last(cluster)["number"] == 1

@@ -1,0 +1,167 @@
+"""The story of a job, from its object alone: outcomes, budgets, what happens next, and objects that hold anything."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from told_job import MESSAGE, NOW_SECONDS, OUT_OF_MEMORY, TOTAL_BYTES, WON, ended_well, still_probing, told_job
+
+from memtune_cli.next_step import next_step
+from memtune_cli.story import Budget, error_ratio, measured_bytes, news, run_seconds, saying, story_of
+
+
+def changed(part: str, place: int, **fields: Any) -> dict[str, Any]:
+    """The told job with fields of one record replaced."""
+    records = [dict(record) for record in told_job()["status"][part]]
+    records[place] |= fields
+    return told_job(**{part: records})
+
+
+def test_a_story_has_what_the_operator_wrote() -> None:
+    story = story_of(told_job())
+    assert (story.namespace, story.name, story.world, story.is_over) == ("research", "llama-7b", 8, False)
+    assert story.usable_bytes == TOTAL_BYTES
+    assert story.why == WON
+    assert [story.outcome(run) for run in story.runs] == [
+        "fits",
+        "fits",
+        "ran out of GPU memory",
+        "ran out of GPU memory",
+        "running",
+    ]
+    assert [story.is_winner(run) for run in story.status.probes] == [False, True, False]
+    assert story.live_run == story.status.attempts[1]
+    assert story.checkpoint == "102,400 samples in /checkpoints, saved by attempt 1, as deepspeed"
+    assert story.recoveries == "1 of at most 4 after an out-of-memory, 0 of at most 10 after a disruption"
+
+
+def test_measured_is_compared_with_predicted_only_where_the_run_lived() -> None:
+    story = story_of(told_job())
+    assert [error_ratio(run) for run in story.status.probes] == [
+        pytest.approx(57.0 / 55.8 - 1, abs=1e-6),
+        pytest.approx(69.4 / 67.9 - 1, abs=1e-6),
+        None,
+    ]
+    assert measured_bytes(story.status.probes[2]) == story.status.probes[2].demanded_bytes
+    assert run_seconds(story.status.probes[0], NOW_SECONDS) == 90
+    assert run_seconds(story.status.attempts[1], NOW_SECONDS) == 600
+
+
+@pytest.mark.parametrize(
+    ("fields", "outcome"),
+    [
+        ({"allocatorRetries": 2}, "too tight: the allocator had to retry"),
+        ({"peakBytes": {**told_job()["status"]["probes"][0]["peakBytes"], "device": int(0.98 * TOTAL_BYTES)}},
+         "too tight: 2.0% free of 6%"),
+        ({"verdict": "plan-not-applied"}, "did not apply its plan"),
+        ({"verdict": None}, "stopped"),
+        ({"verdict": None, "endedAt": None}, "running"),
+        ({"verdict": None, "endedAt": None, "startedAt": None}, "starting"),
+    ],
+)  # fmt: skip
+def test_what_became_of_a_probe_is_said_in_a_few_words(fields: dict[str, Any], outcome: str) -> None:
+    story = story_of(changed("probes", 0, **fields))
+    assert story.outcome(story.status.probes[0]) == outcome
+
+
+def test_the_bar_of_the_probes_ends_where_the_budget_does() -> None:
+    # 4,800 GPU-seconds less 1,440 pay for four more of 720 + 5 x 8, and maxProbes allows one.
+    assert story_of(still_probing()).budget == Budget(done=2, most=3, spent_seconds=1_440, allowed_seconds=4_800)
+    roomy = still_probing()
+    roomy["spec"]["tuning"]["maxProbes"] = 12
+    assert story_of(roomy).budget == Budget(2, 6, 1_440, 4_800)
+    assert story_of(told_job()).budget == Budget(3, 3, 2_160, 4_800), "once a plan is chosen there are no more"
+
+
+def test_before_the_first_probe_its_cost_is_that_of_the_prediction() -> None:
+    job = still_probing()
+    job["status"] |= {"probes": [], "gpuSecondsSpent": 0}
+    job["spec"]["tuning"]["maxProbes"] = 40
+    # A step of 256 x 4,096 tokens at 32,799 a second takes 31.97 s; three steps of two of 32 micro-batches, and 35 s
+    # around them, on 8 GPUs: 328 GPU-seconds.
+    assert story_of(job).budget == Budget(0, 4_800 // 328, 0, 4_800)
+
+
+@pytest.mark.parametrize(("mode", "plan"), [("PredictOnly", None), ("Fixed", "bf16-z2-none-mb1x32")])
+def test_where_nothing_is_probed_there_is_no_budget(mode: str, plan: str | None) -> None:
+    job = told_job(probes=None)
+    job["spec"]["tuning"] = {"mode": mode, **({"plan": plan} if plan else {})}
+    assert story_of(job).budget is None
+
+
+def test_memory_is_told_in_the_unit_of_its_gpu() -> None:
+    assert story_of(told_job()).amount(512 * 2**20) == "0.5 GiB"
+    small = story_of(told_job(probes=None, attempts=None, prediction=None))
+    assert (small.usable_bytes, small.amount(166 * 2**20)) == (0, "166 MiB")
+
+
+def test_each_phase_says_what_happens_next() -> None:
+    said = next_step(story_of(told_job()))
+    assert said.endswith("it would go on from the newest checkpoint on a plan that fits (3 left)")
+    assert next_step(story_of(still_probing())) == (
+        "the running probe ends; then the fastest measured plan that leaves 6% free is launched"
+    )
+    between = still_probing()
+    between["status"]["probes"].pop()
+    assert next_step(story_of(between)).startswith("up to 1 more probe; then the fastest measured plan")
+    assert "retry.maxOomRetries is spent" in next_step(story_of(told_job(oomRetries=4)))
+    assert next_step(story_of(ended_well())) == "nothing: the job is over"
+    assert "`memtune logs llama-7b`" in next_step(story_of(told_job(phase="Failed")))
+    for phase in ("Pending", "Predicting", "Launching", "Recovering", "Suspended"):
+        assert next_step(story_of(told_job(phase=phase)))
+
+
+def test_without_a_checkpoint_an_out_of_memory_is_the_end() -> None:
+    job = told_job()
+    del job["spec"]["checkpoint"]
+    assert "there is no spec.checkpoint" in next_step(story_of(job))
+
+
+def test_where_no_report_told_of_a_checkpoint_none_is_claimed() -> None:
+    fresh = told_job(attempts=told_job()["status"]["attempts"][1:])
+    assert story_of(fresh).checkpoint == "the newest complete one in /checkpoints, from which attempt 2 went on"
+    assert story_of(still_probing()).checkpoint == "in /checkpoints; none is known of until a run ends"
+    assert story_of(told_job(phase="Failed", attempts=None)).checkpoint == "in /checkpoints; no report told of one"
+
+
+def test_what_holds_the_job_back_comes_first() -> None:
+    stalled = {
+        "type": "Stalled",
+        "status": "True",
+        "lastTransitionTime": "2026-03-01T10:00:00Z",
+        "reason": "Unschedulable",
+        "message": "0/3 nodes are available",
+    }
+    assert "0/3 nodes are available" in next_step(story_of(told_job(conditions=[stalled])))
+    assert "0/3" not in next_step(story_of(told_job(conditions=[stalled], phase="Succeeded")))
+
+
+def test_news_are_told_once() -> None:
+    before, after = story_of(still_probing()), story_of(told_job())
+    assert saying(None, after) == [f"[Running] {MESSAGE}"]
+    assert news(after, after) == []
+    assert news(before, after) == [
+        "probe 3 (bf16-z2-none-mb2x16) ran out of GPU memory: "
+        "tried to allocate 3.62 GiB on rank 0 with 78.3 GiB in use, in backward",
+        f"attempt 1 (bf16-z1-none-mb1x32) ran out of GPU memory: {OUT_OF_MEMORY}",
+        f"[Running] {MESSAGE}",
+    ]
+    died = f"attempt 1 (bf16-z1-none-mb1x32) ran out of GPU memory: {OUT_OF_MEMORY}"
+    recovering = story_of(told_job(phase="Recovering", message=f"{died}; the next attempt follows after a pause"))
+    assert died not in news(before, recovering), "what the message says is not said twice"
+
+
+@pytest.mark.parametrize("status", [None, [], "odd", {"phase": 3}, {"probes": [{"name": 1}, 2]}, {"plan": "x"}])
+def test_a_status_of_anything_is_a_story(status: Any) -> None:
+    story = story_of({**told_job(), "status": status})
+    assert story.status.phase == "Pending"
+    assert next_step(story)
+
+
+def test_a_spec_that_cannot_be_read_leaves_the_status() -> None:
+    story = story_of({**told_job(), "spec": {"training": 3}})
+    assert story.job is None
+    assert (story.name, story.status.phase, len(story.status.attempts)) == ("llama-7b", "Running", 2)
+    assert (story.budget, story.checkpoint) == (None, "")
+    assert next_step(story)

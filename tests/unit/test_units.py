@@ -1,0 +1,20 @@
+"""Memory at the edge of the screen: in the unit of the whole that it is a part of."""
+
+from __future__ import annotations
+
+import pytest
+
+from memtune.decide.texts import over
+from memtune.units import GIB, MIB
+
+
+@pytest.mark.parametrize(
+    ("used_bytes", "usable_bytes", "shown"),
+    [
+        (71.2 * GIB, 79.6 * GIB, "71.2/79.6Gi"),
+        (512 * MIB, GIB, "0.5/1.0Gi"),
+        (168 * MIB, 256 * MIB, "168/256Mi"),
+    ],
+)
+def test_memory_is_shown_over_what_there_is(used_bytes: float, usable_bytes: float, shown: str) -> None:
+    assert over(used_bytes, usable_bytes) == shown
