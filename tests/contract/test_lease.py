@@ -11,7 +11,6 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 from kubernetes.aio import client
-from kubernetes.aio.leaderelection.leaderelectionrecord import LeaderElectionRecord
 
 from memtune_operator import cluster as module
 from memtune_operator.cluster import Cluster, lead
@@ -156,22 +155,3 @@ def test_the_lease_is_written_with_the_time_that_the_operator_keeps_it(monkeypat
 
     assert led(work)
     assert leases.written[0].spec.lease_duration_seconds == seconds
-
-
-def test_a_lease_that_is_not_there_yet_is_asked_for_as_the_client_takes_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Or the first operator of several would end before it has begun."""
-    sent: list[str] = []
-
-    async def call_api(_: client.ApiClient, method: str, *__: Any, **___: Any) -> None:
-        sent.append(method)
-        raise aiohttp.ClientError("nobody there")
-
-    async def life() -> bool:
-        async with client.ApiClient() as api:
-            lock = module._PatientLock("memtune", "default", "me", api)
-            now = datetime.now(timezone.utc).isoformat()
-            return await lock.create("memtune", "default", LeaderElectionRecord("me", "15", now, now))
-
-    monkeypatch.setattr(client.ApiClient, "call_api", call_api)
-    assert asyncio.run(life()) is False
-    assert sent == ["POST"]
