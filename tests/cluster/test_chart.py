@@ -102,7 +102,9 @@ def test_a_job_never_notices_what_happens_to_the_release(
 
     def has_passed() -> None:
         operators.append(release.operator().metadata.uid)
-        eventually(lambda: 'memtune_jobs{phase="Running"} 1.0' in release.metrics(), "the operator to know the job")
+        eventually(
+            lambda: 'memtune_jobs{phase="Running"} 1.0' in release.metrics(), "the operator to know the job", 150
+        )
         assert steady.life() == life
 
     release.own_crd()
