@@ -26,8 +26,10 @@ GANG_CRDS = (
 def installed(cluster: Cluster, *files: str) -> Iterator[None]:
     """The CRDs in these files of `shared/contracts`. Those that were there already stay."""
     api: Any = client.ApiextensionsV1Api(cluster.connection)
-    made = [name for file in files if (name := _create(api, contract(file)))]
+    made: list[str] = []
     try:
+        for file in files:
+            made += _create(api, contract(file))
         yield
     finally:
         for name in made:
@@ -43,14 +45,14 @@ def _known_here(node: dict[str, Any]) -> dict[str, Any]:
     return {key: each for key, each in node.items() if key not in _MERGING and (key, each) != ("default", "")}
 
 
-def _create(api: Any, crd: dict[str, Any]) -> str:
-    """The name of the CRD if it was not there before."""
+def _create(api: Any, crd: dict[str, Any]) -> list[str]:
+    """The name of the CRD, unless it was there before."""
     name: str = crd["metadata"]["name"]
     try:
         api.create_custom_resource_definition(json.loads(json.dumps(crd), object_hook=_known_here))
     except client.ApiException as error:
         if error.status != 409:
             raise
-        return ""
+        return []
     until_served(api, name)
-    return name
+    return [name]
