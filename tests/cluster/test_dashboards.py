@@ -85,7 +85,7 @@ def unhealthy_rules() -> list[str]:
 
 
 def address(name: str, namespace: str) -> str:
-    state = {"from": "now-15m", "to": "now", "refresh": "1h", "var-namespace": namespace}
+    state = {"from": "now-5m", "to": "now", "refresh": "1h", "var-namespace": namespace}
     return f"{dashboards.URL}/d/memtune-{name}?{urlencode(state)}"
 
 
