@@ -220,3 +220,13 @@ def test_a_run_that_nobody_recorded_is_gone_before_another_starts() -> None:
     cluster.end(stray, 143)
     cluster.tick(60.0)
     assert last(cluster)["number"] == 1
+
+
+def test_what_a_run_resumed_from_is_its_own_word() -> None:
+    cluster = launched()
+    die(cluster, Ending.TERMINATED, 143, steps=30)
+    assert last(cluster)["resumedSamples"] == 0, "nobody could tell of a checkpoint"
+    for run in cluster.runs():
+        cluster.start(run)
+    die(cluster, Ending.SUCCEEDED, 0, resumed_samples=160)
+    assert last(cluster)["resumedSamples"] == 160

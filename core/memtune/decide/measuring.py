@@ -89,12 +89,15 @@ def checkpointed(reports: list[Report], is_started: bool) -> dict[str, Any]:
     """What is known of the work of a train run and of its newest complete checkpoint, as fields of its record."""
     if not reports:
         return {"trained": is_started, "checkpoint": "unknown" if is_started else "none"}
-    trained = any(report.steps != 0 for report in reports)
+    found: dict[str, Any] = {"trained": any(report.steps != 0 for report in reports)}
+    # Only the run itself knows it where the checkpoint is of an attempt that could not tell of it any more.
+    if resumed := [report.resumed_samples for report in reports if report.resumed_samples is not None]:
+        found["resumed_samples"] = _count(max(resumed))
     newest = max(reports, key=lambda report: report.checkpoint_samples or 0)
     if not newest.checkpoint_samples:
-        return {"trained": trained, "checkpoint": "none"}
+        return {**found, "checkpoint": "none"}
     return {
-        "trained": trained,
+        **found,
         "checkpoint": "saved",
         "checkpoint_samples": _count(newest.checkpoint_samples),
         "checkpoint_format": newest.checkpoint_format or "",
