@@ -8,10 +8,9 @@ from typing import Any
 
 import yaml
 from pods import Cluster
+from tiny_rehearsal import ARCHITECTURE
 
 _QUICKSTART = Path(__file__).resolve().parents[2] / "examples" / "quickstart.yaml"
-# Of a model so small that a step takes no time worth waiting for.
-_SMALL = {"hiddenSize": 32, "layers": 2, "heads": 2, "ffnSize": 64, "vocabSize": 128}
 
 
 def quickstart(checkpoints: Path, **spec: Any) -> dict[str, Any]:
@@ -31,7 +30,7 @@ def small(name: str, checkpoints: Path, plan: str, **spec: Any) -> dict[str, Any
         "kind": "MemoryTunedJob",
         "metadata": {"name": name},
         "spec": {
-            "model": {"architecture": _SMALL},
+            "model": {"architecture": ARCHITECTURE},
             "training": {"globalBatchSize": 8, "sequenceLength": 16, "attention": "sdpa"},
             "resources": {"gpuMemory": "4Gi", "device": "virtual"},
             "tuning": {"mode": "Fixed", "plan": plan},

@@ -17,6 +17,7 @@ import yaml
 from kubernetes import client
 from operator_process import Jobs
 from pods import Cluster, container, eventually, pod
+from tiny_rehearsal import tiny_rehearsal
 from told_job import NAME, ended_well, told_job
 
 from memtune.run import RunKind
@@ -184,26 +185,9 @@ def test_ranks_are_heard_through_the_api_server(
     assert (logs.returncode, logs.stdout) == (0, "[rank 5] listening\n")
 
 
-def rehearsal() -> dict[str, Any]:
-    return {
-        "apiVersion": API_VERSION,
-        "kind": KIND,
-        "metadata": {"name": "tiny"},
-        "spec": {
-            "model": {"architecture": {"hiddenSize": 32, "layers": 2, "heads": 2, "ffnSize": 64, "vocabSize": 128}},
-            "training": {"globalBatchSize": 8, "sequenceLength": 16, "attention": "sdpa"},
-            "resources": {"gpusPerNode": 1, "gpuMemory": "2Gi", "device": "virtual"},
-            "tuning": {
-                "maxProbes": 1,
-                "space": {"precision": ["fp32"], "checkpointing": ["none"], "backends": ["ddp"]},
-            },
-        },
-    }
-
-
 @pytest.mark.usefixtures("operator")
 def test_a_job_is_watched_from_its_probe_to_its_end(jobs: Jobs, memtune: Cli, tmp_path: Path) -> None:
-    jobs.apply(rehearsal())
+    jobs.apply(tiny_rehearsal(8))
     eventually(lambda: jobs.status("tiny"), "the operator to take the job up")
     watched = memtune("watch", "tiny")
     assert watched.returncode == 0, watched.stdout + watched.stderr

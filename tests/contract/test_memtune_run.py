@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import yaml
+from tiny_rehearsal import tiny_rehearsal
 
 _PATHS = os.pathsep.join(sys.path)
 _SECONDS = 300
@@ -22,22 +23,8 @@ MOUNTED = Path("/mounted-in-pods-only")
 
 
 def job(directory: Path, **spec: Any) -> Path:
-    body = {
-        "apiVersion": "memtune.dev/v1alpha1",
-        "kind": "MemoryTunedJob",
-        "metadata": {"name": "tiny"},
-        "spec": {
-            "model": {"architecture": {"hiddenSize": 32, "layers": 2, "heads": 2, "ffnSize": 64, "vocabSize": 128}},
-            "training": {"globalBatchSize": 4, "sequenceLength": 16, "attention": "sdpa"},
-            "resources": {"gpusPerNode": 1, "gpuMemory": "2Gi", "device": "virtual"},
-            "tuning": {
-                "maxProbes": 1,
-                "space": {"precision": ["fp32"], "checkpointing": ["none"], "backends": ["ddp"]},
-            },
-            "checkpoint": {"path": str(MOUNTED), "volume": {"hostPath": {"path": "/data"}}},
-            **spec,
-        },
-    }
+    volume = {"path": str(MOUNTED), "volume": {"hostPath": {"path": "/data"}}}
+    body = tiny_rehearsal(4, **{"checkpoint": volume, **spec})
     file = directory / "job.yaml"
     file.write_text(yaml.safe_dump(body))
     return file
