@@ -6,14 +6,14 @@ import argparse
 import asyncio
 import os
 import re
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from memtune.spec import API_VERSION, KIND
-from memtune_cli.errors import InputError
+from memtune_cli.errors import INTERRUPTED, InputError
 from memtune_operator.refusals import Kind, RefusalError
 from memtune_operator.wrapping import Manifest
 
@@ -55,6 +55,14 @@ class JobAddress:
                 return f"there is no namespace {self.namespace} on {self.server}; give another -n"
         where = f"in namespace {self.namespace}"
         return f"there is no MemoryTunedJob {self.name} {where}; `kubectl get mtj -A` lists those that there are"
+
+
+def until_interrupted(command: Coroutine[Any, Any, int]) -> int:
+    """The exit code of a command that speaks to a cluster, or the one of Ctrl-C."""
+    try:
+        return asyncio.run(command)
+    except KeyboardInterrupt:
+        return INTERRUPTED
 
 
 @asynccontextmanager

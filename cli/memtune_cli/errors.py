@@ -1,6 +1,8 @@
-"""The one way a subcommand says that its input is bad."""
+"""The one way a subcommand says that its input is bad, and the code with which it ends when it is interrupted."""
 
 from __future__ import annotations
+
+INTERRUPTED = 130
 
 
 class InputError(Exception):

@@ -20,7 +20,6 @@ from memtune_cli import cluster
 from memtune_cli.cluster import JobAddress
 from memtune_cli.errors import InputError
 from memtune_cli.story import Story, story_of
-from memtune_cli.watch import INTERRUPTED
 from memtune_operator import names
 from memtune_operator.observing import index_of, observe, owned_by, run_of
 from memtune_operator.refusals import RefusalError
@@ -53,10 +52,7 @@ def run(arguments: argparse.Namespace) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):
         # Scripts print what they like, whatever the terminal's encoding knows.
         sys.stdout.reconfigure(errors="replace")
-    try:
-        return asyncio.run(_logs(arguments))
-    except KeyboardInterrupt:
-        return INTERRUPTED
+    return cluster.until_interrupted(_logs(arguments))
 
 
 async def _logs(arguments: argparse.Namespace) -> int:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from memtune_cli.case import read_job
 from memtune_cli.display import Display
-from memtune_cli.errors import InputError
+from memtune_cli.errors import INTERRUPTED, InputError
 from memtune_cli.live_page import live_page
 from memtune_cli.story import Story, saying, story_of
 
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from memtune.decide import Event
     from memtune_operator.local import LocalShell
     from memtune_operator.shell import Key, Snapshot
-
-_INTERRUPTED = 130
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -152,7 +150,7 @@ class _Screen:
         phase = snapshot.status.get("phase")
         if self.is_interrupted:
             is_quiet = not any(pod.exit_code is None for run in snapshot.observed.runs.values() for pod in run.pods)
-            return _INTERRUPTED if is_quiet else None
+            return INTERRUPTED if is_quiet else None
         if any(
             each["type"] == "Stalled" and each["status"] == "True" for each in snapshot.status.get("conditions", [])
         ):

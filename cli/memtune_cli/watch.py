@@ -22,7 +22,6 @@ from memtune_cli.story_page import page
 from memtune_operator.refusals import Kind, RefusalError
 from memtune_operator.wrapping import METRICS_PORT
 
-INTERRUPTED = 130
 _RECONNECT_SECONDS = 2.0
 _REDRAW_SECONDS = 1.0
 # A look at a pod goes through the API server, which should not notice that somebody watches.
@@ -35,10 +34,7 @@ _TOLD_EVERY_SECONDS = 30.0
 
 def run(arguments: argparse.Namespace) -> int:
     """Watch until the job ends: 0 if it succeeded, 1 if it failed or was deleted, 130 if the watch was interrupted."""
-    try:
-        return asyncio.run(_watch(arguments))
-    except KeyboardInterrupt:
-        return INTERRUPTED
+    return cluster.until_interrupted(_watch(arguments))
 
 
 async def _watch(arguments: argparse.Namespace) -> int:
