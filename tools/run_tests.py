@@ -1,7 +1,9 @@
 """Runs every test stage this machine can run, quickest first, and prints where the time went.
 
-A stage that cannot run here says why in the table. The table is also written to build/test-stages.json, so that
-whoever needs every stage (CI does) can tell a stage that passed from one that was skipped.
+The stages on a cluster spend their time waiting for pods, the others computing: they run side by side, and what the
+former print is shown when the latter are through. A stage that cannot run here says why in the table. The table is
+also written to build/test-stages.json, so that whoever needs every stage (CI does) can tell a stage that passed from
+one that was skipped.
 """
 
 from __future__ import annotations
@@ -10,20 +12,27 @@ import json
 import subprocess
 import sys
 import time
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import IO
 
 ROOT = Path(__file__).resolve().parent.parent
-SUMMARY = ROOT / "build" / "test-stages.json"
+BUILD = ROOT / "build"
+SUMMARY = BUILD / "test-stages.json"
 CANNOT_RUN = 3
 
 
 @dataclass(frozen=True)
 class Stage:
-    """One directory of tests; ``guard`` is a command that ends with 3, and says why, where the stage cannot run."""
+    """One directory of tests; ``guard`` is a command that ends with 3, and says why, where the stage cannot run.
+
+    A stage that ``waits`` most of its time runs beside the others, and prints to a log meanwhile.
+    """
 
     name: str
     guard: tuple[str, ...] = ()
+    waits: bool = False
 
 
 @dataclass(frozen=True)
@@ -39,12 +48,12 @@ class Outcome:
 STAGES = (
     Stage("unit"),
     Stage("contract"),
-    Stage("cluster", guard=(sys.executable, "-m", "devcluster", "can-run")),
+    Stage("cluster", guard=(sys.executable, "-m", "devcluster", "can-run"), waits=True),
 )
 
 
-def run(stage: Stage) -> Outcome:
-    """Run one stage with its output going straight through."""
+def run(stage: Stage, output: IO[str] = sys.stdout) -> Outcome:
+    """Run one stage."""
     started = time.monotonic()
     if stage.guard:
         guard = subprocess.run(stage.guard, cwd=ROOT, capture_output=True, text=True, check=False)
@@ -52,16 +61,36 @@ def run(stage: Stage) -> Outcome:
             # Any other code is a guard that broke: it must not pass for a machine that cannot.
             result = "skipped" if guard.returncode == CANNOT_RUN else "failed"
             return Outcome(stage.name, result, time.monotonic() - started, (guard.stdout + guard.stderr).strip())
-    print(f"\n== {stage.name} tests", flush=True)
+    print(f"\n== {stage.name} tests", file=output, flush=True)
     command = [sys.executable, "-m", "pytest", f"tests/{stage.name}", "--durations=5"]
-    passed = subprocess.run(command, cwd=ROOT, check=False).returncode == 0
+    passed = subprocess.run(command, cwd=ROOT, stdout=output, stderr=subprocess.STDOUT, check=False).returncode == 0
     return Outcome(stage.name, "passed" if passed else "failed", time.monotonic() - started)
 
 
+def run_all(stages: tuple[Stage, ...]) -> list[Outcome]:
+    """Run the first stage alone, since it tells of plain mistakes in seconds; then those that wait beside the rest."""
+    with ThreadPoolExecutor() as pool:
+        outcomes = [run(stages[0])]
+        logs = {stage: (BUILD / f"{stage.name}-tests.log").open("w") for stage in stages[1:] if stage.waits}
+        aside = [(log, pool.submit(run, stage, log)) for stage, log in logs.items()]
+        outcomes += [run(stage) for stage in stages[1:] if not stage.waits]
+        return outcomes + [shown(log, outcome) for log, outcome in aside]
+
+
+def shown(written: IO[str], outcome: Future[Outcome]) -> Outcome:
+    """Show what a stage that ran aside has printed, and go on until it ends."""
+    with written, Path(written.name).open() as log:
+        while not outcome.done():
+            print(log.read(), end="", flush=True)
+            time.sleep(1)
+        print(log.read(), end="", flush=True)
+    return outcome.result()
+
+
 def main() -> int:
-    """Run all stages; a failed one does not keep the later ones from telling what they know."""
-    outcomes = [run(stage) for stage in STAGES]
-    SUMMARY.parent.mkdir(exist_ok=True)
+    """Run all stages; a failed one does not keep the others from telling what they know."""
+    BUILD.mkdir(exist_ok=True)
+    outcomes = run_all(STAGES)
     SUMMARY.write_text(json.dumps([asdict(outcome) for outcome in outcomes], indent=1))
     print(f"\n{'stage':<10} {'result':<8} {'seconds':>8}")
     for outcome in outcomes:
