@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 Schema = dict[str, Any]
@@ -37,7 +37,7 @@ def _blocks(path: str, schema: Schema) -> Iterator[tuple[str, Schema]]:
         yield from _blocks(f"{path}[]", schema["items"])
 
 
-def _section(path: str, block: Schema, paths: Any) -> str:
+def _section(path: str, block: Schema, paths: Collection[str]) -> str:
     lines = [
         f"## `{path}`",
         "",
@@ -56,7 +56,7 @@ def _section(path: str, block: Schema, paths: Any) -> str:
     return "\n".join([*lines, *([""] if rules else []), *rules])
 
 
-def _type(path: str, field: Schema, paths: Any) -> str:
+def _type(path: str, field: Schema, paths: Collection[str]) -> str:
     if path in paths:
         return f"[block](#{_anchor(path)})"
     if field.get("type") == "array":
