@@ -38,7 +38,7 @@ test: env ## every test this machine can run, quickest first, with a table of wh
 
 .PHONY: test-unit
 test-unit: env ## the unit tests: seconds, no I/O
-	$(python) -m pytest tests/unit
+	$(python) -m pytest tests/unit --numprocesses=auto
 
 .PHONY: test-contract
 test-contract: env ## golden files, the command line, real libraries' parsers
@@ -71,7 +71,8 @@ dashboards: ## the dashboards of the running cluster, drawn by a page on this ma
 	@python3 -m devcluster dashboards
 
 .PHONY: demo
-demo: env ## everything, seen: cluster, images, chart, dashboards, and a job that recovers from an out-of-memory
+demo: ## everything, seen: cluster, images, chart, dashboards, and a job that recovers from an out-of-memory
+	@+$(MAKE) --no-print-directory --jobs=2 env cluster
 	@$(python) tools/demo.py
 
 .PHONY: demo-clean

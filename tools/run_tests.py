@@ -32,6 +32,7 @@ class Stage:
 
     name: str
     guard: tuple[str, ...] = ()
+    options: tuple[str, ...] = ()
     waits: bool = False
 
 
@@ -46,7 +47,7 @@ class Outcome:
 
 
 STAGES = (
-    Stage("unit"),
+    Stage("unit", options=("--numprocesses=auto",)),
     Stage("contract"),
     Stage("cluster", guard=(sys.executable, "-m", "devcluster", "can-run"), waits=True),
 )
@@ -62,7 +63,7 @@ def run(stage: Stage, output: IO[str] = sys.stdout) -> Outcome:
             result = "skipped" if guard.returncode == CANNOT_RUN else "failed"
             return Outcome(stage.name, result, time.monotonic() - started, (guard.stdout + guard.stderr).strip())
     print(f"\n== {stage.name} tests", file=output, flush=True)
-    command = [sys.executable, "-m", "pytest", f"tests/{stage.name}", "--durations=5"]
+    command = [sys.executable, "-m", "pytest", f"tests/{stage.name}", "--durations=5", *stage.options]
     passed = subprocess.run(command, cwd=ROOT, stdout=output, stderr=subprocess.STDOUT, check=False).returncode == 0
     return Outcome(stage.name, "passed" if passed else "failed", time.monotonic() - started)
 
