@@ -14,14 +14,29 @@ from pathlib import Path
 from devcluster.layout import CACHE
 from devcluster.packages import fetch_kubernetes_source
 from devcluster.shell import ClusterError, run_logged
-from devcluster.versions import CADVISOR_DOCKER, KUBERNETES, KUBERNETES_COMMANDS, KUBERNETES_SOURCE, REFLECT2
+from devcluster.versions import (
+    CADVISOR_DOCKER,
+    KUBERNETES,
+    KUBERNETES_COMMANDS,
+    KUBERNETES_SOURCE,
+    KUBERNETES_TAGS,
+    REFLECT2,
+)
 
 _PAUSE_SOURCE = Path(__file__).with_name("pause.go")
+_INGREDIENTS = (
+    KUBERNETES_SOURCE,
+    *KUBERNETES_COMMANDS,
+    KUBERNETES_TAGS,
+    REFLECT2,
+    CADVISOR_DOCKER,
+    _PAUSE_SOURCE.read_text(),
+)
 
 
 def _name() -> str:
     recipe = hashlib.sha256()
-    for ingredient in (KUBERNETES_SOURCE, *KUBERNETES_COMMANDS, REFLECT2, CADVISOR_DOCKER, _PAUSE_SOURCE.read_text()):
+    for ingredient in _INGREDIENTS:
         recipe.update(ingredient.encode())
     return f"kubernetes-{KUBERNETES}-{recipe.hexdigest()[:12]}"
 
@@ -84,7 +99,7 @@ def _make(tree: Path, work: Path, log: Path) -> Path:
     run_logged(
         ["nice", "make", "-C", str(link), f"WHAT={what}"],
         log,
-        env={**_go(tree, work), **version, "GOFLAGS": "-mod=vendor"},
+        env={**_go(tree, work), **version, "GOFLAGS": f"-mod=vendor -tags={KUBERNETES_TAGS}"},
     )
     output = work / "output"
     output.mkdir()

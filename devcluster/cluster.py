@@ -8,6 +8,7 @@ import shutil
 import signal
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 from devcluster import binaries, images, machine, monitoring, network, packages
@@ -105,11 +106,12 @@ def _prepare() -> None:
         machine.check_before_building()
         needed |= BUILD_PACKAGES
     packages.provide(needed)
-    if not binaries.are_built():
-        say(f"building Kubernetes {KUBERNETES} (once, some minutes; log: {CACHE / 'build.log'})")
-        binaries.build()
-    say("base image")
-    images.base_archive()
+    with ThreadPoolExecutor() as pool:
+        base = pool.submit(images.base_archive)
+        if not binaries.are_built():
+            say(f"building Kubernetes {KUBERNETES} (once, some minutes; log: {CACHE / 'build.log'})")
+            binaries.build()
+        base.result()
 
 
 def _start(wanted: tuple[Node, ...]) -> None:

@@ -9,6 +9,7 @@ import shutil
 import tarfile
 import tempfile
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from devcluster.machine import BASE_IMAGE_BYTES, check_disk
 from devcluster.node import process_one
 from devcluster.packages import debian_sources
 from devcluster.runtime import SOCKET
-from devcluster.shell import ClusterError, run, run_logged
+from devcluster.shell import ClusterError, run, run_logged, say
 from devcluster.versions import BASE_IMAGE, BASE_IMAGE_OPTIONS, DEBIAN, PAUSE_IMAGE
 
 
@@ -33,6 +34,7 @@ def base_archive() -> Path:
             layer, sources = Path(work) / "layer.tar", Path(work) / "debian.sources"
             debian_sources("deb", sources)
             log = CACHE / "base.log"
+            say(f"making the base image (once, a minute; log: {log})")
             run_logged(["mmdebstrap", *BASE_IMAGE_OPTIONS, DEBIAN, str(layer), str(sources)], log)
             _write_archive(Path(work) / "base.tar", BASE_IMAGE, layer, ["/usr/bin/python3"])
             (Path(work) / "base.tar").rename(archive)
@@ -93,10 +95,16 @@ def load(image: str, nodes: tuple[Node, ...]) -> None:
 
 
 def load_archive(archive: Path, nodes: tuple[Node, ...]) -> None:
-    for node in nodes:
-        # The node's /run is its own; the kernel shows it to the machine through the node's first process.
-        socket = f"/proc/{process_one(node)}/root{SOCKET}"
-        run(["ctr", "--address", socket, "--namespace", "k8s.io", "images", "import", str(archive)])
+    """Import it into all nodes at once: unpacking keeps one core busy for each."""
+    with ThreadPoolExecutor() as pool:
+        for imported in [pool.submit(_import, archive, node) for node in nodes]:
+            imported.result()
+
+
+def _import(archive: Path, node: Node) -> None:
+    # The node's /run is its own; the kernel shows it to the machine through the node's first process.
+    socket = f"/proc/{process_one(node)}/root{SOCKET}"
+    run(["ctr", "--address", socket, "--namespace", "k8s.io", "images", "import", str(archive)])
 
 
 def _built(image: str) -> str:
