@@ -141,7 +141,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print("\n".join(table(scored, "family", lambda row: row.family)), end="\n\n")
     print("\n".join(misses(scored)), end="\n\n")
     for source, used in constants.items():
-        values = ", ".join(f"{name} {getattr(used, name):.3g}" for name in (*FITTED, "unmodelled"))
+        values = ", ".join(f"{name} {getattr(used, name):.3g}" for name in FITTED)
         print(f"constants for {source}: {values}")
     print(f"\n{summary(scored)}")
     return 0

@@ -17,7 +17,6 @@ from memtune.prediction import Interval
 # the rows at hand have no bearing stays there. Ranges are physical.
 START = {
     "activation_factor": (1.0, 0.8, 1.4),
-    "qkv_copies": (1.0, 0.0, 4.0),
     "backward_factor": (2.0, 0.0, 5.0),
     "eager_loss_bytes": (12.0, 6.0, 16.0),
     "fragmentation": (0.05, 0.0, 0.33),
@@ -28,10 +27,6 @@ _STEPS = (0.1, 0.04)
 _ROBUST = 0.25
 # The pull towards the start, against fitting noise.
 _PULL = 0.002
-# The share of rows that may lie above `upper` while the width is chosen, and the widths tried.
-_UNDER = 0.01
-_TAIL_ROWS = 40
-_WIDTHS = (0.06, 0.08, 0.10, 0.12, 0.14, 0.16, 0.17, 0.18, 0.19, 0.20, 0.21)
 
 
 def predicted(row: Row, constants: Constants) -> Interval:
@@ -46,20 +41,20 @@ def predicted(row: Row, constants: Constants) -> Interval:
 
 
 def fit(rows: Sequence[Row]) -> Constants:
-    """The constants that suit these rows best: coordinate search, coarse to fine, then the width.
+    """The constants that suit these rows best: coordinate search, coarse to fine. Without rows they stay at the start.
 
-    Without rows they stay where every fit starts; with few, the interval is the widest.
+    The widths are not fitted: what one source is missed by tells little of the next.
     """
     constants = Constants()
     for name, (start, _, _) in START.items():
         constants = _with(constants, name, start)
     if not rows:
-        return replace(constants, unmodelled=_WIDTHS[-1])
+        return constants
     best = _loss(rows, constants)
     for step in _STEPS:
         for name in FITTED:
             constants, best = _along(rows, constants, best, name, step)
-    return _with_width(rows, constants)
+    return constants
 
 
 def _along(rows: Sequence[Row], constants: Constants, best: float, name: str, step: float) -> tuple[Constants, float]:
@@ -86,13 +81,3 @@ def _loss(rows: Sequence[Row], constants: Constants) -> float:
         abs(getattr(constants, name) - start) / (high - low) for name, (start, low, high) in START.items()
     )
     return sum(min(error, _ROBUST) for error in errors) / len(rows) + _PULL * pull
-
-
-def _with_width(rows: Sequence[Row], constants: Constants) -> Constants:
-    # Fewer rows cannot show a tail of 2.5%, so that they cannot justify a narrower interval either.
-    for width in _WIDTHS if len(rows) >= _TAIL_ROWS else _WIDTHS[-1:]:
-        widened = replace(constants, unmodelled=width)
-        under = sum(predicted(row, widened).upper < row.peak_bytes for row in rows)
-        if under <= _UNDER * len(rows):
-            return widened
-    return replace(constants, unmodelled=_WIDTHS[-1])

@@ -232,6 +232,7 @@ def _recipe(cells: Cells, shape: Shape) -> Recipe:
         chunked_loss="chunked ce" in notes,
         compiled=cells.says("compiled"),
         fused_loss_kernel="ce kernels" in notes,
+        upcasts_loss=_upcasts_loss(notes, _model(cells)),
         fused_step=cells.says("fused_step"),
         step_in_backward=cells.says("step_in_backward"),
         offloads_states=cells["optimizer_on"] == "cpu" or cells.says("paged"),
@@ -253,6 +254,12 @@ def _recipe(cells: Cells, shape: Shape) -> Recipe:
 def _accumulates(notes: str) -> bool:
     found = re.search(r"grad accum (\d+)", notes)
     return found is not None and int(found[1]) > 1
+
+
+def _upcasts_loss(notes: str, model: str) -> bool:
+    """Before 4.49, GPT-BigCode took the loss of transformers from its logits as they were (transformers#35875)."""
+    found = re.search(r"transformers (\d+)\.(\d+)", notes)
+    return not (found and (int(found[1]), int(found[2])) < (4, 49) and re.search("bigcode|starcoder|santacoder", model))
 
 
 def _context_bytes(notes: str) -> float:
@@ -288,6 +295,8 @@ _UNKNOWN: tuple[Callable[[Cells], bool], ...] = (
     lambda cells: not cells["attention_kind"],
     lambda cells: bool(cells["lora_rank"]) and not cells["lora_targets"],
     lambda cells: not cells["seq_len"] or "truncation cap" in cells["notes"],
+    # Whether gradients live through the forward pass; an adapter's are few.
+    lambda cells: not cells["lora_rank"] and "grad accum" not in cells["notes"],
 )
 
 

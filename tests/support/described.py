@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -13,8 +15,6 @@ from memtune_runner.tracing.factory import build
 LENGTH = 512
 _LLAMA = {"model_type": "llama", "num_attention_heads": 32, "vocab_size": 32000}
 
-# GPT-2, OPT and Phi are given the activation that formulas take all of them to have: a GELU in one kernel. Of a ReLU
-# autograd keeps less, and of the one that transformers calls gelu_new and writes out, more.
 CONFIGS: dict[str, dict[str, Any]] = {
     "llama-tiny": {"model_type": "llama", "hidden_size": 512, "num_hidden_layers": 6, "num_attention_heads": 8,
                    "num_key_value_heads": 4, "intermediate_size": 1376, "vocab_size": 8192},
@@ -31,26 +31,32 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "qwen3-0.6b": {"model_type": "qwen3", "hidden_size": 1024, "num_hidden_layers": 6, "num_attention_heads": 16,
                    "num_key_value_heads": 8, "head_dim": 128, "intermediate_size": 3072, "vocab_size": 151936,
                    "tie_word_embeddings": True},
-    "gpt2": {"model_type": "gpt2", "vocab_size": 50257, "n_embd": 768, "n_layer": 6, "n_head": 12, "n_positions": 1024,
-             "activation_function": "gelu"},
+    "gpt2": {"model_type": "gpt2", "vocab_size": 50257, "n_embd": 768, "n_layer": 6, "n_head": 12, "n_positions": 1024},
     "opt-125m": {"model_type": "opt", "vocab_size": 50272, "hidden_size": 768, "num_hidden_layers": 6,
                  "num_attention_heads": 12, "ffn_dim": 3072, "word_embed_proj_dim": 768,
-                 "max_position_embeddings": 2048, "activation_function": "gelu"},
+                 "max_position_embeddings": 2048},
     "pythia-160m": {"model_type": "gpt_neox", "vocab_size": 50304, "hidden_size": 768, "num_hidden_layers": 6,
                     "num_attention_heads": 12, "intermediate_size": 3072, "max_position_embeddings": 2048},
     "phi-1.5": {"model_type": "phi", "vocab_size": 51200, "hidden_size": 2048, "num_hidden_layers": 6,
-                "num_attention_heads": 32, "intermediate_size": 8192, "max_position_embeddings": 2048,
-                "hidden_act": "gelu"},
+                "num_attention_heads": 32, "intermediate_size": 8192, "max_position_embeddings": 2048},
 }  # fmt: skip
 
 
-def traced(name: str) -> Trace:
-    """The model of a config, computed in 16 bits."""
+def traced(name: str, numerics: Sequence[str]) -> Trace:
+    """The model of a config, computed in these ways."""
     from transformers import AutoConfig, AutoModelForCausalLM
 
     model: Any = AutoModelForCausalLM  # transformers leaves it untyped
     facts = dict(CONFIGS[name])
     config = AutoConfig.for_model(facts.pop("model_type"), **facts, use_cache=False)
+    gc.disable()  # as `memtune trace` does: when garbage goes must not depend on chance
+    try:
+        return _traced(name, lambda: model.from_config(config), numerics)
+    finally:
+        gc.enable()
+
+
+def _traced(name: str, make: Callable[[], Any], numerics: Sequence[str]) -> Trace:
     with FakeTensorMode(allow_non_fake_inputs=True):
-        subject = build(name, lambda: model.from_config(config), 2, LENGTH)
-        return trace_subject(subject, 2, LENGTH, ["half"])
+        subject = build(name, make, 2, LENGTH)
+        return trace_subject(subject, 2, LENGTH, numerics)

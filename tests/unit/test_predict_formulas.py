@@ -7,6 +7,7 @@ import pytest
 from memtune.gpu import find
 from memtune.knobs import FULL, SELECTIVE, Attention
 from memtune.model.architecture import Adapter, Architecture, Head, Kind
+from memtune.model.huggingface import from_hf_config
 from memtune.plan import Plan
 from memtune.predict import Predictor
 from memtune.predict.activations import activation_terms, boundary_bytes, layer_bytes, selective_bytes
@@ -21,7 +22,7 @@ H100 = find("h100-80gb")
 LLAMA_2_7B = Architecture("llama-2-7b", Kind.DECODER, 4096, 32, 32, 32, 128, 11008, 32000)
 GPT = Architecture("gpt", Kind.DECODER, 1024, 24, 16, 16, 64, 4096, 50257, gated_ffn=False, rms_norm=False)
 P = 6_738_415_616
-CLEAN = replace(DEFAULT_CONSTANTS, activation_factor=1.0, qkv_copies=0.0)
+CLEAN = replace(DEFAULT_CONSTANTS, activation_factor=1.0)
 
 
 def _bytes(plan: str, name: str, phase: str, workload: Workload | None = None) -> float:
@@ -108,16 +109,16 @@ def test_a_gpt_layer_keeps_34_bytes_with_its_masks() -> None:
     # 2205.05198, section 4.1 counts 34 sbh; with flash attention and without the masks of dropout (2 bytes), the
     # dropped copies being the same tensors, 2 norms x 4h + 8h for q, k, v, out + 16h, and 4 bytes a head.
     shape = shape_of(GPT, None)
-    kept = layer_bytes(shape, _recipe("bf16-z0-none-mb1x8"), CLEAN)
+    kept = layer_bytes(shape, _recipe("bf16-z0-none-mb1x8"))
     assert kept.norms == 8 * 1024
     assert kept.attention == 8 * 1024 + 4 * 16
     assert kept.mlp == 16 * 1024
-    assert layer_bytes(replace(shape, hidden_dropout=0.1), _recipe("bf16-z0-none-mb1x8"), CLEAN).masks == 2 * 1024
+    assert layer_bytes(replace(shape, hidden_dropout=0.1), _recipe("bf16-z0-none-mb1x8")).masks == 2 * 1024
 
 
 def test_a_llama_layer_compiled_and_eager() -> None:
     shape, recipe = shape_of(LLAMA_2_7B, None), _recipe("bf16-z0-none-mb1x8")
-    eager, compiled = layer_bytes(shape, recipe, CLEAN), layer_bytes(shape, replace(recipe, compiled=True), CLEAN)
+    eager, compiled = layer_bytes(shape, recipe), layer_bytes(shape, replace(recipe, compiled=True))
     # Eager RMSNorm: an fp32 copy, the normalised input and the output: 8h, twice.
     assert eager.norms == 16 * 4096
     assert compiled.norms == 8 * 4096
@@ -126,10 +127,44 @@ def test_a_llama_layer_compiled_and_eager() -> None:
     assert compiled.mlp == 6 * 11008
 
 
+def test_autocast_casts_the_input_of_each_projection() -> None:
+    recipe = _recipe("bf16-ddp-none-mb1x8")
+    # Each RMSNorm keeps its input and the normalised input in fp32: 8h, twice. Queries, keys, values, gate and up cast
+    # what they read to 2 bytes, each for itself.
+    assert layer_bytes(shape_of(LLAMA_2_7B, None), recipe).norms == (16 + 5 * 2) * 4096
+    # GPT-2 has one projection for queries, keys and values, and LayerNorm keeps its input only: 4h, twice.
+    gpt2 = from_hf_config({"model_type": "gpt2"})
+    assert layer_bytes(shape_of(gpt2, None), recipe).norms == (8 + 2 * 2) * 768
+
+
+def test_autocast_keeps_copies_of_weights_until_the_loss_and_without_checkpointing_for_longer() -> None:
+    # All but the embedding and the norms' scales in the root, 2 bytes each; a layer recomputed casts its own again.
+    layer = 4 * 4096**2 + 3 * 4096 * 11008 + 2 * 4096
+    cast = 2 * (32 * layer + 32000 * 4096)
+    phases = ("forward", "loss", "backward", "step")
+    for checkpointing, last in (("none", cast), ("sel", 2 * layer), ("full", 2 * layer), ("every4", 8 * layer)):
+        plan = f"bf16-ddp-{checkpointing}-mb1x8"
+        assert [_bytes(plan, "autocast copies", phase) for phase in phases] == pytest.approx([cast, cast, last, 0])
+
+
+@pytest.mark.parametrize(("activation", "tensors"), [("gelu", 2), ("relu", 1), ("gelu_new", 5), ("quick_gelu", 3)])
+def test_an_activation_that_is_written_out_keeps_more(activation: str, tensors: int) -> None:
+    gpt2 = from_hf_config({"model_type": "gpt2", "activation_function": activation})
+    assert layer_bytes(shape_of(gpt2, None), _recipe("bf16-z0-none-mb1x8")).mlp == tensors * 2 * 3072
+
+
+def test_norms_of_queries_and_keys_keep_what_norms_keep() -> None:
+    config = {"model_type": "qwen3", "hidden_size": 1024, "num_attention_heads": 16, "num_key_value_heads": 8}
+    normed = shape_of(from_hf_config(config), None)
+    kept = [layer_bytes(replace(normed, query_key_norm=each), _recipe("bf16-z0-none-mb1x8")) for each in (True, False)]
+    # Of 16 and 8 heads of 128, 4 bytes for the input and 2 for what the scale multiplies.
+    assert kept[0].attention - kept[1].attention == 6 * (2048 + 1024)
+
+
 def test_eager_attention_keeps_the_scores() -> None:
     shape, recipe = shape_of(GPT, None), _recipe("bf16-z0-none-mb1x8")
-    flash = layer_bytes(shape, recipe, CLEAN).attention
-    eager = layer_bytes(shape, replace(recipe, attention=Attention.EAGER), CLEAN).attention
+    flash = layer_bytes(shape, recipe).attention
+    eager = layer_bytes(shape, replace(recipe, attention=Attention.EAGER)).attention
     # 16 heads x 4096 keys x (2 bytes + 4 of the fp32 softmax) a token.
     assert eager - flash == 16 * 4096 * 6
 

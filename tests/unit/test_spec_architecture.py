@@ -9,7 +9,7 @@ from memtune.spec.architecture import ArchitectureFacts, ExpertFacts, ImageFacts
 from memtune.spec.fields import Block
 
 # `norm` is how a job writes rms_norm. The rest comes with the families of Hugging Face and has no plain fact.
-NOT_WRITTEN = {"name", "rms_norm", "unquantized", "module_names"}
+NOT_WRITTEN = {"name", "rms_norm", "unquantized", "activation_tensors", "module_names"}
 # Their default is that of other facts.
 DERIVED = {"kv_heads", "head_dim", "ffn_size", "vocab_size", "head", "kind"}
 

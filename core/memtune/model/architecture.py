@@ -73,7 +73,10 @@ class ModuleNames:
 
 @dataclass(frozen=True)
 class Architecture:
-    """A transformer by plain facts. ``layers`` is the main stack; an encoder-decoder has ``encoder_layers`` too."""
+    """A transformer by plain facts. ``layers`` is the main stack; an encoder-decoder has ``encoder_layers`` too.
+
+    ``activation_tensors`` of the feed-forward's width are kept for the activation's backward pass, its output included.
+    """
 
     name: str
     kind: Kind
@@ -108,6 +111,7 @@ class Architecture:
     head_bias: bool = False
     label_count: int = 0
     unquantized: tuple[str, ...] = ()
+    activation_tensors: int = 2
     module_names: ModuleNames = ModuleNames()
 
 

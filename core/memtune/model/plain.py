@@ -12,8 +12,8 @@ from memtune.model.facts import Facts
 _NORMS = ["rmsnorm", "layernorm"]
 # Facts that have a reader of their own; every other field of the architecture is read by its type.
 _SPECIAL = {"name", "kind", "heads", "kv_heads", "head_dim", "ffn_size", "vocab_size", "rms_norm", "head"}
-# What a job cannot write: one is written as `norm`, the other is a fact of transformers' own families.
-_UNWRITTEN = {"rms_norm", "unquantized"}
+# What a job cannot write: one is written as `norm`, the others are facts of transformers' own families.
+_UNWRITTEN = {"rms_norm", "unquantized", "activation_tensors"}
 _READERS: dict[str, Callable[[Facts, str, Any], Any]] = {
     # A number that is 0 unless given may be 0.
     "int": lambda facts, key, default: facts.count(key) if default == 0 else facts.size(key),
@@ -27,9 +27,8 @@ _NESTED = {"experts": Experts, "image": Image, "module_names": ModuleNames}
 def from_facts(given: dict[str, Any], where: str = "architecture") -> Architecture:
     """The architecture that plain camelCase facts describe."""
     facts = Facts(given, where)
-    _refuse_unknown(
-        facts, {camel(field.name) for field in fields(Architecture)} - {"rmsNorm", "unquantized"} | {"norm"}
-    )
+    known = {camel(field.name) for field in fields(Architecture) if field.name not in _UNWRITTEN}
+    _refuse_unknown(facts, known | {"norm"})
     values = {name: _nested(kind, facts.nested(camel(name))) for name, kind in _NESTED.items() if camel(name) in facts}
     plain = [field for field in fields(Architecture) if field.name not in {*_SPECIAL, *_NESTED, *_UNWRITTEN}]
     values.update(_typed(facts, plain))

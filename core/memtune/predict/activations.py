@@ -33,24 +33,24 @@ class LayerBytes(NamedTuple):
         return self.norms + self.attention + self.mlp + self.masks
 
 
-def layer_bytes(shape: Shape, recipe: Recipe, constants: Constants) -> LayerBytes:
+def layer_bytes(shape: Shape, recipe: Recipe) -> LayerBytes:
     """Bytes per token that one layer keeps without checkpointing."""
     return LayerBytes(
         norms=_norms(shape, recipe),
-        attention=_attention(shape, recipe, constants),
+        attention=_attention(shape, recipe),
         mlp=_mlp(shape, recipe),
         masks=_masks(shape),
     )
 
 
-def cross_bytes(shape: Shape, recipe: Recipe, constants: Constants) -> LayerBytes:
+def cross_bytes(shape: Shape, recipe: Recipe) -> LayerBytes:
     """What cross-attention adds to a decoder layer: its norm, its query and output, and keys and values of the source.
 
     The job has one sequence length, which source and target are both taken to have. Keys and values are projected from
     the encoder's output, which all decoder layers share: it is no part of any of them.
     """
     masks = _masks(shape) / 2
-    return LayerBytes(_norms(shape, recipe) / shape.norms, _attention(shape, recipe, constants), 0.0, masks)
+    return LayerBytes(_norms(shape, recipe) / shape.norms, _attention(shape, recipe), 0.0, masks)
 
 
 def _norms(shape: Shape, recipe: Recipe) -> float:
@@ -60,21 +60,27 @@ def _norms(shape: Shape, recipe: Recipe) -> float:
     # bitsandbytes' 4-bit product keeps its input although its weight is frozen (autograd/_functions.py, MatMul4Bit).
     by_adapter = shape.adapted & {"query", "key", "value", "gate", "up"}
     output = wide * hidden if learns or recipe.fp32_residuals or by_adapter else 0
+    kept = 4 if recipe.autocasts and not recipe.compiled else wide
+    outputs = shape.norms * output
+    if learns and recipe.autocasts and not recipe.compiled:
+        # Norms, and what they make, are in fp32, and each projection that reads it casts it for itself: of casts
+        # autocast remembers those of weights only (aten/src/ATen/autocast_mode.cpp, cached_cast).
+        outputs = shape.readers * wide * hidden
     if recipe.compiled or not shape.rms_norm:
-        # Fused: the residual and the output; in autocast LayerNorm runs in fp32.
-        kept = 4 if recipe.autocasts and not recipe.compiled else wide
-        return shape.norms * (kept * hidden + output) + shape.modulation * wide * hidden
+        # Fused: the residual, and no normalised copy of it.
+        return shape.norms * kept * hidden + outputs + shape.modulation * wide * hidden
     # Eager RMSNorm upcasts to fp32 and keeps that copy; a scale that learns keeps the normalised input too.
-    return shape.norms * (4 * hidden + output + (wide * hidden if learns else 0))
+    return shape.norms * (4 * hidden + (kept * hidden if learns else 0)) + outputs
 
 
-def _attention(shape: Shape, recipe: Recipe, constants: Constants) -> float:
+def _attention(shape: Shape, recipe: Recipe) -> float:
     wide, query = recipe.compute_bytes, shape.query
     # Eager code repeats keys and values to the number of query heads; flash kernels read them shared.
     key_value = shape.key_value if recipe.attention is Attention.FLASH else query
     kept: float = wide * (2 * query + 2 * key_value) + 4 * shape.heads
-    if not recipe.compiled:
-        kept += constants.qkv_copies * wide * query
+    if shape.query_key_norm:
+        # Eager, and of half a head each: its input in fp32 and, for its scale, what it made of that.
+        kept += (4 + wide) * (query + shape.key_value)
     if recipe.attention is Attention.EAGER:
         scores = shape.heads * recipe.sequence_length / recipe.context_parallel
         dropped = (wide + 1) if shape.attention_dropout else 0
@@ -84,9 +90,10 @@ def _attention(shape: Shape, recipe: Recipe, constants: Constants) -> float:
 
 def _mlp(shape: Shape, recipe: Recipe) -> float:
     wide = recipe.compute_bytes
-    # Gated: gate, up, the activated gate, and their product (the input of the down projection); else before and after
-    # the activation. A frozen down projection needs no input; a compiled layer recomputes the activated gate.
-    tensors = (3 if recipe.compiled else 4) if shape.gated else 2
+    # Before and after the activation; gated, the other factor and the product too, which is the input of the down
+    # projection. A compiled layer recomputes the activation; a frozen down projection needs no input.
+    activation = 1 + (not shape.gated) if recipe.compiled else shape.activation_tensors
+    tensors = activation + (2 if shape.gated else 0)
     if shape.has_adapter and "down" not in shape.adapted and not recipe.fp32_residuals:
         tensors -= 1
     routed = 2 * wide * shape.hidden * shape.expert_copies
@@ -118,8 +125,8 @@ def activation_terms(shape: Shape, recipe: Recipe, constants: Constants) -> list
     """What layers keep, and the one that is being recomputed and differentiated."""
     tokens = recipe.tokens / recipe.tensor_parallel
     # 1F1B keeps as many micro-batches in flight as there are stages, so that pipelining does not shrink activations.
-    whole = constants.activation_factor * layer_bytes(shape, recipe, constants).total
-    crossing = constants.activation_factor * cross_bytes(shape, recipe, constants).total if shape.crossed else 0.0
+    whole = constants.activation_factor * layer_bytes(shape, recipe).total
+    crossing = constants.activation_factor * cross_bytes(shape, recipe).total if shape.crossed else 0.0
     kept, kept_crossing, live = _kept_and_live(shape, recipe, whole, crossing)
     terms = [_kept_term(shape, recipe, kept, tokens, shape.layers)]
     if shape.crossed:

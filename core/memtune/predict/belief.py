@@ -6,12 +6,12 @@ Before any measurement the means are 0 and the errors independent. `memtune.cali
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import sqrt
+from math import hypot, sqrt
 from typing import NamedTuple
 
 from memtune.predict.constants import Constants
 
-# The relative error that all components inside the allocator share.
+# The relative error that all estimated components inside the allocator share.
 UNMODELLED = "unmodelled"
 
 
@@ -28,10 +28,16 @@ class Square(NamedTuple):
 
 
 class Belief:
-    """A Gaussian belief about the relative error of each component; widths are those of a 97.5% bound."""
+    """A Gaussian belief about the relative error of each component; widths are those of a 97.5% bound.
 
-    def __init__(self, means: Mapping[str, float], covariance: Mapping[tuple[str, str], float]) -> None:
+    ``doubt`` is a width of each whole sum, beside those of its components.
+    """
+
+    def __init__(
+        self, means: Mapping[str, float], covariance: Mapping[tuple[str, str], float], doubt: float = 0.0
+    ) -> None:
         self.means = dict(means)
+        self.doubt = doubt
         self.covariance = dict(covariance)
         self.common = 1.0 + self.means.get(UNMODELLED, 0.0)
         self._scales = {name: max(1.0 + mean, 0.0) for name, mean in self.means.items()}
@@ -103,9 +109,8 @@ class Belief:
         return Belief(means, {(a, b): v + left.get(a, 0.0) * left.get(b, 0.0) for (a, b), v in pairs})
 
     def doubted(self, share: float) -> Belief:
-        """This belief, less sure of whatever all components share."""
-        pair = (UNMODELLED, UNMODELLED)
-        return Belief(self.means, {**self.covariance, pair: self._covariance(*pair) + share**2})
+        """This belief, less sure of every sum."""
+        return Belief(self.means, self.covariance, hypot(self.doubt, share))
 
     def _covariance(self, a: str, b: str) -> float:
         return self.covariance.get((a, b) if a <= b else (b, a), 0.0)

@@ -115,14 +115,18 @@ def _unpacked(shape: Shape, recipe: Recipe) -> Term:
 def logit_bytes(recipe: Recipe, constants: Constants) -> float:
     """Bytes per token and vocabulary entry at the loss.
 
-    Eager: the logits, and in fp32 their log-softmax, its gradient and the gradient of the log-softmax's input. A fused
-    kernel keeps one fp32 copy, a compiled loss none: it leaves the logits and their gradient.
+    Eager: the logits, and in fp32, or in their own format if the loss does not upcast them, their log-softmax, its
+    gradient and the gradient of the log-softmax's input. Tensor parallelism works that out in elementary operations,
+    with one tensor more (torch/distributed/tensor/parallel/loss.py, _nll_loss_and_log_softmax_backward). A fused kernel
+    keeps one fp32 copy, a compiled loss none: it leaves the logits and their gradient.
     """
     if recipe.compiles_loss:
         return 2.0 * recipe.compute_bytes
     if recipe.fused_loss_kernel:
         return 2.0 * recipe.compute_bytes + 4
-    return recipe.compute_bytes + constants.eager_loss_bytes
+    tensors = 4 / 3 if recipe.tensor_parallel > 1 else 1
+    width = 1 if recipe.upcasts_loss else recipe.compute_bytes / 4
+    return recipe.compute_bytes + constants.eager_loss_bytes * tensors * width
 
 
 def _logits(shape: Shape, recipe: Recipe, constants: Constants) -> list[Term]:

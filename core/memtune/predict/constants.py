@@ -14,7 +14,6 @@ from memtune.units import MIB
 
 FITTED = (
     "activation_factor",
-    "qkv_copies",
     "backward_factor",
     "eager_loss_bytes",
     "fragmentation",
@@ -47,16 +46,15 @@ DEFAULT_TRUST: Mapping[str, float] = {
 class Constants:
     """Global coefficients of the memory model."""
 
-    # What eager autograd keeps per layer over the tensors the formulas name (views that keep their base alive).
-    activation_factor: float = 1.10
-    # Copies of the query-sized projection that eager attention keeps beside q, k, v and the output.
-    qkv_copies: float = 0.92
+    # What layers keep over the tensors the formulas name. transformers' own code keeps nothing more (its models traced
+    # come out at 1.00); other code does: slices that keep a fused projection alive, dropped inputs of an adapter.
+    activation_factor: float = 1.12
     # Gradient temporaries of one layer's backward, in units of its widest feed-forward tensor.
     backward_factor: float = 3.2
     # What an eager loss spends per logit beside the logit: three fp32 tensors (12), fewer where it stays in bf16.
     eager_loss_bytes: float = 12.0
     # Reserved over active, less one, on one GPU; and where units are gathered and freed all the time.
-    fragmentation: float = 0.037
+    fragmentation: float = 0.05
     sharded_fragmentation: float = 0.10
     # Expandable segments leave only page rounding: PyTorch, docs/source/notes/cuda.rst.
     expandable_fragmentation: float = 0.02
@@ -69,12 +67,12 @@ class Constants:
     # One communicator takes 0.5 to 1.6 GB (nccl#964, #864), growing with the ranks it reaches.
     nccl_bytes: float = 700.0 * MIB
     nccl_bytes_per_doubling: float = 100.0 * MIB
-    # What the formulas leave out altogether, relative to the allocated bytes: the part that all plans of a workload
-    # share, which calibration learns, and the part of each plan alone.
-    unmodelled: float = 0.21
+    # What the formulas leave out altogether: the part that all plans of a workload share, which calibration learns,
+    # relative to the bytes that are estimated, and the part of each plan alone, relative to all of them.
+    unmodelled: float = 0.20
     noise: float = 0.015
-    # How much an input that the source does not state widens the interval.
-    unknown_widening: float = 0.05
+    # How much an input that nobody states widens the interval.
+    unknown_widening: float = 0.10
     trust: Mapping[str, float] = field(default_factory=lambda: DEFAULT_TRUST)
 
 

@@ -6,7 +6,7 @@ micro-batch, so that a family of plans that differ only in their micro-batch is 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
@@ -19,6 +19,8 @@ from memtune.predict.terms import PHASES, Term
 from memtune.prediction import Component, Interval
 
 ALLOCATOR = "allocator"
+# What is counted rather than estimated: parameters times bytes, and a constant. What formulas leave out is not in it.
+COUNTED = frozenset({"weights", "adapter", "master weights", "gradients", "optimizer states", "workspace"})
 _TINY = 1e-9
 
 
@@ -71,7 +73,7 @@ class Ledger:
                 parts[name] = before[0] + fixed, before[1] + slope
         total = self.sums[phase]
         reach = (1 + self.rounding) * self.fragmentation
-        inside = {**parts, UNMODELLED: total}
+        inside = {**parts, UNMODELLED: _estimated(parts, self.belief)}
         cached = {ALLOCATOR: (total[0] * reach, total[1] * reach)}
         outside = {name: (size, 0.0) for name, size in self.outside.items()}
         variance = self.belief.variance
@@ -114,7 +116,7 @@ def ledger(terms: Sequence[Term], recipe: Recipe, constants: Constants, belief: 
         else:
             sums = fixed
             addends.append((name, size, 0.0, phases))
-        believed = common * scale(name) * size
+        believed = scale(name) * size * (1 if name in COUNTED else common)
         for phase in phases:
             sums[phase] += believed
     outside = {term.name: term.bytes for term in terms if term.name in OUTSIDE}
@@ -122,7 +124,7 @@ def ledger(terms: Sequence[Term], recipe: Recipe, constants: Constants, belief: 
     if packing != 1.0:
         # No setting packs tighter than expandable segments do, which leave page rounding alone.
         share = max((1 + share) * packing - 1, constants.expandable_fragmentation)
-    unknown = recipe.unknown_inputs * constants.unknown_widening
+    unknown = recipe.unknowns * constants.unknown_widening
     return Ledger(
         addends,
         list(zip(fixed, slopes, strict=True)),
@@ -131,7 +133,7 @@ def ledger(terms: Sequence[Term], recipe: Recipe, constants: Constants, belief: 
         fragmentation=share,
         overhead=share * belief.scale(ALLOCATOR),
         rounding=constants.rounding,
-        noise=constants.noise**2 + unknown**2,
+        noise=constants.noise**2 + unknown**2 + belief.doubt**2,
         belief=belief,
     )
 
@@ -171,13 +173,24 @@ def sensitivities(sums: Ledger, micro_batch: int, metric: str) -> dict[str, floa
     rounded = 1 + sums.rounding
     factor = rounded if metric == "allocated" else rounded * (1 + sums.overhead)
     parts = sums.phase(totals.index(requested)).parts
-    found = {name: (fixed + slope * micro_batch) * common * factor for name, (fixed, slope) in parts.items()}
-    found[UNMODELLED] = requested / common * factor
+    found = {
+        name: (fixed + slope * micro_batch) * factor * (1 if name in COUNTED else common)
+        for name, (fixed, slope) in parts.items()
+    }
+    fixed, slope = _estimated(parts, sums.belief)
+    found[UNMODELLED] = (fixed + slope * micro_batch) * factor
     if metric != "allocated":
         found[ALLOCATOR] = requested * rounded * sums.fragmentation
     if metric == "device":
         found.update(sums.outside)
     return found
+
+
+def _estimated(parts: Mapping[str, tuple[float, float]], belief: Belief) -> tuple[float, float]:
+    """The fixed bytes, and those of each sample, that what the formulas leave out is relative to."""
+    scales = {name: belief.scale(name) for name in parts if name not in COUNTED}
+    fixed = sum(scale * parts[name][0] for name, scale in scales.items())
+    return fixed, sum(scale * parts[name][1] for name, scale in scales.items())
 
 
 def around(expected: float, half_width: float) -> Interval:
@@ -189,8 +202,12 @@ def around(expected: float, half_width: float) -> Interval:
 
 def _components(sums: Ledger, phase: _Phase, micro_batch: int, overhead: float) -> tuple[Component, ...]:
     belief = sums.belief
-    parts = {name: belief.common * (fixed + slope * micro_batch) for name, (fixed, slope) in phase.parts.items()}
-    sizes = [(name, size * belief.scale(name)) for name, size in parts.items() if size]
+    parts = {name: fixed + slope * micro_batch for name, (fixed, slope) in phase.parts.items()}
+    sizes = [
+        (name, size * belief.scale(name) * (1 if name in COUNTED else belief.common))
+        for name, size in parts.items()
+        if size
+    ]
     sizes.append((ALLOCATOR, overhead))
     sizes += [(name, size * belief.scale(name)) for name, size in sums.outside.items()]
     return tuple([Component(name, around(size, belief.width(name) * size)) for name, size in sizes])

@@ -72,6 +72,7 @@ class Recipe:
     fused_loss: bool = False
     chunked_loss: bool = False
     fused_loss_kernel: bool = False
+    upcasts_loss: bool = True
     context_bytes: float = 0.0
     virtual: bool = False
     compiled: bool = False
@@ -96,6 +97,16 @@ class Recipe:
     def tokens(self) -> float:
         """Tokens of a micro-batch on one rank."""
         return self.micro_batch * self.sequence_length / self.context_parallel
+
+    @property
+    def unknowns(self) -> int:
+        """What nobody states and memory depends on: of 8 bits and fewer also the library and its version.
+
+        bitsandbytes' 4-bit product kept its input in some versions only (autograd/_functions.py, MatMul4Bit), and which
+        tensors keep moments of 32 bits is up to who calls it (transformers trainer.py, register_module_override).
+        """
+        is_eight_bit = self.state_bytes == STATE_BYTES[Optimizer.ADAMW_8BIT]
+        return self.unknown_inputs + (self.base_bytes < self.frozen_bytes) + is_eight_bit
 
     @property
     def fp32_residuals(self) -> bool:

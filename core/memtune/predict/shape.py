@@ -13,7 +13,8 @@ class Shape:
     """Sizes of one layer in elements per token, and parameter counts of the whole model.
 
     ``layers`` are those of all stacks, ``crossed`` of them have cross-attention. ``layer`` is the largest of them in
-    parameters. ``vocab`` is what the head makes of every token; a classifier's few labels are left out.
+    parameters. ``vocab`` is what the head makes of every token; a classifier's few labels are left out. ``readers`` are
+    the projections that read the norms' outputs.
     """
 
     hidden: int
@@ -39,6 +40,9 @@ class Shape:
     adapted: frozenset[str]
     modulated: bool = False
     crossed: int = 0
+    activation_tensors: int = 2
+    readers: int = 5
+    query_key_norm: bool = False
 
     @property
     def modulation(self) -> int:
@@ -100,7 +104,16 @@ def shape_of(architecture: Architecture, adapter: Adapter | None) -> Shape:
         quantization=adapter.base_quantization if adapter else "none",
         adapted=_adapted(a, adapter) if adapter else frozenset(),
         crossed=counted.layers if a.kind is Kind.ENCODER_DECODER else 0,
+        activation_tensors=a.activation_tensors,
+        readers=_readers(a),
+        query_key_norm=a.query_key_norm,
     )
+
+
+def _readers(architecture: Architecture) -> int:
+    names = architecture.module_names
+    fed = (names.gate, names.up) if architecture.gated_ffn else (names.up,)
+    return len({names.query, names.key, names.value}) + len({*fed})
 
 
 def _adapted(architecture: Architecture, adapter: Adapter) -> frozenset[str]:

@@ -11,7 +11,10 @@ from memtune.predict.shape import Shape
 from memtune.predict.terms import (
     AFTER_FIRST_STEP,
     ALWAYS,
+    BACKWARD,
     FIRST_STEP,
+    FORWARD,
+    LOSS,
     REDUCE,
     STEP,
     TRAINING,
@@ -80,12 +83,18 @@ def _gradients(shape: Shape, recipe: Recipe, trainable: float) -> list[Term]:
 
 
 def _autocast_copies(shape: Shape, recipe: Recipe, parallel: int) -> list[Term]:
-    # Autocast caches a low-precision copy of every weight until the forward context ends; the copies that a linear
-    # layer saved for its backward live on with it. Under full checkpointing the recomputation casts layer by layer.
+    # Autocast keeps a low-precision copy of every weight that a product used until its context ends, after the loss;
+    # what a product saved for its backward lives on with it. A checkpointed layer saves none, and recomputed it casts
+    # its weights in a context of its own (torch/utils/checkpoint.py). An embedding is looked up, and not cast.
+    cast = (shape.total - shape.root + shape.vocab * shape.hidden) / parallel
+    template, source = "{} B x {:,.0f} weights cast by autocast", "aten/src/ATen/autocast_mode.cpp, cached_cast"
+
+    def copies(weights: float, phases: tuple[int, ...]) -> Term:
+        size = recipe.compute_bytes * weights
+        return Term("autocast copies", size, phases, template, (recipe.compute_bytes, weights), source)
+
     mode = recipe.checkpointing.mode
-    layers = 1 if mode == "full" else recipe.checkpointing.every if mode == "every" else shape.layers
-    weights = min(shape.root + shape.layer * layers, shape.total) / parallel
-    size = recipe.compute_bytes * weights
-    template = "{} B x {:,.0f} weights cast by autocast"
-    source = "torch/amp/autocast_mode.py, cache_enabled"
-    return [Term("autocast copies", size, (1, 2, 3), template, (recipe.compute_bytes, weights), source)]
+    if mode == "none":
+        return [copies(cast, (FORWARD, LOSS, BACKWARD))]
+    recomputed = recipe.checkpointing.every if mode == "every" else 1
+    return [copies(cast, (FORWARD, LOSS)), copies(min(shape.layer * recomputed / parallel, cast), (BACKWARD,))]

@@ -72,8 +72,8 @@ class _Cut:
 
     def layer(self, total: float) -> list[float]:
         """The tensors that a whole layer keeps, scaled to a number of bytes."""
-        parts = layer_bytes(self.shape, self.recipe, self.constants)
-        flash = layer_bytes(self.shape, replace(self.recipe, attention=Attention.FLASH), self.constants).attention
+        parts = layer_bytes(self.shape, self.recipe)
+        flash = layer_bytes(self.shape, replace(self.recipe, attention=Attention.FLASH)).attention
         scores, norms = max(parts.attention - flash, 0.0), 2 * self.shape.norms
         mlp = 4 if self.shape.gated else 2
         cut = [parts.norms / norms] * norms + [(parts.attention - scores) / 4] * 4 + [scores / 2] * 2

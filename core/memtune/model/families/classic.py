@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from memtune.model.architecture import Architecture, Head, ModuleNames
 from memtune.model.facts import Facts
-from memtune.model.families.family import Family, decoder
+from memtune.model.families.family import Family, activation_tensors, decoder
 
 _GPT2_NAMES = ModuleNames(
     query="c_attn", key="c_attn", value="c_attn", output="c_proj", up="c_fc", down="c_proj", attention="attn"
@@ -37,6 +37,7 @@ def _plain(facts: Facts, ffn_size: int, names: ModuleNames) -> Architecture:
         attention_output_bias=True,
         ffn_bias=True,
         module_names=names,
+        activation_tensors=activation_tensors(facts.text("hidden_act")),
     )
 
 
@@ -105,6 +106,7 @@ _GPT2_ALIASES = {
     "n_positions": "max_position_embeddings",
     "resid_pdrop": "hidden_dropout",
     "attn_pdrop": "attention_dropout",
+    "activation_function": "hidden_act",
 }
 _BLOOM_ALIASES = {"n_embed": "hidden_size", "n_layer": "num_hidden_layers", "n_head": "num_attention_heads"}
 
@@ -113,6 +115,7 @@ FAMILIES = {
     "gpt2": Family(
         _gpt2,
         {
+            "hidden_act": "gelu_new",
             "vocab_size": 50257,
             "hidden_size": 768,
             "num_hidden_layers": 12,
@@ -127,6 +130,7 @@ FAMILIES = {
     "gpt_neox": Family(
         _gpt_neox,
         {
+            "hidden_act": "gelu",
             "vocab_size": 50432,
             "hidden_size": 6144,
             "num_hidden_layers": 44,
@@ -141,6 +145,7 @@ FAMILIES = {
     "phi": Family(
         _phi,
         {
+            "hidden_act": "gelu_new",
             "vocab_size": 51200,
             "hidden_size": 2048,
             "num_hidden_layers": 24,
@@ -156,6 +161,7 @@ FAMILIES = {
     "opt": Family(
         _opt,
         {
+            "hidden_act": "relu",
             "vocab_size": 50272,
             "hidden_size": 768,
             "num_hidden_layers": 12,
@@ -169,11 +175,12 @@ FAMILIES = {
             "enable_bias": True,
             "tie_word_embeddings": True,
         },
-        {"dropout": "hidden_dropout"},
+        {"dropout": "hidden_dropout", "activation_function": "hidden_act"},
     ),
     "bloom": Family(
         _bloom,
         {
+            "hidden_act": "gelu",
             "vocab_size": 250880,
             "hidden_size": 64,
             "num_hidden_layers": 2,
@@ -187,6 +194,7 @@ FAMILIES = {
     "falcon": Family(
         _falcon,
         {
+            "hidden_act": "gelu",
             "vocab_size": 65024,
             "hidden_size": 4544,
             "num_hidden_layers": 32,
@@ -199,6 +207,6 @@ FAMILIES = {
             "bias": False,
             "tie_word_embeddings": True,
         },
-        {"n_embed": "hidden_size"},
+        {"n_embed": "hidden_size", "activation": "hidden_act"},
     ),
 }

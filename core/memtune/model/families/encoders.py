@@ -11,6 +11,7 @@ from memtune.model.families.family import (
     ENCODER_HEADS,
     PER_TOKEN_CLASSIFIERS,
     Family,
+    activation_tensors,
     class_end,
     head,
     head_dim,
@@ -132,7 +133,8 @@ def _vit(facts: Facts) -> Architecture:
 
 
 def _t5(facts: Facts) -> Architecture:
-    gated = facts.text("feed_forward_proj").startswith("gated-")
+    feed_forward = facts.text("feed_forward_proj")
+    gated = feed_forward.startswith("gated-")
     layers = facts.size("num_hidden_layers")
     return Architecture(
         name=facts.text("model_type"),
@@ -154,6 +156,8 @@ def _t5(facts: Facts) -> Architecture:
         # transformers keeps this module in fp32, whatever the rest is held in.
         unquantized=("wo",),
         module_names=_T5_NAMES if gated else replace(_T5_NAMES, up="wi"),
+        # Its gated GELU is the one that is written out (configuration_t5.py).
+        activation_tensors=activation_tensors("gelu_new" if feed_forward == "gated-gelu" else feed_forward),
     )
 
 

@@ -29,6 +29,11 @@ ENCODER_HEADS = {
 PER_TOKEN_CLASSIFIERS = ("ForTokenClassification", "ForQuestionAnswering")
 # What stands before ``Model`` in a class name may mean another head, so it belongs to the end.
 _CLASS_END = re.compile(r"For[A-Z]\w*$|(?:WithLMHead|LMHead|DoubleHeads|Encoder|)Model$")
+# How many tensors of its own width autograd keeps of an activation, the output included, for the next product keeps it
+# (transformers activations.py). A kernel keeps its input, and ReLU its output; one that is written out in elementary
+# operations keeps what goes into each of its products and powers.
+_ACTIVATION_TENSORS = {"relu": 1, "quick_gelu": 3, "gelu_new": 5, "gelu_fast": 8}
+_KERNEL_TENSORS = 2
 _DEFAULT_LABELS = 2  # PretrainedConfig.num_labels
 
 
@@ -101,6 +106,11 @@ def labels(facts: Facts) -> int:
     if "id2label" in facts:
         return len(facts.nested("id2label").keys())
     return facts.size_or("num_labels", _DEFAULT_LABELS)
+
+
+def activation_tensors(name: str) -> int:
+    """What autograd keeps of an activation by its name in transformers."""
+    return _ACTIVATION_TENSORS.get(name, _KERNEL_TENSORS)
 
 
 def head_dim(facts: Facts, hidden: str = "hidden_size", heads: str = "num_attention_heads") -> int:
