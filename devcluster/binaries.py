@@ -7,6 +7,7 @@ interrupted build leaves only a `build` directory, which the next one throws awa
 from __future__ import annotations
 
 import hashlib
+import inspect
 import os
 import shutil
 from pathlib import Path
@@ -24,19 +25,12 @@ from devcluster.versions import (
 )
 
 _PAUSE_SOURCE = Path(__file__).with_name("pause.go")
-_INGREDIENTS = (
-    KUBERNETES_SOURCE,
-    *KUBERNETES_COMMANDS,
-    KUBERNETES_TAGS,
-    REFLECT2,
-    CADVISOR_DOCKER,
-    _PAUSE_SOURCE.read_text(),
-)
 
 
 def _name() -> str:
     recipe = hashlib.sha256()
-    for ingredient in _INGREDIENTS:
+    versions = (KUBERNETES_SOURCE, *KUBERNETES_COMMANDS, KUBERNETES_TAGS, REFLECT2, CADVISOR_DOCKER)
+    for ingredient in (*versions, inspect.getsource(_patch), _PAUSE_SOURCE.read_text()):
         recipe.update(ingredient.encode())
     return f"kubernetes-{KUBERNETES}-{recipe.hexdigest()[:12]}"
 

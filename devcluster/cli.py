@@ -9,10 +9,12 @@ import sys
 from pathlib import Path
 
 from devcluster import cluster, dashboards, images, machine, monitoring, page, prometheus, state
+from devcluster.api import ApiError
 from devcluster.layout import KUBECONFIG
 from devcluster.shell import ClusterError, say
 
 CANNOT_RUN = 3
+INTERRUPTED = 130
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -44,12 +46,21 @@ def main() -> int:
         return _dispatch(arguments)
     except ClusterError as error:
         print(f"devcluster: {error}", file=sys.stderr)
+    except ApiError as error:
+        print(f"devcluster: the API server refused: {error}; `devcluster status` says what is dead", file=sys.stderr)
     except OSError as error:
-        if error.errno != errno.ENOSPC:
-            raise
-        where = f" ({error.filename})" if error.filename else ""
-        print(f"devcluster: the disk is full{where}: free some space, then `down` and `up`", file=sys.stderr)
+        print(f"devcluster: {_told(error)}", file=sys.stderr)
+    except KeyboardInterrupt:
+        print("devcluster: interrupted; the next `up` or `down` goes on from here", file=sys.stderr)
+        return INTERRUPTED
     return 1
+
+
+def _told(error: OSError) -> str:
+    where = f" ({error.filename})" if error.filename else ""
+    if error.errno == errno.ENOSPC:
+        return f"the disk is full{where}: free some space, then `down` and `up`"
+    return f"{error.strerror or error}{where}; `devcluster status` says what is dead"
 
 
 def _dispatch(arguments: argparse.Namespace) -> int:

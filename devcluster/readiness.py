@@ -109,7 +109,10 @@ def _end_own_pod(node: Node) -> None:
     path = f"{_SYSTEM_PODS}/{_own_pod(node)}"
 
     def succeeded() -> bool:
-        return bool(client().request("GET", path)["status"]["phase"] == "Succeeded")
+        try:
+            return bool(client().request("GET", path)["status"]["phase"] == "Succeeded")
+        except (OSError, ApiError):
+            return False
 
     wait_for(f"a pod on {node.name} to run and to be answered by DNS", succeeded)
     client().request("DELETE", f"{path}?gracePeriodSeconds=0")

@@ -109,10 +109,13 @@ class Supervisor:
 
 def supervise(parts: list[Part], status: Path, lock: Path) -> NoReturn:
     """Be the only supervisor of these parts; who holds the lock is alive."""
-    with lock.open("w") as held:
+    fresh = lock.with_suffix(".new")
+    with fresh.open("w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         held.write(str(os.getpid()))
         held.flush()
+        # Nobody finds it before it is held and says by whom.
+        fresh.rename(lock)
         Supervisor(status).run(parts)
 
 

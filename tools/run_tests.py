@@ -16,6 +16,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO
+from xml.etree import ElementTree
 
 ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build"
@@ -44,6 +45,7 @@ class Outcome:
     result: str
     seconds: float
     note: str = ""
+    skipped_tests: int = 0
 
 
 STAGES = (
@@ -63,9 +65,12 @@ def run(stage: Stage, output: IO[str] = sys.stdout) -> Outcome:
             result = "skipped" if guard.returncode == CANNOT_RUN else "failed"
             return Outcome(stage.name, result, time.monotonic() - started, (guard.stdout + guard.stderr).strip())
     print(f"\n== {stage.name} tests", file=output, flush=True)
-    command = [sys.executable, "-m", "pytest", f"tests/{stage.name}", "--durations=5", *stage.options]
-    passed = subprocess.run(command, cwd=ROOT, stdout=output, stderr=subprocess.STDOUT, check=False).returncode == 0
-    return Outcome(stage.name, "passed" if passed else "failed", time.monotonic() - started)
+    told = BUILD / f"{stage.name}-tests.xml"
+    command = [sys.executable, "-m", "pytest", f"tests/{stage.name}", "--durations=5", f"--junit-xml={told}"]
+    done = subprocess.run([*command, *stage.options], cwd=ROOT, stdout=output, stderr=subprocess.STDOUT, check=False)
+    skipped = int(ElementTree.parse(told).getroot()[0].get("skipped", 0)) if told.is_file() else 0
+    result = "failed" if done.returncode else "passed"
+    return Outcome(stage.name, result, time.monotonic() - started, skipped_tests=skipped)
 
 
 def run_all(stages: tuple[Stage, ...]) -> list[Outcome]:
@@ -95,7 +100,8 @@ def main() -> int:
     SUMMARY.write_text(json.dumps([asdict(outcome) for outcome in outcomes], indent=1))
     print(f"\n{'stage':<10} {'result':<8} {'seconds':>8}")
     for outcome in outcomes:
-        print(f"{outcome.stage:<10} {outcome.result:<8} {outcome.seconds:>8.1f}  {outcome.note}".rstrip())
+        note = outcome.note or (f"{outcome.skipped_tests} tests skipped" if outcome.skipped_tests else "")
+        print(f"{outcome.stage:<10} {outcome.result:<8} {outcome.seconds:>8.1f}  {note}".rstrip())
     return int(any(outcome.result == "failed" for outcome in outcomes))
 
 

@@ -20,6 +20,7 @@ from pods import Cluster, container, eventually, pod
 from tiny_rehearsal import tiny_rehearsal
 from told_job import NAME, ended_well, told_job
 
+from devcluster import binaries
 from memtune.run import RunKind
 from memtune.spec import API_VERSION, KIND
 from memtune_operator import names
@@ -119,9 +120,9 @@ def test_what_the_api_server_refuses_is_one_sentence(
             assert said in refused.stderr
 
 
-@pytest.mark.skipif(shutil.which("kubectl") is None, reason="there is no kubectl")
 def test_kubectl_finds_it_as_its_plugin(jobs: Jobs, kubeconfig: str, namespace: str, tmp_path: Path) -> None:
     tell(jobs, told_job())
+    kubectl_command = shutil.which("kubectl") or binaries.command("kubectl")
     plugin = tmp_path / "kubectl-memtune"
     plugin.write_text(f"#!{sys.executable}\nimport sys\nfrom memtune_cli.main import main\nsys.exit(main())\n")
     plugin.chmod(0o755)
@@ -132,7 +133,7 @@ def test_kubectl_finds_it_as_its_plugin(jobs: Jobs, kubeconfig: str, namespace: 
     }
 
     def kubectl(*words: str) -> str:
-        command = ["kubectl", "memtune", *words]
+        command = [kubectl_command, "memtune", *words]
         return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=True).stdout
 
     assert kubectl("status", NAME, "-n", namespace).startswith(f"{namespace}/{NAME}  Running")

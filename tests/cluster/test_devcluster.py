@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -16,8 +17,11 @@ import pytest
 from pods import eventually
 
 from devcluster import cli, cluster, machine
+from devcluster.api import ApiError
 from devcluster.dns import host_lines
+from devcluster.layout import HOST_ADDRESS, HOST_INTERFACE
 from devcluster.shell import ClusterError
+from devcluster.state import current_nodes
 from devcluster.supervisor import dead_parts, is_alive, part_pids
 
 _ROOT = Path(__file__).resolve().parents[2]
@@ -84,13 +88,29 @@ def test_too_little_disk(tmp_path: Path) -> None:
         machine.check_disk(tmp_path / "not" / "there" / "yet", 1 << 50, "the cluster")
 
 
-def test_a_disk_that_fills_up_on_the_way(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    def full(*_: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device", "/var/lib/x")
+@pytest.mark.parametrize(
+    ("error", "code", "said"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device", "/var/lib/x"), 1, "the disk is full (/var/lib/x)"),
+        (
+            ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused"),
+            1,
+            "Connection refused; `devcluster status`",
+        ),
+        (TimeoutError("timed out"), 1, "timed out; `devcluster status` says what is dead"),
+        (ApiError(404, "no such pod"), 1, "the API server refused: 404: no such pod"),
+        (KeyboardInterrupt(), cli.INTERRUPTED, "interrupted; the next `up` or `down` goes on from here"),
+    ],
+)
+def test_what_goes_wrong_on_the_way_is_a_sentence(
+    error: BaseException, code: int, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fails(*_: object) -> None:
+        raise error
 
-    monkeypatch.setattr(cli, "_dispatch", full)
-    assert _main(monkeypatch, "up") == 1
-    assert "the disk is full (/var/lib/x)" in capsys.readouterr().err
+    monkeypatch.setattr(cli, "_dispatch", fails)
+    assert _main(monkeypatch, "up") == code
+    assert said in capsys.readouterr().err
 
 
 def test_a_dead_cluster_is_not_reused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,3 +171,25 @@ def test_dns_knows_services_and_the_pods_of_headless_ones() -> None:
         "10.214.2.3 train.a.svc.cluster.local",
         "10.215.0.9 web.a.svc.cluster.local",
     ]
+
+
+@pytest.mark.usefixtures("devcluster", "kubeconfig")
+def test_parts_listen_on_loopback_and_the_bridge_alone() -> None:
+    namespaces = [node.network_namespace for node in current_nodes()]
+    found = set()
+    for enter in ([], *(["ip", "netns", "exec", name] for name in namespaces)):
+        said = subprocess.run([*enter, "ss", "-Hltnup"], text=True, capture_output=True, check=True).stdout
+        for _, _, _, _, address, *_, users in map(str.split, said.splitlines()):
+            if re.match(r'users:\(\("(etcd|kube|containerd|dnsmasq|prometheus)', users):
+                found.add((users.split('"')[1], address))
+    assert {name for name, _ in found} >= {
+        "etcd",
+        "kube-apiserver",
+        "kube-scheduler",
+        "kubelet",
+        "containerd",
+        "dnsmasq",
+    }
+    own = {HOST_ADDRESS, *(node.address for node in current_nodes())}
+    local = re.compile(rf"127\.|\[fe80::[0-9a-f:]+\]%{HOST_INTERFACE}:")
+    assert [each for each in sorted(found) if each[1].rpartition(":")[0] not in own and not local.match(each[1])] == []

@@ -24,6 +24,14 @@ from memtune_cli.main import main
             ["gpuProduct: NVIDIA-GB200 is unknown (did you mean b200-180gb or", "give gpuMemory", "--gpu h100-80gb"],
         ),
         ({"model__hfConfig__hidden_size": 4 * 10**24}, ["spec.model.hfConfig.hidden_size", "more than any model has"]),
+        (
+            {"model__peft": {"method": "lora", "rank": 16, "targets": ["query"]}},
+            ["spec.model.peft.targets: adapter target 'query' names no linear module of", "q_proj"],
+        ),
+        (
+            {"model": {"hfConfig": {"model_type": "gpt2"}}},
+            ["spec.training.sequenceLength: 4,096 is more than the 1,024 positions that gpt2 has embeddings for"],
+        ),
         ({"tuning__space__precision": ["bf17"]}, ["spec.tuning.space.precision", "bf17"]),
     ],
 )

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from memtune.gpu import Gpu
 from memtune.model.architecture import Adapter, Architecture, Kind
+from memtune.model.count import adapter_parameters
 from memtune.model.huggingface import from_hf_config
 from memtune.model.plain import from_facts
 from memtune.spec.errors import Problem, SpecError
 from memtune.spec.job import Job
+from memtune.spec.model import Peft
 from memtune.spec.training import EvaluationBlock
 from memtune.workload import Evaluation, Workload
 
@@ -47,11 +49,28 @@ def _check_generates(architecture: Architecture, evaluation: Evaluation) -> None
         raise SpecError([Problem("spec.training.evaluation.generates", True, advice)])
 
 
+def _check_positions(architecture: Architecture, sequence_length: int) -> None:
+    known = architecture.position_count
+    if 0 < known < sequence_length:
+        advice = f"{sequence_length:,} is more than the {known:,} positions that {architecture.name} has embeddings for"
+        raise SpecError([Problem("spec.training.sequenceLength", sequence_length, advice)])
+
+
+def _adapter(peft: Peft, architecture: Architecture) -> Adapter:
+    adapter = Adapter(peft.rank, peft.targets, peft.base_quantization)
+    try:
+        adapter_parameters(architecture, adapter)
+    except ValueError as error:
+        raise SpecError([Problem("spec.model.peft.targets", peft.targets, str(error))]) from None
+    return adapter
+
+
 def to_workload(job: Job, gpu: Gpu) -> Workload:
     """What the job asks of every plan alike, on this GPU."""
     spec, peft, block = job.spec, job.spec.model.peft, job.spec.training.evaluation
     architecture, evaluation = architecture_of(job), _evaluation(block) if block else Evaluation()
     _check_generates(architecture, evaluation)
+    _check_positions(architecture, spec.training.sequence_length)
     return Workload(
         architecture=architecture,
         gpu=gpu,
@@ -59,7 +78,7 @@ def to_workload(job: Job, gpu: Gpu) -> Workload:
         sequence_length=spec.training.sequence_length,
         nodes=spec.resources.nodes,
         gpus_per_node=spec.resources.gpus_per_node,
-        adapter=Adapter(peft.rank, peft.targets, peft.base_quantization) if peft else None,
+        adapter=_adapter(peft, architecture) if peft else None,
         evaluation=evaluation,
         compiled=spec.training.compile,
         virtual=spec.resources.device == "virtual",
