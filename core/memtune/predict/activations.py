@@ -115,7 +115,7 @@ def selective_bytes(shape: Shape, recipe: Recipe) -> float:
     """
     wide = recipe.compute_bytes
     products = shape.query + shape.key_value + shape.ffn + shape.hidden
-    return wide * (products + shape.query + shape.hidden) + 4 * shape.heads
+    return wide * (products + shape.query) + boundary_bytes(shape, recipe) + 4 * shape.heads
 
 
 def _selective_cross_bytes(shape: Shape, recipe: Recipe) -> float:
@@ -144,8 +144,13 @@ def activation_terms(shape: Shape, recipe: Recipe, constants: Constants) -> list
 
 
 def boundary_bytes(shape: Shape, recipe: Recipe) -> float:
-    """The hidden state between two layers, per token: all that full checkpointing keeps."""
-    return float((4 if recipe.fp32_residuals else recipe.compute_bytes) * shape.hidden)
+    """The hidden state between two layers, per token: all that full checkpointing keeps.
+
+    Under autocast an embedding in fp32 begins it, and what is added in half precision leaves it so; that of a diffusion
+    transformer begins with a projection.
+    """
+    is_wide = recipe.fp32_residuals or (recipe.autocasts and not shape.modulated and not shape.has_adapter)
+    return float((4 if is_wide else recipe.compute_bytes) * shape.hidden)
 
 
 def _kept_and_live(shape: Shape, recipe: Recipe, whole: float, crossing: float) -> tuple[float, float, float]:
