@@ -181,6 +181,9 @@ def test_logits_are_upcast_unless_the_loss_is_fused() -> None:
     recipe = _recipe("bf16-z0-full-mb1x8")
     # 2 bytes and three fp32 tensors.
     assert logit_bytes(recipe, replace(CLEAN, eager_loss_bytes=12.0)) == 14
+    # In bf16 throughout, 8; with the fourth fp32 tensor of tensor parallelism, 18.
+    assert logit_bytes(replace(recipe, upcasts_loss=False), replace(CLEAN, eager_loss_bytes=12.0)) == 8
+    assert logit_bytes(replace(recipe, tensor_parallel=8), replace(CLEAN, eager_loss_bytes=12.0)) == 18
     plain, fused = (_bytes(plan, "logits", "loss") for plan in ("bf16-z2-full-mb1x8", "bf16-z2-full-mb1x8-fl"))
     assert plain == pytest.approx((2 + DEFAULT_CONSTANTS.eager_loss_bytes) * 4096 * 32000)
     assert fused == pytest.approx(plain / 8)

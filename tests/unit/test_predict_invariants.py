@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from memtune.gpu import find
 from memtune.knobs import FULL, NO_CHECKPOINTING, SELECTIVE, Attention, Offload, Optimizer, Precision, Sharding
-from memtune.model.architecture import Architecture, Kind
+from memtune.model.architecture import Adapter, Architecture, Kind
 from memtune.plan import Plan
 from memtune.predict import Predictor
 from memtune.workload import Workload
@@ -99,3 +99,17 @@ def test_expandable_segments_reserve_less() -> None:
     plain, expandable = PREDICTOR.predict(plan), PREDICTOR.predict(replace(plan, expandable_segments=True))
     assert expandable.reserved.expected < plain.reserved.expected
     assert expandable.allocated == plain.allocated
+
+
+def test_what_is_counted_is_surer_than_what_is_estimated() -> None:
+    # Mostly states with full checkpointing, mostly activations without.
+    counted, estimated = (PREDICTOR.predict(Plan.parse(f"bf16-z0-{mode}x1")) for mode in ("full-mb1", "none-mb16"))
+    assert counted.allocated.width < 1.15 < 1.3 < estimated.allocated.width
+
+
+def test_eight_bit_states_and_four_bit_weights_are_less_sure() -> None:
+    plain, eight_bit = (PREDICTOR.predict(Plan.parse(f"bf16-fsdp-none-mb4x4{end}")) for end in ("", "-adamw8bit"))
+    assert eight_bit.allocated.width > plain.allocated.width
+    jobs = [replace(PREDICTOR.workload, adapter=Adapter(8, ("q_proj",), base)) for base in ("none", "nf4")]
+    half, four_bit = (Predictor(job).predict(Plan.parse("bf16-ddp-none-mb16x1")) for job in jobs)
+    assert four_bit.allocated.width > half.allocated.width

@@ -57,7 +57,8 @@ def _norms(shape: Shape, recipe: Recipe) -> float:
     wide, hidden = recipe.compute_bytes, shape.hidden
     # The output of a norm is kept as the input of a projection that learns, and once more for the norm's own scale.
     learns = not shape.has_adapter
-    # bitsandbytes' 4-bit product keeps its input although its weight is frozen (autograd/_functions.py, MatMul4Bit).
+    # bitsandbytes' 4-bit product keeps its input although its weight is frozen (autograd/_functions.py, MatMul4Bit), or
+    # kept it: recent versions do not, and published peaks are above rather than below what this gives.
     by_adapter = shape.adapted & {"query", "key", "value", "gate", "up"}
     output = wide * hidden if learns or recipe.fp32_residuals or by_adapter else 0
     kept = 4 if recipe.autocasts and not recipe.compiled else wide
@@ -79,8 +80,9 @@ def _attention(shape: Shape, recipe: Recipe) -> float:
     key_value = shape.key_value if recipe.attention is Attention.FLASH else query
     kept: float = wide * (2 * query + 2 * key_value) + 4 * shape.heads
     if shape.query_key_norm:
-        # Eager, and of half a head each: its input in fp32 and, for its scale, what it made of that.
-        kept += (4 + wide) * (query + shape.key_value)
+        # A fused norm keeps its input; an eager RMSNorm that in fp32 and, for its scale, what it made of it.
+        each = wide if recipe.compiled or not shape.rms_norm else 4 + wide
+        kept += each * (query + shape.key_value)
     if recipe.attention is Attention.EAGER:
         scores = shape.heads * recipe.sequence_length / recipe.context_parallel
         dropped = (wide + 1) if shape.attention_dropout else 0
@@ -113,7 +115,7 @@ def selective_bytes(shape: Shape, recipe: Recipe) -> float:
     """
     wide = recipe.compute_bytes
     products = shape.query + shape.key_value + shape.ffn + shape.hidden
-    return wide * (products + shape.query + shape.hidden) + 4 * shape.heads
+    return wide * (products + shape.query) + boundary_bytes(shape, recipe) + 4 * shape.heads
 
 
 def _selective_cross_bytes(shape: Shape, recipe: Recipe) -> float:
@@ -142,8 +144,13 @@ def activation_terms(shape: Shape, recipe: Recipe, constants: Constants) -> list
 
 
 def boundary_bytes(shape: Shape, recipe: Recipe) -> float:
-    """The hidden state between two layers, per token: all that full checkpointing keeps."""
-    return float((4 if recipe.fp32_residuals else recipe.compute_bytes) * shape.hidden)
+    """The hidden state between two layers, per token: all that full checkpointing keeps.
+
+    Under autocast an embedding in fp32 begins it, and what is added in half precision leaves it so; that of a diffusion
+    transformer begins with a projection.
+    """
+    is_wide = recipe.fp32_residuals or (recipe.autocasts and not shape.modulated and not shape.has_adapter)
+    return float((4 if is_wide else recipe.compute_bytes) * shape.hidden)
 
 
 def _kept_and_live(shape: Shape, recipe: Recipe, whole: float, crossing: float) -> tuple[float, float, float]:

@@ -113,7 +113,7 @@ def shape_of(architecture: Architecture, adapter: Adapter | None) -> Shape:
 def _readers(architecture: Architecture) -> int:
     names = architecture.module_names
     fed = (names.gate, names.up) if architecture.gated_ffn else (names.up,)
-    return len({names.query, names.key, names.value}) + len({*fed})
+    return len({names.query, names.key, names.value}) + len(set(fed))
 
 
 def _adapted(architecture: Architecture, adapter: Adapter) -> frozenset[str]:

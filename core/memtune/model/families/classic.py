@@ -207,6 +207,6 @@ FAMILIES = {
             "bias": False,
             "tie_word_embeddings": True,
         },
-        {"n_embed": "hidden_size", "activation": "hidden_act"},
+        {"n_embed": "hidden_size"},
     ),
 }

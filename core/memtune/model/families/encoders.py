@@ -156,8 +156,8 @@ def _t5(facts: Facts) -> Architecture:
         # transformers keeps this module in fp32, whatever the rest is held in.
         unquantized=("wo",),
         module_names=_T5_NAMES if gated else replace(_T5_NAMES, up="wi"),
-        # Its gated GELU is the one that is written out (configuration_t5.py).
-        activation_tensors=activation_tensors("gelu_new" if feed_forward == "gated-gelu" else feed_forward),
+        # Its gated GELU is the one that is written out (configuration_t5.py); of a ReLU the dropped copy is kept too.
+        activation_tensors=activation_tensors("gelu_new") if feed_forward == "gated-gelu" else 2,
     )
 
 
