@@ -51,8 +51,24 @@ def test_predict_only_starts_no_pod_and_is_complete() -> None:
     cluster = SimulatedCluster(make_job(tuning={"mode": "PredictOnly"}))
     cluster.reconcile()
     assert (cluster.status["phase"], condition(cluster, "Complete")["reason"]) == ("Succeeded", "PredictedOnly")
+    assert condition(cluster, "Tuned")["status"] == "True"
+    assert cluster.status["plan"]["name"] == cluster.status["prediction"]["plan"]
     assert cluster.posted == []
     assert sum(part["expected"] for part in cluster.status["prediction"]["components"]) > GIB
+
+
+def test_predict_only_says_where_a_plan_only_may_fit() -> None:
+    # The smallest plan is predicted to take 4.5 GiB, between 3.7 and 5.4.
+    tight = {"nodes": 1, "gpusPerNode": 1, "gpuMemory": "5Gi", "device": "virtual"}
+    cluster = SimulatedCluster(make_job(tuning={"mode": "PredictOnly"}, resources=tight))
+    cluster.reconcile()
+    assert (cluster.status["phase"], condition(cluster, "Complete")["reason"]) == ("Succeeded", "MayFit")
+    assert (condition(cluster, "Tuned")["status"], condition(cluster, "Tuned")["reason"]) == ("False", "MayFit")
+    assert cluster.status.get("plan") is None, "nothing was chosen"
+    assert cluster.status["message"] == (
+        "predicted only: no plan is sure to fit; bf16-z1-full-mb1x16 may: "
+        "it needs 3.7 GiB to 5.4 GiB, the GPU has 5.0 GiB: only a probe can tell"
+    )
 
 
 def test_mode_fixed_launches_its_plan_unmeasured() -> None:
@@ -212,6 +228,15 @@ def test_a_field_with_a_default_that_a_later_operator_adds_is_no_edit() -> None:
     prints = fingerprints(make_job(training=given))
     assert f"training.{short_hash(json.dumps(given), 12)}" in prints, "only what differs from its default counts"
     assert f"launcher.{short_hash('null', 12)}" in prints
+
+
+def test_a_field_that_a_later_operator_fixes_is_no_edit() -> None:
+    cluster = launched()
+    fixed = [each for each in cluster.status["fixed"] if not each.startswith("launcher.")]
+    cluster.status["fixed"] = [*fixed, "colour.0123456789ab"]
+    cluster.job = edited(cluster.job, suspend=False)
+    cluster.reconcile()
+    assert condition(cluster, "Stalled")["status"] != "True"
 
 
 def test_a_spec_that_cannot_be_read_stalls_and_leaves_alone_what_runs() -> None:
