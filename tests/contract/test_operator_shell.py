@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from memtune.acquisition import expected_improvement
-from memtune.decide import reasons
+from memtune.decide import Event, reasons
 from memtune.knobs import NO_CHECKPOINTING, Precision, Sharding
 from memtune.plan import Plan
 from memtune.run import Run, RunKind
@@ -61,6 +61,7 @@ class Server:
         self.nodes = [ready("a")]
         self.taken: dict[str, Any] | None = None
         self.refusals: list[RefusalError] = []
+        self.events: set[str] = set()
         self.deleted: list[str] = []
         self.runs: list[str] = []
         self.posts = 0
@@ -80,6 +81,9 @@ class Server:
 
     async def create(self, manifest: dict[str, Any], dry_run: bool = False) -> None:
         if dry_run:
+            return
+        if manifest["kind"] == "Event":
+            self.events.add(manifest["metadata"]["name"])
             return
         self.posts += 1
         self.runs += [manifest["metadata"]["name"]] if manifest["kind"] == "Service" else []
@@ -179,6 +183,19 @@ def test_a_spec_of_an_older_shape_is_told_of_and_can_be_put_right(spec: Any) -> 
             server.job |= {"spec": manifest()["spec"]}
             assert (await looked_at(server, shell))["phase"] == "Probing"
             assert "tiny-probe-1" in server.runs
+
+    asyncio.run(life())
+
+
+def test_the_same_event_of_the_same_object_is_told_once() -> None:
+    async def life() -> None:
+        server, told = Server(), Event("Warning", "SpecInvalid", "spec.training is missing")
+        async with Life(server) as shell:
+            snapshot = await seen(shell)
+            await shell.tell(snapshot, [told, told])
+            server.job["metadata"]["resourceVersion"] = "2"
+            await shell.tell(await seen(shell), [told])
+        assert len(server.events) == 2
 
     asyncio.run(life())
 
