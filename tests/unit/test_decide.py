@@ -47,6 +47,19 @@ def test_the_happy_path_launches_the_best_measured_plan() -> None:
     assert cluster.services == {}
 
 
+@pytest.mark.parametrize("tight", [{"alloc_retries": 1}, {"peak_reserved_bytes": int(7.6 * GIB)}])
+def test_a_measured_plan_that_was_too_tight_is_not_launched(tight: dict[str, int]) -> None:
+    cluster = SimulatedCluster(make_job(tuning={"maxProbes": 1}))
+    cluster.reconcile()
+    for pod in cluster.pods.values():
+        cluster.start(pod.run)
+        report = cluster.report(pod, Ending.SUCCEEDED)
+        cluster.end(pod, 0, replace(report, memory=replace(report.memory, **tight)))
+    cluster.reconcile()
+    assert cluster.status["probes"][0]["verdict"] == "succeeded"
+    assert condition(cluster, "Failed")["reason"] == "NothingFits"
+
+
 def test_predict_only_starts_no_pod_and_is_complete() -> None:
     cluster = SimulatedCluster(make_job(tuning={"mode": "PredictOnly"}))
     cluster.reconcile()
@@ -88,12 +101,13 @@ def test_a_job_that_cannot_fit_fails_before_any_pod_with_advice() -> None:
     assert cluster.posted == []
 
 
-def test_a_report_of_another_plan_is_as_if_there_were_none() -> None:
+@pytest.mark.parametrize("foreign", [{"plan": "bf16-z3-full-mb1x16"}, {"run": "tiny-probe-2"}])
+def test_a_report_of_another_plan_or_run_is_as_if_there_were_none(foreign: dict[str, str]) -> None:
     cluster = SimulatedCluster(make_job())
     cluster.reconcile()
     for pod in cluster.pods.values():
         cluster.start(pod.run)
-        cluster.end(pod, 0, replace(cluster.report(pod, Ending.SUCCEEDED), plan="bf16-z3-full-mb1x16"))
+        cluster.end(pod, 0, cluster.report(pod, Ending.SUCCEEDED, **foreign))
     cluster.reconcile()
     assert cluster.status["probes"][0]["verdict"] == "user-error"
     assert any("ReportIgnored" in event for event in cluster.events)
@@ -256,6 +270,17 @@ def test_a_probe_that_never_ends_is_ended_and_the_budget_is_kept() -> None:
         cluster.tick(500.0)
     assert cluster.probe_gpu_seconds <= 200
     assert cluster.status["phase"] == "Failed"
+
+
+def test_one_probe_that_hangs_takes_half_of_the_budget_and_no_more() -> None:
+    cluster = SimulatedCluster(make_job(tuning={"maxGpuSeconds": 400}))
+    cluster.reconcile()
+    for run in cluster.runs():
+        cluster.start(run)
+    cluster.tick(203.0)
+    first, second = cluster.status["probes"]
+    assert (first["verdict"], second["number"]) == ("hung", 2), "the other half pays for another plan"
+    assert 200 <= cluster.probe_gpu_seconds <= 204
 
 
 def test_a_budget_that_pays_for_no_probe_starts_none() -> None:
