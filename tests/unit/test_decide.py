@@ -135,7 +135,7 @@ def test_the_deadline_counts_from_the_first_running_pod() -> None:
     for run in cluster.runs():
         cluster.start(run)
     cluster.tick(99.0)
-    assert cluster.status["phase"] != "Failed"
+    assert (cluster.status["phase"], cluster.wake_after) == ("Probing", 1.0), "it is there when the time has come"
     cluster.tick(2.0)
     assert condition(cluster, "Failed")["reason"] == "DeadlineExceeded"
 
@@ -144,7 +144,7 @@ def test_a_finished_job_is_deleted_when_its_time_to_live_is_over() -> None:
     cluster = SimulatedCluster(make_job(ttlSecondsAfterFinished=60, tuning={"mode": "PredictOnly"}))
     cluster.reconcile()
     cluster.tick(59.0)
-    assert not cluster.is_deleted
+    assert (cluster.is_deleted, cluster.wake_after) == (False, 1.0)
     cluster.tick(2.0)
     assert cluster.is_deleted
 

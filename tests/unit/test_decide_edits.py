@@ -81,6 +81,22 @@ def test_a_deadline_and_a_time_to_live_may_come_late() -> None:
     assert cluster.is_deleted
 
 
+def test_the_deadline_of_a_job_that_was_suspended_counts_anew() -> None:
+    cluster = probing()
+    edit(cluster, active_deadline_seconds=200)
+    cluster.tick(190.0)
+    edit(cluster, suspend=True)
+    cluster.tick(50.0)
+    edit(cluster, suspend=False)
+    cluster.tick(20.0)
+    for run in cluster.runs():
+        cluster.start(run)
+    cluster.tick(190.0)
+    assert cluster.status["phase"] == "Probing"
+    cluster.tick(11.0)
+    assert condition(cluster, "Failed")["reason"] == "DeadlineExceeded"
+
+
 def test_a_mode_that_probes_no_more_ends_the_probes() -> None:
     cluster = probing()
     edit(cluster, "tuning", mode="PredictOnly")
