@@ -97,6 +97,19 @@ def test_the_deadline_of_a_job_that_was_suspended_counts_anew() -> None:
     assert condition(cluster, "Failed")["reason"] == "DeadlineExceeded"
 
 
+def test_a_probe_that_does_not_end_keeps_its_gpus_from_the_next() -> None:
+    cluster = probing()
+    (stuck,) = cluster.pods.values()
+    stuck.is_stuck = True
+    edit(cluster, suspend=True)
+    edit(cluster, suspend=False)
+    cluster.tick(400.0)
+    assert (stuck.deleting, len(cluster.status["probes"])) == (True, 1)
+    cluster.end(stuck, 143)
+    cluster.tick(60.0)
+    assert len(cluster.status["probes"]) == 2
+
+
 def test_a_mode_that_probes_no_more_ends_the_probes() -> None:
     cluster = probing()
     edit(cluster, "tuning", mode="PredictOnly")

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from memtune.decide.records import with_attempt, with_probe
+import pytest
+
+from memtune.decide.records import backoff_of, with_attempt, with_probe
 from memtune.spec.status import MAX_ATTEMPTS, AttemptStatus, RunStatus, Status
 from memtune.spec.tuning import MAX_PROBES
 
@@ -31,3 +33,20 @@ def test_of_many_probes_those_stay_that_told_something() -> None:
     numbers = [record.number for record in status.probes]
     assert len(numbers) == MAX_PROBES
     assert [number for number in numbers if number % 5 == 0] == [60], "the last one always stays"
+
+
+@pytest.mark.parametrize(("attempts", "pause"), [(1, 10), (2, 20), (3, 40), (5, 160), (6, 300), (30, 300)])
+def test_the_pause_before_an_attempt_doubles_up_to_five_minutes(attempts: int, pause: int) -> None:
+    died = [AttemptStatus(name="a-train-1", number=1, verdict="disrupted", **ENDED)] * attempts
+    ended_at = 1_772_359_200.0  # 2026-03-01T10:00:00Z
+    assert backoff_of(died, ended_at) == pause
+    assert backoff_of(died, ended_at + 4) == pause - 4
+    assert backoff_of(died, ended_at - 3600) == pause, "a clock that jumped back"
+
+
+def test_after_a_long_attempt_the_pause_is_short_again_and_a_probe_that_told_something_needs_none() -> None:
+    ended_at = 1_772_359_200.0
+    short = AttemptStatus(name="a-train-1", number=1, verdict="disrupted", **ENDED)
+    long = short.model_copy(update={"started_at": "2026-03-01T09:00:00Z"})
+    assert backoff_of([short, short, long], ended_at) == 10
+    assert backoff_of([RunStatus(name="a-probe-1", number=1, verdict="succeeded", **ENDED)], ended_at) == 0

@@ -58,6 +58,18 @@ def test_a_disruption_is_followed_by_the_same_plan_and_has_a_budget_of_its_own()
     assert condition(cluster, "Failed")["reason"] == "DisruptionsSpent"
 
 
+def test_probes_that_are_taken_away_have_the_same_budget() -> None:
+    cluster = SimulatedCluster(make_job(retry={"maxDisruptions": 1}))
+    for _ in range(3):
+        cluster.reconcile()
+        for run in cluster.runs():
+            cluster.start(run)
+        die(cluster, Ending.TERMINATED, 143)
+        cluster.tick(400.0)
+    assert condition(cluster, "Failed")["reason"] == "DisruptionsSpent"
+    assert [probe.get("verdict") for probe in cluster.status["probes"]][:2] == ["disrupted", "disrupted"]
+
+
 def test_the_budget_for_out_of_memory_ends() -> None:
     cluster = launched(make_job(retry={"maxOomRetries": 0}))
     die(cluster, Ending.DEVICE_OOM, 85, **SAVED)
@@ -207,6 +219,16 @@ def test_a_pod_of_an_earlier_life_is_waited_for_and_counts_for_nothing() -> None
     cluster.start("tiny-train-1")
     cluster.reconcile()
     assert (cluster.status["phase"], last(cluster)["number"], cluster.status["disruptions"]) == ("Running", 1, 0)
+
+
+def test_a_pod_of_another_plan_is_not_taken_back() -> None:
+    cluster = launched(make_job(tuning=FIXED))
+    (old,) = cluster.pods.values()
+    old.plan, old.is_stuck = "bf16-z1-none-mb2x8", True
+    cluster.status = {}
+    cluster.reconcile()
+    assert old.deleting, "it trains what nobody asked for"
+    assert "startedAt" not in last(cluster)
 
 
 def test_a_run_that_nobody_recorded_is_gone_before_another_starts() -> None:
