@@ -11,8 +11,10 @@ from simulated_cluster import SimulatedCluster
 from small_jobs import make_job
 
 from memtune.decide import decide
+from memtune.decide.model import Lesson, model_of
 from memtune.plan import Plan
 from memtune.report import Ending, Phase
+from memtune.spec.status import Status
 from memtune.units import GIB
 
 
@@ -28,6 +30,16 @@ def test_an_out_of_memory_is_followed_by_a_smaller_plan_from_the_checkpoint() ->
     assert (after["resume"], after["resumedSamples"]) == ("direct", 320)
     assert cluster.status["oomRetries"] == 1
     assert Plan.parse(after["plan"]).global_batch(1) == 16
+
+
+def test_nothing_as_large_as_what_died_is_tried_again() -> None:
+    model = model_of(make_job(), Status(), None)
+    second = model.candidates(())[1].plan
+    assert model.predict(second).device.expected < max(each.prediction.device.expected for each in model.candidates(()))
+    lesson = Lesson(second, died=True, demanded_bytes=model.usable_bytes)
+    wiser = replace(model, lessons=(lesson,))
+    left = [each.prediction.device.expected for each in wiser.candidates(())]
+    assert 0 < max(left) < wiser.predict(second).device.expected
 
 
 def test_an_out_of_memory_in_evaluation_lowers_the_evaluation_batch_and_nothing_else() -> None:
