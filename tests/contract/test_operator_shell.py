@@ -96,7 +96,9 @@ class Server:
     async def delete(self, manifest: dict[str, Any], grace_seconds: int | None) -> None:
         self.deleted.append(manifest["metadata"]["name"])
 
-    async def changes(self, api_version: str, kind: str, namespace: str, selector: str) -> AsyncIterator[Change]:
+    async def changes(
+        self, api_version: str, kind: str, namespace: str, selector: str, since: str
+    ) -> AsyncIterator[Change]:
         yield Change(None)
         while kind == "Pod":
             yield Change(await self.coming.get())
