@@ -272,6 +272,17 @@ def test_a_probe_that_never_ends_is_ended_and_the_budget_is_kept() -> None:
     assert cluster.status["phase"] == "Failed"
 
 
+def test_probes_side_by_side_are_no_more_than_are_allowed() -> None:
+    cluster = SimulatedCluster(make_job(tuning={"parallelProbes": 2, "maxProbes": 2}))
+    cluster.reconcile()
+    for run in cluster.runs():
+        cluster.start(run)
+    cluster.tick(20.0)
+    cluster.finish("tiny-probe-1")
+    cluster.tick(20.0)
+    assert [(probe["number"], "endedAt" in probe) for probe in cluster.status["probes"]] == [(1, True), (2, False)]
+
+
 def test_one_probe_that_hangs_takes_half_of_the_budget_and_no_more() -> None:
     cluster = SimulatedCluster(make_job(tuning={"maxGpuSeconds": 400}))
     cluster.reconcile()
