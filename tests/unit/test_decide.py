@@ -37,6 +37,8 @@ def test_a_run_is_recorded_before_any_of_its_pods_is_created() -> None:
 def test_the_happy_path_launches_the_best_measured_plan() -> None:
     cluster = launched()
     assert condition(cluster, "Tuned")["reason"] == "Measured"
+    plans = [probe["plan"] for probe in cluster.status["probes"]]
+    assert len(set(plans)) == len(plans) > 1, "no plan is probed twice"
     best = max(cluster.status["probes"], key=lambda probe: probe["tokensPerSecond"])
     assert last(cluster)["plan"] == best["plan"] == cluster.status["plan"]["name"]
     for run in cluster.runs():
@@ -161,6 +163,15 @@ def test_a_refusal_stalls_the_job_in_the_words_of_who_refuses_and_starts_nothing
     cluster.reconcile()
     assert condition(cluster, "Stalled")["status"] == "False"
     assert cluster.posted
+
+
+def test_whatever_runs_when_a_job_is_over_is_stopped() -> None:
+    cluster = launched()
+    over = {**condition(cluster, "Launched"), "type": "Complete", "reason": "Succeeded"}
+    cluster.status["conditions"].append(over)
+    cluster.reconcile()
+    assert not any(pod.is_running for pod in cluster.pods.values())
+    assert last(cluster)["message"] == "the job is over"
 
 
 def test_quota_stalls_and_costs_no_retry() -> None:

@@ -10,6 +10,7 @@ from decided import SAVED, condition, die, last, launched, probed
 from simulated_cluster import SimulatedCluster
 from small_jobs import make_job
 
+from memtune.acquisition import Question
 from memtune.decide import decide
 from memtune.decide.model import Lesson, model_of
 from memtune.plan import Plan
@@ -40,6 +41,23 @@ def test_nothing_as_large_as_what_died_is_tried_again() -> None:
     wiser = replace(model, lessons=(lesson,))
     left = [each.prediction.device.expected for each in wiser.candidates(())]
     assert 0 < max(left) < wiser.predict(second).device.expected
+
+
+def test_the_search_is_told_of_what_died_and_of_what_fits() -> None:
+    cluster = SimulatedCluster(make_job())
+    cluster.reconcile()
+    for pod in cluster.pods.values():
+        cluster.start(pod.run)
+        cluster.end(pod, 85, cluster.report(pod, Ending.DEVICE_OOM))
+    asked: list[Question] = []
+
+    def search(question: Question) -> None:
+        asked.append(question)
+
+    decide(cluster.job, cluster.observe(), cluster.now, search)
+    (died,) = asked[0].trials
+    assert (died.fits, died.died) == (False, True)
+    assert died.plan not in [candidate.plan for candidate in asked[0].candidates]
 
 
 def test_an_out_of_memory_in_evaluation_lowers_the_evaluation_batch_and_nothing_else() -> None:
