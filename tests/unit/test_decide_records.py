@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -16,9 +16,9 @@ ENDED: dict[str, Any] = {"plan": "bf16-z1-none-mb1x16", "ended_at": "2026-03-01T
 def test_of_many_attempts_the_newest_stay_and_the_one_whose_checkpoint_is_the_newest() -> None:
     status = Status()
     for number in range(1, 41):
-        saved = "saved" if number == 3 else "unknown"
+        checkpoint: Literal["saved", "unknown"] = "saved" if number == 3 else "unknown"
         record = AttemptStatus(
-            name=f"a-train-{number}", number=number, verdict="disrupted", checkpoint=saved, trained=True, **ENDED
+            name=f"a-train-{number}", number=number, verdict="disrupted", checkpoint=checkpoint, trained=True, **ENDED
         )
         status = with_attempt(status, record)
     assert [record.number for record in status.attempts] == [3, *range(40 - MAX_ATTEMPTS + 2, 41)]
@@ -27,7 +27,7 @@ def test_of_many_attempts_the_newest_stay_and_the_one_whose_checkpoint_is_the_ne
 def test_of_many_probes_those_stay_that_told_something() -> None:
     status = Status()
     for number in range(1, 61):
-        verdict = "disrupted" if number % 5 == 0 else "succeeded"
+        verdict: Literal["disrupted", "succeeded"] = "disrupted" if number % 5 == 0 else "succeeded"
         record = RunStatus(name=f"a-probe-{number}", number=number, verdict=verdict, **ENDED)
         status = with_probe(status, record)
     numbers = [record.number for record in status.probes]
