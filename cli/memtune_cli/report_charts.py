@@ -56,19 +56,22 @@ def colour(component: str) -> str:
 
 
 def runs(story: Story) -> str:
-    """Each run's memory as predicted and as measured, against the GPU's."""
+    """Each run's memory as predicted and as measured, against what its GPU had."""
     shown = [run for run in story.runs if run.predicted_bytes or measured_bytes(run)]
     if not shown or not story.usable_bytes:
         return ""
     frame = Frame(250, 34, _WIDTH - 190, 34 + _ROW * len(shown))
-    most = max(*(max(run.predicted_bytes, measured_bytes(run)) for run in shown), story.usable_bytes)
+    sizes = [story.usable_by(run) for run in shown]
+    most = max(*(max(run.predicted_bytes, measured_bytes(run)) for run in shown), *sizes)
     scale = frame.across(0, most * 1.02)
     parts = svg.x_axis(frame, scale, _ticks(most * 1.02), f"{_unit(most * 1.02)} on the fullest GPU")
-    for number, run in enumerate(shown):
-        parts += _run(story, run, frame, scale, frame.top + _ROW * number)
-    parts += _limit(frame, scale(story.usable_bytes), f"GPU {story.amount(story.usable_bytes)}")
-    allowed = scale(story.usable_bytes * (1 - story.headroom))
-    parts.append(svg.line(allowed, frame.top, allowed, frame.bottom, "headroom"))
+    for number, (run, size) in enumerate(zip(shown, sizes, strict=True)):
+        top = frame.top + _ROW * number
+        parts += _run(story, run, frame, scale, top)
+        for x, look in ((scale(size), "limit"), (scale(size * (1 - story.headroom)), "headroom")):
+            parts.append(svg.line(x, top, x, top + _ROW, look))
+    told = ", then ".join(dict.fromkeys(map(story.amount, sizes)))
+    parts.append(svg.words(scale(max(sizes)), frame.top - 14, f"GPU {told}", "limittext", "end"))
     return svg.picture(_WIDTH, frame.bottom + 40, "Predicted and measured memory of each run", parts)
 
 
@@ -199,7 +202,7 @@ def _over_time(
         return []
     spans = [(run, to_seconds(run.started_at) or now, to_seconds(run.ended_at) or now) for run in shown]
     begin, end = min(start for _, start, _ in spans), max(stop for *_, stop in spans)
-    most = max(story.usable_bytes, *(max(measured_bytes(run), run.predicted_bytes) for run in shown)) * 1.05
+    most = max(max(measured_bytes(run), run.predicted_bytes, story.usable_by(run)) for run in shown) * 1.05
     across, up = frame.across(begin, max(end, begin + 1)), frame.up(0, most)
     parts = svg.y_axis(frame, up, _ticks(most), _unit(most))
     parts += svg.x_axis(frame, across, _minutes(begin, end))
@@ -222,7 +225,9 @@ def _over_time(
         points = [(across(at), up(value)) for at, value in each.points if begin <= at <= end]
         if points:
             parts.append(svg.path(points, _SERIES_LOOKS[number % len(_SERIES_LOOKS)], each.name))
-    parts.append(svg.line(frame.left, up(story.usable_bytes), frame.right, up(story.usable_bytes), "limit"))
+    edges = [frame.left, *(across(start) for _, start, _ in spans[1:]), frame.right]
+    for run, left, right in zip(shown, edges, edges[1:], strict=False):
+        parts.append(svg.line(left, up(story.usable_by(run)), right, up(story.usable_by(run)), "limit"))
     return parts
 
 

@@ -81,10 +81,14 @@ class Story:
 
     @cached_property
     def usable_bytes(self) -> int:
-        """What one GPU has, as measured, else as predicted with; 0 if nobody knows."""
+        """What one GPU has, as measured last, else as predicted with; 0 if nobody knows."""
         measured = [run.peak_bytes.total for run in self.runs if run.peak_bytes and run.peak_bytes.total]
         predicted = self.status.prediction.usable_bytes if self.status.prediction else 0
         return measured[-1] if measured else predicted
+
+    def usable_by(self, run: RunStatus) -> int:
+        """What one GPU had while a run went on: a later one may have had less."""
+        return (run.peak_bytes.total if run.peak_bytes else 0) or self.usable_bytes
 
     def amount(self, size_bytes: float) -> str:
         """Memory in words, in the unit in which the GPU's is told."""
@@ -149,7 +153,8 @@ class Story:
 
     def free_share(self, run: RunStatus) -> float | None:
         """The share of HBM that a measured run left free."""
-        return 1 - run.peak_bytes.device / self.usable_bytes if run.peak_bytes and self.usable_bytes else None
+        usable_bytes = self.usable_by(run)
+        return 1 - run.peak_bytes.device / usable_bytes if run.peak_bytes and usable_bytes else None
 
     def is_winner(self, run: RunStatus) -> bool:
         """Whether a probe measured the plan that was chosen."""

@@ -98,7 +98,7 @@ def _progress(story: Story) -> str:
 def _run_bars(screen: Screen, story: Story, run: RunStatus) -> list[str]:
     """Two bars against the GPU's memory: what was predicted, what was measured."""
     width = max(_NARROWEST_BAR, min(_WIDEST_BAR, screen.width - _BESIDE_BAR))
-    full, measured = story.usable_bytes, measured_bytes(run)
+    full, measured = story.usable_by(run), measured_bytes(run)
     mark = screen.paint("*" if story.is_winner(run) else " ", f"{GREEN};1")
     name = screen.bold(run.plan) if story.is_winner(run) else run.plan
     speed = f"  {run.tokens_per_second:,} tokens/s" if run.tokens_per_second else ""

@@ -22,7 +22,7 @@ from memtune.knobs import (
 )
 from memtune.plan import Plan
 from memtune.prediction import Prediction
-from memtune.units import gib
+from memtune.units import amount
 from memtune.workload import Workload
 
 THROUGHPUT = "throughput"
@@ -103,6 +103,11 @@ def refusal(workload: Workload, plan: Plan) -> str | None:
         return f"{gpu.name} has no {plan.precision}; use fp16 or fp32"
     if plan.precision is Precision.FP8 and gpu.fp8_flops <= gpu.bf16_flops:
         return f"{gpu.name} has no fp8; use bf16"
+    return contradiction(plan)
+
+
+def contradiction(plan: Plan) -> str | None:
+    """Why this plan cannot or should not run, whatever the workload and the GPU; None if it can."""
     if plan.attention is Attention.FLASH and plan.precision in (Precision.FP32, Precision.TF32):
         return f"flash attention has no {plan.precision} kernel; use sdpa"
     if plan.offload in _ON_HOST and plan.sharding.zero_stage == 0:
@@ -216,16 +221,12 @@ def _smallest(candidate: Candidate | Dropped) -> tuple[float, float]:
 
 
 def _too_large(prediction: Prediction, usable_bytes: int) -> str:
-    return f"needs {gib(prediction.device.expected)}, the GPU has {gib(usable_bytes)}"
+    needed, usable = (amount(size, usable_bytes) for size in (prediction.device.expected, usable_bytes))
+    return f"needs {needed}, the GPU has {usable}"
 
 
 def _too_close(prediction: Prediction, usable_bytes: int, headroom: float) -> str:
-    device = prediction.device
-    if device.upper > usable_bytes:
-        return (
-            f"needs {gib(device.lower)} to {gib(device.upper)}, the GPU has {gib(usable_bytes)}: only a probe can tell"
-        )
-    return (
-        f"needs {gib(device.expected)}, and {headroom:.0%} of the GPU's {gib(usable_bytes)} must stay free: "
-        "only a probe can tell"
-    )
+    lower, needed, upper, usable = (amount(size, usable_bytes) for size in (*prediction.device, usable_bytes))
+    if prediction.device.upper > usable_bytes:
+        return f"needs {lower} to {upper}, the GPU has {usable}: only a probe can tell"
+    return f"needs {needed}, and {headroom:.0%} of the GPU's {usable} must stay free: only a probe can tell"

@@ -1,4 +1,4 @@
-"""What all jobs own, kept up to date by one watch for each kind, so that nothing is ever listed twice."""
+"""What all jobs own, kept up to date by one watch for each kind; nothing is listed again that can be watched on."""
 
 from __future__ import annotations
 
@@ -26,6 +26,8 @@ class Cache:
     def __init__(self, kind: ObjectKind, namespaces: Sequence[str]) -> None:
         self._kind = kind
         self._by_job: dict[Key, dict[str, Manifest]] = {}
+        # Up to where each namespace is known; empty where it has to be listed.
+        self._versions: dict[str, str] = {}
         self._is_complete = {namespace: asyncio.Event() for namespace in namespaces or ("",)}
 
     async def of_job(self, key: Key) -> list[Manifest]:
@@ -51,6 +53,8 @@ class Cache:
                 await self._follow_once(cluster, namespace, wake)
             except RefusalError as refusal:
                 wait = max(refusal.retry_after_seconds, wait)
+                if refusal.kind in (Kind.ABSENT, Kind.EXPIRED):
+                    self._versions[namespace] = ""
                 if refusal.kind is Kind.ABSENT:
                     # The cluster does not know the kind, or not yet: so there is nothing of it.
                     self._drop_others(namespace, set(), wake)
@@ -58,17 +62,21 @@ class Cache:
                     wait = max(_ABSENT_SECONDS, wait)
                 if refusal.kind is not Kind.EXPIRED:
                     _log.warning("watching %s in %s: %s", self._kind, namespace or "all namespaces", refusal.message)
-            # However it ended: a server or a proxy that ends each watch at once is not listed from in a fast loop.
+            # However it ended: a server or a proxy that ends each watch at once is not asked in a fast loop.
             await asyncio.sleep(wait)
 
     async def _follow_once(self, cluster: Cluster, namespace: str, wake: Callable[[Key], None]) -> None:
-        """One list and the watch after it. What was deleted in between is found by its absence from the list."""
-        listed: set[tuple[Key, str]] | None = set()
-        async for change in cluster.changes(*self._kind, namespace, names.LABEL_JOB):
+        """One watch from where the last one ended. Where that is not known any more there is a list first; what was
+        deleted in between is found by its absence from it."""
+        since = self._versions.get(namespace, "")
+        listed: set[tuple[Key, str]] | None = None if since else set()
+        async for change in cluster.changes(*self._kind, namespace, names.LABEL_JOB, since=since):
+            self._versions[namespace] = change.version
             if change.manifest is None:
-                self._drop_others(namespace, listed or set(), wake)
-                listed = None
-                self._is_complete[namespace].set()
+                if listed is not None:
+                    self._drop_others(namespace, listed, wake)
+                    listed = None
+                    self._is_complete[namespace].set()
                 continue
             for key in _keys(change.manifest):
                 self._put(key, change.manifest, change.is_gone)
@@ -81,6 +89,8 @@ class Cache:
         if is_gone:
             owned.pop(manifest["metadata"]["name"], None)
         else:
+            # Who wrote which field is a third of a pod, and nobody here asks.
+            manifest["metadata"].pop("managedFields", None)
             owned[manifest["metadata"]["name"]] = manifest
         if not owned:
             del self._by_job[key]

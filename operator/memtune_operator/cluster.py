@@ -51,10 +51,11 @@ CountRequest = Callable[[str, int], None]
 
 
 class Change(NamedTuple):
-    """An object that came, changed or went; no object at all means that all that were there have been told."""
+    """An object that came, changed or went; no object at all means that everything up to ``version`` has been told."""
 
     manifest: Manifest | None
     is_gone: bool = False
+    version: str = ""
 
 
 class Cluster:
@@ -111,18 +112,21 @@ class Cluster:
                 yield line.rstrip(b"\n").decode(errors="replace")
 
     async def changes(
-        self, api_version: str, kind: str, namespace: str, selector: str = "", fields: str = ""
+        self, api_version: str, kind: str, namespace: str, selector: str = "", fields: str = "", since: str = ""
     ) -> AsyncIterator[Change]:
-        """What is there, and then what happens to it, until the server ends the watch."""
+        """What is there, and then what happens to it, until the server ends the watch; only what happened ``since``."""
         path, selectors = _path(api_version, kind, namespace), {"labelSelector": selector, "fieldSelector": fields}
         query = {name: value for name, value in selectors.items() if value}
-        listed = await self._call("GET", path, query)
-        for item in listed.get("items") or []:
-            # A list leaves out of its items what it says of itself.
-            yield Change({"apiVersion": api_version, "kind": kind, **item})
-        yield Change(None)
-        version = listed["metadata"]["resourceVersion"]
-        query |= {"watch": "true", "resourceVersion": version, "timeoutSeconds": str(_WATCH_SECONDS)}
+        if not since:
+            listed = await self._call("GET", path, query)
+            for item in listed.get("items") or []:
+                # A list leaves out of its items what it says of itself.
+                yield Change({"apiVersion": api_version, "kind": kind, **item})
+            since = listed["metadata"]["resourceVersion"]
+            yield Change(None, version=since)
+        query |= {"watch": "true", "resourceVersion": since, "timeoutSeconds": str(_WATCH_SECONDS)}
+        # Where nothing happens for long, bookmarks keep the version young enough to go on from.
+        query |= {"allowWatchBookmarks": "true"}
         with self._refusals("WATCH"):
             response = await self._request("GET", path, query, None, _WATCH_SECONDS + _REQUEST_SECONDS)
             self._count_request("WATCH", response.status)
@@ -130,7 +134,9 @@ class Cluster:
                 event = json.loads(line)
                 if event["type"] == "ERROR":
                     raise refusal_of(event["object"].get("code"), "", json.dumps(event["object"]))
-                yield Change(event["object"], is_gone=event["type"] == "DELETED")
+                version = event["object"]["metadata"].get("resourceVersion", "")
+                manifest = None if event["type"] == "BOOKMARK" else event["object"]
+                yield Change(manifest, is_gone=event["type"] == "DELETED", version=version)
 
     async def _call(
         self, verb: str, path: str, query: Mapping[str, str] | None = None, body: Manifest | None = None

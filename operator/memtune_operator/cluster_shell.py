@@ -117,7 +117,8 @@ class ClusterShell:
             try:
                 await self._cluster.create(event(snapshot.manifest, each))
             except RefusalError as refusal:
-                _log.warning("the event %s could not be told: %s", each.reason, refusal.message)
+                if refusal.kind is not Kind.EXISTS:
+                    _log.warning("the event %s could not be told: %s", each.reason, refusal.message)
 
     async def delete_job(self, snapshot: Snapshot) -> None:
         """What the job owns goes with it."""

@@ -5,18 +5,22 @@ from __future__ import annotations
 from datetime import datetime, timezone
 
 from memtune.decide import Event
+from memtune.naming import job_stem, short_hash
 from memtune.spec import API_VERSION, KIND
 from memtune_operator.wrapping import Manifest
 
 
 def event(job: Manifest, told: Event) -> Manifest:
-    """An event on the job, as the API server takes it."""
+    """An event on the job, as the API server takes it. The same of the same version of the job has the same name, so
+    that nothing is told twice."""
     metadata = job["metadata"]
+    said = f"{metadata['uid']}/{metadata['resourceVersion']}/{told.reason}/{told.message}"
+    name = f"{job_stem(metadata['name'])}.{short_hash(said, 16)}"
     told_at = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
     return {
         "apiVersion": "v1",
         "kind": "Event",
-        "metadata": {"generateName": f"{metadata['name']}.", "namespace": metadata["namespace"]},
+        "metadata": {"name": name, "namespace": metadata["namespace"]},
         "involvedObject": {
             "apiVersion": API_VERSION,
             "kind": KIND,

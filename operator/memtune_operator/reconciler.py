@@ -54,6 +54,9 @@ async def reconcile(
             except RefusalError as refusal:
                 if refusal.kind is Kind.CONFLICT:
                     continue  # somebody wrote since: what was decided rests on what is no more
+                if refusal.kind is Kind.REFUSED and snapshot.job is None:
+                    # What another CRD let in takes no status as long as it is wrong: events are all it has.
+                    await shell.tell(snapshot, decision.events)
                 raise
         is_refused = await _act(shell, snapshot, decision, now())
         if not is_news and not is_refused:

@@ -16,6 +16,7 @@ import yaml
 from kubernetes import client, watch
 from pods import eventually
 from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample
 
 from memtune.spec import GROUP, PLURAL, VERSION
 
@@ -77,14 +78,13 @@ class OperatorProcess:
 
     def requests(self, verb: str) -> float:
         """How many of this verb it has sent to the API server."""
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.metrics_port}/metrics", timeout=10) as answer:
+        return sum(each.value for each in self.samples("memtune_api_requests_total") if each.labels["verb"] == verb)
+
+    def samples(self, *metrics: str) -> list[Sample]:
+        """All series of these metrics, as it tells them now."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.metrics_port}/metrics", timeout=60) as answer:
             families = list(text_string_to_metric_families(answer.read().decode()))
-        samples = [sample for family in families for sample in family.samples]
-        return sum(
-            sample.value
-            for sample in samples
-            if sample.name == "memtune_api_requests_total" and sample.labels["verb"] == verb
-        )
+        return [sample for family in families for sample in family.samples if sample.name in metrics]
 
     def cpu_seconds(self) -> float:
         # The name in parentheses may hold anything; what follows it is counted from the third field on.
@@ -93,6 +93,10 @@ class OperatorProcess:
 
     def resident_bytes(self) -> int:
         return int(self._proc("statm").split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    def highest_bytes(self) -> int:
+        """The most memory that it has ever had resident."""
+        return int(self._proc("status").split("VmHWM:")[1].split()[0]) * 1024
 
     @property
     def _running(self) -> subprocess.Popen[bytes]:
@@ -162,6 +166,10 @@ class Jobs:
 
     def patch(self, name: str, **spec: Any) -> None:
         self._api.patch_namespaced_custom_object(*self._where, name, {"spec": spec})
+
+    def annotate(self, name: str, annotations: dict[str, str]) -> None:
+        """A change that means nothing to the operator."""
+        self._api.patch_namespaced_custom_object(*self._where, name, {"metadata": {"annotations": annotations}})
 
     def delete(self, name: str) -> None:
         self._api.delete_namespaced_custom_object(*self._where, name)

@@ -64,9 +64,9 @@ class WaitingJob:
                 "model": {
                     "architecture": {"hiddenSize": 64, "layers": 2, "heads": 4, "ffnSize": 128, "vocabSize": 512}
                 },
-                "training": {"globalBatchSize": 4, "sequenceLength": 32},
+                "training": {"globalBatchSize": 4, "sequenceLength": 32, "attention": "sdpa"},
                 "resources": {"gpusPerNode": 1, "gpuMemory": "4Gi", "device": "virtual"},
-                "tuning": {"mode": "Fixed", "plan": "fp32-ddp-none-mb4x1"},
+                "tuning": {"mode": "Fixed", "plan": "fp32-ddp-none-mb4x1-sdpa"},
                 "launcher": launcher,
                 "template": {"spec": {"containers": [trainer], "terminationGracePeriodSeconds": 0, **pod}},
             },

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from functools import lru_cache
 
 import pytest
+from decided import SAVED, die, launched
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from moves import WEIGHTED, Move, play
 from small_jobs import make_job
 
 from memtune.decide import model
+from memtune.report import Ending
 from memtune.spec.job import Job
 
 JOBS = tuple(make_job(nodes, tuning={"parallelProbes": parallel}) for nodes in (1, 2) for parallel in (1, 2))
@@ -37,3 +40,16 @@ def _remembered_models() -> Iterator[None]:
 @given(st.sampled_from(JOBS), st.sampled_from(FACTORS), moves)
 def test_every_history_keeps_its_promises_and_ends(job: Job, factor: float, moves: list[Move]) -> None:
     assert play(job, factor, moves)["phase"] in ("Succeeded", "Failed")
+
+
+def test_a_status_stays_small_however_many_attempts_there_are() -> None:
+    cluster = launched(make_job(retry={"maxDisruptions": 60}))
+    for _ in range(50):
+        die(cluster, Ending.TERMINATED, 143, **SAVED, message="x" * 5000)
+        cluster.tick(400.0)
+        for run in cluster.runs():
+            cluster.start(run)
+        cluster.reconcile()
+        assert len(json.dumps(cluster.status)) < 100_000
+    attempts = cluster.status["attempts"]
+    assert (attempts[-1]["number"], len(attempts), cluster.status["disruptions"]) == (51, 12, 50)

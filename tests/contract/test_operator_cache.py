@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from typing import Any, cast
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
+from api_answers import ApiServer, api_server, events, listed
+from kubernetes.aio import client
 
 from memtune_operator.cache import Cache
 from memtune_operator.cluster import Change, Cluster
@@ -30,7 +33,9 @@ class Server:
         self._ends_with = ends_with
         self._is_silent = is_silent
 
-    async def changes(self, api_version: str, kind: str, namespace: str, selector: str) -> AsyncIterator[Change]:
+    async def changes(
+        self, api_version: str, kind: str, namespace: str, selector: str, since: str
+    ) -> AsyncIterator[Change]:
         await self.answers[namespace].wait()
         self.lists += 1
         if isinstance(self._ends_with, RefusalError) and self._ends_with.kind is Kind.ABSENT:
@@ -108,3 +113,39 @@ def test_a_watch_that_ends_at_once_is_not_begun_again_at_once(ending: RefusalErr
         return server.lists
 
     assert asyncio.run(life()) == 1
+
+
+def test_a_watch_that_ended_is_gone_on_with_and_only_a_forgotten_one_is_listed_anew(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A list of pods costs the API server all pods of the cluster, whatever it is asked to select."""
+    monkeypatch.setattr("memtune_operator.cache._RETRY_SECONDS", 0.0)
+    old, new = (versioned(pod("research", "llama", name), name[-1]) for name in ("p-7", "p-9"))
+    pods = "/api/v1/pods"
+
+    async def life(server: ApiServer) -> list[str]:
+        cache = Cache(POD, ())
+        async with client.ApiClient(client.Configuration(host=server.address)) as api:
+            task = asyncio.create_task(cache.follow(Cluster(api), lambda _: None))
+            while len(server.asked) < 6:
+                await asyncio.sleep(0.01)
+            found = await cache.of_job(Key("research", "llama"))
+            task.cancel()
+        return [each["metadata"]["name"] for each in found]
+
+    with api_server() as server:
+        server.answer(pods, listed(old), listed(new))
+        server.answer(
+            f"{pods}?watch",
+            events(("MODIFIED", old), ("BOOKMARK", versioned({"metadata": {}}, "8"))),
+            events(),
+            events(("ERROR", {"code": 410, "reason": "Expired"})),
+            events(),
+        )
+        assert asyncio.run(life(server)) == ["p-9"]
+        versions = [parse_qs(urlsplit(each).query).get("resourceVersion", ["list"])[0] for each in server.asked[:6]]
+        assert versions == ["list", "7", "8", "8", "list", "7"]
+
+
+def versioned(manifest: dict[str, Any], version: str) -> dict[str, Any]:
+    return {**manifest, "metadata": {**manifest["metadata"], "resourceVersion": version}}

@@ -6,7 +6,10 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from typing import Any, cast
 
-from memtune.decide import reasons
+import pytest
+
+from memtune.acquisition import expected_improvement
+from memtune.decide import Event, reasons
 from memtune.knobs import NO_CHECKPOINTING, Precision, Sharding
 from memtune.plan import Plan
 from memtune.run import Run, RunKind
@@ -14,6 +17,7 @@ from memtune_operator.cluster import Change, Cluster
 from memtune_operator.cluster_shell import ClusterShell
 from memtune_operator.gangs import Gang
 from memtune_operator.policy import Policy
+from memtune_operator.reconciler import reconcile
 from memtune_operator.refusals import Kind, RefusalError
 from memtune_operator.settings import Settings
 from memtune_operator.shell import Key, Snapshot
@@ -57,6 +61,9 @@ class Server:
         self.nodes = [ready("a")]
         self.taken: dict[str, Any] | None = None
         self.refusals: list[RefusalError] = []
+        self.events: set[str] = set()
+        self.deleted: list[str] = []
+        self.runs: list[str] = []
         self.posts = 0
         self.node_lists = 0
 
@@ -75,11 +82,23 @@ class Server:
     async def create(self, manifest: dict[str, Any], dry_run: bool = False) -> None:
         if dry_run:
             return
+        if manifest["kind"] == "Event":
+            self.events.add(manifest["metadata"]["name"])
+            return
         self.posts += 1
+        self.runs += [manifest["metadata"]["name"]] if manifest["kind"] == "Service" else []
         if self.refusals:
             raise self.refusals.pop(0) if len(self.refusals) > 1 else self.refusals[0]
 
-    async def changes(self, api_version: str, kind: str, namespace: str, selector: str) -> AsyncIterator[Change]:
+    async def replace_status(self, job: dict[str, Any], status: dict[str, Any]) -> None:
+        self.job = {**job, "status": status}
+
+    async def delete(self, manifest: dict[str, Any], grace_seconds: int | None) -> None:
+        self.deleted.append(manifest["metadata"]["name"])
+
+    async def changes(
+        self, api_version: str, kind: str, namespace: str, selector: str, since: str
+    ) -> AsyncIterator[Change]:
         yield Change(None)
         while kind == "Pod":
             yield Change(await self.coming.get())
@@ -120,6 +139,94 @@ def test_a_pod_on_a_node_that_just_came_is_not_lost() -> None:
             await asyncio.sleep(0)
             (found,) = (await seen(shell, NOW + 1)).observed.runs["tiny-probe-1"].pods
         assert not found.node_lost
+
+    asyncio.run(life())
+
+
+# Objects as another version of the CRD let them in.
+OLD_SPECS: dict[str, Any] = {
+    "no-spec": None,
+    "empty": {},
+    "text": "train",
+    "no-training": {"model": manifest()["spec"]["model"]},
+    "another-field": {**manifest()["spec"], "batchSize": 4},
+    "another-type": {**manifest()["spec"], "training": [4, 128]},
+}
+OLD_STATUSES: dict[str, Any] = {
+    "none": None,
+    "list": [],
+    "text": "Running",
+    "other-words": {"phase": "Tuning", "trials": [{"plan": 1}], "conditions": [{"type": "Ready", "status": "True"}]},
+    "less-of-a-run": {"phase": "Probing", "fixed": ["a"], "probes": [{"name": "tiny-probe-1", "number": 1}]},
+    "other-types": {"probes": {"1": {}}, "attempts": "none", "plan": ["bf16"], "prediction": 7, "oomRetries": "2"},
+}
+OLD_PODS: list[dict[str, Any]] = [
+    {"labels": {}},
+    {"labels": {"memtune.dev/run": "tiny-probe-1"}},
+    {"labels": {"memtune.dev/run": "trial-1", "memtune.dev/index": "one"}, "annotations": None},
+]
+
+
+async def looked_at(server: Server, shell: ClusterShell) -> dict[str, Any]:
+    await reconcile(shell, KEY, expected_improvement, lambda: NOW)
+    status: dict[str, Any] = server.job["status"]
+    return status
+
+
+@pytest.mark.parametrize("spec", OLD_SPECS.values(), ids=OLD_SPECS)
+def test_a_spec_of_an_older_shape_is_told_of_and_can_be_put_right(spec: Any) -> None:
+    async def life() -> None:
+        server = Server()
+        server.job |= {"spec": spec}
+        async with Life(server) as shell:
+            told = await looked_at(server, shell)
+            assert [(each["type"], each["reason"]) for each in told["conditions"]] == [("Stalled", "SpecInvalid")]
+            assert server.runs == []
+            server.job |= {"spec": manifest()["spec"]}
+            assert (await looked_at(server, shell))["phase"] == "Probing"
+            assert "tiny-probe-1" in server.runs
+
+    asyncio.run(life())
+
+
+def test_the_same_event_of_the_same_object_is_told_once() -> None:
+    async def life() -> None:
+        server, told = Server(), Event("Warning", "SpecInvalid", "spec.training is missing")
+        async with Life(server) as shell:
+            snapshot = await seen(shell)
+            await shell.tell(snapshot, [told, told])
+            server.job["metadata"]["resourceVersion"] = "2"
+            await shell.tell(await seen(shell), [told])
+        assert len(server.events) == 2
+
+    asyncio.run(life())
+
+
+@pytest.mark.parametrize("status", OLD_STATUSES.values(), ids=OLD_STATUSES)
+def test_a_job_with_a_status_of_an_older_shape_begins_anew(status: Any) -> None:
+    async def life() -> None:
+        server = Server()
+        server.job |= {"status": status}
+        async with Life(server) as shell:
+            told = await looked_at(server, shell)
+            assert (told["phase"], [probe["number"] for probe in told["probes"]]) == ("Probing", [1])
+            assert "trials" not in told
+
+    asyncio.run(life())
+
+
+@pytest.mark.parametrize("changed", OLD_PODS)
+def test_pods_of_an_older_shape_count_for_nothing(changed: dict[str, Any]) -> None:
+    async def life() -> None:
+        server = Server()
+        old = pod("a")
+        old["metadata"] = {**old["metadata"], "name": "old", **changed}
+        server.coming.put_nowait(old)
+        async with Life(server) as shell:
+            await asyncio.sleep(0.01)
+            told = await looked_at(server, shell)
+            assert told["phase"] == "Probing"
+            assert "tiny-probe-1" in server.runs
 
     asyncio.run(life())
 

@@ -149,6 +149,17 @@ def test_nothing_is_drawn_outside_of_its_picture(size: str) -> None:
         assert max(places) <= width
 
 
+def test_each_run_is_drawn_against_what_its_gpu_had() -> None:
+    job = ended_well()
+    last = job["status"]["attempts"][-1]
+    last["peakBytes"] = {name: size // 2 for name, size in last["peakBytes"].items()}
+    text = report(job)
+    assert "GPU 79.2 GiB, then 39.6 GiB" in text
+    assert "too tight:" not in text
+    status = "\n".join(page(PLAIN, story_of(job), NOW_SECONDS))
+    assert "measured  ███████████████████████████···········   57.0 GiB +2.2%" in status, "as before it shrank"
+
+
 def test_a_report_has_what_prometheus_tells() -> None:
     start = NOW_SECONDS - 600
     line = Series("llama-7b-train-2", tuple((start + second, 5e10 + second * 1e6) for second in range(0, 600, 15)))

@@ -88,6 +88,9 @@ class History:
             )
         assert self._alive(RunKind.TRAIN) <= 1, "two train runs are alive"
         assert self._alive(RunKind.PROBE) <= cluster.job.spec.tuning.parallel_probes, "too many probes are alive"
+        told = ("succeeded", "device-oom", "host-oom", "hung")
+        probes = [each for each in cluster.status.get("probes", []) if each.get("verdict") in told or _goes_on(each)]
+        assert len(probes) <= cluster.job.spec.tuning.max_probes, "too many probes were made"
         self._check_budget()
         self._check_new_runs()
 
@@ -129,6 +132,10 @@ class History:
         posted = list(cluster.posted)
         cluster.step()
         assert cluster.posted == posted, "reconciling again created something"
+
+
+def _goes_on(record: dict[str, Any]) -> bool:
+    return "endedAt" not in record
 
 
 def suspended(job: Job, suspend: bool) -> Job:

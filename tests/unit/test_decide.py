@@ -37,6 +37,8 @@ def test_a_run_is_recorded_before_any_of_its_pods_is_created() -> None:
 def test_the_happy_path_launches_the_best_measured_plan() -> None:
     cluster = launched()
     assert condition(cluster, "Tuned")["reason"] == "Measured"
+    plans = [probe["plan"] for probe in cluster.status["probes"]]
+    assert len(set(plans)) == len(plans) > 1, "no plan is probed twice"
     best = max(cluster.status["probes"], key=lambda probe: probe["tokensPerSecond"])
     assert last(cluster)["plan"] == best["plan"] == cluster.status["plan"]["name"]
     for run in cluster.runs():
@@ -47,12 +49,41 @@ def test_the_happy_path_launches_the_best_measured_plan() -> None:
     assert cluster.services == {}
 
 
+@pytest.mark.parametrize("tight", [{"alloc_retries": 1}, {"peak_reserved_bytes": int(7.6 * GIB)}])
+def test_a_measured_plan_that_was_too_tight_is_not_launched(tight: dict[str, int]) -> None:
+    cluster = SimulatedCluster(make_job(tuning={"maxProbes": 1}))
+    cluster.reconcile()
+    for pod in cluster.pods.values():
+        cluster.start(pod.run)
+        report = cluster.report(pod, Ending.SUCCEEDED)
+        cluster.end(pod, 0, replace(report, memory=replace(report.memory, **tight)))
+    cluster.reconcile()
+    assert cluster.status["probes"][0]["verdict"] == "succeeded"
+    assert condition(cluster, "Failed")["reason"] == "NothingFits"
+
+
 def test_predict_only_starts_no_pod_and_is_complete() -> None:
     cluster = SimulatedCluster(make_job(tuning={"mode": "PredictOnly"}))
     cluster.reconcile()
     assert (cluster.status["phase"], condition(cluster, "Complete")["reason"]) == ("Succeeded", "PredictedOnly")
+    assert condition(cluster, "Tuned")["status"] == "True"
+    assert cluster.status["plan"]["name"] == cluster.status["prediction"]["plan"]
     assert cluster.posted == []
     assert sum(part["expected"] for part in cluster.status["prediction"]["components"]) > GIB
+
+
+def test_predict_only_says_where_a_plan_only_may_fit() -> None:
+    # The smallest plan is predicted to take 4.5 GiB, between 3.7 and 5.4.
+    tight = {"nodes": 1, "gpusPerNode": 1, "gpuMemory": "5Gi", "device": "virtual"}
+    cluster = SimulatedCluster(make_job(tuning={"mode": "PredictOnly"}, resources=tight))
+    cluster.reconcile()
+    assert (cluster.status["phase"], condition(cluster, "Complete")["reason"]) == ("Succeeded", "MayFit")
+    assert (condition(cluster, "Tuned")["status"], condition(cluster, "Tuned")["reason"]) == ("False", "MayFit")
+    assert cluster.status.get("plan") is None, "nothing was chosen"
+    assert cluster.status["message"] == (
+        "predicted only: no plan is sure to fit; bf16-z1-full-mb1x16 may: "
+        "it needs 3.7 GiB to 5.4 GiB, the GPU has 5.0 GiB: only a probe can tell"
+    )
 
 
 def test_mode_fixed_launches_its_plan_unmeasured() -> None:
@@ -72,12 +103,13 @@ def test_a_job_that_cannot_fit_fails_before_any_pod_with_advice() -> None:
     assert cluster.posted == []
 
 
-def test_a_report_of_another_plan_is_as_if_there_were_none() -> None:
+@pytest.mark.parametrize("foreign", [{"plan": "bf16-z3-full-mb1x16"}, {"run": "tiny-probe-2"}])
+def test_a_report_of_another_plan_or_run_is_as_if_there_were_none(foreign: dict[str, str]) -> None:
     cluster = SimulatedCluster(make_job())
     cluster.reconcile()
     for pod in cluster.pods.values():
         cluster.start(pod.run)
-        cluster.end(pod, 0, replace(cluster.report(pod, Ending.SUCCEEDED), plan="bf16-z3-full-mb1x16"))
+        cluster.end(pod, 0, cluster.report(pod, Ending.SUCCEEDED, **foreign))
     cluster.reconcile()
     assert cluster.status["probes"][0]["verdict"] == "user-error"
     assert any("ReportIgnored" in event for event in cluster.events)
@@ -105,7 +137,7 @@ def test_the_deadline_counts_from_the_first_running_pod() -> None:
     for run in cluster.runs():
         cluster.start(run)
     cluster.tick(99.0)
-    assert cluster.status["phase"] != "Failed"
+    assert (cluster.status["phase"], cluster.wake_after) == ("Probing", 1.0), "it is there when the time has come"
     cluster.tick(2.0)
     assert condition(cluster, "Failed")["reason"] == "DeadlineExceeded"
 
@@ -114,7 +146,7 @@ def test_a_finished_job_is_deleted_when_its_time_to_live_is_over() -> None:
     cluster = SimulatedCluster(make_job(ttlSecondsAfterFinished=60, tuning={"mode": "PredictOnly"}))
     cluster.reconcile()
     cluster.tick(59.0)
-    assert not cluster.is_deleted
+    assert (cluster.is_deleted, cluster.wake_after) == (False, 1.0)
     cluster.tick(2.0)
     assert cluster.is_deleted
 
@@ -131,6 +163,15 @@ def test_a_refusal_stalls_the_job_in_the_words_of_who_refuses_and_starts_nothing
     cluster.reconcile()
     assert condition(cluster, "Stalled")["status"] == "False"
     assert cluster.posted
+
+
+def test_whatever_runs_when_a_job_is_over_is_stopped() -> None:
+    cluster = launched()
+    over = {**condition(cluster, "Launched"), "type": "Complete", "reason": "Succeeded"}
+    cluster.status["conditions"].append(over)
+    cluster.reconcile()
+    assert not any(pod.is_running for pod in cluster.pods.values())
+    assert last(cluster)["message"] == "the job is over"
 
 
 def test_quota_stalls_and_costs_no_retry() -> None:
@@ -214,6 +255,15 @@ def test_a_field_with_a_default_that_a_later_operator_adds_is_no_edit() -> None:
     assert f"launcher.{short_hash('null', 12)}" in prints
 
 
+def test_a_field_that_a_later_operator_fixes_is_no_edit() -> None:
+    cluster = launched()
+    fixed = [each for each in cluster.status["fixed"] if not each.startswith("launcher.")]
+    cluster.status["fixed"] = [*fixed, "colour.0123456789ab"]
+    cluster.job = edited(cluster.job, suspend=False)
+    cluster.reconcile()
+    assert condition(cluster, "Stalled")["status"] != "True"
+
+
 def test_a_spec_that_cannot_be_read_stalls_and_leaves_alone_what_runs() -> None:
     cluster = launched()
     decision = refuse(cluster.observe(), 3, "spec.training.globalBatchSize: it must be at least 1", cluster.now)
@@ -231,6 +281,28 @@ def test_a_probe_that_never_ends_is_ended_and_the_budget_is_kept() -> None:
         cluster.tick(500.0)
     assert cluster.probe_gpu_seconds <= 200
     assert cluster.status["phase"] == "Failed"
+
+
+def test_probes_side_by_side_are_no_more_than_are_allowed() -> None:
+    cluster = SimulatedCluster(make_job(tuning={"parallelProbes": 2, "maxProbes": 2}))
+    cluster.reconcile()
+    for run in cluster.runs():
+        cluster.start(run)
+    cluster.tick(20.0)
+    cluster.finish("tiny-probe-1")
+    cluster.tick(20.0)
+    assert [(probe["number"], "endedAt" in probe) for probe in cluster.status["probes"]] == [(1, True), (2, False)]
+
+
+def test_one_probe_that_hangs_takes_half_of_the_budget_and_no_more() -> None:
+    cluster = SimulatedCluster(make_job(tuning={"maxGpuSeconds": 400}))
+    cluster.reconcile()
+    for run in cluster.runs():
+        cluster.start(run)
+    cluster.tick(203.0)
+    first, second = cluster.status["probes"]
+    assert (first["verdict"], second["number"]) == ("hung", 2), "the other half pays for another plan"
+    assert 200 <= cluster.probe_gpu_seconds <= 204
 
 
 def test_a_budget_that_pays_for_no_probe_starts_none() -> None:

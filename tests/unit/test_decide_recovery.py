@@ -10,9 +10,12 @@ from decided import SAVED, condition, die, last, launched, probed
 from simulated_cluster import SimulatedCluster
 from small_jobs import make_job
 
+from memtune.acquisition import Question
 from memtune.decide import decide
+from memtune.decide.model import Lesson, model_of
 from memtune.plan import Plan
 from memtune.report import Ending, Phase
+from memtune.spec.status import Status
 from memtune.units import GIB
 
 
@@ -28,6 +31,33 @@ def test_an_out_of_memory_is_followed_by_a_smaller_plan_from_the_checkpoint() ->
     assert (after["resume"], after["resumedSamples"]) == ("direct", 320)
     assert cluster.status["oomRetries"] == 1
     assert Plan.parse(after["plan"]).global_batch(1) == 16
+
+
+def test_nothing_as_large_as_what_died_is_tried_again() -> None:
+    model = model_of(make_job(), Status(), None)
+    second = model.candidates(())[1].plan
+    assert model.predict(second).device.expected < max(each.prediction.device.expected for each in model.candidates(()))
+    lesson = Lesson(second, died=True, demanded_bytes=model.usable_bytes)
+    wiser = replace(model, lessons=(lesson,))
+    left = [each.prediction.device.expected for each in wiser.candidates(())]
+    assert 0 < max(left) < wiser.predict(second).device.expected
+
+
+def test_the_search_is_told_of_what_died_and_of_what_fits() -> None:
+    cluster = SimulatedCluster(make_job())
+    cluster.reconcile()
+    for pod in cluster.pods.values():
+        cluster.start(pod.run)
+        cluster.end(pod, 85, cluster.report(pod, Ending.DEVICE_OOM))
+    asked: list[Question] = []
+
+    def search(question: Question) -> None:
+        asked.append(question)
+
+    decide(cluster.job, cluster.observe(), cluster.now, search)
+    (died,) = asked[0].trials
+    assert (died.fits, died.died) == (False, True)
+    assert died.plan not in [candidate.plan for candidate in asked[0].candidates]
 
 
 def test_an_out_of_memory_in_evaluation_lowers_the_evaluation_batch_and_nothing_else() -> None:
@@ -56,6 +86,18 @@ def test_a_disruption_is_followed_by_the_same_plan_and_has_a_budget_of_its_own()
         cluster.start(run)
     die(cluster, Ending.TERMINATED, 143, **SAVED)
     assert condition(cluster, "Failed")["reason"] == "DisruptionsSpent"
+
+
+def test_probes_that_are_taken_away_have_the_same_budget() -> None:
+    cluster = SimulatedCluster(make_job(retry={"maxDisruptions": 1}))
+    for _ in range(3):
+        cluster.reconcile()
+        for run in cluster.runs():
+            cluster.start(run)
+        die(cluster, Ending.TERMINATED, 143)
+        cluster.tick(400.0)
+    assert condition(cluster, "Failed")["reason"] == "DisruptionsSpent"
+    assert [probe.get("verdict") for probe in cluster.status["probes"]][:2] == ["disrupted", "disrupted"]
 
 
 def test_the_budget_for_out_of_memory_ends() -> None:
@@ -207,6 +249,16 @@ def test_a_pod_of_an_earlier_life_is_waited_for_and_counts_for_nothing() -> None
     cluster.start("tiny-train-1")
     cluster.reconcile()
     assert (cluster.status["phase"], last(cluster)["number"], cluster.status["disruptions"]) == ("Running", 1, 0)
+
+
+def test_a_pod_of_another_plan_is_not_taken_back() -> None:
+    cluster = launched(make_job(tuning=FIXED))
+    (old,) = cluster.pods.values()
+    old.plan, old.is_stuck = "bf16-z1-none-mb2x8", True
+    cluster.status = {}
+    cluster.reconcile()
+    assert old.deleting, "it trains what nobody asked for"
+    assert "startedAt" not in last(cluster)
 
 
 def test_a_run_that_nobody_recorded_is_gone_before_another_starts() -> None:

@@ -155,6 +155,14 @@ def test_a_write_that_is_refused_does_nothing_else() -> None:
     assert shell.done == ["observe", "write"]
 
 
+def test_an_object_that_takes_no_status_is_told_of_by_its_event() -> None:
+    shell = MemoryShell(manifest(training=None))
+    shell.answers["write"] = [RefusalError(Kind.REFUSED, "spec.training: Required value")]
+    with pytest.raises(RefusalError):
+        turn(shell)
+    assert shell.done == ["observe", "write", "tell SpecInvalid"]
+
+
 def test_a_job_that_is_none_says_why_and_starts_no_pod() -> None:
     shell = MemoryShell(manifest(training={"globalBatchSize": 0, "sequenceLength": 128}))
     turn(shell)

@@ -85,6 +85,8 @@ def test_every_rule_is_broken_by_an_example() -> None:
         ("bf16-z2-sel-mb12x8-lion", "has optimizer lion, and training.optimizer is adamw; make them the same"),
         ("bf16-z2-sel-mb12x8-g32", "has gradientDtype fp32, and training.gradientDtype is model"),
         ("bf16-z2-sel-mb12x8-eager", "has attention eager, and training.attention is flash"),
+        ("fp32-z2-sel-mb12x8", "fp32-z2-sel-mb12x8 cannot run: flash attention has no fp32 kernel; use sdpa"),
+        ("bf16-z0-sel-mb12x8-oopt", "cannot run: offload optimizer needs ZeRO 1 or more, or FSDP"),
         ("bf16-z2-sel-mb4x8", "makes 32 sequences a step on 1 GPU, and training.globalBatchSize is 96; micro-batch x"),
         ("bf16-z2-sel", "write it like bf16-z2-sel-mb4x8"),
         ("bf16-z2-sel-mb0x8", "write it like bf16-z2-sel-mb4x8"),

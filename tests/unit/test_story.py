@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from told_job import MESSAGE, NOW_SECONDS, OUT_OF_MEMORY, TOTAL_BYTES, WON, ended_well, still_probing, told_job
+from told_job import GIB, MESSAGE, NOW_SECONDS, OUT_OF_MEMORY, TOTAL_BYTES, WON, ended_well, still_probing, told_job
 
 from memtune_cli.next_step import next_step
 from memtune_cli.story import Budget, error_ratio, measured_bytes, news, run_seconds, saying, story_of
@@ -63,6 +63,16 @@ def test_measured_is_compared_with_predicted_only_where_the_run_lived() -> None:
 def test_what_became_of_a_probe_is_said_in_a_few_words(fields: dict[str, Any], outcome: str) -> None:
     story = story_of(changed("probes", 0, **fields))
     assert story.outcome(story.status.probes[0]) == outcome
+
+
+def test_a_run_is_judged_by_what_its_gpu_had_not_by_what_is_left_of_it() -> None:
+    peaks = {name: int(0.6 * size) for name, size in told_job()["status"]["probes"][0]["peakBytes"].items()}
+    shrunk = changed("attempts", 1, peakBytes=peaks, verdict="device-oom", endedAt="2026-03-01T13:59:00Z")
+    story = story_of(shrunk)
+    assert story.usable_bytes == int(0.6 * TOTAL_BYTES), "what the job has to do with now"
+    assert [story.outcome(probe) for probe in story.status.probes[:2]] == ["fits", "fits"]
+    assert story.free_share(story.status.probes[1]) == pytest.approx(1 - 69.4 * GIB / TOTAL_BYTES)
+    assert [story.usable_by(run) for run in story.runs] == [*[TOTAL_BYTES] * 4, int(0.6 * TOTAL_BYTES)]
 
 
 def test_the_bar_of_the_probes_ends_where_the_budget_does() -> None:

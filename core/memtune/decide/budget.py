@@ -6,12 +6,13 @@ from collections.abc import Sequence
 
 from memtune.decide.context import Context
 from memtune.decide.measuring import gpu_seconds
-from memtune.decide.records import COUNTED, ended_as, has_ended, plan_of
+from memtune.decide.records import OUT_OF_MEMORY, ended_as, has_ended, plan_of
 from memtune.observation import RunObservation
 from memtune.plan import Plan
 from memtune.prediction import Prediction
 from memtune.spec.job import Job
 from memtune.spec.status import RunStatus
+from memtune.verdict import Verdict
 
 # From a container's start to its first step: imports, rendezvous, the model built and sharded.
 STARTUP_SECONDS = 30.0
@@ -20,6 +21,7 @@ _LONGEST_SHARE = 0.5
 # A pod that is told to end takes a moment to do so, and that moment counts.
 ENDING_SECONDS = 5.0
 _SHORTENED = 2
+_TIMED = (Verdict.SUCCEEDED, *OUT_OF_MEMORY)
 
 
 def is_overdue(job: Job, run: RunObservation, now: float) -> bool:
@@ -61,7 +63,8 @@ def estimate(context: Context, plan: Plan, prediction: Prediction) -> float:
 def cost(job: Job, probes: Sequence[RunStatus], plan: Plan, step_seconds: float) -> float:
     """GPU-seconds of one more probe: as those before it, else as its predicted step tells."""
     world = job.spec.resources.world
-    known = [probe.gpu_seconds for probe in probes if ended_as(probe, *COUNTED) and probe.gpu_seconds]
+    # What a probe that hung took says nothing of the next one.
+    known = [probe.gpu_seconds for probe in probes if ended_as(probe, *_TIMED) and probe.gpu_seconds]
     if known:
         return float(max(known)) + ENDING_SECONDS * world
     # A shortened step has fewer micro-batches; the optimizer's part is small beside them.

@@ -26,8 +26,10 @@ def changed_fields(job: Job, status: Status) -> list[str]:
     # An API server counts every edit; outside of one the generation is always 0 and tells nothing.
     if not status.fixed or (job.metadata.generation and _generation(job) in status.fixed):
         return []
-    changed = {name.partition(".")[0] for name in set(fingerprints(job)) - set(status.fixed)}
-    return sorted(changed - {_GENERATION})
+    # An operator of another version may have fixed more fields, or fewer: those of both tell of an edit.
+    fixed = dict(each.split(".", 1) for each in status.fixed if "." in each)
+    now = dict(each.split(".", 1) for each in fingerprints(job))
+    return sorted(name for name in FIXED if name in fixed and fixed[name] != now[name])
 
 
 def _generation(job: Job) -> str:

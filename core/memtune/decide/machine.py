@@ -126,9 +126,11 @@ def _place(context: Context) -> Phase:
         return "Running" if ended_as(last, Verdict.SUCCEEDED) else "Recovering"
     if not status.fixed:
         return "Pending"
-    if context.condition("Predicted") is None:
-        return "Predicting"
-    return "Launching" if status.plan is not None and context.holds("Tuned") else "Probing"
+    if status.plan is not None and context.holds("Tuned"):
+        return "Launching"
+    # A mode without probes may come late, too.
+    is_probed = context.job.spec.tuning.mode == "Probe"
+    return "Probing" if is_probed and context.condition("Predicted") is not None else "Predicting"
 
 
 def _decision(context: Context, read: Status) -> Decision:

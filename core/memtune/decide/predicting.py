@@ -8,6 +8,8 @@ from memtune.decide.context import Context
 from memtune.decide.ending import completed, failed
 from memtune.decide.fixing import fingerprints
 from memtune.decide.model import Model, model_of
+from memtune.decide.records import live
+from memtune.decide.settling import stopped
 from memtune.decide.stories import predicted
 from memtune.decide.texts import line, over
 from memtune.plan import Plan
@@ -32,6 +34,8 @@ def pending(context: Context) -> Context:
 
 def predicting(context: Context) -> Context:
     """Predict every plan; say what the best one takes, or that none can fit."""
+    for record in live(context.status):
+        context = stopped(context, record, f"tuning.mode is {context.job.spec.tuning.mode} now")
     if given := fixed_plan(context.job.spec):
         return _given(context, given)
     model = model_of(context.job, context.status, context.observed.nodes)
@@ -40,11 +44,9 @@ def predicting(context: Context) -> Context:
     best = best_candidate(model)
     if best is None:
         return _nothing_fits(context, model)
-    context = with_prediction(context, model, best)
     if context.job.spec.tuning.mode == "PredictOnly":
-        context = chosen(context, model, best.plan, reasons.CHOSEN_BY_PREDICTION)
-        return completed(context, reasons.PREDICTED_ONLY, f"predicted only: {context.message_of('Predicted')}")
-    return _with_budget(context, best)
+        return _predicted_only(context, model)
+    return _with_budget(with_prediction(context, model, best), best)
 
 
 def _given(context: Context, plan: Plan) -> Context:
@@ -92,17 +94,24 @@ def with_prediction(context: Context, model: Model, best: Candidate) -> Context:
     return context.telling("Normal", reasons.PREDICTED, text).saying(text)
 
 
-def chosen(context: Context, model: Model, plan: Plan, reason: str) -> Context:
-    """With the plan that will be launched, as far as it is only predicted."""
-    prediction = model.predict(plan)
-    text = f"{plan} was chosen unmeasured: {predicted(plan, prediction, model.usable_bytes)}"
+def _predicted_only(context: Context, model: Model) -> Context:
+    """The answer of mode PredictOnly: the best plan that is sure to fit; else the likeliest to, which is not chosen."""
+    if not model.ranking.fitting:
+        likeliest = min(model.ranking.uncertain, key=lambda each: each.prediction.device.expected)
+        context = with_prediction(context, model, Candidate(likeliest.plan, likeliest.prediction))
+        text = f"predicted only: no plan is sure to fit; {likeliest.plan} may: it {likeliest.reason}"
+        return completed(context.with_condition("Tuned", False, reasons.MAY_FIT, text), reasons.MAY_FIT, text)
+    plan, prediction = model.ranking.fitting[0]
+    context = with_prediction(context, model, Candidate(plan, prediction))
+    speed = natural(prediction.tokens_per_second.expected)
     shown = PlanStatus(
-        name=str(plan),
-        hbm=over(prediction.device.expected, model.usable_bytes),
-        tokens_per_second=natural(prediction.tokens_per_second.expected),
+        name=str(plan), hbm=over(prediction.device.expected, model.usable_bytes), tokens_per_second=speed
     )
-    context = context.having(plan=shown).with_condition("Tuned", True, reason, text)
-    return context.telling("Normal", reason, text).saying(text)
+    told = context.message_of("Predicted")
+    text = f"{plan} was chosen unmeasured: {told}"
+    context = context.having(plan=shown).with_condition("Tuned", True, reasons.CHOSEN_BY_PREDICTION, text)
+    context = context.telling("Normal", reasons.CHOSEN_BY_PREDICTION, text)
+    return completed(context, reasons.PREDICTED_ONLY, f"predicted only: {told}")
 
 
 def nothing_fits(context: Context, model: Model, why: str) -> Context:

@@ -19,6 +19,7 @@ RELAUNCHED = "Relaunched"
 # Complete.
 SUCCEEDED = "Succeeded"
 PREDICTED_ONLY = "PredictedOnly"
+MAY_FIT = "MayFit"
 
 # Failed.
 NOTHING_FITS = "NothingFits"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from memtune.plan import Plan
+from memtune.space import contradiction
 from memtune.spec.errors import Problem
 from memtune.spec.job import JobSpec
 from memtune.spec.rule import Rule
@@ -30,7 +31,7 @@ def _plan_trains_the_job(spec: JobSpec) -> Problem | None:
         plan = fixed_plan(spec)
     except ValueError as error:
         return Problem(_PATH, spec.tuning.plan, str(error))
-    advice = plan and (_other_batch(spec, plan) or _other_training(spec, plan))
+    advice = plan and (_other_batch(spec, plan) or _other_training(spec, plan) or _impossible(plan))
     return Problem(_PATH, spec.tuning.plan, advice) if advice else None
 
 
@@ -55,6 +56,11 @@ def _other_training(spec: JobSpec, plan: Plan) -> str | None:
         if said is not decided:
             return f"{plan} has {field} {said}, and training.{field} is {decided}; make them the same"
     return None
+
+
+def _impossible(plan: Plan) -> str | None:
+    why = contradiction(plan)
+    return f"{plan} cannot run: {why}" if why else None
 
 
 _BATCH = "self.tuning.plan.split('-mb')[1].split('-')[0].split('x')"

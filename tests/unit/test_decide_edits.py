@@ -1,0 +1,132 @@
+"""What of a spec may change while its job is under way does so at once, and what it meant before is not held to."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from decided import SAVED, condition, die, last, launched
+from simulated_cluster import SimulatedCluster
+from small_jobs import make_job
+
+from memtune.report import Ending
+
+
+def edit(cluster: SimulatedCluster, block: str = "", **fields: Any) -> None:
+    """Change fields of a block of the spec, or of the spec itself, which the API server counts."""
+    job = cluster.job
+    spec = job.spec
+    changes = {block: getattr(spec, block).model_copy(update=fields)} if block else fields
+    metadata = job.metadata.model_copy(update={"generation": job.metadata.generation + 1})
+    cluster.job = job.model_copy(update={"spec": spec.model_copy(update=changes), "metadata": metadata})
+    cluster.reconcile()
+
+
+def probing(**tuning: Any) -> SimulatedCluster:
+    """A job whose first probe runs."""
+    cluster = SimulatedCluster(make_job(tuning=tuning))
+    cluster.reconcile()
+    for run in cluster.runs():
+        cluster.start(run)
+    cluster.reconcile()
+    return cluster
+
+
+def probe(cluster: SimulatedCluster) -> None:
+    """The running probe ends; whatever follows starts."""
+    cluster.tick(20.0)
+    for run in cluster.runs():
+        cluster.finish(run)
+    cluster.reconcile()
+
+
+def test_fewer_probes_are_enough_as_soon_as_that_is_said() -> None:
+    cluster = probing()
+    edit(cluster, "tuning", max_probes=1)
+    probe(cluster)
+    assert (len(cluster.status["probes"]), condition(cluster, "Tuned")["status"]) == (1, "True")
+
+
+def test_more_probes_are_made_once_they_are_allowed() -> None:
+    cluster = probing(maxProbes=1)
+    edit(cluster, "tuning", max_probes=2)
+    probe(cluster)
+    assert len(cluster.status["probes"]) == 2
+
+
+def test_probes_that_run_end_when_their_budget_is_taken_away() -> None:
+    cluster = probing(parallelProbes=2)
+    cluster.tick(60.0)
+    edit(cluster, "tuning", max_gpu_seconds=130)
+    ended = [(probe["message"], "verdict" in probe) for probe in cluster.status["probes"]]
+    assert ended == [("the budget of GPU-seconds is spent", False)] * 2
+    assert not any(pod.is_running for pod in cluster.pods.values())
+    assert 120 <= cluster.status["gpuSecondsSpent"] <= 130
+
+
+def test_a_retry_more_is_made_once_it_is_allowed() -> None:
+    cluster = launched(make_job(retry={"maxOomRetries": 0}))
+    edit(cluster, "retry", max_oom_retries=1)
+    die(cluster, Ending.DEVICE_OOM, 85, **SAVED)
+    assert (last(cluster)["number"], cluster.status["oomRetries"]) == (2, 1)
+
+
+def test_a_deadline_and_a_time_to_live_may_come_late() -> None:
+    cluster = launched()
+    cluster.tick(500.0)
+    edit(cluster, active_deadline_seconds=400)
+    assert condition(cluster, "Failed")["reason"] == "DeadlineExceeded"
+    cluster.tick(100.0)
+    assert not cluster.is_deleted
+    edit(cluster, ttl_seconds_after_finished=60)
+    assert cluster.is_deleted
+
+
+def test_the_deadline_of_a_job_that_was_suspended_counts_anew() -> None:
+    cluster = probing()
+    edit(cluster, active_deadline_seconds=200)
+    cluster.tick(190.0)
+    edit(cluster, suspend=True)
+    cluster.tick(50.0)
+    edit(cluster, suspend=False)
+    cluster.tick(20.0)
+    for run in cluster.runs():
+        cluster.start(run)
+    cluster.tick(190.0)
+    assert cluster.status["phase"] == "Probing"
+    cluster.tick(11.0)
+    assert condition(cluster, "Failed")["reason"] == "DeadlineExceeded"
+
+
+def test_a_probe_that_does_not_end_keeps_its_gpus_from_the_next() -> None:
+    cluster = probing()
+    (stuck,) = cluster.pods.values()
+    stuck.is_stuck = True
+    edit(cluster, suspend=True)
+    edit(cluster, suspend=False)
+    cluster.tick(400.0)
+    assert (stuck.deleting, len(cluster.status["probes"])) == (True, 1)
+    cluster.end(stuck, 143)
+    cluster.tick(60.0)
+    assert len(cluster.status["probes"]) == 2
+
+
+def test_a_mode_that_probes_no_more_ends_the_probes() -> None:
+    cluster = probing()
+    edit(cluster, "tuning", mode="PredictOnly")
+    assert (cluster.status["phase"], condition(cluster, "Complete")["reason"]) == ("Succeeded", "PredictedOnly")
+    assert not any(pod.is_running for pod in cluster.pods.values())
+
+
+def test_a_plan_that_is_given_late_is_launched_once_the_probes_are_gone() -> None:
+    cluster = probing()
+    edit(cluster, "tuning", mode="Fixed", plan="bf16-z1-full-mb4x4")
+    cluster.tick(30.0)
+    assert last(cluster)["plan"] == "bf16-z1-full-mb4x4"
+    assert "verdict" not in cluster.status["probes"][0], "it was stopped, which says nothing of its plan"
+
+
+def test_a_job_that_trains_is_past_its_mode() -> None:
+    cluster = launched()
+    before = last(cluster)
+    edit(cluster, "tuning", mode="PredictOnly")
+    assert (cluster.status["phase"], last(cluster)) == ("Running", before)

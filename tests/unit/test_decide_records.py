@@ -1,0 +1,52 @@
+"""Which records stay when there are more than a status holds."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import pytest
+
+from memtune.decide.records import backoff_of, with_attempt, with_probe
+from memtune.spec.status import MAX_ATTEMPTS, AttemptStatus, RunStatus, Status
+from memtune.spec.tuning import MAX_PROBES
+
+ENDED: dict[str, Any] = {"plan": "bf16-z1-none-mb1x16", "ended_at": "2026-03-01T10:00:00Z"}
+
+
+def test_of_many_attempts_the_newest_stay_and_the_one_whose_checkpoint_is_the_newest() -> None:
+    status = Status()
+    for number in range(1, 41):
+        checkpoint: Literal["saved", "unknown"] = "saved" if number == 3 else "unknown"
+        record = AttemptStatus(
+            name=f"a-train-{number}", number=number, verdict="disrupted", checkpoint=checkpoint, trained=True, **ENDED
+        )
+        status = with_attempt(status, record)
+    assert [record.number for record in status.attempts] == [3, *range(40 - MAX_ATTEMPTS + 2, 41)]
+
+
+def test_of_many_probes_those_stay_that_told_something() -> None:
+    status = Status()
+    for number in range(1, 61):
+        verdict: Literal["disrupted", "succeeded"] = "disrupted" if number % 5 == 0 else "succeeded"
+        record = RunStatus(name=f"a-probe-{number}", number=number, verdict=verdict, **ENDED)
+        status = with_probe(status, record)
+    numbers = [record.number for record in status.probes]
+    assert len(numbers) == MAX_PROBES
+    assert [number for number in numbers if number % 5 == 0] == [60], "the last one always stays"
+
+
+@pytest.mark.parametrize(("attempts", "pause"), [(1, 10), (2, 20), (3, 40), (5, 160), (6, 300), (30, 300)])
+def test_the_pause_before_an_attempt_doubles_up_to_five_minutes(attempts: int, pause: int) -> None:
+    died = [AttemptStatus(name="a-train-1", number=1, verdict="disrupted", **ENDED)] * attempts
+    ended_at = 1_772_359_200.0  # 2026-03-01T10:00:00Z
+    assert backoff_of(died, ended_at) == pause
+    assert backoff_of(died, ended_at + 4) == pause - 4
+    assert backoff_of(died, ended_at - 3600) == pause, "a clock that jumped back"
+
+
+def test_after_a_long_attempt_the_pause_is_short_again_and_a_probe_that_told_something_needs_none() -> None:
+    ended_at = 1_772_359_200.0
+    short = AttemptStatus(name="a-train-1", number=1, verdict="disrupted", **ENDED)
+    long = short.model_copy(update={"started_at": "2026-03-01T09:00:00Z"})
+    assert backoff_of([short, short, long], ended_at) == 10
+    assert backoff_of([RunStatus(name="a-probe-1", number=1, verdict="succeeded", **ENDED)], ended_at) == 0
