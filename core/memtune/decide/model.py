@@ -15,7 +15,7 @@ from memtune.plan import Plan
 from memtune.predict.predictor import Predictor
 from memtune.prediction import Prediction
 from memtune.space import Candidate, Ranking, Space, enumerate_plans, rank
-from memtune.spec.gpu import gpu_of
+from memtune.spec.gpu import gpu_of, own_part
 from memtune.spec.job import Job
 from memtune.spec.space import to_space
 from memtune.spec.status import AttemptStatus, PeakBytes, RunStatus, Status
@@ -173,7 +173,8 @@ def _cached(
 
 def _gpu(job: Job, status: Status, nodes: Sequence[Node] | None) -> tuple[Gpu, bool]:
     """The GPU: what a run measured, else the object, else the labels of its nodes; and whether any of them told."""
-    named = gpu_of(job) or _labelled(nodes)
+    labelled = _labelled(nodes)
+    named = gpu_of(job) or (labelled and own_part(job, labelled))
     measured = [
         record.peak_bytes.total
         for record in (*status.probes, *status.attempts)
