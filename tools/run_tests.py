@@ -40,6 +40,7 @@ STAGES = (
     Stage("unit"),
     Stage("contract"),
     Stage("cluster", guard=(sys.executable, "-m", "devcluster", "can-run")),
+    Stage("gpu", guard=(sys.executable, "tests/support/cuda_gpu.py")),
 )
 
 

@@ -1,0 +1,38 @@
+"""What tests/gpu tries on CUDA, tried on a virtual GPU: the same bodies."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from launches import Place
+from on_device import counters_follow, expandable_segments_fragment_less, who_held_the_memory
+from recovery import trainer
+
+from memtune.report import Device
+from memtune.units import GIB
+from memtune_runner.install import install
+from memtune_runner.virtual import VirtualGpu
+from memtune_runner.watch.statistics import VirtualStatistics
+
+
+@pytest.fixture(scope="module")
+def runner(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("pod") / "runner"
+    install(directory)
+    return directory
+
+
+def test_the_counters_follow() -> None:
+    with VirtualGpu(GIB) as gpu:
+        counters_follow(VirtualStatistics(gpu), torch.device("cpu"))
+
+
+def test_expandable_segments_fragment_less(runner: Path, tmp_path: Path) -> None:
+    expandable_segments_fragment_less(Place(runner, tmp_path), Device.VIRTUAL)
+
+
+def test_who_held_the_memory_is_told_beside_the_report(runner: Path, tmp_path: Path) -> None:
+    failed, _ = who_held_the_memory(trainer(runner, Device.VIRTUAL), tmp_path)
+    assert not (failed.directory / "memory-rank-0.pickle").exists(), "a virtual GPU knows no lines of code"
