@@ -14,7 +14,7 @@ from memtune.report import Device
 from memtune.units import GIB
 from memtune_runner.install import install
 from memtune_runner.virtual import VirtualGpu
-from memtune_runner.watch.statistics import VirtualStatistics
+from memtune_runner.watch.statistics import VirtualStatistics, fraction_of
 
 
 @pytest.fixture(scope="module")
@@ -36,3 +36,18 @@ def test_expandable_segments_fragment_less(runner: Path, tmp_path: Path) -> None
 def test_who_held_the_memory_is_told_beside_the_report(runner: Path, tmp_path: Path) -> None:
     failed, _ = who_held_the_memory(trainer(runner, Device.VIRTUAL), tmp_path)
     assert not (failed.directory / "memory-rank-0.pickle").exists(), "a virtual GPU knows no lines of code"
+
+
+@pytest.mark.parametrize(
+    ("limit_bytes", "share", "fraction"),
+    [
+        (None, None, 1.0),
+        (40 * GIB, None, 0.5),
+        (76 * GIB, None, 1.0),  # what is sold as 80 GB and declared so is the whole device
+        (None, 0.25, 0.25),
+        (40 * GIB, 0.5, 0.25),
+        (84 * GIB, 0.5, 0.5),
+    ],
+)
+def test_a_limit_and_a_share_make_one_fraction(limit_bytes: int | None, share: float | None, fraction: float) -> None:
+    assert fraction_of(80 * GIB, limit_bytes, share) == fraction

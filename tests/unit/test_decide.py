@@ -7,17 +7,19 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from decided import condition, last, launched
+from decided import condition, last, launched, probed
 from simulated_cluster import SimulatedCluster
 from small_jobs import make_job
 
 from memtune.decide import Node, Observed, Refusal, decide, refuse
 from memtune.decide.fixing import fingerprints
+from memtune.decide.model import model_of
 from memtune.naming import short_hash
 from memtune.observation import Condition
+from memtune.plan import Plan
 from memtune.report import Ending
 from memtune.spec.job import Job
-from memtune.spec.status import load_status
+from memtune.spec.status import Status, load_status
 from memtune.units import GIB
 
 
@@ -45,6 +47,20 @@ def test_the_happy_path_launches_the_best_measured_plan() -> None:
     assert cluster.status["phase"] == "Succeeded"
     assert condition(cluster, "Complete")["status"] == "True"
     assert cluster.services == {}
+
+
+def test_a_probe_without_the_longest_sequences_teaches_nothing_and_its_plan_must_also_be_predicted_to_fit() -> None:
+    believed = model_of(make_job(), Status(), None)
+    won = {}
+    for covered in (True, False):
+        cluster = probed(make_job(), 0.4, length_covered=covered)
+        assert {probe["lengthCovered"] for probe in cluster.status["probes"]} == {covered}
+        won[covered] = Plan.parse(last(cluster)["plan"])
+        assert ("without the longest sequences" in condition(cluster, "Tuned")["message"]) is not covered
+    assert not believed.fits(won[True]), "measured at its full length it may be launched against all prediction"
+    assert believed.fits(won[False])
+    learned = model_of(cluster.job, load_status(cluster.status), None)
+    assert learned.predict(won[False]) == believed.predict(won[False])
 
 
 def test_predict_only_starts_no_pod_and_is_complete() -> None:

@@ -210,5 +210,7 @@ def _lesson(record: RunStatus) -> Lesson:
         # A train run gives way elsewhere when its evaluation or its save dies; a probe has nothing else to give.
         spares_plan = isinstance(record, AttemptStatus) and record.out_of_memory in ("evaluation", "saving")
         return Lesson(plan, died=not spares_plan, demanded_bytes=record.demanded_bytes)
+    if record.length_covered is False:
+        return Lesson(plan)  # what shorter sequences take teaches nothing about the longest
     peaks = record.peak_bytes or PeakBytes(allocated=0, active=0, reserved=0, device=0, total=0)
     return Lesson(plan, peaks.allocated, peaks.reserved, peaks.device, record.step_seconds)
