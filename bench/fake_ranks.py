@@ -18,10 +18,10 @@ def join(world: int) -> None:
 
 def average_in_place(model: Any) -> None:
     """Let DDP average by itself: the fake group gives its reducer no result to unpack; this holds as much."""
-    model.register_comm_hook(None, _averaged)
+    model.register_comm_hook(None, lambda _, bucket: _averaged(bucket))
 
 
-def _averaged(_: Any, bucket: Any) -> torch.futures.Future[torch.Tensor]:
+def _averaged(bucket: Any) -> torch.futures.Future[torch.Tensor]:
     buffer = bucket.buffer()
     devices = [buffer.device] if buffer.device.type == "cuda" else None
     future: torch.futures.Future[torch.Tensor] = torch.futures.Future(devices=devices)

@@ -13,6 +13,7 @@ import pytest
 import torch
 from engine_ranks import LENGTH, decoder, global_batches, loss_of, settings_of
 from torch import distributed, nn
+from torch.distributed.checkpoint.state_dict import get_state_dict
 
 import memtune_runner
 from memtune.plan import Plan
@@ -102,8 +103,12 @@ def test_a_probe_is_short_and_as_long_as_sequences_get(whole: dict[str, torch.Te
 
 def test_gathering_what_is_saved_is_part_of_the_save(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Phase] = []
-    gather = torch_backend.get_state_dict
-    monkeypatch.setattr(torch_backend, "get_state_dict", lambda *of: seen.append(phases.current()) or gather(*of))
+
+    def gathered(*of: Any) -> Any:
+        seen.append(phases.current())
+        return get_state_dict(*of)
+
+    monkeypatch.setattr(torch_backend, "get_state_dict", gathered)
     phases.reset()
     engine().save(tmp_path / "saved")
     assert seen == [Phase.SAVE]
