@@ -183,6 +183,17 @@ def test_nodes_with_different_gpus_stall_the_job_until_it_names_one() -> None:
     assert one.status.gpu_product == "NVIDIA-H100-80GB-HBM3"
 
 
+def test_a_time_sliced_gpu_is_refused_unless_the_job_says_which_part_of_it_is_its_own() -> None:
+    nodes = (Node("a", "NVIDIA-A100-SXM4-80GB-SHARED", int(79.2 * GIB)),)
+    whole = decide(make_job(resources={"gpusPerNode": 1}), Observed(nodes=nodes), 1e9)
+    (stalled,) = (each for each in whole.status.conditions if each.type == "Stalled")
+    assert stalled.reason == "SharedGpus"
+    assert "give resources.memoryShare" in stalled.message
+    job = make_job(resources={"gpusPerNode": 1, "memoryShare": "25%"})
+    assert decide(job, Observed(nodes=nodes), 1e9).status.phase == "Probing"
+    assert model_of(job, Status(), nodes).usable_bytes == nodes[0].gpu_memory_bytes // 4
+
+
 def test_gpu_memory_comes_from_node_labels_where_the_job_does_not_say_it() -> None:
     resources = {"nodes": 1, "gpusPerNode": 1}
     nodes = (Node("a", "NVIDIA-L4", 23034 * 2**20),)
