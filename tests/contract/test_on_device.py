@@ -14,7 +14,7 @@ from memtune.report import Device
 from memtune.units import GIB
 from memtune_runner.install import install
 from memtune_runner.virtual import VirtualGpu
-from memtune_runner.watch.statistics import VirtualStatistics, fraction_of
+from memtune_runner.watch.statistics import CudaStatistics, VirtualStatistics, fraction_of
 
 
 @pytest.fixture(scope="module")
@@ -51,3 +51,16 @@ def test_who_held_the_memory_is_told_beside_the_report(runner: Path, tmp_path: P
 )
 def test_a_limit_and_a_share_make_one_fraction(limit_bytes: int | None, share: float | None, fraction: float) -> None:
     assert fraction_of(80 * GIB, limit_bytes, share) == fraction
+
+
+@pytest.mark.parametrize(("local_rank", "device"), [(0, 0), (1, 1), (3, 0)])
+def test_the_limit_is_that_of_the_device_which_the_rank_will_use(
+    local_rank: int, device: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limited: list[tuple[float, int]] = []
+    monkeypatch.setattr(torch.cuda, "_lazy_call", lambda call: call())
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda at: (0, (40, 80)[at] * GIB))
+    monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", lambda *of: limited.append(of))
+    CudaStatistics(20 * GIB, None, local_rank)
+    assert limited == [(20 / (40, 80)[device], device)]

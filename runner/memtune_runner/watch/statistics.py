@@ -76,15 +76,17 @@ class CudaStatistics:
 
     device_type = "cuda"
 
-    def __init__(self, limit_bytes: int | None, share: float | None = None) -> None:
-        self._limit_bytes, self._share = limit_bytes, share
+    def __init__(self, limit_bytes: int | None, share: float | None = None, local_rank: int = 0) -> None:
+        self._limit_bytes, self._share, self._local_rank = limit_bytes, share, local_rank
         self._fraction = 1.0
         torch.cuda._lazy_call(self._limit)  # torch keeps such calls until the device is in use
 
     def _limit(self) -> None:
-        self._fraction = fraction_of(torch.cuda.mem_get_info()[1], self._limit_bytes, self._share)
+        # A script that chooses its device starts CUDA by it, and the choice comes after this.
+        device = self._local_rank if self._local_rank < torch.cuda.device_count() else 0
+        self._fraction = fraction_of(torch.cuda.mem_get_info(device)[1], self._limit_bytes, self._share)
         if self._fraction < 1:
-            torch.cuda.set_per_process_memory_fraction(self._fraction)
+            torch.cuda.set_per_process_memory_fraction(self._fraction, device)
 
     def read(self) -> Reading | None:
         if not torch.cuda.is_initialized():

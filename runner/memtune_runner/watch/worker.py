@@ -133,7 +133,8 @@ class _Worker:
         from memtune_runner.watch.statistics import CudaStatistics, VirtualStatistics
 
         if self._settings.device is Device.CUDA:
-            watch.attach(CudaStatistics(self._settings.gpu_memory_bytes, self._settings.memory_share))
+            limit_bytes, share = self._settings.gpu_memory_bytes, self._settings.memory_share
+            watch.attach(CudaStatistics(limit_bytes, share, self._rank.local_rank))
             return
         settings = self._settings
         assert settings.gpu_memory_bytes is not None  # the settings refuse a virtual GPU without a size
