@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import gc
 import logging
-import os
 import platform
 import statistics
 import sys
@@ -18,10 +17,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any, NamedTuple
 
+import fake_ranks
 import torch
 from torch import distributed
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.testing._internal.distributed.fake_pg import FakeStore
 from truth_models import LENGTH, MODELS
 
 from memtune.plan import Plan
@@ -86,8 +85,7 @@ def counted(make: Callable[[], Subject], plan: Plan) -> int:
         checkpointing.apply(subject.model, plan.checkpointing)
         backend: Any = backend_of(subject.model, _setup(plan))
         if plan.sharding.backend == "ddp":
-            # The fake group gives the reducer no result to unpack; averaging in place holds as much.
-            backend.model.register_comm_hook(None, lambda _, bucket: _averaged(bucket))
+            fake_ranks.average_in_place(backend.model)
         gc.collect()
         gpu.reset_peak_memory_stats()
         for _ in range(STEPS):
@@ -104,12 +102,6 @@ def _micro_batch(subject: Subject, backend: Any, plan: Plan) -> None:
     with casts:
         loss = subject.loss(backend.model, batch)
     backend.backward(loss)
-
-
-def _averaged(bucket: Any) -> torch.futures.Future[torch.Tensor]:
-    future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
-    future.set_result(bucket.buffer().div_(WORLD))
-    return future
 
 
 def _setup(plan: Plan) -> Setup:
@@ -164,8 +156,7 @@ def main() -> None:
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)
     torch.set_num_threads(1)
-    os.environ.setdefault("LOCAL_RANK", "0")  # for DeepSpeed
-    distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=WORLD)
+    fake_ranks.join(WORLD)
     turns = {name: arguments.plans or PLANS[turn % len(PLANS)] for turn, name in enumerate(arguments.models)}
     rows, refused = measured(turns)
     distributed.destroy_process_group()

@@ -52,6 +52,7 @@ STAGES = (
     Stage("unit", options=("--numprocesses=auto",)),
     Stage("contract"),
     Stage("cluster", guard=(sys.executable, "-m", "devcluster", "can-run"), waits=True),
+    Stage("gpu", guard=(sys.executable, "tests/support/cuda_gpu.py")),
 )
 
 

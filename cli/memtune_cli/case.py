@@ -157,11 +157,11 @@ def _read(file: str) -> str:
 
 
 def _gpu(job: Job, gpu_name: str | None, shown: str) -> Gpu:
-    from memtune.spec import gpu_of, unknown_product
+    from memtune.spec import gpu_of, own_part, unknown_product
 
     if gpu_name is not None:
         try:
-            return find(gpu_name)
+            return own_part(job, find(gpu_name))
         except ValueError as error:
             raise InputError(f"--gpu: {error}") from None
     gpu = gpu_of(job)

@@ -41,8 +41,35 @@ def of_product(product: str) -> Gpu | None:
         return GPUS[name]
     for pattern, known in _PRODUCTS:
         if re.search(rf"(^|-)({pattern})($|-)", name):
-            return _on_pcie(GPUS[known]) if re.search(r"-pcie($|-)", name) else GPUS[known]
+            gpu = _on_pcie(GPUS[known]) if re.search(r"-pcie($|-)", name) else GPUS[known]
+            return slice_of(gpu, name)
     return None
+
+
+# A slice is named by its seventh parts of the arithmetic and by its gigabytes, as in mig-1g.10gb, of which at least so
+# much can be used: 4.75 GiB of a 1g.5gb (NVIDIA MIG user guide, GPU instance profiles).
+_PROFILE = re.compile(r"mig-(\d)g\.(\d+)gb")
+_PARTS = 7
+_ARITHMETIC = ("bf16_flops", "fp16_flops", "tf32_flops", "fp32_flops", "fp8_flops")
+_SLICE_USABLE = 0.95
+
+
+def slice_of(gpu: Gpu, name: str) -> Gpu:
+    """The MIG slice of a GPU that a product or a resource names; the GPU itself where it names none, or is it."""
+    size_bytes = slice_bytes(name)
+    found = _PROFILE.search(name.lower())
+    if found is None or size_bytes >= gpu.usable_bytes:
+        return gpu
+    part = int(found[1]) / _PARTS
+    rates = {rate: getattr(gpu, rate) * part for rate in _ARITHMETIC}
+    bandwidth = gpu.memory_bytes_per_second * size_bytes / gpu.usable_bytes
+    return replace(gpu, usable_bytes=size_bytes, memory_bytes_per_second=bandwidth, **rates)
+
+
+def slice_bytes(name: str) -> int:
+    """The memory of the MIG slice that a product or a resource names; 0 where it names none."""
+    found = _PROFILE.search(name.lower())
+    return int(int(found[2]) * GIB * _SLICE_USABLE) if found else 0
 
 
 _ALIKE = 0.6

@@ -11,7 +11,8 @@ accelerator = Accelerator(gradient_accumulation_steps=1)
 model = tiny_llama()
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 loader = DataLoader(RandomTokens(64, 32), batch_size=16, shuffle=True)
-model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
+evaluation = DataLoader(RandomTokens(16, 32), batch_size=8)
+model, optimizer, loader, evaluation = accelerator.prepare(model, optimizer, loader, evaluation)
 
 model.train()
 for batch in loader:
@@ -20,4 +21,7 @@ for batch in loader:
         accelerator.backward(loss)
         optimizer.step()
         optimizer.zero_grad()
-accelerator.print(f"final loss {loss.item():.3f}")
+model.eval()
+with torch.no_grad():
+    losses = torch.stack([model(**batch).loss for batch in evaluation])
+accelerator.print(f"final loss {loss.item():.3f}, evaluated {losses.mean().item():.3f}")

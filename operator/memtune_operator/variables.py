@@ -75,6 +75,7 @@ def _of_place(job: Job, run: Run, index: int) -> dict[str, str]:
     host = _first_host(job, run)
     service = f"{names.run_name(name, run.kind, run.number)}.{job.metadata.namespace}.svc"
     memory = parse_bytes(resources.gpu_memory) if resources.gpu_memory else 0
+    own = memory * resources.memory_ratio
     return {
         environment.NODES: str(resources.nodes),
         environment.NODE_RANK: str(index),
@@ -84,12 +85,14 @@ def _of_place(job: Job, run: Run, index: int) -> dict[str, str]:
         environment.GRACE_SECONDS: str(_grace_seconds(job)),
         environment.DEVICE: resources.device,
         **({environment.GPU_MEMORY_BYTES: str(memory)} if memory else {}),
-        **({environment.SHRINK: _left_after(shrink, memory)} if (shrink := resources.shrink) else {}),
+        **({environment.MEMORY_SHARE: f"{resources.memory_ratio:g}"} if resources.memory_share else {}),
+        **({environment.NVME_PATH: resources.nvme_path} if resources.nvme_path else {}),
+        **({environment.SHRINK: _left_after(shrink, own)} if (shrink := resources.shrink) else {}),
         environment.METRICS_PORT: str(wrapping.METRICS_PORT),
     }
 
 
-def _left_after(shrink: Shrink, memory_bytes: int) -> str:
+def _left_after(shrink: Shrink, memory_bytes: float) -> str:
     """From which step on a virtual GPU has how much."""
     return f"{shrink.after_step}:{int(memory_bytes * (1 - shrink.ratio))}"
 

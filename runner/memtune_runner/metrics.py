@@ -60,7 +60,7 @@ class Sample:
 
     def read(self, reading: Reading, largest_free_block_bytes: int) -> None:
         """The device's counters were read."""
-        counters = asdict(reading)
+        counters = {name: value for name, value in asdict(reading).items() if value is not None}
         self.retries, self.ooms = counters.pop("retries"), counters.pop("ooms")
         self.bytes = {**counters, "largest_free_block_bytes": largest_free_block_bytes}
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from memtune.report import Phase
 
 _current = Phase.INIT
-_entered: Counter[Phase] = Counter()
+_ended: Counter[Phase] = Counter()
 
 
 def current() -> Phase:
@@ -20,17 +20,16 @@ def current() -> Phase:
 def enter(phase: Phase) -> None:
     """From here on the process is in ``phase``, until something else begins."""
     _set(phase)
-    _entered[phase] += 1
 
 
-def times_entered(phase: Phase) -> int:
-    """How often the process has been in ``phase``."""
-    return _entered[phase]
+def times_ended(phase: Phase) -> int:
+    """How many blocks of ``phase`` have come to their end, without an exception."""
+    return _ended[phase]
 
 
 def reset() -> None:
     """Back to the beginning of a run."""
-    _entered.clear()
+    _ended.clear()
     _set(Phase.INIT)
 
 
@@ -40,6 +39,7 @@ def during(phase: Phase) -> Iterator[None]:
     before = _current
     enter(phase)
     yield
+    _ended[phase] += 1
     _set(before)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 
@@ -41,14 +42,36 @@ def is_new_enough(torch_version: str) -> bool:
     return match is None or (int(match[1]), int(match[2])) >= OLDEST_TORCH
 
 
-def _check_gpus(wanted: int) -> None:
+def no_gpu() -> str | None:
+    """Why torch can use no GPU here, in words; None where it can."""
     # Through NVML, torch counts without starting CUDA, which would forbid the script to fork.
     os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
     import torch
 
-    if not torch.cuda.is_available():
-        build = "" if torch.version.cuda or torch.version.hip else f": torch {torch.__version__} is built without CUDA"
-        raise BadInputError(f"the run asks for a GPU, and there is none{build}; use a GPU node, or device: virtual")
+    if torch.cuda.is_available():
+        return None
+    build = "" if torch.version.cuda or torch.version.hip else f": torch {torch.__version__} is built without CUDA"
+    return f"there is none{build}"
+
+
+def mig_devices(variables: Mapping[str, str]) -> list[str]:
+    """The MIG slices that a container was given, by their names: a whole GPU's begins with GPU."""
+    given = variables.get("CUDA_VISIBLE_DEVICES") or variables.get("NVIDIA_VISIBLE_DEVICES") or ""
+    return [each.strip() for each in given.split(",") if each.strip().startswith("MIG-")]
+
+
+def _check_gpus(wanted: int) -> None:
+    slices = mig_devices(os.environ)
+    if wanted > 1 and slices:
+        raise BadInputError(
+            f"the run asks for {wanted} GPUs per node, and this container was given MIG slices ({len(slices)}): CUDA "
+            "shows a process one slice only; set gpusPerNode to 1 and take a larger slice, or use whole GPUs"
+        )
+    missing = no_gpu()
+    if missing:
+        raise BadInputError(f"the run asks for a GPU, and {missing}; use a GPU node, or device: virtual")
+    import torch
+
     if torch.cuda.device_count() < wanted:
         raise BadInputError(
             f"the run asks for {wanted} GPUs per node, and this container sees {torch.cuda.device_count()}; "

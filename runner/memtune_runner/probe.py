@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from memtune.applied import shortened_accumulation
@@ -33,7 +34,9 @@ class Probe:
     def __init__(self, steps: int) -> None:
         self._wanted_steps = steps
         self._deferred = False
-        self._evaluated = False
+        self._last_act: Callable[[], None] | None = None
+        self._is_ending = False
+        self.evaluated = False  # since the last step
         self.has_enough = False
 
     @classmethod
@@ -45,6 +48,10 @@ class Probe:
         """Leave the end to an integration, which calls ``finish``."""
         self._deferred = True
 
+    def at_the_end(self, act: Callable[[], None]) -> None:
+        """What an integration still does when the last step is over, with the model as it is then."""
+        self._last_act = act
+
     def stepped(self, steps: int, skipped: int) -> None:
         """So many steps were made and so many skipped until now."""
         self.has_enough = steps >= self._wanted_steps or skipped >= _MOST_SKIPPED_STEPS
@@ -54,12 +61,17 @@ class Probe:
 
         It ends here, not in the optimizer, so that a second optimizer, the scheduler and a save have had their turn.
         """
-        if self._deferred or not self.has_enough:
+        if self._deferred or self._is_ending or not self.has_enough:
             return
-        if self._evaluated or not is_evaluation:
+        if self.evaluated or not is_evaluation:
             self.finish()
-        self._evaluated = True
+        self.evaluated = True
 
     def finish(self) -> None:
         """End the script."""
+        act, self._last_act = self._last_act, None
+        if act is not None:
+            self._is_ending = True
+            act()
+            self._is_ending = False
         raise ProbeFinished(f"the probe has seen its {self._wanted_steps} steps")

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from memtune import environment
+from memtune.knobs import Offload
 from memtune.plan import Plan
 from memtune.report import Device
 from memtune.run import RunKind
@@ -52,6 +53,8 @@ class Settings:
     grace_seconds: int = 30
     device: Device = Device.CUDA
     gpu_memory_bytes: int | None = None
+    memory_share: float | None = None
+    nvme_path: Path | None = None
     shrink: Shrink | None = None
     evaluation_batch: int | None = None
     sharded_save: bool = False
@@ -75,6 +78,11 @@ class Settings:
             raise SettingsError(f"{environment.GPU_MEMORY_BYTES} is missing: a virtual GPU has the size it is given")
         if self.device is not Device.VIRTUAL and self.shrink is not None:
             raise SettingsError(f"{environment.SHRINK} is for virtual GPUs: no memory is taken away from a real one")
+        if self.plan.offload is Offload.NVME and self.nvme_path is None:
+            raise SettingsError(
+                f"{environment.NVME_PATH} is missing: {self.plan} offloads to a disk; give resources.nvmePath, "
+                "a directory of the container on a local NVMe disk"
+            )
 
     @property
     def world(self) -> int:
@@ -119,6 +127,8 @@ def read_settings(variables: Mapping[str, str]) -> Settings:
         grace_seconds=read.optional(environment.GRACE_SECONDS, _positive, Settings.grace_seconds),
         device=read.optional(environment.DEVICE, Device, Device.CUDA),
         gpu_memory_bytes=read.optional(environment.GPU_MEMORY_BYTES, _positive, None),
+        memory_share=read.optional(environment.MEMORY_SHARE, _share, None),
+        nvme_path=read.optional(environment.NVME_PATH, Path, None),
         shrink=read.optional(environment.SHRINK, _shrink, None),
         evaluation_batch=read.optional(environment.EVALUATION_BATCH, _positive, None),
         sharded_save=read.optional(environment.SHARDED_SAVE, _flag, False),
@@ -180,6 +190,13 @@ def _natural(text: str) -> int:
     if not text.isdecimal():
         raise ValueError("it is not a whole number of at least 0")
     return int(text)
+
+
+def _share(text: str) -> float:
+    share = float(text)
+    if not 0 < share < 1:
+        raise ValueError("it is not a share between 0 and 1, like 0.5")
+    return share
 
 
 def _flag(text: str) -> bool:

@@ -84,8 +84,7 @@ class Trainer:
 
     def _save_for_nobody(self, root: Path) -> None:
         scratch = root / f".memtune-{self._settings.run or 'probe'}"
-        with phases.during(Phase.SAVE):
-            self._engine.save(scratch)
+        self._engine.save(scratch)
         distributed.barrier()
         if self._ranks.rank == 0:
             shutil.rmtree(scratch, ignore_errors=True)
@@ -127,9 +126,7 @@ class Trainer:
     def _save(self) -> None:
         if self._settings.checkpoint_path is None:
             return
-        with phases.during(Phase.SAVE):
-            directory = self._engine.save()
-        self._say(f"saved {directory}")
+        self._say(f"saved {self._engine.save()}")
 
     def _say(self, line: str) -> None:
         if self._ranks.rank == 0:

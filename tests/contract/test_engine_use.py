@@ -13,12 +13,14 @@ import pytest
 import torch
 from engine_ranks import LENGTH, decoder, global_batches, loss_of, settings_of
 from torch import distributed, nn
+from torch.distributed.checkpoint.state_dict import get_state_dict
 
 import memtune_runner
 from memtune.plan import Plan
-from memtune.report import Device
+from memtune.report import Device, Phase
 from memtune.run import RunKind
-from memtune_runner.engine import Engine, PlanError, batch
+from memtune_runner import phases
+from memtune_runner.engine import Engine, PlanError, batch, torch_backend
 from memtune_runner.settings import Settings, SettingsError
 
 PLAN = Plan.parse("fp32-ddp-none-mb2x4")
@@ -97,6 +99,20 @@ def test_a_probe_is_short_and_as_long_as_sequences_get(whole: dict[str, torch.Te
         micros.append(micro)
         probe.backward(probe(micro))
     assert [tuple(each["tokens"].shape) for each in micros] == [(2, LENGTH + 5)] * 2
+
+
+def test_gathering_what_is_saved_is_part_of_the_save(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Phase] = []
+
+    def gathered(*of: Any) -> Any:
+        seen.append(phases.current())
+        return get_state_dict(*of)
+
+    monkeypatch.setattr(torch_backend, "get_state_dict", gathered)
+    phases.reset()
+    engine().save(tmp_path / "saved")
+    assert seen == [Phase.SAVE]
+    assert (phases.current(), phases.times_ended(Phase.SAVE) > 0) == (Phase.INIT, True)
 
 
 def test_a_world_of_another_size_is_refused() -> None:

@@ -7,16 +7,19 @@ from pathlib import Path
 
 import pytest
 
+from memtune.knobs import Offload
 from memtune.plan import Plan
 from memtune.run import RunKind
+from memtune_runner.bad_input import BadInputError
+from memtune_runner.deepspeed_file import prepare
 from memtune_runner.integrations import hf_trainer
-from memtune_runner.integrations.env import prepare
-from memtune_runner.settings import Settings, SettingsError
+from memtune_runner.settings import Settings
 
 
 def env_settings(plan: str, config: Path) -> Settings:
     parsed = Plan.parse(plan)
-    return Settings(parsed, RunKind.TRAIN, "env", parsed.global_batch(1), 32, deepspeed_config=config)
+    disk = config.parent.parent if parsed.offload is Offload.NVME else None
+    return Settings(parsed, RunKind.TRAIN, "env", parsed.global_batch(1), 32, deepspeed_config=config, nvme_path=disk)
 
 
 def test_the_steps_of_the_first_attempt_are_kept(tmp_path: Path) -> None:
@@ -33,7 +36,7 @@ def test_the_deepspeed_configuration_is_written_where_the_script_looks_for_it(tm
     prepare(env_settings("bf16-z3-none-mb2x4-onvme", config=path))
     config = json.loads(path.read_text())
     assert (config["train_micro_batch_size_per_gpu"], config["zero_optimization"]["stage"]) == (2, 3)
-    assert config["zero_optimization"]["offload_param"]["nvme_path"]
+    assert config["zero_optimization"]["offload_param"]["nvme_path"] == str(tmp_path)
 
 
 def test_a_plan_without_deepspeed_gets_no_configuration(tmp_path: Path) -> None:
@@ -43,5 +46,5 @@ def test_a_plan_without_deepspeed_gets_no_configuration(tmp_path: Path) -> None:
 
 def test_a_configuration_that_cannot_be_written_is_told_by_its_path(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(SettingsError, match=r"MEMTUNE_DEEPSPEED_CONFIG=.*file/ds\.json: the configuration cannot"):
+    with pytest.raises(BadInputError, match=r"MEMTUNE_DEEPSPEED_CONFIG=.*file/ds\.json: the configuration cannot"):
         prepare(env_settings("bf16-z2-none-mb2x4", config=tmp_path / "file" / "ds.json"))

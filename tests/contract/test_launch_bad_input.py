@@ -11,6 +11,8 @@ from launches import Place, install_runner
 
 from memtune.report import Ending
 
+TO_DISK = {"MEMTUNE_PLAN": "bf16-z3-none-mb1x1-onvme"}
+
 
 @pytest.fixture(scope="module")
 def runner(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -35,6 +37,15 @@ def place(runner: Path, tmp_path: Path) -> Place:
         (["no-such-program"], {}, "there is no program no-such-program"),
         (["/no/python3", "-c", ""], {}, "there is no program /no/python3"),
         (["python", "-c", ""], {"MEMTUNE_DEVICE": "cuda", "CUDA_VISIBLE_DEVICES": ""}, "asks for a GPU"),
+        (["python", "-c", ""], TO_DISK, "MEMTUNE_NVME_PATH is missing"),
+        (["python", "-c", ""], TO_DISK | {"MEMTUNE_NVME_PATH": "/no/disk"}, "/no/disk: there is no such directory"),
+        (
+            ["python", "-c", ""],
+            {"MEMTUNE_DEVICE": "cuda", "MEMTUNE_GPUS_PER_NODE": "2", "NVIDIA_VISIBLE_DEVICES": "MIG-1a,MIG-2b"}
+            | {"MEMTUNE_GLOBAL_BATCH": "2", "CUDA_VISIBLE_DEVICES": ""},
+            "gpusPerNode to 1 and take a larger slice",
+        ),
+        (["python", "-c", ""], {"MEMTUNE_MEMORY_SHARE": "1.5"}, "not a share between 0 and 1"),
         (["true"], {"MEMTUNE_NODES": "2", "MEMTUNE_GLOBAL_BATCH": "2"}, "MEMTUNE_RENDEZVOUS"),
     ],
 )

@@ -146,13 +146,24 @@ def test_a_run_is_made_as_the_golden_file_says(case: str) -> None:
     assert file.read_text() == text
 
 
+def variables(**resources: Any) -> dict[str, str]:
+    """What the pod of a probe is told by the job's resources."""
+    (pod,) = manifests.pods(job(resources=resources), PROBE, RUNNER_IMAGE)
+    return {each["name"]: each.get("value", "") for each in pod["spec"]["containers"][0]["env"]}
+
+
 def test_a_rehearsal_is_told_what_its_virtual_gpu_loses() -> None:
     shrink = {"afterStep": 30, "by": "25%"}
-    (pod,) = manifests.pods(
-        job(resources={"gpuMemory": "2Gi", "device": "virtual", "shrink": shrink}), PROBE, RUNNER_IMAGE
-    )
-    (told,) = [each["value"] for each in pod["spec"]["containers"][0]["env"] if each["name"] == environment.SHRINK]
-    assert told == f"30:{3 * 2**29}"
+    told = variables(gpuMemory="2Gi", device="virtual", shrink=shrink)
+    assert told[environment.SHRINK] == f"30:{3 * 2**29}"
+    told = variables(gpuMemory="2Gi", device="virtual", shrink=shrink, memoryShare="50%")
+    assert (told[environment.SHRINK], told[environment.MEMORY_SHARE]) == (f"30:{3 * 2**28}", "0.5")
+
+
+def test_a_run_is_told_of_its_share_and_of_its_disk_where_the_job_has_them() -> None:
+    plain = variables(gpuMemory="2Gi", device="virtual")
+    assert not {environment.MEMORY_SHARE, environment.NVME_PATH} & set(plain)
+    assert variables(nvmePath="/mnt/nvme")[environment.NVME_PATH] == "/mnt/nvme"
 
 
 @pytest.mark.parametrize("case", CASES)

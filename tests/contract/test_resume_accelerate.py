@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+import watched
 
 import memtune_runner
 from memtune.plan import Plan
@@ -18,6 +19,8 @@ from memtune.run import RunKind
 from memtune_runner.checkpoints import huggingface, last_completed, newest
 from memtune_runner.settings import Settings
 from memtune_runner.watch.patches import Patches
+
+SAVES = Path(__file__).parents[1] / "support" / "accelerate_saves.py"
 
 
 class InterruptedSaveError(Exception):
@@ -98,6 +101,18 @@ def test_a_directory_that_is_overwritten_is_never_torn(
     assert again.model.weight[0, 0] == 2
     again.save(target)
     assert [path.name for path in tmp_path.iterdir()] == ["state"]
+
+
+def test_a_kill_during_a_save_leaves_the_one_before_the_newest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SAVES_IN", str(tmp_path / "saves"))
+    monkeypatch.setenv("KILLED_AT", "2")
+    variables = {"INTEGRATION": "accelerate", "ATTEMPT": "1", "CHECKPOINT_PATH": str(tmp_path / "saves")}
+    with pytest.raises(AssertionError, match="left no report"):
+        watched.run(SAVES, "fp32-ddp-none-mb4x2", tmp_path, 1, (), **variables)
+    found = newest(tmp_path / "saves")
+    assert found is not None
+    assert (found.directory.name, found.manifest.samples) == ("step-1", 8)
+    assert (tmp_path / "saves" / "step-2").exists(), "the save that was killed had begun"
 
 
 def test_the_names_that_accelerate_gives_go_on_after_a_relaunch_within_its_limit(

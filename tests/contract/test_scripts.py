@@ -3,43 +3,15 @@
 from __future__ import annotations
 
 import json
-import runpy
 from pathlib import Path
-from typing import Any
 
 import pytest
-from watched import SCRIPTS, Outcome, run
+from followed import PROBE, fine_tune, followed
+from watched import SCRIPTS, run
 
-from memtune.applied import mismatch
 from memtune.plan import Plan
-from memtune.report import Device, Ending
 
 DEEPSPEED_STEPS = Path(__file__).parents[1] / "support" / "deepspeed_steps.py"
-PROBE = {"RUN_KIND": "probe", "PROBE_STEPS": "2", "SEQUENCE_LENGTH": "32"}
-
-
-def save_tiny_model(directory: Path) -> None:
-    """A model of four layers and a tokenizer of four words, as from_pretrained takes them."""
-    from tokenizers import Tokenizer
-    from tokenizers.models import WordLevel
-    from tokenizers.pre_tokenizers import Whitespace
-    from transformers import PreTrainedTokenizerFast
-
-    words = Tokenizer(WordLevel({"[UNK]": 0, "one": 1, "two": 2, "three": 3}, unk_token="[UNK]"))
-    words.pre_tokenizer = Whitespace()
-    tokenizer: Any = PreTrainedTokenizerFast(tokenizer_object=words, eos_token="[UNK]")  # type: ignore[no-untyped-call]  # it has no types
-    tokenizer.save_pretrained(directory)
-    runpy.run_path(str(SCRIPTS / "tiny_model.py"))["tiny_llama"]().save_pretrained(directory)
-
-
-def followed(outcomes: list[Outcome], plan: str) -> None:
-    """Every rank ended well after its steps, and did what the plan says."""
-    for outcome in outcomes:
-        report = outcome.report
-        assert (outcome.exit_code, report.ending) == (0, Ending.SUCCEEDED), outcome.output[-3000:]
-        assert mismatch(Plan.parse(plan), report.applied, len(outcomes), is_probe=True) == ""
-        assert (report.steps, report.device, report.length_covered) == (2, Device.VIRTUAL, True)
-        assert report.memory.peak_reserved_bytes
 
 
 @pytest.mark.parametrize(
@@ -64,13 +36,9 @@ def test_the_trainers_arguments_are_replaced(plan: str, blocks: int, tmp_path: P
 
 
 def test_a_model_and_texts_of_ones_own_are_fine_tuned(tmp_path: Path) -> None:
-    directory, texts = tmp_path / "model", tmp_path / "train.jsonl"
-    save_tiny_model(directory)
-    texts.write_text('{"text": "one two three"}\n' * 32)
-    arguments = [f"--model={directory}", f"--data={texts}", "--lora=4", f"--output={tmp_path}"]
-    variables = {**PROBE, "INTEGRATION": "hf-trainer"}
     plan = "bf16-ddp-every2-mb4x2"
-    outcomes = run(SCRIPTS / "finetune.py", plan, tmp_path, 1, arguments, **variables)
+    arguments = fine_tune(tmp_path)
+    outcomes = run(SCRIPTS / "finetune.py", plan, tmp_path, 1, arguments, **PROBE, INTEGRATION="hf-trainer")
     followed(outcomes, plan)
     report = outcomes[0].report
     assert (report.applied.checkpointed_blocks, report.save_covered, report.evaluation_covered) == (2, True, False)
@@ -80,6 +48,7 @@ def test_a_model_and_texts_of_ones_own_are_fine_tuned(tmp_path: Path) -> None:
 def test_the_accelerator_is_replaced(plan: str, tmp_path: Path) -> None:
     outcomes = run(SCRIPTS / "accelerate_loop.py", plan, tmp_path, 1, **PROBE, INTEGRATION="accelerate")
     followed(outcomes, plan)
+    assert (outcomes[0].report.save_covered, outcomes[0].report.evaluation_covered) == (True, True)
 
 
 def test_deepspeeds_own_count_is_taken(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from spec_rules import POD, spec
 EXPERTS = {"count": 4, "perToken": 2, "ffnSize": 64}
 IMAGE = {"size": 224, "patchSize": 16}
 CLAIM = {"persistentVolumeClaim": {"claimName": "a"}}
+DISK = {"nvmePath": "/mnt/nvme"}
 NFS = {"nfs": {"server": "files", "path": "/a"}}
 
 
@@ -36,6 +37,13 @@ BROKEN: list[tuple[str, dict[str, Any], str]] = [
     ),
     ("device virtual", spec(resources={"device": "virtual"}), "spec.resources.gpuMemory"),
     ("shrink takes", spec(resources={"shrink": {"afterStep": 3, "by": "40%"}}), "spec.resources.shrink"),
+    (
+        "CUDA shows",
+        spec(resources={"gpuResource": "nvidia.com/mig-1g.10gb", "gpusPerNode": 2}),
+        "spec.resources.gpusPerNode",
+    ),
+    ("offload nvme writes", spec(tuning__space={"offload": ["none", "nvme"]}), "spec.resources.nvmePath"),
+    ("offload nvme writes", fixed("bf16-z3-none-mb12x8-onvme"), "spec.resources.nvmePath"),
     ("parallelProbes must", spec(tuning={"maxProbes": 2, "parallelProbes": 3}), "spec.tuning.parallelProbes"),
     (
         "offload optimizer needs",
@@ -49,12 +57,12 @@ BROKEN: list[tuple[str, dict[str, Any], str]] = [
     ),
     (
         "offload nvme needs",
-        spec(tuning__space={"offload": ["nvme"], "backends": ["fsdp"]}),
+        spec(tuning__space={"offload": ["nvme"], "backends": ["fsdp"]}, resources=DISK),
         "spec.tuning.space.offload",
     ),
     (
         "offload nvme needs",
-        spec(tuning__space={"offload": ["nvme"], "zeroStages": [1, 2]}),
+        spec(tuning__space={"offload": ["nvme"], "zeroStages": [1, 2]}, resources=DISK),
         "spec.tuning.space.offload",
     ),
     ("plan is what", spec(tuning={"mode": "Fixed"}), "spec.tuning.plan"),

@@ -25,8 +25,11 @@ def _ordinary() -> SimulatedCluster:
     return probed(make_job())
 
 
-def probed(job: Job, factor: float = 1.0) -> SimulatedCluster:
-    """A cluster that has made up its mind on a job whose plans need ``factor`` times what is predicted."""
+def probed(job: Job, factor: float = 1.0, **told: Any) -> SimulatedCluster:
+    """A cluster that has made up its mind on a job whose plans need ``factor`` times what is predicted.
+
+    ``told`` is what the probes report, too.
+    """
     cluster = SimulatedCluster(job, factor)
     for _ in range(40):
         cluster.reconcile()
@@ -37,7 +40,7 @@ def probed(job: Job, factor: float = 1.0) -> SimulatedCluster:
             return cluster
         cluster.tick(20.0)
         for run in cluster.runs():
-            cluster.finish(run)
+            cluster.finish(run, **told)
     raise AssertionError(cluster.events)
 
 

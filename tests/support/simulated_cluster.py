@@ -249,12 +249,13 @@ class SimulatedCluster:
         """What a step really takes: not in the order in which it was predicted."""
         return predicted(self.key, plan)[1] * (0.8 + 0.4 * (sum(plan.encode()) % 11) / 10)
 
-    def finish(self, run: str) -> None:
+    def finish(self, run: str, **told: Any) -> None:
         """A run comes to its own end: out of memory if its plan takes more than there is, else well."""
         for pod in self.of(run):
             if pod.is_running:
                 fits = self.truth(pod.plan) <= self.usable_bytes
-                self.end(pod, 0 if fits else 85, self.report(pod, Ending.SUCCEEDED if fits else Ending.DEVICE_OOM))
+                ending = Ending.SUCCEEDED if fits else Ending.DEVICE_OOM
+                self.end(pod, 0 if fits else 85, self.report(pod, ending, **told))
 
     def report(self, pod: Pod, ending: Ending, **changes: Any) -> Report:
         """What the runner would say of a pod."""

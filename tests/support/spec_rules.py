@@ -60,6 +60,7 @@ def holds(cel: str, **blocks: dict[str, Any] | None) -> bool:
     python = cel.replace("&&", " and ").replace("||", " or ")
     python = re.sub(r"!(?!=)", " not ", python)
     python = re.sub(r"\((has\(\S+\)) \? (.+) : (.+)\)$", r"(\2 if \1 else \3)", python)
+    python = re.sub(r"(\w[\w.]*)\.contains\(('[^']*')\)", r"(\2 in \1)", python)
     names: dict[str, Any] = {name: Block(block or {}) for name, block in blocks.items()}
     return bool(eval(python, {"__builtins__": {}, "has": lambda value: value is not None, "int": int}, names))
 

@@ -78,6 +78,8 @@ WHOLE: Node = {
             "gpuProduct": "NVIDIA-H100-80GB-HBM3",
             "gpuResource": "nvidia.com/gpu",
             "device": "virtual",
+            "memoryShare": "50%",
+            "nvmePath": "/mnt/nvme",
             "shrink": {"afterStep": 30, "by": "45%"},
         },
         "template": {"spec": {"containers": [{"name": "trainer", "anything": None}]}},

@@ -7,17 +7,19 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from decided import condition, last, launched
+from decided import condition, last, launched, probed
 from simulated_cluster import SimulatedCluster
 from small_jobs import make_job
 
 from memtune.decide import Node, Observed, Refusal, decide, refuse
 from memtune.decide.fixing import fingerprints
+from memtune.decide.model import model_of
 from memtune.naming import short_hash
 from memtune.observation import Condition
+from memtune.plan import Plan
 from memtune.report import Ending
 from memtune.spec.job import Job
-from memtune.spec.status import load_status
+from memtune.spec.status import Status, load_status
 from memtune.units import GIB
 
 
@@ -60,6 +62,20 @@ def test_a_measured_plan_that_was_too_tight_is_not_launched(tight: dict[str, int
     cluster.reconcile()
     assert cluster.status["probes"][0]["verdict"] == "succeeded"
     assert condition(cluster, "Failed")["reason"] == "NothingFits"
+
+
+def test_a_probe_without_the_longest_sequences_teaches_nothing_and_its_plan_must_also_be_predicted_to_fit() -> None:
+    believed = model_of(make_job(), Status(), None)
+    won = {}
+    for covered in (True, False):
+        cluster = probed(make_job(), 0.4, length_covered=covered)
+        assert {probe["lengthCovered"] for probe in cluster.status["probes"]} == {covered}
+        won[covered] = Plan.parse(last(cluster)["plan"])
+        assert ("without the longest sequences" in condition(cluster, "Tuned")["message"]) is not covered
+    assert not believed.fits(won[True]), "measured at its full length it may be launched against all prediction"
+    assert believed.fits(won[False])
+    learned = model_of(cluster.job, load_status(cluster.status), None)
+    assert learned.predict(won[False]) == believed.predict(won[False])
 
 
 def test_predict_only_starts_no_pod_and_is_complete() -> None:
@@ -206,6 +222,17 @@ def test_nodes_with_different_gpus_stall_the_job_until_it_names_one() -> None:
     assert [each.reason for each in decision.status.conditions if each.type == "Stalled"] == ["MixedGpus"]
     one = decide(make_job(resources=resources), Observed(nodes=nodes[:1]), 1e9)
     assert one.status.gpu_product == "NVIDIA-H100-80GB-HBM3"
+
+
+def test_a_time_sliced_gpu_is_refused_unless_the_job_says_which_part_of_it_is_its_own() -> None:
+    nodes = (Node("a", "NVIDIA-A100-SXM4-80GB-SHARED", int(79.2 * GIB)),)
+    whole = decide(make_job(resources={"gpusPerNode": 1}), Observed(nodes=nodes), 1e9)
+    (stalled,) = (each for each in whole.status.conditions if each.type == "Stalled")
+    assert stalled.reason == "SharedGpus"
+    assert "give resources.memoryShare" in stalled.message
+    job = make_job(resources={"gpusPerNode": 1, "memoryShare": "25%"})
+    assert decide(job, Observed(nodes=nodes), 1e9).status.phase == "Probing"
+    assert model_of(job, Status(), nodes).usable_bytes == nodes[0].gpu_memory_bytes // 4
 
 
 def test_gpu_memory_comes_from_node_labels_where_the_job_does_not_say_it() -> None:

@@ -12,7 +12,7 @@ from memtune.report import Device
 from memtune.run import RunKind
 from memtune_runner import allocator_settings, ranks
 from memtune_runner.launch.variables import of_worker
-from memtune_runner.preflight import is_new_enough
+from memtune_runner.preflight import is_new_enough, mig_devices
 from memtune_runner.ranks import Rank
 from memtune_runner.settings import Settings
 
@@ -88,3 +88,9 @@ def test_a_worker_is_told_what_it_goes_on_from() -> None:
 )
 def test_which_torch_is_new_enough(version: str, is_enough: bool) -> None:
     assert is_new_enough(version) is is_enough
+
+
+def test_mig_slices_are_known_by_their_names() -> None:
+    assert mig_devices({"NVIDIA_VISIBLE_DEVICES": "MIG-1a, MIG-2b"}) == ["MIG-1a", "MIG-2b"]
+    assert mig_devices({"NVIDIA_VISIBLE_DEVICES": "MIG-1a,MIG-2b", "CUDA_VISIBLE_DEVICES": "MIG-2b"}) == ["MIG-2b"]
+    assert mig_devices({"CUDA_VISIBLE_DEVICES": "GPU-1a,GPU-2b"}) == mig_devices({}) == []

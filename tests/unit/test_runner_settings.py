@@ -53,6 +53,13 @@ def test_what_a_virtual_gpu_loses_it_loses_at_a_step_of_the_training() -> None:
     assert shrinking(MEMTUNE_RUN_KIND="probe") == {}, "a probe is no part of the training"
 
 
+def test_a_plan_that_offloads_to_a_disk_needs_one() -> None:
+    told = {**VARIABLES, "MEMTUNE_PLAN": "bf16-z3-none-mb4x2-onvme"}
+    with pytest.raises(SettingsError, match=r"MEMTUNE_NVME_PATH is missing: .* give resources\.nvmePath"):
+        read_settings(told)
+    assert read_settings({**told, "MEMTUNE_NVME_PATH": "/mnt/nvme"}).nvme_path == Path("/mnt/nvme")
+
+
 def test_no_memory_is_taken_away_from_a_real_gpu() -> None:
     with pytest.raises(SettingsError, match="MEMTUNE_SHRINK is for virtual GPUs"):
         read_settings({**VARIABLES, "MEMTUNE_SHRINK": "30:1024"})
@@ -73,6 +80,8 @@ def test_no_memory_is_taken_away_from_a_real_gpu() -> None:
         ("MEMTUNE_INTEGRATION", "magic", "env, hf-trainer"),
         ("MEMTUNE_ARCHITECTURE", "[]", "not an object"),
         ("MEMTUNE_SHRINK", "30", "at least 1"),
+        ("MEMTUNE_MEMORY_SHARE", "50%", "could not convert"),
+        ("MEMTUNE_MEMORY_SHARE", "1", "not a share between 0 and 1"),
         ("MEMTUNE_REPORT_LOG_TAIL", "yes", "neither 0 nor 1"),
     ],
 )

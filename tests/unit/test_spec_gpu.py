@@ -124,3 +124,38 @@ def test_an_unknown_product_beside_its_memory_is_told_with_what_it_was_taken_for
 
 def test_a_product_unlike_any_is_met_with_all_that_are_known() -> None:
     assert (unknown_product(job({"gpuProduct": "MI300X"})) or "").startswith("MI300X is unknown (known are b200-180gb,")
+
+
+def test_a_share_is_of_whatever_memory_the_gpu_has() -> None:
+    for resources, usable_bytes in (
+        ({"gpuMemory": "24Gi", "device": "virtual"}, 24 * GIB),
+        ({"gpuProduct": "NVIDIA-A100-SXM4-80GB"}, GPUS["a100-80gb"].usable_bytes),
+    ):
+        gpu = gpu_of(job({**resources, "memoryShare": "25%"}))
+        assert gpu is not None
+        assert gpu.usable_bytes == usable_bytes // 4
+
+
+@pytest.mark.parametrize(
+    "resources",
+    [
+        {"gpuProduct": "NVIDIA-A100-SXM4-80GB-MIG-3g.40gb"},
+        {"gpuProduct": "NVIDIA-A100-SXM4-80GB", "gpuResource": "nvidia.com/mig-3g.40gb"},
+        {"gpuProduct": "NVIDIA-A100-SXM4-80GB-MIG-3g.40gb", "gpuResource": "nvidia.com/mig-3g.40gb"},
+    ],
+)
+def test_a_mig_slice_has_its_part_of_memory_and_rates(resources: dict[str, Any]) -> None:
+    gpu, whole = gpu_of(job(resources)), GPUS["a100-80gb"]
+    assert gpu is not None
+    assert gpu.usable_bytes == 38 * GIB
+    assert gpu.bf16_flops == pytest.approx(whole.bf16_flops * 3 / 7)
+    assert gpu.memory_bytes_per_second == pytest.approx(whole.memory_bytes_per_second * 38 / 79.2, rel=1e-6)
+
+
+def test_the_resource_alone_tells_the_size_of_a_slice_and_a_declared_size_goes_first() -> None:
+    alone = gpu_of(job({"gpuResource": "nvidia.com/mig-1g.10gb"}))
+    declared = gpu_of(job({"gpuResource": "nvidia.com/mig-1g.10gb", "gpuMemory": "8Gi"}))
+    assert alone is not None
+    assert declared is not None
+    assert alone.usable_bytes == 9.5 * GIB
+    assert declared.usable_bytes == 8 * GIB

@@ -33,7 +33,10 @@ GOOD = [
     fixed("bf16-z2-sel-mb12x4-oopt-bk50m", resources={"gpusPerNode": 2}),
     fixed("bf16-z2-sel-mb12x8-lion", training={"optimizer": "lion"}),
     spec(tuning__space={"offload": ["optimizer+parameters"], "backends": ["fsdp"]}),
-    spec(tuning__space={"offload": ["optimizer+parameters", "nvme"], "backends": ["deepspeed"], "zeroStages": [3]}),
+    spec(
+        tuning__space={"offload": ["optimizer+parameters", "nvme"], "backends": ["deepspeed"], "zeroStages": [3]},
+        resources={"nvmePath": "/mnt/nvme"},
+    ),
     spec(tuning__space={"offload": ["none", "activations"], "backends": ["ddp"]}),
     spec(checkpoint={"volume": CLAIM}),
     spec(checkpoint={"volume": NFS}),

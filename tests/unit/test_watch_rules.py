@@ -186,10 +186,10 @@ def test_a_phase_lasts_for_its_block_and_an_exception_leaves_it_standing() -> No
     phases.enter(Phase.FORWARD)
     with phases.during(Phase.SAVE):
         assert phases.current() is Phase.SAVE
-    assert (phases.current(), phases.times_entered(Phase.SAVE)) == (Phase.FORWARD, 1)
-    with pytest.raises(MemoryError), phases.during(Phase.EVALUATION):
+    assert (phases.current(), phases.times_ended(Phase.SAVE)) == (Phase.FORWARD, 1)
+    with pytest.raises(MemoryError), phases.during(Phase.SAVE):
         raise MemoryError
-    assert phases.current() is Phase.EVALUATION
+    assert (phases.current(), phases.times_ended(Phase.SAVE)) == (Phase.SAVE, 1)
 
 
 def settings_of(plan: str, kind: RunKind = RunKind.PROBE) -> Settings:
@@ -232,6 +232,21 @@ def test_an_integration_may_end_a_probe_itself() -> None:
     probe.forward_begins(is_evaluation=False)
     with pytest.raises(ProbeFinished):
         probe.finish()
+
+
+def test_what_is_left_to_do_at_the_end_of_a_probe_is_done_once_and_may_evaluate() -> None:
+    probe, done = Probe(1), []
+
+    def act() -> None:
+        done.append(probe.evaluated)
+        probe.forward_begins(is_evaluation=True)
+
+    probe.at_the_end(act)
+    probe.stepped(1, 0)
+    for _ in range(2):
+        with pytest.raises(ProbeFinished):
+            probe.forward_begins(is_evaluation=False)
+    assert done == [False]
 
 
 def test_no_except_exception_stands_in_a_probes_way() -> None:

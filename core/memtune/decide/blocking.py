@@ -58,8 +58,9 @@ def _of_nodes(context: Context) -> Iterator[Refusal]:
         text = f"the nodes that may run the job have different GPUs: {listed}; name one in resources.gpuProduct"
         yield Refusal(reasons.MIXED_GPUS, text)
     shared = [each for each in ([wanted] if wanted else products) if each.upper().endswith(_SHARED_SUFFIX)]
-    if shared:
-        yield Refusal(reasons.SHARED_GPUS, f"{shared[0]} is time-sliced: what others take of it cannot be predicted")
+    if shared and not resources.memory_share:
+        text = f"{shared[0]} is time-sliced: what others take of it cannot be predicted; give resources.memoryShare"
+        yield Refusal(reasons.SHARED_GPUS, text)
 
 
 def _of_runs(context: Context) -> tuple[Refusal | None, Refusal | None]:

@@ -36,7 +36,14 @@ def measured(run: RunObservation) -> dict[str, Any]:
         "allocator_retries": max(_count(report.memory.alloc_retries) for report in reports),
         "tokens_per_second": int(max(_rate(report.tokens_per_second) for report in reports)),
         "step_seconds": max(_rate(report.step_seconds) for report in reports),
+        "length_covered": _on_all([report.length_covered for report in reports]),
     }
+
+
+def _on_all(covered: list[bool | None]) -> bool | None:
+    """What every rank saw; None where none of them tells."""
+    told = [each for each in covered if each is not None]
+    return all(told) if told else None
 
 
 def _peaks(memory: Memory) -> PeakBytes | None:

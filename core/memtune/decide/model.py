@@ -15,7 +15,7 @@ from memtune.plan import Plan
 from memtune.predict.predictor import Predictor
 from memtune.prediction import Prediction
 from memtune.space import Candidate, Ranking, Space, enumerate_plans, rank
-from memtune.spec.gpu import gpu_of
+from memtune.spec.gpu import gpu_of, own_part
 from memtune.spec.job import Job
 from memtune.spec.space import to_space
 from memtune.spec.status import AttemptStatus, PeakBytes, RunStatus, Status
@@ -173,7 +173,8 @@ def _cached(
 
 def _gpu(job: Job, status: Status, nodes: Sequence[Node] | None) -> tuple[Gpu, bool]:
     """The GPU: what a run measured, else the object, else the labels of its nodes; and whether any of them told."""
-    named = gpu_of(job) or _labelled(nodes)
+    labelled = _labelled(nodes)
+    named = gpu_of(job) or (labelled and own_part(job, labelled))
     measured = [
         record.peak_bytes.total
         for record in (*status.probes, *status.attempts)
@@ -209,5 +210,7 @@ def _lesson(record: RunStatus) -> Lesson:
         # A train run gives way elsewhere when its evaluation or its save dies; a probe has nothing else to give.
         spares_plan = isinstance(record, AttemptStatus) and record.out_of_memory in ("evaluation", "saving")
         return Lesson(plan, died=not spares_plan, demanded_bytes=record.demanded_bytes)
+    if record.length_covered is False:
+        return Lesson(plan)  # what shorter sequences take teaches nothing about the longest
     peaks = record.peak_bytes or PeakBytes(allocated=0, active=0, reserved=0, device=0, total=0)
     return Lesson(plan, peaks.allocated, peaks.reserved, peaks.device, record.step_seconds)

@@ -115,10 +115,15 @@ def _trial(context: Context, model: Model, probe: RunStatus) -> Trial:
 
 
 def leaves_headroom(context: Context, model: Model, probe: RunStatus) -> bool:
-    """Whether a measured plan may be launched: headroom kept, no allocation retries."""
+    """Whether a measured plan may be launched: headroom kept, no allocation retries.
+
+    One that never saw the longest sequences takes more than was measured: its prediction has to fit as well.
+    """
     if probe.peak_bytes is None or not ended_as(probe, Verdict.SUCCEEDED):
         return False
     allowed_bytes = model.usable_bytes * (1 - context.job.spec.tuning.headroom_ratio)
+    if probe.length_covered is False and not model.fits(plan_of(probe)):
+        return False
     return probe.allocator_retries == 0 and 0 < probe.peak_bytes.device <= allowed_bytes
 
 

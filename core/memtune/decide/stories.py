@@ -72,7 +72,8 @@ def measured(record: RunStatus) -> str:
     total = peaks.total
     predicted = f" (predicted {amount(record.predicted_bytes, total)})" if record.predicted_bytes else ""
     measured = f"measured {amount(peaks.device, total)}{predicted} of {amount(total, total)}"
-    return f"{measured}, {record.tokens_per_second:,} tokens/s{retries}"
+    shorter = ", without the longest sequences" if record.length_covered is False else ""
+    return f"{measured}, {record.tokens_per_second:,} tokens/s{retries}{shorter}"
 
 
 def predicted(plan: Plan, prediction: Prediction, usable_bytes: int) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from memtune.gpu import GPUS, Gpu
-from memtune.gpu_products import closest, nearest, of_product
+from memtune.gpu_products import closest, nearest, of_product, slice_bytes, slice_of
 from memtune.spec.errors import either
 from memtune.spec.job import Job
 from memtune.units import gib, parse_bytes
@@ -14,10 +14,25 @@ _SOLD_OVER_USABLE = 1.1
 
 def gpu_of(job: Job) -> Gpu | None:
     """The GPU that the object itself names, or None if only the cluster or a first probe can tell."""
+    whole = _whole_gpu_of(job)
+    return whole and own_part(job, whole)
+
+
+def own_part(job: Job, gpu: Gpu) -> Gpu:
+    """A GPU as the job may use it: a MIG slice of it, or a share of its memory where others use the same one."""
+    resources = job.spec.resources
+    # A declared size is that of the slice already.
+    part = gpu if resources.gpu_memory else slice_of(gpu, resources.gpu_resource)
+    share = resources.memory_ratio
+    return part.with_memory(int(part.usable_bytes * share)) if share < 1 else part
+
+
+def _whole_gpu_of(job: Job) -> Gpu | None:
     resources = job.spec.resources
     known = of_product(resources.gpu_product) if resources.gpu_product else None
     if resources.gpu_memory is None:
-        return known
+        size_bytes = slice_bytes(resources.gpu_resource)
+        return known or (nearest(size_bytes).with_memory(size_bytes) if size_bytes else None)
     declared_bytes = parse_bytes(resources.gpu_memory)
     gpu = known or nearest(declared_bytes)
     if resources.device == "virtual" or not gpu.usable_bytes < declared_bytes <= gpu.usable_bytes * _SOLD_OVER_USABLE:

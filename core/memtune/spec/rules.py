@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from memtune.knobs import Offload
 from memtune.spec.architecture_rules import ARCHITECTURE_RULES
 from memtune.spec.errors import Problem
 from memtune.spec.fixed_rules import FIXED_RULES
@@ -98,6 +99,22 @@ def _hybrid_has_nodes(spec: JobSpec) -> Problem | None:
     return Problem("spec.tuning.space.fsdpStrategies", strategies, advice)
 
 
+def _nvme_has_path(spec: JobSpec) -> Problem | None:
+    is_wanted = Offload.NVME in spec.tuning.space.offload or "-onvme" in (spec.tuning.plan or "")
+    if not is_wanted or spec.resources.nvme_path is not None:
+        return None
+    advice = "offload nvme writes to a disk; say where one is mounted in the container, like /mnt/nvme"
+    return Problem("spec.resources.nvmePath", None, advice)
+
+
+def _one_slice(spec: JobSpec) -> Problem | None:
+    resources = spec.resources
+    if "/mig-" not in resources.gpu_resource or resources.gpus_per_node == 1:
+        return None
+    advice = "CUDA shows a process one MIG slice only; set it to 1 and take a larger slice, or use whole GPUs"
+    return Problem("spec.resources.gpusPerNode", resources.gpus_per_node, advice)
+
+
 def _offload_has_backend(offload: str, backends: tuple[str, ...], needs: str) -> Callable[[JobSpec], Problem | None]:
     """``offload`` can be carried out by one of ``backends``; DeepSpeed shards parameters only in stage 3."""
 
@@ -155,6 +172,19 @@ RULES = (
         "!has(self.shrink) || self.device == 'virtual'",
         "shrink takes memory away from virtual GPUs only; set device to virtual",
         _shrink_is_rehearsed,
+    ),
+    Rule(
+        "spec.resources",
+        "!self.gpuResource.contains('/mig-') || self.gpusPerNode == 1",
+        "CUDA shows a process one MIG slice only; set gpusPerNode to 1",
+        _one_slice,
+    ),
+    Rule(
+        "spec",
+        "!('nvme' in self.tuning.space.offload || (has(self.tuning.plan) && self.tuning.plan.contains('-onvme'))) || "
+        "has(self.resources.nvmePath)",
+        "offload nvme writes to a disk; give resources.nvmePath",
+        _nvme_has_path,
     ),
     Rule(
         "spec.tuning",

@@ -134,6 +134,10 @@ class RunStatus(StatusBlock):
     tokens_per_second: Natural = Field(default=0, description="Tokens per second over all GPUs.")
     step_seconds: Amount = Field(default=0.0, description="Median seconds of one optimizer step.")
     gpu_seconds: Natural = Field(default=0, description="Seconds from the containers' start to end, times GPUs.")
+    length_covered: Flag | None = Field(
+        default=None,
+        description="Whether the longest sequences were in its batches; if not, its plan takes more than was measured.",
+    )
     out_of_memory: OutOfMemory = Field(
         default="", description="Kind of out-of-memory that the run died of; empty if it did not."
     )

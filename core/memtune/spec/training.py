@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from memtune.knobs import Attention, GradientDtype, Optimizer
-from memtune.spec.fields import LABEL_VALUE, RESOURCE_NAME, Block, Count, Flag, Quantity, Share, to_ratio
+from memtune.spec.fields import LABEL_VALUE, RESOURCE_NAME, AbsolutePath, Block, Count, Flag, Quantity, Share, to_ratio
 
 
 class GenerationBlock(Block):
@@ -89,6 +89,11 @@ class Resources(Block):
         default=None,
         description="Memory of one GPU, like 80Gi; read from the node's labels or the first probe if left out.",
     )
+    memory_share: Share | None = Field(
+        default=None,
+        description="Share of each GPU's memory that is the job's, like 50%, where others use the same GPU (by MPS, or "
+        "in time slices); all of it if left out.",
+    )
     gpu_product: Annotated[str, Field(pattern=LABEL_VALUE, max_length=63)] | None = Field(
         default=None, description="GPU product as the node label nvidia.com/gpu.product names it; any if left out."
     )
@@ -97,6 +102,9 @@ class Resources(Block):
     )
     device: Literal["cuda", "virtual"] = Field(
         default="cuda", description="cuda runs on GPUs; virtual rehearses on CPU against a modelled GPU of gpuMemory."
+    )
+    nvme_path: AbsolutePath | None = Field(
+        default=None, description="Directory of the container on a local NVMe disk, for plans that offload to nvme."
     )
     shrink: Shrink | None = Field(
         default=None,
@@ -107,3 +115,8 @@ class Resources(Block):
     def world(self) -> int:
         """All GPUs of the job."""
         return self.nodes * self.gpus_per_node
+
+    @property
+    def memory_ratio(self) -> float:
+        """The part of each GPU's memory that is the job's, as a share of 1."""
+        return to_ratio(self.memory_share) if self.memory_share else 1.0

@@ -10,9 +10,9 @@ import torch
 from torch import nn
 from torch.nn.utils import get_total_norm
 
-from memtune.deepspeed_config import deepspeed_config
 from memtune_runner import deepspeed_on_cpu
 from memtune_runner.checkpoints import universal
+from memtune_runner.deepspeed_file import config_of
 from memtune_runner.engine.precision import CastInputs, compute_dtype
 from memtune_runner.engine.protocol import Setup, Updated
 from memtune_runner.engine.scaling import INITIAL_POWER
@@ -85,7 +85,7 @@ def _config(settings: Settings) -> dict[str, Any]:
     if settings.deepspeed_config is not None:
         config: dict[str, Any] = json.loads(settings.deepspeed_config.read_text())
     else:
-        config = deepspeed_config(settings.plan, settings.world)
+        config = config_of(settings, settings.plan)
     if config.get("fp16", {}).get("enabled"):
         config["fp16"] = {"initial_scale_power": INITIAL_POWER} | config["fp16"]
     return config | {"steps_per_print": _NEVER}

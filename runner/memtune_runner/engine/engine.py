@@ -12,7 +12,9 @@ from torch import distributed, nn
 from torch.optim.lr_scheduler import LRScheduler
 
 from memtune.knobs import Offload
+from memtune.report import Phase
 from memtune.resume import engine_format
+from memtune_runner import phases
 from memtune_runner.checkpoints import saving
 from memtune_runner.engine import batch as batches
 from memtune_runner.engine.precision import autocast
@@ -160,13 +162,14 @@ class Engine:
         is given must be below that path if a relaunch is to find it, and is lost while it is overwritten.
         """
         checkpoint_format = engine_format(self.settings.plan)
-        if directory is None:
-            return saving.save(self.settings, self._write, self.samples, checkpoint_format)
-        directory = Path(directory)
-        saving.begin(directory)
-        self._write(directory)
-        saving.complete(self.settings, directory, self.samples, checkpoint_format)
-        return directory
+        with phases.during(Phase.SAVE):  # gathering the states takes long, too, and memory
+            if directory is None:
+                return saving.save(self.settings, self._write, self.samples, checkpoint_format)
+            directory = Path(directory)
+            saving.begin(directory)
+            self._write(directory)
+            saving.complete(self.settings, directory, self.samples, checkpoint_format)
+            return directory
 
     def _write(self, directory: Path) -> None:
         directory.mkdir(parents=True, exist_ok=True)

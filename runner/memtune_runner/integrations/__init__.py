@@ -26,4 +26,4 @@ def install(
     if settings.integration == "hf-trainer":
         hf_trainer.install(settings, probe, imports, patches)
     elif settings.integration == "accelerate":
-        accelerate.install(settings, imports, patches, steps)
+        accelerate.install(settings, probe, imports, patches, steps)

@@ -1,18 +1,31 @@
-"""The integration `accelerate`: the Accelerator is made as the plan says, its data comes in micro-batches."""
+"""The integration `accelerate`: the Accelerator is made as the plan says, its data comes in micro-batches.
+
+A probe evaluates one batch and saves once when its steps are over, as far as the script has not: a loop of accelerate's
+has no place where it would say that it evaluates, but it has prepared all that it takes.
+"""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from memtune.report import Ending, Phase
+from memtune_runner import phases
 from memtune_runner.checkpoints import huggingface
+from memtune_runner.failures import of_exception
 from memtune_runner.integrations import arguments
 from memtune_runner.integrations.checkpointing import set_checkpointing
 from memtune_runner.integrations.padding import PaddingCollator
 from memtune_runner.probe import accumulation
+from memtune_runner.ranks import own_directory
 
 if TYPE_CHECKING:
+    from memtune_runner.probe import Probe
     from memtune_runner.settings import Settings
     from memtune_runner.watch.imports import ImportWatch
     from memtune_runner.watch.patches import Patches
@@ -20,18 +33,74 @@ if TYPE_CHECKING:
 Inherited = Callable[..., Any]
 
 
-def install(settings: Settings, imports: ImportWatch, patches: Patches, steps: Callable[[], int]) -> None:
+def install(
+    settings: Settings, probe: Probe | None, imports: ImportWatch, patches: Patches, steps: Callable[[], int]
+) -> None:
     """Wrap Accelerator as soon as the script imports it."""
     arguments.refuse(settings)
+    prepared = Prepared()
+    if probe is not None:
+        probe.at_the_end(lambda: prepared.evaluate_and_save(probe))
 
     def wrap_accelerator(module: Any) -> None:
         patches.wrap(module.Accelerator, "__init__", _init(settings))
-        patches.wrap(module.Accelerator, "prepare", _prepare(settings))
-        if not settings.is_probe:
+        patches.wrap(module.Accelerator, "prepare", _prepare(settings, prepared))
+        if probe is None:
             patches.wrap(module.Accelerator, "save_state", huggingface.accelerate_save(settings, steps))
             patches.wrap(module.Accelerator, "load_state", huggingface.accelerate_load(settings))
 
     imports.when_imported("accelerate.accelerator", wrap_accelerator)
+
+
+class Prepared:
+    """What the script has had prepared: the model that is trained, and a loader that is not trained on."""
+
+    def __init__(self) -> None:
+        self._accelerator: Any = None
+        self._model: Any = None
+        self._evaluation: Any = None
+
+    def add(self, accelerator: Any, model: Any, evaluation: Any) -> None:
+        """Keep what one call of ``prepare`` gave."""
+        self._accelerator = accelerator
+        self._model = self._model if model is None else model
+        self._evaluation = self._evaluation if evaluation is None else evaluation
+
+    def evaluate_and_save(self, probe: Probe) -> None:
+        """One batch without gradients and one save; what the script has done, or cannot be done so, is left out."""
+        if self._evaluation is not None and not probe.evaluated:
+            _tried("evaluate", self._evaluate)
+        if self._accelerator is not None and not phases.times_ended(Phase.SAVE):
+            _tried("save", self._save)
+
+    def _evaluate(self) -> None:
+        import torch
+
+        batch = next(iter(self._evaluation), None)
+        if self._model is None or not isinstance(batch, Mapping):
+            return  # how the script calls its model with such a batch is its own
+        self._model.eval()
+        with torch.no_grad():
+            self._model(**batch)
+        self._model.train()
+
+    def _save(self) -> None:
+        # Only there to be measured: nobody may resume from it.
+        directory = own_directory(os.environ) or Path(tempfile.gettempdir())
+        self._accelerator.project_configuration.automatic_checkpoint_naming = False
+        with phases.during(Phase.SAVE):
+            self._accelerator.save_state(str(directory / "probe-checkpoint"))
+
+
+def _tried(what: str, act: Callable[[], None]) -> None:
+    """Do what the script may not: if it cannot be done so, the report says that it is not covered."""
+    try:
+        act()
+    except Exception as error:
+        failure = of_exception(error)
+        if failure.ending is not Ending.ERROR or failure.is_consequence:
+            raise
+        print(f"memtune: this probe could not {what} by itself: {failure.message}", file=sys.stderr, flush=True)
 
 
 def _init(settings: Settings) -> Inherited:
@@ -74,16 +143,22 @@ def _fsdp_plugin(settings: Settings) -> Any:
     return FullyShardedDataParallelPlugin(**arguments.fsdp_plugin(settings))
 
 
-def _prepare(settings: Settings) -> Inherited:
+def _prepare(settings: Settings, prepared: Prepared) -> Inherited:
     def prepare(inherited: Inherited, accelerator: Any, *objects: Any, **kwargs: Any) -> Any:
         from torch import nn
         from torch.utils.data import DataLoader
 
         for model in (each for each in objects if isinstance(each, nn.Module) and each.training):
             set_checkpointing(model, settings.plan)
-        trained = _training_loader([each for each in objects if isinstance(each, DataLoader)])
-        objects = tuple(_in_micro_batches(each, settings, accelerator) if each is trained else each for each in objects)
-        return inherited(accelerator, *objects, **kwargs)
+        loaders = [each for each in objects if isinstance(each, DataLoader)]
+        trained = _training_loader(loaders)
+        given = [_in_micro_batches(each, settings, accelerator) if each is trained else each for each in objects]
+        result = inherited(accelerator, *given, **kwargs)
+        made = dict(zip(map(id, objects), result if isinstance(result, tuple) else (result,), strict=True))
+        learning = next((each for each in objects if isinstance(each, nn.Module) and each.training), None)
+        other = next((each for each in loaders if each is not trained), None)
+        prepared.add(accelerator, made.get(id(learning)), made.get(id(other)))
+        return result
 
     return prepare
 

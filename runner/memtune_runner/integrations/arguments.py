@@ -8,7 +8,7 @@ from memtune import environment
 from memtune.knobs import Offload, Optimizer, Precision, Sharding
 from memtune.plan import Plan
 from memtune.report import Device
-from memtune_runner.integrations.env import config_of
+from memtune_runner.deepspeed_file import config_of
 from memtune_runner.probe import accumulation, effective_plan
 from memtune_runner.settings import Settings, SettingsError
 
@@ -62,7 +62,7 @@ def deepspeed(settings: Settings) -> dict[str, Any] | None:
     plan = effective_plan(settings)
     if plan.sharding.backend != "deepspeed":
         return None
-    config = config_of(plan, settings.world)
+    config = config_of(settings, plan)
     if settings.sharded_save:
         config["zero_optimization"]["stage3_gather_16bit_weights_on_model_save"] = False
     return config

@@ -12,9 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from memtune import environment
-from memtune.deepspeed_config import deepspeed_config
 from memtune.report import EXIT_CODES, Ending, Report
-from memtune_runner import ranks, worker_command
+from memtune_runner import deepspeed_file, ranks, worker_command
 from memtune_runner.bad_input import BadInputError
 from memtune_runner.checkpoints import newest, resolve
 from memtune_runner.command import Command, Kind
@@ -95,7 +94,7 @@ class Launcher:
 
     def _start(self) -> None:
         settings, command = self._settings, self._command
-        _write_deepspeed_config(settings)
+        deepspeed_file.prepare(settings)
         is_program = command.kind is Kind.PROGRAM
         common = {
             **of_worker(settings, os.environ, is_program),
@@ -213,9 +212,3 @@ def _with_newest(report: Report, checkpoints: Path | None) -> Report:
         return report
     manifest = found.manifest
     return replace(report, checkpoint_samples=manifest.samples, checkpoint_format=manifest.format.value)
-
-
-def _write_deepspeed_config(settings: Settings) -> None:
-    path = settings.deepspeed_config
-    if path is not None and settings.plan.sharding.backend == "deepspeed":
-        path.write_text(json.dumps(deepspeed_config(settings.plan, settings.world), indent=1), encoding="ascii")

@@ -32,7 +32,9 @@ class MemoryRecord:
             peak_active_bytes=_larger(before.peak_active_bytes, reading.peak_active_bytes),
             peak_reserved_bytes=_larger(before.peak_reserved_bytes, reading.peak_reserved_bytes),
             peak_inactive_split_bytes=_larger(before.peak_inactive_split_bytes, reading.peak_inactive_split_bytes),
-            non_torch_bytes=_larger(before.non_torch_bytes, reading.non_torch_bytes),
+            non_torch_bytes=None
+            if reading.non_torch_bytes is None
+            else _larger(before.non_torch_bytes, reading.non_torch_bytes),
             alloc_retries=reading.retries,
         )
 

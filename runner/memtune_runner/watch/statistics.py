@@ -31,7 +31,7 @@ class Reading:
     peak_active_bytes: int
     peak_reserved_bytes: int
     peak_inactive_split_bytes: int
-    non_torch_bytes: int
+    non_torch_bytes: int | None  # of a device that is shared nobody can tell whose they are
     retries: int
     ooms: int
 
@@ -69,23 +69,32 @@ class Statistics(Protocol):
 class CudaStatistics:
     """The counters of the current CUDA device, read through torch.
 
-    ``limit_bytes`` is what a run may use of a device that is larger: of one that several processes share, and of a
-    MIG slice whose driver reports more.
+    ``limit_bytes`` is what a run may use of a device that is larger, such as a MIG slice whose driver reports more, and
+    ``share`` the part of that which it has of a device that several processes use. What it may not use is not there:
+    the total is what is left to it.
     """
 
     device_type = "cuda"
 
-    def __init__(self, limit_bytes: int | None) -> None:
-        if limit_bytes is not None:
-            torch.cuda._lazy_call(lambda: _limit(limit_bytes))
+    def __init__(self, limit_bytes: int | None, share: float | None = None, local_rank: int = 0) -> None:
+        self._limit_bytes, self._share, self._local_rank = limit_bytes, share, local_rank
+        self._fraction = 1.0
+        torch.cuda._lazy_call(self._limit)  # torch keeps such calls until the device is in use
+
+    def _limit(self) -> None:
+        # A script that chooses its device starts CUDA by it, and the choice comes after this.
+        device = self._local_rank if self._local_rank < torch.cuda.device_count() else 0
+        self._fraction = fraction_of(torch.cuda.mem_get_info(device)[1], self._limit_bytes, self._share)
+        if self._fraction < 1:
+            torch.cuda.set_per_process_memory_fraction(self._fraction, device)
 
     def read(self) -> Reading | None:
         if not torch.cuda.is_initialized():
             return None
         stats = torch.cuda.memory_stats()
         free_bytes, total_bytes = torch.cuda.mem_get_info()
-        used_bytes = total_bytes - free_bytes
-        return _reading(stats, total_bytes, max(used_bytes - stats.get("reserved_bytes.all.current", 0), 0))
+        outside_bytes = max(total_bytes - free_bytes - stats.get("reserved_bytes.all.current", 0), 0)
+        return _reading(stats, round(total_bytes * self._fraction), outside_bytes if self._share is None else None)
 
     def reset_peaks(self) -> None:
         torch.cuda.reset_peak_memory_stats()
@@ -106,7 +115,7 @@ class CudaStatistics:
         def attach() -> None:
             torch._C._cuda_attach_out_of_memory_observer(observe)  # type: ignore[attr-defined]  # in CUDA builds only
 
-        torch.cuda._lazy_call(attach)  # torch keeps such calls until the device is in use
+        torch.cuda._lazy_call(attach)
 
     def step_ended(self) -> None:
         """A real GPU does not care."""
@@ -156,14 +165,13 @@ class VirtualStatistics:
         return {}
 
 
-def _limit(limit_bytes: int) -> None:
-    """Keep within a share of the device, if the share is clearly smaller than the whole: labels are rounded."""
-    total_bytes = torch.cuda.mem_get_info()[1]
-    if limit_bytes < _WHOLE_DEVICE * total_bytes:
-        torch.cuda.set_per_process_memory_fraction(limit_bytes / total_bytes)
+def fraction_of(total_bytes: int, limit_bytes: int | None, share: float | None) -> float:
+    """The part of a device that a run may use. A limit counts if it is clearly below the whole: labels are rounded."""
+    limited = limit_bytes is not None and limit_bytes < _WHOLE_DEVICE * total_bytes
+    return (limit_bytes / total_bytes if limited and limit_bytes else 1.0) * (share or 1.0)
 
 
-def _reading(stats: Mapping[str, Any], total_bytes: int, non_torch_bytes: int) -> Reading:
+def _reading(stats: Mapping[str, Any], total_bytes: int, non_torch_bytes: int | None) -> Reading:
     def counter(name: str) -> int:
         return int(stats.get(name, 0))
 

@@ -103,6 +103,8 @@ class Watch:
         """The model has given its output; the loss still belongs to the forward pass."""
         if phases.current() is Phase.FORWARD:
             self.tally.forward_ended()
+        elif phases.current() is Phase.EVALUATION:
+            self.evaluation_covered |= self.counter.steps > 0
 
     def block_checkpointed(self) -> None:
         """A block runs under activation checkpointing; not where the backward pass runs it again."""
@@ -150,7 +152,7 @@ class Watch:
 
     def note_saves(self) -> None:
         """Find out whether something was saved since this was last asked."""
-        saves = phases.times_entered(Phase.SAVE)
+        saves = phases.times_ended(Phase.SAVE)
         if saves > self._saves:
             self._disturbed = True
             self.save_covered |= self.counter.steps > 0
@@ -191,7 +193,6 @@ class Watch:
     def _evaluation_began(self) -> None:
         phases.enter(Phase.EVALUATION)
         self.evaluates = self._disturbed = True
-        self.evaluation_covered |= self.counter.steps > 0
 
     def _time_in_order(self) -> float | None:
         """The time when the device has done what it was given; only a probe may wait for that."""

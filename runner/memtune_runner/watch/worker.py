@@ -133,11 +133,13 @@ class _Worker:
         from memtune_runner.watch.statistics import CudaStatistics, VirtualStatistics
 
         if self._settings.device is Device.CUDA:
-            watch.attach(CudaStatistics(self._settings.gpu_memory_bytes))
+            limit_bytes, share = self._settings.gpu_memory_bytes, self._settings.memory_share
+            watch.attach(CudaStatistics(limit_bytes, share, self._rank.local_rank))
             return
         settings = self._settings
         assert settings.gpu_memory_bytes is not None  # the settings refuse a virtual GPU without a size
-        gpu = VirtualGpu(settings.gpu_memory_bytes, _allocator_settings(settings), settings.budget_from_step)
+        budget_bytes = int(settings.gpu_memory_bytes * (settings.memory_share or 1.0))
+        gpu = VirtualGpu(budget_bytes, _allocator_settings(settings), settings.budget_from_step)
         gpu.__enter__()
         self._patches.when_undone(lambda: gpu.__exit__(None, None, None))
         watch.attach(VirtualStatistics(gpu))

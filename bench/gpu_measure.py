@@ -1,0 +1,144 @@
+"""Measures one pair in this process, and prints what it took as one line of JSON: a process for each pair.
+
+python bench/gpu_measure.py MODEL PLAN WORLD [--snapshot FILE]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import time
+import warnings
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import fake_ranks
+import torch
+from gpu_pairs import GPUS_PER_NODE, LENGTH, MODELS, Pair
+from torch.nn import functional
+
+from memtune.knobs import Offload
+from memtune.model.architecture import Architecture
+from memtune.plan import Plan
+from memtune.report import Device
+from memtune.run import RunKind
+from memtune_runner import allocator_settings, checkpointing
+from memtune_runner.decoder import Decoder
+from memtune_runner.engine import PlanError, backend_of, optimizers, precision
+from memtune_runner.engine.protocol import Backend, Setup
+from memtune_runner.offload import ActivationOffload
+from memtune_runner.settings import Settings
+from memtune_runner.watch.statistics import CudaStatistics, Statistics
+
+STEPS = 4  # the first of them warms up
+REFUSED = 2
+_EVENTS = 1_000_000
+
+
+class Measured(NamedTuple):
+    """What a pair took. ``device_bytes`` is what the driver counts: the context too, and NCCL's buffers if any."""
+
+    allocated_bytes: int
+    reserved_bytes: int
+    device_bytes: int
+    step_seconds: float
+
+
+def measure(pair: Pair, facts: Architecture, length: int, device: torch.device, memory: Statistics) -> Measured:
+    """Train a few steps, and read the counters."""
+    plan = Plan.parse(pair.plan)
+    backend, tokens = _built(pair, facts, length, device), _tokens(facts, plan, length, device)
+    seconds = []
+    for _ in range(STEPS):
+        began = time.monotonic()
+        for micro in range(plan.accumulation):
+            backend.begin(micro == plan.accumulation - 1)
+            backend.backward(_loss(backend, plan, tokens, device))
+        backend.step()
+        memory.synchronize()
+        seconds.append(time.monotonic() - began)
+    reading = memory.read()
+    assert reading is not None  # the device is in use
+    return Measured(
+        reading.peak_allocated_bytes,
+        reading.peak_reserved_bytes,
+        reading.peak_reserved_bytes + (reading.non_torch_bytes or 0),
+        statistics.median(seconds[1:]),
+    )
+
+
+def _built(pair: Pair, facts: Architecture, length: int, device: torch.device) -> Backend:
+    plan, per_node = Plan.parse(pair.plan), min(pair.world, GPUS_PER_NODE)
+    settings = Settings(
+        plan=plan,
+        kind=RunKind.TRAIN,
+        integration="sdk",
+        global_batch=plan.global_batch(pair.world),
+        sequence_length=length,
+        nodes=pair.world // per_node,
+        gpus_per_node=per_node,
+        device=Device.CUDA,
+    )
+    model = Decoder(facts, plan.attention)
+    precision.prepare(model, plan, device)
+    checkpointing.apply(model, plan.checkpointing)
+    backend = backend_of(model, Setup(settings, device, lambda each: optimizers.build(plan, each, 1e-4), 1.0))
+    if plan.sharding.backend == "ddp":
+        fake_ranks.average_in_place(backend.model)
+    return backend
+
+
+def _tokens(facts: Architecture, plan: Plan, length: int, device: torch.device) -> torch.Tensor:
+    return torch.randint(0, facts.vocab_size, (plan.micro_batch, length), device=device)
+
+
+def _loss(backend: Backend, plan: Plan, tokens: torch.Tensor, device: torch.device) -> torch.Tensor:
+    with ExitStack() as stack:
+        stack.enter_context(precision.autocast(plan, device))
+        if plan.offload is Offload.ACTIVATIONS:
+            stack.enter_context(ActivationOffload())
+        return functional.cross_entropy(backend.model(tokens).flatten(0, 1), tokens.flatten())
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure one pair on this machine's first GPU; 2 and one sentence for a plan that cannot be carried out here."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("model", choices=MODELS)
+    parser.add_argument("plan")
+    parser.add_argument("world", type=int)
+    parser.add_argument("--snapshot", type=Path, help="where torch.cuda.memory._dump_snapshot writes")
+    options = parser.parse_args(arguments)
+    warnings.simplefilter("ignore")
+    device, pair = torch.device("cuda", 0), Pair(options.model, options.plan, options.world)
+    torch.cuda.set_device(device)
+    if options.snapshot:
+        torch.cuda.memory._record_memory_history(stacks="python", max_entries=_EVENTS)
+    fake_ranks.join(pair.world)
+    try:
+        found = measure(pair, MODELS[pair.model], LENGTH, device, CudaStatistics(None))
+    except PlanError as refusal:
+        print(refusal, file=sys.stderr)
+        return REFUSED
+    if options.snapshot:
+        torch.cuda.memory._dump_snapshot(str(options.snapshot))
+    print(json.dumps(found._asdict()))
+    return 0
+
+
+def command(pair: Pair, snapshot: Path | None = None) -> list[str]:
+    """The command line that measures a pair."""
+    words = [sys.executable, str(Path(__file__)), pair.model, pair.plan, str(pair.world)]
+    return [*words, "--snapshot", str(snapshot)] if snapshot else words
+
+
+def variables(pair: Pair, current: dict[str, str]) -> dict[str, Any]:
+    """The environment that it needs: the plan's settings of the allocator are read when torch is imported."""
+    return {**current, **allocator_settings.variables(Plan.parse(pair.plan), current)}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,150 @@
+"""What is measured on a GPU: decoders from 0.1B to 13B, each under plans of every library, format and checkpointing.
+
+No torch here: the list is looked at where no GPU is, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+from memtune.gpu import Gpu
+from memtune.model.architecture import Architecture
+from memtune.model.plain import from_facts
+from memtune.plan import Plan
+from memtune.predict.predictor import Predictor
+from memtune.prediction import Prediction
+from memtune.workload import Workload
+
+LENGTH = 2048
+GPUS_PER_NODE = 8
+
+
+def _llama(hidden: int, layers: int, heads: int, ffn: int, kv_heads: int | None = None) -> Architecture:
+    facts = {"hiddenSize": hidden, "layers": layers, "heads": heads, "kvHeads": kv_heads or heads, "ffnSize": ffn}
+    return from_facts({**facts, "vocabSize": 32_000, "gatedFfn": True, "norm": "rmsnorm", "name": f"{hidden}x{layers}"})
+
+
+# In the order of their sizes.
+MODELS = {
+    "0.1B": _llama(768, 12, 12, 2048),
+    "0.5B": _llama(1280, 20, 20, 3456),
+    "1.1B": _llama(2048, 22, 32, 5632, kv_heads=4),
+    "3B": _llama(2560, 32, 32, 6912),
+    "7B": _llama(4096, 32, 32, 11_008),
+    "13B": _llama(5120, 40, 40, 13_824),
+}
+
+
+class Pair(NamedTuple):
+    """A model under a plan, on rank 0 of ``world``; from two ranks on the others are not there."""
+
+    model: str
+    plan: str
+    world: int = 1
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether nothing is left out: neither the other ranks nor NCCL."""
+        return self.world == 1
+
+    def __str__(self) -> str:
+        return f"{self.model}, {self.plan}" + ("" if self.is_alone else f", rank 0 of {self.world}")
+
+
+def _pairs(world: int, plans: dict[str, str]) -> list[Pair]:
+    return [Pair(model, plan, world) for model, listed in plans.items() for plan in listed.split()]
+
+
+PAIRS = (
+    *_pairs(
+        1,
+        {
+            "0.1B": "fp32-ddp-none-mb4x1 tf32-ddp-none-mb8x2 bf16-ddp-none-mb16x1 fp16-ddp-sel-mb16x2 "
+            "bf16-z0-none-mb8x1",
+            "0.5B": "bf16-ddp-none-mb4x1 bf16-ddp-full-mb16x2 fp32-ddp-every2-mb4x1 bf16-z1-none-mb4x2 "
+            "fp16-z2-full-mb8x1 bf16-fsdp-none-mb4x1 fp8-ddp-none-mb4x1",
+            "1.1B": "bf16-ddp-sel-mb2x2 bf16-z2-none-mb2x1 bf16-z3-full-mb8x2 bf16-fsdp-full-mb8x1-exp "
+            "bf16-z2-full-mb4x2-oopt",
+            "3B": "bf16-z1-full-mb4x1 bf16-fsdp-full-mb2x1-oparam",
+        },
+    ),
+    *_pairs(
+        2,
+        {
+            "0.5B": "bf16-ddp-none-mb4x2 fp32-fsdp-every2-mb4x1",
+            "1.1B": "bf16-z1-none-mb2x1 fp16-z2-sel-mb2x2 bf16-fsdpsgo-none-mb2x1",
+            "3B": "bf16-z3-full-mb4x1",
+        },
+    ),
+    *_pairs(
+        8,
+        {
+            "0.1B": "bf16-z2-none-mb16x1 tf32-fsdp-none-mb8x1",
+            "1.1B": "bf16-z1-full-mb8x2 bf16-fsdp-none-mb4x1",
+            "3B": "bf16-z2-full-mb4x1 bf16-z3-sel-mb2x2 fp16-fsdp-full-mb4x1",
+            "7B": "bf16-z2-full-mb2x1 bf16-z3-full-mb4x2 bf16-fsdp-full-mb4x1",
+        },
+    ),
+    *_pairs(
+        64,
+        {
+            "3B": "bf16-z3-none-mb1x1 bf16-fsdp-every2-mb4x1",
+            "7B": "bf16-z3-sel-mb2x1 bf16-fsdp-none-mb1x2",
+            "13B": "bf16-z3-full-mb4x1",
+        },
+    ),
+)
+
+# For one GPU that is there as a whole: every way of keeping fewer bytes that one rank has.
+SINGLE_GPU_PLANS = (
+    "bf16-ddp-none-mb1x1",
+    "bf16-ddp-none-mb2x2",
+    "bf16-ddp-sel-mb2x1",
+    "bf16-ddp-every2-mb4x1",
+    "bf16-ddp-full-mb8x1",
+    "bf16-ddp-full-mb2x1-exp",
+    "bf16-z0-full-mb2x1",
+    "bf16-z1-none-mb1x1",
+    "bf16-z2-full-mb4x2",
+    "bf16-z3-full-mb2x1",
+    "bf16-fsdp-full-mb4x1",
+    "fp32-fsdp-full-mb1x1",
+)
+_SINGLE_GPU_MODELS = ("0.5B", "1.1B", "3B", "7B")
+
+
+def workload(pair: Pair, gpu: Gpu, length: int = LENGTH) -> Workload:
+    """What the predictor is asked for a pair."""
+    per_node = min(pair.world, GPUS_PER_NODE)
+    return Workload(
+        architecture=MODELS[pair.model],
+        gpu=gpu,
+        global_batch=Plan.parse(pair.plan).global_batch(pair.world),
+        sequence_length=length,
+        nodes=pair.world // per_node,
+        gpus_per_node=per_node,
+    )
+
+
+@lru_cache(maxsize=256)
+def prediction(pair: Pair, gpu: Gpu) -> Prediction:
+    """What is predicted for a pair, with nothing measured."""
+    return Predictor(workload(pair, gpu)).predict(Plan.parse(pair.plan))
+
+
+def split(pairs: Iterable[Pair], gpu: Gpu) -> tuple[list[Pair], list[Pair]]:
+    """The pairs that may fit into a GPU, and those of which even the lower bound does not."""
+    may: list[Pair] = []
+    cannot: list[Pair] = []
+    for pair in pairs:
+        (cannot if prediction(pair, gpu).cannot_fit(gpu.usable_bytes) else may).append(pair)
+    return may, cannot
+
+
+def single_gpu_pairs(gpu: Gpu) -> Sequence[Pair]:
+    """The twelve plans, of the largest model whose every upper bound fits; of the smallest one if none does."""
+    found = [[Pair(model, plan) for plan in SINGLE_GPU_PLANS] for model in _SINGLE_GPU_MODELS]
+    fitting = [each for each in found if all(prediction(one, gpu).fits(gpu.usable_bytes, 0.0) for one in each)]
+    return fitting[-1] if fitting else found[0]

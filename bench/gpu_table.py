@@ -1,0 +1,177 @@
+"""The table of what was measured on a GPU: beside the prediction, and beside what other rules say of the same pairs."""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from typing import NamedTuple
+
+from accuracy import Scored, summary, table
+from accuracy_baselines import BASELINES
+from accuracy_rows import Row
+from gpu_pairs import LENGTH, Pair, prediction, workload
+
+from memtune.gpu import Gpu
+from memtune.gpu_products import nearest, of_product
+from memtune.plan import Plan
+from memtune.predict.recipe import lower
+from memtune.predict.shape import shape_of
+from memtune.prediction import Interval
+from memtune.units import GIB
+
+
+class Machine(NamedTuple):
+    """Where it was measured."""
+
+    product: str
+    usable_bytes: int
+    driver: str
+    cuda: str
+    torch: str
+    deepspeed: str
+
+    @property
+    def gpu(self) -> Gpu:
+        """The GPU as the predictor knows it, with the memory that its driver gives."""
+        known = of_product(self.product.replace(" ", "-"))
+        return (known or nearest(self.usable_bytes)).with_memory(self.usable_bytes)
+
+
+class Result(NamedTuple):
+    """What a pair took; where it took nothing, why not."""
+
+    pair: Pair
+    allocated_bytes: int = 0
+    reserved_bytes: int = 0
+    device_bytes: int = 0
+    step_seconds: float = 0.0
+    problem: str = ""
+
+
+def this_machine() -> Machine:
+    """The first GPU of this machine, and the versions that matter."""
+    import torch
+
+    properties = torch.cuda.get_device_properties(0)
+    return Machine(
+        product=properties.name,
+        usable_bytes=properties.total_memory,
+        driver=_driver(),
+        cuda=str(torch.version.cuda),
+        torch=torch.__version__,
+        deepspeed=_installed("deepspeed"),
+    )
+
+
+def report(title: str, command: str, machine: Machine, results: Sequence[Result]) -> list[str]:
+    """The whole page. Nothing is in it that was not measured."""
+    told = [each for each in results if not each.problem]
+    lines = [
+        f"# {title}",
+        "",
+        f"Made by `{command}`",
+        f"on one {machine.product} ({machine.usable_bytes / GIB:.1f} GiB), driver {machine.driver}, "
+        f"CUDA {machine.cuda}, torch {machine.torch}, DeepSpeed {machine.deepspeed}, "
+        f"Python {platform.python_version()};",
+        f"sequences of {LENGTH:,} tokens. *Device* is what the driver counts: the CUDA context, too. A rank of several",
+        "is rank 0 of a `fake` process group: its shards, buckets and gathered weights are real, the other ranks and",
+        "NCCL's buffers are not there, so that these are not in the prediction beside it either.",
+        "",
+    ]
+    if told:
+        lines += [*_pair_table(told, machine.gpu), "", *_summary(told, machine.gpu)]
+    missing = [f"- {each.pair}: {each.problem}" for each in results if each.problem]
+    return lines + (["", "Not measured:", "", *missing] if missing else [])
+
+
+def expected_device(pair: Pair, gpu: Gpu) -> Interval:
+    """The prediction for one rank alone: without what NCCL would take of the device."""
+    found = prediction(pair, gpu)
+    nccl = [each.bytes for each in found.components if each.name == "nccl"]
+    low, middle, high = (sum(values) for values in zip(*nccl, strict=True)) if nccl else (0.0, 0.0, 0.0)
+    return Interval(found.device.lower - low, found.device.expected - middle, found.device.upper - high)
+
+
+def llmem(row: Row) -> float:
+    """In the way of LLMem (Kim et al., 2404.10933): context, states, the layers' outputs and the head's.
+
+    Weights in two bytes with a master copy in four, Adam's moments in eight, gradients in two, sharded as in the row; a
+    layer keeps its output alone, as under checkpointing; the head's output is there in two bytes and twice in four.
+    """
+    recipe, shape = row.recipe, row.shape
+    trained = shape.trainable * (2 / recipe.weight_shards + 2 / recipe.gradient_shards + 12 / recipe.state_shards)
+    outputs = 2 * recipe.tokens * shape.hidden * shape.layers
+    return _CONTEXT_BYTES + trained + outputs + 10 * recipe.tokens * shape.vocab
+
+
+_CONTEXT_BYTES = 0.5 * GIB
+RULES: Mapping[str, Callable[[Row], float]] = {"LLMem-style": llmem, **BASELINES}
+
+
+def scored(results: Sequence[Result], gpu: Gpu) -> list[Scored]:
+    """The pairs as the accuracy benchmark scores published peaks."""
+    return [Scored(_row(each, gpu), expected_device(each.pair, gpu)) for each in results]
+
+
+def _row(result: Result, gpu: Gpu) -> Row:
+    pair, plan = result.pair, Plan.parse(result.pair.plan)
+    asked = workload(pair, gpu)
+    return Row(
+        id=str(pair),
+        source=plan.sharding.backend,
+        family="alone" if pair.is_alone else f"rank 0 of {pair.world} (fake)",
+        metric="device",
+        quality="A",
+        peak_bytes=result.device_bytes,
+        shape=shape_of(asked.architecture, None),
+        recipe=lower(asked, plan),
+    )
+
+
+def _pair_table(results: Sequence[Result], gpu: Gpu) -> list[str]:
+    lines = [
+        "| model | plan | rank 0 of | allocated | reserved | device | predicted, GiB | error | step | predicted |",
+        "|---|---|--:|--:|--:|--:|---|--:|--:|--:|",
+    ]
+    for each in results:
+        interval, seconds = expected_device(each.pair, gpu), prediction(each.pair, gpu).step_seconds
+        ranks = "1" if each.pair.is_alone else f"{each.pair.world} (fake)"
+        sizes = " | ".join(
+            f"{size / GIB:.2f}" for size in (each.allocated_bytes, each.reserved_bytes, each.device_bytes)
+        )
+        low, middle, high = (size / GIB for size in interval)
+        lines.append(
+            f"| {each.pair.model} | {each.pair.plan} | {ranks} | {sizes} | {middle:.2f} ({low:.2f}–{high:.2f}) "
+            f"| {interval.expected / each.device_bytes - 1:+.1%} | {each.step_seconds * 1e3:.0f} ms "
+            f"| {seconds.expected * 1e3:.0f} ms |"
+        )
+    return lines
+
+
+def _summary(results: Sequence[Result], gpu: Gpu) -> list[str]:
+    found = scored(results, gpu)
+    return [
+        *table(found, "library", lambda row: row.source, RULES),
+        "",
+        *table(found, "ranks", lambda row: row.family, RULES),
+        "",
+        summary(found),
+    ]
+
+
+def _driver() -> str:
+    command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    try:
+        told = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+    return told[0] if told else "unknown"
+
+
+def _installed(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "not installed"

@@ -1,0 +1,90 @@
+"""Predicted against measured on a real GPU: forty pairs of a model and a plan, each in a process of its own.
+
+    PYTHONPATH=core:runner:bench python bench/gpu_truth.py > bench/results/gpu-truth.md
+
+``--snapshots DIRECTORY`` keeps what torch.cuda.memory._dump_snapshot tells of each pair, and as a fixture of the
+allocator model the requests alone (bench/gpu_snapshot.py). Where no GPU is, it ends with 2 and one sentence.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import os
+import pickle
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from gpu_measure import command, variables
+from gpu_pairs import PAIRS, Pair, split
+from gpu_snapshot import fixture_of
+from gpu_table import Result, report, this_machine
+
+from memtune_runner.preflight import no_gpu
+
+NO_GPU = 2
+_LIMIT_SECONDS = 900.0
+_LAST_CHARACTERS = 300
+
+
+def measured(pair: Pair, snapshots: Path | None = None) -> Result:
+    """Measure a pair in a process of its own."""
+    snapshot = snapshots / f"{pair.model}-{pair.plan}-{pair.world}.pickle" if snapshots else None
+    try:
+        done = subprocess.run(
+            command(pair, snapshot),
+            env=variables(pair, dict(os.environ)),
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=_LIMIT_SECONDS,
+        )
+    except subprocess.TimeoutExpired:
+        return Result(pair, problem=f"it did not end within {_LIMIT_SECONDS:.0f} s")
+    if done.returncode:
+        return Result(pair, problem=last_words(done.stderr))
+    if snapshot:
+        _keep_fixture(snapshot)
+    return Result(pair, **json.loads(done.stdout.splitlines()[-1]))
+
+
+def last_words(stderr: str) -> str:
+    """The last line that a process wrote, which names its error."""
+    lines = [line.strip() for line in stderr.splitlines() if line.strip()]
+    return lines[-1][-_LAST_CHARACTERS:] if lines else "it ended without a word"
+
+
+def _keep_fixture(snapshot: Path) -> None:
+    with snapshot.open("rb") as file:
+        fixture = fixture_of(pickle.load(file))
+    with gzip.open(snapshot.with_suffix(".json.gz"), "wt", encoding="ascii") as file:
+        json.dump(fixture, file)
+
+
+def main(arguments: Sequence[str] | None = None, measure: Callable[[Pair, Path | None], Result] = measured) -> int:
+    """Measure all pairs that this GPU may hold, and print the page."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--snapshots", type=Path, help="a directory for the snapshots, which are large")
+    options = parser.parse_args(arguments)
+    missing = no_gpu()
+    if missing:
+        print(f"gpu_truth: it measures on a CUDA GPU, and {missing}; run it where a GPU is", file=sys.stderr)
+        return NO_GPU
+    if options.snapshots:
+        options.snapshots.mkdir(parents=True, exist_ok=True)
+    machine = this_machine()
+    may, cannot = split(PAIRS, machine.gpu)
+    results = [Result(pair, problem="predicted not to fit into this GPU, even by its lower bound") for pair in cannot]
+    for number, pair in enumerate(may, start=1):
+        print(f"gpu_truth: {number} of {len(may)}: {pair}", file=sys.stderr, flush=True)
+        results.append(measure(pair, options.snapshots))
+    made_by = " ".join(["PYTHONPATH=core:runner:bench python bench/gpu_truth.py", *(arguments or sys.argv[1:])])
+    print("\n".join(report("Predicted against measured on a GPU", made_by, machine, results)))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,91 @@
+"""The GPU benchmark as far as a machine without a GPU goes: its refusal, its page, and one rank on a virtual GPU."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import fake_ranks
+import gpu_truth
+import pytest
+import torch
+from gpu_measure import measure
+from gpu_pairs import PAIRS, Pair
+from gpu_table import Machine, Result
+from torch import distributed
+
+from memtune.model.plain import from_facts
+from memtune.units import GIB
+from memtune_runner.engine import PlanError
+from memtune_runner.virtual import VirtualGpu
+from memtune_runner.watch.statistics import VirtualStatistics
+
+GUARD = Path(__file__).parents[1] / "support" / "cuda_gpu.py"
+MACHINE = Machine("NVIDIA A100-SXM4-80GB", int(79.2 * GIB), "550.54", "12.8", "2.9.0", "0.18.0")
+TINY = from_facts({"hiddenSize": 32, "layers": 2, "heads": 2, "ffnSize": 64, "vocabSize": 256})
+
+
+@pytest.fixture
+def one_of_two() -> Iterator[None]:
+    fake_ranks.join(2)
+    yield
+    distributed.destroy_process_group()
+
+
+def test_without_a_gpu_it_ends_with_two_and_a_sentence(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(gpu_truth, "no_gpu", lambda: "there is none")
+    assert gpu_truth.main([]) == 2
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert told.err == "gpu_truth: it measures on a CUDA GPU, and there is none; run it where a GPU is\n"
+
+
+def test_every_pair_is_in_the_page_with_what_it_took_or_why_it_took_nothing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(gpu_truth, "no_gpu", lambda: None)
+    monkeypatch.setattr(gpu_truth, "this_machine", lambda: MACHINE)
+
+    def measured(pair: Pair, _: Path | None) -> Result:
+        return Result(pair, problem="no fp8 here") if "fp8" in pair.plan else Result(pair, GIB, GIB, GIB, 1.0)
+
+    assert gpu_truth.main([], measured) == 0
+    page = capsys.readouterr().out.splitlines()
+    assert sum(line.startswith(tuple(f"| {pair.model} | {pair.plan} |" for pair in PAIRS)) for line in page) == 39
+    assert page[-1] == "- 0.5B, fp8-ddp-none-mb4x1: no fp8 here"
+    assert any(line.startswith("n=39 ") for line in page)
+
+
+def test_a_process_that_died_is_told_by_its_last_words() -> None:
+    assert gpu_truth.last_words("Traceback\n  File\ntorch.OutOfMemoryError: CUDA out of memory.\n\n").endswith(
+        "memory."
+    )
+    assert gpu_truth.last_words("") == "it ended without a word"
+
+
+@pytest.mark.parametrize("plan", ["bf16-ddp-none-mb2x2", "bf16-z2-full-mb2x1", "fp32-fsdp-every2-mb2x1"])
+@pytest.mark.usefixtures("one_of_two")
+@pytest.mark.filterwarnings("ignore")  # those of the libraries that are imported here for the first time
+def test_a_rank_of_two_is_measured(plan: str) -> None:
+    with VirtualGpu(GIB) as gpu:
+        found = measure(Pair("tiny", plan, 2), TINY, 16, torch.device("cpu"), VirtualStatistics(gpu))
+    assert 0 < found.allocated_bytes <= found.reserved_bytes == found.device_bytes
+    assert found.step_seconds > 0
+
+
+@pytest.mark.usefixtures("one_of_two")
+def test_what_this_machine_cannot_compute_in_is_a_refusal() -> None:
+    with VirtualGpu(GIB) as gpu, pytest.raises(PlanError, match="no fp8"):
+        measure(Pair("tiny", "fp8-ddp-none-mb2x1", 2), TINY, 16, torch.device("cpu"), VirtualStatistics(gpu))
+
+
+def test_the_stage_is_left_out_with_one_sentence_where_no_gpu_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    told = subprocess.run([sys.executable, str(GUARD)], capture_output=True, text=True, check=False)
+    assert told.returncode == 3
+    assert told.stdout.startswith("they need a CUDA GPU, and there is none")
+    assert told.stdout.count("\n") == 1

@@ -1,0 +1,26 @@
+"""Where no CUDA GPU is, each test of this directory is skipped, with the reason."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from cuda_gpu import why_not
+
+from memtune_runner.install import install
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = [each for each in items if Path(__file__).parent in each.path.parents]
+    reason = why_not() if here else None
+    for each in here:
+        if reason:
+            each.add_marker(pytest.mark.skip(reason=reason))
+
+
+@pytest.fixture(scope="session")
+def runner(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The runner as a pod has it."""
+    directory = tmp_path_factory.mktemp("pod") / "runner"
+    install(directory)
+    return directory

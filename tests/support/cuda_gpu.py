@@ -1,0 +1,21 @@
+"""Whether this machine can run tests/gpu: ends with 3, and one sentence, where it cannot."""
+
+from __future__ import annotations
+
+import sys
+
+from memtune_runner.preflight import no_gpu
+
+CANNOT_RUN = 3
+
+
+def why_not() -> str | None:
+    """Why nothing here can be tried on CUDA; None where it can."""
+    missing = no_gpu()
+    return missing and f"they need a CUDA GPU, and {missing}"
+
+
+if __name__ == "__main__":
+    reason = why_not()
+    print(reason or "")
+    sys.exit(CANNOT_RUN if reason else 0)

@@ -1,0 +1,109 @@
+"""The GPU benchmark without a GPU: what it would measure, the page it writes, and what it keeps of a snapshot."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from gpu_pairs import MODELS, PAIRS, SINGLE_GPU_PLANS, Pair, prediction, single_gpu_pairs, split
+from gpu_snapshot import fixture_of, replayed_bytes
+from gpu_table import Machine, Result, expected_device, llmem, report, scored
+
+from memtune.gpu import GPUS
+from memtune.knobs import Precision
+from memtune.plan import Plan
+from memtune.units import GIB, KIB, MIB
+
+MACHINE = Machine("NVIDIA H100 80GB HBM3", int(79.1 * GIB), "550.54", "12.8", "2.9.0", "0.18.0")
+ALONE, OF_EIGHT = Pair("0.5B", "bf16-z1-none-mb4x2"), Pair("7B", "bf16-z3-full-mb4x2", 8)
+
+
+def test_forty_pairs_cover_every_library_format_and_checkpointing_half_of_them_as_one_of_several_ranks() -> None:
+    plans = [Plan.parse(pair.plan) for pair in PAIRS]
+    assert len(PAIRS) == len(set(PAIRS)) == 40
+    assert sum(not pair.is_alone for pair in PAIRS) >= 20
+    assert {pair.world for pair in PAIRS} == {1, 2, 8, 64}
+    assert {plan.sharding.backend for plan in plans} == {"ddp", "deepspeed", "fsdp"}
+    assert {plan.precision for plan in plans} == set(Precision)
+    assert {plan.checkpointing.mode for plan in plans} == {"none", "selective", "every", "full"}
+    assert {pair.model for pair in PAIRS} == set(MODELS)
+
+
+def test_what_a_gpu_cannot_hold_is_left_out_before_it_is_tried() -> None:
+    may, cannot = split(PAIRS, GPUS["a100-80gb"])
+    assert (len(may), len(cannot)) == (40, 0)
+    may, cannot = split(PAIRS, GPUS["t4-16gb"])
+    assert len(may) + len(cannot) == 40
+    assert Pair("3B", "bf16-z1-full-mb4x1") in cannot
+
+
+@pytest.mark.parametrize(("gpu", "model"), [("t4-16gb", "0.5B"), ("h100-80gb", "1.1B"), ("h200-141gb", "3B")])
+def test_twelve_plans_are_of_the_largest_model_that_fits_under_all_of_them(gpu: str, model: str) -> None:
+    pairs = single_gpu_pairs(GPUS[gpu])
+    assert {pair.model for pair in pairs} == {model}
+    assert [pair.plan for pair in pairs] == list(SINGLE_GPU_PLANS)
+    assert len({Plan.parse(plan).family for plan in SINGLE_GPU_PLANS}) >= 10
+
+
+def test_nccl_is_predicted_for_a_rank_that_has_others_and_left_out_where_they_are_fake() -> None:
+    gpu = MACHINE.gpu
+    assert expected_device(ALONE, gpu) == pytest.approx(prediction(ALONE, gpu).device)
+    (nccl,) = (each.bytes for each in prediction(OF_EIGHT, gpu).components if each.name == "nccl")
+    alone = prediction(OF_EIGHT, gpu).device.expected - expected_device(OF_EIGHT, gpu).expected
+    assert alone == pytest.approx(nccl.expected)
+
+
+def test_the_page_tells_what_was_measured_where_and_what_was_not() -> None:
+    measured = Result(ALONE, 20 * GIB, 21 * GIB, 22 * GIB, 0.25)
+    page = report("A page", "the command", MACHINE, [measured, Result(OF_EIGHT, problem="it ran out of memory")])
+    text = "\n".join(page)
+    assert "NVIDIA H100 80GB HBM3 (79.1 GiB), driver 550.54, CUDA 12.8, torch 2.9.0, DeepSpeed 0.18.0" in text
+    (line,) = (line for line in page if line.startswith("| 0.5B |"))
+    assert line.startswith("| 0.5B | bf16-z1-none-mb4x2 | 1 | 20.00 | 21.00 | 22.00 | ")
+    error = scored([measured], MACHINE.gpu)[0].interval.expected / (22 * GIB) - 1
+    assert f"| {error:+.1%} | 250 ms |" in line
+    assert "- 7B, bf16-z3-full-mb4x2, rank 0 of 8: it ran out of memory" in page
+    assert "n=1 " in text
+
+
+def test_a_page_without_a_measurement_has_no_number() -> None:
+    page = report("A page", "the command", MACHINE, [Result(ALONE, problem="no memory")])
+    assert not any(line.startswith("|") for line in page)
+
+
+def test_the_rule_in_the_way_of_llmem_by_hand() -> None:
+    (one,) = scored([Result(OF_EIGHT, device_bytes=1)], MACHINE.gpu)
+    parameters, tokens = one.row.shape.trainable, 4 * 2048
+    states = parameters * (2 + 2 + 12) / 8
+    assert llmem(one.row) == pytest.approx(0.5 * GIB + states + 2 * tokens * 4096 * 32 + 10 * tokens * 32_000)
+
+
+def _entry(action: str, addr: int, size: int, stream: int = 0) -> dict[str, Any]:
+    return {"action": action, "addr": addr, "size": size, "stream": stream, "frames": []}
+
+
+def test_a_snapshot_becomes_requests_that_the_allocator_model_reserves_alike() -> None:
+    trace = [
+        _entry("segment_alloc", 0, 2 * MIB),
+        _entry("alloc", 0, 100 * KIB),
+        _entry("segment_alloc", 1 << 30, 20 * MIB),
+        _entry("alloc", 1 << 30, 5 * MIB),
+        _entry("free_requested", 1 << 30, 5 * MIB),
+        _entry("free_completed", 1 << 30, 5 * MIB),
+        _entry("alloc", 1 << 30, 6 * MIB),
+        _entry("segment_alloc", 1 << 40, 20 * MIB, stream=7),
+        _entry("alloc", 1 << 40, 6 * MIB, stream=7),
+    ]
+    fixture = fixture_of({"device_traces": [trace], "allocator_settings": {"expandable_segments": False}})
+    assert fixture["events"][1:4] == [["a", 1 << 30, 5 * MIB, 0], ["f", 1 << 30], ["a", 1 << 30, 6 * MIB, 0]]
+    assert fixture["events"][-1] == ["a", 1 << 40, 6 * MIB, 1]
+    assert replayed_bytes(fixture) == fixture["peak_reserved_bytes"] == 42 * MIB
+
+
+def test_a_segment_that_was_given_back_is_in_the_peak_and_no_longer_in_what_is_reserved() -> None:
+    trace = [
+        _entry("segment_alloc", 0, 20 * MIB),
+        _entry("segment_free", 0, 20 * MIB),
+        _entry("segment_map", 0, 2 * MIB),
+    ]
+    assert fixture_of({"device_traces": [trace]})["peak_reserved_bytes"] == 20 * MIB
