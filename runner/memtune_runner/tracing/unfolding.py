@@ -32,7 +32,7 @@ class _Own(NamedTuple):
 
     period: int
     is_backward: bool
-    index: int
+    number: int
 
 
 class _Step(NamedTuple):
@@ -202,7 +202,8 @@ def _read(recording: Recording, places: Sequence[tuple[int, bool] | None]) -> It
     inputs, gradients = iter(recording.inputs), iter(recording.gradients)
     for code, number, place in zip(recording.codes, recording.numbers, places, strict=True):
         about: Any = tensors[number] if code in _OF_TENSORS else saves[number] if code in _OF_SAVES else number
-        made = details = None
+        made: Any = None
+        details: Any = None
         if code in (events.ALLOC, events.SAVE):
             made_before = tensors if code == events.ALLOC else saves
             made = len(made_before) if place is None else _Own(*place, counts[code, place])
