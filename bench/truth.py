@@ -21,7 +21,7 @@ import fake_ranks
 import torch
 from torch import distributed
 from torch._subclasses.fake_tensor import FakeTensorMode
-from truth_models import LENGTH, MODELS
+from truth_models import BATCH_NORMALIZED, LENGTH, MODELS
 
 from memtune.plan import Plan
 from memtune.replay import Replayer, numerics_of
@@ -34,7 +34,9 @@ from memtune_runner.engine.precision import autocast
 from memtune_runner.engine.protocol import Setup
 from memtune_runner.settings import Settings
 from memtune_runner.tracing import trace_subject
+from memtune_runner.tracing.adaptations import usual_values
 from memtune_runner.tracing.factory import Subject
+from memtune_runner.tracing.known import KnownNumbers
 from memtune_runner.virtual import VirtualGpu
 
 WORLD = 4
@@ -48,6 +50,9 @@ PLANS = (
     ("fp32-ddp-none-mb8x2-foreach", "fp32-ddp-every2-mb16x1", "fp32-ddp-none-mb8x1-lion"),
     ("bf16-z1-none-mb4x1-bk100000", "bf16-fsdpsgo-none-mb4x2", "bf16-z3-none-mb4x2-bk100000"),
 )
+
+# A CPU's batch norm takes no 16-bit weights beside fp32 statistics, which is what FSDP and DeepSpeed make of it.
+PLANS_WITH_BATCH_NORM = ("fp32-ddp-none-mb4x1", "fp32-fsdp-none-mb8x2", "bf16-ddp-none-mb4x2")
 
 
 class Row(NamedTuple):
@@ -68,7 +73,9 @@ def replayer(make: Callable[[], Subject], plans: Sequence[str]) -> Replayer:
     """The model traced with the CPU's kernels, for it is counted with them."""
     numerics = {numerics_of(Plan.parse(plan)) for plan in plans}
     with FakeTensorMode(allow_non_fake_inputs=True):
-        return Replayer(trace_subject(make(), 2, LENGTH, sorted(numerics), as_gpu=False), gpus_per_node=WORLD, rank=0)
+        with KnownNumbers(), usual_values():
+            subject = make()
+        return Replayer(trace_subject(subject, 2, LENGTH, sorted(numerics), as_gpu=False), gpus_per_node=WORLD, rank=0)
 
 
 def predicted(replaying: Replayer, plan: Plan) -> int:
@@ -157,12 +164,17 @@ def main() -> None:
     logging.disable(logging.WARNING)
     torch.set_num_threads(1)
     fake_ranks.join(WORLD)
-    turns = {name: arguments.plans or PLANS[turn % len(PLANS)] for turn, name in enumerate(arguments.models)}
-    rows, refused = measured(turns)
+    rows, refused = measured({name: arguments.plans or _plans(name) for name in arguments.models})
     distributed.destroy_process_group()
     if not rows:
         raise SystemExit("nothing could be compared:\n" + "\n".join(refused))
     print("\n".join(_report(rows, refused)))
+
+
+def _plans(name: str) -> Sequence[str]:
+    if name in BATCH_NORMALIZED:
+        return PLANS_WITH_BATCH_NORM
+    return PLANS[list(MODELS).index(name) % len(PLANS)]
 
 
 def _report(rows: Sequence[Row], refused: Sequence[str]) -> list[str]:

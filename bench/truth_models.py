@@ -143,3 +143,4 @@ MODELS: dict[str, Callable[[], Subject]] = {
     "convolutions": _of(Convolutional, lambda rows: torch.zeros(rows, 3, 32, 32)),
     "perceptron": _of(Perceptron, lambda rows: torch.zeros(rows, 32, 128)),
 }  # fmt: skip
+BATCH_NORMALIZED = frozenset({"u-net", "convolutions"})

@@ -25,7 +25,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Case:
-    """One job as it was read, and what is predicted of it. ``notes`` say what had to be assumed."""
+    """One job as it was read, and what is predicted of it. ``notes`` say what had to be assumed.
+
+    ``hf_config`` is the config.json that the job gives, if it gives one.
+    """
 
     name: str
     workload: Workload
@@ -34,6 +37,7 @@ class Case:
     objective: str
     fixed: Plan | None = None
     notes: tuple[str, ...] = ()
+    hf_config: dict[str, Any] | None = None
 
     @cached_property
     def predictor(self) -> Predictor:
@@ -111,6 +115,7 @@ def read_case(file: str, gpu_name: str | None) -> Case:
             objective=job.spec.tuning.objective,
             fixed=fixed_plan(job.spec),
             notes=() if gpu_name else gpu_notes(job, workload.gpu),
+            hf_config=job.spec.model.hf_config,
         )
     except SpecError as error:
         raise InputError("\n".join(f"{shown}: {problem}" for problem in error.problems)) from None

@@ -14,6 +14,7 @@ from memtune.gpu import GPUS
 from memtune.trace import NUMERICS
 from memtune.units import parse_bytes
 from memtune_cli.errors import InputError
+from memtune_cli.trace import BATCH, MEMORY, TIME_LIMIT_SECONDS
 
 _EXIT_CODES = """\
 exit codes:
@@ -79,6 +80,14 @@ def build_parser() -> argparse.ArgumentParser:
     plan = _job_command(commands, "plan", "rank all plans that the job allows, and show the best")
     plan.add_argument("--top", type=_positive, default=10, metavar="N", help="rows of the table (default: 10)")
     _add_plot(plan)
+    plan.add_argument(
+        "--timeline", type=_page_or_picture, metavar="FILE",
+        help="draw one step of the chosen plan, replayed on a trace of the model, into a .html, .png or .svg file",
+    )  # fmt: skip
+    trace = plan.add_argument(
+        "--trace", metavar="TRACE", help="a file that memtune trace wrote (default: the job's hfConfig is traced)"
+    )
+    trace.complete = _FILES  # type: ignore[attr-defined]
     estimate = _job_command(commands, "estimate", "show one plan in detail")
     estimate.add_argument("--plan", required=True, metavar="PLAN", help=_PLAN_HELP)
     _add_plot(estimate)
@@ -113,15 +122,19 @@ def _trace_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]
     trace.add_argument(
         "factory",
         metavar="MODULE:FACTORY",
-        help="a function that returns a model, (model, batch) or (model, batch, loss)",
+        help="a function that returns a model, (model, batch) or (model, batch, loss); or a Hugging Face config.json",
     )
-    trace.add_argument("--batch", type=_positive, default=2, metavar="ROWS", help="rows of a micro-batch (default: 2)")
+    trace.add_argument(
+        "--batch", type=_positive, default=BATCH, metavar="ROWS", help="rows of a micro-batch (default: 2)"
+    )
     trace.add_argument("--sequence-length", type=_positive, default=2048, metavar="N", help="tokens a row (2048)")
     trace.add_argument(
         "--numerics", nargs="+", choices=NUMERICS, default=list(NUMERICS), help="which ways of computing (all)"
     )
-    trace.add_argument("--memory", type=_quantity, default="4Gi", help="the most host memory to take (4Gi)")
-    trace.add_argument("--time-limit", type=_positive, default=300, metavar="SECONDS", help="the most time (300)")
+    trace.add_argument("--memory", type=_quantity, default=MEMORY, help="the most host memory to take (4Gi)")
+    trace.add_argument(
+        "--time-limit", type=_positive, default=TIME_LIMIT_SECONDS, metavar="SECONDS", help="the most time (300)"
+    )
     trace.add_argument("--output", type=Path, metavar="FILE", help="what to write (default: MODULE.FACTORY.trace.json)")
 
 

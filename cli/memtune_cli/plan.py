@@ -11,6 +11,7 @@ from memtune.space import Candidate, Dropped, Ranking
 from memtune.units import GIB
 from memtune_cli import document
 from memtune_cli.case import Case, read_case
+from memtune_cli.errors import InputError
 from memtune_cli.render import Column, between, seconds, table, wrapped
 from memtune_cli.screen import Screen, stdout_screen
 from memtune_cli.sheet import detail_lines, title
@@ -29,12 +30,24 @@ def run(arguments: argparse.Namespace) -> int:
 
         everything: list[Candidate | Dropped] = [*ranking.fitting, *ranking.uncertain, *ranking.dropped]
         draw(arguments.plot, case, chosen.plan, [Candidate(c.plan, c.prediction) for c in everything])
+    drawn = _timeline(arguments, case, chosen.plan)
     if arguments.format == "table":
         screen = stdout_screen()
-        print(screen.plain("\n".join(_page(screen, case, ranking, advice, arguments.top))))
+        lines = [*_page(screen, case, ranking, advice, arguments.top), *_section(screen, "Timeline", drawn)]
+        print(screen.plain("\n".join(lines)))
     else:
         print(document.dump(_document(case, ranking, advice), arguments.format))
     return 0 if ranking.fitting else 1
+
+
+def _timeline(arguments: argparse.Namespace, case: Case, plan: Plan) -> list[str]:
+    if not arguments.timeline:
+        if arguments.trace:
+            raise InputError("--trace: a trace is for the picture of a step; give --timeline FILE with it")
+        return []
+    from memtune_cli.plan_timeline import draw
+
+    return [draw(arguments.timeline, case, plan, arguments.trace)]
 
 
 def choose(ranking: Ranking) -> Candidate | Dropped:

@@ -18,7 +18,7 @@ from memtune_cli.screen import Screen, stdout_screen
 
 def run(arguments: argparse.Namespace) -> int:
     """Replay one plan and show what it peaks at."""
-    trace = _read(arguments.trace)
+    trace = read(arguments.trace)
     try:
         plan = Plan.parse(arguments.plan)
         replayer = Replayer(trace, arguments.nodes, arguments.gpus_per_node)
@@ -28,7 +28,7 @@ def run(arguments: argparse.Namespace) -> int:
     except ValueError as error:
         raise InputError(f"--plan: {error}") from None
     if arguments.plot:
-        _draw(arguments.plot, f"{trace.model}: {plan}", timeline)
+        draw(arguments.plot, f"{trace.model}: {plan}", timeline, "--plot")
     if arguments.format == "table":
         screen = stdout_screen()
         print(screen.plain("\n".join(_page(screen, trace, plan, replayed, timeline))))
@@ -37,7 +37,8 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _read(file: str) -> Trace:
+def read(file: str) -> Trace:
+    """The trace in a file."""
     try:
         return loads(Path(file).read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
@@ -46,15 +47,16 @@ def _read(file: str) -> Trace:
         raise InputError(f"{file}: {error}") from None
 
 
-def _draw(path: Path, title: str, timeline: Timeline) -> None:
+def draw(path: Path, title: str, timeline: Timeline, option: str) -> None:
+    """Draw a step into the file that an option of the command line names."""
     if path.suffix == ".html":
-        from memtune_cli.timeline_page import draw
+        from memtune_cli.timeline_page import write
     else:
-        from memtune_cli.timeline_plot import draw
+        from memtune_cli.timeline_plot import write
     try:
-        draw(path, title, timeline)
+        write(path, title, timeline)
     except OSError as error:
-        raise InputError(f"--plot: {path} cannot be written: {error.strerror}") from None
+        raise InputError(f"{option}: {path} cannot be written: {error.strerror}") from None
 
 
 def _page(screen: Screen, trace: Trace, plan: Plan, replayed: Replayed, timeline: Timeline) -> list[str]:

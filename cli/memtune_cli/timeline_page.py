@@ -14,7 +14,7 @@ _COLUMNS = 1600
 _WIDTH, _HEIGHT = 1200, 420
 
 
-def draw(path: Path, title: str, timeline: Timeline) -> None:
+def write(path: Path, title: str, timeline: Timeline) -> None:
     """Write an HTML file."""
     path.write_text(page(title, timeline), encoding="utf-8")
 

@@ -14,12 +14,12 @@ COLOURS = ("#3b6fb6", "#e0a030", "#8c6bb1", "#6ab7b5", "#4c9f70", "#d9705a")
 _COLUMNS = 1600
 
 
-def draw(path: Path, title: str, timeline: Timeline) -> None:
+def write(path: Path, title: str, timeline: Timeline) -> None:
     """Write a PNG or SVG file."""
     try:
         import matplotlib
     except ImportError:
-        raise InputError("--plot: matplotlib is not installed; pip install 'memtune[plot]', or draw .html") from None
+        raise InputError("matplotlib is not installed; pip install 'memtune[plot]', or draw .html") from None
     matplotlib.use("Agg")
     from matplotlib import pyplot
 

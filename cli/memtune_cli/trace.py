@@ -6,6 +6,7 @@ import argparse
 import importlib.util
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from memtune.trace import loads
@@ -13,44 +14,56 @@ from memtune.units import counted
 from memtune_cli.errors import InputError
 from memtune_cli.screen import stdout_screen
 
+BATCH, MEMORY, TIME_LIMIT_SECONDS = 2, "4Gi", 300
 # A process that does not answer its own alarm is stuck outside of Python.
 _GRACE_SECONDS = 10
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Trace in a process of its own, so that what goes wrong in the user's code goes wrong there."""
-    if importlib.util.find_spec("torch") is None:
-        raise InputError("memtune trace needs torch, which is not installed; pip install 'memtune[cli,runner]'")
     output: Path = arguments.output or Path(f"{arguments.factory.replace(':', '.')}.trace.json")
-    _trace(arguments, output)
+    trace_into(
+        output, arguments.factory, arguments.sequence_length, arguments.numerics,
+        arguments.batch, arguments.memory, arguments.time_limit,
+    )  # fmt: skip
     traced = loads(output.read_text())
     blocks = counted(traced.blocks, "repeated block")
-    print(
-        stdout_screen().plain(
-            f"{output}: {traced.model}, {traced.total:,} parameters, {blocks}, {traced.sequence_length} tokens a row\n"
-            f"  memtune timeline {output} --plan bf16-z2-sel-mb4x8"
-        )
-    )
+    lines = [
+        f"{output}: {traced.model}, {traced.total:,} parameters, {blocks}, {traced.sequence_length} tokens a row",
+        *(f"  Assumed: {each}" for each in traced.assumed),
+        f"  memtune timeline {output} --plan bf16-z2-sel-mb4x8",
+    ]
+    print(stdout_screen().plain("\n".join(lines)))
     return 0
 
 
-def _trace(arguments: argparse.Namespace, output: Path) -> None:
-    command = [sys.executable, "-m", "memtune_runner.tracing", arguments.factory, "--output", str(output)]
-    command += ["--batch", str(arguments.batch), "--sequence-length", str(arguments.sequence_length)]
-    command += ["--memory", arguments.memory, "--time-limit", str(arguments.time_limit)]
-    command += ["--numerics", *arguments.numerics]
+def trace_into(
+    output: Path,
+    factory: str,
+    sequence_length: int,
+    numerics: Sequence[str],
+    batch: int = BATCH,
+    memory: str = MEMORY,
+    time_limit: int = TIME_LIMIT_SECONDS,
+) -> None:
+    """Write the trace of a factory to a file."""
+    if importlib.util.find_spec("torch") is None:
+        raise InputError("tracing needs torch, which is not installed; pip install 'memtune[cli,runner]'")
+    command = [sys.executable, "-m", "memtune_runner.tracing", factory, "--output", str(output)]
+    command += ["--batch", str(batch), "--sequence-length", str(sequence_length)]
+    command += ["--memory", memory, "--time-limit", str(time_limit), "--numerics", *numerics]
     try:
         ended = subprocess.run(
             command, check=False, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
-            timeout=arguments.time_limit + _GRACE_SECONDS,
+            timeout=time_limit + _GRACE_SECONDS,
         )  # fmt: skip
     except subprocess.TimeoutExpired:
         raise InputError(
-            f"{arguments.factory}: tracing took longer than {arguments.time_limit} s and had to be ended; give a "
-            "larger --time-limit if it needs more"
+            f"{factory}: tracing took longer than {time_limit} s and had to be ended; give a larger --time-limit if "
+            "it needs more"
         ) from None
-    if ended.returncode:
-        raise InputError(f"{arguments.factory}: {_last_words(ended.stderr, ended.returncode)}")
+    if ended.returncode or not output.exists():
+        raise InputError(f"{factory}: {_last_words(ended.stderr, ended.returncode)}")
 
 
 def _last_words(stderr: str, code: int) -> str:

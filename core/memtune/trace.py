@@ -73,7 +73,10 @@ class Program:
 
 @dataclass(frozen=True)
 class Trace:
-    """A model, traced. ``rows`` are the lengths of its rows of repeated blocks, which are numbered throughout."""
+    """A model, traced. ``rows`` are the lengths of its rows of repeated blocks, which are numbered throughout.
+
+    ``assumed`` says, in words, what was taken to be so because only data could tell.
+    """
 
     model: str
     sequence_length: int
@@ -82,6 +85,7 @@ class Trace:
     parameters: Sequence[Parameter]
     rows: Sequence[int]
     programs: Mapping[str, Program]
+    assumed: Sequence[str] = ()
 
     @property
     def total(self) -> int:
@@ -114,6 +118,7 @@ def dumps(trace: Trace) -> str:
         "parameters": [list(each) for each in trace.parameters],
         "rows": list(trace.rows),
         "programs": {name: _program_json(each) for name, each in trace.programs.items()},
+        "assumed": list(trace.assumed),
     }
     return json.dumps(document, separators=(",", ":"), ensure_ascii=True)
 
@@ -142,6 +147,7 @@ def _trace(document: dict[str, Any]) -> Trace:
         parameters=[Parameter(*each) for each in document["parameters"]],
         rows=[int(each) for each in document["rows"]],
         programs={str(name): _read_program(each) for name, each in document["programs"].items()},
+        assumed=tuple(str(each) for each in document.get("assumed", ())),
     )
 
 

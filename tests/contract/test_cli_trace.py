@@ -39,7 +39,7 @@ def test_without_torch_it_says_what_to_install(
 ) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
     assert main(["trace", "factories:plain"]) == 2
-    assert "memtune trace needs torch, which is not installed; pip install" in capsys.readouterr().err
+    assert "tracing needs torch, which is not installed; pip install" in capsys.readouterr().err
 
 
 def test_a_quantity_that_is_none_is_told(capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -19,7 +21,7 @@ from memtune.plan import Plan
 from memtune.replay import Replayer, live_peak
 from memtune.trace import Program, dumps, loads
 from memtune_runner.tracing import TracingError, trace, trace_subject
-from memtune_runner.tracing.factory import Subject
+from memtune_runner.tracing.factory import Subject, build
 from memtune_runner.tracing.kernels import FEW_INDICES
 
 ROWS, LENGTH = 2, 4
@@ -158,7 +160,7 @@ def test_gradients_are_added_in_place_on_a_gpu() -> None:
         ("factories:nothing", "has no function nothing"),
         ("no_such_module:build", "importing no_such_module raised ModuleNotFoundError"),
         ("factories:raising", "raised RuntimeError: no such checkpoint"),
-        ("factories:needing_a_gpu", "factory 'factories:needing_a_gpu' raised"),
+        ("factories:needing_a_gpu", "there is no GPU where a model is traced"),
         ("factories:not_a_model", "returned str; it must return a model"),
         ("factories:alone", "what goes into it is unknown"),
         ("factories:without_loss", "Linear gives no loss"),
@@ -178,18 +180,95 @@ def test_what_cannot_be_traced_is_told_in_a_sentence(factory: str, words: str) -
     assert "\n" not in str(told.value)
 
 
+def refused(factory: str, folder: Path, *limits: str) -> str:
+    """What the process that traces says of a factory that it must refuse."""
+    command = [sys.executable, "-m", "memtune_runner.tracing", factory, "--batch", "2", "--sequence-length", "4"]
+    command += ["--memory", "4Gi", "--time-limit", "100", "--output", str(folder / "trace.json"), *limits]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(SUPPORT), str(folder), *sys.path])}
+    ended = subprocess.run(command, check=False, capture_output=True, text=True, env=environment, timeout=300)
+    assert ended.returncode == 2
+    assert not (folder / "trace.json").exists()
+    return ended.stderr.strip().splitlines()[-1]
+
+
 @pytest.mark.parametrize(
     ("factory", "limits", "words"),
     [
         ("factories:endless", ["--time-limit", "1"], "tracing took longer than it may"),
-        ("factories:greedy", ["--time-limit", "100"], "MemoryError"),
+        ("factories:greedy", [], "factories.py, line"),
+        ("factories:hoarding", [], "tracing stopped in Hoarding, operator"),
     ],
 )
 def test_limits_end_a_trace(factory: str, limits: list[str], words: str, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "memtune_runner.tracing", factory, "--batch", "2", "--sequence-length", "4"]
-    command += ["--memory", "4Gi", "--output", str(tmp_path / "trace.json"), *limits]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(SUPPORT), *sys.path])}
-    ended = subprocess.run(command, check=False, capture_output=True, text=True, env=environment, timeout=300)
-    assert ended.returncode == 2
-    assert words in ended.stderr.strip().splitlines()[-1]
-    assert not (tmp_path / "trace.json").exists()
+    assert words in refused(factory, tmp_path, *limits)
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("import torch; HELD = torch.ones(1 << 36)", "took more host memory than it may in"),
+        ("HELD = bytearray(1 << 40)", "took more host memory than it may in"),
+        ("import torch; torch.zeros(1).cuda()", "there is no GPU where a model is traced"),
+        ("import sys; sys.exit(0)", "raised SystemExit: 0 in"),
+        ("import torch; torch.ops.load_library('/nowhere/kernels.so')", "/nowhere/kernels.so"),
+        ("raise ValueError('two\\nlines')", "raised ValueError: two in"),
+    ],
+)
+def test_what_a_module_does_when_it_is_imported(line: str, words: str, tmp_path: Path) -> None:
+    (tmp_path / "importing.py").write_text(f"{line}\n")
+    told = refused("importing:build", tmp_path)
+    assert told.startswith("factory 'importing:build': importing importing ")
+    assert words in told
+    assert "importing.py, line 1" in told
+
+
+def test_a_constructor_may_read_small_numbers_of_its_own() -> None:
+    def make() -> nn.Module:
+        rates = torch.linspace(0, 0.5, 4)
+        rates[1:] += 1
+        return nn.Sequential(*[nn.Linear(8, 8 if rate.item() < 1 else 16) for rate in rates[:1]])
+
+    def build_it() -> tuple[nn.Module, torch.Tensor]:
+        layer = make()
+        nn.init.trunc_normal_(layer.get_parameter("0.weight"))
+        return layer, torch.zeros(2, 8)
+
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        subject = build("inner:build_it", build_it, 2, 8)
+    assert subject.model.get_parameter("0.weight").shape == (8, 8)
+
+
+def test_a_constructor_cannot_read_weights() -> None:
+    def build_it() -> tuple[nn.Module, torch.Tensor]:
+        layer = nn.Linear(8, 8)
+        return nn.Linear(8, 8 if layer.weight.sum().item() > 0 else 16), torch.zeros(2, 8)
+
+    with FakeTensorMode(allow_non_fake_inputs=True), pytest.raises(TracingError) as told:
+        build("inner:build_it", build_it, 2, 8)
+    assert re.search(r"test_tracing.py, line \d+ at operator aten._local_scalar_dense.default", str(told.value))
+
+
+def test_products_of_experts_are_as_large_as_their_rows() -> None:
+    class Experts(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weights = nn.Parameter(torch.zeros(4, 8, 16))
+
+        def forward(self, rows: torch.Tensor) -> torch.Tensor:
+            ends = torch.full((4,), len(rows), dtype=torch.int32)
+            return functional.grouped_mm(rows, self.weights, offs=ends)
+
+    program = program_of(Experts, leaf(8))
+    assert 16 * 4 in program.per_row
+    assert 4 * 8 * 16 * 4 in program.fixed  # the gradient of all experts
+
+
+def test_a_config_of_hugging_face_does_as_a_factory(tmp_path: Path) -> None:
+    config = tmp_path / "config.json"
+    facts = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
+    config.write_text(json.dumps({"model_type": "llama", "vocab_size": 64, **facts}))
+    traced = trace(str(config), ROWS, LENGTH, ["half"])
+    assert (traced.model, traced.blocks) == ("LlamaForCausalLM", 2)
+    config.write_text("[]")
+    with pytest.raises(TracingError, match=r"this is no config\.json of Hugging Face"):
+        trace(str(config), ROWS, LENGTH)

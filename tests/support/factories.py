@@ -102,6 +102,18 @@ def custom_operator() -> tuple[nn.Module, torch.Tensor]:
     return Custom(), torch.zeros(2, WIDTH)
 
 
+class Hoarding(Layers):
+    """Allocates behind torch's back."""
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        self.held = bytearray(1 << 40)
+        return super().forward(hidden)
+
+
+def hoarding() -> tuple[nn.Module, torch.Tensor]:
+    return Hoarding(), torch.zeros(2, WIDTH)
+
+
 def endless() -> nn.Module:
     while True:
         time.sleep(0.01)

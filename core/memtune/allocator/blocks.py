@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, insort
 from dataclasses import dataclass
 from typing import Literal
 
@@ -104,31 +104,34 @@ class Pool:
         self.min_rest_bytes = MIN_BLOCK_BYTES if keeps_any_rest else SMALL_REQUEST_BYTES + MIN_BLOCK_BYTES
         self.split_below_bytes = UNLIMITED_BYTES if keeps_any_rest else self.oversize_bytes
         self.unmapped: list[Block] = []  # by address
+        self._is_simple = not self.is_expandable and self.oversize_bytes == UNLIMITED_BYTES
         self._keys: list[int] = []
-        self._blocks: list[Block] = []
+        self._by_key: dict[int, Block] = {}
 
     def add(self, block: Block) -> None:
         block.state = "free"
         key = block.size << _ADDRESS_BITS | block.address
-        index = bisect_left(self._keys, key)
-        self._keys.insert(index, key)
-        self._blocks.insert(index, block)
+        insort(self._keys, key)
+        self._by_key[key] = block
 
     def remove(self, block: Block) -> None:
-        index = bisect_left(self._keys, block.size << _ADDRESS_BITS | block.address)
-        del self._keys[index], self._blocks[index]
+        key = block.size << _ADDRESS_BITS | block.address
+        del self._by_key[key], self._keys[bisect_left(self._keys, key)]
 
     def take(self, size: int) -> Block | None:
         """Remove and return the block that fits best, if there is one (get_free_block)."""
-        index = bisect_left(self._keys, size << _ADDRESS_BITS)
-        if index == len(self._keys):
+        keys = self._keys
+        index = bisect_left(keys, size << _ADDRESS_BITS)
+        if index == len(keys):
             return None
+        if self._is_simple:
+            return self._by_key.pop(keys.pop(index))
         if self.is_expandable:
             index = self._least_expandable(index)
-        block = self._blocks[index]
+        block = self._by_key[keys[index]]
         if block.size >= self.oversize_bytes and not self._is_close(block, size):
             return None
-        del self._keys[index], self._blocks[index]
+        del self._by_key[keys.pop(index)]
         return block
 
     def _is_close(self, oversize: Block, size: int) -> bool:
@@ -137,23 +140,24 @@ class Pool:
 
     def _least_expandable(self, index: int) -> int:
         """A block that can still grow counts with the size it can grow to, so that inner gaps are filled first."""
-        blocks = self._blocks
-        while index + 1 < len(blocks) and _expanded_bytes(blocks[index + 1]) < _expanded_bytes(blocks[index]):
-            index += 1
+        keys, by_key = self._keys, self._by_key
+        room = _expanded_bytes(by_key[keys[index]])
+        while index + 1 < len(keys) and (following := _expanded_bytes(by_key[keys[index + 1]])) < room:
+            index, room = index + 1, following
         return index
 
     def blocks(self) -> list[Block]:
-        return self._blocks.copy()
+        return [self._by_key[key] for key in self._keys]
 
     def oversize(self, wanted: int) -> list[Block]:
         """The oversize blocks to release for ``wanted`` bytes: the closest that is large enough, else from the largest
         down until their sum is (release_available_cached_blocks)."""
         index = bisect_left(self._keys, wanted << _ADDRESS_BITS)
-        if index < len(self._blocks):
-            return [self._blocks[index]]
+        if index < len(self._keys):
+            return [self._by_key[self._keys[index]]]
         chosen: list[Block] = []
         total = 0
-        for block in reversed(self._blocks):
+        for block in reversed(self.blocks()):
             if total >= wanted or block.size < self.oversize_bytes:
                 break
             chosen.append(block)
@@ -162,7 +166,7 @@ class Pool:
 
     @property
     def largest_bytes(self) -> int:
-        return self._blocks[-1].size if self._blocks else 0
+        return self._keys[-1] >> _ADDRESS_BITS if self._keys else 0
 
 
 def merge_free(block: Block) -> int:

@@ -70,7 +70,8 @@ class CachingAllocator:
         is_small = size <= SMALL_REQUEST_BYTES
         pool = (self._small_pools if is_small else self._large_pools).get(stream) or self._new_pool(stream, is_small)
         block = pool.take(size) or self._grow(pool, size, size_bytes)
-        self._fit(block, size)
+        if block.size != size or block.preceding is not None or block.following is not None:
+            self._fit(block, size)
         block.state = "allocated"
         block.requested = size_bytes
         self._counters.take(size_bytes, block.size)
@@ -154,12 +155,11 @@ class CachingAllocator:
     def _fit(self, block: Block, size: int) -> None:
         """Cut off what the request does not need, if the rest is worth keeping (alloc_found_block)."""
         pool = block.pool
-        was_split = not block.is_whole_segment
-        change = -block.size if was_split else 0
-        if block.size - size >= pool.min_rest_bytes and size < pool.split_below_bytes:
-            rest = block.cut(size, "free")
-            pool.add(rest)
-            change += rest.size
+        change = 0 if block.preceding is None and block.following is None else -block.size
+        rest_bytes = block.size - size
+        if rest_bytes >= pool.min_rest_bytes and size < pool.split_below_bytes:
+            pool.add(block.cut(size, "free"))
+            change += rest_bytes
         if change and not pool.is_expandable:
             self._counters.change_inactive_split(change)
 
@@ -169,6 +169,9 @@ class CachingAllocator:
         counters = self._counters
         counters.active -= block.size
         counters.requested -= block.requested
+        if block.preceding is None and block.following is None:
+            pool.add(block)
+            return
         change = -merge_free(block)
         pool.add(block)
         if pool.is_expandable:

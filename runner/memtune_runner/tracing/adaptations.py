@@ -3,24 +3,85 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
+
+import torch
+from torch.nn import functional, init
+
+_NO_PACKING = "no row holds several sequences, which would need a mask in attention"
 
 
 @contextmanager
-def usual_paths() -> Iterator[None]:
-    """transformers looks into the positions for rows that hold several sequences, which need a mask.
+def usual_paths(assumed: set[str]) -> Iterator[None]:
+    """What libraries ask of data that a trace does not have is answered as most batches would; ``assumed`` tells how.
 
-    Without data it makes the mask in any case; a batch in training seldom has such rows, and then attention has none.
+    transformers looks into the positions for rows that hold several sequences, which need a mask. Without data it makes
+    the mask in any case; a batch in training seldom has such rows, and then attention has none.
     """
-    masks: Any = sys.modules.get("transformers.masking_utils")
-    find = getattr(masks, "find_packed_sequence_indices", None)
-    if find is None:
+
+    def no_packing(*_positions: Any, **_options: Any) -> None:
+        assumed.add(_NO_PACKING)
+
+    masks = sys.modules.get("transformers.masking_utils")
+    with (
+        _replaced(masks, "find_packed_sequence_indices", no_packing),
+        _replaced(functional, "grouped_mm", _grouped_products),
+    ):
         yield
-        return
-    masks.find_packed_sequence_indices = lambda *_positions, **_options: None
-    try:
+
+
+@contextmanager
+def usual_values() -> Iterator[None]:
+    """What torch does with values of weights while a model is built is done without them.
+
+    It draws truncated normals until all of them lie between the bounds. Fake weights that it converts, it exchanges
+    for the converted ones, which it refuses if anything has a weak reference to one of them.
+    """
+    with (
+        _replaced(init, "_no_grad_trunc_normal_", _drawn),
+        _replaced(torch.utils, "swap_tensors", _converted),
+    ):
         yield
-    finally:
-        masks.find_packed_sequence_indices = find
+
+
+def _converted(weight: torch.Tensor, converted: torch.Tensor) -> None:
+    weight.data = converted.data
+
+
+def _grouped_products(rows: torch.Tensor, weights: torch.Tensor, **options: Any) -> Any:
+    """The products of all experts at once: as large as the rows, whichever expert gets how many of them.
+
+    torch's own says what it makes for 16 bits only.
+    """
+    if rows.dtype is torch.bfloat16:
+        return torch._grouped_mm(rows, weights, **options)
+    return _GroupedProducts.apply(rows, weights)  # type: ignore[no-untyped-call]  # torch leaves it untyped
+
+
+class _GroupedProducts(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, rows: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(rows, weights)
+        return rows.new_empty(rows.shape[0], weights.shape[-1])
+
+    @staticmethod
+    def backward(ctx: Any, *_gradients: Any) -> Any:
+        rows, weights = ctx.saved_tensors
+        return torch.empty_like(rows), torch.empty_like(weights)
+
+
+def _drawn(tensor: torch.Tensor, *_bounds: Any, **_generator: Any) -> torch.Tensor:
+    return tensor
+
+
+@contextmanager
+def _replaced(module: Any, name: str, stand_in: Callable[..., Any]) -> Iterator[None]:
+    """A function of a module replaced, if there is such a one."""
+    with ExitStack() as stack:
+        function = getattr(module, name, None)
+        if function is not None:
+            setattr(module, name, stand_in)
+            stack.callback(setattr, module, name, function)
+        yield

@@ -2,7 +2,7 @@
 
 It returns a model; a model and a batch; or a model, a batch and a loss. A batch is tensors whose first dimension is the
 micro-batch, or a function that makes them of a number of rows. A loss is a function of model and batch. Parameters of
-the factory named ``micro_batch`` and ``sequence_length`` are given.
+the factory named ``micro_batch`` and ``sequence_length`` are given. A Hugging Face ``config.json`` does in its place.
 """
 
 from __future__ import annotations
@@ -16,7 +16,10 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_map_only
 
-from memtune_runner.tracing.problems import TracingError
+from memtune_runner.tracing.adaptations import usual_values
+from memtune_runner.tracing.described import from_config
+from memtune_runner.tracing.known import KnownNumbers
+from memtune_runner.tracing.problems import TracingError, unbuilt
 
 
 class Subject(NamedTuple):
@@ -29,16 +32,15 @@ class Subject(NamedTuple):
 
 def find(name: str) -> Callable[..., Any]:
     """The function that ``module:function`` names."""
+    if name.endswith(".json"):
+        return from_config(name)
     module_name, colon, function_name = name.partition(":")
     if not (module_name and colon and function_name):
-        raise TracingError(f"factory {name!r}: write it as module:function, like train:build")
+        raise TracingError(f"factory {name!r}: write it as module:function, like train:build, or give a config.json")
     try:
         module = import_module(module_name)
-    except Exception as error:
-        raise TracingError(
-            f"factory {name!r}: importing {module_name} raised {_words(error)}; what needs a GPU or data belongs into "
-            "functions, not on the module's top level"
-        ) from error
+    except (Exception, SystemExit) as error:
+        raise unbuilt(f"factory {name!r}: importing {module_name}", error) from error
     factory = getattr(module, function_name, None)
     if not callable(factory):
         raise TracingError(f"factory {name!r}: {module_name} has no function {function_name}")
@@ -50,9 +52,10 @@ def build(name: str, factory: Callable[..., Any], rows: int, sequence_length: in
     given = {"micro_batch": rows, "sequence_length": sequence_length}
     taken = set(inspect.signature(factory).parameters)
     try:
-        result = factory(**{key: value for key, value in given.items() if key in taken})
-    except Exception as error:
-        raise TracingError(f"factory {name!r} raised {_words(error)}") from error
+        with KnownNumbers(), usual_values():
+            result = factory(**{key: value for key, value in given.items() if key in taken})
+    except (Exception, SystemExit) as error:
+        raise unbuilt(f"factory {name!r}", error) from error
     model, *rest = result if isinstance(result, tuple) else (result,)
     if not isinstance(model, nn.Module) or len(rest) > 2:
         raise TracingError(
@@ -111,7 +114,3 @@ def _own_loss(model: nn.Module, batch: Any) -> torch.Tensor:
 
 def _is_row(batch: Any) -> bool:
     return isinstance(batch, (tuple, list))
-
-
-def _words(error: BaseException) -> str:
-    return f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else 'no message'}"

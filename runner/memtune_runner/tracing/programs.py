@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 
 import torch
 from torch import nn
@@ -12,13 +12,10 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from memtune.trace import NUMERICS, Parameter, Program, Trace
 from memtune_runner.blocks import repeated_blocks
-from memtune_runner.engine.precision import CastInputs
 from memtune_runner.tracing import factory as factories
-from memtune_runner.tracing.adaptations import usual_paths
 from memtune_runner.tracing.factory import Subject
-from memtune_runner.tracing.kernels import GpuKernels
-from memtune_runner.tracing.problems import TracingError, explained
-from memtune_runner.tracing.recorder import Recorder, Recording
+from memtune_runner.tracing.problems import TracingError
+from memtune_runner.tracing.tracer import Tracer
 
 
 def trace(
@@ -41,23 +38,18 @@ def trace_subject(
     """Trace a model that was built under fake tensors, which must still be in effect."""
     model = subject.model.train()
     repeated = repeated_blocks(model)
-    programs, modules = {}, [""]
-    # What has the highest precision comes first: casting is not undone.
-    for each in sorted(numerics, key=["autocast", "full", "half"].index):
-        _cast(model, each)
-        small, modules = _record(subject, rows, each, repeated, as_gpu)
-        large, _ = _record(subject, rows + 1, each, repeated, as_gpu)
-        if small.codes != large.codes:  # the first pass may have filled caches of the model's own
-            small, _ = _record(subject, rows, each, repeated, as_gpu)
-        programs[each] = _program(model, small, large, rows)
+    tracer = Tracer(subject, repeated, as_gpu)
+    # What does least comes first, for it has to run all blocks; half comes last, for casting buffers is not undone.
+    programs = {each: _program(tracer, rows, each) for each in sorted(numerics, key=["full", "autocast", "half"].index)}
     return Trace(
         model=type(model).__name__,
         sequence_length=sequence_length,
         kernels="gpu" if as_gpu else "cpu",
-        modules=modules,
+        modules=tracer.numbers.names,
         parameters=_parameters(model, repeated),
         rows=[len(row) for row in repeated],
         programs={each: programs[each] for each in numerics},
+        assumed=tuple(sorted(tracer.assumed)),
     )
 
 
@@ -87,42 +79,12 @@ def _cast(model: nn.Module, numerics: str) -> None:
             each.data = each.data.to(torch.float32 if wide else torch.bfloat16)
 
 
-def _record(
-    subject: Subject, rows: int, numerics: str, repeated: list[list[nn.Module]], as_gpu: bool
-) -> tuple[Recording, list[str]]:
-    gc.collect()
-    recorder = Recorder(as_gpu)
-    with ExitStack() as stack:
-        stack.enter_context(recorder.watching(subject.model, repeated))
-        if as_gpu:
-            stack.enter_context(GpuKernels(recorder.attending))
-        stack.enter_context(usual_paths())
-        if numerics == "half":
-            # As DeepSpeed's engine and FSDP do it.
-            hook = subject.model.register_forward_pre_hook(CastInputs(torch.bfloat16), with_kwargs=True)
-            stack.callback(hook.remove)
-        stack.enter_context(recorder)
-        try:
-            _micro_batch(subject, rows, numerics, recorder)
-        except TracingError:
-            raise
-        except Exception as error:
-            raise explained(error, recorder.module_name, str(recorder.operator)) from error
-        gc.collect()
-        return recorder.recording(), recorder.modules
-
-
-def _micro_batch(subject: Subject, rows: int, numerics: str, recorder: Recorder) -> None:
-    batch = subject.batch(rows)
-    with torch.autocast("cpu", torch.bfloat16, enabled=numerics == "autocast"):
-        loss = subject.loss(subject.model, batch)
-    recorder.begin_backward()
-    loss.backward()
-    del loss, batch
-    subject.model.zero_grad()
-
-
-def _program(model: nn.Module, small: Recording, large: Recording, rows: int) -> Program:
+def _program(tracer: Tracer, rows: int, numerics: str) -> Program:
+    model = tracer.subject.model
+    _cast(model, numerics)
+    small, large = tracer.record(rows, numerics), tracer.record(rows + 1, numerics)
+    if small.codes != large.codes:  # the first pass may have filled caches of the model's own
+        small = tracer.record(rows, numerics)
     if (small.codes, small.numbers, small.gradients) != (large.codes, large.numbers, large.gradients):
         raise TracingError(
             f"{type(model).__name__} does other things with {rows + 1} rows than with {rows}, so that no other "

@@ -5,10 +5,11 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass_type
 from torch.utils._pytree import tree_iter
@@ -16,22 +17,21 @@ from torch.utils._pytree import tree_iter
 from memtune import trace as events
 from memtune_runner.selective import ATTENTION, PRODUCTS
 from memtune_runner.tracing import kernels
+from memtune_runner.tracing.recording import Recording, merged
 
 _UNCOUNTED = -1  # a weight, a buffer, or what stands for a save in the backward pass
 _OUTSIDE = "the code around the model"
-# What fake tensors are asked all the time: it makes nothing.
-_QUESTIONS = frozenset({torch.ops.prim.device.default, torch.ops.aten.detach.default})
 
 
-class Recording(NamedTuple):
-    """The events of one micro-batch, and the bytes of its tensors."""
+class Numbers:
+    """The numbers of a model's modules, blocks and weights, as they are when all of it is there."""
 
-    codes: str
-    numbers: list[int]
-    sizes: list[int]
-    made_by: str
-    inputs: list[list[int]]
-    gradients: list[int]
+    def __init__(self, model: nn.Module, rows: Iterable[Iterable[nn.Module]]) -> None:
+        named = list(model.named_modules())
+        self.names = [_OUTSIDE, *(name or type(model).__name__ for name, _ in named)]
+        self.modules = {module: number for number, (_, module) in enumerate(named, 1)}
+        self.blocks = {block: number for number, block in enumerate(block for row in rows for block in row)}
+        self.weights = {weight: number for number, weight in enumerate(model.parameters())}
 
 
 class _Saved:
@@ -54,8 +54,9 @@ class Recorder(TorchDispatchMode):
     have let it go; the saves are events of their own.
     """
 
-    def __init__(self, as_gpu: bool) -> None:
+    def __init__(self, numbers: Numbers, as_gpu: bool) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch leaves the base class untyped
+        self._names = numbers
         self._as_gpu = as_gpu
         self._codes: list[str] = []
         self._numbers: list[int] = []
@@ -70,7 +71,6 @@ class Recorder(TorchDispatchMode):
         self._is_silent = False
         self._is_attending = False
         self.module = 0
-        self.modules = [_OUTSIDE]
         self.operator: object = ""  # the last
 
     @classmethod
@@ -90,23 +90,25 @@ class Recorder(TorchDispatchMode):
     @property
     def module_name(self) -> str:
         """Where the operator ran that came last."""
-        return self.modules[self.module]
+        return self._names.names[self.module]
 
     def recording(self) -> Recording:
         """Everything up to here."""
-        codes, numbers, sizes, made_by, inputs = _merged(
-            self._codes, self._numbers, self._sizes, self._made_by, self._inputs, self._sums if self._as_gpu else []
-        )
-        return Recording("".join(codes), numbers, sizes, "".join(made_by), inputs, self._gradients)
+        sums = self._sums if self._as_gpu else []
+        return merged(
+            self._codes, self._numbers, self._sizes, self._made_by, self._inputs, self._gradients, dict(sums)
+        )  # fmt: skip
 
     def __torch_dispatch__(
         self, func: Any, types: Iterable[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         if any(is_traceable_wrapper_subclass_type(each) for each in types):
             return NotImplemented  # its plain tensors come here afterwards
+        if func is torch.ops.prim.device.default and isinstance(args[0], FakeTensor):
+            return args[0].fake_device  # asked all the time
         self.operator = func
         result = func(*args, **(kwargs or {}))
-        if self._is_silent or func in _QUESTIONS:
+        if self._is_silent or func is torch.ops.aten.detach.default:
             return result
         maker = _maker(func, self._is_attending)
         for each in tree_iter(result):
@@ -130,18 +132,17 @@ class Recorder(TorchDispatchMode):
         self._is_attending = False
 
     @contextmanager
-    def watching(self, model: nn.Module, rows: Iterable[Iterable[nn.Module]]) -> Iterator[None]:
-        """Follow the modules of a model, its rows of blocks, its saves and its gradients."""
+    def watching(self, model: nn.Module) -> Iterator[None]:
+        """Follow the modules of a model, its blocks, its saves and its gradients."""
         handles: list[Any] = []
-        blocks = {block: number for number, block in enumerate(block for row in rows for block in row)}
         for tensor in (*model.parameters(), *model.buffers()):
             self._count(tensor.untyped_storage(), _UNCOUNTED)
-        for name, module in model.named_modules():
-            self.modules.append(name or type(model).__name__)
-            handles += self._follow(module, len(self.modules) - 1, blocks.get(module))
-        for number, weight in enumerate(model.parameters()):
+        for module in model.modules():
+            handles += self._follow(module, self._names.modules[module], self._names.blocks.get(module))
+        for weight in model.parameters():
             if weight.requires_grad:
-                handles.append(weight.register_post_accumulate_grad_hook(_GradientHook(self, number)))
+                hook = _GradientHook(self, self._names.weights[weight])
+                handles.append(weight.register_post_accumulate_grad_hook(hook))
         try:
             with saved_tensors_hooks(self._pack, self._unpack):
                 yield
@@ -238,45 +239,3 @@ class _GradientHook:
 
     def __call__(self, weight: torch.Tensor) -> None:
         self._recorder.saw_gradient(self._number, weight)
-
-
-def _merged(
-    codes: list[str],
-    numbers: list[int],
-    sizes: list[int],
-    made_by: list[str],
-    inputs: list[list[int]],
-    sums: list[tuple[int, tuple[int, ...]]],
-) -> tuple[list[str], list[int], list[int], list[str], list[list[int]]]:
-    """The events with sums of gradients made in place of an operand that ended there."""
-    operands = dict(sums)
-    same: dict[int, int] = {}  # a sum, and the tensor that it takes the place of
-    dropped: set[int] = set()  # positions
-    tensor = -1
-    candidate = -1
-    for position, (code, number) in enumerate(zip(codes, numbers, strict=True)):
-        if code == events.ALLOC:
-            tensor += 1
-            candidate = tensor if tensor in operands else -1
-        elif code == events.DROP and candidate >= 0 and number in operands[candidate]:
-            if sizes[number] == sizes[candidate]:
-                same[candidate] = same.get(number, number)
-                dropped.add(position)
-            candidate = -1
-    names: dict[int, int] = {}
-    kept = [number for number in range(len(sizes)) if number not in same]
-    names.update({number: place for place, number in enumerate(kept)})
-    names.update({number: names[first] for number, first in same.items()})
-    out_codes, out_numbers = [], []
-    tensor = -1
-    for position, (code, number) in enumerate(zip(codes, numbers, strict=True)):
-        if code == events.ALLOC:
-            tensor += 1
-            if tensor in same:
-                continue
-        if position in dropped:
-            continue
-        out_codes.append(code)
-        out_numbers.append(names[number] if code in (events.DROP, events.SAVE, events.GRADIENT) else number)
-    renamed = [sorted({names[each] for each in group}) for group in inputs]
-    return out_codes, out_numbers, [sizes[n] for n in kept], [made_by[n] for n in kept], renamed

@@ -1,0 +1,32 @@
+"""The model that a Hugging Face config.json describes, in place of a factory of the user's."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from memtune_runner.tracing.problems import TracingError, in_words
+
+
+def from_config(file: str) -> Callable[[], nn.Module]:
+    """What builds it: the class that ``architectures`` names, or else a causal language model."""
+    try:
+        facts = json.loads(Path(file).read_text(encoding="utf-8"))
+        model_type = facts.pop("model_type")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise TracingError(f"{file}: this is no config.json of Hugging Face: {in_words(error)}") from None
+
+    def build() -> nn.Module:
+        import transformers
+
+        configs: Any = transformers.AutoConfig
+        config = configs.for_model(model_type, **{**facts, "use_cache": False})
+        kind: Any = getattr(transformers, (config.architectures or [""])[0], transformers.AutoModelForCausalLM)
+        model: nn.Module = kind._from_config(config) if hasattr(kind, "_from_config") else kind.from_config(config)
+        return model
+
+    return build

@@ -1,0 +1,96 @@
+"""Records micro-batches of one model; of long rows of like blocks a part is run, once it is sure that this will do."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Sequence
+from contextlib import ExitStack
+
+import torch
+from torch import nn
+
+from memtune_runner.engine.precision import CastInputs
+from memtune_runner.tracing.adaptations import usual_paths
+from memtune_runner.tracing.factory import Subject
+from memtune_runner.tracing.folding import folded, folds_of
+from memtune_runner.tracing.kernels import GpuKernels
+from memtune_runner.tracing.problems import TracingError, explained
+from memtune_runner.tracing.recorder import Numbers, Recorder
+from memtune_runner.tracing.recording import Recording
+from memtune_runner.tracing.unfolding import IrregularError, unfold
+
+
+class Tracer:
+    """Records one model.
+
+    The first micro-batch runs all blocks, and what the shortened rows give must be equal to it. Otherwise, and if
+    later they turn out to be irregular, everything runs all blocks.
+    """
+
+    def __init__(self, subject: Subject, rows: Sequence[list[nn.Module]], as_gpu: bool) -> None:
+        self.subject = subject
+        self.numbers = Numbers(subject.model, rows)
+        self.assumed: set[str] = set()
+        self._as_gpu = as_gpu
+        self._folds = folds_of(subject.model, rows)
+        self._is_sure = not self._folds
+
+    def record(self, rows: int, numerics: str) -> Recording:
+        """What a micro-batch of so many rows does."""
+        if not self._is_sure:
+            return self._compared(rows, numerics)
+        return self._folded(rows, numerics) or self._run(rows, numerics)
+
+    def _compared(self, rows: int, numerics: str) -> Recording:
+        self._is_sure = True
+        self._folded(rows, numerics)  # fills caches of the model's own
+        whole = self._run(rows, numerics)
+        if self._folded(rows, numerics) != whole:
+            self._folds = []
+        return whole
+
+    def _folded(self, rows: int, numerics: str) -> Recording | None:
+        """The recording of all blocks, of which some have run; none, if they are not alike."""
+        try:
+            with folded(self._folds):
+                recording = self._run(rows, numerics)
+            for fold in self._folds:
+                recording = unfold(recording, fold, self.numbers)
+        except (IrregularError, TracingError):
+            # If it is not for the shortened rows, running all of them will tell.
+            self._folds = []
+            return None
+        return recording
+
+    def _run(self, rows: int, numerics: str) -> Recording:
+        gc.collect()
+        model = self.subject.model
+        recorder = Recorder(self.numbers, self._as_gpu)
+        with ExitStack() as stack:
+            stack.enter_context(recorder.watching(model))
+            if self._as_gpu:
+                stack.enter_context(GpuKernels(recorder.attending))
+            stack.enter_context(usual_paths(self.assumed))
+            if numerics == "half":
+                # As DeepSpeed's engine and FSDP do it.
+                hook = model.register_forward_pre_hook(CastInputs(torch.bfloat16), with_kwargs=True)
+                stack.callback(hook.remove)
+            stack.enter_context(recorder)
+            try:
+                _micro_batch(self.subject, rows, numerics, recorder)
+            except TracingError:
+                raise
+            except Exception as error:
+                raise explained(error, recorder.module_name, str(recorder.operator)) from error
+            gc.collect()
+            return recorder.recording()
+
+
+def _micro_batch(subject: Subject, rows: int, numerics: str, recorder: Recorder) -> None:
+    batch = subject.batch(rows)
+    with torch.autocast("cpu", torch.bfloat16, enabled=numerics == "autocast"):
+        loss = subject.loss(subject.model, batch)
+    recorder.begin_backward()
+    loss.backward()
+    del loss, batch
+    subject.model.zero_grad()

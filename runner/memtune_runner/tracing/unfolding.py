@@ -1,0 +1,239 @@
+"""The recording of a whole model, from that of one whose rows of blocks were shortened.
+
+Two periods in the middle of a row must have done the same, each with its own tensors, those of its neighbours and those
+of no period; then all that were left out did that, too.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
+from operator import itemgetter
+from typing import Any, NamedTuple
+
+from memtune import trace as events
+from memtune_runner.tracing.folding import PERIODS, Fold
+from memtune_runner.tracing.recorder import Numbers
+from memtune_runner.tracing.recording import Recording, in_order
+
+_OF_TENSORS = frozenset({events.DROP, events.SAVE, events.GRADIENT})
+_OF_SAVES = frozenset({events.UNPACK, events.RELEASE})
+# Of the six periods, the two that are compared: copies come between them.
+_LEFT, _RIGHT = PERIODS // 2 - 1, PERIODS // 2
+
+
+class IrregularError(Exception):
+    """The periods of a row do not do the same, so that all of them have to run."""
+
+
+class _Own(NamedTuple):
+    """A tensor or a save that a period made; made relative, ``period`` says how many periods away."""
+
+    period: int
+    is_backward: bool
+    number: int
+
+
+class _Step(NamedTuple):
+    """An event with what it names: modules, blocks and weights by number, tensors and saves by number or as `_Own`."""
+
+    code: str
+    about: Any
+    made: Any = None
+    details: Any = None  # bytes and maker of what is made, what goes into a block, the weight of a gradient
+
+
+class _Span(NamedTuple):
+    """The numbers of a row's blocks, modules or weights: from ``first`` on, ``stride`` of them in each period."""
+
+    first: int
+    stride: int
+    end: int
+
+    def moved(self, number: int, periods: int) -> int:
+        """What another period has in the place of this."""
+        return number + periods * self.stride if self.first <= number < self.end else number
+
+
+def unfold(recording: Recording, fold: Fold, numbers: Numbers) -> Recording:
+    """The recording with the periods that were left out."""
+    return _written(_Unfolding(recording, fold, numbers).steps())
+
+
+class _Unfolding:
+    def __init__(self, recording: Recording, fold: Fold, numbers: Numbers) -> None:
+        self._extra = fold.left_out
+        firsts = range(fold.start, len(fold.blocks) - fold.length + 1, fold.length)
+        periods = [fold.blocks[first : first + fold.length] for first in firsts]
+        blocks = [[numbers.blocks[block] for block in each] for each in periods]
+        self._blocks = _span(blocks)
+        self._modules = _span([[numbers.modules[m] for block in each for m in block.modules()] for each in periods])
+        self._weights = _span([[numbers.weights[w] for block in each for w in block.parameters()] for each in periods])
+        places = _places(recording, [*blocks[:_RIGHT], *blocks[_RIGHT + self._extra :]])
+        self._events = list(zip(places, _read(recording, places), strict=True))
+
+    def steps(self) -> Iterator[_Step]:
+        """All events, those of the periods that did not run among them."""
+        patterns = {way: self._pattern(_LEFT, way) for way in (False, True)}
+        if any(patterns[way] != self._pattern(_RIGHT, way) for way in patterns) or self._has_strangers():
+            raise IrregularError
+        left_out = range(_RIGHT, _RIGHT + self._extra)
+        for place, group in groupby(self._events, key=itemgetter(0)):
+            if place == (_LEFT, True):
+                for period in reversed(left_out):
+                    yield from self._copy(patterns[True], period)
+            for _, step in group:
+                yield self._final(place, step)
+                if _is_strange(place, step) and step.about.period == _LEFT:
+                    yield from (step._replace(about=step.about._replace(period=period)) for period in left_out)
+            if place == (_LEFT, False):
+                for period in left_out:
+                    yield from self._copy(patterns[False], period)
+
+    def _pattern(self, period: int, is_backward: bool) -> list[_Step]:
+        """What a period does, told as if it were the left one."""
+        steps = [step for place, step in self._events if place == (period, is_backward)]
+        return [self._moved(step, period, _LEFT, self._moves(period)) for step in steps]
+
+    def _moves(self, period: int) -> int:
+        """Periods between the left one and this, among all that the model has."""
+        return period - _LEFT + (self._extra if period >= _RIGHT else 0)
+
+    def _has_strangers(self) -> bool:
+        """Whether others than neighbours use either period, but for dropping something of both at one moment."""
+        moment = 0
+        dropped: Counter[tuple[int, _Own]] = Counter()
+        for place, step in self._events:
+            moment += step.code != events.DROP
+            if _is_strange(place, step):
+                if step.code != events.DROP:
+                    return True
+                dropped[moment, step.about._replace(period=0)] += 1 if step.about.period == _LEFT else -1
+        return any(dropped.values())
+
+    def _copy(self, pattern: Sequence[_Step], period: int) -> Iterator[_Step]:
+        for step in pattern:
+            yield self._moved(step, _LEFT, period, _LEFT - period)
+
+    def _final(self, place: tuple[int, bool] | None, step: _Step) -> _Step:
+        """A step of a period that ran, with tensors where they are in the whole."""
+        # What comes after the left period is a copy now; what comes before the right one, too.
+        first = {_LEFT: PERIODS, _RIGHT: 0}.get(place[0] if place else -1, _RIGHT)
+        return _renamed(step, lambda own: own._replace(period=own.period + self._extra * (own.period >= first)))
+
+    def _moved(self, step: _Step, period: int, to: int, back: int) -> _Step:
+        """The same step as another period does it, which comes ``back`` periods earlier."""
+        step = _renamed(step, lambda own: own._replace(period=own.period - period + to))
+        if step.code == events.ALLOC:
+            return step._replace(about=self._modules.moved(step.about, -back))
+        if step.code in (events.ENTER, events.LEAVE):
+            return step._replace(about=self._blocks.moved(step.about, -back))
+        if step.code == events.GRADIENT:
+            return step._replace(details=self._weights.moved(step.details, -back))
+        return step
+
+
+def _renamed(step: _Step, rename: Callable[[_Own], _Own]) -> _Step:
+    def new(named: Any) -> Any:
+        return rename(named) if isinstance(named, _Own) else named
+
+    details = tuple(map(new, step.details)) if step.code == events.ENTER else step.details
+    return _Step(step.code, new(step.about), new(step.made), details)
+
+
+def _is_strange(place: tuple[int, bool] | None, step: _Step) -> bool:
+    """Whether an event is about something of the two periods, and of neither of them nor of a neighbour."""
+    return any(
+        own.period in (_LEFT, _RIGHT) and (place is None or abs(own.period - place[0]) > 1) for own in _named(step)
+    )
+
+
+def _named(step: _Step) -> Iterator[_Own]:
+    going_in = step.details if step.code == events.ENTER else ()
+    return (each for each in (step.about, *going_in) if isinstance(each, _Own))
+
+
+def _span(groups: Sequence[Sequence[int]]) -> _Span:
+    """Numbers that rise alike from period to period."""
+    if not groups[0]:
+        return _Span(0, 0, 0)
+    stride = groups[1][0] - groups[0][0]
+    if any(list(group) != [each + place * stride for each in groups[0]] for place, group in enumerate(groups)):
+        raise IrregularError
+    return _Span(groups[0][0], stride, groups[0][0] + stride * len(groups))
+
+
+def _places(recording: Recording, periods: Sequence[Sequence[int]]) -> list[tuple[int, bool] | None]:
+    """For every event the inner period to which it belongs, and whether in its backward pass."""
+    entered: dict[int, int] = {}
+    unpacked: dict[int, int] = {}
+    block_of_save: list[int] = []
+    inside = -1
+    for position, (code, number) in enumerate(zip(recording.codes, recording.numbers, strict=True)):
+        if code == events.ENTER:
+            if number in entered:
+                raise IrregularError
+            entered[number], inside = position, number
+        elif code == events.LEAVE:
+            inside = -1
+        elif code == events.SAVE:
+            block_of_save.append(inside)
+        elif code == events.UNPACK:
+            unpacked.setdefault(block_of_save[number], position)
+    places: list[tuple[int, bool] | None] = [None] * len(recording.codes)
+    for period in range(1, PERIODS - 1):
+        edges = (
+            (entered.get(periods[period][0], -1), entered.get(periods[period + 1][0], -1)),
+            (unpacked.get(periods[period][-1], -1), unpacked.get(periods[period - 1][-1], -1)),
+        )
+        for is_backward, (first, last) in zip((False, True), edges, strict=True):
+            if not 0 <= first < last:
+                raise IrregularError
+            places[first:last] = [(period, is_backward)] * (last - first)
+    return places
+
+
+def _read(recording: Recording, places: Sequence[tuple[int, bool] | None]) -> Iterator[_Step]:
+    tensors: list[Any] = []
+    saves: list[Any] = []
+    counts: Counter[Any] = Counter()
+    sizes = zip(recording.sizes, recording.made_by, strict=True)
+    inputs, gradients = iter(recording.inputs), iter(recording.gradients)
+    for code, number, place in zip(recording.codes, recording.numbers, places, strict=True):
+        about: Any = tensors[number] if code in _OF_TENSORS else saves[number] if code in _OF_SAVES else number
+        made: Any = None
+        details: Any = None
+        if code in (events.ALLOC, events.SAVE):
+            made_before = tensors if code == events.ALLOC else saves
+            made = len(made_before) if place is None else _Own(*place, counts[code, place])
+            counts[code, place] += 1
+            made_before.append(made)
+        if code == events.ALLOC:
+            details = next(sizes)
+        elif code == events.ENTER:
+            details = tuple(tensors[each] for each in next(inputs))
+        elif code == events.GRADIENT:
+            details = next(gradients)
+        yield _Step(code, about, made, details)
+
+
+def _written(steps: Iterator[_Step]) -> Recording:
+    codes, numbers, sizes, made_by = [], [], [], []
+    inputs, gradients = [], []
+    tensors: dict[Any, int] = {}
+    saves: dict[Any, int] = {}
+    for code, about, made, details in steps:
+        codes.append(code)
+        numbers.append(tensors[about] if code in _OF_TENSORS else saves[about] if code in _OF_SAVES else about)
+        if code == events.ALLOC:
+            tensors[made] = len(tensors)
+            sizes.append(details[0])
+            made_by.append(details[1])
+        elif code == events.SAVE:
+            saves[made] = len(saves)
+        elif code == events.ENTER:
+            inputs.append(sorted(tensors[each] for each in details))
+        elif code == events.GRADIENT:
+            gradients.append(details)
+    return Recording("".join(codes), in_order(codes, numbers), sizes, "".join(made_by), inputs, gradients)
