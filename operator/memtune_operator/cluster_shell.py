@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from memtune.decide import Deletion, Event, Observed, Owned, Refusal, reasons
 from memtune.observation import PodObservation, RunObservation
-from memtune.run import Run
+from memtune.run import Run, TraceRun
 from memtune.spec import API_VERSION, KIND, Job, SpecError, load_job
 from memtune_operator import gangs, names, preflight
 from memtune_operator.cache import Cache
@@ -23,6 +23,8 @@ from memtune_operator.observing import NodesSeen, held_back, index_of, observe, 
 from memtune_operator.refusals import Kind, RefusalError
 from memtune_operator.settings import Settings
 from memtune_operator.shell import Key, Snapshot
+from memtune_operator.trace_pod import trace_pod
+from memtune_operator.traces import Traces
 from memtune_operator.wrapping import Manifest
 
 _log = logging.getLogger("memtune")
@@ -47,6 +49,7 @@ class ClusterShell:
     def __init__(self, cluster: Cluster, settings: Settings) -> None:
         self._cluster = cluster
         self._settings = settings
+        self._traces = Traces(cluster, settings.runner_image)
         kinds = [POD, SERVICE, *(kind for gang in sorted(settings.gangs) for kind in gangs.KINDS[gang])]
         self._caches = {kind: Cache(kind, settings.namespaces) for kind in kinds}
         # Answers of the API server that would only be asked for again: nothing is decided by their loss.
@@ -83,7 +86,7 @@ class ClusterShell:
         """A conditional write: the resourceVersion is the one that was read."""
         await self._cluster.replace_status(snapshot.manifest, status)
 
-    async def create(self, snapshot: Snapshot, runs: Sequence[Run], now: float) -> bool:
+    async def create(self, snapshot: Snapshot, runs: Sequence[Run | TraceRun], now: float) -> bool:
         """POST what is not there. The first refusal ends the turn of its run: the rest would be refused as well."""
         assert snapshot.job is not None  # only a job that could be read has runs
         before = self._refusal_of(snapshot.job)
@@ -92,7 +95,7 @@ class ClusterShell:
             return False
         self._refused.pop(_key(snapshot.job), None)
         for run in runs:
-            for manifest in objects(snapshot.job, run, self._settings.runner_image):
+            for manifest in _objects(snapshot.job, run, self._settings.runner_image):
                 refusal = await self._create(snapshot.job, manifest)
                 if refusal is not None:
                     refused = _Refused(snapshot.job.metadata.uid, run_of(manifest), refusal, now, manifest)
@@ -100,6 +103,12 @@ class ClusterShell:
                     break
         after = self._refusal_of(snapshot.job)
         return after is not None and (before is None or (after.run, after.refusal) != (before.run, before.refusal))
+
+    async def remember(self, snapshot: Snapshot, trace: str, now: float) -> bool:
+        """In the namespace's ConfigMap."""
+        assert snapshot.job is not None  # only a job that could be read has a factory
+        pods = owned_by(await self._caches[POD].of_job(_key(snapshot.job)), snapshot.job.metadata.uid)
+        return await self._traces.remember(snapshot.job, trace, pods, now)
 
     async def delete(self, snapshot: Snapshot, deletions: Sequence[Deletion]) -> None:
         """Each with its uid as precondition."""
@@ -153,6 +162,7 @@ class ClusterShell:
             refusals=refusals,
             host_request_bytes=checked.host_request_bytes,
             host_limit_bytes=checked.host_limit_bytes,
+            trace="" if checked.refusal else await self._traces.recall(job, _status(manifest), pods),
         )
 
     def _runs(
@@ -272,6 +282,10 @@ class ClusterShell:
                 self._nodes = await self._cluster.list("v1", "Node")
                 self._nodes_until = now + _NODES_SECONDS
             return self._nodes
+
+
+def _objects(job: Job, run: Run | TraceRun, runner_image: str) -> list[Manifest]:
+    return [trace_pod(job, run, runner_image)] if isinstance(run, TraceRun) else objects(job, run, runner_image)
 
 
 def _through_job_sets(found: Mapping[ObjectKind, list[Manifest]], job_sets: list[Manifest]) -> list[Manifest]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from memtune.gpu import Gpu
 from memtune.model.architecture import Adapter, Architecture, Kind
 from memtune.model.huggingface import from_hf_config
@@ -10,6 +12,9 @@ from memtune.spec.errors import Problem, SpecError
 from memtune.spec.job import Job
 from memtune.spec.training import EvaluationBlock
 from memtune.workload import Evaluation, Workload
+
+if TYPE_CHECKING:
+    from memtune.replay.traced import TracedModel
 
 _CONFIG, _FACTS = "spec.model.hfConfig", "spec.model.architecture"
 
@@ -25,7 +30,7 @@ def architecture_of(job: Job) -> Architecture:
     except ValueError as error:
         path, _, advice = str(error).partition(" ")
         raise SpecError([Problem(path.rstrip(":"), None, advice)]) from None
-    advice = "a factory is known only inside its image; give hfConfig or architecture to predict without it"
+    advice = "what a factory builds is known once it was traced, and it was not"
     raise SpecError([Problem("spec.model.factory", model.factory, advice)])
 
 
@@ -41,16 +46,22 @@ def _evaluation(block: EvaluationBlock) -> Evaluation:
     )
 
 
-def _check_generates(architecture: Architecture, evaluation: Evaluation) -> None:
-    if evaluation.generates and architecture.kind not in (Kind.DECODER, Kind.ENCODER_DECODER):
+def _check_generates(architecture: Architecture | TracedModel, evaluation: Evaluation) -> None:
+    if not evaluation.generates:
+        return
+    if not isinstance(architecture, Architecture):
+        advice = "what a model keeps while it generates is not in its trace; set it to false"
+        raise SpecError([Problem("spec.training.evaluation.generates", True, advice)])
+    if architecture.kind not in (Kind.DECODER, Kind.ENCODER_DECODER):
         advice = f"a model of kind {architecture.kind.value} generates nothing; set it to false"
         raise SpecError([Problem("spec.training.evaluation.generates", True, advice)])
 
 
-def to_workload(job: Job, gpu: Gpu) -> Workload:
-    """What the job asks of every plan alike, on this GPU."""
+def to_workload(job: Job, gpu: Gpu, model: Architecture | TracedModel | None = None) -> Workload:
+    """What the job asks of every plan alike, on this GPU. ``model`` is what its factory builds."""
     spec, peft, block = job.spec, job.spec.model.peft, job.spec.training.evaluation
-    architecture, evaluation = architecture_of(job), _evaluation(block) if block else Evaluation()
+    evaluation = _evaluation(block) if block else Evaluation()
+    architecture = model or architecture_of(job)
     _check_generates(architecture, evaluation)
     return Workload(
         architecture=architecture,
