@@ -7,22 +7,30 @@ import importlib.util
 import subprocess
 import sys
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
 
 from memtune.trace import loads
 from memtune.units import counted
 from memtune_cli.errors import InputError
 from memtune_cli.screen import stdout_screen
 
+if TYPE_CHECKING:
+    from memtune.replay.traced import TracedModel
+    from memtune.spec import Job
+
 # A process that does not answer its own alarm is stuck outside of Python.
 _GRACE_SECONDS = 10
+_MEMORY = "4Gi"
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Trace in a process of its own, so that what goes wrong in the user's code goes wrong there."""
-    if importlib.util.find_spec("torch") is None:
-        raise InputError("memtune trace needs torch, which is not installed; pip install 'memtune[cli,runner]'")
+    _check_torch("memtune trace")
     output: Path = arguments.output or Path(f"{arguments.factory.replace(':', '.')}.trace.json")
-    _trace(arguments, output)
+    words = [arguments.factory, "--batch", str(arguments.batch), "--sequence-length", str(arguments.sequence_length)]
+    words += ["--time-limit", str(arguments.time_limit), "--numerics", *arguments.numerics]
+    _trace(words, arguments.memory, arguments.time_limit, output)
     traced = loads(output.read_text())
     blocks = counted(traced.blocks, "repeated block")
     print(
@@ -34,23 +42,39 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _trace(arguments: argparse.Namespace, output: Path) -> None:
-    command = [sys.executable, "-m", "memtune_runner.tracing", arguments.factory, "--output", str(output)]
-    command += ["--batch", str(arguments.batch), "--sequence-length", str(arguments.sequence_length)]
-    command += ["--memory", arguments.memory, "--time-limit", str(arguments.time_limit)]
-    command += ["--numerics", *arguments.numerics]
+def traced_model(job: Job) -> TracedModel:
+    """What a job's factory builds, traced here as a pod of the job would."""
+    from memtune.naming import short_hash
+    from memtune.replay.traced import TracedModel
+    from memtune.spec.factory import TIME_LIMIT_SECONDS, tracing_words
+
+    _check_torch("a job with spec.model.factory is predicted by tracing, and that")
+    with TemporaryDirectory() as directory:
+        output = Path(directory) / "trace.json"
+        _trace(tracing_words(job), _MEMORY, TIME_LIMIT_SECONDS, output)
+        text = output.read_text()
+    return TracedModel(short_hash(text, 16), loads(text))
+
+
+def _check_torch(what: str) -> None:
+    if importlib.util.find_spec("torch") is None:
+        raise InputError(f"{what} needs torch, which is not installed; pip install 'memtune[cli,runner]'")
+
+
+def _trace(words: list[str], memory: str, time_limit: int, output: Path) -> None:
+    command = [sys.executable, "-m", "memtune_runner.tracing", *words, "--memory", memory, "--output", str(output)]
     try:
         ended = subprocess.run(
             command, check=False, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
-            timeout=arguments.time_limit + _GRACE_SECONDS,
+            timeout=time_limit + _GRACE_SECONDS,
         )  # fmt: skip
     except subprocess.TimeoutExpired:
         raise InputError(
-            f"{arguments.factory}: tracing took longer than {arguments.time_limit} s and had to be ended; give a "
+            f"{words[0]}: tracing took longer than {time_limit} s and had to be ended; give a "
             "larger --time-limit if it needs more"
         ) from None
     if ended.returncode:
-        raise InputError(f"{arguments.factory}: {_last_words(ended.stderr, ended.returncode)}")
+        raise InputError(f"{words[0]}: {_last_words(ended.stderr, ended.returncode)}")
 
 
 def _last_words(stderr: str, code: int) -> str:

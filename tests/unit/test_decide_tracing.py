@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from decided import SAVED, condition, die, probed
 from simulated_cluster import SimulatedCluster
-from small_jobs import make_job
+from small_jobs import factory_job
 from small_traces import small_trace
 
 from memtune.decide import decide
@@ -19,13 +19,6 @@ from memtune.trace_message import pack
 from memtune.units import GIB
 
 TRACE = pack(small_trace())
-TEMPLATE = {"spec": {"containers": [{"name": "trainer", "image": "mine:1", "command": ["python", "train.py"]}]}}
-
-
-def factory_job(**spec: Any) -> Job:
-    resources = {"nodes": 1, "gpusPerNode": 1, "gpuMemory": "8Gi", "device": "virtual"}
-    model = {"factory": "train:build"}
-    return make_job(**{"model": model, "template": TEMPLATE, "resources": resources, **spec})
 
 
 def cluster_of(job: Job | None = None, **changes: Any) -> SimulatedCluster:

@@ -8,7 +8,7 @@ from memtune.decide import reasons
 from memtune.decide.context import Context
 from memtune.decide.records import ended_as, has_ended
 from memtune.decide.settling import waits
-from memtune.decide.texts import story
+from memtune.decide.texts import explanation
 from memtune.decide.times import to_seconds, to_text
 from memtune.naming import run_name
 from memtune.observation import PodObservation, RunObservation
@@ -104,7 +104,7 @@ def _concluded(run: RunObservation) -> Conclusion | None:
 def _ended(context: Context, verdict: Verdict, why: str) -> Context:
     record = context.status.trace
     assert record is not None
-    new = {"verdict": str(verdict), "ended_at": to_text(context.now), "message": story(why)}
+    new = {"verdict": str(verdict), "ended_at": to_text(context.now), "message": explanation(why)}
     context = context.having(trace=record.model_copy(update=new))
     is_good = verdict is Verdict.SUCCEEDED
     text = why if is_good else f"model.factory {context.job.spec.model.factory} could not be traced: {why}"

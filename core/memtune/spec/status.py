@@ -38,6 +38,7 @@ Name = Annotated[str, Field(pattern=WORD, max_length=63)]
 RunName = Annotated[str, Field(pattern=OBJECT_NAME, max_length=63)]
 PlanName = Annotated[str, Field(pattern=PLAN_NAME, max_length=128)]
 Sentence = Annotated[str, Field(pattern=ASCII, max_length=176)]
+Explanation = Annotated[str, Field(pattern=ASCII, max_length=512)]
 Story = Annotated[str, Field(pattern=ASCII, max_length=768)]
 Time = Annotated[str, Field(max_length=40, json_schema_extra={"format": "date-time"})]
 NodeName = Annotated[str, Field(pattern=WORD, max_length=128)]
@@ -128,7 +129,7 @@ class RecordStatus(StatusBlock):
 class TraceStatus(RecordStatus):
     """The run that traces model.factory on a CPU, recorded before its pod is created."""
 
-    message: Story = Field(default="", description="What was traced, or what stopped it, in one sentence.")
+    message: Explanation = Field(default="", description="What was traced, or what stopped it, in one sentence.")
 
 
 class RunStatus(RecordStatus):
