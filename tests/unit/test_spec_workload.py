@@ -78,7 +78,7 @@ def test_a_config_that_cannot_be_read_is_named_by_its_path(config: dict[str, Any
     assert problem.advice
 
 
-def test_a_factory_is_not_predicted_without_its_image() -> None:
+def test_a_factory_is_not_predicted_before_it_was_traced() -> None:
     made = job({"factory": "train:build"}, template={"spec": {}})
-    with pytest.raises(SpecError, match=r"spec\.model\.factory: .*give hfConfig or architecture"):
+    with pytest.raises(SpecError, match=r"spec\.model\.factory: what a factory builds is known once it was traced"):
         architecture_of(made)

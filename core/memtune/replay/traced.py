@@ -59,8 +59,9 @@ class TracedModel:
         ranks = nodes, gpus_per_node
         try:
             replayer = self._replayers.setdefault(ranks, Replayer(self.trace, *ranks))
-            peak = replayer.replay(plan).peak
-            return Footprint(_peaks(replayer.tape(plan)), peak.reserved / max(peak.allocated, 1))
+            tape = replayer.tape(plan)
+            peak = replayer.replay(plan, tape=tape).peak
+            return Footprint(_peaks(tape), peak.reserved / max(peak.allocated, 1))
         except _BROKEN as error:
             raise TraceError(f"the trace of {self.trace.model} cannot be replayed ({type(error).__name__})") from None
 
