@@ -17,13 +17,12 @@ from memtune_operator.cache import Cache
 from memtune_operator.cluster import Cluster
 from memtune_operator.events import event
 from memtune_operator.kinds import BATCH_JOB, JOB_SET, POD, SERVICE, ObjectKind
-from memtune_operator.manifests import objects
 from memtune_operator.nodes import candidates, lost, sound_nodes
 from memtune_operator.observing import NodesSeen, held_back, index_of, observe, owned_by, owned_through, run_of
 from memtune_operator.refusals import Kind, RefusalError
 from memtune_operator.settings import Settings
 from memtune_operator.shell import Key, Snapshot
-from memtune_operator.trace_pod import trace_pod
+from memtune_operator.trace_pod import run_objects
 from memtune_operator.traces import Traces
 from memtune_operator.wrapping import Manifest
 
@@ -95,7 +94,7 @@ class ClusterShell:
             return False
         self._refused.pop(_key(snapshot.job), None)
         for run in runs:
-            for manifest in _objects(snapshot.job, run, self._settings.runner_image):
+            for manifest in run_objects(snapshot.job, run, self._settings.runner_image):
                 refusal = await self._create(snapshot.job, manifest)
                 if refusal is not None:
                     refused = _Refused(snapshot.job.metadata.uid, run_of(manifest), refusal, now, manifest)
@@ -282,10 +281,6 @@ class ClusterShell:
                 self._nodes = await self._cluster.list("v1", "Node")
                 self._nodes_until = now + _NODES_SECONDS
             return self._nodes
-
-
-def _objects(job: Job, run: Run | TraceRun, runner_image: str) -> list[Manifest]:
-    return [trace_pod(job, run, runner_image)] if isinstance(run, TraceRun) else objects(job, run, runner_image)
 
 
 def _through_job_sets(found: Mapping[ObjectKind, list[Manifest]], job_sets: list[Manifest]) -> list[Manifest]:

@@ -6,12 +6,12 @@ from typing import Any
 
 from memtune import environment
 from memtune.naming import short_hash
-from memtune.run import RunKind, TraceRun
+from memtune.run import Run, RunKind, TraceRun
 from memtune.spec import Job
 from memtune.spec.factory import trace_key, tracing_words
 from memtune.units import GIB, MIB
 from memtune_operator import names
-from memtune_operator.manifests import TERMINATION_MESSAGE, copy_runner, metadata_of
+from memtune_operator.manifests import TERMINATION_MESSAGE, copy_runner, metadata_of, objects
 from memtune_operator.template import read_template
 from memtune_operator.wrapping import BOOTSTRAP, WORK_DIRECTORY, Manifest, wrapped_index
 
@@ -25,6 +25,11 @@ _RESOURCES = {
 }
 # Of the user's container: what it is, and where its code, its data and its rights come from.
 _KEPT = ("name", "image", "imagePullPolicy", "env", "envFrom", "volumeMounts", "workingDir", "securityContext")
+
+
+def run_objects(job: Job, run: Run | TraceRun, runner_image: str) -> list[Manifest]:
+    """Everything that a run is made of, in the order in which it is made."""
+    return [trace_pod(job, run, runner_image)] if isinstance(run, TraceRun) else objects(job, run, runner_image)
 
 
 def trace_pod(job: Job, run: TraceRun, runner_image: str) -> Manifest:

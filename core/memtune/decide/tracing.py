@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from memtune.decide import reasons
@@ -42,13 +43,12 @@ def is_given_up(job: Job, status: Status) -> bool:
     record = status.trace
     if job.spec.model.factory is None or record is None or not has_ended(record):
         return False
-    return ended_as(record, *_FINAL) or (record.number >= _MOST_TRACES and not ended_as(record, Verdict.SUCCEEDED))
+    is_lost = record.verdict is not None and not ended_as(record, Verdict.SUCCEEDED)
+    return ended_as(record, *_FINAL) or (is_lost and record.number >= _MOST_TRACES)
 
 
-def run_of(status: Status, runs: dict[str, RunObservation]) -> RunObservation:
+def _run_of(record: TraceStatus, runs: Mapping[str, RunObservation]) -> RunObservation:
     """The trace run with its one pod, whether it is there or not."""
-    record = status.trace
-    assert record is not None
     seen = runs.get(record.name, RunObservation(()))
     pods = [pod for pod in seen.pods if pod.index == 0 and (pod.uid or not record.created)]
     pod = pods[-1] if pods else PodObservation(0, present=not record.created)
@@ -60,7 +60,7 @@ def with_trace(context: Context) -> Context:
     record = context.status.trace
     if record is None:
         return context
-    run = run_of(context.status, dict(context.observed.runs))
+    run = _run_of(record, context.observed.runs)
     context = replace(context, runs={**context.runs, record.name: run})
     if not has_ended(record):
         context = _settled(context, record, run)

@@ -23,12 +23,12 @@ from memtune.prediction import Interval, Prediction
 from memtune.units import MIB
 from memtune.workload import Evaluation, Workload
 
-# How far what is assumed of a model may be from the truth, as a share: it says little more than the order of magnitude.
-_ASSUMED = 4.0
-
 if TYPE_CHECKING:
     from memtune.calibrate import Calibration
     from memtune.replay.traced import Footprint
+
+# How far what is assumed of a model may be from the truth, as a share: it says little more than the order of magnitude.
+_ASSUMED = 4.0
 
 
 class Predictor:

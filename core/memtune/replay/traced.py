@@ -63,7 +63,10 @@ class TracedModel:
             peak = replayer.replay(plan, tape=tape).peak
             return Footprint(_peaks(tape), peak.reserved / max(peak.allocated, 1))
         except _BROKEN as error:
-            raise TraceError(f"the trace of {self.trace.model} cannot be replayed ({type(error).__name__})") from None
+            raise TraceError(
+                f"the trace of {self.trace.model} cannot be replayed ({type(error).__name__}); forget it (ConfigMap "
+                "memtune-traces, or traces.json of memtune run), and the factory is traced again"
+            ) from None
 
     @cached_property
     def shape(self) -> Shape:
