@@ -25,17 +25,17 @@ def own_model(name: str, image: str, **tuning: Any) -> dict[str, Any]:
         "image": image,
         "command": ["python3", "own_model.py"],
         "workingDir": "/code",
-        "volumeMounts": [{"name": "code", "mountPath": "/code"}],
+        "volumeMounts": [{"name": "code", "mountPath": "/code"}, {"name": "saved", "mountPath": "/checkpoints"}],
     }
-    volumes = [{"name": "code", "configMap": {"name": _CODE}}]
+    volumes = [{"name": "code", "configMap": {"name": _CODE}}, {"name": "saved", "emptyDir": {}}]
     space = {"precision": ["bf16"], "checkpointing": ["none"], "backends": ["ddp"]}
     changes = {
         "model": {**job["spec"]["model"], "factory": "own_model:build"},
         "template": {"spec": {"containers": [container], "volumes": volumes}},
+        "checkpoint": {"path": "/checkpoints"},
         "tuning": {"space": space, "maxProbes": 1, "probeSteps": 2, **tuning},
     }
-    spec = {name: part for name, part in job["spec"].items() if name != "checkpoint"}
-    return {**job, "metadata": {"name": name}, "spec": {**spec, **changes}}
+    return {**job, "metadata": {"name": name}, "spec": {**job["spec"], **changes}}
 
 
 @pytest.mark.usefixtures("operator")
