@@ -50,7 +50,7 @@ def believed(story: Story) -> list[Believed]:
         return []
     try:
         model = model_of(story.job, story.status, None)
-        return [_believed(model, plan) for plan in model.plans] if model.is_gpu_known else []
+        return [_believed(model, plan) for plan in model.plans] if model.is_known else []
     except (ValueError, ArithmeticError):
         return []
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from memtune.gpu import Gpu
     from memtune.host import HostMemory
     from memtune.predict import Predictor
+    from memtune.replay.traced import TracedModel
     from memtune.space import Ranking, Space
     from memtune.spec import Job
     from memtune.workload import Workload
@@ -102,11 +103,14 @@ def read_case(file: str, gpu_name: str | None) -> Case:
     from memtune.spec import SpecError, gpu_notes, load_job, to_workload
     from memtune.spec.fixed_rules import fixed_plan
     from memtune.spec.space import to_space
+    from memtune_cli.trace import traced_model
 
     shown = shown_name(file)
     try:
         job = load_job(read_manifest(file))
-        workload = to_workload(job, _gpu(job, gpu_name, shown))
+        gpu = _gpu(job, gpu_name, shown)
+        traced = traced_model(job) if job.spec.model.factory else None
+        workload = to_workload(job, gpu, traced)
         return Case(
             name=job.metadata.name,
             workload=workload,
@@ -114,13 +118,20 @@ def read_case(file: str, gpu_name: str | None) -> Case:
             headroom=job.spec.tuning.headroom_ratio,
             objective=job.spec.tuning.objective,
             fixed=fixed_plan(job.spec),
-            notes=() if gpu_name else gpu_notes(job, workload.gpu),
+            notes=(*_trace_notes(job, traced), *(() if gpu_name else gpu_notes(job, workload.gpu))),
             hf_config=job.spec.model.hf_config,
         )
     except SpecError as error:
         raise InputError("\n".join(f"{shown}: {problem}" for problem in error.problems)) from None
     except (ValueError, RecursionError) as error:
         raise InputError(f"{shown}: {error}") from None
+
+
+def _trace_notes(job: Job, traced: TracedModel | None) -> tuple[str, ...]:
+    if traced is None:
+        return ()
+    size = f"{traced.trace.total:,} parameters, {counted(traced.trace.blocks, 'repeated block')}"
+    return (f"{job.spec.model.factory} was traced here: {traced.name}, {size}",)
 
 
 def read_manifest(file: str) -> dict[str, Any]:

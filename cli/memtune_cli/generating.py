@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from memtune.model.architecture import Kind
+from memtune.model.architecture import Architecture, Kind
 from memtune.plan import Plan
 from memtune.serving import Generation, KvBudget, kv_budget
 from memtune.units import MIB, gib
@@ -28,14 +28,15 @@ class Cache(NamedTuple):
 def cache_of(case: Case, plan: Plan) -> Cache | None:
     """The cache; None where the job generates nothing."""
     workload = case.workload
-    if not workload.evaluation.generates:
+    architecture = workload.architecture
+    if not workload.evaluation.generates or not isinstance(architecture, Architecture):
         return None
     generation = workload.evaluation.generation(workload.sequence_length)
-    if workload.architecture.kind is Kind.ENCODER_DECODER:
+    if architecture.kind is Kind.ENCODER_DECODER:
         generation = replace(generation, source_tokens=workload.sequence_length)
     resident = sum(term.bytes for term in case.predictor.explain(plan) if term.name in _RESIDENT)
     free_bytes = workload.gpu.usable_bytes - resident
-    return Cache(generation, resident, kv_budget(workload.architecture, generation, free_bytes))
+    return Cache(generation, resident, kv_budget(architecture, generation, free_bytes))
 
 
 def generating(screen: Screen, case: Case, plan: Plan) -> list[str]:

@@ -9,6 +9,7 @@ from tempfile import TemporaryDirectory
 from memtune.model.count import parameters
 from memtune.plan import Plan
 from memtune.replay import Replayer, numerics_of
+from memtune.replay.traced import TracedModel
 from memtune.trace import Trace, TraceError
 from memtune.units import gib
 from memtune_cli import timeline
@@ -38,6 +39,8 @@ def draw(path: Path, case: Case, plan: Plan, trace_file: str | None) -> str:
 
 
 def _traced(case: Case, plan: Plan) -> Trace:
+    if isinstance(case.workload.architecture, TracedModel):
+        return case.workload.architecture.trace
     if case.hf_config is None or case.workload.adapter is not None:
         why = "its model has an adapter" if case.workload.adapter else "its model is given without hfConfig"
         raise InputError(
@@ -59,7 +62,8 @@ def _refuse_another_model(case: Case, trace: Trace, file: str) -> None:
             f"--trace: {file} was traced with {trace.sequence_length} tokens a row, and the job has "
             f"{workload.sequence_length}; trace again with --sequence-length {workload.sequence_length}"
         )
-    described = parameters(workload.architecture).total
+    model = workload.architecture
+    described = model.trace.total if isinstance(model, TracedModel) else parameters(model).total
     if workload.adapter is None and abs(trace.total / described - 1) > _ALIKE:
         raise InputError(
             f"--trace: {file} has {trace.total:,} parameters ({trace.model}), and the job describes {described:,}; "

@@ -8,15 +8,22 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
 
 from memtune.trace import loads
 from memtune.units import counted
 from memtune_cli.errors import InputError
 from memtune_cli.screen import stdout_screen
 
+if TYPE_CHECKING:
+    from memtune.replay.traced import TracedModel
+    from memtune.spec import Job
+
 BATCH, MEMORY, TIME_LIMIT_SECONDS = 2, "4Gi", 300
 # A process that does not answer its own alarm is stuck outside of Python.
 _GRACE_SECONDS = 10
+_MEMORY = "4Gi"
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -47,11 +54,32 @@ def trace_into(
     time_limit: int = TIME_LIMIT_SECONDS,
 ) -> None:
     """Write the trace of a factory to a file."""
+    _check_torch("tracing")
+    words = [factory, "--batch", str(batch), "--sequence-length", str(sequence_length)]
+    _trace([*words, "--time-limit", str(time_limit), "--numerics", *numerics], memory, time_limit, output)
+
+
+def traced_model(job: Job) -> TracedModel:
+    """What a job's factory builds, traced here as a pod of the job would."""
+    from memtune.naming import short_hash
+    from memtune.replay.traced import TracedModel
+    from memtune.spec import factory
+
+    _check_torch("a job with spec.model.factory is predicted by tracing, and that")
+    with TemporaryDirectory() as directory:
+        output = Path(directory) / "trace.json"
+        _trace(factory.tracing_words(job), MEMORY, factory.TIME_LIMIT_SECONDS, output)
+        text = output.read_text()
+    return TracedModel(short_hash(text, 16), loads(text))
+
+
+def _check_torch(what: str) -> None:
     if importlib.util.find_spec("torch") is None:
-        raise InputError("tracing needs torch, which is not installed; pip install 'memtune[cli,runner]'")
-    command = [sys.executable, "-m", "memtune_runner.tracing", factory, "--output", str(output)]
-    command += ["--batch", str(batch), "--sequence-length", str(sequence_length)]
-    command += ["--memory", memory, "--time-limit", str(time_limit), "--numerics", *numerics]
+        raise InputError(f"{what} needs torch, which is not installed; pip install 'memtune[cli,runner]'")
+
+
+def _trace(words: list[str], memory: str, time_limit: int, output: Path) -> None:
+    command = [sys.executable, "-m", "memtune_runner.tracing", *words, "--memory", memory, "--output", str(output)]
     try:
         ended = subprocess.run(
             command, check=False, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
@@ -59,11 +87,11 @@ def trace_into(
         )  # fmt: skip
     except subprocess.TimeoutExpired:
         raise InputError(
-            f"{factory}: tracing took longer than {time_limit} s and had to be ended; give a larger --time-limit if "
-            "it needs more"
+            f"{words[0]}: tracing took longer than {time_limit} s and had to be ended; give a "
+            "larger --time-limit if it needs more"
         ) from None
     if ended.returncode or not output.exists():
-        raise InputError(f"{factory}: {_last_words(ended.stderr, ended.returncode)}")
+        raise InputError(f"{words[0]}: {_last_words(ended.stderr, ended.returncode)}")
 
 
 def _last_words(stderr: str, code: int) -> str:

@@ -10,6 +10,7 @@ from memtune.ladder import RUNGS, Rung
 from memtune.plan import Plan
 from memtune.prediction import Prediction
 from memtune.space import PredictsPlans, divisors, refusal
+from memtune.trace import TraceError
 from memtune.units import counted, gib
 from memtune.workload import Workload
 
@@ -61,7 +62,10 @@ def _first(
     fits: Callable[[Workload, Prediction], bool],
 ) -> Iterator[tuple[Plan, Prediction]]:
     for option in rung.options(plan):
-        prediction = predictor.predict(option)
+        try:
+            prediction = predictor.predict(option)
+        except TraceError:
+            continue  # a trace knows only the ways of computing that the job allows
         if refusal(workload, option) is None and fits(workload, prediction):
             yield option, prediction
             return

@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 from memtune.deepspeed_config import SUB_GROUP_ELEMENTS
 from memtune.knobs import Offload, Precision, Sharding
-from memtune.model.count import adapter_parameters, parameters
 from memtune.plan import Plan
 from memtune.predict.recipe import STATE_BYTES, sharding_ranks
+from memtune.predict.shape import shape_of
 from memtune.units import GIB, MIB, counted
 from memtune.workload import Workload
 
@@ -106,9 +106,11 @@ def _loader(workload: Workload, plan: Plan, workers: int) -> HostTerm:
 
 
 def _learning(workload: Workload) -> int:
-    if workload.adapter is not None:
-        return adapter_parameters(workload.architecture, workload.adapter)
-    return parameters(workload.architecture).total
+    return shape_of(workload.architecture, workload.adapter).trainable
+
+
+def _total(workload: Workload) -> int:
+    return shape_of(workload.architecture, workload.adapter).total
 
 
 def _offloaded(workload: Workload, plan: Plan, activation_bytes: float) -> list[HostTerm]:
@@ -125,7 +127,7 @@ def _offloaded(workload: Workload, plan: Plan, activation_bytes: float) -> list[
         return [_fsdp_offload(workload, plan, elements)]
     terms = [_optimizer_offload(workload, plan, elements)]
     if plan.offload is Offload.PARAMETERS:
-        weights = -(-parameters(workload.architecture).total // workload.world)
+        weights = -(-_total(workload) // workload.world)
         width = _weight_bytes(plan)
         formula = f"{width} B x {weights:,} parameters, pinned"
         source = "deepspeed runtime/zero/partition_parameters.py, offload_param"
@@ -167,12 +169,12 @@ def _nvme(workload: Workload, elements: int) -> HostTerm:
 
 
 def _loading(workload: Workload, plan: Plan) -> HostTerm:
-    whole = parameters(workload.architecture).total * _weight_bytes(plan)
+    whole = _total(workload) * _weight_bytes(plan)
     if plan.sharding.zero_stage == 3:
         size = min(whole, _FILE_BYTES)
         source = "transformers save_pretrained, max_shard_size; deepspeed zero.Init"
         return _term("loading", workload, size, "one file of at most 5 GB", source)
-    formula = f"{_weight_bytes(plan)} B x {parameters(workload.architecture).total:,} parameters"
+    formula = f"{_weight_bytes(plan)} B x {_total(workload):,} parameters"
     return _term("loading", workload, whole, formula, "each rank loads the model before it moves it to its GPU")
 
 

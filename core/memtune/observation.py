@@ -36,6 +36,7 @@ class PodObservation:
     ``mismatch`` names where the plan that its report saw applied differs from the one asked for.
     A pod that was created and is not there any more is not ``present``; one that was not created yet is.
     ``plan`` is the short form of the plan that the pod was made for, as its annotation says; empty counts as the run's.
+    ``last_words`` is what its termination message says where that is no report.
     ``started_at_seconds`` is when the wrapped container started, None while it has not.
     """
 
@@ -61,6 +62,7 @@ class PodObservation:
     report: Told | None = None
     failure_order: int | None = None
     mismatch: str = ""
+    last_words: str = ""
 
     def condition(self, kind: str, status: str) -> Condition | None:
         """The condition of this type, if it has this status."""

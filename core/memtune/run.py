@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import ClassVar
 
 from memtune.plan import Plan
 
 
 class RunKind(str, Enum):
-    """A probe run measures a plan in a few steps, a train run is the real thing."""
+    """A probe run measures a plan in a few steps, a train run is the real thing. A trace run comes before any plan."""
 
     PROBE = "probe"
     TRAIN = "train"
+    TRACE = "trace"
 
     def __str__(self) -> str:
         return str(self.value)
@@ -54,3 +56,11 @@ class Run:
     def __post_init__(self) -> None:
         if self.kind is RunKind.PROBE and self.resume:
             raise ValueError(f"probe {self.number}: a probe starts from fresh weights; only a train run resumes")
+
+
+@dataclass(frozen=True)
+class TraceRun:
+    """The run of one pod that traces the job's factory on a CPU."""
+
+    number: int
+    kind: ClassVar[RunKind] = RunKind.TRACE

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from memtune.gpu import Gpu
 from memtune.model.architecture import Adapter, Architecture
 from memtune.serving import Generation
+
+if TYPE_CHECKING:
+    from memtune.replay.traced import TracedModel
 
 
 @dataclass(frozen=True)
@@ -28,9 +32,9 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class Workload:
-    """The facts of a job that no plan may change."""
+    """The facts of a job that no plan may change. One that is ``assumed`` has a model that nobody knows."""
 
-    architecture: Architecture
+    architecture: Architecture | TracedModel
     gpu: Gpu
     global_batch: int
     sequence_length: int
@@ -40,6 +44,7 @@ class Workload:
     evaluation: Evaluation = Evaluation()
     compiled: bool = False
     virtual: bool = False
+    assumed: bool = False
 
     def __post_init__(self) -> None:
         for name in ("global_batch", "sequence_length", "nodes", "gpus_per_node"):
@@ -51,6 +56,11 @@ class Workload:
                 f"workload: global_batch {self.global_batch} cannot be divided among {self.world} GPUs; "
                 f"use {f'{below} or ' if below else ''}{below + self.world}"
             )
+
+    @property
+    def traced(self) -> TracedModel | None:
+        """The model, if it was traced and not described."""
+        return None if isinstance(self.architecture, Architecture) else self.architecture
 
     @property
     def world(self) -> int:

@@ -80,6 +80,12 @@ class Cluster:
         path = _path(manifest["apiVersion"], manifest["kind"], manifest["metadata"]["namespace"])
         await self._call("POST", path, {"dryRun": "All"} if dry_run else {}, manifest)
 
+    async def replace(self, manifest: Manifest) -> None:
+        """Write an object, if it is still at the version that was read."""
+        metadata = manifest["metadata"]
+        path = _path(manifest["apiVersion"], manifest["kind"], metadata["namespace"])
+        await self._call("PUT", f"{path}/{metadata['name']}", {}, manifest)
+
     async def replace_status(self, job: Manifest, status: Manifest) -> None:
         """Write the status, if the job is still at the version that was read."""
         metadata = job["metadata"]

@@ -10,19 +10,20 @@ from typing import NamedTuple
 
 from memtune.decide import Deletion, Event, Observed, Owned, Refusal, reasons
 from memtune.observation import PodObservation, RunObservation
-from memtune.run import Run
+from memtune.run import Run, TraceRun
 from memtune.spec import API_VERSION, KIND, Job, SpecError, load_job
 from memtune_operator import gangs, names, preflight
 from memtune_operator.cache import Cache
 from memtune_operator.cluster import Cluster
 from memtune_operator.events import event
 from memtune_operator.kinds import BATCH_JOB, JOB_SET, POD, SERVICE, ObjectKind
-from memtune_operator.manifests import objects
 from memtune_operator.nodes import candidates, lost, sound_nodes
 from memtune_operator.observing import NodesSeen, held_back, index_of, observe, owned_by, owned_through, run_of
 from memtune_operator.refusals import Kind, RefusalError
 from memtune_operator.settings import Settings
 from memtune_operator.shell import Key, Snapshot
+from memtune_operator.trace_pod import run_objects
+from memtune_operator.traces import Traces
 from memtune_operator.wrapping import Manifest
 
 _log = logging.getLogger("memtune")
@@ -47,6 +48,7 @@ class ClusterShell:
     def __init__(self, cluster: Cluster, settings: Settings) -> None:
         self._cluster = cluster
         self._settings = settings
+        self._traces = Traces(cluster, settings.runner_image)
         kinds = [POD, SERVICE, *(kind for gang in sorted(settings.gangs) for kind in gangs.KINDS[gang])]
         self._caches = {kind: Cache(kind, settings.namespaces) for kind in kinds}
         # Answers of the API server that would only be asked for again: nothing is decided by their loss.
@@ -83,7 +85,7 @@ class ClusterShell:
         """A conditional write: the resourceVersion is the one that was read."""
         await self._cluster.replace_status(snapshot.manifest, status)
 
-    async def create(self, snapshot: Snapshot, runs: Sequence[Run], now: float) -> bool:
+    async def create(self, snapshot: Snapshot, runs: Sequence[Run | TraceRun], now: float) -> bool:
         """POST what is not there. The first refusal ends the turn of its run: the rest would be refused as well."""
         assert snapshot.job is not None  # only a job that could be read has runs
         before = self._refusal_of(snapshot.job)
@@ -92,7 +94,7 @@ class ClusterShell:
             return False
         self._refused.pop(_key(snapshot.job), None)
         for run in runs:
-            for manifest in objects(snapshot.job, run, self._settings.runner_image):
+            for manifest in run_objects(snapshot.job, run, self._settings.runner_image):
                 refusal = await self._create(snapshot.job, manifest)
                 if refusal is not None:
                     refused = _Refused(snapshot.job.metadata.uid, run_of(manifest), refusal, now, manifest)
@@ -100,6 +102,12 @@ class ClusterShell:
                     break
         after = self._refusal_of(snapshot.job)
         return after is not None and (before is None or (after.run, after.refusal) != (before.run, before.refusal))
+
+    async def remember(self, snapshot: Snapshot, trace: str, now: float) -> bool:
+        """In the namespace's ConfigMap."""
+        assert snapshot.job is not None  # only a job that could be read has a factory
+        pods = owned_by(await self._caches[POD].of_job(_key(snapshot.job)), snapshot.job.metadata.uid)
+        return await self._traces.remember(snapshot.job, trace, pods, now)
 
     async def delete(self, snapshot: Snapshot, deletions: Sequence[Deletion]) -> None:
         """Each with its uid as precondition."""
@@ -154,6 +162,7 @@ class ClusterShell:
             refusals=refusals,
             host_request_bytes=checked.host_request_bytes,
             host_limit_bytes=checked.host_limit_bytes,
+            trace="" if checked.refusal else await self._traces.recall(job, _status(manifest), pods),
         )
 
     def _runs(

@@ -14,15 +14,16 @@ from uuid import uuid4
 from memtune import environment
 from memtune.decide import Deletion, Event, Observed, Refusal, reasons
 from memtune.observation import RunObservation
-from memtune.run import Run
+from memtune.run import Run, TraceRun
 from memtune.spec import Job, SpecError, load_job
-from memtune_operator import preflight
+from memtune_operator import memory, preflight
 from memtune_operator.local_runs import LocalRun, write_whole
 from memtune_operator.manifests import pods
 from memtune_operator.observing import run_of
 from memtune_operator.policy import Policy
 from memtune_operator.refusals import Kind, RefusalError
 from memtune_operator.shell import Key, Snapshot
+from memtune_operator.trace_pod import key_of, trace_pod
 from memtune_operator.wrapping import BOOTSTRAP, Manifest, wrapped_index
 
 # Nobody is protected from anybody: it is the user's own machine, and images and volumes are not used at all.
@@ -91,6 +92,7 @@ class LocalShell:
             pod = self._runs[name].observe() if name in self._runs else None
             runs[name] = RunObservation((pod,) if pod else (), self._refused.get(name, ""))
         checked = preflight.check(job, _POLICY, _NO_IMAGE)
+        traces = job.spec.model.factory is not None and checked.refusal is None
         refusal = checked.refusal or _not_here(job, checked.pod)
         observed = Observed(
             status=status,
@@ -98,6 +100,7 @@ class LocalShell:
             refusals=(refusal,) if refusal else (),
             host_request_bytes=checked.host_request_bytes,
             host_limit_bytes=checked.host_limit_bytes,
+            trace=memory.recall(self._memory(), key_of(job, _NO_IMAGE)) if traces else "",
         )
         return Snapshot(manifest, observed, job)
 
@@ -108,12 +111,12 @@ class LocalShell:
             raise RefusalError(Kind.CONFLICT, f"{self._file} was written by somebody else")
         self._save({**snapshot.manifest, "status": status})
 
-    async def create(self, snapshot: Snapshot, runs: Sequence[Run], now: float) -> bool:
+    async def create(self, snapshot: Snapshot, runs: Sequence[Run | TraceRun], now: float) -> bool:
         """Start the process of each run that has none."""
         assert snapshot.job is not None  # only a job that could be read has runs
         before, self._refused = self._refused, {}
         for run in runs:
-            pod = pods(snapshot.job, run, _NO_IMAGE)[0]
+            pod = _pod(snapshot.job, run)
             name = run_of(pod)
             if name in self._runs:
                 continue
@@ -126,6 +129,16 @@ class LocalShell:
             self._runs[name] = started
             self._wake()  # no watch tells of it
         return bool(set(self._refused.items()) - set(before.items()))
+
+    async def remember(self, snapshot: Snapshot, trace: str, now: float) -> bool:
+        """Beside the job, which is the only one here that asks for it."""
+        assert snapshot.job is not None  # only a job that could be read has a factory
+        kept = memory.remembering(self._memory(), "", key_of(snapshot.job, _NO_IMAGE), trace, "", now)
+        write_whole(self._directory / "traces.json", json.dumps(kept))
+        return True
+
+    def _memory(self) -> Manifest | None:
+        return _read_json(self._directory / "traces.json")
 
     async def delete(self, snapshot: Snapshot, deletions: Sequence[Deletion]) -> None:
         """End the processes of these runs; their directories stay, for the logs."""
@@ -150,7 +163,7 @@ class LocalShell:
         variables = {each["name"]: each.get("value", "") for each in container["env"]}
         variables |= {environment.RENDEZVOUS: f"127.0.0.1:{_free_port()}", **self._python_path()}
         # One port for each pod is the cluster's to give; here two probes would fight for it.
-        del variables[environment.METRICS_PORT]
+        variables.pop(environment.METRICS_PORT, None)
         if job.spec.checkpoint and job.spec.checkpoint.volume:
             # The path is where a pod mounts the volume; here it may be anything, or hold another job's checkpoints.
             variables[environment.CHECKPOINT_PATH] = str(self._directory / "checkpoints")
@@ -173,14 +186,23 @@ class LocalShell:
         return self._directory / "job.json"
 
     def _read(self) -> Manifest:
-        try:
-            found: Manifest = json.loads(self._file.read_text())
-        except (OSError, ValueError):
-            return {}
-        return found
+        return _read_json(self._file)
 
     def _save(self, manifest: Manifest) -> None:
         write_whole(self._file, json.dumps(manifest, indent=1))
+
+
+def _pod(job: Job, run: Run | TraceRun) -> Manifest:
+    """The pod that the run's process stands for."""
+    return trace_pod(job, run, _NO_IMAGE) if isinstance(run, TraceRun) else pods(job, run, _NO_IMAGE)[0]
+
+
+def _read_json(path: Path) -> Manifest:
+    try:
+        found: Manifest = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return {}
+    return found
 
 
 def _with_python(manifest: Manifest) -> Manifest:

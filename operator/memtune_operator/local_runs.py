@@ -17,6 +17,7 @@ from memtune import environment
 from memtune.observation import PodObservation
 from memtune.report import Report, read_report
 from memtune.report_checks import ReportError
+from memtune.trace_message import LONGEST_BYTES
 
 GRACE_SECONDS = 30.0
 _REFERENCE = re.compile(r"\$\$|\$\(([A-Za-z_][A-Za-z0-9_.-]*)\)")
@@ -77,6 +78,7 @@ class LocalRun:
             finished_at_seconds=ended.get("at"),
             report=report,
             failure_order=report.failure_order if report else None,
+            last_words="" if report else self._last_words(),
         )
 
     async def stop(self, grace_seconds: float | None) -> None:
@@ -115,6 +117,12 @@ class LocalRun:
             return read_report((self.directory / "message").read_bytes())
         except (OSError, ReportError):
             return None
+
+    def _last_words(self) -> str:
+        try:
+            return (self.directory / "message").read_text(errors="replace")[:LONGEST_BYTES]
+        except OSError:
+            return ""
 
     def _read(self, name: str) -> dict[str, Any]:
         try:

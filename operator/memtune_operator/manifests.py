@@ -15,6 +15,8 @@ from memtune_operator.jobset import job_set
 from memtune_operator.template import IMAGE_USER, read_template
 from memtune_operator.wrapping import Manifest
 
+# Where Kubernetes reads it, unless told otherwise.
+TERMINATION_MESSAGE = "/dev/termination-log"
 # It waits for next to nothing, and every run waits for it.
 _COPY_RESOURCES = {
     "requests": {"cpu": "100m", "memory": "128Mi"},
@@ -37,7 +39,7 @@ def service(job: Job, run: Run) -> Manifest:
     return {
         "apiVersion": "v1",
         "kind": "Service",
-        "metadata": _metadata(job, name, labels, _plan_annotations(run)),
+        "metadata": metadata_of(job, name, labels, _plan_annotations(run)),
         "spec": {
             "clusterIP": "None",
             "publishNotReadyAddresses": True,
@@ -56,7 +58,7 @@ def _pod_groups(job: Job, run: Run, runner_image: str) -> list[Manifest]:
     kind, spec = found
     name = names.run_name(job.metadata.name, run.kind, run.number)
     labels = names.run_labels(job.metadata.name, run.kind, run.number)
-    metadata = _metadata(job, name, labels, _plan_annotations(run))
+    metadata = metadata_of(job, name, labels, _plan_annotations(run))
     return [{"apiVersion": kind.api_version, "kind": kind.name, "metadata": metadata, "spec": spec}]
 
 
@@ -75,7 +77,7 @@ def _pod(job: Job, run: Run, index: int, runner_image: str) -> Manifest:
     return {
         "apiVersion": "v1",
         "kind": "Pod",
-        "metadata": _metadata(job, name, labels, annotations),
+        "metadata": metadata_of(job, name, labels, annotations),
         "spec": _pod_spec(template["spec"], job, run, index, runner_image),
     }
 
@@ -83,20 +85,21 @@ def _pod(job: Job, run: Run, index: int, runner_image: str) -> Manifest:
 def _pod_spec(spec: Manifest, job: Job, run: Run, index: int, runner_image: str) -> Manifest:
     position = wrapping.wrapped_index(spec["containers"], job.spec.resources.gpu_resource)
     container = spec["containers"][position]
-    told = variables.of_pod(job, run, index, container.get("terminationMessagePath") or "/dev/termination-log")
+    told = variables.of_pod(job, run, index, container.get("terminationMessagePath") or TERMINATION_MESSAGE)
     wrapped = wrapping.wrap(container, job, run, told)
     return {
         **placement.with_nodes(spec, job, run),
         "restartPolicy": "Never",
         "hostname": names.pod_name(job.metadata.name, run.kind, run.number, index),
         "subdomain": names.run_name(job.metadata.name, run.kind, run.number),
-        "initContainers": [_copy_runner(spec, runner_image), *(spec.get("initContainers") or [])],
+        "initContainers": [copy_runner(spec, runner_image), *(spec.get("initContainers") or [])],
         "containers": [*spec["containers"][:position], wrapped, *spec["containers"][position + 1 :]],
         "volumes": [*(spec.get("volumes") or []), *_volumes(wrapped, job)],
     }
 
 
-def _copy_runner(spec: Manifest, runner_image: str) -> Manifest:
+def copy_runner(spec: Manifest, runner_image: str) -> Manifest:
+    """The container that puts the runner where the user's own finds it."""
     context: dict[str, Any] = {
         "allowPrivilegeEscalation": False,
         "capabilities": {"drop": ["ALL"]},
@@ -132,7 +135,8 @@ def _volumes(wrapped: Manifest, job: Job) -> list[Manifest]:
     return [{"name": name, **source} for name, source in sources.items() if name in mounted]
 
 
-def _metadata(job: Job, name: str, labels: dict[str, str], annotations: dict[str, str]) -> Manifest:
+def metadata_of(job: Job, name: str, labels: dict[str, str], annotations: dict[str, str]) -> Manifest:
+    """The metadata of an object that the job owns."""
     owner = {
         "apiVersion": API_VERSION,
         "kind": KIND,

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from memtune.observation import Condition, PodObservation
 from memtune.report import Report, read_report
 from memtune.report_checks import ReportError
+from memtune.trace_message import LONGEST_BYTES
 from memtune_operator import names
 from memtune_operator.nodes import seconds_of
 from memtune_operator.wrapping import Manifest, TemplateError, wrapped_index
@@ -41,6 +42,12 @@ def owned_through(objects: Iterable[Manifest], holders: Iterable[Manifest]) -> l
     return [each for each in objects if _controller_uid(each) in uids]
 
 
+def image_ids(pods: Iterable[Manifest]) -> set[str]:
+    """What the images of pods' containers were found to be, by content."""
+    statuses = (each for pod in pods for each in (pod.get("status") or {}).get("containerStatuses") or [])
+    return {content for each in statuses if (content := str(each.get("imageID") or "").rpartition("@")[2])}
+
+
 def run_of(manifest: Manifest) -> str:
     """The run that an object says it belongs to."""
     return str((manifest["metadata"].get("labels") or {}).get(names.LABEL_RUN, ""))
@@ -64,6 +71,7 @@ def observe(
     running, ended = state.get("running") or {}, state.get("terminated") or {}
     waiting = next(_waiting(status), {})
     report = _report(ended)
+    message = ended.get("message")
     return PodObservation(
         index=index,
         name=metadata["name"],
@@ -85,6 +93,7 @@ def observe(
         finished_at_seconds=_time(ended.get("finishedAt")),
         report=report,
         failure_order=report.failure_order if report else None,
+        last_words=message[:LONGEST_BYTES] if isinstance(message, str) and report is None else "",
     )
 
 

@@ -45,7 +45,8 @@ async def reconcile(
         snapshot = await shell.observe(key, now())
         if snapshot is None:
             return None, None
-        decision = _decide(snapshot, search, now())
+        # Replaying a trace under many plans takes seconds, in which the lease has to be renewed.
+        decision = await asyncio.to_thread(_decide, snapshot, search, now())
         status = dump_status(decision.status)
         is_news = status != snapshot.status
         if is_news:
@@ -58,8 +59,8 @@ async def reconcile(
                     # What another CRD let in takes no status as long as it is wrong: events are all it has.
                     await shell.tell(snapshot, decision.events)
                 raise
-        is_refused = await _act(shell, snapshot, decision, now())
-        if not is_news and not is_refused:
+        is_changed = await _act(shell, snapshot, decision, now())
+        if not is_news and not is_changed:
             return snapshot, decision.wake_after_seconds
 
 
@@ -70,13 +71,14 @@ def _decide(snapshot: Snapshot, search: Search, now: float) -> Decision:
 
 
 async def _act(shell: Shell, snapshot: Snapshot, decision: Decision, now: float) -> bool:
-    """Do what was decided; whether something was refused that the next decision should know of."""
+    """Do what was decided; whether something was refused or kept that the next decision should know of."""
     await shell.tell(snapshot, decision.events)
     await shell.delete(snapshot, decision.delete)
+    is_kept = await shell.remember(snapshot, decision.remember, now) if decision.remember else False
     is_refused = await shell.create(snapshot, decision.create, now) if decision.create else False
     if decision.delete_job:
         await shell.delete_job(snapshot)
-    return is_refused
+    return is_refused or is_kept
 
 
 class Reconciler:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 from memtune.decide import Deletion, Event, Observed
-from memtune.run import Run
+from memtune.run import Run, TraceRun
 from memtune.spec import Job
 
 
@@ -49,9 +49,12 @@ class Shell(Protocol):
     async def write(self, snapshot: Snapshot, status: dict[str, Any]) -> None:
         """Write the status, if nobody wrote since the snapshot."""
 
-    async def create(self, snapshot: Snapshot, runs: Sequence[Run], now: float) -> bool:
+    async def create(self, snapshot: Snapshot, runs: Sequence[Run | TraceRun], now: float) -> bool:
         """Make whatever of these runs is not there. A refusal is not raised but kept for the next snapshot; the answer
         is whether there is a new one."""
+
+    async def remember(self, snapshot: Snapshot, trace: str, now: float) -> bool:
+        """Keep the trace of the job's factory for the next job that has it; whether it is kept now."""
 
     async def delete(self, snapshot: Snapshot, deletions: Sequence[Deletion]) -> None:
         """Delete these objects, each only if it is still the one that was seen."""

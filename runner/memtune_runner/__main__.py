@@ -10,6 +10,7 @@ if TYPE_CHECKING:
 
 _USAGE = """usage: python -m memtune_runner launch -- COMMAND...
        python -m memtune_runner install DIRECTORY
+       python -m memtune_runner trace MODULE:FACTORY ...
        python -m memtune_runner convert CHECKPOINT --plan PLAN [--world GPUS]"""
 
 
@@ -23,6 +24,10 @@ def main(words: "Sequence[str]") -> int:
         from memtune_runner.install import main as install
 
         return install(words[1])
+    if list(words[:1]) == ["trace"]:
+        from memtune_runner.tracing.__main__ import main as trace
+
+        return trace(words[1:])
     if list(words[:1]) == ["convert"]:
         from memtune_runner.checkpoints.convert import main as convert
 

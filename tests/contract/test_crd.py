@@ -120,7 +120,7 @@ def test_every_node_is_structural(path: str, node: Node) -> None:
 
 def test_only_what_belongs_to_others_keeps_unknown_fields() -> None:
     kept = [path for path, node in NODES if node.get("x-kubernetes-preserve-unknown-fields")]
-    assert kept == [".spec.model.hfConfig", ".spec.template"]
+    assert kept == [".spec.model.hfConfig", ".spec.model.factoryArguments", ".spec.template"]
 
 
 def test_every_default_is_valid() -> None:

@@ -11,13 +11,16 @@ from decided import SAVED, die, launched
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from moves import WEIGHTED, Move, play
-from small_jobs import make_job
+from small_jobs import factory_job, make_job
 
 from memtune.decide import model
 from memtune.report import Ending
 from memtune.spec.job import Job
 
-JOBS = tuple(make_job(nodes, tuning={"parallelProbes": parallel}) for nodes in (1, 2) for parallel in (1, 2))
+JOBS = (
+    *(make_job(nodes, tuning={"parallelProbes": parallel}) for nodes in (1, 2) for parallel in (1, 2)),
+    factory_job(),
+)
 FACTORS = (0.8, 1.0, 1.25, 1.6)
 moves = st.lists(st.tuples(st.sampled_from(WEIGHTED), st.integers(0, 9)), max_size=45)
 

@@ -6,7 +6,7 @@ import statistics
 
 from throughput import DATA, read_rows, score, summary
 
-from memtune.model.count import parameters
+from memtune.predict.shape import shape_of
 
 
 def test_the_predictor_is_unbiased_and_as_sure_as_it_says() -> None:
@@ -17,6 +17,6 @@ def test_the_predictor_is_unbiased_and_as_sure_as_it_says() -> None:
 
 
 def test_a_row_has_the_parameters_that_its_source_counts() -> None:
-    rows = {row.id: row for row in read_rows(DATA)}
-    assert parameters(rows["mpt-25"].workload.architecture).total == 6_658_859_008
-    assert parameters(rows["mpt-13"].workload.architecture).total == 64_862_437_376
+    rows = {row.id: shape_of(row.workload.architecture, None) for row in read_rows(DATA)}
+    assert rows["mpt-25"].total == 6_658_859_008
+    assert rows["mpt-13"].total == 64_862_437_376

@@ -24,6 +24,12 @@ BROKEN: list[tuple[str, dict[str, Any], str]] = [
     ("give exactly one of hfConfig", spec(model={"hfConfig": {}}), "spec.model"),
     ("give exactly one of hfConfig", spec(model={"factory": "a:b"}, template=POD), "spec.model"),
     ("model.factory is", spec(model={"architecture": None, "factory": "a:b"}), "spec.model.factory"),
+    ("factoryArguments are", spec(model={"factoryArguments": {"depth": 4}}), "spec.model.factoryArguments"),
+    (
+        "a factory builds",
+        spec(model={"architecture": None, "factory": "a:b", "peft": {}}, template=POD),
+        "spec.model.peft",
+    ),
     ("integration reaches", spec(integration="sdk"), "spec.integration"),
     (
         "training.globalBatchSize must",

@@ -25,12 +25,12 @@ def _ordinary() -> SimulatedCluster:
     return probed(make_job())
 
 
-def probed(job: Job, factor: float = 1.0, **told: Any) -> SimulatedCluster:
+def probed(job: Job, factor: float = 1.0, built: str = "", **told: Any) -> SimulatedCluster:
     """A cluster that has made up its mind on a job whose plans need ``factor`` times what is predicted.
 
     ``told`` is what the probes report, too.
     """
-    cluster = SimulatedCluster(job, factor)
+    cluster = SimulatedCluster(job, factor, built=built)
     for _ in range(40):
         cluster.reconcile()
         for run in cluster.runs():

@@ -29,6 +29,11 @@ def plain(micro_batch: int, sequence_length: int) -> tuple[nn.Module, torch.Tens
     return Layers(), torch.zeros(micro_batch, sequence_length, WIDTH)
 
 
+def sized(micro_batch: int, sequence_length: int, blocks: int) -> tuple[nn.Module, torch.Tensor]:
+    """A model as large as it is told."""
+    return Layers(blocks), torch.zeros(micro_batch, sequence_length, WIDTH)
+
+
 def with_loss() -> tuple[nn.Module, Any, Any]:
     """A model, a function that makes batches, and a loss."""
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from simulated_cluster import Pod, SimulatedCluster
+from small_traces import small_trace
 
 from memtune.decide import decide
 from memtune.decide.model import model_of
@@ -15,6 +16,7 @@ from memtune.plan import Plan
 from memtune.run import RunKind
 from memtune.spec.job import Job
 from memtune.spec.status import load_status
+from memtune.trace_message import pack
 
 # A killed pod may go on for its grace period, and each of them rounds to whole seconds.
 _SLACK_SECONDS = 3.0
@@ -24,7 +26,7 @@ class History:
     """One job, from apply to its end."""
 
     def __init__(self, job: Job, factor: float) -> None:
-        self.cluster = SimulatedCluster(job, factor)
+        self.cluster = SimulatedCluster(job, factor, built=pack(small_trace()) if job.spec.model.factory else "")
         self.reported: dict[str, set[int]] = defaultdict(set)
         self.known: set[str] = set()
 
@@ -79,7 +81,7 @@ class History:
         assert len(json.dumps(cluster.status)) < 100_000
         load_status(cluster.status)
         resources = cluster.job.spec.resources
-        for record in cluster.records():
+        for record in self._planned():
             made = Plan.parse(record["plan"]).global_batch(resources.world)
             assert made == cluster.job.spec.training.global_batch_size
             peak = record.get("peakBytes")
@@ -93,6 +95,10 @@ class History:
         assert len(probes) <= cluster.job.spec.tuning.max_probes, "too many probes were made"
         self._check_budget()
         self._check_new_runs()
+
+    def _planned(self) -> list[dict[str, Any]]:
+        """The runs that execute a plan."""
+        return [record for record in self.cluster.records() if "plan" in record]
 
     def _alive(self, kind: RunKind) -> int:
         return len({pod.run for pod in self._own(kind) if pod.exit_code is None and not pod.node_lost})
@@ -110,13 +116,15 @@ class History:
 
     def _check_new_runs(self) -> None:
         """No run is recorded on a plan that takes as much as one that ran out of memory."""
-        records = self.cluster.records()
+        records = self._planned()
         new = [record for record in records if record["name"] not in self.known]
         self.known |= {record["name"] for record in records}
         died = [record["plan"] for record in records if record.get("verdict") == "device-oom"]
         if not new or not died:
             return
-        model = model_of(self.cluster.job, load_status(self.cluster.status), None)
+        is_traced = self.cluster.status.get("trace", {}).get("verdict") == "succeeded"
+        trace = self.cluster.built if is_traced else ""
+        model = model_of(self.cluster.job, load_status(self.cluster.status), None, trace)
         least = min(model.predict(Plan.parse(plan)).device.expected for plan in died)
         for record in new:
             assert record["plan"] not in died, "a plan that ran out of memory was started again"

@@ -117,7 +117,9 @@ def _no_image(history: History, number: int) -> None:
 def _end_with(ending: Ending, exit_code: int, is_told: bool = True) -> Callable[[History, int], None]:
     def move(history: History, number: int) -> None:
         if pod := _pick(history, number, lambda pod: pod.is_running):
-            report = history.cluster.report(pod, ending, message="garbage \x07 \u2603" * number) if is_told else None
+            told = "garbage \x07 \u2603" * number
+            # A trace run has no plan, and its pod no report.
+            report = history.cluster.report(pod, ending, message=told) if is_told and pod.plan else None
             history.cluster.end(pod, exit_code, report)
             if report:
                 history.reported[pod.run].add(report.memory.peak_reserved_bytes or 0)
@@ -127,7 +129,7 @@ def _end_with(ending: Ending, exit_code: int, is_told: bool = True) -> Callable[
 
 def _foreign_report(history: History, number: int) -> None:
     """A pod brings the report of another run: were it credited, its memory would be in the books of no run."""
-    if pod := _pick(history, number, lambda pod: pod.is_running):
+    if pod := _pick(history, number, lambda pod: pod.is_running and bool(pod.plan)):
         report: Report = history.cluster.report(pod, Ending.SUCCEEDED)
         memory = replace(report.memory, peak_reserved_bytes=12345 + OUTSIDE_BYTES)
         run, plan = ("tiny-probe-99", pod.plan) if number % 2 else (pod.run, "bf16-z3-full-mb1x1")

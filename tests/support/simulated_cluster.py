@@ -16,8 +16,9 @@ from memtune.naming import pod_name, run_name
 from memtune.observation import Condition, PodObservation, RunObservation
 from memtune.plan import Plan
 from memtune.predict.predictor import Predictor
+from memtune.replay.traced import read_traced
 from memtune.report import Device, Ending, Memory, Report
-from memtune.run import Run, RunKind
+from memtune.run import Run, RunKind, TraceRun
 from memtune.spec import gpu_of, load_job, to_workload
 from memtune.spec.job import Job
 from memtune.units import GIB, MIB
@@ -27,12 +28,13 @@ GRACE_SECONDS = 1.0
 
 
 @lru_cache(maxsize=4096)
-def predicted(job_key: str, plan: str) -> tuple[int, float]:
+def predicted(job_key: str, plan: str, trace: str) -> tuple[int, float]:
     """Bytes and seconds a step by the uncorrected predictor; the truth of a simulation is a factor of them."""
     job = load_job(json.loads(job_key))
     gpu = gpu_of(job)
     assert gpu is not None
-    found = Predictor(to_workload(job, gpu)).predict(Plan.parse(plan))
+    model = read_traced(trace) if trace else None
+    found = Predictor(to_workload(job, gpu, model)).predict(Plan.parse(plan))
     return int(found.device.expected), found.step_seconds.expected
 
 
@@ -49,6 +51,7 @@ class Pod:
     finished_at: float | None = None
     exit_code: int | None = None
     report: Report | None = None
+    last_words: str = ""
     conditions: tuple[Condition, ...] = ()
     waiting_reason: str = ""
     node: str = "node-a"
@@ -83,12 +86,16 @@ class Pod:
             started_at_seconds=self.started_at,
             finished_at_seconds=self.finished_at,
             report=self.report,
+            last_words=self.last_words,
         )
 
 
 @dataclass
 class SimulatedCluster:
-    """The world of one job. ``factor`` is how far the predictor is from the truth, ``usable_bytes`` what a GPU has."""
+    """The world of one job. ``factor`` is how far the predictor is from the truth, ``usable_bytes`` what a GPU has.
+
+    ``built`` is the trace of what the job's factory builds, ``remembered`` the one that its namespace remembers.
+    """
 
     job: Job
     factor: float = 1.0
@@ -99,6 +106,9 @@ class SimulatedCluster:
     version: int = 0
     pods: dict[str, Pod] = field(default_factory=dict)
     services: dict[str, str] = field(default_factory=dict)
+    built: str = ""
+    remembered: str = ""
+    is_forgetful: bool = False
     refusal: str = ""
     refusals: tuple[Refusal, ...] = ()
     uids: int = 0
@@ -129,11 +139,13 @@ class SimulatedCluster:
             runs={name: RunObservation(tuple(pods), refusal=self.refusal) for name, pods in runs.items()},
             owned=tuple(Owned("Service", name, uid, name) for name, uid in self.services.items()),
             refusals=self.refusals,
+            trace=self.remembered,
         )
 
     def records(self) -> list[dict[str, Any]]:
         """Every recorded run."""
-        return [*self.status.get("probes", []), *self.status.get("attempts", [])]
+        trace = self.status.get("trace")
+        return [*([trace] if trace else []), *self.status.get("probes", []), *self.status.get("attempts", [])]
 
     def write(self, decision: Decision, version: int) -> bool:
         """Replace the status if nobody else did since it was read."""
@@ -143,17 +155,24 @@ class SimulatedCluster:
         self.version += 1
         return True
 
-    def post(self, run: Run) -> None:
+    def post(self, run: Run | TraceRun) -> None:
         """Create what is missing of a run, unless it is refused."""
         name = run_name(self.job.metadata.name, run.kind, run.number)
         if self.refusal:
             return
-        self.services.setdefault(name, self._uid())
-        for index in range(self.job.spec.resources.nodes):
+        count, plan = 1, ""
+        if isinstance(run, Run):
+            count, plan = self.job.spec.resources.nodes, str(run.plan)
+            self.services.setdefault(name, self._uid())
+        for index in range(count):
             pod = pod_name(self.job.metadata.name, run.kind, run.number, index)
             if pod not in self.pods:
-                self.pods[pod] = Pod(pod, self._uid(), name, index, str(run.plan))
+                self.pods[pod] = Pod(pod, self._uid(), name, index, plan)
                 self.posted.append(pod)
+
+    def remember(self, trace: str) -> None:
+        """Keep a trace in the namespace, if that may be written."""
+        self.remembered = "" if self.is_forgetful else trace
 
     def delete(self, deletion: Deletion) -> None:
         """Delete an object, if it is still the one that was meant."""
@@ -188,6 +207,7 @@ class SimulatedCluster:
                 return decision
             self.events += [f"{event.reason}: {event.message}" for event in decision.events]
         actions = [
+            *([partial(self.remember, decision.remember)] if decision.remember else []),
             *(partial(self.post, run) for run in decision.create),
             *(partial(self.delete, d) for d in decision.delete),
         ]
@@ -199,11 +219,15 @@ class SimulatedCluster:
     def reconcile(self) -> None:
         """Turns of the operator until nothing changes any more."""
         for _ in range(20):
-            before = json.dumps(self.status, sort_keys=True), sorted(self.pods), sorted(self.services)
+            before = self._books()
             self.step()
-            if before == (json.dumps(self.status, sort_keys=True), sorted(self.pods), sorted(self.services)):
+            if before == self._books():
                 return
         raise AssertionError(f"the operator does not come to rest: {self.events[-5:]}")
+
+    def _books(self) -> tuple[object, ...]:
+        status = json.dumps(self.status, sort_keys=True)
+        return status, sorted(self.pods), sorted(self.services), self.remembered
 
     # The world.
 
@@ -243,16 +267,19 @@ class SimulatedCluster:
 
     def truth(self, plan: str) -> int:
         """The peak that a plan really has on each device."""
-        return int(predicted(self.key, plan)[0] * self.factor)
+        return int(predicted(self.key, plan, self.built)[0] * self.factor)
 
     def step_seconds(self, plan: str) -> float:
         """What a step really takes: not in the order in which it was predicted."""
-        return predicted(self.key, plan)[1] * (0.8 + 0.4 * (sum(plan.encode()) % 11) / 10)
+        return predicted(self.key, plan, self.built)[1] * (0.8 + 0.4 * (sum(plan.encode()) % 11) / 10)
 
     def finish(self, run: str, **told: Any) -> None:
         """A run comes to its own end: out of memory if its plan takes more than there is, else well."""
         for pod in self.of(run):
-            if pod.is_running:
+            if pod.is_running and f"-{RunKind.TRACE}-" in run:
+                pod.last_words = self.built
+                self.end(pod, 0)
+            elif pod.is_running:
                 fits = self.truth(pod.plan) <= self.usable_bytes
                 ending = Ending.SUCCEEDED if fits else Ending.DEVICE_OOM
                 self.end(pod, 0 if fits else 85, self.report(pod, ending, **told))

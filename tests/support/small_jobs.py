@@ -26,3 +26,10 @@ def make_job(nodes: int = 1, **spec: Any) -> Job:
     }
     head = {"apiVersion": "memtune.dev/v1alpha1", "kind": "MemoryTunedJob"}
     return load_job({**head, "metadata": {"name": "tiny", "uid": "job-uid", "generation": 1}, "spec": body})
+
+
+def factory_job(**spec: Any) -> Job:
+    """One whose model only a trace tells."""
+    container = {"name": "trainer", "image": "mine:1", "command": ["python", "train.py"]}
+    factory = {"model": {"factory": "train:build"}, "template": {"spec": {"containers": [container]}}}
+    return make_job(**{**factory, **spec})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from moves import WEIGHTED, Move, play
-from small_jobs import make_job
+from small_jobs import factory_job, make_job
 
 from memtune.spec.job import Job
 
@@ -19,3 +19,9 @@ JOBS = tuple(make_job(nodes, tuning={"parallelProbes": parallel}) for nodes in (
 @given(st.sampled_from(JOBS), st.sampled_from(FACTORS), moves)
 def test_every_history_keeps_its_promises_and_ends(job: Job, factor: float, moves: list[Move]) -> None:
     assert play(job, factor, moves)["phase"] in ("Succeeded", "Failed")
+
+
+@settings(max_examples=4, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+@given(st.sampled_from(FACTORS), moves)
+def test_every_history_of_a_factory_keeps_its_promises_and_ends(factor: float, moves: list[Move]) -> None:
+    assert play(factory_job(), factor, moves)["phase"] in ("Succeeded", "Failed")

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from memtune.gpu import GPUS
-from memtune.model.architecture import Adapter, Kind
+from memtune.model.architecture import Adapter, Architecture, Kind
 from memtune.spec import Job, SpecError, architecture_of, load_job, to_workload
 from memtune.workload import Evaluation
 
@@ -42,6 +42,7 @@ def test_the_workload_carries_what_no_plan_may_change() -> None:
     assert (made.global_batch, made.sequence_length, made.world, made.compiled) == (96, 128, 16, True)
     assert made.adapter == Adapter(8, ("q_proj",), "nf4")
     assert made.evaluation == Evaluation(4, keeps_logits=True)
+    assert isinstance(made.architecture, Architecture)
     assert (made.architecture.hidden_size, made.architecture.kv_heads) == (4096, 32)
     assert made.gpu == GPUS["h100-80gb"]
 
@@ -77,7 +78,7 @@ def test_a_config_that_cannot_be_read_is_named_by_its_path(config: dict[str, Any
     assert problem.advice
 
 
-def test_a_factory_is_not_predicted_without_its_image() -> None:
+def test_a_factory_is_not_predicted_before_it_was_traced() -> None:
     made = job({"factory": "train:build"}, template={"spec": {}})
-    with pytest.raises(SpecError, match=r"spec\.model\.factory: .*give hfConfig or architecture"):
+    with pytest.raises(SpecError, match=r"spec\.model\.factory: what a factory builds is known once it was traced"):
         architecture_of(made)

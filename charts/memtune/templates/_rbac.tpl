@@ -12,6 +12,14 @@
 - apiGroups: [""]
   resources: [events]
   verbs: [create]
+# The traces of factories; to create takes the right over any name.
+- apiGroups: [""]
+  resources: [configmaps]
+  verbs: [create]
+- apiGroups: [""]
+  resources: [configmaps]
+  resourceNames: [memtune-traces]
+  verbs: [get, update]
 {{- $kinds := dict "volcano" (list "scheduling.volcano.sh" "podgroups") }}
 {{- $_ := set $kinds "coscheduling" (list "scheduling.x-k8s.io" "podgroups") }}
 {{- $_ := set $kinds "jobset" (list "jobset.x-k8s.io" "jobsets") }}

@@ -9,7 +9,7 @@ from memtune.decide import reasons
 from memtune.decide.context import Context
 from memtune.decide.fixing import changed_fields
 from memtune.decide.observed import Refusal
-from memtune.decide.records import live
+from memtune.decide.records import has_ended, live
 from memtune.decide.settling import waits
 from memtune.spec.status import ConditionType
 from memtune.verdict import Verdict
@@ -66,7 +66,9 @@ def _of_nodes(context: Context) -> Iterator[Refusal]:
 def _of_runs(context: Context) -> tuple[Refusal | None, Refusal | None]:
     """What the runs that have not ended wait for: a queue, and whatever else."""
     queued = stalled = None
-    for record in live(context.status):
+    trace = context.status.trace
+    traced = [trace] if trace and not has_ended(trace) else []
+    for record in (*traced, *live(context.status)):
         run = context.runs[record.name]
         found = waits(run)
         if found is None:

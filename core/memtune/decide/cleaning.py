@@ -9,8 +9,8 @@ from memtune.decide.context import Context
 from memtune.decide.decision import Deletion
 from memtune.decide.records import ended_as, has_ended, to_run
 from memtune.observation import PodObservation
-from memtune.run import Run
-from memtune.spec.status import AttemptStatus, RunStatus, Status
+from memtune.run import Run, TraceRun
+from memtune.spec.status import AttemptStatus, RecordStatus, RunStatus, Status, TraceStatus
 from memtune.verdict import Verdict
 
 # How many failed runs keep their terminated pods, for their logs.
@@ -19,8 +19,15 @@ _KEPT_FAILURES = 2
 _PROBE_GRACE_SECONDS = 1
 
 
-def creations(context: Context, read: Status) -> tuple[Run, ...]:
+def creations(context: Context, read: Status) -> tuple[Run | TraceRun, ...]:
     """The runs that were recorded before this decision, go on after it, and lack pods."""
+    trace, before = context.status.trace, read.trace
+    if trace and before and before.name == trace.name and not has_ended(trace) and not trace.created:
+        return (TraceRun(trace.number), *_creations(context, read))
+    return _creations(context, read)
+
+
+def _creations(context: Context, read: Status) -> tuple[Run, ...]:
     recorded = {record.name for record in (*read.probes, *read.attempts) if not has_ended(record)}
     return tuple(
         to_run(context.job, context.status, record)
@@ -31,7 +38,7 @@ def creations(context: Context, read: Status) -> tuple[Run, ...]:
 
 def deletions(context: Context) -> tuple[Deletion, ...]:
     """Pods that hold GPUs for nothing, pods that nobody keeps for their logs, and what belongs to no live run."""
-    records = {record.name: record for record in (*context.status.probes, *context.status.attempts)}
+    records: dict[str, RecordStatus] = {record.name: record for record in _records(context)}
     kept = _kept(context)
     found = [
         deletion
@@ -44,10 +51,17 @@ def deletions(context: Context) -> tuple[Deletion, ...]:
     return (*found, *(Deletion(each.kind, each.name, each.uid) for each in gone))
 
 
-def _of_pod(context: Context, record: RunStatus | None, pod: PodObservation, is_kept: bool) -> Iterator[Deletion]:
+def _records(context: Context) -> list[RecordStatus]:
+    trace = context.status.trace
+    return [*([trace] if trace else []), *context.status.probes, *context.status.attempts]
+
+
+def _of_pod(context: Context, record: RecordStatus | None, pod: PodObservation, is_kept: bool) -> Iterator[Deletion]:
     if pod.deleting or not pod.uid or not pod.present:
         return
-    if record is not None and not has_ended(record):
+    if isinstance(record, TraceStatus) and _is_needed(context, record):
+        return
+    if isinstance(record, RunStatus) and not has_ended(record):
         needed = own_pods(context.job, record, context.observed.runs[record.name]).get(pod.index)
         if needed is not pod:
             yield Deletion("Pod", pod.name, pod.uid)
@@ -56,11 +70,17 @@ def _of_pod(context: Context, record: RunStatus | None, pod: PodObservation, is_
         yield Deletion("Pod", pod.name, pod.uid, _PROBE_GRACE_SECONDS if is_probe else None)
 
 
+def _is_needed(context: Context, record: TraceStatus) -> bool:
+    """Whether the trace run goes on, or its pod is the only one that has the trace."""
+    is_only = ended_as(record, Verdict.SUCCEEDED) and context.trace != context.observed.trace
+    return not has_ended(record) or is_only
+
+
 def _kept(context: Context) -> frozenset[str]:
     """The runs whose terminated pods stay: the last two that failed, and the train run that reached its end."""
     if context.job.spec.pod_retention == "None":
         return frozenset()
-    ended = [record for record in (*context.status.probes, *context.status.attempts) if has_ended(record)]
+    ended = [record for record in _records(context) if has_ended(record)]
     failed = [record for record in ended if not ended_as(record, Verdict.SUCCEEDED)]
     failed.sort(key=lambda record: (record.ended_at or "", record.name))
     done = [each for each in ended if isinstance(each, AttemptStatus) and ended_as(each, Verdict.SUCCEEDED)]
@@ -77,5 +97,5 @@ def _is_terminated(pod: PodObservation) -> bool:
     return pod.phase in ("Succeeded", "Failed")
 
 
-def _is_over(record: RunStatus | None) -> bool:
+def _is_over(record: RecordStatus | None) -> bool:
     return record is None or has_ended(record)

@@ -13,7 +13,7 @@ from memtune.decide.texts import story
 from memtune.decide.times import to_seconds, to_text
 from memtune.observation import PodObservation, RunObservation
 from memtune.spec.job import Job
-from memtune.spec.status import Condition, ConditionType, RunStatus, Status
+from memtune.spec.status import Condition, ConditionType, RecordStatus, Status
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Context:
     """One job at one moment. ``runs`` are the observed ones with every pod that should be there filled in.
 
     ``stalled`` and ``queued`` say what holds the job back, so that no new run is recorded now; ``is_due`` that the job
-    itself is to be deleted.
+    itself is to be deleted. ``trace`` is that of the job's factory, empty while nobody has one.
     """
 
     job: Job
@@ -35,6 +35,7 @@ class Context:
     stalled: Refusal | None = None
     queued: Refusal | None = None
     is_due: bool = False
+    trace: str = ""
 
     @property
     def blocked(self) -> str:
@@ -101,7 +102,7 @@ class Context:
         others = [each for each in self.status.conditions if each.type != kind]
         return self.having(conditions=tuple(sorted((*others, new), key=lambda each: _ORDER.index(each.type))))
 
-    def pods(self, record: RunStatus) -> tuple[PodObservation, ...]:
+    def pods(self, record: RecordStatus) -> tuple[PodObservation, ...]:
         """The pods of a run."""
         run = self.runs.get(record.name)
         return run.pods if run else ()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from memtune.run import Run
+from memtune.run import Run, TraceRun
 from memtune.spec.status import Status
 
 
@@ -36,12 +36,14 @@ class Decision:
     when that succeeded does the rest: on a conflict it observes again and does nothing. ``create`` holds runs that the
     status *as read* had recorded and not ended: every pod and object of them that does not exist is POSTed. A run that
     this decision records comes in ``create`` of the next one, which the shell asks for at once when the status changed.
+    ``remember`` is the trace of the job's factory, which the namespace does not remember yet.
     ``wake_after_seconds`` is when to ask again even if nothing happens, None if only a change can matter.
     """
 
     status: Status
-    create: tuple[Run, ...] = ()
+    create: tuple[Run | TraceRun, ...] = ()
     delete: tuple[Deletion, ...] = ()
     events: tuple[Event, ...] = ()
     wake_after_seconds: float | None = None
     delete_job: bool = False
+    remember: str = ""

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from memtune.decide import reasons
 from memtune.decide.context import Context
-from memtune.decide.records import live
-from memtune.decide.settling import stopped
+from memtune.decide.settling import all_stopped
 from memtune.decide.texts import span
 from memtune.decide.times import to_seconds
 
@@ -18,8 +17,7 @@ def completed(context: Context, reason: str, text: str) -> Context:
 
 def failed(context: Context, reason: str, text: str) -> Context:
     """The job is over without having done what it was made for; runs that go on are stopped."""
-    for record in live(context.status):
-        context = stopped(context, record, "the job has failed")
+    context = all_stopped(context, "the job has failed")
     context = context.with_condition("Failed", True, reason, text).saying(text)
     return _quiet(context).telling("Warning", reason, text).having(phase="Failed")
 
@@ -34,8 +32,7 @@ def _quiet(context: Context) -> Context:
 
 def finished(context: Context) -> Context:
     """After its end a job only waits for its time to live."""
-    for record in live(context.status):
-        context = stopped(context, record, "the job is over")
+    context = all_stopped(context, "the job is over")
     ends = (context.since(kind) for kind in ("Complete", "Failed") if context.holds(kind))
     ended_at = next((end for end in ends if end is not None), None)
     time_to_live = context.job.spec.ttl_seconds_after_finished
@@ -59,8 +56,7 @@ def past_deadline(context: Context) -> Context:
 
 def suspended(context: Context) -> Context:
     """Stop all pods and keep all that was learned."""
-    for record in live(context.status):
-        context = stopped(context, record, "the job was suspended")
+    context = all_stopped(context, "the job was suspended")
     if not context.holds("Suspended"):
         text = "suspended by spec.suspend: no pod runs; what was learned is kept"
         context = context.with_condition("Suspended", True, reasons.SUSPENDED, text)

@@ -73,6 +73,7 @@ def record_attempt(context: Context, plan: Plan, reason: str, rung: str = "", **
 def _predicted_bytes(context: Context, plan: Plan) -> int:
     """What the plan is expected to take; 0 where mode Fixed launches a model that nothing is known of."""
     try:
-        return natural(model_of(context.job, context.status, context.observed.nodes).expected_bytes(plan))
+        model = model_of(context.job, context.status, context.observed.nodes, context.trace)
+        return natural(model.expected_bytes(plan)) if model.is_known or not model.workload.assumed else 0
     except ValueError:
         return 0

@@ -24,6 +24,7 @@ from memtune.decide.settling import settle
 from memtune.decide.stories import ended
 from memtune.decide.texts import story
 from memtune.decide.times import to_text
+from memtune.decide.tracing import needs_trace, tracing, with_trace
 from memtune.spec.job import Job
 from memtune.spec.status import Condition, Phase, Status
 from memtune.verdict import Verdict
@@ -38,6 +39,8 @@ _PHASES: dict[Phase, Callable[[Context], Context]] = {
 }
 
 
+# The phases that ask what plans take.
+_PREDICTED = ("Predicting", "Probing", "Recovering")
 # Year 5138: further on no clock is right, and the calendar ends soon after.
 _LATEST = 1e11
 # What a job that describes no workload, or an absurd one, makes the model raise.
@@ -49,7 +52,8 @@ def decide(job: Job, observed: Observed, now: float, search: Search = expected_i
     read = restore(job, observed.status)
     now = now if 0 <= now < _LATEST else 0.0
     status = read.model_copy(update={"observed_generation": max(job.metadata.generation, 0)})
-    context = Context(job, observed, now, search, status, complete(job, status, observed, now))
+    runs = complete(job, status, observed, now)
+    context = with_trace(Context(job, observed, now, search, status, runs, trace=observed.trace))
     if not _is_over(context):
         context = _advanced(settle(context))
     if _is_over(context):
@@ -97,6 +101,8 @@ def _walked(context: Context) -> Context:
     for _ in range(len(_PHASES)):
         phase = _place(context)
         context = context.having(phase=phase)
+        if phase in _PREDICTED and needs_trace(context):
+            return tracing(context)
         try:
             context = _PHASES[phase](context)
         except _NO_MODEL as error:
@@ -143,4 +149,5 @@ def _decision(context: Context, read: Status) -> Decision:
         events=context.events if context.status != read else (),
         wake_after_seconds=min(context.wakes, default=None),
         delete_job=context.is_due,
+        remember=context.trace if context.trace != context.observed.trace else "",
     )

@@ -9,11 +9,15 @@ from functools import cached_property, lru_cache
 from memtune.calibrate import Measurement, calibrate
 from memtune.decide.observed import Node
 from memtune.decide.records import ended_as, plan_of
+from memtune.decide.tracing import is_given_up, traced_model
 from memtune.gpu import GPUS, Gpu
 from memtune.gpu_products import nearest, of_product
+from memtune.model.architecture import Architecture
+from memtune.model.assumed import assumed_architecture
 from memtune.plan import Plan
 from memtune.predict.predictor import Predictor
 from memtune.prediction import Prediction
+from memtune.replay.traced import TracedModel
 from memtune.space import Candidate, Ranking, Space, enumerate_plans, rank
 from memtune.spec.gpu import gpu_of, own_part
 from memtune.spec.job import Job
@@ -56,6 +60,12 @@ class Model:
     headroom: float
     objective: str
     is_gpu_known: bool = True
+
+    @property
+    def is_known(self) -> bool:
+        """Whether anything but an assumption stands behind the predictions."""
+        has_measured = any(not lesson.died for lesson in self.lessons)
+        return self.is_gpu_known and (has_measured or not self.workload.assumed)
 
     @cached_property
     def usable_bytes(self) -> int:
@@ -155,12 +165,19 @@ def _measurement(lesson: Lesson, plain: Predictor) -> Measurement | None:
     return Measurement(lesson.plan, allocated, reserved, device, seconds)
 
 
-def model_of(job: Job, status: Status, nodes: Sequence[Node] | None) -> Model:
-    """What is believed now; raises ValueError (or SpecError, which is one) where the job describes no workload."""
+def model_of(job: Job, status: Status, nodes: Sequence[Node] | None, trace: str = "") -> Model:
+    """What is believed now; raises ValueError (or SpecError, which is one) where the job describes no workload.
+
+    ``trace`` is that of the job's factory, if it has one.
+    """
     gpu, known = _gpu(job, status, nodes)
     tuning = job.spec.tuning
+    model: Architecture | TracedModel | None = traced_model(trace)
+    if is_assumed := model is None and is_given_up(job, status):
+        model = assumed_architecture(gpu.usable_bytes, job.spec.resources.world)
+    workload = replace(to_workload(job, gpu, model), assumed=is_assumed)
     lessons = tuple(_lesson(record) for record in (*status.probes, *status.attempts) if _told(record))
-    return _cached(to_workload(job, gpu), to_space(job), lessons, tuning.headroom_ratio, tuning.objective, known)
+    return _cached(workload, to_space(job), lessons, tuning.headroom_ratio, tuning.objective, known)
 
 
 @lru_cache(maxsize=64)

@@ -51,7 +51,8 @@ class Observed:
     create a pod or another object of that run (quota, admission), empty once it was taken. ``refusals`` forbid every
     pod (policy, template, a name that is taken). ``nodes`` is None where the operator may not read nodes.
     ``host_request_bytes`` and ``host_limit_bytes`` are the memory that the wrapped container of the template asks for
-    and may take at most, 0 where it does not say.
+    and may take at most, 0 where it does not say. ``trace`` is the message that the namespace remembers of the job's
+    factory, empty if it remembers none.
     """
 
     status: Mapping[str, Any] = field(default_factory=dict)
@@ -61,3 +62,4 @@ class Observed:
     refusals: tuple[Refusal, ...] = ()
     host_request_bytes: int = 0
     host_limit_bytes: int = 0
+    trace: str = ""

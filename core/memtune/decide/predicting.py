@@ -12,6 +12,7 @@ from memtune.decide.records import live
 from memtune.decide.settling import stopped
 from memtune.decide.stories import predicted
 from memtune.decide.texts import line, over
+from memtune.decide.tracing import is_unknown
 from memtune.plan import Plan
 from memtune.predict.predictor import Predictor
 from memtune.prediction import Interval
@@ -38,7 +39,9 @@ def predicting(context: Context) -> Context:
         context = stopped(context, record, f"tuning.mode is {context.job.spec.tuning.mode} now")
     if given := fixed_plan(context.job.spec):
         return _given(context, given)
-    model = model_of(context.job, context.status, context.observed.nodes)
+    if is_unknown(context):
+        return _without_trace(context)
+    model = model_of(context.job, context.status, context.observed.nodes, context.trace)
     if not model.is_gpu_known:
         return _without_gpu(context)
     best = best_candidate(model)
@@ -51,15 +54,35 @@ def predicting(context: Context) -> Context:
 
 def _given(context: Context, plan: Plan) -> Context:
     """Mode Fixed launches the job's own plan. Its prediction is told where there is one, and forbids nothing."""
+    if is_unknown(context):
+        return _launched(_untraced(context), plan)
     try:
-        model = model_of(context.job, context.status, context.observed.nodes)
+        model = model_of(context.job, context.status, context.observed.nodes, context.trace)
     except ValueError as error:
         context = context.with_condition("Predicted", False, reasons.MODEL_UNKNOWN, str(error))
     else:
         context = with_prediction(context, model, Candidate(plan, model.predict(plan)))
+    return _launched(context, plan)
+
+
+def _launched(context: Context, plan: Plan) -> Context:
     text = f"{plan} is launched unmeasured, as spec.tuning.plan says"
     context = context.having(plan=PlanStatus(name=str(plan))).with_condition("Tuned", True, reasons.GIVEN, text)
     return context.telling("Normal", reasons.GIVEN, text).saying(text)
+
+
+def _untraced(context: Context) -> Context:
+    why = context.status.trace.message if context.status.trace else ""
+    text = f"model.factory {context.job.spec.model.factory} could not be traced: {why}"
+    return context.with_condition("Predicted", False, reasons.NOT_TRACED, text)
+
+
+def _without_trace(context: Context) -> Context:
+    """Nothing is known of the model, so that only probes can tell."""
+    context = _untraced(context)
+    if context.job.spec.tuning.mode == "Probe":
+        return context.saying("the first probe will tell how much memory the model takes")
+    return failed(context, reasons.NOT_TRACED, context.message_of("Predicted"))
 
 
 def _without_gpu(context: Context) -> Context:

@@ -47,7 +47,7 @@ def probing(context: Context) -> Context:
     running = [probe for probe in context.status.probes if not has_ended(probe)]
     if running and _busy(context) >= context.job.spec.tuning.parallel_probes:
         return _watched(context)
-    model = model_of(context.job, context.status, context.observed.nodes)
+    model = model_of(context.job, context.status, context.observed.nodes, context.trace)
     context = _first_prediction(context, model)
     why = _why_no_more(context, model)
     if why is None:
@@ -64,7 +64,7 @@ def _out_of_budget(context: Context) -> Context:
 
 def _first_prediction(context: Context, model: Model) -> Context:
     """Where only a run could tell the GPU's memory, the prediction follows as soon as one has."""
-    best = best_candidate(model) if model.is_gpu_known and context.status.prediction is None else None
+    best = best_candidate(model) if model.is_known and context.status.prediction is None else None
     return with_prediction(context, model, best) if best else context
 
 
@@ -162,11 +162,11 @@ def _busy(context: Context) -> int:
 
 def _next_plan(context: Context, model: Model) -> Plan | None:
     asked = question(context, model)
-    if model.is_gpu_known:
+    if model.is_known:
         return context.search(asked)
     if any(not has_ended(probe) for probe in context.status.probes):
         return None
-    # The smallest plan runs on whatever GPU there is, if any does.
+    # The smallest plan runs on whatever GPU there is, and with whatever model, if any does.
     return min(
         (candidate.plan for candidate in asked.candidates),
         key=lambda plan: (model.predict(plan).device.expected, plan),
@@ -178,10 +178,13 @@ def _recorded(context: Context, model: Model, plan: Plan) -> Context:
     number, name = new_name(context.job, RunKind.PROBE, context.status.probes)
     prediction = model.predict(plan)
     again = [probe for probe in context.status.probes[-1:] if ended_as(probe, Verdict.DISRUPTED)]
-    record = RunStatus(name=name, number=number, plan=str(plan), predicted_bytes=natural(prediction.device.expected))
+    is_blind = model.workload.assumed and not model.is_known
+    expected = 0.0 if is_blind else prediction.device.expected
+    record = RunStatus(name=name, number=number, plan=str(plan), predicted_bytes=natural(expected))
     context = context.becoming(with_probe(context.status, record))
     context = context.having(disruptions=context.status.disruptions + len(again))
-    text = f"probe {number} measures {plan}, predicted at {over(prediction.device.expected, model.usable_bytes)}"
+    told = "of which nothing is known" if is_blind else f"predicted at {over(expected, model.usable_bytes)}"
+    text = f"probe {number} measures {plan}, {told}"
     return context.telling("Normal", reasons.PROBE_RECORDED, text).saying(text)
 
 

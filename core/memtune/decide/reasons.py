@@ -5,6 +5,7 @@ from __future__ import annotations
 # Predicted.
 PREDICTED = "Predicted"
 GPU_UNKNOWN = "GpuUnknown"
+NOT_TRACED = "NotTraced"
 
 # Tuned.
 PROBING = "Probing"
@@ -63,6 +64,8 @@ OVER = "Over"
 CLEARED = "Cleared"
 
 # Events alone.
+TRACE_RECORDED = "TraceStarted"
+TRACE_ENDED = "TraceEnded"
 PROBE_RECORDED = "ProbeStarted"
 PROBE_ENDED = "ProbeEnded"
 RUN_ENDED = "AttemptEnded"

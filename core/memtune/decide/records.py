@@ -10,7 +10,7 @@ from memtune.naming import run_name
 from memtune.plan import Plan
 from memtune.run import Checkpointed, Run, RunKind
 from memtune.spec.job import Job
-from memtune.spec.status import MAX_ATTEMPTS, AttemptStatus, RunStatus, Status
+from memtune.spec.status import MAX_ATTEMPTS, AttemptStatus, RecordStatus, RunStatus, Status
 from memtune.spec.tuning import MAX_PROBES
 from memtune.verdict import Verdict
 
@@ -31,12 +31,12 @@ _BACKOFF_SECONDS = 10.0
 _LONGEST_BACKOFF_SECONDS = 300.0
 
 
-def has_ended(record: RunStatus) -> bool:
+def has_ended(record: RecordStatus) -> bool:
     """Whether the run is over, be it that it ended or that the operator stopped it."""
     return record.ended_at is not None
 
 
-def ended_as(record: RunStatus, *verdicts: Verdict) -> bool:
+def ended_as(record: RecordStatus, *verdicts: Verdict) -> bool:
     """Whether the run came to one of these verdicts."""
     return record.verdict is not None and Verdict(record.verdict) in verdicts
 

@@ -11,7 +11,7 @@ from memtune.plan import Plan
 from memtune.run import RunKind
 from memtune.spec.errors import SpecError
 from memtune.spec.job import Job
-from memtune.spec.status import MAX_ATTEMPTS, RunStatus, Status, load_status
+from memtune.spec.status import MAX_ATTEMPTS, RecordStatus, Status, load_status
 from memtune.spec.tuning import MAX_PROBES
 
 _LISTS = {"probes": MAX_PROBES, "attempts": MAX_ATTEMPTS, "conditions": 8}
@@ -25,6 +25,7 @@ def restore(job: Job, data: Mapping[str, Any]) -> Status:
         update={
             "plan": status.plan if status.plan and _is_of_job(job, status.plan.name) else None,
             "conditions": tuple(conditions.values()),
+            "trace": status.trace if status.trace and _is_named(job, RunKind.TRACE, status.trace) else None,
             "probes": _sound(job, RunKind.PROBE, status.probes),
             "attempts": _sound(job, RunKind.TRAIN, status.attempts),
         }
@@ -56,12 +57,12 @@ def _is_readable(name: str, value: Any) -> bool:
 
 def _sound(job: Job, kind: RunKind, records: tuple[Record, ...]) -> tuple[Record, ...]:
     """The records that name a plan of this job and bear the name of their number, each number once."""
-    sound = {record.number: record for record in records if _is_sound(job, kind, record.number, record)}
+    sound = {r.number: r for r in records if _is_of_job(job, r.plan) and _is_named(job, kind, r)}
     return tuple(sound[number] for number in sorted(sound))
 
 
-def _is_sound(job: Job, kind: RunKind, number: int, record: RunStatus) -> bool:
-    return _is_of_job(job, record.plan) and record.name == run_name(job.metadata.name, kind, number)
+def _is_named(job: Job, kind: RunKind, record: RecordStatus) -> bool:
+    return record.name == run_name(job.metadata.name, kind, record.number)
 
 
 def _is_of_job(job: Job, name: str) -> bool:

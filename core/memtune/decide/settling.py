@@ -93,6 +93,16 @@ def stopped(context: Context, record: RunStatus, why: str) -> Context:
     return _closed(context, record, {**_spent(context, record, context.runs[record.name]), **found})
 
 
+def all_stopped(context: Context, why: str) -> Context:
+    """End every run that goes on."""
+    for record in live(context.status):
+        context = stopped(context, record, why)
+    trace = context.status.trace
+    if trace is None or has_ended(trace):
+        return context
+    return context.having(trace=trace.model_copy(update={"ended_at": to_text(context.now), "message": why}))
+
+
 def _closed(context: Context, record: RunStatus, found: dict[str, Any]) -> Context:
     new = record.model_copy(update=found)
     context = context.becoming(replaced(context.status, new))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from memtune.units import unit_of
 
 SENTENCE = 176
+EXPLANATION = 512
 STORY = 768
 
 
@@ -21,6 +22,11 @@ def line(text: str, longest: int, keep_end: bool = False) -> str:
 def sentence(text: str) -> str:
     """As long as the message of a run may be."""
     return line(text, SENTENCE)
+
+
+def explanation(text: str) -> str:
+    """As long as the message of a trace run may be."""
+    return line(text, EXPLANATION)
 
 
 def story(text: str) -> str:

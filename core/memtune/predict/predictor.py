@@ -11,19 +11,24 @@ from memtune.predict.belief import Belief
 from memtune.predict.buffers import buffer_terms, evaluation_terms, save_terms
 from memtune.predict.constants import DEFAULT_CONSTANTS, Constants
 from memtune.predict.outside import outside_terms
-from memtune.predict.phases import Ledger, Peaks, ledger, peaks, sensitivities
+from memtune.predict.phases import Ledger, Peaks, fragmentation, ledger, peaks, sensitivities
 from memtune.predict.recipe import Recipe, lower
 from memtune.predict.shape import Shape, shape_of
 from memtune.predict.speed import TRUST, Pace, pace_of
 from memtune.predict.states import state_terms
 from memtune.predict.terms import ALWAYS, Term
 from memtune.predict.trace import packing, step_trace
+from memtune.predict.traced import traced_terms
 from memtune.prediction import Interval, Prediction
 from memtune.units import MIB
 from memtune.workload import Evaluation, Workload
 
 if TYPE_CHECKING:
     from memtune.calibrate import Calibration
+    from memtune.replay.traced import Footprint
+
+# How far what is assumed of a model may be from the truth, as a share: it says little more than the order of magnitude.
+_ASSUMED = 4.0
 
 
 class Predictor:
@@ -32,7 +37,7 @@ class Predictor:
     def __init__(self, workload: Workload, calibration: Calibration | None = None) -> None:
         self.workload = workload
         self.shape = shape_of(workload.architecture, workload.adapter)
-        self.belief = calibration.belief if calibration else Belief.prior(DEFAULT_CONSTANTS)
+        self.belief = calibration.belief if calibration else _prior(workload)
         self.speed = calibration.speed if calibration else Interval(1 / (1 + TRUST), 1.0, 1 + TRUST)
         self._ledgers: dict[tuple[bool, int, tuple[object, ...]], Ledger] = {}
         self._paces: dict[tuple[object, ...], Pace] = {}
@@ -59,7 +64,7 @@ class Predictor:
 
     def explain(self, plan: Plan) -> list[Term]:
         """Every addend of a plan with its formula: the very addends that ``predict`` sums."""
-        return self._terms(lower(self.workload, plan))
+        return self._terms(plan, lower(self.workload, plan))
 
     def sensitivities(self, plan: Plan, metric: str) -> dict[str, float]:
         """How many bytes a metric of a plan moves for each relative error of a component."""
@@ -67,17 +72,21 @@ class Predictor:
 
     def _ledger(self, plan: Plan) -> Ledger:
         # Gradients live through the forward pass only where they accumulate, so that a family has two ledgers. What
-        # max_split_size does to the tensors of a step depends on their size, so that each batch has its own.
-        key = plan.accumulation > 1, plan.micro_batch if plan.max_split_size_mib else 0, plan.family
+        # max_split_size does to the tensors of a step depends on their size, so that each batch has its own; and so has
+        # each batch of a trace, which is replayed.
+        is_alone = plan.max_split_size_mib or self.workload.traced
+        key = plan.accumulation > 1, plan.micro_batch if is_alone else 0, plan.family
         found = self._ledgers.get(key)
         if found is None:
             recipe = lower(self.workload, plan)
-            terms = self._terms(recipe)
+            terms = self._terms(plan, recipe)
             packed = self._packing(plan, recipe, terms)
             found = self._ledgers[key] = ledger(terms, recipe, DEFAULT_CONSTANTS, self.belief, packed)
         return found
 
     def _packing(self, plan: Plan, recipe: Recipe, terms: list[Term]) -> float:
+        if self.workload.traced:
+            return self._footprint(plan).packing / (1 + fragmentation(recipe, DEFAULT_CONSTANTS))
         if not plan.max_split_size_mib:
             return 1.0
         settings = AllocatorSettings(plan.expandable_segments, plan.max_split_size_mib * MIB)
@@ -89,8 +98,20 @@ class Predictor:
             found = self._paces[plan.family] = pace_of(self.workload, self.shape, plan)
         return found
 
-    def _terms(self, recipe: Recipe) -> list[Term]:
+    def _footprint(self, plan: Plan) -> Footprint:
+        assert self.workload.traced
+        return self.workload.traced.footprint(plan, self.workload.nodes, self.workload.gpus_per_node)
+
+    def _terms(self, plan: Plan, recipe: Recipe) -> list[Term]:
+        if self.workload.traced:
+            outside = [*_workspace(recipe, DEFAULT_CONSTANTS), *outside_terms(recipe, DEFAULT_CONSTANTS)]
+            return [*traced_terms(self._footprint(plan)), *outside]
         return recipe_terms(self.shape, recipe, DEFAULT_CONSTANTS, self.workload.evaluation)
+
+
+def _prior(workload: Workload) -> Belief:
+    belief = Belief.prior(DEFAULT_CONSTANTS)
+    return belief.doubted(_ASSUMED) if workload.assumed else belief
 
 
 def recipe_terms(shape: Shape, recipe: Recipe, constants: Constants, evaluation: Evaluation) -> list[Term]:

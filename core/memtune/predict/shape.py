@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING
 
 from memtune.model.architecture import Adapter, Architecture, Head, Kind
 from memtune.model.count import ALL_LINEAR, adapter_parameters, parameters, quantizable_parameters
+
+if TYPE_CHECKING:
+    from memtune.replay.traced import TracedModel
 
 
 @dataclass(frozen=True)
@@ -74,8 +78,10 @@ class Shape:
         return self.hidden * max(self.ffn // max(self.expert_copies, 1), self.query)
 
 
-def shape_of(architecture: Architecture, adapter: Adapter | None) -> Shape:
+def shape_of(architecture: Architecture | TracedModel, adapter: Adapter | None) -> Shape:
     """Work the numbers of a model out."""
+    if not isinstance(architecture, Architecture):
+        return architecture.shape
     a, counted = architecture, parameters(architecture)
     layers = counted.layers + counted.encoder_layers
     root = counted.embedding + counted.final + counted.head

@@ -26,10 +26,10 @@ class Replayer:
         self._ranks = nodes, gpus_per_node, rank
         self._recorder = Recorder()
 
-    def replay(self, plan: Plan, limit_bytes: int | None = None) -> Replayed:
-        """The peaks of a plan on each rank; with a limit, those under it."""
+    def replay(self, plan: Plan, limit_bytes: int | None = None, tape: Tape | None = None) -> Replayed:
+        """The peaks of a plan on each rank; with a limit, those under it. A tape that is there is not made again."""
         split = plan.max_split_size_mib * MIB if plan.max_split_size_mib else None
-        return play(self.tape(plan), AllocatorSettings(plan.expandable_segments, split), limit_bytes)
+        return play(tape or self.tape(plan), AllocatorSettings(plan.expandable_segments, split), limit_bytes)
 
     def timeline(self, plan: Plan) -> Timeline:
         """What is there at every moment of a step, by kind."""

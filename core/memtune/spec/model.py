@@ -31,4 +31,9 @@ class Model(Block):
     factory: Annotated[str, Field(pattern=CALLABLE, max_length=253)] | None = Field(
         default=None, description="A Python callable module:function in the job's own image that builds the model."
     )
+    factory_arguments: Foreign | None = Field(
+        default=None,
+        description="What factory is called with, by name, beside micro_batch and sequence_length, "
+        "which it is given where it takes them.",
+    )
     peft: Peft | None = Field(default=None, description="The adapter to train; the whole model is trained if left out.")

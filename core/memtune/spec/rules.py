@@ -52,6 +52,20 @@ def _factory_has_image(spec: JobSpec) -> Problem | None:
     return Problem("spec.model.factory", spec.model.factory, advice)
 
 
+def _arguments_have_factory(spec: JobSpec) -> Problem | None:
+    if spec.model.factory_arguments is None or spec.model.factory is not None:
+        return None
+    advice = "they are what factory is called with, and there is none; give factory, or leave them out"
+    return Problem("spec.model.factoryArguments", spec.model.factory_arguments, advice)
+
+
+def _factory_is_whole(spec: JobSpec) -> Problem | None:
+    if spec.model.factory is None or spec.model.peft is None:
+        return None
+    advice = "a factory builds all that is trained; let it add the adapter, and leave peft out"
+    return Problem("spec.model.peft", spec.model.peft, advice)
+
+
 def _integration_has_template(spec: JobSpec) -> Problem | None:
     if spec.integration == "env" or spec.template is not None:
         return None
@@ -142,6 +156,18 @@ RULES = (
         "!has(self.model.factory) || has(self.template)",
         "model.factory is a callable in the job's own image; give that image in template",
         _factory_has_image,
+    ),
+    Rule(
+        "spec.model",
+        "!has(self.factoryArguments) || has(self.factory)",
+        "factoryArguments are what factory is called with; give factory",
+        _arguments_have_factory,
+    ),
+    Rule(
+        "spec.model",
+        "!has(self.factory) || !has(self.peft)",
+        "a factory builds all that is trained, adapters too; leave peft out",
+        _factory_is_whole,
     ),
     Rule(
         "spec",

@@ -38,6 +38,7 @@ Name = Annotated[str, Field(pattern=WORD, max_length=63)]
 RunName = Annotated[str, Field(pattern=OBJECT_NAME, max_length=63)]
 PlanName = Annotated[str, Field(pattern=PLAN_NAME, max_length=128)]
 Sentence = Annotated[str, Field(pattern=ASCII, max_length=176)]
+Explanation = Annotated[str, Field(pattern=ASCII, max_length=512)]
 Story = Annotated[str, Field(pattern=ASCII, max_length=768)]
 Time = Annotated[str, Field(max_length=40, json_schema_extra={"format": "date-time"})]
 NodeName = Annotated[str, Field(pattern=WORD, max_length=128)]
@@ -112,18 +113,29 @@ class PeakBytes(StatusBlock):
     total: Natural = Field(description="Bytes that the device has.")
 
 
-class RunStatus(StatusBlock):
-    """One run, recorded before its first pod is created."""
+class RecordStatus(StatusBlock):
+    """What is known of every run, whatever it does."""
 
     name: RunName = Field(description="Name of the run; its pods and its Service begin with it.")
     number: Annotated[Count, Field(le=10_000)] = Field(description="Number of the run among those of its kind, from 1.")
-    plan: PlanName = Field(description="Short form of the plan that the run executes.")
     created: Flag = Field(default=False, description="Whether all its pods have been seen; one missing now is lost.")
     verdict: Verdict | None = Field(
         default=None, description="What became of the run; absent until it has ended, and if the operator stopped it."
     )
     started_at: Time | None = Field(default=None, description="When the last of its wrapped containers started.")
     ended_at: Time | None = Field(default=None, description="When the run ended; absent while it goes on.")
+
+
+class TraceStatus(RecordStatus):
+    """The run that traces model.factory on a CPU, recorded before its pod is created."""
+
+    message: Explanation = Field(default="", description="What was traced, or what stopped it, in one sentence.")
+
+
+class RunStatus(RecordStatus):
+    """One run, recorded before its first pod is created."""
+
+    plan: PlanName = Field(description="Short form of the plan that the run executes.")
     predicted_bytes: Natural = Field(
         default=0, description="Device memory that was expected when the run was recorded."
     )
@@ -187,6 +199,7 @@ class Status(StatusBlock):
         description="The state of the job in metav1.Conditions, one for each type.",
         json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
     )
+    trace: TraceStatus | None = Field(default=None, description="The run that traced model.factory, if one had to.")
     prediction: PredictionStatus | None = Field(default=None, description="What the best plan was predicted to need.")
     plan: PlanStatus | None = Field(default=None, description="The plan that runs, or will be launched.")
     gpu_product: Annotated[str, Field(pattern=WORD, max_length=63)] = Field(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from memtune.gpu import Gpu
 from memtune.model.architecture import Adapter, Architecture, Kind
 from memtune.model.count import adapter_parameters
@@ -12,6 +14,9 @@ from memtune.spec.job import Job
 from memtune.spec.model import Peft
 from memtune.spec.training import EvaluationBlock
 from memtune.workload import Evaluation, Workload
+
+if TYPE_CHECKING:
+    from memtune.replay.traced import TracedModel
 
 _CONFIG, _FACTS = "spec.model.hfConfig", "spec.model.architecture"
 
@@ -27,7 +32,7 @@ def architecture_of(job: Job) -> Architecture:
     except ValueError as error:
         path, _, advice = str(error).partition(" ")
         raise SpecError([Problem(path.rstrip(":"), None, advice)]) from None
-    advice = "a factory is known only inside its image; give hfConfig or architecture to predict without it"
+    advice = "what a factory builds is known once it was traced, and it was not"
     raise SpecError([Problem("spec.model.factory", model.factory, advice)])
 
 
@@ -43,8 +48,13 @@ def _evaluation(block: EvaluationBlock) -> Evaluation:
     )
 
 
-def _check_generates(architecture: Architecture, evaluation: Evaluation) -> None:
-    if evaluation.generates and architecture.kind not in (Kind.DECODER, Kind.ENCODER_DECODER):
+def _check_generates(architecture: Architecture | TracedModel, evaluation: Evaluation) -> None:
+    if not evaluation.generates:
+        return
+    if not isinstance(architecture, Architecture):
+        advice = "what a model keeps while it generates is not in its trace; set it to false"
+        raise SpecError([Problem("spec.training.evaluation.generates", True, advice)])
+    if architecture.kind not in (Kind.DECODER, Kind.ENCODER_DECODER):
         advice = f"a model of kind {architecture.kind.value} generates nothing; set it to false"
         raise SpecError([Problem("spec.training.evaluation.generates", True, advice)])
 
@@ -65,12 +75,16 @@ def _adapter(peft: Peft, architecture: Architecture) -> Adapter:
     return adapter
 
 
-def to_workload(job: Job, gpu: Gpu) -> Workload:
-    """What the job asks of every plan alike, on this GPU."""
+def to_workload(job: Job, gpu: Gpu, model: Architecture | TracedModel | None = None) -> Workload:
+    """What the job asks of every plan alike, on this GPU. ``model`` is what its factory builds."""
     spec, peft, block = job.spec, job.spec.model.peft, job.spec.training.evaluation
-    architecture, evaluation = architecture_of(job), _evaluation(block) if block else Evaluation()
+    evaluation = _evaluation(block) if block else Evaluation()
+    architecture = model or architecture_of(job)
     _check_generates(architecture, evaluation)
-    _check_positions(architecture, spec.training.sequence_length)
+    adapter = None
+    if isinstance(architecture, Architecture):
+        _check_positions(architecture, spec.training.sequence_length)
+        adapter = _adapter(peft, architecture) if peft else None
     return Workload(
         architecture=architecture,
         gpu=gpu,
@@ -78,7 +92,7 @@ def to_workload(job: Job, gpu: Gpu) -> Workload:
         sequence_length=spec.training.sequence_length,
         nodes=spec.resources.nodes,
         gpus_per_node=spec.resources.gpus_per_node,
-        adapter=_adapter(peft, architecture) if peft else None,
+        adapter=adapter,
         evaluation=evaluation,
         compiled=spec.training.compile,
         virtual=spec.resources.device == "virtual",

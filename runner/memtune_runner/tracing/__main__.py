@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import resource
 import signal
 import sys
@@ -10,7 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 
-from memtune.trace import NUMERICS, dumps
+from memtune.trace import NUMERICS, Trace, dumps
+from memtune.trace_message import LONGEST_BYTES, pack
 from memtune.units import parse_bytes
 from memtune_runner.tracing import TracingError, trace
 
@@ -23,15 +25,33 @@ def main(argv: Sequence[str] | None = None) -> int:
     signal.signal(signal.SIGALRM, _out_of_time)
     signal.alarm(arguments.time_limit)
     try:
-        made = trace(arguments.factory, arguments.batch, arguments.sequence_length, arguments.numerics)
-        arguments.output.write_text(dumps(made))
+        made = trace(
+            arguments.factory,
+            arguments.batch,
+            arguments.sequence_length,
+            arguments.numerics,
+            arguments=arguments.arguments,
+        )
+        arguments.output.write_text(_message(made) if arguments.message else dumps(made))
     except (TracingError, _OutOfTime) as error:
         print(error, file=sys.stderr)
+        if arguments.message:
+            arguments.output.write_text(str(error))
         return 2
     except OSError as error:
         print(f"{arguments.output} cannot be written: {error.strerror}", file=sys.stderr)
         return 2
     return 0
+
+
+def _message(made: Trace) -> str:
+    text = pack(made)
+    if len(text) > LONGEST_BYTES:
+        raise TracingError(
+            f"the trace of {made.model} takes {len(text):,} bytes, and a pod's last words may have {LONGEST_BYTES:,}; "
+            "its blocks differ too much from each other to be told in fewer"
+        )
+    return text
 
 
 class _OutOfTime(BaseException):
@@ -49,6 +69,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--batch", type=int, required=True, help="rows of a micro-batch")
     parser.add_argument("--sequence-length", type=int, required=True, help="tokens of a row")
     parser.add_argument("--numerics", nargs="+", choices=NUMERICS, default=NUMERICS)
+    parser.add_argument("--arguments", type=json.loads, default={}, help="what else the factory gets, in JSON")
+    parser.add_argument("--message", action="store_true", help="write a pod's last words, also of what went wrong")
     parser.add_argument("--memory", type=parse_bytes, required=True, help="the most host memory it may take")
     parser.add_argument("--time-limit", type=int, required=True, help="the most seconds it may take")
     parser.add_argument("--output", type=Path, required=True, help="the file to write")

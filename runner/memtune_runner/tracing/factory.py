@@ -47,13 +47,15 @@ def find(name: str) -> Callable[..., Any]:
     return factory  # type: ignore[no-any-return]  # whatever the user's module holds
 
 
-def build(name: str, factory: Callable[..., Any], rows: int, sequence_length: int) -> Subject:
-    """Call the factory."""
+def build(
+    name: str, factory: Callable[..., Any], rows: int, sequence_length: int, arguments: Mapping[str, Any] | None = None
+) -> Subject:
+    """Call the factory, with arguments of the user's beside our own."""
     given = {"micro_batch": rows, "sequence_length": sequence_length}
     taken = set(inspect.signature(factory).parameters)
     try:
         with KnownNumbers(), usual_values():
-            result = factory(**{key: value for key, value in given.items() if key in taken})
+            result = factory(**{key: value for key, value in given.items() if key in taken}, **(arguments or {}))
     except (Exception, SystemExit) as error:
         raise unbuilt(f"factory {name!r}", error) from error
     model, *rest = result if isinstance(result, tuple) else (result,)

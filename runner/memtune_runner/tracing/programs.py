@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import nn
@@ -24,11 +25,12 @@ def trace(
     sequence_length: int = 2048,
     numerics: Sequence[str] = NUMERICS,
     as_gpu: bool = True,
+    arguments: Mapping[str, Any] | None = None,
 ) -> Trace:
     """Trace the model of a factory at ``rows`` and one more, which gives every micro-batch."""
     factory = factories.find(name)
     with FakeTensorMode(allow_non_fake_inputs=True), _without_collections():
-        subject = factories.build(name, factory, rows, sequence_length)
+        subject = factories.build(name, factory, rows, sequence_length, arguments)
         return trace_subject(subject, rows, sequence_length, numerics, as_gpu)
 
 

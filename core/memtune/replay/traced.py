@@ -1,0 +1,119 @@
+"""A traced model as the predictor asks it: what each part of a plan's run peaks at, by kind of memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+from typing import NamedTuple
+
+from memtune import trace as events
+from memtune.naming import short_hash
+from memtune.plan import Plan
+from memtune.predict.shape import Shape
+from memtune.replay import Replayer
+from memtune.replay.tape import KINDS, PHASES, Tape
+from memtune.trace import Trace, TraceError
+from memtune.trace_message import unpack
+
+_HASH_CHARACTERS = 16
+# What a trace that is sound by itself may still lack: the end of a block, the tensor that a save holds.
+_BROKEN = (LookupError, ArithmeticError, TypeError, AssertionError)
+
+
+class Footprint(NamedTuple):
+    """What a plan's run peaks at: bytes by kind in each part of it, and reserved over allocated bytes of the whole."""
+
+    peaks: Mapping[str, Mapping[str, int]]
+    packing: float
+
+
+@dataclass(frozen=True)
+class TracedModel:
+    """A model that nobody described. Two are the same if their traces are."""
+
+    digest: str
+    trace: Trace = field(compare=False, repr=False)
+
+    @property
+    def name(self) -> str:
+        """What the model is called."""
+        return self.trace.model
+
+    @cached_property
+    def _replayers(self) -> dict[tuple[int, int], Replayer]:
+        return {}
+
+    @cached_property
+    def _footprints(self) -> dict[tuple[int, int, Plan], Footprint]:
+        return {}
+
+    def footprint(self, plan: Plan, nodes: int, gpus_per_node: int) -> Footprint:
+        """Replay a plan; one that was replayed before is remembered."""
+        key = nodes, gpus_per_node, plan
+        if key not in self._footprints:
+            self._footprints[key] = self._replayed(plan, nodes, gpus_per_node)
+        return self._footprints[key]
+
+    def _replayed(self, plan: Plan, nodes: int, gpus_per_node: int) -> Footprint:
+        ranks = nodes, gpus_per_node
+        try:
+            replayer = self._replayers.setdefault(ranks, Replayer(self.trace, *ranks))
+            tape = replayer.tape(plan)
+            peak = replayer.replay(plan, tape=tape).peak
+            return Footprint(_peaks(tape), peak.reserved / max(peak.allocated, 1))
+        except _BROKEN as error:
+            raise TraceError(
+                f"the trace of {self.trace.model} cannot be replayed ({type(error).__name__}); forget it (ConfigMap "
+                "memtune-traces, or traces.json of memtune run), and the factory is traced again"
+            ) from None
+
+    @cached_property
+    def shape(self) -> Shape:
+        """What a step takes, for the speed: counted where the trace knows it, else as of a usual block."""
+        parameters, layers = self.trace.parameters, max(self.trace.blocks, 1)
+        in_blocks = [0] * layers
+        for each in parameters:
+            if 0 <= each.block < layers:
+                in_blocks[each.block] += each.elements
+        total = self.trace.total
+        hidden, query = self._widths()
+        return Shape(
+            hidden=hidden, layers=layers, heads=1, query=query, key_value=query, ffn=4 * hidden, expert_copies=0,
+            gated=False, norms=2, rms_norm=False, vocab=0, hidden_dropout=0.0, attention_dropout=0.0,
+            root=total - sum(in_blocks), layer=max(in_blocks), total=total, active=total,
+            trainable=sum(each.elements for each in parameters if each.learns),
+            quantizable=0, quantization="none", adapted=frozenset(),
+        )  # fmt: skip
+
+    def _widths(self) -> tuple[int, int]:
+        """The elements of a token between the blocks, and in attention."""
+        name, program = next(iter(self.trace.programs.items()))
+        token_bytes = max(self.trace.sequence_length, 1) * (4 if name == "full" else 2)
+        between = [program.per_row[each] for group in program.inputs for each in group[-1:]]
+        attended = [size for size, by in zip(program.per_row, program.made_by, strict=True) if by == events.ATTENTION]
+        return max(between, default=0) // token_bytes, max(attended, default=0) // token_bytes
+
+
+@lru_cache(maxsize=32)
+def read_traced(message: str) -> TracedModel:
+    """The model of a message; equal messages are one model, so that what was replayed is not replayed again."""
+    return TracedModel(short_hash(message, _HASH_CHARACTERS), unpack(message))
+
+
+def _peaks(tape: Tape) -> dict[str, dict[str, int]]:
+    """The bytes by kind at the moment of each part of the run at which most is there."""
+    now, highest = [0] * len(KINDS), {name: (0, [0] * len(KINDS)) for name in PHASES}
+    ends = [mark[0] for mark in tape.marks[1:]] + [len(tape.events)]
+    total = 0
+    for (start, phase), end in zip(tape.marks, ends, strict=True):
+        most, seen = highest[PHASES[phase]]
+        for event in tape.events[start:end]:
+            tensor = event if event >= 0 else ~event
+            size = tape.sizes[tensor] if event >= 0 else -tape.sizes[tensor]
+            now[tape.kinds[tensor]] += size
+            total += size
+            if total > most:
+                most, seen = total, list(now)
+        highest[PHASES[phase]] = most, seen
+    return {name: dict(zip(KINDS, seen, strict=True)) for name, (_, seen) in highest.items()}

@@ -1,0 +1,98 @@
+"""The pod of a trace run: the user's own image without its GPUs, and the tracer in place of the command. Pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from memtune import environment
+from memtune.naming import short_hash
+from memtune.run import Run, RunKind, TraceRun
+from memtune.spec import Job
+from memtune.spec.factory import trace_key, tracing_words
+from memtune.units import GIB, MIB
+from memtune_operator import names
+from memtune_operator.manifests import TERMINATION_MESSAGE, copy_runner, metadata_of, objects
+from memtune_operator.template import read_template
+from memtune_operator.wrapping import BOOTSTRAP, WORK_DIRECTORY, Manifest, wrapped_index
+
+# torch's own code and one model's shapes: 70 billion parameters take 0.3 GiB beside the import.
+_LIMIT_BYTES = 4 * GIB
+# What the tracer allows itself, so that it can still say so when it is not enough.
+_TRACER_BYTES = _LIMIT_BYTES - 512 * MIB
+_RESOURCES = {
+    "requests": {"cpu": "500m", "memory": "1Gi"},
+    "limits": {"cpu": "2", "memory": str(_LIMIT_BYTES)},
+}
+# Of the user's container: what it is, and where its code, its data and its rights come from.
+_KEPT = ("name", "image", "imagePullPolicy", "env", "envFrom", "volumeMounts", "workingDir", "securityContext")
+
+
+def run_objects(job: Job, run: Run | TraceRun, runner_image: str) -> list[Manifest]:
+    """Everything that a run is made of, in the order in which it is made."""
+    return [trace_pod(job, run, runner_image)] if isinstance(run, TraceRun) else objects(job, run, runner_image)
+
+
+def trace_pod(job: Job, run: TraceRun, runner_image: str) -> Manifest:
+    """The pod that traces a job's factory and leaves the trace in its termination message."""
+    template = read_template(job, runner_image)
+    spec, container = template["spec"], _wrapped(job, template)
+    stem, name = job.metadata.name, names.pod_name(job.metadata.name, run.kind, run.number, 0)
+    labels = {**(template["metadata"].get("labels") or {}), **names.run_labels(stem, run.kind, run.number)}
+    # Nothing of another factory's is ever taken for this one's.
+    own = {names.ANNOTATION_PLAN_HASH: short_hash(trace_key(job, container["image"]), 16)}
+    annotations = {**(template["metadata"].get("annotations") or {}), **own}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": metadata_of(job, name, {**labels, names.LABEL_INDEX: "0"}, annotations),
+        "spec": {
+            **spec,
+            "restartPolicy": "Never",
+            "initContainers": [
+                copy_runner(spec, job.spec.runner.image or runner_image), *(spec.get("initContainers") or [])
+            ],
+            "containers": [_tracer(job, container)],
+            "volumes": [*(spec.get("volumes") or []), {"name": names.RUNNER_VOLUME, "emptyDir": {}}],
+        },
+    }  # fmt: skip
+
+
+def key_of(job: Job, runner_image: str) -> str:
+    """What the trace of a job's factory is remembered by."""
+    return trace_key(job, _wrapped(job, read_template(job, runner_image))["image"])
+
+
+def is_trace(pod: Manifest) -> bool:
+    """Whether a pod is of a trace run."""
+    return (pod["metadata"].get("labels") or {}).get(names.LABEL_RUN_KIND) == RunKind.TRACE
+
+
+def _wrapped(job: Job, template: Manifest) -> Manifest:
+    containers = template["spec"]["containers"]
+    found: Manifest = containers[wrapped_index(containers, job.spec.resources.gpu_resource)]
+    return {**found, "image": found.get("image") or ""}
+
+
+def _tracer(job: Job, container: Manifest) -> Manifest:
+    kept: dict[str, Any] = {name: container[name] for name in _KEPT if name in container}
+    path = container.get("terminationMessagePath") or TERMINATION_MESSAGE
+    words = [*tracing_words(job), "--memory", str(_TRACER_BYTES), "--message", "--output", f"$({_OUTPUT})"]
+    return {
+        **kept,
+        "command": [job.spec.runner.python, "-c", BOOTSTRAP, "trace", *_literal(words[:-1]), words[-1]],
+        "env": [{"name": _OUTPUT, "value": path}, *(container.get("env") or [])],
+        "resources": _RESOURCES,
+        "volumeMounts": [
+            *(container.get("volumeMounts") or []), {"name": names.RUNNER_VOLUME, "mountPath": WORK_DIRECTORY}
+        ],
+        "terminationMessagePath": path,
+        "terminationMessagePolicy": "File",
+    }  # fmt: skip
+
+
+_OUTPUT = environment.TERMINATION_MESSAGE_PATH
+
+
+def _literal(words: list[str]) -> list[str]:
+    """A dollar sign before a parenthesis would be taken for a reference, were it not doubled."""
+    return [word.replace("$(", "$$(") for word in words]

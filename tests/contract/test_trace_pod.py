@@ -1,0 +1,164 @@
+"""The pod of a trace run, against its golden file and the Kubernetes client's own models; and where its trace is kept.
+
+After a change that is meant, write the golden file anew with ``MEMTUNE_WRITE_GOLDEN=1 pytest tests/contract``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from small_traces import small_trace
+from strict_models import validate
+
+from memtune.run import TraceRun
+from memtune.spec import Job, load_job
+from memtune.trace_message import pack
+from memtune_operator import memory
+from memtune_operator.cluster import Cluster
+from memtune_operator.refusals import Kind, RefusalError
+from memtune_operator.trace_pod import key_of, trace_pod
+from memtune_operator.traces import Traces
+
+GOLDEN = Path(__file__).parent / "golden" / "trace-pod.json"
+RUNNER_IMAGE = "registry.example/memtune-runner:1"
+TRACE = pack(small_trace())
+
+
+def job(image: str = "registry.example/team/train:1", **spec: Any) -> Job:
+    trainer = {
+        "name": "trainer",
+        "image": image,
+        "command": ["torchrun", "train.py"],
+        "workingDir": "/code",
+        "env": [{"name": "HF_HOME", "value": "/cache"}],
+        "ports": [{"containerPort": 8000}],
+        "resources": {"limits": {"nvidia.com/gpu": "8", "memory": "500Gi"}},
+        "volumeMounts": [{"name": "code", "mountPath": "/code"}],
+        "livenessProbe": {"exec": {"command": ["true"]}},
+    }
+    template = {
+        "metadata": {"labels": {"team": "nlp"}},
+        "spec": {
+            "tolerations": [{"operator": "Exists"}],
+            "containers": [trainer, {"name": "sidecar", "image": "proxy:1"}],
+            "volumes": [{"name": "code", "configMap": {"name": "code"}}],
+        },
+    }
+    data = {
+        "apiVersion": "memtune.dev/v1alpha1",
+        "kind": "MemoryTunedJob",
+        "metadata": {"name": "own", "namespace": "research", "uid": "6e1c1d1e-0000-4000-8000-000000000001"},
+        "spec": {
+            "model": {"factory": "train:build", "factoryArguments": {"depth": 4, "note": "$(HOME)"}},
+            "training": {"globalBatchSize": 256, "sequenceLength": 4096},
+            "resources": {"gpusPerNode": 8, "gpuMemory": "80Gi"},
+            "template": template,
+            **spec,
+        },
+    }
+    return load_job(data)
+
+
+def test_a_trace_run_is_made_as_the_golden_file_says() -> None:
+    made = trace_pod(job(), TraceRun(1), RUNNER_IMAGE)
+    text = json.dumps(made, indent=1, ensure_ascii=False) + "\n"
+    if os.environ.get("MEMTUNE_WRITE_GOLDEN"):
+        GOLDEN.write_text(text)
+    assert GOLDEN.read_text() == text
+    validate(made, "V1Pod", "Pod")
+
+
+def test_it_asks_for_no_gpu_and_for_little_else() -> None:
+    (container,) = trace_pod(job(), TraceRun(1), RUNNER_IMAGE)["spec"]["containers"]
+    assert set(container["resources"]["limits"]) == set(container["resources"]["requests"]) == {"cpu", "memory"}
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        job(image="registry.example/team/train:2"),
+        job(model={"factory": "train:other", "factoryArguments": {"depth": 4, "note": "$(HOME)"}}),
+        job(model={"factory": "train:build", "factoryArguments": {"depth": 5, "note": "$(HOME)"}}),
+        job(training={"globalBatchSize": 256, "sequenceLength": 2048}),
+        job(tuning={"space": {"precision": ["fp32"]}}),
+    ],
+    ids=["image", "factory", "arguments", "length", "precision"],
+)
+def test_whatever_changes_a_trace_changes_its_key(other: Job) -> None:
+    assert key_of(other, RUNNER_IMAGE) != key_of(job(), RUNNER_IMAGE)
+
+
+def test_what_changes_no_trace_leaves_its_key() -> None:
+    assert key_of(job(retry={"maxOomRetries": 1}, checkpoint={"path": "/c"}), RUNNER_IMAGE) == key_of(
+        job(), RUNNER_IMAGE
+    )
+
+
+class Server:
+    """One ConfigMap, and what is answered instead."""
+
+    def __init__(self) -> None:
+        self.kept: dict[str, Any] | None = None
+        self.refusal: RefusalError | None = None
+
+    async def read(self, api_version: str, kind: str, namespace: str, name: str) -> dict[str, Any]:
+        assert (api_version, kind, namespace, name) == ("v1", "ConfigMap", "research", "memtune-traces")
+        if self.refusal:
+            raise self.refusal
+        if self.kept is None:
+            raise RefusalError(Kind.ABSENT, "not found")
+        return self.kept
+
+    async def create(self, manifest: dict[str, Any]) -> None:
+        assert self.kept is None
+        self.kept = manifest
+
+    async def replace(self, manifest: dict[str, Any]) -> None:
+        assert self.kept is not None
+        self.kept = manifest
+
+
+def a_pod(image_id: str, kind: str = "trace") -> dict[str, Any]:
+    status = {"containerStatuses": [{"imageID": f"registry.example/team/train@{image_id}"}]}
+    return {"metadata": {"labels": {"memtune.dev/run-kind": kind}}, "status": status}
+
+
+def kept_in(server: Server) -> Traces:
+    traces = Traces(cast("Cluster", server), RUNNER_IMAGE)
+    assert asyncio.run(traces.remember(job(), TRACE, [a_pod("sha256:1")], 7.0))
+    return traces
+
+
+def test_a_trace_is_kept_for_the_next_job_of_the_namespace() -> None:
+    server = Server()
+    traces = kept_in(server)
+    assert asyncio.run(traces.recall(job(), {}, [])) == TRACE
+    assert memory.image_of(server.kept, key_of(job(), RUNNER_IMAGE)) == "sha256:1"
+    assert asyncio.run(traces.recall(job(image="another:1"), {}, [])) == ""
+    assert kept_in(server)
+
+
+def test_an_image_that_is_another_by_now_is_traced_again_but_once() -> None:
+    traces, now_another = kept_in(Server()), [a_pod("sha256:2", "probe")]
+    assert asyncio.run(traces.recall(job(), {}, now_another)) == ""
+    assert asyncio.run(traces.recall(job(), {}, [a_pod("sha256:1", "probe")])) == TRACE
+    assert asyncio.run(traces.recall(job(), {"trace": {"name": "own-trace-1"}}, now_another)) == TRACE
+
+
+def test_a_job_without_a_factory_asks_for_nothing() -> None:
+    described = job(model={"architecture": {"hiddenSize": 64, "layers": 1, "heads": 1, "ffnSize": 64, "vocabSize": 64}})
+    server = Server()
+    server.refusal = RefusalError(Kind.RETRY, "not to be asked")
+    assert asyncio.run(Traces(cast("Cluster", server), RUNNER_IMAGE).recall(described, {}, [])) == ""
+
+
+@pytest.mark.parametrize(("kind", "again"), [(Kind.CONFLICT, True), (Kind.RETRY, False)])
+def test_what_cannot_be_kept_is_no_end_of_the_job(kind: Kind, again: bool) -> None:
+    server = Server()
+    server.refusal = RefusalError(kind, "no")
+    assert asyncio.run(Traces(cast("Cluster", server), RUNNER_IMAGE).remember(job(), TRACE, [], 7.0)) is again

@@ -1,0 +1,198 @@
+"""Jobs with a factory: traced before they are predicted, once in a namespace, and probed blindly where that fails."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from decided import SAVED, condition, die, probed
+from simulated_cluster import SimulatedCluster
+from small_jobs import factory_job
+from small_traces import small_trace
+
+from memtune.decide import decide
+from memtune.observation import Condition
+from memtune.report import Ending
+from memtune.spec.job import Job
+from memtune.trace_message import pack
+from memtune.units import GIB
+
+TRACE = pack(small_trace())
+
+
+def cluster_of(job: Job | None = None, **changes: Any) -> SimulatedCluster:
+    return SimulatedCluster(job or factory_job(), **{"built": TRACE, "usable_bytes": 8 * GIB, **changes})
+
+
+def traced(cluster: SimulatedCluster, exit_code: int = 0, last_words: str = TRACE, **changes: Any) -> None:
+    """The trace run starts and ends so."""
+    cluster.reconcile()
+    (pod,) = cluster.pods.values()
+    cluster.start(pod.run)
+    cluster.tick(5.0)
+    pod.last_words = last_words
+    cluster.end(pod, exit_code)
+    for name, value in changes.items():
+        setattr(pod, name, value)
+    cluster.reconcile()
+
+
+def test_a_trace_run_is_recorded_before_its_pod_is_created_and_has_no_service() -> None:
+    cluster = cluster_of()
+    first = decide(cluster.job, cluster.observe(), cluster.now)
+    assert (first.status.phase, first.create) == ("Predicting", ())
+    assert first.status.trace is not None
+    cluster.write(first, 0)
+    cluster.reconcile()
+    assert cluster.posted == ["tiny-trace-1-0"]
+    assert cluster.services == {}
+    assert cluster.status["probes"] == []
+
+
+def test_its_trace_is_remembered_its_pod_goes_and_probes_begin() -> None:
+    cluster = cluster_of()
+    traced(cluster)
+    assert cluster.remembered == TRACE
+    assert "tiny-trace-1-0" not in cluster.pods
+    assert cluster.status["trace"]["verdict"] == "succeeded"
+    assert cluster.status["phase"] == "Probing"
+    assert cluster.status["prediction"]["deviceBytes"]["expected"] > 0
+    assert "Small, 6,144 parameters, 4 repeated blocks" in cluster.status["trace"]["message"]
+
+
+def test_the_next_job_of_the_same_factory_starts_without_a_trace_run() -> None:
+    cluster = cluster_of(remembered=TRACE)
+    cluster.reconcile()
+    assert cluster.posted == ["tiny-probe-1-0"]
+    assert cluster.status.get("trace") is None
+
+
+def test_where_nothing_can_be_remembered_the_pod_keeps_the_trace() -> None:
+    cluster = cluster_of()
+    cluster.is_forgetful = True
+    traced(cluster)
+    assert "tiny-trace-1-0" in cluster.pods
+    assert cluster.status["phase"] == "Probing"
+
+
+def test_garbage_in_the_memory_is_traced_over() -> None:
+    cluster = cluster_of(remembered="garbage")
+    traced(cluster)
+    assert (cluster.remembered, cluster.status["phase"]) == (TRACE, "Probing")
+
+
+def test_a_job_with_a_factory_comes_to_its_train_run_and_recovers() -> None:
+    cluster = probed(factory_job(), built=TRACE)
+    assert cluster.status["phase"] == "Running"
+    die(cluster, Ending.DEVICE_OOM, 85, **SAVED)
+    first, second = cluster.status["attempts"]
+    assert (first["verdict"], second["resumedSamples"]) == ("device-oom", SAVED["checkpoint_samples"])
+    assert second["predictedBytes"] < first["predictedBytes"]
+
+
+@pytest.mark.parametrize(
+    ("exit_code", "last_words", "changes", "verdict", "told"),
+    [
+        (2, "factory 'train:build' raised RuntimeError: no such checkpoint", {}, "user-error", "no such checkpoint"),
+        (2, "tracing stopped in blocks.0, operator mine::op", {}, "user-error", "blocks.0, operator mine::op"),
+        (0, "neither a trace nor a sentence", {}, "user-error", "no trace, or a damaged one"),
+        (137, "", {}, "host-oom", "node ran out of memory"),
+    ],
+)
+def test_a_factory_that_cannot_be_traced_is_told_and_probed_blindly(
+    exit_code: int, last_words: str, changes: dict[str, Any], verdict: str, told: str
+) -> None:
+    cluster = cluster_of()
+    traced(cluster, exit_code, last_words, **changes)
+    assert cluster.status["trace"]["verdict"] == verdict
+    predicted = condition(cluster, "Predicted")
+    assert (predicted["status"], predicted["reason"]) == ("False", "NotTraced")
+    assert told in predicted["message"]
+    (probe,) = cluster.status["probes"]
+    assert probe["predictedBytes"] == 0
+    assert "prediction" not in cluster.status
+
+
+def test_what_the_first_probe_measures_is_what_is_predicted_from_then_on() -> None:
+    cluster = cluster_of()
+    traced(cluster, 2, "it raised")
+    for _ in range(2):
+        for run in cluster.runs():
+            cluster.start(run)
+        cluster.tick(20.0)
+        for run in cluster.runs():
+            cluster.finish(run)
+        cluster.tick(20.0)
+    measured = [probe["peakBytes"]["device"] for probe in cluster.status["probes"] if probe.get("peakBytes")]
+    assert measured
+    assert cluster.status["prediction"]["deviceBytes"]["lower"] < 20 * max(measured)
+
+
+def test_a_trace_that_does_not_end_is_ended() -> None:
+    cluster = cluster_of()
+    cluster.reconcile()
+    cluster.start("tiny-trace-1")
+    cluster.tick(400.0)
+    assert cluster.status["trace"]["verdict"] == "hung"
+    assert "tiny-trace-1-0" not in cluster.pods
+    assert [probe["number"] for probe in cluster.status["probes"]] == [1]
+
+
+def test_a_trace_run_that_the_cluster_takes_away_is_made_again_but_not_for_ever() -> None:
+    cluster = cluster_of()
+    for number in range(1, 5):
+        cluster.reconcile()
+        assert f"tiny-trace-{number}-0" in cluster.pods
+        cluster.start(f"tiny-trace-{number}")
+        cluster.reconcile()
+        del cluster.pods[f"tiny-trace-{number}-0"]
+    cluster.reconcile()
+    assert cluster.status["probes"]
+    assert condition(cluster, "Predicted")["reason"] == "NotTraced"
+
+
+def test_an_image_that_cannot_be_pulled_is_waited_for() -> None:
+    cluster = cluster_of()
+    cluster.reconcile()
+    (pod,) = cluster.pods.values()
+    pod.conditions = (Condition("PodScheduled", "False", "Unschedulable", "0/1 nodes are available"),)
+    cluster.reconcile()
+    assert condition(cluster, "Stalled")["reason"] == "Unschedulable"
+    assert cluster.status["trace"].get("verdict") is None
+
+
+def test_predicting_alone_needs_the_trace_and_no_more() -> None:
+    cluster = cluster_of(factory_job(tuning={"mode": "PredictOnly"}))
+    traced(cluster)
+    assert (cluster.status["phase"], cluster.posted) == ("Succeeded", ["tiny-trace-1-0"])
+    failed = cluster_of(factory_job(tuning={"mode": "PredictOnly"}))
+    traced(failed, 2, "it raised")
+    assert (failed.status["phase"], condition(failed, "Failed")["reason"]) == ("Failed", "NotTraced")
+
+
+def test_a_plan_of_the_users_own_is_launched_though_nothing_was_traced() -> None:
+    cluster = cluster_of(factory_job(tuning={"mode": "Fixed", "plan": "bf16-z1-full-mb2x8"}))
+    traced(cluster, 2, "it raised")
+    assert [attempt["plan"] for attempt in cluster.status["attempts"]] == ["bf16-z1-full-mb2x8"]
+    assert cluster.status["attempts"][0]["predictedBytes"] == 0
+
+
+def test_suspending_ends_the_trace_run_and_resuming_makes_another() -> None:
+    cluster = cluster_of()
+    cluster.reconcile()
+    cluster.start("tiny-trace-1")
+    spec = cluster.job.spec
+    cluster.job = cluster.job.model_copy(update={"spec": spec.model_copy(update={"suspend": True})})
+    cluster.reconcile()
+    assert cluster.pods == {}
+    cluster.job = cluster.job.model_copy(update={"spec": spec})
+    cluster.reconcile()
+    assert list(cluster.pods) == ["tiny-trace-2-0"]
+
+
+def test_a_status_of_another_jobs_trace_run_counts_for_nothing() -> None:
+    cluster = cluster_of()
+    cluster.status = json.loads(json.dumps({"trace": {"name": "other-trace-1", "number": 1, "verdict": "user-error"}}))
+    cluster.reconcile()
+    assert cluster.posted == ["tiny-trace-1-0"]
