@@ -52,7 +52,12 @@ bench: env ## the tables of bench/; PEAKS=FILE.csv scores the memory prediction 
 	$(python) bench/overhead.py
 	$(python) bench/search.py
 	PYTHONPATH=bench $(python) bench/truth.py
+	PYTHONPATH=bench $(python) bench/tracing.py
 	$(python) bench/accuracy.py $(or $(PEAKS),bench/data/measured_memory.csv) --leave-one-source-out
+
+.PHONY: bench-operator
+bench-operator: env ## what the operator costs, on the running cluster: some ten minutes
+	$(python) bench/operator_cost.py
 
 .PHONY: clean
 clean: ## remove the development environment and every cache

@@ -89,8 +89,8 @@ def test_predict_only_starts_no_pod_and_is_complete() -> None:
 
 
 def test_predict_only_says_where_a_plan_only_may_fit() -> None:
-    # The smallest plan is predicted to take 4.5 GiB, between 3.7 and 5.4.
-    tight = {"nodes": 1, "gpusPerNode": 1, "gpuMemory": "5Gi", "device": "virtual"}
+    # The smallest plan is predicted to take 4.5 GiB, between 4.2 and 4.8.
+    tight = {"nodes": 1, "gpusPerNode": 1, "gpuMemory": "4600Mi", "device": "virtual"}
     cluster = SimulatedCluster(make_job(tuning={"mode": "PredictOnly"}, resources=tight))
     cluster.reconcile()
     assert (cluster.status["phase"], condition(cluster, "Complete")["reason"]) == ("Succeeded", "MayFit")
@@ -98,7 +98,7 @@ def test_predict_only_says_where_a_plan_only_may_fit() -> None:
     assert cluster.status.get("plan") is None, "nothing was chosen"
     assert cluster.status["message"] == (
         "predicted only: no plan is sure to fit; bf16-z1-full-mb1x16 may: "
-        "it needs 3.7 GiB to 5.4 GiB, the GPU has 5.0 GiB: only a probe can tell"
+        "it needs 4.2 GiB to 4.8 GiB, the GPU has 4.5 GiB: only a probe can tell"
     )
 
 
