@@ -28,6 +28,9 @@ def _own_process_group() -> Iterator[None]:
     distributed = sys.modules.get("torch.distributed")
     if distributed is not None and distributed.is_initialized():
         distributed.destroy_process_group()
+    if groups := sys.modules.get("deepspeed.utils.groups"):
+        # DeepSpeed remembers its first world for the life of the process.
+        groups._WORLD_GROUP = None
 
 
 @pytest.fixture(autouse=True)

@@ -23,13 +23,14 @@ ONE_OF_EACH = {
     "llama-8b-fsdp": "bf16-fsdp-sel-mb1x16-sdpa",
     "llama-70b-2x8": "bf16-z3-full-mb1x8-oopt",
     "lora-8b": "bf16-ddp-sel-mb1x32-sdpa",
+    "own-model": "bf16-ddp-full-mb16x1-sdpa",
     "predict-in-ci": "bf16-z3-full-mb1x16",
     "qlora-24gb": "bf16-ddp-full-mb1x16-adamw8bit",
     "quickstart": "fp32-ddp-full-mb8x8-sdpa",
     "sdk": "bf16-fsdp-full-mb4x2-sdpa",
 }
 # The model of the scripts is so small that all of its plans fit.
-TINY = ("accelerate", "hf-trainer", "sdk")
+TINY = ("accelerate", "hf-trainer", "own-model", "sdk")
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
