@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from api_answers import JOB, ApiServer, api_server, found
@@ -28,7 +29,8 @@ def _own_process_group() -> Iterator[None]:
     distributed = sys.modules.get("torch.distributed")
     if distributed is not None and distributed.is_initialized():
         distributed.destroy_process_group()
-    if groups := sys.modules.get("deepspeed.utils.groups"):
+    groups: Any = sys.modules.get("deepspeed.utils.groups")
+    if groups is not None:
         # DeepSpeed remembers its first world for the life of the process.
         groups._WORLD_GROUP = None
 
