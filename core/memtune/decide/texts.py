@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from memtune.units import unit_of
 
-SENTENCE = 160
+SENTENCE = 176
 EXPLANATION = 512
 STORY = 768
 
