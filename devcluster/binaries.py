@@ -91,7 +91,7 @@ def _make(tree: Path, work: Path, log: Path) -> Path:
     }
     what = " ".join(f"cmd/{name}" for name in KUBERNETES_COMMANDS)
     run_logged(
-        ["nice", "make", "-C", str(link), f"WHAT={what}"],
+        ["make", "-C", str(link), f"WHAT={what}"],
         log,
         env={**_go(tree, work), **version, "GOFLAGS": f"-mod=vendor -tags={KUBERNETES_TAGS}"},
     )
