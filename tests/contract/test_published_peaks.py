@@ -29,3 +29,4 @@ def test_the_documents_quote_the_last_line(capsys: pytest.CaptureFixture[str]) -
     assert last.startswith("n=102 ")
     for document in ("README.md", "bench/results/accuracy.md"):
         assert last in (ROOT / document).read_text().splitlines(), document
+    assert f"| {last} |" in (ROOT / "docs" / "accuracy.md").read_text()
