@@ -10,7 +10,7 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from accuracy_cells import (
@@ -20,24 +20,17 @@ from accuracy_cells import (
     EIGHT_BIT_STATE_BYTES,
     FP32_STATE_BYTES,
     METRICS,
-    QUANTIZATIONS,
-    TARGETS,
     Cells,
 )
+from accuracy_shapes import model_name, quantization, read_shape
 
 from memtune.knobs import Attention, Checkpointing
-from memtune.model.architecture import Adapter, Architecture, Experts, Head, Kind
-from memtune.model.count import parameters
 from memtune.plan import DEFAULT_BUCKET_ELEMENTS
 from memtune.predict.recipe import QUANTIZED_BYTES, Recipe
-from memtune.predict.shape import Shape, shape_of
+from memtune.predict.shape import Shape
 from memtune.predict.terms import BACKWARD, REDUCE
 
-# Where an adapter's targets are not stated: the attention's projections, what tutorials and diffusers use.
-DEFAULT_TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj")
 DEFAULT_SEQUENCE = 2048
-# Whether counted parameters agree with the published number (a table rounds to two or three digits).
-COUNT_TOLERANCE = 0.03
 
 
 @dataclass(frozen=True)
@@ -75,15 +68,11 @@ def read_row(cells: Cells) -> Row:
     metric, peak_bytes = cells.needed("metric"), int(float(cells.needed("peak_bytes")))
     if metric not in METRICS or peak_bytes <= 0:
         raise ValueError(f"metric {metric!r} with {peak_bytes} bytes cannot be scored; known are {', '.join(METRICS)}")
-    architecture, published = _architecture(cells)
-    adapter = _adapter(cells, architecture)
-    # A model without a vocabulary is a diffusion transformer: the time step modulates its layers.
-    shape = replace(shape_of(architecture, adapter), modulated=not cells["vocab"])
-    shape = _with_published_count(shape, published, cells)
+    shape = read_shape(cells)
     return Row(
         id=cells["id"],
         source=source_project(cells.needed("source")),
-        family=re.split(r"[\d.-]", _model(cells))[0],
+        family=re.split(r"[\d.-]", model_name(cells))[0],
         metric=metric,
         quality=cells["quality"],
         peak_bytes=peak_bytes,
@@ -99,110 +88,6 @@ def source_project(source: str) -> str:
     return parts[min(1, len(parts) - 1)].lower()
 
 
-def _architecture(cells: Cells) -> tuple[Architecture, float]:
-    published = cells.number("params_b", 0.0) * 1e9
-    if not published and not (cells["hidden"] and cells["layers"]):
-        raise ValueError("neither params_b nor hidden and layers are given: nothing says how large the model is")
-    # Unknown dimensions: a transformer of hidden size h with h/128 layers has about 12 h^3 / 128 parameters.
-    hidden = cells.whole("hidden", max(64 * round((published * 128 / 12) ** (1 / 3) / 64), 64))
-    heads = cells.whole("heads", max(hidden // 128, 1))
-    model = _model(cells)
-    is_encoder = re.search(r"bert|electra", model) is not None
-    is_pair = re.search(r"(^|[-_])m?t5|bart|pegasus|marian", model) is not None
-    layers = cells.whole("layers", max(hidden // 128, 1))
-    # What the family's configuration class in transformers has by default.
-    dropout = 0.1 if is_encoder or is_pair or re.search(r"^(distil)?gpt-?2|^opt", model) else 0.0
-    classifies = "classification head" in cells["notes"]
-    base = Architecture(
-        name=cells["model"],
-        kind=Kind.ENCODER if is_encoder else Kind.ENCODER_DECODER if is_pair else Kind.DECODER,
-        hidden_size=hidden,
-        layers=layers,
-        encoder_layers=layers if is_pair else 0,
-        heads=heads,
-        kv_heads=cells.whole("kv_heads", heads),
-        head_dim=max(hidden // heads, 1),
-        ffn_size=cells.whole("ffn", 4 * hidden),
-        vocab_size=int(cells.number("vocab", 0)),
-        tied_embeddings=cells["tied"] == "yes",
-        hidden_dropout=dropout,
-        attention_dropout=dropout,
-        experts=_experts(cells),
-        head=Head.CLASSIFIER if classifies else Head.LANGUAGE_MODEL,
-        label_count=2 if classifies else 0,
-    )
-    published = published or float(parameters(base).total)
-    return _closest(base, published), published
-
-
-def _model(cells: Cells) -> str:
-    """The model's own name, without its owner's."""
-    return cells["model"].rpartition("/")[2].lower()
-
-
-def _experts(cells: Cells) -> Experts | None:
-    found = re.search(r"(\d+)x\d+", cells["model"])
-    return Experts(int(found[1]), 2, cells.whole("ffn", 0)) if found and cells["ffn"] else None
-
-
-def _closest(base: Architecture, published: float) -> Architecture:
-    """A table has no column for gating or the size of a head: take what comes closest to the published count.
-
-    Published counts count tied embeddings once, whatever this framework keeps.
-    """
-    once = 0.0 if base.tied_embeddings else float(base.vocab_size * base.hidden_size)
-    sizes = {base.head_dim, 128, 256}
-    variants = [
-        replace(base, gated_ffn=gated, rms_norm=gated, head_dim=size) for gated in (True, False) for size in sizes
-    ]
-
-    def distance(variant: Architecture) -> tuple[bool, float, bool, bool]:
-        total = parameters(variant).total
-        error = min(abs(total - published), abs(total - once - published)) / published
-        # Where nothing comes close, a plain feed-forward is four times as wide as the hidden size.
-        unusual = variant.gated_ffn == (base.ffn_size == 4 * base.hidden_size)
-        far = error > COUNT_TOLERANCE
-        return far, 0.0 if far else round(error, 2), unusual, variant.head_dim != base.head_dim
-
-    return min(variants, key=distance)
-
-
-def _adapter(cells: Cells, architecture: Architecture) -> Adapter | None:
-    rank = cells.whole("lora_rank", 0)
-    if not rank:
-        return None
-    named = [target for name in re.split(r"[,;\s]+", cells["lora_targets"].lower()) for target in _targets(name)]
-    absent = set() if architecture.gated_ffn else {"gate_proj"}
-    targets = tuple(target for target in dict.fromkeys(named) if target not in absent) or DEFAULT_TARGETS
-    return Adapter(rank, targets, _quantization(cells))
-
-
-def _targets(name: str) -> tuple[str, ...]:
-    return TARGETS.get(name.removesuffix("_proj").removeprefix("to_"), ()) or TARGETS.get(name, ())
-
-
-def _quantization(cells: Cells) -> str:
-    return cells.word("base_quant", QUANTIZATIONS, "none")
-
-
-def _with_published_count(shape: Shape, published: float, cells: Cells) -> Shape:
-    """Parameters that the table counts and its dimensions do not explain: extra tables, or modulation in the layers."""
-    missing = int(published) - shape.total
-    if missing <= COUNT_TOLERANCE * published:
-        return shape
-    trainable = shape.trainable if shape.has_adapter else shape.total + missing
-    total = shape.total + missing
-    if cells["vocab"]:
-        return replace(shape, root=shape.root + missing, total=total, trainable=trainable, active=shape.active)
-    return replace(
-        shape,
-        layer=shape.layer + missing // shape.layers,
-        total=total,
-        trainable=trainable,
-        active=shape.active + missing,
-    )
-
-
 def _recipe(cells: Cells, shape: Shape) -> Recipe:
     weight = cells.word("weight_dtype", DTYPE_BYTES, 2)
     gradient = cells.word("grad_dtype", DTYPE_BYTES, weight)
@@ -216,7 +101,7 @@ def _recipe(cells: Cells, shape: Shape) -> Recipe:
         accumulates=_accumulates(notes),
         # An adapter learns in the precision of its gradients, whatever its base is held in.
         weight_bytes=gradient if shape.has_adapter else weight,
-        base_bytes=QUANTIZED_BYTES.get(_quantization(cells), weight),
+        base_bytes=QUANTIZED_BYTES.get(quantization(cells), weight),
         frozen_bytes=weight,
         compute_bytes=compute,
         gradient_bytes=gradient,
@@ -232,7 +117,7 @@ def _recipe(cells: Cells, shape: Shape) -> Recipe:
         chunked_loss="chunked ce" in notes,
         compiled=cells.says("compiled"),
         fused_loss_kernel="ce kernels" in notes,
-        upcasts_loss=_upcasts_loss(notes, _model(cells)),
+        upcasts_loss=_upcasts_loss(notes, model_name(cells)),
         fused_step=cells.says("fused_step"),
         step_in_backward=cells.says("step_in_backward"),
         offloads_states=cells["optimizer_on"] == "cpu" or cells.says("paged"),

@@ -1,0 +1,130 @@
+"""The model of a published row: its dimensions as far as the table has them, and the count that was published."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+from accuracy_cells import QUANTIZATIONS, TARGETS, Cells
+
+from memtune.model.architecture import Adapter, Architecture, Experts, Head, Kind
+from memtune.model.count import parameters
+from memtune.predict.shape import Shape, shape_of
+
+# Where an adapter's targets are not stated: the attention's projections, what tutorials and diffusers use.
+DEFAULT_TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj")
+# Whether counted parameters agree with the published number (a table rounds to two or three digits).
+COUNT_TOLERANCE = 0.03
+
+
+def read_shape(cells: Cells) -> Shape:
+    """The sizes of the row's model, with the parameters that it is published with."""
+    architecture, published = _architecture(cells)
+    # A model without a vocabulary is a diffusion transformer: the time step modulates its layers.
+    shape = replace(shape_of(architecture, _adapter(cells, architecture)), modulated=not cells["vocab"])
+    return _with_published_count(shape, published, cells)
+
+
+def _architecture(cells: Cells) -> tuple[Architecture, float]:
+    published = cells.number("params_b", 0.0) * 1e9
+    if not published and not (cells["hidden"] and cells["layers"]):
+        raise ValueError("neither params_b nor hidden and layers are given: nothing says how large the model is")
+    # Unknown dimensions: a transformer of hidden size h with h/128 layers has about 12 h^3 / 128 parameters.
+    hidden = cells.whole("hidden", max(64 * round((published * 128 / 12) ** (1 / 3) / 64), 64))
+    heads = cells.whole("heads", max(hidden // 128, 1))
+    model = model_name(cells)
+    is_encoder = re.search(r"bert|electra", model) is not None
+    is_pair = re.search(r"(^|[-_])m?t5|bart|pegasus|marian", model) is not None
+    layers = cells.whole("layers", max(hidden // 128, 1))
+    # What the family's configuration class in transformers has by default.
+    dropout = 0.1 if is_encoder or is_pair or re.search(r"^(distil)?gpt-?2|^opt", model) else 0.0
+    classifies = "classification head" in cells["notes"]
+    base = Architecture(
+        name=cells["model"],
+        kind=Kind.ENCODER if is_encoder else Kind.ENCODER_DECODER if is_pair else Kind.DECODER,
+        hidden_size=hidden,
+        layers=layers,
+        encoder_layers=layers if is_pair else 0,
+        heads=heads,
+        kv_heads=cells.whole("kv_heads", heads),
+        head_dim=max(hidden // heads, 1),
+        ffn_size=cells.whole("ffn", 4 * hidden),
+        vocab_size=int(cells.number("vocab", 0)),
+        tied_embeddings=cells["tied"] == "yes",
+        hidden_dropout=dropout,
+        attention_dropout=dropout,
+        experts=_experts(cells),
+        head=Head.CLASSIFIER if classifies else Head.LANGUAGE_MODEL,
+        label_count=2 if classifies else 0,
+    )
+    published = published or float(parameters(base).total)
+    return _closest(base, published), published
+
+
+def model_name(cells: Cells) -> str:
+    """The model's own name, without its owner's."""
+    return cells["model"].rpartition("/")[2].lower()
+
+
+def _experts(cells: Cells) -> Experts | None:
+    found = re.search(r"(\d+)x\d+", cells["model"])
+    return Experts(int(found[1]), 2, cells.whole("ffn", 0)) if found and cells["ffn"] else None
+
+
+def _closest(base: Architecture, published: float) -> Architecture:
+    """A table has no column for gating or the size of a head: take what comes closest to the published count.
+
+    Published counts count tied embeddings once, whatever this framework keeps.
+    """
+    once = 0.0 if base.tied_embeddings else float(base.vocab_size * base.hidden_size)
+    sizes = {base.head_dim, 128, 256}
+    variants = [
+        replace(base, gated_ffn=gated, rms_norm=gated, head_dim=size) for gated in (True, False) for size in sizes
+    ]
+
+    def distance(variant: Architecture) -> tuple[bool, float, bool, bool]:
+        total = parameters(variant).total
+        error = min(abs(total - published), abs(total - once - published)) / published
+        # Where nothing comes close, a plain feed-forward is four times as wide as the hidden size.
+        unusual = variant.gated_ffn == (base.ffn_size == 4 * base.hidden_size)
+        far = error > COUNT_TOLERANCE
+        return far, 0.0 if far else round(error, 2), unusual, variant.head_dim != base.head_dim
+
+    return min(variants, key=distance)
+
+
+def _adapter(cells: Cells, architecture: Architecture) -> Adapter | None:
+    rank = cells.whole("lora_rank", 0)
+    if not rank:
+        return None
+    named = [target for name in re.split(r"[,;\s]+", cells["lora_targets"].lower()) for target in _targets(name)]
+    absent = set() if architecture.gated_ffn else {"gate_proj"}
+    targets = tuple(target for target in dict.fromkeys(named) if target not in absent) or DEFAULT_TARGETS
+    return Adapter(rank, targets, quantization(cells))
+
+
+def _targets(name: str) -> tuple[str, ...]:
+    return TARGETS.get(name.removesuffix("_proj").removeprefix("to_"), ()) or TARGETS.get(name, ())
+
+
+def quantization(cells: Cells) -> str:
+    """What an adapter's base is held in."""
+    return cells.word("base_quant", QUANTIZATIONS, "none")
+
+
+def _with_published_count(shape: Shape, published: float, cells: Cells) -> Shape:
+    """Parameters that the table counts and its dimensions do not explain: extra tables, or modulation in the layers."""
+    missing = int(published) - shape.total
+    if missing <= COUNT_TOLERANCE * published:
+        return shape
+    trainable = shape.trainable if shape.has_adapter else shape.total + missing
+    total = shape.total + missing
+    if cells["vocab"]:
+        return replace(shape, root=shape.root + missing, total=total, trainable=trainable, active=shape.active)
+    return replace(
+        shape,
+        layer=shape.layer + missing // shape.layers,
+        total=total,
+        trainable=trainable,
+        active=shape.active + missing,
+    )
