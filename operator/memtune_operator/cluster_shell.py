@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from memtune.decide import Deletion, Event, Observed, Owned, Refusal, reasons
@@ -17,9 +16,10 @@ from memtune_operator.cache import Cache
 from memtune_operator.cluster import Cluster
 from memtune_operator.events import event
 from memtune_operator.kinds import BATCH_JOB, JOB_SET, POD, SERVICE, ObjectKind
-from memtune_operator.nodes import candidates, lost, sound_nodes
+from memtune_operator.nodes import candidates, lost
 from memtune_operator.observing import NodesSeen, held_back, index_of, observe, owned_by, owned_through, run_of
 from memtune_operator.refusals import Kind, RefusalError
+from memtune_operator.seen_nodes import SeenNodes
 from memtune_operator.settings import Settings
 from memtune_operator.shell import Key, Snapshot
 from memtune_operator.trace_pod import run_objects
@@ -27,7 +27,6 @@ from memtune_operator.traces import Traces
 from memtune_operator.wrapping import Manifest
 
 _log = logging.getLogger("memtune")
-_NODES_SECONDS = 15.0
 # Jobs that are held back are looked at every half a minute; then it is asked again.
 _AGAIN_SECONDS = 25.0
 
@@ -48,20 +47,18 @@ class ClusterShell:
     def __init__(self, cluster: Cluster, settings: Settings) -> None:
         self._cluster = cluster
         self._settings = settings
+        self._nodes = SeenNodes(cluster, settings.reads_nodes)
         self._traces = Traces(cluster, settings.runner_image)
         kinds = [POD, SERVICE, *(kind for gang in sorted(settings.gangs) for kind in gangs.KINDS[gang])]
         self._caches = {kind: Cache(kind, settings.namespaces) for kind in kinds}
         # Answers of the API server that would only be asked for again: nothing is decided by their loss.
         self._refused: dict[Key, _Refused] = {}
         self._accepted: dict[Key, tuple[str, int]] = {}
-        self._nodes: list[Manifest] = []
-        self._nodes_until = 0.0
-        self._nodes_lock = asyncio.Lock()
 
     async def follow(self, wake: Callable[[Key], None]) -> None:
         """Keep up with what jobs own, for ever."""
         watches = (cache.follow(self._cluster, wake) for cache in self._caches.values())
-        await asyncio.gather(*watches, self._look_after_nodes(wake))
+        await asyncio.gather(*watches, self._nodes.look_after(self._caches[POD].nodes_by_job, wake))
 
     async def observe(self, key: Key, now: float) -> Snapshot | None:
         """The job as the API server has it now, and what it owns."""
@@ -132,26 +129,13 @@ class ClusterShell:
         """What the job owns goes with it."""
         await self._cluster.delete(snapshot.manifest)
 
-    async def _look_after_nodes(self, wake: Callable[[Key], None]) -> None:
-        """A node that answers no more changes none of its pods, so that no watch tells of it."""
-        while self._settings.reads_nodes:
-            await asyncio.sleep(_NODES_SECONDS)
-            try:
-                sound = sound_nodes(await self._known_nodes(time.time()) or [])
-            except RefusalError as refusal:
-                _log.warning("reading nodes: %s", refusal.message)
-                continue
-            for key, nodes in self._caches[POD].nodes_by_job().items():
-                if nodes - sound:
-                    wake(key)
-
     async def _observed(self, job: Job, manifest: Manifest, now: float) -> Observed:
         settings = self._settings
         checked = preflight.check(job, settings.policy, settings.runner_image, settings.gangs)
         found = {kind: await cache.of_job(_key(job)) for kind, cache in self._caches.items()}
         own = {kind: owned_by(each, job.metadata.uid) for kind, each in found.items() if kind != BATCH_JOB}
         pods = own.pop(POD) + _through_job_sets(found, own.get(JOB_SET, []))
-        nodes = await self._known_nodes(now, {place for pod in pods if (place := pod["spec"].get("nodeName"))})
+        nodes = await self._nodes.known(now, {place for pod in pods if (place := pod["spec"].get("nodeName"))})
         gpu_resource = job.spec.resources.gpu_resource
         refusals = await self._refusals(job, manifest, checked, now)
         return Observed(
@@ -270,18 +254,6 @@ class ClusterShell:
             return None
         sentence = f"{manifest['kind']} {name} exists and is not of this job's run; delete it, or rename the job"
         return Refusal(reasons.NAME_TAKEN, sentence)
-
-    async def _known_nodes(self, now: float, places: Collection[str] = ()) -> list[Manifest] | None:
-        """All nodes, as they were a few seconds ago, but with those where pods are: a node that just came is not one
-        that was lost. None without the right to read them."""
-        if not self._settings.reads_nodes:
-            return None
-        async with self._nodes_lock:  # many jobs look at the same moment; one list serves them all
-            known = {node["metadata"]["name"] for node in self._nodes}
-            if now >= self._nodes_until or not known.issuperset(places):
-                self._nodes = await self._cluster.list("v1", "Node")
-                self._nodes_until = now + _NODES_SECONDS
-            return self._nodes
 
 
 def _through_job_sets(found: Mapping[ObjectKind, list[Manifest]], job_sets: list[Manifest]) -> list[Manifest]:

@@ -1,0 +1,53 @@
+"""The nodes of the cluster as the API server has them: one list for all jobs, as old as a few seconds."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Collection, Mapping
+
+from memtune_operator.cluster import Cluster
+from memtune_operator.nodes import sound_nodes
+from memtune_operator.refusals import RefusalError
+from memtune_operator.shell import Key
+from memtune_operator.wrapping import Manifest
+
+_log = logging.getLogger("memtune")
+_AGE_SECONDS = 15.0
+
+
+class SeenNodes:
+    """Reads nodes, where the operator may."""
+
+    def __init__(self, cluster: Cluster, may_read: bool) -> None:
+        self._cluster = cluster
+        self._may_read = may_read
+        self._nodes: list[Manifest] = []
+        self._until = 0.0
+        self._lock = asyncio.Lock()
+
+    async def known(self, now: float, places: Collection[str] = ()) -> list[Manifest] | None:
+        """All nodes, as they were a few seconds ago, but with those where pods are: a node that just came is not one
+        that was lost. None without the right to read them."""
+        if not self._may_read:
+            return None
+        async with self._lock:  # many jobs look at the same moment; one list serves them all
+            known = {node["metadata"]["name"] for node in self._nodes}
+            if now >= self._until or not known.issuperset(places):
+                self._nodes = await self._cluster.list("v1", "Node")
+                self._until = now + _AGE_SECONDS
+            return self._nodes
+
+    async def look_after(self, nodes_by_job: Callable[[], Mapping[Key, set[str]]], wake: Callable[[Key], None]) -> None:
+        """A node that answers no more changes none of its pods, so that no watch tells of it."""
+        while self._may_read:
+            await asyncio.sleep(_AGE_SECONDS)
+            try:
+                sound = sound_nodes(await self.known(time.time()) or [])
+            except RefusalError as refusal:
+                _log.warning("reading nodes: %s", refusal.message)
+                continue
+            for key, nodes in nodes_by_job().items():
+                if nodes - sound:
+                    wake(key)
