@@ -87,8 +87,9 @@ class Belief:
     def updated(self, parts: Mapping[str, float], surprise: float, noise: float) -> Belief:
         """What is believed after a sum of components came out `surprise` bytes higher than expected."""
         names = sorted(self._diagonal)
-        reach = {a: sum(self._covariance(a, b) * parts.get(b, 0.0) for b in names) for a in names}
-        total = sum(parts.get(a, 0.0) * reach[a] for a in names) + noise
+        sizes = [(name, parts[name]) for name in names if parts.get(name)]
+        reach = {a: sum(self._covariance(a, b) * size for b, size in sizes) for a in names}
+        total = sum(size * reach[a] for a, size in sizes) + noise
         means = {a: self.means.get(a, 0.0) + reach[a] * surprise / total for a in names}
         pairs = {(a, b): self._covariance(a, b) - reach[a] * reach[b] / total for a in names for b in names if a <= b}
         return Belief(means, pairs)
