@@ -51,7 +51,7 @@ def main() -> int:
     except OSError as error:
         print(f"devcluster: {_told(error)}", file=sys.stderr)
     except KeyboardInterrupt:
-        print("devcluster: interrupted; the next `up` or `down` goes on from here", file=sys.stderr)
+        print("devcluster: interrupted; run `up` or `down` again", file=sys.stderr)
         return INTERRUPTED
     return 1
 

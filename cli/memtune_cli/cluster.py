@@ -71,13 +71,8 @@ async def address(arguments: argparse.Namespace) -> AsyncIterator[JobAddress]:
     for what, name in (("NAME", arguments.name), ("-n", arguments.namespace)):
         if name is not None and not _NAME.fullmatch(name):
             raise InputError(f"{what}: {name!r} cannot be a name; use small letters, digits, '-' and '.'")
-    try:
-        from memtune_operator.cluster import Cluster
-    except ImportError as error:
-        advice = "pip install 'memtune[cli]'"
-        raise InputError(
-            f"memtune {arguments.command} needs {str(error.name).split('.')[0]}, which is not installed; {advice}"
-        ) from None
+    from memtune_operator.cluster import Cluster
+
     api, namespace, renewal = await _connect(arguments)
     server = api.configuration.host
     cluster = Cluster(api)

@@ -61,8 +61,15 @@ def _run(arguments: argparse.Namespace) -> int:
     # Looking for plugins of pydantic among all installed packages costs a good part of its import.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     # Imported only when it is called: matplotlib, pydantic and yaml cost more than the whole prediction.
-    run: Callable[[argparse.Namespace], int] = import_module(f"memtune_cli.{arguments.command}").run
-    return run(arguments)
+    try:
+        run: Callable[[argparse.Namespace], int] = import_module(f"memtune_cli.{arguments.command}").run
+        return run(arguments)
+    except ModuleNotFoundError as error:
+        package = str(error.name).split(".")[0]
+        if package.startswith("memtune"):
+            raise
+        advice = "pip install 'memtune[cli]'"
+        raise InputError(f"memtune {arguments.command} needs {package}, which is not installed; {advice}") from None
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -85,7 +92,7 @@ def build_parser() -> argparse.ArgumentParser:
         help="draw one step of the chosen plan, replayed on a trace of the model, into a .html, .png or .svg file",
     )  # fmt: skip
     trace = plan.add_argument(
-        "--trace", metavar="TRACE", help="a file that memtune trace wrote (default: the job's hfConfig is traced)"
+        "--trace", metavar="TRACE", help="a file that memtune trace wrote (default: the job's model is traced)"
     )
     trace.complete = _FILES  # type: ignore[attr-defined]
     estimate = _job_command(commands, "estimate", "show one plan in detail")

@@ -32,6 +32,14 @@ _PRODUCTS = (
     (r"v100.*16gb", "v100-16gb"),
     (r"t4", "t4-16gb"),
 )
+# A slice is named by its seventh parts of the arithmetic and by its gigabytes, as in mig-1g.10gb, of which at least so
+# much can be used: 4.75 GiB of a 1g.5gb (NVIDIA MIG user guide, GPU instance profiles).
+_PROFILE = re.compile(r"mig-(\d)g\.(\d+)gb")
+_PARTS = 7
+_ARITHMETIC = ("bf16_flops", "fp16_flops", "tf32_flops", "fp32_flops", "fp8_flops")
+_SLICE_USABLE = 0.95
+_ALIKE = 0.6
+_MOST_ALIKE = 3
 
 
 def of_product(product: str) -> Gpu | None:
@@ -44,14 +52,6 @@ def of_product(product: str) -> Gpu | None:
             gpu = _on_pcie(GPUS[known]) if re.search(r"-pcie($|-)", name) else GPUS[known]
             return slice_of(gpu, name)
     return None
-
-
-# A slice is named by its seventh parts of the arithmetic and by its gigabytes, as in mig-1g.10gb, of which at least so
-# much can be used: 4.75 GiB of a 1g.5gb (NVIDIA MIG user guide, GPU instance profiles).
-_PROFILE = re.compile(r"mig-(\d)g\.(\d+)gb")
-_PARTS = 7
-_ARITHMETIC = ("bf16_flops", "fp16_flops", "tf32_flops", "fp32_flops", "fp8_flops")
-_SLICE_USABLE = 0.95
 
 
 def slice_of(gpu: Gpu, name: str) -> Gpu:
@@ -70,10 +70,6 @@ def slice_bytes(name: str) -> int:
     """The memory of the MIG slice that a product or a resource names; 0 where it names none."""
     found = _PROFILE.search(name.lower())
     return int(int(found[2]) * GIB * _SLICE_USABLE) if found else 0
-
-
-_ALIKE = 0.6
-_MOST_ALIKE = 3
 
 
 def closest(product: str) -> list[str]:

@@ -16,7 +16,7 @@ from memtune.decide import Deletion, Event, Observed, Refusal, reasons
 from memtune.observation import RunObservation
 from memtune.run import Run, TraceRun
 from memtune.spec import Job, SpecError, load_job
-from memtune_operator import memory, preflight
+from memtune_operator import kept_traces, preflight
 from memtune_operator.local_runs import LocalRun, write_whole
 from memtune_operator.manifests import pods
 from memtune_operator.observing import run_of
@@ -100,7 +100,7 @@ class LocalShell:
             refusals=(refusal,) if refusal else (),
             host_request_bytes=checked.host_request_bytes,
             host_limit_bytes=checked.host_limit_bytes,
-            trace=memory.recall(self._memory(), key_of(job, _NO_IMAGE)) if traces else "",
+            trace=kept_traces.recall(self._kept_traces(), key_of(job, _NO_IMAGE)) if traces else "",
         )
         return Snapshot(manifest, observed, job)
 
@@ -133,11 +133,11 @@ class LocalShell:
     async def remember(self, snapshot: Snapshot, trace: str, now: float) -> bool:
         """Beside the job, which is the only one here that asks for it."""
         assert snapshot.job is not None  # only a job that could be read has a factory
-        kept = memory.remembering(self._memory(), "", key_of(snapshot.job, _NO_IMAGE), trace, "", now)
+        kept = kept_traces.remembering(self._kept_traces(), "", key_of(snapshot.job, _NO_IMAGE), trace, "", now)
         write_whole(self._directory / "traces.json", json.dumps(kept))
         return True
 
-    def _memory(self) -> Manifest | None:
+    def _kept_traces(self) -> Manifest | None:
         return _read_json(self._directory / "traces.json")
 
     async def delete(self, snapshot: Snapshot, deletions: Sequence[Deletion]) -> None:

@@ -23,6 +23,7 @@ _RESOURCES = {
     "requests": {"cpu": "500m", "memory": "1Gi"},
     "limits": {"cpu": "2", "memory": str(_LIMIT_BYTES)},
 }
+_OUTPUT = environment.TERMINATION_MESSAGE_PATH
 # Of the user's container: what it is, and where its code, its data and its rights come from.
 _KEPT = ("name", "image", "imagePullPolicy", "env", "envFrom", "volumeMounts", "workingDir", "securityContext")
 
@@ -88,9 +89,6 @@ def _tracer(job: Job, container: Manifest) -> Manifest:
         "terminationMessagePath": path,
         "terminationMessagePolicy": "File",
     }  # fmt: skip
-
-
-_OUTPUT = environment.TERMINATION_MESSAGE_PATH
 
 
 def _literal(words: list[str]) -> list[str]:

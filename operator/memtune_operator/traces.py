@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 from memtune.spec import Job
-from memtune_operator import memory
+from memtune_operator import kept_traces
 from memtune_operator.cluster import Cluster
 from memtune_operator.observing import image_ids
 from memtune_operator.refusals import Kind, RefusalError
@@ -30,10 +30,10 @@ class Traces:
         if job.spec.model.factory is None:
             return ""
         found, key = await self._read(job.metadata.namespace), key_of(job, self._runner_image)
-        traced, seen = memory.image_of(found, key), image_ids(pods)
+        traced, seen = kept_traces.image_of(found, key), image_ids(pods)
         if not status.get("trace") and traced and seen and traced not in seen:
             return ""
-        return memory.recall(found, key)
+        return kept_traces.recall(found, key)
 
     async def remember(self, job: Job, trace: str, pods: list[Manifest], now: float) -> bool:
         """Keep a trace; whether it is worth looking again. Without the right to write, the trace's pod stays and keeps
@@ -42,18 +42,18 @@ class Traces:
         image_id = next(iter(image_ids(pod for pod in pods if is_trace(pod))), "")
         try:
             before = await self._read(namespace)
-            new = memory.remembering(before, namespace, key, trace, image_id, now)
+            new = kept_traces.remembering(before, namespace, key, trace, image_id, now)
             await (self._cluster.replace(new) if before else self._cluster.create(new))
         except RefusalError as refusal:
             if refusal.kind in (Kind.CONFLICT, Kind.EXISTS):
                 return True
-            _log.warning("%s/%s cannot be written: %s", namespace, memory.NAME, refusal.message)
+            _log.warning("%s/%s cannot be written: %s", namespace, kept_traces.NAME, refusal.message)
             return False
         return True
 
     async def _read(self, namespace: str) -> Manifest | None:
         try:
-            return await self._cluster.read(memory.API_VERSION, memory.KIND, namespace, memory.NAME)
+            return await self._cluster.read(kept_traces.API_VERSION, kept_traces.KIND, namespace, kept_traces.NAME)
         except RefusalError as refusal:
             if refusal.kind not in (Kind.ABSENT, Kind.REFUSED):
                 raise

@@ -99,7 +99,7 @@ def test_too_little_disk(tmp_path: Path) -> None:
         ),
         (TimeoutError("timed out"), 1, "timed out; `devcluster status` says what is dead"),
         (ApiError(404, "no such pod"), 1, "the API server refused: 404: no such pod"),
-        (KeyboardInterrupt(), cli.INTERRUPTED, "interrupted; the next `up` or `down` goes on from here"),
+        (KeyboardInterrupt(), cli.INTERRUPTED, "interrupted; run `up` or `down` again"),
     ],
 )
 def test_what_goes_wrong_on_the_way_is_a_sentence(

@@ -11,7 +11,7 @@ from operator_process import Jobs
 from pods import Cluster
 
 from memtune.replay.traced import read_traced
-from memtune_operator import memory
+from memtune_operator import kept_traces
 
 _EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 _CODE = "own-code"
@@ -51,10 +51,10 @@ def test_a_factory_is_traced_once_for_its_namespace(
     assert "Mixer, 84,736 parameters, 4 repeated blocks" in status["trace"]["message"]
     (probe,) = status["probes"]
     assert abs(probe["predictedBytes"] / probe["peakBytes"]["device"] - 1) < 0.1
-    kept = cluster.core.read_namespaced_config_map(memory.NAME, namespace)
+    kept = cluster.core.read_namespaced_config_map(kept_traces.NAME, namespace)
     (key,) = kept.data
-    assert read_traced(memory.recall({"data": kept.data}, key)).trace.total == 84_736
-    assert memory.image_of({"data": kept.data}, key).startswith("sha256:")
+    assert read_traced(kept_traces.recall({"data": kept.data}, key)).trace.total == 84_736
+    assert kept_traces.image_of({"data": kept.data}, key).startswith("sha256:")
 
     jobs.apply(own_model("second", images["runner"], mode="PredictOnly"))
     status = jobs.wait_for("second", "Succeeded", "Failed", seconds=30)

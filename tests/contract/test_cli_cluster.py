@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -114,26 +112,6 @@ def test_a_server_that_does_not_answer_is_named(server: ApiServer, flags: Flags,
 def test_what_is_no_name_is_refused(arguments: list[str], flags: Flags, server: ApiServer, capsys: Captured) -> None:
     assert "cannot be a name" in refused(capsys, "status", *arguments, *flags)
     assert server.asked == []
-
-
-def test_what_is_not_installed_is_named(flags: Flags) -> None:
-    code = (
-        "import sys; sys.modules['kubernetes'] = None\n"
-        "from memtune_cli.main import main\n"
-        f"sys.exit(main(['status', {NAME!r}, '--kubeconfig', {flags[1]!r}]))"
-    )
-    ended = subprocess.run(
-        [sys.executable, "-c", code],
-        env={"PYTHONPATH": ":".join(sys.path)},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert ended.returncode == 2
-    assert (
-        ended.stderr == "memtune: memtune status needs kubernetes, which is not installed; pip install 'memtune[cli]'\n"
-    )
 
 
 def test_a_report_is_written_where_it_is_asked_for(flags: Flags, tmp_path: Path, capsys: Captured) -> None:

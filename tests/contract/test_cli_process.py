@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 
+import pytest
 from cli_jobs import DENSE, ROOT
 
 
@@ -34,6 +35,24 @@ def test_the_parser_alone_imports_neither_pydantic_nor_yaml() -> None:
         "print([name for name in ('pydantic', 'yaml', 'memtune.predict') if name in sys.modules])"
     )
     assert _run(code).stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("package", "arguments"),
+    [
+        ("yaml", ["plan", DENSE]),
+        ("pydantic", ["plan", DENSE]),
+        ("kubernetes", ["status", "a-job"]),
+        ("shtab", ["completion", "bash"]),
+    ],
+)
+def test_what_is_not_installed_is_named(package: str, arguments: list[str]) -> None:
+    code = (
+        f"import sys; sys.modules[{package!r}] = None\nfrom memtune_cli.main import main\nsys.exit(main({arguments!r}))"
+    )
+    ended = _run(code)
+    told = f"memtune: memtune {arguments[0]} needs {package}, which is not installed; pip install 'memtune[cli]'\n"
+    assert (ended.returncode, ended.stderr) == (2, told)
 
 
 def test_a_full_disk_is_told_and_a_closed_output_is_no_error() -> None:

@@ -18,7 +18,7 @@ from strict_models import validate
 from memtune.run import TraceRun
 from memtune.spec import Job, load_job
 from memtune.trace_message import pack
-from memtune_operator import memory
+from memtune_operator import kept_traces
 from memtune_operator.cluster import Cluster
 from memtune_operator.refusals import Kind, RefusalError
 from memtune_operator.trace_pod import key_of, trace_pod
@@ -138,7 +138,7 @@ def test_a_trace_is_kept_for_the_next_job_of_the_namespace() -> None:
     server = Server()
     traces = kept_in(server)
     assert asyncio.run(traces.recall(job(), {}, [])) == TRACE
-    assert memory.image_of(server.kept, key_of(job(), RUNNER_IMAGE)) == "sha256:1"
+    assert kept_traces.image_of(server.kept, key_of(job(), RUNNER_IMAGE)) == "sha256:1"
     assert asyncio.run(traces.recall(job(image="another:1"), {}, [])) == ""
     assert kept_in(server)
 

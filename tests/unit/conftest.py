@@ -1,4 +1,4 @@
-"""How the tests of this stage run: property tests see the same examples each time, without a clock and without files."""
+"""How this stage runs: property tests see the same examples each time, without a clock and without files."""
 
 import gc
 

@@ -12,7 +12,7 @@ from memtune.decide.records import live
 from memtune.decide.settling import stopped
 from memtune.decide.stories import predicted
 from memtune.decide.texts import line, over
-from memtune.decide.tracing import is_unknown
+from memtune.decide.tracing import is_unknown, untraced
 from memtune.plan import Plan
 from memtune.predict.predictor import Predictor
 from memtune.prediction import Interval
@@ -73,8 +73,7 @@ def _launched(context: Context, plan: Plan) -> Context:
 
 def _untraced(context: Context) -> Context:
     why = context.status.trace.message if context.status.trace else ""
-    text = f"model.factory {context.job.spec.model.factory} could not be traced: {why}"
-    return context.with_condition("Predicted", False, reasons.NOT_TRACED, text)
+    return context.with_condition("Predicted", False, reasons.NOT_TRACED, untraced(context.job, why))
 
 
 def _without_trace(context: Context) -> Context:

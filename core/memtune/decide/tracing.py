@@ -22,8 +22,8 @@ from memtune.trace import TraceError
 from memtune.units import counted
 from memtune.verdict import Conclusion, Verdict, conclude
 
-# The tracer keeps its limit itself; one that is stuck outside of Python does not.
-_GRACE_SECONDS = 30.0
+# The tracer keeps its own limit; one that is stuck outside of Python does not.
+_LIMIT_SECONDS = TIME_LIMIT_SECONDS + 30.0
 # A pod that the cluster takes away again and again is no way to a trace.
 _MOST_TRACES = 4
 # Whose reason is in the factory or its image: another pod would come to the same.
@@ -78,8 +78,7 @@ def _settled(context: Context, record: TraceStatus, run: RunObservation) -> Cont
         "started_at": record.started_at or (to_text(started) if started is not None else None),
     }
     context = context.having(trace=record.model_copy(update=update))
-    limit = TIME_LIMIT_SECONDS + _GRACE_SECONDS
-    is_late = started is not None and pod.exit_code is None and context.now - started > limit
+    is_late = started is not None and pod.exit_code is None and context.now - started > _LIMIT_SECONDS
     conclusion = _concluded(replace(run, overdue=is_late))
     if conclusion is None or waits(run):
         return context
@@ -107,8 +106,13 @@ def _ended(context: Context, verdict: Verdict, why: str) -> Context:
     new = {"verdict": str(verdict), "ended_at": to_text(context.now), "message": explanation(why)}
     context = context.having(trace=record.model_copy(update=new))
     is_good = verdict is Verdict.SUCCEEDED
-    text = why if is_good else f"model.factory {context.job.spec.model.factory} could not be traced: {why}"
+    text = why if is_good else untraced(context.job, why)
     return context.telling("Normal" if is_good else "Warning", reasons.TRACE_ENDED, text)
+
+
+def untraced(job: Job, why: str) -> str:
+    """What is told of a factory that no trace came of."""
+    return f"model.factory {job.spec.model.factory} could not be traced: {why}"
 
 
 def is_unknown(context: Context) -> bool:
@@ -128,8 +132,8 @@ def tracing(context: Context) -> Context:
     record, factory = context.status.trace, context.job.spec.model.factory
     if record and not has_ended(record):
         started = to_seconds(record.started_at)
-        limit = TIME_LIMIT_SECONDS + _GRACE_SECONDS
-        context = context.waking(limit if started is None else started + limit - context.now)
+        passed = 0.0 if started is None else context.now - started
+        context = context.waking(_LIMIT_SECONDS - passed)
         return context.saying(f"{factory} is being traced on a CPU")
     if context.blocked:
         return context

@@ -58,7 +58,9 @@ class TracedModel:
     def _replayed(self, plan: Plan, nodes: int, gpus_per_node: int) -> Footprint:
         ranks = nodes, gpus_per_node
         try:
-            replayer = self._replayers.setdefault(ranks, Replayer(self.trace, *ranks))
+            if ranks not in self._replayers:
+                self._replayers[ranks] = Replayer(self.trace, *ranks)
+            replayer = self._replayers[ranks]
             tape = replayer.tape(plan)
             peak = replayer.replay(plan, tape=tape).peak
             return Footprint(_peaks(tape), peak.reserved / max(peak.allocated, 1))

@@ -18,23 +18,23 @@ _MOST_ENTRIES = 64
 _LONGEST_ENTRY = 8192
 
 
-def recall(memory: Manifest | None, key: str) -> str:
+def recall(kept: Manifest | None, key: str) -> str:
     """The trace under a key, empty if there is none that makes sense."""
-    return str(_entry(memory, key).get("trace") or "")
+    return str(_entry(kept, key).get("trace") or "")
 
 
-def image_of(memory: Manifest | None, key: str) -> str:
+def image_of(kept: Manifest | None, key: str) -> str:
     """What the image was when it was traced."""
-    return str(_entry(memory, key).get("imageID") or "")
+    return str(_entry(kept, key).get("imageID") or "")
 
 
-def remembering(memory: Manifest | None, namespace: str, key: str, trace: str, image_id: str, now: float) -> Manifest:
+def remembering(kept: Manifest | None, namespace: str, key: str, trace: str, image_id: str, now: float) -> Manifest:
     """The ConfigMap with one more trace; the oldest go when there is no room for more."""
-    metadata = (memory or {}).get("metadata") or {"name": NAME, "namespace": namespace}
-    kept = {name: text for name, text in _data(memory).items() if name != key and _read(text)}
-    newest = sorted(kept, key=lambda name: _age(kept[name]))[: _MOST_ENTRIES - 1]
+    metadata = (kept or {}).get("metadata") or {"name": NAME, "namespace": namespace}
+    others = {name: text for name, text in _data(kept).items() if name != key and _read(text)}
+    newest = sorted(others, key=lambda name: _age(others[name]))[: _MOST_ENTRIES - 1]
     entry = json.dumps({"trace": trace, "imageID": image_id, "at": int(now)})
-    data = {**{name: kept[name] for name in newest}, key: entry}
+    data = {**{name: others[name] for name in newest}, key: entry}
     return {"apiVersion": API_VERSION, "kind": KIND, "metadata": metadata, "data": data}
 
 
@@ -43,13 +43,13 @@ def _age(text: str) -> float:
     return -at if isinstance(at, int) else 0
 
 
-def _data(memory: Manifest | None) -> dict[str, Any]:
-    data = (memory or {}).get("data")
+def _data(kept: Manifest | None) -> dict[str, Any]:
+    data = (kept or {}).get("data")
     return data if isinstance(data, dict) else {}
 
 
-def _entry(memory: Manifest | None, key: str) -> dict[str, Any]:
-    return _read(_data(memory).get(key))
+def _entry(kept: Manifest | None, key: str) -> dict[str, Any]:
+    return _read(_data(kept).get(key))
 
 
 def _read(text: Any) -> dict[str, Any]:
