@@ -65,10 +65,10 @@ def _prediction(screen: Screen, story: Story) -> list[str]:
     if prediction is None or peak is None:
         return []
     lower, expected, upper = map(story.amount, peak.device)
+    speed = "" if story.is_virtual else f"; {prediction.tokens_per_second:,} tokens/s"
     text = (
         f"{prediction.plan}: {expected} ({lower.split()[0]}–{upper.split()[0]}) of "
-        f"{story.amount(prediction.usable_bytes)}, most in {prediction.peak_phase}; "
-        f"{prediction.tokens_per_second:,} tokens/s"
+        f"{story.amount(prediction.usable_bytes)}, most in {prediction.peak_phase}{speed}"
     )
     bar = memory_bar(screen, peak, prediction.usable_bytes) if peak.components else []
     return [*titled(screen, "Prediction", text), *bar]

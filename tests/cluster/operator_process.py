@@ -21,7 +21,7 @@ from prometheus_client.samples import Sample
 from memtune.spec import GROUP, PLURAL, VERSION
 
 _ROOT = Path(__file__).resolve().parents[2]
-_CRD = _ROOT / "crds" / "memtune.dev_memorytunedjobs.yaml"
+CRD: dict[str, Any] = yaml.safe_load((_ROOT / "crds" / "memtune.dev_memorytunedjobs.yaml").read_text())
 _PATHS = [str(_ROOT / package) for package in ("core", "operator")]
 
 
@@ -196,22 +196,21 @@ def runs(status: dict[str, Any]) -> list[dict[str, Any]]:
 def install_crd(connection: client.ApiClient) -> None:
     """Create the CRD, or bring the one that is there up to date, and wait until the API serves it."""
     api: Any = client.ApiextensionsV1Api(connection)
-    crd = yaml.safe_load(_CRD.read_text())
-    name = crd["metadata"]["name"]
-    eventually(lambda: _is_written(api, crd), f"the CRD {name} to be written")
+    name = CRD["metadata"]["name"]
+    eventually(lambda: _is_written(api), f"the CRD {name} to be written")
     until_served(api, name)
 
 
-def _is_written(api: Any, crd: dict[str, Any]) -> bool:
+def _is_written(api: Any) -> bool:
     """Whether it could be written: somebody else may do the same at this moment."""
-    name = crd["metadata"]["name"]
+    name = CRD["metadata"]["name"]
     try:
         if not any(each.metadata.name == name for each in api.list_custom_resource_definition().items):
-            api.create_custom_resource_definition(crd)
+            api.create_custom_resource_definition(CRD)
             return True
         version = api.read_custom_resource_definition(name).metadata.resource_version
-        metadata = {**crd["metadata"], "resourceVersion": version}
-        api.replace_custom_resource_definition(name, {**crd, "metadata": metadata})
+        metadata = {**CRD["metadata"], "resourceVersion": version}
+        api.replace_custom_resource_definition(name, {**CRD, "metadata": metadata})
     except client.ApiException as error:
         if error.status not in (404, 409):
             raise

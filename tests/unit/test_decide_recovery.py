@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -13,6 +14,7 @@ from small_jobs import make_job
 from memtune.acquisition import Question
 from memtune.decide import decide
 from memtune.decide.model import Lesson, model_of
+from memtune.decide.texts import over
 from memtune.plan import Plan
 from memtune.report import Ending, Phase
 from memtune.run import Run
@@ -32,6 +34,24 @@ def test_an_out_of_memory_is_followed_by_a_smaller_plan_from_the_checkpoint() ->
     assert (after["resume"], after["resumedSamples"]) == ("direct", 320)
     assert cluster.status["oomRetries"] == 1
     assert Plan.parse(after["plan"]).global_batch(1) == 16
+
+
+def test_the_plan_that_is_shown_is_foretold_until_it_is_measured() -> None:
+    cluster = launched()
+    cluster.usable_bytes = int(cluster.truth(cluster.status["plan"]["name"]) * 0.9)
+    die(cluster, Ending.DEVICE_OOM, 85, **SAVED)
+    foretold = dict(cluster.status["plan"])
+    assert foretold["name"] == last(cluster)["plan"]
+    assert foretold["tokensPerSecond"] > 0
+    assert re.fullmatch(r"[\d.]+/[\d.]+Gi", foretold["hbm"])
+    for run in cluster.runs():
+        cluster.start(run)
+        cluster.finish(run, tokens_per_second=1234.0)
+    cluster.reconcile()
+    assert cluster.status["phase"] == "Succeeded"
+    peaks = last(cluster)["peakBytes"]
+    measured = {"name": foretold["name"], "hbm": over(peaks["device"], peaks["total"]), "tokensPerSecond": 1234}
+    assert cluster.status["plan"] == measured != foretold
 
 
 def test_nothing_as_large_as_what_died_is_tried_again() -> None:

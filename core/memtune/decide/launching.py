@@ -11,7 +11,7 @@ from memtune.decide.model import model_of
 from memtune.decide.predicting import natural
 from memtune.decide.records import has_ended, last_attempt, new_name, with_attempt
 from memtune.decide.stories import measured, trains
-from memtune.decide.texts import line
+from memtune.decide.texts import line, over
 from memtune.plan import Plan
 from memtune.run import RunKind
 from memtune.spec.status import AttemptStatus, PlanStatus
@@ -39,8 +39,13 @@ def running(context: Context) -> Context:
     if last is None or not has_ended(last):
         number, plan = (last.number, last.plan) if last else (0, "")
         return context.saying(f"attempt {number} is training on {plan}")
-    tokens = f", {measured(last)}" if last.peak_bytes else ""
-    return completed(context, reasons.SUCCEEDED, f"attempt {last.number} on {last.plan} has trained to its end{tokens}")
+    told = f", {measured(last)}" if last.peak_bytes else ""
+    if peaks := last.peak_bytes:
+        shown = PlanStatus(
+            name=last.plan, hbm=over(peaks.device, peaks.total), tokens_per_second=last.tokens_per_second
+        )
+        context = context.having(plan=shown)
+    return completed(context, reasons.SUCCEEDED, f"attempt {last.number} on {last.plan} has trained to its end{told}")
 
 
 def others_hold_gpus(context: Context) -> bool:
@@ -53,27 +58,32 @@ def others_hold_gpus(context: Context) -> bool:
 def record_attempt(context: Context, plan: Plan, reason: str, rung: str = "", **details: Any) -> Context:
     """Record one more train run. Its pods are made from the record, once it is written."""
     number, name = new_name(context.job, RunKind.TRAIN, context.status.attempts)
+    predicted_bytes, foretold = _foretold(context, plan)
     record = AttemptStatus(
         name=name,
         number=number,
         plan=str(plan),
-        predicted_bytes=_predicted_bytes(context, plan),
+        predicted_bytes=predicted_bytes,
         rung=line(rung, _LONGEST_RUNG),
         **details,
     )
     shown = context.status.plan
     if shown is None or shown.name != str(plan):
-        context = context.having(plan=PlanStatus(name=str(plan)))
+        context = context.having(plan=foretold)
     context = context.becoming(with_attempt(context.status, record))
     text = trains(record)
     context = context.with_condition("Launched", True, reason, text)
     return context.telling("Normal", reason, text).saying(text)
 
 
-def _predicted_bytes(context: Context, plan: Plan) -> int:
-    """What the plan is expected to take; 0 where mode Fixed launches a model that nothing is known of."""
+def _foretold(context: Context, plan: Plan) -> tuple[int, PlanStatus]:
+    """What the plan is expected to take, and to show; nothing where mode Fixed launches a model nobody knows."""
+    unknown = 0, PlanStatus(name=str(plan))
     try:
         model = model_of(context.job, context.status, context.observed.nodes, context.trace)
-        return natural(model.expected_bytes(plan)) if model.is_known or not model.workload.assumed else 0
+        if model.workload.assumed and not model.is_known:
+            return unknown
+        size, speed = natural(model.expected_bytes(plan)), natural(model.predict(plan).tokens_per_second.expected)
     except ValueError:
-        return 0
+        return unknown
+    return size, PlanStatus(name=str(plan), hbm=over(size, model.usable_bytes), tokens_per_second=speed)

@@ -110,7 +110,7 @@ def with_prediction(context: Context, model: Model, best: Candidate) -> Context:
         components=tuple(ComponentBytes(name=_word(part.name), **_interval(part.bytes)) for part in parts),
         tokens_per_second=natural(best.prediction.tokens_per_second.expected),
     )
-    text = predicted(plan, best.prediction, model.usable_bytes)
+    text = predicted(plan, best.prediction, model.usable_bytes, context.job.spec.resources.device)
     context = context.having(prediction=prediction)
     context = context.with_condition("Predicted", True, reasons.PREDICTED, text)
     return context.telling("Normal", reasons.PREDICTED, text).saying(text)

@@ -76,14 +76,15 @@ def measured(record: RunStatus) -> str:
     return f"{measured}, {record.tokens_per_second:,} tokens/s{retries}{shorter}"
 
 
-def predicted(plan: Plan, prediction: Prediction, usable_bytes: int) -> str:
-    """A prediction in one line."""
+def predicted(plan: Plan, prediction: Prediction, usable_bytes: int, device_kind: str) -> str:
+    """A prediction in one line. A virtual GPU is no faster than the CPUs behind it: its speed is not foretold."""
     device, unit = prediction.device, unit_of(usable_bytes)
     largest = sorted(prediction.components, key=lambda part: -part.bytes.expected)[:_SHOWN_COMPONENTS]
     parts = ", ".join(f"{part.name} {unit.number(part.bytes.expected)}" for part in largest)
     between = f"{unit.number(device.lower)} to {unit.number(device.upper)}"
+    speed = "" if device_kind == "virtual" else f"; {prediction.tokens_per_second.expected:,.0f} tokens/s"
     return (
         f"{plan} is predicted to take {amount(device.expected, usable_bytes)} ({between}) "
         f"of {amount(usable_bytes, usable_bytes)}, "
-        f"most in {prediction.peak_phase}: {parts}; {prediction.tokens_per_second.expected:,.0f} tokens/s"
+        f"most in {prediction.peak_phase}: {parts}{speed}"
     )

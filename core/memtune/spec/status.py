@@ -98,9 +98,12 @@ class PlanStatus(StatusBlock):
         description="Short form of the plan, such as bf16-z2-sel-mb4x8; every knob can be read from it."
     )
     hbm: Annotated[str, Field(pattern=ASCII, max_length=32)] = Field(
-        default="", description="Peak over usable memory of the fullest GPU, such as 71.2/79.6Gi."
+        default="",
+        description="Peak over usable memory of the fullest GPU, such as 71.2/79.6Gi: as measured, else as predicted.",
     )
-    tokens_per_second: Natural = Field(default=0, description="Tokens per second over all GPUs, as last measured.")
+    tokens_per_second: Natural = Field(
+        default=0, description="Tokens per second over all GPUs: as measured, else as predicted."
+    )
 
 
 class PeakBytes(StatusBlock):
