@@ -7,11 +7,11 @@ from typing import Any
 
 from memtune.plan import Plan
 from memtune.prediction import Prediction
-from memtune.units import GIB, gib
+from memtune.units import Unit, unit_of
 from memtune_cli import document
 from memtune_cli.case import Case, read_case
 from memtune_cli.generating import cache_document, cache_of, generating
-from memtune_cli.render import Column, between, table
+from memtune_cli.render import Column, between_bytes, table
 from memtune_cli.screen import Screen, stdout_screen
 from memtune_cli.sheet import detail_lines, host_lines, title, verdict
 
@@ -42,6 +42,7 @@ def _document(case: Case, plan: Plan, prediction: Prediction) -> dict[str, Any]:
 
 
 def _page(screen: Screen, case: Case, plan: Plan, prediction: Prediction) -> list[str]:
+    unit = unit_of(case.workload.gpu.usable_bytes)
     return [
         *title(screen, case),
         "",
@@ -49,10 +50,10 @@ def _page(screen: Screen, case: Case, plan: Plan, prediction: Prediction) -> lis
         *detail_lines(screen, case, plan, prediction),
         "",
         screen.bold("At the peak"),
-        *_components(screen, prediction),
+        *_components(screen, prediction, unit),
         "",
         screen.bold("Phases"),
-        *_phases(screen, prediction),
+        *_phases(screen, prediction, unit),
         "",
         screen.bold("Host memory of a pod"),
         *host_lines(screen, case, plan),
@@ -62,22 +63,27 @@ def _page(screen: Screen, case: Case, plan: Plan, prediction: Prediction) -> lis
     ]
 
 
-def _components(screen: Screen, prediction: Prediction) -> list[str]:
-    columns = (Column("component", right=False), Column("GiB"), Column("between", weight=1), Column("share", weight=2))
+def _components(screen: Screen, prediction: Prediction, unit: Unit) -> list[str]:
+    columns = (
+        Column("component", right=False),
+        Column(f"{unit.name}B"),
+        Column("between", weight=1),
+        Column("share", weight=2),
+    )
     total_bytes = prediction.device.expected
     rows = [
-        (name, f"{size.expected / GIB:.2f}", between(size, GIB, 2), f"{size.expected / total_bytes:.0%}")
+        (name, unit.number(size.expected, 1), between_bytes(size, unit, 1), f"{size.expected / total_bytes:.0%}")
         for name, size in (*prediction.components, ("all of the GPU", prediction.device))
     ]
     return table(screen, columns, rows)
 
 
-def _phases(screen: Screen, prediction: Prediction) -> list[str]:
+def _phases(screen: Screen, prediction: Prediction, unit: Unit) -> list[str]:
     most = max(prediction.phase_bytes.values())
     width = max(10, screen.width - 34)
     lines = []
     for name, size in prediction.phase_bytes.items():
         bar = ("█" if screen.unicode else "#") * max(1, round(width * size / most))
         painted = screen.paint(bar, "38;5;214" if name == prediction.peak_phase else "38;5;33")
-        lines.append(f"  {name:<14}{gib(size):>11}  {painted}")
+        lines.append(f"  {name:<14}{unit.number(size):>7} {unit.name}B  {painted}")
     return lines

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from memtune.plan import Plan
 from memtune.prediction import Prediction
-from memtune.units import gib
+from memtune.units import amount, gib, unit_of
 from memtune_cli import document
 from memtune_cli.case import Case, read_case
 from memtune_cli.generating import cache_document, cache_of, generating
@@ -71,6 +71,7 @@ def _host_terms(case: Case, plan: Plan) -> list[Any]:
 
 
 def _page(screen: Screen, case: Case, plan: Plan, terms: list[Term], prediction: Prediction) -> list[str]:
+    unit = unit_of(case.workload.gpu.usable_bytes)
     lines = [
         *title(screen, case),
         "",
@@ -78,27 +79,28 @@ def _page(screen: Screen, case: Case, plan: Plan, terms: list[Term], prediction:
     ]
     for term in terms:
         marker = "*" if prediction.peak_phase in term.phase_names else " "
-        lines += _term(screen, f"{marker} {term.name}", term.bytes, term.formula, term.source)
+        size = f"{unit.number(term.bytes, 1)} {unit.name}B"
+        lines += _term(screen, f"{marker} {term.name}", size, term.formula, term.source)
         lines += map(screen.dim, _aside(screen, f"in {', '.join(term.phase_names)}"))
     lines += [
         "",
         *wrapped(
             screen,
             f"  * lives in the peak phase, {prediction.peak_phase}. What the allocator rounds and keeps comes on top: "
-            f"{gib(prediction.device.expected)} in all.",
+            f"{amount(prediction.device.expected, case.workload.gpu.usable_bytes)} in all.",
             4,
         ),
         "",
         screen.bold("Host memory of a pod"),
     ]
     for term in _host_terms(case, plan):
-        lines += _term(screen, f"  {term.name}", term.bytes, term.formula, term.source)
+        lines += _term(screen, f"  {term.name}", gib(term.bytes, 2), term.formula, term.source)
     return lines + generating(screen, case, plan)
 
 
-def _term(screen: Screen, name: str, size: float, formula: str, source: str) -> list[str]:
+def _term(screen: Screen, name: str, size: str, formula: str, source: str) -> list[str]:
     first, *rest = _aside(screen, f"= {formula}")
-    head = f"{name:<22}{gib(size, 2):>11}"
+    head = f"{name:<22}{size:>11}"
     # On a narrow screen the formula goes below the name.
     shown = [f"{head}  {first.strip()}", *rest] if screen.width >= _ROOMY else [head, first, *rest]
     return [*shown, *map(screen.dim, _aside(screen, source))]

@@ -8,11 +8,11 @@ from typing import Any
 
 from memtune.plan import Plan
 from memtune.space import Candidate, Dropped, Ranking
-from memtune.units import GIB
+from memtune.units import unit_of
 from memtune_cli import document
 from memtune_cli.case import Case, read_case
 from memtune_cli.errors import InputError
-from memtune_cli.render import Column, between, seconds, table, wrapped
+from memtune_cli.render import Column, between, between_bytes, seconds, table, wrapped
 from memtune_cli.screen import Screen, stdout_screen
 from memtune_cli.sheet import detail_lines, title
 
@@ -106,7 +106,7 @@ def _candidates(
     columns = (
         Column("#"),
         Column("plan", right=False),
-        Column("GiB"),
+        Column(f"{unit_of(case.workload.gpu.usable_bytes).name}B"),
         Column("between", weight=2),
         Column("of GPU", weight=4),
         Column("step", weight=3),
@@ -120,12 +120,12 @@ def _candidates(
 
 
 def _row(case: Case, number: int, candidate: Candidate | Dropped) -> tuple[str, ...]:
-    prediction = candidate.prediction
+    prediction, unit = candidate.prediction, unit_of(case.workload.gpu.usable_bytes)
     return (
         str(number),
         str(candidate.plan),
-        f"{prediction.device.expected / GIB:.1f}",
-        between(prediction.device, GIB),
+        unit.number(prediction.device.expected),
+        between_bytes(prediction.device, unit),
         f"{prediction.device.expected / case.workload.gpu.usable_bytes:.0%}",
         seconds(prediction.step_seconds.expected),
         f"{prediction.tokens_per_second.expected:,.0f}",

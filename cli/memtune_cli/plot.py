@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from memtune.plan import Plan
 from memtune.prediction import Prediction
 from memtune.space import Candidate
-from memtune.units import GIB, gib
+from memtune.units import Unit, amount, unit_of
 from memtune_cli.case import Case
 from memtune_cli.errors import InputError
 from memtune_cli.render import visible_parts
@@ -104,27 +104,31 @@ def draw(path: Path, case: Case, chosen: Plan, candidates: Sequence[Candidate]) 
 
 def _breakdown(axes: Axes, prediction: Prediction, usable_bytes: int) -> None:
     """One row for each component, each beginning where the one above ends."""
-    parts, start = visible_parts(prediction), 0.0
+    unit = unit_of(usable_bytes)
+    device, scale = prediction.device, unit.size_bytes
+    parts, start = visible_parts(prediction, unit), 0.0
     for row, part in enumerate(parts):
-        size = part.bytes.expected / GIB
+        size = part.bytes.expected / scale
         colour = COMPONENT_COLOURS.get(part.name, OTHER_COLOUR)
         axes.barh(row, size, left=start, color=colour, height=0.72, zorder=3)
-        axes.annotate(f"{size:.1f}", (start + size, row), (5, 0), va="center", **_BESIDE)
+        axes.annotate(unit.number(part.bytes.expected), (start + size, row), (5, 0), va="center", **_BESIDE)
         start += size
         axes.plot([start, start], [row, row + 1], color=_FAINT, linewidth=0.8, zorder=2)
-    device = prediction.device
     last = len(parts)
-    axes.barh(last, device.expected / GIB, color=_INK, height=0.72, zorder=3)
-    spread = [[(device.expected - device.lower) / GIB], [(device.upper - device.expected) / GIB]]
-    axes.errorbar(device.expected / GIB, last, xerr=spread, color=OTHER_COLOUR, capsize=5, linewidth=1.8, zorder=4)
-    axes.text(0.4, last, f" {gib(device.expected)} in all", va="center", color="white", fontweight="bold", zorder=5)
+    axes.barh(last, device.expected / scale, color=_INK, height=0.72, zorder=3)
+    spread = [[(device.expected - device.lower) / scale], [(device.upper - device.expected) / scale]]
+    axes.errorbar(device.expected / scale, last, xerr=spread, color=OTHER_COLOUR, capsize=5, linewidth=1.8, zorder=4)
+    told = f" {amount(device.expected, usable_bytes)} in all"
+    inside: dict[str, Any] = {"va": "center", "color": "white", "fontweight": "bold", "zorder": 5}
+    axes.annotate(told, (0, last), (2, 0), textcoords="offset points", **inside)
     axes.set_yticks(range(last + 1), [*(part.name for part in parts), "peak"])
     axes.invert_yaxis()
     axes.tick_params(axis="y", length=0)
-    axes.set_xlim(0, max(device.upper, usable_bytes) / GIB * 1.08)
-    axes.set_xlabel("GiB on each GPU")
-    axes.axvline(usable_bytes / GIB, color=_LIMIT, linewidth=1.6, linestyle=(0, (5, 3)), zorder=2)
-    axes.text(usable_bytes / GIB, -0.62, f"GPU {gib(usable_bytes)} ", color=_LIMIT, ha="right", va="center", fontsize=9)
+    axes.set_xlim(0, max(device.upper, usable_bytes) / scale * 1.08)
+    axes.set_xlabel(f"{unit.name}B on each GPU")
+    axes.axvline(usable_bytes / scale, color=_LIMIT, linewidth=1.6, linestyle=(0, (5, 3)), zorder=2)
+    limit = f"GPU {amount(usable_bytes, usable_bytes)} "
+    axes.text(usable_bytes / scale, -0.62, limit, color=_LIMIT, ha="right", va="center", fontsize=9)
     axes.set_title(f"At the peak, in phase {prediction.peak_phase}", loc="left", pad=14, fontsize=10.5)
     axes.grid(axis="x", color="#e4e7eb", linewidth=0.8, zorder=0)
 
@@ -139,36 +143,40 @@ _BESIDE: dict[str, Any] = {
 
 def _micro_batches(axes: Axes, case: Case, chosen: Plan, candidates: Sequence[Candidate]) -> None:
     """What each family needs at each micro-batch; the chosen one's is the thick line with its interval."""
-    usable_gib = case.workload.gpu.usable_bytes / GIB
+    usable_bytes = case.workload.gpu.usable_bytes
+    unit = unit_of(usable_bytes)
+    limit = usable_bytes / unit.size_bytes
     for number, (name, members) in enumerate(_curves(chosen, candidates).items()):
-        _curve(axes, name, members, _LINES[number], chosen_family=number == 0)
-    size = case.predictor.predict(chosen).device.expected / GIB
+        _curve(axes, name, members, unit, _LINES[number], chosen_family=number == 0)
+    size = case.predictor.predict(chosen).device.expected / unit.size_bytes
     axes.plot(chosen.micro_batch, size, "o", markersize=13, markerfacecolor="none", markeredgecolor=_INK, zorder=5)
-    axes.axhline(usable_gib, color=_LIMIT, linewidth=1.6, linestyle=(0, (5, 3)), zorder=2)
-    label = f"GPU {gib(case.workload.gpu.usable_bytes)}"
+    axes.axhline(limit, color=_LIMIT, linewidth=1.6, linestyle=(0, (5, 3)), zorder=2)
+    label = f"GPU {amount(usable_bytes, usable_bytes)}"
     right_edge = axes.get_yaxis_transform()
-    axes.text(1, usable_gib, label, color=_LIMIT, va="bottom", ha="right", fontsize=9, transform=right_edge, zorder=5)
+    axes.text(1, limit, label, color=_LIMIT, va="bottom", ha="right", fontsize=9, transform=right_edge, zorder=5)
     axes.set_xscale("log", base=2)
     shown = sorted({candidate.plan.micro_batch for candidate in candidates})
     axes.set_xticks(shown, [str(size) for size in shown])
     axes.minorticks_off()
-    axes.set_ylim(0, max(2 * usable_gib, 1.25 * size))
+    axes.set_ylim(0, max(2 * limit, 1.25 * size))
     axes.set_xlabel("micro-batch (accumulation keeps the global batch)")
-    axes.set_ylabel("GiB on each GPU")
+    axes.set_ylabel(f"{unit.name}B on each GPU")
     axes.set_title("Other micro-batches and plans", loc="left", pad=14, fontsize=10.5)
     axes.grid(color="#e4e7eb", linewidth=0.8, zorder=0)
     axes.legend(framealpha=0.9, edgecolor="none", loc="best", fontsize=8.5)
 
 
-def _curve(axes: Axes, name: str, members: list[Candidate], look: tuple[str, str], chosen_family: bool) -> None:
+def _curve(
+    axes: Axes, name: str, members: list[Candidate], unit: Unit, look: tuple[str, str], chosen_family: bool
+) -> None:
     colour, sign = look
     sizes = [candidate.plan.micro_batch for candidate in members]
     device = [candidate.prediction.device for candidate in members]
-    sizes_gib = [d.expected / GIB for d in device]
-    (line,) = axes.plot(sizes, sizes_gib, f"{sign}-", color=colour, label=name, linewidth=1.4, markersize=4.5)
+    expected = [d.expected / unit.size_bytes for d in device]
+    (line,) = axes.plot(sizes, expected, f"{sign}-", color=colour, label=name, linewidth=1.4, markersize=4.5)
     if chosen_family:
         line.set(linewidth=2.6, markersize=5.5, zorder=4)
-        low, high = [d.lower / GIB for d in device], [d.upper / GIB for d in device]
+        low, high = [d.lower / unit.size_bytes for d in device], [d.upper / unit.size_bytes for d in device]
         axes.fill_between(sizes, low, high, color=colour, alpha=0.16, linewidth=0, zorder=1)
 
 

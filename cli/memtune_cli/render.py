@@ -8,11 +8,9 @@ from itertools import pairwise
 from typing import NamedTuple, Protocol
 
 from memtune.prediction import Component, Interval
-from memtune.units import GIB
+from memtune.units import Unit, unit_of
 from memtune_cli.screen import Screen
 
-# What is less would be shown as 0.0 GiB.
-LEAST_SHOWN_BYTES = 0.05 * GIB
 # Components that fill less of the bar than this share one entry.
 _SMALL = 0.012
 _GLYPHS = "█▓▒░▚▞▤▥▦▧▨▩"
@@ -72,9 +70,14 @@ def seconds(value: float) -> str:
     return f"{value:,.0f} s" if value >= 100 else f"{value:.1f} s" if value >= 1 else f"{value * 1000:.0f} ms"
 
 
+def between_bytes(interval: Interval, unit: Unit, more_digits: int = 0) -> str:
+    """The same of an amount of memory, in a unit that is named beside it."""
+    return between(interval, unit.size_bytes, unit.digits + more_digits)
+
+
 def memory_bar(screen: Screen, peak: Peak, usable_bytes: int) -> list[str]:
     """The memory at the peak as one stacked bar against the GPU's, with a legend."""
-    parts = visible_parts(peak)
+    parts = visible_parts(peak, unit_of(usable_bytes))
     total_bytes = peak.device.expected
     full_bytes = max(total_bytes, usable_bytes)
     width = screen.width - 4
@@ -95,16 +98,16 @@ def level_bar(screen: Screen, size_bytes: float, full_bytes: float, width: int, 
     return screen.paint(filled * cells, colour) + screen.dim(free * (width - cells))
 
 
-def visible_parts(peak: Peak) -> list[Component]:
+def visible_parts(peak: Peak, unit: Unit) -> list[Component]:
     """The components, the small ones summed up as one called ``other``, if it can be seen at all."""
-    least_bytes = max(_SMALL * peak.device.expected, LEAST_SHOWN_BYTES)
+    least_bytes = max(_SMALL * peak.device.expected, unit.least_bytes)
     large = [part for part in peak.components if part.bytes.expected >= least_bytes]
     small = [part for part in peak.components if part.bytes.expected < least_bytes]
-    if (len(small) == 1 and small[0].bytes.expected >= LEAST_SHOWN_BYTES) or not small:
+    if (len(small) == 1 and small[0].bytes.expected >= unit.least_bytes) or not small:
         return list(peak.components)
     sums = [sum(values) for values in zip(*(part.bytes for part in small), strict=True)]
     other = Component("other", Interval(*sums))
-    return [*large, other] if other.bytes.expected >= LEAST_SHOWN_BYTES else large
+    return [*large, other] if other.bytes.expected >= unit.least_bytes else large
 
 
 def _share_cells(sizes: Sequence[float], total: float, width: int) -> list[int]:
@@ -132,12 +135,14 @@ def _colour(index: int) -> str:
 
 
 def _legend(screen: Screen, parts: Sequence[Component], total_bytes: float, usable_bytes: int) -> list[str]:
-    entries = [
-        (_fill(screen, i), _colour(i), f"{part.name:<18}{part.bytes.expected / GIB:6.1f} GiB")
-        for i, part in enumerate(parts)
-    ]
+    unit = unit_of(usable_bytes)
+
+    def entry(name: str, size_bytes: float) -> str:
+        return f"{name:<18}{unit.number(size_bytes):>6} {unit.name}B"
+
+    entries = [(_fill(screen, i), _colour(i), entry(part.name, part.bytes.expected)) for i, part in enumerate(parts)]
     free_bytes = usable_bytes - total_bytes
-    rest = f"{'free' if free_bytes >= 0 else 'missing':<18}{abs(free_bytes) / GIB:6.1f} GiB"
+    rest = entry("free" if free_bytes >= 0 else "missing", abs(free_bytes))
     entries.append(("·" if screen.unicode else ".", "2", rest))
     per_line = max(1, (screen.width - 2) // 33)
     # Down the columns first, so that the legend is read in the order of the bar.

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from memtune.decide.records import OUT_OF_MEMORY, ended_as
 from memtune.decide.times import to_seconds
 from memtune.spec.status import AttemptStatus, RunStatus
-from memtune.units import GIB, MIB
+from memtune.units import GIB, MIB, unit_of
 from memtune.verdict import Verdict
 from memtune_cli import svg
 from memtune_cli.candidates import Believed, Group
@@ -36,7 +36,7 @@ def components(story: Story) -> str:
     scale = frame.across(0, full)
     parts = svg.x_axis(frame, scale, _ticks(full), f"{_unit(full)} on each GPU")
     start = 0.0
-    for part in visible_parts(peak):
+    for part in visible_parts(peak, unit_of(prediction.usable_bytes)):
         size, told = part.bytes.expected, f"{part.name}: {story.amount(part.bytes.expected)}"
         look = f"fill:{colour(part.name)}"
         parts.append(svg.box(scale(start), frame.top + 6, scale(size) - scale(0) - 1, 44, look, told))

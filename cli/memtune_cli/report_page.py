@@ -12,7 +12,7 @@ from memtune.decide.stories import ended, trains
 from memtune.decide.texts import span
 from memtune.decide.times import to_seconds, to_text
 from memtune.spec.status import AttemptStatus
-from memtune.units import counted
+from memtune.units import counted, unit_of
 from memtune_cli import report_charts as charts
 from memtune_cli import svg
 from memtune_cli.candidates import Believed, Group, Reckoned
@@ -131,7 +131,7 @@ def _predicted(story: Story) -> str:
     )
     parts = (
         (f"background:{charts.colour(part.name)}", f"{part.name} {story.amount(part.bytes.expected)}")
-        for part in visible_parts(peak)
+        for part in visible_parts(peak, unit_of(prediction.usable_bytes))
     )
     return f"{text}{charts.components(story)}{_legend(parts)}"
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 from memtune.gpu import Gpu
 from memtune.plan import Plan
 from memtune.prediction import Interval, Prediction
-from memtune.units import GIB, gib
+from memtune.units import GIB, amount, gib, unit_of
 from memtune_cli.case import Case
-from memtune_cli.render import LEAST_SHOWN_BYTES, between, memory_bar, seconds, wrapped
+from memtune_cli.render import between, between_bytes, memory_bar, seconds, wrapped
 from memtune_cli.screen import Screen
+
+# Hosts have gigabytes, however small the GPU.
+_HOST = unit_of(GIB)
 
 
 def title(screen: Screen, case: Case) -> list[str]:
@@ -25,7 +28,7 @@ def title(screen: Screen, case: Case) -> list[str]:
 
 
 def _gpu(gpu: Gpu) -> str:
-    size = gib(gpu.usable_bytes)
+    size = amount(gpu.usable_bytes, gpu.usable_bytes)
     return (
         f"GPU of {size} (not known by name; speed as of the {gpu.name})"
         if gpu.guessed
@@ -37,11 +40,12 @@ def detail_lines(screen: Screen, case: Case, plan: Plan, prediction: Prediction)
     """One plan: how much memory, where it goes, how fast, and what its pod needs on the host."""
     device, usable_bytes = prediction.device, case.workload.gpu.usable_bytes
     free_bytes = usable_bytes - device.expected
-    room = f"{gib(free_bytes)} free" if free_bytes >= 0 else f"{gib(-free_bytes)} missing"
+    room = f"{amount(abs(free_bytes), usable_bytes)} {'free' if free_bytes >= 0 else 'missing'}"
     host = case.host(plan)
-    shared = f", of it {gib(host.shared_bytes)} in /dev/shm" if host.shared_bytes >= LEAST_SHOWN_BYTES else ""
+    shared = f", of it {gib(host.shared_bytes)} in /dev/shm" if host.shared_bytes >= _HOST.least_bytes else ""
+    spread = between_bytes(device, unit_of(usable_bytes))
     facts = (
-        f"  GPU memory   {gib(device.expected)} ({between(device, GIB)}), {room}; "
+        f"  GPU memory   {amount(device.expected, usable_bytes)} ({spread}), {room}; "
         f"the peak is in phase {prediction.peak_phase}",
         f"  Speed        {seconds(prediction.step_seconds.expected)} a step ({_step(prediction.step_seconds)}), "
         f"{prediction.tokens_per_second.expected:,.0f} tokens/s ({between(prediction.tokens_per_second, digits=0)})",

@@ -43,9 +43,14 @@ class Unit(NamedTuple):
     size_bytes: int
     digits: int
 
-    def number(self, size_bytes: float) -> str:
+    def number(self, size_bytes: float, more_digits: int = 0) -> str:
         """Bytes in this unit, without its name."""
-        return f"{size_bytes / self.size_bytes:.{self.digits}f}"
+        return f"{size_bytes / self.size_bytes:.{self.digits + more_digits}f}"
+
+    @property
+    def least_bytes(self) -> float:
+        """What is less would be shown as nothing."""
+        return self.size_bytes * float(10**-self.digits) / 2
 
 
 def unit_of(size_bytes: float) -> Unit:
