@@ -65,7 +65,7 @@ clean: ## remove the development environment and every cache
 
 .PHONY: cluster
 cluster: ## a real Kubernetes on this Debian machine; NODES=1 for a smaller one
-	@python3 -m devcluster up --nodes $(or $(NODES),2)
+	@python3 -m devcluster up --nodes $(or $(NODES),2) $(if $(AHEAD),--build $(AHEAD))
 
 .PHONY: cluster-down
 cluster-down: ## end the cluster and remove every trace of it
@@ -77,7 +77,7 @@ dashboards: ## the dashboards of the running cluster, drawn by a page on this ma
 
 .PHONY: demo
 demo: ## everything, seen: cluster, images, chart, dashboards, and a job that recovers from an out-of-memory
-	@+$(MAKE) --no-print-directory --jobs=2 env cluster
+	@+$(MAKE) --no-print-directory --jobs=2 AHEAD="operator runner page" env cluster
 	@$(python) tools/demo.py
 
 .PHONY: demo-clean

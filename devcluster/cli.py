@@ -10,6 +10,7 @@ from pathlib import Path
 
 from devcluster import cluster, dashboards, images, machine, monitoring, page, prometheus, state
 from devcluster.api import ApiError
+from devcluster.builds import OURS
 from devcluster.layout import KUBECONFIG
 from devcluster.shell import ClusterError, say
 
@@ -22,6 +23,8 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     up = commands.add_parser("up", help="start the cluster, building what is missing; waits until it is ready")
     up.add_argument("--nodes", type=int, choices=range(1, 5), help="how many nodes (default: 1, or what is up)")
+    ahead = "build meanwhile what `load` and `dashboards` will need: operator, runner, page"
+    up.add_argument("--build", nargs="+", choices=(*OURS, "page"), default=[], metavar="WHAT", help=ahead)
     commands.add_parser("down", help="end it and remove every trace")
     commands.add_parser("status", help="say which parts live; exit code 1 when one is dead or nothing is up")
     commands.add_parser("kubeconfig", help="print the path of the kubeconfig")
@@ -103,7 +106,7 @@ def _with_other_cluster(command: str, kubeconfig: Path) -> int:
 
 def _change(arguments: argparse.Namespace) -> None:
     if arguments.command == "up":
-        cluster.up(arguments.nodes)
+        cluster.up(arguments.nodes, arguments.build)
     elif arguments.command == "down":
         cluster.down()
     elif arguments.command in ("prometheus", "dashboards"):

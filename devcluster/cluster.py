@@ -7,11 +7,13 @@ import os
 import shutil
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 
-from devcluster import binaries, images, machine, monitoring, network, packages
+from devcluster import binaries, images, machine, monitoring, network, packages, page
+from devcluster.builds import OURS
 from devcluster.certificates import make_certificates
 from devcluster.layout import (
     CACHE,
@@ -50,12 +52,16 @@ def alone() -> Iterator[None]:
         yield
 
 
-def up(asked: int | None) -> None:
+def up(asked: int | None, ahead: Sequence[str] = ()) -> None:
+    """Start the cluster, or find it up; ``ahead`` is what will be asked for next: our own images, the page."""
+    builds: list[Callable[[], None]] = [partial(_build_images, [each for each in ahead if each in OURS])]
+    builds += [page.build] if "page" in ahead else []
     if STATE.exists():
         _reuse(asked)
+        _at_once(builds)
         return
     count = asked or 1
-    _prepare()
+    _prepare(builds)
     machine.check_before_starting()
     network.check_subnets_are_free()
     say(f"starting Kubernetes {KUBERNETES} with {count} node{'s' if count > 1 else ''}")
@@ -100,18 +106,33 @@ def _repair(supervisor: int, found: list[str], seconds: float = 30) -> None:
         time.sleep(0.2)
 
 
-def _prepare() -> None:
+def _prepare(builds: Sequence[Callable[[], None]]) -> None:
     needed = dict(RUNTIME_PACKAGES)
     if not binaries.are_built():
         machine.check_before_building()
         needed |= BUILD_PACKAGES
     packages.provide(needed)
+    _at_once([*builds, _build_kubernetes])
+
+
+def _at_once(builds: Sequence[Callable[[], None]]) -> None:
+    """Compilers keep the cores busy while the others wait for disks and networks."""
     with ThreadPoolExecutor() as pool:
-        base = pool.submit(images.base_archive)
-        if not binaries.are_built():
-            say(f"building Kubernetes {KUBERNETES} (once, some minutes; log: {CACHE / 'build.log'})")
-            binaries.build()
-        base.result()
+        for build in [pool.submit(build) for build in builds]:
+            build.result()
+
+
+def _build_kubernetes() -> None:
+    if not binaries.are_built():
+        say(f"building Kubernetes {KUBERNETES} (once, some minutes; log: {CACHE / 'build.log'})")
+        binaries.build()
+
+
+def _build_images(ours: Sequence[str]) -> None:
+    images.base_archive()
+    for image in ours:
+        say(f"building the image of {image} (log: {CACHE / f'{image}-image.log'})")
+        images.build(image)
 
 
 def _start(wanted: tuple[Node, ...]) -> None:

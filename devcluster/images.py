@@ -85,7 +85,7 @@ def load(image: str, nodes: tuple[Node, ...]) -> None:
         archive = base_archive()
         _load_new(BASE_IMAGE, _archive_id(archive), nodes, lambda _: archive)
     else:
-        name = _built(image) if image in builds.OURS else image
+        name = build(image) if image in builds.OURS else image
         number = builds.image_id(name) if shutil.which("buildah") else ""
         if not number:
             raise ClusterError(
@@ -107,7 +107,8 @@ def _import(archive: Path, node: Node) -> None:
     run(["ctr", "--address", socket, "--namespace", "k8s.io", "images", "import", str(archive)])
 
 
-def _built(image: str) -> str:
+def build(image: str) -> str:
+    """Build one of our own images on the base image, and give its name."""
     archive = base_archive()
     if builds.image_id(BASE_IMAGE) != _archive_id(archive):
         run(["buildah", "pull", "--quiet", f"docker-archive:{archive}"])

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from pods import eventually
 
-from devcluster import cli, cluster, machine
+from devcluster import cli, cluster, machine, page
 from devcluster.api import ApiError
 from devcluster.dns import host_lines
 from devcluster.layout import HOST_ADDRESS, HOST_INTERFACE
@@ -193,3 +193,19 @@ def test_parts_listen_on_loopback_and_the_bridge_alone() -> None:
     own = {HOST_ADDRESS, *(node.address for node in current_nodes())}
     local = re.compile(rf"127\.|\[fe80::[0-9a-f:]+\]%{HOST_INTERFACE}:")
     assert [each for each in sorted(found) if each[1].rpartition(":")[0] not in own and not local.match(each[1])] == []
+
+
+@pytest.mark.usefixtures("devcluster", "kubeconfig")
+def test_what_is_asked_for_next_can_be_built_meanwhile(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    built = []
+    monkeypatch.setattr(page, "build", lambda: built.append("page"))
+    assert _main(monkeypatch, "up", "--build", "operator", "page") == 0
+    assert built == ["page"]
+    said = capsys.readouterr().out
+    assert "building the image of operator" in said
+    assert "already up" in said
+    with pytest.raises(SystemExit, match="2"):
+        _main(monkeypatch, "up", "--build", "everything")
+    assert "invalid choice: 'everything'" in capsys.readouterr().err
