@@ -118,13 +118,26 @@ def read_case(file: str, gpu_name: str | None) -> Case:
             headroom=job.spec.tuning.headroom_ratio,
             objective=job.spec.tuning.objective,
             fixed=fixed_plan(job.spec),
-            notes=(*_trace_notes(job, traced), *(() if gpu_name else gpu_notes(job, workload.gpu))),
+            notes=(
+                *_trace_notes(job, traced),
+                *_model_notes(job.spec.model.hf_config),
+                *(() if gpu_name else gpu_notes(job, workload.gpu)),
+            ),
             hf_config=job.spec.model.hf_config,
         )
     except SpecError as error:
         raise InputError("\n".join(f"{shown}: {problem}" for problem in error.problems)) from None
     except (ValueError, RecursionError) as error:
         raise InputError(f"{shown}: {error}") from None
+
+
+def _model_notes(config: dict[str, Any] | None) -> tuple[str, ...]:
+    from memtune.model.huggingface import defaulted_sizes
+
+    if config is None or not (sizes := defaulted_sizes(config)):
+        return ()
+    taken = ", ".join(f"{name} ({size})" for name, size in sizes.items())
+    return (f"spec.model.hfConfig does not say {taken}: taken from transformers' {config['model_type']}",)
 
 
 def _trace_notes(job: Job, traced: TracedModel | None) -> tuple[str, ...]:

@@ -44,6 +44,16 @@ def test_every_example_has_a_plan_that_fits(example: Path, capsys: pytest.Captur
     assert max(map(len, page.splitlines())) <= 100
 
 
+def test_a_size_that_the_config_leaves_out_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = {"model_type": "qwen2", "hidden_sze": 896, "num_hidden_layers": 24, "num_attention_heads": 32}
+    file = written(tmp_path, job(model={"hfConfig": {**config, "intermediate_size": 4864, "vocab_size": 151936}}))
+    main(["plan", file])
+    page = " ".join(capsys.readouterr().out.split())
+    assert "Note: spec.model.hfConfig does not say hidden_size (4096): taken from transformers' qwen2" in page
+    main(["plan", DENSE])
+    assert "does not say" not in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
 def test_every_example_can_be_estimated_and_explained(example: Path, capsys: pytest.CaptureFixture[str]) -> None:
     plan = ONE_OF_EACH[example.stem]

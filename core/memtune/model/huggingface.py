@@ -11,6 +11,10 @@ from memtune.model.families.family import Family
 
 FAMILIES: dict[str, Family] = {**gated.FAMILIES, **classic.FAMILIES, **encoders.FAMILIES}
 
+# What decides how large a model is. transformers leaves them out of a file only where they are its own defaults; a
+# person may have forgotten them, or misspelt them.
+_SIZES = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size")
+
 
 def from_hf_config(config: dict[str, Any], where: str = "hfConfig") -> Architecture:
     """The architecture that a config describes; a missing key takes its family's default."""
@@ -26,3 +30,10 @@ def from_hf_config(config: dict[str, Any], where: str = "hfConfig") -> Architect
         )
     family = FAMILIES[model_type]
     return family.read(given.renamed(family.aliases).over(family.defaults))
+
+
+def defaulted_sizes(config: dict[str, Any]) -> dict[str, int]:
+    """The sizes of a readable config that it leaves to its family's defaults, as these are."""
+    family = FAMILIES[config["model_type"]]
+    given = Facts(config, "").renamed(family.aliases)
+    return {name: family.defaults[name] for name in _SIZES if name in family.defaults and name not in given}
