@@ -338,3 +338,16 @@ def test_a_budget_that_pays_for_no_probe_starts_none() -> None:
     assert cluster.posted == []
     assert "pay for about 0" in condition(cluster, "Tuned")["message"]
     assert condition(cluster, "Failed")["reason"] == "NothingMeasured"
+
+
+def test_a_search_that_finds_nothing_worth_its_cost_ends_the_probing() -> None:
+    cluster = SimulatedCluster(make_job())
+    cluster.reconcile()
+    for run in cluster.runs():
+        cluster.start(run)
+        cluster.finish(run)
+    decision = decide(cluster.job, cluster.observe(), cluster.now, lambda _: None)
+    assert decision.status.plan is not None
+    assert decision.status.plan.name == cluster.status["probes"][0]["plan"]
+    tuned = next(each.message for each in decision.status.conditions if each.type == "Tuned")
+    assert "no plan left is worth a probe" in tuned

@@ -63,6 +63,37 @@ def test_probes_that_run_end_when_their_budget_is_taken_away() -> None:
     assert 120 <= cluster.status["gpuSecondsSpent"] <= 130
 
 
+def test_an_edit_that_the_records_cannot_be_read_under_touches_nothing() -> None:
+    cluster = launched()
+    before, pods = cluster.status["attempts"], sorted(cluster.pods)
+    edit(cluster, "training", global_batch_size=32)
+    stalled = condition(cluster, "Stalled")
+    assert (stalled["status"], stalled["reason"]) == ("True", "SpecChanged")
+    assert stalled["message"].startswith("spec.training cannot change")
+    assert (cluster.status["attempts"], sorted(cluster.pods)) == (before, pods)
+    edit(cluster, "training", global_batch_size=16)
+    assert condition(cluster, "Stalled")["status"] == "False"
+    cluster.finish(before[-1]["name"])
+    cluster.reconcile()
+    assert cluster.status["phase"] == "Succeeded"
+
+
+def test_what_a_stopped_run_says_last_tells_whether_it_had_trained() -> None:
+    cluster = launched(make_job(checkpoint=None))
+    for pod in cluster.pods.values():
+        pod.held = True  # its container takes its time to end
+    edit(cluster, suspend=True)
+    assert (last(cluster)["trained"], last(cluster)["checkpoint"]) == (True, "unknown")
+    for pod in cluster.pods.values():
+        pod.report = cluster.report(pod, Ending.TERMINATED, steps=0)
+    cluster.reconcile()
+    assert (last(cluster)["trained"], last(cluster)["checkpoint"]) == (False, "none")
+    cluster.pods.clear()
+    edit(cluster, suspend=False)
+    cluster.tick(20.0)
+    assert (last(cluster)["number"], cluster.status["phase"]) == (2, "Launching"), cluster.status["message"]
+
+
 def test_a_retry_more_is_made_once_it_is_allowed() -> None:
     cluster = launched(make_job(retry={"maxOomRetries": 0}))
     edit(cluster, "retry", max_oom_retries=1)

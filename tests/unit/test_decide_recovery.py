@@ -54,6 +54,15 @@ def test_the_plan_that_is_shown_is_foretold_until_it_is_measured() -> None:
     assert cluster.status["plan"] == measured != foretold
 
 
+def test_a_plan_whose_allocator_had_to_retry_is_nothing_to_fall_back_on() -> None:
+    model = model_of(make_job(), Status(), None)
+    plan = model.ranking.fitting[0].plan
+    size = int(model.usable_bytes * 0.5)
+    lesson = Lesson(plan, device_bytes=size, reserved_bytes=size)
+    assert replace(model, lessons=(lesson,)).fits(plan)
+    assert not replace(model, lessons=(replace(lesson, retried=True),)).fits(plan)
+
+
 def test_nothing_as_large_as_what_died_is_tried_again() -> None:
     model = model_of(make_job(), Status(), None)
     second = model.candidates(())[1].plan

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from memtune.decide import reasons
 from memtune.decide.context import Context
-from memtune.decide.fixing import changed_fields
+from memtune.decide.fixing import changed_fields, spec_changed
 from memtune.decide.observed import Refusal
 from memtune.decide.records import has_ended, live
 from memtune.decide.settling import waits
@@ -40,9 +40,7 @@ def told(context: Context) -> Context:
 def _of_job(context: Context) -> Iterator[Refusal]:
     yield from context.observed.refusals
     if changed := changed_fields(context.job, context.status):
-        fields = ", ".join(f"spec.{name}" for name in changed)
-        text = f"{fields} cannot change once the job is under way; put it back, or create a new job"
-        yield Refusal(reasons.SPEC_CHANGED, text)
+        yield Refusal(reasons.SPEC_CHANGED, spec_changed(changed))
     yield from _of_nodes(context)
 
 

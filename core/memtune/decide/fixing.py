@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 
 from memtune.naming import short_hash
 from memtune.spec.job import Job
@@ -30,6 +31,12 @@ def changed_fields(job: Job, status: Status) -> list[str]:
     fixed = dict(each.split(".", 1) for each in status.fixed if "." in each)
     now = dict(each.split(".", 1) for each in fingerprints(job))
     return sorted(name for name in FIXED if name in fixed and fixed[name] != now[name])
+
+
+def spec_changed(fields: Iterable[str]) -> str:
+    """What is told of fields that were edited too late."""
+    named = ", ".join(f"spec.{name}" for name in sorted(fields))
+    return f"{named} cannot change once the job is under way; put it back, or create a new job"
 
 
 def _generation(job: Job) -> str:

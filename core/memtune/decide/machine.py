@@ -13,6 +13,7 @@ from memtune.decide.completing import complete
 from memtune.decide.context import Context
 from memtune.decide.decision import Decision, Event
 from memtune.decide.ending import failed, finished, past_deadline, resumed, suspended
+from memtune.decide.fixing import changed_fields, spec_changed
 from memtune.decide.launching import launching, running
 from memtune.decide.observed import Observed, Refusal
 from memtune.decide.predicting import pending, predicting
@@ -49,6 +50,8 @@ _NO_MODEL = (ValueError, ArithmeticError)
 
 def decide(job: Job, observed: Observed, now: float, search: Search = expected_improvement) -> Decision:
     """What follows from what was seen of a job. Equal arguments give an equal decision, and none of them raises."""
+    if changed := _illegible(job, read_status(observed.status)):
+        return refuse(observed, job.metadata.generation, spec_changed(changed), now, reasons.SPEC_CHANGED)
     read = restore(job, observed.status)
     now = now if 0 <= now < _LATEST else 0.0
     status = read.model_copy(update={"observed_generation": max(job.metadata.generation, 0)})
@@ -61,25 +64,35 @@ def decide(job: Job, observed: Observed, now: float, search: Search = expected_i
     return _decision(context, read)
 
 
-def refuse(observed: Observed, generation: int, sentence: str, now: float) -> Decision:
+def refuse(
+    observed: Observed, generation: int, sentence: str, now: float, reason: str = reasons.SPEC_INVALID
+) -> Decision:
     """For a job whose spec cannot be read: say so, start nothing, and leave alone what runs."""
     status = read_status(observed.status)
     text = story(sentence)
     old = next((each for each in status.conditions if each.type == "Stalled"), None)
-    is_new = old is None or (old.status, old.reason, old.message) != ("True", reasons.SPEC_INVALID, text)
+    is_new = old is None or (old.status, old.reason, old.message) != ("True", reason, text)
     changed_at = old.last_transition_time if old and old.status == "True" else to_text(now)
     condition = Condition(
         type="Stalled",
         status="True",
         observed_generation=max(generation, 0),
         last_transition_time=changed_at,
-        reason=reasons.SPEC_INVALID,
+        reason=reason,
         message=text,
     )
     others = tuple(each for each in status.conditions if each.type != "Stalled")
-    events = (Event("Warning", reasons.SPEC_INVALID, text),) if is_new else ()
+    events = (Event("Warning", reason, text),) if is_new else ()
     changes = {"conditions": (*others, condition), "message": text, "observed_generation": max(generation, 0)}
     return Decision(status.model_copy(update=changes), events=events)
+
+
+def _illegible(job: Job, status: Status) -> list[str]:
+    """The fields that were edited under a job, if its records cannot be read without them: plans are of one batch on so
+    many GPUs. Servers that know CEL rules refuse such an edit."""
+    changed = changed_fields(job, status)
+    ended = any(each.type in ("Complete", "Failed") and each.status == "True" for each in status.conditions)
+    return changed if not ended and {"training", "resources"}.intersection(changed) else []
 
 
 def _is_over(context: Context) -> bool:

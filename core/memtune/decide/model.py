@@ -39,7 +39,10 @@ _SOLD_OVER_USABLE = 1.1
 
 @dataclass(frozen=True)
 class Lesson:
-    """What one run told of its plan. ``demanded_bytes`` is of one that ran out of memory, 0 for one that did not."""
+    """What one run told of its plan. ``demanded_bytes`` is of one that ran out of memory, 0 for one that did not.
+
+    One that ``retried`` got its memory only after the allocator had emptied its cache.
+    """
 
     plan: Plan
     allocated_bytes: int = 0
@@ -48,6 +51,7 @@ class Lesson:
     step_seconds: float = 0.0
     died: bool = False
     demanded_bytes: int = 0
+    retried: bool = False
 
 
 @dataclass(frozen=True)
@@ -139,7 +143,12 @@ class Model:
         return min(self.plans, key=lambda plan: (self.predict(plan).device.expected, plan), default=None)
 
     def fits(self, plan: Plan) -> bool:
-        """Whether a plan leaves what it must: its headroom as measured, else the larger of headroom and interval."""
+        """Whether a plan leaves what it must: its headroom as measured, else the larger of headroom and interval.
+
+        One whose allocator had to retry leaves too little, whatever its peak says.
+        """
+        if any(lesson.retried for lesson in self.lessons if lesson.plan == plan):
+            return False
         if plan in self.measured_bytes:
             return self.measured_bytes[plan] <= self.usable_bytes * (1 - self.headroom)
         return self.predict(plan).fits(self.usable_bytes, self.headroom)
@@ -230,4 +239,5 @@ def _lesson(record: RunStatus) -> Lesson:
     if record.length_covered is False:
         return Lesson(plan)  # what shorter sequences take teaches nothing about the longest
     peaks = record.peak_bytes or PeakBytes(allocated=0, active=0, reserved=0, device=0, total=0)
-    return Lesson(plan, peaks.allocated, peaks.reserved, peaks.device, record.step_seconds)
+    has_retried = record.allocator_retries > 0
+    return Lesson(plan, peaks.allocated, peaks.reserved, peaks.device, record.step_seconds, retried=has_retried)

@@ -51,7 +51,11 @@ def probing(context: Context) -> Context:
     context = _first_prediction(context, model)
     why = _why_no_more(context, model)
     if why is None:
-        return _watched(_more(context, model, running))
+        more = _more(context, model, running)
+        if running or more is not context or context.blocked or _busy(context):
+            return _watched(more)
+        # Nothing runs, nothing was recorded, and nothing is waited for.
+        why = "no plan left is worth a probe, or its probe would cost more GPU-seconds than are left"
     return _watched(context) if running else _choose(context, model, why)
 
 

@@ -145,7 +145,11 @@ def _last_words(context: Context) -> Context:
     for record in context.status.attempts[-1:]:
         if not has_ended(record) or ended_as(record, Verdict.SUCCEEDED):
             continue
-        told = measuring.checkpointed(measuring.reports_of(context.runs[record.name].pods), is_started=False)
-        if told.get("checkpoint_samples", 0) > record.checkpoint_samples:
+        pods = context.runs[record.name].pods
+        reports = measuring.reports_of(pods)
+        told = measuring.checkpointed(reports, is_started=False)
+        # One rank that saved nothing says nothing of the others.
+        is_first_word = record.checkpoint == "unknown" and 0 < len(reports) == len(pods)
+        if is_first_word or told.get("checkpoint_samples", 0) > record.checkpoint_samples:
             context = context.becoming(replaced(context.status, record.model_copy(update=told)))
     return context
