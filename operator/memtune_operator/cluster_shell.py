@@ -41,6 +41,18 @@ class _Refused(NamedTuple):
     manifest: Manifest
 
 
+class _DryRun(NamedTuple):
+    """What the API server said to a pod of which job in which generation, and when that was asked."""
+
+    version: tuple[str, int]
+    refusals: tuple[Refusal, ...]
+    at: float
+
+    def holds(self, version: tuple[str, int], now: float) -> bool:
+        """Whether it need not be asked again: the wording of a refusal may differ each time."""
+        return self.version == version and (not self.refusals or now < self.at + _AGAIN_SECONDS)
+
+
 class ClusterShell:
     """Reads jobs and nodes from the API server, and what jobs own from the watches of its caches."""
 
@@ -53,7 +65,7 @@ class ClusterShell:
         self._caches = {kind: Cache(kind, settings.namespaces) for kind in kinds}
         # Answers of the API server that would only be asked for again: nothing is decided by their loss.
         self._refused: dict[Key, _Refused] = {}
-        self._accepted: dict[Key, tuple[str, int]] = {}
+        self._dry_runs: dict[Key, _DryRun] = {}
 
     async def follow(self, wake: Callable[[Key], None]) -> None:
         """Keep up with what jobs own, for ever."""
@@ -67,7 +79,7 @@ class ClusterShell:
         except RefusalError as refusal:
             if refusal.kind is Kind.ABSENT:
                 self._refused.pop(key, None)
-                self._accepted.pop(key, None)
+                self._dry_runs.pop(key, None)
                 return None
             raise
         if manifest["metadata"].get("deletionTimestamp"):
@@ -183,7 +195,7 @@ class ClusterShell:
             return (checked.refusal,)
         if taken := await self._name_taken(job, now):
             return (taken,)
-        return await self._dry_run(job, manifest, checked.pod)
+        return await self._dry_run(job, manifest, checked.pod, now)
 
     async def _name_taken(self, job: Job, now: float) -> Refusal | None:
         """The refusal of a name that another object bears. Now and then it is looked whether it still does."""
@@ -209,11 +221,18 @@ class ClusterShell:
         found = self._refused.get(_key(job))
         return found if found and found.uid == job.metadata.uid else None
 
-    async def _dry_run(self, job: Job, manifest: Manifest, pod: Manifest | None) -> tuple[Refusal, ...]:
-        """Whether the API server would take a pod of the job: asked once for each generation, before the first run."""
+    async def _dry_run(self, job: Job, manifest: Manifest, pod: Manifest | None, now: float) -> tuple[Refusal, ...]:
+        """Whether the API server would take a pod of the job, before the first run: one refusal is asked about anew."""
         version, status = (job.metadata.uid, job.metadata.generation), _status(manifest)
-        if pod is None or self._accepted.get(_key(job)) == version or status.get("probes") or status.get("attempts"):
+        if pod is None or status.get("probes") or status.get("attempts"):
             return ()
+        known = self._dry_runs.get(_key(job))
+        if known is None or not known.holds(version, now):
+            known = _DryRun(version, await self._refused_pod(pod), now)
+            self._dry_runs[_key(job)] = known
+        return known.refusals
+
+    async def _refused_pod(self, pod: Manifest) -> tuple[Refusal, ...]:
         try:
             await self._cluster.create(pod, dry_run=True)
         except RefusalError as refusal:
@@ -222,7 +241,6 @@ class ClusterShell:
                 return (Refusal(reasons.TEMPLATE_REJECTED, refusal.message),)
             if refusal.kind not in (Kind.REFUSED, Kind.EXISTS):
                 raise
-        self._accepted[_key(job)] = version
         return ()
 
     async def _create(self, job: Job, manifest: Manifest) -> Refusal | None:

@@ -64,7 +64,9 @@ class Server:
         self.events: set[str] = set()
         self.deleted: list[str] = []
         self.runs: list[str] = []
+        self.template_refusals: list[RefusalError] = []
         self.posts = 0
+        self.dry_runs = 0
         self.node_lists = 0
 
     async def read(self, api_version: str, kind: str, namespace: str, name: str) -> dict[str, Any]:
@@ -81,6 +83,9 @@ class Server:
 
     async def create(self, manifest: dict[str, Any], dry_run: bool = False) -> None:
         if dry_run:
+            self.dry_runs += 1
+            if self.template_refusals:
+                raise self.template_refusals.pop(0)
             return
         if manifest["kind"] == "Event":
             self.events.add(manifest["metadata"]["name"])
@@ -250,6 +255,25 @@ def test_a_refusal_that_is_worded_anew_each_time_is_not_asked_for_in_a_fast_loop
             assert server.posts == 1
             assert await shell.create(snapshot, [PROBE], NOW + 30)
             assert (await seen(shell, NOW + 30)).observed.runs["tiny-probe-1"].refusal == "denied: request 1"
+
+    asyncio.run(life())
+
+
+def test_a_template_whose_refusal_is_worded_anew_each_time_is_asked_about_now_and_then() -> None:
+    async def life() -> None:
+        server = Server()
+        server.template_refusals = [refused(f"denied: request {number}") for number in range(2)]
+        async with Life(server) as shell:
+            said = [(await seen(shell, NOW + later)).observed.refusals for later in (0, 0.1, 30, 60, 90)]
+            assert [each.message for refusals in said for each in refusals] == [
+                "denied: request 0",
+                "denied: request 0",
+                "denied: request 1",
+            ]
+            assert server.dry_runs == 3, "once it is taken it is not asked about again"
+            server.job["metadata"]["generation"] += 1
+            await seen(shell, NOW + 91)
+            assert server.dry_runs == 4
 
     asyncio.run(life())
 
