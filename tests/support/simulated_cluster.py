@@ -86,6 +86,7 @@ class Pod:
             started_at_seconds=self.started_at,
             finished_at_seconds=self.finished_at,
             report=self.report,
+            failure_order=self.report.failure_order if self.report else None,
             last_words=self.last_words,
         )
 

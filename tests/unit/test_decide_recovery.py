@@ -36,6 +36,46 @@ def test_an_out_of_memory_is_followed_by_a_smaller_plan_from_the_checkpoint() ->
     assert Plan.parse(after["plan"]).global_batch(1) == 16
 
 
+TWO_NODES = {"nodes": 2, "gpusPerNode": 1, "gpuProduct": "a100-80gb"}
+
+
+def test_a_node_that_was_only_told_to_stop_is_not_what_the_run_died_of() -> None:
+    cluster = launched(make_job(resources=TWO_NODES))
+    cause, echo = cluster.pods.values()
+    told = cluster.report(echo, Ending.TERMINATED, failure_order=1, **SAVED)
+    cluster.end(echo, 143, told)
+    cluster.tick(3.0)
+    assert "verdict" not in last(cluster), "the other node has not told yet"
+    died = cluster.report(cause, Ending.ERROR, failure_order=0, message="KeyError: 'text'", **SAVED)
+    cluster.end(cause, 1, died)
+    cluster.reconcile()
+    assert (last(cluster)["verdict"], last(cluster)["message"]) == ("user-error", "KeyError: 'text'")
+
+
+def test_what_a_node_had_that_was_only_told_to_stop_is_not_what_the_plan_demanded() -> None:
+    cluster = launched(make_job(resources=TWO_NODES))
+    echo, cause = cluster.pods.values()
+    before = last(cluster)["plan"]
+    much = replace(cluster.report(echo, Ending.TERMINATED).memory, peak_reserved_bytes=30 * GIB, non_torch_bytes=0)
+    cluster.end(echo, 85, cluster.report(echo, Ending.TERMINATED, failure_order=1, memory=much, **SAVED))
+    cluster.tick(3.0)
+    cluster.end(cause, 85, cluster.report(cause, Ending.DEVICE_OOM, failure_order=0, **SAVED))
+    cluster.reconcile()
+    first = cluster.status["attempts"][0]
+    assert (first["verdict"], first["plan"]) == ("device-oom", before)
+    assert 0 < first["demandedBytes"] < 30 * GIB
+
+
+def test_a_node_that_never_tells_is_waited_for_a_few_seconds() -> None:
+    cluster = launched(make_job(resources=TWO_NODES))
+    failed, _ = cluster.pods.values()
+    cluster.end(failed, 1, cluster.report(failed, Ending.ERROR, message="NCCL was aborted", **SAVED))
+    cluster.reconcile()
+    assert "verdict" not in last(cluster)
+    cluster.tick(11.0)
+    assert cluster.status["attempts"][0]["verdict"] == "user-error"
+
+
 def test_the_plan_that_is_shown_is_foretold_until_it_is_measured() -> None:
     cluster = launched()
     cluster.usable_bytes = int(cluster.truth(cluster.status["plan"]["name"]) * 0.9)

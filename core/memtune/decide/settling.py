@@ -11,8 +11,9 @@ from memtune.decide.stories import ended_event
 from memtune.decide.texts import sentence
 from memtune.decide.times import to_seconds, to_text
 from memtune.observation import PodObservation, RunObservation
+from memtune.report import Ending
 from memtune.spec.status import AttemptStatus, RunStatus
-from memtune.verdict import Conclusion, Verdict, conclude
+from memtune.verdict import ECHO_SECONDS, Conclusion, Verdict, conclude
 
 # Pods that run while others of the same run still wait hold GPUs for nothing; longer than this they do not.
 GANG_PATIENCE_SECONDS = 600.0
@@ -58,7 +59,21 @@ def _settled(context: Context, record: RunStatus) -> Context:
     conclusion = conclude(run)
     if conclusion is None or (_is_waiting(conclusion, run) and not _is_broken(context, run)):
         return context
+    if (seconds := _until_the_cause(run, context.now)) > 0:
+        return context.waking(seconds)
     return _ended(context, seen, run, conclusion)
+
+
+def _until_the_cause(run: RunObservation, now: float) -> float:
+    """How long the pods that go on may still tell why the others failed: an echo may end before its cause."""
+    orders = [pod.failure_order for pod in run.pods if pod.failure_order is not None]
+    ends = [pod.finished_at_seconds for pod in run.pods if pod.exit_code and pod.finished_at_seconds is not None]
+    goes_on = any(pod.started_at_seconds is not None and not _is_over(pod) and not pod.node_lost for pod in run.pods)
+    if 0 in orders or not ends or not goes_on:
+        return 0.0
+    passed = now - min(ends)
+    # A clock that is further ahead than that is wrong.
+    return ECHO_SECONDS - passed if passed > -ECHO_SECONDS else 0.0
 
 
 def _is_broken(context: Context, run: RunObservation) -> bool:
@@ -127,8 +142,9 @@ def _spent(context: Context, record: RunStatus, run: RunObservation) -> dict[str
 def _out_of_memory(conclusion: Conclusion, run: RunObservation) -> dict[str, Any]:
     if conclusion.verdict is Verdict.HOST_OOM:
         return {}
-    pods = [pod for pod in run.pods if pod.index == conclusion.pod_index]
-    reports = measuring.reports_of(pods)
+    pods = sorted(run.pods, key=lambda pod: pod.index != conclusion.pod_index)
+    # The memory of a rank that was only told to stop is not what was too little.
+    reports = [report for report in measuring.reports_of(pods) if report.ending is Ending.DEVICE_OOM][:1]
     kind = measuring.kind_of_oom(reports[0] if reports else None)
     return {"out_of_memory": kind.value, "demanded_bytes": measuring.demanded_bytes(reports)}
 
