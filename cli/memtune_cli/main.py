@@ -13,7 +13,7 @@ import memtune
 from memtune.gpu import GPUS
 from memtune.trace import NUMERICS
 from memtune.units import parse_bytes
-from memtune_cli.errors import InputError
+from memtune_cli.errors import InputError, installing
 from memtune_cli.trace import BATCH, MEMORY, TIME_LIMIT_SECONDS
 
 _EXIT_CODES = """\
@@ -68,8 +68,9 @@ def _run(arguments: argparse.Namespace) -> int:
         package = str(error.name).split(".")[0]
         if package.startswith("memtune"):
             raise
-        advice = "pip install 'memtune[cli]'"
-        raise InputError(f"memtune {arguments.command} needs {package}, which is not installed; {advice}") from None
+        raise InputError(
+            f"memtune {arguments.command} needs {package}, which is not installed; {installing('cli')}"
+        ) from None
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -11,7 +11,7 @@ from memtune.prediction import Prediction
 from memtune.space import Candidate
 from memtune.units import Unit, amount, unit_of
 from memtune_cli.case import Case
-from memtune_cli.errors import InputError
+from memtune_cli.errors import InputError, installing
 from memtune_cli.render import visible_parts
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def draw(path: Path, case: Case, chosen: Plan, candidates: Sequence[Candidate]) 
     try:
         import matplotlib
     except ImportError:
-        raise InputError("--plot: matplotlib is not installed; pip install 'memtune[plot]'") from None
+        raise InputError(f"--plot: matplotlib is not installed; {installing('plot')}") from None
     matplotlib.use("Agg")
     from matplotlib import pyplot
 

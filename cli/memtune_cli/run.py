@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from memtune_cli.case import read_job
 from memtune_cli.display import Display
-from memtune_cli.errors import INTERRUPTED, InputError
+from memtune_cli.errors import INTERRUPTED, InputError, installing
 from memtune_cli.live_page import live_page
 from memtune_cli.story import Story, saying, story_of
 
@@ -40,7 +40,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _check_extras() -> None:
     missing = [name for name in ("optuna", "torch") if importlib.util.find_spec(name) is None]
     if missing:
-        extras = "pip install 'memtune[cli,operator,runner]'"
+        extras = installing("cli,operator,runner")
         raise InputError(f"memtune run needs {' and '.join(missing)}, which is not installed; {extras}")
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from memtune.replay import Timeline
 from memtune.units import GIB, gib
-from memtune_cli.errors import InputError
+from memtune_cli.errors import InputError, installing
 from memtune_cli.plot import STYLE
 
 # One colour for each of memtune.replay.tape.KINDS.
@@ -19,7 +19,7 @@ def write(path: Path, title: str, timeline: Timeline) -> None:
     try:
         import matplotlib
     except ImportError:
-        raise InputError("matplotlib is not installed; pip install 'memtune[plot]', or draw .html") from None
+        raise InputError(f"matplotlib is not installed; {installing('plot')}, or draw .html") from None
     matplotlib.use("Agg")
     from matplotlib import pyplot
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from memtune.trace import loads
 from memtune.units import counted
-from memtune_cli.errors import InputError
+from memtune_cli.errors import InputError, installing
 from memtune_cli.screen import stdout_screen
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def traced_model(job: Job) -> TracedModel:
 
 def _check_torch(what: str) -> None:
     if importlib.util.find_spec("torch") is None:
-        raise InputError(f"{what} needs torch, which is not installed; pip install 'memtune[cli,runner]'")
+        raise InputError(f"{what} needs torch, which is not installed; {installing('cli,runner')}")
 
 
 def _trace(words: list[str], memory: str, time_limit: int, output: Path) -> None:

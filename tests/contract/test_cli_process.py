@@ -51,7 +51,8 @@ def test_what_is_not_installed_is_named(package: str, arguments: list[str]) -> N
         f"import sys; sys.modules[{package!r}] = None\nfrom memtune_cli.main import main\nsys.exit(main({arguments!r}))"
     )
     ended = _run(code)
-    told = f"memtune: memtune {arguments[0]} needs {package}, which is not installed; pip install 'memtune[cli]'\n"
+    advice = "pip install '.[cli]' in MemTune's checkout"
+    told = f"memtune: memtune {arguments[0]} needs {package}, which is not installed; {advice}\n"
     assert (ended.returncode, ended.stderr) == (2, told)
 
 
