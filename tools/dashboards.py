@@ -8,11 +8,17 @@ _OF_NAMESPACE = '{mtj_namespace=~"$namespace"}'
 _OF_JOB = '{mtj_namespace=~"$namespace", mtj=~"$job"}'
 _OF_RUN = '{mtj_namespace=~"$namespace", mtj=~"$job", run=~"$run"}'
 _NAMESPACES = ("namespace", "label_values(memtune_job_oom_retries, mtj_namespace)")
-_USED = f"memtune_hbm_reserved_bytes{_OF_RUN} + memtune_hbm_non_torch_bytes{_OF_RUN}"
 _LATER_ATTEMPTS = '{mtj_namespace=~"$namespace", run=~".*-train-([2-9]|[1-9][0-9]+)"}'
 _FULL: Steps = ((0.0, GREEN), (0.94, YELLOW), (0.95, RED))
 _PIECES: Steps = ((0.0, GREEN), (0.15, YELLOW), (0.25, RED))
 _ANY: Steps = ((0.0, GREEN), (1.0, YELLOW), (3.0, RED))
+
+
+def _used(which: str) -> str:
+    """What is in use on each GPU. Of one that others use too only the allocator is known."""
+    reserved = f"memtune_hbm_reserved_bytes{which}"
+    return f"{reserved} + (memtune_hbm_non_torch_bytes{which} or {reserved} * 0)"
+
 
 FLEET = Page(
     name="fleet",
@@ -65,10 +71,7 @@ FLEET = Page(
             "bytes",
             (
                 (f"sum(memtune_hbm_total_bytes{_OF_NAMESPACE})", "capacity"),
-                (
-                    f"sum(memtune_hbm_reserved_bytes{_OF_NAMESPACE}) + sum(memtune_hbm_non_torch_bytes{_OF_NAMESPACE})",
-                    "taken",
-                ),
+                (f"sum({_used(_OF_NAMESPACE)})", "taken"),
                 (f"sum(memtune_hbm_peak_active_bytes{_OF_NAMESPACE})", "in use at the peak"),
             ),
             dashed=("capacity",),
@@ -138,7 +141,7 @@ JOB = Page(
             (
                 (f"max(memtune_hbm_allocated_bytes{_OF_RUN})", "allocated"),
                 (f"max(memtune_hbm_reserved_bytes{_OF_RUN})", "reserved"),
-                (f"max({_USED})", "device"),
+                (f"max({_used(_OF_RUN)})", "device"),
                 (f'max(memtune_predicted_bytes{_OF_JOB[:-1]}, component="device"}})', "predicted"),
                 (f"max(memtune_hbm_total_bytes{_OF_RUN})", "capacity"),
             ),

@@ -29,7 +29,9 @@ class Series(NamedTuple):
 def device_memory(url: str, namespace: str, job: str, begin: float, end: float) -> list[Series]:
     """The memory in use on the fullest GPU of each train run."""
     labels = f"{{mtj_namespace={json.dumps(namespace)}, mtj={json.dumps(job)}}}"
-    query = f"max by (run) (memtune_hbm_reserved_bytes{labels} + memtune_hbm_non_torch_bytes{labels})"
+    reserved = f"memtune_hbm_reserved_bytes{labels}"
+    # Of a GPU that others use too nobody can say what outside of the allocator is its own.
+    query = f"max by (run) ({reserved} + (memtune_hbm_non_torch_bytes{labels} or {reserved} * 0))"
     step = max(_LEAST_STEP_SECONDS, (end - begin) / _MOST_POINTS)
     answer = _asked(url, {"query": query, "start": f"{begin:.0f}", "end": f"{end:.0f}", "step": f"{step:.0f}"})
     try:
