@@ -21,10 +21,14 @@ import yaml
 from kubernetes import client, config, dynamic
 from kubernetes.client.exceptions import ApiException
 
+from memtune.spec import GROUP, PLURAL, VERSION
+
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from devcluster.builds import OURS, image_name  # noqa: E402 - the checkout's devcluster is no package
+from devcluster import binaries  # noqa: E402 - the checkout's devcluster is no package
+from devcluster.builds import OURS, image_id, image_name  # noqa: E402
+from devcluster.layout import DASHBOARDS_PORT  # noqa: E402
 
 CHART = ROOT / "charts" / "memtune"
 JOB_FILE = ROOT / "examples" / "quickstart.yaml"
@@ -41,7 +45,7 @@ class DemoError(Exception):
     """What keeps the demo from going on, shown without a traceback."""
 
 
-def main() -> int:
+def main() -> None:
     """Set everything up, run the quickstart, tell what came of it."""
     if os.environ.get("MEMTUNE_KUBECONFIG"):
         raise DemoError("MEMTUNE_KUBECONFIG names a cluster of yours; the demo sets up its own: unset it")
@@ -62,18 +66,20 @@ def main() -> int:
         # The claim of an earlier demo is gone: the volume that it leaves is offered anew.
         devcluster("up")
         apply(connection)
-    ended = memtune("watch", JOB, kubeconfig=kubeconfig)
-    memtune("status", JOB, kubeconfig=kubeconfig)
     REPORT.parent.mkdir(parents=True, exist_ok=True)
-    memtune("report", JOB, "-o", str(REPORT), "--prometheus", prometheus, kubeconfig=kubeconfig)
+    report = ("report", JOB, "-o", str(REPORT), "--prometheus", prometheus)
+    for words in (("watch", JOB), ("status", JOB), report):
+        memtune(*words, kubeconfig=kubeconfig)
+    with config.new_client_from_config(kubeconfig) as connection:
+        check_recovery(connection)
     print(
         f"\nThe demo took {time.monotonic() - began:.0f} s. What stays until `make demo-clean`:\n"
         f"  dashboards  {pages}\n"
         f"  Prometheus  {prometheus}\n"
         f"  report      {REPORT}\n"
-        f"  the job     KUBECONFIG={kubeconfig} kubectl -n {NAMESPACE} describe mtj {JOB}"
+        f"  the job     {binaries.command('kubectl')} --kubeconfig {kubeconfig} -n {NAMESPACE} describe mtj {JOB}\n"
+        f"From another machine: ssh -L {DASHBOARDS_PORT}:127.0.0.1:{DASHBOARDS_PORT} MACHINE shows the dashboards."
     )
-    return ended
 
 
 @contextmanager
@@ -103,16 +109,33 @@ def _run(words: Sequence[str], stdout: int | None) -> str:
     return done.stdout or ""
 
 
-def memtune(*words: str, kubeconfig: str) -> int:
+def memtune(*words: str, kubeconfig: str) -> None:
     """One of our own command's subcommands, as a user has it."""
     command: Sequence[str] = [str(Path(sys.executable).parent / "memtune"), *words]
     print(f"\n$ memtune {' '.join(words)}", flush=True)
-    return subprocess.run([*command, "-n", NAMESPACE, "--kubeconfig", kubeconfig], cwd=ROOT, check=False).returncode
+    done = subprocess.run([*command, "-n", NAMESPACE, "--kubeconfig", kubeconfig], cwd=ROOT, check=False)
+    if done.returncode:
+        raise DemoError(f"`memtune {' '.join(words)}` ended with exit code {done.returncode}")
+
+
+def check_recovery(connection: client.ApiClient) -> None:
+    """The demo shows a job that ran out of memory and got up again, or it has failed."""
+    jobs: Any = client.CustomObjectsApi(connection)
+    status = jobs.get_namespaced_custom_object(GROUP, VERSION, NAMESPACE, PLURAL, JOB)["status"]
+    verdicts = [attempt.get("verdict") for attempt in status["attempts"]]
+    if verdicts != ["device-oom", "succeeded"]:
+        raise DemoError(f"an out-of-memory and its recovery were to be seen, and the attempts ended as {verdicts}")
 
 
 def install(kubeconfig: str) -> None:
     """The release, or its upgrade to what is in the checkout now."""
-    values = {"image": image(image_name("operator")), "runnerImage": image(image_name("runner"))}
+    operator = image_name("operator")
+    # The tag stays when the image changes: what it is of has to be seen, or no pod is replaced.
+    values = {
+        "image": image(operator),
+        "runnerImage": image(image_name("runner")),
+        "podAnnotations": {"memtune.dev/image": image_id(operator)},
+    }
     helm = helm_python.Config(kubeconfig_path=kubeconfig, namespace=SYSTEM_NAMESPACE)
     waiting: dict[str, Any] = {"wait": "watcher", "timeout": INSTALLATION_SECONDS}
     try:
@@ -159,6 +182,6 @@ def apply(connection: Any) -> None:
 
 if __name__ == "__main__":
     try:
-        sys.exit(main())
+        main()
     except DemoError as error:
         sys.exit(f"demo: {error}")
