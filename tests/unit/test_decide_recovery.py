@@ -15,6 +15,7 @@ from memtune.acquisition import Question
 from memtune.decide import decide
 from memtune.decide.model import Lesson, model_of
 from memtune.decide.texts import over
+from memtune.observation import Condition
 from memtune.plan import Plan
 from memtune.report import Ending, Phase
 from memtune.run import Run
@@ -74,6 +75,24 @@ def test_a_node_that_never_tells_is_waited_for_a_few_seconds() -> None:
     assert "verdict" not in last(cluster)
     cluster.tick(11.0)
     assert cluster.status["attempts"][0]["verdict"] == "user-error"
+
+
+def test_a_gang_that_never_comes_together_costs_a_disruption_each_time_and_has_trained_nothing() -> None:
+    fixed = {"mode": "Fixed", "plan": "bf16-z2-full-mb2x4"}
+    job = make_job(resources=TWO_NODES, checkpoint=None, tuning=fixed, retry={"maxDisruptions": 2})
+    cluster = SimulatedCluster(job)
+    cluster.reconcile()
+    for _ in range(40):
+        for pod, other in zip(*[iter(cluster.pods.values())] * 2, strict=True):
+            other.conditions = (Condition("PodScheduled", "False", "Unschedulable", "0/1 nodes have 1 GPU"),)
+            pod.started_at = pod.started_at or cluster.now
+        cluster.tick(100.0)
+        if cluster.status["phase"] == "Failed":
+            break
+    assert condition(cluster, "Failed")["reason"] == "DisruptionsSpent"
+    assert [attempt["verdict"] for attempt in cluster.status["attempts"]] == ["disrupted"] * 3
+    assert "waited in vain for the others: Unschedulable: 0/1 nodes have 1 GPU" in last(cluster)["message"]
+    assert last(cluster)["trained"] is False
 
 
 def test_the_plan_that_is_shown_is_foretold_until_it_is_measured() -> None:

@@ -40,6 +40,15 @@ def _is_waiting(conclusion: Conclusion, run: RunObservation) -> bool:
     return conclusion.verdict is Verdict.IMAGE_ERROR and pod is not None and not _is_over(pod)
 
 
+def _held_in_vain(conclusion: Conclusion) -> Conclusion:
+    """Pods that waited for others held their GPUs meanwhile: trying that again and again has to have an end."""
+    if conclusion.verdict is Verdict.IMAGE_ERROR:
+        return conclusion
+    return conclusion._replace(
+        verdict=Verdict.DISRUPTED, message=f"some pods ran and waited in vain for the others: {conclusion.message}"
+    )
+
+
 def _is_over(pod: PodObservation) -> bool:
     return pod.exit_code is not None or not pod.present or bool(pod.init_exit_code) or pod.phase == "Failed"
 
@@ -54,11 +63,16 @@ def _settled(context: Context, record: RunStatus) -> Context:
     )
     if seen != record:
         context = context.becoming(replaced(context.status, seen))
-    if seen.started_at and not context.status.first_running_at:
-        context = context.having(first_running_at=seen.started_at)
+    starts = [pod.started_at_seconds for pod in run.pods if pod.started_at_seconds is not None]
+    if starts and not context.status.first_running_at:
+        context = context.having(first_running_at=to_text(min(starts)))
     conclusion = conclude(run)
-    if conclusion is None or (_is_waiting(conclusion, run) and not _is_broken(context, run)):
+    if conclusion is None:
         return context
+    if _is_waiting(conclusion, run):
+        if not _is_broken(context, run):
+            return context
+        conclusion = _held_in_vain(conclusion)
     if (seconds := _until_the_cause(run, context.now)) > 0:
         return context.waking(seconds)
     return _ended(context, seen, run, conclusion)
@@ -134,7 +148,10 @@ def _spent(context: Context, record: RunStatus, run: RunObservation) -> dict[str
     lost = gone * per_node * max(context.now - started, 0.0) if started is not None else 0.0
     found: dict[str, Any] = {"gpu_seconds": min(measuring.gpu_seconds(run, per_node, context.now) + int(lost), 2**61)}
     if isinstance(record, AttemptStatus):
-        is_started = started is not None or any(pod.started_at_seconds is not None for pod in run.pods)
+        begun = [pod for pod in run.pods if pod.started_at_seconds is not None]
+        # Nothing trains before all pods have found each other; of one that is gone nobody knows.
+        is_incomplete = any(pod.present and not _is_over(pod) for pod in run.pods if pod not in begun)
+        is_started = started is not None or (bool(begun) and not is_incomplete)
         found |= measuring.checkpointed(measuring.reports_of(run.pods), is_started)
     return found
 
