@@ -10,6 +10,7 @@ PREFIX = "MEMTUNE_"
 
 # Which run this is, and what it is to do.
 JOB = "MEMTUNE_JOB"
+JOB_UID = "MEMTUNE_JOB_UID"
 RUN = "MEMTUNE_RUN"
 RUN_KIND = "MEMTUNE_RUN_KIND"
 ATTEMPT = "MEMTUNE_ATTEMPT"

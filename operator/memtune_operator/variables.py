@@ -39,6 +39,7 @@ def _of_run(job: Job, run: Run) -> dict[str, str]:
         own = {environment.ATTEMPT: str(run.number)}
     return {
         environment.JOB: job.metadata.name,
+        environment.JOB_UID: job.metadata.uid,
         environment.RUN: names.run_name(job.metadata.name, run.kind, run.number),
         environment.RUN_KIND: str(run.kind),
         **own,

@@ -42,6 +42,7 @@ class Settings:
     global_batch: int
     sequence_length: int
     job: str = ""
+    job_uid: str = ""
     run: str = ""
     attempt: int | None = None
     probe_steps: int | None = None
@@ -116,6 +117,7 @@ def read_settings(variables: Mapping[str, str]) -> Settings:
         global_batch=read.required(environment.GLOBAL_BATCH, _positive),
         sequence_length=read.required(environment.SEQUENCE_LENGTH, _positive),
         job=read.optional(environment.JOB, str, ""),
+        job_uid=read.optional(environment.JOB_UID, str, ""),
         run=read.optional(environment.RUN, str, ""),
         attempt=read.optional(environment.ATTEMPT, _natural, None),
         probe_steps=read.optional(environment.PROBE_STEPS, _positive, None),

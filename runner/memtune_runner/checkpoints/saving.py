@@ -77,7 +77,7 @@ def current_ranks() -> Ranks:
 def _store(settings: Settings, ranks: Ranks) -> Store:
     if settings.checkpoint_path is None:
         raise ValueError("the job has no checkpoint.path to save to; set it, or give save a directory")
-    return Store(settings.checkpoint_path, settings.attempt or 0, ranks)
+    return Store(settings.checkpoint_path, settings.attempt or 0, ranks, settings.job_uid)
 
 
 def _manifest(settings: Settings, samples: int, checkpoint_format: Format) -> Manifest:

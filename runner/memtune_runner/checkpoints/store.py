@@ -1,4 +1,4 @@
-"""The checkpoints of a job on its shared volume: fenced by attempt, complete or not there at all.
+"""The checkpoints of a job on its shared volume: fenced by job and attempt, complete or not there at all.
 
 Nothing here needs torch: the launcher looks for what to resume before any worker starts.
 """
@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 from memtune_runner.bad_input import BadInputError
 from memtune_runner.checkpoints import manifest as manifests
@@ -27,7 +28,7 @@ _OWN = re.compile(r"memtune-step-\d+-attempt-(\d+)(-\w+)?")
 
 
 class FencedError(BadInputError):
-    """A newer attempt has begun: this one must not write any more."""
+    """A newer attempt, or a newer job, has begun: this one must not write any more."""
 
 
 @dataclass(frozen=True)
@@ -47,29 +48,46 @@ class Ranks:
     barrier: Callable[[], None] = lambda: None
 
 
+class _Fence(NamedTuple):
+    """The file that says which attempt of which job has begun."""
+
+    path: Path
+    attempt: int
+    job_uid: str
+
+
 class Store:
-    """One directory of checkpoints, as one attempt sees it. ``last_completed`` is of this whole process."""
+    """One directory of checkpoints, as one attempt of a job sees it. ``last_completed`` is of this whole process.
+
+    A job that was made anew goes on from what the one before has saved, and counts its attempts from 1 again.
+    """
 
     last_completed: Checkpoint | None = None
 
-    def __init__(self, root: Path, attempt: int, ranks: Ranks | None = None) -> None:
+    def __init__(self, root: Path, attempt: int, ranks: Ranks | None = None, job_uid: str = "") -> None:
         self._root = root
         self._attempt = attempt
+        self._job_uid = job_uid
         self._ranks = ranks or Ranks()
 
     def raise_fence(self) -> None:
-        """Begin the attempt: from here on no earlier one completes a save."""
+        """Begin the attempt: from here on no earlier one, and none of an earlier job, completes a save."""
         self._root.mkdir(parents=True, exist_ok=True)
-        (self._root / f"memtune-fence-{self._attempt}").touch()
+        for fence in _fences(self._root):
+            if fence.job_uid != self._job_uid:
+                fence.path.unlink(missing_ok=True)
+        (self._root / f"memtune-fence-{self._attempt}").write_text(self._job_uid)
         manifests.sync_directory(self._root)
         self.check_fence()
 
     def check_fence(self) -> None:
-        """Raise FencedError if a newer attempt has begun."""
-        highest = max(_fences(self._root), default=self._attempt)
-        if highest > self._attempt:
+        """Raise FencedError if a newer attempt has begun. Fences of another job were raised after this attempt's."""
+        fences = list(_fences(self._root))
+        newer = [fence.attempt for fence in fences if fence.attempt > self._attempt]
+        if newer or any(fence.job_uid != self._job_uid for fence in fences):
+            other = f"attempt {max(newer)}" if newer else "another job"
             raise FencedError(
-                f"attempt {self._attempt} must not save: attempt {highest} has begun on {self._root}; "
+                f"attempt {self._attempt} must not save: {other} has begun on {self._root}; "
                 "this run is left over and should be deleted"
             )
 
@@ -140,11 +158,13 @@ def _age(checkpoint: Checkpoint) -> tuple[int, int, str]:
     return manifest.samples, manifest.attempt, checkpoint.directory.name
 
 
-def _fences(root: Path) -> Iterator[int]:
-    for path in root.iterdir():
+def _fences(root: Path) -> Iterator[_Fence]:
+    for path in sorted(root.iterdir()):
         match = _FENCE.fullmatch(path.name)
         if match:
-            yield int(match[1])
+            # One that another job takes down at this moment is none any more.
+            with suppress(FileNotFoundError):
+                yield _Fence(path, int(match[1]), path.read_text())
 
 
 def _directories(root: Path, depth: int) -> Iterator[Path]:
