@@ -16,10 +16,10 @@ from memtune_operator.cache import Cache
 from memtune_operator.cluster import Cluster
 from memtune_operator.events import event
 from memtune_operator.kinds import BATCH_JOB, JOB_SET, POD, SERVICE, ObjectKind
+from memtune_operator.node_list import NodeList
 from memtune_operator.nodes import candidates, lost
 from memtune_operator.observing import NodesSeen, held_back, index_of, observe, owned_by, owned_through, run_of
 from memtune_operator.refusals import Kind, RefusalError
-from memtune_operator.seen_nodes import SeenNodes
 from memtune_operator.settings import Settings
 from memtune_operator.shell import Key, Snapshot
 from memtune_operator.trace_pod import run_objects
@@ -59,7 +59,7 @@ class ClusterShell:
     def __init__(self, cluster: Cluster, settings: Settings) -> None:
         self._cluster = cluster
         self._settings = settings
-        self._nodes = SeenNodes(cluster, settings.reads_nodes)
+        self._nodes = NodeList(cluster, settings.reads_nodes)
         self._traces = Traces(cluster, settings.runner_image)
         kinds = [POD, SERVICE, *(kind for gang in sorted(settings.gangs) for kind in gangs.KINDS[gang])]
         self._caches = {kind: Cache(kind, settings.namespaces) for kind in kinds}

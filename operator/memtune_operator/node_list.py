@@ -17,7 +17,7 @@ _log = logging.getLogger("memtune")
 _AGE_SECONDS = 15.0
 
 
-class SeenNodes:
+class NodeList:
     """Reads nodes, where the operator may."""
 
     def __init__(self, cluster: Cluster, may_read: bool) -> None:
