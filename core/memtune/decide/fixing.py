@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
 
 from memtune.naming import short_hash
 from memtune.spec.job import Job
@@ -33,9 +32,9 @@ def changed_fields(job: Job, status: Status) -> list[str]:
     return sorted(name for name in FIXED if name in fixed and fixed[name] != now[name])
 
 
-def spec_changed(fields: Iterable[str]) -> str:
+def spec_changed(fields: list[str]) -> str:
     """What is told of fields that were edited too late."""
-    named = ", ".join(f"spec.{name}" for name in sorted(fields))
+    named = ", ".join(f"spec.{name}" for name in fields)
     return f"{named} cannot change once the job is under way; put it back, or create a new job"
 
 

@@ -39,13 +39,12 @@ def running(context: Context) -> Context:
     if last is None or not has_ended(last):
         number, plan = (last.number, last.plan) if last else (0, "")
         return context.saying(f"attempt {number} is training on {plan}")
-    told = f", {measured(last)}" if last.peak_bytes else ""
+    text = f"attempt {last.number} on {last.plan} has trained to its end"
     if peaks := last.peak_bytes:
-        shown = PlanStatus(
-            name=last.plan, hbm=over(peaks.device, peaks.total), tokens_per_second=last.tokens_per_second
-        )
-        context = context.having(plan=shown)
-    return completed(context, reasons.SUCCEEDED, f"attempt {last.number} on {last.plan} has trained to its end{told}")
+        hbm = over(peaks.device, peaks.total)
+        context = context.having(plan=PlanStatus(name=last.plan, hbm=hbm, tokens_per_second=last.tokens_per_second))
+        text = f"{text}, {measured(last)}"
+    return completed(context, reasons.SUCCEEDED, text)
 
 
 def others_hold_gpus(context: Context) -> bool:

@@ -63,7 +63,7 @@ def _settled(context: Context, record: RunStatus) -> Context:
     )
     if seen != record:
         context = context.becoming(replaced(context.status, seen))
-    starts = [pod.started_at_seconds for pod in run.pods if pod.started_at_seconds is not None]
+    starts = _starts(run)
     if starts and not context.status.first_running_at:
         context = context.having(first_running_at=to_text(min(starts)))
     conclusion = conclude(run)
@@ -90,9 +90,14 @@ def _until_the_cause(run: RunObservation, now: float) -> float:
     return ECHO_SECONDS - passed if passed > -ECHO_SECONDS else 0.0
 
 
+def _starts(run: RunObservation) -> list[float]:
+    """When the pods that have started did so."""
+    return [pod.started_at_seconds for pod in run.pods if pod.started_at_seconds is not None]
+
+
 def _is_broken(context: Context, run: RunObservation) -> bool:
     """Whether some pods of a run wait for what others have, in vain: it can only start anew."""
-    starts = [pod.started_at_seconds for pod in run.pods if pod.started_at_seconds is not None]
+    starts = _starts(run)
     is_late = bool(starts) and context.now - min(starts) > GANG_PATIENCE_SECONDS
     return is_late or any(_is_over(pod) for pod in run.pods)
 
@@ -148,10 +153,9 @@ def _spent(context: Context, record: RunStatus, run: RunObservation) -> dict[str
     lost = gone * per_node * max(context.now - started, 0.0) if started is not None else 0.0
     found: dict[str, Any] = {"gpu_seconds": min(measuring.gpu_seconds(run, per_node, context.now) + int(lost), 2**61)}
     if isinstance(record, AttemptStatus):
-        begun = [pod for pod in run.pods if pod.started_at_seconds is not None]
         # Nothing trains before all pods have found each other; of one that is gone nobody knows.
-        is_incomplete = any(pod.present and not _is_over(pod) for pod in run.pods if pod not in begun)
-        is_started = started is not None or (bool(begun) and not is_incomplete)
+        awaited = [pod for pod in run.pods if pod.started_at_seconds is None and not _is_over(pod)]
+        is_started = started is not None or (bool(_starts(run)) and not awaited)
         found |= measuring.checkpointed(measuring.reports_of(run.pods), is_started)
     return found
 
