@@ -84,8 +84,9 @@ class Store:
         """Raise FencedError if a newer attempt has begun. Fences of another job were raised after this attempt's."""
         fences = list(_fences(self._root))
         newer = [fence.attempt for fence in fences if fence.attempt > self._attempt]
-        if newer or any(fence.job_uid != self._job_uid for fence in fences):
-            other = f"attempt {max(newer)}" if newer else "another job"
+        is_taken_over = any(fence.job_uid != self._job_uid for fence in fences)
+        if newer or is_taken_over:
+            other = "another job" if is_taken_over else f"attempt {max(newer)}"
             raise FencedError(
                 f"attempt {self._attempt} must not save: {other} has begun on {self._root}; "
                 "this run is left over and should be deleted"
