@@ -24,9 +24,9 @@ from devcluster.versions import (
     REFLECT2,
 )
 
-# Nobody debugs these commands: what a debugger would need is a tenth of the build's time.
+# Nobody debugs these commands: what a debugger would need took a tenth of the time of compiling Go's own compiler.
 _COMPILER_FLAGS = "-dwarf=false"
-# With memory to spare the compiler need not collect its garbage often: a fifth of the build's time.
+# With memory to spare the compiler need not collect its garbage often, which took a fifth of it.
 _GARBAGE_PERCENT = "400"
 _PAUSE_SOURCE = Path(__file__).with_name("pause.go")
 
