@@ -136,7 +136,7 @@ JOB = Page(
         Panel(
             "HBM of the fullest rank against the prediction",
             "What is allocated, reserved and taken on the whole device, the device memory that was predicted for the "
-            "best plan, and what the GPU has. Marks are the beginnings of attempts.",
+            "plan in force, and what the GPU has. Marks are the beginnings of attempts.",
             "bytes",
             (
                 (f"max(memtune_hbm_allocated_bytes{_OF_RUN})", "allocated"),
@@ -150,7 +150,7 @@ JOB = Page(
         ),
         Panel(
             "Predicted HBM by component",
-            "The components that the prediction of the best plan is made of, at the peak.",
+            "The components that the prediction of the plan in force is made of, at the peak.",
             "bytes",
             ((f'max by (component) (memtune_predicted_bytes{_OF_JOB[:-1]}, component!="device"}})', "{{component}}"),),
             is_stacked=True,

@@ -125,7 +125,7 @@ def _predicted(story: Story) -> str:
         return ""
     lower, expected, upper = map(story.amount, peak.device)
     text = (
-        f"<p>The best plan by prediction was <code>{escape(prediction.plan)}</code>: {expected}, between {lower} and "
+        f"<p><code>{escape(prediction.plan)}</code> was predicted to take {expected}, between {lower} and "
         f"{upper}, of the {story.amount(prediction.usable_bytes)} that the GPU has; most is in use in phase "
         f"{escape(prediction.peak_phase)}.</p>"
     )

@@ -40,7 +40,8 @@ class Run:
     ``gpu_product`` is the one product that its nodes must have, empty where the job or the cluster has only one anyway.
     ``evaluation_batch``, ``sharded_save`` and ``host_request_bytes`` are what an earlier attempt that died in an
     evaluation, in a save or of host memory taught: a smaller batch than the job's, a save that gathers nothing on one
-    rank, and the memory a pod asks for at least. Empty values leave everything as it is.
+    rank, and the memory a pod asks for at least. Empty values leave everything as it is. ``restarted_at`` is the number
+    of the attempt with which the training began from step 0 again, 0 if it never did.
     """
 
     kind: RunKind
@@ -52,6 +53,7 @@ class Run:
     evaluation_batch: int = 0
     sharded_save: bool = False
     host_request_bytes: int = 0
+    restarted_at: int = 0
 
     def __post_init__(self) -> None:
         if self.kind is RunKind.PROBE and self.resume:

@@ -36,7 +36,7 @@ def _of_run(job: Job, run: Run) -> dict[str, str]:
     if run.kind is RunKind.PROBE:
         own = {environment.PROBE_STEPS: str(job.spec.tuning.probe_steps)}
     else:
-        own = {environment.ATTEMPT: str(run.number)}
+        own = {environment.ATTEMPT: str(run.number), **_of_restart(run)}
     return {
         environment.JOB: job.metadata.name,
         environment.JOB_UID: job.metadata.uid,
@@ -47,6 +47,10 @@ def _of_run(job: Job, run: Run) -> dict[str, str]:
         **({environment.SHARDED_SAVE: "1"} if run.sharded_save else {}),
         environment.INTEGRATION: job.spec.integration,
     }
+
+
+def _of_restart(run: Run) -> dict[str, str]:
+    return {environment.RESTARTED_AT: str(run.restarted_at)} if run.restarted_at else {}
 
 
 def _of_plan(run: Run) -> dict[str, str]:

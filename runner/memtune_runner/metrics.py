@@ -31,10 +31,18 @@ _GAUGES = (
     ("non_torch_bytes", "non_torch_bytes", "Bytes of the device that are used outside of the allocator"),
     ("largest_free_block_bytes", "largest_free_block_bytes", "The largest cached block that is not in use"),
     ("step_end_allocated_bytes", "allocated_bytes", "Bytes in tensors when the last step ended"),
-    ("peak_allocated_bytes", "peak_allocated_bytes", "Most bytes in tensors over the last whole steps"),
-    ("peak_active_bytes", "peak_active_bytes", "Most active bytes over the last whole steps"),
-    ("peak_reserved_bytes", "peak_reserved_bytes", "Most reserved bytes over the last whole steps"),
-    ("peak_inactive_split_bytes", "peak_inactive_split_bytes", "Most inactive split bytes over the last whole steps"),
+    (
+        "peak_allocated_bytes",
+        "peak_allocated_bytes",
+        "Most bytes in tensors over the steps of the last one to two minutes",
+    ),
+    ("peak_active_bytes", "peak_active_bytes", "Most active bytes over the steps of the last one to two minutes"),
+    ("peak_reserved_bytes", "peak_reserved_bytes", "Most reserved bytes over the steps of the last one to two minutes"),
+    (
+        "peak_inactive_split_bytes",
+        "peak_inactive_split_bytes",
+        "Most inactive split bytes over the steps of the last one to two minutes",
+    ),
 )
 
 

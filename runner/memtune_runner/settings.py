@@ -15,6 +15,7 @@ from memtune import environment
 from memtune.knobs import Offload
 from memtune.plan import Plan
 from memtune.report import Device
+from memtune.resume import Beginning
 from memtune.run import RunKind
 
 INTEGRATIONS = ("env", "hf-trainer", "accelerate", "sdk")
@@ -45,6 +46,7 @@ class Settings:
     job_uid: str = ""
     run: str = ""
     attempt: int | None = None
+    restarted_at: int = 0
     probe_steps: int | None = None
     nodes: int = 1
     node_rank: int = 0
@@ -96,6 +98,11 @@ class Settings:
         return self.kind is RunKind.PROBE
 
     @property
+    def beginning(self) -> Beginning:
+        """Which checkpoints belong to this training."""
+        return Beginning(self.restarted_at, self.job_uid)
+
+    @property
     def budget_from_step(self) -> dict[int, int]:
         """What a virtual GPU has from a step of this process on; 0 is the start.
 
@@ -120,6 +127,7 @@ def read_settings(variables: Mapping[str, str]) -> Settings:
         job_uid=read.optional(environment.JOB_UID, str, ""),
         run=read.optional(environment.RUN, str, ""),
         attempt=read.optional(environment.ATTEMPT, _natural, None),
+        restarted_at=read.optional(environment.RESTARTED_AT, _natural, 0),
         probe_steps=read.optional(environment.PROBE_STEPS, _positive, None),
         nodes=read.optional(environment.NODES, _positive, 1),
         node_rank=read.optional(environment.NODE_RANK, _natural, 0),

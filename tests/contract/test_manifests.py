@@ -120,6 +120,7 @@ def relaunch() -> Run:
         evaluation_batch=2,
         sharded_save=True,
         host_request_bytes=48 * 2**30,
+        restarted_at=1,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from dataclasses import replace
 from pathlib import Path
 from urllib.request import urlopen
 
@@ -11,6 +12,7 @@ import pytest
 
 from memtune_runner.metrics import Collector, Sample, read_samples, serve
 from memtune_runner.ranks import Rank
+from memtune_runner.watch.publish import PEAKS_KEPT_SECONDS, Peaks
 from memtune_runner.watch.statistics import Reading
 
 GOLDEN = Path(__file__).parent / "golden" / "runner-metrics.txt"
@@ -55,6 +57,16 @@ def test_a_rank_that_is_just_writing_is_no_hindrance(tmp_path: Path) -> None:
     leave_samples(tmp_path)
     (tmp_path / "metrics-2.part").write_text("{")
     assert [each.rank for each in read_samples(tmp_path)] == [0, 1]
+
+
+def test_a_peak_is_seen_by_a_scrape_that_comes_a_minute_later() -> None:
+    peaks, high = Peaks(), replace(READING, peak_reserved_bytes=900)
+    assert peaks.held(high, 3000.0).peak_reserved_bytes == 900
+    later = peaks.held(READING, 3000.0 + PEAKS_KEPT_SECONDS)
+    assert (later.peak_reserved_bytes, later.peak_active_bytes) == (900, 510)
+    assert peaks.held(READING, 3000.0 + 2 * PEAKS_KEPT_SECONDS) == READING
+    peaks.held(high, 3000.0 + 2 * PEAKS_KEPT_SECONDS)
+    assert peaks.held(READING, 3000.0 + 9 * PEAKS_KEPT_SECONDS) == READING
 
 
 def test_nothing_yet_is_no_error(tmp_path: Path) -> None:

@@ -14,12 +14,13 @@ from small_jobs import make_job
 from memtune.acquisition import Question
 from memtune.decide import decide
 from memtune.decide.model import Lesson, model_of
+from memtune.decide.records import to_run
 from memtune.decide.texts import over
 from memtune.observation import Condition
 from memtune.plan import Plan
 from memtune.report import Ending, Phase
 from memtune.run import Run
-from memtune.spec.status import Status
+from memtune.spec.status import Status, load_status
 from memtune.units import GIB
 
 
@@ -100,7 +101,7 @@ def test_the_plan_that_is_shown_is_foretold_until_it_is_measured() -> None:
     cluster.usable_bytes = int(cluster.truth(cluster.status["plan"]["name"]) * 0.9)
     die(cluster, Ending.DEVICE_OOM, 85, **SAVED)
     foretold = dict(cluster.status["plan"])
-    assert foretold["name"] == last(cluster)["plan"]
+    assert foretold["name"] == last(cluster)["plan"] == cluster.status["prediction"]["plan"]
     assert foretold["tokensPerSecond"] > 0
     assert re.fullmatch(r"[\d.]+/[\d.]+Gi", foretold["hbm"])
     for run in cluster.runs():
@@ -245,19 +246,47 @@ def test_with_consent_a_run_without_a_checkpoint_starts_again_from_step_0() -> N
 
 
 def test_a_plan_that_the_checkpoint_cannot_go_on_under_is_named_and_not_launched() -> None:
+    cluster = _needing_another_stage()
+    failed = condition(cluster, "Failed")
+    assert failed["reason"] == "NotResumable"
+    assert "bf16-z3-full-mb1x1" in failed["message"]
+
+
+def test_with_consent_such_a_plan_starts_from_step_0_and_goes_on_from_what_it_saves_itself() -> None:
+    cluster = _needing_another_stage(retry={"allowRestart": True})
+    second = last(cluster)
+    assert (second["plan"], second["resume"], second["restartedAt"]) == ("bf16-z3-full-mb1x1", "no", 2)
+    _taken_away(cluster, checkpoint_samples=None, checkpoint_format=None)
+    third = last(cluster)
+    assert (third["number"], third["resume"], third["restartedAt"]) == (3, "no", 2)
+    _taken_away(cluster, checkpoint_samples=160, checkpoint_format="script")
+    fourth = last(cluster)
+    assert (fourth["resume"], fourth["resumedSamples"], fourth["restartedAt"]) == ("direct", 160, 2)
+    status = load_status(cluster.status)
+    assert to_run(cluster.job, status, status.attempts[-1]).restarted_at == 2
+
+
+def _taken_away(cluster: SimulatedCluster, **told: Any) -> None:
+    for run in cluster.runs():
+        cluster.start(run)
+    cluster.reconcile()
+    die(cluster, Ending.TERMINATED, 143, steps=30, **told)
+    cluster.tick(400.0)
+
+
+def _needing_another_stage(**asked: Any) -> SimulatedCluster:
+    """A job whose script has saved under stage 1, and whose GPUs have no room any more but for stage 3."""
     template = {"spec": {"containers": [{"name": "trainer", "image": "mine", "command": ["python", "train.py"]}]}}
     space = {"zeroStages": [1, 3], "checkpointing": ["full"], "backends": ["deepspeed"]}
     training = {"globalBatchSize": 8, "sequenceLength": 256}
     facts = {"hiddenSize": 4096, "layers": 8, "heads": 32, "vocabSize": 8000, "ffnSize": 16384}
     resources = {"nodes": 8, "gpusPerNode": 1, "gpuMemory": "40Gi", "device": "virtual"}
-    asked: dict[str, Any] = {"model": {"architecture": facts}, "resources": resources, "training": training}
+    asked |= {"model": {"architecture": facts}, "resources": resources, "training": training}
     cluster = launched(make_job(8, template=template, tuning={"space": space}, **asked))
     assert last(cluster)["plan"] == "bf16-z1-full-mb1x1"
     cluster.usable_bytes = int(cluster.truth("bf16-z3-full-mb1x1") * 1.2)
     die(cluster, Ending.DEVICE_OOM, 85, **{**SAVED, "checkpoint_format": "script"})
-    failed = condition(cluster, "Failed")
-    assert failed["reason"] == "NotResumable"
-    assert "bf16-z3-full-mb1x1" in failed["message"]
+    return cluster
 
 
 def test_an_exhausted_ladder_says_what_would_have_been_needed() -> None:

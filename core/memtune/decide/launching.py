@@ -8,13 +8,14 @@ from memtune.decide import reasons
 from memtune.decide.context import Context, holds_gpus
 from memtune.decide.ending import completed
 from memtune.decide.model import model_of
-from memtune.decide.predicting import natural
+from memtune.decide.predicting import natural, prediction_status
 from memtune.decide.records import has_ended, last_attempt, new_name, with_attempt
 from memtune.decide.stories import measured, trains
 from memtune.decide.texts import line, over
 from memtune.plan import Plan
 from memtune.run import RunKind
-from memtune.spec.status import AttemptStatus, PlanStatus
+from memtune.space import Candidate
+from memtune.spec.status import AttemptStatus, PlanStatus, PredictionStatus
 
 _LONGEST_RUNG = 63
 # A node that is lost tells nobody, so pods that do not go away are looked at from time to time.
@@ -57,32 +58,39 @@ def others_hold_gpus(context: Context) -> bool:
 def record_attempt(context: Context, plan: Plan, reason: str, rung: str = "", **details: Any) -> Context:
     """Record one more train run. Its pods are made from the record, once it is written."""
     number, name = new_name(context.job, RunKind.TRAIN, context.status.attempts)
-    predicted_bytes, foretold = _foretold(context, plan)
+    expected_bytes, prediction = _foretold(context, plan)
     record = AttemptStatus(
         name=name,
         number=number,
         plan=str(plan),
-        predicted_bytes=predicted_bytes,
+        predicted_bytes=expected_bytes,
         rung=line(rung, _LONGEST_RUNG),
         **details,
     )
+    # What the plan in force is compared with is its own prediction, not that of the plan that was thought best once.
+    context = context.having(prediction=prediction or context.status.prediction)
     shown = context.status.plan
     if shown is None or shown.name != str(plan):
-        context = context.having(plan=foretold)
+        context = context.having(plan=_shown(plan, expected_bytes, prediction))
     context = context.becoming(with_attempt(context.status, record))
     text = trains(record)
     context = context.with_condition("Launched", True, reason, text)
     return context.telling("Normal", reason, text).saying(text)
 
 
-def _foretold(context: Context, plan: Plan) -> tuple[int, PlanStatus]:
-    """What the plan is expected to take, and to show; nothing where mode Fixed launches a model nobody knows."""
-    unknown = 0, PlanStatus(name=str(plan))
+def _foretold(context: Context, plan: Plan) -> tuple[int, PredictionStatus | None]:
+    """What the plan is expected to take; nothing where mode Fixed launches a model nobody knows."""
     try:
         model = model_of(context.job, context.status, context.observed.nodes, context.trace)
         if model.workload.assumed and not model.is_known:
-            return unknown
-        size, speed = natural(model.expected_bytes(plan)), natural(model.predict(plan).tokens_per_second.expected)
+            return 0, None
+        return natural(model.expected_bytes(plan)), prediction_status(model, Candidate(plan, model.predict(plan)))
     except ValueError:
-        return unknown
-    return size, PlanStatus(name=str(plan), hbm=over(size, model.usable_bytes), tokens_per_second=speed)
+        return 0, None
+
+
+def _shown(plan: Plan, expected_bytes: int, prediction: PredictionStatus | None) -> PlanStatus:
+    if prediction is None:
+        return PlanStatus(name=str(plan))
+    hbm = over(expected_bytes, prediction.usable_bytes)
+    return PlanStatus(name=str(plan), hbm=hbm, tokens_per_second=prediction.tokens_per_second)

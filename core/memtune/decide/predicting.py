@@ -100,20 +100,24 @@ def best_candidate(model: Model) -> Candidate | None:
 
 def with_prediction(context: Context, model: Model, best: Candidate) -> Context:
     """With the best plan's prediction in the status, and in one line for people."""
-    device, plan = best.prediction.device, best.plan
-    parts = best.prediction.components[:MAX_COMPONENTS]
-    prediction = PredictionStatus(
-        plan=str(plan),
-        peak_phase=_word(best.prediction.peak_phase),
-        device_bytes=IntervalBytes(**_interval(device)),
-        usable_bytes=model.usable_bytes,
-        components=tuple(ComponentBytes(name=_word(part.name), **_interval(part.bytes)) for part in parts),
-        tokens_per_second=natural(best.prediction.tokens_per_second.expected),
-    )
-    text = predicted(plan, best.prediction, model.usable_bytes, context.job.spec.resources.device)
-    context = context.having(prediction=prediction)
+    text = predicted(best.plan, best.prediction, model.usable_bytes, context.job.spec.resources.device)
+    context = context.having(prediction=prediction_status(model, best))
     context = context.with_condition("Predicted", True, reasons.PREDICTED, text)
     return context.telling("Normal", reasons.PREDICTED, text).saying(text)
+
+
+def prediction_status(model: Model, candidate: Candidate) -> PredictionStatus:
+    """The prediction of a plan as the status tells it."""
+    plan, prediction = candidate.plan, candidate.prediction
+    parts = prediction.components[:MAX_COMPONENTS]
+    return PredictionStatus(
+        plan=str(plan),
+        peak_phase=_word(prediction.peak_phase),
+        device_bytes=IntervalBytes(**_interval(prediction.device)),
+        usable_bytes=model.usable_bytes,
+        components=tuple(ComponentBytes(name=_word(part.name), **_interval(part.bytes)) for part in parts),
+        tokens_per_second=natural(prediction.tokens_per_second.expected),
+    )
 
 
 def _predicted_only(context: Context, model: Model) -> Context:

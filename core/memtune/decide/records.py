@@ -76,8 +76,14 @@ def mistakes(records: Sequence[RunStatus]) -> int:
 
 
 def newest_saved(status: Status) -> AttemptStatus | None:
-    """The train run that left the newest complete checkpoint of which a report told."""
-    return next((record for record in reversed(status.attempts) if record.checkpoint == "saved"), None)
+    """The train run that left the newest complete checkpoint of this training of which a report told."""
+    return next((record for record in reversed(of_training(status)) if record.checkpoint == "saved"), None)
+
+
+def of_training(status: Status) -> tuple[AttemptStatus, ...]:
+    """The train runs since the training last began from step 0."""
+    restarted_at = status.attempts[-1].restarted_at if status.attempts else 0
+    return tuple(record for record in status.attempts if record.number >= restarted_at)
 
 
 def bounded(records: tuple[Record, ...], most: int, needed: RunStatus | None = None) -> tuple[Record, ...]:
@@ -169,4 +175,5 @@ def to_run(job: Job, status: Status, record: RunStatus) -> Run:
         evaluation_batch=record.evaluation_batch,
         sharded_save=record.sharded_save,
         host_request_bytes=record.host_request_bytes,
+        restarted_at=record.restarted_at,
     )

@@ -13,7 +13,7 @@ from memtune.decide.ending import failed
 from memtune.decide.failing import last_lines
 from memtune.decide.launching import LOOK_AGAIN_SECONDS, others_hold_gpus, record_attempt
 from memtune.decide.model import Model, model_of
-from memtune.decide.records import MOST_MISTAKES, backoff_of, last_attempt, mistakes, plan_of
+from memtune.decide.records import MOST_MISTAKES, backoff_of, last_attempt, mistakes, next_number, plan_of
 from memtune.decide.resuming import start_under
 from memtune.decide.stories import ended
 from memtune.host import host_memory
@@ -105,14 +105,14 @@ def _relaunched(context: Context, last: AttemptStatus, found: Next) -> Context:
     start = start_under(context.job, context.status, found.plan)
     if start.resume is None:
         return _unresumable(context, last, found)
-    details = {"resume": start.resume, "resumed_samples": start.samples}
+    details = {"resume": start.resume, "resumed_samples": start.samples, "restarted_at": last.restarted_at}
     return _recorded(context, found, details)
 
 
 def _unresumable(context: Context, last: AttemptStatus, found: Next) -> Context:
     """From step 0 only if the user allows it."""
     if context.job.spec.retry.allow_restart:
-        return _recorded(context, found, {"resume": "no"})
+        return _recorded(context, found, {"resume": "no", "restarted_at": next_number(context.status.attempts)})
     why = start_under(context.job, context.status, found.plan).reason
     text = (
         f"{ended(last)}; {found.plan} would fit, but the run cannot go on under it: {why}. "

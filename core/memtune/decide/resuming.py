@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
-from memtune.decide.records import newest_saved, plan_of
+from memtune.decide.records import newest_saved, of_training, plan_of
 from memtune.plan import Plan
 from memtune.resume import Format, Way, resumption
 from memtune.spec.job import Job
@@ -21,7 +21,7 @@ class Start(NamedTuple):
 
 def start_under(job: Job, status: Status, plan: Plan) -> Start:
     """How the next train run can start under a plan without throwing away what the ones before have trained."""
-    if not any(record.trained for record in status.attempts):
+    if not any(record.trained for record in of_training(status)):
         return Start("no")
     if job.spec.checkpoint is None:
         return Start(None, reason="the job has no spec.checkpoint to resume from")
@@ -37,7 +37,7 @@ def start_under(job: Job, status: Status, plan: Plan) -> Start:
 
 def _source(status: Status) -> AttemptStatus | None:
     """The run whose checkpoint is the newest, as far as one can know."""
-    untold = [record for record in status.attempts if record.checkpoint == "unknown"]
+    untold = [record for record in of_training(status) if record.checkpoint == "unknown"]
     return newest_saved(status) or (untold[-1] if untold else None)
 
 

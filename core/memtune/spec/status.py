@@ -79,7 +79,7 @@ class ComponentBytes(IntervalBytes):
 
 
 class PredictionStatus(StatusBlock):
-    """The memory of one rank under the best plan, as predicted before any GPU was touched."""
+    """The memory of one rank as predicted: under the plan in force, or before any, under the best one."""
 
     plan: PlanName = Field(description="Short form of the plan that was predicted.")
     peak_phase: Name = Field(description="Phase of the step that peaks highest.")
@@ -178,6 +178,10 @@ class AttemptStatus(RunStatus):
     checkpoint_format: Annotated[str, Field(pattern=WORD, max_length=16)] = Field(
         default="", description="Format of the newest complete checkpoint when it ended."
     )
+    restarted_at: Natural = Field(
+        default=0,
+        description="Attempt at which the training began from step 0 again, past what was saved before; 0 if none did.",
+    )
     trained: Flag = Field(default=False, description="Whether it took optimizer steps, or may have taken some.")
     checkpoint: Literal["none", "unknown", "saved"] = Field(
         default="none", description="Whether there is a complete checkpoint of it; unknown if no report told."
@@ -203,7 +207,9 @@ class Status(StatusBlock):
         json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
     )
     trace: TraceStatus | None = Field(default=None, description="The run that traced model.factory, if one had to.")
-    prediction: PredictionStatus | None = Field(default=None, description="What the best plan was predicted to need.")
+    prediction: PredictionStatus | None = Field(
+        default=None, description="What the plan in force was predicted to need; before any is, the best one."
+    )
     plan: PlanStatus | None = Field(default=None, description="The plan that runs, or will be launched.")
     gpu_product: Annotated[str, Field(pattern=WORD, max_length=63)] = Field(
         default="", description="GPU product that every run is kept to; empty if nodes do not tell theirs."

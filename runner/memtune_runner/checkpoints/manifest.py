@@ -31,6 +31,7 @@ class Manifest:
     world: int
     format: Format
     attempt: int = 0
+    job_uid: str = ""
     files: dict[str, int] = field(default_factory=dict)
 
 
@@ -44,6 +45,7 @@ def write(directory: Path, manifest: Manifest) -> None:
         "world": manifest.world,
         "format": manifest.format.value,
         "attempt": manifest.attempt,
+        "job_uid": manifest.job_uid,
         "files": manifest.files,
     }
     temporary = directory / f".{FILE_NAME}.{os.getpid()}"
@@ -122,7 +124,10 @@ def _parsed(data: Any) -> Manifest:
     if any(name.startswith("/") or ".." in name.split("/") for name in files):
         raise ValueError("files names one outside its directory")
     counts = {name: _count(data[name], name) for name in ("step", "samples", "world", "attempt")}
-    return Manifest(**counts, plan=Plan.from_json(data["plan"]), format=Format(data["format"]), files=files)
+    # Older runners did not write whose checkpoint it is.
+    job_uid = str(data.get("job_uid", ""))
+    plan, checkpoint_format = Plan.from_json(data["plan"]), Format(data["format"])
+    return Manifest(**counts, plan=plan, format=checkpoint_format, job_uid=job_uid, files=files)
 
 
 def _count(value: Any, name: str) -> int:

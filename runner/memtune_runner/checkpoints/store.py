@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
+from memtune.resume import NO_RESTART, Beginning
 from memtune_runner.bad_input import BadInputError
 from memtune_runner.checkpoints import manifest as manifests
 from memtune_runner.checkpoints.manifest import Manifest, ManifestError
@@ -64,10 +65,11 @@ class Store:
 
     last_completed: Checkpoint | None = None
 
-    def __init__(self, root: Path, attempt: int, ranks: Ranks | None = None, job_uid: str = "") -> None:
+    def __init__(self, root: Path, attempt: int, ranks: Ranks | None = None, beginning: Beginning = NO_RESTART) -> None:
         self._root = root
         self._attempt = attempt
-        self._job_uid = job_uid
+        self._beginning = beginning
+        self._job_uid = beginning.job_uid
         self._ranks = ranks or Ranks()
 
     def raise_fence(self) -> None:
@@ -109,20 +111,24 @@ class Store:
 
     def complete(self, directory: Path, manifest: Manifest) -> None:
         """Make what all ranks have written a complete checkpoint. Every rank calls this after its last write."""
+        manifest = replace(manifest, attempt=self._attempt, job_uid=self._job_uid)
         if self._ranks.local_rank == 0:
             manifests.sync_files(directory)
         self._ranks.barrier()
         if self._ranks.rank == 0:
             self.check_fence()
             files = manifests.sizes(directory)
-            manifests.write(directory, replace(manifest, attempt=self._attempt, files=files))
+            manifests.write(directory, replace(manifest, files=files))
         self._ranks.barrier()
-        Store.last_completed = Checkpoint(directory, replace(manifest, attempt=self._attempt))
+        Store.last_completed = Checkpoint(directory, manifest)
 
     def _prune(self) -> None:
         """Delete all but the newest of the checkpoints that were saved through ``save``, and what is left of others."""
         own = {path: match for path in self._root.iterdir() if (match := _OWN.fullmatch(path.name))}
-        complete = [each.directory for each in complete_checkpoints(self._root)]
+        found = complete_checkpoints(self._root)
+        # What was saved before the training began again is the oldest, however far that one had come.
+        found.sort(key=lambda each: not is_of(each, self._beginning))
+        complete = [each.directory for each in found]
         kept = [directory for directory in complete if directory in own and not own[directory][2]][:KEPT]
         for directory, match in own.items():
             # What a newer attempt is writing is not there to be judged.
@@ -130,9 +136,14 @@ class Store:
                 discard(directory)
 
 
-def newest(root: Path) -> Checkpoint | None:
-    """The complete checkpoint with the most samples behind it; of equals, the one of the latest attempt."""
-    return next(iter(complete_checkpoints(root)), None)
+def newest(root: Path, beginning: Beginning = NO_RESTART) -> Checkpoint | None:
+    """The training's complete checkpoint with the most samples behind it; of equals, the one of the latest attempt."""
+    return next((found for found in complete_checkpoints(root) if is_of(found, beginning)), None)
+
+
+def is_of(checkpoint: Checkpoint, beginning: Beginning) -> bool:
+    """Whether a checkpoint belongs to the training that has this beginning."""
+    return beginning.includes(checkpoint.manifest.attempt, checkpoint.manifest.job_uid)
 
 
 def complete_checkpoints(root: Path) -> list[Checkpoint]:

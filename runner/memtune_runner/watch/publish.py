@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from dataclasses import replace
 from pathlib import Path
 
 from memtune_runner import metrics
@@ -11,6 +13,27 @@ from memtune_runner.watch.watch import Watch
 
 # A real device lists all its blocks to find the largest free one, which takes milliseconds.
 _LARGEST_BLOCK_EVERY_READINGS = 30
+# Prometheus asks every 15 s to a minute; a peak that lasted one step is still there when it does.
+PEAKS_KEPT_SECONDS = 60.0
+_PEAKS = ("peak_allocated_bytes", "peak_active_bytes", "peak_reserved_bytes", "peak_inactive_split_bytes")
+
+
+class Peaks:
+    """The highest of each peak over this window of time and the one before."""
+
+    def __init__(self) -> None:
+        self._window = 0
+        self._before: dict[str, int] = {}
+        self._now: dict[str, int] = {}
+
+    def held(self, reading: Reading, seconds: float) -> Reading:
+        """The reading with the peaks that are kept in place of its own."""
+        window = int(seconds // PEAKS_KEPT_SECONDS)
+        if window != self._window:
+            self._before = self._now if window == self._window + 1 else {}
+            self._window, self._now = window, {}
+        self._now = {name: max(getattr(reading, name), self._now.get(name, 0)) for name in _PEAKS}
+        return replace(reading, **{name: max(size, self._before.get(name, 0)) for name, size in self._now.items()})
 
 
 class Publisher:
@@ -20,6 +43,7 @@ class Publisher:
         settings = watch.settings
         self._watch, self._directory = watch, directory
         self._sample = metrics.Sample(rank.rank, str(settings.device), str(settings.plan))
+        self._peaks = Peaks()
         self._readings = 0
         self._largest_free_block_bytes = 0
         watch.when_stepped, watch.when_read = self._sample.stepped, self.read
@@ -31,7 +55,7 @@ class Publisher:
         if self._readings % _LARGEST_BLOCK_EVERY_READINGS == 0:
             self._largest_free_block_bytes = statistics.largest_free_block_bytes()
         self._readings += 1
-        self._sample.read(reading, self._largest_free_block_bytes)
+        self._sample.read(self._peaks.held(reading, time.monotonic()), self._largest_free_block_bytes)
         self._sample.write(self._directory)
         statistics.reset_peaks()  # the next peaks are those of the next whole steps; the report keeps the highest
 
