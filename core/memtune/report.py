@@ -11,6 +11,7 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from enum import Enum
+from functools import cache
 from typing import Annotated, Any, NamedTuple, get_type_hints
 
 from memtune.report_checks import ReportError, choice, count, exit_code, flag, rate, shown, text, word
@@ -270,6 +271,7 @@ def _plain(value: Any) -> Any:
     return value.value if isinstance(value, Enum) else value
 
 
+@cache
 def _camel(name: str) -> str:
     head, *rest = name.split("_")
     return head + "".join(part.title() for part in rest)

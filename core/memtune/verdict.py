@@ -159,6 +159,13 @@ def _disruptions(pod: PodObservation) -> Iterator[str | None]:
     yield "the pod was deleted" if pod.deleting and pod.exit_code is not None else None
 
 
+def broken_gpu(pod: PodObservation) -> str | None:
+    """What the driver said of the hardware itself: no mistake of the job's, and another node may do."""
+    if pod.report is None or pod.report.ending != Ending.ERROR or not _BROKEN_GPU.search(pod.report.message):
+        return None
+    return pod.report.message
+
+
 def _never_ran(pod: PodObservation) -> str | None:
     """The kubelet gave the pod up before its command ran, and names no reason that is known here."""
     if pod.phase != "Failed" or pod.exit_code is not None or pod.init_exit_code:
@@ -220,6 +227,10 @@ _WAITING_REASONS = _START_REASONS | {
     "RegistryUnavailable",
     "RunContainerError",
 }
+# CUDA's own words for its error codes (CUDA Runtime API, cudaError_t).
+_BROKEN_GPU = re.compile(
+    r"uncorrectable (ECC|NVLink) error|hardware (stack )?error|all CUDA-capable devices are busy or unavailable"
+)
 # Volcano: "pod group is not ready"; coscheduling: "rejected due to timeout after waiting ... PodGroup".
 _GROUP_WAITS = re.compile(r"pod ?group", re.IGNORECASE)
 
@@ -232,6 +243,7 @@ _ENDED = (
     _Row(Verdict.HOST_OOM, _oom_killed),
     _Row(Verdict.DISRUPTED, _reported(Ending.TERMINATED)),
     _Row(Verdict.DISRUPTED, _pod_disrupted),
+    _Row(Verdict.DISRUPTED, broken_gpu),
     _Row(Verdict.HUNG, _reported(Ending.HUNG)),
     _Row(Verdict.HUNG, _exited(EXIT_CODES[Ending.HUNG], because="no optimizer step for too long")),
     _Row(Verdict.USER_ERROR, _reported(Ending.ERROR, Ending.BAD_INPUT)),

@@ -224,6 +224,20 @@ def test_nodes_with_different_gpus_stall_the_job_until_it_names_one() -> None:
     assert one.status.gpu_product == "NVIDIA-H100-80GB-HBM3"
 
 
+def test_a_job_under_way_is_kept_to_the_gpus_it_has_met_whatever_joins_later() -> None:
+    """It began on a cluster without any GPU node; one came for it, and another product after that."""
+    cluster = SimulatedCluster(make_job(resources={"nodes": 1, "gpusPerNode": 1, "gpuMemory": "8Gi"}))
+    cluster.reconcile()
+    assert "gpuProduct" not in cluster.status or not cluster.status["gpuProduct"]
+    (pod,) = cluster.pods.values()
+    cluster.start(pod.run)
+    pod.node = "a"
+    nodes = (Node("a", "NVIDIA-A100-SXM4-80GB"), Node("b", "NVIDIA-H100-80GB-HBM3"))
+    status = decide(cluster.job, replace(cluster.observe(), nodes=nodes), cluster.now).status
+    assert status.gpu_product == "NVIDIA-A100-SXM4-80GB"
+    assert not any(each.type == "Stalled" and each.status == "True" for each in status.conditions)
+
+
 def test_a_time_sliced_gpu_is_refused_unless_the_job_says_which_part_of_it_is_its_own() -> None:
     nodes = (Node("a", "NVIDIA-A100-SXM4-80GB-SHARED", int(79.2 * GIB)),)
     whole = decide(make_job(resources={"gpusPerNode": 1}), Observed(nodes=nodes), 1e9)

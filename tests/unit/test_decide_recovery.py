@@ -217,6 +217,27 @@ def test_host_memory_at_its_limit_ends_the_job_with_advice() -> None:
     assert "limits.memory" in failed.message
 
 
+def test_where_the_template_has_a_limit_all_of_it_is_asked_for_at_once() -> None:
+    cluster = launched()
+    for pod in cluster.pods.values():
+        cluster.end(pod, 86, cluster.report(pod, Ending.HOST_OOM, **SAVED))
+    observed = replace(cluster.observe(), host_request_bytes=8 * GIB, host_limit_bytes=64 * GIB)
+    status = decide(cluster.job, observed, cluster.now).status
+    raw = status.model_dump(mode="json", by_alias=True, exclude_none=True)
+    status = decide(cluster.job, replace(observed, status=raw, runs={}), cluster.now + 60).status
+    assert status.attempts[-1].host_request_bytes == 64 * GIB
+
+
+def test_a_gpu_that_is_broken_is_a_disruption_and_its_nodes_fault() -> None:
+    cluster = launched()
+    for pod in cluster.pods.values():
+        pod.node = "node-b"
+    die(cluster, Ending.ERROR, 1, message="CUDA error: uncorrectable ECC error encountered", **SAVED)
+    first = cluster.status["attempts"][0]
+    assert (first["verdict"], first["lostNode"], cluster.status["disruptions"]) == ("disrupted", "node-b", 1)
+    assert last(cluster)["plan"] == first["plan"]
+
+
 @pytest.mark.parametrize(("ending", "exit_code"), [(Ending.ERROR, 1), (Ending.BAD_INPUT, 2)])
 def test_a_users_error_seen_twice_fails_the_job_with_its_last_lines(ending: Ending, exit_code: int) -> None:
     cluster = SimulatedCluster(make_job())

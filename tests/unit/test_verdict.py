@@ -81,6 +81,12 @@ ROWS = [
     ("reported hang", failed(87, "hung", "no step for 90 s"), Verdict.HUNG, "no step for 90 s"),
     ("hang, report lost", failed(87), Verdict.HUNG, "no optimizer step"),
     ("reported user error", failed(3, "error", "ValueError: x"), Verdict.USER_ERROR, "ValueError: x"),
+    (
+        "a GPU that is broken",
+        failed(1, "error", "AcceleratorError: CUDA error: uncorrectable ECC error encountered"),
+        Verdict.DISRUPTED,
+        "uncorrectable ECC error",
+    ),
     ("bad input", failed(2, "bad-input", "no such script"), Verdict.USER_ERROR, "no such script"),
     ("bad input, report lost", failed(88), Verdict.USER_ERROR, "cannot work"),
     ("a worker killed", failed(137, "killed", "rank 3: SIGKILL"), Verdict.HOST_OOM, "137"),

@@ -51,7 +51,8 @@ def _of_nodes(context: Context) -> Iterator[Refusal]:
         return
     products = sorted({node.gpu_product for node in context.observed.nodes or () if node.gpu_product})
     wanted = resources.gpu_product or context.status.gpu_product
-    if len(products) > 1 and not wanted:
+    # Once the job is under way its resources cannot change any more: the product of the node that it meets is kept.
+    if len(products) > 1 and not wanted and not context.status.fixed:
         listed = ", ".join(products)
         text = f"the nodes that may run the job have different GPUs: {listed}; name one in resources.gpuProduct"
         yield Refusal(reasons.MIXED_GPUS, text)

@@ -8,12 +8,12 @@ from memtune.decide import completing, measuring, reasons
 from memtune.decide.context import Context
 from memtune.decide.records import OUT_OF_MEMORY, ended_as, has_ended, live, replaced
 from memtune.decide.stories import ended_event
-from memtune.decide.texts import sentence
+from memtune.decide.texts import line, sentence
 from memtune.decide.times import to_seconds, to_text
 from memtune.observation import PodObservation, RunObservation
 from memtune.report import Ending
 from memtune.spec.status import AttemptStatus, RunStatus
-from memtune.verdict import ECHO_SECONDS, Conclusion, Verdict, conclude
+from memtune.verdict import ECHO_SECONDS, Conclusion, Verdict, broken_gpu, conclude
 
 # Pods that run while others of the same run still wait hold GPUs for nothing; longer than this they do not.
 GANG_PATIENCE_SECONDS = 600.0
@@ -66,6 +66,8 @@ def _settled(context: Context, record: RunStatus) -> Context:
     starts = _starts(run)
     if starts and not context.status.first_running_at:
         context = context.having(first_running_at=to_text(min(starts)))
+    if starts and not (context.status.gpu_product or context.job.spec.resources.gpu_product):
+        context = context.having(gpu_product=_product(context, run))
     conclusion = conclude(run)
     if conclusion is None:
         return context
@@ -93,6 +95,13 @@ def _until_the_cause(run: RunObservation, now: float) -> float:
 def _starts(run: RunObservation) -> list[float]:
     """When the pods that have started did so."""
     return [pod.started_at_seconds for pod in run.pods if pod.started_at_seconds is not None]
+
+
+def _product(context: Context, run: RunObservation) -> str:
+    """The GPU product that a run is on, so that all later ones are kept to it; empty where its nodes do not tell."""
+    known = {node.name: node.gpu_product for node in context.observed.nodes or ()}
+    found = sorted({known.get(pod.node, "") for pod in run.pods} - {""})
+    return line(found[0], 63) if found else ""
 
 
 def _is_broken(context: Context, run: RunObservation) -> bool:
@@ -173,8 +182,9 @@ def _out_of_memory(conclusion: Conclusion, run: RunObservation) -> dict[str, Any
 def _lost_node(conclusion: Conclusion, run: RunObservation) -> str:
     """The node that took the run down, if it was the node's fault: preemption and eviction are not."""
     pod = next((pod for pod in run.pods if pod.index == conclusion.pod_index), None)
-    is_lost = pod is not None and (pod.node_lost or pod.reason in _NODE_REASONS)
-    return pod.node[:128] if pod is not None and is_lost else ""
+    if pod is None or not (pod.node_lost or pod.reason in _NODE_REASONS or broken_gpu(pod)):
+        return ""
+    return pod.node[:128]
 
 
 def _last_words(context: Context) -> Context:
