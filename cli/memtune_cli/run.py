@@ -115,14 +115,14 @@ class _Screen:
         self._display.tell("stopping the runs; call the same command again to go on")
         self.is_interrupted = True
 
-    def reconciled(self, snapshot: Snapshot, seconds: float) -> None:
+    def reconciled(self, before: Snapshot, after: Snapshot, seconds: float) -> None:
         """Say what is new, and end with the job."""
-        story = story_of(snapshot.manifest)
+        story = story_of(after.manifest)
         for line in saying(self._story, story):
             self._display.tell(line)
         self._story = story
         self._display.show(self._page())
-        code = self._exit_code(snapshot)
+        code = self._exit_code(after)
         if code is not None and not self.ended.done():
             self._display.end([*self._page(), f"logs and state: {self._directory}"])
             self.ended.set_result(code)

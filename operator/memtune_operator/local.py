@@ -144,7 +144,7 @@ class LocalShell:
         """End the processes of these runs; their directories stay, for the logs."""
         for each in deletions:
             run = self._runs.get(each.name)
-            if run is not None:
+            if run is not None and run.uid == each.uid:
                 await run.delete(each.grace_seconds)
                 del self._runs[run.name]
 

@@ -37,6 +37,11 @@ class LocalRun:
         """The name of the run."""
         return self.directory.name
 
+    @property
+    def uid(self) -> str:
+        """What tells it from every other: no name is given twice."""
+        return self.name
+
     async def start(self, command: list[str], variables: Mapping[str, str], workdir: Path) -> None:
         """Start the command in a session of its own, so that it can be ended whole."""
         # One may be left of a start that failed, or that this program did not live to record.
@@ -71,7 +76,7 @@ class LocalRun:
         return PodObservation(
             index=0,
             name=self.name,
-            uid=self.name,
+            uid=self.uid,
             phase="Running" if not ended else "Failed" if ended["code"] else "Succeeded",
             exit_code=ended.get("code"),
             started_at_seconds=process.get("at"),

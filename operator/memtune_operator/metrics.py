@@ -14,6 +14,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, star
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from memtune.decide.restoring import read_status
 from memtune.spec import Job
 from memtune.spec.status import RunStatus, Status, load_status
 from memtune_operator.shell import Key, Snapshot
@@ -75,16 +76,19 @@ class Metrics:
         """The API server answered, or did not."""
         self._requests.labels(verb, str(code)).inc()
 
-    def reconciled(self, snapshot: Snapshot, seconds: float) -> None:
+    def reconciled(self, before: Snapshot, after: Snapshot, seconds: float) -> None:
         """A turn came to its end, and left the job as it is in the snapshot."""
         self._seconds.observe(seconds)
-        if (job := snapshot.job) is None:
+        if (job := after.job) is None:
             return
-        key, status = Key(job.metadata.namespace, job.metadata.name), load_status(snapshot.status)
-        before = self._jobs.get(key)
+        key, status = Key(job.metadata.namespace, job.metadata.name), load_status(after.status)
+        known = self._jobs.get(key)
         self._jobs[key] = _Seen(job, status)
-        if before is not None and before.job.metadata.uid == job.metadata.uid:
-            self._count(key, before.status, status)
+        if known is not None and known.job.metadata.uid == job.metadata.uid:
+            self._count(key, known.status, status)
+        else:
+            # What ended while no operator was there is found by the first turn.
+            self._count(key, read_status(before.status), status)
 
     def failed(self, key: Key) -> None:
         """A turn broke off."""
@@ -101,7 +105,7 @@ class Metrics:
             self._probes.labels(*key, run.verdict).inc()
             self._probe_gpu_seconds.labels(*key).inc(run.gpu_seconds)
         for run in (*_newly_ended(before.probes, after.probes), *_newly_ended(before.attempts, after.attempts)):
-            if run.peak_bytes and run.predicted_bytes:
+            if run.peak_bytes and run.predicted_bytes and run.length_covered is not False:
                 self._error.labels(*key).observe(run.peak_bytes.device / run.predicted_bytes - 1)
         known = {attempt.number for attempt in before.attempts}
         for attempt in after.attempts:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from memtune.acquisition import Search
 from memtune.decide import Decision, decide, refuse
@@ -27,8 +27,8 @@ _LONGEST_TURN_SECONDS = 300.0
 class Watcher(Protocol):
     """Who wants to know how it went: the metrics."""
 
-    def reconciled(self, snapshot: Snapshot, seconds: float) -> None:
-        """A turn came to its end with this snapshot."""
+    def reconciled(self, before: Snapshot, after: Snapshot, seconds: float) -> None:
+        """A turn found the job like this, and left it like that."""
 
     def failed(self, key: Key) -> None:
         """A turn broke off."""
@@ -37,14 +37,22 @@ class Watcher(Protocol):
         """The job is no more."""
 
 
-async def reconcile(
-    shell: Shell, key: Key, search: Search, now: Callable[[], float]
-) -> tuple[Snapshot | None, float | None]:
-    """Turn after turn until nothing changes any more; the last snapshot, and the seconds until time alone matters."""
+class Turn(NamedTuple):
+    """The job as it was found and as it was left, and the seconds until time alone matters."""
+
+    before: Snapshot
+    after: Snapshot
+    wake_after_seconds: float | None
+
+
+async def reconcile(shell: Shell, key: Key, search: Search, now: Callable[[], float]) -> Turn | None:
+    """Observe and act until nothing changes any more; None if the job is gone."""
+    first: Snapshot | None = None
     while True:
         snapshot = await shell.observe(key, now())
         if snapshot is None:
-            return None, None
+            return None
+        first = first or snapshot
         # Replaying a trace under many plans takes seconds, in which the lease has to be renewed.
         decision = await asyncio.to_thread(_decide, snapshot, search, now())
         status = dump_status(decision.status)
@@ -61,7 +69,7 @@ async def reconcile(
                 raise
         is_changed = await _act(shell, snapshot, decision, now())
         if not is_news and not is_changed:
-            return snapshot, decision.wake_after_seconds
+            return Turn(first, snapshot, decision.wake_after_seconds)
 
 
 def _decide(snapshot: Snapshot, search: Search, now: float) -> Decision:
@@ -132,8 +140,8 @@ class Reconciler:
         """How long to wait now, the failures in a row, and whether the job is gone."""
         began = self._now()
         try:
-            turn = reconcile(self._shell, key, self._search, self._now)
-            snapshot, wait = await asyncio.wait_for(turn, _LONGEST_TURN_SECONDS)
+            look = reconcile(self._shell, key, self._search, self._now)
+            turn = await asyncio.wait_for(look, _LONGEST_TURN_SECONDS)
         except RefusalError as refusal:
             self._watcher.failed(key)
             _log.warning("%s/%s: %s", key.namespace, key.name, refusal.message)
@@ -142,10 +150,10 @@ class Reconciler:
             self._watcher.failed(key)
             _log.exception("%s/%s: this should not happen; the job is looked at again", key.namespace, key.name)
             return _delay_seconds(failures), failures + 1, False
-        if snapshot is None:
+        if turn is None:
             return None, 0, True
-        self._watcher.reconciled(snapshot, self._now() - began)
-        return wait, 0, False
+        self._watcher.reconciled(turn.before, turn.after, self._now() - began)
+        return turn.wake_after_seconds, 0, False
 
 
 def _delay_seconds(failures: int) -> float:

@@ -51,9 +51,10 @@ def told() -> Metrics:
     metrics = Metrics()
     metrics.watch_pending(lambda: 2)
     metrics.request("GET", 200)
-    metrics.reconciled(snapshot(probes=[RECORDED]), 0.02)
+    metrics.reconciled(snapshot(), snapshot(probes=[RECORDED]), 0.02)
     attempt = {**RECORDED, "name": "tiny-train-2", "number": 2, "rung": "expandable-segments"}
-    metrics.reconciled(snapshot(probes=[ENDED], attempts=[attempt], oomRetries=1, gpuSecondsSpent=30), 0.02)
+    after = snapshot(probes=[ENDED], attempts=[attempt], oomRetries=1, gpuSecondsSpent=30)
+    metrics.reconciled(after, after, 0.02)
     metrics.failed(Key("research", "tiny"))
     return metrics
 
@@ -96,8 +97,14 @@ def test_more_memory_than_predicted_is_a_positive_error() -> None:
 def test_what_was_there_before_the_operator_started_is_not_counted_again() -> None:
     metrics = Metrics()
     for _ in range(2):
-        metrics.reconciled(snapshot(probes=[ENDED]), 0.02)
+        metrics.reconciled(snapshot(probes=[ENDED]), snapshot(probes=[ENDED]), 0.02)
     assert not [line for line in lines(metrics) if line.startswith("memtune_probes_total")]
+
+
+def test_what_ended_while_no_operator_was_there_is_counted() -> None:
+    metrics = Metrics()
+    metrics.reconciled(snapshot(probes=[RECORDED]), snapshot(probes=[ENDED]), 0.02)
+    assert 'memtune_probes_total{mtj="tiny",mtj_namespace="research",outcome="succeeded"} 1.0' in lines(metrics)
 
 
 def test_a_jobs_series_go_with_the_job() -> None:
@@ -108,7 +115,8 @@ def test_a_jobs_series_go_with_the_job() -> None:
 
 def test_an_object_that_is_no_job_has_no_series() -> None:
     metrics = Metrics()
-    metrics.reconciled(Snapshot({**JOB}, Observed(), problem="spec.model: missing"), 0.02)
+    wrong = Snapshot({**JOB}, Observed(), problem="spec.model: missing")
+    metrics.reconciled(wrong, wrong, 0.02)
     assert not [line for line in lines(metrics) if "tiny" in line]
 
 

@@ -15,7 +15,7 @@ from memtune.naming import pod_name, run_name
 from memtune.observation import PodObservation, RunObservation
 from memtune.run import Run, TraceRun
 from memtune.spec import SpecError, load_job
-from memtune_operator.reconciler import Reconciler, reconcile
+from memtune_operator.reconciler import Reconciler, Turn, reconcile
 from memtune_operator.refusals import Kind, RefusalError
 from memtune_operator.shell import Key, Snapshot
 
@@ -101,7 +101,7 @@ class Ledger:
     def __init__(self) -> None:
         self.told: list[str] = []
 
-    def reconciled(self, snapshot: Snapshot, seconds: float) -> None:
+    def reconciled(self, before: Snapshot, after: Snapshot, seconds: float) -> None:
         self.told.append("reconciled")
 
     def failed(self, key: Key) -> None:
@@ -111,7 +111,7 @@ class Ledger:
         self.told.append("gone")
 
 
-def turn(shell: MemoryShell, now: float = NOW) -> tuple[Snapshot | None, float | None]:
+def turn(shell: MemoryShell, now: float = NOW) -> Turn | None:
     return asyncio.run(reconcile(shell, KEY, expected_improvement, lambda: now))
 
 
@@ -186,7 +186,7 @@ def test_a_status_edited_by_hand_does_no_harm() -> None:
 
 def test_a_job_that_is_gone_is_left_alone() -> None:
     shell = MemoryShell(None)
-    assert turn(shell) == (None, None)
+    assert turn(shell) is None
     assert shell.done == ["observe"]
 
 

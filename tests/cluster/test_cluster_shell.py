@@ -1,0 +1,53 @@
+"""The shell of a cluster, by what holds for every shell."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from kubernetes.aio import client, config
+from operator_process import Jobs, install_crd
+from pods import Cluster
+from shell_contract import ShellContract
+
+from memtune_operator.cluster import Cluster as Api
+from memtune_operator.cluster_shell import ClusterShell
+from memtune_operator.policy import Policy
+from memtune_operator.settings import Settings
+from memtune_operator.shell import Shell
+
+
+class Namespace:
+    """A namespace of the cluster."""
+
+    def __init__(self, kubeconfig: str, namespace: str, jobs: Jobs, runner_image: str) -> None:
+        self.namespace = namespace
+        self._kubeconfig, self._jobs = kubeconfig, jobs
+        policy = Policy(host_path=False, host_network=False, privileged=False, service_accounts=("default",))
+        self._settings = Settings(runner_image, policy, identity="test", namespaces=(namespace,))
+
+    def apply(self, job: dict[str, Any]) -> None:
+        self._jobs.apply(job)
+
+    @asynccontextmanager
+    async def shell(self) -> AsyncIterator[Shell]:
+        options = client.Configuration()
+        await config.load_kube_config(self._kubeconfig, client_configuration=options)
+        async with client.ApiClient(options) as connection:
+            shell = ClusterShell(Api(connection), self._settings)
+            watches = asyncio.create_task(shell.follow(lambda _: None))
+            try:
+                yield shell
+            finally:
+                watches.cancel()
+                await asyncio.gather(watches, return_exceptions=True)
+
+
+class TestClusterShell(ShellContract):
+    @pytest.fixture
+    def world(self, kubeconfig: str, cluster: Cluster, namespace: str, images: dict[str, str]) -> Namespace:
+        install_crd(cluster.connection)
+        return Namespace(kubeconfig, namespace, Jobs(cluster.connection, namespace), images["runner"])

@@ -1,0 +1,180 @@
+"""What the reconciler may rely on wherever a job's runs are: one suite for the cluster and for a machine alone."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Protocol
+
+import pytest
+from reporter import WELL, Act
+from reporter_jobs import FIXED, reporter_job
+
+from memtune.decide import Deletion, Event
+from memtune.observation import PodObservation
+from memtune.plan import Plan
+from memtune.report import Ending
+from memtune.run import Run, RunKind
+from memtune_operator.refusals import Kind, RefusalError
+from memtune_operator.shell import Key, Shell, Snapshot
+
+NAME = "contract"
+RUN = Run(RunKind.PROBE, 1, Plan.parse(FIXED["plan"]))
+RUN_NAME = f"{NAME}-probe-1"
+_SECONDS = 180.0
+
+
+class World(Protocol):
+    """A place for one job, in which a shell may be started as often as a program may be."""
+
+    namespace: str
+
+    def apply(self, job: dict[str, Any]) -> None:
+        """Give it the job."""
+
+    def shell(self) -> AbstractAsyncContextManager[Shell]:
+        """A shell of a program that was just started, and that ends with it."""
+
+
+Story = Callable[[Shell, Key], Coroutine[Any, Any, None]]
+
+
+def told(world: World, *stories: Story) -> None:
+    """Each story in a program of its own, one after the other."""
+
+    async def tell(story: Story) -> None:
+        async with world.shell() as shell:
+            await story(shell, Key(world.namespace, NAME))
+
+    for story in stories:
+        asyncio.run(tell(story))
+
+
+async def seen(shell: Shell, key: Key, holds: Callable[[Snapshot], bool] = lambda _: True) -> Snapshot:
+    """The job as soon as it is as expected."""
+    deadline = time.monotonic() + _SECONDS
+    while True:
+        snapshot = await shell.observe(key, time.time())
+        if snapshot is not None and holds(snapshot):
+            return snapshot
+        assert time.monotonic() < deadline, f"not seen within {_SECONDS:.0f} s; what was: {snapshot}"
+        await asyncio.sleep(0.1)
+
+
+def pod_of(snapshot: Snapshot) -> PodObservation | None:
+    """The one pod of the run."""
+    run = snapshot.observed.runs.get(RUN_NAME)
+    return run.pods[0] if run and run.pods else None
+
+
+def has_started(snapshot: Snapshot) -> bool:
+    pod = pod_of(snapshot)
+    return pod is not None and pod.started_at_seconds is not None
+
+
+def has_ended(snapshot: Snapshot) -> bool:
+    pod = pod_of(snapshot)
+    return pod is not None and pod.exit_code is not None
+
+
+async def create(shell: Shell, key: Key) -> None:
+    """Once there is a run, another call makes none."""
+    for _ in range(2):
+        assert await shell.create(await seen(shell, key), [RUN], time.time()) is False
+
+
+class ShellContract:
+    """To be inherited with a fixture ``world``."""
+
+    def test_of_a_job_that_is_not_there_nothing_is_seen(self, world: World) -> None:
+        async def look(shell: Shell, key: Key) -> None:
+            assert await shell.observe(key, time.time()) is None
+
+        told(world, look)
+
+    def test_what_is_no_job_is_seen_with_what_is_wrong_with_it(self, world: World) -> None:
+        world.apply(reporter_job(NAME, tuning={"mode": "Fixed"}))
+
+        async def look(shell: Shell, key: Key) -> None:
+            snapshot = await seen(shell, key)
+            assert snapshot.job is None
+            assert "spec.tuning.plan" in snapshot.problem
+
+        told(world, look)
+
+    def test_a_status_is_written_once_and_never_over_anothers(self, world: World) -> None:
+        world.apply(reporter_job(NAME))
+
+        async def write(shell: Shell, key: Key) -> None:
+            before = await seen(shell, key)
+            await shell.write(before, {"phase": "Probing", "message": "first"})
+            with pytest.raises(RefusalError) as refused:
+                await shell.write(before, {"phase": "Failed", "message": "second"})
+            assert refused.value.kind is Kind.CONFLICT
+
+        async def read(shell: Shell, key: Key) -> None:
+            snapshot = await seen(shell, key)
+            assert snapshot.status == snapshot.observed.status == {"phase": "Probing", "message": "first"}
+
+        told(world, write, read)
+
+    @pytest.mark.parametrize(
+        ("act", "exit_code"), [(WELL, 0), (Act(ending=Ending.DEVICE_OOM), 85)], ids=["well", "out of memory"]
+    )
+    def test_a_run_is_made_once_and_its_end_outlives_the_program(self, world: World, act: Act, exit_code: int) -> None:
+        world.apply(reporter_job(NAME, probe=act))
+
+        async def run(shell: Shell, key: Key) -> None:
+            await create(shell, key)
+            started = pod_of(await seen(shell, key, has_started))
+            ended = pod_of(await seen(shell, key, has_ended))
+            assert started is not None
+            assert ended is not None
+            assert (started.uid, started.index, started.present) == (ended.uid, 0, True)
+            assert started.uid
+            _check(ended)
+
+        async def look(shell: Shell, key: Key) -> None:
+            ended = pod_of(await seen(shell, key, has_ended))
+            assert ended is not None
+            _check(ended)
+
+        def _check(pod: PodObservation) -> None:
+            assert pod.exit_code == exit_code
+            assert pod.report is not None
+            assert pod.report.ending == act.ending
+            assert pod.started_at_seconds is not None
+            assert pod.finished_at_seconds is not None
+            assert pod.started_at_seconds <= pod.finished_at_seconds <= time.time() + 1
+
+        told(world, run, look)
+
+    def test_a_deletion_is_of_exactly_what_was_seen(self, world: World) -> None:
+        world.apply(reporter_job(NAME, probe=Act(waits=True)))
+
+        async def delete(shell: Shell, key: Key) -> None:
+            await create(shell, key)
+            snapshot = await seen(shell, key, has_started)
+            pod = pod_of(snapshot)
+            assert pod is not None
+            await shell.delete(snapshot, [Deletion("Pod", pod.name, "of-another", 0)])
+            still = pod_of(await seen(shell, key))
+            assert still is not None
+            assert (still.uid, still.exit_code, still.deleting) == (pod.uid, None, False)
+            await shell.delete(snapshot, [Deletion("Pod", pod.name, pod.uid, 0)])
+            await seen(shell, key, lambda each: pod_of(each) is None)
+            # What is gone already is no reason to fail.
+            await shell.delete(snapshot, [Deletion("Pod", pod.name, pod.uid, 0)])
+
+        told(world, delete)
+
+    def test_what_happened_is_told_without_ado(self, world: World) -> None:
+        world.apply(reporter_job(NAME))
+
+        async def tell(shell: Shell, key: Key) -> None:
+            for _ in range(2):
+                await shell.tell(await seen(shell, key), [Event("Normal", "Predicted", "it fits")])
+
+        told(world, tell)
