@@ -196,12 +196,14 @@ def test_what_to_do_next_fits_the_installation() -> None:
     notes = render({})["NOTES.txt"]
     assert "jobs of the whole cluster" in notes
     assert f"kubectl -n {NAMESPACE} rollout status deployment/{FULL_NAME}" in notes
-    assert "No PodMonitor was made" in notes
+    for kind in ("PodMonitor", "ServiceMonitor", "PrometheusRule"):
+        assert f"No {kind} was made (its create is auto, and this cluster does not know the kind)" in notes
+    assert "rules/memtune.yaml" in notes
     own = render(VALUE_SETS["own namespace"])["NOTES.txt"]
     assert f"watches jobs in {NAMESPACE}." in own
     assert "no user may create jobs" in own
     assert "must be started after the CRD" in own
-    assert "No PodMonitor" not in render(VALUE_SETS["monitored"])["NOTES.txt"]
+    assert "was made" not in render(VALUE_SETS["monitored"])["NOTES.txt"]
 
 
 def test_helm_finds_nothing_to_complain_of() -> None:
