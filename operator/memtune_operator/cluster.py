@@ -111,11 +111,11 @@ class Cluster:
     ) -> AsyncIterator[str]:
         """What a pod says at one of its subresources (``log``, ``proxy/...``), line by line as it comes. A pod's name
         may have a port behind it."""
+        path = f"{_path('v1', 'Pod', namespace)}/{pod}/{part}"
         with self._refusals("GET"):
-            response = await self._request("GET", f"{_path('v1', 'Pod', namespace)}/{pod}/{part}", query, None, seconds)
-            self._count_request("GET", response.status)
-            async for line in response.response.content:
-                yield line.rstrip(b"\n").decode(errors="replace")
+            async with self._stream("GET", path, query, seconds) as lines:
+                async for line in lines:
+                    yield line.rstrip(b"\n").decode(errors="replace")
 
     async def changes(
         self, api_version: str, kind: str, namespace: str, selector: str = "", fields: str = "", since: str = ""
@@ -134,15 +134,26 @@ class Cluster:
         # Where nothing happens for long, bookmarks keep the version young enough to go on from.
         query |= {"allowWatchBookmarks": "true"}
         with self._refusals("WATCH"):
-            response = await self._request("GET", path, query, None, _WATCH_SECONDS + _REQUEST_SECONDS)
-            self._count_request("WATCH", response.status)
-            async for line in response.response.content:
-                event = json.loads(line)
-                if event["type"] == "ERROR":
-                    raise refusal_of(event["object"].get("code"), "", json.dumps(event["object"]))
-                version = event["object"]["metadata"].get("resourceVersion", "")
-                manifest = None if event["type"] == "BOOKMARK" else event["object"]
-                yield Change(manifest, is_gone=event["type"] == "DELETED", version=version)
+            async with self._stream("WATCH", path, query, _WATCH_SECONDS + _REQUEST_SECONDS) as lines:
+                async for line in lines:
+                    event = json.loads(line)
+                    if event["type"] == "ERROR":
+                        raise refusal_of(event["object"].get("code"), "", json.dumps(event["object"]))
+                    version = event["object"]["metadata"].get("resourceVersion", "")
+                    manifest = None if event["type"] == "BOOKMARK" else event["object"]
+                    yield Change(manifest, is_gone=event["type"] == "DELETED", version=version)
+
+    @asynccontextmanager
+    async def _stream(
+        self, counted_as: str, path: str, query: Mapping[str, str], seconds: float
+    ) -> AsyncIterator[AsyncIterator[bytes]]:
+        """The lines of an answer that comes bit by bit. However that ends, the connection is not kept."""
+        response = await self._request("GET", path, query, None, seconds)
+        self._count_request(counted_as, response.status)
+        try:
+            yield response.response.content
+        finally:
+            response.response.close()
 
     async def _call(
         self, verb: str, path: str, query: Mapping[str, str] | None = None, body: Manifest | None = None

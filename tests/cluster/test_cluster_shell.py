@@ -44,6 +44,7 @@ class Namespace:
             finally:
                 watches.cancel()
                 await asyncio.gather(watches, return_exceptions=True)
+        await asyncio.sleep(0.25)  # a connection with TLS is closed by the loop, a moment later
 
 
 class TestClusterShell(ShellContract):
