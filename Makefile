@@ -38,7 +38,7 @@ test: env ## every test this machine can run, quickest first, with a table of wh
 
 .PHONY: test-unit
 test-unit: env ## the unit tests: seconds, no I/O
-	$(python) -m pytest tests/unit --numprocesses=auto
+	@$(python) tools/run_tests.py unit
 
 .PHONY: test-contract
 test-contract: env ## golden files, the command line, real libraries' parsers

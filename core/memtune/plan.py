@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from functools import cached_property
+from functools import cached_property, lru_cache
 from operator import attrgetter
 from typing import Any
 
@@ -107,6 +107,7 @@ class Plan:
         return [suffix for suffix in optional if suffix]
 
     @classmethod
+    @lru_cache(4096)
     def parse(cls, text: str) -> Plan:
         """Read the short form back, such as ``bf16-z2-sel-mb4x8``."""
         head, suffixes = text.strip().split("-")[:4], text.strip().split("-")[4:]

@@ -77,6 +77,23 @@ def test_its_job_is_one_that_the_operator_takes(mode: str) -> None:
     assert container["command"][2].strip() == SCRIPT.read_text().strip()
 
 
+@pytest.mark.parametrize(
+    ("values", "namespace"),
+    [
+        ({}, "memtune-system"),
+        ({"policy": {"allowedNamespaces": ["lab", "memtune-system"]}}, "memtune-system"),
+        ({"policy": {"allowedNamespaces": ["lab"]}}, "lab"),
+        ({"rbac": {"scope": "namespaces", "namespaces": ["a", "b"]}}, "a"),
+        ({"rbac": {"scope": "namespaces", "namespaces": ["a", "b"]}, "policy": {"allowedNamespaces": ["b"]}}, "b"),
+        ({"policy": {"allowedNamespaces": ["lab"]}, "test": {"namespace": "mine"}}, "mine"),
+    ],
+)
+def test_its_job_is_where_the_operator_runs_jobs(values: dict[str, Any], namespace: str) -> None:
+    (container,) = only(objects(values), "Pod")["spec"]["containers"]
+    variables = {variable["name"]: variable["value"] for variable in container["env"]}
+    assert json.loads(variables["TEST_JOB"])["metadata"]["namespace"] == namespace
+
+
 def test_everything_of_the_test_is_removed_once_it_passed() -> None:
     made = [each for kind in ("Pod", "Role", "RoleBinding", "ServiceAccount") for each in of_kind(objects({}), kind)]
     hooked = [each for each in made if each["metadata"].get("annotations", {}).get("helm.sh/hook") == "test"]

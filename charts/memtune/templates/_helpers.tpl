@@ -63,10 +63,17 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end -}}
 {{- end -}}
 
-{{/* Where the test's job goes: a namespace that is watched. */}}
+{{/* Where the test's job goes: a namespace that is watched, and allowed. */}}
 {{- define "memtune.testNamespace" -}}
-{{- $watched := include "memtune.namespaces" . -}}
-{{- default (default .Release.Namespace (first (splitList "," $watched))) .Values.test.namespace -}}
+{{- $allowed := .Values.policy.allowedNamespaces -}}
+{{- $watched := include "memtune.namespaces" . | splitList "," | compact | default (list .Release.Namespace) -}}
+{{- $both := list -}}
+{{- range $watched -}}
+{{- if or (not $allowed) (has . $allowed) -}}
+{{- $both = append $both . -}}
+{{- end -}}
+{{- end -}}
+{{- default (first (default $allowed $both)) .Values.test.namespace -}}
 {{- end -}}
 
 {{/* "true" if an object of a kind that not every cluster knows is wanted. Input: (list root create kind) */}}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import MISSING, Field, fields
+from functools import cache
 from typing import Any
 
 from memtune.model.architecture import Architecture, Experts, Head, Image, Kind, ModuleNames
@@ -37,6 +38,7 @@ def from_facts(given: dict[str, Any], where: str = "architecture") -> Architectu
     return _checked(Architecture(**values), facts)
 
 
+@cache
 def camel(name: str) -> str:
     """The name of a field as a job writes it."""
     head, *rest = name.split("_")
