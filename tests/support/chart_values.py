@@ -57,13 +57,13 @@ VALUE_SETS: dict[str, dict[str, Any]] = {
             "apiServer": {"cidrs": ["10.0.0.1/32"], "ports": [6443]},
         },
         "policy": {
-            "allowedNamespaces": ["team-a"],
+            "allowedNamespaces": ["team-a", "team-b"],
             "deniedNamespaces": ["kube-system"],
             "hostNetwork": True,
             "privileged": True,
             "serviceAccounts": ["*"],
         },
-        "test": {"namespace": "team-a"},
+        "test": {"namespace": "team-b"},
     },
     "nothing of its own": {
         "serviceAccount": {"create": False, "name": "given"},
