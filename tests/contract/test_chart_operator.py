@@ -53,7 +53,7 @@ def test_values_arrive() -> None:
     policy = settings_of("fenced").policy
     assert (policy.host_path, policy.host_network, policy.privileged) == (False, True, True)
     assert policy.service_accounts is None
-    assert (policy.allowed_namespaces, policy.denied_namespaces) == (("team-a",), ("kube-system",))
+    assert (policy.allowed_namespaces, policy.denied_namespaces) == (("team-a", "team-b"), ("kube-system",))
     everything = settings_of("everything")
     assert (everything.metrics_port, everything.liveness_port) == (9999, 8081)
     assert everything.runner_image == "registry.example/memtune-runner:nightly-cu130"
