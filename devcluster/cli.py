@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import errno
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -19,7 +20,9 @@ INTERRUPTED = 130
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="devcluster", description="a real Kubernetes on a bare Debian machine")
+    parser = argparse.ArgumentParser(
+        prog="python3 -m devcluster", description="a real Kubernetes on a bare Debian machine"
+    )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     up = commands.add_parser("up", help="start the cluster, building what is missing; waits until it is ready")
     up.add_argument("--nodes", type=int, choices=range(1, 5), help="how many nodes (default: 1, or what is up)")
@@ -45,12 +48,17 @@ def _parser() -> argparse.ArgumentParser:
 
 def main() -> int:
     arguments = _parser().parse_args()
+    # Whoever ends it politely has what it began put right, as with Ctrl-C.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         return _dispatch(arguments)
     except ClusterError as error:
         print(f"devcluster: {error}", file=sys.stderr)
     except ApiError as error:
-        print(f"devcluster: the API server refused: {error}; `devcluster status` says what is dead", file=sys.stderr)
+        print(
+            f"devcluster: the API server refused: {error}; `python3 -m devcluster status` says what is dead",
+            file=sys.stderr,
+        )
     except OSError as error:
         print(f"devcluster: {_told(error)}", file=sys.stderr)
     except KeyboardInterrupt:
@@ -63,7 +71,7 @@ def _told(error: OSError) -> str:
     where = f" ({error.filename})" if error.filename else ""
     if error.errno == errno.ENOSPC:
         return f"the disk is full{where}: free some space, then `down` and `up`"
-    return f"{error.strerror or error}{where}; `devcluster status` says what is dead"
+    return f"{error.strerror or error}{where}; `python3 -m devcluster status` says what is dead"
 
 
 def _dispatch(arguments: argparse.Namespace) -> int:
@@ -133,7 +141,7 @@ def _monitor(arguments: argparse.Namespace) -> None:
 
 def _need_cluster() -> None:
     if state.supervisor_pid() is None:
-        raise ClusterError("no cluster is up: run `devcluster up`")
+        raise ClusterError("no cluster is up: run `python3 -m devcluster up`")
 
 
 def _status() -> int:

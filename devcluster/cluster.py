@@ -17,8 +17,10 @@ from devcluster.builds import OURS
 from devcluster.certificates import make_certificates
 from devcluster.layout import (
     CACHE,
+    COMMAND_LOCK,
     KUBECONFIG,
     LOGS,
+    NODE_COUNT,
     STATE,
     STATUS,
     VOLUMES,
@@ -37,8 +39,7 @@ from devcluster.volumes import make_volumes
 @contextmanager
 def alone() -> Iterator[None]:
     """Only one `up`, `down` or `load` at a time, and so only one build."""
-    CACHE.mkdir(parents=True, exist_ok=True)
-    with (CACHE / "lock").open("a+") as lock:
+    with COMMAND_LOCK.open("a+") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
@@ -61,8 +62,9 @@ def up(asked: int | None, ahead: Sequence[str] = ()) -> None:
         _at_once(builds)
         return
     count = asked or 1
-    _prepare(builds)
     machine.check_before_starting()
+    _prepare(builds)
+    machine.check_before_starting()  # once more: minutes may have passed
     network.check_subnets_are_free()
     say(f"starting Kubernetes {KUBERNETES} with {count} node{'s' if count > 1 else ''}")
     _start(nodes(count))
@@ -74,10 +76,14 @@ def up(asked: int | None, ahead: Sequence[str] = ()) -> None:
 def _reuse(asked: int | None) -> None:
     supervisor = supervisor_pid()
     if supervisor is None:
-        raise ClusterError("the cluster is dead; run `devcluster down`, then `up` again\n" + "\n".join(problems()))
+        raise ClusterError(
+            "the cluster is dead; run `python3 -m devcluster down`, then `up` again\n" + "\n".join(problems())
+        )
     running = len(current_nodes())
     if asked not in (None, running):
-        raise ClusterError(f"a cluster with {running} node(s) is up, not {asked}: run `devcluster down` first")
+        raise ClusterError(
+            f"a cluster with {running} node(s) is up, not {asked}: run `python3 -m devcluster down` first"
+        )
     if found := problems():
         _repair(supervisor, found)
     if monitoring_problems():
@@ -101,7 +107,7 @@ def _repair(supervisor: int, found: list[str], seconds: float = 30) -> None:
     while still := problems():
         if time.monotonic() > deadline:
             raise ClusterError(
-                "the cluster stays half dead; run `devcluster down`, then `up` again\n" + "\n".join(still)
+                "the cluster stays half dead; run `python3 -m devcluster down`, then `up` again\n" + "\n".join(still)
             )
         time.sleep(0.2)
 
@@ -137,6 +143,7 @@ def _build_images(ours: Sequence[str]) -> None:
 
 def _start(wanted: tuple[Node, ...]) -> None:
     LOGS.mkdir(parents=True)
+    NODE_COUNT.write_text(str(len(wanted)))
     machine.save_sysctls()
     make_certificates(wanted)
     network.make_network(wanted)

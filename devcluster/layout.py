@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 STATE = Path("/var/lib/memtune-devcluster")
+# As little a matter of whose cache is used as STATE is: there is one cluster on a machine.
+COMMAND_LOCK = Path("/run/memtune-devcluster.lock")
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "memtune" / "devcluster"
 CHECKOUT = Path(__file__).resolve().parent.parent
 
@@ -24,6 +26,7 @@ CERTIFICATES = STATE / "certificates"
 LOGS = STATE / "log"
 KUBECONFIG = STATE / "kubeconfig"
 STATUS = STATE / "status.json"
+NODE_COUNT = STATE / "nodes"
 SUPERVISOR_LOCK = STATE / "supervisor.lock"
 SYSCTLS = STATE / "sysctls.json"
 MONITORING = STATE / "monitoring"
@@ -42,6 +45,7 @@ KUBERNETES_SERVICE = "10.215.0.1"
 CLUSTER_DOMAIN = "cluster.local"
 
 API_PORT = 6443
+DNS_PORT = 53
 API_URL = f"https://{HOST_ADDRESS}:{API_PORT}"
 ETCD_PORT = 23790
 ETCD_PEER_PORT = 23800
@@ -54,6 +58,8 @@ LOOPBACK_PORTS = {
     "the controller manager": CONTROLLER_MANAGER_PORT,
     "the scheduler": SCHEDULER_PORT,
 }
+# Bound on HOST_ADDRESS.
+HOST_PORTS = {"the API server": API_PORT, "DNS": DNS_PORT}
 PROMETHEUS_PORT = 23909
 DASHBOARDS_PORT = 23910
 MONITORING_PORTS = {"Prometheus": PROMETHEUS_PORT, "the dashboards": DASHBOARDS_PORT}

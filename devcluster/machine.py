@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from devcluster.layout import CACHE, LOOPBACK_PORTS, STATE, SYSCTLS
+from devcluster.layout import CACHE, HOST_PORTS, LOOPBACK_PORTS, STATE, SYSCTLS
 from devcluster.node import CGROUPS
 from devcluster.shell import ClusterError, run
 from devcluster.versions import DEBIAN
@@ -39,8 +39,8 @@ def reason_it_cannot_run() -> str:
         return "devcluster makes network namespaces and mounts: run it as root"
     if absent := [name for name in _CONTROLLERS if not (CGROUPS / name).is_dir()]:
         return (
-            f"the cgroup controllers {', '.join(absent)} (version 1) are not mounted under {CGROUPS}: Kubernetes 1.20 "
-            "needs them; on a machine with version 2 boot with systemd.unified_cgroup_hierarchy=0"
+            f"the cgroup controllers {', '.join(absent)} (version 1) are not mounted under {CGROUPS}, and devcluster "
+            "sets up nothing else; on a machine with version 2 boot with systemd.unified_cgroup_hierarchy=0"
         )
     return ""
 
@@ -62,6 +62,7 @@ def check_before_building() -> None:
 def check_before_starting() -> None:
     check_disk(STATE, STATE_BYTES, "the cluster")
     check_ports_are_free(LOOPBACK_PORTS)
+    check_nobody_listens_everywhere(HOST_PORTS)
     if not _BRIDGE_FILTER.exists() and shutil.which("modprobe"):
         with suppress(ClusterError):
             run(["modprobe", "--all", "br_netfilter", "overlay"])
@@ -80,6 +81,29 @@ def check_ports_are_free(ports: Mapping[str, int]) -> None:
                     f"127.0.0.1:{port}, the port of {owner}, is in use: `ss -ltnp sport = :{port}` shows by whom; "
                     "end that program or change the port in devcluster/layout.py"
                 ) from error
+
+
+def check_nobody_listens_everywhere(ports: Mapping[str, int]) -> None:
+    """The address of these ports is made only later; who listens on all addresses has that one, too."""
+    taken = _ports_on_all_addresses()
+    for owner, port in ports.items():
+        if port in taken:
+            raise ClusterError(
+                f"port {port}, which {owner} needs, is in use on all addresses: `ss -lntup sport = :{port}` shows by "
+                "whom; end that program or let it listen on addresses of its own"
+            )
+
+
+def _ports_on_all_addresses() -> set[int]:
+    """Of TCP and UDP, as the kernel lists them."""
+    found = set()
+    for protocol, listening in (("tcp", "0A"), ("tcp6", "0A"), ("udp", "07"), ("udp6", "07")):
+        table = Path("/proc/net") / protocol
+        for line in table.read_text().splitlines()[1:] if table.is_file() else ():
+            address, port = line.split()[1].split(":")
+            if line.split()[3] == listening and not address.strip("0"):
+                found.add(int(port, 16))
+    return found
 
 
 def save_sysctls() -> None:

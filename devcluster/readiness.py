@@ -34,7 +34,9 @@ def wait_for(
         if lock.is_file() and (found := wrong()):
             raise ClusterError(f"while waiting for {what}:\n" + "\n".join(found))
         if time.monotonic() > deadline:
-            raise ClusterError(f"{what}: not there after {seconds:.0f} s; `devcluster logs PART` shows what parts say")
+            raise ClusterError(
+                f"{what}: not there after {seconds:.0f} s; `python3 -m devcluster logs PART` shows what parts say"
+            )
         time.sleep(0.2)
 
 

@@ -5,9 +5,18 @@ from __future__ import annotations
 import fcntl
 from pathlib import Path
 
-from devcluster.layout import LOGS, MONITORING_LOCK, MONITORING_STATUS, STATUS, SUPERVISOR_LOCK, Node, nodes
+from devcluster.layout import (
+    LOGS,
+    MONITORING_LOCK,
+    MONITORING_STATUS,
+    NODE_COUNT,
+    STATUS,
+    SUPERVISOR_LOCK,
+    Node,
+    nodes,
+)
 from devcluster.shell import ClusterError
-from devcluster.supervisor import dead_parts, read_status
+from devcluster.supervisor import dead_parts
 
 
 def supervisor_pid(lock: Path = SUPERVISOR_LOCK) -> int | None:
@@ -23,7 +32,8 @@ def supervisor_pid(lock: Path = SUPERVISOR_LOCK) -> int | None:
 
 
 def current_nodes() -> tuple[Node, ...]:
-    return nodes(sum(1 for name in read_status(STATUS) if name.startswith("node-")))
+    """The nodes that the cluster was asked to have, whether they have started or not."""
+    return nodes(int(NODE_COUNT.read_text()) if NODE_COUNT.is_file() else 0)
 
 
 def problems() -> list[str]:

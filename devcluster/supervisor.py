@@ -15,6 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
@@ -40,6 +41,7 @@ class Supervisor:
         self._running: dict[int, tuple[str, subprocess.Popen[bytes]]] = {}
         self._started = False
         self._asked_anew = False
+        self._is_written = True
 
     def run(self, parts: list[Part]) -> NoReturn:
         """Start the parts one after the other, each when the one before is ready; then watch until killed."""
@@ -47,6 +49,8 @@ class Supervisor:
         self._start_missing(parts)
         while True:
             self._reap()
+            if not self._is_written:
+                self._write()
             if self._asked_anew:
                 self._asked_anew = False
                 self._start_missing(parts)
@@ -101,10 +105,14 @@ class Supervisor:
         self._write()
 
     def _write(self) -> None:
-        content = {"pid": os.getpid(), "started": self._started, "parts": self._parts}
+        content = {"boot": _boot(), "pid": os.getpid(), "started": self._started, "parts": self._parts}
         fresh = self._status.with_suffix(".new")
-        fresh.write_text(json.dumps(content, indent=1))
-        fresh.rename(self._status)
+        # A full disk is no reason to end every part; it is written as soon as there is room.
+        self._is_written = False
+        with suppress(OSError):
+            fresh.write_text(json.dumps(content, indent=1))
+            fresh.rename(self._status)
+            self._is_written = True
 
 
 def supervise(parts: list[Part], status: Path, lock: Path) -> NoReturn:
@@ -145,7 +153,14 @@ def is_alive(pid: int) -> bool:
     return stat.rpartition(") ")[2][0] not in "ZX"
 
 
+def _boot() -> str:
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
 def part_pids(status: Path) -> dict[str, int]:
+    """The processes of the parts that are not dead; none of before the machine was started anew."""
+    if not status.is_file() or json.loads(status.read_text()).get("boot") != _boot():
+        return {}
     return {name: int(str(part["pid"])) for name, part in read_status(status).items() if not part["dead"]}
 
 

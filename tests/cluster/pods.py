@@ -14,7 +14,7 @@ from kubernetes.stream import stream
 from devcluster.versions import BASE_IMAGE
 
 IMAGE = os.environ.get("MEMTUNE_TEST_IMAGE", BASE_IMAGE)
-FOREIGN = "MEMTUNE_KUBECONFIG" in os.environ
+FOREIGN = bool(os.environ.get("MEMTUNE_KUBECONFIG"))
 GPU = "nvidia.com/gpu"
 
 T = TypeVar("T")

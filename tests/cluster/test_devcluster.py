@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import json
 import os
 import re
 import signal
@@ -16,7 +17,7 @@ from typing import Any
 import pytest
 from pods import eventually
 
-from devcluster import cli, cluster, machine, page
+from devcluster import cli, cluster, machine, page, state
 from devcluster.api import ApiError
 from devcluster.dns import host_lines
 from devcluster.layout import HOST_ADDRESS, HOST_INTERFACE
@@ -33,18 +34,17 @@ def _main(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
     return cli.main()
 
 
-def test_two_commands_at_once(tmp_path: Path) -> None:
-    own_cache = tmp_path / "memtune" / "devcluster"
-    own_cache.mkdir(parents=True)
-    with (own_cache / "lock").open("w") as lock:
+def test_two_commands_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(cluster, "COMMAND_LOCK", tmp_path / "lock")
+    with (tmp_path / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         lock.write("4711")
         lock.flush()
-        environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
-        command = [sys.executable, "-m", "devcluster", "up"]
-        done = subprocess.run(command, cwd=_ROOT, env=environment, text=True, capture_output=True, check=False)
-    assert done.returncode == 1
-    assert done.stderr.startswith("devcluster: another devcluster command is at work (process 4711)")
+        assert _main(monkeypatch, "up") == 1
+    said = capsys.readouterr().err
+    assert said.startswith("devcluster: another devcluster command is at work (process 4711)")
 
 
 def test_without_root(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -83,6 +83,50 @@ def test_a_port_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
             machine.check_before_starting()
 
 
+@pytest.mark.parametrize("kind", [socket.SOCK_STREAM, socket.SOCK_DGRAM], ids=["tcp", "udp"])
+@pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_INET6], ids=["v4", "v6"])
+def test_a_port_that_somebody_has_on_all_addresses(
+    family: socket.AddressFamily, kind: socket.SocketKind, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.socket(family, kind) as taken:
+        taken.bind(("", 0))
+        if kind is socket.SOCK_STREAM:
+            taken.listen()
+        port = taken.getsockname()[1]
+        monkeypatch.setattr(machine, "LOOPBACK_PORTS", {})
+        monkeypatch.setattr(machine, "HOST_PORTS", {"DNS": port})
+        with pytest.raises(ClusterError, match=f"port {port}, which DNS needs, is in use on all addresses"):
+            machine.check_before_starting()
+
+
+def test_a_cluster_of_which_a_part_died_before_its_nodes_began_is_repaired(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "nodes").write_text("2")
+    monkeypatch.setattr(state, "NODE_COUNT", tmp_path / "nodes")
+    monkeypatch.setattr(state, "STATUS", tmp_path / "status.json")
+    monkeypatch.setattr(cluster, "STATE", tmp_path)
+    monkeypatch.setattr(cluster, "supervisor_pid", lambda: 4711)
+    monkeypatch.setattr(cluster, "problems", lambda: ["etcd ended with exit code 1"])
+    repaired: list[str] = []
+
+    def repair(_: int, found: list[str]) -> None:
+        repaired.extend(found)
+        raise ClusterError("seen")
+
+    monkeypatch.setattr(cluster, "_repair", repair)
+    with pytest.raises(ClusterError, match="seen"):
+        cluster.up(2)
+    assert repaired == ["etcd ended with exit code 1"]
+
+
+def test_processes_of_before_a_restart_of_the_machine_are_nobodys(tmp_path: Path) -> None:
+    status = tmp_path / "status.json"
+    told = {"boot": "another", "pid": 1, "started": True, "parts": {"etcd": {"pid": os.getpid(), "dead": None}}}
+    status.write_text(json.dumps(told))
+    assert part_pids(status) == {}
+
+
 def test_too_little_disk(tmp_path: Path) -> None:
     with pytest.raises(ClusterError, match=r"GiB free, and the cluster needs 1048576 GiB: free some space there"):
         machine.check_disk(tmp_path / "not" / "there" / "yet", 1 << 50, "the cluster")
@@ -95,9 +139,9 @@ def test_too_little_disk(tmp_path: Path) -> None:
         (
             ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused"),
             1,
-            "Connection refused; `devcluster status`",
+            "Connection refused; `python3 -m devcluster status`",
         ),
-        (TimeoutError("timed out"), 1, "timed out; `devcluster status` says what is dead"),
+        (TimeoutError("timed out"), 1, "timed out; `python3 -m devcluster status` says what is dead"),
         (ApiError(404, "no such pod"), 1, "the API server refused: 404: no such pod"),
         (KeyboardInterrupt(), cli.INTERRUPTED, "interrupted; run `up` or `down` again"),
     ],
@@ -117,7 +161,7 @@ def test_a_dead_cluster_is_not_reused(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(cluster, "STATE", tmp_path)
     monkeypatch.setattr(cluster, "supervisor_pid", lambda: None)
     monkeypatch.setattr(cluster, "problems", lambda: ["the supervisor is dead"])
-    with pytest.raises(ClusterError, match=r"the cluster is dead; run `devcluster down`.*\nthe supervisor is dead"):
+    with pytest.raises(ClusterError, match=r"is dead; run `python3 -m devcluster down`.*\nthe supervisor is dead"):
         cluster.up(None)
 
 
