@@ -52,7 +52,7 @@ class Outcome:
 
 
 STAGES = (
-    Stage("unit", shares=os.cpu_count() or 1),
+    Stage("unit", shares=min(os.cpu_count() or 1, 8)),
     Stage("contract"),
     Stage("cluster", guard=(sys.executable, "-m", "devcluster", "can-run"), waits=True),
     Stage("gpu", guard=(sys.executable, "tests/support/cuda_gpu.py")),
@@ -83,7 +83,7 @@ def _run_share(stage: Stage, number: int, output: IO[str]) -> tuple[int, int]:
     """
     told = BUILD / f"{stage.name}-tests-{number}.xml"
     told.unlink(missing_ok=True)
-    files = [f"tests/{stage.name}"] if stage.shares == 1 else _dealt(stage)[number :: stage.shares]
+    files = [f"tests/{stage.name}"] if stage.shares == 1 else _dealt(stage, number)
     command = [sys.executable, "-m", "pytest", *files, "--durations=5", f"--junit-xml={told}"]
     stdout = output if stage.shares == 1 else subprocess.PIPE
     done = subprocess.run(command, cwd=ROOT, stdout=stdout, stderr=subprocess.STDOUT, text=True, check=False)
@@ -92,11 +92,12 @@ def _run_share(stage: Stage, number: int, output: IO[str]) -> tuple[int, int]:
     return done.returncode, skipped
 
 
-def _dealt(stage: Stage) -> list[str]:
-    """The files of a stage, the largest first, so that the shares are about equal."""
+def _dealt(stage: Stage, number: int) -> list[str]:
+    """The files of one share: dealt out to and fro, the largest first, so that all shares are about equal."""
     files = (ROOT / "tests" / stage.name).glob("test_*.py")
     ordered = sorted(files, key=lambda path: (-path.stat().st_size, path.name))
-    return [str(path.relative_to(ROOT)) for path in ordered]
+    turn = [*range(stage.shares), *reversed(range(stage.shares))]
+    return [str(path.relative_to(ROOT)) for place, path in enumerate(ordered) if turn[place % len(turn)] == number]
 
 
 def run_all(stages: tuple[Stage, ...]) -> list[Outcome]:
@@ -121,6 +122,9 @@ def shown(written: IO[str], outcome: Future[Outcome]) -> Outcome:
 
 def main(names: Sequence[str]) -> int:
     """Run all stages, or those that are named; a failed one does not keep the others from telling what they know."""
+    if unknown := set(names) - {stage.name for stage in STAGES}:
+        print(f"no stage is called {', '.join(sorted(unknown))}: there are {', '.join(s.name for s in STAGES)}")
+        return 2
     BUILD.mkdir(exist_ok=True)
     outcomes = run_all(tuple(stage for stage in STAGES if not names or stage.name in names))
     SUMMARY.write_text(json.dumps([asdict(outcome) for outcome in outcomes], indent=1))

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from memtune.decide import budget
-from memtune.decide.records import OUT_OF_MEMORY, counted, ended_as, has_ended, newest_saved
+from memtune.decide.records import OUT_OF_MEMORY, counted, ended_as, has_ended, newest_saved, of_training
 from memtune.decide.restoring import read_status, restore
 from memtune.decide.stories import VERDICT_WORDS, ended
 from memtune.decide.times import to_seconds
@@ -23,7 +23,7 @@ _OBSTACLES = ("Queued", "Stalled")
 
 
 class Peak(NamedTuple):
-    """What the best plan was predicted to need, as bars are drawn of it."""
+    """What a plan was predicted to need, as bars are drawn of it."""
 
     device: Interval
     components: tuple[Component, ...]
@@ -204,7 +204,7 @@ class Story:
         if self.job.spec.checkpoint is None:
             return "none: spec.checkpoint is not set, so that a run which died could not go on"
         path, saved = self.job.spec.checkpoint.path, newest_saved(self.status)
-        resumed = [attempt for attempt in self.status.attempts if attempt.resume != "no"]
+        resumed = [attempt for attempt in of_training(self.status) if attempt.resume != "no"]
         if saved is not None:
             form = f", as {saved.checkpoint_format}" if saved.checkpoint_format else ""
             return f"{saved.checkpoint_samples:,} samples in {path}, saved by attempt {saved.number}{form}"

@@ -30,22 +30,6 @@ class Format(str, Enum):
         return str(self.value)
 
 
-class Beginning(NamedTuple):
-    """The attempt at which a job's training last began from step 0 again, 0 if it never did: what was saved before it
-    is of another training. A job that never began again goes on from whatever is there.
-    """
-
-    attempt: int = 0
-    job_uid: str = ""
-
-    def includes(self, attempt: int, job_uid: str) -> bool:
-        """Whether a checkpoint of an attempt of a job belongs to the training. One that names no job may."""
-        return not self.attempt or (attempt >= self.attempt and job_uid in ("", self.job_uid))
-
-
-NO_RESTART = Beginning()
-
-
 def engine_format(plan: Plan) -> Format:
     """What the engine writes under this plan."""
     return Format.DEEPSPEED if plan.sharding.backend == "deepspeed" else Format.DCP

@@ -15,6 +15,9 @@ from typing import NamedTuple
 from memtune.observation import PodObservation, RunObservation
 from memtune.report import EXIT_CODES, Ending
 
+# CUDA's own words for its error codes (CUDA Runtime API, cudaError_t).
+BROKEN_GPU = re.compile(r"uncorrectable (ECC|NVLink) error|hardware stack error")
+
 # One failure ends all ranks within 5 s; the clocks of two nodes are granted as much again. Endings closer together
 # than this are told apart by their kind, not by their time.
 ECHO_SECONDS = 10.0
@@ -161,9 +164,9 @@ def _disruptions(pod: PodObservation) -> Iterator[str | None]:
 
 def broken_gpu(pod: PodObservation) -> str | None:
     """What the driver said of the hardware itself: no mistake of the job's, and another node may do."""
-    if pod.report is None or pod.report.ending != Ending.ERROR or not _BROKEN_GPU.search(pod.report.message):
+    if pod.report is None or pod.report.ending not in (Ending.ERROR, Ending.KILLED):
         return None
-    return pod.report.message
+    return pod.report.message if BROKEN_GPU.search(pod.report.message) else None
 
 
 def _never_ran(pod: PodObservation) -> str | None:
@@ -227,10 +230,6 @@ _WAITING_REASONS = _START_REASONS | {
     "RegistryUnavailable",
     "RunContainerError",
 }
-# CUDA's own words for its error codes (CUDA Runtime API, cudaError_t).
-_BROKEN_GPU = re.compile(
-    r"uncorrectable (ECC|NVLink) error|hardware (stack )?error|all CUDA-capable devices are busy or unavailable"
-)
 # Volcano: "pod group is not ready"; coscheduling: "rejected due to timeout after waiting ... PodGroup".
 _GROUP_WAITS = re.compile(r"pod ?group", re.IGNORECASE)
 

@@ -45,7 +45,7 @@ class Metrics:
         )
         self._error = Histogram(
             "memtune_prediction_error_ratio",
-            "Measured over predicted device memory, less 1; positive where more was used than predicted.",
+            "Measured over predicted device memory, less 1, of runs that had the longest sequences.",
             _JOB,
             registry=registry,
             buckets=_RATIOS,
@@ -77,7 +77,7 @@ class Metrics:
         self._requests.labels(verb, str(code)).inc()
 
     def reconciled(self, before: Snapshot, after: Snapshot, seconds: float) -> None:
-        """A turn came to its end, and left the job as it is in the snapshot."""
+        """Count what is new since the job was last told of, or since it was found."""
         self._seconds.observe(seconds)
         if (job := after.job) is None:
             return
@@ -87,7 +87,7 @@ class Metrics:
         if known is not None and known.job.metadata.uid == job.metadata.uid:
             self._count(key, known.status, status)
         else:
-            # What ended while no operator was there is found by the first turn.
+            # What ended while no operator was there is new to the first turn.
             self._count(key, read_status(before.status), status)
 
     def failed(self, key: Key) -> None:

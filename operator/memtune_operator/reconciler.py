@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from functools import partial
+from typing import Protocol
 
 from memtune.acquisition import Search
 from memtune.decide import Decision, decide, refuse
@@ -28,7 +29,7 @@ class Watcher(Protocol):
     """Who wants to know how it went: the metrics."""
 
     def reconciled(self, before: Snapshot, after: Snapshot, seconds: float) -> None:
-        """A turn found the job like this, and left it like that."""
+        """A turn came to its end: how it was found, by this one or the first of those that broke off, and how left."""
 
     def failed(self, key: Key) -> None:
         """A turn broke off."""
@@ -37,22 +38,18 @@ class Watcher(Protocol):
         """The job is no more."""
 
 
-class Turn(NamedTuple):
-    """The job as it was found and as it was left, and the seconds until time alone matters."""
+async def reconcile(
+    shell: Shell, key: Key, search: Search, now: Callable[[], float], found: Callable[[Snapshot], object] = id
+) -> tuple[Snapshot | None, float | None]:
+    """Turn after turn until nothing changes any more; the last snapshot, and the seconds until time alone matters.
 
-    before: Snapshot
-    after: Snapshot
-    wake_after_seconds: float | None
-
-
-async def reconcile(shell: Shell, key: Key, search: Search, now: Callable[[], float]) -> Turn | None:
-    """Observe and act until nothing changes any more; None if the job is gone."""
-    first: Snapshot | None = None
+    ``found`` is told of every snapshot before anything is done about it.
+    """
     while True:
         snapshot = await shell.observe(key, now())
         if snapshot is None:
-            return None
-        first = first or snapshot
+            return None, None
+        found(snapshot)
         # Replaying a trace under many plans takes seconds, in which the lease has to be renewed.
         decision = await asyncio.to_thread(_decide, snapshot, search, now())
         status = dump_status(decision.status)
@@ -69,7 +66,7 @@ async def reconcile(shell: Shell, key: Key, search: Search, now: Callable[[], fl
                 raise
         is_changed = await _act(shell, snapshot, decision, now())
         if not is_news and not is_changed:
-            return Turn(first, snapshot, decision.wake_after_seconds)
+            return snapshot, decision.wake_after_seconds
 
 
 def _decide(snapshot: Snapshot, search: Search, now: float) -> Decision:
@@ -99,6 +96,8 @@ class Reconciler:
         self._watcher = watcher
         self._news: dict[Key, asyncio.Event] = {}
         self._tasks: dict[Key, asyncio.Task[None]] = {}
+        # Each job as the turn that is under way, or the first of those that broke off, has found it.
+        self._found: dict[Key, Snapshot] = {}
         self._is_stopping = False
 
     @property
@@ -134,14 +133,15 @@ class Reconciler:
                     return
         finally:
             self._watcher.gone(key)
+            self._found.pop(key, None)
             del self._tasks[key], self._news[key]
 
     async def _turn(self, key: Key, failures: int) -> tuple[float | None, int, bool]:
         """How long to wait now, the failures in a row, and whether the job is gone."""
         began = self._now()
         try:
-            look = reconcile(self._shell, key, self._search, self._now)
-            turn = await asyncio.wait_for(look, _LONGEST_TURN_SECONDS)
+            turn = reconcile(self._shell, key, self._search, self._now, partial(self._found.setdefault, key))
+            snapshot, wait = await asyncio.wait_for(turn, _LONGEST_TURN_SECONDS)
         except RefusalError as refusal:
             self._watcher.failed(key)
             _log.warning("%s/%s: %s", key.namespace, key.name, refusal.message)
@@ -150,10 +150,10 @@ class Reconciler:
             self._watcher.failed(key)
             _log.exception("%s/%s: this should not happen; the job is looked at again", key.namespace, key.name)
             return _delay_seconds(failures), failures + 1, False
-        if turn is None:
+        if snapshot is None:
             return None, 0, True
-        self._watcher.reconciled(turn.before, turn.after, self._now() - began)
-        return turn.wake_after_seconds, 0, False
+        self._watcher.reconciled(self._found.pop(key), snapshot, self._now() - began)
+        return wait, 0, False
 
 
 def _delay_seconds(failures: int) -> float:

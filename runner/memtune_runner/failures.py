@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from memtune.report import EXIT_CODES, Ending
+from memtune.verdict import BROKEN_GPU
 
 # Where each wording comes from is said beside it. A run that shows none of them did not die of memory.
 _DEVICE_OOM = re.compile(
@@ -74,6 +75,9 @@ def of_words(log: str, exit_code: int) -> Failure:
         line = _matching_line(pattern, log)
         if line is not None:
             return Failure(ending, EXIT_CODES[ending], line)
+    # A library's own thread ends the process with a signal, and its last words are all that there is.
+    if (line := _matching_line(BROKEN_GPU, log)) is not None:
+        return Failure(_ending_of_code(exit_code), exit_code, line)
     line = _matching_line(_CONSEQUENCE, log)
     return Failure(_ending_of_code(exit_code), exit_code, line or _code_in_words(exit_code), line is not None)
 

@@ -15,7 +15,6 @@ from memtune import environment
 from memtune.knobs import Offload
 from memtune.plan import Plan
 from memtune.report import Device
-from memtune.resume import Beginning
 from memtune.run import RunKind
 
 INTEGRATIONS = ("env", "hf-trainer", "accelerate", "sdk")
@@ -96,11 +95,6 @@ class Settings:
     def is_probe(self) -> bool:
         """Whether the run only measures."""
         return self.kind is RunKind.PROBE
-
-    @property
-    def beginning(self) -> Beginning:
-        """Which checkpoints belong to this training."""
-        return Beginning(self.restarted_at, self.job_uid)
 
     @property
     def budget_from_step(self) -> dict[int, int]:

@@ -13,6 +13,7 @@ from operator_process import Jobs, install_crd
 from pods import Cluster
 from shell_contract import ShellContract
 
+from memtune.spec import KIND
 from memtune_operator.cluster import Cluster as Api
 from memtune_operator.cluster_shell import ClusterShell
 from memtune_operator.policy import Policy
@@ -23,14 +24,19 @@ from memtune_operator.shell import Shell
 class Namespace:
     """A namespace of the cluster."""
 
-    def __init__(self, kubeconfig: str, namespace: str, jobs: Jobs, runner_image: str) -> None:
+    def __init__(self, kubeconfig: str, cluster: Cluster, namespace: str, runner_image: str) -> None:
         self.namespace = namespace
-        self._kubeconfig, self._jobs = kubeconfig, jobs
+        self._kubeconfig, self._cluster = kubeconfig, cluster
+        self._jobs = Jobs(cluster.connection, namespace)
         policy = Policy(host_path=False, host_network=False, privileged=False, service_accounts=("default",))
         self._settings = Settings(runner_image, policy, identity="test", namespaces=(namespace,))
 
     def apply(self, job: dict[str, Any]) -> None:
         self._jobs.apply(job)
+
+    def heard(self) -> list[str]:
+        events = self._cluster.core.list_namespaced_event(self.namespace).items
+        return [event.message for event in events if event.involved_object.kind == KIND]
 
     @asynccontextmanager
     async def shell(self) -> AsyncIterator[Shell]:
@@ -51,4 +57,4 @@ class TestClusterShell(ShellContract):
     @pytest.fixture
     def world(self, kubeconfig: str, cluster: Cluster, namespace: str, images: dict[str, str]) -> Namespace:
         install_crd(cluster.connection)
-        return Namespace(kubeconfig, namespace, Jobs(cluster.connection, namespace), images["runner"])
+        return Namespace(kubeconfig, cluster, namespace, images["runner"])

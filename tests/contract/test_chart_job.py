@@ -85,6 +85,10 @@ def test_its_job_is_one_that_the_operator_takes(mode: str) -> None:
         ({"policy": {"allowedNamespaces": ["lab"]}}, "lab"),
         ({"rbac": {"scope": "namespaces", "namespaces": ["a", "b"]}}, "a"),
         ({"rbac": {"scope": "namespaces", "namespaces": ["a", "b"]}, "policy": {"allowedNamespaces": ["b"]}}, "b"),
+        (
+            {"rbac": {"scope": "namespaces", "namespaces": ["a", "b"]}, "policy": {"deniedNamespaces": ["a"]}},
+            "b",
+        ),
         ({"policy": {"allowedNamespaces": ["lab"]}, "test": {"namespace": "mine"}}, "mine"),
     ],
 )

@@ -14,7 +14,7 @@ import pytest
 
 from memtune.plan import Plan
 from memtune.report import Device
-from memtune.resume import Beginning, Format
+from memtune.resume import Format
 from memtune.run import RunKind
 from memtune_runner import checkpoints
 from memtune_runner.checkpoints import Checkpoint, FencedError, NotResumableError, Store, newest, resolve
@@ -122,15 +122,15 @@ def _one_file(directory: Path) -> None:
 
 def test_a_job_that_was_made_anew_goes_on_and_the_one_before_is_left_over(tmp_path: Path) -> None:
     for attempt in (1, 2, 3):
-        Store(tmp_path, attempt, beginning=Beginning(job_uid="old")).raise_fence()
-    old, new = (Store(tmp_path, attempt, beginning=Beginning(job_uid=uid)) for attempt, uid in ((3, "old"), (1, "new")))
+        Store(tmp_path, attempt, job_uid="old").raise_fence()
+    old, new = (Store(tmp_path, attempt, job_uid=uid) for attempt, uid in ((3, "old"), (1, "new")))
     old.save(_one_file, Manifest(1, 8, PLAN, 2, Format.DEEPSPEED))
     new.raise_fence()
     with pytest.raises(FencedError, match="another job has begun"):
         old.save(_one_file, Manifest(2, 16, PLAN, 2, Format.DEEPSPEED))
     new.save(_one_file, Manifest(3, 24, PLAN, 2, Format.DEEPSPEED))
     assert _newest_step(tmp_path) == 3
-    Store(tmp_path, 2, beginning=Beginning(job_uid="new")).raise_fence()
+    Store(tmp_path, 2, job_uid="new").raise_fence()
     with pytest.raises(FencedError, match="attempt 2 has begun"):
         new.check_fence()
 
@@ -230,27 +230,28 @@ def test_a_relaunch_goes_on_from_the_newest(tmp_path: Path) -> None:
         saved(tmp_path, 3, attempt=1)
 
 
-def test_a_training_that_began_again_passes_over_what_was_saved_before(tmp_path: Path) -> None:
+def test_a_training_that_began_again_finds_nothing_of_before_and_loses_nothing(tmp_path: Path) -> None:
     """Another optimizer could not go on from it, and it has come further than what is saved now."""
     before = saved(tmp_path, 9, attempt=1)
+    torn = tmp_path / "output" / "checkpoint-7"
+    torn.mkdir(parents=True)
+    (tmp_path / "pretrained").mkdir()
     again = replace(settings(tmp_path, "bf16-z2-none-mb2x2-adamw8bit", attempt=2), restarted_at=2, job_uid="job")
     assert resolve(again) is None
-    assert newest(tmp_path, again.beginning) is None
-    store = Store(tmp_path, 2, beginning=again.beginning)
-    first, second = (store.save(_one_file, Manifest(n, 8 * n, again.plan, 2, Format.DEEPSPEED)) for n in (1, 2))
-    assert not before.exists()
-    assert (first.exists(), second.exists()) == (True, True)
-    relaunched = resolve(replace(again, attempt=3))
-    assert relaunched is not None
-    assert relaunched.directory == second
-    of_another = replace(again, attempt=3, job_uid="of the same name")
-    assert resolve(of_another) is None
+    assert newest(tmp_path) is None
+    aside = tmp_path / ".memtune-before-attempt-2"
+    assert [(aside / path.relative_to(tmp_path)).is_dir() for path in (before, torn)] == [True, True]
+    assert (tmp_path / "pretrained").is_dir()
+    own = Store(tmp_path, 2, job_uid="job").save(_one_file, Manifest(1, 8, again.plan, 2, Format.DEEPSPEED))
+    for relaunched in (replace(again, attempt=3), replace(again, attempt=1, restarted_at=0, job_uid="made anew")):
+        resumed = resolve(relaunched)
+        assert resumed is not None
+        assert resumed.directory == own
 
 
-def test_the_last_of_before_stays_until_two_are_saved(tmp_path: Path) -> None:
-    before = saved(tmp_path, 9, attempt=1)
-    Store(tmp_path, 2, beginning=Beginning(2)).save(_one_file, Manifest(1, 8, PLAN, 2, Format.DEEPSPEED))
-    assert before.exists()
+def test_what_another_job_saved_is_of_before(tmp_path: Path) -> None:
+    Store(tmp_path, 5, job_uid="one").save(_one_file, Manifest(1, 8, PLAN, 2, Format.DEEPSPEED))
+    assert resolve(replace(settings(tmp_path, attempt=3), restarted_at=2, job_uid="another")) is None
 
 
 def test_a_probe_starts_from_fresh_weights_and_fences_nobody(tmp_path: Path) -> None:

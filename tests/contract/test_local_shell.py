@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from shell_contract import ShellContract
 
+from memtune.decide import Event
 from memtune_operator.local import LocalShell
 from memtune_operator.shell import Shell
 
@@ -23,9 +24,13 @@ class Machine:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
+        self._events: list[Event] = []
 
     def _new_shell(self) -> LocalShell:
-        return LocalShell(self._directory, lambda _: None)
+        return LocalShell(self._directory, self._events.append)
+
+    def heard(self) -> list[str]:
+        return [event.message for event in self._events]
 
     def apply(self, job: dict[str, Any]) -> None:
         self._new_shell().accept(job)

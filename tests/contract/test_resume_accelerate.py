@@ -103,22 +103,6 @@ def test_a_directory_that_is_overwritten_is_never_torn(
     assert [path.name for path in tmp_path.iterdir()] == ["state"]
 
 
-def test_a_training_that_began_again_loads_nothing_of_before(
-    settings: Settings, patches: Patches, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    project = {"project_dir": str(tmp_path), "automatic_checkpoint_naming": True}
-    Job(replace(settings, attempt=1), patches, **project).save()
-    job = Job(replace(settings, attempt=2, restarted_at=2), patches, **project)
-    before = job.model.weight.clone()
-    for asked in (None, str(tmp_path / "checkpoints" / "checkpoint_0")):
-        job.accelerator.load_state(asked)
-        assert "nothing is loaded" in capsys.readouterr().err
-    assert torch.equal(job.model.weight, before)
-    job.save()
-    job.accelerator.load_state()
-    assert job.model.weight[0, 0] == 1
-
-
 def test_a_kill_during_a_save_leaves_the_one_before_the_newest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SAVES_IN", str(tmp_path / "saves"))
     monkeypatch.setenv("KILLED_AT", "2")
@@ -146,6 +130,17 @@ def test_the_names_that_accelerate_gives_go_on_after_a_relaunch_within_its_limit
     assert found.directory.name == "checkpoint_0", "the limit must not cost the only complete one"
     Job(settings, patches, **project).save()
     assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["checkpoint_1"]
+
+
+def test_saves_after_a_relaunch_are_the_newest_whatever_was_rotated_away_before(
+    settings: Settings, patches: Patches, tmp_path: Path
+) -> None:
+    project = {"project_dir": str(tmp_path), "automatic_checkpoint_naming": True, "total_limit": 2}
+    for saves in (5, 3):
+        job = Job(settings, patches, **project)
+        for _ in range(saves):
+            job.save()
+    assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["checkpoint_6", "checkpoint_7"]
 
 
 def test_a_script_tells_of_its_own_checkpoints(

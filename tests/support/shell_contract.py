@@ -37,6 +37,9 @@ class World(Protocol):
     def shell(self) -> AbstractAsyncContextManager[Shell]:
         """A shell of a program that was just started, and that ends with it."""
 
+    def heard(self) -> list[str]:
+        """The messages of the events that were told of the job."""
+
 
 Story = Callable[[Shell, Key], Coroutine[Any, Any, None]]
 
@@ -170,11 +173,11 @@ class ShellContract:
 
         told(world, delete)
 
-    def test_what_happened_is_told_without_ado(self, world: World) -> None:
+    def test_what_happened_is_told(self, world: World) -> None:
         world.apply(reporter_job(NAME))
 
         async def tell(shell: Shell, key: Key) -> None:
-            for _ in range(2):
-                await shell.tell(await seen(shell, key), [Event("Normal", "Predicted", "it fits")])
+            await shell.tell(await seen(shell, key), [Event("Normal", "Predicted", "it fits")])
 
         told(world, tell)
+        assert world.heard() == ["it fits"]

@@ -11,12 +11,14 @@ from decided import SAVED, condition, die, last, launched, probed
 from simulated_cluster import SimulatedCluster
 from small_jobs import make_job
 
-from memtune.acquisition import Question
+from memtune.acquisition import Question, expected_improvement
 from memtune.decide import decide
+from memtune.decide.context import Context
+from memtune.decide.downgrading import after_host_oom
 from memtune.decide.model import Lesson, model_of
 from memtune.decide.records import to_run
 from memtune.decide.texts import over
-from memtune.observation import Condition
+from memtune.observation import Condition, RunObservation
 from memtune.plan import Plan
 from memtune.report import Ending, Phase
 from memtune.run import Run
@@ -217,15 +219,26 @@ def test_host_memory_at_its_limit_ends_the_job_with_advice() -> None:
     assert "limits.memory" in failed.message
 
 
-def test_where_the_template_has_a_limit_all_of_it_is_asked_for_at_once() -> None:
+def test_more_host_memory_is_asked_for_once_where_the_containers_own_limit_killed_it() -> None:
     cluster = launched()
-    for pod in cluster.pods.values():
-        cluster.end(pod, 86, cluster.report(pod, Ending.HOST_OOM, **SAVED))
-    observed = replace(cluster.observe(), host_request_bytes=8 * GIB, host_limit_bytes=64 * GIB)
-    status = decide(cluster.job, observed, cluster.now).status
-    raw = status.model_dump(mode="json", by_alias=True, exclude_none=True)
-    status = decide(cluster.job, replace(observed, status=raw, runs={}), cluster.now + 60).status
-    assert status.attempts[-1].host_request_bytes == 64 * GIB
+    (pod,) = cluster.pods.values()
+    cluster.end(pod, 137)
+    killed = replace(pod.seen(), exit_reason="OOMKilled", report=None)
+    observed = replace(
+        cluster.observe(),
+        host_request_bytes=8 * GIB,
+        host_limit_bytes=64 * GIB,
+        runs={pod.run: RunObservation((killed,))},
+    )
+    first = decide(cluster.job, observed, cluster.now).status
+    assert first.attempts[-1].verdict == "host-oom"
+    last_run = first.attempts[-1]
+    model = model_of(cluster.job, first, None)
+    context = Context(cluster.job, observed, cluster.now, expected_improvement, first, observed.runs)
+    again = after_host_oom(context, model, last_run)
+    assert again is not None
+    assert (again.rung, again.host_request_bytes) == ("host-memory", 12 * GIB)
+    assert after_host_oom(context, model, last_run.model_copy(update={"host_request_bytes": 12 * GIB})) is None
 
 
 def test_a_gpu_that_is_broken_is_a_disruption_and_its_nodes_fault() -> None:

@@ -15,7 +15,7 @@ from memtune.naming import pod_name, run_name
 from memtune.observation import PodObservation, RunObservation
 from memtune.run import Run, TraceRun
 from memtune.spec import SpecError, load_job
-from memtune_operator.reconciler import Reconciler, Turn, reconcile
+from memtune_operator.reconciler import Reconciler, reconcile
 from memtune_operator.refusals import Kind, RefusalError
 from memtune_operator.shell import Key, Snapshot
 
@@ -100,9 +100,11 @@ class Ledger:
 
     def __init__(self) -> None:
         self.told: list[str] = []
+        self.found: list[dict[str, Any]] = []
 
     def reconciled(self, before: Snapshot, after: Snapshot, seconds: float) -> None:
         self.told.append("reconciled")
+        self.found.append(before.status)
 
     def failed(self, key: Key) -> None:
         self.told.append("failed")
@@ -111,7 +113,7 @@ class Ledger:
         self.told.append("gone")
 
 
-def turn(shell: MemoryShell, now: float = NOW) -> Turn | None:
+def turn(shell: MemoryShell, now: float = NOW) -> tuple[Snapshot | None, float | None]:
     return asyncio.run(reconcile(shell, KEY, expected_improvement, lambda: now))
 
 
@@ -186,7 +188,7 @@ def test_a_status_edited_by_hand_does_no_harm() -> None:
 
 def test_a_job_that_is_gone_is_left_alone() -> None:
     shell = MemoryShell(None)
-    assert turn(shell) is None
+    assert turn(shell) == (None, None)
     assert shell.done == ["observe"]
 
 
@@ -205,6 +207,22 @@ def test_the_task_of_a_job_ends_with_it_and_a_failure_is_told() -> None:
         return ledger.told
 
     assert asyncio.run(life()) == ["failed", "gone"]
+
+
+def test_what_a_turn_that_broke_off_has_written_is_news_to_the_watcher() -> None:
+    async def life() -> list[dict[str, Any]]:
+        shell, ledger = MemoryShell(manifest()), Ledger()
+        shell.answers["create"] = [RefusalError(Kind.RETRY, "no answer", retry_after_seconds=0.0)]
+        reconciler = Reconciler(shell, expected_improvement, lambda: NOW, ledger)
+        for told in ("failed", "reconciled"):
+            reconciler.wake(KEY)
+            while told not in ledger.told:
+                await asyncio.sleep(0)
+        await reconciler.stop()
+        return ledger.found
+
+    (found,) = asyncio.run(life())
+    assert "probes" not in found
 
 
 def test_one_jobs_trouble_does_not_end_the_others() -> None:

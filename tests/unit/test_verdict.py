@@ -87,6 +87,12 @@ ROWS = [
         Verdict.DISRUPTED,
         "uncorrectable ECC error",
     ),
+    (
+        "a GPU that is broken, told by the log of a worker that was killed",
+        failed(134, "killed", "[rank0] CUDA error: uncorrectable NVLink error detected during the execution"),
+        Verdict.DISRUPTED,
+        "uncorrectable NVLink error",
+    ),
     ("bad input", failed(2, "bad-input", "no such script"), Verdict.USER_ERROR, "no such script"),
     ("bad input, report lost", failed(88), Verdict.USER_ERROR, "cannot work"),
     ("a worker killed", failed(137, "killed", "rank 3: SIGKILL"), Verdict.HOST_OOM, "137"),

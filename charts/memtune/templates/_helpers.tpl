@@ -69,11 +69,11 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- $watched := include "memtune.namespaces" . | splitList "," | compact | default (list .Release.Namespace) -}}
 {{- $both := list -}}
 {{- range $watched -}}
-{{- if or (not $allowed) (has . $allowed) -}}
+{{- if and (or (not $allowed) (has . $allowed)) (not (has . $.Values.policy.deniedNamespaces)) -}}
 {{- $both = append $both . -}}
 {{- end -}}
 {{- end -}}
-{{- default (first (default $allowed $both)) .Values.test.namespace -}}
+{{- .Values.test.namespace | default (first (default $allowed $both)) | default .Release.Namespace -}}
 {{- end -}}
 
 {{/* "true" if an object of a kind that not every cluster knows is wanted. Input: (list root create kind) */}}

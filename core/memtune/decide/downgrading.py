@@ -161,9 +161,11 @@ def after_host_oom(context: Context, model: Model, last: AttemptStatus) -> Next 
     # Where only a limit is given, it is the request too.
     asked = max(last.host_request_bytes, observed.host_request_bytes or observed.host_limit_bytes)
     needed = host_memory(model.workload, plan).required_bytes
-    # Where it was the limit that killed it, no request helps; where it was the node, all that is allowed is asked for.
-    wanted = observed.host_limit_bytes or min(int(max(needed, _MORE_HOST * asked)), int(_MOST_HOST * needed))
-    if wanted > asked:
+    most = observed.host_limit_bytes or int(_MOST_HOST * needed)
+    wanted = min(int(max(needed, _MORE_HOST * asked)), most)
+    # Asking for more helps where the node was full. A second kill at the container's own limit says that it was not.
+    at_limit = bool(observed.host_limit_bytes) and any(pod.exit_reason == "OOMKilled" for pod in context.pods(last))
+    if wanted > asked and not (at_limit and last.host_request_bytes):
         return Next(plan, "host-memory", last.evaluation_batch, last.sharded_save, wanted)
     return _less_offload(context, model, last)
 

@@ -66,7 +66,8 @@ def _settled(context: Context, record: RunStatus) -> Context:
     starts = _starts(run)
     if starts and not context.status.first_running_at:
         context = context.having(first_running_at=to_text(min(starts)))
-    if starts and not (context.status.gpu_product or context.job.spec.resources.gpu_product):
+    resources = context.job.spec.resources
+    if starts and resources.device == "cuda" and not (context.status.gpu_product or resources.gpu_product):
         context = context.having(gpu_product=_product(context, run))
     conclusion = conclude(run)
     if conclusion is None:
@@ -98,10 +99,10 @@ def _starts(run: RunObservation) -> list[float]:
 
 
 def _product(context: Context, run: RunObservation) -> str:
-    """The GPU product that a run is on, so that all later ones are kept to it; empty where its nodes do not tell."""
+    """The GPU product that a run is on, to which all later ones are kept; empty where its nodes do not tell one."""
     known = {node.name: node.gpu_product for node in context.observed.nodes or ()}
-    found = sorted({known.get(pod.node, "") for pod in run.pods} - {""})
-    return line(found[0], 63) if found else ""
+    found = {known.get(pod.node, "") for pod in run.pods}
+    return line(found.pop(), 63) if len(found) == 1 else ""
 
 
 def _is_broken(context: Context, run: RunObservation) -> bool:

@@ -14,7 +14,7 @@ from typing import Any
 from memtune.report import Phase
 from memtune.resume import Format
 from memtune_runner import phases
-from memtune_runner.checkpoints.saving import begin, complete, current_ranks, is_complete, is_of_earlier
+from memtune_runner.checkpoints.saving import begin, complete, current_ranks, is_complete
 from memtune_runner.checkpoints.store import Store, discard
 from memtune_runner.settings import Settings
 
@@ -66,7 +66,7 @@ def resume_from(settings: Settings, asked: Any) -> Any:
     if not asked or root is None or settings.is_probe:
         return asked
     is_ours = asked is True or Path(asked).resolve().is_relative_to(root.resolve())
-    if is_ours and (asked is True or not is_complete(Path(asked)) or is_of_earlier(settings, Path(asked))):
+    if is_ours and (asked is True or not is_complete(Path(asked))):
         print(f"memtune: there is no complete checkpoint in {root} yet; the training starts anew", file=sys.stderr)
         return None
     return asked
@@ -101,27 +101,17 @@ def accelerate_load(settings: Settings) -> Inherited:
     """The wrapper of ``Accelerator.load_state``: what was resolved is loaded, whatever the script has found."""
 
     def load_state(inherited: Inherited, accelerator: Any, input_dir: Any = None, *args: Any, **kwargs: Any) -> Any:
-        if settings.resume_from is not None:
-            return inherited(accelerator, str(settings.resume_from), *args, **kwargs)
-        found = Path(input_dir) if input_dir else _last_numbered(Path(accelerator.project_dir or ".") / "checkpoints")
-        if found and is_of_earlier(settings, found):
-            print(f"memtune: {found} is of before the training began again; nothing is loaded", file=sys.stderr)
-            return None
-        return inherited(accelerator, input_dir, *args, **kwargs)
+        resolved = str(settings.resume_from) if settings.resume_from is not None else input_dir
+        return inherited(accelerator, resolved, *args, **kwargs)
 
     return load_state
 
 
-def _last_numbered(folder: Path) -> Path | None:
-    """What accelerate loads where it is given no directory."""
-    return max(_numbered(folder), key=_number, default=None)
-
-
 def _next_target(accelerator: Any) -> Path:
-    """Where accelerate, which counts from 0 in every attempt, saves next; never where an earlier attempt has saved."""
+    """Where accelerate saves next: it counts from 0 in every attempt, and its limit takes the lowest for the oldest."""
     folder, project = Path(accelerator.project_dir) / "checkpoints", accelerator.project_configuration
-    while is_complete(folder / f"checkpoint_{project.iteration}"):
-        project.iteration += 1
+    last = max((_number(path) for path in _numbered(folder) if is_complete(path)), default=-1)
+    project.iteration = max(project.iteration, last + 1)
     return folder / f"checkpoint_{project.iteration}"
 
 

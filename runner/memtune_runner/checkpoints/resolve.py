@@ -13,7 +13,8 @@ from memtune.resume import Format, Resumption, Way, resumable, resumption
 from memtune_runner.bad_input import BadInputError
 from memtune_runner.checkpoints import manifest as manifests
 from memtune_runner.checkpoints.manifest import Manifest, ManifestError
-from memtune_runner.checkpoints.store import Checkpoint, Store, complete_checkpoints, is_of
+from memtune_runner.checkpoints.restart import set_aside
+from memtune_runner.checkpoints.store import Checkpoint, Store, complete_checkpoints
 from memtune_runner.settings import Settings
 
 Converter = Callable[[Checkpoint, Plan, int], Path]
@@ -41,7 +42,8 @@ def resolve(settings: Settings, convert: Converter | None = None) -> Resumed | N
     if settings.is_probe:
         return None
     if settings.checkpoint_path is not None:
-        Store(settings.checkpoint_path, settings.attempt or 0, beginning=settings.beginning).raise_fence()
+        Store(settings.checkpoint_path, settings.attempt or 0, job_uid=settings.job_uid).raise_fence()
+        set_aside(settings.checkpoint_path, settings)
     equals = _newest_equals(settings)
     if not equals:
         return None
@@ -64,8 +66,7 @@ def _newest_equals(settings: Settings) -> list[Checkpoint]:
             return [Checkpoint(named, manifests.read(named))]
         except ManifestError as error:
             raise NotResumableError(f"{error}; name a complete checkpoint, or none to take the newest") from None
-    there = complete_checkpoints(settings.checkpoint_path) if settings.checkpoint_path else []
-    found = [each for each in there if is_of(each, settings.beginning)]
+    found = complete_checkpoints(settings.checkpoint_path) if settings.checkpoint_path else []
     return [each for each in found if each.manifest.samples == found[0].manifest.samples]
 
 

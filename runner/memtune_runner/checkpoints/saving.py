@@ -11,7 +11,7 @@ from memtune import environment
 from memtune.resume import Format
 from memtune_runner.checkpoints import manifest as manifests
 from memtune_runner.checkpoints.manifest import Manifest, ManifestError
-from memtune_runner.checkpoints.store import Checkpoint, Ranks, Store, discard, is_of
+from memtune_runner.checkpoints.store import Ranks, Store, discard
 from memtune_runner.settings import Settings, read_settings
 
 
@@ -65,14 +65,6 @@ def is_complete(directory: Path) -> bool:
     return True
 
 
-def is_of_earlier(settings: Settings, directory: Path) -> bool:
-    """Whether a complete checkpoint is of before the training began again."""
-    try:
-        return not is_of(Checkpoint(directory, manifests.read(directory)), settings.beginning)
-    except ManifestError:
-        return False
-
-
 def current_ranks() -> Ranks:
     """The ranks of torch.distributed; a process of its own where that was never initialised."""
     from torch import distributed
@@ -85,7 +77,7 @@ def current_ranks() -> Ranks:
 def _store(settings: Settings, ranks: Ranks) -> Store:
     if settings.checkpoint_path is None:
         raise ValueError("the job has no checkpoint.path to save to; set it, or give save a directory")
-    return Store(settings.checkpoint_path, settings.attempt or 0, ranks, settings.beginning)
+    return Store(settings.checkpoint_path, settings.attempt or 0, ranks, settings.job_uid)
 
 
 def _manifest(settings: Settings, samples: int, checkpoint_format: Format) -> Manifest:

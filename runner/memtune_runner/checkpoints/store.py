@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
-from memtune.resume import NO_RESTART, Beginning
 from memtune_runner.bad_input import BadInputError
 from memtune_runner.checkpoints import manifest as manifests
 from memtune_runner.checkpoints.manifest import Manifest, ManifestError
@@ -65,11 +64,10 @@ class Store:
 
     last_completed: Checkpoint | None = None
 
-    def __init__(self, root: Path, attempt: int, ranks: Ranks | None = None, beginning: Beginning = NO_RESTART) -> None:
+    def __init__(self, root: Path, attempt: int, ranks: Ranks | None = None, job_uid: str = "") -> None:
         self._root = root
         self._attempt = attempt
-        self._beginning = beginning
-        self._job_uid = beginning.job_uid
+        self._job_uid = job_uid
         self._ranks = ranks or Ranks()
 
     def raise_fence(self) -> None:
@@ -125,10 +123,7 @@ class Store:
     def _prune(self) -> None:
         """Delete all but the newest of the checkpoints that were saved through ``save``, and what is left of others."""
         own = {path: match for path in self._root.iterdir() if (match := _OWN.fullmatch(path.name))}
-        found = complete_checkpoints(self._root)
-        # What was saved before the training began again is the oldest, however far that one had come.
-        found.sort(key=lambda each: not is_of(each, self._beginning))
-        complete = [each.directory for each in found]
+        complete = [each.directory for each in complete_checkpoints(self._root)]
         kept = [directory for directory in complete if directory in own and not own[directory][2]][:KEPT]
         for directory, match in own.items():
             # What a newer attempt is writing is not there to be judged.
@@ -136,20 +131,15 @@ class Store:
                 discard(directory)
 
 
-def newest(root: Path, beginning: Beginning = NO_RESTART) -> Checkpoint | None:
-    """The training's complete checkpoint with the most samples behind it; of equals, the one of the latest attempt."""
-    return next((found for found in complete_checkpoints(root) if is_of(found, beginning)), None)
-
-
-def is_of(checkpoint: Checkpoint, beginning: Beginning) -> bool:
-    """Whether a checkpoint belongs to the training that has this beginning."""
-    return beginning.includes(checkpoint.manifest.attempt, checkpoint.manifest.job_uid)
+def newest(root: Path) -> Checkpoint | None:
+    """The complete checkpoint with the most samples behind it; of equals, the one of the latest attempt."""
+    return next(iter(complete_checkpoints(root)), None)
 
 
 def complete_checkpoints(root: Path) -> list[Checkpoint]:
     """All complete checkpoints below ``root``, the newest first. Others are passed over with a sentence in the log."""
     found = []
-    for directory in _directories(root, _DEEPEST):
+    for directory in directories(root):
         if not (directory / manifests.FILE_NAME).exists():
             continue
         try:
@@ -179,10 +169,11 @@ def _fences(root: Path) -> Iterator[_Fence]:
                 yield _Fence(path, int(match[1]), path.read_text())
 
 
-def _directories(root: Path, depth: int) -> Iterator[Path]:
+def directories(root: Path, depth: int = _DEEPEST) -> Iterator[Path]:
+    """Those that may be checkpoints; none that is hidden."""
     with suppress(OSError):
         for path in sorted(root.iterdir()):
             if path.is_dir() and not path.name.startswith("."):
                 yield path
                 if depth > 1 and not (path / manifests.FILE_NAME).exists():
-                    yield from _directories(path, depth - 1)
+                    yield from directories(path, depth - 1)

@@ -46,7 +46,7 @@ class Launcher:
     def run(self) -> Report:
         """Start the ranks, wait for their end or bring it about, and say what it was."""
         report = self._run()
-        return report if self._settings.is_probe else _with_newest(report, self._settings)
+        return report if self._settings.is_probe else _with_newest(report, self._settings.checkpoint_path)
 
     def _run(self) -> Report:
         settings = self._settings
@@ -205,9 +205,9 @@ def _resumed_from(settings: Settings) -> str:
     return json.dumps({"directory": str(found.directory), "samples": found.samples}) if found else ""
 
 
-def _with_newest(report: Report, settings: Settings) -> Report:
+def _with_newest(report: Report, checkpoints: Path | None) -> Report:
     """With the checkpoint that the next attempt goes on from: a rank that was killed could not tell of it."""
-    found = newest(settings.checkpoint_path, settings.beginning) if settings.checkpoint_path else None
+    found = newest(checkpoints) if checkpoints else None
     if found is None:
         return report
     manifest = found.manifest
