@@ -39,7 +39,11 @@ class Watcher(Protocol):
 
 
 async def reconcile(
-    shell: Shell, key: Key, search: Search, now: Callable[[], float], found: Callable[[Snapshot], object] = id
+    shell: Shell,
+    key: Key,
+    search: Search,
+    now: Callable[[], float],
+    found: Callable[[Snapshot], object] = lambda _: None,
 ) -> tuple[Snapshot | None, float | None]:
     """Turn after turn until nothing changes any more; the last snapshot, and the seconds until time alone matters.
 

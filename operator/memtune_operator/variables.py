@@ -33,10 +33,11 @@ def of_pod(job: Job, run: Run, index: int, termination_message_path: str) -> dic
 
 
 def _of_run(job: Job, run: Run) -> dict[str, str]:
+    restarted = {environment.RESTARTED_AT: str(run.restarted_at)} if run.restarted_at else {}
     if run.kind is RunKind.PROBE:
         own = {environment.PROBE_STEPS: str(job.spec.tuning.probe_steps)}
     else:
-        own = {environment.ATTEMPT: str(run.number), **_of_restart(run)}
+        own = {environment.ATTEMPT: str(run.number), **restarted}
     return {
         environment.JOB: job.metadata.name,
         environment.JOB_UID: job.metadata.uid,
@@ -47,10 +48,6 @@ def _of_run(job: Job, run: Run) -> dict[str, str]:
         **({environment.SHARDED_SAVE: "1"} if run.sharded_save else {}),
         environment.INTEGRATION: job.spec.integration,
     }
-
-
-def _of_restart(run: Run) -> dict[str, str]:
-    return {environment.RESTARTED_AT: str(run.restarted_at)} if run.restarted_at else {}
 
 
 def _of_plan(run: Run) -> dict[str, str]:
