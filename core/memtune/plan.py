@@ -9,6 +9,7 @@ from functools import cached_property, lru_cache
 from operator import attrgetter
 from typing import Any
 
+from memtune.camel import camel
 from memtune.knobs import Attention, Checkpointing, GradientDtype, Knob, Offload, Optimizer, Precision, Sharding
 
 DEFAULT_BUCKET_ELEMENTS = 500_000_000
@@ -133,12 +134,12 @@ class Plan:
 
     def to_json(self) -> dict[str, Any]:
         """The plan as plain values, by the names that status, reports and environment variables use."""
-        return {_camel(f.name): _plain(getattr(self, f.name)) for f in fields(self)}
+        return {camel(f.name): _plain(getattr(self, f.name)) for f in fields(self)}
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Plan:
         """Read what ``to_json`` wrote; a missing field takes its default, an unknown one is an error."""
-        by_name = {_camel(f.name): f.name for f in fields(cls)}
+        by_name = {camel(f.name): f.name for f in fields(cls)}
         unknown = sorted(set(data) - set(by_name))
         missing = [n for n in ("precision", "sharding", "checkpointing", "microBatch", "accumulation") if n not in data]
         if unknown or missing:
@@ -174,11 +175,6 @@ _FLAGS: dict[str, tuple[str, Any]] = {
     **{short: ("optimizer", optimizer) for optimizer, short in _SHORT_OPTIMIZER.items()},
     **{short: ("attention", attention) for attention, short in _SHORT_ATTENTION.items()},
 }
-
-
-def _camel(name: str) -> str:
-    head, *rest = name.split("_")
-    return head + "".join(part.title() for part in rest)
 
 
 def _plain(value: Any) -> Any:

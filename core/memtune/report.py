@@ -11,9 +11,9 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from enum import Enum
-from functools import cache
 from typing import Annotated, Any, NamedTuple, get_type_hints
 
+from memtune.camel import camel
 from memtune.report_checks import ReportError, choice, count, exit_code, flag, rate, shown, text, word
 
 VERSION = 1
@@ -243,7 +243,7 @@ def _read_fields(kind: type[Any], data: Any) -> Any:
     required = ("ending", "exit_code") if kind is Report else ()
     values = {}
     for name, check in _CHECKS[kind].items():
-        written = _camel(name)
+        written = camel(name)
         if data.get(written) is not None:
             values[name] = _checked(written, check, data[written])
         elif name in required:
@@ -259,7 +259,7 @@ def _checked(name: str, check: Callable[[Any], Any], value: Any) -> Any:
 
 
 def _plain_fields(value: Any) -> dict[str, Any]:
-    plain = {_camel(each.name): _plain(getattr(value, each.name)) for each in fields(value)}
+    plain = {camel(each.name): _plain(getattr(value, each.name)) for each in fields(value)}
     return {name: each for name, each in plain.items() if each not in (None, "", [], {})}
 
 
@@ -269,12 +269,6 @@ def _plain(value: Any) -> Any:
     if isinstance(value, tuple):
         return [list(each) for each in value]
     return value.value if isinstance(value, Enum) else value
-
-
-@cache
-def _camel(name: str) -> str:
-    head, *rest = name.split("_")
-    return head + "".join(part.title() for part in rest)
 
 
 def _refuse_constant(name: str) -> Any:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import MISSING, Field, fields
-from functools import cache
 from typing import Any
 
+from memtune.camel import camel
 from memtune.model.architecture import Architecture, Experts, Head, Image, Kind, ModuleNames
 from memtune.model.facts import Facts
 
@@ -36,13 +36,6 @@ def from_facts(given: dict[str, Any], where: str = "architecture") -> Architectu
     values.update(_words(facts))
     values.update(_shape(facts, values["kind"], values.get("experts")))
     return _checked(Architecture(**values), facts)
-
-
-@cache
-def camel(name: str) -> str:
-    """The name of a field as a job writes it."""
-    head, *rest = name.split("_")
-    return head + "".join(part.title() for part in rest)
 
 
 def _shape(facts: Facts, kind: Kind, experts: Experts | None) -> dict[str, int]:
