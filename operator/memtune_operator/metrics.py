@@ -77,17 +77,13 @@ class Metrics:
         self._requests.labels(verb, str(code)).inc()
 
     def reconciled(self, before: Snapshot, after: Snapshot, seconds: float) -> None:
-        """Count what is new since the job was last told of, or since it was found."""
+        """Count what is new in the status since the job was found, and show the job as it is now."""
         self._seconds.observe(seconds)
         if (job := after.job) is None:
             return
         key, status = Key(job.metadata.namespace, job.metadata.name), load_status(after.status)
-        known = self._jobs.get(key)
         self._jobs[key] = _Seen(job, status)
-        if known is not None and known.job.metadata.uid == job.metadata.uid:
-            self._count(key, known.status, status)
-        else:
-            # What ended while no operator was there is new to the first turn.
+        if before.manifest["metadata"].get("uid") == job.metadata.uid:
             self._count(key, read_status(before.status), status)
 
     def failed(self, key: Key) -> None:

@@ -54,7 +54,7 @@ def told() -> Metrics:
     metrics.reconciled(snapshot(), snapshot(probes=[RECORDED]), 0.02)
     attempt = {**RECORDED, "name": "tiny-train-2", "number": 2, "rung": "expandable-segments"}
     after = snapshot(probes=[ENDED], attempts=[attempt], oomRetries=1, gpuSecondsSpent=30)
-    metrics.reconciled(after, after, 0.02)
+    metrics.reconciled(snapshot(probes=[RECORDED]), after, 0.02)
     metrics.failed(Key("research", "tiny"))
     return metrics
 
