@@ -11,6 +11,10 @@ help: ## list the targets
 env: ## make or update the locked development environment in .venv
 	@tools/env.sh
 
+.PHONY: env-demo
+env-demo:
+	@tools/env.sh demo
+
 .PHONY: lock
 lock: env ## write the lock files anew after a dependency changed
 	@tools/lock.sh
@@ -77,7 +81,7 @@ dashboards: ## the dashboards of the running cluster, drawn by a page on this ma
 
 .PHONY: demo
 demo: ## everything, seen: cluster, images, chart, dashboards, and a job that recovers from an out-of-memory
-	@+$(MAKE) --no-print-directory --jobs=2 AHEAD="operator runner page" env cluster
+	@+$(MAKE) --no-print-directory --jobs=2 AHEAD="operator runner page" env-demo cluster
 	@$(python) tools/demo.py
 
 .PHONY: demo-clean

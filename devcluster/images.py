@@ -143,6 +143,7 @@ def _noted(node: Node) -> dict[str, str]:
 
 
 def _pushed(name: str, work: Path) -> Path:
+    """Compressed: what is written once here is read and written again by every node."""
     archive = work / "image.tar"
-    run(["buildah", "push", "--quiet", name, f"docker-archive:{archive}:{name}"])
+    run(["buildah", "push", "--quiet", "--compression-format=zstd", name, f"oci-archive:{archive}:{name}"])
     return archive

@@ -13,6 +13,8 @@ cuda=$(printf -- '--no-emit-package %s ' torch triton cuda-bindings cuda-pathfin
     nvidia-cusparse nvidia-cusparselt-cu13 nvidia-nccl-cu13 nvidia-nvjitlink nvidia-nvshmem-cu13 nvidia-nvtx)
 # shellcheck disable=SC2086
 lock --all-extras --constraint tools/torch.lock $cuda --output-file tools/dev.lock pyproject.toml
+# Of these, what `make demo` runs with: it need not wait for torch.
+echo helm-python-sdk | lock --extra cli --constraint tools/dev.lock --output-file tools/demo.lock pyproject.toml -
 
 # What the images hold: the same versions, and of them only what the operator and the runner need.
 # Optuna opens a database only when it is asked to, and the operator keeps its studies in the jobs' status.
