@@ -8,7 +8,6 @@ _OF_NAMESPACE = '{mtj_namespace=~"$namespace"}'
 _OF_JOB = '{mtj_namespace=~"$namespace", mtj=~"$job"}'
 _OF_RUN = '{mtj_namespace=~"$namespace", mtj=~"$job", run=~"$run"}'
 _NAMESPACES = ("namespace", "label_values(memtune_job_oom_retries, mtj_namespace)")
-_LATER_ATTEMPTS = '{mtj_namespace=~"$namespace", run=~".*-train-([2-9]|[1-9][0-9]+)"}'
 _FULL: Steps = ((0.0, GREEN), (0.94, YELLOW), (0.95, RED))
 _PIECES: Steps = ((0.0, GREEN), (0.15, YELLOW), (0.25, RED))
 _ANY: Steps = ((0.0, GREEN), (1.0, YELLOW), (3.0, RED))
@@ -36,13 +35,13 @@ FLEET = Page(
         ),
         Panel(
             "GPU-seconds of continued attempts",
-            "GPU time, in the range shown, of the second and later attempts of jobs: training that goes on from a "
-            "checkpoint and would otherwise have ended.",
+            "GPU time, in the range shown, of attempts that began from a checkpoint: training that would otherwise "
+            "have ended.",
             "s",
             (
                 (
-                    f"15 * sum(sum_over_time((count by (mtj_namespace, mtj, run) "
-                    f"(memtune_hbm_total_bytes{_LATER_ATTEMPTS}))[$__range:15s])) or vector(0)",
+                    f"15 * sum(sum_over_time((count by (mtj_namespace, mtj) (memtune_hbm_total_bytes{_OF_NAMESPACE}) "
+                    "and on (mtj_namespace, mtj) memtune_job_continues == 1)[$__range:15s])) or vector(0)",
                     "continued",
                 ),
             ),

@@ -144,6 +144,11 @@ def _oom_retries(seen: _Seen) -> _Samples:
     yield (), seen.status.oom_retries
 
 
+def _continues(seen: _Seen) -> _Samples:
+    if attempts := seen.status.attempts:
+        yield (), attempts[-1].resume != "no"
+
+
 def _budget_used(seen: _Seen) -> _Samples:
     yield (), seen.status.gpu_seconds_spent / seen.job.max_gpu_seconds
 
@@ -162,6 +167,7 @@ def _measured(seen: _Seen) -> _Samples:
 
 _GAUGES: tuple[tuple[str, str, tuple[str, ...], Callable[[_Seen], _Samples]], ...] = (
     ("memtune_job_oom_retries", "Relaunches of the job after an out-of-memory.", (), _oom_retries),
+    ("memtune_job_continues", "1 if the newest train run began from a checkpoint, 0 if not.", (), _continues),
     ("memtune_probe_budget_used_ratio", "Share of its GPU-seconds that the job's probes took.", (), _budget_used),
     ("memtune_predicted_bytes", "Memory that was expected at the peak.", ("component",), _predicted),
     ("memtune_measured_bytes", "Peak memory of the newest run that measured.", ("component",), _measured),

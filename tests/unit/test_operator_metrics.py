@@ -52,7 +52,7 @@ def told() -> Metrics:
     metrics.watch_pending(lambda: 2)
     metrics.request("GET", 200)
     metrics.reconciled(snapshot(), snapshot(probes=[RECORDED]), 0.02)
-    attempt = {**RECORDED, "name": "tiny-train-2", "number": 2, "rung": "expandable-segments"}
+    attempt = {**RECORDED, "name": "tiny-train-2", "number": 2, "rung": "expandable-segments", "resume": "direct"}
     after = snapshot(probes=[ENDED], attempts=[attempt], oomRetries=1, gpuSecondsSpent=30)
     metrics.reconciled(snapshot(probes=[RECORDED]), after, 0.02)
     metrics.failed(Key("research", "tiny"))
@@ -68,6 +68,7 @@ def test_every_series_has_the_name_and_labels_that_dashboards_ask_for() -> None:
             f"memtune_prediction_error_ratio_count{{{of}}} 1.0",
             f'memtune_oom_retries_total{{{of},rung="expandable-segments"}} 1.0',
             f"memtune_job_oom_retries{{{of}}} 1.0",
+            f"memtune_job_continues{{{of}}} 1.0",
             f"memtune_probe_gpu_seconds_total{{{of}}} 30.0",
             f"memtune_probe_budget_used_ratio{{{of}}} 0.05",
             f'memtune_predicted_bytes{{component="weights",{of}}} 2.0',
