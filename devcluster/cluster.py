@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 
-from devcluster import binaries, images, machine, monitoring, network, packages, page
+from devcluster import binaries, cgroups, images, machine, monitoring, network, packages, page
 from devcluster.builds import OURS
 from devcluster.certificates import make_certificates
 from devcluster.layout import (
@@ -27,7 +27,7 @@ from devcluster.layout import (
     Node,
     nodes,
 )
-from devcluster.node import cgroups_are_busy, make_cgroups, process_one, remove_cgroups, write_node_settings
+from devcluster.node import process_one, write_node_settings
 from devcluster.readiness import wait_until_ready
 from devcluster.shell import ClusterError, say
 from devcluster.state import current_nodes, monitoring_problems, problems, supervisor_pid
@@ -148,7 +148,7 @@ def _start(wanted: tuple[Node, ...]) -> None:
     make_certificates(wanted)
     network.make_network(wanted)
     for node in wanted:
-        make_cgroups(node)
+        cgroups.make(node)
         write_node_settings(node)
     leave_running("devcluster.main_supervisor", str(len(wanted)), log=LOGS / "supervisor.log")
 
@@ -163,7 +163,7 @@ def down() -> None:
     _wait_until_dead()
     if shutil.which("ip") is not None:
         network.remove_network()
-    remove_cgroups()
+    cgroups.remove()
     machine.restore_sysctls()
     shutil.rmtree(VOLUMES, ignore_errors=True)
     if STATE.exists():
@@ -175,7 +175,7 @@ def _wait_until_dead(seconds: float = 30) -> None:
     """The kernel ends the parts when their supervisor has gone, and takes a moment for a node full of pods."""
     pids = part_pids(STATUS).values()
     deadline = time.monotonic() + seconds
-    while supervisor_pid() is not None or cgroups_are_busy() or any(is_alive(pid) for pid in pids):
+    while supervisor_pid() is not None or cgroups.are_busy() or any(is_alive(pid) for pid in pids):
         if time.monotonic() > deadline:
             raise ClusterError(f"processes of the cluster are still there {seconds:.0f} s after they were killed")
         time.sleep(0.1)

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from devcluster import cgroups
 from devcluster.layout import CACHE, HOST_PORTS, LOOPBACK_PORTS, STATE, SYSCTLS
-from devcluster.node import CGROUPS
 from devcluster.shell import ClusterError, run
 from devcluster.versions import DEBIAN
 
@@ -22,7 +22,6 @@ STATE_BYTES = 4 * _GIB
 BUILD_BYTES = 8 * _GIB
 BASE_IMAGE_BYTES = _GIB
 
-_CONTROLLERS = ("cpu", "cpuacct", "cpuset", "memory", "devices", "freezer", "blkio", "pids")
 _BRIDGE_FILTER = Path("/proc/sys/net/bridge/bridge-nf-call-iptables")
 # What kubelet sets for the whole machine; `down` puts it back.
 _KUBELET_SYSCTLS = ("vm/overcommit_memory", "vm/panic_on_oom", "kernel/panic", "kernel/panic_on_oops")
@@ -37,11 +36,8 @@ def reason_it_cannot_run() -> str:
         return f"devcluster builds Kubernetes from Debian {DEBIAN}'s source package, and this is another system"
     if os.geteuid() != 0:
         return "devcluster makes network namespaces and mounts: run it as root"
-    if absent := [name for name in _CONTROLLERS if not (CGROUPS / name).is_dir()]:
-        return (
-            f"the cgroup controllers {', '.join(absent)} (version 1) are not mounted under {CGROUPS}, and devcluster "
-            "sets up nothing else; on a machine with version 2 boot with systemd.unified_cgroup_hierarchy=0"
-        )
+    if missing := cgroups.missing():
+        return f"this machine lacks the cgroup controllers {', '.join(missing)}, which kubelet and runc need"
     return ""
 
 

@@ -8,7 +8,6 @@ its plug.
 
 from __future__ import annotations
 
-import os
 import shutil
 import sys
 from pathlib import Path
@@ -17,7 +16,6 @@ from devcluster.binaries import command
 from devcluster.certificates import write_kubeconfig
 from devcluster.layout import (
     CERTIFICATES,
-    CGROUP,
     CLUSTER_DOMAIN,
     HOST_ADDRESS,
     INSIDE_SETTINGS,
@@ -29,8 +27,6 @@ from devcluster.layout import (
 from devcluster.runtime import SOCKET, containerd, write_runtime_settings
 from devcluster.shell import run
 from devcluster.supervisor import Part, Supervisor, read_status
-
-CGROUPS = Path("/sys/fs/cgroup")
 
 _KUBELET = """\
 apiVersion: kubelet.config.k8s.io/v1beta1
@@ -88,35 +84,6 @@ def process_one(node: Node) -> int:
     """The process number, on the machine, of the node's first process: the child of its `unshare`."""
     unshare = read_status(STATUS)[node.name]["pid"]
     return int(Path(f"/proc/{unshare}/task/{unshare}/children").read_text())
-
-
-def make_cgroups(node: Node) -> None:
-    for controller in _controllers():
-        directory = controller
-        for name in node.cgroup.strip("/").split("/"):
-            parent, directory = directory, directory / name
-            directory.mkdir(exist_ok=True)
-            for setting in ("cpuset.cpus", "cpuset.mems"):
-                # Empty in a new cgroup, and as long as it is empty no process can be put there.
-                if (parent / setting).is_file():
-                    (directory / setting).write_text((parent / setting).read_text())
-
-
-def cgroups_are_busy() -> bool:
-    """Whether a process of a pod is still there, be it one that was killed and has not yet ended."""
-    members = CGROUPS.glob(f"*/{CGROUP}/**/cgroup.procs")
-    return any(member.read_text() for member in members)
-
-
-def remove_cgroups() -> None:
-    for controller in CGROUPS.iterdir():
-        for directory, _, _ in os.walk(controller / CGROUP, topdown=False):
-            Path(directory).rmdir()
-
-
-def _controllers() -> list[Path]:
-    """Version 1 has a directory for each controller; some are links to one that carries two."""
-    return [path for path in CGROUPS.iterdir() if path.is_dir() and not path.is_symlink() and path.name != "unified"]
 
 
 def _kubelet(node: Node) -> Part:
