@@ -73,6 +73,7 @@ def _first(
 
 def _wider(workload: Workload) -> Iterator[Workload]:
     """The same job on more GPUs, among which the global batch can still be divided: more per node up to 8, or nodes."""
+    workload = replace(workload, outside_bytes=())  # measured on as many as there are now
     for world in divisors(workload.global_batch):
         if not workload.world < world <= workload.world * _MOST_GROWTH:
             continue

@@ -32,7 +32,10 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class Workload:
-    """The facts of a job that no plan may change. One that is ``assumed`` has a model that nobody knows."""
+    """The facts of a job that no plan may change. One that is ``assumed`` has a model that nobody knows.
+
+    ``outside_bytes`` is what earlier jobs of the same image, GPU and world measured outside of the allocator, one each.
+    """
 
     architecture: Architecture | TracedModel
     gpu: Gpu
@@ -45,6 +48,7 @@ class Workload:
     compiled: bool = False
     virtual: bool = False
     assumed: bool = False
+    outside_bytes: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         for name in ("global_batch", "sequence_length", "nodes", "gpus_per_node"):

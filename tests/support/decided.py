@@ -9,6 +9,7 @@ from typing import Any
 from simulated_cluster import SimulatedCluster
 from small_jobs import make_job
 
+from memtune.remembered import Remembered
 from memtune.report import Ending
 from memtune.spec.job import Job
 
@@ -25,12 +26,14 @@ def _ordinary() -> SimulatedCluster:
     return probed(make_job())
 
 
-def probed(job: Job, factor: float = 1.0, built: str = "", **told: Any) -> SimulatedCluster:
+def probed(
+    job: Job, factor: float = 1.0, built: str = "", measured: Remembered | None = None, **told: Any
+) -> SimulatedCluster:
     """A cluster that has made up its mind on a job whose plans need ``factor`` times what is predicted.
 
     ``told`` is what the probes report, too.
     """
-    cluster = SimulatedCluster(job, factor, built=built)
+    cluster = SimulatedCluster(job, factor, built=built, measured=measured)
     for _ in range(40):
         cluster.reconcile()
         for run in cluster.runs():

@@ -13,6 +13,7 @@ from small_traces import small_trace
 from memtune.decide import decide
 from memtune.decide.model import model_of
 from memtune.plan import Plan
+from memtune.remembered import Remembered
 from memtune.run import RunKind
 from memtune.spec.job import Job
 from memtune.spec.status import load_status
@@ -26,7 +27,8 @@ class History:
     """One job, from apply to its end."""
 
     def __init__(self, job: Job, factor: float) -> None:
-        self.cluster = SimulatedCluster(job, factor, built=pack(small_trace()) if job.spec.model.factory else "")
+        built = pack(small_trace()) if job.spec.model.factory else ""
+        self.cluster = SimulatedCluster(job, factor, built=built, measured=Remembered())
         self.reported: dict[str, set[int]] = defaultdict(set)
         self.known: set[str] = set()
 

@@ -16,6 +16,7 @@ from memtune.naming import pod_name, run_name
 from memtune.observation import Condition, PodObservation, RunObservation
 from memtune.plan import Plan
 from memtune.predict.predictor import Predictor
+from memtune.remembered import JobOutside, Remembered
 from memtune.replay.traced import read_traced
 from memtune.report import Device, Ending, Memory, Report
 from memtune.run import Run, RunKind, TraceRun
@@ -95,7 +96,8 @@ class Pod:
 class SimulatedCluster:
     """The world of one job. ``factor`` is how far the predictor is from the truth, ``usable_bytes`` what a GPU has.
 
-    ``built`` is the trace of what the job's factory builds, ``remembered`` the one that its namespace remembers.
+    ``built`` is the trace of what the job's factory builds, ``remembered`` the one that its namespace remembers;
+    ``measured`` is what it remembers of earlier jobs on this GPU, and keeps of this one.
     """
 
     job: Job
@@ -109,6 +111,7 @@ class SimulatedCluster:
     services: dict[str, str] = field(default_factory=dict)
     built: str = ""
     remembered: str = ""
+    measured: Remembered | None = None
     is_forgetful: bool = False
     refusal: str = ""
     refusals: tuple[Refusal, ...] = ()
@@ -141,6 +144,7 @@ class SimulatedCluster:
             owned=tuple(Owned("Service", name, uid, name) for name, uid in self.services.items()),
             refusals=self.refusals,
             trace=self.remembered,
+            remembered=self.measured,
         )
 
     def records(self) -> list[dict[str, Any]]:
@@ -174,6 +178,10 @@ class SimulatedCluster:
     def remember(self, trace: str) -> None:
         """Keep a trace in the namespace, if that may be written."""
         self.remembered = "" if self.is_forgetful else trace
+
+    def keep(self, measured: JobOutside) -> None:
+        """Keep what was measured outside of the allocator."""
+        self.measured = (self.measured or Remembered()).having(measured)
 
     def delete(self, deletion: Deletion) -> None:
         """Delete an object, if it is still the one that was meant."""
@@ -209,6 +217,7 @@ class SimulatedCluster:
             self.events += [f"{event.reason}: {event.message}" for event in decision.events]
         actions = [
             *([partial(self.remember, decision.remember)] if decision.remember else []),
+            *([partial(self.keep, decision.measured)] if decision.measured else []),
             *(partial(self.post, run) for run in decision.create),
             *(partial(self.delete, d) for d in decision.delete),
         ]
@@ -227,7 +236,7 @@ class SimulatedCluster:
         raise AssertionError(f"the operator does not come to rest: {self.events[-5:]}")
 
     def _books(self) -> tuple[object, ...]:
-        return self.version, sorted(self.pods), sorted(self.services), self.remembered
+        return self.version, sorted(self.pods), sorted(self.services), self.remembered, self.measured
 
     # The world.
 

@@ -7,7 +7,7 @@ from typing import Any
 from memtune.decide import reasons
 from memtune.decide.context import Context, holds_gpus
 from memtune.decide.ending import completed
-from memtune.decide.model import model_of
+from memtune.decide.model import believed
 from memtune.decide.predicting import natural, prediction_status
 from memtune.decide.records import has_ended, last_attempt, new_name, with_attempt
 from memtune.decide.stories import measured, trains
@@ -81,7 +81,7 @@ def record_attempt(context: Context, plan: Plan, reason: str, rung: str = "", **
 def _foretold(context: Context, plan: Plan) -> tuple[int, PredictionStatus | None]:
     """What the plan is expected to take; nothing where mode Fixed launches a model nobody knows."""
     try:
-        model = model_of(context.job, context.status, context.observed.nodes, context.trace)
+        model = believed(context)
         if model.workload.assumed and not model.is_known:
             return 0, None
         return natural(model.expected_bytes(plan)), prediction_status(model, Candidate(plan, model.predict(plan)))

@@ -20,6 +20,7 @@ from memtune.decide.predicting import pending, predicting
 from memtune.decide.probing import probing
 from memtune.decide.records import ended_as, has_ended, last_attempt
 from memtune.decide.recovering import recovering
+from memtune.decide.remembering import to_remember
 from memtune.decide.restoring import read_status, restore
 from memtune.decide.settling import settle
 from memtune.decide.stories import ended
@@ -163,4 +164,6 @@ def _decision(context: Context, read: Status) -> Decision:
         wake_after_seconds=min(context.wakes, default=None),
         delete_job=context.is_due,
         remember=context.trace if context.trace != context.observed.trace else "",
+        # Once a job is over it says no more, so that what was forgotten stays forgotten.
+        measured=None if _is_over(context.becoming(read)) else to_remember(context),
     )

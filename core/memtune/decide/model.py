@@ -7,8 +7,10 @@ from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
 from memtune.calibrate import Measurement, calibrate
+from memtune.decide.context import Context
 from memtune.decide.observed import Node
 from memtune.decide.records import ended_as, plan_of
+from memtune.decide.remembering import of_earlier_jobs
 from memtune.decide.tracing import is_given_up, traced_model
 from memtune.gpu import GPUS, Gpu
 from memtune.gpu_products import nearest, of_product
@@ -174,17 +176,25 @@ def _measurement(lesson: Lesson, plain: Predictor) -> Measurement | None:
     return Measurement(lesson.plan, allocated, reserved, device, seconds)
 
 
-def model_of(job: Job, status: Status, nodes: Sequence[Node] | None, trace: str = "") -> Model:
+def believed(context: Context) -> Model:
+    """What is believed of a job that is being decided on."""
+    observed = context.observed
+    return model_of(context.job, context.status, observed.nodes, context.trace, of_earlier_jobs(context))
+
+
+def model_of(
+    job: Job, status: Status, nodes: Sequence[Node] | None, trace: str = "", outside_bytes: tuple[int, ...] = ()
+) -> Model:
     """What is believed now; raises ValueError (or SpecError, which is one) where the job describes no workload.
 
-    ``trace`` is that of the job's factory, if it has one.
+    ``trace`` is that of the job's factory, if it has one; ``outside_bytes`` what earlier jobs had beside the allocator.
     """
     gpu, known = _gpu(job, status, nodes)
     tuning = job.spec.tuning
     model: Architecture | TracedModel | None = traced_model(trace)
     if is_assumed := model is None and is_given_up(job, status):
         model = assumed_architecture(gpu.usable_bytes, job.spec.resources.world)
-    workload = replace(to_workload(job, gpu, model), assumed=is_assumed)
+    workload = replace(to_workload(job, gpu, model), assumed=is_assumed, outside_bytes=outside_bytes)
     lessons = tuple(_lesson(record) for record in (*status.probes, *status.attempts) if _told(record))
     return _cached(workload, to_space(job), lessons, tuning.headroom_ratio, tuning.objective, known)
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from memtune.observation import RunObservation
+from memtune.remembered import Remembered
 
 
 @dataclass(frozen=True)
@@ -16,6 +17,12 @@ class Node:
     name: str
     gpu_product: str = ""
     gpu_memory_bytes: int = 0
+
+
+def only_product(nodes: Iterable[Node]) -> str:
+    """The GPU product of all nodes, empty if they differ or none tells."""
+    products = {node.gpu_product for node in nodes if node.gpu_product}
+    return products.pop() if len(products) == 1 else ""
 
 
 @dataclass(frozen=True)
@@ -52,7 +59,8 @@ class Observed:
     pod (policy, template, a name that is taken). ``nodes`` is None where the operator may not read nodes.
     ``host_request_bytes`` and ``host_limit_bytes`` are the memory that the wrapped container of the template asks for
     and may take at most, 0 where it does not say. ``trace`` is the message that the namespace remembers of the job's
-    factory, empty if it remembers none.
+    factory, empty if it remembers none. ``remembered`` is what jobs of the same image, GPU and world measured outside
+    of the allocator, None where the GPU is not known or nobody keeps it.
     """
 
     status: Mapping[str, Any] = field(default_factory=dict)
@@ -63,3 +71,4 @@ class Observed:
     host_request_bytes: int = 0
     host_limit_bytes: int = 0
     trace: str = ""
+    remembered: Remembered | None = None

@@ -7,7 +7,8 @@ from memtune.decide import budget, reasons
 from memtune.decide.context import Context
 from memtune.decide.ending import completed, failed
 from memtune.decide.fixing import fingerprints
-from memtune.decide.model import Model, model_of
+from memtune.decide.model import Model, believed
+from memtune.decide.observed import only_product
 from memtune.decide.records import live
 from memtune.decide.settling import stopped
 from memtune.decide.stories import predicted
@@ -27,10 +28,9 @@ def pending(context: Context) -> Context:
     """Once nothing forbids it, the job gets under way: from now on most of its spec stays as it is."""
     if context.blocked:
         return context
-    products = {node.gpu_product for node in context.observed.nodes or () if node.gpu_product}
     # What is measured on one product is launched on the same, even if others join the cluster later.
-    product = products.pop() if len(products) == 1 else ""
-    return context.having(fixed=fingerprints(context.job), gpu_product=line(product, 63))
+    product = line(only_product(context.observed.nodes or ()), 63)
+    return context.having(fixed=fingerprints(context.job), gpu_product=product)
 
 
 def predicting(context: Context) -> Context:
@@ -41,7 +41,7 @@ def predicting(context: Context) -> Context:
         return _given(context, given)
     if is_unknown(context):
         return _without_trace(context)
-    model = model_of(context.job, context.status, context.observed.nodes, context.trace)
+    model = believed(context)
     if not model.is_gpu_known:
         return _without_gpu(context)
     best = best_candidate(model)
@@ -57,7 +57,7 @@ def _given(context: Context, plan: Plan) -> Context:
     if is_unknown(context):
         return _launched(_untraced(context), plan)
     try:
-        model = model_of(context.job, context.status, context.observed.nodes, context.trace)
+        model = believed(context)
     except ValueError as error:
         context = context.with_condition("Predicted", False, reasons.MODEL_UNKNOWN, str(error))
     else:
@@ -100,7 +100,8 @@ def best_candidate(model: Model) -> Candidate | None:
 
 def with_prediction(context: Context, model: Model, best: Candidate) -> Context:
     """With the best plan's prediction in the status, and in one line for people."""
-    text = predicted(best.plan, best.prediction, model.usable_bytes, context.job.spec.resources.device)
+    jobs = len(model.workload.outside_bytes)
+    text = predicted(best.plan, best.prediction, model.usable_bytes, context.job.spec.resources.device, jobs)
     context = context.having(prediction=prediction_status(model, best))
     context = context.with_condition("Predicted", True, reasons.PREDICTED, text)
     return context.telling("Normal", reasons.PREDICTED, text).saying(text)

@@ -7,7 +7,7 @@ from memtune.decide import budget, reasons
 from memtune.decide.context import Context, holds_gpus
 from memtune.decide.ending import failed
 from memtune.decide.failing import last_lines
-from memtune.decide.model import Model, model_of
+from memtune.decide.model import Model, believed
 from memtune.decide.predicting import best_candidate, natural, nothing_fits, with_prediction
 from memtune.decide.records import (
     MOST_MISTAKES,
@@ -47,7 +47,7 @@ def probing(context: Context) -> Context:
     running = [probe for probe in context.status.probes if not has_ended(probe)]
     if running and _busy(context) >= context.job.spec.tuning.parallel_probes:
         return _watched(context)
-    model = model_of(context.job, context.status, context.observed.nodes, context.trace)
+    model = believed(context)
     context = _first_prediction(context, model)
     why = _why_no_more(context, model)
     if why is None:

@@ -12,7 +12,7 @@ from memtune.decide.downgrading import Next, after_device_oom, after_host_oom
 from memtune.decide.ending import failed
 from memtune.decide.failing import last_lines
 from memtune.decide.launching import LOOK_AGAIN_SECONDS, others_hold_gpus, record_attempt
-from memtune.decide.model import Model, model_of
+from memtune.decide.model import Model, believed
 from memtune.decide.records import MOST_MISTAKES, backoff_of, last_attempt, mistakes, next_number, plan_of
 from memtune.decide.resuming import start_under
 from memtune.decide.stories import ended
@@ -69,7 +69,7 @@ def _after_oom(context: Context, last: AttemptStatus) -> Context:
     if context.status.oom_retries >= most:
         text = f"{ended(last)}; all {most} relaunches that retry.maxOomRetries allows are spent"
         return failed(context, reasons.OOM_RETRIES_SPENT, text)
-    model = model_of(context.job, context.status, context.observed.nodes, context.trace)
+    model = believed(context)
     found = after_device_oom(context, model, last)
     if found is None:
         return _exhausted(context, model, last)
@@ -90,7 +90,7 @@ def _exhausted(context: Context, model: Model, last: AttemptStatus) -> Context:
 def _after_host_oom(context: Context, last: AttemptStatus) -> Context:
     """More host memory or less offload, never a smaller batch."""
     most = context.job.spec.retry.max_oom_retries
-    model = model_of(context.job, context.status, context.observed.nodes, context.trace)
+    model = believed(context)
     found = after_host_oom(context, model, last) if context.status.oom_retries < most else None
     if found is None:
         needed = host_memory(model.workload, plan_of(last)).required_bytes

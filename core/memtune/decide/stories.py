@@ -9,7 +9,7 @@ from memtune.decide.records import ended_as
 from memtune.plan import Plan
 from memtune.prediction import Prediction
 from memtune.spec.status import AttemptStatus, RunStatus
-from memtune.units import amount, unit_of
+from memtune.units import amount, counted, unit_of
 from memtune.verdict import Verdict
 
 _SHOWN_COMPONENTS = 4
@@ -76,15 +76,16 @@ def measured(record: RunStatus) -> str:
     return f"{measured}, {record.tokens_per_second:,} tokens/s{retries}{shorter}"
 
 
-def predicted(plan: Plan, prediction: Prediction, usable_bytes: int, device_kind: str) -> str:
+def predicted(plan: Plan, prediction: Prediction, usable_bytes: int, device_kind: str, earlier_jobs: int = 0) -> str:
     """A prediction in one line. A virtual GPU is no faster than the CPUs behind it: its speed is not foretold."""
     device, unit = prediction.device, unit_of(usable_bytes)
     largest = sorted(prediction.components, key=lambda part: -part.bytes.expected)[:_SHOWN_COMPONENTS]
     parts = ", ".join(f"{part.name} {unit.number(part.bytes.expected)}" for part in largest)
     between = f"{unit.number(device.lower)} to {unit.number(device.upper)}"
     speed = "" if device_kind == "virtual" else f"; {prediction.tokens_per_second.expected:,.0f} tokens/s"
+    learned = f"; outside the allocator as {counted(earlier_jobs, 'earlier job')} measured" if earlier_jobs else ""
     return (
         f"{plan} is predicted to take {amount(device.expected, usable_bytes)} ({between}) "
         f"of {amount(usable_bytes, usable_bytes)}, "
-        f"most in {prediction.peak_phase}: {parts}{speed}"
+        f"most in {prediction.peak_phase}: {parts}{speed}{learned}"
     )

@@ -94,6 +94,14 @@ class Belief:
         pairs = {(a, b): self._covariance(a, b) - reach[a] * reach[b] / total for a in names for b in names if a <= b}
         return Belief(means, pairs)
 
+    def known(self, parts: Mapping[str, float], expected: float, half_width: float) -> Belief:
+        """What is believed where the sum of components is known, and how they share it is not: they err as one."""
+        total = sum(parts.values())
+        others = {pair: value for pair, value in self.covariance.items() if parts.keys().isdisjoint(pair)}
+        shared = {(a, b): (half_width / total) ** 2 for a in parts for b in parts if a <= b}
+        means = {**self.means, **dict.fromkeys(parts, expected / total - 1)}
+        return Belief(means, {**others, **shared}, self.doubt)
+
     def moved(self, parts: Mapping[str, float], other: Belief) -> float:
         """How many bytes a sum of components is more under this belief's means than under another's."""
         return sum(size * (self.means.get(a, 0.0) - other.means.get(a, 0.0)) for a, size in parts.items())

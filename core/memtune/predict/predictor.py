@@ -10,7 +10,7 @@ from memtune.predict.activations import activation_terms
 from memtune.predict.belief import Belief
 from memtune.predict.buffers import buffer_terms, evaluation_terms, save_terms
 from memtune.predict.constants import DEFAULT_CONSTANTS, Constants
-from memtune.predict.outside import outside_terms
+from memtune.predict.outside import experienced, outside_sizes, outside_terms
 from memtune.predict.phases import Ledger, Peaks, fragmentation, ledger, peaks, sensitivities
 from memtune.predict.recipe import Recipe, lower
 from memtune.predict.shape import Shape, shape_of
@@ -111,6 +111,8 @@ class Predictor:
 
 def _prior(workload: Workload) -> Belief:
     belief = Belief.prior(DEFAULT_CONSTANTS)
+    if workload.outside_bytes:
+        belief = belief.known(outside_sizes(workload.world), *experienced(workload.outside_bytes, workload.world))
     return belief.doubted(_ASSUMED) if workload.assumed else belief
 
 

@@ -1,0 +1,152 @@
+"""What jobs leave to later ones: order and repetition do not matter, nothing weighs for ever, garbage is refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import reduce
+from math import hypot, sqrt
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from memtune.advice import advise
+from memtune.calibrate import Measurement, calibrate
+from memtune.gpu import find
+from memtune.model.architecture import Architecture, Kind
+from memtune.plan import Plan
+from memtune.predict import Predictor
+from memtune.predict.outside import experienced, is_credible, outside_sizes
+from memtune.remembered import MOST_JOBS, JobOutside, Remembered, read_remembered, remembered
+from memtune.units import GIB, MIB
+from memtune.workload import Workload
+
+LLAMA_1B = Architecture("llama-1b", Kind.DECODER, 2048, 16, 32, 8, 64, 8192, 128256, tied_embeddings=True)
+WORKLOAD = Workload(LLAMA_1B, find("h100-80gb"), 64, 2048, gpus_per_node=8)
+PLAN = Plan.parse("bf16-z2-none-mb2x4")
+
+sizes = st.integers(200 * MIB, 10 * GIB)
+measurements = st.builds(JobOutside, st.integers(0, 40), st.sampled_from([f"job-{n}" for n in range(30)]), sizes)
+
+
+def outside(workload: Workload) -> tuple[float, float]:
+    """What is predicted outside of the allocator, and the half-width that this adds."""
+    found = Predictor(workload).predict(PLAN)
+    widths = [metric.upper - metric.expected for metric in (found.device, found.reserved)]
+    return found.device.expected - found.reserved.expected, sqrt(widths[0] ** 2 - widths[1] ** 2)
+
+
+@given(st.lists(measurements, max_size=60), st.randoms(use_true_random=False))
+def test_measurements_come_to_the_same_in_any_order_and_twice(found: list[JobOutside], random: Any) -> None:
+    mixed = [*found, *found]
+    random.shuffle(mixed)
+    assert reduce(Remembered.having, mixed, Remembered()) == remembered(found)
+
+
+@given(st.lists(measurements, max_size=60))
+def test_each_job_counts_once_and_the_newest_stay(found: list[JobOutside]) -> None:
+    kept = remembered(found).jobs
+    assert len({each.job for each in kept}) == len(kept) <= MOST_JOBS
+    dropped = {each.job for each in found} - {each.job for each in kept}
+    newest = {job: max(each for each in found if each.job == job) for job in dropped}
+    assert all(each < kept[0] for each in newest.values())
+
+
+@given(st.lists(measurements, max_size=30))
+def test_it_is_read_as_it_was_written(found: list[JobOutside]) -> None:
+    assert read_remembered(remembered(found).to_json()) == remembered(found)
+
+
+GOOD = {"job": "a", "outsideBytes": 1, "at": 1}
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        None,
+        [],
+        "text",
+        {},
+        {"version": 2, "jobs": []},
+        {"version": 1},
+        {"version": 1, "jobs": {}},
+        {"version": 1, "jobs": [GOOD] * 17},
+        {"version": 1, "jobs": ["a"]},
+        *({"version": 1, "jobs": [{**GOOD, "at": at}]} for at in (None, -1, 1.5, True, "1", 2**70)),
+        *({"version": 1, "jobs": [{**GOOD, "outsideBytes": size}]} for size in (None, -1, float("nan"), 2**70)),
+        *({"version": 1, "jobs": [{**GOOD, "job": job}]} for job in (None, "", "x" * 17, "a b", 7)),
+    ],
+)
+def test_what_is_none_is_refused(data: Any) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        read_remembered(data)
+
+
+def test_a_job_does_not_learn_from_itself() -> None:
+    known = remembered([JobOutside(1, "mine", GIB), JobOutside(2, "another", 2 * GIB)])
+    assert known.of_others("mine") == (2 * GIB,)
+
+
+def test_what_earlier_jobs_had_is_expected_and_within_the_interval() -> None:
+    """The constants say 500 MiB and 1,000 MiB of NCCL on 8 GPUs."""
+    assert outside(WORKLOAD) == pytest.approx((1500 * MIB, hypot(0.4 * 500, 0.6 * 1000) * MIB))
+    after = outside(replace(WORKLOAD, outside_bytes=(1200 * MIB, 1300 * MIB, 1250 * MIB)))
+    assert after == pytest.approx((1250 * MIB, 0.2 * 1250 * MIB))
+
+
+@given(st.lists(sizes, min_size=1, max_size=MOST_JOBS))
+def test_no_job_that_was_is_left_out_of_the_interval(found: list[int]) -> None:
+    middle, half_width = experienced(found, 8)
+    assert all(abs(size - middle) <= half_width for size in found)
+    assert half_width >= 0.2 * middle
+
+
+@given(sizes)
+def test_one_job_alone_does_not_outweigh_the_constants(size: int) -> None:
+    middle, half_width = experienced([size], 8)
+    assert abs(1500 * MIB - middle) <= half_width
+
+
+@given(st.lists(sizes, min_size=3, max_size=3), sizes)
+def test_one_job_among_several_moves_the_expectation_no_further_than_to_the_next(found: list[int], odd: int) -> None:
+    middle, _ = experienced([*found, odd], 8)
+    assert min(found) <= middle <= max(found)
+
+
+def test_what_a_neighbour_or_nobody_takes_is_no_context() -> None:
+    assert [is_credible(size, 1) for size in (0, 30 * MIB, 400 * MIB, 3 * GIB)] == [False, False, True, False]
+    assert is_credible(5 * GIB, 8)
+
+
+def test_the_rest_of_a_prediction_stays_as_it_is() -> None:
+    before, after = Predictor(WORKLOAD), Predictor(replace(WORKLOAD, outside_bytes=(GIB, GIB)))
+    assert after.predict(PLAN).reserved == before.predict(PLAN).reserved
+    alone = Workload(LLAMA_1B, find("h100-80gb"), 64, 2048)
+    assert sum(outside_sizes(1).values()) == 500 * MIB
+    plan = Plan.parse("bf16-z0-none-mb2x32")
+    found = Predictor(replace(alone, outside_bytes=(400 * MIB,))).predict(plan)
+    assert found.device.expected - found.reserved.expected == pytest.approx(400 * MIB)
+
+
+def test_a_virtual_gpu_has_nothing_there_to_learn() -> None:
+    virtual = replace(WORKLOAD, virtual=True)
+    knows = replace(virtual, outside_bytes=(GIB,))
+    assert Predictor(knows).predict(PLAN).device == Predictor(virtual).predict(PLAN).device
+
+
+def test_a_jobs_own_probes_go_on_from_there() -> None:
+    """What is remembered is the prior: the job's own measurement moves it on, and tightens it."""
+    knows = replace(WORKLOAD, outside_bytes=(1200 * MIB, 1300 * MIB))
+    before = Predictor(knows).predict(PLAN)
+    reserved = int(before.reserved.expected)
+    calibrated = Predictor(knows, calibrate(knows, [Measurement(PLAN, 0, reserved, reserved + 1400 * MIB)]))
+    after = calibrated.predict(PLAN)
+    assert after.device.expected - after.reserved.expected == pytest.approx(1400 * MIB, rel=0.02)
+    assert after.device.width < before.device.width
+
+
+def test_advice_about_more_gpus_does_not_take_over_what_fewer_measured() -> None:
+    tight = replace(WORKLOAD, gpu=WORKLOAD.gpu.with_memory(16 * GIB))
+    told = advise(replace(tight, outside_bytes=(9 * GIB,)), Predictor, PLAN, 0.06)
+    assert "add 56 more GPUs of 16.0 GiB: bf16-z2-none-mb1x1 is predicted at 12.0 GiB" in told
