@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import logging
-
 from memtune.spec import Job
 from memtune_operator import kept_traces
 from memtune_operator.cluster import Cluster
 from memtune_operator.observing import image_ids
-from memtune_operator.refusals import Kind, RefusalError
+from memtune_operator.shelf import Shelf
 from memtune_operator.trace_pod import is_trace, key_of
 from memtune_operator.wrapping import Manifest
-
-_log = logging.getLogger("memtune")
 
 
 class Traces:
     """Reads and writes the one ConfigMap of each namespace, for jobs that have a factory."""
 
     def __init__(self, cluster: Cluster, runner_image: str) -> None:
-        self._cluster = cluster
+        self._shelf = Shelf(cluster, kept_traces.NAME)
         self._runner_image = runner_image
 
     async def recall(self, job: Job, status: Manifest, pods: list[Manifest]) -> str:
@@ -29,7 +25,7 @@ class Traces:
         """
         if job.spec.model.factory is None:
             return ""
-        found, key = await self._read(job.metadata.namespace), key_of(job, self._runner_image)
+        found, key = await self._shelf.read(job.metadata.namespace), key_of(job, self._runner_image)
         traced, seen = kept_traces.image_of(found, key), image_ids(pods)
         if not status.get("trace") and traced and seen and traced not in seen:
             return ""
@@ -40,21 +36,6 @@ class Traces:
         it for its own job."""
         namespace, key = job.metadata.namespace, key_of(job, self._runner_image)
         image_id = next(iter(image_ids(pod for pod in pods if is_trace(pod))), "")
-        try:
-            before = await self._read(namespace)
-            new = kept_traces.remembering(before, namespace, key, trace, image_id, now)
-            await (self._cluster.replace(new) if before else self._cluster.create(new))
-        except RefusalError as refusal:
-            if refusal.kind in (Kind.CONFLICT, Kind.EXISTS):
-                return True
-            _log.warning("%s/%s cannot be written: %s", namespace, kept_traces.NAME, refusal.message)
-            return False
-        return True
-
-    async def _read(self, namespace: str) -> Manifest | None:
-        try:
-            return await self._cluster.read(kept_traces.API_VERSION, kept_traces.KIND, namespace, kept_traces.NAME)
-        except RefusalError as refusal:
-            if refusal.kind not in (Kind.ABSENT, Kind.REFUSED):
-                raise
-            return None
+        return await self._shelf.change(
+            namespace, lambda found: kept_traces.remembering(found, namespace, key, trace, image_id, now)
+        )
