@@ -34,7 +34,8 @@ def run(arguments: argparse.Namespace) -> int:
     directory = Path(arguments.state or Path(".memtune") / manifest["metadata"]["name"]).absolute()
     with _alone(directory):
         _install_runner(directory)
-        return asyncio.run(_drive(manifest, directory))
+        # Jobs side by side learn from each other; a directory of one's own is left alone.
+        return asyncio.run(_drive(manifest, directory, directory if arguments.state else directory.parent))
 
 
 def _check_extras() -> None:
@@ -67,13 +68,13 @@ def _install_runner(directory: Path) -> None:
         raise InputError(f"the runner cannot be put into {directory}: {installed.stderr.strip()}")
 
 
-async def _drive(manifest: dict[str, Any], directory: Path) -> int:
+async def _drive(manifest: dict[str, Any], directory: Path, shared: Path) -> int:
     from memtune_operator.local import LocalShell
     from memtune_operator.reconciler import Reconciler
     from memtune_operator.search import propose
 
     screen = _Screen(directory)
-    shell = LocalShell(directory, screen.tell)
+    shell = LocalShell(directory, screen.tell, shared)
     key = shell.accept(manifest)
     reconciler = Reconciler(shell, propose, time.time, screen)
     shell.on_change(lambda: reconciler.wake(key))

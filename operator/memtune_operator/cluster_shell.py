@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from memtune.decide import Deletion, Event, Observed, Owned, Refusal, reasons
 from memtune.observation import PodObservation, RunObservation
+from memtune.remembered import JobOutside
 from memtune.run import Run, TraceRun
 from memtune.spec import API_VERSION, KIND, Job, SpecError, load_job
 from memtune_operator import gangs, names, preflight
@@ -16,6 +17,7 @@ from memtune_operator.cache import Cache
 from memtune_operator.cluster import Cluster
 from memtune_operator.events import event
 from memtune_operator.kinds import BATCH_JOB, JOB_SET, POD, SERVICE, ObjectKind
+from memtune_operator.measurements import Measurements
 from memtune_operator.node_list import NodeList
 from memtune_operator.nodes import candidates, lost
 from memtune_operator.observing import NodesSeen, held_back, index_of, observe, owned_by, owned_through, run_of
@@ -61,6 +63,7 @@ class ClusterShell:
         self._settings = settings
         self._nodes = NodeList(cluster, settings.reads_nodes)
         self._traces = Traces(cluster, settings.runner_image)
+        self._measurements = Measurements(cluster, settings.runner_image)
         kinds = [POD, SERVICE, *(kind for gang in sorted(settings.gangs) for kind in gangs.KINDS[gang])]
         self._caches = {kind: Cache(kind, settings.namespaces) for kind in kinds}
         # Answers of the API server that would only be asked for again: nothing is decided by their loss.
@@ -88,7 +91,7 @@ class ClusterShell:
             job = load_job(manifest)
         except SpecError as error:
             return Snapshot(manifest, Observed(status=_status(manifest)), problem=str(error))
-        return Snapshot(manifest, await self._observed(job, manifest, now), job)
+        return await self._measurements.recall(Snapshot(manifest, await self._observed(job, manifest, now), job))
 
     async def write(self, snapshot: Snapshot, status: Manifest) -> None:
         """A conditional write: the resourceVersion is the one that was read."""
@@ -117,6 +120,10 @@ class ClusterShell:
         assert snapshot.job is not None  # only a job that could be read has a factory
         pods = owned_by(await self._caches[POD].of_job(_key(snapshot.job)), snapshot.job.metadata.uid)
         return await self._traces.remember(snapshot.job, trace, pods, now)
+
+    async def learn(self, snapshot: Snapshot, measured: JobOutside) -> bool:
+        """In another ConfigMap of the namespace."""
+        return await self._measurements.learn(snapshot, measured)
 
     async def delete(self, snapshot: Snapshot, deletions: Sequence[Deletion]) -> None:
         """Each with its uid as precondition."""
@@ -164,10 +171,8 @@ class ClusterShell:
     def _runs(
         self, job: Job, pods: list[Manifest], job_sets: list[Manifest], nodes: list[Manifest] | None, now: float
     ) -> dict[str, RunObservation]:
-        seen = nodes and NodesSeen(
-            frozenset(node["metadata"]["name"] for node in nodes),
-            lost(nodes, now, job.spec.retry.node_lost_after_seconds),
-        )
+        known = frozenset(node["metadata"]["name"] for node in nodes or ())
+        seen = nodes and NodesSeen(known, lost(nodes, now, job.spec.retry.node_lost_after_seconds))
         found: dict[str, list[PodObservation]] = {}
         for pod in pods:
             index = index_of(pod)

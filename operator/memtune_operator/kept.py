@@ -19,13 +19,13 @@ _LONGEST_ENTRY = 8192
 
 def entry(kept: Manifest | None, key: str) -> dict[str, Any]:
     """What is kept under a key, empty if there is nothing that makes sense."""
-    return _read(_data(kept).get(key))
+    return _read(_part(kept, "data").get(key))
 
 
 def keeping(kept: Manifest | None, name: str, namespace: str, key: str, new: dict[str, Any], at: int) -> Manifest:
     """The ConfigMap with one more entry; the oldest go when there is no room for more."""
-    metadata = (kept or {}).get("metadata") or {"name": name, "namespace": namespace}
-    others = {other: text for other, text in _data(kept).items() if other != key and _read(text)}
+    metadata = _part(kept, "metadata") or {"name": name, "namespace": namespace}
+    others = {other: text for other, text in _part(kept, "data").items() if other != key and _read(text)}
     newest = sorted(others, key=lambda other: _age(others[other]))[: _MOST_ENTRIES - 1]
     data = {**{other: others[other] for other in newest}, key: json.dumps({**new, "at": at})}
     return {"apiVersion": API_VERSION, "kind": KIND, "metadata": metadata, "data": data}
@@ -36,9 +36,10 @@ def _age(text: str) -> float:
     return -at if isinstance(at, int) else 0
 
 
-def _data(kept: Manifest | None) -> dict[str, Any]:
-    data = (kept or {}).get("data")
-    return data if isinstance(data, dict) else {}
+def _part(kept: Manifest | None, name: str) -> dict[str, Any]:
+    # On a machine alone it is read from a file, which may hold anything as well.
+    part = kept.get(name) if isinstance(kept, dict) else None
+    return part if isinstance(part, dict) else {}
 
 
 def _read(text: Any) -> dict[str, Any]:

@@ -7,6 +7,7 @@ import os
 import socket
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -14,9 +15,10 @@ from uuid import uuid4
 from memtune import environment
 from memtune.decide import Deletion, Event, Observed, Refusal, reasons
 from memtune.observation import RunObservation
+from memtune.remembered import JobOutside
 from memtune.run import Run, TraceRun
 from memtune.spec import Job, SpecError, load_job
-from memtune_operator import kept_traces, preflight
+from memtune_operator import kept_measurements, kept_traces, preflight
 from memtune_operator.local_runs import LocalRun, write_whole
 from memtune_operator.manifests import pods
 from memtune_operator.observing import run_of
@@ -29,13 +31,18 @@ from memtune_operator.wrapping import BOOTSTRAP, Manifest, wrapped_index
 # Nobody is protected from anybody: it is the user's own machine, and images and volumes are not used at all.
 _POLICY = Policy(host_path=True, host_network=True, privileged=True, service_accounts=None)
 _NO_IMAGE = "local"
+_OWN_GPU = "own"
 
 
 class LocalShell:
-    """One job and its runs, in a state directory that a later call goes on from."""
+    """One job and its runs, in a state directory that a later call goes on from.
 
-    def __init__(self, directory: Path, tell: Callable[[Event], None]) -> None:
+    What the job measured is kept where other jobs of the machine find it: in ``shared``.
+    """
+
+    def __init__(self, directory: Path, tell: Callable[[Event], None], shared: Path) -> None:
         self._directory = directory
+        self._measurements = shared / ".measurements.json"
         self._tell = tell
         self._wake: Callable[[], None] = lambda: None
         self._runs: dict[str, LocalRun] = {}
@@ -102,7 +109,8 @@ class LocalShell:
             host_limit_bytes=checked.host_limit_bytes,
             trace=kept_traces.recall(self._kept_traces(), key_of(job, _NO_IMAGE)) if traces else "",
         )
-        return Snapshot(manifest, observed, job)
+        known = kept_measurements.recall(_read_json(self._measurements), _subject(job, observed))
+        return Snapshot(manifest, replace(observed, remembered=known), job)
 
     async def write(self, snapshot: Snapshot, status: dict[str, Any]) -> None:
         """Write the status, if the file is still the one that was read."""
@@ -135,6 +143,14 @@ class LocalShell:
         assert snapshot.job is not None  # only a job that could be read has a factory
         kept = kept_traces.remembering(self._kept_traces(), "", key_of(snapshot.job, _NO_IMAGE), trace, "", now)
         write_whole(self._directory / "traces.json", json.dumps(kept))
+        return True
+
+    async def learn(self, snapshot: Snapshot, measured: JobOutside) -> bool:
+        """In one file of all jobs. Of two that write at once one is lost, and writes again at its next turn."""
+        assert snapshot.job is not None  # only a job that could be read has runs
+        subject = _subject(snapshot.job, snapshot.observed)
+        kept = kept_measurements.learning(_read_json(self._measurements), "", subject, measured)
+        write_whole(self._measurements, json.dumps(kept, indent=1))
         return True
 
     def _kept_traces(self) -> Manifest | None:
@@ -190,6 +206,11 @@ class LocalShell:
 
     def _save(self, manifest: Manifest) -> None:
         write_whole(self._file, json.dumps(manifest, indent=1))
+
+
+def _subject(job: Job, observed: Observed) -> kept_measurements.Subject:
+    """Where nobody names the GPU, it is this machine's, and so is what the processes run."""
+    return kept_measurements.subject(job, _NO_IMAGE, kept_measurements.product_of(job, observed) or _OWN_GPU)
 
 
 def _pod(job: Job, run: Run | TraceRun) -> Manifest:

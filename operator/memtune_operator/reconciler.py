@@ -84,10 +84,11 @@ async def _act(shell: Shell, snapshot: Snapshot, decision: Decision, now: float)
     await shell.tell(snapshot, decision.events)
     await shell.delete(snapshot, decision.delete)
     is_kept = await shell.remember(snapshot, decision.remember, now) if decision.remember else False
+    is_learned = await shell.learn(snapshot, decision.measured) if decision.measured else False
     is_refused = await shell.create(snapshot, decision.create, now) if decision.create else False
     if decision.delete_job:
         await shell.delete_job(snapshot)
-    return is_refused or is_kept
+    return is_refused or is_kept or is_learned
 
 
 class Reconciler:

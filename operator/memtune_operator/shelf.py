@@ -21,18 +21,23 @@ class Shelf:
         self._name = name
 
     async def read(self, namespace: str) -> Manifest | None:
-        """What is there; None where there is nothing, or nothing that may be read."""
+        """What is there, empty where nothing is; None where it may not be read."""
         try:
             return await self._cluster.read(kept.API_VERSION, kept.KIND, namespace, self._name)
         except RefusalError as refusal:
-            if refusal.kind not in (Kind.ABSENT, Kind.REFUSED):
-                raise
-            return None
+            if refusal.kind is Kind.ABSENT:
+                return {}
+            if refusal.kind is Kind.REFUSED:
+                return None
+            raise
 
-    async def change(self, namespace: str, change: Callable[[Manifest | None], Manifest]) -> bool:
+    async def change(self, namespace: str, change: Callable[[Manifest], Manifest]) -> bool:
         """Write what is made of what is there, if nobody wrote in between; whether it is worth looking again."""
         try:
             before = await self.read(namespace)
+            if before is None:
+                # What is there could not be read again, and so it would be written for ever.
+                raise RefusalError(Kind.REFUSED, "it may not be read")
             new = change(before)
             await (self._cluster.replace(new) if before else self._cluster.create(new))
         except RefusalError as refusal:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 from memtune.decide import Deletion, Event, Observed
+from memtune.remembered import JobOutside
 from memtune.run import Run, TraceRun
 from memtune.spec import Job
 
@@ -55,6 +56,10 @@ class Shell(Protocol):
 
     async def remember(self, snapshot: Snapshot, trace: str, now: float) -> bool:
         """Keep the trace of the job's factory for the next job that has it; whether it is kept now."""
+
+    async def learn(self, snapshot: Snapshot, measured: JobOutside) -> bool:
+        """Keep what the job measured outside of the allocator for later ones on the same GPU; whether it is worth
+        looking again."""
 
     async def delete(self, snapshot: Snapshot, deletions: Sequence[Deletion]) -> None:
         """Delete these objects, each only if it is still the one that was seen."""

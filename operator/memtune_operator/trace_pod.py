@@ -60,7 +60,13 @@ def trace_pod(job: Job, run: TraceRun, runner_image: str) -> Manifest:
 
 def key_of(job: Job, runner_image: str) -> str:
     """What the trace of a job's factory is remembered by."""
-    return trace_key(job, _wrapped(job, read_template(job, runner_image))["image"])
+    return trace_key(job, image_of(job, runner_image))
+
+
+def image_of(job: Job, runner_image: str) -> str:
+    """The image that trains, as the job names it."""
+    image: str = _wrapped(job, read_template(job, runner_image))["image"]
+    return image
 
 
 def is_trace(pod: Manifest) -> bool:

@@ -15,6 +15,8 @@ from helm_release import NAMESPACED, Release
 from pods import Cluster
 from rights import Right, Rights
 
+from memtune_operator import kept_measurements, kept_traces
+
 GOLDEN = (ROOT / "tests" / "contract" / "golden" / "chart-rights.txt").read_text()
 RULE = re.compile(r"^(?:Cluster)?Role (?:\S+/)?(rel-memtune(?:-nodes)?): (.+): (.+)$", re.MULTILINE)
 # What Kubernetes lets everybody ask: what they may do themselves.
@@ -46,12 +48,13 @@ def test_over_the_whole_cluster_it_may_do_what_is_documented_and_nothing_else(
         assert rights.granted(namespace, known) == wanted | EVERYBODY, namespace or "all namespaces"
 
 
-def test_of_config_maps_it_may_read_and_write_the_traces_alone(release: Release, cluster: Cluster) -> None:
+def test_of_config_maps_it_may_read_and_write_what_it_remembers_alone(release: Release, cluster: Cluster) -> None:
     release.create_without_operator({"crd": {"install": False}})
     rights = Rights(cluster.connection, release.namespace, release.name)
     verbs = {verb: Right("", "configmaps", verb) for verb in ("create", "get", "list", "update", "delete")}
-    traces = rights.granted(release.namespace, set(verbs.values()), name="memtune-traces")
-    assert traces == {verbs["create"], verbs["get"], verbs["update"]}
+    for name in (kept_measurements.NAME, kept_traces.NAME):
+        own = rights.granted(release.namespace, set(verbs.values()), name=name)
+        assert own == {verbs["create"], verbs["get"], verbs["update"]}
     assert rights.granted(release.namespace, set(verbs.values()), name="another") == {verbs["create"]}
 
 

@@ -27,7 +27,7 @@ class Machine:
         self._events: list[Event] = []
 
     def _new_shell(self) -> LocalShell:
-        return LocalShell(self._directory, self._events.append)
+        return LocalShell(self._directory, self._events.append, self._directory)
 
     def heard(self) -> list[str]:
         return [event.message for event in self._events]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Sequence
 from typing import Any, cast
 
@@ -12,7 +13,9 @@ from memtune.acquisition import expected_improvement
 from memtune.decide import Event, reasons
 from memtune.knobs import NO_CHECKPOINTING, Precision, Sharding
 from memtune.plan import Plan
+from memtune.report import Ending, Memory, Report
 from memtune.run import Run, RunKind
+from memtune.units import GIB, MIB
 from memtune_operator.cluster import Change, Cluster
 from memtune_operator.cluster_shell import ClusterShell
 from memtune_operator.gangs import Gang
@@ -60,6 +63,7 @@ class Server:
         self.coming: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
         self.nodes = [ready("a")]
         self.taken: dict[str, Any] | None = None
+        self.kept: dict[str, Any] | None = None
         self.refusals: list[RefusalError] = []
         self.events: set[str] = set()
         self.deleted: list[str] = []
@@ -72,9 +76,10 @@ class Server:
     async def read(self, api_version: str, kind: str, namespace: str, name: str) -> dict[str, Any]:
         if kind == "MemoryTunedJob":
             return self.job
-        if self.taken is None:
+        found = self.kept if kind == "ConfigMap" else self.taken
+        if found is None:
             raise RefusalError(Kind.ABSENT, "not found")
-        return self.taken
+        return found
 
     async def list(self, api_version: str, kind: str) -> Sequence[dict[str, Any]]:
         self.node_lists += 1
@@ -89,6 +94,9 @@ class Server:
             return
         if manifest["kind"] == "Event":
             self.events.add(manifest["metadata"]["name"])
+            return
+        if manifest["kind"] == "ConfigMap":
+            self.kept = manifest
             return
         self.posts += 1
         self.runs += [manifest["metadata"]["name"]] if manifest["kind"] == "Service" else []
@@ -232,6 +240,37 @@ def test_pods_of_an_older_shape_count_for_nothing(changed: dict[str, Any]) -> No
             told = await looked_at(server, shell)
             assert told["phase"] == "Probing"
             assert "tiny-probe-1" in server.runs
+
+    asyncio.run(life())
+
+
+def measured(server: Server, outside_bytes: int) -> dict[str, Any]:
+    """The pod of the first probe, which has reported."""
+    plan = server.job["status"]["probes"][0]["plan"]
+    peaks = {"peak_allocated_bytes": GIB, "peak_reserved_bytes": GIB, "non_torch_bytes": outside_bytes}
+    memory = Memory(device_total_bytes=8 * GIB, **peaks)
+    told = Report(Ending.SUCCEEDED, 0, run="tiny-probe-1", plan=plan, memory=memory, step_seconds=1.0)
+    ended = {"exitCode": 0, "startedAt": "2023-11-14T22:13:20Z", "finishedAt": "2023-11-14T22:13:30Z"}
+    state = {"terminated": {**ended, "message": json.dumps(told.to_json())}}
+    return {**pod("a"), "status": {"phase": "Succeeded", "containerStatuses": [{"name": "trainer", "state": state}]}}
+
+
+def test_what_one_job_has_measured_the_next_one_begins_with() -> None:
+    async def life() -> None:
+        server = Server()
+        server.job["spec"]["resources"]["gpuProduct"] = "NVIDIA-L4"
+        async with Life(server) as shell:
+            told = await looked_at(server, shell)
+            assert "earlier job" not in told["conditions"][0]["message"]
+            server.coming.put_nowait(measured(server, 700 * MIB))
+            await asyncio.sleep(0.01)
+            assert (await looked_at(server, shell))["probes"][0]["verdict"] == "succeeded"
+            server.job = manifest(uid="another")
+            server.job["spec"]["resources"]["gpuProduct"] = "NVIDIA-L4"
+            told = await looked_at(server, shell)
+            assert told["conditions"][0]["message"].endswith("; outside the allocator as 1 earlier job measured")
+            (context,) = [part for part in told["prediction"]["components"] if part["name"] == "context"]
+            assert context["expected"] == 700 * MIB
 
     asyncio.run(life())
 

@@ -15,6 +15,7 @@ from reporter_jobs import FIXED, reporter_job
 from memtune.decide import Deletion, Event
 from memtune.observation import PodObservation
 from memtune.plan import Plan
+from memtune.remembered import JobOutside, Remembered
 from memtune.report import Ending
 from memtune.run import Run, RunKind
 from memtune_operator.refusals import Kind, RefusalError
@@ -172,6 +173,21 @@ class ShellContract:
             await shell.delete(snapshot, [Deletion("Pod", pod.name, pod.uid, 0)])
 
         told(world, delete)
+
+    def test_what_was_measured_is_known_to_every_later_program(self, world: World) -> None:
+        world.apply(reporter_job(NAME, resources={"gpuMemory": "2Gi", "gpuProduct": "NVIDIA-L4", "device": "virtual"}))
+        first, second = JobOutside(7, "one-job", 2**29), JobOutside(9, "another", 2**30)
+
+        async def learn(shell: Shell, key: Key) -> None:
+            before = await seen(shell, key)
+            assert before.observed.remembered == Remembered()
+            for measured in (first, second, first):
+                assert await shell.learn(before, measured) is True
+
+        async def look(shell: Shell, key: Key) -> None:
+            assert (await seen(shell, key)).observed.remembered == Remembered((first, second))
+
+        told(world, learn, look)
 
     def test_what_happened_is_told(self, world: World) -> None:
         world.apply(reporter_job(NAME))

@@ -13,6 +13,7 @@ from memtune.acquisition import expected_improvement
 from memtune.decide import Deletion, Event, Observed
 from memtune.naming import pod_name, run_name
 from memtune.observation import PodObservation, RunObservation
+from memtune.remembered import JobOutside
 from memtune.run import Run, TraceRun
 from memtune.spec import SpecError, load_job
 from memtune_operator.reconciler import Reconciler, reconcile
@@ -66,6 +67,10 @@ class MemoryShell:
 
     async def remember(self, snapshot: Snapshot, trace: str, now: float) -> bool:
         self.done.append("remember")
+        return False
+
+    async def learn(self, snapshot: Snapshot, measured: JobOutside) -> bool:
+        self.done.append("learn")
         return False
 
     async def create(self, snapshot: Snapshot, runs: Sequence[Run | TraceRun], now: float) -> bool:

@@ -12,13 +12,13 @@
 - apiGroups: [""]
   resources: [events]
   verbs: [create]
-# The traces of factories; to create takes the right over any name.
+# What a namespace remembers: traces of factories, measurements of runs. To create takes the right over any name.
 - apiGroups: [""]
   resources: [configmaps]
   verbs: [create]
 - apiGroups: [""]
   resources: [configmaps]
-  resourceNames: [memtune-traces]
+  resourceNames: [memtune-measurements, memtune-traces]
   verbs: [get, update]
 {{- $kinds := dict "volcano" (list "scheduling.volcano.sh" "podgroups") }}
 {{- $_ := set $kinds "coscheduling" (list "scheduling.x-k8s.io" "podgroups") }}

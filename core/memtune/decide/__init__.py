@@ -8,6 +8,6 @@ acts. `Observed` and `Decision` say exactly what is expected on either side.
 
 from memtune.decide.decision import Decision, Deletion, Event
 from memtune.decide.machine import decide, refuse
-from memtune.decide.observed import Node, Observed, Owned, Refusal
+from memtune.decide.observed import Node, Observed, Owned, Refusal, only_product
 
-__all__ = ["Decision", "Deletion", "Event", "Node", "Observed", "Owned", "Refusal", "decide", "refuse"]
+__all__ = ["Decision", "Deletion", "Event", "Node", "Observed", "Owned", "Refusal", "decide", "only_product", "refuse"]

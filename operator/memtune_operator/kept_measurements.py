@@ -1,0 +1,67 @@
+"""What a namespace remembers of its jobs' runs: what they had outside of the allocator, in one ConfigMap. Pure.
+
+What is read is checked, and at worst an interval is wrong, which the first probe shows.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+
+from memtune.decide import Observed, only_product
+from memtune.naming import short_hash
+from memtune.remembered import JobOutside, Remembered, read_remembered
+from memtune.spec import Job
+from memtune_operator.kept import entry, keeping
+from memtune_operator.wrapping import Manifest
+
+NAME = "memtune-measurements"
+Subject = dict[str, str | int]
+_KEY_CHARACTERS = 32
+# As a label may be.
+_LONGEST_PRODUCT = 63
+# Of a name that nobody bounds, as much as a person needs.
+_SHOWN_IMAGE = 256
+_log = logging.getLogger("memtune")
+
+
+def product_of(job: Job, observed: Observed) -> str:
+    """The GPU product that the job's runs are on, empty where it is not known yet."""
+    named = job.spec.resources.gpu_product or observed.status.get("gpuProduct") or only_product(observed.nodes or ())
+    return str(named)[:_LONGEST_PRODUCT]
+
+
+def subject(job: Job, image: str, product: str) -> Subject:
+    """What the bytes outside of the allocator depend on."""
+    resources = job.spec.resources
+    return {
+        "image": image,
+        "device": resources.device,
+        "gpuProduct": product,
+        "gpuResource": resources.gpu_resource,
+        "world": resources.world,
+    }
+
+
+def recall(kept: Manifest | None, of: Subject) -> Remembered:
+    """What jobs have measured of a subject, nothing if it is not what they wrote."""
+    found = entry(kept, _key(of))
+    if not found:
+        return Remembered()
+    try:
+        return read_remembered(found)
+    except ValueError as error:
+        _log.warning("%s, entry %s is passed over: %s", NAME, _key(of), error)
+        return Remembered()
+
+
+def learning(kept: Manifest | None, namespace: str, of: Subject, new: JobOutside) -> Manifest:
+    """The ConfigMap with what one more job has measured; they take some 70 bytes each."""
+    known = recall(kept, of).having(new)
+    # For people who look into it, to whom the key tells nothing.
+    shown = {**of, "image": str(of["image"])[:_SHOWN_IMAGE]}
+    return keeping(kept, NAME, namespace, _key(of), {"of": shown, **known.to_json()}, known.newest_at)
+
+
+def _key(of: Subject) -> str:
+    return short_hash(json.dumps(of, sort_keys=True), _KEY_CHARACTERS)

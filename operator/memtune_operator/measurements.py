@@ -1,0 +1,44 @@
+"""What jobs of a namespace measured outside of the allocator, where the API server keeps it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from memtune.decide import Observed
+from memtune.remembered import JobOutside
+from memtune.spec import Job
+from memtune_operator import kept_measurements
+from memtune_operator.cluster import Cluster
+from memtune_operator.shelf import Shelf
+from memtune_operator.shell import Snapshot
+from memtune_operator.trace_pod import image_of
+
+
+class Measurements:
+    """Reads and writes the one ConfigMap of each namespace."""
+
+    def __init__(self, cluster: Cluster, runner_image: str) -> None:
+        self._shelf = Shelf(cluster, kept_measurements.NAME)
+        self._runner_image = runner_image
+
+    async def recall(self, snapshot: Snapshot) -> Snapshot:
+        """The snapshot with what is remembered, if anything can be predicted: a job that may start no pod has no image
+        that could be read, and one whose GPU is not known has nothing to compare with."""
+        job, observed = snapshot.job, snapshot.observed
+        if job is None or observed.refusals or not kept_measurements.product_of(job, observed):
+            return snapshot
+        kept = await self._shelf.read(job.metadata.namespace)
+        found = kept_measurements.recall(kept, self._subject(job, observed)) if kept is not None else None
+        return replace(snapshot, observed=replace(observed, remembered=found))
+
+    async def learn(self, snapshot: Snapshot, measured: JobOutside) -> bool:
+        """Keep what a job has measured; whether it is worth looking again."""
+        assert snapshot.job is not None  # only a job that could be read has runs
+        namespace, subject = snapshot.job.metadata.namespace, self._subject(snapshot.job, snapshot.observed)
+        return await self._shelf.change(
+            namespace, lambda kept: kept_measurements.learning(kept, namespace, subject, measured)
+        )
+
+    def _subject(self, job: Job, observed: Observed) -> kept_measurements.Subject:
+        product = kept_measurements.product_of(job, observed)
+        return kept_measurements.subject(job, image_of(job, self._runner_image), product)

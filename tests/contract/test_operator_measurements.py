@@ -1,0 +1,133 @@
+"""What jobs measured, where the API server keeps it: read and written where it may be, and never over another's."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import Any, cast
+
+import pytest
+from small_jobs import make_job
+
+from memtune.decide import Observed, Refusal, reasons
+from memtune.remembered import JobOutside, Remembered
+from memtune_operator.cluster import Cluster
+from memtune_operator.measurements import Measurements
+from memtune_operator.refusals import Kind, RefusalError
+from memtune_operator.shell import Snapshot
+
+ONE, TWO = JobOutside(5, "one", 2**29), JobOutside(6, "two", 2**30)
+
+
+class Server:
+    """The ConfigMap of each namespace, what is refused, and what is read where somebody writes right afterwards."""
+
+    def __init__(self) -> None:
+        self.kept: dict[str, dict[str, Any]] = {}
+        self.refusals: dict[str, Kind] = {}
+        self.asked: list[str] = []
+        self.stale: dict[str, Any] | None = None
+
+    async def read(self, api_version: str, kind: str, namespace: str, name: str) -> dict[str, Any]:
+        assert (api_version, kind, name) == ("v1", "ConfigMap", "memtune-measurements")
+        self._ask("read")
+        if namespace not in self.kept:
+            raise RefusalError(Kind.ABSENT, "not found")
+        return self.stale or self.kept[namespace]
+
+    async def create(self, manifest: dict[str, Any]) -> None:
+        self._ask("create")
+        namespace = manifest["metadata"]["namespace"]
+        if namespace in self.kept:
+            raise RefusalError(Kind.EXISTS, "it is there")
+        self.kept[namespace] = {**manifest, "metadata": {**manifest["metadata"], "resourceVersion": "1"}}
+
+    async def replace(self, manifest: dict[str, Any]) -> None:
+        self._ask("replace")
+        metadata = manifest["metadata"]
+        version = self.kept[metadata["namespace"]]["metadata"]["resourceVersion"]
+        if metadata["resourceVersion"] != version:
+            raise RefusalError(Kind.CONFLICT, "somebody wrote since")
+        new = {**metadata, "resourceVersion": str(int(version) + 1)}
+        self.kept[metadata["namespace"]] = {**manifest, "metadata": new}
+
+    def _ask(self, verb: str) -> None:
+        self.asked.append(verb)
+        if verb in self.refusals:
+            raise RefusalError(self.refusals[verb], "no")
+
+
+def snapshot(namespace: str = "research", product: str = "NVIDIA-L4") -> Snapshot:
+    resources = {"gpuMemory": "8Gi", **({"gpuProduct": product} if product else {})}
+    job = make_job(resources=resources)
+    job = job.model_copy(update={"metadata": job.metadata.model_copy(update={"namespace": namespace})})
+    return Snapshot({"metadata": {}}, Observed(), job)
+
+
+def recalled(server: Server, of: Snapshot) -> Remembered | None:
+    found = asyncio.run(Measurements(cast("Cluster", server), "runner:1").recall(of))
+    assert replace(found, observed=of.observed) == of
+    return found.observed.remembered
+
+
+def learned(server: Server, of: Snapshot, measured: JobOutside) -> bool:
+    return asyncio.run(Measurements(cast("Cluster", server), "runner:1").learn(of, measured))
+
+
+def test_what_is_learned_is_recalled_in_its_own_namespace_alone() -> None:
+    server = Server()
+    assert recalled(server, snapshot()) == Remembered()
+    assert learned(server, snapshot(), TWO)
+    assert learned(server, snapshot(), ONE)
+    assert recalled(server, snapshot()) == Remembered((ONE, TWO))
+    assert recalled(server, snapshot("another")) == Remembered()
+
+
+@pytest.mark.parametrize(
+    "of",
+    [
+        snapshot(product=""),
+        replace(snapshot(), job=None),
+        replace(snapshot(), observed=Observed(refusals=(Refusal(reasons.TEMPLATE_REJECTED, "no"),))),
+    ],
+    ids=["no GPU", "no job", "no pod"],
+)
+def test_where_there_is_nothing_to_compare_with_nothing_is_asked(of: Snapshot) -> None:
+    server = Server()
+    assert recalled(server, of) is None
+    assert server.asked == []
+
+
+def test_of_two_that_write_at_once_one_looks_again_and_nothing_is_lost() -> None:
+    server = Server()
+    learned(server, snapshot(), ONE)
+    server.stale = server.kept["research"]
+    assert learned(server, snapshot(), TWO)
+    assert learned(server, snapshot(), JobOutside(7, "three", 1)), "the turn is done anew"
+    server.stale = None
+    assert recalled(server, snapshot()) == Remembered((ONE, TWO))
+
+
+def test_what_was_created_in_between_is_not_written_over() -> None:
+    server = Server()
+    learned(server, snapshot(), ONE)
+    server.refusals["read"] = Kind.ABSENT
+    assert learned(server, snapshot(), TWO)
+    del server.refusals["read"]
+    assert recalled(server, snapshot()) == Remembered((ONE,))
+
+
+def test_without_the_right_to_write_the_job_goes_on() -> None:
+    server = Server()
+    server.refusals["create"] = Kind.REFUSED
+    assert recalled(server, snapshot()) == Remembered()
+    assert not learned(server, snapshot(), ONE)
+
+
+def test_without_the_right_to_read_nothing_is_written_either() -> None:
+    """Under the role of an earlier chart: it could be created, but not read again, and would be written for ever."""
+    server = Server()
+    server.refusals["read"] = Kind.REFUSED
+    assert recalled(server, snapshot()) is None
+    assert not learned(server, snapshot(), ONE)
+    assert server.kept == {}
