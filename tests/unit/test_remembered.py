@@ -95,6 +95,14 @@ def test_what_earlier_jobs_had_is_expected_and_within_the_interval() -> None:
     assert after == pytest.approx((1250 * MIB, 0.2 * 1250 * MIB))
 
 
+def test_the_parts_are_told_as_unsure_as_their_sum_is() -> None:
+    """They err as one, so that their half-widths add up to that of the sum: 20% of 1,000 MiB, and not of 1,500."""
+    knows = replace(WORKLOAD, outside_bytes=(1000 * MIB,) * 5)
+    found = [part.bytes for part in Predictor(knows).predict(PLAN).components if part.name in ("context", "nccl")]
+    assert sum(part.expected for part in found) == pytest.approx(1000 * MIB)
+    assert sum(part.upper - part.expected for part in found) == pytest.approx(200 * MIB)
+
+
 @given(st.lists(sizes, min_size=1, max_size=MOST_JOBS))
 def test_no_job_that_was_is_left_out_of_the_interval(found: list[int]) -> None:
     middle, half_width = experienced(found, 8)

@@ -6,7 +6,7 @@ micro-batch, so that a family of plans that differ only in their micro-batch is 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
@@ -203,11 +203,12 @@ def around(expected: float, half_width: float) -> Interval:
 def _components(sums: Ledger, phase: _Phase, micro_batch: int, overhead: float) -> tuple[Component, ...]:
     belief = sums.belief
     parts = {name: fixed + slope * micro_batch for name, (fixed, slope) in phase.parts.items()}
-    sizes = [
-        (name, size * belief.scale(name) * (1 if name in COUNTED else belief.common))
-        for name, size in parts.items()
-        if size
-    ]
-    sizes.append((ALLOCATOR, overhead))
-    sizes += [(name, size * belief.scale(name)) for name, size in sums.outside.items()]
-    return tuple([Component(name, around(size, belief.width(name) * size)) for name, size in sizes])
+    inside = [(name, size * (1 if name in COUNTED else belief.common)) for name, size in parts.items() if size]
+    allocator = Component(ALLOCATOR, around(overhead, belief.width(ALLOCATOR) * overhead))
+    return (*_believed(inside, belief), allocator, *_believed(sums.outside.items(), belief))
+
+
+def _believed(sizes: Iterable[tuple[str, float]], belief: Belief) -> Iterator[Component]:
+    """Components as they are believed. Their errors are relative to what the formulas say, not to the correction."""
+    for name, size in sizes:
+        yield Component(name, around(size * belief.scale(name), belief.width(name) * size))
