@@ -1,6 +1,6 @@
-"""What a namespace remembers of its jobs' runs: what they had outside of the allocator, in one ConfigMap. Pure.
+"""What a namespace remembers of its jobs' runs: what they had outside of the allocator, in one ConfigMap.
 
-What is read is checked, and at worst an interval is wrong, which the first probe shows.
+What is read is checked, and at worst an interval is wrong, which the first probe shows. Pure but for a line in the log.
 """
 
 from __future__ import annotations

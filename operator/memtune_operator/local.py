@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import socket
@@ -146,11 +147,13 @@ class LocalShell:
         return True
 
     async def learn(self, snapshot: Snapshot, measured: JobOutside) -> bool:
-        """In one file of all jobs. Of two that write at once one is lost, and writes again at its next turn."""
+        """In one file of all jobs, whose programs write it one after the other."""
         assert snapshot.job is not None  # only a job that could be read has runs
         subject = _subject(snapshot.job, snapshot.observed)
-        kept = kept_measurements.learning(_read_json(self._measurements), "", subject, measured)
-        write_whole(self._measurements, json.dumps(kept, indent=1))
+        with self._measurements.with_suffix(".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            kept = kept_measurements.learning(_read_json(self._measurements), "", subject, measured)
+            write_whole(self._measurements, json.dumps(kept, indent=1))
         return True
 
     def _kept_traces(self) -> Manifest | None:
@@ -221,7 +224,7 @@ def _pod(job: Job, run: Run | TraceRun) -> Manifest:
 def _read_json(path: Path) -> Manifest:
     try:
         found: Manifest = json.loads(path.read_text())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return found
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sys
 from collections.abc import AsyncIterator
@@ -10,24 +11,27 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from shell_contract import ShellContract
+from reporter_jobs import reporter_job
+from shell_contract import NAME, ShellContract, seen, told
 
 from memtune.decide import Event
+from memtune.remembered import JobOutside, Remembered
 from memtune_operator.local import LocalShell
-from memtune_operator.shell import Shell
+from memtune_operator.shell import Key, Shell
 
 
 class Machine:
-    """A state directory."""
+    """A state directory, and what jobs of the machine share."""
 
     namespace = "default"
 
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
+    def __init__(self, directory: Path, shared: Path) -> None:
+        directory.mkdir(exist_ok=True)
+        self._directory, self._shared = directory, shared
         self._events: list[Event] = []
 
     def _new_shell(self) -> LocalShell:
-        return LocalShell(self._directory, self._events.append, self._directory)
+        return LocalShell(self._directory, self._events.append, self._shared)
 
     def heard(self) -> list[str]:
         return [event.message for event in self._events]
@@ -49,4 +53,19 @@ class TestLocalShell(ShellContract):
     @pytest.fixture
     def world(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
         monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
-        return Machine(tmp_path)
+        return Machine(tmp_path, tmp_path)
+
+    def test_jobs_side_by_side_lose_nothing_of_what_each_has_measured(self, tmp_path: Path) -> None:
+        machines = [Machine(tmp_path / name, tmp_path) for name in ("one", "another")]
+        measured = [JobOutside(at, f"job-{at}", 2**29) for at in range(12)]
+
+        async def learn(shell: Shell, key: Key) -> None:
+            snapshot = await seen(shell, key)
+            await asyncio.gather(*(asyncio.to_thread(asyncio.run, shell.learn(snapshot, each)) for each in measured))
+
+        async def look(shell: Shell, key: Key) -> None:
+            assert (await seen(shell, key)).observed.remembered == Remembered(tuple(measured))
+
+        for machine, story in zip(machines, (learn, look), strict=True):
+            machine.apply(reporter_job(NAME))
+            told(machine, story)
