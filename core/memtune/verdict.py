@@ -18,6 +18,9 @@ from memtune.report import EXIT_CODES, Ending
 # CUDA's own words for its error codes (CUDA Runtime API, cudaError_t).
 BROKEN_GPU = re.compile(r"uncorrectable (ECC|NVLink) error|hardware stack error")
 
+# The kubelet's word for a pod that it ended at its activeDeadlineSeconds.
+PAST_DEADLINE = "DeadlineExceeded"
+
 # One failure ends all ranks within 5 s; the clocks of two nodes are granted as much again. Endings closer together
 # than this are told apart by their kind, not by their time.
 ECHO_SECONDS = 10.0
@@ -62,7 +65,7 @@ def conclude(run: RunObservation) -> Conclusion | None:
         return Conclusion(Verdict.UNSCHEDULABLE, None, run.refusal)
     failure, waiting = _first_failure(run.pods), _first_waiting(run.pods)
     if failure and not (waiting and failure.verdict in (Verdict.USER_ERROR, Verdict.HUNG)):
-        return _unless_not_applied(failure, run.pods)
+        return _unless_not_applied(_unless_hung(failure, run), run.pods)
     if waiting:
         return waiting
     if run.pods and all(_succeeded(pod) for pod in run.pods):
@@ -88,6 +91,13 @@ def _unless_not_applied(conclusion: Conclusion, pods: tuple[PodObservation, ...]
         if pod.mismatch:
             return Conclusion(Verdict.PLAN_NOT_APPLIED, pod.index, pod.mismatch)
     return conclusion
+
+
+def _unless_hung(failure: Conclusion, run: RunObservation) -> Conclusion:
+    """What took more than its time before the kubelet ended it has hung; else the deadline is the template's own."""
+    is_ended = any(pod.index == failure.pod_index and pod.reason == PAST_DEADLINE for pod in run.pods)
+    is_hung = run.overdue and is_ended and failure.verdict is Verdict.USER_ERROR
+    return failure._replace(verdict=Verdict.HUNG) if is_hung else failure
 
 
 def _first_failure(pods: tuple[PodObservation, ...]) -> Conclusion | None:
@@ -181,7 +191,7 @@ def _init_failed(pod: PodObservation) -> str | None:
 
 
 def _past_its_deadline(pod: PodObservation) -> str | None:
-    return _words(pod.reason, pod.message) if pod.reason == "DeadlineExceeded" else None
+    return _words(pod.reason, pod.message) if pod.reason == PAST_DEADLINE else None
 
 
 def _not_startable(pod: PodObservation) -> str | None:
@@ -240,6 +250,8 @@ _ENDED = (
     _Row(Verdict.DEVICE_OOM, _exited(EXIT_CODES[Ending.DEVICE_OOM], because="out of GPU memory")),
     _Row(Verdict.HOST_OOM, _exited(EXIT_CODES[Ending.HOST_OOM], because="out of host memory")),
     _Row(Verdict.HOST_OOM, _oom_killed),
+    # Its ranks are told to stop as in any disruption, and say so.
+    _Row(Verdict.USER_ERROR, _past_its_deadline),
     _Row(Verdict.DISRUPTED, _reported(Ending.TERMINATED)),
     _Row(Verdict.DISRUPTED, _pod_disrupted),
     _Row(Verdict.DISRUPTED, broken_gpu),
@@ -247,7 +259,6 @@ _ENDED = (
     _Row(Verdict.HUNG, _exited(EXIT_CODES[Ending.HUNG], because="no optimizer step for too long")),
     _Row(Verdict.USER_ERROR, _reported(Ending.ERROR, Ending.BAD_INPUT)),
     _Row(Verdict.USER_ERROR, _exited(EXIT_CODES[Ending.BAD_INPUT], because="what the runner was given cannot work")),
-    _Row(Verdict.USER_ERROR, _past_its_deadline),
     _Row(Verdict.IMAGE_ERROR, _not_startable),
     _Row(Verdict.IMAGE_ERROR, _init_failed),
     # The kernel's out-of-memory killer took it without the container's cgroup being full: the node's memory was.

@@ -5,10 +5,12 @@ Plain values. Pure: equal input, equal output.
 
 from __future__ import annotations
 
+import math
 from copy import deepcopy
 from typing import Any
 
-from memtune.run import Run
+from memtune.decide.budget import longest_seconds
+from memtune.run import Run, RunKind
 from memtune.spec import API_VERSION, KIND, Job
 from memtune_operator import gangs, names, placement, variables, wrapping
 from memtune_operator.jobset import job_set
@@ -17,6 +19,11 @@ from memtune_operator.wrapping import Manifest
 
 # Where Kubernetes reads it, unless told otherwise.
 TERMINATION_MESSAGE = "/dev/termination-log"
+# What a probe may wait on its node before it starts: for a large image, for weights that an init container fetches, and
+# for the other pods of its run. A pod's deadline counts all of it.
+_WAITING_SECONDS = 4 * 3600
+# What the API server takes.
+_LONGEST_DEADLINE = 2**31 - 1
 # It waits for next to nothing, and every run waits for it.
 _COPY_RESOURCES = {
     "requests": {"cpu": "100m", "memory": "128Mi"},
@@ -89,6 +96,7 @@ def _pod_spec(spec: Manifest, job: Job, run: Run, index: int, runner_image: str)
     wrapped = wrapping.wrap(container, job, run, told)
     return {
         **placement.with_nodes(spec, job, run),
+        **_deadline(spec, job, run),
         "restartPolicy": "Never",
         "hostname": names.pod_name(job.metadata.name, run.kind, run.number, index),
         "subdomain": names.run_name(job.metadata.name, run.kind, run.number),
@@ -96,6 +104,15 @@ def _pod_spec(spec: Manifest, job: Job, run: Run, index: int, runner_image: str)
         "containers": [*spec["containers"][:position], wrapped, *spec["containers"][position + 1 :]],
         "volumes": [*(spec.get("volumes") or []), *_volumes(wrapped, job)],
     }
+
+
+def _deadline(spec: Manifest, job: Job, run: Run) -> Manifest:
+    """When the kubelet ends a probe that no operator is there to end. A training has no such time."""
+    if run.kind is not RunKind.PROBE:
+        return {}
+    latest = min(math.ceil(longest_seconds(job)) + _WAITING_SECONDS, _LONGEST_DEADLINE)
+    own = spec.get("activeDeadlineSeconds")
+    return {"activeDeadlineSeconds": min(own, latest) if isinstance(own, int) else latest}
 
 
 def copy_runner(spec: Manifest, runner_image: str) -> Manifest:

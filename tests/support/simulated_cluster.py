@@ -55,6 +55,7 @@ class Pod:
     last_words: str = ""
     conditions: tuple[Condition, ...] = ()
     waiting_reason: str = ""
+    reason: str = ""
     node: str = "node-a"
     node_lost: bool = False
     deleting: bool = False
@@ -78,7 +79,8 @@ class Pod:
             uid=self.uid,
             node=self.node,
             plan=self.plan,
-            phase="Succeeded" if self.exit_code == 0 else phase,
+            phase="Succeeded" if self.exit_code == 0 else "Failed" if self.reason else phase,
+            reason=self.reason,
             conditions=self.conditions,
             waiting_reason=self.waiting_reason,
             deleting=self.deleting,

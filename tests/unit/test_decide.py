@@ -346,6 +346,32 @@ def test_one_probe_that_hangs_takes_half_of_the_budget_and_no_more() -> None:
     assert 200 <= cluster.probe_gpu_seconds <= 204
 
 
+def test_a_probe_that_the_kubelet_ended_while_no_operator_was_there_has_hung() -> None:
+    cluster = SimulatedCluster(make_job())
+    cluster.reconcile()
+    (pod,) = cluster.pods.values()
+    cluster.start(pod.run)
+    cluster.tick(10_000.0, blind=True)
+    cluster.end(pod, 143, cluster.report(pod, Ending.TERMINATED))
+    pod.reason = "DeadlineExceeded"
+    cluster.reconcile()
+    assert cluster.status["probes"][0]["verdict"] == "hung"
+    assert cluster.status["disruptions"] == 0
+
+
+def test_a_probe_that_only_waited_until_its_deadline_is_made_again_and_costs_nothing() -> None:
+    cluster = SimulatedCluster(make_job())
+    cluster.reconcile()
+    (pod,) = cluster.pods.values()
+    pod.waiting_reason = "ImagePullBackOff"
+    cluster.tick(15_000.0)
+    pod.reason = "DeadlineExceeded"
+    cluster.tick(60.0)
+    first, second = cluster.status["probes"]
+    assert ("verdict" in first, first["gpuSeconds"], second["plan"]) == (False, 0, first["plan"])
+    assert cluster.status["disruptions"] == 0
+
+
 def test_a_budget_that_pays_for_no_probe_starts_none() -> None:
     cluster = SimulatedCluster(make_job(tuning={"maxGpuSeconds": 20}))
     cluster.reconcile()

@@ -99,6 +99,18 @@ ROWS = [
     ("a worker crashed", failed(139, "killed", "rank 3: SIGSEGV"), Verdict.USER_ERROR, "rank 3: SIGSEGV"),
     ("exit code alone", failed(3), Verdict.USER_ERROR, "exit code 3"),
     ("the template's own deadline", replace(failed(137), reason="DeadlineExceeded"), Verdict.USER_ERROR, "Deadline"),
+    (
+        "told to stop at the template's own deadline",
+        replace(failed(143, "terminated", "SIGTERM"), reason="DeadlineExceeded"),
+        Verdict.USER_ERROR,
+        "Deadline",
+    ),
+    (
+        "out of memory before its deadline",
+        replace(failed(85, "device-oom"), reason="DeadlineExceeded"),
+        Verdict.DEVICE_OOM,
+        "device-oom",
+    ),
     ("no such python", replace(failed(128), exit_reason="StartError"), Verdict.IMAGE_ERROR, "StartError"),
     ("runner not copied", replace(PENDING, phase="Failed", init_exit_code=1), Verdict.IMAGE_ERROR, "init container"),
     ("image back-off", waiting("ImagePullBackOff", "x:y not found"), Verdict.IMAGE_ERROR, "x:y not found"),
@@ -130,6 +142,13 @@ def test_a_run_that_goes_on_has_no_verdict_until_it_is_overdue() -> None:
         late = conclude(RunObservation(pods, overdue=True))
         assert late is not None
         assert late.verdict is Verdict.HUNG
+
+
+def test_what_the_kubelet_ended_long_after_its_time_has_hung() -> None:
+    told = replace(failed(143, "terminated", "SIGTERM"), reason="DeadlineExceeded", message="too long")
+    for pod in (told, replace(RUNNING, phase="Failed", reason="DeadlineExceeded", message="too long")):
+        late = conclude(RunObservation((pod,), overdue=True))
+        assert late == Conclusion(Verdict.HUNG, 0, "DeadlineExceeded: too long")
 
 
 @pytest.mark.parametrize("pod", [ENDED_WELL, failed(85, "device-oom"), failed(86, "host-oom")])

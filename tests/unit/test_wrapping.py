@@ -89,6 +89,16 @@ def test_the_command_is_wrapped_and_the_arguments_stay() -> None:
     assert container["args"] == ["$(MEMTUNE_MICRO_BATCH)"]
 
 
+def test_the_kubelet_ends_a_probe_that_nobody_else_does_and_no_training() -> None:
+    train = Run(RunKind.TRAIN, 1, PROBE.plan)
+    assert pod_of(template())["spec"]["activeDeadlineSeconds"] == 300 + 4 * 3600
+    assert pod_of(template({"activeDeadlineSeconds": 60}))["spec"]["activeDeadlineSeconds"] == 60
+    assert "activeDeadlineSeconds" not in pod_of(template(), train)["spec"]
+    assert pod_of(template({"activeDeadlineSeconds": 60}), train)["spec"]["activeDeadlineSeconds"] == 60
+    endless = pod_of(template({"activeDeadlineSeconds": 2**31}), tuning={"maxGpuSeconds": 2**40})
+    assert endless["spec"]["activeDeadlineSeconds"] == 2**31 - 1, "the API server takes no more"
+
+
 def test_the_bootstrap_keeps_what_the_image_has_in_pythonpath(monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[Any] = []
     monkeypatch.setattr("os.execv", lambda program, words: started.append((program, words)))

@@ -13,7 +13,7 @@ from memtune.decide.times import to_seconds, to_text
 from memtune.observation import PodObservation, RunObservation
 from memtune.report import Ending
 from memtune.spec.status import AttemptStatus, RunStatus
-from memtune.verdict import ECHO_SECONDS, Conclusion, Verdict, broken_gpu, conclude
+from memtune.verdict import ECHO_SECONDS, PAST_DEADLINE, Conclusion, Verdict, broken_gpu, conclude
 
 # Pods that run while others of the same run still wait hold GPUs for nothing; longer than this they do not.
 GANG_PATIENCE_SECONDS = 600.0
@@ -69,6 +69,8 @@ def _settled(context: Context, record: RunStatus) -> Context:
     resources = context.job.spec.resources
     if starts and resources.device == "cuda" and not (context.status.gpu_product or resources.gpu_product):
         context = context.having(gpu_product=_product(context, run))
+    if not isinstance(record, AttemptStatus) and _waited_too_long(run):
+        return stopped(context, seen, "its pods waited on their nodes until their deadline, and never started")
     conclusion = conclude(run)
     if conclusion is None:
         return context
@@ -79,6 +81,11 @@ def _settled(context: Context, record: RunStatus) -> Context:
     if (seconds := _until_the_cause(run, context.now)) > 0:
         return context.waking(seconds)
     return _ended(context, seen, run, conclusion)
+
+
+def _waited_too_long(run: RunObservation) -> bool:
+    """Whether the deadline that is to keep a probe from holding GPUs for ever has met one that only waited."""
+    return not _starts(run) and any(pod.reason == PAST_DEADLINE for pod in run.pods)
 
 
 def _until_the_cause(run: RunObservation, now: float) -> float:
