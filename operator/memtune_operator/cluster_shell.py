@@ -171,13 +171,13 @@ class ClusterShell:
     def _runs(
         self, job: Job, pods: list[Manifest], job_sets: list[Manifest], nodes: list[Manifest] | None, now: float
     ) -> dict[str, RunObservation]:
-        known = frozenset(node["metadata"]["name"] for node in nodes or ())
-        seen = nodes and NodesSeen(known, lost(nodes, now, job.spec.retry.node_lost_after_seconds))
+        patience = job.spec.retry.node_lost_after_seconds
+        seen = nodes and NodesSeen(frozenset(node["metadata"]["name"] for node in nodes), lost(nodes, now, patience))
         found: dict[str, list[PodObservation]] = {}
         for pod in pods:
             index = index_of(pod)
             if index is not None:
-                one = observe(pod, index, job.spec.resources.gpu_resource, seen or None, now)
+                one = observe(pod, index, job.spec.resources.gpu_resource, seen or None, now, patience)
                 found.setdefault(run_of(pod), []).append(one)
         for job_set in job_sets:
             found.setdefault(run_of(job_set), held_back(job_set))

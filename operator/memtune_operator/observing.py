@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
@@ -63,9 +64,17 @@ def index_of(pod: Manifest) -> int | None:
 
 
 def observe(
-    pod: Manifest, index: int, gpu_resource: str, nodes: NodesSeen | None, now_seconds: float
+    pod: Manifest,
+    index: int,
+    gpu_resource: str,
+    nodes: NodesSeen | None,
+    now_seconds: float,
+    lost_after_seconds: float = math.inf,
 ) -> PodObservation:
-    """One pod. Of a container that only waits, what it waits for; of the wrapped one, how it started and ended."""
+    """One pod. Of a container that only waits, what it waits for; of the wrapped one, how it started and ended.
+
+    Without ``nodes`` its node is lost once the pod's own signs of that have lasted for ``lost_after_seconds``.
+    """
     metadata, spec, status = pod["metadata"], pod.get("spec") or {}, pod.get("status") or {}
     state = _wrapped_status(pod, gpu_resource).get("state") or {}
     running, ended = state.get("running") or {}, state.get("terminated") or {}
@@ -83,7 +92,8 @@ def observe(
         message=_text(status.get("message")),
         conditions=tuple(_condition(each) for each in status.get("conditions") or []),
         deleting=bool(metadata.get("deletionTimestamp")),
-        node_lost=nodes is not None and _is_lost(pod, nodes, now_seconds),
+        node_lost=_is_lost(pod, nodes, now_seconds, lost_after_seconds),
+        node_doubted=nodes is None and _silent_since(pod) is not None,
         waiting_reason=_text(waiting.get("reason")),
         waiting_message=_text(waiting.get("message")),
         init_exit_code=_init_exit_code(status),
@@ -134,13 +144,33 @@ def _report(ended: dict[str, Any]) -> Report | None:
         return None
 
 
-def _is_lost(pod: Manifest, nodes: NodesSeen, now_seconds: float) -> bool:
+def _is_lost(pod: Manifest, nodes: NodesSeen | None, now_seconds: float, after_seconds: float) -> bool:
     node = (pod.get("spec") or {}).get("nodeName")
     if not node:
         return False
-    if node not in nodes.known:
+    if nodes is None:
+        since = _silent_since(pod)
+        is_lost = since is not None and now_seconds - since > after_seconds
+    elif node not in nodes.known:
         return True
-    return node in nodes.lost and _is_past_its_grace(pod, now_seconds)
+    else:
+        is_lost = node in nodes.lost
+    return is_lost and _is_past_its_grace(pod, now_seconds)
+
+
+def _silent_since(pod: Manifest) -> float | None:
+    """Since when the pod itself tells of a node that answers no more, for those who may not look at the node.
+
+    The node controller takes readiness from the pod alone, a kubelet from its containers as well; and no kubelet that
+    lives leaves a pod for long past its grace.
+    """
+    conditions = {each.get("type"): each for each in (pod.get("status") or {}).get("conditions") or []}
+    ready, containers = conditions.get("Ready") or {}, conditions.get("ContainersReady") or {}
+    is_taken = (ready.get("status"), containers.get("status")) == ("False", "True")
+    # A gate in the template does the same, while its kubelet lives.
+    if is_taken and ready.get("reason") != "ReadinessGatesNotReady":
+        return _time(ready.get("lastTransitionTime"))
+    return _time(pod["metadata"].get("deletionTimestamp"))
 
 
 def _is_past_its_grace(pod: Manifest, now_seconds: float) -> bool:

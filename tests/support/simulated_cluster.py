@@ -58,6 +58,7 @@ class Pod:
     reason: str = ""
     node: str = "node-a"
     node_lost: bool = False
+    node_doubted: bool = False
     deleting: bool = False
     held: bool = False
     is_stuck: bool = False
@@ -85,6 +86,7 @@ class Pod:
             waiting_reason=self.waiting_reason,
             deleting=self.deleting,
             node_lost=self.node_lost,
+            node_doubted=self.node_doubted,
             exit_code=self.exit_code,
             started_at_seconds=self.started_at,
             finished_at_seconds=self.finished_at,

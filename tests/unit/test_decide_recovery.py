@@ -352,6 +352,24 @@ def test_a_node_that_took_two_attempts_down_is_avoided() -> None:
     assert [run.avoided_nodes for run in runs if isinstance(run, Run)] == [("node-b",)]
 
 
+@pytest.mark.parametrize("is_ended", [False, True], ids=["while it runs", "when it has ended"])
+def test_a_probe_whose_node_may_be_lost_is_looked_at_again(is_ended: bool) -> None:
+    cluster = SimulatedCluster(make_job())
+    cluster.reconcile()
+    (pod,) = cluster.pods.values()
+    cluster.start(pod.run)
+    if is_ended:
+        pod.deleting, pod.conditions = True, (Condition("DisruptionTarget", "True", "DeletionByTaintManager"),)
+    pod.node_doubted = True
+    cluster.reconcile()
+    assert cluster.wake_after is not None
+    assert cluster.wake_after <= 30.0
+    pod.node_lost = True
+    cluster.tick(60.0)
+    first, second = cluster.status["probes"]
+    assert (first["verdict"], second["plan"]) == ("disrupted", first["plan"])
+
+
 def test_the_next_attempt_waits_until_the_old_pods_are_gone() -> None:
     cluster = launched(make_job(2))
     first, second = (cluster.pods[name] for name in sorted(cluster.pods)[-2:])

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from memtune.observation import PodObservation
 from memtune.report import Ending
 from memtune_operator.names import ANNOTATION_PLAN
@@ -30,7 +32,7 @@ def ended(**terminated: Any) -> dict[str, Any]:
 
 
 def seen(status: dict[str, Any] | None = None, nodes: NodesSeen | None = None, **metadata: Any) -> PodObservation:
-    return observe(pod(status, **metadata), 1, GPU, nodes, NOW)
+    return observe(pod(status, **metadata), 1, GPU, nodes, NOW, 180)
 
 
 def test_a_pod_that_was_just_made_is_pending() -> None:
@@ -92,6 +94,40 @@ def test_a_pod_is_lost_with_its_node_but_not_within_its_grace() -> None:
     assert not seen(nodes=silent, deletionTimestamp="2026-01-01T01:01:00Z").node_lost
     assert not seen(nodes=NodesSeen(frozenset("a"), frozenset())).node_lost
     assert not seen(nodes=None).node_lost
+
+
+def ready(status: str, containers: str, since: str = "2026-01-01T00:50:00Z", reason: str = "") -> dict[str, Any]:
+    """The status of a pod, Ready since then or not, and its containers."""
+    return {
+        "conditions": [
+            {"type": "Ready", "status": status, "reason": reason, "lastTransitionTime": since},
+            {"type": "ContainersReady", "status": containers, "lastTransitionTime": since},
+        ]
+    }
+
+
+SILENCES = [
+    # (what the pod itself shows, its deletionTimestamp, whether its node may be lost, whether it counts as lost)
+    (ready("False", "True"), None, True, True),
+    (ready("False", "True"), "2026-01-01T01:01:00Z", True, False),
+    (ready("False", "True", since="2026-01-01T00:59:00Z"), None, True, False),
+    (ready("False", "True", reason="ReadinessGatesNotReady"), None, False, False),
+    (ready("False", "False"), None, False, False),
+    (ready("True", "True"), None, False, False),
+    ({}, "2026-01-01T00:50:00Z", True, True),
+    ({}, "2026-01-01T00:59:00Z", True, False),
+    ({"reason": "NodeLost"}, "2026-01-01T00:50:00Z", True, True),
+]
+
+
+@pytest.mark.parametrize(("status", "deletion", "is_doubted", "is_lost"), SILENCES)
+def test_without_a_look_at_its_node_a_pod_tells_itself_that_nobody_answers_there(
+    status: dict[str, Any], deletion: str | None, is_doubted: bool, is_lost: bool
+) -> None:
+    found = seen(status, deletionTimestamp=deletion)
+    assert (found.node_doubted, found.node_lost) == (is_doubted, is_lost)
+    sound = seen(status, NodesSeen(frozenset("a"), frozenset()), deletionTimestamp=deletion)
+    assert (sound.node_doubted, sound.node_lost) == (False, False), "who may look at the node knows better"
 
 
 def test_pods_count_by_who_controls_them_not_by_label() -> None:

@@ -15,6 +15,9 @@ from memtune.observation import PodObservation, RunObservation
 from memtune.spec.job import Job
 from memtune.spec.status import Condition, ConditionType, RecordStatus, Status
 
+# A node that is lost tells nobody, so pods that do not go away are looked at from time to time.
+LOOK_AGAIN_SECONDS = 30.0
+
 
 @dataclass(frozen=True)
 class Context:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from memtune.decide import reasons
-from memtune.decide.context import Context, holds_gpus
+from memtune.decide.context import LOOK_AGAIN_SECONDS, Context, holds_gpus
 from memtune.decide.ending import completed
 from memtune.decide.model import believed
 from memtune.decide.predicting import natural, prediction_status
@@ -18,8 +18,6 @@ from memtune.space import Candidate
 from memtune.spec.status import AttemptStatus, PlanStatus, PredictionStatus
 
 _LONGEST_RUNG = 63
-# A node that is lost tells nobody, so pods that do not go away are looked at from time to time.
-LOOK_AGAIN_SECONDS = 30.0
 
 
 def launching(context: Context) -> Context:

@@ -7,11 +7,11 @@ from typing import Any
 
 from memtune.advice import advise
 from memtune.decide import reasons
-from memtune.decide.context import Context
+from memtune.decide.context import LOOK_AGAIN_SECONDS, Context
 from memtune.decide.downgrading import Next, after_device_oom, after_host_oom
 from memtune.decide.ending import failed
 from memtune.decide.failing import last_lines
-from memtune.decide.launching import LOOK_AGAIN_SECONDS, others_hold_gpus, record_attempt
+from memtune.decide.launching import others_hold_gpus, record_attempt
 from memtune.decide.model import Model, believed
 from memtune.decide.records import MOST_MISTAKES, backoff_of, last_attempt, mistakes, next_number, plan_of
 from memtune.decide.resuming import start_under

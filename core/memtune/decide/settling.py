@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from memtune.decide import completing, measuring, reasons
-from memtune.decide.context import Context
+from memtune.decide.context import LOOK_AGAIN_SECONDS, Context
 from memtune.decide.records import OUT_OF_MEMORY, ended_as, has_ended, live, replaced
 from memtune.decide.stories import ended_event
 from memtune.decide.texts import line, sentence
@@ -24,6 +24,9 @@ def settle(context: Context) -> Context:
     """Fold in what was seen of every run that is recorded as not ended."""
     for record in live(context.status):
         context = _settled(context, record)
+    if any(pod.node_doubted for run in context.observed.runs.values() for pod in run.pods):
+        # Nobody tells when the silence of its node has lasted for long enough.
+        context = context.waking(LOOK_AGAIN_SECONDS)
     return _last_words(context)
 
 
