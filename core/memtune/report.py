@@ -2,7 +2,7 @@
 
 A report comes out of the user's own container, so it is untrusted: size, schema and ranges are checked, and text is
 stripped of what a terminal or an encoder would trip over. It may also be cut short, because the containers of one pod
-share 12 KiB of termination messages; then all that was complete before the cut still counts.
+share 12 KiB of termination messages; then every field that was complete before the cut still counts.
 """
 
 from __future__ import annotations
@@ -215,7 +215,7 @@ def _loads_prefix(written: str) -> Any:
 
 
 def _closed_prefix(written: str) -> str:
-    """Cut behind the last complete value, and close what is open there."""
+    """Cut behind the last complete field. Half of what was measured would be taken for all of it."""
     closers = ""
     in_string = escaped = False
     best_end, best_closers = 0, ""
@@ -231,8 +231,9 @@ def _closed_prefix(written: str) -> str:
                 break
         elif character in "}]":
             closers = closers[1:]
-            best_end, best_closers = position + 1, closers
-        elif character == ",":
+            if len(closers) <= 1:
+                best_end, best_closers = position + 1, closers
+        elif character == "," and len(closers) <= 1:
             best_end, best_closers = position, closers
     return written[:best_end] + best_closers
 
