@@ -7,7 +7,7 @@ from collections import defaultdict
 from dataclasses import replace
 from typing import Any
 
-from simulated_cluster import Pod, SimulatedCluster
+from simulated_cluster import OUTSIDE_BYTES, Pod, SimulatedCluster
 from small_traces import small_trace
 
 from memtune.decide import decide
@@ -49,7 +49,10 @@ class History:
         cluster.job = suspended(cluster.job, False)
         for pod in list(cluster.pods.values()):
             pod.held = False
-            if pod.deleting or pod.node_lost:
+            cluster.tell(pod)
+            if pod.dark_since is not None:
+                cluster.light(pod)
+            elif pod.deleting or pod.node_lost:
                 cluster.end(pod, 143)
                 del cluster.pods[pod.name]
 
@@ -87,9 +90,9 @@ class History:
             made = Plan.parse(record["plan"]).global_batch(resources.world)
             assert made == cluster.job.spec.training.global_batch_size
             peak = record.get("peakBytes")
-            assert peak is None or peak["reserved"] in self.reported[record["name"]], (
-                "a report was credited to another run"
-            )
+            if peak is not None:
+                assert peak["reserved"] in self.reported[record["name"]], "a report was credited to another run"
+                assert peak["device"] == peak["reserved"] + OUTSIDE_BYTES, "a part of a measurement was taken for it"
         assert self._alive(RunKind.TRAIN) <= 1, "two train runs are alive"
         assert self._alive(RunKind.PROBE) <= cluster.job.spec.tuning.parallel_probes, "too many probes are alive"
         told = ("succeeded", "device-oom", "host-oom", "hung")
@@ -103,7 +106,7 @@ class History:
         return [record for record in self.cluster.records() if "plan" in record]
 
     def _alive(self, kind: RunKind) -> int:
-        return len({pod.run for pod in self._own(kind) if pod.exit_code is None and not pod.node_lost})
+        return len({pod.run for pod in self._own(kind) if not (pod.has_ended or pod.node_lost)})
 
     def _own(self, kind: RunKind) -> list[Pod]:
         return [pod for pod in self.cluster.pods.values() if f"-{kind}-" in pod.run and not pod.is_stray]

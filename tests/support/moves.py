@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -9,11 +10,13 @@ from typing import Any
 from histories import History, suspended
 from simulated_cluster import OUTSIDE_BYTES, Pod
 
-from memtune.decide import Refusal
+from memtune.decide import Node, Refusal
 from memtune.observation import Condition
-from memtune.report import Ending, Report
+from memtune.report import Ending, Report, read_report
+from memtune.report_checks import ReportError
 from memtune.run import RunKind
 from memtune.spec.job import Job
+from memtune.units import MIB
 
 Move = tuple[str, int]
 _SECONDS = (1.0, 7.0, 40.0, 200.0, 900.0)
@@ -136,6 +139,56 @@ def _foreign_report(history: History, number: int) -> None:
         history.cluster.end(pod, 0, replace(report, memory=memory, run=run, plan=plan))
 
 
+_ENDS = ((Ending.SUCCEEDED, 0), (Ending.DEVICE_OOM, 85), (Ending.TERMINATED, 143), (Ending.ERROR, 1))
+
+
+def _told(history: History, pod: Pod, number: int) -> tuple[int, Report | None]:
+    """One way for a pod to end, with a report of it; the larger the number, the less of the report is left."""
+    ending, exit_code = _ENDS[number % len(_ENDS)]
+    whole = json.dumps(history.cluster.report(pod, ending, message="words" * 9).to_json())
+    try:
+        report = read_report(whole[: len(whole) * (10 - number) // 10] if number else "\0{garbage")
+    except ReportError:
+        return exit_code, None
+    history.reported[pod.run].add(report.memory.peak_reserved_bytes or 0)
+    return exit_code, report
+
+
+def _torn_report(history: History, number: int) -> None:
+    if pod := _pick(history, number, lambda pod: pod.is_running and bool(pod.plan)):
+        history.cluster.end(pod, *_told(history, pod, number))
+
+
+def _end_unseen(history: History, number: int) -> None:
+    """A container ends; its report is there later, maybe when the pod has been given up or is about to go."""
+    if pod := _pick(history, number, lambda pod: pod.is_running and bool(pod.plan)):
+        history.cluster.end_unseen(pod, *_told(history, pod, number))
+        pod.reason = ("", "Evicted", "DeadlineExceeded")[number % 3]
+
+
+def _tell(history: History, number: int) -> None:
+    if pod := _pick(history, number, lambda pod: pod.late is not None):
+        history.cluster.tell(pod)
+
+
+def _darken(history: History, number: int) -> None:
+    """Nobody hears of a node any more, and the pod on it runs on: first in doubt, then lost."""
+    if pod := _pick(history, number, lambda pod: pod.is_running):
+        pod.dark_since = history.cluster.now if pod.dark_since is None else pod.dark_since
+        pod.node_lost, pod.node_doubted = pod.node_doubted, True
+
+
+def _light(history: History, number: int) -> None:
+    if pod := _pick(history, number, lambda pod: pod.dark_since is not None):
+        history.cluster.light(pod)
+
+
+def _nodes(history: History, number: int) -> None:
+    """Nodes come and go, and with them what their labels tell; or nobody may look at them."""
+    nodes = (Node("node-a", "NVIDIA-L4", 23034 * MIB), Node("node-b", "NVIDIA-H100-80GB-HBM3"))
+    history.cluster.nodes = (None, (), nodes[:1], nodes)[number % 4]
+
+
 def _smaller_gpu(history: History, _: int) -> None:
     history.cluster.usable_bytes = int(history.cluster.usable_bytes * 0.93)
 
@@ -202,6 +255,12 @@ MOVES: dict[str, Callable[[History, int], None]] = {
     "oom": _end_with(Ending.DEVICE_OOM, 85),
     "untold oom": _end_with(Ending.DEVICE_OOM, 85, is_told=False),
     "foreign report": _foreign_report,
+    "torn report": _torn_report,
+    "end unseen": _end_unseen,
+    "tell": _tell,
+    "darken": _darken,
+    "light": _light,
+    "nodes": _nodes,
     "smaller gpu": _smaller_gpu,
     "saved": _saved,
     "suspend": _suspend,

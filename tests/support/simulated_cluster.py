@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from typing import Any
 
-from memtune.decide import Decision, Deletion, Observed, Owned, Refusal, decide
+from memtune.decide import Decision, Deletion, Node, Observed, Owned, Refusal, decide
 from memtune.naming import pod_name, run_name
 from memtune.observation import Condition, PodObservation, RunObservation
 from memtune.plan import Plan
@@ -63,17 +63,25 @@ class Pod:
     held: bool = False
     is_stuck: bool = False
     is_stray: bool = False
+    dark_since: float | None = None
+    late: tuple[int, Report | None, float] | None = None
 
     @property
     def is_running(self) -> bool:
-        return self.started_at is not None and self.exit_code is None and not self.node_lost
+        return self.started_at is not None and not self.has_ended and not self.node_lost
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether its container has, be it that nobody was told yet."""
+        return self.exit_code is not None or self.late is not None
 
     @property
     def is_pending(self) -> bool:
-        return self.started_at is None and self.exit_code is None
+        return self.started_at is None and not self.has_ended
 
     def seen(self) -> PodObservation:
-        phase = "Pending" if self.is_pending else "Running" if self.is_running else "Failed"
+        goes_on = self.started_at is not None and self.exit_code is None and not self.node_lost
+        phase = "Pending" if self.is_pending else "Running" if goes_on else "Failed"
         return PodObservation(
             self.index,
             name=self.name,
@@ -119,6 +127,7 @@ class SimulatedCluster:
     is_forgetful: bool = False
     refusal: str = ""
     refusals: tuple[Refusal, ...] = ()
+    nodes: tuple[Node, ...] | None = None
     uids: int = 0
     blind_seconds: float = 0.0
     probe_gpu_seconds: float = 0.0
@@ -146,6 +155,7 @@ class SimulatedCluster:
             status=json.loads(json.dumps(self.status)),
             runs={name: RunObservation(tuple(pods), refusal=self.refusal) for name, pods in runs.items()},
             owned=tuple(Owned("Service", name, uid, name) for name, uid in self.services.items()),
+            nodes=self.nodes,
             refusals=self.refusals,
             trace=self.remembered,
             remembered=self.measured,
@@ -220,10 +230,10 @@ class SimulatedCluster:
                 return decision
             self.events += [f"{event.reason}: {event.message}" for event in decision.events]
         actions = [
+            *(partial(self.delete, d) for d in decision.delete),
             *([partial(self.remember, decision.remember)] if decision.remember else []),
             *([partial(self.keep, decision.measured)] if decision.measured else []),
             *(partial(self.post, run) for run in decision.create),
-            *(partial(self.delete, d) for d in decision.delete),
         ]
         for action in actions[: None if cut is None else cut - 1]:
             action()
@@ -277,6 +287,27 @@ class SimulatedCluster:
             seconds = self.now + grace - (pod.started_at or self.now)
             self.probe_gpu_seconds += seconds * self.job.spec.resources.gpus_per_node
         pod.exit_code, pod.report, pod.finished_at = exit_code, report, self.now + grace
+
+    def end_unseen(self, pod: Pod, exit_code: int, report: Report | None) -> None:
+        """The wrapped container ends, and its kubelet does not come to say so."""
+        self.end(pod, exit_code, report)
+        pod.late = (exit_code, report, self.now)
+        pod.exit_code, pod.report, pod.finished_at = None, None, None
+
+    def tell(self, pod: Pod) -> None:
+        """What its kubelet did not come to say is said."""
+        if pod.late:
+            pod.exit_code, pod.report, pod.finished_at = pod.late
+            pod.late = None
+
+    def light(self, pod: Pod) -> None:
+        """A node that was cut off is there again, with the pod on it, and hears of what was decided meanwhile."""
+        self.blind_seconds += self.now - (pod.dark_since or self.now)
+        pod.dark_since, pod.node_lost, pod.node_doubted = None, False, False
+        if pod.deleting and pod.is_running:
+            self.end(pod, 143, grace=GRACE_SECONDS)
+        if pod.deleting and not pod.held:
+            del self.pods[pod.name]
 
     def truth(self, plan: str) -> int:
         """The peak that a plan really has on each device."""
