@@ -11,6 +11,11 @@ from typing import Any
 
 from memtune.spec import Job
 
+_PROFILE_ANNOTATIONS = (
+    "container.apparmor.security.beta.kubernetes.io/",
+    "container.seccomp.security.alpha.kubernetes.io/",
+    "seccomp.security.alpha.kubernetes.io/",
+)
 _HOST_NAMESPACES = ("hostNetwork", "hostPID", "hostIPC")
 
 
@@ -28,7 +33,7 @@ class Policy:
 
 def refusal(policy: Policy, job: Job, template: dict[str, Any]) -> str:
     """Why no pod of this job may be made, in one sentence; empty if it may. ``template`` has its shape checked."""
-    found = [*_namespace(policy, job), *_host(policy, job, template["spec"]), *_accounts(policy, template["spec"])]
+    found = [*_namespace(policy, job), *_host(policy, job, template), *_accounts(policy, template["spec"])]
     return f"{found[0]}; ask whoever installed the operator, or take it out" if found else ""
 
 
@@ -40,13 +45,15 @@ def _namespace(policy: Policy, job: Job) -> Iterator[str]:
         yield f"the operator's policy allows jobs only in {', '.join(policy.allowed_namespaces)}, not in {namespace}"
 
 
-def _host(policy: Policy, job: Job, spec: dict[str, Any]) -> Iterator[str]:
+def _host(policy: Policy, job: Job, template: dict[str, Any]) -> Iterator[str]:
+    spec = template["spec"]
     if not policy.host_path:
         yield from (f"{where} is a hostPath, which the operator's policy denies" for where in _host_paths(job, spec))
     if not policy.host_network:
         yield from (f"{where} is set, which the operator's policy denies" for where in _host_namespaces(spec))
     if not policy.privileged:
-        yield from (f"{where} is set, which the operator's policy denies" for where in _privileges(spec))
+        found = (*_privileges(spec), *_unconfined(template["metadata"].get("annotations") or {}))
+        yield from (f"{where} is set, which the operator's policy denies" for where in found)
 
 
 def _host_paths(job: Job, spec: dict[str, Any]) -> Iterator[str]:
@@ -71,6 +78,13 @@ def _privileges(spec: dict[str, Any]) -> Iterator[str]:
         context = holder.get("securityContext")
         if isinstance(context, dict):
             yield from (f"{where}.securityContext.{part}" for part in _given_up(context))
+
+
+def _unconfined(annotations: dict[str, Any]) -> Iterator[str]:
+    """The annotations that say what the fields of profiles say, on servers older than those."""
+    for key, value in annotations.items():
+        if key.startswith(_PROFILE_ANNOTATIONS) and value == "unconfined":
+            yield f"spec.template.metadata.annotations[{key}]: unconfined"
 
 
 def _given_up(context: dict[str, Any]) -> Iterator[str]:

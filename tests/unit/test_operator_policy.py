@@ -62,6 +62,17 @@ ASKS_OF_THE_NODE = [
         template({"securityContext": {"appArmorProfile": {"type": "Unconfined"}}}),
         "appArmorProfile.type: Unconfined is set",
     ),
+    *(
+        (
+            {**template(), "metadata": {"annotations": {key: "unconfined"}}},
+            re.escape(f"annotations[{key}]: unconfined is"),
+        )
+        for key in (
+            "container.apparmor.security.beta.kubernetes.io/train",
+            "container.seccomp.security.alpha.kubernetes.io/train",
+            "seccomp.security.alpha.kubernetes.io/pod",
+        )
+    ),
     (template(serviceAccountName="admin"), "serviceAccountName is 'admin'; the operator's policy allows default"),
     (template(serviceAccount="admin"), "serviceAccount is 'admin'"),
 ]
@@ -70,7 +81,7 @@ ASKS_OF_THE_NODE = [
 @pytest.mark.parametrize(("asking", "words"), ASKS_OF_THE_NODE)
 def test_what_reaches_the_node_is_denied_unless_allowed(asking: dict[str, Any], words: str) -> None:
     denied = refusal(STRICT, job(), asking)
-    assert denied.startswith("spec.template.spec.")
+    assert denied.startswith("spec.template.")
     assert denied.endswith("take it out")
     assert re.search(words, denied)
     assert refusal(OPEN, job(), asking) == ""
@@ -82,7 +93,8 @@ def test_an_ordinary_pod_is_allowed() -> None:
         serviceAccountName="default",
         volumes=[{"name": "data", "emptyDir": {}}],
     )
-    assert refusal(STRICT, job(), ordinary) == ""
+    profile = {"container.apparmor.security.beta.kubernetes.io/train": "runtime/default", "note": "unconfined"}
+    assert refusal(STRICT, job(), {**ordinary, "metadata": {"annotations": profile}}) == ""
 
 
 def test_checkpoints_on_the_node_are_a_host_path_too() -> None:
