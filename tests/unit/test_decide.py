@@ -346,6 +346,25 @@ def test_one_probe_that_hangs_takes_half_of_the_budget_and_no_more() -> None:
     assert 200 <= cluster.probe_gpu_seconds <= 204
 
 
+def test_a_pod_that_waits_for_the_others_with_its_gpus_stays_within_the_budget_too() -> None:
+    cluster = SimulatedCluster(make_job(2, tuning={"maxGpuSeconds": 100}))
+    cluster.reconcile()
+    first, second = cluster.pods.values()
+    first.started_at = cluster.now
+    cluster.tick(500.0)
+    assert cluster.status["probes"][0]["verdict"] == "hung"
+    assert 50 <= cluster.probe_gpu_seconds <= 53, "half of it, like any probe"
+
+    cluster = SimulatedCluster(make_job(2, tuning={"maxGpuSeconds": 100}))
+    cluster.reconcile()
+    first, second = cluster.pods.values()
+    first.started_at = cluster.now
+    second.conditions = (Condition("PodScheduled", "False", "Unschedulable", "0/2 nodes are available"),)
+    cluster.tick(500.0)
+    assert cluster.status["probes"][0]["message"] == "the budget of GPU-seconds is spent"
+    assert 90 <= cluster.probe_gpu_seconds <= 100, "all of it, while the cluster says why it waits"
+
+
 def test_a_probe_that_the_kubelet_ended_while_no_operator_was_there_has_hung() -> None:
     cluster = SimulatedCluster(make_job())
     cluster.reconcile()

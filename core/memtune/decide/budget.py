@@ -37,22 +37,43 @@ def longest_seconds(job: Job) -> float:
 
 def running_seconds(context: Context) -> int:
     """GPU-seconds that the probes which still run have taken so far."""
-    per_node = context.job.spec.resources.gpus_per_node
-    runs = (context.runs.get(probe.name) for probe in context.status.probes if not has_ended(probe))
-    return sum(gpu_seconds(run, per_node, context.now) for run in runs if run)
+    return sum(_taken(context, probe) for probe in context.status.probes if not has_ended(probe))
+
+
+def _taken(context: Context, probe: RunStatus) -> int:
+    run = RunObservation(context.pods(probe))
+    return gpu_seconds(run, context.job.spec.resources.gpus_per_node, context.now)
+
+
+def running(context: Context) -> list[RunStatus]:
+    """The probes that hold GPUs: one pod that waits for the others of its run is enough."""
+    return [probe for probe in context.status.probes if not has_ended(probe) and _gpus(context, probe)]
+
+
+def _gpus(context: Context, probe: RunStatus) -> int:
+    """The GPUs that are held by the wrapped containers of a probe."""
+    held = [
+        pod for pod in context.pods(probe) if pod.started_at_seconds is not None and pod.finished_at_seconds is None
+    ]
+    return len(held) * context.job.spec.resources.gpus_per_node
 
 
 def is_spent(context: Context) -> bool:
     """Whether running probes have to end now, so that the budget is kept."""
-    return seconds_left(context) <= 0
+    return bool(running(context)) and _left(context) <= 0
 
 
 def seconds_left(context: Context) -> float:
-    """How long the probes that run now may go on, all together."""
-    running = sum(1 for probe in context.status.probes if not has_ended(probe) and probe.started_at)
-    spent = context.status.gpu_seconds_spent + running_seconds(context)
-    reserve = ENDING_SECONDS * context.world * max(running, 1)
-    return (context.job.max_gpu_seconds - reserve - spent) / (context.world * max(running, 1))
+    """How long the probes that run now may go on: all together, and the one that comes first to its own end."""
+    probes, longest = running(context), longest_seconds(context.job) * context.world
+    own = ((longest - _taken(context, probe)) / _gpus(context, probe) for probe in probes)
+    return min(_left(context) / sum(_gpus(context, probe) for probe in probes), *own)
+
+
+def _left(context: Context) -> float:
+    """GPU-seconds that may still be taken before everything has to end."""
+    reserve = ENDING_SECONDS * sum(_gpus(context, probe) for probe in running(context))
+    return context.job.max_gpu_seconds - reserve - context.status.gpu_seconds_spent - running_seconds(context)
 
 
 def estimate(context: Context, plan: Plan, prediction: Prediction) -> float:

@@ -25,7 +25,6 @@ from memtune.decide.records import (
 from memtune.decide.settling import stopped
 from memtune.decide.stories import ended, measured
 from memtune.decide.texts import over
-from memtune.decide.times import to_seconds
 from memtune.plan import Plan
 from memtune.run import RunKind
 from memtune.space import MEMORY
@@ -60,9 +59,8 @@ def probing(context: Context) -> Context:
 
 
 def _out_of_budget(context: Context) -> Context:
-    for probe in context.status.probes:
-        if not has_ended(probe) and probe.started_at:
-            context = stopped(context, probe, "the budget of GPU-seconds is spent")
+    for probe in budget.running(context):
+        context = stopped(context, probe, "the budget of GPU-seconds is spent")
     return context
 
 
@@ -194,13 +192,7 @@ def _recorded(context: Context, model: Model, plan: Plan) -> Context:
 
 def _watched(context: Context) -> Context:
     """Be there when the budget is spent, or the longest that a probe may take has passed."""
-    started = [to_seconds(probe.started_at) for probe in context.status.probes if not has_ended(probe)]
-    known = [start for start in started if start is not None]
-    if not known:
-        return context
-    longest = budget.longest_seconds(context.job)
-    context = context.waking(min(known) + longest - context.now)
-    return context.waking(budget.seconds_left(context))
+    return context.waking(budget.seconds_left(context)) if budget.running(context) else context
 
 
 def _choose(context: Context, model: Model, why: str) -> Context:
