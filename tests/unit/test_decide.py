@@ -261,6 +261,7 @@ def test_an_unknown_gpu_is_told_by_the_first_probe_on_the_smallest_plan() -> Non
     decision = decide(make_job(resources={"nodes": 1, "gpusPerNode": 1}), Observed(), 1e9)
     assert decision.status.prediction is None
     assert [probe.plan for probe in decision.status.probes] == ["bf16-z1-full-mb1x16"]
+    assert [each.reason for each in decision.status.conditions if each.type == "Tuned"] == ["Probing"]
 
 
 def edited(job: Job, **blocks: Any) -> Job:

@@ -112,6 +112,9 @@ def test_a_factory_that_cannot_be_traced_is_told_and_probed_blindly(
     (probe,) = cluster.status["probes"]
     assert probe["predictedBytes"] == 0
     assert "prediction" not in cluster.status
+    tuned = condition(cluster, "Tuned")
+    assert (tuned["status"], tuned["reason"]) == ("False", "Probing")
+    assert tuned["message"] == "up to 5 probes are allowed; the first tells how many 1,000 GPU-seconds pay for"
 
 
 def test_what_the_first_probe_measures_is_what_is_predicted_from_then_on() -> None:
@@ -127,6 +130,7 @@ def test_what_the_first_probe_measures_is_what_is_predicted_from_then_on() -> No
     measured = [probe["peakBytes"]["device"] for probe in cluster.status["probes"] if probe.get("peakBytes")]
     assert measured
     assert cluster.status["prediction"]["deviceBytes"]["lower"] < 20 * max(measured)
+    assert any("ProbeBudget" in event and "1,000 GPU-seconds pay for about 40" in event for event in cluster.events)
 
 
 def test_a_trace_that_does_not_end_is_ended() -> None:

@@ -49,7 +49,7 @@ def predicting(context: Context) -> Context:
         return _nothing_fits(context, model)
     if context.job.spec.tuning.mode == "PredictOnly":
         return _predicted_only(context, model)
-    return _with_budget(with_prediction(context, model, best), best)
+    return with_budget(with_prediction(context, model, best), best)
 
 
 def _given(context: Context, plan: Plan) -> Context:
@@ -80,7 +80,7 @@ def _without_trace(context: Context) -> Context:
     """Nothing is known of the model, so that only probes can tell."""
     context = _untraced(context)
     if context.job.spec.tuning.mode == "Probe":
-        return context.saying("the first probe will tell how much memory the model takes")
+        return with_budget(context, None).saying("the first probe will tell how much memory the model takes")
     return failed(context, reasons.NOT_TRACED, context.message_of("Predicted"))
 
 
@@ -88,7 +88,7 @@ def _without_gpu(context: Context) -> Context:
     text = "nothing tells the GPU's memory before a run does: set resources.gpuMemory, or label the nodes"
     context = context.with_condition("Predicted", False, reasons.GPU_UNKNOWN, text)
     if context.job.spec.tuning.mode == "Probe":
-        return context.saying("the first probe will tell how much memory the GPUs have")
+        return with_budget(context, None).saying("the first probe will tell how much memory the GPUs have")
     return failed(context, reasons.GPU_UNKNOWN, text)
 
 
@@ -160,15 +160,15 @@ def _nothing_fits(context: Context, model: Model) -> Context:
     return nothing_fits(context, model, f"no plan that the job allows can fit{least}")
 
 
-def _with_budget(context: Context, best: Candidate) -> Context:
-    """Say before the first probe how many of them the budget pays for."""
-    most = context.job.spec.tuning.max_probes
-    pays = budget.pays_for(context, best.plan, best.prediction)
-    cost = budget.estimate(context, best.plan, best.prediction)
-    text = (
-        f"up to {most} probes are allowed; {context.job.max_gpu_seconds:,} GPU-seconds pay for about {pays}, "
-        f"at about {cost:,.0f} each"
-    )
+def with_budget(context: Context, best: Candidate | None) -> Context:
+    """Say how many probes the budget pays for: before the first where it can be foretold, else after it."""
+    allowed, seconds = context.job.spec.tuning.max_probes, context.job.max_gpu_seconds
+    told, pays = f"the first tells how many {seconds:,} GPU-seconds pay for", 1
+    if best:
+        pays = budget.pays_for(context, best.plan, best.prediction)
+        cost = budget.estimate(context, best.plan, best.prediction)
+        told = f"{seconds:,} GPU-seconds pay for about {pays}, at about {cost:,.0f} each"
+    text = f"up to {allowed} probes are allowed; {told}"
     context = context.with_condition("Tuned", False, reasons.PROBING, text)
     return context.telling("Normal" if pays else "Warning", reasons.BUDGET, text)
 

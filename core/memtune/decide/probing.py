@@ -8,7 +8,7 @@ from memtune.decide.context import Context, holds_gpus
 from memtune.decide.ending import failed
 from memtune.decide.failing import last_lines
 from memtune.decide.model import Model, believed
-from memtune.decide.predicting import best_candidate, natural, nothing_fits, with_prediction
+from memtune.decide.predicting import best_candidate, natural, nothing_fits, with_budget, with_prediction
 from memtune.decide.records import (
     MOST_MISTAKES,
     OUT_OF_MEMORY,
@@ -67,7 +67,7 @@ def _out_of_budget(context: Context) -> Context:
 def _first_prediction(context: Context, model: Model) -> Context:
     """Where only a run could tell the GPU's memory, the prediction follows as soon as one has."""
     best = best_candidate(model) if model.is_known and context.status.prediction is None else None
-    return with_prediction(context, model, best) if best else context
+    return with_budget(with_prediction(context, model, best), best) if best else context
 
 
 def _why_no_more(context: Context, model: Model) -> str | None:
