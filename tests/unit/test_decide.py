@@ -238,6 +238,14 @@ def test_a_job_under_way_is_kept_to_the_gpus_it_has_met_whatever_joins_later() -
     assert not any(each.type == "Stalled" and each.status == "True" for each in status.conditions)
 
 
+@pytest.mark.parametrize("own", [{"device": "virtual"}, {"gpuProduct": "NVIDIA-H100-80GB-HBM3"}])
+def test_a_rehearsal_is_kept_to_no_gpu_and_a_job_that_names_one_to_no_other(own: dict[str, Any]) -> None:
+    resources = {"nodes": 1, "gpusPerNode": 1, "gpuMemory": "8Gi", **own}
+    nodes = (Node("a", "NVIDIA-A100-SXM4-80GB"),)
+    status = decide(make_job(resources=resources), Observed(nodes=nodes), 1e9).status
+    assert (len(status.probes), status.gpu_product) == (1, "")
+
+
 def test_a_time_sliced_gpu_is_refused_unless_the_job_says_which_part_of_it_is_its_own() -> None:
     nodes = (Node("a", "NVIDIA-A100-SXM4-80GB-SHARED", int(79.2 * GIB)),)
     whole = decide(make_job(resources={"gpusPerNode": 1}), Observed(nodes=nodes), 1e9)

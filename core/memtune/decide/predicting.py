@@ -10,7 +10,7 @@ from memtune.decide.fixing import fingerprints
 from memtune.decide.model import Model, believed
 from memtune.decide.observed import only_product
 from memtune.decide.records import live
-from memtune.decide.settling import stopped
+from memtune.decide.settling import is_kept_to_met, stopped
 from memtune.decide.stories import predicted
 from memtune.decide.texts import line, over
 from memtune.decide.tracing import is_unknown, untraced
@@ -29,8 +29,8 @@ def pending(context: Context) -> Context:
     if context.blocked:
         return context
     # What is measured on one product is launched on the same, even if others join the cluster later.
-    product = line(only_product(context.observed.nodes or ()), 63)
-    return context.having(fixed=fingerprints(context.job), gpu_product=product)
+    product = only_product(context.observed.nodes or ()) if is_kept_to_met(context.job) else ""
+    return context.having(fixed=fingerprints(context.job), gpu_product=line(product, 63))
 
 
 def predicting(context: Context) -> Context:

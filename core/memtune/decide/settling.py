@@ -12,6 +12,7 @@ from memtune.decide.texts import line, sentence
 from memtune.decide.times import to_seconds, to_text
 from memtune.observation import PodObservation, RunObservation
 from memtune.report import Ending
+from memtune.spec.job import Job
 from memtune.spec.status import AttemptStatus, RunStatus
 from memtune.verdict import ECHO_SECONDS, PAST_DEADLINE, Conclusion, Verdict, broken_gpu, conclude
 
@@ -69,8 +70,7 @@ def _settled(context: Context, record: RunStatus) -> Context:
     starts = _starts(run)
     if starts and not context.status.first_running_at:
         context = context.having(first_running_at=to_text(min(starts)))
-    resources = context.job.spec.resources
-    if starts and resources.device == "cuda" and not (context.status.gpu_product or resources.gpu_product):
+    if starts and not context.status.gpu_product and is_kept_to_met(context.job):
         context = context.having(gpu_product=_product(context, run))
     if not isinstance(record, AttemptStatus) and _waited_too_long(run):
         return stopped(context, seen, "its pods waited on their nodes until their deadline, and never started")
@@ -106,6 +106,11 @@ def _until_the_cause(run: RunObservation, now: float) -> float:
 def _starts(run: RunObservation) -> list[float]:
     """When the pods that have started did so."""
     return [pod.started_at_seconds for pod in run.pods if pod.started_at_seconds is not None]
+
+
+def is_kept_to_met(job: Job) -> bool:
+    """Whether the GPU that a job meets is its GPU from then on: it needs a real one, and names none itself."""
+    return job.spec.resources.device == "cuda" and not job.spec.resources.gpu_product
 
 
 def _product(context: Context, run: RunObservation) -> str:

@@ -212,7 +212,8 @@ class Status(StatusBlock):
     )
     plan: PlanStatus | None = Field(default=None, description="The plan that runs, or will be launched.")
     gpu_product: Annotated[str, Field(pattern=WORD, max_length=63)] = Field(
-        default="", description="GPU product that every run is kept to; empty if nodes do not tell theirs."
+        default="",
+        description="GPU product that every run is kept to; empty if no node tells its own, or the job names one.",
     )
     fixed: Annotated[tuple[Name, ...], Field(max_length=9)] = Field(
         default=(),
