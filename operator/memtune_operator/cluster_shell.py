@@ -137,9 +137,9 @@ class ClusterShell:
 
     async def tell(self, snapshot: Snapshot, events: Sequence[Event]) -> None:
         """One event on the job for each. A server that takes none costs nothing but a line in the log."""
-        for each in events:
+        for position, each in enumerate(events):
             try:
-                await self._cluster.create(event(snapshot.manifest, each))
+                await self._cluster.create(event(snapshot.manifest, each, position))
             except RefusalError as refusal:
                 if refusal.kind is not Kind.EXISTS:
                     _log.warning("the event %s could not be told: %s", each.reason, refusal.message)

@@ -9,13 +9,20 @@ from memtune.naming import job_stem, short_hash
 from memtune.spec import API_VERSION, KIND
 from memtune_operator.wrapping import Manifest
 
+# Of the largest revision that etcd can count.
+_DIGITS = 19
 
-def event(job: Manifest, told: Event) -> Manifest:
-    """An event on the job, as the API server takes it. The same of the same version of the job has the same name, so
-    that nothing is told twice."""
+
+def event(job: Manifest, told: Event, position: int) -> Manifest:
+    """An event on the job, as the API server takes it; ``position`` is its place among those told at the same time.
+
+    The same of the same version of the job has the same name, so that nothing is told twice. Times are whole seconds:
+    of events within one, `kubectl describe` keeps the order of the API server's list, which is that of the names.
+    """
     metadata = job["metadata"]
     said = f"{metadata['uid']}/{metadata['resourceVersion']}/{told.reason}/{told.message}"
-    name = f"{job_stem(metadata['name'])}.{short_hash(said, 16)}"
+    place = f"{metadata['resourceVersion'].zfill(_DIGITS)}.{position:02}"
+    name = f"{job_stem(metadata['name'])}.{place}.{short_hash(said, 16)}"
     told_at = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
     return {
         "apiVersion": "v1",

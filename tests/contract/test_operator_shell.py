@@ -207,7 +207,8 @@ def test_the_same_event_of_the_same_object_is_told_once() -> None:
         server, told = Server(), Event("Warning", "SpecInvalid", "spec.training is missing")
         async with Life(server) as shell:
             snapshot = await seen(shell)
-            await shell.tell(snapshot, [told, told])
+            await shell.tell(snapshot, [told])
+            await shell.tell(snapshot, [told])
             server.job["metadata"]["resourceVersion"] = "2"
             await shell.tell(await seen(shell), [told])
         assert len(server.events) == 2
