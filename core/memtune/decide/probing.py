@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from memtune import units
 from memtune.acquisition import Question, Trial, enough
 from memtune.decide import budget, reasons
 from memtune.decide.context import Context, holds_gpus
@@ -209,6 +210,7 @@ def _choose(context: Context, model: Model, why: str) -> Context:
     plan = PlanStatus(
         name=best.plan, hbm=over(device_bytes, model.usable_bytes), tokens_per_second=best.tokens_per_second
     )
-    text = f"{best.plan} won: probe {best.number} {measured(best)}; {len(good)} measured plans fit, and {why}"
+    fitting = f"{units.counted(len(good), 'measured plan')} {'fits' if len(good) == 1 else 'fit'}"
+    text = f"{best.plan} won: probe {best.number} {measured(best)}; {fitting}, and {why}"
     context = context.having(plan=plan).with_condition("Tuned", True, reasons.MEASURED, text)
     return context.telling("Normal", reasons.MEASURED, text).saying(text)

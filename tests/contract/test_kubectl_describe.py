@@ -1,0 +1,102 @@
+"""What `kubectl describe` makes of a job: kubectl itself, before a server that knows one job and its events."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from heard import heard_to_its_end
+
+from devcluster import binaries
+from memtune.spec import API_VERSION, KIND
+
+KUBECTL = shutil.which("kubectl") or (binaries.command("kubectl") if binaries.are_built() else "")
+GROUP, VERSION = API_VERSION.split("/")
+PLURAL = "memorytunedjobs"
+
+
+def answers() -> dict[str, Any]:
+    """What the server has to say, by path."""
+    cluster = heard_to_its_end()
+    metadata = {"name": "tiny", "namespace": "research", "uid": "job-uid", "resourceVersion": "1"}
+    told = [each for _, each in sorted(cluster.objects.items())]
+    verbs = {"namespaced": True, "verbs": ["get", "list"]}
+    version = {"groupVersion": API_VERSION, "version": VERSION}
+    return {
+        "/api": {"kind": "APIVersions", "versions": ["v1"]},
+        "/apis": {
+            "kind": "APIGroupList",
+            "groups": [{"name": GROUP, "versions": [version], "preferredVersion": version}],
+        },
+        "/api/v1": {
+            "kind": "APIResourceList",
+            "groupVersion": "v1",
+            "resources": [{"name": "events", "kind": "Event", **verbs}],
+        },
+        f"/apis/{API_VERSION}": {
+            "kind": "APIResourceList",
+            "groupVersion": API_VERSION,
+            "resources": [{"name": PLURAL, "kind": KIND, "shortNames": ["mtj"], **verbs}],
+        },
+        f"/apis/{API_VERSION}/namespaces/research/{PLURAL}/tiny": {
+            "apiVersion": API_VERSION,
+            "kind": KIND,
+            "metadata": metadata,
+            "status": cluster.status,
+        },
+        "/api/v1/namespaces/research/events": {"apiVersion": "v1", "kind": "EventList", "metadata": {}, "items": told},
+    }
+
+
+@pytest.fixture
+def server() -> Iterator[str]:
+    known = answers()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            answer = known.get(self.path.partition("?")[0])
+            self.send_response(200 if answer else 404)
+            self.send_header("Content-Type", "application/json")
+            self.end_headers()
+            self.wfile.write(json.dumps(answer or {"kind": "Status", "status": "Failure", "code": 404}).encode())
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as listening:
+        threading.Thread(target=listening.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{listening.server_port}"
+        listening.shutdown()
+
+
+@pytest.mark.skipif(not KUBECTL, reason="kubectl is not on this machine")
+def test_a_job_that_is_described_reads_as_a_story(server: str, tmp_path: Path) -> None:
+    command = [KUBECTL, f"--server={server}", f"--cache-dir={tmp_path}", "describe", "mtj", "tiny", "-n", "research"]
+    shown = subprocess.run(command, env={}, capture_output=True, text=True, timeout=60, check=True).stdout
+    fields, _, events = shown.partition("Events:")
+    conditions = re.findall(r"^    Reason: +(.*)$", fields, re.MULTILINE)
+    assert conditions == ["Predicted", "Measured", "Launched", "Succeeded"]
+    assert re.search(r"^  Message: +attempt 1 on \S+ has trained to its end, measured 6.0 GiB", fields, re.MULTILINE)
+    assert [line.split()[1] for line in events.splitlines()[3:]] == [
+        "Predicted",
+        "ProbeBudget",
+        *["ProbeStarted", "ProbeEnded"] * 2,
+        "Measured",
+        "Launched",
+        "AttemptEnded",
+        "Succeeded",
+    ]
+    for told in (
+        "is predicted to take 6.0 GiB",
+        "won: probe 1 measured 6.0 GiB",
+        "; 1 measured plan fits, and all 2 probes",
+    ):
+        assert told in events

@@ -1,0 +1,41 @@
+"""A simulated cluster whose events are objects, as the API server has them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from simulated_cluster import SimulatedCluster
+from small_jobs import make_job
+
+from memtune.decide import Decision
+from memtune_operator.events import event
+
+
+class Heard(SimulatedCluster):
+    """Keeps the events by name, which is all the order that a list of the API server has."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.version = 98
+        self.objects: dict[str, dict[str, Any]] = {}
+
+    def write(self, decision: Decision, version: int) -> bool:
+        """Write the status, and tell of it as the operator does."""
+        is_written = super().write(decision, version)
+        metadata = {"name": "tiny", "namespace": "research", "uid": "job-uid", "resourceVersion": str(version)}
+        for position, each in enumerate(decision.events if is_written else ()):
+            told = event({"metadata": metadata}, each, position)
+            self.objects[told["metadata"]["name"]] = told
+        return is_written
+
+
+def heard_to_its_end() -> Heard:
+    """A small job with two probes that has succeeded."""
+    cluster = Heard(make_job(tuning={"maxProbes": 2}))
+    for _ in range(4):
+        cluster.reconcile()
+        for run in cluster.runs():
+            cluster.start(run)
+            cluster.finish(run)
+    cluster.reconcile()
+    return cluster
