@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-import tempfile
+import shutil
 from pathlib import Path
 
 from devcluster import pip_settings
@@ -12,6 +12,8 @@ from devcluster.shell import run, run_logged
 
 # Image -> what its build is told; nodes of this cluster have no GPU.
 OURS: dict[str, tuple[str, ...]] = {"operator": (), "runner": ("TORCH_BUILD=cpu",)}
+
+_WORK = CACHE / "image-build"
 
 
 def image_name(image: str) -> str:
@@ -26,18 +28,40 @@ def image_id(name: str) -> str:
 
 def build(image: str, base: str) -> str:
     """Build one of OURS and return its name; a layer whose inputs are unchanged comes out of buildah's cache."""
+    remove_unfinished(base)
+    _WORK.mkdir(parents=True)
     name = image_name(image)
-    with tempfile.TemporaryDirectory() as work:
-        argv = ["buildah", "bud", "--isolation=chroot", "--storage-driver=overlay", "--network=host", "--layers"]
-        for argument in (f"BASE={base}", *OURS[image]):
-            argv += ["--build-arg", argument]
-        for volume in _lent_volumes(Path(work)):
-            argv += ["--volume", volume]
-        argv += ["--file", str(CHECKOUT / "images" / f"{image}.Dockerfile"), "--tag", name, str(CHECKOUT)]
-        log = CACHE / f"{image}-image.log"
-        log.unlink(missing_ok=True)
-        run_logged(argv, log)
+    argv = ["buildah", "bud", "--isolation=chroot", "--storage-driver=overlay", "--network=host", "--layers"]
+    for argument in (f"BASE={base}", *OURS[image]):
+        argv += ["--build-arg", argument]
+    for volume in _lent_volumes(_WORK):
+        argv += ["--volume", volume]
+    argv += ["--file", str(CHECKOUT / "images" / f"{image}.Dockerfile"), "--tag", name, str(CHECKOUT)]
+    log = CACHE / f"{image}-image.log"
+    log.unlink(missing_ok=True)
+    try:
+        run_logged(argv, log, env={**os.environ, "TMPDIR": str(_WORK)})
+    finally:
+        shutil.rmtree(_WORK)
     return name
+
+
+def remove_unfinished(base: str) -> None:
+    """What a killed build left: its files, and the containers that nobody else makes of our base image.
+
+    As long as such a container is there, buildah takes its file systems for mounted, and mounts its storage for good.
+    """
+    shutil.rmtree(_WORK, ignore_errors=True)
+    if not image_id(base):
+        return
+    layer = _first_layer("image", base)
+    for container in run(["buildah", "containers", "--noheading", "--format={{.ContainerID}}"]).split():
+        if _first_layer("container", container) == layer:
+            run(["buildah", "rm", container])
+
+
+def _first_layer(kind: str, name: str) -> str:
+    return run(["buildah", "inspect", f"--type={kind}", "--format={{index .OCIv1.RootFS.DiffIDs 0}}", name])
 
 
 def _lent_volumes(work: Path) -> list[str]:

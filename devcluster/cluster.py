@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from functools import partial
 
 from devcluster import binaries, cgroups, images, machine, monitoring, network, packages, page
-from devcluster.builds import OURS
+from devcluster.builds import OURS, remove_unfinished
 from devcluster.certificates import make_certificates
 from devcluster.layout import (
     CACHE,
@@ -29,10 +29,10 @@ from devcluster.layout import (
 )
 from devcluster.node import process_one, write_node_settings
 from devcluster.readiness import wait_until_ready
-from devcluster.shell import ClusterError, say
+from devcluster.shell import ClusterError, end_bound, say
 from devcluster.state import current_nodes, monitoring_problems, problems, supervisor_pid
 from devcluster.supervisor import dead_parts, is_alive, leave_running, part_pids
-from devcluster.versions import BUILD_PACKAGES, KUBERNETES, RUNTIME_PACKAGES
+from devcluster.versions import BASE_IMAGE, BUILD_PACKAGES, KUBERNETES, RUNTIME_PACKAGES
 from devcluster.volumes import make_volumes
 
 
@@ -50,6 +50,7 @@ def alone() -> Iterator[None]:
         lock.truncate(0)
         lock.write(str(os.getpid()))
         lock.flush()
+        os.set_inheritable(lock.fileno(), True)
         yield
 
 
@@ -124,8 +125,12 @@ def _prepare(builds: Sequence[Callable[[], None]]) -> None:
 def _at_once(builds: Sequence[Callable[[], None]]) -> None:
     """Compilers keep the cores busy while the others wait for disks and networks."""
     with ThreadPoolExecutor() as pool:
-        for build in [pool.submit(build) for build in builds]:
-            build.result()
+        try:
+            for build in [pool.submit(build) for build in builds]:
+                build.result()
+        except KeyboardInterrupt:
+            end_bound()
+            raise
 
 
 def _build_kubernetes() -> None:
@@ -166,6 +171,9 @@ def down() -> None:
     cgroups.remove()
     machine.restore_sysctls()
     shutil.rmtree(VOLUMES, ignore_errors=True)
+    packages.let_services_start()
+    if shutil.which("buildah") is not None:
+        remove_unfinished(BASE_IMAGE)
     if STATE.exists():
         shutil.rmtree(STATE)
         say("the cluster is gone")

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 
 from devcluster.layout import CACHE
@@ -13,6 +12,9 @@ from devcluster.shell import ClusterError, run, run_logged, say
 from devcluster.versions import DEBIAN, KUBERNETES_SOURCE
 
 _POLICY = Path("/usr/sbin/policy-rc.d")
+_NO_SERVICES = "#!/bin/sh\n# devcluster's, until it has installed its packages\nexit 101\n"
+# apt is let end whatever happens to `up`: packages that are half installed are worse. So it is not `up` that cleans up.
+_THEN_REMOVE = 'trap : HUP INT TERM; "$@"; code=$?; rm -f "$0"; exit $code'
 
 
 def missing(packages: Mapping[str, str]) -> list[str]:
@@ -33,21 +35,23 @@ def _is_file(command: str) -> bool:
 def _install(packages: list[str], log: Path) -> None:
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     run_logged(["apt-get", "update"], log, env=environment)
-    with _no_services_started():
-        run_logged(["apt-get", "install", "--yes", "--no-install-recommends", *packages], log, env=environment)
+    install = ["apt-get", "install", "--yes", "--no-install-recommends", *packages]
+    run_logged([*_without_services(), *install], log, env=environment, survives=True)
 
 
-@contextmanager
-def _no_services_started() -> Iterator[None]:
+def _without_services() -> list[str]:
     """Debian starts etcd and containerd as services when they are installed: the cluster runs its own instead."""
+    let_services_start()
     if _POLICY.exists():
-        yield
-        return
-    _POLICY.write_text("#!/bin/sh\nexit 101\n")
+        return []
+    _POLICY.write_text(_NO_SERVICES)
     _POLICY.chmod(0o755)
-    try:
-        yield
-    finally:
+    return ["sh", "-c", _THEN_REMOVE, str(_POLICY)]
+
+
+def let_services_start() -> None:
+    """Take our own prohibition back, should the machine have stopped meanwhile; somebody else's stays."""
+    if _POLICY.is_file() and _POLICY.read_text() == _NO_SERVICES:
         _POLICY.unlink()
 
 

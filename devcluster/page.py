@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import shutil
-import tempfile
 from pathlib import Path
 
 from devcluster import packages
@@ -38,9 +37,10 @@ def build() -> None:
 def _build(page: Path, log: Path) -> None:
     say(f"building the page of the dashboards (once, some minutes; log: {log})")
     log.unlink(missing_ok=True)
-    with tempfile.TemporaryDirectory(dir=CACHE) as work:
-        tree = Path(work) / "preview"
-        shutil.copytree(_SOURCES, tree)
-        run_logged(["npm", "ci", "--no-audit", "--no-fund"], log, cwd=tree)
-        run_logged(["npm", "run", "build"], log, cwd=tree)
-        (tree / "dist").rename(page)
+    work = CACHE / "page-build"
+    shutil.rmtree(work, ignore_errors=True)
+    shutil.copytree(_SOURCES, work)
+    run_logged(["npm", "ci", "--no-audit", "--no-fund"], log, cwd=work)
+    run_logged(["npm", "run", "build"], log, cwd=work)
+    (work / "dist").rename(page)
+    shutil.rmtree(work)

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 _began = time.monotonic()
+
+# Namespaces of its own for whatever takes long: when the command that waits for it dies, be it by SIGKILL, the kernel
+# ends every process in them, and no mount outlives these.
+_BOUND = ("setpriv", "--pdeathsig=KILL", "unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc")
+_bound: set[subprocess.Popen[bytes]] = set()
 
 
 class ClusterError(Exception):
@@ -31,14 +37,51 @@ def run(argv: Sequence[str], *, stdin: str | None = None, env: Mapping[str, str]
 
 
 def run_logged(
-    argv: Sequence[str], log: Path, *, cwd: Path | None = None, env: Mapping[str, str] | None = None
+    argv: Sequence[str],
+    log: Path,
+    *,
+    cwd: Path | None = None,
+    env: Mapping[str, str] | None = None,
+    survives: bool = False,
 ) -> None:
-    """Run something long with its output in a log; a failure shows the tail of that log."""
+    """Run something long with its output in a log; a failure shows the tail of that log.
+
+    It dies with this process unless it ``survives``; then it keeps what this process has locked until it ends.
+    """
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("a") as out:
-        done = subprocess.run(argv, cwd=cwd, env=env, stdout=out, stderr=subprocess.STDOUT, check=False)
-    if done.returncode != 0:
-        raise ClusterError(f"`{' '.join(argv)}` failed ({done.returncode}); the end of {log}:\n{tail(log)}")
+        # The terminal's Ctrl-C is for this process, which ends what is bound to it.
+        process = subprocess.Popen(
+            [*(() if survives else _BOUND), *argv],
+            cwd=cwd,
+            env=env,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            start_new_session=not survives,
+            close_fds=not survives,
+        )
+    with process, nullcontext() if survives else _held(process):
+        code = process.wait()
+    if code != 0:
+        raise ClusterError(f"`{' '.join(argv)}` failed ({code}); the end of {log}:\n{tail(log)}")
+
+
+@contextmanager
+def _held(process: subprocess.Popen[bytes]) -> Iterator[None]:
+    _bound.add(process)
+    try:
+        yield
+    except BaseException:
+        process.kill()
+        raise
+    finally:
+        _bound.discard(process)
+
+
+def end_bound() -> None:
+    """End what threads wait for: an interruption reaches the main one alone."""
+    for process in list(_bound):
+        process.kill()
 
 
 def write_new(path: Path, content: str) -> bool:
