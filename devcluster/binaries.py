@@ -1,7 +1,7 @@
 """The Kubernetes commands, built once from Debian's source package and kept outside the checkout.
 
 The directory they end in is named after everything that decides its content, and appears in one rename: an
-interrupted build leaves only a `build` directory, which the next one throws away.
+interrupted build leaves only a `build` directory, which the next command throws away.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ _COMPILER_FLAGS = "-dwarf=false"
 # With memory to spare the compiler need not collect its garbage often, which took a fifth of it.
 _GARBAGE_PERCENT = "400"
 _PAUSE_SOURCE = Path(__file__).with_name("pause.go")
+_WORK = CACHE / "build"
 
 
 def _name() -> str:
@@ -53,8 +54,8 @@ def are_built() -> bool:
 
 
 def build() -> None:
-    work, log = CACHE / "build", CACHE / "build.log"
-    shutil.rmtree(work, ignore_errors=True)
+    work, log = _WORK, CACHE / "build.log"
+    remove_unfinished()
     log.unlink(missing_ok=True)
     work.mkdir(parents=True)
     tree, revision = fetch_kubernetes_source(work, log)
@@ -63,6 +64,10 @@ def build() -> None:
     run_logged(["go", "build", "-o", str(output / "pause"), str(_PAUSE_SOURCE)], log, env=_go(tree, work))
     output.rename(CACHE / f"{_name()}-{revision}")
     shutil.rmtree(work)
+
+
+def remove_unfinished() -> None:
+    shutil.rmtree(_WORK, ignore_errors=True)
 
 
 def _patch(vendor: Path) -> None:

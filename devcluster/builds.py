@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 
 from devcluster import pip_settings
-from devcluster.layout import CACHE, CHECKOUT
+from devcluster.disk import GIB, Need
+from devcluster.layout import CACHE, CHECKOUT, IMAGE_STORAGE
+from devcluster.machine import check_disks
 from devcluster.shell import run, run_logged
 
 # Image -> what its build is told; nodes of this cluster have no GPU.
 OURS: dict[str, tuple[str, ...]] = {"operator": (), "runner": ("TORCH_BUILD=cpu",)}
+# The layers of both stages and what pip unpacks on the way.
+_SIZES_BYTES = {"operator": GIB, "runner": 5 * GIB}
 
 _WORK = CACHE / "image-build"
 
@@ -26,9 +31,16 @@ def image_id(name: str) -> str:
     return run(["buildah", "images", "--quiet", "--no-trunc", "--filter", f"reference={name}"]).strip()
 
 
+def needs(images: Iterable[str]) -> list[Need]:
+    """The room that those take that were never built; of the others only small layers are built anew."""
+    missing = [image for image in images if shutil.which("buildah") is None or not image_id(image_name(image))]
+    return [Need(IMAGE_STORAGE, _SIZES_BYTES[image], f"the image of {image}") for image in missing]
+
+
 def build(image: str, base: str) -> str:
     """Build one of OURS and return its name; a layer whose inputs are unchanged comes out of buildah's cache."""
     remove_unfinished(base)
+    check_disks(needs([image]))
     _WORK.mkdir(parents=True)
     name = image_name(image)
     argv = ["buildah", "bud", "--isolation=chroot", "--storage-driver=overlay", "--network=host", "--layers"]

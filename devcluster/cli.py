@@ -9,7 +9,7 @@ import signal
 import sys
 from pathlib import Path
 
-from devcluster import cluster, dashboards, images, machine, monitoring, page, prometheus, state
+from devcluster import cluster, dashboards, disk, images, machine, monitoring, page, prometheus, state
 from devcluster.api import ApiError
 from devcluster.builds import OURS
 from devcluster.layout import KUBECONFIG
@@ -68,9 +68,9 @@ def main() -> int:
 
 
 def _told(error: OSError) -> str:
-    where = f" ({error.filename})" if error.filename else ""
     if error.errno == errno.ENOSPC:
-        return f"the disk is full{where}: free some space, then `down` and `up`"
+        return disk.full(Path(error.filename) if error.filename else None)
+    where = f" ({error.filename})" if error.filename else ""
     return f"{error.strerror or error}{where}; `python3 -m devcluster status` says what is dead"
 
 

@@ -12,9 +12,10 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 
-from devcluster import binaries, cgroups, images, machine, monitoring, network, packages, page
-from devcluster.builds import OURS, remove_unfinished
+from devcluster import binaries, builds, cgroups, images, machine, monitoring, network, packages, page
+from devcluster.builds import OURS
 from devcluster.certificates import make_certificates
+from devcluster.disk import Need
 from devcluster.layout import (
     CACHE,
     COMMAND_LOCK,
@@ -56,15 +57,17 @@ def alone() -> Iterator[None]:
 
 def up(asked: int | None, ahead: Sequence[str] = ()) -> None:
     """Start the cluster, or find it up; ``ahead`` is what will be asked for next: our own images, the page."""
-    builds: list[Callable[[], None]] = [partial(_build_images, [each for each in ahead if each in OURS])]
-    builds += [page.build] if "page" in ahead else []
+    ours = [each for each in ahead if each in OURS]
+    work: list[Callable[[], None]] = [partial(_build_images, ours)]
+    work += [page.build] if "page" in ahead else []
     if STATE.exists():
         _reuse(asked)
-        _at_once(builds)
+        _at_once(work)
         return
     count = asked or 1
-    machine.check_before_starting()
-    _prepare(builds)
+    _remove_unfinished()
+    machine.check_before_starting(_needs(ours))
+    _prepare(work)
     machine.check_before_starting()  # once more: minutes may have passed
     network.check_subnets_are_free()
     say(f"starting Kubernetes {KUBERNETES} with {count} node{'s' if count > 1 else ''}")
@@ -113,20 +116,25 @@ def _repair(supervisor: int, found: list[str], seconds: float = 30) -> None:
         time.sleep(0.2)
 
 
-def _prepare(builds: Sequence[Callable[[], None]]) -> None:
+def _needs(ours: Sequence[str]) -> list[Need]:
+    """The room that builds take."""
+    first = Need(CACHE, machine.BUILD_BYTES + machine.BASE_IMAGE_BYTES, "building Kubernetes and the base image")
+    return [*([] if binaries.are_built() else [first]), *builds.needs(ours)]
+
+
+def _prepare(work: Sequence[Callable[[], None]]) -> None:
     needed = dict(RUNTIME_PACKAGES)
     if not binaries.are_built():
-        machine.check_before_building()
         needed |= BUILD_PACKAGES
     packages.provide(needed)
-    _at_once([*builds, _build_kubernetes])
+    _at_once([*work, _build_kubernetes])
 
 
-def _at_once(builds: Sequence[Callable[[], None]]) -> None:
+def _at_once(work: Sequence[Callable[[], None]]) -> None:
     """Compilers keep the cores busy while the others wait for disks and networks."""
     with ThreadPoolExecutor() as pool:
         try:
-            for build in [pool.submit(build) for build in builds]:
+            for build in [pool.submit(build) for build in work]:
                 build.result()
         except KeyboardInterrupt:
             end_bound()
@@ -171,12 +179,18 @@ def down() -> None:
     cgroups.remove()
     machine.restore_sysctls()
     shutil.rmtree(VOLUMES, ignore_errors=True)
-    packages.let_services_start()
-    if shutil.which("buildah") is not None:
-        remove_unfinished(BASE_IMAGE)
     if STATE.exists():
         shutil.rmtree(STATE)
         say("the cluster is gone")
+    packages.let_services_start()
+    _remove_unfinished()
+
+
+def _remove_unfinished() -> None:
+    """What builds that were killed have left."""
+    binaries.remove_unfinished()
+    if shutil.which("buildah") is not None:
+        builds.remove_unfinished(BASE_IMAGE)
 
 
 def _wait_until_dead(seconds: float = 30) -> None:

@@ -20,6 +20,10 @@ COMMAND_LOCK = Path("/run/memtune-devcluster.lock")
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "memtune" / "devcluster"
 CHECKOUT = Path(__file__).resolve().parent.parent
 
+# Where Debian's programs write by themselves: buildah, apt.
+IMAGE_STORAGE = Path("/var/lib/containers")
+PACKAGES = Path("/var/cache/apt")
+
 # Not in STATE: each node has a /var/lib of its own, and a volume is to be the same on all of them.
 VOLUMES = CACHE / "volumes"
 CERTIFICATES = STATE / "certificates"

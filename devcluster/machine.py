@@ -7,20 +7,20 @@ import os
 import platform
 import shutil
 import socket
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from devcluster import cgroups
-from devcluster.layout import CACHE, HOST_PORTS, LOOPBACK_PORTS, STATE, SYSCTLS
+from devcluster import cgroups, disk
+from devcluster.disk import GIB, Need
+from devcluster.layout import HOST_PORTS, LOOPBACK_PORTS, STATE, SYSCTLS
 from devcluster.shell import ClusterError, run
 from devcluster.versions import DEBIAN
 
-_GIB = 1 << 30
 # Images and containers of the tests; sources, Go's cache and the result of the build; a layer and the image made of it.
-STATE_BYTES = 4 * _GIB
-BUILD_BYTES = 8 * _GIB
-BASE_IMAGE_BYTES = _GIB
+STATE_BYTES = 4 * GIB
+BUILD_BYTES = 8 * GIB
+BASE_IMAGE_BYTES = GIB
 
 _BRIDGE_FILTER = Path("/proc/sys/net/bridge/bridge-nf-call-iptables")
 # What kubelet sets for the whole machine; `down` puts it back.
@@ -42,21 +42,17 @@ def reason_it_cannot_run() -> str:
 
 
 def check_disk(directory: Path, needed_bytes: int, purpose: str) -> None:
-    existing = next(path for path in (directory, *directory.parents) if path.exists())
-    free_bytes = shutil.disk_usage(existing).free
-    if free_bytes < needed_bytes:
-        raise ClusterError(
-            f"{directory} has {free_bytes / _GIB:.1f} GiB free, and {purpose} needs {needed_bytes / _GIB:.0f} GiB: "
-            "free some space there"
-        )
+    check_disks([Need(directory, needed_bytes, purpose)])
 
 
-def check_before_building() -> None:
-    check_disk(CACHE, BUILD_BYTES, "building Kubernetes")
+def check_disks(needs: Iterable[Need]) -> None:
+    if lacking := disk.lacking(needs):
+        raise ClusterError(lacking)
 
 
-def check_before_starting() -> None:
-    check_disk(STATE, STATE_BYTES, "the cluster")
+def check_before_starting(builds: Iterable[Need] = ()) -> None:
+    """Whether a cluster can be started once these builds are through."""
+    check_disks([Need(STATE, STATE_BYTES, "the cluster"), *builds])
     check_ports_are_free(LOOPBACK_PORTS)
     check_nobody_listens_everywhere(HOST_PORTS)
     if not _BRIDGE_FILTER.exists() and shutil.which("modprobe"):

@@ -8,6 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
+from devcluster import disk
+
 _began = time.monotonic()
 
 # Namespaces of its own for whatever takes long: when the command that waits for it dies, be it by SIGKILL, the kernel
@@ -32,7 +34,7 @@ def run(argv: Sequence[str], *, stdin: str | None = None, env: Mapping[str, str]
     done = subprocess.run(argv, input=stdin, env=env, text=True, capture_output=True, check=False)
     if done.returncode != 0:
         said = (done.stderr or done.stdout).strip()[-2000:]
-        raise ClusterError(f"`{' '.join(argv)}` failed with exit code {done.returncode}:\n{said}")
+        raise _failure(f"`{' '.join(argv)}` failed with exit code {done.returncode}:\n{said}")
     return done.stdout
 
 
@@ -63,7 +65,11 @@ def run_logged(
     with process, nullcontext() if survives else _held(process):
         code = process.wait()
     if code != 0:
-        raise ClusterError(f"`{' '.join(argv)}` failed ({code}); the end of {log}:\n{tail(log)}")
+        raise _failure(f"`{' '.join(argv)}` failed ({code}); the end of {log}:\n{tail(log)}")
+
+
+def _failure(said: str) -> ClusterError:
+    return ClusterError(f"{disk.full()}\n{said}" if disk.is_full(said) else said)
 
 
 @contextmanager

@@ -87,6 +87,12 @@ def test_an_interruption_ends_what_threads_wait_for(tmp_path: Path) -> None:
     assert said[0].startswith("`sleep 471100` failed (-9)")
 
 
+def test_a_build_that_fills_the_disk_is_told_by_a_sentence(tmp_path: Path) -> None:
+    script = f"mount -t tmpfs -o size=4k tiny {tmp_path} && head -c 99999 /dev/zero >{tmp_path}/x"
+    with pytest.raises(ClusterError, match=r"^the disk is full \(/.*, .* GiB free now\): free some space there"):
+        run_logged(["sh", "-c", script], tmp_path.with_suffix(".log"))
+
+
 def test_packages_are_installed_to_the_end_before_another_command_begins_and_a_service_starts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
