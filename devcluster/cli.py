@@ -93,6 +93,8 @@ def _dispatch(arguments: argparse.Namespace) -> int:
     else:
         if arguments.command == "dashboards":
             _need_cluster()
+            with cluster.alone():
+                page.provide()
             # Takes minutes, and nothing of the cluster: others may work on that meanwhile.
             page.build()
         with cluster.alone():

@@ -59,7 +59,7 @@ def up(asked: int | None, ahead: Sequence[str] = ()) -> None:
     """Start the cluster, or find it up; ``ahead`` is what will be asked for next: our own images, the page."""
     ours = [each for each in ahead if each in OURS]
     work: list[Callable[[], None]] = [partial(_build_images, ours)]
-    work += [page.build] if "page" in ahead else []
+    work += [_build_page] if "page" in ahead else []
     if STATE.exists():
         _reuse(asked)
         _at_once(work)
@@ -145,6 +145,11 @@ def _build_kubernetes() -> None:
     if not binaries.are_built():
         say(f"building Kubernetes {KUBERNETES} (once, some minutes; log: {CACHE / 'build.log'})")
         binaries.build()
+
+
+def _build_page() -> None:
+    page.provide()
+    page.build()
 
 
 def _build_images(ours: Sequence[str]) -> None:

@@ -23,6 +23,12 @@ def directory() -> Path:
     return CACHE / f"page-{content.hexdigest()[:12]}"
 
 
+def provide() -> None:
+    """Install what builds the page, if these sources were never built."""
+    if not directory().is_dir():
+        packages.provide(PAGE_PACKAGES)
+
+
 def build() -> None:
     """Build the page, if these sources never were; it appears in one rename."""
     CACHE.mkdir(parents=True, exist_ok=True)
@@ -30,7 +36,6 @@ def build() -> None:
         # Whoever builds at the same time may build the same.
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not directory().is_dir():
-            packages.provide(PAGE_PACKAGES)
             _build(directory(), CACHE / "page.log")
 
 

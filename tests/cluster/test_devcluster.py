@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from pods import eventually
 
-from devcluster import cli, cluster, machine, page, state
+from devcluster import cli, cluster, machine, monitoring, page, state
 from devcluster.api import ApiError
 from devcluster.dns import host_lines
 from devcluster.layout import HOST_ADDRESS, HOST_INTERFACE
@@ -45,6 +45,26 @@ def test_two_commands_at_once(
         assert _main(monkeypatch, "up") == 1
     said = capsys.readouterr().err
     assert said.startswith("devcluster: another devcluster command is at work (process 4711)")
+
+
+def test_dashboards_install_packages_and_start_alone_and_build_beside_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster, "COMMAND_LOCK", tmp_path / "lock")
+    monkeypatch.setattr(cli, "_need_cluster", lambda: None)
+    steps = []
+
+    def step() -> None:
+        try:
+            with cluster.alone():
+                steps.append("beside others")
+        except ClusterError:
+            steps.append("alone")
+
+    for module, name in ((page, "provide"), (page, "build"), (monitoring, "start")):
+        monkeypatch.setattr(module, name, step)
+    assert _main(monkeypatch, "dashboards") == 0
+    assert steps == ["alone", "beside others", "alone"]
 
 
 def test_without_root(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
