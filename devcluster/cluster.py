@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
+from typing import IO
 
 from devcluster import binaries, builds, cgroups, images, machine, monitoring, network, packages, page
 from devcluster.builds import OURS
@@ -41,18 +42,28 @@ from devcluster.volumes import make_volumes
 def alone() -> Iterator[None]:
     """Only one `up`, `down` or `load` at a time, and so only one build."""
     with COMMAND_LOCK.open("a+") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
+        while not _locked(lock):
             lock.seek(0)
-            raise ClusterError(
-                f"another devcluster command is at work (process {lock.read().strip()}): wait until it has ended"
-            ) from error
-        lock.truncate(0)
+            if holder := lock.read().strip():
+                raise ClusterError(f"another devcluster command is at work (process {holder}): wait until it has ended")
+            time.sleep(0.05)  # it has begun just now, and will say who it is
         lock.write(str(os.getpid()))
         lock.flush()
         os.set_inheritable(lock.fileno(), True)
-        yield
+        try:
+            yield
+        finally:
+            lock.truncate(0)
+
+
+def _locked(lock: IO[str]) -> bool:
+    """Whether it is ours now; what a killed command wrote is taken out."""
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    lock.truncate(0)
+    return True
 
 
 def up(asked: int | None, ahead: Sequence[str] = ()) -> None:
