@@ -9,7 +9,8 @@ from __future__ import annotations
 import subprocess
 import sys
 import uuid
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,13 +18,13 @@ from helm_release import Release
 from kubernetes import client, config
 from operator_process import Jobs, OperatorProcess, install_crd
 from pods import FOREIGN, IMAGE, Cluster, eventually, unsuitable
+from stories import pytest_runtest_makereport, tells  # noqa: F401  # a hook, found by its name
 from traces import traces
 
 from devcluster.builds import OURS, image_name
 from devcluster.versions import BASE_IMAGE
 
 _ROOT = Path(__file__).resolve().parents[2]
-_FAILED = pytest.StashKey[bool]()
 
 
 def _devcluster(*words: str) -> str:
@@ -94,22 +95,14 @@ def two_nodes(cluster: Cluster) -> tuple[str, str]:
     return names[0], names[1]
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    report = yield
-    item.stash[_FAILED] = item.stash.get(_FAILED, False) or report.failed
-    return report
-
-
 @pytest.fixture
 def namespace(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[str]:
-    """A namespace that accepts pods; its events, pod states and logs are printed when the test fails."""
+    """A namespace that accepts pods; its events, pod states and logs are part of the report when the test fails."""
     name = f"test-{uuid.uuid4().hex[:8]}"
+    tells(request.node, f"namespace {name}", partial(cluster.story, name))
     cluster.core.create_namespace({"metadata": {"name": name}})
     eventually(lambda: cluster.accepts_pods(name), "the namespace's default ServiceAccount")
     yield name
-    if request.node.stash.get(_FAILED, False):
-        print(cluster.story(name))
     try:
         cluster.core.delete_namespace(name)
     except client.ApiException as error:
@@ -131,6 +124,7 @@ def operators(
     images: dict[str, str],
     jobs: Jobs,  # noqa: ARG001  # the CRD must be there
     tmp_path: Path,
+    request: pytest.FixtureRequest,
 ) -> Iterator[Callable[..., OperatorProcess]]:
     """Makes operators for the test's namespace; each is started by the test, and ended after it."""
     made: list[OperatorProcess] = []
@@ -138,12 +132,12 @@ def operators(
     def make(**settings: str) -> OperatorProcess:
         log = tmp_path / f"operator-{len(made)}.log"
         made.append(OperatorProcess(kubeconfig, namespace, images["runner"], log, **settings))
+        tells(request.node, log.stem, made[-1].log)
         return made[-1]
 
     yield make
     for each in made:
         each.stop()
-        print(each.log())
 
 
 @pytest.fixture
