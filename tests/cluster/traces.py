@@ -1,17 +1,48 @@
-"""Everything a cluster could leave on the machine, as comparable lines."""
+"""What a cluster has left on the machine: all that is there now, was not before and is nobody else's."""
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
+import uuid
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
-from devcluster.layout import STATE, VOLUMES
-from devcluster.versions import KUBERNETES_COMMANDS
+from devcluster import machine, packages
+from devcluster.layout import CGROUP, STATE, VOLUMES
+from devcluster.node import CGROUPS
+from devcluster.versions import MONITORING_PACKAGES, RUNTIME_PACKAGES
 
-# Compared by name and not by number: other programs of the machine come and go meanwhile.
-_PARTS = {"etcd", "containerd", "containerd-shim", "dnsmasq", "pause", "prometheus", "devcluster"}
-_COMMANDS = {*KUBERNETES_COMMANDS, *_PARTS}
+# In the environment of every command from now on, and so of all that these start: who carries it is ours.
+_MARK = f"MEMTUNE_TRACES={os.environ.setdefault('MEMTUNE_TRACES', uuid.uuid4().hex)}".encode()
+# Whom an installation may have had started as services, by somebody who knows nothing of the mark.
+_SERVICES = {*RUNTIME_PACKAGES, *MONITORING_PACKAGES}
+_KERNEL_THREAD = 0x00200000
+_FILES = (STATE, VOLUMES, packages._POLICY)
+
+
+class Traces:
+    def __init__(self) -> None:
+        self._before = Counter(_seen())
+
+    def left(self) -> list[str]:
+        return sorted((Counter(_seen()) - self._before).elements())
+
+
+def _seen() -> Iterator[str]:
+    """Everything that is there, one line each; without what changes by itself, such as a lease's remaining time."""
+    yield from (f"process {each}" for each in _processes())
+    yield from (f"mount {line.split(' ', 3)[3]}" for line in Path("/proc/self/mountinfo").read_text().splitlines())
+    yield from (f"interface {line.split()[1]}" for line in _said("ip", "-oneline", "link"))
+    yield from (f"address {line.split()[1:4]}" for line in _said("ip", "-oneline", "address"))
+    yield from (f"route {line}" for line in _said("ip", "-4", "route", "show", "table", "all"))
+    yield from (f"network namespace {line.split()[0]}" for line in _said("ip", "netns", "list"))
+    yield from (f"rule {line}" for line in _rules())
+    yield from (f"sysctl {name} {(Path('/proc/sys') / name).read_text()}" for name in machine._KUBELET_SYSCTLS)
+    yield from (f"cgroup {path}" for path in CGROUPS.glob(f"*/{CGROUP}"))
+    yield from (f"file {path}" for path in _FILES if path.exists())
 
 
 def _said(*argv: str) -> list[str]:
@@ -20,37 +51,18 @@ def _said(*argv: str) -> list[str]:
 
 def _rules() -> list[str]:
     """Rules and chains of one's own; a table that was only looked at shows its empty standard chains from then on."""
-    if shutil.which("iptables-save") is None:
-        return []  # no program that makes rules was here yet
-    return [line for line in _said("iptables-save") if line.startswith("-A") or line.partition(" ")[2].startswith("- ")]
+    programs = [name for name in ("iptables-save", "ip6tables-save") if shutil.which(name)]
+    lines = [f"{name} {line}" for name in programs for line in _said(name)]
+    return [line for line in lines if " -A " in line or line.partition(" :")[2].partition(" ")[2].startswith("- ")]
 
 
-def _processes() -> list[str]:
-    found = []
+def _processes() -> Iterator[str]:
     for directory in Path("/proc").glob("[0-9]*"):
         try:
-            words = (directory / "cmdline").read_text().split("\0")
-        except (FileNotFoundError, ProcessLookupError):
-            continue  # it ended while we looked
-        names = {Path(word).name.split(".")[0].removesuffix("-runc-v2") for word in words[:3]}
-        found += sorted(names & _COMMANDS)
-    return sorted(found)
-
-
-def traces() -> dict[str, list[str]]:
-    return {
-        "processes": _processes(),
-        "mounts": sorted(line.split(" ", 1)[1].split(" ", 2)[2] for line in _lines("/proc/self/mountinfo")),
-        "interfaces": _said("ip", "-brief", "link"),
-        "addresses and routes": _said("ip", "-4", "-oneline", "address") + _said("ip", "route"),
-        "network namespaces": _said("ip", "netns", "list"),
-        "iptables": _rules(),
-        "sysctls": [Path(f"/proc/sys/{name}").read_text() for name in ("vm/overcommit_memory", "kernel/panic")],
-        "cgroups": sorted(str(path) for path in Path("/sys/fs/cgroup").glob("*/memtune-devcluster")),
-        "files": [str(path) for path in (STATE, VOLUMES) if path.exists()],
-        "listeners": sorted({line.split()[3] for line in _said("ss", "-Hltn") if "10.213." in line}),
-    }
-
-
-def _lines(path: str) -> list[str]:
-    return Path(path).read_text().splitlines()
+            name, fields = (directory / "stat").read_text().split("(", 1)[1].rsplit(") ", 1)
+            state, flags, started = (fields.split()[place] for place in (0, 6, 19))
+            marked = _MARK in (directory / "environ").read_bytes().split(b"\0")
+        except OSError:
+            continue  # it ended while we looked, or is none of ours: not even root may look
+        if state != "Z" and not int(flags) & _KERNEL_THREAD and (marked or name in _SERVICES):
+            yield f"{directory.name} {name}, started at {started}"

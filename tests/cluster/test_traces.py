@@ -1,0 +1,31 @@
+"""What looks for traces sees them: one that sees nothing would pass for a `down` that leaves nothing."""
+
+from __future__ import annotations
+
+import os
+import signal
+from contextlib import ExitStack
+from pathlib import Path
+
+from traces import Traces
+
+from devcluster.shell import run
+
+
+def test_everything_that_a_cluster_could_leave_is_seen(tmp_path: Path) -> None:
+    traces = Traces()
+    with ExitStack() as undone:
+        # Whatever its name is, and whoever is its parent now.
+        orphan = int(run(["sh", "-c", "setsid sleep 600 >/dev/null 2>&1 & echo $!"]))
+        undone.callback(os.kill, orphan, signal.SIGKILL)
+        run(["mount", "-t", "tmpfs", "tiny", str(tmp_path)])
+        undone.callback(run, ["umount", str(tmp_path)])
+        run(["ip", "link", "add", "memtune8", "type", "veth", "peer", "memtune9"])
+        undone.callback(run, ["ip", "link", "delete", "memtune8"])
+        run(["ip", "address", "add", "10.213.9.1/24", "dev", "memtune8"])
+        run(["ip", "link", "set", "memtune8", "up"])
+        run(["iptables", "-N", "MEMTUNE-TRIAL"])
+        undone.callback(run, ["iptables", "-X", "MEMTUNE-TRIAL"])
+        left = traces.left()
+    assert f"process {orphan} sleep" in " ".join(left)
+    assert {line.split()[0] for line in left} == {"address", "interface", "mount", "process", "route", "rule"}
