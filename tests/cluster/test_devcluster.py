@@ -11,16 +11,19 @@ import signal
 import socket
 import subprocess
 import sys
+from ipaddress import ip_address, ip_network
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pods import eventually
+from pods import Cluster, container, eventually, pod
 
 from devcluster import cli, cluster, machine, monitoring, page, state
 from devcluster.api import ApiError
 from devcluster.dns import host_lines
 from devcluster.layout import HOST_ADDRESS, HOST_INTERFACE
+from devcluster.node import CGROUPS
 from devcluster.shell import ClusterError
 from devcluster.state import current_nodes
 from devcluster.supervisor import dead_parts, is_alive, part_pids
@@ -252,6 +255,21 @@ def test_parts_listen_on_loopback_and_the_bridge_alone() -> None:
     own = {HOST_ADDRESS, *(node.address for node in current_nodes())}
     local = re.compile(rf"127\.|\[fe80::[0-9a-f:]+\]%{HOST_INTERFACE}:")
     assert [each for each in sorted(found) if each[1].rpartition(":")[0] not in own and not local.match(each[1])] == []
+
+
+@pytest.mark.usefixtures("devcluster")
+def test_each_node_has_addresses_and_cgroups_of_its_own(cluster: Cluster, namespace: str) -> None:
+    for node in current_nodes():
+        cluster.create(namespace, pod(node.name, container("import time; time.sleep(600)"), nodeName=node.name))
+    for node in current_nodes():
+        running = cluster.wait_for_phase(namespace, node.name, "Running")
+        assert ip_address(running.status.pod_ip) in ip_network(node.pods_subnet)
+        (group,) = CGROUPS.glob(f"memory/**/pod{running.metadata.uid}")
+        assert group.is_relative_to(CGROUPS / "memory" / node.cgroup.lstrip("/"))
+    assert not any(
+        ip_network(one.pods_subnet).overlaps(ip_network(other.pods_subnet))
+        for one, other in combinations(current_nodes(), 2)
+    )
 
 
 @pytest.mark.usefixtures("devcluster", "kubeconfig")

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 
 import pytest
 from pods import GPU, Cluster, container, eventually, pod
@@ -16,11 +20,13 @@ from devcluster.state import problems
 from devcluster.supervisor import part_pids
 
 NODE = nodes(2)[1]
+ROOT = Path(__file__).resolve().parents[2]
+DEVCLUSTER = (sys.executable, "-m", "devcluster")
 
 
-def kill_kubelet() -> None:
-    # Its number is the one it has inside the node.
-    pid = part_pids(NODE.settings / "status.json")["kubelet"]
+def kill_inside(name: str) -> None:
+    """A part of a node, by the number that it has inside."""
+    pid = part_pids(NODE.settings / "status.json")[name]
     run(["nsenter", f"--target={process_one(NODE)}", "--pid", "kill", "-KILL", str(pid)])
 
 
@@ -28,27 +34,56 @@ def kill_node() -> None:
     os.kill(process_one(NODE), signal.SIGKILL)
 
 
-def kill_scheduler() -> None:
-    os.kill(part_pids(STATUS)["kube-scheduler"], signal.SIGKILL)
+def kill_outside(name: str) -> None:
+    os.kill(part_pids(STATUS)[name], signal.SIGKILL)
 
 
 @pytest.mark.parametrize(
     ("kill", "said"),
     [
-        (kill_kubelet, "on node-2: kubelet ended with signal SIGKILL"),
+        (partial(kill_inside, "kubelet"), "on node-2: kubelet ended with signal SIGKILL"),
+        (partial(kill_inside, "containerd"), "on node-2: containerd ended with signal SIGKILL"),
         (kill_node, "node-2 ended with"),
-        (kill_scheduler, "kube-scheduler ended with signal SIGKILL"),
+        (partial(kill_outside, "kube-scheduler"), "kube-scheduler ended with signal SIGKILL"),
+        (partial(kill_outside, "kube-apiserver"), "kube-apiserver ended with signal SIGKILL"),
+        (partial(kill_outside, "etcd"), "etcd ended with signal SIGKILL"),
     ],
+    ids=["kubelet", "containerd", "node", "scheduler", "apiserver", "etcd"],
 )
 @pytest.mark.usefixtures("two_nodes")
-def test_up_starts_anew_what_died(
+def test_status_names_what_died_and_up_starts_it_anew(
     cluster: Cluster, devcluster: Callable[..., str], namespace: str, kill: Callable[[], None], said: str
 ) -> None:
     kill()
     (problem,) = eventually(problems, "the dead part to be noticed")
     assert problem.startswith(said)
+    code, told = _status()
+    assert (code, told) == (1, f"{problem}\n")
+    _, _, log = told.partition("; the end of its log:\n")
+    assert log.strip()
     assert said in devcluster("up")
     assert problems() == []
     selector = {"kubernetes.io/hostname": NODE.name}
     body = pod("after", container("pass", resources={"limits": {GPU: "8"}}), nodeSelector=selector)
     assert cluster.finish(namespace, body).status.phase == "Succeeded"
+
+
+def _status() -> tuple[int, str]:
+    done = subprocess.run([*DEVCLUSTER, "status"], cwd=ROOT, text=True, capture_output=True, check=False)
+    return done.returncode, done.stdout
+
+
+@pytest.mark.usefixtures("devcluster", "kubeconfig")
+def test_of_two_ups_at_once_one_gives_way() -> None:
+    ups = [
+        subprocess.Popen([*DEVCLUSTER, "up"], cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        for _ in range(2)
+    ]
+    told = {up.pid: "".join(up.communicate(timeout=60)) for up in ups}
+    (served,) = [up.pid for up in ups if up.returncode == 0]
+    (refused,) = [up.pid for up in ups if up.returncode == 1]
+    assert "already up" in told[served]
+    assert told[refused] == (
+        f"devcluster: another devcluster command is at work (process {served}): wait until it has ended\n"
+    )
+    assert problems() == []
