@@ -31,7 +31,10 @@ install_torch() {
             .venv/bin/python -c 'import json, sys; print(json.load(sys.stdin)["install"][0]["metadata"]["version"])' || true)
         case "$(uname -s)-$resolved" in
             Darwin-* | *+cpu) pip install --quiet "$torch" ;;
-            *) pip install --quiet uv && .venv/bin/uv pip install --quiet --python .venv/bin/python --torch-backend cpu "$torch" ;;
+            *)
+                pip install --quiet --require-hashes -r tools/uv.lock
+                .venv/bin/uv pip install --quiet --python .venv/bin/python --torch-backend cpu "$torch"
+                ;;
         esac
     fi
     .venv/bin/python -c 'import torch, sys; sys.exit(torch.version.cuda is not None)' ||

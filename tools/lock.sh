@@ -4,7 +4,8 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 lock() { .venv/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate "$@"; }
 
-[ -x .venv/bin/uv ] || .venv/bin/python -m pip install --quiet uv
+[ -x .venv/bin/uv ] || .venv/bin/python -m pip install --quiet --require-hashes -r tools/uv.lock
+printf 'uv\n' | lock - --output-file tools/uv.lock
 printf 'hatchling\nsetuptools\nwheel\n' | lock - --output-file tools/build.lock
 
 # torch is pinned on its own in torch.lock, as its builds differ in hash; the CUDA libraries it names are never wanted here.
