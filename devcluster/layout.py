@@ -1,4 +1,6 @@
-"""Where everything lies, and which address it has. No other module invents a path, a port or a subnet.
+"""Where everything lies, and which address it has: whatever could clash on the machine, or is known to two modules.
+
+The files of one part alone, and the paths and ports inside a node, which is a machine of its own, are in their modules.
 
 The machine keeps one end of a veth pair (`memtune0`, HOST_ADDRESS). The other end is plugged into a bridge that has a
 network namespace of its own (the fabric), and so is each node. The machine's own iptables never see cluster traffic.

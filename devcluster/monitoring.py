@@ -1,4 +1,4 @@
-"""Prometheus and the preview of the dashboards, beside a cluster that is up: a supervisor with parts of their own."""
+"""Prometheus and the page of the dashboards, beside a cluster that is up: a supervisor with parts of their own."""
 
 from __future__ import annotations
 

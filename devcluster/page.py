@@ -1,4 +1,4 @@
-"""The page that draws the dashboards, built once by npm from devcluster/preview and kept outside the checkout."""
+"""The page that draws the dashboards, built once by npm from devcluster/page_sources and kept outside the checkout."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from devcluster.layout import CACHE
 from devcluster.shell import run_logged, say
 from devcluster.versions import PAGE_PACKAGES
 
-_SOURCES = Path(__file__).with_name("preview")
+_SOURCES = Path(__file__).with_name("page_sources")
 
 
 def directory() -> Path:

@@ -7,9 +7,9 @@ import re
 from pathlib import Path
 from typing import Any
 
-PREVIEW = Path(__file__).resolve().parents[2] / "devcluster" / "preview"
-PACKAGE: dict[str, Any] = json.loads((PREVIEW / "package.json").read_text())
-LOCKED: dict[str, dict[str, Any]] = json.loads((PREVIEW / "package-lock.json").read_text())["packages"]
+SOURCES = Path(__file__).resolve().parents[2] / "devcluster" / "page_sources"
+PACKAGE: dict[str, Any] = json.loads((SOURCES / "package.json").read_text())
+LOCKED: dict[str, dict[str, Any]] = json.loads((SOURCES / "package-lock.json").read_text())["packages"]
 
 
 def test_what_is_asked_for_is_one_version_each_and_locked() -> None:
