@@ -22,6 +22,11 @@ def missing() -> list[str]:
     return [name for name in _VERSION_1 if not (_ROOT / name).is_dir()]
 
 
+def tops() -> Iterator[Path]:
+    """The directories that are the cluster's, one in each hierarchy; none when there is no cluster."""
+    return (top for hierarchy in _hierarchies() if (top := hierarchy / CGROUP).is_dir())
+
+
 def make(node: Node) -> None:
     for hierarchy in _hierarchies():
         directory = hierarchy
@@ -38,11 +43,11 @@ def make(node: Node) -> None:
 
 def are_busy() -> bool:
     """Whether a process of a pod is still there, be it one that was killed and has not yet ended."""
-    return any(member.read_text() for top in _tops() for member in top.glob("**/cgroup.procs"))
+    return any(member.read_text() for top in tops() for member in top.glob("**/cgroup.procs"))
 
 
 def remove() -> None:
-    for top in _tops():
+    for top in tops():
         for directory, _, _ in os.walk(top, topdown=False):
             Path(directory).rmdir()
 
@@ -60,10 +65,6 @@ def _hierarchies() -> list[Path]:
     if _is_version_2():
         return [_ROOT]
     return [path for path in _ROOT.iterdir() if path.is_dir() and not path.is_symlink() and path.name != "unified"]
-
-
-def _tops() -> Iterator[Path]:
-    return (top for hierarchy in _hierarchies() if (top := hierarchy / CGROUP).is_dir())
 
 
 def _hand_down(directory: Path) -> None:

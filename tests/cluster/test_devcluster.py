@@ -19,11 +19,10 @@ from typing import Any
 import pytest
 from pods import Cluster, container, eventually, pod
 
-from devcluster import cli, cluster, machine, monitoring, page, state
+from devcluster import cgroups, cli, cluster, machine, monitoring, page, state
 from devcluster.api import ApiError
 from devcluster.dns import host_lines
 from devcluster.layout import HOST_ADDRESS, HOST_INTERFACE
-from devcluster.node import CGROUPS
 from devcluster.shell import ClusterError
 from devcluster.state import current_nodes
 from devcluster.supervisor import dead_parts, is_alive, part_pids
@@ -264,8 +263,9 @@ def test_each_node_has_addresses_and_cgroups_of_its_own(cluster: Cluster, namesp
     for node in current_nodes():
         running = cluster.wait_for_phase(namespace, node.name, "Running")
         assert ip_address(running.status.pod_ip) in ip_network(node.pods_subnet)
-        (group,) = CGROUPS.glob(f"memory/**/pod{running.metadata.uid}")
-        assert group.is_relative_to(CGROUPS / "memory" / node.cgroup.lstrip("/"))
+        groups = [(top.parent, group) for top in cgroups.tops() for group in top.glob(f"**/pod{running.metadata.uid}")]
+        assert groups
+        assert all(group.is_relative_to(root / node.cgroup.lstrip("/")) for root, group in groups)
     assert not any(
         ip_network(one.pods_subnet).overlaps(ip_network(other.pods_subnet))
         for one, other in combinations(current_nodes(), 2)

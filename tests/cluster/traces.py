@@ -10,9 +10,8 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from devcluster import machine, packages
-from devcluster.layout import CGROUP, STATE, VOLUMES
-from devcluster.node import CGROUPS
+from devcluster import cgroups, machine, packages
+from devcluster.layout import STATE, VOLUMES
 from devcluster.versions import MONITORING_PACKAGES, RUNTIME_PACKAGES
 
 # In the environment of every command from now on, and so of all that these start: who carries it is ours.
@@ -41,7 +40,7 @@ def _seen() -> Iterator[str]:
     yield from (f"network namespace {line.split()[0]}" for line in _said("ip", "netns", "list"))
     yield from (f"rule {line}" for line in _rules())
     yield from (f"sysctl {name} {(Path('/proc/sys') / name).read_text()}" for name in machine._KUBELET_SYSCTLS)
-    yield from (f"cgroup {path}" for path in CGROUPS.glob(f"*/{CGROUP}"))
+    yield from (f"cgroup {path}" for path in cgroups.tops())
     yield from (f"file {path}" for path in _FILES if path.exists())
 
 
