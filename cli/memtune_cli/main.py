@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -60,6 +61,8 @@ def _forget_output() -> None:
 def _run(arguments: argparse.Namespace) -> int:
     # Looking for plugins of pydantic among all installed packages costs a good part of its import.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
+    # What is imported stays; searching it for garbage every 700 objects is a tenth of the time until a page is there.
+    gc.set_threshold(100_000)
     # Imported only when it is called: matplotlib, pydantic and yaml cost more than the whole prediction.
     try:
         run: Callable[[argparse.Namespace], int] = import_module(f"memtune_cli.{arguments.command}").run

@@ -1,17 +1,16 @@
-"""`memtune trace MODULE:FACTORY`: trace a model of the user's, without a GPU and without its memory."""
+"""`memtune trace MODULE:FACTORY`: trace a model of the user's, without a GPU and without its memory.
+
+The parser of every command imports this file for its defaults, so that it imports the rest where it is needed.
+"""
 
 from __future__ import annotations
 
 import argparse
-import importlib.util
-import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-from memtune.trace import loads
 from memtune.units import counted
 from memtune_cli.errors import InputError, installing
 from memtune_cli.screen import stdout_screen
@@ -28,6 +27,8 @@ _MEMORY = "4Gi"
 
 def run(arguments: argparse.Namespace) -> int:
     """Trace in a process of its own, so that what goes wrong in the user's code goes wrong there."""
+    from memtune.trace import loads
+
     output: Path = arguments.output or Path(f"{arguments.factory.replace(':', '.')}.trace.json")
     trace_into(
         output, arguments.factory, arguments.sequence_length, arguments.numerics,
@@ -61,9 +62,12 @@ def trace_into(
 
 def traced_model(job: Job) -> TracedModel:
     """What a job's factory builds, traced here as a pod of the job would."""
+    from tempfile import TemporaryDirectory
+
     from memtune.naming import short_hash
     from memtune.replay.traced import TracedModel
     from memtune.spec import factory
+    from memtune.trace import loads
 
     _check_torch("a job with spec.model.factory is predicted by tracing, and that")
     with TemporaryDirectory() as directory:
@@ -74,11 +78,15 @@ def traced_model(job: Job) -> TracedModel:
 
 
 def _check_torch(what: str) -> None:
-    if importlib.util.find_spec("torch") is None:
+    from importlib.util import find_spec
+
+    if find_spec("torch") is None:
         raise InputError(f"{what} needs torch, which is not installed; {installing('cli,runner')}")
 
 
 def _trace(words: list[str], memory: str, time_limit: int, output: Path) -> None:
+    import subprocess
+
     command = [sys.executable, "-m", "memtune_runner.tracing", *words, "--memory", memory, "--output", str(output)]
     try:
         ended = subprocess.run(

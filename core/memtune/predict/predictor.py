@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from memtune.allocator import AllocatorSettings
 from memtune.plan import Plan
 from memtune.predict.activations import activation_terms
 from memtune.predict.belief import Belief
@@ -17,7 +16,6 @@ from memtune.predict.shape import Shape, shape_of
 from memtune.predict.speed import TRUST, Pace, pace_of
 from memtune.predict.states import state_terms
 from memtune.predict.terms import ALWAYS, Term
-from memtune.predict.trace import packing, step_trace
 from memtune.predict.traced import traced_terms
 from memtune.prediction import Interval, Prediction
 from memtune.units import MIB
@@ -89,6 +87,10 @@ class Predictor:
             return self._footprint(plan).packing / (1 + fragmentation(recipe, DEFAULT_CONSTANTS))
         if not plan.max_split_size_mib:
             return 1.0
+        # Imported only here: the allocator is a good part of what the predictor would import, and no space asks for it.
+        from memtune.allocator import AllocatorSettings
+        from memtune.predict.trace import packing, step_trace
+
         settings = AllocatorSettings(plan.expandable_segments, plan.max_split_size_mib * MIB)
         return packing(step_trace(self.shape, recipe, terms, DEFAULT_CONSTANTS), settings)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, Strict
 from pydantic.alias_generators import to_camel
@@ -15,6 +15,14 @@ class Block(BaseModel):
     model_config = ConfigDict(
         alias_generator=to_camel, extra="forbid", frozen=True, allow_inf_nan=False, defer_build=True
     )
+
+
+Kind = TypeVar("Kind", bound=Block)
+
+
+def left_out(block: type[Kind]) -> Kind:
+    """What stands for a block that is not given. Unchecked, since checking would compile each block on import."""
+    return block.model_construct()
 
 
 # A pattern must mean the same to Rust (pydantic), Go (the API server) and Python: no lookarounds, always anchored.

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
-from memtune.spec.fields import ONE_WORD, AbsolutePath, Block, Count, Flag, Foreign, ObjectName, Text
+from memtune.spec.fields import ONE_WORD, AbsolutePath, Block, Count, Flag, Foreign, ObjectName, Text, left_out
 from memtune.spec.model import Model
 from memtune.spec.training import Resources, Training
 from memtune.spec.tuning import Retry, Tuning
@@ -78,7 +78,7 @@ class JobSpec(Block):
     training: Training = Field(
         description="What one optimizer step is; no plan changes it but in what retry.consent allows."
     )
-    resources: Resources = Field(default=Resources(), description="The GPUs of the job.")
+    resources: Resources = Field(default=left_out(Resources), description="The GPUs of the job.")
     template: Foreign | None = Field(
         default=None,
         description="An ordinary PodTemplateSpec; the built-in trainer on synthetic tokens runs if left out.",
@@ -91,9 +91,9 @@ class JobSpec(Block):
     launcher: Literal["Pods", "JobSet"] = Field(
         default="Pods", description="Whether a run is made of plain pods, or of a JobSet, which then must be installed."
     )
-    runner: Runner = Field(default=Runner(), description="How the runner gets into the user's image.")
-    tuning: Tuning = Field(default=Tuning(), description="How the plan is found, and what finding it may cost.")
-    retry: Retry = Field(default=Retry(), description="What happens after a train run died.")
+    runner: Runner = Field(default=left_out(Runner), description="How the runner gets into the user's image.")
+    tuning: Tuning = Field(default=left_out(Tuning), description="How the plan is found, and what finding it may cost.")
+    retry: Retry = Field(default=left_out(Retry), description="What happens after a train run died.")
     checkpoint: Checkpoint | None = Field(
         default=None, description="Where checkpoints are; a run that died cannot resume if left out."
     )
@@ -118,7 +118,7 @@ class JobSpec(Block):
 class Metadata(BaseModel):
     """What MemTune reads of an object's metadata; the rest is the API server's."""
 
-    model_config = ConfigDict(alias_generator=to_camel, extra="ignore", frozen=True)
+    model_config = ConfigDict(alias_generator=to_camel, extra="ignore", frozen=True, defer_build=True)
 
     name: ObjectName
     namespace: ObjectName = "default"

@@ -7,7 +7,18 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from memtune.knobs import Attention, GradientDtype, Optimizer
-from memtune.spec.fields import LABEL_VALUE, RESOURCE_NAME, AbsolutePath, Block, Count, Flag, Quantity, Share, to_ratio
+from memtune.spec.fields import (
+    LABEL_VALUE,
+    RESOURCE_NAME,
+    AbsolutePath,
+    Block,
+    Count,
+    Flag,
+    Quantity,
+    Share,
+    left_out,
+    to_ratio,
+)
 
 
 class GenerationBlock(Block):
@@ -34,7 +45,8 @@ class EvaluationBlock(Block):
     )
     generates: Flag = Field(default=False, description="Whether evaluation generates text, and so needs a KV cache.")
     generation: GenerationBlock = Field(
-        default=GenerationBlock(), description="What is generated at once; it counts only where generates is true."
+        default=left_out(GenerationBlock),
+        description="What is generated at once; it counts only where generates is true.",
     )
 
 

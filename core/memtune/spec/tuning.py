@@ -7,7 +7,18 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from memtune.knobs import Offload, Precision
-from memtune.spec.fields import CHECKPOINTING, WHOLE_PLAN, Block, Count, Distinct, Flag, Percent, Whole, to_ratio
+from memtune.spec.fields import (
+    CHECKPOINTING,
+    WHOLE_PLAN,
+    Block,
+    Count,
+    Distinct,
+    Flag,
+    Percent,
+    Whole,
+    left_out,
+    to_ratio,
+)
 
 CheckpointingName = Annotated[str, Field(pattern=CHECKPOINTING, max_length=16)]
 ZeroStage = Annotated[Whole, Field(ge=0, le=3)]
@@ -60,7 +71,7 @@ class Tuning(Block):
         description="The plan that mode Fixed launches, in the short form that memtune plan prints, "
         "like bf16-z2-sel-mb4x8; needed in that mode, refused in others.",
     )
-    space: Space = Field(default=Space(), description="The choices of each knob that a plan may take.")
+    space: Space = Field(default=left_out(Space), description="The choices of each knob that a plan may take.")
     max_probes: Probes = Field(default=8, description="Most probe runs of the job.")
     parallel_probes: Probes = Field(
         default=1, description="Probe runs at the same time, each on the job's number of GPUs."
