@@ -45,7 +45,7 @@ def detail(case: Case, plan: Plan, prediction: Prediction) -> dict[str, Any]:
         "peakPhase": prediction.peak_phase,
         "bytes": {metric: _bytes(getattr(prediction, metric)) for metric in metrics},
         "components": [{"name": part.name, **_bytes(part.bytes)} for part in prediction.components],
-        "phaseBytes": {name: round(size) for name, size in prediction.phase_bytes.items()},
+        "phaseBytes": {name: _bytes(size) for name, size in prediction.phases.items()},
         "hostBytesPerPod": case.host(plan).required_bytes,
         **_speed(prediction),
     }

@@ -79,11 +79,14 @@ def _components(screen: Screen, prediction: Prediction, unit: Unit) -> list[str]
 
 
 def _phases(screen: Screen, prediction: Prediction, unit: Unit) -> list[str]:
-    most = max(prediction.phase_bytes.values())
-    width = max(10, screen.width - 34)
+    phases = prediction.phases
+    most = max(size.expected for size in phases.values())
+    spreads = {name: between_bytes(size, unit) for name, size in phases.items()}
+    room = max(map(len, spreads.values()))
+    width = max(6, screen.width - 32 - room)
     lines = []
-    for name, size in prediction.phase_bytes.items():
-        bar = ("█" if screen.unicode else "#") * max(1, round(width * size / most))
+    for name, size in phases.items():
+        bar = ("█" if screen.unicode else "#") * max(1, round(width * size.expected / most))
         painted = screen.paint(bar, "38;5;214" if name == prediction.peak_phase else "38;5;33")
-        lines.append(f"  {name:<14}{unit.number(size):>7} {unit.name}B  {painted}")
+        lines.append(f"  {name:<14}{unit.number(size.expected):>7} {unit.name}B  {spreads[name]:<{room}}  {painted}")
     return lines

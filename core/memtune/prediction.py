@@ -33,8 +33,8 @@ class Prediction:
     """What one rank needs under one plan. ``components`` add up to ``device``, at the phase that peaks highest."""
 
     peak_phase: str
-    phase_bytes: dict[str, float]
-    # Made when somebody looks: of thousands of candidates that are ranked, a person reads a few.
+    # Both are made when somebody looks: of thousands of candidates that are ranked, a person reads a few.
+    phase_breakdown: Callable[[], dict[str, Interval]] = field(compare=False, repr=False)
     breakdown: Callable[[], tuple[Component, ...]] = field(compare=False, repr=False)
     requested: Interval
     allocated: Interval
@@ -43,6 +43,11 @@ class Prediction:
     device: Interval
     step_seconds: Interval
     tokens_per_second: Interval
+
+    @cached_property
+    def phases(self) -> dict[str, Interval]:
+        """``device`` in each phase, by the phase's name."""
+        return self.phase_breakdown()
 
     @cached_property
     def components(self) -> tuple[Component, ...]:

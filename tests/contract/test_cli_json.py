@@ -51,7 +51,7 @@ DETAIL = {
     "peakPhase": "text",
     "bytes": dict.fromkeys(("requested", "allocated", "active", "reserved", "device"), BYTES),
     "components": [{"name": "text", **BYTES}],
-    "phaseBytes": dict.fromkeys(PHASES, "integer"),
+    "phaseBytes": dict.fromkeys(PHASES, BYTES),
     "hostBytesPerPod": "integer",
     **SPEED,
 }

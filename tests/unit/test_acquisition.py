@@ -21,7 +21,7 @@ def candidate(
     rate = Interval(tokens - speed_spread, tokens, tokens + speed_spread)
     one = Interval(1.0, 1.0, 1.0)
     return Candidate(
-        Plan.parse(plan), Prediction("forward", {}, tuple, device, device, device, device, device, one, rate)
+        Plan.parse(plan), Prediction("forward", dict, tuple, device, device, device, device, device, one, rate)
     )
 
 

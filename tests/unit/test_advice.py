@@ -31,7 +31,7 @@ class Shared:
         device_gib = (0 if plan.offload is not Offload.NONE else states_gib / self._world) + plan.micro_batch
         size = Interval(device_gib * GIB, device_gib * GIB, device_gib * GIB)
         rate = Interval(1.0, 1.0, 1.0)
-        return Prediction("step", {}, tuple, size, size, size, size, size, rate, rate)
+        return Prediction("step", dict, tuple, size, size, size, size, size, rate, rate)
 
 
 def test_advice_names_knobs_gpus_and_sizes_that_would_do() -> None:

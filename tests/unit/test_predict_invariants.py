@@ -40,8 +40,10 @@ def test_peaks_are_ordered(plan: Plan) -> None:
     found = PREDICTOR.predict(plan)
     assert found.requested.expected <= found.allocated.expected <= found.active.expected
     assert found.active.expected <= found.reserved.expected <= found.device.expected
-    assert found.phase_bytes[found.peak_phase] == max(found.phase_bytes.values())
-    for interval in (found.allocated, found.reserved, found.device, found.step_seconds, found.tokens_per_second):
+    assert found.phases[found.peak_phase] == found.device
+    assert found.device.expected == max(phase.expected for phase in found.phases.values())
+    metrics = found.allocated, found.reserved, found.device, found.step_seconds, found.tokens_per_second
+    for interval in (*metrics, *found.phases.values()):
         assert 0 < interval.lower <= interval.expected <= interval.upper
 
 

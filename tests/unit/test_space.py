@@ -27,7 +27,7 @@ ONE = replace(EIGHT, global_batch=4, gpus_per_node=1)
 def prediction(device_gib: float, tokens_per_second: float, width: float = 1.0) -> Prediction:
     device = Interval(device_gib / width * GIB, device_gib * GIB, device_gib * width * GIB)
     rate = Interval(tokens_per_second, tokens_per_second, tokens_per_second)
-    return Prediction("forward", {}, tuple, device, device, device, device, device, rate, rate)
+    return Prediction("forward", dict, tuple, device, device, device, device, device, rate, rate)
 
 
 class ByMicroBatch:

@@ -56,7 +56,7 @@ class Ledger:
     _phases: dict[int, _Phase] = field(default_factory=dict)
 
     def phase(self, phase: int) -> _Phase:
-        """A phase in detail. Few phases ever peak, so only those are told apart."""
+        """A phase in detail. Few phases ever peak, and nobody asks for the others of most plans."""
         if phase not in self._phases:
             self._phases[phase] = self._phase(phase)
         return self._phases[phase]
@@ -91,7 +91,7 @@ class Peaks(NamedTuple):
     """Everything a prediction says about bytes."""
 
     phase: str
-    phase_bytes: dict[str, float]
+    phase_breakdown: Callable[[], dict[str, Interval]]
     breakdown: Callable[[], tuple[Component, ...]]
     requested: Interval
     allocated: Interval
@@ -157,7 +157,7 @@ def peaks(sums: Ledger, micro_batch: int) -> Peaks:
     width = phase.allocated.root(micro_batch)
     return Peaks(
         phase=PHASES[index],
-        phase_bytes=dict(zip(PHASES, [total * held + outside for total in totals], strict=True)),
+        phase_breakdown=partial(_phase_intervals, sums, micro_batch, held),
         breakdown=partial(_components, sums, phase, micro_batch, reserved - requested),
         requested=around(requested, width),
         allocated=around(allocated, width),
@@ -198,6 +198,13 @@ def around(expected: float, half_width: float) -> Interval:
     if expected <= _TINY:
         return Interval(0.0, 0.0, half_width)
     return Interval(expected * expected / (expected + half_width), expected, expected + half_width)
+
+
+def _phase_intervals(sums: Ledger, micro_batch: int, held: float) -> dict[str, Interval]:
+    return {
+        name: around(total * held + sums.outside_bytes, sums.phase(index).device.root(micro_batch))
+        for index, (name, total) in enumerate(zip(PHASES, sums.totals(micro_batch), strict=True))
+    }
 
 
 def _components(sums: Ledger, phase: _Phase, micro_batch: int, overhead: float) -> tuple[Component, ...]:

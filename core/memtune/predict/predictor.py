@@ -49,7 +49,7 @@ class Predictor:
         tokens = plan.global_batch(self.workload.world) * self.workload.sequence_length
         return Prediction(
             peak_phase=found.phase,
-            phase_bytes=found.phase_bytes,
+            phase_breakdown=found.phase_breakdown,
             breakdown=found.breakdown,
             requested=found.requested,
             allocated=found.allocated,
