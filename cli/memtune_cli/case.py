@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 from memtune.gpu import find
 from memtune.knobs import Offload
 from memtune.plan import Plan
-from memtune.units import counted
+from memtune.units import counted, gib
 from memtune_cli.errors import InputError
 
 if TYPE_CHECKING:
     from memtune.gpu import Gpu
     from memtune.host import HostMemory
+    from memtune.model.architecture import Architecture
     from memtune.predict import Predictor
     from memtune.replay.traced import TracedModel
     from memtune.space import Ranking, Space
@@ -121,6 +122,7 @@ def read_case(file: str, gpu_name: str | None) -> Case:
             notes=(
                 *_trace_notes(job, traced),
                 *_model_notes(job.spec.model.hf_config),
+                *_picture_notes(workload.architecture),
                 *(() if gpu_name else gpu_notes(job, workload.gpu)),
             ),
             hf_config=job.spec.model.hf_config,
@@ -138,6 +140,18 @@ def _model_notes(config: dict[str, Any] | None) -> tuple[str, ...]:
         return ()
     taken = ", ".join(f"{name} ({size})" for name, size in sizes.items())
     return (f"spec.model.hfConfig does not say {taken}: taken from transformers' {config['model_type']}",)
+
+
+def _picture_notes(model: Architecture | TracedModel) -> tuple[str, ...]:
+    from memtune.predict.activations import picture_bytes
+
+    tower = getattr(model, "tower", None)
+    if tower is None:
+        return ()
+    return (
+        "all parameters of the vision tower are counted, as ones that learn, but pictures are not: of each picture in "
+        f"a micro-batch the tower keeps up to {gib(picture_bytes(tower))} more",
+    )
 
 
 def _trace_notes(job: Job, traced: TracedModel | None) -> tuple[str, ...]:

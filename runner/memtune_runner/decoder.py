@@ -20,6 +20,7 @@ _ROTARY_BASE = 10_000.0
 def read_architecture(stored: dict[str, Any]) -> Architecture:
     """The architecture as ``MEMTUNE_ARCHITECTURE`` holds it: the fields of the dataclass, nested ones as objects."""
     nested: dict[str, Any] = {"experts": Experts, "image": Image, "module_names": ModuleNames}
+    nested["tower"] = lambda **tower: read_architecture(tower)
     try:
         values = {
             name: nested[name](**value) if name in nested and value is not None else value
@@ -55,7 +56,9 @@ class Decoder(nn.Module):
         if facts.tied_embeddings:
             self.head.weight = self.tokens.weight
         if sum(each.numel() for each in self.parameters()) != parameters(facts).total:
-            raise _refusal(facts, "not one with parts that belong to other kinds, such as a pooler or token types")
+            raise _refusal(
+                facts, "not one with parts that belong to other kinds, such as a pooler, token types or a vision tower"
+            )
         self.apply(_initialise)
 
     def forward(self, tokens: torch.Tensor, labels: torch.Tensor | None = None) -> torch.Tensor:

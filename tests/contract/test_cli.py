@@ -54,6 +54,16 @@ def test_a_size_that_the_config_leaves_out_is_told(tmp_path: Path, capsys: pytes
     assert "does not say" not in capsys.readouterr().out
 
 
+def test_pictures_that_are_not_counted_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    vision = {"hidden_size": 1152, "intermediate_size": 4304, "num_hidden_layers": 27, "num_attention_heads": 16}
+    vision |= {"image_size": 896, "patch_size": 14, "vision_use_head": False}
+    text = {"hidden_size": 2560, "intermediate_size": 10240, "num_hidden_layers": 34}
+    gemma = {"model_type": "gemma3", "text_config": text, "vision_config": vision}
+    assert main(["plan", written(tmp_path, job(model={"hfConfig": gemma}))]) == 0
+    page = " ".join(capsys.readouterr().out.split())
+    assert "pictures are not: of each picture in a micro-batch the tower keeps up to 3.9 GiB more" in page
+
+
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
 def test_every_example_can_be_estimated_and_explained(example: Path, capsys: pytest.CaptureFixture[str]) -> None:
     plan = ONE_OF_EACH[example.stem]

@@ -72,7 +72,7 @@ def test_no_token_sees_the_future() -> None:
 
 @pytest.mark.parametrize("family", ["llama", "mixtral"])
 def test_the_architecture_survives_its_variable(family: str) -> None:
-    facts = from_hf_config(FAMILIES[family])
+    facts = replace(from_hf_config(FAMILIES[family]), tower=from_hf_config({"model_type": "vit"}))
     assert read_architecture(json.loads(json.dumps(asdict(facts)))) == facts
 
 
@@ -87,6 +87,7 @@ def test_an_architecture_that_cannot_be_read_is_named() -> None:
         (from_hf_config({"model_type": "bert"}), "not encoder models with head none"),
         (replace(from_facts(PLAIN), norms_per_layer=3), "not 3 norms in a layer"),
         (replace(from_facts(PLAIN), token_type_count=2), "token types"),
+        (replace(from_facts(PLAIN), tower=from_hf_config({"model_type": "vit"})), "a vision tower"),
     ],
 )
 def test_what_is_no_plain_decoder_is_refused(facts: Architecture, problem: str) -> None:

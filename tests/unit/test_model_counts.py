@@ -52,6 +52,41 @@ def t5(hidden: int, layers: int, heads: int, head_dim: int, ffn: int, version: s
 
 
 TIED = {"tie_word_embeddings": True}
+
+
+def gemma3(text: Config) -> Config:
+    """A config.json as Google publishes it: what are transformers' defaults is left out."""
+    sizes = {"hidden_size": 1152, "intermediate_size": 4304, "num_hidden_layers": 27, "num_attention_heads": 16}
+    vision = {"model_type": "siglip_vision_model", **sizes, "image_size": 896, "patch_size": 14}
+    return {
+        "architectures": ["Gemma3ForConditionalGeneration"],
+        "model_type": "gemma3",
+        "mm_tokens_per_image": 256,
+        "text_config": {"model_type": "gemma3_text", "sliding_window": 1024, **text},
+        "vision_config": {**vision, "vision_use_head": False},
+    }
+
+
+GEMMA3_4B = gemma3({"hidden_size": 2560, "intermediate_size": 10240, "num_hidden_layers": 34})
+GEMMA3_12B = gemma3(
+    {
+        "hidden_size": 3840,
+        "intermediate_size": 15360,
+        "num_hidden_layers": 48,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 8,
+    }
+)
+GEMMA3_27B = gemma3(
+    {
+        "hidden_size": 5376,
+        "intermediate_size": 21504,
+        "num_hidden_layers": 62,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 16,
+        "head_dim": 128,
+    }
+)
 IMAGENET = {"architectures": ["ViTForImageClassification"], "num_labels": 1000}
 LLAMA_2_7B = gated("llama", 4096, 32, "32/32", 11008, 32000)
 MIXTRAL_8X7B = gated("mixtral", 4096, 32, "32/8", 14336, 32000, num_local_experts=8, num_experts_per_tok=2)
@@ -92,6 +127,9 @@ PUBLISHED: list[tuple[str, str, int, Config]] = [
     ("K", "gemma2_9b_en", 9_241_705_984, gated("gemma2", 3584, 42, "16/8", 14336, 256000)),
     ("K", "gemma2_27b_en", 27_227_128_320, gated("gemma2", 4608, 46, "32/16", 36864, 256000, head_dim=128)),
     ("K", "gemma3_1b", 999_885_952, gated("gemma3_text", 1152, 26, "4/1", 6912, 262144)),
+    ("S", "google/gemma-3-4b-it", 4_300_079_472, GEMMA3_4B),
+    ("S", "google/gemma-3-12b-it", 12_187_325_040, GEMMA3_12B),
+    ("S", "google/gemma-3-27b-it", 27_432_406_640, GEMMA3_27B),
     ("S", "microsoft/phi-2", 2_779_683_840, classic("phi", 2560, 32, 32, intermediate_size=10240)),
     ("K", "phi3_mini_4k_instruct_en", 3_821_079_552, gated("phi3", 3072, 32, "32/32", 8192, 32064)),
     ("K", "gpt2_base_en", 124_439_808, {"model_type": "gpt2"}),

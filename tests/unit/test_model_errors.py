@@ -25,7 +25,7 @@ def test_an_unknown_model_type_is_named_with_what_is_known_and_what_to_do() -> N
 
 def test_a_config_of_several_models_points_to_its_text_model() -> None:
     with pytest.raises(ValueError, match="give the content of its text_config"):
-        from_hf_config({"model_type": "gemma3", "text_config": {}})
+        from_hf_config({"model_type": "llava", "text_config": {}})
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from memtune.spec.architecture import ArchitectureFacts, ExpertFacts, ImageFacts
 from memtune.spec.fields import Block
 
 # `norm` is how a job writes rms_norm. The rest comes with the families of Hugging Face and has no plain fact.
-NOT_WRITTEN = {"name", "rms_norm", "unquantized", "activation_tensors", "module_names"}
+NOT_WRITTEN = {"name", "rms_norm", "unquantized", "activation_tensors", "module_names", "tower"}
 # Their default is that of other facts.
 DERIVED = {"kv_heads", "head_dim", "ffn_size", "vocab_size", "head", "kind"}
 
@@ -26,4 +26,4 @@ def assert_same(block: type[Block], facts: type, extra: set[str], missing: set[s
 def test_a_job_can_write_every_fact_of_an_architecture() -> None:
     assert_same(ArchitectureFacts, Architecture, {"norm"}, NOT_WRITTEN)
     assert_same(ExpertFacts, Experts, set(), set())
-    assert_same(ImageFacts, Image, set(), set())
+    assert_same(ImageFacts, Image, set(), {"class_token"})

@@ -41,16 +41,17 @@ class Experts:
 
 @dataclass(frozen=True)
 class Image:
-    """The input of a vision transformer: a square image cut into square patches."""
+    """The input of a vision transformer: a square image cut into square patches, and a class token if it has one."""
 
     size: int
     patch_size: int
     channels: int = 3
+    class_token: bool = True
 
     @property
     def tokens(self) -> int:
         """The sequence length: one token per patch, and the class token."""
-        return (self.size // self.patch_size) ** 2 + 1
+        return (self.size // self.patch_size) ** 2 + self.class_token
 
 
 @dataclass(frozen=True)
@@ -76,6 +77,7 @@ class Architecture:
     """A transformer by plain facts. ``layers`` is the main stack; an encoder-decoder has ``encoder_layers`` too.
 
     ``activation_tensors`` of the feed-forward's width are kept for the activation's backward pass, its output included.
+    ``tower`` turns pictures into tokens of the stack, through a projector.
     """
 
     name: str
@@ -113,6 +115,7 @@ class Architecture:
     unquantized: tuple[str, ...] = ()
     activation_tensors: int = 2
     module_names: ModuleNames = ModuleNames()
+    tower: Architecture | None = None
 
 
 @dataclass(frozen=True)
@@ -130,6 +133,7 @@ class Parameters:
 
     ``dense_layers`` of the ``layers`` of a mixture of experts weigh ``dense_layer`` each. ``active_layer`` is what one
     token visits of ``layer``. ``head`` is 0 when its matrix is the embedding's and it has nothing else.
+    ``tower`` is a vision tower with its projector, which text does not visit.
     """
 
     embedding: int
@@ -142,14 +146,16 @@ class Parameters:
     active_layer: int
     dense_layer: int = 0
     dense_layers: int = 0
+    tower: int = 0
 
     @property
     def total(self) -> int:
         """All parameters, tied ones once."""
         main = self.layer * (self.layers - self.dense_layers) + self.dense_layer * self.dense_layers
-        return self.embedding + main + self.encoder_layer * self.encoder_layers + self.final + self.head
+        encoder = self.encoder_layer * self.encoder_layers
+        return self.embedding + main + encoder + self.final + self.head + self.tower
 
     @property
     def active(self) -> int:
-        """The parameters that one token visits: all of them, except in a mixture of experts."""
-        return self.total - (self.layer - self.active_layer) * (self.layers - self.dense_layers)
+        """The parameters that one token of text visits: all of them, but for other experts and a vision tower."""
+        return self.total - self.tower - (self.layer - self.active_layer) * (self.layers - self.dense_layers)

@@ -27,6 +27,7 @@ def parameters(architecture: Architecture) -> Parameters:
         active_layer=sum(linear.parameters * linear.visited for linear in main) + rest,
         dense_layer=_sum(linears.dense_layer(a)) + rest if dense_layers else 0,
         dense_layers=dense_layers,
+        tower=_tower(a),
     )
 
 
@@ -71,7 +72,8 @@ def _modules(architecture: Architecture) -> list[tuple[Linear, int]]:
     if a.kind is Kind.ENCODER_DECODER:
         stacks.append((linears.encoder_layer(a), a.encoder_layers))
     stacks.append(([*linears.outside_layers(a), *linears.head_transform(a)], 1))
-    return [(linear, layers) for stack, layers in stacks for linear in stack]
+    found = [(linear, layers) for stack, layers in stacks for linear in stack]
+    return found + (_modules(a.tower) if a.tower else [])
 
 
 def _names(target: str, linear: Linear) -> bool:
@@ -112,8 +114,16 @@ def _patches(architecture: Architecture) -> int:
     if image is None:
         return 0
     convolution = (image.channels * image.patch_size**2 + 1) * hidden
-    class_token, positions = hidden, image.tokens * hidden
+    class_token, positions = hidden * image.class_token, image.tokens * hidden
     return convolution + class_token + positions
+
+
+def _tower(architecture: Architecture) -> int:
+    """A vision tower, and the projector behind it: a norm of the tower's width and a matrix, which is no module."""
+    tower = architecture.tower
+    if tower is None:
+        return 0
+    return parameters(tower).total + tower.hidden_size * (1 + architecture.hidden_size)
 
 
 def _final(architecture: Architecture) -> int:

@@ -6,10 +6,10 @@ from typing import Any
 
 from memtune.model.architecture import Architecture
 from memtune.model.facts import Facts
-from memtune.model.families import classic, encoders, gated
+from memtune.model.families import classic, encoders, gated, seeing
 from memtune.model.families.family import Family
 
-FAMILIES: dict[str, Family] = {**gated.FAMILIES, **classic.FAMILIES, **encoders.FAMILIES}
+FAMILIES: dict[str, Family] = {**gated.FAMILIES, **classic.FAMILIES, **encoders.FAMILIES, **seeing.FAMILIES}
 
 # What decides how large a model is. transformers leaves them out of a file only where they are its own defaults; a
 # person may have forgotten them, or misspelt them.
@@ -34,6 +34,8 @@ def from_hf_config(config: dict[str, Any], where: str = "hfConfig") -> Architect
 
 def defaulted_sizes(config: dict[str, Any]) -> dict[str, int]:
     """The sizes of a readable config that it leaves to its family's defaults, as these are."""
+    if config["model_type"] in seeing.FAMILIES:
+        return defaulted_sizes({"model_type": seeing.TEXT, **(config.get("text_config") or {})})
     family = FAMILIES[config["model_type"]]
     given = Facts(config, "").renamed(family.aliases)
     return {name: family.defaults[name] for name in _SIZES if name in family.defaults and name not in given}

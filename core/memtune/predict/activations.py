@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from memtune.knobs import Attention
+from memtune.model.architecture import Architecture
 from memtune.predict.constants import Constants
 from memtune.predict.recipe import Recipe
 from memtune.predict.shape import Shape
@@ -41,6 +42,12 @@ def layer_bytes(shape: Shape, recipe: Recipe) -> LayerBytes:
         mlp=_mlp(shape, recipe),
         masks=_masks(shape),
     )
+
+
+def picture_bytes(tower: Architecture) -> int:
+    """What a vision tower keeps of one picture without checkpointing: 18h + 4 ffn a layer and patch (section 4)."""
+    assert tower.image
+    return tower.image.tokens * tower.layers * (18 * tower.hidden_size + 4 * tower.ffn_size)
 
 
 def cross_bytes(shape: Shape, recipe: Recipe) -> LayerBytes:

@@ -1,0 +1,70 @@
+"""Decoders that see: a vision tower beside the stack, and a projector from its outputs to the width of the text."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from memtune.model.architecture import Architecture, Head, Image, Kind, ModuleNames
+from memtune.model.facts import Facts
+from memtune.model.families import gated
+from memtune.model.families.family import Family, head, head_dim
+
+TEXT = "gemma3_text"
+_HEADS = {"ForConditionalGeneration": Head.LANGUAGE_MODEL, "Model": Head.LANGUAGE_MODEL}
+_SIGLIP_NAMES = ModuleNames(output="out_proj", up="fc1", down="fc2")
+_SIGLIP: dict[str, Any] = {
+    "model_type": "siglip_vision_model",
+    "hidden_size": 768,
+    "intermediate_size": 3072,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 12,
+    "num_channels": 3,
+    "image_size": 224,
+    "patch_size": 16,
+    "attention_dropout": 0.0,
+    "vision_use_head": True,
+}
+
+
+def _gemma3(facts: Facts) -> Architecture:
+    text = gated.FAMILIES[TEXT]
+    inner = facts.nested("text_config").over({"model_type": TEXT, **text.defaults})
+    inner.choice("model_type", [TEXT])
+    seeing = head(facts, _HEADS, Head.LANGUAGE_MODEL)
+    return replace(
+        text.read(inner),
+        name=facts.text("model_type"),
+        head=seeing,
+        tower=_siglip(facts.nested("vision_config").over(_SIGLIP)),
+    )
+
+
+def _siglip(facts: Facts) -> Architecture:
+    facts.choice("model_type", ["siglip_vision_model"])
+    if facts.flag("vision_use_head"):
+        raise ValueError(f"{facts.path('vision_use_head')}: a tower with a pooling head is not known; set it to false")
+    return Architecture(
+        name=facts.text("model_type"),
+        kind=Kind.VISION,
+        hidden_size=facts.size("hidden_size"),
+        layers=facts.size("num_hidden_layers"),
+        heads=facts.size("num_attention_heads"),
+        kv_heads=facts.size("num_attention_heads"),
+        head_dim=head_dim(facts),
+        ffn_size=facts.size("intermediate_size"),
+        vocab_size=0,
+        gated_ffn=False,
+        rms_norm=False,
+        attention_dropout=facts.rate("attention_dropout"),
+        qkv_bias=True,
+        attention_output_bias=True,
+        ffn_bias=True,
+        image=Image(facts.size("image_size"), facts.size("patch_size"), facts.size("num_channels"), class_token=False),
+        head=Head.NONE,
+        module_names=_SIGLIP_NAMES,
+    )
+
+
+# Google's files leave out of text_config what are transformers' own defaults, heads and vocabulary among them.
+FAMILIES = {"gemma3": Family(_gemma3, {"text_config": {}, "vision_config": {}})}
