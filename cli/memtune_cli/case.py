@@ -68,23 +68,33 @@ class Case:
         return [] if self.fixed else refusals(self.workload, self.space)
 
     def read_plan(self, text: str, where: str = "--plan") -> Plan:
-        """The plan that ``--plan`` names, if this job can run it."""
+        """The plan of a short form, if this job's GPUs can run it."""
         from memtune.space import refusal
 
         try:
             plan = Plan.parse(text)
         except ValueError as error:
             raise InputError(f"{where}: {error}") from None
-        world, batch = self.workload.world, self.workload.global_batch
-        if plan.global_batch(world) != batch:
-            samples = self.workload.samples_per_rank
-            raise InputError(
-                f"{where}: {plan} makes {plan.global_batch(world)} sequences a step on {counted(world, 'GPU')}, and "
-                f"spec.training.globalBatchSize is {batch}; micro-batch x accumulation must be {samples}"
-            )
         if reason := refusal(self.workload, plan):
             raise InputError(f"{where}: {plan} cannot run: {reason}")
         return plan
+
+    def what_if(self, text: str) -> tuple[Case, Plan]:
+        """The plan that ``--plan`` names as it is written, and this job with a note where its batch is another."""
+        from memtune.space import divisors
+
+        plan = self.read_plan(text)
+        world, batch = self.workload.world, self.workload.global_batch
+        if plan.global_batch(world) == batch:
+            return self, plan
+        samples = self.workload.samples_per_rank
+        size = max(size for size in divisors(samples) if size <= plan.micro_batch)
+        own = plan.with_batch(size, samples // size)
+        note = (
+            f"{plan} makes {plan.global_batch(world):,} sequences a step on {counted(world, 'GPU')}, and is shown as "
+            f"it is written; spec.training.globalBatchSize is {batch:,}, which {own} makes"
+        )
+        return replace(self, notes=(*self.notes, note)), plan
 
     def host(self, plan: Plan) -> HostMemory:
         """The host memory of one pod under a plan."""

@@ -18,14 +18,13 @@ from memtune_cli.sheet import detail_lines, host_lines, title, verdict
 
 def run(arguments: argparse.Namespace) -> int:
     """Predict one plan and show all of it."""
-    case = read_case(arguments.job, arguments.gpu)
-    plan = case.read_plan(arguments.plan)
+    case, plan = read_case(arguments.job, arguments.gpu).what_if(arguments.plan)
     prediction = case.predictor.predict(plan)
     if arguments.plot:
         from memtune.space import Candidate, divisors
         from memtune_cli.plot import draw
 
-        sizes = [plan.with_micro_batch(size) for size in divisors(case.workload.samples_per_rank)]
+        sizes = [plan.with_micro_batch(size) for size in divisors(plan.micro_batch * plan.accumulation)]
         draw(arguments.plot, case, plan, [Candidate(other, case.predictor.predict(other)) for other in sizes])
     if arguments.format == "table":
         screen = stdout_screen()

@@ -25,7 +25,7 @@ _ROOMY = 80
 def run(arguments: argparse.Namespace) -> int:
     """Show what a prediction is the sum of."""
     case = read_case(arguments.job, arguments.gpu)
-    plan = case.read_plan(arguments.plan) if arguments.plan else _chosen(case)
+    case, plan = case.what_if(arguments.plan) if arguments.plan else (case, _chosen(case))
     terms, prediction = case.predictor.explain(plan), case.predictor.predict(plan)
     if arguments.format == "table":
         screen = stdout_screen()

@@ -78,6 +78,28 @@ def test_every_example_can_be_estimated_and_explained(example: Path, capsys: pyt
     assert f"{plan}: each addend" in formulas
 
 
+@pytest.mark.parametrize(
+    ("example", "code", "told"),
+    [
+        ("llama-7b-8gpu", 0, None),
+        ("llama-70b-2x8", 1, "512 sequences a step on 16 GPUs, and is shown as it is written; "
+         "spec.training.globalBatchSize is 128, which bf16-z3-full-mb1x8 makes"),
+        ("qlora-24gb", 0, "32 sequences a step on 1 GPU, and is shown as it is written; "
+         "spec.training.globalBatchSize is 16, which bf16-z3-full-mb1x16 makes"),
+    ],
+)  # fmt: skip
+def test_a_plan_of_another_batch_is_shown_as_it_is_written(
+    example: str, code: int, told: str | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    question = [str(ROOT / "examples" / f"{example}.yaml"), "--plan", "bf16-z3-full-mb1x32", "--format", "json"]
+    assert main(["estimate", *question]) == code
+    document = json.loads(capsys.readouterr().out)
+    assert document["estimate"]["knobs"]["accumulation"] == 32
+    assert document["notes"] == ([f"bf16-z3-full-mb1x32 makes {told}"] if told else [])
+    assert main(["explain", *question]) == 0
+    assert json.loads(capsys.readouterr().out)["notes"] == document["notes"]
+
+
 def test_explain_without_a_plan_takes_the_one_that_plan_chooses(capsys: pytest.CaptureFixture[str]) -> None:
     main(["plan", DENSE, "--format", "json"])
     chosen = json.loads(capsys.readouterr().out)["chosen"]["plan"]

@@ -88,13 +88,17 @@ def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path, capsys: pytest.Ca
 @pytest.mark.parametrize(
     ("plan", "message"),
     [
-        ("bf16-z3-full-mb1x2", "makes 16 sequences a step on 8 GPUs"),
         ("bf16-z9-full-mb1x32", "'z9' is not one of"),
         ("fp8-z3-full-mb1x32", "a100-80gb has no fp8"),
     ],
 )
 def test_a_plan_that_the_job_cannot_run_is_refused(plan: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert message in refused(capsys, "estimate", DENSE, "--plan", plan)
+
+
+def test_a_fixed_plan_of_another_batch_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    fixed = written(tmp_path, job(tuning={"mode": "Fixed", "plan": "bf16-z3-full-mb1x2"}))
+    assert "makes 16 sequences a step on 8 GPUs" in refused(capsys, "plan", fixed)
 
 
 def test_other_bad_arguments_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
