@@ -59,15 +59,10 @@ def _document(case: Case, plan: Plan, terms: list[Term], prediction: Prediction)
         ],
         "host": [
             {"name": term.name, "bytes": term.bytes, "formula": term.formula, "source": term.source}
-            for term in _host_terms(case, plan)
+            for term in case.host(plan).terms
         ],
         **({"generation": cache_document(cache)} if cache else {}),
     }
-
-
-def _host_terms(case: Case, plan: Plan) -> list[Any]:
-    host = case.host(plan)
-    return [term for term in (*host.running, *host.loading, *host.saving) if term.bytes]
 
 
 def _page(screen: Screen, case: Case, plan: Plan, terms: list[Term], prediction: Prediction) -> list[str]:
@@ -93,8 +88,8 @@ def _page(screen: Screen, case: Case, plan: Plan, terms: list[Term], prediction:
         "",
         screen.bold("Host memory of a pod"),
     ]
-    for term in _host_terms(case, plan):
-        lines += _term(screen, f"  {term.name}", gib(term.bytes, 2), term.formula, term.source)
+    for addend in case.host(plan).terms:
+        lines += _term(screen, f"  {addend.name}", gib(addend.bytes, 2), addend.formula, addend.source)
     return lines + generating(screen, case, plan)
 
 

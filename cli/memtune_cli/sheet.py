@@ -62,11 +62,9 @@ def _step(interval: Interval) -> str:
 
 def host_lines(screen: Screen, case: Case, plan: Plan) -> list[str]:
     """The host memory of a pod, addend by addend."""
-    host = case.host(plan)
-    terms = [term for term in (*host.running, *host.loading, *host.saving) if term.bytes]
     return [
         line
-        for term in terms
+        for term in case.host(plan).terms
         for line in wrapped(screen, f"  {term.name:<22}{gib(term.bytes):>11}  = {term.formula}", 37)
     ]
 

@@ -44,18 +44,32 @@ class HostTerm(NamedTuple):
 
 @dataclass(frozen=True)
 class HostMemory:
-    """Host memory of one pod: what is there all the time, and what loading or saving adds for a while."""
+    """Host memory of one pod: what is there all the time, and what loading or saving adds for a while.
+
+    ``converting`` a checkpoint of another plan comes before the ranks start, in the first pod of a run.
+    """
 
     running: tuple[HostTerm, ...]
     loading: tuple[HostTerm, ...]
     saving: tuple[HostTerm, ...]
+    converting: HostTerm
     shared_bytes: int
+
+    @property
+    def terms(self) -> list[HostTerm]:
+        """Every addend that there is, in the order in which a person would tell them."""
+        return [term for term in (*self.running, *self.loading, *self.saving, self.converting) if term.bytes]
 
     @property
     def required_bytes(self) -> int:
         """The peak, at whichever comes highest: loading before states exist, or saving while they do."""
         processes = sum(term.bytes for term in self.running if term.name == "processes")
         return max(processes + _sum(self.loading), _sum(self.running) + _sum(self.saving))
+
+    @property
+    def converting_bytes(self) -> int:
+        """The peak of a pod that converts a checkpoint before it trains."""
+        return max(self.converting.bytes, self.required_bytes)
 
 
 def host_memory(workload: Workload, plan: Plan, workers: int = 2, activation_bytes: float = 0.0) -> HostMemory:
@@ -73,12 +87,8 @@ def host_memory(workload: Workload, plan: Plan, workers: int = 2, activation_byt
         HostTerm("nccl", nccl, "1 GiB of /dev/shm where ranks share a node", "NCCL documentation, --shm-size=1g"),
         *_offloaded(workload, plan, activation_bytes),
     )
-    return HostMemory(running, (_loading(workload, plan),), (_saving(workload, plan),), shared_bytes)
-
-
-def conversion_bytes(workload: Workload) -> int:
-    """Converting a sharded checkpoint on the CPU: all shards in fp32 and the whole state they are merged into."""
-    return _PROCESS_BYTES + 2 * 4 * _learning(workload)
+    loading, saving = (_loading(workload, plan),), (_saving(workload, plan),)
+    return HostMemory(running, loading, saving, _converting(workload, plan), shared_bytes)
 
 
 def pinned_bytes(size_bytes: float) -> int:
@@ -185,6 +195,15 @@ def _saving(workload: Workload, plan: Plan) -> HostTerm:
     source = "deepspeed stage3_gather_16bit_weights_on_model_save; torch get_model_state_dict(full_state_dict)"
     width = 4 if plan.sharding.backend == "fsdp" else width
     return HostTerm("saving", width * count, f"{width} B x {count:,} parameters gathered on rank 0", source)
+
+
+def _converting(workload: Workload, plan: Plan) -> HostTerm:
+    count, shards = _learning(workload), sharding_ranks(workload, plan)
+    width, states = _weight_bytes(plan), 4 + STATE_BYTES[plan.optimizer]
+    formula = f"2 GiB and {states:g} B x {count:,} / {shards} + {width} B x {count:,} parameters, before ranks start"
+    # One worker reads the ranks' files one after the other, and the weights once.
+    size = _PROCESS_BYTES + int(states * count / shards) + width * count
+    return HostTerm("converting", size, formula, "deepspeed checkpoint/ds_to_universal.py")
 
 
 def _weight_bytes(plan: Plan) -> int:

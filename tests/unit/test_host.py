@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from memtune.gpu import find
-from memtune.host import HostMemory, conversion_bytes, host_memory, pinned_bytes
+from memtune.host import HostMemory, host_memory, pinned_bytes
 from memtune.model.architecture import Adapter, Architecture, Kind
 from memtune.model.count import adapter_parameters, parameters
 from memtune.plan import Plan
@@ -97,8 +97,13 @@ def test_an_adapter_offloads_only_what_learns() -> None:
     assert found["offloaded optimizer"] == 8 * 18 * MIB
 
 
-def test_a_conversion_holds_shards_and_result() -> None:
-    assert conversion_bytes(EIGHT) == 2 * GIB + 8 * P
+def test_a_conversion_reads_one_ranks_states_at_a_time() -> None:
+    found = host_memory(EIGHT, Plan.parse("bf16-z2-sel-mb2x4"))
+    assert found.converting.bytes == 2 * GIB + 12 * P // 8 + 2 * P
+    # Eight processes load their models side by side, so that converting takes less than what follows it.
+    assert found.converting_bytes == found.required_bytes
+    one = host_memory(replace(EIGHT, gpus_per_node=1), Plan.parse("bf16-z2-sel-mb2x4"))
+    assert one.converting_bytes == one.converting.bytes == 2 * GIB + 14 * P > one.required_bytes
 
 
 @pytest.mark.parametrize(("size", "pinned"), [(0, 0), (1, 1), (3, 4), (4, 4), (GIB, GIB), (GIB + 1, 2 * GIB)])

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 
 from memtune.decide.context import Context
-from memtune.decide.model import Model
+from memtune.decide.model import Model, model_of
 from memtune.decide.records import plan_of
 from memtune.decide.resuming import start_under
 from memtune.host import host_memory
@@ -160,7 +160,7 @@ def after_host_oom(context: Context, model: Model, last: AttemptStatus) -> Next 
     plan, observed = plan_of(last), context.observed
     # Where only a limit is given, it is the request too.
     asked = max(last.host_request_bytes, observed.host_request_bytes or observed.host_limit_bytes)
-    needed = host_memory(model.workload, plan).required_bytes
+    needed = host_need(model, last)
     most = observed.host_limit_bytes or int(_MOST_HOST * needed)
     wanted = min(int(max(needed, _MORE_HOST * asked)), most)
     # Asking for more helps where the node was full. A second kill at the container's own limit says that it was not.
@@ -168,6 +168,24 @@ def after_host_oom(context: Context, model: Model, last: AttemptStatus) -> Next 
     if wanted > asked and not (at_limit and last.host_request_bytes):
         return Next(plan, "host-memory", last.evaluation_batch, last.sharded_save, wanted)
     return _less_offload(context, model, last)
+
+
+def host_need(model: Model, last: AttemptStatus) -> int:
+    """What a pod of a run is predicted to take of its host."""
+    memory = host_memory(model.workload, plan_of(last))
+    return memory.converting_bytes if last.resume == "convert" else memory.required_bytes
+
+
+def asking_to_convert(context: Context, found: Next) -> Next:
+    """A run that converts a checkpoint first asks for what that takes, as far as its pods' limit goes.
+
+    Without a limit nothing is asked for: what no node has would keep a run from starting that might do with less.
+    """
+    observed = context.observed
+    model = model_of(context.job, context.status, observed.nodes, context.trace)
+    asked = max(found.host_request_bytes, observed.host_request_bytes or observed.host_limit_bytes)
+    wanted = min(host_memory(model.workload, found.plan).converting_bytes, observed.host_limit_bytes)
+    return replace(found, host_request_bytes=wanted) if wanted > asked and model.is_known else found
 
 
 def _less_offload(context: Context, model: Model, last: AttemptStatus) -> Next | None:

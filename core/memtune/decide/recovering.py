@@ -8,7 +8,7 @@ from typing import Any
 from memtune.advice import advise
 from memtune.decide import reasons
 from memtune.decide.context import LOOK_AGAIN_SECONDS, Context
-from memtune.decide.downgrading import Next, after_device_oom, after_host_oom
+from memtune.decide.downgrading import Next, after_device_oom, after_host_oom, asking_to_convert, host_need
 from memtune.decide.ending import failed
 from memtune.decide.failing import last_lines
 from memtune.decide.launching import others_hold_gpus, record_attempt
@@ -16,7 +16,6 @@ from memtune.decide.model import Model, believed
 from memtune.decide.records import MOST_MISTAKES, backoff_of, last_attempt, mistakes, next_number, plan_of
 from memtune.decide.resuming import start_under
 from memtune.decide.stories import ended
-from memtune.host import host_memory
 from memtune.predict.predictor import Predictor
 from memtune.spec.status import AttemptStatus
 from memtune.units import gib
@@ -93,7 +92,7 @@ def _after_host_oom(context: Context, last: AttemptStatus) -> Context:
     model = believed(context)
     found = after_host_oom(context, model, last) if context.status.oom_retries < most else None
     if found is None:
-        needed = host_memory(model.workload, plan_of(last)).required_bytes
+        needed = host_need(model, last)
         limit = context.observed.host_limit_bytes
         allowed = f", and its limit is {gib(limit)}" if limit else ""
         text = f"{ended(last)}; a pod is predicted to need {gib(needed)} of host memory{allowed}: raise limits.memory"
@@ -105,6 +104,8 @@ def _relaunched(context: Context, last: AttemptStatus, found: Next) -> Context:
     start = start_under(context.job, context.status, found.plan)
     if start.resume is None:
         return _unresumable(context, last, found)
+    if start.resume == "convert":
+        found = asking_to_convert(context, found)
     details = {"resume": start.resume, "resumed_samples": start.samples, "restarted_at": last.restarted_at}
     return _recorded(context, found, details)
 
