@@ -12,6 +12,7 @@ from memtune.units import unit_of
 from memtune_cli import document
 from memtune_cli.case import Case, read_case
 from memtune_cli.errors import InputError
+from memtune_cli.generating import cache_document, cache_of, generating
 from memtune_cli.render import Column, between, between_bytes, seconds, table, wrapped
 from memtune_cli.screen import Screen, stdout_screen
 from memtune_cli.sheet import detail_lines, title
@@ -68,6 +69,7 @@ def _advice(case: Case, ranking: Ranking) -> list[str]:
 
 def _document(case: Case, ranking: Ranking, advice: list[str]) -> dict[str, Any]:
     chosen = choose(ranking)
+    cache = cache_of(case, chosen.plan)
     return {
         **document.header("plan", case),
         "chosen": document.detail(case, chosen.plan, chosen.prediction),
@@ -76,6 +78,7 @@ def _document(case: Case, ranking: Ranking, advice: list[str]) -> dict[str, Any]
         "dropped": document.briefs(ranking.dropped),
         "refused": case.refusals(),
         "advice": advice,
+        **({"generation": cache_document(cache)} if cache else {}),
     }
 
 
@@ -90,6 +93,7 @@ def _page(screen: Screen, case: Case, ranking: Ranking, advice: list[str], top: 
     unsure = "No plan is sure to fit" if ranking.uncertain else "No plan fits"
     word = "Chosen" if ranking.fitting else f"{unsure}. Smallest"
     lines += [screen.bold(f"{word}: {chosen.plan}"), *detail_lines(screen, case, chosen.plan, chosen.prediction)]
+    lines += generating(screen, case, chosen.plan)
     if unfit := _unfit(ranking):
         lines += ["", screen.bold("Plans that do not fit"), *_unfit_lines(screen, unfit)]
     return [*lines, *_section(screen, "Not tried", case.refusals()), *_section(screen, "What would fit", advice)]

@@ -92,14 +92,3 @@ def kv_budget(architecture: Architecture, generation: Generation, free_bytes: fl
         fitting_sequences=max(0, int(free_bytes // (per_sequence * page_bytes))),
         left_bytes=free_bytes - pages * page_bytes,
     )
-
-
-def optimizer_room(
-    architecture: Architecture, generation: Generation, usable_bytes: float, resident_bytes: float
-) -> float:
-    """Bytes of HBM left for gradients and optimizer states while this generation's cache stays where it is.
-
-    ``resident_bytes`` is what is there in any case: weights, context, communicators. Negative: it does not fit, and
-    either the cache or the states have to leave the GPU between generating and training.
-    """
-    return kv_budget(architecture, generation, usable_bytes - resident_bytes).left_bytes

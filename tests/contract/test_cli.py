@@ -205,12 +205,13 @@ GENERATING = {
 
 def test_a_job_that_generates_is_told_what_its_cache_leaves(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = written(tmp_path, job(training__evaluation=GENERATING))
-    for command in ("estimate", "explain"):
-        main([command, path, "--plan", "bf16-z3-full-mb4x8"])
+    asked = "--plan", "bf16-z3-full-mb4x8"
+    for command, *words in (("plan",), ("estimate", *asked), ("explain", *asked)):
+        main([command, path, *words])
         page = capsys.readouterr().out
         # 32 sequences x 63 pages x 16 tokens x 512 KiB; of the last page of each, 8 tokens stay empty.
         assert "KV cache                 15.8 GiB  = 32 sequences x 63 pages of 16 tokens x 8 MiB" in page
-        main([command, path, "--plan", "bf16-z3-full-mb4x8", "--format", "json"])
+        main([command, path, *words, "--format", "json"])
         generation = json.loads(capsys.readouterr().out)["generation"]
         assert generation["kvCacheBytes"] == 32 * 63 * 16 * 512 * 1024
         assert generation["wastedBytes"] == 32 * 8 * 512 * 1024

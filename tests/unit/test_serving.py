@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from memtune.model.architecture import Architecture, Kind
-from memtune.serving import Generation, kv_budget, optimizer_room, token_bytes
+from memtune.serving import Generation, kv_budget, token_bytes
 from memtune.units import GIB, KIB, MIB
 from memtune.workload import Evaluation
 
@@ -58,8 +58,8 @@ def test_a_cache_that_does_not_fit_says_how_many_sequences_do() -> None:
 
 def test_the_optimizer_gets_what_weights_and_cache_leave() -> None:
     # 79 GiB less 15 GiB of weights less 16 sequences x 2 GiB.
-    assert optimizer_room(LLAMA_2_7B, Generation(16, 4096), 79 * GIB, 15 * GIB) == 32 * GIB
-    assert optimizer_room(LLAMA_2_7B, Generation(40, 4096), 79 * GIB, 15 * GIB) == -16 * GIB
+    assert kv_budget(LLAMA_2_7B, Generation(16, 4096), free_bytes=(79 - 15) * GIB).left_bytes == 32 * GIB
+    assert kv_budget(LLAMA_2_7B, Generation(40, 4096), free_bytes=(79 - 15) * GIB).left_bytes == -16 * GIB
 
 
 def test_an_encoder_decoder_caches_what_it_reads_too() -> None:
