@@ -1,4 +1,4 @@
-"""`memtune completion bash|zsh`: the shell's completion script."""
+"""`memtune completion bash|fish|zsh`: the shell's completion script."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ _PLAN_HELP = "a plan in short form, like bf16-z3-full-mb1x32"
 
 
 # shtab reads this of an argument's attribute to complete file names.
-_FILES = {"bash": "_shtab_compgen_files", "zsh": "_files"}
+_FILES = {"bash": "_shtab_compgen_files", "fish": "(__fish_complete_path (commandline -ct))", "zsh": "_files"}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -124,7 +124,7 @@ def build_parser() -> argparse.ArgumentParser:
     _trace_command(commands)
     _timeline_command(commands)
     completion = commands.add_parser("completion", help="print a shell's completion script")
-    completion.add_argument("shell", choices=("bash", "zsh"))
+    completion.add_argument("shell", choices=("bash", "fish", "zsh"))
     return parser
 
 
@@ -169,7 +169,8 @@ def _job_command(
     _add_format(command)
     gpu = command.add_argument("--gpu", metavar="NAME", help=f"a GPU in place of the job's own: {', '.join(GPUS)}")
     # No choices: our own message is the better one. memtune_cli.completion defines the function for bash.
-    gpu.complete = {"bash": "_memtune_gpus", "zsh": f"({' '.join(GPUS)})"}  # type: ignore[attr-defined]
+    names = " ".join(GPUS)
+    gpu.complete = {"bash": "_memtune_gpus", "fish": names, "zsh": f"({names})"}  # type: ignore[attr-defined]
     return command
 
 

@@ -18,7 +18,7 @@ echo "${COMPREPLY[*]}"
 """
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh"])
+@pytest.mark.parametrize("shell", ["bash", "fish", "zsh"])
 def test_completion_knows_the_subcommands(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["completion", shell]) == 0
     script = capsys.readouterr().out
@@ -32,8 +32,8 @@ def test_completion_knows_the_subcommands(shell: str, capsys: pytest.CaptureFixt
             "watch",
             "report",
             "logs",
-            "--format",
-            "(table json yaml)",
+            "format",
+            "table json yaml",
         )
     )
 
@@ -46,7 +46,7 @@ def test_completion_knows_the_subcommands(shell: str, capsys: pytest.CaptureFixt
         (["plan", "job.yaml", "--gpu", "v100"], ["v100-32gb", "v100-16gb"]),
         (["estimate", "--gpu", "t4"], ["t4-16gb"]),
         (["explain", "job.yaml", "--format", ""], ["table", "json", "yaml"]),
-        (["completion", ""], ["bash", "zsh"]),
+        (["completion", ""], ["bash", "fish", "zsh"]),
         (["wat"], ["watch"]),
         (["status", "llama", "--name"], ["--namespace"]),
         (
@@ -71,3 +71,10 @@ def test_bash_completes_values(words: list[str], offered: list[str], capsys: pyt
 def test_zsh_is_told_the_gpus(capsys: pytest.CaptureFixture[str]) -> None:
     main(["completion", "zsh"])
     assert ":NAME:(b200-180gb h200-141gb " in capsys.readouterr().out
+
+
+def test_fish_is_told_the_gpus_and_completes_files(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["completion", "fish"])
+    lines = [line for line in capsys.readouterr().out.splitlines() if "'_shtab_memtune_using plan" in line]
+    assert any(" -l gpu " in line and '"b200-180gb h200-141gb ' in line for line in lines)
+    assert any("(__fish_complete_path (commandline -ct))" in line for line in lines)
