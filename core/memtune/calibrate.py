@@ -1,4 +1,4 @@
-"""Measured peaks correct the model by component and tighten every interval.
+"""Measured peaks correct the model by component and tighten every interval; where they contradict, it widens.
 
 The prediction is a sum of components, each with a relative error that all plans of a workload share. A measurement of
 that sum updates the belief about every error at once (a Kalman filter: Kalman 1960, equations 21 to 25): plans that

@@ -35,6 +35,13 @@ def test_two_probes_tighten_every_interval_and_move_towards_the_truth() -> None:
     assert after.predict(PLANS[0]).allocated.width < 1.1
 
 
+def test_two_probes_that_contradict_each_other_widen_every_interval() -> None:
+    probes = [_measured(PLANS[0], 0.8), _measured(PLANS[1], 1.25)]
+    before, after = Predictor(WORKLOAD), Predictor(WORKLOAD, calibrate(WORKLOAD, probes))
+    for plan in PLANS:
+        assert after.predict(plan).allocated.width > before.predict(plan).allocated.width
+
+
 def test_a_slope_is_learned_apart_from_an_intercept() -> None:
     # The activations truly cost half as much again: the third micro-batch must be foretold from the first two.
     def truth(plan: Plan) -> int:
