@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 from devcluster import pip_settings
 from devcluster.disk import GIB, Need
 from devcluster.layout import CACHE, CHECKOUT, IMAGE_STORAGE
 from devcluster.machine import check_disks
-from devcluster.shell import run, run_logged
+from devcluster.shell import ClusterError, run, run_logged
 
 # Image -> what its build is told; nodes of this cluster have no GPU.
 OURS: dict[str, tuple[str, ...]] = {"operator": (), "runner": ("TORCH_BUILD=cpu",)}
@@ -54,7 +55,8 @@ def build(image: str, base: str) -> str:
     try:
         run_logged(argv, log, env={**os.environ, "TMPDIR": str(_WORK)})
     finally:
-        shutil.rmtree(_WORK)
+        # What was killed a moment ago may still write there; the next build looks for that.
+        shutil.rmtree(_WORK, ignore_errors=True)
     return name
 
 
@@ -68,12 +70,15 @@ def remove_unfinished(base: str) -> None:
         return
     layer = _first_layer("image", base)
     for container in run(["buildah", "containers", "--noheading", "--format={{.ContainerID}}"]).split():
-        if _first_layer("container", container) == layer:
-            run(["buildah", "rm", container])
+        # Somebody else's may end just now.
+        with suppress(ClusterError):
+            if _first_layer("container", container) == layer:
+                run(["buildah", "rm", container])
 
 
 def _first_layer(kind: str, name: str) -> str:
-    return run(["buildah", "inspect", f"--type={kind}", "--format={{index .OCIv1.RootFS.DiffIDs 0}}", name])
+    layers = run(["buildah", "inspect", f"--type={kind}", "--format={{.OCIv1.RootFS.DiffIDs}}", name])
+    return layers.strip("[]\n").partition(" ")[0]
 
 
 def _lent_volumes(work: Path) -> list[str]:

@@ -50,10 +50,9 @@ def alone() -> Iterator[None]:
         lock.write(str(os.getpid()))
         lock.flush()
         os.set_inheritable(lock.fileno(), True)
-        try:
-            yield
-        finally:
-            lock.truncate(0)
+        yield
+        # Whoever breaks off stays named: what it installs goes on, and keeps the lock.
+        lock.truncate(0)
 
 
 def _locked(lock: IO[str]) -> bool:

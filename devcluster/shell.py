@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -16,6 +18,7 @@ _began = time.monotonic()
 # ends every process in them, and no mount outlives these.
 _BOUND = ("setpriv", "--pdeathsig=KILL", "unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc")
 _bound: set[subprocess.Popen[bytes]] = set()
+_ending = threading.Event()
 
 
 class ClusterError(Exception):
@@ -31,7 +34,7 @@ def tail(path: Path, lines: int = 15) -> str:
 
 def run(argv: Sequence[str], *, stdin: str | None = None, env: Mapping[str, str] | None = None) -> str:
     """Run to the end and return standard output; a failure carries the command and what it said."""
-    done = subprocess.run(argv, input=stdin, env=env, text=True, capture_output=True, check=False)
+    done = subprocess.run(argv, input=stdin, env=_in_english(env), text=True, capture_output=True, check=False)
     if done.returncode != 0:
         said = (done.stderr or done.stdout).strip()[-2000:]
         raise _failure(f"`{' '.join(argv)}` failed with exit code {done.returncode}:\n{said}")
@@ -50,13 +53,15 @@ def run_logged(
 
     It dies with this process unless it ``survives``; then it keeps what this process has locked until it ends.
     """
+    if _ending.is_set():
+        raise ClusterError(f"`{' '.join(argv)}` was not begun: this command is being ended")
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("a") as out:
         # The terminal's Ctrl-C is for this process, which ends what is bound to it.
         process = subprocess.Popen(
             [*(() if survives else _BOUND), *argv],
             cwd=cwd,
-            env=env,
+            env=_in_english(env),
             stdout=out,
             stderr=subprocess.STDOUT,
             start_new_session=not survives,
@@ -68,6 +73,11 @@ def run_logged(
         raise _failure(f"`{' '.join(argv)}` failed ({code}); the end of {log}:\n{tail(log)}")
 
 
+def _in_english(env: Mapping[str, str] | None) -> dict[str, str]:
+    """What programs complain of is looked for in what they say."""
+    return {**(os.environ if env is None else env), "LC_ALL": "C.UTF-8"}
+
+
 def _failure(said: str) -> ClusterError:
     return ClusterError(f"{disk.full()}\n{said}" if disk.is_full(said) else said)
 
@@ -75,6 +85,8 @@ def _failure(said: str) -> ClusterError:
 @contextmanager
 def _held(process: subprocess.Popen[bytes]) -> Iterator[None]:
     _bound.add(process)
+    if _ending.is_set():
+        process.kill()
     try:
         yield
     except BaseException:
@@ -85,7 +97,8 @@ def _held(process: subprocess.Popen[bytes]) -> Iterator[None]:
 
 
 def end_bound() -> None:
-    """End what threads wait for: an interruption reaches the main one alone."""
+    """End what threads wait for, and let none begin more: an interruption reaches the main one alone."""
+    _ending.set()
     for process in list(_bound):
         process.kill()
 

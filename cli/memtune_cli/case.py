@@ -17,7 +17,6 @@ from memtune_cli.errors import InputError
 if TYPE_CHECKING:
     from memtune.gpu import Gpu
     from memtune.host import HostMemory
-    from memtune.model.architecture import Architecture
     from memtune.predict import Predictor
     from memtune.replay.traced import TracedModel
     from memtune.space import Ranking, Space
@@ -132,7 +131,7 @@ def read_case(file: str, gpu_name: str | None) -> Case:
             notes=(
                 *_trace_notes(job, traced),
                 *_model_notes(job.spec.model.hf_config),
-                *_picture_notes(workload.architecture),
+                *_picture_notes(workload),
                 *(() if gpu_name else gpu_notes(job, workload.gpu)),
             ),
             hf_config=job.spec.model.hf_config,
@@ -152,14 +151,15 @@ def _model_notes(config: dict[str, Any] | None) -> tuple[str, ...]:
     return (f"spec.model.hfConfig does not say {taken}: taken from transformers' {config['model_type']}",)
 
 
-def _picture_notes(model: Architecture | TracedModel) -> tuple[str, ...]:
+def _picture_notes(workload: Workload) -> tuple[str, ...]:
     from memtune.predict.activations import picture_bytes
 
-    tower = getattr(model, "tower", None)
+    tower = getattr(workload.architecture, "tower", None)
     if tower is None:
         return ()
+    learning = "" if workload.adapter else ", as ones that learn"
     return (
-        "all parameters of the vision tower are counted, as ones that learn, but pictures are not: of each picture in "
+        f"all parameters of the vision tower are counted{learning}, but pictures are not: of each picture in "
         f"a micro-batch the tower keeps up to {gib(picture_bytes(tower))} more",
     )
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from memtune.deepspeed_config import SUB_GROUP_ELEMENTS
-from memtune.knobs import Offload, Precision, Sharding
+from memtune.knobs import Offload, Optimizer, Precision, Sharding
 from memtune.plan import Plan
 from memtune.predict.recipe import STATE_BYTES, sharding_ranks
 from memtune.predict.shape import shape_of
@@ -198,12 +198,16 @@ def _saving(workload: Workload, plan: Plan) -> HostTerm:
 
 
 def _converting(workload: Workload, plan: Plan) -> HostTerm:
+    source = "deepspeed checkpoint/ds_to_universal.py"
+    is_sharded = plan.sharding.backend == "deepspeed" and plan.sharding.zero_stage
+    if not is_sharded or plan.optimizer is not Optimizer.ADAMW:
+        return HostTerm("converting", 0, "other checkpoints are never converted", source)
     count, shards = _learning(workload), sharding_ranks(workload, plan)
     width, states = _weight_bytes(plan), 4 + STATE_BYTES[plan.optimizer]
     formula = f"2 GiB and {states:g} B x {count:,} / {shards} + {width} B x {count:,} parameters, before ranks start"
     # One worker reads the ranks' files one after the other, and the weights once.
     size = _PROCESS_BYTES + int(states * count / shards) + width * count
-    return HostTerm("converting", size, formula, "deepspeed checkpoint/ds_to_universal.py")
+    return HostTerm("converting", size, formula, source)
 
 
 def _weight_bytes(plan: Plan) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import logging
 import os
 import socket
 import sys
@@ -33,6 +34,7 @@ from memtune_operator.wrapping import BOOTSTRAP, Manifest, wrapped_index
 _POLICY = Policy(host_path=True, host_network=True, privileged=True, service_accounts=None)
 _NO_IMAGE = "local"
 _OWN_GPU = "own"
+_log = logging.getLogger("memtune")
 
 
 class LocalShell:
@@ -150,10 +152,15 @@ class LocalShell:
         """In one file of all jobs, whose programs write it one after the other."""
         assert snapshot.job is not None  # only a job that could be read has runs
         subject = _subject(snapshot.job, snapshot.observed)
-        with self._measurements.with_suffix(".lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            kept = kept_measurements.learning(_read_json(self._measurements), "", subject, measured)
-            write_whole(self._measurements, json.dumps(kept, indent=1))
+        try:
+            with self._measurements.with_suffix(".lock").open("w") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                kept = kept_measurements.learning(_read_json(self._measurements), "", subject, measured)
+                write_whole(self._measurements, json.dumps(kept, indent=1))
+        except OSError as error:
+            # Later jobs would have begun with it; this one goes on without.
+            _log.warning("%s cannot be written: %s", self._measurements, error)
+            return False
         return True
 
     def _kept_traces(self) -> Manifest | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 
 from memtune.decide import Observed
@@ -9,9 +10,12 @@ from memtune.remembered import JobOutside
 from memtune.spec import Job
 from memtune_operator import kept_measurements
 from memtune_operator.cluster import Cluster
+from memtune_operator.refusals import RefusalError
 from memtune_operator.shelf import Shelf
 from memtune_operator.shell import Snapshot
 from memtune_operator.trace_pod import image_of
+
+_log = logging.getLogger("memtune")
 
 
 class Measurements:
@@ -27,7 +31,12 @@ class Measurements:
         job, observed = snapshot.job, snapshot.observed
         if job is None or observed.refusals or not kept_measurements.product_of(job, observed):
             return snapshot
-        kept = await self._shelf.read(job.metadata.namespace)
+        try:
+            kept = await self._shelf.read(job.metadata.namespace)
+        except RefusalError as refusal:
+            # It would have made an interval narrower; nobody has to wait for that.
+            _log.info("%s/%s cannot be read: %s", job.metadata.namespace, kept_measurements.NAME, refusal.message)
+            return snapshot
         found = kept_measurements.recall(kept, self._subject(job, observed)) if kept is not None else None
         return replace(snapshot, observed=replace(observed, remembered=found))
 

@@ -10,6 +10,8 @@ from memtune_operator.cluster import Cluster
 from memtune_operator.refusals import Kind, RefusalError
 from memtune_operator.wrapping import Manifest
 
+# Jobs that end together write to the same place.
+_MOST_ATTEMPTS = 4
 _log = logging.getLogger("memtune")
 
 
@@ -33,16 +35,21 @@ class Shelf:
 
     async def change(self, namespace: str, change: Callable[[Manifest], Manifest]) -> bool:
         """Write what is made of what is there, if nobody wrote in between; whether it is worth looking again."""
-        try:
-            before = await self.read(namespace)
-            if before is None:
-                # What is there could not be read again, and so it would be written for ever.
-                raise RefusalError(Kind.REFUSED, "it may not be read")
-            new = change(before)
-            await (self._cluster.replace(new) if before else self._cluster.create(new))
-        except RefusalError as refusal:
-            if refusal.kind in (Kind.CONFLICT, Kind.EXISTS):
-                return True
-            _log.warning("%s/%s cannot be written: %s", namespace, self._name, refusal.message)
-            return False
+        for _ in range(_MOST_ATTEMPTS):
+            try:
+                await self._change(namespace, change)
+            except RefusalError as refusal:
+                if refusal.kind in (Kind.CONFLICT, Kind.EXISTS):
+                    continue
+                _log.warning("%s/%s cannot be written: %s", namespace, self._name, refusal.message)
+                return False
+            break
         return True
+
+    async def _change(self, namespace: str, change: Callable[[Manifest], Manifest]) -> None:
+        before = await self.read(namespace)
+        if before is None:
+            # What is there could not be read again, and so it would be written for ever.
+            raise RefusalError(Kind.REFUSED, "it may not be read")
+        new = change(before)
+        await (self._cluster.replace(new) if before else self._cluster.create(new))

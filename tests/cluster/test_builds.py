@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import threading
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,8 @@ from pods import eventually
 from devcluster import builds, cluster, packages, shell
 from devcluster.shell import ClusterError, run, run_logged
 from devcluster.versions import BASE_IMAGE
+
+pytestmark = pytest.mark.usefixtures("devcluster")
 
 _ROOT = Path(__file__).resolve().parents[2]
 # A compiler that left its build's session, and a mount.
@@ -59,8 +62,11 @@ def _nobody_is_at_work() -> bool:
 
 
 def _sleepers() -> int:
-    found = [path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if path.exists()]
-    return found.count(b"sleep\x00471100\x00")
+    found = 0
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):  # it may end meanwhile
+            found += path.read_bytes() == b"sleep\x00471100\x00"
+    return found
 
 
 def test_a_killed_build_leaves_no_process_and_no_mount(tmp_path: Path) -> None:
@@ -71,7 +77,8 @@ def test_a_killed_build_leaves_no_process_and_no_mount(tmp_path: Path) -> None:
     assert str(tmp_path) not in Path("/proc/self/mountinfo").read_text()
 
 
-def test_an_interruption_ends_what_threads_wait_for(tmp_path: Path) -> None:
+def test_an_interruption_ends_what_threads_wait_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shell, "_ending", threading.Event())
     said: list[str] = []
 
     def build() -> None:
@@ -85,6 +92,8 @@ def test_an_interruption_ends_what_threads_wait_for(tmp_path: Path) -> None:
     shell.end_bound()
     thread.join(timeout=10)
     assert said[0].startswith("`sleep 471100` failed (-9)")
+    with pytest.raises(ClusterError, match="`true` was not begun: this command is being ended"):
+        run_logged(["true"], tmp_path / "log")
 
 
 def test_a_build_that_fills_the_disk_is_told_by_a_sentence(tmp_path: Path) -> None:

@@ -277,6 +277,7 @@ def test_what_is_asked_for_next_can_be_built_meanwhile(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     built = []
+    monkeypatch.setattr(page, "provide", lambda: None)
     monkeypatch.setattr(page, "build", lambda: built.append("page"))
     assert _main(monkeypatch, "up", "--build", "operator", "page") == 0
     assert built == ["page"]

@@ -7,9 +7,13 @@ import signal
 from contextlib import ExitStack
 from pathlib import Path
 
+import pytest
 from traces import Traces
 
 from devcluster.shell import run
+
+# The cluster's programs are looked for, and so they must be there.
+pytestmark = pytest.mark.usefixtures("devcluster", "kubeconfig")
 
 
 def test_everything_that_a_cluster_could_leave_is_seen(tmp_path: Path) -> None:

@@ -20,20 +20,21 @@ ONE, TWO = JobOutside(5, "one", 2**29), JobOutside(6, "two", 2**30)
 
 
 class Server:
-    """The ConfigMap of each namespace, what is refused, and what is read where somebody writes right afterwards."""
+    """The ConfigMap of each namespace, what is refused, and what is read before somebody writes."""
 
     def __init__(self) -> None:
         self.kept: dict[str, dict[str, Any]] = {}
         self.refusals: dict[str, Kind] = {}
         self.asked: list[str] = []
-        self.stale: dict[str, Any] | None = None
+        self.outdated: list[dict[str, Any] | None] = []
 
     async def read(self, api_version: str, kind: str, namespace: str, name: str) -> dict[str, Any]:
         assert (api_version, kind, name) == ("v1", "ConfigMap", "memtune-measurements")
         self._ask("read")
-        if namespace not in self.kept:
+        found = self.outdated.pop() if self.outdated else self.kept.get(namespace)
+        if found is None:
             raise RefusalError(Kind.ABSENT, "not found")
-        return self.stale or self.kept[namespace]
+        return found
 
     async def create(self, manifest: dict[str, Any]) -> None:
         self._ask("create")
@@ -98,23 +99,37 @@ def test_where_there_is_nothing_to_compare_with_nothing_is_asked(of: Snapshot) -
     assert server.asked == []
 
 
-def test_of_two_that_write_at_once_one_looks_again_and_nothing_is_lost() -> None:
+def test_of_two_that_write_at_once_one_writes_again_and_nothing_is_lost() -> None:
     server = Server()
     learned(server, snapshot(), ONE)
-    server.stale = server.kept["research"]
-    assert learned(server, snapshot(), TWO)
-    assert learned(server, snapshot(), JobOutside(7, "three", 1)), "the turn is done anew"
-    server.stale = None
-    assert recalled(server, snapshot()) == Remembered((ONE, TWO))
+    before = server.kept["research"]
+    learned(server, snapshot(), TWO)
+    server.outdated = [before]
+    third = JobOutside(7, "three", 2**29)
+    assert learned(server, snapshot(), third)
+    assert recalled(server, snapshot()) == Remembered((ONE, TWO, third))
 
 
 def test_what_was_created_in_between_is_not_written_over() -> None:
     server = Server()
     learned(server, snapshot(), ONE)
-    server.refusals["read"] = Kind.ABSENT
+    server.outdated = [None]
     assert learned(server, snapshot(), TWO)
-    del server.refusals["read"]
-    assert recalled(server, snapshot()) == Remembered((ONE,))
+    assert recalled(server, snapshot()) == Remembered((ONE, TWO))
+
+
+def test_where_others_write_first_again_and_again_the_turn_is_done_anew() -> None:
+    server = Server()
+    learned(server, snapshot(), ONE)
+    server.outdated = [None] * 9
+    assert learned(server, snapshot(), TWO)
+    assert server.outdated
+
+
+def test_a_server_that_fails_holds_up_no_job() -> None:
+    server = Server()
+    server.refusals["read"] = Kind.RETRY
+    assert recalled(server, snapshot()) is None
 
 
 def test_without_the_right_to_write_the_job_goes_on() -> None:

@@ -387,17 +387,24 @@ def test_a_probe_that_the_kubelet_ended_while_no_operator_was_there_has_hung() -
     assert cluster.status["disruptions"] == 0
 
 
-def test_a_probe_that_only_waited_until_its_deadline_is_made_again_and_costs_nothing() -> None:
-    cluster = SimulatedCluster(make_job())
+def test_a_probe_that_only_waited_until_its_deadline_is_made_again_as_after_any_disruption() -> None:
+    cluster = SimulatedCluster(make_job(retry={"maxDisruptions": 2}))
     cluster.reconcile()
-    (pod,) = cluster.pods.values()
+    waited_until_the_deadline(cluster)
+    first, second = cluster.status["probes"]
+    assert (first["verdict"], first["gpuSeconds"], second["plan"]) == ("disrupted", 0, first["plan"])
+    assert cluster.status["disruptions"] == 1
+    waited_until_the_deadline(cluster)
+    waited_until_the_deadline(cluster)
+    assert cluster.status["phase"] == "Failed"
+
+
+def waited_until_the_deadline(cluster: SimulatedCluster) -> None:
+    (pod,) = (pod for pod in cluster.pods.values() if not pod.reason)
     pod.waiting_reason = "ImagePullBackOff"
     cluster.tick(15_000.0)
     pod.reason = "DeadlineExceeded"
     cluster.tick(60.0)
-    first, second = cluster.status["probes"]
-    assert ("verdict" in first, first["gpuSeconds"], second["plan"]) == (False, 0, first["plan"])
-    assert cluster.status["disruptions"] == 0
 
 
 def test_a_budget_that_pays_for_no_probe_starts_none() -> None:

@@ -14,7 +14,7 @@ from small_jobs import make_job
 from memtune.acquisition import Question, expected_improvement
 from memtune.decide import decide
 from memtune.decide.context import Context
-from memtune.decide.downgrading import Next, after_host_oom, asking_to_convert, host_need
+from memtune.decide.downgrading import after_host_oom, host_need
 from memtune.decide.model import Lesson, model_of
 from memtune.decide.records import to_run
 from memtune.decide.texts import over
@@ -241,24 +241,18 @@ def test_more_host_memory_is_asked_for_once_where_the_containers_own_limit_kille
     assert after_host_oom(context, model, last_run.model_copy(update={"host_request_bytes": 12 * GIB})) is None
 
 
-def test_a_run_that_converts_asks_for_that_within_its_limit() -> None:
+def test_a_run_that_died_of_converting_asks_for_what_that_takes() -> None:
     cluster = launched()
     observed = replace(cluster.observe(), host_request_bytes=GIB, host_limit_bytes=1000 * GIB)
     status = decide(cluster.job, observed, cluster.now).status
-    first = status.attempts[-1]
-    model, plan = model_of(cluster.job, status, None), Plan.parse(first.plan)
-    needed = host_need(model, first.model_copy(update={"resume": "convert"}))
-    assert needed > host_need(model, first)
-    for request, limit, wanted in (
-        (GIB, 1000 * GIB, needed),
-        (GIB, 2 * GIB, 2 * GIB),
-        (GIB, 0, 0),
-        (0, 1000 * GIB, 0),
-        (900 * GIB, 1000 * GIB, 0),
-    ):
-        seen = replace(observed, host_request_bytes=request, host_limit_bytes=limit)
-        context = Context(cluster.job, seen, cluster.now, expected_improvement, status, seen.runs)
-        assert asking_to_convert(context, Next(plan, "zero")).host_request_bytes == wanted, (request, limit)
+    converting = status.attempts[-1].model_copy(update={"resume": "convert"})
+    model = model_of(cluster.job, status, None)
+    needed = host_need(model, converting)
+    assert needed > host_need(model, status.attempts[-1])
+    context = Context(cluster.job, observed, cluster.now, expected_improvement, status, observed.runs)
+    again = after_host_oom(context, model, converting)
+    assert again is not None
+    assert (again.rung, again.host_request_bytes) == ("host-memory", needed)
 
 
 def test_a_gpu_that_is_broken_is_a_disruption_and_its_nodes_fault() -> None:

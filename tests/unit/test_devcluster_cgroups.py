@@ -50,6 +50,12 @@ def test_version_2_hands_its_controllers_down_to_the_node(version_2: Path, monke
     assert handed == [version_2, version_2 / CGROUP, version_2 / CGROUP / "node-1"]
 
 
+def test_version_2_hands_down_each_of_its_controllers(version_2: Path) -> None:
+    (version_2 / "cgroup.controllers").write_text("pids\n")
+    cgroups._hand_down(version_2)
+    assert (version_2 / "cgroup.subtree_control").read_text() == "+pids"
+
+
 def test_version_2_without_a_controller_misses_it(version_2: Path) -> None:
     (version_2 / "cgroup.controllers").write_text("cpuset cpu io pids\n")
     assert cgroups.missing() == ["memory"]

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 
 from memtune.decide.context import Context
-from memtune.decide.model import Model, model_of
+from memtune.decide.model import Model
 from memtune.decide.records import plan_of
 from memtune.decide.resuming import start_under
 from memtune.host import host_memory
@@ -174,18 +174,6 @@ def host_need(model: Model, last: AttemptStatus) -> int:
     """What a pod of a run is predicted to take of its host."""
     memory = host_memory(model.workload, plan_of(last))
     return memory.converting_bytes if last.resume == "convert" else memory.required_bytes
-
-
-def asking_to_convert(context: Context, found: Next) -> Next:
-    """A run that converts a checkpoint first asks for what that takes, as far as its pods' limit goes.
-
-    Without a limit nothing is asked for: what no node has would keep a run from starting that might do with less.
-    """
-    observed = context.observed
-    model = model_of(context.job, context.status, observed.nodes, context.trace)
-    asked = max(found.host_request_bytes, observed.host_request_bytes or observed.host_limit_bytes)
-    wanted = min(host_memory(model.workload, found.plan).converting_bytes, observed.host_limit_bytes)
-    return replace(found, host_request_bytes=wanted) if wanted > asked and model.is_known else found
 
 
 def _less_offload(context: Context, model: Model, last: AttemptStatus) -> Next | None:

@@ -8,7 +8,7 @@ from typing import Any
 from memtune.advice import advise
 from memtune.decide import reasons
 from memtune.decide.context import LOOK_AGAIN_SECONDS, Context
-from memtune.decide.downgrading import Next, after_device_oom, after_host_oom, asking_to_convert, host_need
+from memtune.decide.downgrading import Next, after_device_oom, after_host_oom, host_need
 from memtune.decide.ending import failed
 from memtune.decide.failing import last_lines
 from memtune.decide.launching import others_hold_gpus, record_attempt
@@ -104,8 +104,6 @@ def _relaunched(context: Context, last: AttemptStatus, found: Next) -> Context:
     start = start_under(context.job, context.status, found.plan)
     if start.resume is None:
         return _unresumable(context, last, found)
-    if start.resume == "convert":
-        found = asking_to_convert(context, found)
     details = {"resume": start.resume, "resumed_samples": start.samples, "restarted_at": last.restarted_at}
     return _recorded(context, found, details)
 

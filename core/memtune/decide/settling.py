@@ -73,7 +73,9 @@ def _settled(context: Context, record: RunStatus) -> Context:
     if starts and not context.status.gpu_product and is_kept_to_met(context.job):
         context = context.having(gpu_product=_product(context, run))
     if not isinstance(record, AttemptStatus) and _waited_too_long(run):
-        return stopped(context, seen, "its pods waited on their nodes until their deadline, and never started")
+        # Tried again and again it would never end: it counts as whatever else comes over a run from outside.
+        waited = Conclusion(Verdict.DISRUPTED, None, "its pods waited until their deadline, and never started")
+        return _ended(context, seen, run, waited)
     conclusion = conclude(run)
     if conclusion is None:
         return context
