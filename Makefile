@@ -60,7 +60,8 @@ bench: env ## the tables of bench/; PEAKS=FILE.csv scores the memory prediction 
 	$(python) bench/accuracy.py $(or $(PEAKS),bench/data/measured_memory.csv) --leave-one-source-out
 
 .PHONY: bench-operator
-bench-operator: env ## what the operator costs, on the running cluster: some ten minutes
+bench-operator: env ## what the operator costs, on the cluster, started if none is up: some ten minutes
+	@python3 -m devcluster up
 	$(python) bench/operator_cost.py
 
 .PHONY: clean
@@ -99,5 +100,6 @@ test-cluster: env ## the tests on a real cluster, started for them if none is up
 	$(python) -m pytest tests/cluster --durations=5
 
 .PHONY: soak
-soak: env ## objects written and pods started without a pause on the running cluster; MINUTES=30
+soak: env ## objects written and pods started without a pause on the cluster, started if none is up; MINUTES=30
+	@python3 -m devcluster up
 	$(python) bench/soak.py --minutes $(or $(MINUTES),30)
