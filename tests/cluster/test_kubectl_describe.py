@@ -18,7 +18,6 @@ from heard import heard_to_its_end
 from devcluster import binaries
 from memtune.spec import API_VERSION, KIND
 
-KUBECTL = shutil.which("kubectl") or (binaries.command("kubectl") if binaries.are_built() else "")
 GROUP, VERSION = API_VERSION.split("/")
 PLURAL = "memorytunedjobs"
 
@@ -77,9 +76,10 @@ def server() -> Iterator[str]:
         listening.shutdown()
 
 
-@pytest.mark.skipif(not KUBECTL, reason="kubectl is not on this machine")
+@pytest.mark.usefixtures("kubeconfig")
 def test_a_job_that_is_described_reads_as_a_story(server: str, tmp_path: Path) -> None:
-    command = [KUBECTL, f"--server={server}", f"--cache-dir={tmp_path}", "describe", "mtj", "tiny", "-n", "research"]
+    kubectl = shutil.which("kubectl") or binaries.command("kubectl")
+    command = [kubectl, f"--server={server}", f"--cache-dir={tmp_path}", "describe", "mtj", "tiny", "-n", "research"]
     shown = subprocess.run(command, env={}, capture_output=True, text=True, timeout=60, check=True).stdout
     fields, _, events = shown.partition("Events:")
     conditions = re.findall(r"^    Reason: +(.*)$", fields, re.MULTILINE)
