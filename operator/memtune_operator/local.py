@@ -6,6 +6,7 @@ import fcntl
 import json
 import logging
 import os
+import re
 import socket
 import sys
 from collections.abc import Callable, Sequence
@@ -187,20 +188,17 @@ class LocalShell:
         containers = pod["spec"]["containers"]
         container = containers[wrapped_index(containers, job.spec.resources.gpu_resource)]
         variables = {each["name"]: each.get("value", "") for each in container["env"]}
-        variables |= {environment.RENDEZVOUS: f"127.0.0.1:{_free_port()}", **self._python_path()}
+        variables |= {environment.RENDEZVOUS: f"127.0.0.1:{_free_port()}", **self._python_path(), **_program_path()}
         # One port for each pod is the cluster's to give; here two probes would fight for it.
         variables.pop(environment.METRICS_PORT, None)
+        begin = container["command"].index(BOOTSTRAP) + 1
+        words = [*container["command"][begin:], *(container.get("args") or [])]
         if job.spec.checkpoint and job.spec.checkpoint.volume:
             # The path is where a pod mounts the volume; here it may be anything, or hold another job's checkpoints.
-            variables[environment.CHECKPOINT_PATH] = str(self._directory / "checkpoints")
-        begin = container["command"].index(BOOTSTRAP) + 1
-        launch = [
-            job.spec.runner.python,
-            "-m",
-            "memtune_runner",
-            *container["command"][begin:],
-            *(container.get("args") or []),
-        ]
+            here = str(self._directory / "checkpoints")
+            variables[environment.CHECKPOINT_PATH] = here
+            words = [moved(word, job.spec.checkpoint.path, here) for word in words]
+        launch = [job.spec.runner.python, "-m", "memtune_runner", *words]
         return launch, variables, Path(container.get("workingDir") or Path.cwd())
 
     def _python_path(self) -> dict[str, str]:
@@ -216,6 +214,18 @@ class LocalShell:
 
     def _save(self, manifest: Manifest) -> None:
         write_whole(self._file, json.dumps(manifest, indent=1))
+
+
+def moved(word: str, path: str, here: str) -> str:
+    """A word of a command with the path in it, by itself or after `--option=`, being another one."""
+    return re.sub(rf"(?<![^=]){re.escape(path)}(?=/|$)", lambda _: here, word)
+
+
+def _program_path() -> dict[str, str]:
+    """An environment that was activated is the one that is meant; else it is that of this very program."""
+    if os.environ.get("VIRTUAL_ENV") or os.environ.get("CONDA_DEFAULT_ENV", "base") != "base":
+        return {}
+    return {"PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])}
 
 
 def _subject(job: Job, observed: Observed) -> kept_measurements.Subject:
