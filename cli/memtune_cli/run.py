@@ -42,7 +42,7 @@ def _check_extras() -> None:
     missing = [name for name in ("optuna", "torch") if importlib.util.find_spec(name) is None]
     if missing:
         extras = installing("cli,operator,runner")
-        raise InputError(f"memtune run needs {' and '.join(missing)}, which is not installed; {extras}")
+        raise InputError(f"memtune run needs {' and '.join(missing)}, not installed here; {extras}")
 
 
 @contextmanager

@@ -60,7 +60,10 @@ def test_a_picture_costs_what_its_patches_keep() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"vision_config": {}}, r"hfConfig.vision_config.vision_use_head: a tower with a pooling head is not known"),
+        (
+            {"vision_config": {}},
+            r"hfConfig.vision_config.vision_use_head: a tower with a pooling head, transformers' default, is not",
+        ),
         ({"vision_config": {**VISION, "model_type": "clip"}}, r"vision_config.model_type: 'clip' is not one of siglip"),
         (
             {"text_config": {**TEXT, "model_type": "llama"}},

@@ -43,7 +43,10 @@ def _gemma3(facts: Facts) -> Architecture:
 def _siglip(facts: Facts) -> Architecture:
     facts.choice("model_type", ["siglip_vision_model"])
     if facts.flag("vision_use_head"):
-        raise ValueError(f"{facts.path('vision_use_head')}: a tower with a pooling head is not known; set it to false")
+        raise ValueError(
+            f"{facts.path('vision_use_head')}: a tower with a pooling head, transformers' default, is not known; give "
+            "the vision_config that was published, or for text alone the content of text_config with its model_type"
+        )
     return Architecture(
         name=facts.text("model_type"),
         kind=Kind.VISION,
