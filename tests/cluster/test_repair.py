@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 from pods import GPU, Cluster, container, eventually, pod
@@ -76,26 +77,26 @@ def _status() -> tuple[int, str]:
 @pytest.mark.usefixtures("devcluster", "kubeconfig")
 def test_of_two_ups_at_once_one_gives_way() -> None:
     # On a busy machine one may be through before the other has begun.
-    served, refused = next(pair for pair in map(_two_ups, range(10)) if pair[1].returncode)
-    assert served.returncode == 0
-    assert "already up" in _told(served)
-    assert _told(refused) == (
+    served, refused = next(pair for pair in map(_two_ups, range(10)) if pair[1].code)
+    assert served.code == 0
+    assert "already up" in served.said
+    assert refused.said == (
         f"devcluster: another devcluster command is at work (process {served.pid}): wait until it has ended\n"
     )
     assert problems() == []
 
 
-def _two_ups(_: int) -> list[subprocess.Popen[str]]:
+class _Up(NamedTuple):
+    code: int
+    pid: int
+    said: str
+
+
+def _two_ups(_: int) -> list[_Up]:
     """Both ended, the one that succeeded first."""
     ups = [
         subprocess.Popen([*DEVCLUSTER, "up"], cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         for _ in range(2)
     ]
-    for up in ups:
-        up.wait(timeout=60)
-    return sorted(ups, key=lambda up: up.returncode)
-
-
-def _told(up: subprocess.Popen[str]) -> str:
-    assert up.stdout is not None
-    return up.stdout.read()
+    said = [up.communicate(timeout=60)[0] for up in ups]
+    return sorted(_Up(up.returncode, up.pid, each) for up, each in zip(ups, said, strict=True))
