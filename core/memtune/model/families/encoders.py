@@ -64,8 +64,8 @@ _T5_HEADS = {
 }
 
 
-def _biased(facts: Facts, kind: Kind, heads: Mapping[str, Head], names: ModuleNames) -> Architecture:
-    """What BERT and the vision transformer share: LayerNorm, biases, a plain feed-forward."""
+def biased(facts: Facts, kind: Kind, heads: Mapping[str, Head], names: ModuleNames) -> Architecture:
+    """What BERT and vision transformers share: LayerNorm, biases, a plain feed-forward."""
     found_head = head(facts, heads, Head.NONE)
     return Architecture(
         name=facts.text("model_type"),
@@ -93,7 +93,7 @@ def _biased(facts: Facts, kind: Kind, heads: Mapping[str, Head], names: ModuleNa
 
 def _text(facts: Facts, names: ModuleNames) -> Architecture:
     return replace(
-        _biased(facts, Kind.ENCODER, ENCODER_HEADS, names),
+        biased(facts, Kind.ENCODER, ENCODER_HEADS, names),
         tied_embeddings=facts.flag("tie_word_embeddings"),
         position_count=facts.size("max_position_embeddings"),
         embedding_norm=True,
@@ -127,7 +127,7 @@ def _distilbert(facts: Facts) -> Architecture:
 
 
 def _vit(facts: Facts) -> Architecture:
-    base = _biased(facts, Kind.VISION, _VIT_HEADS, _VIT_NAMES)
+    base = biased(facts, Kind.VISION, _VIT_HEADS, _VIT_NAMES)
     image = Image(facts.size("image_size"), facts.size("patch_size"), facts.size("num_channels"))
     return replace(base, image=image, qkv_bias=facts.flag("qkv_bias"), pooler=base.head is Head.NONE)
 

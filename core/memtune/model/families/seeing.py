@@ -8,11 +8,14 @@ from typing import Any
 from memtune.model.architecture import Architecture, Head, Image, Kind, ModuleNames
 from memtune.model.facts import Facts
 from memtune.model.families import gated
-from memtune.model.families.family import Family, head, head_dim
+from memtune.model.families.encoders import biased
+from memtune.model.families.family import Family, head
 
 TEXT = "gemma3_text"
 _HEADS = {"ForConditionalGeneration": Head.LANGUAGE_MODEL, "Model": Head.LANGUAGE_MODEL}
 _SIGLIP_NAMES = ModuleNames(output="out_proj", up="fc1", down="fc2")
+# What BERT's relatives have and it has not, or under another name.
+_NOT_SIGLIP = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 _SIGLIP: dict[str, Any] = {
     "model_type": "siglip_vision_model",
     "hidden_size": 768,
@@ -47,26 +50,9 @@ def _siglip(facts: Facts) -> Architecture:
             f"{facts.path('vision_use_head')}: a tower with a pooling head, transformers' default, is not known; give "
             "the vision_config that was published, or for text alone the content of text_config with its model_type"
         )
-    return Architecture(
-        name=facts.text("model_type"),
-        kind=Kind.VISION,
-        hidden_size=facts.size("hidden_size"),
-        layers=facts.size("num_hidden_layers"),
-        heads=facts.size("num_attention_heads"),
-        kv_heads=facts.size("num_attention_heads"),
-        head_dim=head_dim(facts),
-        ffn_size=facts.size("intermediate_size"),
-        vocab_size=0,
-        gated_ffn=False,
-        rms_norm=False,
-        attention_dropout=facts.rate("attention_dropout"),
-        qkv_bias=True,
-        attention_output_bias=True,
-        ffn_bias=True,
-        image=Image(facts.size("image_size"), facts.size("patch_size"), facts.size("num_channels"), class_token=False),
-        head=Head.NONE,
-        module_names=_SIGLIP_NAMES,
-    )
+    base = biased(facts.over(_NOT_SIGLIP), Kind.VISION, {"Model": Head.NONE}, _SIGLIP_NAMES)
+    image = Image(facts.size("image_size"), facts.size("patch_size"), facts.size("num_channels"), class_token=False)
+    return replace(base, attention_dropout=facts.rate("attention_dropout"), image=image)
 
 
 # Google's files leave out of text_config what are transformers' own defaults, heads and vocabulary among them.
