@@ -115,15 +115,15 @@ class ClusterShell:
         after = self._refusal_of(snapshot.job)
         return after is not None and (before is None or (after.run, after.refusal) != (before.run, before.refusal))
 
-    async def remember(self, snapshot: Snapshot, trace: str, now: float) -> bool:
+    async def remember_trace(self, snapshot: Snapshot, trace: str, now: float) -> bool:
         """In the namespace's ConfigMap."""
         assert snapshot.job is not None  # only a job that could be read has a factory
         pods = owned_by(await self._caches[POD].of_job(_key(snapshot.job)), snapshot.job.metadata.uid)
         return await self._traces.remember(snapshot.job, trace, pods, now)
 
-    async def learn(self, snapshot: Snapshot, measured: JobOutside) -> bool:
+    async def remember_measured(self, snapshot: Snapshot, measured: JobOutside) -> bool:
         """In another ConfigMap of the namespace."""
-        return await self._measurements.learn(snapshot, measured)
+        return await self._measurements.remember(snapshot, measured)
 
     async def delete(self, snapshot: Snapshot, deletions: Sequence[Deletion]) -> None:
         """Each with its uid as precondition."""

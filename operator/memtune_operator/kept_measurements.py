@@ -55,7 +55,7 @@ def recall(kept: Manifest | None, of: Subject) -> Remembered:
         return Remembered()
 
 
-def learning(kept: Manifest | None, namespace: str, of: Subject, new: JobOutside) -> Manifest:
+def remembering(kept: Manifest | None, namespace: str, of: Subject, new: JobOutside) -> Manifest:
     """The ConfigMap with what one more job has measured; they take some 70 bytes each."""
     known = recall(kept, of).having(new)
     # For people who look into it, to whom the key tells nothing.

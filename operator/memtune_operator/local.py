@@ -142,21 +142,21 @@ class LocalShell:
             self._wake()  # no watch tells of it
         return bool(set(self._refused.items()) - set(before.items()))
 
-    async def remember(self, snapshot: Snapshot, trace: str, now: float) -> bool:
+    async def remember_trace(self, snapshot: Snapshot, trace: str, now: float) -> bool:
         """Beside the job, which is the only one here that asks for it."""
         assert snapshot.job is not None  # only a job that could be read has a factory
         kept = kept_traces.remembering(self._kept_traces(), "", key_of(snapshot.job, _NO_IMAGE), trace, "", now)
         write_whole(self._directory / "traces.json", json.dumps(kept))
         return True
 
-    async def learn(self, snapshot: Snapshot, measured: JobOutside) -> bool:
+    async def remember_measured(self, snapshot: Snapshot, measured: JobOutside) -> bool:
         """In one file of all jobs, whose programs write it one after the other."""
         assert snapshot.job is not None  # only a job that could be read has runs
         subject = _subject(snapshot.job, snapshot.observed)
         try:
             with self._measurements.with_suffix(".lock").open("w") as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX)
-                kept = kept_measurements.learning(_read_json(self._measurements), "", subject, measured)
+                kept = kept_measurements.remembering(_read_json(self._measurements), "", subject, measured)
                 write_whole(self._measurements, json.dumps(kept, indent=1))
         except OSError as error:
             # Later jobs would have begun with it; this one goes on without.

@@ -40,12 +40,12 @@ class Measurements:
         found = kept_measurements.recall(kept, self._subject(job, observed)) if kept is not None else None
         return replace(snapshot, observed=replace(observed, remembered=found))
 
-    async def learn(self, snapshot: Snapshot, measured: JobOutside) -> bool:
+    async def remember(self, snapshot: Snapshot, measured: JobOutside) -> bool:
         """Keep what a job has measured; whether it is worth looking again."""
         assert snapshot.job is not None  # only a job that could be read has runs
         namespace, subject = snapshot.job.metadata.namespace, self._subject(snapshot.job, snapshot.observed)
         return await self._shelf.change(
-            namespace, lambda kept: kept_measurements.learning(kept, namespace, subject, measured)
+            namespace, lambda kept: kept_measurements.remembering(kept, namespace, subject, measured)
         )
 
     def _subject(self, job: Job, observed: Observed) -> kept_measurements.Subject:

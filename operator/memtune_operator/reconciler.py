@@ -83,12 +83,12 @@ async def _act(shell: Shell, snapshot: Snapshot, decision: Decision, now: float)
     """Do what was decided; whether something was refused or kept that the next decision should know of."""
     await shell.tell(snapshot, decision.events)
     await shell.delete(snapshot, decision.delete)
-    is_kept = await shell.remember(snapshot, decision.remember, now) if decision.remember else False
-    is_learned = await shell.learn(snapshot, decision.measured) if decision.measured else False
+    is_traced = await shell.remember_trace(snapshot, decision.trace, now) if decision.trace else False
+    is_measured = await shell.remember_measured(snapshot, decision.measured) if decision.measured else False
     is_refused = await shell.create(snapshot, decision.create, now) if decision.create else False
     if decision.delete_job:
         await shell.delete_job(snapshot)
-    return is_refused or is_kept or is_learned
+    return is_refused or is_traced or is_measured
 
 
 class Reconciler:

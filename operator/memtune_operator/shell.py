@@ -54,10 +54,10 @@ class Shell(Protocol):
         """Make whatever of these runs is not there. A refusal is not raised but kept for the next snapshot; the answer
         is whether there is a new one."""
 
-    async def remember(self, snapshot: Snapshot, trace: str, now: float) -> bool:
+    async def remember_trace(self, snapshot: Snapshot, trace: str, now: float) -> bool:
         """Keep the trace of the job's factory for the next job that has it; whether it is kept now."""
 
-    async def learn(self, snapshot: Snapshot, measured: JobOutside) -> bool:
+    async def remember_measured(self, snapshot: Snapshot, measured: JobOutside) -> bool:
         """Keep what the job measured outside of the allocator for later ones on the same GPU; whether it is worth
         looking again."""
 

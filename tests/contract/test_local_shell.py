@@ -61,7 +61,9 @@ class TestLocalShell(ShellContract):
 
         async def learn(shell: Shell, key: Key) -> None:
             snapshot = await seen(shell, key)
-            await asyncio.gather(*(asyncio.to_thread(asyncio.run, shell.learn(snapshot, each)) for each in measured))
+            await asyncio.gather(
+                *(asyncio.to_thread(asyncio.run, shell.remember_measured(snapshot, each)) for each in measured)
+            )
 
         async def look(shell: Shell, key: Key) -> None:
             assert (await seen(shell, key)).observed.remembered == Remembered(tuple(measured))

@@ -72,7 +72,7 @@ def recalled(server: Server, of: Snapshot) -> Remembered | None:
 
 
 def learned(server: Server, of: Snapshot, measured: JobOutside) -> bool:
-    return asyncio.run(Measurements(cast("Cluster", server), "runner:1").learn(of, measured))
+    return asyncio.run(Measurements(cast("Cluster", server), "runner:1").remember(of, measured))
 
 
 def test_what_is_learned_is_recalled_in_its_own_namespace_alone() -> None:

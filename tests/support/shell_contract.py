@@ -182,7 +182,7 @@ class ShellContract:
             before = await seen(shell, key)
             assert before.observed.remembered == Remembered()
             for measured in (first, second, first):
-                assert await shell.learn(before, measured) is True
+                assert await shell.remember_measured(before, measured) is True
 
         async def look(shell: Shell, key: Key) -> None:
             assert (await seen(shell, key)).observed.remembered == Remembered((first, second))

@@ -231,7 +231,7 @@ class SimulatedCluster:
             self.events += [f"{event.reason}: {event.message}" for event in decision.events]
         actions = [
             *(partial(self.delete, d) for d in decision.delete),
-            *([partial(self.remember, decision.remember)] if decision.remember else []),
+            *([partial(self.remember, decision.trace)] if decision.trace else []),
             *([partial(self.keep, decision.measured)] if decision.measured else []),
             *(partial(self.post, run) for run in decision.create),
         ]

@@ -12,7 +12,7 @@ from small_jobs import make_job
 from memtune.decide import Node, Observed
 from memtune.remembered import JobOutside, Remembered
 from memtune_operator import kept_measurements
-from memtune_operator.kept_measurements import learning, product_of, recall, subject
+from memtune_operator.kept_measurements import product_of, recall, remembering, subject
 from memtune_operator.wrapping import Manifest
 
 GPU = {"gpuMemory": "8Gi", "gpuProduct": "NVIDIA-L4"}
@@ -21,7 +21,7 @@ ONE, TWO = JobOutside(5, "one", 2**29), JobOutside(6, "two", 2**30)
 
 
 def filled() -> Manifest:
-    return learning(learning(None, "research", OF, ONE), "research", OF, TWO)
+    return remembering(remembering(None, "research", OF, ONE), "research", OF, TWO)
 
 
 def test_what_was_learned_is_recalled() -> None:
@@ -52,7 +52,7 @@ def test_a_person_can_read_what_it_is_about() -> None:
     ids=["image", "product", "world", "device", "slice"],
 )
 def test_nothing_else_is_taken_for_it(other: kept_measurements.Subject) -> None:
-    kept = learning(filled(), "research", other, JobOutside(7, "three", 1))
+    kept = remembering(filled(), "research", other, JobOutside(7, "three", 1))
     assert recall(kept, OF) == Remembered((ONE, TWO))
     assert recall(kept, other) == Remembered((JobOutside(7, "three", 1),))
 
@@ -60,7 +60,7 @@ def test_nothing_else_is_taken_for_it(other: kept_measurements.Subject) -> None:
 def test_the_kind_that_was_measured_last_longest_ago_goes_when_there_is_no_room() -> None:
     kept: Any = None
     for number in range(70):
-        kept = learning(kept, "research", {**OF, "world": number}, JobOutside(number, "one", 1))
+        kept = remembering(kept, "research", {**OF, "world": number}, JobOutside(number, "one", 1))
     assert len(kept["data"]) == 64
     assert recall(kept, {**OF, "world": 5}) == Remembered()
     assert recall(kept, {**OF, "world": 6}).newest_at == 6
@@ -75,7 +75,7 @@ def test_garbage_is_nothing_is_said_and_is_written_over(text: Any, caplog: pytes
     with caplog.at_level(logging.WARNING):
         assert recall(garbage, OF) == Remembered()
     assert bool(caplog.records) == (isinstance(text, str) and text.startswith('{"version'))
-    new = learning(garbage, "research", OF, ONE)
+    new = remembering(garbage, "research", OF, ONE)
     assert recall(new, OF) == Remembered((ONE,))
     assert new["metadata"] == {"resourceVersion": "7"}
 
@@ -83,7 +83,7 @@ def test_garbage_is_nothing_is_said_and_is_written_over(text: Any, caplog: pytes
 @pytest.mark.parametrize("kept", [[], "text", 7, {"data": []}, {"data": None, "metadata": []}])
 def test_a_file_that_holds_anything_is_as_if_it_were_not_there(kept: Any) -> None:
     assert recall(kept, OF) == Remembered()
-    assert recall(learning(kept, "", OF, ONE), OF) == Remembered((ONE,))
+    assert recall(remembering(kept, "", OF, ONE), OF) == Remembered((ONE,))
 
 
 def test_an_image_of_any_length_leaves_the_entry_readable() -> None:
@@ -91,7 +91,7 @@ def test_an_image_of_any_length_leaves_the_entry_readable() -> None:
     of = {**OF, "image": "x" * 100_000, "gpuProduct": "y" * 63}
     kept: Any = None
     for number in range(20):
-        kept = learning(kept, "research", of, JobOutside(2**59 + number, f"{number:012}", 2**59))
+        kept = remembering(kept, "research", of, JobOutside(2**59 + number, f"{number:012}", 2**59))
     assert len(recall(kept, of).jobs) == 16
 
 

@@ -65,11 +65,11 @@ class MemoryShell:
         self._answer("write")
         self.job = {**snapshot.manifest, "status": status}
 
-    async def remember(self, snapshot: Snapshot, trace: str, now: float) -> bool:
+    async def remember_trace(self, snapshot: Snapshot, trace: str, now: float) -> bool:
         self.done.append("remember")
         return False
 
-    async def learn(self, snapshot: Snapshot, measured: JobOutside) -> bool:
+    async def remember_measured(self, snapshot: Snapshot, measured: JobOutside) -> bool:
         self.done.append("learn")
         return False
 

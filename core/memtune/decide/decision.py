@@ -37,8 +37,8 @@ class Decision:
     when that succeeded does the rest: on a conflict it observes again and does nothing. ``create`` holds runs that the
     status *as read* had recorded and not ended: every pod and object of them that does not exist is POSTed. A run that
     this decision records comes in ``create`` of the next one, which the shell asks for at once when the status changed.
-    ``remember`` is the trace of the job's factory, which the namespace does not remember yet, ``measured`` what
-    the job's runs measured outside of the allocator, likewise.
+    ``trace`` is that of the job's factory and ``measured`` what its runs measured outside of the allocator, as far as
+    the namespace does not remember them yet.
     ``wake_after_seconds`` is when to ask again even if nothing happens, None if only a change can matter.
     """
 
@@ -48,5 +48,5 @@ class Decision:
     events: tuple[Event, ...] = ()
     wake_after_seconds: float | None = None
     delete_job: bool = False
-    remember: str = ""
+    trace: str = ""
     measured: JobOutside | None = None

@@ -163,7 +163,7 @@ def _decision(context: Context, read: Status) -> Decision:
         events=context.events if context.status != read else (),
         wake_after_seconds=min(context.wakes, default=None),
         delete_job=context.is_due,
-        remember=context.trace if context.trace != context.observed.trace else "",
+        trace=context.trace if context.trace != context.observed.trace else "",
         # Once a job is over it says no more, so that what was forgotten stays forgotten.
         measured=None if _is_over(context.becoming(read)) else to_remember(context),
     )
