@@ -217,12 +217,13 @@ class LocalShell:
 
 
 def moved(word: str, path: str, here: str) -> str:
-    """A word of a command with the path in it, by itself or after `--option=`, being another one."""
+    """A word of a command that is a path or goes on from it, also behind `--option=`, with that path being another."""
     return re.sub(rf"(?<![^=]){re.escape(path)}(?=/|$)", lambda _: here, word)
 
 
 def _program_path() -> dict[str, str]:
-    """An environment that was activated is the one that is meant; else it is that of this very program."""
+    """An environment that was activated is the one that is meant, but conda activates its `base` unasked; else it is
+    that of this very program."""
     if os.environ.get("VIRTUAL_ENV") or os.environ.get("CONDA_DEFAULT_ENV", "base") != "base":
         return {}
     return {"PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])}

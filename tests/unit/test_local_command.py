@@ -1,0 +1,68 @@
+"""The command of a run that is a process here instead of a pod."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+from small_jobs import make_job
+
+from memtune import environment
+from memtune.plan import Plan
+from memtune.run import Run, RunKind
+from memtune_operator.local import LocalShell, _pod, moved
+
+OWN = str(Path(sys.executable).parent)
+CONTAINER = {"name": "trainer", "image": "own:1", "command": ["torchrun", "train.py", "--out=/checkpoints/run"]}
+RUN = Run(RunKind.TRAIN, 1, Plan.parse("bf16-z1-none-mb4x1"))
+
+
+def command(state: Path) -> tuple[list[str], dict[str, str]]:
+    job = make_job(
+        template={"spec": {"containers": [CONTAINER]}},
+        checkpoint={"path": "/checkpoints", "volume": {"persistentVolumeClaim": {"claimName": "own"}}},
+    )
+    words, variables, _ = LocalShell(state, lambda _: None, state)._command(job, _pod(job, RUN))
+    return words, variables
+
+
+def test_what_a_command_saves_into_the_volume_is_saved_into_the_state(tmp_path: Path) -> None:
+    words, variables = command(tmp_path)
+    assert words[-3:] == ["torchrun", "train.py", f"--out={tmp_path}/checkpoints/run"]
+    assert variables[environment.CHECKPOINT_PATH] == f"{tmp_path}/checkpoints"
+
+
+@pytest.mark.parametrize(
+    ("word", "expected"),
+    [
+        ("/checkpoints", "/home/a/c"),
+        ("/checkpoints/run", "/home/a/c/run"),
+        ("--output_dir=/checkpoints/run", "--output_dir=/home/a/c/run"),
+        ("/checkpoints-old/run", "/checkpoints-old/run"),
+        ("/data/checkpoints/run", "/data/checkpoints/run"),
+        ("train.py", "train.py"),
+    ],
+)
+def test_a_word_has_the_path_by_itself_or_as_its_beginning(word: str, expected: str) -> None:
+    assert moved(word, "/checkpoints", "/home/a/c") == expected
+
+
+@pytest.mark.parametrize(
+    ("activated", "path"),
+    [
+        ({}, f"{OWN}{os.pathsep}/bin"),
+        ({"CONDA_DEFAULT_ENV": "base"}, f"{OWN}{os.pathsep}/bin"),
+        ({"CONDA_DEFAULT_ENV": "mine"}, None),
+        ({"VIRTUAL_ENV": "/home/a/venv"}, None),
+    ],
+)
+def test_programs_are_those_beside_memtune_unless_an_environment_is_activated(
+    activated: dict[str, str], path: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("CONDA_DEFAULT_ENV", "VIRTUAL_ENV"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in {"PATH": "/bin", **activated}.items():
+        monkeypatch.setenv(name, value)
+    assert command(tmp_path)[1].get("PATH") == path
