@@ -5,7 +5,7 @@ python := .venv/bin/python
 
 .PHONY: help
 help: ## list the targets
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-16s %s\n", $$1, $$2}'
 
 .PHONY: env
 env: ## make or update the locked development environment in .venv
@@ -63,6 +63,10 @@ bench: env ## the tables of bench/; PEAKS=FILE.csv scores the memory prediction 
 bench-operator: env ## what the operator costs, on the cluster, started if none is up: some ten minutes
 	@python3 -m devcluster up
 	$(python) bench/operator_cost.py
+
+.PHONY: bench-devcluster
+bench-devcluster: env ## how long the cluster takes to start and to end, and its smoke tests; none may be up: some ten minutes
+	$(python) bench/cluster_times.py
 
 .PHONY: clean
 clean: ## remove the development environment and every cache

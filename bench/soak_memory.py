@@ -2,44 +2,86 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import NamedTuple
 
 MIB = 1 << 20
-# Garbage collectors give memory back late, so the memory of an idle program goes up and down by about this much.
-NOISE_SHARE = 0.05
-NOISE_BYTES = 8 * MIB
+# Less than this from one third to the next is nobody's leak: a page here and there.
+NOISE_BYTES = MIB
+# Student's t for the ten degrees of freedom that twelve medians have: one time in forty the slope is lower by chance.
+_CONFIDENCE = 2.228
+_STRETCHES = 12
 
 
-def thirds(values: Sequence[int]) -> tuple[float, float, float]:
-    """The median of each third: a sawtooth that comes back to where it was has three equal ones."""
-    if len(values) < 3:
-        raise ValueError(f"{len(values)} samples have no thirds: let the soak run longer")
-    third = len(values) // 3
-    first, second, last = values[:third], values[third:-third], values[-third:]
-    return statistics.median(first), statistics.median(second), statistics.median(last)
+class Trend(NamedTuple):
+    """How memory went in the second half: bytes from one third of the run to the next, and how sure that is."""
+
+    bytes_a_third: float
+    give_or_take_bytes: float
+
+    def __str__(self) -> str:
+        return f"{self.bytes_a_third / MIB:.1f} ± {self.give_or_take_bytes / MIB:.1f}"
+
+
+def _medians(values: Sequence[int], count: int) -> list[float]:
+    """The median of each of so many stretches: what a garbage collector leaves lying about is the same in all."""
+    if len(values) < 2 * _STRETCHES:
+        raise ValueError(f"{len(values)} samples are too few to judge: let the soak run longer")
+    edges = [len(values) * number // count for number in range(count + 1)]
+    return [statistics.median(values[start:end]) for start, end in pairwise(edges)]
+
+
+def trend(values: Sequence[int]) -> Trend:
+    """The line through the medians of the second half, with the confidence that its own scatter allows.
+
+    What is above the line once tends to be there the next time, too: by as much fewer are the medians that count.
+    """
+    medians = _medians(values, 2 * _STRETCHES)[_STRETCHES:]
+    slope, start = statistics.linear_regression(range(_STRETCHES), medians)
+    apart = [value - start - slope * place for place, value in enumerate(medians)]
+    scatter = sum(each * each for each in apart)
+    alike = sum(one * next_one for one, next_one in pairwise(apart)) / scatter if scatter else 0.0
+    alike = min(max(alike, 0.0), 0.9)
+    width = _STRETCHES * (_STRETCHES**2 - 1) / 12
+    error = math.sqrt(scatter / (_STRETCHES - 2) / width * (1 + alike) / (1 - alike))
+    a_third = 2 * _STRETCHES / 3
+    return Trend(slope * a_third, _CONFIDENCE * error * a_third)
 
 
 def still_grows(values: Sequence[int]) -> bool:
-    """Whether memory grew from the second third to the last, and by more than half of what it grew before that.
+    """Whether memory grows without levelling off.
 
-    A cache that fills up grows less and less; a leak grows in the last third as much as in the one before.
+    It does when the second half rises by more than its own scatter explains, the last third has grown by more than half
+    of what the second had, and both sixths of the last third have a part in that. A cache that fills up grows less and
+    less, a sawtooth comes back to where it was, a step is over; a leak goes on.
     """
-    first, second, last = thirds(values)
+    first, second, last = _medians(values, 3)
+    *_, before, next_to_last, end = _medians(values, 6)
     grown = last - second
-    return grown > max(NOISE_SHARE * second, NOISE_BYTES) and grown > (second - first) / 2
+    rise = trend(values)
+    return (
+        rise.bytes_a_third > rise.give_or_take_bytes
+        and grown > max(NOISE_BYTES, (second - first) / 2)
+        and min(next_to_last - before, end - next_to_last) > grown / 10
+    )
 
 
 def table(series: Mapping[str, Sequence[int]]) -> str:
     """One row in Markdown for each process, in MiB; of one that died there is nothing to compare."""
     samples = max(len(values) for values in series.values())
-    rows = ["| part | start | 1st third | 2nd third | last third | end | highest |", "|---|--:|--:|--:|--:|--:|--:|"]
+    rows = [
+        "| part | start | 1st third | 2nd third | last third | end | highest | rise a third |",
+        "|---|--:|--:|--:|--:|--:|--:|--:|",
+    ]
     for name, values in sorted(series.items()):
         if len(values) < samples:
-            rows.append(f"| {name} | died | | | | | |")
+            rows.append(f"| {name} | died | | | | | | |")
             continue
-        shown = (values[0], *thirds(values), values[-1], max(values))
-        rows.append(f"| {name} | {' | '.join(f'{value / MIB:.0f}' for value in shown)} |")
+        shown = (values[0], *_medians(values, 3), values[-1], max(values))
+        rows.append(f"| {name} | {' | '.join(f'{value / MIB:.0f}' for value in shown)} | {trend(values)} |")
     return "\n".join(rows)
 
 
@@ -51,5 +93,5 @@ def findings(series: Mapping[str, Sequence[int]]) -> list[str]:
         if len(values) < samples:
             wrong.append(f"{name} was seen {len(values)} of {samples} times: it died or was started in between")
         elif still_grows(values):
-            wrong.append(f"{name} still grew in the last third, and no less than before")
+            wrong.append(f"{name} grows and does not level off: {trend(values)} MiB from one third to the next")
     return wrong

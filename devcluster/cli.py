@@ -9,10 +9,11 @@ import signal
 import sys
 from pathlib import Path
 
-from devcluster import cluster, dashboards, disk, images, machine, monitoring, page, prometheus, state
+from devcluster import cluster, disk, images, machine, state
 from devcluster.api import ApiError
 from devcluster.builds import OURS
-from devcluster.layout import KUBECONFIG
+from devcluster.layout import KUBECONFIG, MOST_NODES
+from devcluster.monitoring import dashboards, lifecycle, page, prometheus
 from devcluster.shell import ClusterError, say
 
 CANNOT_RUN = 3
@@ -25,7 +26,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     up = commands.add_parser("up", help="start the cluster, building what is missing; waits until it is ready")
-    up.add_argument("--nodes", type=int, choices=range(1, 5), help="how many nodes (default: 1, or what is up)")
+    numbers = range(1, MOST_NODES + 1)
+    up.add_argument("--nodes", type=int, choices=numbers, help="how many nodes (default: 1, or what is up)")
     ahead = "build meanwhile what `load` and `dashboards` will need: operator, runner, page"
     up.add_argument("--build", nargs="+", choices=(*OURS, "page"), default=[], metavar="WHAT", help=ahead)
     commands.add_parser("down", help="end it and remove every trace")
@@ -86,13 +88,13 @@ def _dispatch(arguments: argparse.Namespace) -> int:
     if arguments.command == "status":
         return _status()
     if arguments.command == "kubeconfig":
-        _need_cluster()
+        state.check_it_lives()
         print(KUBECONFIG)
     elif arguments.command == "logs":
         print(state.log_of(arguments.part).read_text(errors="replace"), end="")
     else:
         if arguments.command == "dashboards":
-            _need_cluster()
+            state.check_it_lives()
             with cluster.alone():
                 page.provide()
             # Takes minutes, and nothing of the cluster: others may work on that meanwhile.
@@ -122,7 +124,7 @@ def _change(arguments: argparse.Namespace) -> None:
     elif arguments.command in ("prometheus", "dashboards"):
         _monitor(arguments)
     else:
-        _need_cluster()
+        state.check_it_lives()
         for image in arguments.images:
             say(f"loading {image}")
             images.load(image, state.current_nodes())
@@ -130,24 +132,19 @@ def _change(arguments: argparse.Namespace) -> None:
 
 
 def _monitor(arguments: argparse.Namespace) -> None:
-    _need_cluster()
+    state.check_it_lives()
     if arguments.command == "dashboards":
-        monitoring.start()
+        lifecycle.start()
         print(dashboards.URL)
     elif arguments.stop:
-        monitoring.stop()
+        lifecycle.stop()
     else:
-        monitoring.start()
+        lifecycle.start()
         print(prometheus.URL)
 
 
-def _need_cluster() -> None:
-    if state.supervisor_pid() is None:
-        raise ClusterError("no cluster is up: run `python3 -m devcluster up`")
-
-
 def _status() -> int:
-    _need_cluster()
+    state.check_it_lives()
     found = state.problems() + state.monitoring_problems()
     print("\n".join(found) or f"every part is alive; {len(state.current_nodes())} node(s)")
     return 1 if found else 0

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import IO
 
-from devcluster import binaries, builds, cgroups, images, machine, monitoring, network, packages, page
+from devcluster import binaries, builds, cgroups, images, machine, network, packages
 from devcluster.builds import OURS
 from devcluster.certificates import make_certificates
 from devcluster.disk import Need
@@ -29,10 +29,11 @@ from devcluster.layout import (
     Node,
     nodes,
 )
+from devcluster.monitoring import lifecycle, page
 from devcluster.node import process_one, write_node_settings
 from devcluster.readiness import wait_until_ready
-from devcluster.shell import ClusterError, end_bound, say
-from devcluster.state import current_nodes, monitoring_problems, problems, supervisor_pid
+from devcluster.shell import ClusterError, end_bound, say, write_new
+from devcluster.state import check_it_lives, current_nodes, monitoring_problems, problems, supervisor_pid
 from devcluster.supervisor import dead_parts, is_alive, leave_running, part_pids
 from devcluster.versions import BASE_IMAGE, BUILD_PACKAGES, KUBERNETES, RUNTIME_PACKAGES
 from devcluster.volumes import make_volumes
@@ -88,26 +89,22 @@ def up(asked: int | None, ahead: Sequence[str] = ()) -> None:
 
 
 def _reuse(asked: int | None) -> None:
-    supervisor = supervisor_pid()
-    if supervisor is None:
-        raise ClusterError(
-            "the cluster is dead; run `python3 -m devcluster down`, then `up` again\n" + "\n".join(problems())
-        )
+    check_it_lives()
     running = len(current_nodes())
     if asked not in (None, running):
         raise ClusterError(
             f"a cluster with {running} node(s) is up, not {asked}: run `python3 -m devcluster down` first"
         )
     if found := problems():
-        _repair(supervisor, found)
+        _repair(found)
     if monitoring_problems():
-        monitoring.start()
+        lifecycle.start()
     wait_until_ready(current_nodes())
     make_volumes()
     say(f"already up; export KUBECONFIG={KUBECONFIG}")
 
 
-def _repair(supervisor: int, found: list[str], seconds: float = 30) -> None:
+def _repair(found: list[str], seconds: float = 30) -> None:
     """Have the supervisors start dead parts anew; a node comes back as after a power cut, with its disk as it was."""
     say("starting anew what is dead:\n" + "\n".join(found))
     for node in current_nodes():
@@ -116,7 +113,8 @@ def _repair(supervisor: int, found: list[str], seconds: float = 30) -> None:
             (node.settings / "status.json").unlink(missing_ok=True)
         elif dead_parts(node.settings / "status.json", node.log):
             os.kill(process_one(node), signal.SIGHUP)
-    os.kill(supervisor, signal.SIGHUP)
+    if (supervisor := supervisor_pid()) is not None:
+        os.kill(supervisor, signal.SIGHUP)
     deadline = time.monotonic() + seconds
     while still := problems():
         if time.monotonic() > deadline:
@@ -171,8 +169,9 @@ def _build_images(ours: Sequence[str]) -> None:
 
 def _start(wanted: tuple[Node, ...]) -> None:
     LOGS.mkdir(parents=True)
-    NODE_COUNT.write_text(str(len(wanted)))
-    machine.save_sysctls()
+    write_new(NODE_COUNT, str(len(wanted)))
+    machine.remember_sysctls()
+    machine.load_modules()
     make_certificates(wanted)
     network.make_network(wanted)
     for node in wanted:
@@ -184,7 +183,7 @@ def _start(wanted: tuple[Node, ...]) -> None:
 def down() -> None:
     if not STATE.exists():
         say("no cluster is up")
-    monitoring.stop()
+    lifecycle.stop()
     pid = supervisor_pid()
     if pid is not None:
         os.kill(pid, signal.SIGKILL)
@@ -193,6 +192,7 @@ def down() -> None:
         network.remove_network()
     cgroups.remove()
     machine.restore_sysctls()
+    machine.unload_modules()
     shutil.rmtree(VOLUMES, ignore_errors=True)
     if STATE.exists():
         shutil.rmtree(STATE)

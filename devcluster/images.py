@@ -19,7 +19,7 @@ from devcluster.machine import BASE_IMAGE_BYTES, check_disk
 from devcluster.node import process_one
 from devcluster.packages import debian_sources
 from devcluster.runtime import SOCKET
-from devcluster.shell import ClusterError, run, run_logged, say
+from devcluster.shell import ClusterError, read_whole, run, run_logged, say, write_new
 from devcluster.versions import BASE_IMAGE, BASE_IMAGE_OPTIONS, DEBIAN, PAUSE_IMAGE
 
 
@@ -130,7 +130,7 @@ def _load_new(name: str, number: str, nodes: tuple[Node, ...], archive: Callable
         with tempfile.TemporaryDirectory(dir=STATE) as work:
             load_archive(archive(Path(work)), lacking)
     for node in lacking:
-        _note(node).write_text(json.dumps(_noted(node) | {name: number}))
+        write_new(_note(node), json.dumps(_noted(node) | {name: number}))
 
 
 def _note(node: Node) -> Path:
@@ -138,7 +138,7 @@ def _note(node: Node) -> Path:
 
 
 def _noted(node: Node) -> dict[str, str]:
-    noted: dict[str, str] = json.loads(_note(node).read_text()) if _note(node).is_file() else {}
+    noted: dict[str, str] = read_whole(_note(node)) if _note(node).is_file() else {}
     return noted
 
 

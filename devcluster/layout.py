@@ -26,8 +26,10 @@ CHECKOUT = Path(__file__).resolve().parent.parent
 IMAGE_STORAGE = Path("/var/lib/containers")
 PACKAGES = Path("/var/cache/apt")
 
-# Not in STATE: each node has a /var/lib of its own, and a volume is to be the same on all of them.
-VOLUMES = CACHE / "volumes"
+# Each node has its own of these.
+NODES_OWN = (Path("/var/lib"), Path("/var/log"), Path("/run"))
+# So not in STATE, and not in CACHE: whoever ends the cluster may have another.
+VOLUMES = Path("/var/cache/memtune-devcluster-volumes")
 CERTIFICATES = STATE / "certificates"
 LOGS = STATE / "log"
 KUBECONFIG = STATE / "kubeconfig"
@@ -35,6 +37,7 @@ STATUS = STATE / "status.json"
 NODE_COUNT = STATE / "nodes"
 SUPERVISOR_LOCK = STATE / "supervisor.lock"
 SYSCTLS = STATE / "sysctls.json"
+LOADED_MODULES = STATE / "modules.json"
 MONITORING = STATE / "monitoring"
 MONITORING_STATUS = MONITORING / "status.json"
 MONITORING_LOCK = MONITORING / "supervisor.lock"
@@ -71,6 +74,7 @@ DASHBOARDS_PORT = 23910
 MONITORING_PORTS = {"Prometheus": PROMETHEUS_PORT, "the dashboards": DASHBOARDS_PORT}
 
 GPUS_PER_NODE = 8
+MOST_NODES = 4
 
 
 @dataclass(frozen=True)

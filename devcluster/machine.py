@@ -5,16 +5,16 @@ from __future__ import annotations
 import json
 import os
 import platform
-import shutil
 import socket
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from devcluster import cgroups, disk
 from devcluster.disk import GIB, Need
-from devcluster.layout import HOST_PORTS, LOOPBACK_PORTS, STATE, SYSCTLS
-from devcluster.shell import ClusterError, run
+from devcluster.layout import CACHE, HOST_PORTS, LOADED_MODULES, LOOPBACK_PORTS, NODES_OWN, STATE, SYSCTLS
+from devcluster.shell import BrokenStateError, ClusterError, read_whole, run, say, write_new
 from devcluster.versions import DEBIAN
 
 # Images and containers of the tests; sources, Go's cache and the result of the build; a layer and the image made of it.
@@ -22,9 +22,18 @@ STATE_BYTES = 4 * GIB
 BUILD_BYTES = 8 * GIB
 BASE_IMAGE_BYTES = GIB
 
-_BRIDGE_FILTER = Path("/proc/sys/net/bridge/bridge-nf-call-iptables")
+# For Services within a node, and for containers' file systems.
+_MODULES = ("br_netfilter", "overlay")
+_SYSTEM_MODULES = Path("/sys/module")
+_BRIDGES = Path("/sys/class/net")
+_SYSCTLS = Path("/proc/sys")
+_BRIDGE_FILTER = _SYSCTLS / "net/bridge/bridge-nf-call-iptables"
+_NO_BRIDGE_FILTER = (
+    "the kernel has no br_netfilter, and without it Services do not answer pods of the same node: load that module, or "
+    "boot a kernel that has it"
+)
 # What kubelet sets for the whole machine; `down` puts it back.
-_KUBELET_SYSCTLS = ("vm/overcommit_memory", "vm/panic_on_oom", "kernel/panic", "kernel/panic_on_oops")
+KUBELET_SYSCTLS = ("vm/overcommit_memory", "vm/panic_on_oom", "kernel/panic", "kernel/panic_on_oops")
 
 
 def reason_it_cannot_run() -> str:
@@ -52,14 +61,21 @@ def check_disks(needs: Iterable[Need]) -> None:
 
 def check_before_starting(builds: Iterable[Need] = ()) -> None:
     """Whether a cluster can be started once these builds are through."""
+    _check_nodes_see(CACHE)
     check_disks([Need(STATE, STATE_BYTES, "the cluster"), *builds])
     check_ports_are_free(LOOPBACK_PORTS)
     check_nobody_listens_everywhere(HOST_PORTS)
-    if not _BRIDGE_FILTER.exists() and shutil.which("modprobe"):
-        with suppress(ClusterError):
-            run(["modprobe", "--all", "br_netfilter", "overlay"])
-    if not _BRIDGE_FILTER.exists():
-        raise ClusterError("the kernel has no br_netfilter: Services would not answer pods of the same node")
+    if not _BRIDGE_FILTER.exists() and not _can_load("br_netfilter"):
+        raise ClusterError(_NO_BRIDGE_FILTER)
+
+
+def _check_nodes_see(cache: Path) -> None:
+    for own in NODES_OWN:
+        if cache.resolve().is_relative_to(own.resolve()):
+            raise ClusterError(
+                f"the cache folder {cache} is below {own}, of which each node has its own: Kubernetes' commands would "
+                "not be found there; set XDG_CACHE_HOME to a folder elsewhere"
+            )
 
 
 def check_ports_are_free(ports: Mapping[str, int]) -> None:
@@ -98,11 +114,51 @@ def _ports_on_all_addresses() -> set[int]:
     return found
 
 
-def save_sysctls() -> None:
-    SYSCTLS.write_text(json.dumps({name: (Path("/proc/sys") / name).read_text() for name in _KUBELET_SYSCTLS}))
+def remember_sysctls() -> None:
+    write_new(SYSCTLS, json.dumps({name: (_SYSCTLS / name).read_text() for name in KUBELET_SYSCTLS}))
 
 
 def restore_sysctls() -> None:
-    if SYSCTLS.is_file():
-        for name, value in json.loads(SYSCTLS.read_text()).items():
-            (Path("/proc/sys") / name).write_text(value)
+    for name, value in (_remembered(SYSCTLS) or {}).items():
+        (_SYSCTLS / name).write_text(value)
+
+
+def load_modules() -> None:
+    """Note which are not there, then load them: whoever is killed in between has loaded nothing that is not noted."""
+    if _BRIDGE_FILTER.exists():
+        return
+    write_new(LOADED_MODULES, json.dumps([name for name in _MODULES if not is_loaded(name)]))
+    with suppress(ClusterError):
+        run(["modprobe", "--all", *_MODULES])
+    if not _BRIDGE_FILTER.exists():
+        raise ClusterError(_NO_BRIDGE_FILTER)
+
+
+def _can_load(module: str) -> bool:
+    try:
+        run(["modprobe", "--dry-run", module])
+    except (OSError, ClusterError):
+        return False
+    return True
+
+
+def unload_modules() -> None:
+    """Those that were not there before, unless a bridge of somebody else may need them: to rmmod that is no use."""
+    if any(_BRIDGES.glob("*/bridge")):
+        return
+    for name in _remembered(LOADED_MODULES) or ():
+        with suppress(OSError, ClusterError):
+            run(["rmmod", name])
+
+
+def is_loaded(module: str) -> bool:
+    return (_SYSTEM_MODULES / module).is_dir()
+
+
+def _remembered(path: Path) -> Any:
+    """What the machine was like before; who cannot read it ends the cluster all the same."""
+    try:
+        return read_whole(path) if path.is_file() else None
+    except BrokenStateError:
+        say(f"{path} is broken: what it would tell of the machine stays as the cluster has set it")
+        return None

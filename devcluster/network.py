@@ -15,9 +15,11 @@ from devcluster.layout import (
     FABRIC_SUBNET,
     HOST_ADDRESS,
     HOST_INTERFACE,
+    MOST_NODES,
     PODS_SUBNET,
     SERVICES_SUBNET,
     Node,
+    nodes,
 )
 from devcluster.shell import ClusterError, run
 
@@ -41,14 +43,14 @@ def check_subnets_are_free() -> None:
             )
 
 
-def make_network(nodes: tuple[Node, ...]) -> None:
+def make_network(wanted: tuple[Node, ...]) -> None:
     _namespace(FABRIC_NAMESPACE)
     _ip("link", "add", "fabric", "type", "bridge", namespace=FABRIC_NAMESPACE)
     _ip("link", "set", "fabric", "up", namespace=FABRIC_NAMESPACE)
     _plug(HOST_INTERFACE, "machine")
     _ip("address", "add", f"{HOST_ADDRESS}/24", "dev", HOST_INTERFACE)
     _ip("link", "set", HOST_INTERFACE, "up")
-    for node in nodes:
+    for node in wanted:
         _namespace(node.network_namespace)
         _plug("eth0", node.name, namespace=node.network_namespace)
         _ip("address", "add", f"{node.address}/24", "dev", "eth0", namespace=node.network_namespace)
@@ -57,12 +59,12 @@ def make_network(nodes: tuple[Node, ...]) -> None:
         # Kubelet asks every cloud's metadata service for itself: a refusal at once instead of six seconds of silence.
         _ip("route", "add", "unreachable", "169.254.0.0/16", namespace=node.network_namespace)
         _ip("route", "add", node.pods_subnet, "via", node.address)
-    for node in nodes:
-        for other in nodes:
+    for node in wanted:
+        for other in wanted:
             if other != node:
                 _ip("route", "add", other.pods_subnet, "via", other.address, namespace=node.network_namespace)
     # Services are translated inside nodes: the machine reaches them through the first.
-    _ip("route", "add", SERVICES_SUBNET, "via", nodes[0].address)
+    _ip("route", "add", SERVICES_SUBNET, "via", wanted[0].address)
 
 
 def _namespace(name: str) -> None:
@@ -85,9 +87,10 @@ def _is_mount(path: Path) -> bool:
 
 def remove_network() -> None:
     """With a namespace go its interfaces, routes and iptables rules; a pair's other end goes with either end."""
-    listed = _ip("netns", "list").splitlines()
-    for name in (line.split()[0] for line in listed if line.startswith("memtune-")):
-        _ip("netns", "delete", name)
+    there = {line.split()[0] for line in _ip("netns", "list").splitlines()}
+    for name in (FABRIC_NAMESPACE, *(node.network_namespace for node in nodes(MOST_NODES))):
+        if name in there:
+            _ip("netns", "delete", name)
     # `ip netns add` makes this directory a mount; one with somebody else's namespaces in it stays.
     while _is_mount(_NAMESPACES) and not any(_NAMESPACES.iterdir()):
         run(["umount", str(_NAMESPACES)])

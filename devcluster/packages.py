@@ -3,18 +3,34 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
 from devcluster.layout import CACHE
 from devcluster.shell import ClusterError, run, run_logged, say
-from devcluster.versions import DEBIAN, KUBERNETES_SOURCE
+from devcluster.versions import DEBIAN, KUBERNETES_SOURCE, SUITABLE, Suitable
 
 _POLICY = Path("/usr/sbin/policy-rc.d")
 _NO_SERVICES = "#!/bin/sh\n# devcluster's, until it has installed its packages\nexit 101\n"
-# apt is let end whatever happens to `up`: packages that are half installed are worse. So it is not `up` that cleans up.
-_THEN_REMOVE = 'trap : HUP INT TERM; "$@"; code=$?; rm -f "$0"; exit $code'
+# What starts when the machine does: a link for each.
+ENABLED = Path("/etc/systemd/system")
+# apt is let end whatever happens to `up`: packages that are half installed are worse. So it is not `up` that tidies up.
+# What packages have enabled is disabled, or the next reboot would start it; an upgrade of theirs leaves it so. Then
+# services may start again.
+_THEN_TIDY = """\
+policy=$0 enabled=$1
+shift
+trap : HUP INT TERM
+links() { find "$enabled" -type l; }
+before=$(links)
+"$@"
+code=$?
+links | grep -vxF -e "$before" | xargs -r -d '\\n' rm -f --
+[ -z "$policy" ] || rm -f "$policy"
+exit $code
+"""
 
 
 def missing(packages: Mapping[str, str]) -> list[str]:
@@ -22,10 +38,23 @@ def missing(packages: Mapping[str, str]) -> list[str]:
 
 
 def provide(packages: Mapping[str, str]) -> None:
-    """Install those that are missing."""
+    """Install those that are missing; what is there must be suitable."""
+    for command in packages:
+        if command in SUITABLE and shutil.which(command) is not None:
+            check_suits(command, SUITABLE[command])
     if absent := missing(packages):
         say(f"installing {', '.join(absent)}")
         _install(absent, CACHE / "apt.log")
+
+
+def check_suits(command: str, wanted: Suitable) -> None:
+    """Whether the program of this name is of a version that will do; one that tells none is taken."""
+    found = re.search(r"(?<![\w./-])(?:v|go)?(\d+)\.(\d+)", run([command, *wanted.question]))
+    if found and not wanted.first <= (int(found[1]), int(found[2])) < wanted.beyond:
+        raise ClusterError(
+            f"{shutil.which(command)} is version {found[1]}.{found[2]}, and {wanted.why}: put Debian {DEBIAN}'s in its "
+            "place, or another that suits before it on PATH"
+        )
 
 
 def _is_file(command: str) -> bool:
@@ -40,13 +69,13 @@ def _install(packages: list[str], log: Path) -> None:
 
 
 def _without_services() -> list[str]:
-    """Debian starts etcd and containerd as services when they are installed: the cluster runs its own instead."""
+    """Debian starts and enables etcd and containerd as services when it installs them: the cluster runs its own."""
     let_services_start()
-    if _POLICY.exists():
-        return []
-    _POLICY.write_text(_NO_SERVICES)
-    _POLICY.chmod(0o755)
-    return ["sh", "-c", _THEN_REMOVE, str(_POLICY)]
+    policy = "" if _POLICY.exists() else str(_POLICY)
+    if policy:
+        _POLICY.write_text(_NO_SERVICES)
+        _POLICY.chmod(0o755)
+    return ["sh", "-c", _THEN_TIDY, policy, str(ENABLED)]
 
 
 def let_services_start() -> None:

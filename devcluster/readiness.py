@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,7 +12,7 @@ from typing import Any
 from devcluster import images
 from devcluster.api import ApiError, client
 from devcluster.layout import GPUS_PER_NODE, STATUS, SUPERVISOR_LOCK, Node
-from devcluster.shell import ClusterError, say
+from devcluster.shell import ClusterError, read_whole, say
 from devcluster.state import problems
 from devcluster.supervisor import read_status
 from devcluster.versions import PAUSE_IMAGE
@@ -41,7 +40,7 @@ def wait_for(
 
 
 def wait_until_ready(wanted: tuple[Node, ...]) -> None:
-    wait_for("the control plane", lambda: STATUS.is_file() and json.loads(STATUS.read_text())["started"])
+    wait_for("the control plane", lambda: STATUS.is_file() and read_whole(STATUS)["started"])
     say("control plane is ready")
     for node in wanted:
         wait_for(f"{node.name}'s containerd", partial(_has_containerd, node))

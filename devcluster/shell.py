@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import threading
@@ -9,6 +10,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from typing import Any
 
 from devcluster import disk
 
@@ -23,6 +25,10 @@ _ending = threading.Event()
 
 class ClusterError(Exception):
     """What went wrong, where, and what to do; shown without a traceback."""
+
+
+class BrokenStateError(ClusterError):
+    """A file of the state says nothing that can be understood."""
 
 
 def tail(path: Path, lines: int = 15) -> str:
@@ -111,6 +117,16 @@ def write_new(path: Path, content: str) -> bool:
     fresh.write_text(content)
     fresh.rename(path)
     return True
+
+
+def read_whole(path: Path) -> Any:
+    """What a file of the state holds as JSON; they are written at once and whole, but a power cut empties files."""
+    try:
+        return json.loads(path.read_text())
+    except ValueError as error:
+        raise BrokenStateError(
+            f"{path} is broken ({error}): run `python3 -m devcluster down`, then `python3 -m devcluster up`"
+        ) from error
 
 
 def say(text: str) -> None:

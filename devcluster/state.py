@@ -10,12 +10,13 @@ from devcluster.layout import (
     MONITORING_LOCK,
     MONITORING_STATUS,
     NODE_COUNT,
+    STATE,
     STATUS,
     SUPERVISOR_LOCK,
     Node,
     nodes,
 )
-from devcluster.shell import ClusterError
+from devcluster.shell import ClusterError, read_whole
 from devcluster.supervisor import dead_parts
 
 
@@ -31,9 +32,19 @@ def supervisor_pid(lock: Path = SUPERVISOR_LOCK) -> int | None:
     return None
 
 
+def check_it_lives() -> None:
+    """Whether a cluster is up, be a part of it dead; if it is not, what to do."""
+    if not STATE.exists():
+        raise ClusterError("no cluster is up: run `python3 -m devcluster up`")
+    if supervisor_pid() is None:
+        raise ClusterError(
+            "the cluster is dead; run `python3 -m devcluster down`, then `up` again\n" + "\n".join(problems())
+        )
+
+
 def current_nodes() -> tuple[Node, ...]:
     """The nodes that the cluster was asked to have, whether they have started or not."""
-    return nodes(int(NODE_COUNT.read_text()) if NODE_COUNT.is_file() else 0)
+    return nodes(read_whole(NODE_COUNT) if NODE_COUNT.is_file() else 0)
 
 
 def problems() -> list[str]:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from devcluster.layout import CHECKOUT
-from devcluster.shell import tail
+from devcluster.shell import BrokenStateError, read_whole, tail
 
 
 @dataclass(frozen=True)
@@ -159,16 +159,18 @@ def _boot() -> str:
 
 def part_pids(status: Path) -> dict[str, int]:
     """The processes of the parts that are not dead; none of before the machine was started anew."""
-    if not status.is_file() or json.loads(status.read_text()).get("boot") != _boot():
-        return {}
-    return {name: int(str(part["pid"])) for name, part in read_status(status).items() if not part["dead"]}
+    with suppress(BrokenStateError):
+        # Parts that nobody can name any more die with their supervisor all the same.
+        if status.is_file() and read_whole(status).get("boot") == _boot():
+            return {name: int(str(part["pid"])) for name, part in read_status(status).items() if not part["dead"]}
+    return {}
 
 
 def read_status(status: Path) -> dict[str, dict[str, object]]:
     """The parts that a supervisor has started, by name."""
     if not status.is_file():
         return {}
-    parts: dict[str, dict[str, object]] = json.loads(status.read_text())["parts"]
+    parts: dict[str, dict[str, object]] = read_whole(status)["parts"]
     return parts
 
 

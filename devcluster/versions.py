@@ -1,5 +1,9 @@
 """Every version and every name of a foreign thing, in one place."""
 
+from __future__ import annotations
+
+from typing import NamedTuple
+
 DEBIAN = "bookworm"
 
 KUBERNETES = "1.20.2"
@@ -46,6 +50,24 @@ BUILD_PACKAGES = {
     "make": "make",
     "dpkg-source": "dpkg-dev",
     f"/usr/share/gocode/src/{REFLECT2}/reflect2.go": "golang-github-modern-go-reflect2-dev",
+}
+
+
+class Suitable(NamedTuple):
+    """How a program is asked for its version, which are suitable, and why no others."""
+
+    question: tuple[str, ...]
+    first: tuple[int, int]
+    beyond: tuple[int, int]
+    why: str
+
+
+# Of what may be there already, from elsewhere than Debian.
+SUITABLE = {
+    "containerd": Suitable(
+        ("--version",), (1, 3), (2, 0), f"Kubernetes {KUBERNETES} speaks with containerd 1.3 to 1.7 (CRI v1alpha2)"
+    ),
+    "go": Suitable(("version",), (1, 15), (2, 0), f"Kubernetes {KUBERNETES} is built with Go 1.15 or newer"),
 }
 
 PAUSE_IMAGE = "localhost/memtune-pause:1"

@@ -13,9 +13,9 @@ _PIECES: Steps = ((0.0, GREEN), (0.15, YELLOW), (0.25, RED))
 _ANY: Steps = ((0.0, GREEN), (1.0, YELLOW), (3.0, RED))
 
 
-def _used(which: str) -> str:
-    """What is in use on each GPU. Of one that others use too only the allocator is known."""
-    reserved = f"memtune_hbm_reserved_bytes{which}"
+def _used(which: str, of_peak: str = "") -> str:
+    """What is taken on each GPU. Of one that others use too only the allocator is known."""
+    reserved = f"memtune_hbm_{of_peak}reserved_bytes{which}"
     return f"{reserved} + (memtune_hbm_non_torch_bytes{which} or {reserved} * 0)"
 
 
@@ -134,13 +134,14 @@ JOB = Page(
         ),
         Panel(
             "HBM of the fullest rank against the prediction",
-            "What is allocated, reserved and taken on the whole device, the device memory that was predicted for the "
-            "plan in force, and what the GPU has. Marks are the beginnings of attempts.",
+            "Peaks of the steps of the last one to two minutes: in tensors, taken by the allocator, taken on the whole "
+            "device; the device memory that was predicted for the plan in force, and what the GPU has. Marks are the "
+            "beginnings of attempts.",
             "bytes",
             (
-                (f"max(memtune_hbm_allocated_bytes{_OF_RUN})", "allocated"),
-                (f"max(memtune_hbm_reserved_bytes{_OF_RUN})", "reserved"),
-                (f"max({_used(_OF_RUN)})", "device"),
+                (f"max(memtune_hbm_peak_allocated_bytes{_OF_RUN})", "peak allocated"),
+                (f"max(memtune_hbm_peak_reserved_bytes{_OF_RUN})", "peak reserved"),
+                (f"max({_used(_OF_RUN, of_peak='peak_')})", "peak on the device"),
                 (f'max(memtune_predicted_bytes{_OF_JOB[:-1]}, component="device"}})', "predicted"),
                 (f"max(memtune_hbm_total_bytes{_OF_RUN})", "capacity"),
             ),

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from memtune.decide.model import Model, model_of
 from memtune.decide.records import COUNTED, ended_as
 from memtune.plan import Plan
+from memtune.space import host_refusal
 from memtune_cli.story import Story
 
 
@@ -58,7 +59,9 @@ def believed(story: Story) -> list[Believed]:
 def _believed(model: Model, plan: Plan) -> Believed:
     prediction = model.predict(plan)
     group = Group.FITS if model.fits(plan) else Group.MAY_FIT
-    if prediction.cannot_fit(model.usable_bytes) or not model.may_try(plan):
+    # Of a plan that ran, the host has held what it offloads.
+    is_refused = plan not in model.measured_bytes and host_refusal(model.workload, model.predictor, plan) is not None
+    if is_refused or prediction.cannot_fit(model.usable_bytes) or not model.may_try(plan):
         group = Group.CANNOT_FIT
     return Believed(plan, model.expected_bytes(plan), prediction.tokens_per_second.expected, group)
 

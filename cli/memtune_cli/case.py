@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from memtune.gpu import Gpu
     from memtune.host import HostMemory
     from memtune.predict import Predictor
+    from memtune.prediction import Prediction
     from memtune.replay.traced import TracedModel
     from memtune.space import Ranking, Space
     from memtune.spec import Job
@@ -26,19 +27,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Case:
-    """One job as it was read, and what is predicted of it. ``notes`` say what had to be assumed.
-
-    ``hf_config`` is the config.json that the job gives, if it gives one.
-    """
+    """One job as it was read, and what is predicted of it. ``notes`` say what had to be assumed."""
 
     name: str
+    job: Job
     workload: Workload
     space: Space
     headroom: float
     objective: str
     fixed: Plan | None = None
     notes: tuple[str, ...] = ()
-    hf_config: dict[str, Any] | None = None
 
     @cached_property
     def predictor(self) -> Predictor:
@@ -52,7 +50,7 @@ class Case:
         from memtune.space import enumerate_plans, rank
 
         if self.fixed:
-            plans = [self.read_plan(str(self.fixed), "spec.tuning.plan")]
+            plans = [self._able(self.fixed, "spec.tuning.plan")]
         else:
             plans = enumerate_plans(self.workload, self.space)
         if not plans:
@@ -66,46 +64,61 @@ class Case:
 
         return [] if self.fixed else refusals(self.workload, self.space)
 
-    def read_plan(self, text: str, where: str = "--plan") -> Plan:
-        """The plan of a short form, if this job's GPUs can run it."""
+    def _able(self, plan: Plan, where: str) -> Plan:
+        """The same plan, if this job's GPUs can run it."""
         from memtune.space import refusal
 
-        try:
-            plan = Plan.parse(text)
-        except ValueError as error:
-            raise InputError(f"{where}: {error}") from None
         if reason := refusal(self.workload, plan):
             raise InputError(f"{where}: {plan} cannot run: {reason}")
         return plan
 
     def what_if(self, text: str) -> tuple[Case, Plan]:
-        """The plan that ``--plan`` names as it is written, and this job with a note where its batch is another."""
+        """The plan that ``--plan`` names, with the job's own knobs where the name leaves them out; and this job with
+        notes on how far that plan is from what the job allows.
+        """
+        try:
+            # A job that launches one plan says by that plan whether it offloads.
+            space = replace(self.space, offloads=(Offload.NONE,)) if self.fixed else self.space
+            plan = self._able(space.completed(Plan.parse(text)), "--plan")
+        except ValueError as error:
+            raise InputError(f"--plan: {error}") from None
+        return replace(self, notes=(*self.notes, *self._batch_notes(plan), *self._choice_notes(plan))), plan
+
+    def _batch_notes(self, plan: Plan) -> list[str]:
         from memtune.space import divisors
 
-        plan = self.read_plan(text)
         world, batch = self.workload.world, self.workload.global_batch
         if plan.global_batch(world) == batch:
-            return self, plan
+            return []
         samples = self.workload.samples_per_rank
         size = max(size for size in divisors(samples) if size <= plan.micro_batch)
         own = plan.with_batch(size, samples // size)
-        note = (
+        return [
             f"{plan} makes {plan.global_batch(world):,} sequences a step on {counted(world, 'GPU')}, and is shown as "
             f"it is written; spec.training.globalBatchSize is {batch:,}, which {own} makes"
-        )
-        return replace(self, notes=(*self.notes, note)), plan
+        ]
+
+    def _choice_notes(self, plan: Plan) -> list[str]:
+        from memtune.spec.allowed import outside
+
+        reasons = outside(self.job, plan)
+        return [f"the operator would not choose this plan: {'; '.join(reasons)}"] if reasons else []
 
     def host(self, plan: Plan) -> HostMemory:
         """The host memory of one pod under a plan."""
-        from memtune.host import host_memory
+        from memtune.host import predicted_host
 
-        kept = self.predictor.predict(replace(plan, offload=Offload.NONE)) if _offloads_activations(plan) else None
-        activations = [part.bytes.expected for part in kept.components if part.name == "activations"] if kept else []
-        return host_memory(self.workload, plan, activation_bytes=sum(activations))
+        return predicted_host(self.workload, self.predictor, plan)
 
+    def fits(self, plan: Plan, prediction: Prediction) -> bool:
+        """Whether the plan is sure to fit, on the GPU and on the host."""
+        return not self.host_refusal(plan) and prediction.fits(self.workload.gpu.usable_bytes, self.headroom)
 
-def _offloads_activations(plan: Plan) -> bool:
-    return plan.offload is Offload.ACTIVATIONS
+    def host_refusal(self, plan: Plan) -> str | None:
+        """Why a pod cannot hold what the plan offloads, if it cannot."""
+        from memtune.space import host_refusal
+
+        return host_refusal(self.workload, self.predictor, plan)
 
 
 def read_case(file: str, gpu_name: str | None) -> Case:
@@ -123,6 +136,7 @@ def read_case(file: str, gpu_name: str | None) -> Case:
         workload = to_workload(job, gpu, traced)
         return Case(
             name=job.metadata.name,
+            job=job,
             workload=workload,
             space=to_space(job),
             headroom=job.spec.tuning.headroom_ratio,
@@ -134,7 +148,6 @@ def read_case(file: str, gpu_name: str | None) -> Case:
                 *_picture_notes(workload),
                 *(() if gpu_name else gpu_notes(job, workload.gpu)),
             ),
-            hf_config=job.spec.model.hf_config,
         )
     except SpecError as error:
         raise InputError("\n".join(f"{shown}: {problem}" for problem in error.problems)) from None
@@ -210,13 +223,13 @@ def _read(file: str) -> str:
 
 
 def _gpu(job: Job, gpu_name: str | None, shown: str) -> Gpu:
-    from memtune.spec import gpu_of, own_part, unknown_product
+    from memtune.spec import gpu_of, own_part, unknown_gpu, unknown_product
 
     if gpu_name is not None:
         try:
             return own_part(job, find(gpu_name))
-        except ValueError as error:
-            raise InputError(f"--gpu: {error}") from None
+        except ValueError:
+            raise InputError(f"--gpu: {unknown_gpu(gpu_name)}") from None
     gpu = gpu_of(job)
     if gpu is None and (problem := unknown_product(job)):
         raise InputError(

@@ -41,7 +41,7 @@ def detail(case: Case, plan: Plan, prediction: Prediction) -> dict[str, Any]:
     return {
         "plan": str(plan),
         "knobs": plan.to_json(),
-        "fits": prediction.fits(case.workload.gpu.usable_bytes, case.headroom),
+        "fits": case.fits(plan, prediction),
         "peakPhase": prediction.peak_phase,
         "bytes": {metric: _bytes(getattr(prediction, metric)) for metric in metrics},
         "components": [{"name": part.name, **_bytes(part.bytes)} for part in prediction.components],

@@ -12,6 +12,12 @@ import yaml
 from memtune_cli.errors import InputError
 
 _JOB = "MemoryTunedJob"
+# JSON may stand within YAML, so that a config can be put in as it is.
+_AROUND_CONFIG = (
+    "{apiVersion: memtune.dev/v1alpha1, kind: MemoryTunedJob, metadata: {name: my-job}, spec: {"
+    "model: {hfConfig: CONFIG}, training: {globalBatchSize: 64, sequenceLength: 4096}, "
+    "resources: {gpusPerNode: 8, gpuProduct: h100-80gb}}}"
+)
 # A job has some hundred values. Aliases that stand for more were made to fill memory.
 _MOST_VALUES = 100_000
 _KINDS = {str: "text", int: "a number", float: "a number", bool: "a truth value", list: "a list"}
@@ -48,6 +54,11 @@ def job_document(text: str, shown: str) -> dict[str, Any]:
     if not isinstance(document, dict):
         kind = _KINDS.get(type(document), f"a {type(document).__name__}")
         raise InputError(f"{shown}: this is {kind}, not a {_JOB}; give a mapping")
+    if "model_type" in document and "spec" not in document:
+        raise InputError(
+            f"{shown}: this is a model's config.json, not a {_JOB}; give a job like this one, with your numbers and "
+            f"GPUs, and what the file holds in place of CONFIG: {_AROUND_CONFIG}"
+        )
     if _values(document, {}) > _MOST_VALUES:
         raise InputError(f"{shown}: its aliases stand for more than {_MOST_VALUES:,} values, or for themselves")
     return document

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
+from itertools import product
+from typing import TYPE_CHECKING, Any
 
 from memtune.plan import Plan
 from memtune.prediction import Prediction
@@ -15,23 +16,38 @@ from memtune_cli.render import Column, between_bytes, table
 from memtune_cli.screen import Screen, stdout_screen
 from memtune_cli.sheet import detail_lines, host_lines, title, verdict
 
+if TYPE_CHECKING:
+    from memtune.space import Candidate
+
+_POINTS = 16
+
 
 def run(arguments: argparse.Namespace) -> int:
     """Predict one plan and show all of it."""
     case, plan = read_case(arguments.job, arguments.gpu).what_if(arguments.plan)
     prediction = case.predictor.predict(plan)
     if arguments.plot:
-        from memtune.space import Candidate, divisors
         from memtune_cli.plot import draw
 
-        sizes = [plan.with_micro_batch(size) for size in divisors(plan.micro_batch * plan.accumulation)]
-        draw(arguments.plot, case, plan, [Candidate(other, case.predictor.predict(other)) for other in sizes])
+        draw(arguments.plot, case, plan, _around(case, plan))
     if arguments.format == "table":
         screen = stdout_screen()
         print(screen.plain("\n".join(_page(screen, case, plan, prediction))))
     else:
         print(document.dump(_document(case, plan, prediction), arguments.format))
-    return 0 if prediction.fits(case.workload.gpu.usable_bytes, case.headroom) else 1
+    return 0 if case.fits(plan, prediction) else 1
+
+
+def _around(case: Case, plan: Plan) -> list[Candidate]:
+    """The plan at other micro-batches, as many as a picture can show."""
+    from memtune.space import Candidate, divisors
+    from memtune_cli.plot import spread
+
+    # Of a product of large numbers, those of its factors are found much sooner.
+    pairs = product(divisors(plan.micro_batch), divisors(plan.accumulation))
+    sizes = spread({one * other for one, other in pairs}, plan.micro_batch, _POINTS)
+    plans = [plan.with_micro_batch(size) for size in sizes]
+    return [Candidate(other, case.predictor.predict(other)) for other in plans]
 
 
 def _document(case: Case, plan: Plan, prediction: Prediction) -> dict[str, Any]:
@@ -58,7 +74,7 @@ def _page(screen: Screen, case: Case, plan: Plan, prediction: Prediction) -> lis
         *host_lines(screen, case, plan),
         *generating(screen, case, plan),
         "",
-        verdict(screen, case, prediction),
+        verdict(screen, case, plan, prediction),
     ]
 
 

@@ -1,4 +1,4 @@
-"""`memtune logs NAME`: what the ranks of a run said, the failing rank first."""
+"""`memtune logs NAME`: what the ranks of a run said, the failing rank first, from their pods or from this machine."""
 
 from __future__ import annotations
 
@@ -8,19 +8,24 @@ import io
 import re
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from functools import partial
+from pathlib import Path
 from typing import NamedTuple
 
 from memtune.decide.records import has_ended
-from memtune.observation import RunObservation
+from memtune.observation import PodObservation, RunObservation
 from memtune.report import Report
 from memtune.spec.status import AttemptStatus, RunStatus
 from memtune.verdict import conclude
 from memtune_cli import cluster
 from memtune_cli.cluster import JobAddress
 from memtune_cli.errors import InputError
+from memtune_cli.local_job import story_at
+from memtune_cli.named_job import state_directory
 from memtune_cli.story import Story, story_of
 from memtune_operator import names
+from memtune_operator.local_runs import LocalRun
 from memtune_operator.observing import index_of, observe, owned_by, run_of
 from memtune_operator.refusals import RefusalError
 from memtune_operator.wrapping import Manifest, TemplateError, wrapped_index
@@ -32,11 +37,11 @@ _LOOK_AGAIN_SECONDS = 2.0
 
 
 class _Pod(NamedTuple):
-    """One pod of a run, and the container of it that has something to say."""
+    """One pod of a run, or the process in its place: ``lines`` are what it said, and on request what it will say."""
 
     name: str
     place: int
-    container: str
+    lines: Callable[[bool], AsyncIterator[str]]
 
 
 class _Failure(NamedTuple):
@@ -52,10 +57,21 @@ def run(arguments: argparse.Namespace) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):
         # Scripts print what they like, whatever the terminal's encoding knows.
         sys.stdout.reconfigure(errors="replace")
-    return cluster.until_interrupted(_logs(arguments))
+    directory = state_directory(arguments)
+    return cluster.until_interrupted(_of_machine(directory, arguments) if directory else _of_cluster(arguments))
 
 
-async def _logs(arguments: argparse.Namespace) -> int:
+async def _of_machine(directory: Path, arguments: argparse.Namespace) -> int:
+    story = story_at(directory)
+    runs = {log.parent.name: LocalRun(log.parent, lambda: None) for log in (directory / "runs").glob("*/log")}
+    record = _chosen(story, set(runs), arguments.run)
+    found = runs[record.name]
+    seen = found.observe()
+    await _show(story, record, [_Pod(found.name, 0, found.log)], [seen] if seen else [], arguments)
+    return 0
+
+
+async def _of_cluster(arguments: argparse.Namespace) -> int:
     async with cluster.address(arguments) as job:
         manifest = await job.read()
         story = story_of(manifest)
@@ -64,13 +80,20 @@ async def _logs(arguments: argparse.Namespace) -> int:
         owned = owned_by(listed, manifest["metadata"]["uid"])
         record = _chosen(story, {run_of(pod) for pod in owned}, arguments.run)
         manifests = [pod for pod in owned if run_of(pod) == record.name and index_of(pod) is not None]
-        pods = _of_rank(story, record, [_pod(story, pod) for pod in manifests], arguments.rank)
-        if arguments.follow:
-            await asyncio.gather(*(_follow(job, pod, arguments.rank) for pod in pods))
-        else:
-            failure = _failure(story, manifests) if arguments.rank is None else None
-            await _print(job, pods, failure, arguments.rank)
+        now, resource = time.time(), _gpu_resource(story)
+        seen = [observe(pod, index_of(pod) or 0, resource, None, now) for pod in manifests]
+        await _show(story, record, [_pod(job, story, pod) for pod in manifests], seen, arguments)
     return 0
+
+
+async def _show(
+    story: Story, record: RunStatus, pods: list[_Pod], seen: list[PodObservation], arguments: argparse.Namespace
+) -> None:
+    pods = _of_rank(story, record, pods, arguments.rank)
+    if arguments.follow:
+        await asyncio.gather(*(_follow(pod, arguments.rank) for pod in pods))
+    else:
+        await _print(pods, _failure(record, seen) if arguments.rank is None else None, arguments.rank)
 
 
 def _chosen(story: Story, present: set[str], asked: str | None) -> RunStatus:
@@ -92,23 +115,31 @@ def _no_pods(story: Story, run: RunStatus | None) -> str:
     if run is None:
         return f"{story.name} has started no run yet: {story.status.message}"
     said = f"; of {run.name} this is known: {run.message}" if run.message else ""
+    if story.state:
+        return f"the log of {run.name} is gone{said}"
     kept = "those of the last two failed runs and of the one that trained to its end are kept"
     if story.job and story.job.spec.pod_retention == "None":
         kept = "spec.podRetention None keeps none"
     return f"the pods of {run.name} are gone ({kept}){said}"
 
 
-def _pod(story: Story, manifest: Manifest) -> _Pod:
-    """The wrapped container of a pod, or the init container that kept it from starting."""
+def _pod(job: JobAddress, story: Story, manifest: Manifest) -> _Pod:
+    """What the wrapped container of a pod says, or the init container that kept it from starting."""
+    name = manifest["metadata"]["name"]
+    lines = partial(_lines, job, name, _container(story, manifest))
+    return _Pod(name, index_of(manifest) or 0, lines)
+
+
+def _container(story: Story, manifest: Manifest) -> str:
     status, spec = manifest.get("status") or {}, manifest["spec"]
     for each in status.get("initContainerStatuses") or []:
         if ((each.get("state") or {}).get("terminated") or {}).get("exitCode"):
-            return _Pod(manifest["metadata"]["name"], index_of(manifest) or 0, each["name"])
+            return str(each["name"])
     try:
         position = wrapped_index(spec["containers"], _gpu_resource(story))
     except TemplateError:
         position = 0
-    return _Pod(manifest["metadata"]["name"], index_of(manifest) or 0, spec["containers"][position]["name"])
+    return str(spec["containers"][position]["name"])
 
 
 def _gpu_resource(story: Story) -> str:
@@ -129,11 +160,9 @@ def _of_rank(story: Story, record: RunStatus, pods: list[_Pod], rank: int | None
     return found
 
 
-def _failure(story: Story, manifests: list[Manifest]) -> _Failure | None:
+def _failure(record: RunStatus, seen: list[PodObservation]) -> _Failure | None:
     """Whose failure ended the run, as the operator concludes it."""
-    now, resource = time.time(), _gpu_resource(story)
-    seen = tuple(observe(pod, index_of(pod) or 0, resource, None, now) for pod in manifests)
-    conclusion = conclude(RunObservation(seen))
+    conclusion = conclude(RunObservation(tuple(seen), is_probe=not isinstance(record, AttemptStatus)))
     if conclusion is None or conclusion.pod_index is None:
         return None
     report = next((pod.report for pod in seen if pod.index == conclusion.pod_index), None)
@@ -141,7 +170,7 @@ def _failure(story: Story, manifests: list[Manifest]) -> _Failure | None:
     return _Failure(conclusion.pod_index, rank, f"{conclusion.verdict}: {conclusion.message}")
 
 
-async def _print(job: JobAddress, pods: list[_Pod], failure: _Failure | None, rank: int | None) -> None:
+async def _print(pods: list[_Pod], failure: _Failure | None, rank: int | None) -> None:
     """Pod by pod, the failing one first, and of it the failing rank."""
     for pod in sorted(pods, key=lambda pod: (failure is None or pod.place != failure.place, pod.place)):
         blamed = failure if failure and pod.place == failure.place else None
@@ -150,7 +179,7 @@ async def _print(job: JobAddress, pods: list[_Pod], failure: _Failure | None, ra
             who = f"rank {first} of {pod.name}" if first is not None else pod.name
             print(f"==> {who}{f': {blamed.message}' if blamed else ''} <==")
         others = []
-        async for line in _lines(job, pod, follow=False):
+        async for line in pod.lines(False):
             if _is_of(rank, line) and _is_of(first, line):
                 print(line)
             elif _is_of(rank, line):
@@ -165,18 +194,18 @@ def _is_of(rank: int | None, line: str) -> bool:
     return rank is None or (match is not None and int(match[1]) == rank)
 
 
-async def _lines(job: JobAddress, pod: _Pod, follow: bool) -> AsyncIterator[str]:
-    query = {"container": pod.container, **({"follow": "true"} if follow else {})}
+async def _lines(job: JobAddress, pod: str, container: str, follow: bool) -> AsyncIterator[str]:
+    query = {"container": container, **({"follow": "true"} if follow else {})}
     seconds = _FOLLOW_SECONDS if follow else _READ_SECONDS
-    async for line in job.cluster.pod_lines(job.namespace, pod.name, "log", query, seconds):
+    async for line in job.cluster.pod_lines(job.namespace, pod, "log", query, seconds):
         yield line
 
 
-async def _follow(job: JobAddress, pod: _Pod, rank: int | None) -> None:
+async def _follow(pod: _Pod, rank: int | None) -> None:
     """Each line as it comes. A container that has not started is waited for."""
     while True:
         try:
-            async for line in _lines(job, pod, follow=True):
+            async for line in pod.lines(True):
                 if _is_of(rank, line):
                     print(line, flush=True)
             return

@@ -25,10 +25,15 @@ exit codes:
   130  run or watch was interrupted; the same command goes on
 """
 _PLAN_HELP = "a plan in short form, like bf16-z3-full-mb1x32"
+_NAME_HELP = "a MemoryTunedJob of the cluster"
 
-
-# shtab reads this of an argument's attribute to complete file names.
+# shtab reads these of an argument's attribute to complete names of files and of directories.
 _FILES = {"bash": "_shtab_compgen_files", "fish": "(__fish_complete_path (commandline -ct))", "zsh": "_files"}
+_DIRECTORIES = {
+    "bash": "_shtab_compgen_dirs",
+    "fish": "(__fish_complete_directories (commandline -ct))",
+    "zsh": "_files -/",
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -107,19 +112,21 @@ def build_parser() -> argparse.ArgumentParser:
     run = _file_command(
         commands, "run", "train on this machine: predict, probe, launch, and recover from out-of-memory"
     )
-    run.add_argument("--state", metavar="DIR", help="where the job's state and logs are (default: .memtune/NAME)")
-    status = _cluster_command(commands, "status", "show how far a job on a cluster is, and why")
+    _add_state(run, "where the job's state and logs are (default: .memtune/NAME)")
+    status = _named_command(commands, "status", "show how far a job is, and why")
     _add_format(status)
-    _cluster_command(commands, "watch", "follow a job on a cluster, live, until it ends")
-    report = _cluster_command(commands, "report", "write the story of a job on a cluster as one HTML page")
+    watch = _command(commands, "watch", "follow a job on a cluster, live, until it ends")
+    watch.add_argument("name", metavar="NAME", help=_NAME_HELP)
+    _add_cluster(watch)
+    report = _named_command(commands, "report", "write the story of a job as one HTML page")
     output = report.add_argument(
         "-o", "--output", metavar="FILE", default="report.html", help="the page to write (default: report.html)"
     )
     output.complete = _FILES  # type: ignore[attr-defined]
     report.add_argument("--prometheus", metavar="URL", help="where the memory over time is asked for")
-    logs = _cluster_command(commands, "logs", "show what a job's ranks said, the failing one first")
+    logs = _named_command(commands, "logs", "show what a job's ranks said, the failing one first")
     logs.add_argument("-f", "--follow", action="store_true", help="go on until the run ends")
-    logs.add_argument("--run", metavar="RUN", help="a run like probe-2 or train-1 (default: the newest with pods)")
+    logs.add_argument("--run", metavar="RUN", help="a run like probe-2 or train-1 (default: the newest with logs)")
     logs.add_argument("--rank", type=_natural, metavar="N", help="one rank alone")
     _trace_command(commands)
     _timeline_command(commands)
@@ -183,18 +190,28 @@ def _file_command(
     return command
 
 
-def _cluster_command(
+def _named_command(
     commands: argparse._SubParsersAction[argparse.ArgumentParser], name: str, purpose: str
 ) -> argparse.ArgumentParser:
     command = _command(commands, name, purpose)
-    command.add_argument("name", metavar="NAME", help="a MemoryTunedJob of the cluster")
+    command.add_argument("name", metavar="NAME", nargs="?", help=_NAME_HELP)
+    _add_state(command, "the state of a job of memtune run, in place of NAME")
+    _add_cluster(command)
+    return command
+
+
+def _add_state(command: argparse.ArgumentParser, purpose: str) -> None:
+    state = command.add_argument("--state", metavar="DIR", help=purpose)
+    state.complete = _DIRECTORIES  # type: ignore[attr-defined]
+
+
+def _add_cluster(command: argparse.ArgumentParser) -> None:
     command.add_argument("-n", "--namespace", metavar="NAMESPACE", help="the job's namespace (default: the context's)")
     command.add_argument("--context", metavar="CONTEXT", help="the kubeconfig's context (default: its current one)")
     kubeconfig = command.add_argument(
         "--kubeconfig", metavar="FILE", help="the kubeconfig (default: $KUBECONFIG, or ~/.kube/config)"
     )
     kubeconfig.complete = _FILES  # type: ignore[attr-defined]
-    return command
 
 
 def _command(
@@ -216,7 +233,9 @@ def _add_format(command: argparse.ArgumentParser) -> None:
 
 
 def _add_plot(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--plot", type=_picture, metavar="FILE", help="draw the memory into a .png or .svg file")
+    command.add_argument(
+        "--plot", type=_picture, metavar="FILE", help="draw the memory into a .png or .svg file; needs matplotlib"
+    )
 
 
 def _positive(text: str) -> int:

@@ -12,16 +12,22 @@ from memtune_cli.story import Story
 def next_step(story: Story) -> str:
     """What the operator does next, or what it waits for."""
     obstacle = story.obstacle
+    if story.state and not story.is_over and (story.is_left or story.status.phase == "Suspended"):
+        return f"nothing until `memtune run` is called again{f': {obstacle.message}' if obstacle else ''}"
     if obstacle and not story.is_over:
         return f"nothing until this is resolved; it is looked at again every half a minute: {obstacle.message}"
     told = _NEXT[story.status.phase]
     return told if isinstance(told, str) else told(story)
 
 
+def _pending(story: Story) -> str:
+    return f"{'memtune run' if story.state else 'an operator that watches this namespace'} takes the job up"
+
+
 def _probing(story: Story) -> str:
     job, found = story.job, story.budget
     if job is None or found is None:
-        return "the operator starts or ends a probe"
+        return "a probe starts or ends"
     aim = "fastest" if job.spec.tuning.objective == "throughput" else "smallest"
     live = sum(1 for probe in story.status.probes if not has_ended(probe))
     more = found.most - found.done - live
@@ -48,18 +54,19 @@ def _running(story: Story) -> str:
 
 def _over(story: Story) -> str:
     if story.status.phase == "Failed":
-        return f"nothing: the job is over; `memtune logs {story.name}` shows what the failing rank said"
-    seconds = story.job.spec.ttl_seconds_after_finished if story.job else None
+        return f"nothing: the job is over; `memtune logs {story.asked_as}` shows what the failing rank said"
+    # A directory is never deleted.
+    seconds = story.job.spec.ttl_seconds_after_finished if story.job and not story.state else None
     return "nothing: the job is over" + (f"; it is deleted {seconds:,} s after its end" if seconds is not None else "")
 
 
 _NEXT: dict[str, str | Callable[[Story], str]] = {
-    "Pending": "an operator that watches this namespace takes the job up",
+    "Pending": _pending,
     "Predicting": "the best plans are predicted; no GPU is needed for that",
     "Probing": _probing,
     "Launching": "the train run starts on the chosen plan",
     "Running": _running,
-    "Recovering": "the next attempt starts once the pods of the last one are gone and its pause is over",
+    "Recovering": "the next attempt starts once the last one has given its GPUs back and its pause is over",
     "Suspended": "nothing until spec.suspend is false again; what was learned is kept",
     "Succeeded": _over,
     "Failed": _over,

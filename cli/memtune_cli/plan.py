@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from memtune.plan import Plan
+from memtune.prediction import Prediction
 from memtune.space import Candidate, Dropped, Ranking
 from memtune.units import unit_of
 from memtune_cli import document
@@ -18,6 +19,7 @@ from memtune_cli.screen import Screen, stdout_screen
 from memtune_cli.sheet import detail_lines, title
 
 _UNFIT_SHOWN = 6
+_SPEED_COLUMNS = (Column("step", weight=3), Column("tokens/s"), Column("between", weight=5))
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -57,14 +59,15 @@ def choose(ranking: Ranking) -> Candidate | Dropped:
 
 
 def _smallest(ranking: Ranking) -> Dropped:
-    return min((*ranking.uncertain, *ranking.dropped), key=lambda dropped: dropped.prediction.device.expected)
+    return min(ranking.uncertain or ranking.dropped, key=lambda dropped: dropped.prediction.device.expected)
 
 
 def _advice(case: Case, ranking: Ranking) -> list[str]:
     from memtune.advice import advise
     from memtune.predict import Predictor
 
-    return advise(case.workload, Predictor, _smallest(ranking).plan, case.headroom)
+    smallest = _smallest(ranking).plan
+    return advise(case.workload, Predictor, smallest, case.headroom, case.space, is_fixed=case.fixed is not None)
 
 
 def _document(case: Case, ranking: Ranking, advice: list[str]) -> dict[str, Any]:
@@ -96,7 +99,7 @@ def _page(screen: Screen, case: Case, ranking: Ranking, advice: list[str], top: 
     lines += generating(screen, case, chosen.plan)
     if unfit := _unfit(ranking):
         lines += ["", screen.bold("Plans that do not fit"), *_unfit_lines(screen, unfit)]
-    return [*lines, *_section(screen, "Not tried", case.refusals()), *_section(screen, "What would fit", advice)]
+    return [*lines, *_section(screen, "Not tried", case.refusals()), *_section(screen, "What would help", advice)]
 
 
 def _section(screen: Screen, heading: str, sentences: list[str]) -> list[str]:
@@ -107,16 +110,14 @@ def _section(screen: Screen, heading: str, sentences: list[str]) -> list[str]:
 def _candidates(
     screen: Screen, case: Case, heading: str, candidates: Sequence[Candidate | Dropped], top: int
 ) -> list[str]:
-    columns = (
+    columns = [
         Column("#"),
         Column("plan", right=False),
         Column(f"{unit_of(case.workload.gpu.usable_bytes).name}B"),
         Column("between", weight=2),
         Column("of GPU", weight=4),
-        Column("step", weight=3),
-        Column("tokens/s"),
-        Column("between", weight=5),
-    )
+        *(() if case.workload.virtual else _SPEED_COLUMNS),
+    ]
     rows = [_row(case, number, candidate) for number, candidate in enumerate(candidates[:top], start=1)]
     left = len(candidates) - len(rows)
     more = [screen.dim(f"  … and {left} more; --top {len(candidates)} shows all")] if left else []
@@ -131,6 +132,12 @@ def _row(case: Case, number: int, candidate: Candidate | Dropped) -> tuple[str, 
         unit.number(prediction.device.expected),
         between_bytes(prediction.device, unit),
         f"{prediction.device.expected / case.workload.gpu.usable_bytes:.0%}",
+        *(() if case.workload.virtual else _speed(prediction)),
+    )
+
+
+def _speed(prediction: Prediction) -> tuple[str, ...]:
+    return (
         seconds(prediction.step_seconds.expected),
         f"{prediction.tokens_per_second.expected:,.0f}",
         between(prediction.tokens_per_second, digits=0),

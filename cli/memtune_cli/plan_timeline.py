@@ -41,7 +41,7 @@ def draw(path: Path, case: Case, plan: Plan, trace_file: str | None) -> str:
 def _traced(case: Case, plan: Plan) -> Trace:
     if isinstance(case.workload.architecture, TracedModel):
         return case.workload.architecture.trace
-    if case.hf_config is None or case.workload.adapter is not None:
+    if case.job.spec.model.hf_config is None or case.workload.adapter is not None:
         why = "its model has an adapter" if case.workload.adapter else "its model is given without hfConfig"
         raise InputError(
             f"--timeline: the job's model cannot be traced from the job alone, since {why}; trace your code with "
@@ -49,7 +49,7 @@ def _traced(case: Case, plan: Plan) -> Trace:
         )
     with TemporaryDirectory() as folder:
         config, output = Path(folder) / "config.json", Path(folder) / "trace.json"
-        config.write_text(json.dumps(case.hf_config), encoding="utf-8")
+        config.write_text(json.dumps(case.job.spec.model.hf_config), encoding="utf-8")
         trace_into(output, str(config), case.workload.sequence_length, [numerics_of(plan)])
         return timeline.read(str(output))
 

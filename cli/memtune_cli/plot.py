@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -60,6 +60,10 @@ _LINES = (
     ("#8d4a00", "v"),
     ("#6b7280", "P"),
 )
+# Micro-batches whose numbers still stand apart below an axis.
+_TICKS = 8
+# From so many times the GPU's memory on, a plan is shown on a logarithmic axis, or nothing else could be seen.
+_FAR = 10
 # Typed loosely: matplotlib lists every one of its keys, in some versions only.
 STYLE: Any = {
     "font.family": "DejaVu Sans",
@@ -127,8 +131,9 @@ def _breakdown(axes: Axes, prediction: Prediction, usable_bytes: int) -> None:
     axes.set_xlim(0, max(device.upper, usable_bytes) / scale * 1.08)
     axes.set_xlabel(f"{unit.name}B on each GPU")
     axes.axvline(usable_bytes / scale, color=_LIMIT, linewidth=1.6, linestyle=(0, (5, 3)), zorder=2)
-    limit = f"GPU {amount(usable_bytes, usable_bytes)} "
-    axes.text(usable_bytes / scale, -0.62, limit, color=_LIMIT, ha="right", va="center", fontsize=9)
+    limit = f" GPU {amount(usable_bytes, usable_bytes)} "
+    side = "left" if device.upper > _FAR * usable_bytes else "right"
+    axes.text(usable_bytes / scale, -0.62, limit, color=_LIMIT, ha=side, va="center", fontsize=9)
     axes.set_title(f"At the peak, in phase {prediction.peak_phase}", loc="left", pad=14, fontsize=10.5)
     axes.grid(axis="x", color="#e4e7eb", linewidth=0.8, zorder=0)
 
@@ -155,15 +160,32 @@ def _micro_batches(axes: Axes, case: Case, chosen: Plan, candidates: Sequence[Ca
     right_edge = axes.get_yaxis_transform()
     axes.text(1, limit, label, color=_LIMIT, va="bottom", ha="right", fontsize=9, transform=right_edge, zorder=5)
     axes.set_xscale("log", base=2)
-    shown = sorted({candidate.plan.micro_batch for candidate in candidates})
-    axes.set_xticks(shown, [str(size) for size in shown])
+    shown = spread({candidate.plan.micro_batch for candidate in candidates}, chosen.micro_batch, _TICKS)
+    axes.set_xticks(shown, [str(size) if size < 1_000_000 else f"{size:.0e}" for size in shown])
     axes.minorticks_off()
-    axes.set_ylim(0, max(2 * limit, 1.25 * size))
+    if size > _FAR * limit:
+        axes.set_yscale("log")
+    else:
+        axes.set_ylim(0, max(2 * limit, 1.25 * size))
     axes.set_xlabel("micro-batch (accumulation keeps the global batch)")
     axes.set_ylabel(f"{unit.name}B on each GPU")
     axes.set_title("Other micro-batches and plans", loc="left", pad=14, fontsize=10.5)
     axes.grid(color="#e4e7eb", linewidth=0.8, zorder=0)
     axes.legend(framealpha=0.9, edgecolor="none", loc="best", fontsize=8.5)
+
+
+def spread(sizes: Collection[int], chosen: int, most: int) -> list[int]:
+    """About ``most`` of the sizes, apart by equal factors where there are more; the chosen one is among them."""
+    # A little less, so that rounding drops none of as many as there may be.
+    step = (max(sizes) / min(sizes)) ** (1 / most) / 1.001
+    kept = [chosen]
+    for size in sorted((size for size in sizes if size < chosen), reverse=True):
+        if size * step <= kept[0]:
+            kept.insert(0, size)
+    for size in sorted(size for size in sizes if size > chosen):
+        if size >= kept[-1] * step:
+            kept.append(size)
+    return kept
 
 
 def _curve(

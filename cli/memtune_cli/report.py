@@ -1,24 +1,23 @@
-"""`memtune report NAME -o report.html`: the story of a job on a cluster as one page."""
+"""`memtune report NAME -o report.html`: the story of a job as one page."""
 
 from __future__ import annotations
 
 import argparse
-import asyncio
 import time
 from pathlib import Path
 
 from memtune.decide.times import to_seconds
-from memtune_cli import cluster
 from memtune_cli.candidates import believed, costs
 from memtune_cli.errors import InputError
+from memtune_cli.named_job import story_of_named
 from memtune_cli.prometheus import Series, device_memory
 from memtune_cli.report_page import html_page
-from memtune_cli.story import Story, story_of
+from memtune_cli.story import Story
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Write the page."""
-    story, now = asyncio.run(_read(arguments)), time.time()
+    story, now = story_of_named(arguments), time.time()
     series = _series(arguments.prometheus, story, now) if arguments.prometheus else []
     plans = believed(story)
     text = html_page(story, plans, costs(story, plans), series, now)
@@ -26,13 +25,8 @@ def run(arguments: argparse.Namespace) -> int:
         Path(arguments.output).write_text(text, encoding="utf-8")
     except OSError as error:
         raise InputError(f"--output: {arguments.output} cannot be written: {error.strerror}") from None
-    print(f"{arguments.output}: the report of {story.namespace}/{story.name}")
+    print(f"{arguments.output}: the report of {story.title}")
     return 0
-
-
-async def _read(arguments: argparse.Namespace) -> Story:
-    async with cluster.address(arguments) as job:
-        return story_of(await job.read())
 
 
 def _series(url: str, story: Story, now: float) -> list[Series]:

@@ -37,7 +37,7 @@ def html_page(
         _section("What it took, and what it would have taken without", _costs(costs)),
         _section("Train runs", _attempts(story, now)),
     )
-    title = escape(f"{story.namespace}/{story.name}")
+    title = escape(story.title)
     return "\n".join(
         [
             "<!doctype html>",
@@ -64,7 +64,7 @@ def _header(story: Story) -> str:
     phase = story.status.phase
     return "\n".join(
         [
-            f"<header><p class=kind>MemoryTunedJob · {escape(story.namespace)}</p><h1>{escape(story.name)} "
+            f"<header><p class=kind>MemoryTunedJob · {escape(story.place)}</p><h1>{escape(story.name)} "
             f'<span class="phase {phase.lower()}">{phase}</span></h1>',
             *lines,
             f"<p class=lead>{escape(story.status.message)}</p></header>",

@@ -19,7 +19,9 @@ from memtune_cli.case import read_job
 from memtune_cli.display import Display
 from memtune_cli.errors import INTERRUPTED, InputError, installing
 from memtune_cli.live_page import live_page
-from memtune_cli.story import Story, saying, story_of
+from memtune_cli.local_job import told_here
+from memtune_cli.news import saying
+from memtune_cli.story import Story
 
 if TYPE_CHECKING:
     from memtune.decide import Event
@@ -106,10 +108,12 @@ class _Screen:
         self._directory = directory
         self._display = Display()
         self._story: Story | None = None
+        self._told: list[str] = []
 
     def tell(self, event: Event) -> None:
         """Say what happened."""
         self._display.tell(event.message)
+        self._told.append(event.message)
 
     def interrupted(self) -> None:
         """The user wants no more."""
@@ -118,15 +122,21 @@ class _Screen:
 
     def reconciled(self, before: Snapshot, after: Snapshot, seconds: float) -> None:
         """Say what is new, and end with the job."""
-        story = story_of(after.manifest)
-        for line in saying(self._story, story):
+        story = told_here(after.manifest, self._directory)
+        for line in saying(self._story, story, self._told):
             self._display.tell(line)
-        self._story = story
+        self._story, self._told = story, []
         self._display.show(self._page())
         code = self._exit_code(after)
         if code is not None and not self.ended.done():
-            self._display.end([*self._page(), f"logs and state: {self._directory}"])
+            self._display.end([*self._page(), *self._left_behind(story)])
             self.ended.set_result(code)
+
+    def _left_behind(self, story: Story) -> list[str]:
+        """What the next call goes on from, and where to look."""
+        checkpoint = [f"checkpoint: {story.checkpoint}"] if self.is_interrupted and story.status.attempts else []
+        page = f"`memtune report {story.asked_as}` writes its page"
+        return [*checkpoint, f"logs and state: {self._directory}; {page}"]
 
     async def keep_fresh(self) -> None:
         """Times on the page go on while nothing happens."""

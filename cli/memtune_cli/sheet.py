@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from memtune.gpu import Gpu
 from memtune.plan import Plan
 from memtune.prediction import Interval, Prediction
 from memtune.units import GIB, amount, gib, unit_of
+from memtune.workload import Workload
 from memtune_cli.case import Case
 from memtune_cli.render import between, between_bytes, memory_bar, seconds, wrapped
 from memtune_cli.screen import Screen
@@ -17,7 +17,7 @@ _HOST = unit_of(GIB)
 def title(screen: Screen, case: Case) -> list[str]:
     """Which job on which GPUs, and what had to be assumed of it."""
     workload = case.workload
-    gpus = f"{workload.gpus_per_node} × {_gpu(workload.gpu)}"
+    gpus = f"{workload.gpus_per_node} × {_gpu(workload)}"
     nodes = f"{workload.nodes} × " if workload.nodes > 1 else ""
     text = (
         f"{case.name} on {nodes}{gpus}, {workload.global_batch} sequences of {workload.sequence_length:,} tokens a step"
@@ -27,13 +27,14 @@ def title(screen: Screen, case: Case) -> list[str]:
     return [first.replace(case.name, screen.bold(case.name), 1), *rest, *notes]
 
 
-def _gpu(gpu: Gpu) -> str:
+def _gpu(workload: Workload) -> str:
+    gpu = workload.gpu
     size = amount(gpu.usable_bytes, gpu.usable_bytes)
-    return (
-        f"GPU of {size} (not known by name; speed as of the {gpu.name})"
-        if gpu.guessed
-        else f"{gpu.name} ({size} usable)"
-    )
+    if not gpu.guessed:
+        return f"{gpu.name} ({size} usable)"
+    if workload.virtual:
+        return f"virtual GPU of {size}"
+    return f"GPU of {size} (not known by name; speed as of the {gpu.name})"
 
 
 def detail_lines(screen: Screen, case: Case, plan: Plan, prediction: Prediction) -> list[str]:
@@ -47,12 +48,20 @@ def detail_lines(screen: Screen, case: Case, plan: Plan, prediction: Prediction)
     facts = (
         f"  GPU memory   {amount(device.expected, usable_bytes)} ({spread}), {room}; "
         f"the peak is in phase {prediction.peak_phase}",
-        f"  Speed        {seconds(prediction.step_seconds.expected)} a step ({_step(prediction.step_seconds)}), "
-        f"{prediction.tokens_per_second.expected:,.0f} tokens/s ({between(prediction.tokens_per_second, digits=0)})",
+        f"  Speed        {_speed(case.workload, prediction)}",
         f"  Host memory  {gib(host.required_bytes)} a pod{shared}",
     )
     lines = [line for fact in facts for line in wrapped(screen, fact, 15)]
     return [*lines, "", *memory_bar(screen, prediction, usable_bytes)]
+
+
+def _speed(workload: Workload, prediction: Prediction) -> str:
+    if workload.virtual:
+        compared = f"plans are compared by that of the {workload.gpu.name}"
+        return f"-  (a virtual GPU computes on CPUs, whose speed is not predicted; {compared})"
+    step, tokens = prediction.step_seconds, prediction.tokens_per_second
+    shown = f"{tokens.expected:,.0f} tokens/s ({between(tokens, digits=0)})"
+    return f"{seconds(step.expected)} a step ({_step(step)}), {shown}"
 
 
 def _step(interval: Interval) -> str:
@@ -69,11 +78,14 @@ def host_lines(screen: Screen, case: Case, plan: Plan) -> list[str]:
     ]
 
 
-def verdict(screen: Screen, case: Case, prediction: Prediction) -> str:
+def verdict(screen: Screen, case: Case, plan: Plan, prediction: Prediction) -> str:
     """Whether a plan fits, in one sentence."""
     usable_bytes = case.workload.gpu.usable_bytes
-    if prediction.fits(usable_bytes, case.headroom):
+    if case.fits(plan, prediction):
         return screen.paint("It fits", "32;1") + f": its upper bound does, and {case.headroom:.0%} stays free."
+    unfit = screen.paint("It does not fit", "31;1")
     if prediction.cannot_fit(usable_bytes):
-        return screen.paint("It does not fit", "31;1") + ": the lower bound is above the GPU's memory."
+        return f"{unfit}: the lower bound is above the GPU's memory."
+    if reason := case.host_refusal(plan):
+        return "\n".join(wrapped(screen, f"It does not fit: it {reason}.", 2)).replace("It does not fit", unfit)
     return screen.paint("It may fit", "33;1") + ": the GPU lies within the interval, only a probe can tell."

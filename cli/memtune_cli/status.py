@@ -1,35 +1,29 @@
-"""`memtune status NAME`: the story of a job on a cluster, in one screen."""
+"""`memtune status NAME`: the story of a job in one screen."""
 
 from __future__ import annotations
 
 import argparse
-import asyncio
 import time
 from typing import Any
 
 from memtune.spec.status import RunStatus, dump_status
-from memtune_cli import cluster, document
+from memtune_cli import document
+from memtune_cli.named_job import story_of_named
 from memtune_cli.next_step import next_step
 from memtune_cli.screen import stdout_screen
-from memtune_cli.story import Story, error_ratio, story_of
+from memtune_cli.story import Story, error_ratio
 from memtune_cli.story_page import page
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Show how far the job is."""
-    manifest = asyncio.run(_read(arguments))
-    story = story_of(manifest)
+    story = story_of_named(arguments)
     if arguments.format == "table":
         screen = stdout_screen()
         print(screen.plain("\n".join(page(screen, story, time.time()))))
     else:
         print(document.dump(document_of(story), arguments.format))
     return 0
-
-
-async def _read(arguments: argparse.Namespace) -> dict[str, Any]:
-    async with cluster.address(arguments) as job:
-        return await job.read()
 
 
 def document_of(story: Story) -> dict[str, Any]:

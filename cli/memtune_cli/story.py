@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from memtune.decide import budget
 from memtune.decide.records import OUT_OF_MEMORY, counted, ended_as, has_ended, newest_saved, of_training
 from memtune.decide.restoring import read_status, restore
-from memtune.decide.stories import VERDICT_WORDS, ended
+from memtune.decide.stories import VERDICT_WORDS
 from memtune.decide.times import to_seconds
 from memtune.plan import Plan
 from memtune.prediction import Component, Interval
@@ -40,12 +40,33 @@ class Budget(NamedTuple):
 
 @dataclass(frozen=True)
 class Story:
-    """One job. ``job`` is None if its spec cannot be read; the status is told nevertheless."""
+    """One job. ``job`` is None if its spec cannot be read; the status is told nevertheless.
+
+    ``state`` is the state directory of a job of `memtune run`, empty for one on a cluster; ``is_left`` says that no
+    `memtune run` is at work on it.
+    """
 
     name: str
     namespace: str
     status: Status
     job: Job | None = None
+    state: str = ""
+    is_left: bool = False
+
+    @property
+    def place(self) -> str:
+        """Where the job is."""
+        return "this machine" if self.state else self.namespace
+
+    @property
+    def title(self) -> str:
+        """The job as people tell it from others."""
+        return self.name if self.state else f"{self.namespace}/{self.name}"
+
+    @property
+    def asked_as(self) -> str:
+        """How a command is told of the job."""
+        return f"--state {self.state}" if self.state else self.name
 
     @property
     def is_over(self) -> bool:
@@ -210,7 +231,8 @@ class Story:
             return f"{saved.checkpoint_samples:,} samples in {path}, saved by attempt {saved.number}{form}"
         if resumed:
             return f"the newest complete one in {path}, from which attempt {resumed[-1].number} went on"
-        return f"in {path}; {'no report told of one' if self.is_over else 'none is known of until a run ends'}"
+        has_told = self.is_over or (self.status.attempts and self.live_run is None)
+        return f"in {path}; {'no report told of one' if has_told else 'none is known of until a run ends'}"
 
     @property
     def recoveries(self) -> str:
@@ -234,21 +256,6 @@ def story_of(manifest: Mapping[str, Any]) -> Story:
     except SpecError:
         return Story(metadata.get("name", ""), metadata.get("namespace", "default"), read_status(written))
     return Story(job.metadata.name, job.metadata.namespace, restore(job, written), job)
-
-
-def saying(before: Story | None, after: Story) -> list[str]:
-    """What a job is doing now, if that is news."""
-    said = [f"[{each.status.phase}] {each.status.message}" for each in (before, after) if each]
-    return said[-1:] if len(set(said)) == len(said) else []
-
-
-def news(before: Story | None, after: Story) -> list[str]:
-    """What happened between two looks at a job, a line for each: runs that ended, and what it is doing now."""
-    said = saying(before, after)
-    known = {run.name for run in (before or after).runs if has_ended(run)}
-    endings = [ended(run) for run in after.runs if has_ended(run) and run.name not in known]
-    # What became of a run is often part of what the job is doing about it.
-    return [line for line in endings if not any(line in sentence for sentence in said)] + said
 
 
 def error_ratio(run: RunStatus) -> float | None:

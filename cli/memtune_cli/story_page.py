@@ -40,7 +40,7 @@ def heading(screen: Screen, story: Story) -> list[str]:
     phase = screen.paint(story.status.phase, f"{_PHASE_COLOURS.get(story.status.phase, BLUE)};1")
     if story.obstacle and not story.is_over:
         phase += f" {screen.paint(story.obstacle.type, f'{YELLOW};1')}"
-    lines = [f"{screen.bold(f'{story.namespace}/{story.name}')}  {phase}"]
+    lines = [f"{screen.bold(story.title)}  {phase}"]
     if story.subject:
         lines += wrapped(screen, f"  {story.subject}", 2)
     return lines + wrapped(screen, f"  {story.status.message}", 2)

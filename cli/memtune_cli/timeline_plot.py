@@ -19,7 +19,7 @@ def write(path: Path, title: str, timeline: Timeline) -> None:
     try:
         import matplotlib
     except ImportError:
-        raise InputError(f"matplotlib is not installed; {installing('plot')}, or draw .html") from None
+        raise InputError(f"{path}: matplotlib is not installed; {installing('plot')}, or draw .html") from None
     matplotlib.use("Agg")
     from matplotlib import pyplot
 

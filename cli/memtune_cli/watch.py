@@ -16,8 +16,9 @@ from memtune_cli import cluster
 from memtune_cli.cluster import JobAddress
 from memtune_cli.display import Display
 from memtune_cli.live_page import live_page, speed
+from memtune_cli.news import news
 from memtune_cli.ranks import Ranks, Reading, readings
-from memtune_cli.story import Story, news, story_of
+from memtune_cli.story import Story, story_of
 from memtune_cli.story_page import page
 from memtune_operator.refusals import Kind, RefusalError
 from memtune_operator.wrapping import METRICS_PORT

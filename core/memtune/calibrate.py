@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from memtune.plan import Plan
 from memtune.predict.belief import Belief
 from memtune.predict.constants import DEFAULT_CONSTANTS
+from memtune.predict.phases import ALLOCATOR
 from memtune.predict.predictor import Predictor
 from memtune.predict.speed import TRUST
 from memtune.prediction import Interval
@@ -73,10 +74,10 @@ def calibrate(workload: Workload, measurements: Sequence[Measurement]) -> Calibr
     for share in _DAMPING:
         found = Calibration(plain.belief.towards(full, share), speed)
         after = _misses(Predictor(workload, found), measurements)
-        if all(abs(new) <= abs(old) for (new, _), (old, _) in zip(after, before, strict=True)):
+        if all(abs(new) <= abs(old) for (new, *_), (old, *_) in zip(after, before, strict=True)):
             break
     # What noise does not explain, the model does not: other plans may be missed by as much.
-    misfit = max(abs(miss) / expected for miss, expected in after)
+    misfit = max(max(abs(miss) - unsure, 0.0) / expected for miss, expected, unsure in after)
     return found if misfit <= _NOISE else Calibration(found.belief.doubted(misfit), speed)
 
 
@@ -109,16 +110,18 @@ def _updated(belief: Belief, around: Predictor, measurement: Measurement) -> Bel
         if not any(added.values()):
             continue  # a virtual GPU has nothing outside its allocator
         foretold = expected - expected_before + belief.moved(added, around.belief)
-        noise = _NOISE * sum(added.values())
+        # How full the last segments are is of this plan alone.
+        segments = around.unsure_bytes(measurement.plan) if added.get(ALLOCATOR) else 0.0
+        noise = math.hypot(_NOISE * sum(added.values()), segments)
         belief = belief.updated(added, measured - measured_before - foretold, noise * noise)
         seen, expected_before, measured_before = parts, expected, measured
     return belief
 
 
-def _misses(predictor: Predictor, measurements: Sequence[Measurement]) -> list[tuple[float, float]]:
-    """Of each measured peak, by how many bytes it lies above what is expected, and what is expected."""
+def _misses(predictor: Predictor, measurements: Sequence[Measurement]) -> list[tuple[float, float, float]]:
+    """Of each measured peak in bytes: how far above what is expected, what is expected, how unsure segments make it."""
     return [
-        (measured - expected, expected)
+        (measured - expected, expected, 0.0 if metric == "allocated" else predictor.unsure_bytes(measurement.plan))
         for measurement in measurements
         for prediction in (predictor.predict(measurement.plan),)
         for metric, measured in measurement.peaks

@@ -6,8 +6,9 @@ the number of parameters that learn, N the ranks that share them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import NamedTuple
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, NamedTuple
 
 from memtune.deepspeed_config import SUB_GROUP_ELEMENTS
 from memtune.knobs import Offload, Optimizer, Precision, Sharding
@@ -16,6 +17,9 @@ from memtune.predict.recipe import STATE_BYTES, sharding_ranks
 from memtune.predict.shape import shape_of
 from memtune.units import GIB, MIB, counted
 from memtune.workload import Workload
+
+if TYPE_CHECKING:
+    from memtune.space import PredictsPlans
 
 # A process after its first CUDA kernel: 1,904,088 kB resident (pytorch#12873), 2,146 MiB (pytorch#15209).
 _PROCESS_BYTES = 2 * GIB
@@ -91,12 +95,30 @@ def host_memory(workload: Workload, plan: Plan, workers: int = 2, activation_byt
     return HostMemory(running, loading, saving, _converting(workload, plan), shared_bytes)
 
 
+def predicted_host(workload: Workload, predictor: PredictsPlans, plan: Plan) -> HostMemory:
+    """What one pod needs, with the activations that the predictor knows of."""
+    return host_memory(workload, plan, activation_bytes=kept_activation_bytes(predictor, plan))
+
+
+def offloaded_bytes(workload: Workload, plan: Plan, activation_bytes: float = 0.0) -> int:
+    """What a plan keeps in the host memory of one pod instead of its GPUs."""
+    return _sum(_offloaded(workload, plan, activation_bytes))
+
+
+def kept_activation_bytes(predictor: PredictsPlans, plan: Plan) -> float:
+    """What a rank keeps for its backward pass, where the plan offloads that."""
+    if plan.offload is not Offload.ACTIVATIONS:
+        return 0.0
+    kept = predictor.predict(replace(plan, offload=Offload.NONE))
+    return sum(part.bytes.expected for part in kept.components if part.name == "activations")
+
+
 def pinned_bytes(size_bytes: float) -> int:
     """What torch takes for a pinned buffer: the next power of two (torch.cuda.memory.host_memory_stats, docs)."""
     return 1 << (int(size_bytes) - 1).bit_length() if size_bytes >= 1 else 0
 
 
-def _sum(terms: tuple[HostTerm, ...]) -> int:
+def _sum(terms: Iterable[HostTerm]) -> int:
     return sum(term.bytes for term in terms)
 
 

@@ -13,7 +13,7 @@ from enum import Enum
 
 from memtune.knobs import FULL, SELECTIVE, GradientDtype, Offload, Optimizer, Precision, Sharding
 from memtune.plan import Plan
-from memtune.space import PredictsPlans, divisors, refusal
+from memtune.space import PredictsPlans, divisors, host_refusal, refusal
 from memtune.workload import Workload
 
 _BUCKETS = (200_000_000, 100_000_000, 50_000_000)
@@ -146,7 +146,16 @@ class _Search:
         return filter(self._may_run, rung.options(plan))
 
     def _may_run(self, plan: Plan) -> bool:
-        return refusal(self._workload, plan) is None and (self._allowed is None or self._allowed(plan))
+        return (
+            refusal(self._workload, plan) is None
+            and (self._allowed is None or self._allowed(plan))
+            and self._is_held(plan)
+        )
+
+    def _is_held(self, plan: Plan) -> bool:
+        """Whether the host holds what a plan offloads; what the plan that died offloaded, it has held."""
+        is_shown = plan.offload is self._plan.offload
+        return is_shown or host_refusal(self._workload, self._predictor, plan) is None
 
     def enough(self, rungs: list[Rung]) -> Downgrade | None:
         """The first rung that is enough by itself, else rung upon rung from the top until it is enough."""
@@ -261,3 +270,18 @@ RUNGS = (
     # Only GPUs without bf16 get this far: they refuse the rung above.
     Rung("precision", _precision(Precision.FP16), _ANY, consent="precision", costly=True),
 )
+
+# The rung that moves a knob.
+RUNG_OF = {
+    "expandable_segments": "allocator",
+    "fused_optimizer": "allocator",
+    "max_split_size_mib": "allocator",
+    "bucket_elements": "buckets",
+    "checkpointing": "checkpointing",
+    "micro_batch": "micro-batch",
+    "sharding": "sharding",
+    "offload": "offload",
+    "optimizer": "optimizer-8bit",
+    "gradient_dtype": "gradient-dtype",
+    "precision": "precision",
+}

@@ -75,9 +75,11 @@ class PodObservation:
 class RunObservation:
     """All pods that a run has or should have. ``refusal`` is the API server's, when it would not take one of them.
 
-    ``overdue`` says that the run has gone on for longer than it may; the caller has the clock.
+    ``overdue`` says that the run has gone on for longer than it may; the caller has the clock. A run that ``is_probe``
+    is there to measure, on all of its pods.
     """
 
     pods: tuple[PodObservation, ...]
     refusal: str = ""
     overdue: bool = False
+    is_probe: bool = False

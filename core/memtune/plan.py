@@ -13,6 +13,8 @@ from memtune.camel import camel
 from memtune.knobs import Attention, Checkpointing, GradientDtype, Knob, Offload, Optimizer, Precision, Sharding
 
 DEFAULT_BUCKET_ELEMENTS = 500_000_000
+# As the field `tuning.plan` allows; `training.globalBatchSize` has no more digits.
+_BATCH = re.compile(r"mb([0-9]{1,8})x([0-9]{1,8})")
 _SHORT_CHECKPOINTING = {"none": "none", "selective": "sel", "full": "full"}
 _SHORT_OFFLOAD = {
     Offload.ACTIVATIONS: "oact",
@@ -114,9 +116,10 @@ class Plan:
         head, suffixes = text.strip().split("-")[:4], text.strip().split("-")[4:]
         if len(head) < 4:
             raise ValueError(_shape(text, "it has fewer than four parts"))
-        batch = re.fullmatch(r"mb(\d+)x(\d+)", head[3])
+        batch = _BATCH.fullmatch(head[3])
         if batch is None:
-            raise ValueError(_shape(text, f"{head[3]!r} is not a micro-batch and accumulation like mb4x8"))
+            said = f"{head[3]!r} is not a micro-batch and accumulation like mb4x8, each of 8 digits at most"
+            raise ValueError(_shape(text, said))
         options: dict[str, Any] = {}
         for suffix in suffixes:
             name, value = _read_suffix(suffix, text)
@@ -196,7 +199,7 @@ def _read_checkpointing(token: str, text: str) -> Checkpointing:
     for mode, short in _SHORT_CHECKPOINTING.items():
         if token == short:
             return Checkpointing(mode)
-    every = re.fullmatch(r"every(\d+)", token)
+    every = re.fullmatch(r"every([0-9]{1,8})", token)
     if every is None:
         raise ValueError(_shape(text, f"{token!r} is not one of none, sel, full, everyK"))
     return Checkpointing("every", int(every[1]))
@@ -205,9 +208,9 @@ def _read_checkpointing(token: str, text: str) -> Checkpointing:
 def _read_suffix(token: str, text: str) -> tuple[str, Any]:
     if token in _FLAGS:
         return _FLAGS[token]
-    if bucket := re.fullmatch(r"bk(\d+)(m?)", token):
+    if bucket := re.fullmatch(r"bk([0-9]{1,12})(m?)", token):
         return "bucket_elements", int(bucket[1]) * (1_000_000 if bucket[2] else 1)
-    if split := re.fullmatch(r"split(\d+)", token):
+    if split := re.fullmatch(r"split([0-9]{1,8})", token):
         return "max_split_size_mib", int(split[1])
     raise ValueError(
         _shape(text, f"{token!r} is no option; options are {', '.join(sorted(_FLAGS))}, bkN, bkNm, splitN")

@@ -110,6 +110,11 @@ class Memory:
     failed_request_bytes: _Count = None
     alloc_retries: _Count = None
 
+    @property
+    def peak_device_bytes(self) -> int:
+        """What was taken of the device at the peak, as far as it was measured."""
+        return (self.peak_reserved_bytes or self.peak_allocated_bytes or 0) + (self.non_torch_bytes or 0)
+
 
 @dataclass(frozen=True)
 class Applied:

@@ -38,10 +38,11 @@ class Run:
     """One run. ``number`` counts the runs of its kind from 1: the probe's number, or the attempt's.
 
     ``gpu_product`` is the one product that its nodes must have, empty where the job or the cluster has only one anyway.
-    ``evaluation_batch``, ``sharded_save`` and ``host_request_bytes`` are what an earlier attempt that died in an
-    evaluation, in a save or of host memory taught: a smaller batch than the job's, a save that gathers nothing on one
-    rank, and the memory a pod asks for at least. Empty values leave everything as it is. ``restarted_at`` is the number
-    of the attempt with which the training began from step 0 again, 0 if it never did.
+    ``evaluation_batch`` and ``sharded_save`` are what an earlier attempt that died in an evaluation or in a save
+    taught: a smaller batch than the job's, and a save that gathers nothing on one rank. ``host_request_bytes`` is the
+    host memory that a pod asks for at least. Empty values leave everything as it is. ``restarted_at`` is the number of
+    the attempt with which the training began from step 0 again, 0 if it never did. ``seconds`` is after how long a
+    probe ends by itself, 0 for never.
     """
 
     kind: RunKind
@@ -54,6 +55,7 @@ class Run:
     sharded_save: bool = False
     host_request_bytes: int = 0
     restarted_at: int = 0
+    seconds: int = 0
 
     def __post_init__(self) -> None:
         if self.kind is RunKind.PROBE and self.resume:

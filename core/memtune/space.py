@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any, NamedTuple, Protocol
 
 from memtune.deepspeed_config import deepspeed_refusal
+from memtune.host import kept_activation_bytes, offloaded_bytes
 from memtune.knobs import (
     FULL,
     NO_CHECKPOINTING,
@@ -54,6 +55,28 @@ class Space:
     gradient_dtypes: tuple[GradientDtype, ...] = (GradientDtype.MODEL,)
     attentions: tuple[Attention, ...] = (Attention.FLASH,)
     fused_losses: tuple[bool, ...] = (False,)
+
+    def completed(self, plan: Plan) -> Plan:
+        """A plan with what its short form leaves out as this space has it, where the space has one choice."""
+        choices: dict[str, tuple[Any, ...]] = {
+            "optimizer": self.optimizers,
+            "gradient_dtype": self.gradient_dtypes,
+            "attention": self.attentions,
+            "fused_loss": self.fused_losses,
+        }
+        pinned = {
+            name: found[0]
+            for name, found in choices.items()
+            if len(found) == 1 and getattr(plan, name) == getattr(Plan, name)
+        }
+        whole = replace(plan, **pinned)
+        if plan.offload is not Offload.NONE or len(self.offloads) != 1:
+            return whole
+        try:
+            offloading = replace(whole, offload=self.offloads[0])
+        except ValueError:
+            return whole  # not every sharding can
+        return whole if contradiction(offloading) else offloading
 
     def bare_plans(self) -> Iterator[Plan]:
         """Every combination that a plan accepts at all, at micro-batch 1 of 1."""
@@ -154,6 +177,18 @@ def _least_sharding(plan: Plan) -> Plan:
     return replace(plan, sharding=Sharding.ZERO_3 if plan.sharding.backend == "deepspeed" else Sharding.FSDP)
 
 
+def host_refusal(workload: Workload, predictor: PredictsPlans, plan: Plan) -> str | None:
+    """Why a pod cannot hold what the plan offloads; None if it can, or if its limit or the model is not known."""
+    limit = workload.host_limit_bytes
+    if plan.offload is Offload.NONE or not limit or workload.assumed:
+        return None
+    needed = offloaded_bytes(workload, plan, kept_activation_bytes(predictor, plan))
+    if needed <= limit:
+        return None
+    needs, allowed = amount(needed, limit), amount(limit, limit)
+    return f"needs {needs} of host memory for what it offloads; limits.memory of the template is {allowed}"
+
+
 class Candidate(NamedTuple):
     """A plan together with its prediction."""
 
@@ -193,10 +228,13 @@ def rank(
     fitting: list[Candidate] = []
     uncertain: list[Dropped] = []
     dropped: list[Dropped] = []
+    refused = _host_refusals(workload, predictor)
     for plan in plans:
         prediction = predictor.predict(plan)
         if prediction.cannot_fit(usable_bytes):
             dropped.append(Dropped(plan, prediction, _too_large(prediction, usable_bytes)))
+        elif reason := refused(plan):
+            dropped.append(Dropped(plan, prediction, reason))
         elif prediction.fits(usable_bytes, headroom):
             fitting.append(Candidate(plan, prediction))
         else:
@@ -207,6 +245,20 @@ def rank(
         tuple(sorted(uncertain, key=best_first)),
         tuple(sorted(dropped, key=_smallest)),
     )
+
+
+def _host_refusals(workload: Workload, predictor: PredictsPlans) -> Callable[[Plan], str | None]:
+    """`host_refusal`, asked once for each family: of what is offloaded only activations depend on the batch."""
+    known: dict[tuple[object, ...], str | None] = {}
+
+    def refused(plan: Plan) -> str | None:
+        if plan.offload in (Offload.NONE, Offload.ACTIVATIONS):
+            return host_refusal(workload, predictor, plan)
+        if plan.family not in known:
+            known[plan.family] = host_refusal(workload, predictor, plan)
+        return known[plan.family]
+
+    return refused
 
 
 # Sorting is stable, so that equals stay in the order of the space and no slow comparison of plans is needed.

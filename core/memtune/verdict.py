@@ -69,18 +69,21 @@ def conclude(run: RunObservation) -> Conclusion | None:
     if waiting:
         return waiting
     if run.pods and all(_succeeded(pod) for pod in run.pods):
-        return _unless_not_applied(_success(run.pods), run.pods)
+        return _unless_not_applied(_success(run), run.pods)
     if run.overdue:
         return Conclusion(Verdict.HUNG, None, "the run neither ended nor reported within its time")
     return None
 
 
-def _success(pods: tuple[PodObservation, ...]) -> Conclusion:
-    if any(pod.report and pod.report.ending == Ending.SUCCEEDED for pod in pods):
-        return Conclusion(Verdict.SUCCEEDED, None, "every pod ended with exit code 0")
+def _success(run: RunObservation) -> Conclusion:
+    silent = [pod for pod in run.pods if not (pod.report and pod.report.ending == Ending.SUCCEEDED)]
+    # The fullest rank may be on the pod that tells nothing; a training that came to its end is no less at its end.
+    if not silent or (len(silent) < len(run.pods) and not run.is_probe):
+        return Conclusion(Verdict.SUCCEEDED, None, "the command ended with exit code 0")
     # Without a report nothing was measured, and nobody knows whether the plan was there at all.
     message = "the command ended with exit code 0 but no report of it: the runner was not part of it"
-    return Conclusion(Verdict.USER_ERROR, None, message)
+    where = f" on node {silent[0].index}" if len(silent) < len(run.pods) else ""
+    return Conclusion(Verdict.USER_ERROR, silent[0].index, message + where)
 
 
 def _unless_not_applied(conclusion: Conclusion, pods: tuple[PodObservation, ...]) -> Conclusion:
@@ -165,7 +168,7 @@ def _pod_disrupted(pod: PodObservation) -> str | None:
 def _disruptions(pod: PodObservation) -> Iterator[str | None]:
     """Every sign that the cluster, not the command, ended the pod."""
     target = pod.condition("DisruptionTarget", "True")
-    yield "the pod is gone" if not pod.present else None
+    yield "gone before anybody saw how it ended" if not pod.present else None
     yield "its node is lost" if pod.node_lost or pod.reason == "NodeLost" else None
     yield _words(target.reason, target.message) if target else None
     yield _words(pod.reason, pod.message) if _DISRUPTION_REASON.fullmatch(pod.reason) else None
@@ -262,7 +265,7 @@ _ENDED = (
     _Row(Verdict.IMAGE_ERROR, _not_startable),
     _Row(Verdict.IMAGE_ERROR, _init_failed),
     # The kernel's out-of-memory killer took it without the container's cgroup being full: the node's memory was.
-    _Row(Verdict.HOST_OOM, _exited(137, 247, because="killed and not deleted: the node ran out of memory")),
+    _Row(Verdict.HOST_OOM, _exited(137, 247, because="killed, and nobody asked for it: the host ran out of memory")),
     _Row(Verdict.DISRUPTED, _exited(143, because="terminated from outside")),
     _Row(Verdict.USER_ERROR, _failed_by_itself),
     _Row(Verdict.DISRUPTED, _never_ran),

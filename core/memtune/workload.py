@@ -35,6 +35,7 @@ class Workload:
     """The facts of a job that no plan may change. One that is ``assumed`` has a model that nobody knows.
 
     ``outside_bytes`` is what earlier jobs of the same image, GPU and world measured outside of the allocator, one each.
+    ``host_limit_bytes`` is the host memory that a pod may take at most, 0 where nothing says.
     """
 
     architecture: Architecture | TracedModel
@@ -49,6 +50,7 @@ class Workload:
     virtual: bool = False
     assumed: bool = False
     outside_bytes: tuple[int, ...] = ()
+    host_limit_bytes: int = 0
 
     def __post_init__(self) -> None:
         for name in ("global_batch", "sequence_length", "nodes", "gpus_per_node"):

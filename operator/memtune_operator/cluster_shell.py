@@ -13,6 +13,7 @@ from memtune.remembered import JobOutside
 from memtune.run import Run, TraceRun
 from memtune.spec import API_VERSION, KIND, Job, SpecError, load_job
 from memtune_operator import gangs, names, preflight
+from memtune_operator.ages import is_fresh
 from memtune_operator.cache import Cache
 from memtune_operator.cluster import Cluster
 from memtune_operator.events import event
@@ -52,7 +53,7 @@ class _DryRun(NamedTuple):
 
     def holds(self, version: tuple[str, int], now: float) -> bool:
         """Whether it need not be asked again: the wording of a refusal may differ each time."""
-        return self.version == version and (not self.refusals or now < self.at + _AGAIN_SECONDS)
+        return self.version == version and (not self.refusals or is_fresh(self.at, now, _AGAIN_SECONDS))
 
 
 class ClusterShell:
@@ -102,7 +103,7 @@ class ClusterShell:
         assert snapshot.job is not None  # only a job that could be read has runs
         before = self._refusal_of(snapshot.job)
         # The wording may differ each time: whatever is said, the next question waits, or each answer asks for another.
-        if before and now < before.at + _AGAIN_SECONDS:
+        if before and is_fresh(before.at, now, _AGAIN_SECONDS):
             return False
         self._refused.pop(_key(snapshot.job), None)
         for run in runs:
@@ -163,8 +164,6 @@ class ClusterShell:
             owned=tuple(_owned(kind, each) for kind, owned in own.items() for each in owned),
             nodes=candidates(nodes, checked.pod["spec"], gpu_resource) if nodes is not None and checked.pod else None,
             refusals=refusals,
-            host_request_bytes=checked.host_request_bytes,
-            host_limit_bytes=checked.host_limit_bytes,
             trace="" if checked.refusal else await self._traces.recall(job, _status(manifest), pods),
         )
 
@@ -207,7 +206,7 @@ class ClusterShell:
         refused = self._refusal_of(job)
         if refused is None or refused.refusal.reason != reasons.NAME_TAKEN:
             return None
-        if now < refused.at + _AGAIN_SECONDS:
+        if is_fresh(refused.at, now, _AGAIN_SECONDS):
             return refused.refusal
         try:
             found = await self._adopt(job, refused.manifest)

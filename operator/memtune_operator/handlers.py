@@ -24,7 +24,7 @@ _log = logging.getLogger("memtune")
 
 async def run(settings: Settings) -> None:
     """Work until told to stop; under a Lease, only while it is held."""
-    counters = metrics.Metrics()
+    counters = metrics.Metrics(time.time())
     counters.serve(settings.metrics_port)
     async with connect(counters.request) as cluster:
         if not settings.lease_namespace:
@@ -40,7 +40,7 @@ async def run(settings: Settings) -> None:
 async def _work(cluster: Cluster, settings: Settings, counters: metrics.Metrics) -> None:
     shell = ClusterShell(cluster, settings)
     reconciler = Reconciler(shell, search.propose, time.time, counters)
-    counters.watch_pending(lambda: reconciler.pending)
+    counters.leads(lambda: reconciler.pending)
     watches = asyncio.create_task(shell.follow(reconciler.wake))
 
     async def stop() -> None:

@@ -77,11 +77,12 @@ class LocalShell:
         self._wake()
 
     async def stop_orphans(self) -> None:
-        """End what an earlier call of this program left running when it was killed. Nobody saw how it ended, so that it
-        counts as gone."""
+        """End what an earlier call of this program left running when it was killed. Nobody saw how it ended: where its
+        report does not tell, it counts as gone."""
         for run in [run for run in self._runs.values() if run.observe() is None]:
             await run.stop(None)
-            del self._runs[run.name]
+            if not run.take_its_word():
+                del self._runs[run.name]
 
     async def stop(self) -> None:
         """End whatever still runs: no process goes on without this program."""
@@ -102,6 +103,8 @@ class LocalShell:
         for name in {*self._runs, *self._refused}:
             pod = self._runs[name].observe() if name in self._runs else None
             runs[name] = RunObservation((pod,) if pod else (), self._refused.get(name, ""))
+        # What was stopped is seen once more: its report came after its end was decided.
+        self._runs = {name: run for name, run in self._runs.items() if not run.is_deleted}
         checked = preflight.check(job, _POLICY, _NO_IMAGE)
         traces = job.spec.model.factory is not None and checked.refusal is None
         refusal = checked.refusal or _not_here(job, checked.pod)
@@ -109,8 +112,6 @@ class LocalShell:
             status=status,
             runs=runs,
             refusals=(refusal,) if refusal else (),
-            host_request_bytes=checked.host_request_bytes,
-            host_limit_bytes=checked.host_limit_bytes,
             trace=kept_traces.recall(self._kept_traces(), key_of(job, _NO_IMAGE)) if traces else "",
         )
         known = kept_measurements.recall(_read_json(self._measurements), _subject(job, observed))
@@ -120,7 +121,7 @@ class LocalShell:
         """Write the status, if the file is still the one that was read."""
         # Compared as text: a number that is none is not equal to itself.
         if json.dumps(self._read()) != json.dumps(snapshot.manifest):
-            raise RefusalError(Kind.CONFLICT, f"{self._file} was written by somebody else")
+            raise RefusalError(Kind.CONFLICT, f"{_file(self._directory)} was written by somebody else")
         self._save({**snapshot.manifest, "status": status})
 
     async def create(self, snapshot: Snapshot, runs: Sequence[Run | TraceRun], now: float) -> bool:
@@ -173,7 +174,6 @@ class LocalShell:
             run = self._runs.get(each.name)
             if run is not None and run.uid == each.uid:
                 await run.delete(each.grace_seconds)
-                del self._runs[run.name]
 
     async def tell(self, snapshot: Snapshot, events: Sequence[Event]) -> None:
         """Tell whoever looks on."""
@@ -195,7 +195,7 @@ class LocalShell:
         words = [*container["command"][begin:], *(container.get("args") or [])]
         if job.spec.checkpoint and job.spec.checkpoint.volume:
             # The path is where a pod mounts the volume; here it may be anything, or hold another job's checkpoints.
-            here = str(self._directory / "checkpoints")
+            here = str(checkpoints_in(self._directory))
             variables[environment.CHECKPOINT_PATH] = here
             words = [moved(word, job.spec.checkpoint.path, here) for word in words]
         launch = [job.spec.runner.python, "-m", "memtune_runner", *words]
@@ -205,15 +205,25 @@ class LocalShell:
         found = [str(self._directory / "runner"), os.environ.get("PYTHONPATH", "")]
         return {"PYTHONPATH": os.pathsep.join(filter(None, found))}
 
-    @property
-    def _file(self) -> Path:
-        return self._directory / "job.json"
-
     def _read(self) -> Manifest:
-        return _read_json(self._file)
+        return job_in(self._directory)
 
     def _save(self, manifest: Manifest) -> None:
-        write_whole(self._file, json.dumps(manifest, indent=1))
+        write_whole(_file(self._directory), json.dumps(manifest, indent=1))
+
+
+def job_in(directory: Path) -> Manifest:
+    """The job that a state directory holds; empty if it holds none."""
+    return _read_json(_file(directory))
+
+
+def checkpoints_in(directory: Path) -> Path:
+    """Where the checkpoints are of a job whose pods would mount a volume for them."""
+    return directory / "checkpoints"
+
+
+def _file(directory: Path) -> Path:
+    return directory / "job.json"
 
 
 def moved(word: str, path: str, here: str) -> str:

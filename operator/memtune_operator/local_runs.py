@@ -8,8 +8,9 @@ import os
 import re
 import shutil
 import signal
+import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from memtune.report_checks import ReportError
 from memtune.trace_message import LONGEST_BYTES
 
 GRACE_SECONDS = 30.0
+_LOOK_AGAIN_SECONDS = 0.5
 _REFERENCE = re.compile(r"\$\$|\$\(([A-Za-z_][A-Za-z0-9_.-]*)\)")
 
 
@@ -54,6 +56,9 @@ class LocalRun:
             environment.DEEPSPEED_CONFIG: str(self.directory / "deepspeed.json"),
         }
         whole = {**os.environ, **own}
+        began_at = time.time()
+        # First, so that a process is looked for even if this program dies before it could tell which one it is.
+        self._write("process.json", {"at": began_at})
         with (self.directory / "log").open("wb") as log:
             self._process = await asyncio.create_subprocess_exec(
                 *(substitute(word, whole) for word in command),
@@ -64,7 +69,7 @@ class LocalRun:
                 stderr=asyncio.subprocess.STDOUT,
                 start_new_session=True,
             )
-        self._write("process.json", {"pid": self._process.pid, "born": _born(self._process.pid), "at": time.time()})
+        self._write("process.json", {"pid": self._process.pid, "born": _born(self._process.pid), "at": began_at})
         self._waiter = asyncio.create_task(self._wait(self._process))
 
     def observe(self) -> PodObservation | None:
@@ -78,6 +83,7 @@ class LocalRun:
             name=self.name,
             uid=self.uid,
             phase="Running" if not ended else "Failed" if ended["code"] else "Succeeded",
+            deleting=self.is_deleted,
             exit_code=ended.get("code"),
             started_at_seconds=process.get("at"),
             finished_at_seconds=ended.get("at"),
@@ -86,10 +92,31 @@ class LocalRun:
             last_words="" if report else self._last_words(),
         )
 
+    async def log(self, follow: bool) -> AsyncIterator[str]:
+        """What the run has printed, line by line, and on request what it will print until it ends."""
+        line = ""
+        with (self.directory / "log").open(errors="replace") as log:
+            while True:
+                goes_on = follow and self._goes_on()
+                for part in log:
+                    line += part
+                    if line.endswith("\n"):
+                        yield line.removesuffix("\n")
+                        line = ""
+                if not goes_on:
+                    break
+                await asyncio.sleep(_LOOK_AGAIN_SECONDS)
+        if line:
+            yield line
+
+    def _goes_on(self) -> bool:
+        pid, born = self._started()
+        return not self._read("ended.json") and bool(born) and _born(pid) == born
+
     async def stop(self, grace_seconds: float | None) -> None:
         """End the whole session: first by asking, then not. Also one that an earlier life of this program left."""
-        pid, born = self._read("process.json").get("pid"), self._read("process.json").get("born")
-        if pid is None or _born(pid) != born:
+        pid, born = self._started()
+        if not born or _born(pid) != born:
             return
         _signal(pid, signal.SIGTERM)
         deadline = time.monotonic() + (GRACE_SECONDS if grace_seconds is None else grace_seconds)
@@ -98,6 +125,15 @@ class LocalRun:
         _signal(pid, signal.SIGKILL)
         if self._waiter:
             await self._waiter
+
+    def take_its_word(self) -> bool:
+        """Whether the report tells how the run ended, where nobody saw it."""
+        report = self._report()
+        if report is None:
+            return False
+        written_at = (self.directory / "message").stat().st_mtime
+        self._write("ended.json", {"code": report.exit_code, "at": written_at})
+        return True
 
     @property
     def is_deleted(self) -> bool:
@@ -116,6 +152,16 @@ class LocalRun:
         # A shell's way to tell a signal, which is also Kubernetes's.
         self._write("ended.json", {"code": 128 - code if code < 0 else code, "at": time.time()})
         self._ended()
+
+    def _started(self) -> tuple[int, str]:
+        """The process and when it began, be it that this program did not live to record which one it is."""
+        process = self._read("process.json")
+        if not process or "pid" in process:
+            return process.get("pid", 0), process.get("born", "")
+        told = os.fsencode(f"{environment.REPORT_PATH}={self.directory / 'report.json'}")
+        found = [int(each.name) for each in Path("/proc").glob("[0-9]*") if told in _variables(each)]
+        # What it started was told the same, and came later.
+        return min(((pid, _born(pid)) for pid in found), key=lambda each: int(each[1] or sys.maxsize), default=(0, ""))
 
     def _report(self) -> Report | None:
         try:
@@ -164,6 +210,14 @@ def _born(pid: int) -> str:
         return ""
     # A zombie has ended; only its parent has not looked yet.
     return "" if fields[0] == "Z" else fields[19]
+
+
+def _variables(process: Path) -> list[bytes]:
+    """What a process was told when it began; nothing where that is another user's, or the process has ended."""
+    try:
+        return (process / "environ").read_bytes().split(b"\0")
+    except OSError:
+        return []
 
 
 def _signal(pid: int, number: signal.Signals) -> None:

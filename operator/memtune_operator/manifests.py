@@ -107,7 +107,7 @@ def _pod_spec(spec: Manifest, job: Job, run: Run, index: int, runner_image: str)
 
 
 def _deadline(spec: Manifest, job: Job, run: Run) -> Manifest:
-    """When the kubelet ends a probe that no operator is there to end. A training has no such time."""
+    """When the kubelet ends a probe that waits in vain while no operator is there. A training has no such time."""
     if run.kind is not RunKind.PROBE:
         return {}
     latest = min(math.ceil(longest_seconds(job)) + _WAITING_SECONDS, _LONGEST_DEADLINE)

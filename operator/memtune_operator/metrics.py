@@ -8,15 +8,17 @@ from __future__ import annotations
 
 from collections import Counter as Tally
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from memtune.decide.budget import ended_probing
+from memtune.decide.records import has_ended
 from memtune.decide.restoring import read_status
 from memtune.spec import Job
-from memtune.spec.status import RunStatus, Status, load_status
+from memtune.spec.status import Phase, RunStatus, Status, load_status
 from memtune_operator.shell import Key, Snapshot
 
 _JOB = ("mtj_namespace", "mtj")
@@ -32,7 +34,7 @@ class _Seen(NamedTuple):
 class Metrics:
     """Implements the reconciler's Watcher."""
 
-    def __init__(self) -> None:
+    def __init__(self, started_at: float = 0.0) -> None:
         self.registry = registry = CollectorRegistry()
         self._jobs: dict[Key, _Seen] = {}
         registry.register(_Jobs(self._jobs))
@@ -57,6 +59,15 @@ class Metrics:
             "memtune_reconcile_errors", "Looks at a job that were broken off.", _JOB, registry=registry
         )
         self._pending = Gauge("memtune_wakeups_pending", "Jobs waiting to be looked at.", registry=registry)
+        self._leader = Gauge(
+            "memtune_operator_leader",
+            "1 once this process looks at jobs, 0 while it waits for the Lease.",
+            registry=registry,
+        )
+        started = Gauge(
+            "memtune_operator_start_time_seconds", "When this process began, in seconds since 1970.", registry=registry
+        )
+        started.set(started_at)
         self._requests = Counter(
             "memtune_api_requests",
             "Requests to the API server; code 0 had no answer.",
@@ -68,8 +79,9 @@ class Metrics:
         """Answer Prometheus from now on, in a thread of its own."""
         start_http_server(port, registry=self.registry)
 
-    def watch_pending(self, pending: Callable[[], int]) -> None:
-        """Whom to ask how many jobs wait to be looked at."""
+    def leads(self, pending: Callable[[], int]) -> None:
+        """This process looks at jobs from now on; whom to ask how many wait for it."""
+        self._leader.set(1)
         self._pending.set_function(pending)
 
     def request(self, verb: str, code: int) -> None:
@@ -97,10 +109,12 @@ class Metrics:
             metric.remove_by_labels(dict(zip(_JOB, key, strict=True)))
 
     def _count(self, key: Key, before: Status, after: Status) -> None:
-        for run in _newly_ended(before.probes, after.probes):
-            self._probes.labels(*key, run.verdict).inc()
+        probes = list(_newly_ended(before.probes, after.probes))
+        for run in probes:
+            # One that the operator stopped has no verdict, and took its time all the same.
+            self._probes.labels(*key, run.verdict or "stopped").inc()
             self._probe_gpu_seconds.labels(*key).inc(run.gpu_seconds)
-        for run in (*_newly_ended(before.probes, after.probes), *_newly_ended(before.attempts, after.attempts)):
+        for run in (*probes, *_newly_ended(before.attempts, after.attempts)):
             if run.peak_bytes and run.predicted_bytes and run.length_covered is not False:
                 self._error.labels(*key).observe(run.peak_bytes.device / run.predicted_bytes - 1)
         known = {attempt.number for attempt in before.attempts}
@@ -110,8 +124,8 @@ class Metrics:
 
 
 def _newly_ended(before: Iterable[RunStatus], after: Iterable[RunStatus]) -> Iterator[RunStatus]:
-    ended = {run.number for run in before if run.verdict}
-    return (run for run in after if run.verdict and run.number not in ended)
+    ended = {run.number for run in before if has_ended(run)}
+    return (run for run in after if has_ended(run) and run.number not in ended)
 
 
 class _Jobs(Collector):
@@ -124,7 +138,8 @@ class _Jobs(Collector):
         """The families, made anew for each scrape."""
         jobs = dict(self._jobs)  # a scrape has a thread of its own, and jobs come and go meanwhile
         phases = Tally(seen.status.phase for seen in jobs.values())
-        yield _family("memtune_jobs", "Jobs by phase.", ("phase",), (((phase,), n) for phase, n in phases.items()))
+        counts = (((phase,), phases[phase]) for phase in get_args(Phase))
+        yield _family("memtune_jobs", "Jobs by phase.", ("phase",), counts)
         for name, text, labels, read in _GAUGES:
             samples = (((*key, *rest), value) for key, seen in jobs.items() for rest, value in read(seen))
             yield _family(name, text, (*_JOB, *labels), samples)
@@ -153,6 +168,14 @@ def _budget_used(seen: _Seen) -> _Samples:
     yield (), seen.status.gpu_seconds_spent / seen.job.max_gpu_seconds
 
 
+def _budget_spent(seen: _Seen) -> _Samples:
+    yield (), ended_probing(seen.status)
+
+
+def _headroom(seen: _Seen) -> _Samples:
+    yield (), seen.job.spec.tuning.headroom_ratio
+
+
 def _predicted(seen: _Seen) -> _Samples:
     if prediction := seen.status.prediction:
         yield from (((component.name,), component.expected) for component in prediction.components)
@@ -169,6 +192,13 @@ _GAUGES: tuple[tuple[str, str, tuple[str, ...], Callable[[_Seen], _Samples]], ..
     ("memtune_job_oom_retries", "Relaunches of the job after an out-of-memory.", (), _oom_retries),
     ("memtune_job_continues", "1 if the newest train run began from a checkpoint, 0 if not.", (), _continues),
     ("memtune_probe_budget_used_ratio", "Share of its GPU-seconds that the job's probes took.", (), _budget_used),
+    (
+        "memtune_probe_budget_spent",
+        "1 if the job's probing ended because no further probe could be paid for, else 0.",
+        (),
+        _budget_spent,
+    ),
+    ("memtune_job_headroom_ratio", "Share of a GPU that the job's plans have to leave free.", (), _headroom),
     ("memtune_predicted_bytes", "Memory that was expected at the peak.", ("component",), _predicted),
     ("memtune_measured_bytes", "Peak memory of the newest run that measured.", ("component",), _measured),
 )

@@ -33,7 +33,6 @@ LABEL_GPU_PRODUCT = "nvidia.com/gpu.product"
 LABEL_GPU_MEMORY = "nvidia.com/gpu.memory"
 LABEL_HOSTNAME = "kubernetes.io/hostname"
 
-TRAINER_CONTAINER = "trainer"
 COPY_CONTAINER = "memtune-runner"
 # Of containers and volumes: those that begin with it are MemTune's.
 RESERVED_PREFIX = "memtune-"

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Callable, Collection, Mapping
 
+from memtune_operator.ages import is_fresh
 from memtune_operator.cluster import Cluster
 from memtune_operator.nodes import sound_nodes
 from memtune_operator.refusals import RefusalError
@@ -24,7 +26,7 @@ class NodeList:
         self._cluster = cluster
         self._may_read = may_read
         self._nodes: list[Manifest] = []
-        self._until = 0.0
+        self._at = -math.inf
         self._lock = asyncio.Lock()
 
     async def known(self, now: float, places: Collection[str] = ()) -> list[Manifest] | None:
@@ -34,9 +36,9 @@ class NodeList:
             return None
         async with self._lock:  # many jobs look at the same moment; one list serves them all
             known = {node["metadata"]["name"] for node in self._nodes}
-            if now >= self._until or not known.issuperset(places):
+            if not is_fresh(self._at, now, _AGE_SECONDS) or not known.issuperset(places):
                 self._nodes = await self._cluster.list("v1", "Node")
-                self._until = now + _AGE_SECONDS
+                self._at = now
             return self._nodes
 
     async def look_after(self, nodes_by_job: Callable[[], Mapping[Key, set[str]]], wake: Callable[[Key], None]) -> None:

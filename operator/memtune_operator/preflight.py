@@ -12,19 +12,16 @@ from memtune.run import Run, RunKind
 from memtune.spec import Job
 from memtune_operator import gangs, manifests, policy
 from memtune_operator.template import read_template
-from memtune_operator.wrapping import Manifest, TemplateError, memory_bytes, wrapped_index
+from memtune_operator.wrapping import Manifest, TemplateError
 
 # Any plan will do: only numbers in variables and the name differ between the pods of two plans.
 _ANY_RUN = Run(RunKind.TRAIN, 1, Plan(Precision.BF16, Sharding.ZERO_0, NO_CHECKPOINTING, 1, 1))
 
 
 class Preflight(NamedTuple):
-    """A pod of the job as the API server may be asked about it, and the host memory its trainer asks for and may take;
-    or the reason why there is no such pod."""
+    """A pod of the job as the API server may be asked about it, or the reason why there is no such pod."""
 
     pod: Manifest | None = None
-    host_request_bytes: int = 0
-    host_limit_bytes: int = 0
     refusal: Refusal | None = None
 
 
@@ -41,6 +38,4 @@ def check(
         return Preflight(refusal=Refusal(reasons.POLICY_DENIED, denied))
     if missing := gangs.refusal(job, template, installed):
         return Preflight(refusal=missing)
-    containers = pod["spec"]["containers"]
-    resources = containers[wrapped_index(containers, job.spec.resources.gpu_resource)].get("resources") or {}
-    return Preflight(pod, memory_bytes(resources, "requests"), memory_bytes(resources, "limits"))
+    return Preflight(pod)

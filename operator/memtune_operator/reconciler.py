@@ -65,8 +65,11 @@ async def reconcile(
                 if refusal.kind is Kind.CONFLICT:
                     continue  # somebody wrote since: what was decided rests on what is no more
                 if refusal.kind is Kind.REFUSED and snapshot.job is None:
-                    # What another CRD let in takes no status as long as it is wrong: events are all it has.
+                    # What another CRD let in takes no status as long as it is wrong: events are all it has. That is its
+                    # author's trouble and not the operator's, whose alerts it must not set off.
                     await shell.tell(snapshot, decision.events)
+                    _log.warning("%s/%s: %s", key.namespace, key.name, refusal.message)
+                    return snapshot, _LONGEST_DELAY_SECONDS
                 raise
         is_changed = await _act(shell, snapshot, decision, now())
         if not is_news and not is_changed:

@@ -7,6 +7,7 @@ from typing import Any
 
 from memtune.decide import reasons
 from memtune.spec import Job
+from memtune.spec.trainer import TRAINER_CONTAINER
 from memtune_operator import names
 from memtune_operator.placement import REQUIRED
 from memtune_operator.wrapping import Manifest, TemplateError, conflict
@@ -41,7 +42,7 @@ def _built_in(job: Job, runner_image: str) -> Manifest:
         problem = "the built-in trainer trains whole models, and spec.model.peft is an adapter"
         raise TemplateError(reasons.TEMPLATE_REJECTED, f"spec.template: {problem}; give the command that trains it")
     command = [job.spec.runner.python, "-m", "memtune_runner.trainer"]
-    container = {"name": names.TRAINER_CONTAINER, "image": runner_image, "command": command}
+    container = {"name": TRAINER_CONTAINER, "image": runner_image, "command": command}
     # A new disk belongs to root, and our image runs as this user.
     return {"spec": {"securityContext": {"fsGroup": IMAGE_USER}, "containers": [container]}}
 

@@ -35,7 +35,8 @@ def of_pod(job: Job, run: Run, index: int, termination_message_path: str) -> dic
 def _of_run(job: Job, run: Run) -> dict[str, str]:
     restarted = {environment.RESTARTED_AT: str(run.restarted_at)} if run.restarted_at else {}
     if run.kind is RunKind.PROBE:
-        own = {environment.PROBE_STEPS: str(job.spec.tuning.probe_steps)}
+        seconds = {environment.PROBE_SECONDS: str(run.seconds)} if run.seconds else {}
+        own = {environment.PROBE_STEPS: str(job.spec.tuning.probe_steps), **seconds}
     else:
         own = {environment.ATTEMPT: str(run.number), **restarted}
     return {

@@ -11,7 +11,7 @@ from memtune import environment
 from memtune.decide import reasons
 from memtune.run import Run
 from memtune.spec import Job
-from memtune.units import parse_bytes
+from memtune.spec.trainer import TRAINER_CONTAINER, asked_gpus, memory_bytes, trainer_index
 from memtune_operator import names
 
 Manifest = dict[str, Any]
@@ -59,14 +59,14 @@ def conflict(where: str, problem: str, advice: str) -> TemplateError:
 
 
 def wrapped_index(containers: list[Manifest], gpu_resource: str) -> int:
-    """The container that the runner wraps: ``trainer``, else the only one that asks for GPUs, else the only one."""
-    named = [i for i, c in enumerate(containers) if c.get("name") == names.TRAINER_CONTAINER]
-    asking = [i for i, c in enumerate(containers) if _asked_gpus(c, gpu_resource)]
-    for found in (named, asking, list(range(len(containers)))):
-        if len(found) == 1:
-            return found[0]
+    """The container that the runner wraps."""
+    index = trainer_index(containers, gpu_resource)
+    if index is not None:
+        return index
     listed = ", ".join(str(c.get("name")) for c in containers) or "none"
-    message = f"spec.template.spec.containers ({listed}): cannot tell which one trains; name that one 'trainer'"
+    message = (
+        f"spec.template.spec.containers ({listed}): cannot tell which one trains; name that one {TRAINER_CONTAINER!r}"
+    )
     raise TemplateError(reasons.TRAINER_UNKNOWN, message)
 
 
@@ -98,16 +98,8 @@ def _environment(container: Manifest, variables: dict[str, str], where: str) -> 
     return [{"name": name, "value": value.replace("$(", "$$(")} for name, value in variables.items()] + own
 
 
-def _asked_gpus(container: Manifest, gpu_resource: str) -> str | None:
-    resources = container.get("resources") or {}
-    for kind in ("limits", "requests"):
-        if (asked := (resources.get(kind) or {}).get(gpu_resource)) is not None:
-            return str(asked)
-    return None
-
-
 def _with_gpus(container: Manifest, gpu_resource: str, gpus: int, where: str) -> Manifest:
-    asked = _asked_gpus(container, gpu_resource)
+    asked = asked_gpus(container, gpu_resource)
     if asked not in (None, str(gpus)):
         problem = f"{asked} of {gpu_resource} is not the {gpus} of spec.resources.gpusPerNode"
         raise conflict(f"{where}.resources", problem, "take it out, or change gpusPerNode")
@@ -117,18 +109,10 @@ def _with_gpus(container: Manifest, gpu_resource: str, gpus: int, where: str) ->
 
 
 def _with_memory(resources: Manifest, least_bytes: int) -> Manifest:
-    """The resources with a request of at least so much host memory, which a run that died of it has taught."""
+    """The resources with a request of at least so much host memory."""
     if memory_bytes(resources, "requests") >= least_bytes:
         return resources
     return {**resources, "requests": {**(resources.get("requests") or {}), "memory": str(least_bytes)}}
-
-
-def memory_bytes(resources: Manifest, kind: str) -> int:
-    """0 where it does not say, or says it in a way that the API server is left to refuse."""
-    try:
-        return parse_bytes((resources.get(kind) or {}).get("memory", 0))
-    except ValueError:
-        return 0
 
 
 def _mounts(container: Manifest, job: Job, where: str) -> list[Manifest]:

@@ -13,11 +13,8 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils.checkpoint import (
-    _checkpoint_without_reentrant_generator,
-    checkpoint,
-    noop_context_fn,
-)
+from torch.utils import checkpoint as torch_checkpoint
+from torch.utils.checkpoint import checkpoint, noop_context_fn
 
 from memtune.knobs import Checkpointing
 from memtune_runner.blocks import repeated_blocks
@@ -93,11 +90,12 @@ class _Segment:
 
     def _begin(self, args: tuple[Any, ...]) -> None:
         self._clear()
+        # Looked up at each call: a watch may have begun to count the calls after this module was imported.
+        begin = torch_checkpoint._checkpoint_without_reentrant_generator
         options: tuple[Any, ...] = (True, noop_context_fn, "default", False)
-        if "early_stop" in inspect.signature(_checkpoint_without_reentrant_generator).parameters:  # since torch 2.9
+        if "early_stop" in inspect.signature(begin).parameters:  # since torch 2.9
             options += (True,)
-        replay = partial(self._replay, self._extras)
-        self._generator = _checkpoint_without_reentrant_generator(replay, *options, *args)
+        self._generator = begin(partial(self._replay, self._extras), *options, *args)
         next(self._generator)
 
     def _after(self, block: nn.Module, _args: Any, output: Any) -> None:

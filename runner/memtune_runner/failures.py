@@ -45,6 +45,8 @@ _CONSEQUENCE = re.compile(
     r"|ncclRemoteError|remote process exited or there was a network error"
     r"|Connection closed by peer|Connection reset by peer|Broken pipe"
 )
+# What helps where a module is missing: nothing is wrong with the code that asked for it.
+INSTALL = "install it into the job's image, or without a cluster beside torch"
 
 
 class Failure(NamedTuple):
@@ -80,6 +82,11 @@ def of_words(log: str, exit_code: int) -> Failure:
         return Failure(_ending_of_code(exit_code), exit_code, line)
     line = _matching_line(_CONSEQUENCE, log)
     return Failure(_ending_of_code(exit_code), exit_code, line or _code_in_words(exit_code), line is not None)
+
+
+def missing_module(error: BaseException | None) -> str:
+    """The module that is not installed, if that is the error."""
+    return error.name or "" if isinstance(error, ModuleNotFoundError) else ""
 
 
 def is_consequence(words: str) -> bool:
@@ -151,7 +158,8 @@ def _own_exit_code(error: BaseException) -> int:
 
 
 def _described(error: BaseException) -> str:
-    return f"{type(error).__name__}: {_words(error)}".strip().removesuffix(":")
+    described = f"{type(error).__name__}: {_words(error)}".strip().removesuffix(":")
+    return f"{described}; {INSTALL}" if missing_module(error) else described
 
 
 def _words(error: BaseException) -> str:

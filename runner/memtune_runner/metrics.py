@@ -21,28 +21,22 @@ _LABELS = ("rank", "device")
 # From a small model on one GPU to accumulation over many micro-batches of a large one.
 STEP_BUCKETS_SECONDS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 
-# Every gauge of bytes: its name behind memtune_hbm_, where a sample has it, and what it is.
+_READ = "when the last step ended or an allocation failed"
+_KEPT = "over the steps of the last one to two minutes"
+# Every gauge of bytes: its name behind memtune_hbm_, and what it is.
 _GAUGES = (
-    ("total_bytes", "total_bytes", "Memory of the device"),
-    ("allocated_bytes", "allocated_bytes", "Bytes in tensors"),
-    ("active_bytes", "active_bytes", "Bytes in tensors and in blocks that a stream still uses"),
-    ("reserved_bytes", "reserved_bytes", "Bytes that the allocator has taken from the device"),
-    ("inactive_split_bytes", "inactive_split_bytes", "Free bytes that cannot be given back to the device"),
-    ("non_torch_bytes", "non_torch_bytes", "Bytes of the device that are used outside of the allocator"),
-    ("largest_free_block_bytes", "largest_free_block_bytes", "The largest cached block that is not in use"),
-    ("step_end_allocated_bytes", "allocated_bytes", "Bytes in tensors when the last step ended"),
-    (
-        "peak_allocated_bytes",
-        "peak_allocated_bytes",
-        "Most bytes in tensors over the steps of the last one to two minutes",
-    ),
-    ("peak_active_bytes", "peak_active_bytes", "Most active bytes over the steps of the last one to two minutes"),
-    ("peak_reserved_bytes", "peak_reserved_bytes", "Most reserved bytes over the steps of the last one to two minutes"),
-    (
-        "peak_inactive_split_bytes",
-        "peak_inactive_split_bytes",
-        "Most inactive split bytes over the steps of the last one to two minutes",
-    ),
+    ("total_bytes", "Memory of the device"),
+    ("allocated_bytes", f"Bytes in tensors {_READ}"),
+    ("active_bytes", f"Bytes in tensors and in blocks that a stream still used {_READ}"),
+    ("reserved_bytes", f"Bytes that the allocator had taken from the device {_READ}"),
+    ("inactive_split_bytes", f"Free bytes that could not be given back to the device {_READ}"),
+    ("non_torch_bytes", f"Bytes of the device that were used outside of the allocator {_READ}"),
+    ("largest_free_block_bytes", "The largest cached block that was not in use when a step ended"),
+    ("step_end_allocated_bytes", "Bytes in tensors when the last step ended"),
+    ("peak_allocated_bytes", f"Most bytes in tensors {_KEPT}"),
+    ("peak_active_bytes", f"Most active bytes {_KEPT}"),
+    ("peak_reserved_bytes", f"Most reserved bytes {_KEPT}"),
+    ("peak_inactive_split_bytes", f"Most inactive split bytes {_KEPT}"),
 )
 
 
@@ -66,11 +60,17 @@ class Sample:
         self.step_seconds_sum += seconds
         self.tokens += tokens
 
-    def read(self, reading: Reading, largest_free_block_bytes: int) -> None:
+    def read(self, reading: Reading) -> None:
         """The device's counters were read."""
         counters = {name: value for name, value in asdict(reading).items() if value is not None}
         self.retries, self.ooms = counters.pop("retries"), counters.pop("ooms")
-        self.bytes = {**counters, "largest_free_block_bytes": largest_free_block_bytes}
+        self.bytes |= counters
+
+    def step_ended(self, reading: Reading, largest_free_block_bytes: int) -> None:
+        """They were read at the end of a step."""
+        self.read(reading)
+        self.bytes["step_end_allocated_bytes"] = reading.allocated_bytes
+        self.bytes["largest_free_block_bytes"] = largest_free_block_bytes
 
     def write(self, directory: Path) -> None:
         """Leave the numbers for the rank that serves, whole or not at all."""
@@ -95,11 +95,11 @@ class Collector:
         """The metrics by their frozen names."""
         core = prometheus_client().metrics_core
         samples = read_samples(self._directory)
-        for name, key, help_text in _GAUGES:
+        for name, help_text in _GAUGES:
             gauge = core.GaugeMetricFamily(f"memtune_hbm_{name}", help_text, labels=_LABELS)
             for each in samples:
-                if key in each.bytes:
-                    gauge.add_metric(_labels(each), each.bytes[key])
+                if name in each.bytes:
+                    gauge.add_metric(_labels(each), each.bytes[name])
             yield gauge
         yield from self._ratios(core, samples)
         yield from self._counters(core, samples)

@@ -47,6 +47,7 @@ class Settings:
     attempt: int | None = None
     restarted_at: int = 0
     probe_steps: int | None = None
+    probe_seconds: int | None = None
     nodes: int = 1
     node_rank: int = 0
     gpus_per_node: int = 1
@@ -123,6 +124,7 @@ def read_settings(variables: Mapping[str, str]) -> Settings:
         attempt=read.optional(environment.ATTEMPT, _natural, None),
         restarted_at=read.optional(environment.RESTARTED_AT, _natural, 0),
         probe_steps=read.optional(environment.PROBE_STEPS, _positive, None),
+        probe_seconds=read.optional(environment.PROBE_SECONDS, _positive, None),
         nodes=read.optional(environment.NODES, _positive, 1),
         node_rank=read.optional(environment.NODE_RANK, _natural, 0),
         gpus_per_node=read.optional(environment.GPUS_PER_NODE, _positive, 1),

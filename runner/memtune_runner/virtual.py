@@ -17,11 +17,13 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import torch
+from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass_type
 from torch.utils._pytree import tree_iter
 
 from memtune.allocator import AllocatorSettings, CachingAllocator, OutOfMemory
 from memtune.units import GIB, KIB, MIB
+from memtune_runner import virtual_attention
 
 _STATISTICS = ("allocated_bytes", "active_bytes", "inactive_split_bytes", "requested_bytes", "reserved_bytes")
 
@@ -71,12 +73,14 @@ class VirtualGpu(TorchDispatchMode):
         # FSDP2 frees and regrows its unsharded parameters by resizing the storage, which is no operator and so
         # passes every dispatch mode by.
         torch.UntypedStorage.resize_ = self._resizing()  # type: ignore[method-assign]  # see above: no other way in
+        functional.scaled_dot_product_attention = virtual_attention.attention  # type: ignore[assignment]  # options go on
         super().__enter__()  # type: ignore[no-untyped-call]  # as above
         return self
 
     def __exit__(self, *raised: Any) -> None:
         super().__exit__(*raised)  # type: ignore[no-untyped-call]  # as above
         del torch.UntypedStorage.resize_  # the inherited method shows again
+        functional.scaled_dot_product_attention = virtual_attention.plain
         VirtualGpu._active = None
 
     def __torch_dispatch__(

@@ -6,6 +6,7 @@ nodes can pull. What only devcluster can do is skipped there.
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import uuid
@@ -22,10 +23,14 @@ from pods import FOREIGN, IMAGE, Cluster, eventually, unsuitable
 from stories import pytest_runtest_makereport, tells  # noqa: F401  # a hook, found by its name
 from traces import Traces
 
+from devcluster import binaries
 from devcluster.builds import OURS, image_name
+from devcluster.shell import run
 from devcluster.versions import BASE_IMAGE
 
 _ROOT = Path(__file__).resolve().parents[2]
+# Whether the cluster is not this run's.
+_WAS_UP = pytest.StashKey[bool]()
 
 
 def _devcluster(*words: str) -> str:
@@ -36,12 +41,20 @@ def _devcluster(*words: str) -> str:
     return done.stdout.strip()
 
 
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    if terminalreporter.config.stash.get(_WAS_UP, False):
+        terminalreporter.write_line(
+            "the cluster was up before these tests and stays up: nobody looked for what its `down` leaves behind"
+        )
+
+
 @pytest.fixture(scope="session")
-def kubeconfig() -> Iterator[str]:
+def kubeconfig(pytestconfig: pytest.Config) -> Iterator[str]:
     """A cluster that is already up is reused and left up; one that was started for this run ends without a trace."""
     question = [sys.executable, "-m", "devcluster", "kubeconfig"]
     was_up = subprocess.run(question, cwd=_ROOT, capture_output=True, check=False).returncode == 0
     if was_up:
+        pytestconfig.stash[_WAS_UP] = True
         _devcluster("up")
         yield _devcluster("kubeconfig")
         return
@@ -72,6 +85,13 @@ def devcluster() -> Callable[..., str]:
     if FOREIGN:
         pytest.skip("MEMTUNE_KUBECONFIG names a cluster that devcluster did not make")
     return _devcluster
+
+
+@pytest.fixture
+def kubectl(devcluster: Callable[..., str], kubeconfig: str) -> Callable[..., str]:  # noqa: ARG001  # ours has a kubectl
+    """The command, for what users see."""
+    environment = {**os.environ, "KUBECONFIG": kubeconfig}
+    return lambda *words: run([binaries.command("kubectl"), *words], env=environment)
 
 
 @pytest.fixture(scope="session")

@@ -19,11 +19,12 @@ from operator_process import Jobs
 from pods import eventually
 from rehearsals import quickstart
 
-from devcluster import dashboards
 from devcluster.layout import MONITORING_LOCK
+from devcluster.monitoring import dashboards
 from devcluster.state import supervisor_pid
 
 _WIDTH = 1440
+_PICTURED_SECONDS = 60
 # What the page tells of each panel.
 _PANELS = """
 [...document.querySelectorAll("[data-panel]")].map(({dataset}) => [dataset.panel, dataset.state, dataset.error ?? ""])
@@ -50,13 +51,20 @@ def page(tmp_path: Path) -> Iterator[Page]:
 def test_every_panel_shows_a_job_that_recovers(
     namespace: str, release: Release, jobs: Jobs, page: Page, tmp_path: Path
 ) -> None:
+    kept = os.environ.get("MEMTUNE_SCREENSHOTS")
     release.install(NAMESPACED)
-    jobs.apply(on_two_gpus(quickstart(tmp_path / "checkpoints")))
+    job = on_two_gpus(quickstart(tmp_path / "checkpoints"))
+    jobs.apply(for_longer(job) if kept else job)
     eventually(lambda: f"{namespace}/quickstart-train-2" in scraped_runs(), "the second attempt to be scraped", 600)
     eventually(lambda: not silent_queries(namespace), "every query of every panel to have an answer")
     assert unhealthy_rules() == []
 
-    pictures = Path(os.environ.get("MEMTUNE_SCREENSHOTS", tmp_path))
+    if kept:
+        eventually(
+            lambda: seconds_scraped(namespace, "quickstart-train-2") > _PICTURED_SECONDS, "a minute to be seen", 600
+        )
+
+    pictures = Path(kept or tmp_path)
     for name in NAMES:
         page.open(address(name, namespace), _WIDTH)
         panels = eventually(lambda: settled(page), f"the panels of {name}")
@@ -68,9 +76,21 @@ def test_every_panel_shows_a_job_that_recovers(
 def on_two_gpus(job: dict[str, Any]) -> dict[str, Any]:
     """Small, with two rows in its heat map, and with the loss of memory that the example has."""
     spec = job["spec"]
-    shrinking = {"gpuMemory": "64Mi", "gpusPerNode": 2, "shrink": {"afterStep": 12, "by": "70%"}}
+    shrinking = {"gpuMemory": "96Mi", "gpusPerNode": 2, "shrink": {"afterStep": 12, "by": "55%"}}
     smaller = {"resources": {**spec["resources"], **shrinking}, "training": {**spec["training"], "globalBatchSize": 16}}
     return {**job, "spec": {**spec, **smaller}}
+
+
+def for_longer(job: dict[str, Any]) -> dict[str, Any]:
+    """The same micro-batches, more of them: attempts of a minute and more, where the test needs a few seconds."""
+    training = {**job["spec"]["training"], "globalBatchSize": 512}
+    return {**job, "spec": {**job["spec"], "training": training}}
+
+
+def seconds_scraped(namespace: str, run: str) -> float:
+    """How much of a run Prometheus has seen."""
+    query = f'max(time() - min_over_time(timestamp(memtune_plan_info{{namespace="{namespace}",run="{run}"}})[15m:5s]))'
+    return max((float(series["value"][1]) for series in ask("query", query=query)["result"]), default=0.0)
 
 
 def scraped_runs() -> set[str]:

@@ -6,7 +6,6 @@ import errno
 import fcntl
 import json
 import os
-import re
 import signal
 import socket
 import subprocess
@@ -17,12 +16,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from listeners import elsewhere, listeners, listening
 from pods import Cluster, container, eventually, pod
 
-from devcluster import cgroups, cli, cluster, machine, monitoring, page, state
+from devcluster import cgroups, cli, cluster, machine, state
 from devcluster.api import ApiError
 from devcluster.dns import host_lines
-from devcluster.layout import HOST_ADDRESS, HOST_INTERFACE
+from devcluster.monitoring import lifecycle, page
 from devcluster.shell import ClusterError
 from devcluster.state import current_nodes
 from devcluster.supervisor import dead_parts, is_alive, part_pids
@@ -53,7 +53,7 @@ def test_dashboards_install_packages_and_start_alone_and_build_beside_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cluster, "COMMAND_LOCK", tmp_path / "lock")
-    monkeypatch.setattr(cli, "_need_cluster", lambda: None)
+    monkeypatch.setattr(state, "check_it_lives", lambda: None)
     steps = []
 
     def step() -> None:
@@ -63,7 +63,7 @@ def test_dashboards_install_packages_and_start_alone_and_build_beside_others(
         except ClusterError:
             steps.append("alone")
 
-    for module, name in ((page, "provide"), (page, "build"), (monitoring, "start")):
+    for module, name in ((page, "provide"), (page, "build"), (lifecycle, "start")):
         monkeypatch.setattr(module, name, step)
     assert _main(monkeypatch, "dashboards") == 0
     assert steps == ["alone", "beside others", "alone"]
@@ -128,11 +128,11 @@ def test_a_cluster_of_which_a_part_died_before_its_nodes_began_is_repaired(
     monkeypatch.setattr(state, "NODE_COUNT", tmp_path / "nodes")
     monkeypatch.setattr(state, "STATUS", tmp_path / "status.json")
     monkeypatch.setattr(cluster, "STATE", tmp_path)
-    monkeypatch.setattr(cluster, "supervisor_pid", lambda: 4711)
+    monkeypatch.setattr(cluster, "check_it_lives", lambda: None)
     monkeypatch.setattr(cluster, "problems", lambda: ["etcd ended with exit code 1"])
     repaired: list[str] = []
 
-    def repair(_: int, found: list[str]) -> None:
+    def repair(found: list[str]) -> None:
         repaired.extend(found)
         raise ClusterError("seen")
 
@@ -172,14 +172,6 @@ def test_what_goes_wrong_on_the_way_is_a_sentence(
     monkeypatch.setattr(cli, "_dispatch", fails)
     assert _main(monkeypatch, "up") == code
     assert said in capsys.readouterr().err
-
-
-def test_a_dead_cluster_is_not_reused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cluster, "STATE", tmp_path)
-    monkeypatch.setattr(cluster, "supervisor_pid", lambda: None)
-    monkeypatch.setattr(cluster, "problems", lambda: ["the supervisor is dead"])
-    with pytest.raises(ClusterError, match=r"is dead; run `python3 -m devcluster down`.*\nthe supervisor is dead"):
-        cluster.up(None)
 
 
 SUPERVISED = """
@@ -234,15 +226,29 @@ def test_dns_knows_services_and_the_pods_of_headless_ones() -> None:
     ]
 
 
+LISTENER = """
+import socket, sys
+with socket.create_server(("0.0.0.0", 0)):
+    print("listens", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_whatever_a_supervisor_has_started_is_seen_to_listen() -> None:
+    # Whatever its name is, and however many processes are in between.
+    command = ["sh", "-c", 'python3 -c "$0"; :', LISTENER]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as started:
+        assert started.stdin is not None
+        assert started.stdout is not None
+        assert started.stdout.readline() == "listens\n"
+        ours, others = set(listening({started.pid})), set(listening(set()))
+        started.stdin.close()
+    assert any(address.startswith("0.0.0.0:") for _, address in elsewhere(ours - others))
+
+
 @pytest.mark.usefixtures("devcluster", "kubeconfig")
 def test_parts_listen_on_loopback_and_the_bridge_alone() -> None:
-    namespaces = [node.network_namespace for node in current_nodes()]
-    found = set()
-    for enter in ([], *(["ip", "netns", "exec", name] for name in namespaces)):
-        said = subprocess.run([*enter, "ss", "-Hltnup"], text=True, capture_output=True, check=True).stdout
-        for _, _, _, _, address, *_, users in map(str.split, said.splitlines()):
-            if re.match(r'users:\(\("(etcd|kube|containerd|dnsmasq|prometheus)', users):
-                found.add((users.split('"')[1], address))
+    found = listeners()
     assert {name for name, _ in found} >= {
         "etcd",
         "kube-apiserver",
@@ -251,9 +257,7 @@ def test_parts_listen_on_loopback_and_the_bridge_alone() -> None:
         "containerd",
         "dnsmasq",
     }
-    own = {HOST_ADDRESS, *(node.address for node in current_nodes())}
-    local = re.compile(rf"127\.|\[fe80::[0-9a-f:]+\]%{HOST_INTERFACE}:")
-    assert [each for each in sorted(found) if each[1].rpartition(":")[0] not in own and not local.match(each[1])] == []
+    assert elsewhere(found) == []
 
 
 @pytest.mark.usefixtures("devcluster")

@@ -8,10 +8,11 @@ import urllib.request
 from collections.abc import Callable
 
 import pytest
+from listeners import elsewhere, listeners
 from pods import eventually
 
-from devcluster import prometheus
-from devcluster.layout import MONITORING_STATUS
+from devcluster.layout import MONITORING_PORTS, MONITORING_STATUS
+from devcluster.monitoring import dashboards, prometheus
 from devcluster.state import monitoring_problems
 from devcluster.supervisor import is_alive, part_pids
 
@@ -28,6 +29,10 @@ def test_prometheus_is_started_once_anew_when_dead_and_ended(devcluster: Callabl
     devcluster("up")
     assert monitoring_problems() == []
     urllib.request.urlopen(f"{prometheus.URL}/-/ready", timeout=30).close()
+    found = listeners()
+    own = {f"{dashboards.ADDRESS}:{port}" for port in MONITORING_PORTS.values()}
+    assert own <= {address for _, address in found}
+    assert elsewhere(found) == []
     second = part_pids(MONITORING_STATUS)
     devcluster("prometheus", "--stop")
     assert not any(is_alive(pid) for pid in (*first.values(), *second.values()))

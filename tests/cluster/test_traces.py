@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from traces import Traces
 
+from devcluster import packages
 from devcluster.shell import run
 
 # The cluster's programs are looked for, and so they must be there.
@@ -30,6 +31,20 @@ def test_everything_that_a_cluster_could_leave_is_seen(tmp_path: Path) -> None:
         run(["ip", "link", "set", "memtune8", "up"])
         run(["iptables", "-N", "MEMTUNE-TRIAL"])
         undone.callback(run, ["iptables", "-X", "MEMTUNE-TRIAL"])
+        wants = packages.ENABLED / "memtune-trial.target.wants"
+        wants.mkdir(parents=True)
+        undone.callback(wants.rmdir)
+        unit = wants / "memtune-trial.service"
+        unit.symlink_to("/lib/systemd/system/memtune-trial.service")
+        undone.callback(unit.unlink)
         left = traces.left()
     assert f"process {orphan} sleep" in " ".join(left)
-    assert {line.split()[0] for line in left} == {"address", "interface", "mount", "process", "route", "rule"}
+    assert {line.split()[0] for line in left} == {
+        "address",
+        "enabled",
+        "interface",
+        "mount",
+        "process",
+        "route",
+        "rule",
+    }

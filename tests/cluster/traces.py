@@ -39,8 +39,11 @@ def _seen() -> Iterator[str]:
     yield from (f"route {line}" for line in _said("ip", "-4", "route", "show", "table", "all"))
     yield from (f"network namespace {line.split()[0]}" for line in _said("ip", "netns", "list"))
     yield from (f"rule {line}" for line in _rules())
-    yield from (f"sysctl {name} {(Path('/proc/sys') / name).read_text()}" for name in machine._KUBELET_SYSCTLS)
+    yield from (f"sysctl {name} {(Path('/proc/sys') / name).read_text()}" for name in machine.KUBELET_SYSCTLS)
+    # An image build, which is not undone, may have had overlay loaded.
+    yield from (f"kernel module {name}" for name in ("br_netfilter",) if machine.is_loaded(name))
     yield from (f"cgroup {path}" for path in cgroups.tops())
+    yield from (f"enabled {path}" for path in packages.ENABLED.glob("**/*") if path.is_symlink())
     yield from (f"file {path}" for path in _FILES if path.exists())
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import yaml
+from dashboards import asked
 from helm_chart import ROOT, objects, of_kind
 from known_metrics import known_labels, known_names, labels_in, names_in
 from promtool import check_rules
@@ -71,6 +72,14 @@ def test_a_panel_asks_for_metrics_that_there_are(name: str, panel: dict[str, Any
         assert names_in(target["expr"]) <= known_names()
         assert labels_in(target["expr"]) <= known_labels()
         assert set(re.findall(r"\$(\w+)", target["expr"])) <= variables
+
+
+def test_the_cluster_test_asks_for_numbers_and_not_for_what_is_drawn_instead() -> None:
+    assert asked("sum(a) - sum(b) or vector(0)") == "sum(a) - sum(b)"
+    assert asked('sum by (c) (a) or label_replace(vector(0), "c", "none", "", "")') == "sum by (c) (a)"
+    assert asked("sum(a + (b or a * 0))") == "sum(a + (b or a * 0))"
+    drawn = [query for query in map(asked, queries()) if "vector(0)" in query]
+    assert len(drawn) == 2, "looks that broke off, and attempts that continue"
 
 
 def test_variables_take_their_choices_from_metrics_that_there_are() -> None:

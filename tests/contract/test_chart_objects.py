@@ -203,7 +203,14 @@ def test_what_to_do_next_fits_the_installation() -> None:
     assert f"watches jobs in {NAMESPACE}." in own
     assert "no user may create jobs" in own
     assert "must be started after the CRD" in own
-    assert "was made" not in render(VALUE_SETS["monitored"])["NOTES.txt"]
+    monitored = render(VALUE_SETS["monitored"])["NOTES.txt"]
+    assert "was made" not in monitored
+    assert "runbookBaseUrl" not in monitored + notes
+
+
+def test_alerts_without_links_are_told() -> None:
+    notes = render({"metrics": {"prometheusRule": {"create": "always"}}})["NOTES.txt"]
+    assert "set metrics.prometheusRule.runbookBaseUrl to where it is served" in notes
 
 
 def test_helm_finds_nothing_to_complain_of() -> None:

@@ -125,11 +125,40 @@ def test_a_value_of_the_wrong_type_is_refused(path: tuple[str, ...]) -> None:
         (("networkPolicy", "apiServer", "cidrs"), ["10.0.0.1"]),
         (("podDisruptionBudget", "maxUnavailable"), 0),
         (("test", "mode"), "Fixed"),
+        (("test", "namespace"), "a.b"),
+        (("fullnameOverride",), "gpu.tune"),
+        (("nameOverride",), 70 * "a"),
+        (("rbac",), {"scope": "namespaces", "namespaces": ["a.b"]}),
+        (("image", "repository"), "registry.example/memtune:latest"),
+        (("labels",), {"team": "ML team!"}),
+        (("podLabels",), {"team ": "ml"}),
+        (("metrics", "serviceMonitor", "labels"), {"release": "a b"}),
+        (("resources", "limits"), {"memory": "lots"}),
+        (("extraEnv",), [{"name": "A", "value": "a", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}]),
+        (("tolerations",), [{"key": "a", "operator": "Exists", "value": "b"}]),
+        (("networkPolicy", "metricsFrom"), [{"ipBlock": {"cidr": "10.0.0.0/8"}, "podSelector": {}}]),
+        (("networkPolicy", "extraEgress"), [{"ports": [{"port": 3128}]}]),
     ],
 )
 def test_a_value_that_cannot_work_is_refused(path: tuple[str, ...], value: Any) -> None:
     with pytest.raises(helm_python.HelmValuesError, match="/".join(path)):
         objects(with_value(path, value))
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"fullnameOverride": "9tune"}, "9tune is no name for a Service.*: set fullnameOverride"),
+        ({"metrics": {"port": 8080}}, "metrics.port and healthPort are both 8080"),
+    ],
+)
+def test_values_that_contradict_each_other_are_refused(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(helm_python.HelmError, match=message):
+        objects(values)
+
+
+def test_a_repository_may_name_the_port_of_its_registry() -> None:
+    assert objects({"image": {"repository": "registry.example:5000/memtune"}})
 
 
 @pytest.mark.parametrize("block", ["labels", "podLabels"])

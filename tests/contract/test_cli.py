@@ -6,6 +6,7 @@ import io
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -16,6 +17,7 @@ from memtune_cli.main import main
 EXAMPLES = sorted((ROOT / "examples").glob("*.yaml"))
 ONE_OF_EACH = {
     "accelerate": "bf16-ddp-full-mb4x4-sdpa",
+    "env": "bf16-ddp-none-mb4x4-sdpa",
     "hf-trainer": "bf16-ddp-full-mb4x4-sdpa",
     "kueue-2x8": "bf16-fsdp-sel-mb1x8-sdpa",
     "llama-7b-8gpu": "bf16-z3-full-mb1x32",
@@ -30,15 +32,16 @@ ONE_OF_EACH = {
     "sdk": "bf16-fsdp-full-mb4x2-sdpa",
 }
 # The model of the scripts is so small that all of its plans fit.
-TINY = ("accelerate", "hf-trainer", "own-model", "sdk")
+TINY = ("accelerate", "env", "hf-trainer", "own-model", "sdk")
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
 def test_every_example_has_a_plan_that_fits(example: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", str(example)]) == 0
     page = capsys.readouterr().out
-    for heading in ("Plans that fit", "Chosen: ", "GPU memory", "tokens/s"):
+    for heading in ("Plans that fit", "Chosen: ", "GPU memory"):
         assert heading in page
+    assert ("tokens/s" in page) == ("device: virtual" not in example.read_text())
     assert ("Plans that do not fit" in page) == ("the GPU has" in page) == (example.stem not in TINY)
     assert "\x1b" not in page
     assert max(map(len, page.splitlines())) <= 100
@@ -79,25 +82,75 @@ def test_every_example_can_be_estimated_and_explained(example: Path, capsys: pyt
 
 
 @pytest.mark.parametrize(
-    ("example", "code", "told"),
+    ("example", "plan", "code", "told"),
     [
-        ("llama-7b-8gpu", 0, None),
-        ("llama-70b-2x8", 1, "512 sequences a step on 16 GPUs, and is shown as it is written; "
+        ("llama-7b-8gpu", "bf16-z3-full-mb1x32", 0, None),
+        ("llama-70b-2x8", "bf16-z3-full-mb1x32", 1, "512 sequences a step on 16 GPUs, and is shown as it is written; "
          "spec.training.globalBatchSize is 128, which bf16-z3-full-mb1x8 makes"),
-        ("qlora-24gb", 0, "32 sequences a step on 1 GPU, and is shown as it is written; "
-         "spec.training.globalBatchSize is 16, which bf16-z3-full-mb1x16 makes"),
+        ("qlora-24gb", "bf16-ddp-full-mb1x32-adamw8bit", 0, "32 sequences a step on 1 GPU, and is shown as it is "
+         "written; spec.training.globalBatchSize is 16, which bf16-ddp-full-mb1x16-adamw8bit makes"),
     ],
 )  # fmt: skip
 def test_a_plan_of_another_batch_is_shown_as_it_is_written(
-    example: str, code: int, told: str | None, capsys: pytest.CaptureFixture[str]
+    example: str, plan: str, code: int, told: str | None, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    question = [str(ROOT / "examples" / f"{example}.yaml"), "--plan", "bf16-z3-full-mb1x32", "--format", "json"]
+    question = [str(ROOT / "examples" / f"{example}.yaml"), "--plan", plan, "--format", "json"]
     assert main(["estimate", *question]) == code
     document = json.loads(capsys.readouterr().out)
     assert document["estimate"]["knobs"]["accumulation"] == 32
-    assert document["notes"] == ([f"bf16-z3-full-mb1x32 makes {told}"] if told else [])
+    assert document["notes"] == ([f"{plan} makes {told}"] if told else [])
     assert main(["explain", *question]) == 0
     assert json.loads(capsys.readouterr().out)["notes"] == document["notes"]
+
+
+def test_what_a_plans_name_leaves_out_is_the_jobs(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = [str(ROOT / "examples" / "qlora-24gb.yaml"), "--plan", "bf16-ddp-full-mb1x16", "--format", "json"]
+    main(["estimate", *asked])
+    document = json.loads(capsys.readouterr().out)
+    assert document["estimate"]["plan"] == "bf16-ddp-full-mb1x16-adamw8bit"
+    assert document["notes"] == []
+    main(["explain", *asked])
+    assert json.loads(capsys.readouterr().out)["plan"] == "bf16-ddp-full-mb1x16-adamw8bit"
+    # What fits is what plan says of the same plan.
+    main(["plan", *asked[:1], "--format", "json"])
+    plans = {each["plan"]: each["deviceBytes"] for each in json.loads(capsys.readouterr().out)["fitting"]}
+    assert document["estimate"]["bytes"]["device"] == plans["bf16-ddp-full-mb1x16-adamw8bit"]
+
+
+def test_a_kernel_that_the_plan_leaves_out_decides_whether_it_can_run(capsys: pytest.CaptureFixture[str]) -> None:
+    """The job says sdpa; flash, a plan's own default, has no kernel for fp32."""
+    assert main(["estimate", str(ROOT / "examples" / "quickstart.yaml"), "--plan", "fp32-ddp-full-mb8x8"]) == 0
+    assert "\nfp32-ddp-full-mb8x8-sdpa\n" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", ["estimate", "explain"])
+def test_a_plan_that_the_job_does_not_allow_is_shown_with_a_note(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    narrow = written(tmp_path, job(tuning__space={"zeroStages": [2, 3], "checkpointing": ["full"]}))
+    told = (
+        "the operator would not choose this plan: sharding z1 (ZeRO stage 1) is not among tuning.space.zeroStages "
+        "[2, 3]; checkpointing none is not among tuning.space.checkpointing [full]"
+    )
+    asked = [command, narrow, "--plan", "bf16-z1-none-mb1x32"]
+    assert main(asked) == 0
+    assert f"Note: {told}" in " ".join(capsys.readouterr().out.split())
+    assert main([*asked, "--format", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)["notes"] == [told]
+
+
+def test_beside_a_fixed_plan_any_other_is_one_that_the_operator_would_not_choose(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tuned = {"mode": "Fixed", "plan": "bf16-z3-full-mb4x8-exp", "space": {"offload": ["optimizer"]}}
+    fixed = written(tmp_path, job(tuning=tuned))
+    for plan, notes in (
+        ("bf16-z3-full-mb4x8-exp", []),
+        ("bf16-z3-full-mb4x8",
+         ["the operator would not choose this plan: tuning.mode Fixed launches bf16-z3-full-mb4x8-exp"]),
+    ):  # fmt: skip
+        main(["estimate", fixed, "--plan", plan, "--format", "json"])
+        assert json.loads(capsys.readouterr().out)["notes"] == notes
 
 
 def test_explain_without_a_plan_takes_the_one_that_plan_chooses(capsys: pytest.CaptureFixture[str]) -> None:
@@ -130,13 +183,30 @@ def test_a_plot_is_a_picture(
         assert "GPU 79.2 GiB" in text
 
 
+def test_a_picture_of_an_endless_batch_shows_a_few_micro_batches(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of its thousands of divisors; and not found by trying every number up to the root of 10^16."""
+    drawn: list[int] = []
+
+    def draw(*drawing: Any) -> None:
+        drawn.extend(candidate.plan.micro_batch for candidate in drawing[-1])
+
+    monkeypatch.setattr("memtune_cli.plot.draw", draw)
+    main(["estimate", DENSE, "--plan", "bf16-z3-full-mb99999999x99999999", "--plot", "memory.png"])
+    capsys.readouterr()
+    assert len(drawn) <= 17
+    assert drawn == sorted(drawn)
+    assert 99_999_999 in drawn
+
+
 def test_no_plan_fits_a_small_gpu_and_the_page_says_what_would(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     small = written(tmp_path, job(resources={"gpusPerNode": 8, "gpuMemory": "12Gi"}))
     assert main(["plan", small]) == 1
     page = capsys.readouterr().out
-    for part in ("No plan fits. Smallest: ", "the GPU's memory ends here", "What would fit", "use GPUs with at least"):
+    for part in ("No plan fits. Smallest: ", "the GPU's memory ends here", "What would help", "use GPUs with at least"):
         assert part in page
     assert main(["plan", small, "--format", "json"]) == 1
     document = json.loads(capsys.readouterr().out)
@@ -237,3 +307,39 @@ def test_mode_fixed_shows_the_plan_of_the_job(tmp_path: Path, capsys: pytest.Cap
     document = json.loads(capsys.readouterr().out)
     assert [plan["plan"] for plan in document["fitting"]] == ["bf16-z3-full-mb4x8"]
     assert document["dropped"] == document["uncertain"] == []
+
+
+def asking_for_offload(**resources: object) -> dict[str, object]:
+    """The dense example with optimizer states on the host, 130 GiB a pod, in a container of these resources."""
+    space = {"zeroStages": [2], "checkpointing": ["full"], "backends": ["deepspeed"], "offload": ["none", "optimizer"]}
+    container = {"name": "trainer", "image": "mine:1", "command": ["python", "train.py"], "resources": resources}
+    return job(tuning__space=space, template={"spec": {"containers": [container]}})
+
+
+def test_plans_that_offload_more_than_the_templates_limit_are_dropped(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tight = written(tmp_path, asking_for_offload(limits={"memory": "64Gi"}))
+    assert main(["plan", tight, "--format", "json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    dropped = {each["plan"]: each["reason"] for each in document["dropped"]}
+    needs = "needs 130.2 GiB of host memory for what it offloads; limits.memory of the template is 64.0 GiB"
+    assert dropped["bf16-z2-full-mb1x32-oopt"] == needs
+    assert not [each for each in document["fitting"] if each["plan"].endswith("-oopt")]
+    main(["plan", tight])
+    assert needs in " ".join(capsys.readouterr().out.split())
+    assert main(["plan", written(tmp_path, asking_for_offload()), "--format", "json"]) == 0
+    assert [each for each in json.loads(capsys.readouterr().out)["fitting"] if each["plan"].endswith("-oopt")]
+
+
+def test_the_estimate_of_a_plan_whose_host_is_too_small_says_that_it_does_not_fit(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tight = written(tmp_path, asking_for_offload(limits={"memory": "64Gi"}))
+    asked = ["estimate", tight, "--plan", "bf16-z2-full-mb1x32-oopt"]
+    assert main(asked) == 1
+    page = capsys.readouterr().out
+    assert "It does not fit: it needs 130.2 GiB of host memory for what it offloads" in page
+    assert max(map(len, page.splitlines())) <= 100
+    assert main([*asked, "--format", "json"]) == 1
+    assert json.loads(capsys.readouterr().out)["estimate"]["fits"] is False

@@ -49,9 +49,10 @@ def test_completion_knows_the_subcommands(shell: str, capsys: pytest.CaptureFixt
         (["completion", ""], ["bash", "fish", "zsh"]),
         (["wat"], ["watch"]),
         (["status", "llama", "--name"], ["--namespace"]),
+        (["status", "--sta"], ["--state"]),
         (
             ["logs", "llama", "--"],
-            ["--help", "--namespace", "--context", "--kubeconfig", "--follow", "--run", "--rank"],
+            ["--help", "--state", "--namespace", "--context", "--kubeconfig", "--follow", "--run", "--rank"],
         ),
     ],
 )

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +79,17 @@ def test_an_anchor_that_is_used_twice_is_fine(tmp_path: Path, capsys: pytest.Cap
     capsys.readouterr()
 
 
+def test_a_models_config_is_refused_with_the_job_to_put_it_into(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = json.dumps(job()["spec"]["model"]["hfConfig"], indent=2)
+    error = refused(capsys, "plan", written(tmp_path, config))
+    assert "this is a model's config.json, not a MemoryTunedJob" in error
+    around = error.partition("in place of CONFIG: ")[2]
+    assert main(["plan", written(tmp_path, around.replace("CONFIG", config))]) == 0
+    assert "my-job on 8 × h100-80gb" in capsys.readouterr().out
+
+
 def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "there is no such file" in refused(capsys, "plan", str(tmp_path / "none.yaml"))
     assert "this is a directory" in refused(capsys, "plan", str(tmp_path))
@@ -102,11 +115,24 @@ def test_a_fixed_plan_of_another_batch_is_refused(tmp_path: Path, capsys: pytest
 
 
 def test_other_bad_arguments_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert "GPU 'b500' is unknown; use one of b200-180gb" in refused(capsys, "plan", DENSE, "--gpu", "b500")
+    unknown = refused(capsys, "plan", DENSE, "--gpu", "h100")
+    assert "--gpu: h100 is unknown (did you mean h100-80gb, h100-nvl-94gb or h100-pcie-80gb?)" in unknown
+    assert "--gpu: mi300x is unknown (known are b200-180gb, " in refused(capsys, "plan", DENSE, "--gpu", "mi300x")
     nowhere = str(tmp_path / "none" / "memory.png")
     assert "cannot be written" in refused(capsys, "plan", DENSE, "--plot", nowhere)
     assert "allows no plan: v100-32gb has no bf16" in refused(capsys, "plan", DENSE, "--gpu", "v100-32gb")
+    endless = refused(capsys, "estimate", DENSE, "--plan", f"bf16-z3-full-mb{'9' * 400}x1")
+    assert "is not a micro-batch and accumulation like mb4x8, each of 8 digits at most" in endless
     with pytest.raises(SystemExit) as ended:
         main(["plan", DENSE, "--plot", "memory.pdf"])
     assert ended.value.code == 2
     assert "end it with .png or .svg" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", [["plan"], ["estimate", "--plan", "bf16-z3-full-mb1x32"]])
+def test_a_picture_without_matplotlib_says_what_to_install(
+    command: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    error = refused(capsys, *command, DENSE, "--plot", "memory.png")
+    assert "--plot: matplotlib is not installed; pip install '.[plot]' in MemTune's checkout" in error

@@ -40,3 +40,13 @@ def test_a_family_that_is_left_out_of_the_table_is_one(tmp_path: Path, capsys: p
     file.write_text(yaml.safe_dump(job))
     assert main(["plan", str(file)]) == 1
     assert "… and 1 more family; " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", [["plan"], ["estimate", "--plan", "fp32-ddp-full-mb8x8"]])
+def test_no_speed_is_foretold_for_a_virtual_gpu(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """It computes on CPUs, however fast the GPU whose memory is nearest."""
+    assert main([*command, str(EXAMPLES / "quickstart.yaml")]) == 0
+    page = capsys.readouterr().out
+    assert "quickstart on 1 × virtual GPU of 256 MiB, 64 sequences" in " ".join(page.split())
+    assert "tokens/s" not in page
+    assert page.count("Speed        -  (a virtual GPU computes on CPUs, whose speed is not predicted") == 1

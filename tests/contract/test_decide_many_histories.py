@@ -17,9 +17,19 @@ from memtune.decide import model
 from memtune.report import Ending
 from memtune.spec.job import Job
 
+FIXED = {"mode": "Fixed", "plan": "bf16-z1-none-mb4x4"}
+EVALUATING = {"globalBatchSize": 16, "sequenceLength": 1024, "evaluation": {"batchSize": 8}}
 JOBS = (
     *(make_job(nodes, tuning={"parallelProbes": parallel}) for nodes in (1, 2) for parallel in (1, 2)),
     factory_job(),
+    make_job(tuning={"parallelProbes": 3}),
+    make_job(tuning={"objective": "memory", "maxGpuSeconds": 150}),
+    make_job(tuning={"mode": "PredictOnly"}),
+    make_job(2, tuning={**FIXED, "plan": "bf16-z1-none-mb2x4"}),
+    make_job(tuning=FIXED, checkpoint=None, retry={"allowRestart": True, "maxOomRetries": 3}),
+    make_job(checkpoint=None),
+    make_job(activeDeadlineSeconds=500, ttlSecondsAfterFinished=60),
+    make_job(training=EVALUATING, retry={"consent": ["optimizer-8bit"]}),
 )
 FACTORS = (0.8, 1.0, 1.25, 1.6)
 moves = st.lists(st.tuples(st.sampled_from(WEIGHTED), st.integers(0, 9)), max_size=45)
@@ -35,7 +45,7 @@ def _remembered_models() -> Iterator[None]:
 
 
 @settings(
-    max_examples=1000,
+    max_examples=2000,
     deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],

@@ -105,6 +105,12 @@ def test_a_rendezvous_that_nobody_hosts_is_bad_input(place: Place) -> None:
     assert "nowhere.invalid:1 cannot be reached within 1 s" in report.message
 
 
+def test_a_probe_that_waits_in_vain_for_another_node_has_not_hung(place: Place) -> None:
+    told = {"MEMTUNE_RENDEZVOUS": f"localhost:{free_port()}", "MEMTUNE_RUN_KIND": "probe", "MEMTUNE_PROBE_SECONDS": "1"}
+    report = place.start("true", nodes=2, told=told).end().report
+    assert (report.ending, report.exit_code) == (Ending.TERMINATED, 143)
+
+
 def test_a_node_that_does_not_come_is_named(place: Place) -> None:
     told = {"MEMTUNE_RENDEZVOUS": f"localhost:{free_port()}", "MEMTUNE_RENDEZVOUS_SECONDS": "1"}
     report = place.start("true", nodes=2, told=told).end().report

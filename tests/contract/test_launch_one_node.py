@@ -169,6 +169,17 @@ def test_nothing_survives_not_even_what_hides_in_a_session_of_its_own(place: Pla
         os.kill(child, 0)
 
 
+@pytest.mark.parametrize(
+    ("steps", "ending", "code"), [("0", Ending.HUNG, 87), ("3", Ending.TERMINATED, 143)], ids=["hangs", "is slow"]
+)
+def test_a_probe_ends_by_itself_when_its_seconds_are_over(place: Place, steps: str, ending: Ending, code: int) -> None:
+    """Nobody may be there to end it."""
+    told = {"MEMTUNE_RUN_KIND": "probe", "MEMTUNE_PROBE_SECONDS": "4", "MEMTUNE_ATTEMPT": "", "STEPS": steps}
+    report = place.run("python", place.script("import time; time.sleep(60)"), told=told).report
+    assert (report.ending, report.exit_code) == (ending, code)
+    assert report.message == "the probe neither ended nor reported within 4 s, its part of tuning.maxGpuSeconds"
+
+
 def test_a_probe_in_which_nothing_trained_measured_nothing(place: Place) -> None:
     probe = {"MEMTUNE_RUN_KIND": "probe", "MEMTUNE_PROBE_STEPS": "3", "MEMTUNE_ATTEMPT": ""}
     report = place.run("true", told=probe).report

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
+import signal
+import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
+from memtune.report import Ending, Report
 from memtune_operator.local_runs import LocalRun
 
 SLEEPER = "import time; time.sleep(600)"
@@ -41,6 +46,43 @@ def test_a_start_that_failed_can_be_made_again(tmp_path: Path) -> None:
     asyncio.run(life())
 
 
+KILLED = """
+import asyncio, os, signal, sys
+from pathlib import Path
+from memtune_operator.local_runs import LocalRun
+
+spawn = asyncio.create_subprocess_exec
+
+async def killed(*words, **options):
+    await spawn(*words, **options)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+asyncio.create_subprocess_exec = killed
+words = [sys.executable, "-c", "import os, time; print(os.getpid(), flush=True); time.sleep(600)"]
+asyncio.run(LocalRun(Path(sys.argv[1]), lambda: None).start(words, {}, Path.cwd()))
+"""
+
+
+def test_a_process_is_found_that_nobody_lived_to_record(tmp_path: Path) -> None:
+    """The next call would start a second one beside it."""
+    directory = tmp_path / "tiny-train-1"
+    path = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    killed = subprocess.run([sys.executable, "-c", KILLED, str(directory)], env=path, check=False, timeout=60)
+    assert killed.returncode == -signal.SIGKILL
+    log, deadline = directory / "log", time.monotonic() + 60
+    while not log.read_text().endswith("\n"):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    pid = int(log.read_text())
+    try:
+        assert is_alive(pid)
+        asyncio.run(LocalRun(directory, lambda: None).stop(5))
+        assert not is_alive(pid)
+    finally:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
 def test_what_a_run_started_ends_with_it(tmp_path: Path) -> None:
     child = f"import subprocess, sys; print(subprocess.Popen([sys.executable, '-c', {SLEEPER!r}]).pid, flush=True)"
 
@@ -55,3 +97,25 @@ def test_what_a_run_started_ends_with_it(tmp_path: Path) -> None:
     while is_alive(pid):
         assert time.monotonic() < deadline, "the child of an ended run goes on"
         time.sleep(0.02)
+
+
+def test_the_log_of_a_run_that_nobody_lived_to_record_is_read_to_its_end(tmp_path: Path) -> None:
+    async def read() -> list[str]:
+        return [line async for line in LocalRun(tmp_path, lambda: None).log(follow=True)]
+
+    (tmp_path / "process.json").write_text(json.dumps({"at": 1.0}))
+    (tmp_path / "log").write_text("step 1\n")
+    assert asyncio.run(read()) == ["step 1"]
+
+
+def test_where_nobody_saw_how_a_run_ended_its_report_tells(tmp_path: Path) -> None:
+    run = LocalRun(tmp_path, lambda: None)
+    assert not run.take_its_word()
+    assert run.observe() is None
+    (tmp_path / "message").write_text(json.dumps(Report(Ending.TERMINATED, 143, checkpoint_samples=640).to_json()))
+    assert run.take_its_word()
+    seen = run.observe()
+    assert seen is not None
+    assert isinstance(seen.report, Report)
+    assert (seen.phase, seen.exit_code, seen.report.checkpoint_samples) == ("Failed", 143, 640)
+    assert seen.finished_at_seconds is not None

@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from reporter import Act
 from reporter_jobs import reporter_job
-from shell_contract import NAME, ShellContract, seen, told
+from shell_contract import NAME, RUN_NAME, ShellContract, create, pod_of, seen, told
 
-from memtune.decide import Event
+from memtune.decide import Deletion, Event
 from memtune.remembered import JobOutside, Remembered
+from memtune.report import Ending
 from memtune_operator.local import LocalShell
 from memtune_operator.shell import Key, Shell
 
@@ -54,6 +56,24 @@ class TestLocalShell(ShellContract):
     def world(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
         monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
         return Machine(tmp_path, tmp_path)
+
+    def test_the_last_words_of_a_run_that_was_stopped_are_heard(self, world: Machine, tmp_path: Path) -> None:
+        world.apply(reporter_job(NAME, probe=Act(waits=True, noise=1)))
+
+        async def stop(shell: Shell, key: Key) -> None:
+            await create(shell, key)
+            log = tmp_path / "runs" / RUN_NAME / "log"
+            snapshot = await seen(shell, key, lambda _: "[rank 0] x" in log.read_text())
+            pod = pod_of(snapshot)
+            assert pod is not None
+            await shell.delete(snapshot, [Deletion("Pod", pod.name, pod.uid, 30)])
+            stopped = pod_of(await seen(shell, key))
+            assert stopped is not None
+            assert stopped.report is not None
+            assert (stopped.deleting, stopped.report.ending) == (True, Ending.TERMINATED)
+            assert pod_of(await seen(shell, key)) is None
+
+        told(world, stop)
 
     def test_jobs_side_by_side_lose_nothing_of_what_each_has_measured(self, tmp_path: Path) -> None:
         machines = [Machine(tmp_path / name, tmp_path) for name in ("one", "another")]

@@ -24,7 +24,7 @@ from memtune_operator import manifests
 OTHERS = ("PodGroup", "JobSet")
 GOLDEN = Path(__file__).parent / "golden"
 RUNNER_IMAGE = "registry.example/memtune-runner:1"
-PROBE = Run(RunKind.PROBE, 0, Plan.parse("bf16-z2-sel-mb4x8"))
+PROBE = Run(RunKind.PROBE, 0, Plan.parse("bf16-z2-sel-mb4x8"), seconds=298)
 HF_CONFIG = {
     "model_type": "llama",
     "hidden_size": 64,
@@ -124,9 +124,21 @@ def relaunch() -> Run:
     )
 
 
+def bounded_job() -> Job:
+    """One that says how much host memory it asks for and may take."""
+    resources = {"requests": {"memory": "8Gi"}, "limits": {"memory": "64Gi"}}
+    container = {"name": "train", "image": "mine:1", "command": ["torchrun", "train.py"], "resources": resources}
+    return job(template={"spec": {"containers": [container]}})
+
+
+def offloading_probe() -> Run:
+    return Run(RunKind.PROBE, 2, Plan.parse("bf16-z2-full-mb4x8-oopt"), host_request_bytes=40 * 2**30)
+
+
 CASES = {
     "probe-built-in": (job(), PROBE),
     "train-two-nodes": (rich_job(), relaunch()),
+    "probe-offloading": (bounded_job(), offloading_probe()),
     "gang-volcano": (group_job(schedulerName="volcano", priorityClassName="high"), PROBE),
     "gang-coscheduling": (group_job(schedulerName="scheduler-plugins-scheduler"), PROBE),
     "job-set": (rich_job(launcher="JobSet"), PROBE),

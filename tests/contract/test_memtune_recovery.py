@@ -2,34 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
+from memtune_run import run_to_the_end
 
 QUICKSTART = Path(__file__).parents[2] / "examples" / "quickstart.yaml"
-_SECONDS = 600
-
-
-def run(file: Path, state: Path) -> dict[str, Any]:
-    """The status in the end, of a job that must succeed."""
-    done = subprocess.run(
-        [sys.executable, "-m", "memtune_cli.main", "run", str(file), "--state", str(state)],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-        capture_output=True,
-        text=True,
-        timeout=_SECONDS,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    status: dict[str, Any] = json.loads((state / "job.json").read_text())["status"]
-    return status
 
 
 def undisturbed(directory: Path, plan: str) -> Path:
@@ -50,7 +30,7 @@ def losses(state: Path, attempt: int) -> dict[int, float]:
 
 def test_the_quickstart_recovers_from_its_loss_of_memory_with_the_loss_of_an_undisturbed_run(tmp_path: Path) -> None:
     state = tmp_path / "recovered"
-    status = run(QUICKSTART, state)
+    status = run_to_the_end(QUICKSTART, state)
     first, second = status["attempts"]
     assert first["verdict"] == "device-oom"
     assert second["verdict"] == "succeeded"
@@ -61,7 +41,7 @@ def test_the_quickstart_recovers_from_its_loss_of_memory_with_the_loss_of_an_und
 
     again = losses(state, second["number"])
     assert min(again) == 1 + first["checkpointSamples"] // 64, "it goes on after the checkpoint"
-    run(undisturbed(tmp_path, first["plan"]), tmp_path / "undisturbed")
+    run_to_the_end(undisturbed(tmp_path, first["plan"]), tmp_path / "undisturbed")
     whole = losses(tmp_path / "undisturbed", 1)
     assert again == pytest.approx({step: whole[step] for step in again}, rel=1e-5)
     assert max(again) == max(whole)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -40,6 +41,12 @@ def start(file: Path) -> subprocess.Popen[str]:
     )
 
 
+def told_once(said: str) -> None:
+    """Whatever is told has a line of its own, and no other line repeats it."""
+    told = [re.sub(r"^\S+  (\[\w+\] ?)?", "", line) for line in said.splitlines()]
+    assert sorted({line for line in told if line and told.count(line) > 1}) == [], said
+
+
 def processes_of(state: Path) -> list[str]:
     """What still runs and was told of this state directory."""
     told = str(state).encode()
@@ -70,6 +77,7 @@ def test_an_interrupted_job_goes_on_where_it_stopped(tmp_path: Path) -> None:
     said, _ = first.communicate(timeout=_SECONDS)
     assert first.returncode == 130, said
     assert processes_of(state) == []
+    told_once(said)
 
     second = start(file)
     said, _ = second.communicate(timeout=_SECONDS)
@@ -83,6 +91,7 @@ def test_an_interrupted_job_goes_on_where_it_stopped(tmp_path: Path) -> None:
     assert not MOUNTED.exists()
     assert "predicted" in said
     assert "trained to its end" in said
+    told_once(said)
 
 
 def test_what_one_machine_cannot_do_is_said(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import torch
 from launches import Place
 from on_device import counters_follow, expandable_segments_fragment_less, who_held_the_memory
 from recovery import trainer
+from whole_product import gets_up_again
 
 from memtune.report import Device
 from memtune.units import GIB
@@ -36,6 +37,10 @@ def test_expandable_segments_fragment_less(runner: Path, tmp_path: Path) -> None
 def test_who_held_the_memory_is_told_beside_the_report(runner: Path, tmp_path: Path) -> None:
     failed, _ = who_held_the_memory(trainer(runner, Device.VIRTUAL), tmp_path)
     assert not (failed.directory / "memory-rank-0.pickle").exists(), "a virtual GPU knows no lines of code"
+
+
+def test_a_job_gets_up_again(tmp_path: Path) -> None:
+    gets_up_again(Device.VIRTUAL, tmp_path)
 
 
 @pytest.mark.parametrize(

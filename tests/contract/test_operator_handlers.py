@@ -1,14 +1,17 @@
-"""What kopf is told when it starts."""
+"""What kopf is told when it starts, and what Prometheus is."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, cast
 
 import kopf
 import pytest
 
 from memtune_operator import handlers
+from memtune_operator.cluster import Cluster
+from memtune_operator.cluster_shell import ClusterShell
+from memtune_operator.metrics import Metrics
 from memtune_operator.policy import Policy
 from memtune_operator.settings import Settings
 
@@ -23,3 +26,14 @@ def test_kopf_is_told_who_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kopf, "operator", operator)
     asyncio.run(handlers._listen(kopf.OperatorRegistry(), Settings("runner:1", Policy(), identity="memtune-0")))
     assert told["identity"] == "memtune-0"
+
+
+def test_whoever_works_tells_prometheus_that_it_leads(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def nothing(*_: Any) -> None:
+        return None
+
+    monkeypatch.setattr(handlers, "_listen", nothing)
+    monkeypatch.setattr(ClusterShell, "follow", nothing)
+    settings, metrics = Settings("runner:1", Policy(), identity="memtune-0"), Metrics()
+    asyncio.run(handlers._work(cast("Cluster", None), settings, metrics))
+    assert metrics.registry.get_sample_value("memtune_operator_leader") == 1

@@ -156,6 +156,24 @@ def test_a_pod_on_a_node_that_just_came_is_not_lost() -> None:
     asyncio.run(life())
 
 
+def test_a_clock_that_goes_back_keeps_no_old_answer() -> None:
+    """Each answer would hold until the clock is where it was: for an hour nobody would see a node that is lost."""
+
+    async def life() -> None:
+        server = Server()
+        server.template_refusals = [refused(f"template {number}") for number in range(2)]
+        server.refusals = [refused(f"run {number}") for number in range(2)]
+        async with Life(server) as shell:
+            snapshot = await seen(shell)
+            await shell.create(snapshot, [PROBE], NOW)
+            known = server.node_lists, server.dry_runs, server.posts
+            snapshot = await seen(shell, NOW - 3600)
+            await shell.create(snapshot, [PROBE], NOW - 3600)
+        assert (server.node_lists, server.dry_runs, server.posts) == tuple(count + 1 for count in known)
+
+    asyncio.run(life())
+
+
 # Objects as another version of the CRD let them in.
 OLD_SPECS: dict[str, Any] = {
     "no-spec": None,
@@ -344,7 +362,8 @@ def test_what_a_job_of_the_same_name_was_refused_does_not_count() -> None:
     asyncio.run(life())
 
 
-def test_a_name_that_stays_taken_is_said_without_a_break_and_not_once_it_is_free() -> None:
+@pytest.mark.parametrize("freed", [93, -3600], ids=["later", "after the clock went back"])
+def test_a_name_that_stays_taken_is_said_without_a_break_and_not_once_it_is_free(freed: int) -> None:
     """Said, taken back and said again every half a minute, it would write and tell for ever."""
 
     async def life() -> None:
@@ -357,7 +376,7 @@ def test_a_name_that_stays_taken_is_said_without_a_break_and_not_once_it_is_free
                 (said,) = (await seen(shell, NOW + later)).observed.refusals
                 assert said.reason == reasons.NAME_TAKEN
             server.taken = None
-            after = (await seen(shell, NOW + 93)).observed
+            after = (await seen(shell, NOW + freed)).observed
             assert (after.refusals, after.runs) == ((), {})
 
     asyncio.run(life())

@@ -23,6 +23,16 @@ def test_plain_loops_take_the_plan_from_the_environment(script: str, plan: str, 
     assert outcomes[0].report.applied.backend == Plan.parse(plan).sharding.backend
 
 
+def test_a_plain_loop_goes_on_from_the_checkpoint_it_told_of(tmp_path: Path) -> None:
+    store, plan, script = tmp_path / "store", "bf16-ddp-none-mb4x2", SCRIPTS / "checkpointed_loop.py"
+    ((_, whole, said),) = run(script, plan, tmp_path, CHECKPOINT_PATH=str(store), RUN="own-train-1", ATTEMPT="1")
+    assert (whole.checkpoint_samples, whole.checkpoint_format) == (12 * 8, "script"), said[-3000:]
+    named = {"CHECKPOINT_PATH": str(store), "RUN": "own-train-2", "ATTEMPT": "2", "RESUME_SAMPLES": "64"}
+    ((_, _, again),) = run(script, plan, tmp_path, 1, RESUME_FROM=str(store / "own-train-1-step-8"), **named)
+    losses = [line for line in said.splitlines() if line.startswith("step ")]
+    assert [line for line in again.splitlines() if line.startswith("step ")] == losses[8:], again[-3000:]
+
+
 @pytest.mark.parametrize(("plan", "blocks"), [("bf16-ddp-full-mb4x4", 4), ("bf16-z2-none-mb2x4", 0)])
 def test_the_trainers_arguments_are_replaced(plan: str, blocks: int, tmp_path: Path) -> None:
     variables = {**PROBE, "INTEGRATION": "hf-trainer", "SEQUENCE_LENGTH": "48"}

@@ -20,6 +20,7 @@ from memtune import trace as events
 from memtune.plan import Plan
 from memtune.replay import Replayer, live_peak
 from memtune.trace import Program, dumps, loads
+from memtune_runner.failures import INSTALL
 from memtune_runner.tracing import TracingError, trace, trace_subject
 from memtune_runner.tracing.factory import Subject, build
 from memtune_runner.tracing.kernels import FEW_INDICES
@@ -158,7 +159,10 @@ def test_gradients_are_added_in_place_on_a_gpu() -> None:
     [
         ("factories", "write it as module:function"),
         ("factories:nothing", "has no function nothing"),
-        ("no_such_module:build", "importing no_such_module raised ModuleNotFoundError"),
+        (
+            "no_such_module:build",
+            "there is no module no_such_module; let it be in the working directory",
+        ),
         ("factories:raising", "raised RuntimeError: no such checkpoint"),
         ("factories:needing_a_gpu", "there is no GPU where a model is traced"),
         ("factories:not_a_model", "returned str; it must return a model"),
@@ -212,6 +216,7 @@ def test_limits_end_a_trace(factory: str, limits: list[str], words: str, tmp_pat
         ("import sys; sys.exit(0)", "raised SystemExit: 0 in"),
         ("import torch; torch.ops.load_library('/nowhere/kernels.so')", "/nowhere/kernels.so"),
         ("raise ValueError('two\\nlines')", "raised ValueError: two in"),
+        ("import no_library.of_models", f"line 1, which is not installed; {INSTALL}"),
     ],
 )
 def test_what_a_module_does_when_it_is_imported(line: str, words: str, tmp_path: Path) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -11,6 +13,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Shard
+from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 
 from memtune.allocator import AllocatorSettings
 from memtune.units import GIB, MIB
@@ -198,3 +202,47 @@ def test_fsdp_frees_its_unsharded_parameters() -> None:
         model(inputs).sum().backward()
         assert before < gpu.memory_stats()["requested_bytes.all.peak"]
         assert current_bytes(gpu) <= before + inputs.nbytes
+
+
+def attended(dropout: float, **options: Any) -> tuple[torch.Tensor, ...]:
+    """Attention over 64 positions, the gradients of what goes in, and the random number that comes next."""
+    torch.manual_seed(0)
+    query, key, value = (torch.randn(2, 4, 64, 16, requires_grad=True) for _ in range(3))
+    mixed = functional.scaled_dot_product_attention(query, key, value, dropout_p=dropout, **options)
+    return mixed, *torch.autograd.grad(mixed.square().sum(), (query, key, value)), torch.rand(1)
+
+
+@pytest.mark.parametrize("options", [{"is_causal": True}, {"attn_mask": torch.eye(64).bool()}, {"scale": 0.1}])
+def test_attention_with_dropout_computes_what_torch_computes(options: dict[str, Any]) -> None:
+    plain = attended(0.3, **options)
+    with VirtualGpu(GIB):
+        for ours, theirs in zip(attended(0.3, **options), plain, strict=True):
+            assert torch.equal(ours, theirs)
+
+
+def test_what_no_kernel_of_a_gpu_takes_is_left_to_torch() -> None:
+    bias = torch.zeros(64, 64, requires_grad=True)
+    heads = torch.randn(1, 1, 64, 16)
+    with VirtualGpu(GIB):
+        flat = functional.scaled_dot_product_attention(heads[0], heads[0], heads[0], dropout_p=0.5)
+        assert flat.shape == (1, 64, 16)
+        mixed = functional.scaled_dot_product_attention(heads, heads, heads, attn_mask=bias, dropout_p=0.5)
+        torch.autograd.backward(mixed.sum())
+        rows = torch.randn(2, 1, 64, 16)
+        shared = functional.scaled_dot_product_attention(heads, rows, rows, dropout_p=0.5)
+        assert shared.shape == (2, 1, 64, 16)
+    assert bias.grad is not None
+
+
+@pytest.mark.parametrize("checkpointed", [False, True])
+def test_attention_with_dropout_keeps_no_scores(checkpointed: bool) -> None:
+    def peak(dropout: float) -> int:
+        with VirtualGpu(GIB) as gpu:
+            inputs = [torch.randn(2, 4, 512, 16, requires_grad=True) for _ in range(3)]
+            attend = partial(functional.scaled_dot_product_attention, dropout_p=dropout, is_causal=True)
+            mixed = checkpoint(attend, *inputs, use_reentrant=False) if checkpointed else attend(*inputs)
+            torch.autograd.backward(mixed.sum())
+            return gpu.memory_stats()["requested_bytes.all.peak"]
+
+    scores_bytes = 4 * 2 * 4 * 512 * 512
+    assert peak(0.1) < peak(0.0) + 0.1 * scores_bytes

@@ -86,7 +86,12 @@ VALUE_SETS: dict[str, dict[str, Any]] = {
         "serviceAccount": {"name": "tuner", "annotations": {"note": "for the operator"}},
         "metrics": {**MONITORED, "port": 9999, "service": {"annotations": {"note": "scrape me"}}},
         "healthPort": 8081,
-        "networkPolicy": {"enabled": True},
+        "networkPolicy": {
+            "enabled": True,
+            "extraEgress": [
+                {"to": [{"ipBlock": {"cidr": "192.0.2.7/32"}}], "ports": [{"port": 3128, "protocol": "TCP"}]}
+            ],
+        },
         "podDisruptionBudget": {"enabled": True},
         **PLACED,
         "extraEnv": [

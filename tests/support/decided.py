@@ -56,6 +56,16 @@ def die(cluster: SimulatedCluster, ending: Ending, exit_code: int, **report: Any
     cluster.tick(20.0)
 
 
+def edit(cluster: SimulatedCluster, block: str = "", **fields: Any) -> None:
+    """Change fields of a block of the spec, or of the spec itself, which the API server counts."""
+    job = cluster.job
+    spec = job.spec
+    changes = {block: getattr(spec, block).model_copy(update=fields)} if block else fields
+    metadata = job.metadata.model_copy(update={"generation": job.metadata.generation + 1})
+    cluster.job = job.model_copy(update={"spec": spec.model_copy(update=changes), "metadata": metadata})
+    cluster.reconcile()
+
+
 def condition(cluster: SimulatedCluster, kind: str) -> dict[str, Any]:
     """One condition of the status, or one that says it is absent."""
     found = [each for each in cluster.status["conditions"] if each["type"] == kind]

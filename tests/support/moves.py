@@ -12,7 +12,7 @@ from simulated_cluster import OUTSIDE_BYTES, Pod
 
 from memtune.decide import Node, Refusal
 from memtune.observation import Condition
-from memtune.report import Ending, Report, read_report
+from memtune.report import Ending, Phase, Report, read_report
 from memtune.report_checks import ReportError
 from memtune.run import RunKind
 from memtune.spec.job import Job
@@ -193,6 +193,20 @@ def _smaller_gpu(history: History, _: int) -> None:
     history.cluster.usable_bytes = int(history.cluster.usable_bytes * 0.93)
 
 
+def _oom_in(phase: Phase) -> Callable[[History, int], None]:
+    """Every run that runs ends out of memory beside its training, now and then with a checkpoint behind it."""
+
+    def move(history: History, number: int) -> None:
+        saved: dict[str, Any] = {"checkpoint_samples": 160, "checkpoint_format": "deepspeed"} if number % 2 else {}
+        for pod in history.cluster.pods.values():
+            if pod.is_running and pod.plan:
+                report = history.cluster.report(pod, Ending.DEVICE_OOM, phase=phase, steps=30, **saved)
+                history.cluster.end(pod, 85, report)
+                history.reported[pod.run].add(report.memory.peak_reserved_bytes or 0)
+
+    return move
+
+
 def _saved(history: History, number: int) -> None:
     """Every train run that runs ends out of memory, with a checkpoint behind it."""
     for run in history.cluster.runs(RunKind.TRAIN):
@@ -220,7 +234,7 @@ def _refuse(history: History, number: int) -> None:
 
 def _jump(history: History, number: int) -> None:
     skew = (-3600.0, -20.0, 0.0, 20.0, 600.0)[number % 5]
-    history.cluster.blind_seconds += abs(skew - history.cluster.skew)
+    history.cluster.hidden_seconds += abs(skew - history.cluster.skew)
     history.cluster.skew = skew
 
 
@@ -263,6 +277,8 @@ MOVES: dict[str, Callable[[History, int], None]] = {
     "nodes": _nodes,
     "smaller gpu": _smaller_gpu,
     "saved": _saved,
+    "oom in evaluation": _oom_in(Phase.EVALUATION),
+    "oom in save": _oom_in(Phase.SAVE),
     "suspend": _suspend,
     "refuse": _refuse,
     "jump": _jump,

@@ -48,9 +48,11 @@ class Pod:
     run: str
     index: int
     plan: str
+    host_request_bytes: int = 0
     started_at: float | None = None
     finished_at: float | None = None
     exit_code: int | None = None
+    exit_reason: str = ""
     report: Report | None = None
     last_words: str = ""
     conditions: tuple[Condition, ...] = ()
@@ -65,6 +67,7 @@ class Pod:
     is_stray: bool = False
     dark_since: float | None = None
     late: tuple[int, Report | None, float] | None = None
+    seconds: int = 0
 
     @property
     def is_running(self) -> bool:
@@ -96,6 +99,7 @@ class Pod:
             node_lost=self.node_lost,
             node_doubted=self.node_doubted,
             exit_code=self.exit_code,
+            exit_reason=self.exit_reason,
             started_at_seconds=self.started_at,
             finished_at_seconds=self.finished_at,
             report=self.report,
@@ -130,6 +134,7 @@ class SimulatedCluster:
     nodes: tuple[Node, ...] | None = None
     uids: int = 0
     blind_seconds: float = 0.0
+    hidden_seconds: float = 0.0
     probe_gpu_seconds: float = 0.0
     wake_after: float | None = None
     posted: list[str] = field(default_factory=list)
@@ -179,14 +184,15 @@ class SimulatedCluster:
         name = run_name(self.job.metadata.name, run.kind, run.number)
         if self.refusal:
             return
-        count, plan = 1, ""
+        count, plan, asked, seconds = 1, "", 0, 0
         if isinstance(run, Run):
             count, plan = self.job.spec.resources.nodes, str(run.plan)
+            asked, seconds = run.host_request_bytes, run.seconds
             self.services.setdefault(name, self._uid())
         for index in range(count):
             pod = pod_name(self.job.metadata.name, run.kind, run.number, index)
             if pod not in self.pods:
-                self.pods[pod] = Pod(pod, self._uid(), name, index, plan)
+                self.pods[pod] = Pod(pod, self._uid(), name, index, plan, asked, seconds=seconds)
                 self.posted.append(pod)
 
     def remember(self, trace: str) -> None:
@@ -259,12 +265,14 @@ class SimulatedCluster:
         if blind:
             self.now += seconds
             self.blind_seconds += seconds
+            self._end_overdue()
             return
         self.reconcile()
         while seconds > 0:
             part = min(seconds, self.wake_after or seconds)
             self.now += part
             seconds -= part
+            self._end_overdue()
             self.reconcile()
 
     def start(self, run: str) -> None:
@@ -280,6 +288,19 @@ class SimulatedCluster:
         """Names of the runs that have pods, those of one kind or all."""
         names = sorted({pod.run for pod in self.pods.values()})
         return [name for name in names if kind is None or f"-{kind}-" in name]
+
+    def _end_overdue(self) -> None:
+        """A probe whose seconds are over has ended by itself, whoever was there; all nodes end with the first."""
+        for pod in sorted(self.pods.values(), key=lambda pod: pod.started_at or 0.0):
+            if not (pod.is_running and pod.seconds and self.now > (pod.started_at or 0.0) + pod.seconds):
+                continue
+            ended_at = (pod.started_at or 0.0) + pod.seconds
+            has_met = len(self.of(pod.run)) == sum(each.started_at is not None for each in self.of(pod.run))
+            for each in self.of(pod.run):
+                if each.is_running:
+                    ending, code = (Ending.HUNG, 87) if each is pod and has_met else (Ending.TERMINATED, 143)
+                    report = self.report(each, ending, failure_order=int(each is not pod), memory=Memory())
+                    self.end(each, code, report, grace=max(ended_at, each.started_at or 0.0) + GRACE_SECONDS - self.now)
 
     def end(self, pod: Pod, exit_code: int, report: Report | None = None, grace: float = 0.0) -> None:
         """The wrapped container ends."""
@@ -302,8 +323,10 @@ class SimulatedCluster:
 
     def light(self, pod: Pod) -> None:
         """A node that was cut off is there again, with the pod on it, and hears of what was decided meanwhile."""
-        self.blind_seconds += self.now - (pod.dark_since or self.now)
+        latest = (pod.started_at or 0.0) + pod.seconds + GRACE_SECONDS if pod.seconds else self.now
+        self.hidden_seconds += max(min(self.now, latest) - (pod.dark_since or self.now), 0.0)
         pod.dark_since, pod.node_lost, pod.node_doubted = None, False, False
+        self._end_overdue()
         if pod.deleting and pod.is_running:
             self.end(pod, 143, grace=GRACE_SECONDS)
         if pod.deleting and not pod.held:

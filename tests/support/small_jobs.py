@@ -28,8 +28,14 @@ def make_job(nodes: int = 1, **spec: Any) -> Job:
     return load_job({**head, "metadata": {"name": "tiny", "uid": "job-uid", "generation": 1}, "spec": body})
 
 
+def template(**resources: Any) -> dict[str, Any]:
+    """One whose trainer has these resources."""
+    command = ["python", "train.py"]
+    container = {"name": "trainer", "image": "mine:1", "command": command, "resources": resources}
+    return {"spec": {"containers": [container]}}
+
+
 def factory_job(**spec: Any) -> Job:
     """One whose model only a trace tells."""
-    container = {"name": "trainer", "image": "mine:1", "command": ["python", "train.py"]}
-    factory = {"model": {"factory": "train:build"}, "template": {"spec": {"containers": [container]}}}
+    factory = {"model": {"factory": "train:build"}, "template": template()}
     return make_job(**{**factory, **spec})

@@ -56,7 +56,8 @@ def ended_well(**status: Any) -> dict[str, Any]:
     first, second = _STATUS["attempts"]
     peaks = _peaks(57.9, 0.4)
     done = {**second, "verdict": "succeeded", "endedAt": "2026-03-01T16:10:00Z", "peakBytes": peaks}
-    done |= {"tokensPerSecond": 33_050, "stepSeconds": 31.7, "gpuSeconds": 67_200, "message": "every pod ended"}
+    done |= {"tokensPerSecond": 33_050, "stepSeconds": 31.7, "gpuSeconds": 67_200}
+    done["message"] = "the command ended with exit code 0"
     text = "attempt 2 on bf16-z2-none-mb1x32 has trained to its end, measured 57.9 GiB of 79.2 GiB, 33,050 tokens/s"
     conditions = [*_STATUS["conditions"], _condition("Complete", "Succeeded", text, "16:10:05")]
     changes = {"phase": "Succeeded", "message": text, "attempts": [first, done], "conditions": conditions}

@@ -127,12 +127,17 @@ def problems(job: Node) -> dict[str, str]:
     return {problem.path: problem.advice for problem in caught.value.problems}
 
 
+MISSING = object()
+
+
 def put(job: Node, path: str, value: Any) -> Node:
-    """The job with another value at ``path``; blocks on the way are made."""
+    """The job with another value at ``path``, or without one (MISSING); blocks on the way are made."""
     changed = copy.deepcopy(job)
     block = changed
     *parents, last = path.split(".")
     for part in parents:
         block = block.setdefault(part, {})
     block[last] = value
+    if value is MISSING:
+        del block[last]
     return changed

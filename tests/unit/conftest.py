@@ -13,3 +13,8 @@ gc.set_threshold(100_000)
 # It would read every module of the project for constants to draw, which takes seconds on a fresh clone and makes other
 # examples after every edit of any of them.
 providers._get_local_constants = lambda: providers._local_constants
+
+
+def pytest_collection_finish() -> None:
+    """What is there before the first test stays to the end: no later search for garbage need look at it."""
+    gc.freeze()

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 from memtune.advice import advise
 from memtune.gpu import find
-from memtune.knobs import Offload, Optimizer
+from memtune.knobs import NO_CHECKPOINTING, Offload, Optimizer, Sharding
 from memtune.model.architecture import Architecture, Kind
 from memtune.plan import Plan
+from memtune.predict import Predictor
 from memtune.prediction import Interval, Prediction
-from memtune.units import GIB
+from memtune.space import Space
+from memtune.units import GIB, MIB
 from memtune.workload import Workload
 
 TINY = Architecture(
@@ -36,28 +39,123 @@ class Shared:
 
 def test_advice_names_knobs_gpus_and_sizes_that_would_do() -> None:
     # 101 GiB are needed, 79.2 are there, of which 6% stay free: 74.4.
-    assert advise(FOUR, Shared, BOTTOM, headroom=0.06) == [
-        "allow more in tuning.space.offload: bf16-z3-full-mb1x12-oopt-bk50m-exp is predicted at 1.0 GiB",
+    assert advise(FOUR, Shared, BOTTOM, 0.06, Space()) == [
+        "allow optimizer in tuning.space.offload: bf16-z3-full-mb1x12-oopt-bk50m-exp is predicted to take 1.0 GiB of "
+        "each GPU and 11.0 GiB of host memory on each node",
         # 300 / 4 + 1 = 76 GiB would not leave 6% free, so 8-bit moments are no advice here.
-        "add 2 more GPUs of 79.2 GiB: bf16-z3-full-mb1x8-bk50m-exp is predicted at 67.7 GiB",
+        "use 6 GPUs in place of 4: bf16-z3-full-mb1x8-bk50m-exp is predicted to take 67.7 GiB of each GPU",
         "use GPUs with at least 107.4 GiB, such as h200-141gb",
     ]
 
 
-def test_consent_is_asked_where_it_would_do() -> None:
-    advice = advise(replace(FOUR, gpu=find("h100-96gb")), Shared, BOTTOM, headroom=0.06)
-    assert "consent to optimizer-8bit: bf16-z3-full-mb1x12-adamw8bit-bk50m-exp is predicted at 76.0 GiB" in advice
+def test_no_smaller_gpu_is_advised_where_measurements_ruled_out_what_should_fit() -> None:
+    fitting = replace(FOUR, gpu=find("h200-141gb"))
+    assert advise(fitting, Shared, BOTTOM, 0.06, Space())[-1] == "use larger GPUs, such as b200-180gb"
+
+
+def test_what_the_training_decides_is_told_where_another_would_do() -> None:
+    advice = advise(replace(FOUR, gpu=find("h100-96gb")), Shared, BOTTOM, 0.06, Space())
+    told = "bf16-z3-full-mb1x12-adamw8bit-bk50m-exp is predicted to take 76.0 GiB of each GPU"
+    assert f"set training.optimizer to adamw-8bit: {told}" in advice
 
 
 def test_more_gpus_than_a_node_has_come_as_more_nodes_that_divide_the_batch() -> None:
-    small = replace(FOUR, gpu=find("a100-40gb"))
-    advice = advise(small, Shared, BOTTOM, headroom=0.06)
+    advice = advise(replace(FOUR, gpu=find("a100-40gb")), Shared, BOTTOM, 0.06, Space())
     # 400 / 12 + 1 = 34.3 GiB; 8 GPUs would need 51, and 48 sequences divide among 12.
-    assert "add 8 more GPUs of 39.4 GiB: bf16-z3-full-mb1x4-bk50m-exp is predicted at 34.3 GiB" in advice
+    told = "bf16-z3-full-mb1x4-bk50m-exp is predicted to take 34.3 GiB of each GPU"
+    assert f"use 12 GPUs in place of 4, 4 on each of 3 nodes: {told}" in advice
 
 
-def test_where_nothing_is_known_that_is_large_enough_only_the_size_is_told() -> None:
+def test_where_no_gpu_is_large_enough_something_can_be_done_nevertheless() -> None:
     alone = replace(FOUR, gpus_per_node=1, global_batch=1)
-    plan = Plan.parse("bf16-z3-full-mb1x1-bk50m-exp-oopt")
-    advice = advise(alone, Shared, replace(plan, offload=Offload.NONE), headroom=0.06)
-    assert advice[-1] == "use GPUs with at least 426.6 GiB"
+    bottom = Plan.parse("bf16-fsdp-full-mb1x1-adamw8bit-oparam")
+    told = advise(alone, Endless, bottom, 0.06, Space())
+    assert told == [
+        f"no GPU that is known here has the 1089.4 GiB that {bottom} needs; take a smaller model or shorter sequences, "
+        "or more GPUs with a training.globalBatchSize that they divide"
+    ]
+
+
+class Endless(Shared):
+    """What no change makes smaller."""
+
+    def predict(self, plan: Plan) -> Prediction:
+        size = Interval(1024.0 * GIB, 1024.0 * GIB, 1024.0 * GIB)
+        return replace(super().predict(plan), device=size)
+
+
+SEVEN = Architecture("7b", Kind.DECODER, 4096, 32, 32, 32, 128, 11008, 32000)
+ON_24 = Workload(SEVEN, find("rtx4090-24gb"), global_batch=64, sequence_length=8192)
+SMALLEST = Plan.parse("bf16-z0-none-mb1x64")
+
+
+def test_a_model_whose_states_are_too_large_could_learn_in_adapters_or_on_more_gpus() -> None:
+    told = advise(ON_24, Predictor, SMALLEST, 0.06, Space())
+    assert [each.partition(":")[0] for each in told] == [
+        "allow optimizer+parameters in tuning.space.offload",
+        "if the model is pretrained, train LoRA adapters alone (model.peft, in a template)",
+        "use 16 GPUs in place of 1, 8 on each of 2 nodes",
+        "use GPUs with at least 177.1 GiB, such as b200-180gb",
+    ]
+
+
+def test_sequences_that_are_too_long_could_be_shorter() -> None:
+    long = replace(ON_24, gpu=find("a100-80gb"), global_batch=8, sequence_length=131072, gpus_per_node=8)
+    told = advise(long, Predictor, Plan.parse("bf16-fsdp-full-mb1x1"), 0.06, Space())
+    assert told[0].startswith(
+        "shorten training.sequenceLength to 65,536: bf16-fsdp-full-mb1x1 is predicted to take 61.0 "
+    )
+    alone = advise(replace(long, gpus_per_node=1), Predictor, Plan.parse("bf16-z0-full-mb1x8"), 0.06, Space())
+    both = "shorten training.sequenceLength to 65,536 and allow optimizer+parameters in tuning.space.offload: "
+    assert len(alone) == 1
+    assert alone[0].startswith(f"{both}bf16-z3-full-mb1x8-oparam is predicted to take")
+
+
+def test_what_is_outside_of_the_space_is_named_by_its_field() -> None:
+    narrow = Space(shardings=(Sharding.DDP,), checkpointings=(NO_CHECKPOINTING,))
+    told = advise(replace(ON_24, gpus_per_node=8), Predictor, Plan.parse("bf16-ddp-none-mb1x8"), 0.06, narrow)
+    assert told[0].partition(":")[0] == (
+        "allow full in tuning.space.checkpointing and optimizer+parameters in tuning.space.offload and sharding fsdp "
+        "in tuning.space.backends"
+    )
+
+
+def test_what_the_space_has_already_is_no_advice() -> None:
+    """A job's own measurements may have ruled out what is predicted to fit."""
+    told = advise(
+        FOUR, Shared, Plan.parse("bf16-z3-full-mb12x1"), 0.06, Space(offloads=(Offload.NONE, Offload.OPTIMIZER))
+    )
+    assert told[0].startswith("allow optimizer+parameters in tuning.space.offload: ")
+    assert [each for each in told if each.startswith((":", "allow optimizer in"))] == []
+
+
+def test_a_fixed_plan_is_replaced_and_a_virtual_gpu_is_given_more() -> None:
+    fixed = advise(replace(ON_24, gpus_per_node=8), Predictor, Plan.parse("bf16-z3-none-mb8x1"), 0.06, Space(), True)
+    assert fixed[0].startswith("set tuning.plan to this: bf16-z3-")
+    small = Workload(TINY, find("a10g-24gb").with_memory(2 * MIB), global_batch=4, sequence_length=128, virtual=True)
+    told = advise(small, Predictor, Plan.parse("bf16-ddp-full-mb1x4"), 0.06, Space(shardings=(Sharding.DDP,)))
+    assert re.fullmatch(r"set resources.gpuMemory to at least \d+ MiB", told[-1])
+
+
+def test_no_offload_is_advised_that_the_host_cannot_hold() -> None:
+    tight = replace(FOUR, host_limit_bytes=2 * MIB)
+    roomy = advise(FOUR, Shared, BOTTOM, 0.06, Space())
+    assert advise(tight, Shared, BOTTOM, 0.06, Space()) == [
+        told for told in roomy if "tuning.space.offload" not in told
+    ]
+    assert len(roomy) > 1
+
+
+def test_a_plan_that_only_its_host_is_too_small_for_asks_for_more_host_memory_first() -> None:
+    tight = replace(FOUR, host_limit_bytes=2 * MIB)
+    offloading = replace(BOTTOM, offload=Offload.OPTIMIZER)
+    raised, *rest = advise(tight, Shared, offloading, 0.06, Space())
+    # 4 processes of 2 GiB, 8 loader workers of 256 MiB, 1 GiB for NCCL, and next to nothing of so small a model.
+    assert raised == f"raise limits.memory of the template to 11.0 GiB, which {offloading} is predicted to need"
+    assert rest == advise(tight, Shared, BOTTOM, 0.06, Space())
+
+
+def test_where_the_same_plan_would_fit_without_offload_that_is_the_advice() -> None:
+    tight = replace(FOUR, gpu=find("h200-141gb"), host_limit_bytes=2 * MIB)
+    _, advice = advise(tight, Shared, replace(BOTTOM, offload=Offload.OPTIMIZER), 0.06, Space())
+    assert advice == f"allow none in tuning.space.offload: {BOTTOM} is predicted to take 101.0 GiB of each GPU"

@@ -11,7 +11,7 @@ from decided import condition, last, launched, probed
 from simulated_cluster import SimulatedCluster
 from small_jobs import make_job
 
-from memtune.decide import Node, Observed, Refusal, decide, refuse
+from memtune.decide import Node, Observed, Refusal, budget, decide, refuse
 from memtune.decide.fixing import fingerprints
 from memtune.decide.model import model_of
 from memtune.naming import short_hash
@@ -355,23 +355,44 @@ def test_one_probe_that_hangs_takes_half_of_the_budget_and_no_more() -> None:
     assert 200 <= cluster.probe_gpu_seconds <= 204
 
 
-def test_a_pod_that_waits_for_the_others_with_its_gpus_stays_within_the_budget_too() -> None:
+@pytest.mark.parametrize("blind", [False, True])
+@pytest.mark.parametrize("is_said", [False, True])
+def test_a_pod_waits_for_the_others_with_its_gpus_as_long_as_a_probe_may_run(is_said: bool, blind: bool) -> None:
     cluster = SimulatedCluster(make_job(2, tuning={"maxGpuSeconds": 100}))
     cluster.reconcile()
     first, second = cluster.pods.values()
     first.started_at = cluster.now
-    cluster.tick(500.0)
-    assert cluster.status["probes"][0]["verdict"] == "hung"
-    assert 50 <= cluster.probe_gpu_seconds <= 53, "half of it, like any probe"
+    if is_said:
+        second.conditions = (Condition("PodScheduled", "False", "Unschedulable", "0/2 nodes are available"),)
+    cluster.tick(500.0, blind)
+    cluster.reconcile()
+    assert cluster.status["probes"][0]["verdict"] == "disrupted", "its plan was not even tried"
+    assert cluster.probe_gpu_seconds == 29, "a little more than half of it, like any probe"
 
-    cluster = SimulatedCluster(make_job(2, tuning={"maxGpuSeconds": 100}))
+
+@pytest.mark.parametrize("parallel", [1, 2, 3])
+def test_probes_keep_the_budget_while_no_operator_is_there(parallel: int) -> None:
+    cluster = SimulatedCluster(make_job(tuning={"maxGpuSeconds": 300, "parallelProbes": parallel}))
     cluster.reconcile()
-    first, second = cluster.pods.values()
-    first.started_at = cluster.now
-    second.conditions = (Condition("PodScheduled", "False", "Unschedulable", "0/2 nodes are available"),)
-    cluster.tick(500.0)
-    assert cluster.status["probes"][0]["message"] == "the budget of GPU-seconds is spent"
-    assert 90 <= cluster.probe_gpu_seconds <= 100, "all of it, while the cluster says why it waits"
+    for run in cluster.runs():
+        cluster.start(run)
+    cluster.tick(10_000.0, blind=True)
+    cluster.reconcile()
+    assert [probe["verdict"] for probe in cluster.status["probes"][:parallel]] == ["hung"] * parallel
+    assert cluster.status["gpuSecondsSpent"] == cluster.probe_gpu_seconds <= 300
+
+
+def test_a_probe_beside_one_that_goes_on_has_the_time_that_such_a_probe_took() -> None:
+    cluster = SimulatedCluster(make_job(tuning={"maxGpuSeconds": 1200, "parallelProbes": 2}))
+    cluster.reconcile()
+    first, _ = cluster.runs()
+    for run in cluster.runs():
+        cluster.start(run)
+    cluster.tick(300.0)
+    cluster.finish(first)
+    cluster.reconcile()
+    (third,) = (pod for pod in cluster.pods.values() if "probe-3" in pod.run)
+    assert third.seconds > 300
 
 
 def test_a_probe_that_the_kubelet_ended_while_no_operator_was_there_has_hung() -> None:
@@ -379,12 +400,28 @@ def test_a_probe_that_the_kubelet_ended_while_no_operator_was_there_has_hung() -
     cluster.reconcile()
     (pod,) = cluster.pods.values()
     cluster.start(pod.run)
+    pod.seconds = 0  # an older runner, which does not end by itself
     cluster.tick(10_000.0, blind=True)
     cluster.end(pod, 143, cluster.report(pod, Ending.TERMINATED))
     pod.reason = "DeadlineExceeded"
     cluster.reconcile()
     assert cluster.status["probes"][0]["verdict"] == "hung"
     assert cluster.status["disruptions"] == 0
+
+
+def test_every_probe_that_is_taken_away_counts_also_beside_others() -> None:
+    cluster = SimulatedCluster(make_job(tuning={"parallelProbes": 2}, retry={"maxDisruptions": 4}))
+    cluster.reconcile()
+    while cluster.status["phase"] == "Probing":
+        for run in cluster.runs():
+            cluster.start(run)
+        for pod in [pod for pod in cluster.pods.values() if pod.is_running]:
+            cluster.end(pod, 143, cluster.report(pod, Ending.TERMINATED))
+        cluster.reconcile()
+        cluster.tick(330)
+    taken = [probe for probe in cluster.status["probes"] if probe["verdict"] == "disrupted"]
+    assert (cluster.status["phase"], cluster.status["disruptions"]) == ("Failed", len(taken))
+    assert 4 < len(taken) <= 6
 
 
 def test_a_probe_that_only_waited_until_its_deadline_is_made_again_as_after_any_disruption() -> None:
@@ -413,6 +450,30 @@ def test_a_budget_that_pays_for_no_probe_starts_none() -> None:
     assert cluster.posted == []
     assert "pay for about 0" in condition(cluster, "Tuned")["message"]
     assert condition(cluster, "Failed")["reason"] == "NothingMeasured"
+    assert budget.ended_probing(load_status(cluster.status))
+
+
+def test_whether_the_budget_is_what_ended_the_probing_can_be_read_off_the_status() -> None:
+    assert not budget.ended_probing(load_status(launched().status))
+    cluster = SimulatedCluster(make_job(tuning={"maxGpuSeconds": 42}))
+    cluster.reconcile()
+    for run in cluster.runs():
+        cluster.start(run)
+    assert not budget.ended_probing(load_status(cluster.status)), "it goes on"
+    cluster.tick(20.0)
+    cluster.finish("tiny-probe-1")
+    cluster.reconcile()
+    assert condition(cluster, "Tuned")["status"] == "True"
+    assert len(cluster.status["probes"]) == 1
+    assert budget.ended_probing(load_status(cluster.status))
+
+
+def test_a_plan_that_costs_more_than_is_left_is_not_probed_and_the_budget_is_named() -> None:
+    cluster = SimulatedCluster(make_job(tuning={"maxGpuSeconds": 36}))
+    dear = Plan.parse("bf16-z1-full-mb16x1")  # about 38 GPU-seconds, where the others take 35
+    decision = decide(cluster.job, cluster.observe(), cluster.now, lambda _: dear)
+    assert decision.status.probes == ()
+    assert budget.ended_probing(decision.status)
 
 
 def test_a_search_that_finds_nothing_worth_its_cost_ends_the_probing() -> None:

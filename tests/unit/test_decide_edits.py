@@ -4,21 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from decided import SAVED, condition, die, last, launched
+from decided import SAVED, condition, die, edit, last, launched
 from simulated_cluster import SimulatedCluster
 from small_jobs import make_job
 
 from memtune.report import Ending
-
-
-def edit(cluster: SimulatedCluster, block: str = "", **fields: Any) -> None:
-    """Change fields of a block of the spec, or of the spec itself, which the API server counts."""
-    job = cluster.job
-    spec = job.spec
-    changes = {block: getattr(spec, block).model_copy(update=fields)} if block else fields
-    metadata = job.metadata.model_copy(update={"generation": job.metadata.generation + 1})
-    cluster.job = job.model_copy(update={"spec": spec.model_copy(update=changes), "metadata": metadata})
-    cluster.reconcile()
 
 
 def probing(**tuning: Any) -> SimulatedCluster:

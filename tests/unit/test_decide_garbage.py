@@ -8,6 +8,7 @@ import pytest
 from decided import probed
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from nasty import texts
 from simulated_cluster import SimulatedCluster
 from small_jobs import make_job
 
@@ -16,8 +17,8 @@ from memtune.report import EXIT_CODES, Ending, Memory, Phase
 from memtune.spec.status import load_status
 
 json_values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    st.none() | st.booleans() | st.integers() | st.floats() | texts(8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts(8), inner, max_size=3),
     max_leaves=6,
 )
 
@@ -51,8 +52,8 @@ garbage: st.SearchStrategy[dict[str, Any]] = st.builds(
     checkpoint_samples=counts,
     checkpoint_format=st.none() | st.sampled_from(["dcp", "deepspeed", "x"]),
     phase=st.none() | st.sampled_from(list(Phase)),
-    message=st.text(max_size=300),
-    log_tail=st.text(max_size=50),
+    message=texts(300),
+    log_tail=texts(50),
 )
 
 

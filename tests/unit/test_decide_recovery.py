@@ -9,14 +9,15 @@ from typing import Any
 import pytest
 from decided import SAVED, condition, die, last, launched, probed
 from simulated_cluster import SimulatedCluster
-from small_jobs import make_job
+from small_jobs import make_job, template
 
 from memtune.acquisition import Question, expected_improvement
 from memtune.decide import decide
 from memtune.decide.context import Context
-from memtune.decide.downgrading import after_host_oom, host_need
+from memtune.decide.downgrading import after_host_oom
+from memtune.decide.hosting import host_need
 from memtune.decide.model import Lesson, model_of
-from memtune.decide.records import to_run
+from memtune.decide.records import plan_of, to_run
 from memtune.decide.texts import over
 from memtune.observation import Condition, RunObservation
 from memtune.plan import Plan
@@ -207,29 +208,19 @@ def test_host_memory_is_raised_within_the_template_and_never_shrinks_the_batch()
 
 
 def test_host_memory_at_its_limit_ends_the_job_with_advice() -> None:
-    cluster = launched()
-    for pod in cluster.pods.values():
-        cluster.end(pod, 86, cluster.report(pod, Ending.HOST_OOM, **SAVED))
-    observed = replace(cluster.observe(), host_limit_bytes=GIB)
-    status = decide(cluster.job, observed, cluster.now).status
-    observed = replace(observed, status=status.model_dump(mode="json", by_alias=True, exclude_none=True), runs={})
-    status = decide(cluster.job, observed, cluster.now + 60).status
-    failed = next(each for each in status.conditions if each.type == "Failed")
-    assert failed.reason == "HostMemory"
-    assert "limits.memory" in failed.message
+    cluster = launched(make_job(template=template(limits={"memory": "1Gi"})))
+    die(cluster, Ending.HOST_OOM, 86, **SAVED)
+    failed = condition(cluster, "Failed")
+    assert failed["reason"] == "HostMemory"
+    assert "limits.memory is 1.0 GiB: raise it" in failed["message"]
 
 
 def test_more_host_memory_is_asked_for_once_where_the_containers_own_limit_killed_it() -> None:
-    cluster = launched()
+    cluster = launched(make_job(template=template(requests={"memory": "8Gi"}, limits={"memory": "64Gi"})))
     (pod,) = cluster.pods.values()
     cluster.end(pod, 137)
     killed = replace(pod.seen(), exit_reason="OOMKilled", report=None)
-    observed = replace(
-        cluster.observe(),
-        host_request_bytes=8 * GIB,
-        host_limit_bytes=64 * GIB,
-        runs={pod.run: RunObservation((killed,))},
-    )
+    observed = replace(cluster.observe(), runs={pod.run: RunObservation((killed,))})
     first = decide(cluster.job, observed, cluster.now).status
     assert first.attempts[-1].verdict == "host-oom"
     last_run = first.attempts[-1]
@@ -242,13 +233,14 @@ def test_more_host_memory_is_asked_for_once_where_the_containers_own_limit_kille
 
 
 def test_a_run_that_died_of_converting_asks_for_what_that_takes() -> None:
-    cluster = launched()
-    observed = replace(cluster.observe(), host_request_bytes=GIB, host_limit_bytes=1000 * GIB)
+    cluster = launched(make_job(template=template(requests={"memory": "1Gi"}, limits={"memory": "1000Gi"})))
+    observed = cluster.observe()
     status = decide(cluster.job, observed, cluster.now).status
     converting = status.attempts[-1].model_copy(update={"resume": "convert"})
     model = model_of(cluster.job, status, None)
-    needed = host_need(model, converting)
-    assert needed > host_need(model, status.attempts[-1])
+    plan = plan_of(converting)
+    needed = host_need(model, plan, "convert")
+    assert needed > host_need(model, plan, "no")
     context = Context(cluster.job, observed, cluster.now, expected_improvement, status, observed.runs)
     again = after_host_oom(context, model, converting)
     assert again is not None
@@ -311,7 +303,7 @@ def test_with_consent_such_a_plan_starts_from_step_0_and_goes_on_from_what_it_sa
     fourth = last(cluster)
     assert (fourth["resume"], fourth["resumedSamples"], fourth["restartedAt"]) == ("direct", 160, 2)
     status = load_status(cluster.status)
-    assert to_run(cluster.job, status, status.attempts[-1]).restarted_at == 2
+    assert to_run(cluster.job, status, status.attempts[-1], 0).restarted_at == 2
 
 
 def _taken_away(cluster: SimulatedCluster, **told: Any) -> None:
@@ -466,3 +458,20 @@ def test_what_a_run_resumed_from_is_its_own_word() -> None:
         cluster.start(run)
     die(cluster, Ending.SUCCEEDED, 0, resumed_samples=160)
     assert last(cluster)["resumedSamples"] == 160
+
+
+def test_how_far_the_newest_checkpoint_is_stays_unsaid_where_the_last_attempt_could_not_tell() -> None:
+    cluster = launched()
+    die(cluster, Ending.TERMINATED, 143, **SAVED)
+    assert last(cluster)["resumedSamples"] == 320
+    for run in cluster.runs():
+        cluster.start(run)
+    cluster.reconcile()
+    for pod in cluster.pods.values():
+        cluster.end(pod, 143)
+    cluster.reconcile()
+    cluster.tick(20.0)
+    assert last(cluster)["number"] == 3
+    assert (last(cluster)["resume"], last(cluster)["resumedSamples"]) == ("direct", 0)
+    assert "from the newest checkpoint" in condition(cluster, "Launched")["message"]
+    assert "320" not in condition(cluster, "Launched")["message"]

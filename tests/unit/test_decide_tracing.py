@@ -97,7 +97,7 @@ def test_a_job_with_a_factory_comes_to_its_train_run_and_recovers() -> None:
         (2, "factory 'train:build' raised RuntimeError: no such checkpoint", {}, "user-error", "no such checkpoint"),
         (2, "tracing stopped in blocks.0, operator mine::op", {}, "user-error", "blocks.0, operator mine::op"),
         (0, "neither a trace nor a sentence", {}, "user-error", "no trace, or a damaged one"),
-        (137, "", {}, "host-oom", "node ran out of memory"),
+        (137, "", {}, "host-oom", "host ran out of memory"),
     ],
 )
 def test_a_factory_that_cannot_be_traced_is_told_and_probed_blindly(

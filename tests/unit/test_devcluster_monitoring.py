@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from devcluster import prometheus
+from devcluster.monitoring import prometheus
+from devcluster.monitoring.targets import TARGETS, describe
 from devcluster.shell import ClusterError
-from devcluster.targets import TARGETS, describe
 
 
 def pod(**more: Any) -> dict[str, Any]:

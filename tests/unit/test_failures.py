@@ -148,6 +148,13 @@ def test_a_circle_of_causes_ends() -> None:
     assert of_exception(first) == Failure(ERROR, 1, "ValueError: a")
 
 
+def test_a_module_that_is_not_installed_is_no_fault_of_the_code() -> None:
+    error = ModuleNotFoundError("No module named 'transformers'", name="transformers")
+    told = "ModuleNotFoundError: No module named 'transformers'; install it into the job's image, or without a cluster"
+    assert of_exception(error).message.startswith(told)
+    assert "install" not in of_exception(ImportError("cannot import name 'AutoModel'")).message
+
+
 def test_an_out_of_memory_is_found_in_a_group() -> None:
     group = type("Group", (Exception,), {"exceptions": (ValueError("a"), MemoryError())})
     assert of_exception(group("two failed")).ending is HOST

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from memtune.gpu import find
-from memtune.host import HostMemory, host_memory, pinned_bytes
+from memtune.host import HostMemory, host_memory, offloaded_bytes, pinned_bytes
 from memtune.model.architecture import Adapter, Architecture, Kind
 from memtune.model.count import adapter_parameters, parameters
 from memtune.plan import Plan
@@ -48,6 +48,15 @@ def test_optimizer_offload_pins_masters_gradients_and_a_transfer_buffer() -> Non
     # Over two nodes each pod holds half as many elements: half of everything.
     found = terms(host_memory(TWO_BY_EIGHT, Plan.parse("bf16-z2-sel-mb2x2-oopt")))
     assert found["offloaded optimizer"] == 8 * ((2 + 2 + 1) * GIB + 8 * 421_150_976)
+
+
+def test_what_is_offloaded_is_the_part_that_no_other_plan_has() -> None:
+    assert offloaded_bytes(EIGHT, Plan.parse("bf16-z2-sel-mb2x4")) == 0
+    for offload in ("oopt", "oparam", "onvme"):
+        plan = Plan.parse(f"bf16-z3-sel-mb2x4-{offload}")
+        terms = [term for term in host_memory(EIGHT, plan).running if term.name.startswith(("offloaded", "nvme"))]
+        assert offloaded_bytes(EIGHT, plan) == sum(term.bytes for term in terms) > 0
+    assert offloaded_bytes(EIGHT, Plan.parse("bf16-z2-sel-mb2x4-oact"), 3 * GIB) == 8 * 4 * GIB
 
 
 def test_parameter_offload_adds_the_weights_and_saves_them_gathered() -> None:

@@ -26,7 +26,7 @@ from memtune.model.architecture import Architecture, Kind
 from memtune.plan import DEFAULT_BUCKET_ELEMENTS, Plan
 from memtune.prediction import Interval, Prediction
 from memtune.space import refusal
-from memtune.units import GIB
+from memtune.units import GIB, MIB
 from memtune.workload import Evaluation, Workload
 
 TINY = Architecture(
@@ -239,3 +239,22 @@ def test_falling_again_and_again_ends(plan: Plan, kind: OutOfMemory) -> None:
         assert len(seen) < 50
     sizes = [device_bytes(step) for step in seen]
     assert sizes == sorted(sizes, reverse=True)
+
+
+def test_no_rung_leads_to_an_offload_that_the_host_cannot_hold() -> None:
+    tight = replace(EIGHT, host_limit_bytes=2 * MIB)
+    # All rungs but offload save 17.0 GiB together, moments on the host another 2.5.
+    failure = Failure(OutOfMemory.STATE, 19 * GIB)
+    roomy = descend(EIGHT, Sums(), PLAN, failure)
+    assert isinstance(roomy, Downgrade)
+    assert roomy.plan.offload is Offload.OPTIMIZER
+    below = descend(tight, Sums(), PLAN, failure)
+    assert isinstance(below, Exhausted)
+    assert below.best.offload is Offload.NONE
+
+
+def test_what_a_run_has_offloaded_its_host_has_held() -> None:
+    plan = Plan.parse("bf16-z1-none-mb4x2-oopt")
+    below = descend(replace(EIGHT, host_limit_bytes=2 * MIB), Sums(), plan, Failure(OutOfMemory.ACTIVATION, 3.1 * GIB))
+    assert isinstance(below, Downgrade)
+    assert below.plan == replace(plan, checkpointing=SELECTIVE)

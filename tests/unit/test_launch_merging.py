@@ -46,6 +46,13 @@ def test_a_success_has_the_fewest_steps_and_the_fullest_memory() -> None:
     assert merged.resumed_samples is None
 
 
+def test_the_fullest_device_counts_and_the_retries_of_any_rank() -> None:
+    crowded = Memory(peak_reserved_bytes=72, non_torch_bytes=6, alloc_retries=0)
+    struggling = Memory(peak_reserved_bytes=73, non_torch_bytes=1, alloc_retries=5)
+    ends = [RankEnd(rank, 0, (report(rank, memory=each),)) for rank, each in enumerate((crowded, struggling))]
+    assert merge(SETTINGS, ends, None).memory == replace(crowded, alloc_retries=5)
+
+
 def test_what_the_run_went_on_from_is_reported_even_if_it_is_the_start() -> None:
     merged = merge(replace(SETTINGS, resume_from=Path("/saves/0"), resume_samples=0), WELL, None)
     assert merged.resumed_samples == 0

@@ -57,6 +57,13 @@ def test_a_bad_config_is_refused_with_its_key(config: Any, message: str) -> None
         from_hf_config(config)
 
 
+@pytest.mark.parametrize("model_type", sorted(set(FAMILIES) - {"gemma3"}))
+def test_no_family_takes_more_layers_than_a_step_can_be_reckoned_for(model_type: str) -> None:
+    # What is done for each layer would take all memory of an operator that serves others too.
+    with pytest.raises(ValueError, match="num_hidden_layers: 1000000000 is more than any model has; give at most 10"):
+        from_hf_config({"model_type": model_type, "num_hidden_layers": 10**9})
+
+
 def test_a_null_takes_the_default_and_a_strange_key_is_left_alone() -> None:
     config = {"model_type": "mistral", "head_dim": None, "num_key_value_heads": None, "torch_dtype": "bfloat16"}
     assert from_hf_config(config) == from_hf_config({"model_type": "mistral"})

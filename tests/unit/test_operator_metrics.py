@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
+from typing import Any, get_args
 
 import pytest
 from prometheus_client import generate_latest
 
 from memtune.decide import Observed
 from memtune.spec import load_job
+from memtune.spec.status import Phase
 from memtune_operator import metrics as module
 from memtune_operator.metrics import Metrics
 from memtune_operator.shell import Key, Snapshot
@@ -26,7 +28,7 @@ JOB = {
 PLAN = "bf16-z1-none-mb4x1"
 PEAK = {"allocated": 90, "active": 100, "reserved": 110, "device": 150, "total": 1000}
 RECORDED = {"name": "tiny-probe-1", "number": 1, "plan": PLAN, "predictedBytes": 100}
-ENDED = {**RECORDED, "verdict": "succeeded", "peakBytes": PEAK, "gpuSeconds": 30}
+ENDED = {"endedAt": "2026-01-01T00:00:00Z", **RECORDED, "verdict": "succeeded", "peakBytes": PEAK, "gpuSeconds": 30}
 COMPONENTS = [{"name": "weights", "lower": 1, "expected": 2, "upper": 3}]
 PREDICTION = {
     "plan": PLAN,
@@ -48,8 +50,8 @@ def lines(metrics: Metrics) -> list[str]:
 
 
 def told() -> Metrics:
-    metrics = Metrics()
-    metrics.watch_pending(lambda: 2)
+    metrics = Metrics(started_at=1_700_000_000)
+    metrics.leads(lambda: 2)
     metrics.request("GET", 200)
     metrics.reconciled(snapshot(), snapshot(probes=[RECORDED]), 0.02)
     attempt = {**RECORDED, "name": "tiny-train-2", "number": 2, "rung": "expandable-segments", "resume": "direct"}
@@ -63,7 +65,7 @@ def test_every_series_has_the_name_and_labels_that_dashboards_ask_for() -> None:
     of = 'mtj="tiny",mtj_namespace="research"'
     assert sorted(line for line in lines(told()) if "_bucket" not in line and "_sum" not in line) == sorted(
         [
-            'memtune_jobs{phase="Probing"} 1.0',
+            *(f'memtune_jobs{{phase="{phase}"}} {float(phase == "Probing")}' for phase in get_args(Phase)),
             f'memtune_probes_total{{{of},outcome="succeeded"}} 1.0',
             f"memtune_prediction_error_ratio_count{{{of}}} 1.0",
             f'memtune_oom_retries_total{{{of},rung="expandable-segments"}} 1.0',
@@ -71,6 +73,8 @@ def test_every_series_has_the_name_and_labels_that_dashboards_ask_for() -> None:
             f"memtune_job_continues{{{of}}} 1.0",
             f"memtune_probe_gpu_seconds_total{{{of}}} 30.0",
             f"memtune_probe_budget_used_ratio{{{of}}} 0.05",
+            f"memtune_probe_budget_spent{{{of}}} 0.0",
+            f"memtune_job_headroom_ratio{{{of}}} 0.06",
             f'memtune_predicted_bytes{{component="weights",{of}}} 2.0',
             f'memtune_predicted_bytes{{component="device",{of}}} 100.0',
             f'memtune_measured_bytes{{component="allocated",{of}}} 90.0',
@@ -81,8 +85,28 @@ def test_every_series_has_the_name_and_labels_that_dashboards_ask_for() -> None:
             f"memtune_reconcile_errors_total{{{of}}} 1.0",
             'memtune_api_requests_total{code="200",verb="GET"} 1.0',
             "memtune_wakeups_pending 2.0",
+            "memtune_operator_leader 1.0",
+            "memtune_operator_start_time_seconds 1.7e+09",
         ]
     )
+
+
+def test_an_operator_that_waits_for_the_lease_does_not_lead() -> None:
+    assert "memtune_operator_leader 0.0" in lines(Metrics())
+
+
+def test_a_job_tells_what_it_leaves_free_and_whether_its_budget_ended_the_probing() -> None:
+    of = 'mtj="tiny",mtj_namespace="research"'
+    text = "probe 1 won, and the 12 GPU-seconds left in tuning.maxGpuSeconds pay for no further probe of about 30"
+    tuned = {"type": "Tuned", "status": "True", "lastTransitionTime": "2026-03-01T10:00:00Z", "reason": "Measured"}
+    after = snapshot(conditions=[{**tuned, "message": text}])
+    assert after.job is not None
+    tuning = after.job.spec.tuning.model_copy(update={"headroom": "3%"})
+    job = after.job.model_copy(update={"spec": after.job.spec.model_copy(update={"tuning": tuning})})
+    metrics = Metrics()
+    metrics.reconciled(after, replace(after, job=job), 0.02)
+    assert f"memtune_probe_budget_spent{{{of}}} 1.0" in lines(metrics)
+    assert f"memtune_job_headroom_ratio{{{of}}} 0.03" in lines(metrics)
 
 
 def test_more_memory_than_predicted_is_a_positive_error() -> None:
@@ -108,10 +132,20 @@ def test_what_ended_while_no_operator_was_there_is_counted() -> None:
     assert 'memtune_probes_total{mtj="tiny",mtj_namespace="research",outcome="succeeded"} 1.0' in lines(metrics)
 
 
+def test_a_probe_that_the_operator_stopped_took_its_time_all_the_same() -> None:
+    metrics = Metrics()
+    stopped = {**ENDED, "verdict": None, "gpuSeconds": 7}
+    metrics.reconciled(snapshot(probes=[RECORDED]), snapshot(probes=[stopped]), 0.02)
+    of = 'mtj="tiny",mtj_namespace="research"'
+    assert f'memtune_probes_total{{{of},outcome="stopped"}} 1.0' in lines(metrics)
+    assert f"memtune_probe_gpu_seconds_total{{{of}}} 7.0" in lines(metrics)
+
+
 def test_a_jobs_series_go_with_the_job() -> None:
     metrics = told()
     metrics.gone(Key("research", "tiny"))
-    assert not [line for line in lines(metrics) if "tiny" in line or "memtune_jobs{" in line]
+    assert not [line for line in lines(metrics) if "tiny" in line]
+    assert 'memtune_jobs{phase="Probing"} 0.0' in lines(metrics), "graphs have holes without it"
 
 
 def test_an_object_that_is_no_job_has_no_series() -> None:

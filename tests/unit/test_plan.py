@@ -127,6 +127,9 @@ def test_another_micro_batch_keeps_the_global_batch() -> None:
         ("bf16-fsdp-sel-mb1x1-onvme", "only DeepSpeed offloads to NVMe"),
         ("bf16-z2-every1-mb1x1", "K of at least 2"),
         ("bf16-z2-sel-mb4x8-split20", "above 20"),
+        ("bf16-z2-sel-mb4x999999999", "is not a micro-batch"),
+        ("bf16-z2-sel-mb4x8-bk" + 400 * "9", "is no option"),
+        ("bf16-z2-sel-mb\u0664x8", "is not a micro-batch"),
     ],
 )
 def test_a_bad_short_form_is_refused_with_a_reason(text: str, message: str) -> None:

@@ -19,6 +19,7 @@ from memtune.plan import Plan
 from memtune.predict import Predictor
 from memtune.predict.outside import experienced, is_credible, outside_sizes
 from memtune.remembered import MOST_JOBS, JobOutside, Remembered, read_remembered, remembered
+from memtune.space import Space
 from memtune.units import GIB, MIB
 from memtune.workload import Workload
 
@@ -156,5 +157,6 @@ def test_a_jobs_own_probes_go_on_from_there() -> None:
 
 def test_advice_about_more_gpus_does_not_take_over_what_fewer_measured() -> None:
     tight = replace(WORKLOAD, gpu=WORKLOAD.gpu.with_memory(16 * GIB))
-    told = advise(replace(tight, outside_bytes=(9 * GIB,)), Predictor, PLAN, 0.06)
-    assert "add 56 more GPUs of 16.0 GiB: bf16-z2-none-mb1x1 is predicted at 12.0 GiB" in told
+    told = advise(replace(tight, outside_bytes=(9 * GIB,)), Predictor, PLAN, 0.06, Space(), is_fixed=True)
+    wider = "use 64 GPUs in place of 8, 8 on each of 8 nodes"
+    assert f"{wider}: bf16-z2-none-mb1x1 is predicted to take 12.0 GiB of each GPU" in told

@@ -7,6 +7,7 @@ import shlex
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from nasty import texts
 
 from memtune_runner.command import Command, CommandError, Kind, parse
 
@@ -110,7 +111,7 @@ def test_a_command_line_that_runs_nothing_is_refused(line: str, words: str) -> N
         parse(shlex.split(line))
 
 
-@given(st.lists(st.text(max_size=8), max_size=6))
+@given(st.lists(texts(8), max_size=6))
 def test_arguments_of_the_script_are_never_read(arguments: list[str]) -> None:
     for front in (["python", "train.py"], ["torchrun", "--nnodes=2", "train.py"], ["deepspeed", "train.py"]):
         assert parse([*front, *arguments]).arguments == tuple(arguments)

@@ -9,12 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from memtune.gpu import find
-from memtune.knobs import FULL, SELECTIVE, Attention, Offload, Optimizer, Precision, Sharding
+from memtune.knobs import FULL, SELECTIVE, Attention, GradientDtype, Offload, Optimizer, Precision, Sharding
 from memtune.model.architecture import Architecture, Kind
 from memtune.plan import Plan
-from memtune.prediction import Interval, Prediction
+from memtune.prediction import Component, Interval, Prediction
 from memtune.space import MEMORY, Space, divisors, enumerate_plans, rank, refusal, refusals
-from memtune.units import GIB
+from memtune.units import GIB, MIB
 from memtune.workload import Workload
 
 TINY = Architecture(
@@ -167,3 +167,54 @@ def test_the_objective_memory_puts_the_smallest_first() -> None:
     plans = [Plan.parse(f"bf16-z2-sel-mb{size}x{8 // size}") for size in (4, 1, 2)]
     ranking = rank(EIGHT, ByMicroBatch(), plans, headroom=0.06, objective=MEMORY)
     assert [candidate.plan.micro_batch for candidate in ranking.fitting] == [1, 2, 4]
+
+
+class KeepingActivations(ByMicroBatch):
+    """3 MiB of activations for each sequence of the micro-batch."""
+
+    def predict(self, plan: Plan) -> Prediction:
+        size = 3.0 * MIB * plan.micro_batch
+        parts = (Component("weights", Interval(1.0, 1.0, 1.0)), Component("activations", Interval(0.0, size, 2 * size)))
+        return replace(super().predict(plan), breakdown=lambda: parts)
+
+
+def test_what_a_pod_cannot_hold_of_what_is_offloaded_is_dropped_and_says_so() -> None:
+    plans = [Plan.parse(f"bf16-z2-sel-mb{size}x{8 // size}{offload}") for offload in ("", "-oopt") for size in (1, 2)]
+    roomy, tight = (replace(EIGHT, host_limit_bytes=size * MIB) for size in (64, 2))
+    assert rank(roomy, ByMicroBatch(), plans, headroom=0.06).dropped == ()
+    ranking = rank(tight, ByMicroBatch(), plans, headroom=0.06)
+    assert [candidate.plan.offload for candidate in ranking.fitting] == [Offload.NONE] * 2
+    # Each of 8 ranks holds 32,424 of 259,392 parameters: 2 x 128 KiB and 64 KiB are pinned, and moments take 8 B each.
+    assert [drop.reason for drop in ranking.dropped] == [
+        "needs 4 MiB of host memory for what it offloads; limits.memory of the template is 2 MiB"
+    ] * 2
+    assert rank(replace(tight, assumed=True), ByMicroBatch(), plans, headroom=0.06).dropped == ()
+
+
+def test_offloaded_activations_are_those_of_the_micro_batch_pinned_on_each_rank() -> None:
+    plans = [Plan.parse(f"bf16-z2-sel-mb{size}x{8 // size}-oact") for size in (1, 2, 4)]
+    ranking = rank(replace(EIGHT, host_limit_bytes=64 * MIB), KeepingActivations(), plans, headroom=0.06)
+    # Pinned are 4, 8 and 16 MiB a rank.
+    assert [candidate.plan.micro_batch for candidate in ranking.fitting] == [2, 1]
+    assert [drop.reason for drop in ranking.dropped] == [
+        "needs 128 MiB of host memory for what it offloads; limits.memory of the template is 64 MiB"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("space", "named", "whole"),
+    [
+        (Space(attentions=(Attention.SDPA,)), "bf16-z3-full-mb1x8", "bf16-z3-full-mb1x8-sdpa"),
+        (Space(attentions=(Attention.SDPA,)), "bf16-z3-full-mb1x8-eager", "bf16-z3-full-mb1x8-eager"),
+        (Space(attentions=(Attention.SDPA, Attention.EAGER)), "bf16-z3-full-mb1x8", "bf16-z3-full-mb1x8"),
+        (Space(optimizers=(Optimizer.LION,)), "bf16-z3-full-mb1x8", "bf16-z3-full-mb1x8-lion"),
+        (Space(gradient_dtypes=(GradientDtype.FP32,)), "bf16-z3-full-mb1x8", "bf16-z3-full-mb1x8-g32"),
+        (Space(offloads=(Offload.OPTIMIZER,)), "bf16-z3-full-mb1x8", "bf16-z3-full-mb1x8-oopt"),
+        (Space(offloads=(Offload.OPTIMIZER,)), "bf16-z3-full-mb1x8-oparam", "bf16-z3-full-mb1x8-oparam"),
+        # What cannot offload is taken as it is written.
+        (Space(offloads=(Offload.OPTIMIZER,)), "bf16-ddp-full-mb1x8", "bf16-ddp-full-mb1x8"),
+        (Space(offloads=(Offload.OPTIMIZER,)), "bf16-z0-full-mb1x8", "bf16-z0-full-mb1x8"),
+    ],
+)
+def test_what_a_name_leaves_out_is_the_jobs_where_it_has_one_choice(space: Space, named: str, whole: str) -> None:
+    assert str(space.completed(Plan.parse(named))) == whole

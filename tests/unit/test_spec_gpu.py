@@ -71,6 +71,14 @@ def test_a_slice_of_a_product_has_the_declared_memory() -> None:
     assert gpu == GPUS["a100-80gb"].with_memory(40 * GIB)
 
 
+def test_more_memory_than_the_product_has_is_told() -> None:
+    sliced = {"gpuProduct": "NVIDIA-A100-SXM4-80GB-MIG-1g.10gb"}
+    assert gpu_notes(job(sliced), GPUS["a100-80gb"]) == ()
+    (note,) = gpu_notes(job({**sliced, "gpuMemory": "80Gi"}), GPUS["a100-80gb"])
+    assert note.startswith("gpuMemory 80Gi is more than the 9.5 GiB of a NVIDIA-A100-SXM4-80GB-MIG-1g.10gb")
+    assert gpu_notes(job({"gpuProduct": "NVIDIA-A100-SXM4-80GB", "gpuMemory": "80Gi"}), GPUS["a100-80gb"]) == ()
+
+
 def test_memory_alone_takes_the_nearest_gpu_and_of_equals_the_slower() -> None:
     guess = replace(GPUS["a100-80gb"], guessed=True)
     assert gpu_of(job({"gpuMemory": "80Gi"})) == guess

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 from told_job import GIB, MESSAGE, NOW_SECONDS, OUT_OF_MEMORY, TOTAL_BYTES, WON, ended_well, still_probing, told_job
 
+from memtune_cli.news import news, saying
 from memtune_cli.next_step import next_step
-from memtune_cli.story import Budget, error_ratio, measured_bytes, news, run_seconds, saying, story_of
+from memtune_cli.story import Budget, error_ratio, measured_bytes, run_seconds, story_of
 
 
 def changed(part: str, place: int, **fields: Any) -> dict[str, Any]:
@@ -133,6 +134,8 @@ def test_where_no_report_told_of_a_checkpoint_none_is_claimed() -> None:
     assert story_of(fresh).checkpoint == "the newest complete one in /checkpoints, from which attempt 2 went on"
     assert story_of(still_probing()).checkpoint == "in /checkpoints; none is known of until a run ends"
     assert story_of(told_job(phase="Failed", attempts=None)).checkpoint == "in /checkpoints; no report told of one"
+    stopped = {**told_job()["status"]["attempts"][1], "endedAt": "2026-03-01T13:59:00Z", "resume": "no"}
+    assert story_of(told_job(attempts=[stopped])).checkpoint == "in /checkpoints; no report told of one"
 
 
 def test_what_holds_the_job_back_comes_first() -> None:
@@ -160,6 +163,9 @@ def test_news_are_told_once() -> None:
     died = f"attempt 1 (bf16-z1-none-mb1x32) ran out of GPU memory: {OUT_OF_MEMORY}"
     recovering = story_of(told_job(phase="Recovering", message=f"{died}; the next attempt follows after a pause"))
     assert died not in news(before, recovering), "what the message says is not said twice"
+    assert saying(before, recovering, [died]) == ["[Recovering] the next attempt follows after a pause"]
+    assert saying(before, after, [died, MESSAGE]) == ["[Running]"]
+    assert saying(story_of(told_job(message="it was")), after, [MESSAGE]) == []
 
 
 @pytest.mark.parametrize("status", [None, [], "odd", {"phase": 3}, {"probes": [{"name": 1}, 2]}, {"plan": "x"}])

@@ -54,8 +54,8 @@ ROWS = [
     ("reported host OOM", failed(86, "host-oom", "pinned memory"), Verdict.HOST_OOM, "pinned memory"),
     ("host OOM, report lost", failed(86), Verdict.HOST_OOM, "host memory"),
     ("OOMKilled", replace(failed(137), exit_reason="OOMKilled"), Verdict.HOST_OOM, "limit"),
-    ("137 without OOMKilled", failed(137), Verdict.HOST_OOM, "node ran out of memory"),
-    ("247 without OOMKilled", failed(247), Verdict.HOST_OOM, "node ran out of memory"),
+    ("137 without OOMKilled", failed(137), Verdict.HOST_OOM, "host ran out of memory"),
+    ("247 without OOMKilled", failed(247), Verdict.HOST_OOM, "host ran out of memory"),
     ("137 of a deleted pod", replace(failed(137), deleting=True), Verdict.DISRUPTED, "deleted"),
     ("terminated from outside", failed(143), Verdict.DISRUPTED, "outside"),
     ("SIGTERM reported", failed(143, "terminated", "SIGTERM"), Verdict.DISRUPTED, "SIGTERM"),
@@ -207,8 +207,18 @@ def test_a_command_that_saved_and_ended_well_when_told_to_stop_has_not_succeeded
     stopped = replace(ENDED_WELL, report=Report("terminated", message="SIGTERM"), deleting=True)
     assert verdict_of(stopped) == Conclusion(Verdict.DISRUPTED, 0, "SIGTERM")
     assert verdict_of(replace(ENDED_WELL, deleting=True)) == Conclusion(
-        Verdict.SUCCEEDED, None, "every pod ended with exit code 0"
+        Verdict.SUCCEEDED, None, "the command ended with exit code 0"
     )
+
+
+def test_a_probe_is_measured_on_all_of_its_pods_and_a_training_that_ended_has_ended() -> None:
+    pods = (ENDED_WELL, replace(ENDED_WELL, index=1, report=None))
+    probe, train = (conclude(RunObservation(pods, is_probe=is_probe)) for is_probe in (True, False))
+    assert probe is not None
+    assert train is not None
+    assert (probe.verdict, probe.pod_index) == (Verdict.USER_ERROR, 1)
+    assert probe.message.endswith("no report of it: the runner was not part of it on node 1")
+    assert train.verdict is Verdict.SUCCEEDED
 
 
 words = st.sampled_from(
@@ -244,7 +254,7 @@ pods = st.builds(
     failure_order=st.none() | st.integers(-2, 3),
     mismatch=words,
 )
-runs = st.builds(RunObservation, st.lists(pods, max_size=4).map(tuple), words, st.booleans())
+runs = st.builds(RunObservation, st.lists(pods, max_size=4).map(tuple), words, st.booleans(), st.booleans())
 
 
 @given(runs)

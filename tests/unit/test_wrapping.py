@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from nasty import texts
 
 from memtune.plan import Plan
 from memtune.run import Checkpointed, Run, RunKind
@@ -18,7 +19,7 @@ from memtune_operator import manifests
 from memtune_operator.placement import REQUIRED
 from memtune_operator.wrapping import BOOTSTRAP, CommandRequiredError, TemplateError, wrapped_index
 
-PROBE = Run(RunKind.PROBE, 0, Plan.parse("bf16-z2-sel-mb4x8"))
+PROBE = Run(RunKind.PROBE, 0, Plan.parse("bf16-z2-sel-mb4x8"), seconds=298)
 GPU = "nvidia.com/gpu"
 
 
@@ -231,7 +232,7 @@ def test_only_a_train_run_has_an_attempt_and_what_others_have_taught() -> None:
     assert told["MEMTUNE_CHECKPOINT_PATH"] == "/saves/$$(x)"  # The kubelet makes it /saves/$(x) again.
     assert "MEMTUNE_PROBE_STEPS" not in told
     probe = {v["name"] for v in pod_of(template())["spec"]["containers"][0]["env"]}
-    assert {"MEMTUNE_PROBE_STEPS", "MEMTUNE_DEEPSPEED_CONFIG"} <= probe
+    assert {"MEMTUNE_PROBE_STEPS", "MEMTUNE_PROBE_SECONDS", "MEMTUNE_DEEPSPEED_CONFIG"} <= probe
     assert not {"MEMTUNE_ATTEMPT", "MEMTUNE_RESUME_FROM", "MEMTUNE_ARCHITECTURE"} & probe
     with pytest.raises(ValueError, match="fresh weights"):
         Run(RunKind.PROBE, 1, PROBE.plan, resume=Checkpointed("/saves", 640))
@@ -255,8 +256,8 @@ def test_a_group_is_named_only_for_the_queue_or_scheduler_that_was_asked_for(
 
 
 foreign = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text(max_size=3),
-    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=3), inner, max_size=2),
+    st.none() | st.booleans() | st.integers() | texts(3),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(texts(3), inner, max_size=2),
     max_leaves=4,
 )
 parts = st.sampled_from(["tolerations", "dnsConfig", "securityContext", "affinity", "schedulerName", "volumes"])

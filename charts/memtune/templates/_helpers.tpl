@@ -1,14 +1,7 @@
 {{- define "memtune.fullname" -}}
-{{- if .Values.fullnameOverride -}}
-{{- .Values.fullnameOverride | trunc 52 | trimSuffix "-" -}}
-{{- else -}}
 {{- $name := default .Chart.Name .Values.nameOverride -}}
-{{- if contains $name .Release.Name -}}
-{{- .Release.Name | trunc 52 | trimSuffix "-" -}}
-{{- else -}}
-{{- printf "%s-%s" .Release.Name $name | trunc 52 | trimSuffix "-" -}}
-{{- end -}}
-{{- end -}}
+{{- $released := ternary .Release.Name (printf "%s-%s" .Release.Name $name) (contains $name .Release.Name) -}}
+{{- default $released .Values.fullnameOverride | trunc 52 | trimSuffix "-" -}}
 {{- end -}}
 
 {{/* What a selector may hold: it can never change again. */}}

@@ -56,20 +56,21 @@ def _replay_rare(allocator: CachingAllocator, event: Event, handles: dict[int, i
         )
 
 
-def required_bytes(trace: Sequence[Event], settings: AllocatorSettings | None = None) -> int:
-    """The smallest limit under which the trace runs without a retry.
+def required_bytes(trace: Sequence[Event], settings: AllocatorSettings | None = None, precision: float = 0.0) -> int:
+    """The smallest limit under which the trace runs without a retry, or one above it by ``precision`` of the peak.
 
     Without max_split_size nothing is released before a retry is counted: a run without retries is then the run without
     a limit, and its peak is the answer. With max_split_size oversize blocks go first, so less can do; with expandable
     segments the limit also sets the address space of a segment, so in rare cases the peak does not do.
     """
     settings = settings or AllocatorSettings()
-    peak = replay(trace, None, settings).peak_reserved_bytes
+    unlimited = replay(trace, None, settings)
+    peak = unlimited.peak_reserved_bytes
     releases_early = settings.max_split_size_bytes is not None
     if not releases_early and not settings.expandable_segments:
         return peak
-    floor = 0 if releases_early else peak
-    return _bisect(floor, peak, lambda limit: replay(trace, limit, settings).retries == 0)
+    floor = unlimited.peak_active_bytes if releases_early else peak
+    return _bisect(floor, peak, lambda limit: replay(trace, limit, settings).retries == 0, int(peak * precision))
 
 
 def surviving_bytes(trace: Sequence[Event], settings: AllocatorSettings | None = None) -> int:
@@ -78,13 +79,13 @@ def surviving_bytes(trace: Sequence[Event], settings: AllocatorSettings | None =
     return _bisect(0, peak, lambda limit: replay(trace, limit, settings).ooms == 0)
 
 
-def _bisect(floor: int, enough: int, suffices: Callable[[int], bool]) -> int:
-    """A limit of at least ``floor`` that suffices, while 2 MiB less does not or is below the floor.
+def _bisect(floor: int, enough: int, suffices: Callable[[int], bool], apart: int = 0) -> int:
+    """A limit of at least ``floor`` that suffices, while 2 MiB less, or ``apart``, does not or is below the floor.
 
     Segments are multiples of 2 MiB, so nothing lies between. ``enough`` is where to look first; it is doubled until
     it suffices.
     """
-    step = SEGMENT_ROUNDING_BYTES
+    step = SEGMENT_ROUNDING_BYTES * max(apart // SEGMENT_ROUNDING_BYTES, 1)
     low, high = floor // step - 1, enough // step
     while not suffices(high * step):
         low, high = high, max(2 * high, 1)

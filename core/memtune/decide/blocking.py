@@ -8,10 +8,12 @@ from dataclasses import replace
 from memtune.decide import reasons
 from memtune.decide.context import Context
 from memtune.decide.fixing import changed_fields, spec_changed
+from memtune.decide.hosting import asked_bytes
 from memtune.decide.observed import Refusal
 from memtune.decide.records import has_ended, live
 from memtune.decide.settling import waits
-from memtune.spec.status import ConditionType
+from memtune.spec.status import ConditionType, RunStatus
+from memtune.units import gib
 from memtune.verdict import Verdict
 
 # How soon a refusal is tried again; whatever a watch tells of comes sooner.
@@ -72,12 +74,21 @@ def _of_runs(context: Context) -> tuple[Refusal | None, Refusal | None]:
         found = waits(run)
         if found is None:
             continue
+        message = found.message
+        if isinstance(record, RunStatus) and "memory" in message.lower():
+            message += _asking(context, record)
         if found.verdict is Verdict.QUEUED:
-            queued = queued or Refusal(reasons.QUEUED, found.message)
+            queued = queued or Refusal(reasons.QUEUED, message)
         else:
             reason = reasons.IMAGE_PULL if found.verdict is Verdict.IMAGE_ERROR else reasons.UNSCHEDULABLE
-            stalled = stalled or Refusal(reasons.REFUSED if run.refusal else reason, found.message)
+            stalled = stalled or Refusal(reasons.REFUSED if run.refusal else reason, message)
     return queued, stalled
+
+
+def _asking(context: Context, record: RunStatus) -> str:
+    """For whoever reads that there is not enough memory: what a pod asks for that its template does not."""
+    asked = asked_bytes(context, record)
+    return f" (each pod asks for {gib(asked)} of host memory, for {record.plan})" if asked else ""
 
 
 def _told(context: Context, kind: ConditionType, found: Refusal | None) -> Context:

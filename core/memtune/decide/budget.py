@@ -11,7 +11,7 @@ from memtune.observation import RunObservation
 from memtune.plan import Plan
 from memtune.prediction import Prediction
 from memtune.spec.job import Job
-from memtune.spec.status import RunStatus
+from memtune.spec.status import RunStatus, Status
 from memtune.verdict import Verdict
 
 # From a container's start to its first step: imports, rendezvous, the model built and sharded.
@@ -20,8 +20,13 @@ STARTUP_SECONDS = 30.0
 _LONGEST_SHARE = 0.5
 # A pod that is told to end takes a moment to do so, and that moment counts.
 ENDING_SECONDS = 5.0
+# A runner that ends its ranks itself waits for no API server and no kubelet. An operator that is there comes before it.
+_RUNNER_ENDING_SECONDS = 2
+_RUNNER_PATIENCE_SECONDS = 3
 _SHORTENED = 2
 _TIMED = (Verdict.SUCCEEDED, *OUT_OF_MEMORY)
+# A status has no field for it: conditions tell by these words that nothing but the budget ended the probing.
+_ENDED = "left in tuning.maxGpuSeconds pay for no further probe"
 
 
 def is_overdue(job: Job, run: RunObservation, now: float) -> bool:
@@ -33,6 +38,18 @@ def is_overdue(job: Job, run: RunObservation, now: float) -> bool:
 def longest_seconds(job: Job) -> float:
     """How long one probe may take that neither ends nor reports."""
     return _LONGEST_SHARE * job.max_gpu_seconds / job.spec.resources.world
+
+
+def own_seconds(context: Context) -> int:
+    """After how long a probe that starts now is to end by itself, so that the budget is kept without an operator."""
+    going = [probe for probe in context.status.probes if not has_ended(probe)]
+    known = _known_cost(context.status.probes)
+    # Those that go on already are let come to the end that is expected of them; where nothing is known, all are alike.
+    older = [probe for probe in going if probe.created and known]
+    taken = sum(max(_taken(context, probe), known if probe in older else 0) for probe in going)
+    left = context.job.max_gpu_seconds - context.status.gpu_seconds_spent - taken
+    share = left / (max(len(going) - len(older), 1) * context.world) - _RUNNER_ENDING_SECONDS
+    return max(int(min(share, longest_seconds(context.job) + _RUNNER_PATIENCE_SECONDS)), 1)
 
 
 def running_seconds(context: Context) -> int:
@@ -84,14 +101,17 @@ def estimate(context: Context, plan: Plan, prediction: Prediction) -> float:
 def cost(job: Job, probes: Sequence[RunStatus], plan: Plan, step_seconds: float) -> float:
     """GPU-seconds of one more probe: as those before it, else as its predicted step tells."""
     world = job.spec.resources.world
-    # What a probe that hung took says nothing of the next one.
-    known = [probe.gpu_seconds for probe in probes if ended_as(probe, *_TIMED) and probe.gpu_seconds]
-    if known:
-        return float(max(known)) + ENDING_SECONDS * world
+    if known := _known_cost(probes):
+        return float(known) + ENDING_SECONDS * world
     # A shortened step has fewer micro-batches; the optimizer's part is small beside them.
     share = min(plan.accumulation, _SHORTENED) / plan.accumulation
     steps = job.spec.tuning.probe_steps * step_seconds * share
     return (STARTUP_SECONDS + steps + ENDING_SECONDS) * world
+
+
+def _known_cost(probes: Sequence[RunStatus]) -> int:
+    """The most GPU-seconds that a probe took; what one that hung took says nothing of the next one."""
+    return max((probe.gpu_seconds for probe in probes if ended_as(probe, *_TIMED)), default=0)
 
 
 def pays_for(context: Context, plan: Plan, prediction: Prediction) -> int:
@@ -106,3 +126,15 @@ def allows(context: Context, plan: Plan, prediction: Prediction) -> bool:
     known = sum(max(cost, estimate(context, plan_of(probe), prediction)) for probe in running)
     committed = max(known, float(running_seconds(context)))
     return context.status.gpu_seconds_spent + committed + cost <= context.job.max_gpu_seconds
+
+
+def refusal(context: Context, plan: Plan, prediction: Prediction) -> str:
+    """Why the probe of a plan that the budget does not allow is not made, in words."""
+    left = context.job.max_gpu_seconds - context.status.gpu_seconds_spent
+    return f"the {left:,} GPU-seconds {_ENDED} of about {estimate(context, plan, prediction):,.0f}"
+
+
+def ended_probing(status: Status) -> bool:
+    """Whether the job's probing ended because the budget paid for no further probe."""
+    over = (each for each in status.conditions if each.type in ("Tuned", "Failed") and each.status == "True")
+    return any(_ENDED in each.message for each in over)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from memtune.decide import budget
 from memtune.decide.completing import own_pods
 from memtune.decide.context import Context
 from memtune.decide.decision import Deletion
+from memtune.decide.hosting import asked_bytes
 from memtune.decide.records import ended_as, has_ended, to_run
 from memtune.observation import PodObservation
 from memtune.run import Run, TraceRun
@@ -30,7 +32,7 @@ def creations(context: Context, read: Status) -> tuple[Run | TraceRun, ...]:
 def _creations(context: Context, read: Status) -> tuple[Run, ...]:
     recorded = {record.name for record in (*read.probes, *read.attempts) if not has_ended(record)}
     return tuple(
-        to_run(context.job, context.status, record)
+        to_run(context.job, context.status, record, asked_bytes(context, record), budget.own_seconds(context))
         for record in (*context.status.probes, *context.status.attempts)
         if record.name in recorded and not has_ended(record) and not record.created
     )

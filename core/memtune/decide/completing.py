@@ -45,8 +45,9 @@ def _complete(job: Job, record: RunStatus, seen: RunObservation, now: float) -> 
         else PodObservation(index, present=not record.created)
         for index in range(job.spec.resources.nodes)
     )
-    run = RunObservation(pods, refusal=seen.refusal if not record.created else "")
-    if has_ended(record) or isinstance(record, AttemptStatus):
+    is_probe = not isinstance(record, AttemptStatus)
+    run = RunObservation(pods, refusal=seen.refusal if not record.created else "", is_probe=is_probe)
+    if has_ended(record) or not is_probe:
         return run
     return replace(run, overdue=budget.is_overdue(job, run, now))
 

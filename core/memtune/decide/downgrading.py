@@ -6,29 +6,17 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 
 from memtune.decide.context import Context
+from memtune.decide.hosting import host_need, host_request
 from memtune.decide.model import Model
 from memtune.decide.records import plan_of
 from memtune.decide.resuming import start_under
-from memtune.host import host_memory
 from memtune.knobs import Offload
-from memtune.ladder import Downgrade, Failure, OutOfMemory, descend
+from memtune.ladder import RUNG_OF, Downgrade, Failure, OutOfMemory, descend
 from memtune.plan import Plan
 from memtune.space import Space
 from memtune.spec.status import AttemptStatus
+from memtune.spec.trainer import trainer_memory
 
-_RUNG_OF = {
-    "expandable_segments": "allocator",
-    "fused_optimizer": "allocator",
-    "max_split_size_mib": "allocator",
-    "bucket_elements": "buckets",
-    "checkpointing": "checkpointing",
-    "micro_batch": "micro-batch",
-    "sharding": "sharding",
-    "offload": "offload",
-    "optimizer": "optimizer-8bit",
-    "gradient_dtype": "gradient-dtype",
-    "precision": "precision",
-}
 # What a relaunch may change only with consent; the others keep the numerics of training as they are.
 _NUMERICS = ("precision", "optimizer", "gradient_dtype", "attention", "fused_loss")
 # A pod that died of host memory asks for so much more next time.
@@ -152,28 +140,21 @@ def _is_in(space: Space, plan: Plan) -> bool:
 def _rung(old: Plan, new: Plan) -> str:
     """The knobs in which two plans differ, as the ladder calls them."""
     differing = [each.name for each in fields(Plan) if getattr(old, each.name) != getattr(new, each.name)]
-    return "+".join(dict.fromkeys(_RUNG_OF.get(name, "") for name in differing if name in _RUNG_OF))
+    return "+".join(dict.fromkeys(RUNG_OF.get(name, "") for name in differing if name in RUNG_OF))
 
 
 def after_host_oom(context: Context, model: Model, last: AttemptStatus) -> Next | None:
     """More host memory within what the template allows, else less offload; None if neither is left."""
-    plan, observed = plan_of(last), context.observed
-    # Where only a limit is given, it is the request too.
-    asked = max(last.host_request_bytes, observed.host_request_bytes or observed.host_limit_bytes)
-    needed = host_need(model, last)
-    most = observed.host_limit_bytes or int(_MOST_HOST * needed)
+    plan, own = plan_of(last), trainer_memory(context.job)
+    asked = max(last.host_request_bytes, host_request(context, plan, last.resume), own.asked_bytes)
+    needed = host_need(model, plan, last.resume)
+    most = own.limit_bytes or int(_MOST_HOST * needed)
     wanted = min(int(max(needed, _MORE_HOST * asked)), most)
     # Asking for more helps where the node was full. A second kill at the container's own limit says that it was not.
-    at_limit = bool(observed.host_limit_bytes) and any(pod.exit_reason == "OOMKilled" for pod in context.pods(last))
+    at_limit = bool(own.limit_bytes) and any(pod.exit_reason == "OOMKilled" for pod in context.pods(last))
     if wanted > asked and not (at_limit and last.host_request_bytes):
         return Next(plan, "host-memory", last.evaluation_batch, last.sharded_save, wanted)
     return _less_offload(context, model, last)
-
-
-def host_need(model: Model, last: AttemptStatus) -> int:
-    """What a pod of a run is predicted to take of its host."""
-    memory = host_memory(model.workload, plan_of(last))
-    return memory.converting_bytes if last.resume == "convert" else memory.required_bytes
 
 
 def _less_offload(context: Context, model: Model, last: AttemptStatus) -> Next | None:

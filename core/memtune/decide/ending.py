@@ -50,7 +50,7 @@ def past_deadline(context: Context) -> Context:
     left = began + deadline - context.now
     if left > 0:
         return context.waking(left)
-    text = f"activeDeadlineSeconds: {span(deadline)} have passed since the first pod was running"
+    text = f"activeDeadlineSeconds: {span(deadline)} have passed since the first run began"
     return failed(context, reasons.DEADLINE_EXCEEDED, text)
 
 
@@ -58,7 +58,7 @@ def suspended(context: Context) -> Context:
     """Stop all pods and keep all that was learned."""
     context = all_stopped(context, "the job was suspended")
     if not context.holds("Suspended"):
-        text = "suspended by spec.suspend: no pod runs; what was learned is kept"
+        text = "suspended: nothing runs; what was learned is kept"
         context = context.with_condition("Suspended", True, reasons.SUSPENDED, text)
         context = context.telling("Normal", reasons.SUSPENDED, text).saying(text)
     # As with a Job of Kubernetes, the deadline counts anew once pods run again.
@@ -69,6 +69,6 @@ def resumed(context: Context) -> Context:
     """Go on where the job was when it was suspended."""
     if not context.holds("Suspended"):
         return context
-    text = "spec.suspend is false again"
+    text = "no longer suspended"
     context = context.with_condition("Suspended", False, reasons.RESUMED, text)
     return context.telling("Normal", reasons.RESUMED, text).saying("the job goes on")

@@ -7,6 +7,7 @@ from typing import Any
 from memtune.decide import reasons
 from memtune.decide.context import LOOK_AGAIN_SECONDS, Context, holds_gpus
 from memtune.decide.ending import completed
+from memtune.decide.hosting import host_request
 from memtune.decide.model import believed
 from memtune.decide.predicting import natural, prediction_status
 from memtune.decide.records import has_ended, last_attempt, new_name, with_attempt
@@ -28,7 +29,7 @@ def launching(context: Context) -> Context:
     if context.blocked or context.status.plan is None:
         return context
     if others_hold_gpus(context):
-        return context.saying("waiting until the pods of the probes are gone").waking(LOOK_AGAIN_SECONDS)
+        return context.saying("waiting until the probes have given their GPUs back").waking(LOOK_AGAIN_SECONDS)
     return record_attempt(context, Plan.parse(context.status.plan.name), reasons.LAUNCHED)
 
 
@@ -53,7 +54,9 @@ def others_hold_gpus(context: Context) -> bool:
     return any(holds_gpus(pod) for name, run in context.observed.runs.items() if name != own for pod in run.pods)
 
 
-def record_attempt(context: Context, plan: Plan, reason: str, rung: str = "", **details: Any) -> Context:
+def record_attempt(
+    context: Context, plan: Plan, reason: str, rung: str = "", host_request_bytes: int = 0, **details: Any
+) -> Context:
     """Record one more train run. Its pods are made from the record, once it is written."""
     number, name = new_name(context.job, RunKind.TRAIN, context.status.attempts)
     expected_bytes, prediction = _foretold(context, plan)
@@ -63,6 +66,7 @@ def record_attempt(context: Context, plan: Plan, reason: str, rung: str = "", **
         plan=str(plan),
         predicted_bytes=expected_bytes,
         rung=line(rung, _LONGEST_RUNG),
+        host_request_bytes=max(host_request_bytes, host_request(context, plan, details.get("resume", "no"))),
         **details,
     )
     # What the plan in force is compared with is its own prediction, not that of the plan that was thought best once.

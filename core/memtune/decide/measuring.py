@@ -59,8 +59,7 @@ def _peaks(memory: Memory) -> PeakBytes | None:
 
 
 def _device_bytes(memory: Memory) -> int:
-    in_allocator = _count(memory.peak_reserved_bytes) or _count(memory.peak_allocated_bytes)
-    return in_allocator + _count(memory.non_torch_bytes)
+    return _count(memory.peak_device_bytes)
 
 
 def demanded_bytes(reports: list[Report]) -> int:

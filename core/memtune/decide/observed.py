@@ -57,10 +57,9 @@ class Observed:
     be there and how long a run may take is decided here. ``RunObservation.refusal`` is the API server's last refusal to
     create a pod or another object of that run (quota, admission), empty once it was taken. ``refusals`` forbid every
     pod (policy, template, a name that is taken). ``nodes`` is None where the operator may not read nodes.
-    ``host_request_bytes`` and ``host_limit_bytes`` are the memory that the wrapped container of the template asks for
-    and may take at most, 0 where it does not say. ``trace`` is the message that the namespace remembers of the job's
-    factory, empty if it remembers none. ``remembered`` is what jobs of the same image, GPU and world measured outside
-    of the allocator, None where the GPU is not known or nobody keeps it.
+    ``trace`` is the message that the namespace remembers of the job's factory, empty if it remembers none.
+    ``remembered`` is what jobs of the same image, GPU and world measured outside of the allocator, None where the GPU
+    is not known or nobody keeps it.
     """
 
     status: Mapping[str, Any] = field(default_factory=dict)
@@ -68,7 +67,5 @@ class Observed:
     owned: tuple[Owned, ...] = ()
     nodes: tuple[Node, ...] | None = None
     refusals: tuple[Refusal, ...] = ()
-    host_request_bytes: int = 0
-    host_limit_bytes: int = 0
     trace: str = ""
     remembered: Remembered | None = None

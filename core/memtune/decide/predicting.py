@@ -85,7 +85,7 @@ def _without_trace(context: Context) -> Context:
 
 
 def _without_gpu(context: Context) -> Context:
-    text = "nothing tells the GPU's memory before a run does: set resources.gpuMemory, or label the nodes"
+    text = "nothing tells the GPU's memory before a run does: set resources.gpuMemory"
     context = context.with_condition("Predicted", False, reasons.GPU_UNKNOWN, text)
     if context.job.spec.tuning.mode == "Probe":
         return with_budget(context, None).saying("the first probe will tell how much memory the GPUs have")
@@ -147,7 +147,7 @@ def nothing_fits(context: Context, model: Model, why: str) -> Context:
     if smallest is None:
         barred = "; ".join(refusals(model.workload, model.space)) or "its combinations exclude each other"
         return failed(context, reasons.NOTHING_FITS, f"spec.tuning.space allows no plan: {barred}")
-    advice = advise(model.workload, Predictor, smallest, model.headroom)
+    advice = advise(model.workload, Predictor, smallest, model.headroom, model.space)
     return failed(context, reasons.NOTHING_FITS, f"{why}. What would help: {'; or '.join(advice)}")
 
 

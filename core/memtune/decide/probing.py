@@ -8,6 +8,7 @@ from memtune.decide import budget, reasons
 from memtune.decide.context import Context, holds_gpus
 from memtune.decide.ending import failed
 from memtune.decide.failing import last_lines
+from memtune.decide.hosting import host_request
 from memtune.decide.model import Model, believed
 from memtune.decide.predicting import best_candidate, natural, nothing_fits, with_budget, with_prediction
 from memtune.decide.records import (
@@ -24,7 +25,7 @@ from memtune.decide.records import (
     with_probe,
 )
 from memtune.decide.settling import stopped
-from memtune.decide.stories import ended, measured
+from memtune.decide.stories import asking, ended, measured
 from memtune.decide.texts import over
 from memtune.plan import Plan
 from memtune.run import RunKind
@@ -51,11 +52,10 @@ def probing(context: Context) -> Context:
     context = _first_prediction(context, model)
     why = _why_no_more(context, model)
     if why is None:
-        more = _more(context, model, running)
+        more, why = _more(context, model, running)
         if running or more is not context or context.blocked or _busy(context):
             return _watched(more)
         # Nothing runs, nothing was recorded, and nothing is waited for.
-        why = "no plan left is worth a probe, or its probe would cost more GPU-seconds than are left"
     return _watched(context) if running else _choose(context, model, why)
 
 
@@ -83,9 +83,7 @@ def _why_no_more(context: Context, model: Model) -> str | None:
         return why
     cheapest = asked.candidates[0]
     if not budget.allows(context, cheapest.plan, cheapest.prediction) and not budget.running_seconds(context):
-        left = context.job.max_gpu_seconds - context.status.gpu_seconds_spent
-        cost = budget.estimate(context, cheapest.plan, cheapest.prediction)
-        return f"the {left:,} GPU-seconds left in tuning.maxGpuSeconds pay for no further probe of about {cost:,.0f}"
+        return budget.refusal(context, cheapest.plan, cheapest.prediction)
     return None
 
 
@@ -137,21 +135,21 @@ def _score(context: Context, model: Model, probe: RunStatus) -> float:
     return float(probe.tokens_per_second) or model.predict(plan_of(probe)).tokens_per_second.expected
 
 
-def _more(context: Context, model: Model, running: list[RunStatus]) -> Context:
-    """Record as many probes as there is room for, one after the other."""
+def _more(context: Context, model: Model, running: list[RunStatus]) -> tuple[Context, str]:
+    """Record as many probes as there is room for, one after the other; and why there is not one more, if that is it."""
     if context.blocked or any(not probe.created for probe in running):
-        return context
+        return context, ""
     wait = backoff_of(context.status.probes, context.now)
     if wait > 0:
-        return context.waking(wait)
+        return context.waking(wait), ""
     while _busy(context) < context.job.spec.tuning.parallel_probes:
         plan = _next_plan(context, model)
         if plan is None or counted(context.status) >= context.job.spec.tuning.max_probes:
-            return context
+            return context, "no plan left is worth a probe"
         if not budget.allows(context, plan, model.predict(plan)):
-            return context
+            return context, budget.refusal(context, plan, model.predict(plan))
         context = _recorded(context, model, plan)
-    return context
+    return context, ""
 
 
 def _busy(context: Context) -> int:
@@ -180,14 +178,12 @@ def _next_plan(context: Context, model: Model) -> Plan | None:
 def _recorded(context: Context, model: Model, plan: Plan) -> Context:
     number, name = new_name(context.job, RunKind.PROBE, context.status.probes)
     prediction = model.predict(plan)
-    again = [probe for probe in context.status.probes[-1:] if ended_as(probe, Verdict.DISRUPTED)]
     is_blind = model.workload.assumed and not model.is_known
     expected = 0.0 if is_blind else prediction.device.expected
     record = RunStatus(name=name, number=number, plan=str(plan), predicted_bytes=natural(expected))
     context = context.becoming(with_probe(context.status, record))
-    context = context.having(disruptions=context.status.disruptions + len(again))
     told = "of which nothing is known" if is_blind else f"predicted at {over(expected, model.usable_bytes)}"
-    text = f"probe {number} measures {plan}, {told}"
+    text = f"probe {number} measures {plan}, {told}{asking(host_request(context, plan))}"
     return context.telling("Normal", reasons.PROBE_RECORDED, text).saying(text)
 
 

@@ -158,11 +158,18 @@ def new_name(job: Job, kind: RunKind, records: Sequence[RunStatus]) -> tuple[int
     return number, run_name(job.metadata.name, kind, number)
 
 
-def to_run(job: Job, status: Status, record: RunStatus) -> Run:
+def to_run(job: Job, status: Status, record: RunStatus, host_request_bytes: int, probe_seconds: int = 0) -> Run:
     """The run that a record stands for: what its pods are made from."""
     plan = plan_of(record)
     if not isinstance(record, AttemptStatus):
-        return Run(RunKind.PROBE, record.number, plan, gpu_product=status.gpu_product)
+        return Run(
+            RunKind.PROBE,
+            record.number,
+            plan,
+            gpu_product=status.gpu_product,
+            host_request_bytes=host_request_bytes,
+            seconds=probe_seconds,
+        )
     path = job.spec.checkpoint.path if job.spec.checkpoint else ""
     resume = Checkpointed(path, record.resumed_samples, record.resume == "convert")
     return Run(
@@ -174,6 +181,6 @@ def to_run(job: Job, status: Status, record: RunStatus) -> Run:
         gpu_product=status.gpu_product,
         evaluation_batch=record.evaluation_batch,
         sharded_save=record.sharded_save,
-        host_request_bytes=record.host_request_bytes,
+        host_request_bytes=host_request_bytes,
         restarted_at=record.restarted_at,
     )

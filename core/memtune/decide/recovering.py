@@ -8,16 +8,20 @@ from typing import Any
 from memtune.advice import advise
 from memtune.decide import reasons
 from memtune.decide.context import LOOK_AGAIN_SECONDS, Context
-from memtune.decide.downgrading import Next, after_device_oom, after_host_oom, host_need
+from memtune.decide.downgrading import Next, after_device_oom, after_host_oom
 from memtune.decide.ending import failed
 from memtune.decide.failing import last_lines
+from memtune.decide.hosting import host_need, host_request
 from memtune.decide.launching import others_hold_gpus, record_attempt
 from memtune.decide.model import Model, believed
 from memtune.decide.records import MOST_MISTAKES, backoff_of, last_attempt, mistakes, next_number, plan_of
 from memtune.decide.resuming import start_under
 from memtune.decide.stories import ended
+from memtune.plan import Plan
 from memtune.predict.predictor import Predictor
+from memtune.spec.fixed_rules import fixed_plan
 from memtune.spec.status import AttemptStatus
+from memtune.spec.trainer import trainer_memory
 from memtune.units import gib
 from memtune.verdict import Verdict
 
@@ -31,14 +35,21 @@ def recovering(context: Context) -> Context:
     if last is None:
         return context
     if others_hold_gpus(context):
-        return context.saying(f"{ended(last)}; waiting until its pods are gone").waking(LOOK_AGAIN_SECONDS)
+        return context.saying(f"{ended(last)}; waiting until it has given its GPUs back").waking(LOOK_AGAIN_SECONDS)
     if context.blocked:
         return context.saying(f"{ended(last)}; {context.blocked}")
     pause = backoff_of(context.status.attempts, context.now)
-    recovered = _RECOVERIES.get(last.verdict or "", _again)(context, last)
+    recovered = _RECOVERIES.get(last.verdict or "", _again)(context, _as_taught(context, last))
     if recovered.holds("Failed") or pause <= 0:
         return recovered
     return context.saying(f"{ended(last)}; the next attempt follows after a pause").waking(pause)
+
+
+def _as_taught(context: Context, last: AttemptStatus) -> AttemptStatus:
+    """With the host memory that an out-of-memory taught to ask for alone: what is predicted is of that plan."""
+    if last.host_request_bytes > host_request(context, plan_of(last), last.resume):
+        return last
+    return last.model_copy(update={"host_request_bytes": 0})
 
 
 def _again(context: Context, last: AttemptStatus) -> Context:
@@ -81,9 +92,14 @@ def _exhausted(context: Context, model: Model, last: AttemptStatus) -> Context:
     if unresumable is not None:
         return _unresumable(context.having(oom_retries=context.status.oom_retries + 1), last, unresumable)
     smallest = model.smallest() or plan_of(last)
-    advice = "; or ".join(advise(model.workload, Predictor, smallest, model.headroom))
+    advice = "; or ".join(_advice(context, model, smallest))
     text = f"{ended(last)}, and no smaller plan that the job allows would fit. What would help: {advice}"
     return failed(context, reasons.LADDER_EXHAUSTED, text)
+
+
+def _advice(context: Context, model: Model, smallest: Plan) -> list[str]:
+    is_fixed = fixed_plan(context.job.spec) is not None
+    return advise(model.workload, Predictor, smallest, model.headroom, model.space, is_fixed)
 
 
 def _after_host_oom(context: Context, last: AttemptStatus) -> Context:
@@ -92,10 +108,10 @@ def _after_host_oom(context: Context, last: AttemptStatus) -> Context:
     model = believed(context)
     found = after_host_oom(context, model, last) if context.status.oom_retries < most else None
     if found is None:
-        needed = host_need(model, last)
-        limit = context.observed.host_limit_bytes
-        allowed = f", and its limit is {gib(limit)}" if limit else ""
-        text = f"{ended(last)}; a pod is predicted to need {gib(needed)} of host memory{allowed}: raise limits.memory"
+        needed = host_need(model, plan_of(last), last.resume)
+        limit = trainer_memory(context.job).limit_bytes
+        advice = f", and limits.memory is {gib(limit)}: raise it" if limit else ": use hosts with more"
+        text = f"{ended(last)}; it is predicted to need {gib(needed)} of host memory on each node{advice}"
         return failed(context, reasons.HOST_MEMORY, text)
     return _relaunched(context.having(oom_retries=context.status.oom_retries + 1), last, found)
 

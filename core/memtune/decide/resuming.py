@@ -32,13 +32,19 @@ def start_under(job: Job, status: Status, plan: Plan) -> Start:
     found = resumption(_format(job, source), plan_of(source), plan, same_world=True)
     if found.way is Way.IMPOSSIBLE:
         return Start(None, reason=found.reason)
-    return Start("convert" if found.way is Way.CONVERT else "direct", source.checkpoint_samples)
+    # A later attempt that could not tell of its checkpoint may have left a newer one.
+    samples = 0 if any(record.number > source.number for record in _untold(status)) else source.checkpoint_samples
+    return Start("convert" if found.way is Way.CONVERT else "direct", samples)
 
 
 def _source(status: Status) -> AttemptStatus | None:
     """The run whose checkpoint is the newest, as far as one can know."""
-    untold = [record for record in of_training(status) if record.checkpoint == "unknown"]
+    untold = _untold(status)
     return newest_saved(status) or (untold[-1] if untold else None)
+
+
+def _untold(status: Status) -> list[AttemptStatus]:
+    return [record for record in of_training(status) if record.checkpoint == "unknown"]
 
 
 def _format(job: Job, source: AttemptStatus) -> Format:

@@ -140,8 +140,12 @@ def _ended(context: Context, record: RunStatus, run: RunObservation, conclusion:
     }
     if conclusion.verdict in OUT_OF_MEMORY:
         found |= _out_of_memory(conclusion, run)
-    if conclusion.verdict is Verdict.DISRUPTED and isinstance(record, AttemptStatus):
-        found["lost_node"] = _lost_node(conclusion, run)
+    if conclusion.verdict is Verdict.DISRUPTED:
+        if isinstance(record, AttemptStatus):
+            found["lost_node"] = _lost_node(conclusion, run)
+        else:
+            # A relaunch of an attempt costs the budget, a probe's end does: another may be measured next.
+            context = context.having(disruptions=context.status.disruptions + 1)
     context = _closed(context, record, found)
     if completing.has_foreign_report(context.observed, record):
         context = context.telling("Warning", reasons.REPORT_IGNORED, f"run {record.name}: {completing.IGNORED}")

@@ -9,7 +9,7 @@ from memtune.decide.records import ended_as
 from memtune.plan import Plan
 from memtune.prediction import Prediction
 from memtune.spec.status import AttemptStatus, RunStatus
-from memtune.units import amount, counted, unit_of
+from memtune.units import amount, counted, gib, unit_of
 from memtune.verdict import Verdict
 
 _SHOWN_COMPONENTS = 4
@@ -17,7 +17,7 @@ VERDICT_WORDS = {
     Verdict.SUCCEEDED: "succeeded",
     Verdict.DEVICE_OOM: "ran out of GPU memory",
     Verdict.HOST_OOM: "ran out of host memory",
-    Verdict.DISRUPTED: "was taken away by the cluster",
+    Verdict.DISRUPTED: "was taken away",
     Verdict.UNSCHEDULABLE: "could not be scheduled as a whole",
     Verdict.QUEUED: "went back to the queue",
     Verdict.IMAGE_ERROR: "could not start from its image",
@@ -35,7 +35,12 @@ def run_words(record: RunStatus) -> str:
 def trains(record: AttemptStatus) -> str:
     """What a train run does, and how it came about."""
     rung = f", by {record.rung}" if record.rung else ""
-    return f"attempt {record.number} trains on {record.plan}{rung}{_from(record)}"
+    return f"attempt {record.number} trains on {record.plan}{rung}{_from(record)}{asking(record.host_request_bytes)}"
+
+
+def asking(host_request_bytes: int) -> str:
+    """What a run needs of its host that its template does not ask for."""
+    return f", with {gib(host_request_bytes)} of host memory" if host_request_bytes else ""
 
 
 def _from(record: AttemptStatus) -> str:

@@ -7,6 +7,8 @@ from typing import Any
 
 # No dimension of a model is larger; what is, was mistyped, and would only be multiplied on.
 _LARGEST = 10**9
+# As the field `layers` allows: what is done for each layer is done so often.
+_DEEPEST = 10_000
 
 
 class Facts:
@@ -51,6 +53,10 @@ class Facts:
         """A whole number of at least 0."""
         return self._whole(key, least=0)
 
+    def depth(self, key: str) -> int:
+        """A number of layers."""
+        return self._whole(key, least=1, most=_DEEPEST)
+
     def size_or(self, key: str, fallback: int) -> int:
         """A whole number of at least 1, with a default that other facts decide."""
         return self.size(key) if key in self else fallback
@@ -94,10 +100,10 @@ class Facts:
             raise ValueError(f"{self.path(key)}: {total} cannot be divided among {parts} ({among})")
         return total // parts
 
-    def _whole(self, key: str, least: int) -> int:
+    def _whole(self, key: str, least: int, most: int = _LARGEST) -> int:
         value = self.value(key)
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
             raise ValueError(f"{self.path(key)}: {value!r} is not a whole number of at least {least}")
-        if value > _LARGEST:
-            raise ValueError(f"{self.path(key)}: {value} is more than any model has; give at most {_LARGEST:,}")
+        if value > most:
+            raise ValueError(f"{self.path(key)}: {value} is more than any model has; give at most {most:,}")
         return value

@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from math import hypot
 from typing import NamedTuple
 
 from memtune.predict.belief import UNMODELLED, Belief, Square
 from memtune.predict.constants import Constants
 from memtune.predict.outside import OUTSIDE
+from memtune.predict.pools import unused_bytes
 from memtune.predict.recipe import Recipe
 from memtune.predict.terms import PHASES, Term
 from memtune.prediction import Component, Interval
@@ -41,7 +43,9 @@ class _Phase(NamedTuple):
 class Ledger:
     """The addends of a family of plans, and their believed sums per phase: fixed bytes, and those of each sample.
 
-    ``overhead`` is what the allocator reserves over what is allocated, as a share, before and after belief corrects it.
+    ``fragmentation`` and ``overhead`` are what the allocator reserves over what is allocated, as a share, before and
+    after belief corrects it; ``largest`` are the bytes of the tensors that tell the least of it, None where a replay
+    has said it all.
     """
 
     addends: Sequence[_Addend]
@@ -53,6 +57,8 @@ class Ledger:
     rounding: float
     noise: float
     belief: Belief
+    constants: Constants
+    largest: tuple[float, float] | None
     _phases: dict[int, _Phase] = field(default_factory=dict)
 
     def phase(self, phase: int) -> _Phase:
@@ -64,6 +70,16 @@ class Ledger:
     def totals(self, micro_batch: int) -> list[float]:
         """The believed bytes of each phase."""
         return [fixed + slope * micro_batch for fixed, slope in self.sums]
+
+    def reserved(self, requested: float, micro_batch: int) -> Reserved:
+        """What the allocator reserves for the believed bytes of a phase."""
+        allocated = requested * (1 + self.rounding)
+        cached = allocated * self.overhead
+        if self.largest is None:
+            return Reserved(allocated + cached, 0.0)
+        still, moving = self.largest
+        short = max(unused_bytes(max(still, moving * micro_batch), self.constants) - cached, 0.0)
+        return Reserved(allocated + cached + short, self.constants.trust[ALLOCATOR] * short)
 
     def _phase(self, phase: int) -> _Phase:
         parts: dict[str, tuple[float, float]] = {}
@@ -87,6 +103,13 @@ class Ledger:
         return _Phase(parts, allocated, reserved, variance(outside, reserved))
 
 
+class Reserved(NamedTuple):
+    """Reserved bytes, and by how much segments that are not full may move them, in each plan for itself."""
+
+    bytes: float
+    unsure: float
+
+
 class Peaks(NamedTuple):
     """Everything a prediction says about bytes."""
 
@@ -99,7 +122,14 @@ class Peaks(NamedTuple):
     device: Interval
 
 
-def ledger(terms: Sequence[Term], recipe: Recipe, constants: Constants, belief: Belief, packing: float = 1.0) -> Ledger:
+def ledger(
+    terms: Sequence[Term],
+    recipe: Recipe,
+    constants: Constants,
+    belief: Belief,
+    largest: tuple[float, float] | None,
+    packing: float = 1.0,
+) -> Ledger:
     """Sum the addends of a recipe, those of its micro-batch told by the sample.
 
     ``packing`` is what further settings of the allocator make of the bytes it reserves.
@@ -135,6 +165,8 @@ def ledger(terms: Sequence[Term], recipe: Recipe, constants: Constants, belief: 
         rounding=constants.rounding,
         noise=constants.noise**2 + unknown**2 + belief.doubt**2,
         belief=belief,
+        constants=constants,
+        largest=largest,
     )
 
 
@@ -151,18 +183,17 @@ def peaks(sums: Ledger, micro_batch: int) -> Peaks:
     requested = max(totals)
     index = totals.index(requested)
     phase = sums.phase(index)
-    rounded = 1 + sums.rounding
-    allocated, held = requested * rounded, rounded * (1 + sums.overhead)
-    reserved, outside = requested * held, sums.outside_bytes
+    allocated, outside = requested * (1 + sums.rounding), sums.outside_bytes
+    reserved, unsure = sums.reserved(requested, micro_batch)
     width = phase.allocated.root(micro_batch)
     return Peaks(
         phase=PHASES[index],
-        phase_breakdown=partial(_phase_intervals, sums, micro_batch, held),
-        breakdown=partial(_components, sums, phase, micro_batch, reserved - requested),
+        phase_breakdown=partial(_phase_intervals, sums, micro_batch),
+        breakdown=partial(_components, sums, phase, micro_batch, requested),
         requested=around(requested, width),
         allocated=around(allocated, width),
-        reserved=around(reserved, phase.reserved.root(micro_batch)),
-        device=around(reserved + outside, phase.device.root(micro_batch)),
+        reserved=around(reserved, hypot(phase.reserved.root(micro_batch), unsure)),
+        device=around(reserved + outside, hypot(phase.device.root(micro_batch), unsure)),
     )
 
 
@@ -200,15 +231,17 @@ def around(expected: float, half_width: float) -> Interval:
     return Interval(expected * expected / (expected + half_width), expected, expected + half_width)
 
 
-def _phase_intervals(sums: Ledger, micro_batch: int, held: float) -> dict[str, Interval]:
+def _phase_intervals(sums: Ledger, micro_batch: int) -> dict[str, Interval]:
+    held = [sums.reserved(total, micro_batch) for total in sums.totals(micro_batch)]
     return {
-        name: around(total * held + sums.outside_bytes, sums.phase(index).device.root(micro_batch))
-        for index, (name, total) in enumerate(zip(PHASES, sums.totals(micro_batch), strict=True))
+        name: around(each.bytes + sums.outside_bytes, hypot(sums.phase(index).device.root(micro_batch), each.unsure))
+        for index, (name, each) in enumerate(zip(PHASES, held, strict=True))
     }
 
 
-def _components(sums: Ledger, phase: _Phase, micro_batch: int, overhead: float) -> tuple[Component, ...]:
+def _components(sums: Ledger, phase: _Phase, micro_batch: int, requested: float) -> tuple[Component, ...]:
     belief = sums.belief
+    overhead = sums.reserved(requested, micro_batch).bytes - requested
     parts = {name: fixed + slope * micro_batch for name, (fixed, slope) in phase.parts.items()}
     inside = [(name, size * (1 if name in COUNTED else belief.common)) for name, size in parts.items() if size]
     allocator = Component(ALLOCATOR, around(overhead, belief.width(ALLOCATOR) * overhead))

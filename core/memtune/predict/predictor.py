@@ -11,6 +11,7 @@ from memtune.predict.buffers import buffer_terms, evaluation_terms, save_terms
 from memtune.predict.constants import DEFAULT_CONSTANTS, Constants
 from memtune.predict.outside import experienced, outside_sizes, outside_terms
 from memtune.predict.phases import Ledger, Peaks, fragmentation, ledger, peaks, sensitivities
+from memtune.predict.pools import largest_tensors
 from memtune.predict.recipe import Recipe, lower
 from memtune.predict.shape import Shape, shape_of
 from memtune.predict.speed import TRUST, Pace, pace_of
@@ -68,6 +69,11 @@ class Predictor:
         """How many bytes a metric of a plan moves for each relative error of a component."""
         return sensitivities(self._ledger(plan), plan.micro_batch, metric)
 
+    def unsure_bytes(self, plan: Plan) -> float:
+        """By how much segments that are not full may move a plan's reserved bytes, whatever other plans have shown."""
+        sums = self._ledger(plan)
+        return sums.reserved(max(sums.totals(plan.micro_batch)), plan.micro_batch).unsure
+
     def _ledger(self, plan: Plan) -> Ledger:
         # Gradients live through the forward pass only where they accumulate, so that a family has two ledgers. What
         # max_split_size does to the tensors of a step depends on their size, so that each batch has its own; and so has
@@ -79,7 +85,9 @@ class Predictor:
             recipe = lower(self.workload, plan)
             terms = self._terms(plan, recipe)
             packed = self._packing(plan, recipe, terms)
-            found = self._ledgers[key] = ledger(terms, recipe, DEFAULT_CONSTANTS, self.belief, packed)
+            # A replay has played every tensor of a traced model to the allocator.
+            largest = None if self.workload.traced else largest_tensors(self.shape, recipe)
+            found = self._ledgers[key] = ledger(terms, recipe, DEFAULT_CONSTANTS, self.belief, largest, packed)
         return found
 
     def _packing(self, plan: Plan, recipe: Recipe, terms: list[Term]) -> float:
@@ -143,4 +151,5 @@ def predict_recipe(shape: Shape, recipe: Recipe, constants: Constants = DEFAULT_
     """The peaks of a recipe that no plan can name, such as a published measurement of another framework."""
     belief = Belief.prior(constants)
     terms = recipe_terms(shape, recipe, constants, Evaluation())
-    return peaks(ledger(terms, recipe, constants, belief), recipe.micro_batch)
+    largest = largest_tensors(shape, recipe)
+    return peaks(ledger(terms, recipe, constants, belief, largest), recipe.micro_batch)

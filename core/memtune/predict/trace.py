@@ -22,6 +22,10 @@ from memtune.predict.terms import BACKWARD, FORWARD, INIT, Term
 
 # States of torch's optimizers appear with the first step, and what was cached before stays cut: the second step counts.
 _STEPS = 2
+# Deeper models are told in so many layers, larger ones; nobody would wait for more of them.
+_DEEPEST = 256
+# How exactly the packing is to be known.
+_PRECISION = 1 / 256
 
 
 def packing(trace: Sequence[Event], settings: AllocatorSettings) -> float:
@@ -31,7 +35,7 @@ def packing(trace: Sequence[Event], settings: AllocatorSettings) -> float:
     counted (release_available_cached_blocks): a device with room to spare may show more reserved bytes.
     """
     unbounded = replace(settings, max_split_size_bytes=None)
-    return required_bytes(trace, settings) / replay(trace, None, unbounded).peak_reserved_bytes
+    return required_bytes(trace, settings, _PRECISION) / replay(trace, None, unbounded).peak_reserved_bytes
 
 
 def step_trace(shape: Shape, recipe: Recipe, terms: Iterable[Term], constants: Constants) -> list[Event]:
@@ -51,6 +55,11 @@ class _Cut:
     recipe: Recipe
     constants: Constants
 
+    @property
+    def depth(self) -> int:
+        """The layers that are told apart."""
+        return min(self.shape.layers, _DEEPEST)
+
     def parameters(self, total: float) -> list[list[float]]:
         """Bytes that lie on every parameter: of the root, then of each layer. DeepSpeed flattens them into one."""
         if self.recipe.backend == "deepspeed":
@@ -60,15 +69,16 @@ class _Cut:
         layer = sum(each) * s.hidden
         root = max(s.total - s.layers * layer, 0)
         scale = total / (root + s.layers * layer)
-        return [[scale * root / 2] * 2, *[[scale * size * s.hidden for size in each]] * s.layers]
+        told = scale * s.hidden * s.layers / self.depth
+        return [[scale * root / 2] * 2, *[[told * size for size in each]] * self.depth]
 
     def kept(self, total: float) -> list[list[float]]:
         """What each layer keeps for its backward pass."""
-        each = total / self.shape.layers
+        each = total / self.depth
         mode = self.recipe.checkpointing.mode
         if mode == "none":
-            return [self.layer(each)] * self.shape.layers
-        return [[each / 6] * 6 if mode == "selective" else [each]] * self.shape.layers
+            return [self.layer(each)] * self.depth
+        return [[each / 6] * 6 if mode == "selective" else [each]] * self.depth
 
     def layer(self, total: float) -> list[float]:
         """The tensors that a whole layer keeps, scaled to a number of bytes."""
@@ -156,9 +166,8 @@ class _Tracer:
 
     def _per_layer(self, sizes: list[list[float]]) -> list[list[float]]:
         """Root and layers, or one flat tensor, dealt out to the layers; the root's come with the last layer."""
-        layers = self.cut.shape.layers
         if len(sizes) == 1:
-            return [[sizes[0][0] / layers]] * layers
+            return [[sizes[0][0] / self.cut.depth]] * self.cut.depth
         return [*sizes[1:-1], [*sizes[-1], *sizes[0]]]
 
     def _flat(self, sizes: list[list[float]]) -> list[float]:

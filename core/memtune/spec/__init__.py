@@ -1,7 +1,7 @@
 """The `MemoryTunedJob` object: its types, how it is read, and what the predictor needs of it."""
 
 from memtune.spec.errors import Problem, SpecError
-from memtune.spec.gpu import gpu_notes, gpu_of, own_part, unknown_product
+from memtune.spec.gpu import gpu_notes, gpu_of, own_part, unknown_gpu, unknown_product
 from memtune.spec.job import API_VERSION, GROUP, KIND, PLURAL, VERSION, Job, JobSpec
 from memtune.spec.load import load_job
 from memtune.spec.workload import architecture_of, to_workload
@@ -22,5 +22,6 @@ __all__ = [
     "load_job",
     "own_part",
     "to_workload",
+    "unknown_gpu",
     "unknown_product",
 ]

@@ -43,16 +43,25 @@ def _whole_gpu_of(job: Job) -> Gpu | None:
 def unknown_product(job: Job) -> str | None:
     """That the table of GPUs does not have the job's product, and which one may be meant; None where it has it."""
     product = job.spec.resources.gpu_product
-    if not product or of_product(product):
-        return None
-    alike = closest(product)
+    return unknown_gpu(product) if product and not of_product(product) else None
+
+
+def unknown_gpu(name: str) -> str:
+    """That the table of GPUs does not have a name, and which one may be meant."""
+    alike = closest(name)
     hint = f"did you mean {either(alike)}?" if alike else f"known are {', '.join(GPUS)}"
-    return f"{product} is unknown ({hint})"
+    return f"{name} is unknown ({hint})"
 
 
 def gpu_notes(job: Job, gpu: Gpu) -> tuple[str, ...]:
     """What the reader of a prediction must know of the GPU that was taken for the job's own."""
-    problem = unknown_product(job)
-    if not problem:
+    if problem := unknown_product(job):
+        return (f"gpuProduct {problem}; reckoned as a GPU of {gib(gpu.usable_bytes)}, speed as of the {gpu.name}",)
+    resources = job.spec.resources
+    known = of_product(resources.gpu_product) if resources.gpu_product else None
+    if not known or not resources.gpu_memory or resources.device == "virtual":
         return ()
-    return (f"gpuProduct {problem}; reckoned as a GPU of {gib(gpu.usable_bytes)}, speed as of the {gpu.name}",)
+    if parse_bytes(resources.gpu_memory) <= known.usable_bytes * _SOLD_OVER_USABLE:
+        return ()
+    told = f"gpuMemory {resources.gpu_memory} is more than the {gib(known.usable_bytes)} of a {resources.gpu_product}"
+    return (f"{told}; reckoned with {gib(gpu.usable_bytes)}, as written",)

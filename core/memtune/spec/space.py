@@ -35,3 +35,8 @@ def _shardings(job: Job) -> tuple[Sharding, ...]:
         "fsdp": [_FSDP[strategy] for strategy in choices.fsdp_strategies],
     }
     return tuple(sorted({sharding for backend in choices.backends for sharding in by_backend[backend]}))
+
+
+def strategy_of(sharding: Sharding) -> str:
+    """What ``fsdpStrategies`` calls a sharding of FSDP."""
+    return next(name for name, known in _FSDP.items() if known is sharding)

@@ -192,7 +192,9 @@ class AttemptStatus(RunStatus):
     )
     sharded_save: Flag = Field(default=False, description="Whether saves gather nothing, after one ran out of memory.")
     host_request_bytes: Natural = Field(
-        default=0, description="Host memory that each pod asks for at least, after it ran out; 0 leaves the template's."
+        default=0,
+        description="Host memory that each pod asks for at least: what its plan is predicted to take if it offloads, "
+        "or more after it ran out; 0 leaves the template's.",
     )
 
 

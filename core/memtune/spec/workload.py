@@ -12,6 +12,7 @@ from memtune.model.plain import from_facts
 from memtune.spec.errors import Problem, SpecError
 from memtune.spec.job import Job
 from memtune.spec.model import Peft
+from memtune.spec.trainer import trainer_memory
 from memtune.spec.training import EvaluationBlock
 from memtune.workload import Evaluation, Workload
 
@@ -96,4 +97,5 @@ def to_workload(job: Job, gpu: Gpu, model: Architecture | TracedModel | None = N
         evaluation=evaluation,
         compiled=spec.training.compile,
         virtual=spec.resources.device == "virtual",
+        host_limit_bytes=trainer_memory(job).limit_bytes,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import sys
@@ -42,6 +43,7 @@ class Launcher:
         self._settings, self._command, self._directory = settings, command, directory
         self._signals, self._workers = Signals(), Workers()
         self._peers: Peers = Alone()
+        self._ends_at = time.monotonic() + ((settings.is_probe and settings.probe_seconds) or math.inf)
 
     def run(self) -> Report:
         """Start the ranks, wait for their end or bring it about, and say what it was."""
@@ -75,7 +77,11 @@ class Launcher:
         self._peers.leave()
 
     def _is_over(self) -> bool:
-        return self._signals.received is not None
+        return self._signals.received is not None or self._is_overdue()
+
+    def _is_overdue(self) -> bool:
+        """Whether a probe has gone on for longer than its budget allows, be it that nobody is there to see it."""
+        return time.monotonic() > self._ends_at
 
     def _resume(self) -> None:
         """Find on node 0 what the run goes on from, and let all ranks of all nodes know."""
@@ -118,6 +124,9 @@ class Launcher:
                 return None
             if (first := self._peers.first()) is not None:
                 return first
+            # Ranks that are all at their end by now came to it in time.
+            if self._is_overdue() and (self._workers.running or not self._workers.all):
+                return self._overdue()
             if not self._workers.running:
                 return None
             self._signals.sleep(_PERIOD_SECONDS)
@@ -151,11 +160,26 @@ class Launcher:
         is_graceful = ended is not None and ended.is_graceful
         self._workers.ask_to_end(self._signals.received or signal.SIGTERM)
         ended = ended or self._cause_elsewhere()
-        order = self._announce(merge(self._settings, self._ends(), ended), is_graceful)
+        order = self._announce(self._report(ended), is_graceful)
         grace_seconds = max(self._settings.grace_seconds - _OWN_GRACE_SECONDS, 1) if is_graceful else _GRACE_SECONDS
         self._workers.wait(grace_seconds, is_enough=self._signals.is_urgent)
         self._workers.kill()
-        return replace(merge(self._settings, self._ends(), ended), failure_order=order)
+        return replace(self._report(ended), failure_order=order)
+
+    def _report(self, ended: Ended | None) -> Report:
+        """What the ranks of this node came to. A probe that has stepped when its time is over has not hung for sure."""
+        report = merge(self._settings, self._ends(), ended)
+        is_own = ended is not None and ended.node == self._settings.node_rank and ended.ending is Ending.HUNG
+        if not is_own or report.steps or report.ending is not Ending.TERMINATED:
+            return report
+        return replace(report, ending=Ending.HUNG, exit_code=EXIT_CODES[Ending.HUNG])
+
+    def _overdue(self) -> Ended:
+        """A probe's ranks neither ended nor reported; where they could not even start, the other nodes are late."""
+        seconds = self._settings.probe_seconds
+        message = f"the probe neither ended nor reported within {seconds} s, its part of tuning.maxGpuSeconds"
+        ending = Ending.HUNG if self._workers.all else Ending.TERMINATED
+        return Ended(self._settings.node_rank, ending, 143, message)
 
     def _knows_cause(self) -> bool:
         found = cause(self._ends())

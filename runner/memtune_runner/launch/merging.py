@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from memtune.report import EXIT_CODES, Ending, Memory, Report
+from memtune.report import EXIT_CODES, Ending, Report
 from memtune_runner import failures
 from memtune_runner.failures import Failure
 from memtune_runner.launch.peers import Ended
@@ -101,7 +101,7 @@ def _measured(settings: Settings, ends: Sequence[RankEnd], failed: RankEnd | Non
     if told is None:
         # The one that trained furthest; rank 0 among equals.
         told = max(reports.values(), key=lambda each: each.steps or 0, default=_EMPTY)
-    peak = max(reports.values(), key=_peak, default=_EMPTY)
+    fullest = max(reports.values(), key=lambda each: each.memory.peak_device_bytes, default=_EMPTY)
     return replace(
         told,
         ending=Ending.SUCCEEDED,
@@ -118,23 +118,18 @@ def _measured(settings: Settings, ends: Sequence[RankEnd], failed: RankEnd | Non
         resumed_samples=settings.resume_samples if settings.resume_from else None,
         checkpoint_samples=_most(each.checkpoint_samples for each in reports.values()),
         device=settings.device,
-        memory=_with_request(peak.memory, told.memory),
-        largest=peak.largest or told.largest,
+        memory=replace(
+            fullest.memory,
+            # The request that failed, wherever it did, and the retries of the rank that had most of them.
+            failed_request_bytes=told.memory.failed_request_bytes,
+            alloc_retries=_most(each.memory.alloc_retries for each in reports.values()),
+        ),
+        largest=fullest.largest or told.largest,
         step_seconds=_most(each.step_seconds for each in reports.values()),
     )
 
 
 _EMPTY = Report(Ending.SUCCEEDED, 0)
-
-
-def _peak(report: Report) -> tuple[int, int]:
-    memory = report.memory
-    return memory.peak_reserved_bytes or 0, memory.peak_allocated_bytes or 0
-
-
-def _with_request(memory: Memory, failed: Memory) -> Memory:
-    """The memory of the fullest rank, with the request that failed, wherever it did."""
-    return replace(memory, failed_request_bytes=failed.failed_request_bytes)
 
 
 def _least(values: Iterable[_Number | None]) -> _Number | None:

@@ -16,6 +16,7 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_map_only
 
+from memtune_runner.failures import missing_module
 from memtune_runner.tracing.adaptations import usual_values
 from memtune_runner.tracing.described import from_config
 from memtune_runner.tracing.known import KnownNumbers
@@ -40,6 +41,11 @@ def find(name: str) -> Callable[..., Any]:
     try:
         module = import_module(module_name)
     except (Exception, SystemExit) as error:
+        missing = missing_module(error)
+        if missing and f"{module_name}.".startswith(f"{missing}."):
+            raise TracingError(
+                f"factory {name!r}: there is no module {missing}; let it be in the working directory or on PYTHONPATH"
+            ) from None
         raise unbuilt(f"factory {name!r}: importing {module_name}", error) from error
     factory = getattr(module, function_name, None)
     if not callable(factory):

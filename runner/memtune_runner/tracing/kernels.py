@@ -60,14 +60,17 @@ def _attention(
     *_numbers: Any,
     **_options: Any,
 ) -> Any:
-    if torch.is_autocast_enabled("cpu"):
-        # Autocast casts what goes into attention; a stand-in is unknown to it.
-        dtype = torch.get_autocast_dtype("cpu")
-        query, key, value = query.to(dtype), key.to(dtype), value.to(dtype)
-    return _FlashAttention.apply(query, key, value, attn_mask)  # type: ignore[no-untyped-call]  # torch leaves it untyped
+    return FlashAttention.apply(*autocasted(query, key, value), attn_mask)  # type: ignore[no-untyped-call]  # torch leaves it untyped
 
 
-class _FlashAttention(torch.autograd.Function):
+def autocasted(*inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """What goes into attention, as autocast casts it: a stand-in is unknown to it."""
+    if not torch.is_autocast_enabled("cpu"):
+        return inputs
+    return tuple(each.to(torch.get_autocast_dtype("cpu")) for each in inputs)
+
+
+class FlashAttention(torch.autograd.Function):
     """Flash or, with a mask or in fp32, memory-efficient attention: they keep the same, a mask excepted.
 
     transformers/cuda/flash_attn/flash_api.cpp: mha_fwd returns the output, its logsumexp in fp32 and the state of the
@@ -89,18 +92,23 @@ class _FlashAttention(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *_gradients: Any) -> Any:
-        query, key, value, _, _, _, _ = ctx.saved_tensors
-        batch, heads, length, width = query.shape
-        rounded, wide = _rounded(length, 128), _rounded(width, 32 if width <= 128 else 64)
-        made = torch.empty_like(query), torch.empty_like(key), torch.empty_like(value)
-        temporaries = [
-            query.new_empty(batch, heads, rounded, dtype=torch.float32),
-            query.new_empty(batch, rounded, heads, wide, dtype=torch.float32),
-        ]
-        if key.shape[1] != heads:
-            temporaries += [query.new_empty(batch, key.shape[2], heads, width) for _ in range(2)]
-        del temporaries
-        return (*made, None)
+        query, key, value, *_ = ctx.saved_tensors
+        return (*attention_gradients(query, key, value), None)
+
+
+def attention_gradients(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Room for the gradients of attention, once what the kernel needs beside them has come and gone."""
+    batch, heads, length, width = query.shape
+    rounded, wide = _rounded(length, 128), _rounded(width, 32 if width <= 128 else 64)
+    made = torch.empty_like(query), torch.empty_like(key), torch.empty_like(value)
+    temporaries = [
+        query.new_empty(batch, heads, rounded, dtype=torch.float32),
+        query.new_empty(batch, rounded, heads, wide, dtype=torch.float32),
+    ]
+    if key.shape[1] != heads:
+        temporaries += [query.new_empty(batch, key.shape[2], heads, width) for _ in range(2)]
+    del temporaries
+    return made
 
 
 def _rounded(number: int, step: int) -> int:

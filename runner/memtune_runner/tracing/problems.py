@@ -13,6 +13,8 @@ from torch._subclasses.fake_tensor import (
     UnsupportedOperatorException,
 )
 
+from memtune_runner.failures import INSTALL, missing_module
+
 _NO_GPU = re.compile(
     "not compiled with CUDA|not linked with support for cuda|no CUDA GPUs|NVIDIA driver", re.IGNORECASE
 )
@@ -38,6 +40,8 @@ def unbuilt(what: str, error: BaseException) -> TracingError:
             f"{what} stopped{place} at operator {error.func}: what comes next depends on numbers in a tensor, and "
             "without data it has none; let the factory use plain numbers there"
         )
+    if missing := missing_module(error) or missing_module(error.__cause__):
+        return TracingError(f"{what} needs {missing}{place}, which is not installed; {INSTALL}")
     if _is_about_memory(error):
         return TracingError(
             f"{what} took more host memory than it may{place}: {in_words(error)}; what has real memory belongs into "

@@ -1,8 +1,11 @@
-"""Connects a watch with the metrics: at most once a second, at the end of a step, the rank's numbers are written."""
+"""Connects a watch with the metrics: a rank's numbers are written when a step ends, at most once a second, and when an
+allocation fails.
+"""
 
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -46,18 +49,27 @@ class Publisher:
         self._peaks = Peaks()
         self._readings = 0
         self._largest_free_block_bytes = 0
-        watch.when_stepped, watch.when_read = self._sample.stepped, self.read
+        watch.when_stepped, watch.when_read, watch.when_ran_out = self._sample.stepped, self.read, self.ran_out
 
     def read(self, reading: Reading) -> None:
-        """The counters were read; write them down."""
+        """The counters were read at the end of a step; write them down."""
         statistics = self._watch.statistics
         assert statistics is not None  # it has just been read
         if self._readings % _LARGEST_BLOCK_EVERY_READINGS == 0:
             self._largest_free_block_bytes = statistics.largest_free_block_bytes()
         self._readings += 1
-        self._sample.read(self._peaks.held(reading, time.monotonic()), self._largest_free_block_bytes)
-        self._sample.write(self._directory)
+        self._sample.step_ended(self._peaks.held(reading, time.monotonic()), self._largest_free_block_bytes)
+        self._write()
         statistics.reset_peaks()  # the next peaks are those of the next whole steps; the report keeps the highest
+
+    def ran_out(self, reading: Reading) -> None:
+        """An allocation has failed, within a step: the script may be at its end, and not take another one."""
+        self._sample.read(self._peaks.held(reading, time.monotonic()))
+        self._write()
+
+    def _write(self) -> None:
+        with suppress(OSError):  # a full disk costs the metrics, never the training
+            self._sample.write(self._directory)
 
 
 def publish(watch: Watch, rank: Rank, directory: Path, port: int) -> None:

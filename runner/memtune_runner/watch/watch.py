@@ -43,6 +43,7 @@ class Watch:
         self.hang = hang
         self.statistics: Statistics | None = None
         self.when_read: Callable[[Reading], None] | None = None
+        self.when_ran_out: Callable[[Reading], None] | None = None
         self.when_stepped: Callable[[float, int], None] | None = None
         self.counter, self.tally, self.pace, self.record = StepCounter(), Tally(), Pace(), MemoryRecord()
         self.busy = False
@@ -234,6 +235,8 @@ class Watch:
         if self.statistics is None:
             return
         reading = self.read()
+        if reading is not None and self.when_ran_out is not None:
+            self.when_ran_out(reading)
         allocated_bytes = reading.allocated_bytes if reading else 0
         largest = largest_components(allocated_bytes, self.statistics.device_type)
         is_first = self.out_of_memory is None

@@ -71,7 +71,7 @@ def biased(facts: Facts, kind: Kind, heads: Mapping[str, Head], names: ModuleNam
         name=facts.text("model_type"),
         kind=kind,
         hidden_size=facts.size("hidden_size"),
-        layers=facts.size("num_hidden_layers"),
+        layers=facts.depth("num_hidden_layers"),
         heads=facts.size("num_attention_heads"),
         kv_heads=facts.size("num_attention_heads"),
         head_dim=head_dim(facts),
@@ -135,12 +135,12 @@ def _vit(facts: Facts) -> Architecture:
 def _t5(facts: Facts) -> Architecture:
     feed_forward = facts.text("feed_forward_proj")
     gated = feed_forward.startswith("gated-")
-    layers = facts.size("num_hidden_layers")
+    layers = facts.depth("num_hidden_layers")
     return Architecture(
         name=facts.text("model_type"),
         kind=Kind.ENCODER_DECODER,
         hidden_size=facts.size("hidden_size"),
-        layers=facts.size_or("num_decoder_layers", layers),
+        layers=facts.over({"num_decoder_layers": layers}).depth("num_decoder_layers"),
         heads=facts.size("num_attention_heads"),
         kv_heads=facts.size("num_attention_heads"),
         head_dim=facts.size("head_dim"),

@@ -86,7 +86,7 @@ def decoder(facts: Facts, ffn_size: int, **others: Any) -> Architecture:
         name=facts.text("model_type"),
         kind=Kind.DECODER,
         hidden_size=facts.size("hidden_size"),
-        layers=facts.size("num_hidden_layers"),
+        layers=facts.depth("num_hidden_layers"),
         heads=facts.size("num_attention_heads"),
         kv_heads=kv_heads(facts),
         head_dim=head_dim(facts),

@@ -54,13 +54,13 @@ def _qwen3_moe(facts: Facts) -> Architecture:
 
 def _qwen_experts(facts: Facts) -> Experts:
     layers, step, plain = (
-        facts.size("num_hidden_layers"),
+        facts.depth("num_hidden_layers"),
         facts.size("decoder_sparse_step"),
         facts.value("mlp_only_layers"),
     )
     if not isinstance(plain, list) or not all(isinstance(layer, int) for layer in plain):
         raise ValueError(f"{facts.path('mlp_only_layers')}: {plain!r} is not a list of layer numbers")
-    with_experts = [layer for layer in range(layers) if layer not in plain and (layer + 1) % step == 0]
+    with_experts = set(range(step - 1, layers, step)) - set(plain)
     return Experts(
         count=facts.size("num_experts"),
         per_token=facts.size("num_experts_per_tok"),

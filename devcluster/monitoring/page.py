@@ -1,4 +1,4 @@
-"""The page that draws the dashboards, built once by npm from devcluster/page_sources and kept outside the checkout."""
+"""The page that draws the dashboards, built once by npm from page_sources and kept outside the checkout."""
 
 from __future__ import annotations
 

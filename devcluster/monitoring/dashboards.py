@@ -9,9 +9,9 @@ import urllib.request
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import urlsplit
 
-from devcluster import page, prometheus
 from devcluster.api import tcp_answers
 from devcluster.layout import CHECKOUT, DASHBOARDS_PORT, LOGS
+from devcluster.monitoring import page, prometheus
 from devcluster.supervisor import Part
 
 ADDRESS = "127.0.0.1"
@@ -20,7 +20,7 @@ _DASHBOARDS = CHECKOUT / "charts" / "memtune" / "dashboards"
 
 
 def dashboards() -> Part:
-    argv = [sys.executable, "-m", "devcluster.dashboards"]
+    argv = [sys.executable, "-m", "devcluster.monitoring.dashboards"]
     return Part("dashboards", argv, LOGS / "dashboards.log", ready=lambda: tcp_answers(ADDRESS, DASHBOARDS_PORT))
 
 

@@ -24,7 +24,8 @@ _META = "__meta_kubernetes_"
 
 
 def targets() -> Part:
-    return Part("targets", [sys.executable, "-m", "devcluster.targets"], LOGS / "targets.log", ready=TARGETS.exists)
+    argv = [sys.executable, "-m", "devcluster.monitoring.targets"]
+    return Part("targets", argv, LOGS / "targets.log", ready=TARGETS.exists)
 
 
 def describe(pods: list[dict[str, Any]]) -> list[dict[str, Any]]:

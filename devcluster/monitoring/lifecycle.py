@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 
 from devcluster import machine, packages
-from devcluster.dashboards import dashboards
 from devcluster.layout import LOGS, MONITORING, MONITORING_LOCK, MONITORING_PORTS, MONITORING_STATUS
-from devcluster.prometheus import prometheus, write_settings
+from devcluster.monitoring.dashboards import dashboards
+from devcluster.monitoring.prometheus import prometheus, write_settings
+from devcluster.monitoring.targets import targets
 from devcluster.readiness import wait_for
+from devcluster.shell import read_whole
 from devcluster.state import monitoring_problems, supervisor_pid
 from devcluster.supervisor import is_alive, leave_running, part_pids, supervise
-from devcluster.targets import targets
 from devcluster.versions import MONITORING_PACKAGES
 
 
@@ -25,7 +25,7 @@ def start() -> None:
         machine.check_ports_are_free(MONITORING_PORTS)
         MONITORING.mkdir(exist_ok=True)
         write_settings()
-        leave_running("devcluster.monitoring", log=LOGS / "monitoring.log")
+        leave_running("devcluster.monitoring.lifecycle", log=LOGS / "monitoring.log")
     wait_for("Prometheus and the dashboards", _has_started, lock=MONITORING_LOCK, wrong=monitoring_problems)
 
 
@@ -39,7 +39,7 @@ def stop() -> None:
 
 
 def _has_started() -> bool:
-    return MONITORING_STATUS.is_file() and bool(json.loads(MONITORING_STATUS.read_text())["started"])
+    return MONITORING_STATUS.is_file() and bool(read_whole(MONITORING_STATUS)["started"])
 
 
 if __name__ == "__main__":

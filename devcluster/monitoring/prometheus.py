@@ -6,9 +6,9 @@ import urllib.error
 import urllib.request
 
 from devcluster.layout import CHECKOUT, LOGS, MONITORING, PROMETHEUS_PORT
+from devcluster.monitoring.targets import TARGETS
 from devcluster.shell import ClusterError
 from devcluster.supervisor import Part
-from devcluster.targets import TARGETS
 
 URL = f"http://127.0.0.1:{PROMETHEUS_PORT}"
 _SHIPPED = CHECKOUT / "docs" / "prometheus.yaml"
@@ -38,7 +38,9 @@ def write_settings() -> None:
     text = _SHIPPED.read_text()
     for shipped, ours in _CHANGES.items():
         if shipped not in text:
-            raise ClusterError(f"{_SHIPPED} has no `{shipped}` any more: bring devcluster/prometheus.py up to date")
+            raise ClusterError(
+                f"{_SHIPPED} has no `{shipped}` any more: bring devcluster/monitoring/prometheus.py up to date"
+            )
         text = text.replace(shipped, ours)
     _SETTINGS.write_text(text)
 

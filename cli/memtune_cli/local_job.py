@@ -1,0 +1,45 @@
+"""A job of this machine: what `memtune run` keeps of it in its state directory, told as one on a cluster is."""
+
+from __future__ import annotations
+
+import fcntl
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from memtune_cli.errors import InputError
+from memtune_cli.story import Story, story_of
+from memtune_operator.local import checkpoints_in, job_in
+
+
+def story_at(directory: Path) -> Story:
+    """The story of the job in a state directory."""
+    manifest = job_in(directory)
+    if not manifest:
+        raise InputError(
+            f"--state: {directory} holds no job of memtune run; give what it had as --state, or else .memtune/NAME"
+        )
+    return replace(told_here(manifest, directory), is_left=not _is_at_work(directory))
+
+
+def told_here(manifest: dict[str, Any], directory: Path) -> Story:
+    """The story of a job of this machine, with its checkpoints where they are."""
+    story = story_of(manifest)
+    job, state = story.job, str(directory)
+    if job is None or job.spec.checkpoint is None or job.spec.checkpoint.volume is None:
+        return replace(story, state=state)
+    checkpoint = job.spec.checkpoint.model_copy(update={"path": str(checkpoints_in(directory))})
+    spec = job.spec.model_copy(update={"checkpoint": checkpoint})
+    return replace(story, job=job.model_copy(update={"spec": spec}), state=state)
+
+
+def _is_at_work(directory: Path) -> bool:
+    """Whether a `memtune run` holds the directory."""
+    try:
+        with (directory / "lock").open() as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False

@@ -1,0 +1,60 @@
+"""The container of a job's template that trains, and the host memory that it asks for and may take."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from memtune.spec.job import Job
+from memtune.units import parse_bytes
+
+TRAINER_CONTAINER = "trainer"
+
+
+class TrainerMemory(NamedTuple):
+    """``requests.memory`` and ``limits.memory`` of the container that trains, 0 where the template does not say."""
+
+    request_bytes: int = 0
+    limit_bytes: int = 0
+
+    @property
+    def asked_bytes(self) -> int:
+        """What the template asks for: where only a limit is given, it is the request too."""
+        return self.request_bytes or self.limit_bytes
+
+
+def trainer_memory(job: Job) -> TrainerMemory:
+    """Of a template that has no such container, or not the shape of one, nothing is known."""
+    try:
+        containers = (job.spec.template or {})["spec"]["containers"]
+        index = trainer_index(containers, job.spec.resources.gpu_resource)
+        if index is None:
+            return TrainerMemory()
+        resources = containers[index].get("resources") or {}
+        return TrainerMemory(memory_bytes(resources, "requests"), memory_bytes(resources, "limits"))
+    except (AttributeError, LookupError, TypeError):
+        return TrainerMemory()
+
+
+def trainer_index(containers: Sequence[Mapping[str, Any]], gpu_resource: str) -> int | None:
+    """The container ``trainer``, else the only one that asks for GPUs, else the only one; None if that is not told."""
+    named = [i for i, c in enumerate(containers) if c.get("name") == TRAINER_CONTAINER]
+    asking = [i for i, c in enumerate(containers) if asked_gpus(c, gpu_resource)]
+    return next((found[0] for found in (named, asking, range(len(containers))) if len(found) == 1), None)
+
+
+def asked_gpus(container: Mapping[str, Any], gpu_resource: str) -> str | None:
+    """How many GPUs a container asks for, as it is written there."""
+    resources = container.get("resources") or {}
+    for kind in ("limits", "requests"):
+        if (asked := (resources.get(kind) or {}).get(gpu_resource)) is not None:
+            return str(asked)
+    return None
+
+
+def memory_bytes(resources: Mapping[str, Any], kind: str) -> int:
+    """0 where it does not say, or says it in a way that the API server is left to refuse."""
+    try:
+        return parse_bytes((resources.get(kind) or {}).get("memory", 0))
+    except ValueError:
+        return 0

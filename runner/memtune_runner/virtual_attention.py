@@ -1,0 +1,61 @@
+"""Attention with dropout on the virtual GPU: it keeps what a GPU's kernel keeps.
+
+torch's fused kernel for the CPU knows no dropout, so that the CPU would keep all scores, which no GPU does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch.nn import functional
+from torch.utils._python_dispatch import _disable_current_modes
+
+from memtune_runner.tracing.kernels import FlashAttention, attention_gradients, autocasted
+
+plain: Callable[..., torch.Tensor] = functional.scaled_dot_product_attention
+
+
+def attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_mask: torch.Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    **options: Any,
+) -> torch.Tensor:
+    """What ``torch.nn.functional.scaled_dot_product_attention`` computes."""
+    compute = partial(plain, dropout_p=dropout_p, is_causal=is_causal, **options)
+    is_kernels = query.dim() == 4 and query.shape[0] == key.shape[0]  # as its gradients are made room for
+    if not dropout_p or not is_kernels or (attn_mask is not None and attn_mask.requires_grad):
+        return compute(query, key, value, attn_mask)
+    inputs = autocasted(query, key, value)
+    out: torch.Tensor = _Attention.apply(*inputs, attn_mask, compute)  # type: ignore[no-untyped-call]  # as in kernels
+    return out
+
+
+class _Attention(FlashAttention):
+    """The tensors of the GPU's kernel, with true values. Scores are made again in the backward pass, out of sight."""
+
+    @staticmethod
+    def forward(ctx: Any, *inputs: Any) -> torch.Tensor:
+        *tensors, ctx.compute = inputs
+        out = FlashAttention.forward(ctx, *tensors)
+        with _disable_current_modes():
+            ctx.random = torch.get_rng_state()
+            return out.copy_(ctx.compute(*tensors))
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        *inputs, mask, _, _, _ = ctx.saved_tensors
+        made = attention_gradients(*inputs)
+        with _disable_current_modes(), torch.enable_grad(), torch.random.fork_rng(devices=()):
+            torch.set_rng_state(ctx.random)
+            inputs = [each.detach().requires_grad_() for each in inputs]
+            found = torch.autograd.grad(ctx.compute(*inputs, mask), inputs, gradients)
+            for room, gradient in zip(made, found, strict=True):
+                room.copy_(gradient)
+        return (*made, None, None)

@@ -1,0 +1,141 @@
+"""What `status`, `report` and `logs` tell of a job of `memtune run`, read from its state directory."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli_jobs import refused
+from told_job import NAME, ended_well, still_probing, told_job
+
+from memtune.decide import Observed
+from memtune.report import Ending, Report
+from memtune_cli.local_job import told_here
+from memtune_cli.main import main
+from memtune_cli.run import _Screen
+from memtune_operator.shell import Snapshot
+
+Captured = pytest.CaptureFixture[str]
+CLUSTERS_OWN = re.compile(r"\b(pods?|kube\w+|cluster|namespaces?|operator|research|spec\.suspend)\b", re.IGNORECASE)
+
+
+def kept(directory: Path, job: dict[str, Any]) -> str:
+    """The state directory of a job whose checkpoints are on a volume."""
+    job["spec"]["checkpoint"] |= {"volume": {"persistentVolumeClaim": {"claimName": "own"}}}
+    directory.mkdir(exist_ok=True)
+    (directory / "job.json").write_text(json.dumps(job))
+    return str(directory)
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> str:
+    """The state of the told job, of which the first attempt ran out of memory."""
+    directory = tmp_path / "state"
+    run = directory / "runs" / f"{NAME}-train-1"
+    run.mkdir(parents=True)
+    (run / "log").write_text("[rank 4] fine\n[rank 5] too much\nwhat the launcher says\n")
+    (run / "process.json").write_text(json.dumps({"pid": 0, "born": "never", "at": 1.0}))
+    (run / "ended.json").write_text(json.dumps({"code": 85, "at": 2.0}))
+    died = Report(Ending.DEVICE_OOM, 85, rank=5, message="no more memory")
+    (run / "message").write_text(json.dumps(died.to_json()))
+    return kept(directory, told_job())
+
+
+def test_status_is_a_page_or_a_document(state: str, capsys: Captured) -> None:
+    assert main(["status", "--state", state]) == 0
+    page = capsys.readouterr().out
+    assert page.startswith(f"{NAME}  Running\n")
+    assert f"102,400 samples in {state}/checkpoints" in re.sub(r"\s+", " ", page).replace("- ", "-")
+    assert "nothing until `memtune run` is called again" in page
+    assert main(["status", "--state", state, "--format", "json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert (document["command"], document["status"]["phase"]) == ("status", "Running")
+
+
+def test_what_comes_next_is_told_while_somebody_is_at_work(state: str, capsys: Captured) -> None:
+    with (Path(state) / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert main(["status", "--state", state]) == 0
+    assert "Next  it trains to its end" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "job",
+    [
+        told_job(),
+        still_probing(),
+        ended_well(),
+        *(told_job(phase=phase) for phase in ("Pending", "Suspended", "Failed")),
+    ],
+)
+def test_its_pages_name_nothing_that_only_a_cluster_has(job: dict[str, Any], tmp_path: Path, capsys: Captured) -> None:
+    state, file = kept(tmp_path, job), tmp_path / "page.html"
+    assert main(["status", "--state", state]) == 0
+    assert main(["report", "--state", state, "-o", str(file)]) == 0
+    said = capsys.readouterr().out
+    assert said.endswith(f"{file}: the report of {NAME}\n")
+    assert CLUSTERS_OWN.findall(said + file.read_text()) == []
+
+
+def test_the_failing_rank_comes_first(state: str, capsys: Captured) -> None:
+    assert main(["logs", "--state", state]) == 0
+    assert capsys.readouterr().out == (
+        f"==> rank 5 of {NAME}-train-1: device-oom: no more memory <==\n[rank 5] too much\n"
+        f"==> the others of {NAME}-train-1 <==\n[rank 4] fine\nwhat the launcher says\n"
+    )
+    assert main(["logs", "--state", state, "--follow", "--rank", "4"]) == 0
+    assert capsys.readouterr().out == "[rank 4] fine\n"
+    assert f"the log of {NAME}-probe-2 is gone" in refused(capsys, "logs", "--state", state, "--run", "probe-2")
+
+
+def test_a_run_that_goes_on_is_followed(state: str, capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("memtune_operator.local_runs._LOOK_AGAIN_SECONDS", 0.0)
+    directory = Path(state) / "runs" / f"{NAME}-train-2"
+    directory.mkdir()
+    looks = iter(["[rank 0] step", " 1\n[rank 0] st", "ep 2"])
+
+    def goes_on(_: object) -> bool:
+        with (directory / "log").open("a") as log:
+            log.write(said := next(looks, ""))
+        return bool(said)
+
+    (directory / "log").touch()
+    monkeypatch.setattr("memtune_operator.local_runs.LocalRun._goes_on", goes_on)
+    assert main(["logs", "--state", state, "--follow"]) == 0
+    assert capsys.readouterr().out == "[rank 0] step 1\n[rank 0] step 2\n"
+
+
+@pytest.mark.parametrize("command", ["status", "report", "logs"])
+def test_a_job_has_one_place(command: str, state: str, tmp_path: Path, capsys: Captured) -> None:
+    assert "give the NAME of a job on a cluster, or --state DIR" in refused(capsys, command)
+    assert "NAME is for one on a cluster" in refused(capsys, command, NAME, "--state", state)
+    assert "-n and --context are for" in refused(capsys, command, "-n", "a", "--context", "b", "--state", state)
+    empty = tmp_path / "empty"
+    assert f"--state: {empty} holds no job of memtune run" in refused(capsys, command, "--state", str(empty))
+
+
+def test_nobody_is_asked_for_metrics_that_are_not_served(state: str, capsys: Captured) -> None:
+    assert "--prometheus is for one on a cluster" in refused(capsys, "report", "--state", state, "--prometheus", "x")
+
+
+def test_who_interrupts_a_training_is_told_what_it_goes_on_from(tmp_path: Path, capsys: Captured) -> None:
+    kept(tmp_path, job := told_job(phase="Suspended"))
+
+    async def interrupt() -> int:
+        screen = _Screen(tmp_path)
+        screen.interrupted()
+        snapshot = Snapshot(job, Observed(status=job["status"]))
+        screen.reconciled(snapshot, snapshot, 0.0)
+        return await screen.ended
+
+    assert asyncio.run(interrupt()) == 130
+    assert told_here(job, tmp_path).checkpoint.startswith(f"102,400 samples in {tmp_path}/checkpoints")
+    assert capsys.readouterr().out.splitlines()[-2:] == [
+        f"checkpoint: 102,400 samples in {tmp_path}/checkpoints, saved by attempt 1, as deepspeed",
+        f"logs and state: {tmp_path}; `memtune report --state {tmp_path}` writes its page",
+    ]

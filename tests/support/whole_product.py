@@ -1,0 +1,56 @@
+"""A job from its first probe to its end, with a recovery between: the same on a virtual GPU and on a real one."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import yaml
+from memtune_run import run_to_the_end
+
+from memtune.report import Device
+from memtune.spec import API_VERSION, KIND
+from memtune.units import MIB
+
+# The logits are most of it, which is quickly computed.
+FACTS = {"hiddenSize": 64, "layers": 2, "heads": 2, "ffnSize": 128, "vocabSize": 8192}
+_SCRIPT = Path(__file__).with_name("crowded_trainer.py")
+# Of 2 GiB it leaves enough for half of the micro-batch that is best alone.
+_CROWD_BYTES = 1376 * MIB
+_STEPS = 4
+
+
+def _job(device: Device, directory: Path) -> dict[str, Any]:
+    words = ["python", str(_SCRIPT), json.dumps(FACTS), str(_CROWD_BYTES), "--steps", str(_STEPS), "--save-every", "1"]
+    return {
+        "apiVersion": API_VERSION,
+        "kind": KIND,
+        "metadata": {"name": "whole"},
+        "spec": {
+            "model": {"architecture": FACTS},
+            "training": {"globalBatchSize": 64, "sequenceLength": 128, "attention": "sdpa"},
+            "resources": {"gpusPerNode": 1, "gpuMemory": "2Gi", "device": str(device)},
+            "integration": "sdk",
+            "template": {"spec": {"containers": [{"name": "trainer", "image": "none", "command": words}]}},
+            "tuning": {
+                "maxProbes": 2,
+                "probeSteps": 2,
+                "space": {"precision": ["fp32"], "checkpointing": ["none"], "backends": ["ddp"]},
+            },
+            "checkpoint": {"path": str(directory / "checkpoints")},
+        },
+    }
+
+
+def gets_up_again(device: Device, directory: Path) -> None:
+    """`memtune run` probes, launches, runs out of memory in the middle, and trains to the end on a smaller plan."""
+    file = directory / "job.yaml"
+    file.write_text(yaml.safe_dump(_job(device, directory)))
+    status = run_to_the_end(file, directory / "state", seconds=900)
+    assert {probe["verdict"] for probe in status["probes"]} == {"succeeded"}
+    first, *others, last = status["attempts"]
+    assert {each["verdict"] for each in (first, *others)} == {"device-oom"}
+    assert status["oomRetries"] == len(others) + 1
+    assert (last["verdict"], last["resume"], last["resumedSamples"]) == ("succeeded", "direct", 2 * 64)
+    assert last["plan"] != first["plan"]

@@ -1,0 +1,161 @@
+"""Host memory from the beginning: which plans the template's limit lets a job offload, and what their pods ask for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from decided import SAVED, condition, die, last, launched, probed
+from simulated_cluster import SimulatedCluster
+from small_jobs import make_job, template
+
+from memtune.decide.hosting import host_need
+from memtune.decide.model import Model, model_of
+from memtune.knobs import Offload
+from memtune.observation import Condition
+from memtune.plan import Plan
+from memtune.report import Ending
+from memtune.run import RunKind
+from memtune.spec.job import Job
+from memtune.spec.status import Status
+from memtune.units import GIB
+
+OPTIMIZER = Plan.parse("bf16-z1-full-mb1x16-oopt")
+
+
+def offloading(*offloads: str, **resources: Any) -> Job:
+    """A job that may offload, to a pod of these resources; its optimizer is 4.1 GiB there, the whole pod 6.6 GiB."""
+    space = {"zeroStages": [1], "checkpointing": ["full"], "backends": ["deepspeed"], "offload": list(offloads)}
+    tuning = {"space": space, "objective": "memory"}
+    return make_job(tuning=tuning, template=template(**{kind: {"memory": size} for kind, size in resources.items()}))
+
+
+def believed(job: Job) -> Model:
+    return model_of(job, Status(), None)
+
+
+NEEDED = host_need(believed(offloading("optimizer")), OPTIMIZER, "no")
+
+
+def test_the_numbers_of_these_tests_are_those_of_the_model() -> None:
+    assert 6.5 * GIB < NEEDED < 6.7 * GIB
+
+
+def asked(cluster: SimulatedCluster, kind: RunKind) -> set[int]:
+    return {pod.host_request_bytes for pod in cluster.pods.values() if f"-{kind}-" in pod.run}
+
+
+def test_a_plan_that_offloads_more_than_the_limit_is_dropped_and_says_so() -> None:
+    ranking = believed(offloading("none", "optimizer", limits="2Gi")).ranking
+    assert {candidate.plan.offload for candidate in ranking.fitting} == {Offload.NONE}
+    dropped = {drop.reason for drop in ranking.dropped if drop.plan.offload is Offload.OPTIMIZER}
+    needs = "needs 4.1 GiB of host memory for what it offloads; limits.memory of the template is 2.0 GiB"
+    assert needs in dropped
+    # The whole pod is predicted to need more than 5 GiB, but only what is offloaded is sure to be there.
+    loose = believed(offloading("none", "optimizer", limits="5Gi")).ranking
+    assert OPTIMIZER in {candidate.plan for candidate in loose.fitting}
+
+
+def test_a_job_of_which_the_host_can_hold_no_plan_says_what_to_raise() -> None:
+    cluster = SimulatedCluster(offloading("optimizer", limits="2Gi"))
+    cluster.reconcile()
+    failed = condition(cluster, "Failed")
+    assert failed["reason"] == "NothingFits"
+    for part in (
+        f"the smallest plan, {OPTIMIZER}, needs 4.1 GiB of host memory for what it offloads",
+        f"raise limits.memory of the template to 6.6 GiB, which {OPTIMIZER} is predicted to need",
+        "allow none in tuning.space.offload: bf16-z1-full-mb1x16 is predicted to take 4.5 GiB of each GPU",
+    ):
+        assert part in failed["message"]
+
+
+@pytest.mark.parametrize("limit", ["2Gi", "64Gi"])
+def test_after_an_out_of_memory_no_plan_follows_that_the_host_cannot_hold(limit: str) -> None:
+    cluster = launched(offloading("none", "optimizer", requests="1Gi", limits=limit))
+    smallest = str(believed(offloading("none")).smallest())
+    # A train run on the smallest plan without offload, which is more than the GPU has after all.
+    cluster.status["attempts"][-1]["plan"] = cluster.status["plan"]["name"] = smallest
+    cluster.status["probes"] = []
+    for pod in cluster.pods.values():
+        pod.plan = smallest
+    cluster.usable_bytes = int(0.9 * cluster.truth(smallest))
+    die(cluster, Ending.DEVICE_OOM, 85, **SAVED)
+    if limit == "2Gi":
+        assert condition(cluster, "Failed")["reason"] == "LadderExhausted"
+        return
+    plan = Plan.parse(last(cluster)["plan"])
+    assert plan.offload is Offload.OPTIMIZER
+    assert last(cluster)["hostRequestBytes"] == host_need(believed(cluster.job), plan, "no")
+
+
+@pytest.mark.parametrize(
+    ("resources", "wanted"),
+    [
+        ({}, NEEDED),
+        ({"requests": "1Gi", "limits": "64Gi"}, NEEDED),
+        ({"requests": "1Gi", "limits": "5Gi"}, 5 * GIB),
+        ({"requests": "32Gi"}, 0),
+        # Without a request Kubernetes takes the limit for it, which is more already.
+        ({"limits": "64Gi"}, 0),
+    ],
+)
+def test_pods_of_a_plan_that_offloads_ask_for_what_it_needs_from_the_beginning(
+    resources: dict[str, str], wanted: int
+) -> None:
+    cluster = SimulatedCluster(offloading("optimizer", **resources))
+    cluster.reconcile()
+    assert asked(cluster, RunKind.PROBE) == {wanted}
+    cluster = probed(cluster.job)
+    assert asked(cluster, RunKind.TRAIN) == {wanted}
+    assert last(cluster).get("hostRequestBytes", 0) == wanted
+    assert any("of host memory" in event for event in cluster.events) == bool(wanted)
+
+
+def test_pods_of_other_plans_ask_for_what_the_template_says() -> None:
+    cluster = launched()
+    assert asked(cluster, RunKind.TRAIN) == {0}
+    assert last(cluster)["hostRequestBytes"] == 0
+
+
+def test_what_was_predicted_is_no_lesson_so_that_a_kill_at_the_limit_still_asks_for_more_once() -> None:
+    cluster = launched(offloading("optimizer", requests="1Gi", limits="64Gi"))
+    for _ in range(2):
+        for run in cluster.runs(RunKind.TRAIN):
+            cluster.start(run)
+        (pod,) = (pod for pod in cluster.pods.values() if pod.is_running)
+        cluster.end(pod, 137, None)
+        pod.exit_reason = "OOMKilled"
+        cluster.reconcile()
+        cluster.tick(60.0)
+    first, second = cluster.status["attempts"]
+    assert (first["hostRequestBytes"], second["rung"]) == (NEEDED, "host-memory")
+    assert second["hostRequestBytes"] == int(1.5 * NEEDED)
+    assert condition(cluster, "Failed")["reason"] == "HostMemory"
+
+
+def test_a_plan_with_less_offload_does_not_ask_for_what_the_other_was_predicted_to_take() -> None:
+    cluster = launched(offloading("none", "optimizer", requests="1Gi", limits="5Gi"))
+    assert last(cluster)["hostRequestBytes"] == 5 * GIB
+    die(cluster, Ending.HOST_OOM, 86, **SAVED)
+    assert last(cluster)["rung"].startswith("less-offload")
+    assert (Plan.parse(last(cluster)["plan"]).offload, last(cluster)["hostRequestBytes"]) == (Offload.NONE, 0)
+
+
+def test_a_probe_that_waits_for_memory_says_how_much_it_asks_for_beside_the_schedulers_words() -> None:
+    cluster = SimulatedCluster(offloading("optimizer"))
+    cluster.reconcile()
+    for pod in cluster.pods.values():
+        words = "0/2 nodes are available: 2 Insufficient memory."
+        pod.conditions = (Condition("PodScheduled", "False", "Unschedulable", words),)
+    cluster.tick(60.0)
+    plan = cluster.status["probes"][0]["plan"]
+    text = f"Unschedulable: {words} (each pod asks for 6.6 GiB of host memory, for {plan})"
+    assert condition(cluster, "Stalled")["message"] == text
+    assert cluster.status["message"] == f"stalled: {text}"
+
+
+def test_of_a_model_that_nobody_knows_nothing_is_dropped() -> None:
+    model = believed(offloading("optimizer", limits="2Gi"))
+    guessed = replace(model, workload=replace(model.workload, assumed=True))
+    assert "host memory" not in " ".join(drop.reason for drop in guessed.ranking.dropped)

@@ -1,0 +1,65 @@
+"""What is told of a job is told alike on a cluster and on one machine: in words that are right in both."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import pytest
+from decided import SAVED, die, edit, launched
+from simulated_cluster import SimulatedCluster
+
+from memtune.report import Ending
+
+CLUSTERS_OWN = re.compile(r"\b(pods?|kube\w+|clusters?|namespaces?|operators?|labels?|spec\.suspend)\b", re.IGNORECASE)
+
+
+def suspended(cluster: SimulatedCluster) -> None:
+    edit(cluster, suspend=True)
+    edit(cluster, suspend=False)
+
+
+def resumed_too_soon(cluster: SimulatedCluster) -> None:
+    for pod in cluster.pods.values():
+        pod.is_stuck = True
+    suspended(cluster)
+    assert "waiting until" in cluster.status["message"]
+
+
+def gone(cluster: SimulatedCluster) -> None:
+    cluster.pods.clear()
+    cluster.reconcile()
+
+
+def killed(cluster: SimulatedCluster) -> None:
+    edit(cluster, "retry", max_oom_retries=0)
+    for pod in cluster.pods.values():
+        if pod.is_running:
+            cluster.end(pod, 137)
+    cluster.reconcile()
+    cluster.tick(20.0)
+    assert "host memory" in cluster.status["message"]
+
+
+def too_long(cluster: SimulatedCluster) -> None:
+    cluster.tick(500.0)
+    edit(cluster, active_deadline_seconds=400)
+
+
+def trained(cluster: SimulatedCluster) -> None:
+    (run,) = [run for run in cluster.runs() if "train" in run]
+    cluster.finish(run)
+    cluster.reconcile()
+
+
+def out_of_memory(cluster: SimulatedCluster) -> None:
+    die(cluster, Ending.DEVICE_OOM, 85, **SAVED)
+
+
+@pytest.mark.parametrize("happens", [suspended, resumed_too_soon, gone, killed, too_long, trained, out_of_memory])
+def test_nothing_that_only_a_cluster_has_is_named(happens: Callable[[SimulatedCluster], None]) -> None:
+    cluster = launched()
+    happens(cluster)
+    status = cluster.status
+    said = [each["message"] for each in (*status["conditions"], *status["probes"], *status["attempts"])]
+    assert [each for each in (*cluster.events, *said, status["message"]) if CLUSTERS_OWN.search(each)] == []

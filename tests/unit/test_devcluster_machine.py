@@ -1,0 +1,99 @@
+"""What `up` asks of the machine, and what `down` gives back."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from devcluster import machine, network
+from devcluster.layout import FABRIC_NAMESPACE, NODES_OWN, VOLUMES
+from devcluster.shell import ClusterError
+
+
+@pytest.fixture
+def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What is run, on a machine that has overlay loaded and no br_netfilter yet."""
+    ran: list[str] = []
+
+    def run(argv: Sequence[str], **_: object) -> str:
+        ran.append(" ".join(argv))
+        if "--dry-run" not in argv and argv[0] == "modprobe":
+            (tmp_path / "bridge-nf-call-iptables").touch()
+        return ""
+
+    (tmp_path / "modules" / "overlay").mkdir(parents=True)
+    monkeypatch.setattr(machine, "_SYSTEM_MODULES", tmp_path / "modules")
+    monkeypatch.setattr(machine, "_BRIDGES", tmp_path / "net")
+    monkeypatch.setattr(machine, "_BRIDGE_FILTER", tmp_path / "bridge-nf-call-iptables")
+    monkeypatch.setattr(machine, "LOADED_MODULES", tmp_path / "modules.json")
+    monkeypatch.setattr(machine, "run", run)
+    return ran
+
+
+def test_modules_that_were_not_loaded_before_are_unloaded(commands: list[str]) -> None:
+    machine.load_modules()
+    machine.unload_modules()
+    assert commands == ["modprobe --all br_netfilter overlay", "rmmod br_netfilter"]
+
+
+def test_a_kernel_that_does_not_take_the_module_is_told(commands: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "run", lambda argv: commands.append(" ".join(argv)))
+    with pytest.raises(ClusterError, match=r"the kernel has no br_netfilter, .* load that module"):
+        machine.load_modules()
+    machine.unload_modules()
+    assert commands == ["modprobe --all br_netfilter overlay", "rmmod br_netfilter"]
+
+
+def test_modules_that_were_there_stay(commands: list[str], tmp_path: Path) -> None:
+    (tmp_path / "bridge-nf-call-iptables").touch()
+    machine.load_modules()
+    machine.unload_modules()
+    assert commands == []
+
+
+def test_a_module_that_is_in_use_stays(commands: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(argv: Sequence[str]) -> str:
+        commands.append(" ".join(argv))
+        raise ClusterError("Module is in use")
+
+    (tmp_path / "modules.json").write_text(json.dumps(["br_netfilter", "overlay"]))
+    monkeypatch.setattr(machine, "run", refuse)
+    machine.unload_modules()
+    assert commands == ["rmmod br_netfilter", "rmmod overlay"]
+
+
+def test_no_module_is_unloaded_beside_a_bridge_of_somebody_else(commands: list[str], tmp_path: Path) -> None:
+    (tmp_path / "modules.json").write_text(json.dumps(["br_netfilter"]))
+    (tmp_path / "net" / "docker0" / "bridge").mkdir(parents=True)
+    machine.unload_modules()
+    assert commands == []
+
+
+def test_namespaces_of_others_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours = [FABRIC_NAMESPACE, "memtune-node-1", "memtune-node-2"]
+    ran: list[tuple[str, ...]] = []
+
+    def ip(*words: str) -> str:
+        ran.append(words)
+        if words == ("netns", "list"):
+            return "".join(f"{name} (id: 1)\n" for name in [*ours, "memtune-lab", "memtune-node-12", "other"])
+        return "[]"
+
+    monkeypatch.setattr(network, "_ip", ip)
+    monkeypatch.setattr(network, "_is_mount", lambda _: False)
+    network.remove_network()
+    assert [words[2] for words in ran if words[:2] == ("netns", "delete")] == ours
+
+
+@pytest.mark.parametrize("hidden", ["/var/lib/jenkins/.cache", "/run/user/0", "/var/log"])
+def test_a_cache_that_nodes_do_not_see_is_refused(hidden: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "CACHE", Path(hidden) / "memtune" / "devcluster")
+    with pytest.raises(ClusterError, match=f"the cache folder {hidden}/memtune/devcluster is below /.* XDG_CACHE_HOME"):
+        machine.check_before_starting()
+
+
+def test_volumes_are_where_every_node_finds_them() -> None:
+    assert not any(VOLUMES.is_relative_to(own) for own in NODES_OWN)

@@ -1,0 +1,91 @@
+"""A cluster that is dead, or whose files a full disk or a power cut has broken: a sentence, and `down` goes through."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from devcluster import cli, cluster, machine, state
+from devcluster.supervisor import part_pids
+
+
+@pytest.fixture
+def dead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The state of a cluster whose supervisor has gone."""
+    for module in (state, cluster):
+        monkeypatch.setattr(module, "STATE", tmp_path)
+    monkeypatch.setattr(state, "NODE_COUNT", tmp_path / "nodes")
+    monkeypatch.setattr(state, "STATUS", tmp_path / "status.json")
+    monkeypatch.setattr(state.supervisor_pid, "__defaults__", (tmp_path / "supervisor.lock",))
+    monkeypatch.setattr(cluster, "COMMAND_LOCK", tmp_path / "lock")
+    monkeypatch.setattr(machine, "reason_it_cannot_run", lambda: "")
+    monkeypatch.delenv("MEMTUNE_KUBECONFIG", raising=False)
+    return tmp_path
+
+
+@pytest.mark.parametrize("command", [["status"], ["kubeconfig"], ["up"], ["load", "base"], ["prometheus"]])
+def test_every_command_says_that_a_cluster_is_dead(
+    command: list[str], dead: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (dead / "nodes").write_text("1")
+    monkeypatch.setattr(sys, "argv", ["devcluster", *command])
+    assert cli.main() == 1
+    assert capsys.readouterr().err == (
+        "devcluster: the cluster is dead; run `python3 -m devcluster down`, then `up` again\n"
+        "the supervisor is dead, and every part with it\n"
+    )
+
+
+@pytest.mark.parametrize("name", ["nodes", "status.json"])
+@pytest.mark.parametrize("content", ["", "\0\0\0"])
+def test_a_broken_file_of_the_state_is_a_sentence(
+    name: str, content: str, dead: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (dead / name).write_text(content)
+    monkeypatch.setattr(sys, "argv", ["devcluster", "up"])
+    assert cli.main() == 1
+    said = capsys.readouterr().err
+    assert said.startswith(f"devcluster: {dead / name} is broken (")
+    assert said.endswith("run `python3 -m devcluster down`, then `python3 -m devcluster up`\n")
+
+
+def test_of_a_broken_status_no_process_is_known(tmp_path: Path) -> None:
+    (tmp_path / "status.json").write_text("")
+    assert part_pids(tmp_path / "status.json") == {}
+
+
+def test_what_cannot_be_read_is_not_put_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(machine, "SYSCTLS", tmp_path / "sysctls.json")
+    machine.restore_sysctls()
+    (tmp_path / "sysctls.json").write_text("")
+    machine.restore_sysctls()
+    assert capsys.readouterr().out.count("sysctls.json is broken") == 1
+
+
+def test_the_sysctls_are_put_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "SYSCTLS", tmp_path / "sysctls.json")
+    monkeypatch.setattr(machine, "_SYSCTLS", tmp_path)
+    for name in machine.KUBELET_SYSCTLS:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("0\n")
+    machine.remember_sysctls()
+    (tmp_path / "vm/panic_on_oom").write_text("1\n")
+    machine.restore_sysctls()
+    assert (tmp_path / "vm/panic_on_oom").read_text() == "0\n"
+
+
+def test_state_is_written_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def half(path: Path, content: str) -> int:
+        with path.open("w") as file:
+            file.write(content[:1])
+        raise OSError("no room")
+
+    monkeypatch.setattr(machine, "SYSCTLS", tmp_path / "sysctls.json")
+    monkeypatch.setattr(Path, "write_text", half)
+    with pytest.raises(OSError, match="no room"):
+        machine.remember_sysctls()
+    assert not (tmp_path / "sysctls.json").exists()

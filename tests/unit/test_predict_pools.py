@@ -1,0 +1,96 @@
+"""Segments that are not full: most of a run of megabytes, nothing of one of gigabytes."""
+
+from dataclasses import replace
+
+import pytest
+from small_traces import small_trace
+
+from memtune.calibrate import Measurement, calibrate
+from memtune.gpu import find
+from memtune.knobs import Attention
+from memtune.model.architecture import Architecture, Kind
+from memtune.plan import Plan
+from memtune.predict import Predictor
+from memtune.predict.constants import DEFAULT_CONSTANTS
+from memtune.predict.pools import largest_tensors, unused_bytes
+from memtune.predict.recipe import lower
+from memtune.predict.shape import shape_of
+from memtune.replay.traced import TracedModel
+from memtune.units import GIB, MIB
+from memtune.workload import Workload
+
+# 131,072 parameters are the embedding, as many the head, 46,208 a layer, and 64 the last norm.
+TINY = Architecture("tiny", Kind.DECODER, 64, 8, 4, 2, 16, 176, 2048)
+WORKLOAD = Workload(TINY, find("h100-80gb"), 64, 64, virtual=True)
+PLAN = Plan.parse("fp32-ddp-none-mb1x64-sdpa")
+
+
+@pytest.mark.parametrize(
+    ("plan", "still", "moving"),
+    [
+        ("fp32-ddp-none-mb4x16-sdpa", 4 * 631_872, 64 * 4 * 2048),  # the gradients, and the logits
+        ("bf16-z2-none-mb4x16", 2 * 631_872, 64 * 4 * 2048),  # one flat tensor
+        ("bf16-fsdp-none-mb4x16", 2 * (2 * 131_072 + 64), 64 * 4 * 2048),  # the root unit
+    ],
+)
+def test_the_largest_tensors_by_hand(plan: str, still: float, moving: float) -> None:
+    shape = shape_of(TINY, None)
+    assert shape.total == 631_872
+    assert largest_tensors(shape, lower(WORKLOAD, Plan.parse(plan))) == (still, moving)
+
+
+def test_eager_attention_makes_scores_that_may_be_the_largest() -> None:
+    shape = replace(shape_of(TINY, None), vocab=0)
+    recipe = replace(lower(WORKLOAD, PLAN), attention=Attention.EAGER)
+    assert largest_tensors(shape, recipe)[1] == 64 * 4 * (4 * 64)
+
+
+def test_only_tensors_of_over_a_mebibyte_need_a_large_segment() -> None:
+    assert unused_bytes(MIB, DEFAULT_CONSTANTS) == 0.75 * 2 * MIB
+    assert unused_bytes(MIB + 1, DEFAULT_CONSTANTS) == 0.75 * 22 * MIB
+
+
+def test_a_run_of_megabytes_reserves_segments_of_which_most_is_unused() -> None:
+    found = Predictor(WORKLOAD).predict(PLAN)
+    assert found.allocated.expected < 20 * MIB
+    assert found.reserved.expected == pytest.approx(found.allocated.expected + 16.5 * MIB)
+    # Up to a little more than whole segments, and never less than nothing of them.
+    assert found.allocated.upper + 22 * MIB < found.reserved.upper < found.allocated.upper + 28 * MIB
+    assert found.reserved.lower > found.allocated.upper
+
+
+def test_of_a_traced_model_nothing_is_added_to_its_replay() -> None:
+    model, plan = TracedModel("small", small_trace()), Plan.parse("fp32-ddp-none-mb16x1")
+    found = Predictor(replace(WORKLOAD, architecture=model, global_batch=16)).predict(plan)
+    assert found.reserved.expected == pytest.approx(found.allocated.expected * model.footprint(plan, 1, 1).packing)
+
+
+def test_a_model_whose_tensors_are_all_small_has_no_large_segment() -> None:
+    smaller = replace(WORKLOAD, architecture=replace(TINY, layers=1, vocab_size=128))
+    found = Predictor(smaller).predict(PLAN)
+    assert found.reserved.expected == pytest.approx(found.allocated.expected + 1.5 * MIB)
+
+
+def test_a_run_of_gigabytes_reserves_a_share() -> None:
+    large = replace(TINY, hidden_size=4096, layers=32, ffn_size=11008, head_dim=1024)
+    found = Predictor(Workload(large, find("h100-80gb"), 64, 4096)).predict(PLAN)
+    assert found.allocated.expected > 100 * GIB
+    assert found.reserved.expected == pytest.approx(found.allocated.expected * 1.05)
+
+
+def test_components_and_phases_agree_with_the_reserved_bytes() -> None:
+    found = Predictor(WORKLOAD).predict(PLAN)
+    assert sum(part.bytes.expected for part in found.components) == pytest.approx(found.reserved.expected)
+    assert found.phases[found.peak_phase] == found.device
+
+
+def test_how_full_the_segments_of_one_plan_are_says_nothing_of_another() -> None:
+    plain = Predictor(WORKLOAD)
+    measured = plain.predict(PLAN)
+    allocated, reserved = int(measured.allocated.expected), int(measured.reserved.expected + 8 * MIB)
+    learned = Predictor(WORKLOAD, calibrate(WORKLOAD, [Measurement(PLAN, allocated, reserved)]))
+    for other in (PLAN, Plan.parse("fp32-ddp-none-mb16x4-sdpa")):
+        before, after = plain.predict(other), learned.predict(other)
+        assert after.allocated.expected == pytest.approx(before.allocated.expected, rel=0.01)
+        assert after.reserved.expected == pytest.approx(before.reserved.expected, rel=0.02)
+        assert after.reserved.width <= before.reserved.width
