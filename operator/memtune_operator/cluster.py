@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any, NamedTuple
@@ -63,6 +64,7 @@ class Cluster:
 
     def __init__(self, api: client.ApiClient, count_request: CountRequest = lambda *_: None) -> None:
         self.api = api
+        self.may_write: Callable[[], bool] = lambda: True
         self._count_request = count_request
 
     async def read(self, api_version: str, kind: str, namespace: str, name: str) -> Manifest:
@@ -158,6 +160,9 @@ class Cluster:
     async def _call(
         self, verb: str, path: str, query: Mapping[str, str] | None = None, body: Manifest | None = None
     ) -> Manifest:
+        if verb != "GET" and not self.may_write():
+            # Whoever stood still goes on in the middle of a turn, before it can read who leads by now.
+            raise RefusalError(Kind.RETRY, "the lease has run out: another operator may lead by now")
         with self._refusals(verb):
             response = await self._request(verb, path, query or {}, body, _REQUEST_SECONDS)
             self._count_request(verb, response.status)
@@ -214,6 +219,11 @@ class _PatientLock(LeaseLock):
         super().__init__(settings.lease_name, settings.lease_namespace, settings.identity, cluster.api)
         self.is_ours = False
         self.taken = asyncio.Event()
+        self._ends_at = 0.0
+
+    def is_held(self) -> bool:
+        """Whether nobody else can have taken it yet, by a clock that nobody sets: the library goes by the other one."""
+        return time.monotonic() < self._ends_at
 
     async def get(self, name: str, namespace: str) -> tuple[bool, Any]:
         """Whether there is one, and who holds it; or why it could not be read."""
@@ -227,7 +237,7 @@ class _PatientLock(LeaseLock):
 
     async def create(self, name: str, namespace: str, election_record: LeaderElectionRecord) -> bool:
         """Whether it was created."""
-        return await _in_time(self._create(name, namespace, election_record))
+        return await self._held_after(self._create(name, namespace, election_record))
 
     async def _create(self, name: str, namespace: str, record: LeaderElectionRecord) -> bool:
         # The library's own passes on an option that its generated client refuses.
@@ -241,20 +251,25 @@ class _PatientLock(LeaseLock):
 
     async def update(self, name: str, namespace: str, updated_record: LeaderElectionRecord) -> bool:
         """Whether it was written."""
-        return await _in_time(super().update(name, namespace, updated_record))
+        return await self._held_after(super().update(name, namespace, updated_record))
 
-
-async def _in_time(request: Coroutine[Any, Any, bool]) -> bool:
-    try:
-        return await asyncio.wait_for(request, _LEASE_REQUEST_SECONDS)
-    except _NO_ANSWER:
-        return False
+    async def _held_after(self, request: Coroutine[Any, Any, bool]) -> bool:
+        """Whether it went through in time. The others count from when they read it, which is not before it was sent."""
+        sent_at = time.monotonic()
+        try:
+            is_written = await asyncio.wait_for(request, _LEASE_REQUEST_SECONDS)
+        except _NO_ANSWER:
+            return False
+        if is_written:
+            self._ends_at = sent_at + LEASE_SECONDS
+        return is_written
 
 
 async def lead(cluster: Cluster, settings: Settings, work: Callable[[], Coroutine[Any, Any, None]]) -> bool:
     """Wait for the Lease and work under it, until the work ends (True) or the Lease is lost (False): the caller then
     ends the process at once."""
     lock = _PatientLock(cluster, settings)
+    cluster.may_write = lock.is_held
     ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def led() -> None:

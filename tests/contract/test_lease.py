@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import time
+from collections.abc import Callable, Coroutine
 from datetime import datetime, timezone
 from typing import Any, cast
 
@@ -15,9 +17,16 @@ from kubernetes.aio import client
 from memtune_operator import cluster as module
 from memtune_operator.cluster import Cluster, lead
 from memtune_operator.policy import Policy
+from memtune_operator.refusals import RefusalError
 from memtune_operator.settings import Settings
 
 SETTINGS = Settings("runner:1", Policy(), identity="me", lease_namespace="memtune")
+
+
+def hasten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The shortest Lease that the library takes."""
+    for name, seconds in {"LEASE_SECONDS": 2, "RENEW_SECONDS": 1.5, "RETRY_SECONDS": 1.0}.items():
+        monkeypatch.setattr(module, name, seconds)
 
 
 class Leases:
@@ -29,8 +38,7 @@ class Leases:
         self.tries = 0
         self.written: list[Any] = []
         monkeypatch.setattr(client, "CoordinationV1Api", lambda **_: self)
-        for name, seconds in {"LEASE_SECONDS": 2, "RENEW_SECONDS": 1.5, "RETRY_SECONDS": 1.0}.items():
-            monkeypatch.setattr(module, name, seconds)
+        hasten(monkeypatch)
 
     async def read_namespaced_lease(self, name: str, namespace: str) -> Any:
         self.tries += 1
@@ -123,26 +131,56 @@ def test_an_api_server_that_cannot_be_reached_is_asked_again(leases: Leases) -> 
     assert asyncio.run(life())
 
 
-def test_the_first_lease_is_created_through_the_real_client() -> None:
-    created: list[dict[str, Any]] = []
+class Api:
+    """An API server that knows one Lease, and remembers what was sent to it."""
 
-    async def answer(request: web.Request) -> web.Response:
+    def __init__(self) -> None:
+        self.created: list[dict[str, Any]] = []
+
+    async def answer(self, request: web.Request) -> web.Response:
         if request.method == "POST":
-            created.append(await request.json())
-        code = 201 if created else 404
-        return web.json_response(created[-1] if created else {"code": code, "reason": "NotFound"}, status=code)
+            self.created.append(await request.json())
+        code = 201 if self.created else 404
+        return web.json_response(self.created[0] if self.created else {"code": code, "reason": "NotFound"}, status=code)
 
-    async def work() -> None:
+    def lead(self, work: Callable[[Cluster], Coroutine[Any, Any, None]]) -> bool:
+        """How work under the real client ended."""
+
+        async def life() -> bool:
+            app = web.Application()
+            app.router.add_route("*", "/{path:.*}", self.answer)
+            async with TestServer(app) as server:
+                cluster = Cluster(client.ApiClient(client.Configuration(str(server.make_url("")))))
+                async with cluster.api:
+                    return await asyncio.wait_for(lead(cluster, SETTINGS, lambda: work(cluster)), 60)
+
+        return asyncio.run(life())
+
+
+def test_the_first_lease_is_created_through_the_real_client() -> None:
+    api = Api()
+
+    async def work(_: Cluster) -> None:
         return None
 
-    async def life() -> bool:
-        app = web.Application()
-        app.router.add_route("*", "/{path:.*}", answer)
-        async with TestServer(app) as server, client.ApiClient(client.Configuration(str(server.make_url("")))) as api:
-            return await asyncio.wait_for(lead(Cluster(api, lambda *_: None), SETTINGS, work), 60)
+    assert api.lead(work)
+    assert [lease["spec"]["holderIdentity"] for lease in api.created] == ["me"]
 
-    assert asyncio.run(life())
-    assert [lease["spec"]["holderIdentity"] for lease in created] == ["me"]
+
+def test_whoever_stood_still_for_too_long_writes_nothing_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between the status that plans a run and the run's pods: another may lead by now, and the run be long over."""
+    api = Api()
+    hasten(monkeypatch)
+    pods = [{"apiVersion": "v1", "kind": "Pod", "metadata": {"namespace": "a", "name": name}} for name in "pq"]
+
+    async def work(cluster: Cluster) -> None:
+        await cluster.create(pods[0])
+        time.sleep(2.2)  # the whole process stands still, as after SIGSTOP
+        with pytest.raises(RefusalError, match="the lease has run out"):
+            await cluster.create(pods[1])
+
+    assert api.lead(work)
+    assert api.created[1:] == pods[:1]
 
 
 def test_the_lease_is_written_with_the_time_that_the_operator_keeps_it(monkeypatch: pytest.MonkeyPatch) -> None:
