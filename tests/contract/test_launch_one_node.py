@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -178,6 +179,20 @@ def test_a_probe_ends_by_itself_when_its_seconds_are_over(place: Place, steps: s
     report = place.run("python", place.script("import time; time.sleep(60)"), told=told).report
     assert (report.ending, report.exit_code) == (ending, code)
     assert report.message == "the probe neither ended nor reported within 4 s, its part of tuning.maxGpuSeconds"
+
+
+def test_a_probe_that_came_to_its_end_in_time_is_no_less_so_where_it_is_seen_later(place: Place) -> None:
+    script = place.script(
+        "import os, time\nopen('ready', 'w').close()\nwhile not os.path.exists('go'):\n    time.sleep(0.01)"
+    )
+    probe = {"MEMTUNE_RUN_KIND": "probe", "MEMTUNE_PROBE_SECONDS": "4", "MEMTUNE_ATTEMPT": ""}
+    launch = place.start("python", script, told=probe)
+    wait_for(launch, place.directory / "ready")
+    launch.process.send_signal(signal.SIGSTOP)
+    (place.directory / "go").touch()
+    time.sleep(4.5)
+    launch.process.send_signal(signal.SIGCONT)
+    assert launch.end().report.ending is Ending.SUCCEEDED
 
 
 def test_a_probe_in_which_nothing_trained_measured_nothing(place: Place) -> None:
