@@ -338,6 +338,18 @@ def test_an_exhausted_ladder_says_what_would_have_been_needed() -> None:
     assert "What would help" in failed["message"]
 
 
+def test_what_would_have_been_needed_is_told_by_what_was_measured() -> None:
+    """Probes showed half as much again as was predicted."""
+    told = {}
+    for factor in (1.0, 1.5):
+        cluster = probed(make_job(), factor)
+        cluster.usable_bytes = GIB
+        die(cluster, Ending.DEVICE_OOM, 85, **SAVED)
+        message = condition(cluster, "Failed")["message"]
+        told[factor] = float(message.split("set resources.gpuMemory to at least ")[1].split()[0])
+    assert told[1.5] > 1.3 * told[1.0]
+
+
 def test_a_node_that_took_two_attempts_down_is_avoided() -> None:
     cluster = launched()
     for _ in range(2):

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
-from memtune.calibrate import Measurement, calibrate
+from memtune.calibrate import Calibration, Measurement, calibrate
 from memtune.decide.context import Context
 from memtune.decide.observed import Node
 from memtune.decide.records import ended_as, plan_of
@@ -96,6 +96,11 @@ class Model:
             and demanded < _CREDIBLE * expected
         ]
         return _calibrated(plain, [*measurements, *died]) if died else predictor
+
+    def predictor_for(self, workload: Workload) -> Predictor:
+        """The predictor of the workload with other sequences or GPUs, of which measurements of this one tell too."""
+        found = self.predictor
+        return Predictor(workload, Calibration(found.belief, found.speed) if self.lessons else None)
 
     @cached_property
     def plans(self) -> tuple[Plan, ...]:

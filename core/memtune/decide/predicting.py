@@ -15,7 +15,6 @@ from memtune.decide.stories import predicted
 from memtune.decide.texts import line, over
 from memtune.decide.tracing import is_unknown, untraced
 from memtune.plan import Plan
-from memtune.predict.predictor import Predictor
 from memtune.prediction import Interval
 from memtune.space import Candidate, refusals
 from memtune.spec.fixed_rules import fixed_plan
@@ -147,7 +146,7 @@ def nothing_fits(context: Context, model: Model, why: str) -> Context:
     if smallest is None:
         barred = "; ".join(refusals(model.workload, model.space)) or "its combinations exclude each other"
         return failed(context, reasons.NOTHING_FITS, f"spec.tuning.space allows no plan: {barred}")
-    advice = advise(model.workload, Predictor, smallest, model.headroom, model.space)
+    advice = advise(model.workload, model.predictor_for, smallest, model.headroom, model.space)
     return failed(context, reasons.NOTHING_FITS, f"{why}. What would help: {'; or '.join(advice)}")
 
 

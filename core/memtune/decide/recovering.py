@@ -18,7 +18,6 @@ from memtune.decide.records import MOST_MISTAKES, backoff_of, last_attempt, mist
 from memtune.decide.resuming import start_under
 from memtune.decide.stories import ended
 from memtune.plan import Plan
-from memtune.predict.predictor import Predictor
 from memtune.spec.fixed_rules import fixed_plan
 from memtune.spec.status import AttemptStatus
 from memtune.spec.trainer import trainer_memory
@@ -99,7 +98,7 @@ def _exhausted(context: Context, model: Model, last: AttemptStatus) -> Context:
 
 def _advice(context: Context, model: Model, smallest: Plan) -> list[str]:
     is_fixed = fixed_plan(context.job.spec) is not None
-    return advise(model.workload, Predictor, smallest, model.headroom, model.space, is_fixed)
+    return advise(model.workload, model.predictor_for, smallest, model.headroom, model.space, is_fixed)
 
 
 def _after_host_oom(context: Context, last: AttemptStatus) -> Context:
