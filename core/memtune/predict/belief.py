@@ -88,11 +88,13 @@ class Belief:
         """What is believed after a sum of components came out `surprise` bytes higher than expected."""
         names = sorted(self._diagonal)
         sizes = [(name, parts[name]) for name in names if parts.get(name)]
-        reach = {a: sum(self._covariance(a, b) * size for b, size in sizes) for a in names}
-        total = sum(size * reach[a] for a, size in sizes) + noise
-        means = {a: self.means.get(a, 0.0) + reach[a] * surprise / total for a in names}
-        pairs = {(a, b): self._covariance(a, b) - reach[a] * reach[b] / total for a in names for b in names if a <= b}
-        return Belief(means, pairs)
+        told = {a: sum(self._covariance(a, b) * size for b, size in sizes) for a in names}
+        total = sum(size * told[a] for a, size in sizes) + noise
+        # It tells nothing of what is independent of all its parts.
+        reach = {a: each for a, each in told.items() if each}
+        means = {a: self.means.get(a, 0.0) + each * surprise / total for a, each in reach.items()}
+        pairs = {(a, b): self._covariance(a, b) - reach[a] * reach[b] / total for a in reach for b in reach if a <= b}
+        return Belief({**self.means, **means}, {**self.covariance, **pairs})
 
     def known(self, parts: Mapping[str, float], expected: float, half_width: float) -> Belief:
         """What is believed where the sum of components is known, and how they share it is not: they err as one."""
