@@ -20,6 +20,8 @@ _AROUND_CONFIG = (
 )
 # A job has some hundred values. Aliases that stand for more were made to fill memory.
 _MOST_VALUES = 100_000
+# And some twenty levels. The C loader calls itself for each, and takes Python down with it where the stack ends.
+_MOST_LEVELS = 100
 _KINDS = {str: "text", int: "a number", float: "a number", bool: "a truth value", list: "a list"}
 
 
@@ -39,6 +41,7 @@ class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[mi
 def job_document(text: str, shown: str) -> dict[str, Any]:
     """The mapping in a file of one document; of several, such as a job and its volume, the one that is a job."""
     try:
+        _refuse_depth(text)
         documents = [document for document in yaml.load_all(text, Loader=_Loader) if document is not None]
     except (yaml.YAMLError, ValueError) as error:
         raise InputError(_not_yaml(error, shown)) from None
@@ -62,6 +65,15 @@ def job_document(text: str, shown: str) -> dict[str, Any]:
     if _values(document, {}) > _MOST_VALUES:
         raise InputError(f"{shown}: its aliases stand for more than {_MOST_VALUES:,} values, or for themselves")
     return document
+
+
+def _refuse_depth(text: str) -> None:
+    depth = 0
+    for event in yaml.parse(text, Loader=_Loader):
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > _MOST_LEVELS:
+            mark: Any = event.start_mark  # the C parser has a Mark of its own
+            raise yaml.MarkedYAMLError(problem=f"it is nested deeper than {_MOST_LEVELS} levels", problem_mark=mark)
 
 
 def _values(node: Any, known: dict[int, float]) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -71,6 +72,14 @@ def test_aliases_that_double_and_double_end_at_once(tmp_path: Path, capsys: pyte
     letters = "abcdefghijklmnop"
     lines = [f"{after}: &{after} [{', '.join([f'*{before}'] * 9)}]" for before, after in itertools.pairwise(letters)]
     assert "its aliases stand for more" in refused(capsys, "plan", written(tmp_path, "\n".join(["a: &a [x]", *lines])))
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, "- " * 100_000, "{a: " * 600 + "1" + "}" * 600])
+def test_what_is_nested_without_end_is_refused_with_its_place(
+    text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    error = refused(capsys, "plan", written(tmp_path, text))
+    assert re.search(r"job\.yaml:1:\d+: this is not YAML that a job can be read from: it is nested deeper than", error)
 
 
 def test_an_anchor_that_is_used_twice_is_fine(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
