@@ -18,7 +18,7 @@ import pytest
 
 from memtune.model.architecture import Adapter, Parameters
 from memtune.model.count import adapter_parameters, parameters, quantizable_parameters
-from memtune.model.huggingface import FAMILIES, from_hf_config
+from memtune.model.huggingface import FAMILIES, defaulted_sizes, from_hf_config
 from memtune.model.plain import from_facts
 
 Config = dict[str, Any]
@@ -215,6 +215,21 @@ def test_layers_without_experts_weigh_what_they_weigh() -> None:
     assert mixed.total == parameters(from_hf_config(config)).total - 2 * (mixed.layer - mixed.dense_layer)
     every_second = parameters(from_hf_config({**config, "decoder_sparse_step": 2}))
     assert every_second.dense_layers == 24
+
+
+@pytest.mark.parametrize("model_type", ["qwen3_moe", "mixtral"])
+@pytest.mark.parametrize("name", ["num_experts", "num_local_experts"])
+def test_experts_are_counted_by_either_name_that_transformers_gives_them(model_type: str, name: str) -> None:
+    # transformers 5 writes num_local_experts for what 4 wrote as num_experts (configuration_qwen3_moe.py).
+    architecture = from_hf_config({"model_type": model_type, name: 16})
+    assert architecture.experts
+    assert architecture.experts.count == 16
+
+
+def test_sizes_that_a_config_leaves_out_are_told_with_those_of_its_experts() -> None:
+    sizes = gated("qwen3_moe", 2048, 48, "32/4", 6144, 151936)
+    assert defaulted_sizes(sizes) == {"num_experts": 128, "moe_intermediate_size": 768}
+    assert defaulted_sizes({**sizes, **QWEN3_30B_EXPERTS}) == {}
 
 
 def test_an_encoder_decoder_has_cross_attention_in_its_decoder_only() -> None:

@@ -13,7 +13,10 @@ FAMILIES: dict[str, Family] = {**gated.FAMILIES, **classic.FAMILIES, **encoders.
 
 # What decides how large a model is. transformers leaves them out of a file only where they are its own defaults; a
 # person may have forgotten them, or misspelt them.
-_SIZES = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size")
+_SIZES = (
+    *("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size"),
+    *("num_experts", "num_local_experts", "moe_intermediate_size"),
+)
 
 
 def from_hf_config(config: dict[str, Any], where: str = "hfConfig") -> Architecture:

@@ -139,15 +139,18 @@ _GEMMA2 = {
     "num_key_value_heads": 4,
 }
 
-# The defaults are those of the family's configuration class in transformers 4.57.
+# The defaults are those of the family's configuration class in transformers 4.57. Version 5 writes the number of
+# experts as num_local_experts for Qwen3 too, where version 4 wrote num_experts, and takes either name for Mixtral.
 FAMILIES = {
     "llama": Family(_llama, _LLAMA),
     "mistral": Family(_rotary, _MISTRAL),
-    "mixtral": Family(_mixtral, {**_MISTRAL, "num_experts_per_tok": 2, "num_local_experts": 8}),
+    "mixtral": Family(
+        _mixtral, {**_MISTRAL, "num_experts_per_tok": 2, "num_local_experts": 8}, {"num_experts": "num_local_experts"}
+    ),
     "qwen2": Family(_qwen2, _QWEN2),
     "qwen2_moe": Family(_qwen2_moe, _QWEN2_MOE),
     "qwen3": Family(_qwen3, {**_QWEN2, "head_dim": 128}),
-    "qwen3_moe": Family(_qwen3_moe, _QWEN3_MOE),
+    "qwen3_moe": Family(_qwen3_moe, _QWEN3_MOE, {"num_local_experts": "num_experts"}),
     "gemma": Family(_with_attention_bias, _GEMMA),
     "gemma2": Family(_gemma2, _GEMMA2),
     "gemma3_text": Family(_gemma3, {**_GEMMA2, "vocab_size": 262208}),
