@@ -41,7 +41,7 @@ def test_a_config_of_several_models_points_to_its_text_model() -> None:
         ({"model_type": "llama", "attention_dropout": 1}, "attention_dropout: 1 is not a number from 0 up to"),
         ({"model_type": "llama", "num_attention_heads": 31}, "hidden_size: 4096 cannot be divided among 31"),
         ({"model_type": "llama", "num_key_value_heads": 5}, "num_key_value_heads: 5 does not divide the 32"),
-        ({"model_type": "gpt2", "n_embd": 770}, "hidden_size: 770 cannot be divided among 12"),
+        ({"model_type": "gpt2", "n_embd": 770}, "n_embd: 770 cannot be divided among 12"),
         ({"model_type": "qwen3_moe", "mlp_only_layers": "0"}, "mlp_only_layers: '0' is not a list of layer numbers"),
         ({"model_type": "vit", "image_size": [224, 224]}, r"image_size: \[224, 224\] is not a whole number"),
         ({"model_type": "bert", "architectures": "BertModel"}, "architectures: 'BertModel' is not a list"),
@@ -62,6 +62,21 @@ def test_no_family_takes_more_layers_than_a_step_can_be_reckoned_for(model_type:
     # What is done for each layer would take all memory of an operator that serves others too.
     with pytest.raises(ValueError, match="num_hidden_layers: 1000000000 is more than any model has; give at most 10"):
         from_hf_config({"model_type": model_type, "num_hidden_layers": 10**9})
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"model_type": "gpt2", "n_embd": "wide"}, "hfConfig.n_embd: 'wide' is not a whole number"),
+        ({"model_type": "gpt2", "hidden_size": "wide"}, "hfConfig.hidden_size: 'wide' is not a whole number"),
+        ({"model_type": "gpt2", "n_embd": 100, "n_head": 3}, r"hfConfig.n_embd: 100 cannot .* among 3 \(n_head\)"),
+        ({"model_type": "t5", "num_layers": 0}, "hfConfig.num_layers: 0 is not a whole number"),
+        ({"model_type": "distilbert", "dropout": 2}, "hfConfig.dropout: 2 is not a number from 0"),
+    ],
+)
+def test_a_bad_fact_is_named_as_the_config_names_it(config: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        from_hf_config(config)
 
 
 def test_a_null_takes_the_default_and_a_strange_key_is_left_alone() -> None:

@@ -12,28 +12,33 @@ _DEEPEST = 10_000
 
 
 class Facts:
-    """A mapping whose null values count as absent."""
+    """A mapping whose null values count as absent.
 
-    def __init__(self, given: Any, where: str) -> None:
+    ``written`` are the names that a person wrote for keys which are read by others.
+    """
+
+    def __init__(self, given: Any, where: str, written: Mapping[str, str] | None = None) -> None:
         if not isinstance(given, Mapping):
             raise ValueError(f"{where}: {given!r} is not a mapping of facts; write it as fields with values")
         self.where = where
+        self._written = written or {}
         self._values: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
 
     def over(self, defaults: Mapping[str, Any]) -> Facts:
         """The same facts, with defaults for what is not given."""
-        return Facts({**defaults, **self._values}, self.where)
+        return Facts({**defaults, **self._values}, self.where, self._written)
 
     def renamed(self, aliases: Mapping[str, str]) -> Facts:
         """The same facts under the first names of their keys."""
-        return Facts({aliases.get(key, key): value for key, value in self._values.items()}, self.where)
+        written = {aliases.get(key, key): key for key in self._values}
+        return Facts({key: self._values[name] for key, name in written.items()}, self.where, written)
 
     def __contains__(self, key: str) -> bool:
         return key in self._values
 
     def path(self, key: str) -> str:
         """Where a key stands, for messages."""
-        return f"{self.where}.{key}"
+        return f"{self.where}.{self._name(key)}"
 
     def keys(self) -> list[str]:
         """Every key that has a value."""
@@ -97,8 +102,11 @@ class Facts:
         """What each gets when ``key`` is divided ``among`` another fact, without a rest."""
         total, parts = self.size(key), self.size(among)
         if total % parts:
-            raise ValueError(f"{self.path(key)}: {total} cannot be divided among {parts} ({among})")
+            raise ValueError(f"{self.path(key)}: {total} cannot be divided among {parts} ({self._name(among)})")
         return total // parts
+
+    def _name(self, key: str) -> str:
+        return self._written.get(key, key)
 
     def _whole(self, key: str, least: int, most: int = _LARGEST) -> int:
         value = self.value(key)
