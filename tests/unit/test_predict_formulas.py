@@ -296,3 +296,13 @@ def test_fsdp_offloads_weights_gradients_and_states_together() -> None:
     # torch.distributed.fsdp.CPUOffloadPolicy knows one offload.
     names = ("weights", "gradients", "optimizer states", "step transients")
     assert [_bytes("bf16-fsdp-full-mb1x8-oparam", name, "step") for name in names] == [0, 0, 0, 0]
+
+
+def test_an_adapter_larger_than_its_base_is_one_all_the_same() -> None:
+    # Of rank 4096 the two matrices of a square projection hold twice what it does. The base stays frozen in bf16.
+    adapter = Adapter(4096, ("all-linear",))
+    workload = Workload(LLAMA_2_7B, H100, 64, 4096, gpus_per_node=8, adapter=adapter)
+    learning = 32 * 4096 * (4 * (4096 + 4096) + 3 * (4096 + 11008))
+    assert learning > P
+    assert _bytes("bf16-z1-full-mb1x8", "weights", "step", workload) == pytest.approx(2 * P)
+    assert _bytes("bf16-z1-full-mb1x8", "adapter", "step", workload) == pytest.approx(2 * learning)

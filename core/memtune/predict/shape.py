@@ -18,7 +18,8 @@ class Shape:
 
     ``layers`` are those of all stacks, ``crossed`` of them have cross-attention. ``layer`` is the largest of them in
     parameters. ``vocab`` is what the head makes of every token; a classifier's few labels are left out. ``readers`` are
-    the projections that read the norms' outputs.
+    the projections that read the norms' outputs. ``has_adapter`` is whether the base is frozen and only an adapter
+    learns, which may be larger than its base.
     """
 
     hidden: int
@@ -41,6 +42,7 @@ class Shape:
     trainable: int
     quantizable: int
     quantization: str
+    has_adapter: bool
     adapted: frozenset[str]
     modulated: bool = False
     crossed: int = 0
@@ -66,11 +68,6 @@ class Shape:
     def cached_attentions(self) -> int:
         """The attention blocks that generation caches keys and values of: an encoder runs once and needs none."""
         return 2 * self.crossed or self.layers
-
-    @property
-    def has_adapter(self) -> bool:
-        """Whether the base is frozen and only an adapter learns."""
-        return self.trainable < self.total
 
     @property
     def largest_linear(self) -> int:
@@ -108,6 +105,7 @@ def shape_of(architecture: Architecture | TracedModel, adapter: Adapter | None) 
         trainable=adapter_parameters(a, adapter) if adapter else counted.total,
         quantizable=quantizable_parameters(a),
         quantization=adapter.base_quantization if adapter else "none",
+        has_adapter=adapter is not None,
         adapted=_adapted(a, adapter) if adapter else frozenset(),
         crossed=counted.layers if a.kind is Kind.ENCODER_DECODER else 0,
         activation_tensors=a.activation_tensors,

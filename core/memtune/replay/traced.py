@@ -78,14 +78,13 @@ class TracedModel:
         for each in parameters:
             if 0 <= each.block < layers:
                 in_blocks[each.block] += each.elements
-        total = self.trace.total
+        total, learning = self.trace.total, sum(each.elements for each in parameters if each.learns)
         hidden, query = self._widths()
         return Shape(
             hidden=hidden, layers=layers, heads=1, query=query, key_value=query, ffn=4 * hidden, expert_copies=0,
             gated=False, norms=2, rms_norm=False, vocab=0, hidden_dropout=0.0, attention_dropout=0.0,
             root=total - sum(in_blocks), layer=max(in_blocks), total=total, active=total,
-            trainable=sum(each.elements for each in parameters if each.learns),
-            quantizable=0, quantization="none", adapted=frozenset(),
+            trainable=learning, quantizable=0, quantization="none", has_adapter=learning < total, adapted=frozenset(),
         )  # fmt: skip
 
     def _widths(self) -> tuple[int, int]:
