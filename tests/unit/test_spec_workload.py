@@ -53,6 +53,14 @@ def test_a_workload_without_adapter_and_evaluation_has_none() -> None:
     assert made.evaluation == Evaluation()
 
 
+def test_a_sequence_of_more_tokens_than_a_picture_has_is_refused() -> None:
+    # 14 x 14 patches and the class token; as a masked autoencoder trains, fewer are fine.
+    pictures = {"hfConfig": {"model_type": "vit", "image_size": 224, "patch_size": 16}}
+    assert to_workload(job(pictures, training={"sequenceLength": 197}), GPUS["h100-80gb"]).sequence_length == 197
+    with pytest.raises(SpecError, match=r"sequenceLength: 198 is more than the 197 positions that vit has embeddings"):
+        to_workload(job(pictures, training={"sequenceLength": 198}), GPUS["h100-80gb"])
+
+
 def test_plain_facts_become_the_architecture() -> None:
     facts = FACTS | {"norm": "layernorm", "experts": {"count": 4, "perToken": 2, "ffnSize": 64}, "qkvBias": True}
     architecture = architecture_of(job({"architecture": facts}))

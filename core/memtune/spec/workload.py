@@ -61,7 +61,7 @@ def _check_generates(architecture: Architecture | TracedModel, evaluation: Evalu
 
 
 def _check_positions(architecture: Architecture, sequence_length: int) -> None:
-    known = architecture.position_count
+    known = architecture.image.tokens if architecture.image else architecture.position_count
     if 0 < known < sequence_length:
         advice = f"{sequence_length:,} is more than the {known:,} positions that {architecture.name} has embeddings for"
         raise SpecError([Problem("spec.training.sequenceLength", sequence_length, advice)])
