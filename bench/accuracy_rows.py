@@ -174,9 +174,11 @@ def _attention(cells: Cells) -> Attention:
     return Attention.SDPA if cells["attention"].startswith("sdpa") else Attention.FLASH
 
 
+# Each of these says something wherever its source does, if only none.
+_STATED = ("vocab", "micro_batch", "weight_dtype", "compute_dtype", "optimizer_name", "checkpointing", "framework")
 _UNKNOWN: tuple[Callable[[Cells], bool], ...] = (
-    lambda cells: not cells["hidden"],
-    lambda cells: not cells["vocab"],
+    lambda cells: not all(cells[name] for name in ("hidden", "layers", "heads", "ffn")),
+    lambda cells: not cells["state_dtype"] and _state_bytes(cells) != EIGHT_BIT_STATE_BYTES,
     lambda cells: not cells["attention_kind"],
     lambda cells: bool(cells["lora_rank"]) and not cells["lora_targets"],
     lambda cells: not cells["seq_len"] or "truncation cap" in cells["notes"],
@@ -186,4 +188,5 @@ _UNKNOWN: tuple[Callable[[Cells], bool], ...] = (
 
 
 def _unknown_inputs(cells: Cells) -> int:
-    return sum(is_unknown(cells) for is_unknown in _UNKNOWN) + len(cells.remarks)
+    empty = sum(not cells[name] for name in _STATED)
+    return empty + sum(is_unknown(cells) for is_unknown in _UNKNOWN) + len(cells.remarks)

@@ -65,6 +65,17 @@ def test_empty_cells_take_defaults_and_widen() -> None:
     assert predicted(read, Constants()).width > predicted(row(), Constants()).width
 
 
+@pytest.mark.parametrize(
+    "column",
+    [
+        *("hidden", "layers", "heads", "ffn", "vocab", "seq_len", "micro_batch", "checkpointing", "attention_kind"),
+        *("weight_dtype", "compute_dtype", "optimizer_name", "state_dtype", "framework"),
+    ],
+)
+def test_every_empty_cell_that_memory_depends_on_is_an_unknown(column: str) -> None:
+    assert row(**{column: ""}).recipe.unknown_inputs == 1 + row().recipe.unknown_inputs
+
+
 def test_unknown_words_are_told_and_widen() -> None:
     cells = Cells({**LLAMA, "framework": "megatron", "optimizer_name": "galore", "weight_dtype": "int3"})
     read = read_row(cells)
