@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -151,9 +152,10 @@ def _micro_batches(axes: Axes, case: Case, chosen: Plan, candidates: Sequence[Ca
     usable_bytes = case.workload.gpu.usable_bytes
     unit = unit_of(usable_bytes)
     limit = usable_bytes / unit.size_bytes
-    for number, (name, members) in enumerate(_curves(chosen, candidates).items()):
-        _curve(axes, name, members, unit, _LINES[number], chosen_family=number == 0)
     size = case.predictor.predict(chosen).device.expected / unit.size_bytes
+    top = math.inf if size > _FAR * limit else max(2 * limit, 1.25 * size)
+    for number, (name, members) in enumerate(_curves(chosen, candidates, top * unit.size_bytes).items()):
+        _curve(axes, name, members, unit, _LINES[number], chosen_family=number == 0)
     axes.plot(chosen.micro_batch, size, "o", markersize=13, markerfacecolor="none", markeredgecolor=_INK, zorder=5)
     axes.axhline(limit, color=_LIMIT, linewidth=1.6, linestyle=(0, (5, 3)), zorder=2)
     label = f"GPU {amount(usable_bytes, usable_bytes)}"
@@ -163,10 +165,10 @@ def _micro_batches(axes: Axes, case: Case, chosen: Plan, candidates: Sequence[Ca
     shown = spread({candidate.plan.micro_batch for candidate in candidates}, chosen.micro_batch, _TICKS)
     axes.set_xticks(shown, [str(size) if size < 1_000_000 else f"{size:.0e}" for size in shown])
     axes.minorticks_off()
-    if size > _FAR * limit:
+    if top == math.inf:
         axes.set_yscale("log")
     else:
-        axes.set_ylim(0, max(2 * limit, 1.25 * size))
+        axes.set_ylim(0, top)
     axes.set_xlabel("micro-batch (accumulation keeps the global batch)")
     axes.set_ylabel(f"{unit.name}B on each GPU")
     axes.set_title("Other micro-batches and plans", loc="left", pad=14, fontsize=10.5)
@@ -202,10 +204,15 @@ def _curve(
         axes.fill_between(sizes, low, high, color=colour, alpha=0.16, linewidth=0, zorder=1)
 
 
-def _curves(chosen: Plan, candidates: Sequence[Candidate]) -> dict[str, list[Candidate]]:
-    """The families to draw by name: the chosen one's first, then the best ranked; equal curves are drawn once."""
+def _curves(chosen: Plan, candidates: Sequence[Candidate], top_bytes: float) -> dict[str, list[Candidate]]:
+    """The families to draw by name: the chosen one's first, then the best ranked; equal curves are drawn once.
+
+    Those of which all is above the picture's top are left out.
+    """
     drawn: list[tuple[list[str], list[Candidate]]] = []
     for name, members in _families(chosen, candidates).items():
+        if all(candidate.prediction.device.expected > top_bytes for candidate in members):
+            continue
         names = next((names for names, other in drawn if _alike(members, other)), None)
         if names is None:
             drawn.append(([name], members))

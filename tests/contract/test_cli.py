@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -181,6 +182,18 @@ def test_a_plot_is_a_picture(
         text = path.read_text()
         assert "optimizer states" in text
         assert "GPU 79.2 GiB" in text
+
+
+def test_a_picture_names_no_plans_that_it_does_not_show(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    # On 8 GiB nothing fits: the smallest plan needs 18.4 GiB, and the picture ends at 1.25 times that.
+    small = job(training__globalBatchSize=8, resources={"gpusPerNode": 8, "gpuMemory": "8Gi"})
+    path = tmp_path / "memory.svg"
+    assert main(["plan", written(tmp_path, small), "--plot", str(path)]) == 1
+    text, page = path.read_text(), capsys.readouterr().out
+    assert re.search(r"bf16-z3-full-mb1x1 +needs 19\.8 GiB", page)
+    assert re.search(r"bf16-fsdp-sel-mb1x1 +needs 24\.0 GiB", page)
+    assert ">bf16-z3-full<" in text
+    assert ">bf16-fsdp-sel<" not in text
 
 
 def test_a_picture_of_an_endless_batch_shows_a_few_micro_batches(
