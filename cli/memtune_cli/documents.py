@@ -4,7 +4,9 @@ refused with its place.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Hashable
+from itertools import accumulate
 from typing import Any
 
 import yaml
@@ -40,11 +42,7 @@ class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[mi
 
 def job_document(text: str, shown: str) -> dict[str, Any]:
     """The mapping in a file of one document; of several, such as a job and its volume, the one that is a job."""
-    try:
-        _refuse_depth(text)
-        documents = [document for document in yaml.load_all(text, Loader=_Loader) if document is not None]
-    except (yaml.YAMLError, ValueError) as error:
-        raise InputError(_not_yaml(error, shown)) from None
+    documents = _of_json(text) or _of_yaml(text, shown)
     if len(documents) > 1:
         jobs = [each for each in documents if isinstance(each, dict) and each.get("kind") == _JOB]
         if len(jobs) != 1:
@@ -65,6 +63,36 @@ def job_document(text: str, shown: str) -> dict[str, Any]:
     if _values(document, {}) > _MOST_VALUES:
         raise InputError(f"{shown}: its aliases stand for more than {_MOST_VALUES:,} values, or for themselves")
     return document
+
+
+def _of_json(text: str) -> list[Any]:
+    """The document of a JSON file, which may have keys and escapes that YAML has not; none where YAML is to tell."""
+    if not text.lstrip().startswith("{"):
+        return []
+    # Brackets within texts count too, which sends a file to YAML at worst.
+    if max(accumulate((letter in "{[") - (letter in "}]") for letter in text)) > _MOST_LEVELS:
+        return []
+    try:
+        document = json.loads(text, object_pairs_hook=_once)
+        json.dumps(document, ensure_ascii=False).encode()  # half of a pair of escapes is no character
+        return [document]
+    except ValueError:
+        return []
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    mapping = dict(pairs)
+    if len(mapping) < len(pairs):
+        raise ValueError
+    return mapping
+
+
+def _of_yaml(text: str, shown: str) -> list[Any]:
+    try:
+        _refuse_depth(text)
+        return [document for document in yaml.load_all(text, Loader=_Loader) if document is not None]
+    except (yaml.YAMLError, ValueError) as error:
+        raise InputError(_not_yaml(error, shown)) from None
 
 
 def _refuse_depth(text: str) -> None:

@@ -54,6 +54,7 @@ def test_a_wrong_field_is_named_with_its_path(
         ("spec:\n  a: 1\n  a: 2\n", "job.yaml:3:3: this is not YAML that a job can be read from: a is given twice"),
         ("a: 2026-13-45", "month must be in 1..12"),
         ("a: &a [*a]", "its aliases stand for more than 100,000 values, or for themselves"),
+        ('{"apiVersion": "\\ud83d"}', "found invalid Unicode character escape code"),
         ("spec: {3: 4}", "3 is a number, and a field's name is text"),
         ("", "the file holds nothing"),
         ("a: 1\n---\nb: 2\n", "the file holds 2 documents, and none of them are jobs"),
@@ -74,12 +75,29 @@ def test_aliases_that_double_and_double_end_at_once(tmp_path: Path, capsys: pyte
     assert "its aliases stand for more" in refused(capsys, "plan", written(tmp_path, "\n".join(["a: &a [x]", *lines])))
 
 
-@pytest.mark.parametrize("text", ["[" * 100_000, "- " * 100_000, "{a: " * 600 + "1" + "}" * 600])
+@pytest.mark.parametrize("text", ["[" * 100_000, "- " * 100_000, '{"a": ' * 600 + "1" + "}" * 600])
 def test_what_is_nested_without_end_is_refused_with_its_place(
     text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     error = refused(capsys, "plan", written(tmp_path, text))
     assert re.search(r"job\.yaml:1:\d+: this is not YAML that a job can be read from: it is nested deeper than", error)
+
+
+@pytest.mark.parametrize("label", ["\U0001f600", "a very long label " * 100])
+def test_json_is_read_where_yaml_would_not_have_it(
+    label: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # json writes the first as two escapes, which YAML knows one by one alone; the keys of YAML end at 1,024 characters.
+    config = {**job()["spec"]["model"]["hfConfig"], "label2id": {label: 0}}
+    assert main(["plan", written(tmp_path, json.dumps(job(model={"hfConfig": config})))]) == 0
+    capsys.readouterr()
+
+
+def test_a_field_that_json_gives_twice_is_refused_with_its_place(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = json.dumps(job()).replace('"globalBatchSize"', '"globalBatchSize": 8, "globalBatchSize"')
+    assert "globalBatchSize is given twice" in refused(capsys, "plan", written(tmp_path, text))
 
 
 def test_an_anchor_that_is_used_twice_is_fine(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
