@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from memtune.replay.traced import TracedModel
     from memtune.space import Ranking, Space
     from memtune.spec import Job
+    from memtune.spec.model import Model
     from memtune.workload import Workload
 
 
@@ -145,6 +146,7 @@ def read_case(file: str, gpu_name: str | None) -> Case:
             notes=(
                 *_trace_notes(job, traced),
                 *_model_notes(job.spec.model.hf_config),
+                *_quantization_notes(job.spec.model),
                 *_picture_notes(workload),
                 *(() if gpu_name else gpu_notes(job, workload.gpu)),
             ),
@@ -162,6 +164,17 @@ def _model_notes(config: dict[str, Any] | None) -> tuple[str, ...]:
         return ()
     taken = ", ".join(f"{name} ({size})" for name, size in sizes.items())
     return (f"spec.model.hfConfig does not say {taken}: taken from transformers' {config['model_type']}",)
+
+
+def _quantization_notes(model: Model) -> tuple[str, ...]:
+    # Files of quantized weights carry it. A job says in its own words what its base is held in.
+    is_told = model.peft is not None and model.peft.base_quantization != "none"
+    if is_told or not (model.hf_config or {}).get("quantization_config"):
+        return ()
+    return (
+        "spec.model.hfConfig.quantization_config is not read: the weights are predicted as not quantized, which "
+        "spec.model.peft.baseQuantization changes",
+    )
 
 
 def _picture_notes(workload: Workload) -> tuple[str, ...]:

@@ -58,6 +58,17 @@ def test_a_size_that_the_config_leaves_out_is_told(tmp_path: Path, capsys: pytes
     assert "does not say" not in capsys.readouterr().out
 
 
+def test_a_quantization_that_only_the_config_tells_of_is_not_taken_in_silence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = {**job()["spec"]["model"]["hfConfig"], "quantization_config": {"load_in_4bit": True}}
+    main(["plan", written(tmp_path, job(model={"hfConfig": config}))])
+    page = " ".join(capsys.readouterr().out.split())
+    assert "Note: spec.model.hfConfig.quantization_config is not read: the weights are predicted as not" in page
+    main(["plan", written(tmp_path, job(model={"hfConfig": config, "peft": {"baseQuantization": "nf4"}}))])
+    assert "quantization_config" not in capsys.readouterr().out
+
+
 def test_pictures_that_are_not_counted_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     vision = {"hidden_size": 1152, "intermediate_size": 4304, "num_hidden_layers": 27, "num_attention_heads": 16}
     vision |= {"image_size": 896, "patch_size": 14, "vision_use_head": False}
