@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from typing import Any
@@ -15,6 +16,8 @@ from memtune_operator.wrapping import Manifest
 OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"
 # The cluster puts these on nodes that have a passing trouble; the hardware is the same.
 _PASSING_TAINTS = "node.kubernetes.io/"
+# What Gt and Lt compare: the API server reads 64 bits.
+_NUMBER = re.compile("[+-]?[0-9]{1,19}")
 
 
 def candidates(nodes: Iterable[Manifest], pod_spec: Manifest, gpu_resource: str) -> tuple[Node, ...]:
@@ -96,12 +99,12 @@ def _matches(term: Manifest, node: Manifest) -> bool:
 def _holds(expression: Manifest, values: Mapping[str, str]) -> bool:
     found = values.get(expression.get("key", ""))
     test = _OPERATORS.get(expression.get("operator", ""))
-    return test is not None and test(found, [str(value) for value in expression.get("values") or []])
+    return test is not None and test(found, expression.get("values") or [])
 
 
 def _compares(found: str | None, wanted: list[str], sign: int) -> bool:
     numbers = [found or "", *wanted]
-    if len(numbers) != 2 or not all(number.lstrip("-").isdecimal() for number in numbers):
+    if len(numbers) != 2 or not all(_NUMBER.fullmatch(number) for number in numbers):
         return False
     return (int(numbers[0]) - int(numbers[1])) * sign > 0
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
@@ -15,6 +16,8 @@ from memtune_operator.nodes import seconds_of
 from memtune_operator.wrapping import Manifest, TemplateError, wrapped_index
 
 _LONGEST_MESSAGE = 1000
+# Far more pods than any run has.
+_INDEX = re.compile("[0-9]{1,9}")
 
 
 class NodesSeen(NamedTuple):
@@ -60,7 +63,7 @@ def index_of(pod: Manifest) -> int | None:
     text = (metadata.get("labels") or {}).get(names.LABEL_INDEX)
     if text is None:
         text = (metadata.get("annotations") or {}).get(names.ANNOTATION_COMPLETION_INDEX)
-    return int(text) if text and str(text).isdecimal() else None
+    return int(text) if text and _INDEX.fullmatch(str(text)) else None
 
 
 def observe(

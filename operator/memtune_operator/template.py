@@ -52,7 +52,10 @@ def _check_spec(spec: Manifest) -> None:
         raise _rejected("spec.containers", "it has no container", "give the one that trains")
     for part, key in _LISTS_OF_OBJECTS.items():
         _objects(spec.get(part) or [], f"spec.{part}", key)
-    _object(spec.get("securityContext") or {}, "spec.securityContext")
+    for part in ("securityContext", "nodeSelector"):
+        _object(spec.get(part) or {}, f"spec.{part}")
+    for position, toleration in enumerate(_list(spec.get("tolerations") or [], "spec.tolerations")):
+        _object(toleration, f"spec.tolerations[{position}]")
     _check_affinity(_object(spec.get("affinity") or {}, "spec.affinity"))
     for part in ("initContainers", "containers"):
         for container in spec.get(part) or []:
@@ -60,7 +63,7 @@ def _check_spec(spec: Manifest) -> None:
 
 
 def _check_affinity(affinity: Manifest) -> None:
-    """As far as a run adds to it."""
+    """As far as a run adds to it, or nodes are compared with it."""
     anti = "spec.affinity.podAntiAffinity"
     pods_apart = _object(affinity.get("podAntiAffinity") or {}, anti)
     _list(pods_apart.get(REQUIRED) or [], f"{anti}.{REQUIRED}")
@@ -69,8 +72,15 @@ def _check_affinity(affinity: Manifest) -> None:
     required = _object(node_affinity.get(REQUIRED) or {}, f"{where}.{REQUIRED}")
     terms = f"{where}.{REQUIRED}.nodeSelectorTerms"
     for position, term in enumerate(_list(required.get("nodeSelectorTerms") or [], terms)):
-        expressions = _object(term, f"{terms}[{position}]").get("matchExpressions") or []
-        _list(expressions, f"{terms}[{position}].matchExpressions")
+        for part in ("matchExpressions", "matchFields"):
+            _check_expressions(_object(term, f"{terms}[{position}]").get(part) or [], f"{terms}[{position}].{part}")
+
+
+def _check_expressions(expressions: Any, where: str) -> None:
+    _objects(expressions, where, "key")
+    for position, expression in enumerate(expressions):
+        _texts([expression.get("operator") or ""], f"{where}[{position}].operator")
+        _texts(expression.get("values") or [], f"{where}[{position}].values")
 
 
 def _check_container(container: Manifest, where: str) -> None:

@@ -154,6 +154,7 @@ def test_the_index_is_the_label_or_as_the_job_numbers_it() -> None:
     assert index_of(owned("p", "1", "b", annotations=completion)) == 3
     assert index_of(owned("p", "1", "b", labels={"memtune.dev/index": "1"}, annotations=completion)) == 1
     assert index_of(owned("p", "1", "b", labels={"memtune.dev/index": "x"}, annotations=completion)) is None
+    assert index_of(owned("p", "1", "b", annotations={"batch.kubernetes.io/job-completion-index": "1" * 5000})) is None
     assert index_of(owned("p", "1", "b")) is None
 
 

@@ -56,6 +56,8 @@ TAINT = {"key": "team", "value": "research", "effect": "NoSchedule"}
         (required({"key": "cores", "operator": "Gt", "values": ["32"]}), True),
         (required({"key": "cores", "operator": "Lt", "values": ["32"]}), False),
         (required({"key": "zone", "operator": "Gt", "values": ["32"]}), False),
+        (required({"key": "cores", "operator": "Gt", "values": ["--5"]}), False),
+        (required({"key": "cores", "operator": "Lt", "values": ["9" * 5000]}), False),
         (required({"key": "zone", "operator": "Resembles", "values": ["east"]}), False),
         (required({"key": "metadata.name", "operator": "In", "values": ["a"]}, part="matchFields"), True),
         (required({"key": "metadata.name", "operator": "In", "values": ["b"]}, part="matchFields"), False),

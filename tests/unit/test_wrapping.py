@@ -16,6 +16,7 @@ from memtune.plan import Plan
 from memtune.run import Checkpointed, Run, RunKind
 from memtune.spec import Job, load_job
 from memtune_operator import manifests
+from memtune_operator.nodes import candidates
 from memtune_operator.placement import REQUIRED
 from memtune_operator.wrapping import BOOTSTRAP, CommandRequiredError, TemplateError, wrapped_index
 
@@ -169,8 +170,19 @@ SHAPES += [
     template({"volumes": {"a": 1}}),
     template({"affinity": {"podAntiAffinity": "x"}}),
     template({"affinity": {"podAntiAffinity": {REQUIRED: "x"}}}),
+    template({"nodeSelector": "gpu"}),
+    template({"tolerations": {"operator": "Exists"}}),
+    template({"tolerations": ["all"]}),
     {"metadata": [1], **template()},
     {"metadata": {"labels": "x"}, **template()},
+]
+
+
+WANTED = [["a"], 5, [{"operator": "In"}], [{"key": "a", "operator": ["In"]}], [{"key": "a", "values": 5}]]
+SHAPES += [
+    template({"affinity": {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [{part: wanted}]}}}})
+    for part in ("matchExpressions", "matchFields")
+    for wanted in (*WANTED, [{"key": "a", "operator": "Gt", "values": [5]}])
 ]
 
 
@@ -260,7 +272,13 @@ foreign = st.recursive(
     lambda inner: st.lists(inner, max_size=2) | st.dictionaries(texts(3), inner, max_size=2),
     max_leaves=4,
 )
-parts = st.sampled_from(["tolerations", "dnsConfig", "securityContext", "affinity", "schedulerName", "volumes"])
+names = ["tolerations", "nodeSelector", "dnsConfig", "securityContext", "affinity", "schedulerName", "volumes"]
+parts = st.sampled_from(names)
+NODE = {
+    "metadata": {"name": "a", "labels": {"zone": "east"}},
+    "spec": {"taints": [{"key": "team", "effect": "NoSchedule"}]},
+    "status": {"allocatable": {GPU: "8"}},
+}
 
 containers = st.sampled_from(["env", "lifecycle", "ports", "volumeMounts", "resources", "terminationMessagePath"])
 
@@ -273,6 +291,7 @@ def test_any_template_is_carried_or_refused_and_never_changed(pod: dict[str, Any
     with suppress(TemplateError):
         (made,) = manifests.pods(one, PROBE, "runner:1")
         assert manifests.pods(one, PROBE, "runner:1") == [made]
+        assert len(candidates([NODE], made["spec"], GPU)) <= 1
         untouched = pod.keys() - {"volumes", "affinity"}
         assert {key: made["spec"][key] for key in untouched} == {key: pod[key] for key in untouched}
     assert one.spec.template == before
