@@ -73,6 +73,8 @@ def pod_metadata(job: Job, run: Run, template: Manifest) -> tuple[dict[str, str]
     if names.LABEL_KUEUE_QUEUE in (template["metadata"].get("labels") or {}) and job.spec.launcher == "Pods":
         labels[names.LABEL_KUEUE_GROUP] = group
         annotations[names.ANNOTATION_KUEUE_COUNT] = str(job.spec.resources.nodes)
+        # Else a group whose pod failed keeps its quota until a replacement comes, which would be of another group here.
+        annotations[names.ANNOTATION_KUEUE_RETRIABLE] = "false"
     if _scheduler(template) is Gang.COSCHEDULING:
         labels[names.LABEL_COSCHEDULING_GROUP] = group
     if _scheduler(template) is Gang.VOLCANO:

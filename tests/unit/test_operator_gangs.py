@@ -121,6 +121,13 @@ def test_a_job_set_makes_the_same_pods_which_are_told_their_index_and_where_they
     assert (batch["completions"], batch["parallelism"], batch["backoffLimitPerIndex"]) == (2, 2, 0)
 
 
+def test_kueue_need_not_wait_for_pods_that_replace_failed_ones() -> None:
+    """It would keep the quota of a run that died while its pods stay for their logs, and the next run waits."""
+    queued = {"labels": {"kueue.x-k8s.io/queue-name": "gpus"}}
+    annotations = made(job(metadata=queued))["Pod"]["metadata"]["annotations"]
+    assert annotations["kueue.x-k8s.io/retriable-in-group"] == "false"
+
+
 def test_kueue_is_told_of_a_job_set_as_a_whole() -> None:
     queued = {"labels": {"kueue.x-k8s.io/queue-name": "gpus"}}
     assert made(job(metadata=queued))["Pod"]["metadata"]["labels"]["kueue.x-k8s.io/pod-group-name"] == "llama-train-1"
