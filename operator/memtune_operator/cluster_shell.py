@@ -102,8 +102,10 @@ class ClusterShell:
         """POST what is not there. The first refusal ends the turn of its run: the rest would be refused as well."""
         assert snapshot.job is not None  # only a job that could be read has runs
         before = self._refusal_of(snapshot.job)
+        asked = {names.run_name(snapshot.job.metadata.name, run.kind, run.number) for run in runs}
         # The wording may differ each time: whatever is said, the next question waits, or each answer asks for another.
-        if before and is_fresh(before.at, now, _AGAIN_SECONDS):
+        # What an earlier run was refused holds no later one back, and so would not have it looked at again.
+        if before and before.run in asked and is_fresh(before.at, now, _AGAIN_SECONDS):
             return False
         self._refused.pop(_key(snapshot.job), None)
         for run in runs:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -346,6 +347,22 @@ def test_a_refusal_goes_once_the_run_is_taken() -> None:
             server.refusals = []
             assert not await shell.create(snapshot, [PROBE], NOW + 30)
             assert (await seen(shell, NOW + 30)).observed.runs == {}
+
+    asyncio.run(life())
+
+
+def test_what_an_earlier_run_was_refused_keeps_no_later_one_waiting() -> None:
+    """Nothing holds the later one back, so nobody would look again."""
+
+    async def life() -> None:
+        server = Server()
+        server.refusals = [refused("exceeded quota: gpus")]
+        async with Life(server) as shell:
+            snapshot = await seen(shell)
+            await shell.create(snapshot, [PROBE], NOW)
+            server.refusals = []
+            assert not await shell.create(snapshot, [replace(PROBE, number=2)], NOW + 5)
+        assert server.runs == ["tiny-probe-1", "tiny-probe-2"]
 
     asyncio.run(life())
 
