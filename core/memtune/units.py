@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import NamedTuple
 
@@ -26,9 +27,12 @@ _QUANTITY = re.compile(r"(\d+(?:\.\d+)?)([kMGT]i?|Ki)?")
 def parse_bytes(text: str | int) -> int:
     """Read a Kubernetes quantity of memory, such as ``80Gi`` or ``512M`` or a plain number of bytes."""
     match = _QUANTITY.fullmatch(str(text).strip())
-    if match is None or (match[2] or "") not in _SUFFIXES:
+    factor = _SUFFIXES.get(match[2] or "") if match else None
+    # Enough digits are more than a float can hold.
+    size = float(match[1]) * factor if match and factor else math.inf
+    if math.isinf(size):
         raise ValueError(f"{text!r} is not a quantity of memory; write it like 80Gi, 512Mi or 16G")
-    return int(float(match[1]) * _SUFFIXES[match[2] or ""])
+    return int(size)
 
 
 def gib(size_bytes: float, digits: int = 1) -> str:

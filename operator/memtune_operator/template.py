@@ -17,6 +17,7 @@ IMAGE_USER = 65532
 _LISTS_OF_OBJECTS = {"containers": "name", "initContainers": "name", "volumes": "name"}
 _CONTAINER_LISTS = {"env": "name", "volumeMounts": "mountPath", "ports": "containerPort"}
 _CONTAINER_OBJECTS = ("resources", "securityContext")
+_CONTAINER_TEXTS = ("image", "workingDir", "terminationMessagePath")
 # What each run decides for itself, with the sentence that says why.
 _DECIDED_BY_RUNS = {
     "hostname": "pods find each other by the host names that each run gives them",
@@ -92,7 +93,12 @@ def _check_container(container: Manifest, where: str) -> None:
         _object((container.get("resources") or {}).get(part) or {}, f"{where}.resources.{part}")
     for part in ("command", "args"):
         _texts(container.get(part) or [], f"{where}.{part}")
-    _texts([container.get("terminationMessagePath") or ""], f"{where}.terminationMessagePath")
+    for part in _CONTAINER_TEXTS:
+        _texts([container.get(part) or ""], f"{where}.{part}")
+    for variable in container.get("env") or []:
+        _texts([text for text in [variable.get("value")] if text is not None], f"{where}.env[{variable['name']}].value")
+    for mount in container.get("volumeMounts") or []:
+        _texts([mount.get("name", "")], f"{where}.volumeMounts[{mount['mountPath']}].name")
 
 
 def _check_conflicts(spec: Manifest) -> None:

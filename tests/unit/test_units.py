@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from memtune.decide.texts import over
-from memtune.units import GIB, MIB
+from memtune.units import GIB, MIB, parse_bytes
 
 
 @pytest.mark.parametrize(
@@ -18,3 +18,8 @@ from memtune.units import GIB, MIB
 )
 def test_memory_is_shown_over_what_there_is(used_bytes: float, usable_bytes: float, shown: str) -> None:
     assert over(used_bytes, usable_bytes) == shown
+
+
+def test_more_digits_than_a_number_can_have_are_no_quantity() -> None:
+    with pytest.raises(ValueError, match="is not a quantity of memory"):
+        parse_bytes("9" * 5000)
