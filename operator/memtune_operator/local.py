@@ -136,7 +136,7 @@ class LocalShell:
             started = LocalRun(self._directory / "runs" / name, self._wake)
             try:
                 await started.start(*self._command(snapshot.job, pod))
-            except OSError as error:
+            except (OSError, ValueError) as error:
                 self._refused[name] = f"the command could not be started: {error}"
                 continue
             self._runs[name] = started
@@ -187,8 +187,9 @@ class LocalShell:
         """What to start: the wrapped container's command, with the runner from where this program installed it."""
         containers = pod["spec"]["containers"]
         container = containers[wrapped_index(containers, job.spec.resources.gpu_resource)]
-        variables = {each["name"]: each.get("value", "") for each in container["env"]}
-        variables |= {environment.RENDEZVOUS: f"127.0.0.1:{_free_port()}", **self._python_path(), **_program_path()}
+        variables = {each["name"]: each.get("value") or "" for each in container["env"]}
+        variables |= self._python_path(variables.get("PYTHONPATH") or os.environ.get("PYTHONPATH", ""))
+        variables |= {environment.RENDEZVOUS: f"127.0.0.1:{_free_port()}", **_program_path()}
         # One port for each pod is the cluster's to give; here two probes would fight for it.
         variables.pop(environment.METRICS_PORT, None)
         begin = container["command"].index(BOOTSTRAP) + 1
@@ -196,13 +197,14 @@ class LocalShell:
         if job.spec.checkpoint and job.spec.checkpoint.volume:
             # The path is where a pod mounts the volume; here it may be anything, or hold another job's checkpoints.
             here = str(checkpoints_in(self._directory))
-            variables[environment.CHECKPOINT_PATH] = here
             words = [moved(word, job.spec.checkpoint.path, here) for word in words]
+            variables = {name: moved(value, job.spec.checkpoint.path, here) for name, value in variables.items()}
+            variables[environment.CHECKPOINT_PATH] = here
         launch = [job.spec.runner.python, "-m", "memtune_runner", *words]
         return launch, variables, Path(container.get("workingDir") or Path.cwd())
 
-    def _python_path(self) -> dict[str, str]:
-        found = [str(self._directory / "runner"), os.environ.get("PYTHONPATH", "")]
+    def _python_path(self, own: str) -> dict[str, str]:
+        found = [str(self._directory / "runner"), own]
         return {"PYTHONPATH": os.pathsep.join(filter(None, found))}
 
     def _read(self) -> Manifest:
@@ -227,7 +229,7 @@ def _file(directory: Path) -> Path:
 
 
 def moved(word: str, path: str, here: str) -> str:
-    """A word of a command that is a path or goes on from it, also behind `--option=`, with that path being another."""
+    """A word that is a path or goes on from it, also behind `--option=`, with that path being another."""
     return re.sub(rf"(?<![^=]){re.escape(path)}(?=/|$)", lambda _: here, word)
 
 

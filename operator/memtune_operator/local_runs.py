@@ -49,13 +49,13 @@ class LocalRun:
         # One may be left of a start that failed, or that this program did not live to record.
         shutil.rmtree(self.directory, ignore_errors=True)
         self.directory.mkdir(parents=True)
-        own = {
+        told = {
             **variables,
             environment.REPORT_PATH: str(self.directory / "report.json"),
             environment.TERMINATION_MESSAGE_PATH: str(self.directory / "message"),
             environment.DEEPSPEED_CONFIG: str(self.directory / "deepspeed.json"),
         }
-        whole = {**os.environ, **own}
+        whole = {**os.environ, **expanded(told)}
         began_at = time.time()
         # First, so that a process is looked for even if this program dies before it could tell which one it is.
         self._write("process.json", {"at": began_at})
@@ -200,6 +200,14 @@ def substitute(word: str, variables: Mapping[str, str]) -> str:
         return "$" if match[1] is None else variables.get(match[1], match[0])
 
     return _REFERENCE.sub(value, word)
+
+
+def expanded(variables: Mapping[str, str]) -> dict[str, str]:
+    """The variables as the kubelet gives them to a container: a value may refer to those before it."""
+    known: dict[str, str] = {}
+    for name, value in variables.items():
+        known[name] = substitute(value, known)
+    return known
 
 
 def _born(pid: int) -> str:

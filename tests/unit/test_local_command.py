@@ -13,25 +13,36 @@ from memtune import environment
 from memtune.plan import Plan
 from memtune.run import Run, RunKind
 from memtune_operator.local import LocalShell, _pod, moved
+from memtune_operator.local_runs import expanded
 
 OWN = str(Path(sys.executable).parent)
 CONTAINER = {"name": "trainer", "image": "own:1", "command": ["torchrun", "train.py", "--out=/checkpoints/run"]}
 RUN = Run(RunKind.TRAIN, 1, Plan.parse("bf16-z1-none-mb4x1"))
 
 
-def command(state: Path) -> tuple[list[str], dict[str, str]]:
+def command(state: Path, **variables: str) -> tuple[list[str], dict[str, str]]:
+    env = [{"name": name, "value": value} for name, value in variables.items()]
     job = make_job(
-        template={"spec": {"containers": [CONTAINER]}},
+        template={"spec": {"containers": [{**CONTAINER, "env": env}]}},
         checkpoint={"path": "/checkpoints", "volume": {"persistentVolumeClaim": {"claimName": "own"}}},
     )
-    words, variables, _ = LocalShell(state, lambda _: None, state)._command(job, _pod(job, RUN))
-    return words, variables
+    words, told, _ = LocalShell(state, lambda _: None, state)._command(job, _pod(job, RUN))
+    return words, told
 
 
 def test_what_a_command_saves_into_the_volume_is_saved_into_the_state(tmp_path: Path) -> None:
     words, variables = command(tmp_path)
     assert words[-3:] == ["torchrun", "train.py", f"--out={tmp_path}/checkpoints/run"]
     assert variables[environment.CHECKPOINT_PATH] == f"{tmp_path}/checkpoints"
+
+
+def test_variables_are_those_that_the_container_would_have(tmp_path: Path) -> None:
+    """The same template: what it says of a path of its own, or by another variable, holds here as in a pod."""
+    own = {"OUT": "/checkpoints/run", "NAME": "$(MEMTUNE_CHECKPOINT_PATH)/$(MEMTUNE_MICRO_BATCH)-$(LATER)", "LATER": "$$"}
+    found = expanded(command(tmp_path, **own, PYTHONPATH="/mine")[1])
+    saves = f"{tmp_path}/checkpoints"
+    assert (found["OUT"], found["NAME"], found["LATER"]) == (f"{saves}/run", f"{saves}/4-$(LATER)", "$")
+    assert found["PYTHONPATH"] == os.pathsep.join([f"{tmp_path}/runner", "/mine"])
 
 
 @pytest.mark.parametrize(
