@@ -5,6 +5,7 @@ refused with its place.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Hashable
 from itertools import accumulate
 from typing import Any
@@ -38,6 +39,12 @@ class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[mi
             seen.add(key.value if isinstance(key.value, str) else None)
         mapping: dict[Hashable, Any] = super().construct_mapping(node, deep)
         return mapping
+
+
+# YAML 1.1 reads a number with an exponent as text unless it has a dot and a sign: 1e-06, as every config.json has it.
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"[-+]?(\d+(\.\d*)?|\.\d+)[eE][-+]?\d+$"), list("-+.0123456789")
+)
 
 
 def job_document(text: str, shown: str) -> dict[str, Any]:

@@ -50,7 +50,8 @@ def _traced(case: Case, plan: Plan) -> Trace:
     with TemporaryDirectory() as folder:
         config, output = Path(folder) / "config.json", Path(folder) / "trace.json"
         config.write_text(json.dumps(case.job.spec.model.hf_config), encoding="utf-8")
-        trace_into(output, str(config), case.workload.sequence_length, [numerics_of(plan)])
+        numerics, length = [numerics_of(plan)], case.workload.sequence_length
+        trace_into(output, str(config), length, numerics, told_as="spec.model.hfConfig")
         return timeline.read(str(output))
 
 

@@ -53,11 +53,12 @@ def trace_into(
     batch: int = BATCH,
     memory: str = MEMORY,
     time_limit: int = TIME_LIMIT_SECONDS,
+    told_as: str = "",
 ) -> None:
-    """Write the trace of a factory to a file."""
+    """Write the trace of a factory to a file. ``told_as`` is what the user knows it by, if by another name."""
     _check_torch("tracing")
     words = [factory, "--batch", str(batch), "--sequence-length", str(sequence_length)]
-    _trace([*words, "--time-limit", str(time_limit), "--numerics", *numerics], memory, time_limit, output)
+    _trace([*words, "--time-limit", str(time_limit), "--numerics", *numerics], memory, time_limit, output, told_as)
 
 
 def traced_model(job: Job) -> TracedModel:
@@ -84,9 +85,10 @@ def _check_torch(what: str) -> None:
         raise InputError(f"{what} needs torch, which is not installed; {installing('cli,runner')}")
 
 
-def _trace(words: list[str], memory: str, time_limit: int, output: Path) -> None:
+def _trace(words: list[str], memory: str, time_limit: int, output: Path, told_as: str = "") -> None:
     import subprocess
 
+    name = told_as or words[0]
     command = [sys.executable, "-m", "memtune_runner.tracing", *words, "--memory", memory, "--output", str(output)]
     try:
         ended = subprocess.run(
@@ -95,11 +97,11 @@ def _trace(words: list[str], memory: str, time_limit: int, output: Path) -> None
         )  # fmt: skip
     except subprocess.TimeoutExpired:
         raise InputError(
-            f"{words[0]}: tracing took longer than {time_limit} s and had to be ended; give a "
+            f"{name}: tracing took longer than {time_limit} s and had to be ended; give a "
             "larger --time-limit if it needs more"
         ) from None
     if ended.returncode or not output.exists():
-        raise InputError(f"{words[0]}: {_last_words(ended.stderr, ended.returncode)}")
+        raise InputError(f"{name}: {_last_words(ended.stderr, ended.returncode)}")
 
 
 def _last_words(stderr: str, code: int) -> str:

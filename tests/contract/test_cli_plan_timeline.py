@@ -85,6 +85,10 @@ def test_bad_input_is_told(trace: str, tmp_path: Path, capsys: pytest.CaptureFix
     adapted = small_job(tmp_path, model={"hfConfig": CONFIG, "peft": {"method": "lora", "rank": 8}})
     told = refused(capsys, "plan", adapted, "--timeline", page)
     assert "its model has an adapter; trace your code with memtune trace MODULE:FACTORY" in told
+    odd = small_job(tmp_path, model={"hfConfig": {**CONFIG, "rms_norm_eps": "small"}})
+    told = refused(capsys, "plan", odd, "--timeline", page)
+    assert told.startswith("memtune: spec.model.hfConfig: transformers makes no model of this config: ")
+    assert str(tmp_path.parent) not in told
     assert "give --timeline FILE with it" in refused(capsys, "plan", small_job(tmp_path), "--trace", trace)
     told = refused(capsys, "plan", small_job(tmp_path), "--timeline", "/nowhere/step.html", "--trace", trace)
     assert "--timeline: /nowhere/step.html cannot be written" in told

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from cli_jobs import DENSE, job, refused, written
 
+from memtune_cli.documents import job_document
 from memtune_cli.main import main
 
 
@@ -115,6 +116,15 @@ def test_a_models_config_is_refused_with_the_job_to_put_it_into(
     around = error.partition("in place of CONFIG: ")[2]
     assert main(["plan", written(tmp_path, around.replace("CONFIG", config))]) == 0
     assert "my-job on 8 × h100-80gb" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("written_as", "value"), [("1e-06", 1e-06), ("1E5", 1e5), ("-2.5e+3", -2500.0), ("'1e-06'", "1e-06"), ("e5", "e5")]
+)
+def test_numbers_are_read_as_json_writes_them(written_as: str, value: object) -> None:
+    assert job_document(f"a: {written_as}", "job.yaml") == {"a": value}
+    if isinstance(value, float):
+        assert job_document(f'{{"a":{written_as}}}', "job.json") == {"a": value}
 
 
 def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -277,3 +277,15 @@ def test_a_config_of_hugging_face_does_as_a_factory(tmp_path: Path) -> None:
     config.write_text("[]")
     with pytest.raises(TracingError, match=r"this is no config\.json of Hugging Face"):
         trace(str(config), ROWS, LENGTH)
+
+
+def test_what_transformers_finds_wrong_with_a_config_is_told_as_such(tmp_path: Path) -> None:
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps({"model_type": "llama", "rms_norm_eps": "1e-06"}))
+    with pytest.raises(TracingError) as caught:
+        trace(str(config), ROWS, LENGTH)
+    told = str(caught.value)
+    assert "rms_norm_eps" in told
+    assert "float" in told
+    assert "factory" not in told
+    assert "\n" not in told

@@ -18,15 +18,26 @@ def from_config(file: str) -> Callable[[], nn.Module]:
         facts = json.loads(Path(file).read_text(encoding="utf-8"))
         model_type = facts.pop("model_type")
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise TracingError(f"{file}: this is no config.json of Hugging Face: {in_words(error)}") from None
+        raise TracingError(f"this is no config.json of Hugging Face: {in_words(error)}") from None
 
     def build() -> nn.Module:
-        import transformers
-
-        configs: Any = transformers.AutoConfig
-        config = configs.for_model(model_type, **{**facts, "use_cache": False})
-        kind: Any = getattr(transformers, (config.architectures or [""])[0], transformers.AutoModelForCausalLM)
-        model: nn.Module = kind._from_config(config) if hasattr(kind, "_from_config") else kind.from_config(config)
-        return model
+        try:
+            return _built(model_type, {**facts, "use_cache": False})
+        except (ImportError, MemoryError):  # of which others know what to do
+            raise
+        except Exception as error:
+            # What is wrong with a field stands below the line that names it.
+            why = " ".join(f"{type(error).__name__}: {error}".split())
+            raise TracingError(f"transformers makes no model of this config: {why}; correct the config") from error
 
     return build
+
+
+def _built(model_type: str, facts: dict[str, Any]) -> nn.Module:
+    import transformers
+
+    configs: Any = transformers.AutoConfig
+    config = configs.for_model(model_type, **facts)
+    kind: Any = getattr(transformers, (config.architectures or [""])[0], transformers.AutoModelForCausalLM)
+    model: nn.Module = kind._from_config(config) if hasattr(kind, "_from_config") else kind.from_config(config)
+    return model

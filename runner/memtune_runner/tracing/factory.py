@@ -53,6 +53,10 @@ def find(name: str) -> Callable[..., Any]:
     return factory  # type: ignore[no-any-return]  # whatever the user's module holds
 
 
+def _words(name: str) -> str:
+    return "the config" if name.endswith(".json") else f"factory {name!r}"
+
+
 def build(
     name: str, factory: Callable[..., Any], rows: int, sequence_length: int, arguments: Mapping[str, Any] | None = None
 ) -> Subject:
@@ -62,8 +66,10 @@ def build(
     try:
         with KnownNumbers(), usual_values():
             result = factory(**{key: value for key, value in given.items() if key in taken}, **(arguments or {}))
+    except TracingError:
+        raise
     except (Exception, SystemExit) as error:
-        raise unbuilt(f"factory {name!r}", error) from error
+        raise unbuilt(_words(name), error) from error
     model, *rest = result if isinstance(result, tuple) else (result,)
     if not isinstance(model, nn.Module) or len(rest) > 2:
         raise TracingError(
@@ -80,7 +86,7 @@ def _tokens(name: str, model: nn.Module, sequence_length: int) -> Callable[[int]
     config: Any = getattr(model, "config", None)
     if not hasattr(config, "vocab_size"):
         raise TracingError(
-            f"factory {name!r} returned a {type(model).__name__} alone, and what goes into it is unknown; return "
+            f"{_words(name)} returned a {type(model).__name__} alone, and what goes into it is unknown; return "
             "(model, batch), with a batch of tensors or a function that makes one of a number of rows"
         )
 
