@@ -10,8 +10,8 @@ from itertools import pairwise
 from memtune.gpu import GPUS, Gpu
 from memtune.units import GIB
 
-# NVIDIA's gpu-feature-discovery writes the driver's name with blanks as dashes, such as NVIDIA-H100-80GB-HBM3. A
-# product whose name does not say its memory comes in one size, or the first row that fits is the smallest one.
+# NVIDIA's gpu-feature-discovery writes the driver's name with blanks as dashes, such as NVIDIA-H100-80GB-HBM3. Where a
+# GPU was sold with less or more memory under one name, the product has to say how much: an A100 alone is in doubt.
 _PRODUCTS = (
     (r"b200", "b200-180gb"),
     (r"h200", "h200-141gb"),
@@ -20,7 +20,7 @@ _PRODUCTS = (
     (r"h100.*96gb|gh200", "h100-96gb"),
     (r"h100", "h100-80gb"),
     (r"a100.*80gb", "a100-80gb"),
-    (r"a100", "a100-40gb"),
+    (r"a100.*-40gb", "a100-40gb"),
     (r"l40s", "l40s-48gb"),
     (r"l4", "l4-24gb"),
     (r"a10g", "a10g-24gb"),

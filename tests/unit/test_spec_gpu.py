@@ -32,6 +32,8 @@ def job(resources: dict[str, Any]) -> Job:
         ("NVIDIA-GH200-480GB", "h100-96gb"),
         ("NVIDIA-A100-SXM4-80GB", "a100-80gb"),
         ("NVIDIA-A100-SXM4-40GB", "a100-40gb"),
+        ("A100-SXM4-40GB", "a100-40gb"),
+        ("a100-40gb", "a100-40gb"),
         ("NVIDIA-L40S", "l40s-48gb"),
         ("NVIDIA-L4", "l4-24gb"),
         ("NVIDIA-A10", "a10-24gb"),
@@ -48,9 +50,19 @@ def test_a_product_label_finds_its_gpu(product: str, name: str) -> None:
     assert of_product(product) == GPUS[name]
 
 
+@pytest.mark.parametrize("product", ["A100", "a100", "NVIDIA-A100", "NVIDIA-A100-SXM-64GB", "V100", "Tesla-V100"])
+def test_a_product_that_does_not_say_which_of_its_sizes_is_not_guessed(product: str) -> None:
+    assert of_product(product) is None
+    chip = product.lower().split("-")[-1] if "64" not in product else "a100"
+    assert {name.partition("-")[0] for name in closest(product)[:2]} == {chip}
+
+
 def test_the_card_of_a_module_has_only_pcie_between_gpus() -> None:
     card, module = of_product("NVIDIA-A100-80GB-PCIe"), GPUS["a100-80gb"]
     assert card is not None
+    small = of_product("NVIDIA-A100-PCIE-40GB")
+    assert small is not None
+    assert small.usable_bytes == GPUS["a100-40gb"].usable_bytes
     assert (card.usable_bytes, card.bf16_flops) == (module.usable_bytes, module.bf16_flops)
     assert card.link_bytes_per_second == module.host_link_bytes_per_second < module.link_bytes_per_second
 

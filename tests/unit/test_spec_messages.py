@@ -32,6 +32,13 @@ def test_a_misspelt_choice_is_met_with_the_right_one() -> None:
     )
 
 
+def test_a_gpu_named_as_the_driver_does_is_met_with_its_label() -> None:
+    path = "spec.resources.gpuProduct"
+    advice = problems(put(WHOLE, path, "NVIDIA A100-SXM4-80GB"))[path]
+    assert advice.startswith("NVIDIA A100-SXM4-80GB is not a label value; did you mean NVIDIA-A100-SXM4-80GB? use ")
+    assert "did you mean" not in problems(put(WHOLE, path, "A100 (80 GB)"))[path]
+
+
 def test_a_truth_value_is_no_choice() -> None:
     advice = problems(put(WHOLE, "spec.tuning.mode", False))["spec.tuning.mode"]
     assert advice == "false is not allowed; use Probe, PredictOnly or Fixed"

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import difflib
 import json
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
-from memtune.spec.fields import PATTERN_WORDS
+from memtune.spec.fields import LABEL_VALUE, PATTERN_WORDS
 
 _LONGEST_SHOWN = 60
 
@@ -86,7 +87,7 @@ def _advice(found: dict[str, Any], root: type[BaseModel]) -> str:
     if kind in ("enum", "literal_error"):
         return _not_allowed(found["input"], context["expected"])
     if kind == "string_pattern_mismatch":
-        return f"{given} is not {PATTERN_WORDS[context['pattern']]}"
+        return _another_word(found["input"], context["pattern"])
     if kind == "twice":
         return str(found["msg"])
     if kind in _LIMITS:
@@ -96,6 +97,14 @@ def _advice(found: dict[str, Any], root: type[BaseModel]) -> str:
         sign, limit, what = _LENGTHS[kind]
         return f"{given} is not allowed; it must have {sign} {context[limit]} {what}"
     return f"{given} is {_yaml_type(found['input'])}; it must be {_TYPES.get(kind, found['msg'])}"
+
+
+def _another_word(given: str, pattern: str) -> str:
+    what, _, how = PATTERN_WORDS[pattern].partition("; ")
+    # The driver names a GPU with blanks where the node's label has dashes.
+    label = given.strip().replace(" ", "-")
+    hint = f"did you mean {label}? " if pattern == LABEL_VALUE and re.match(pattern, label) else ""
+    return f"{shown(given)} is not {what}; {hint}{how}"
 
 
 _LIMITS = {

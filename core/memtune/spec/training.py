@@ -107,7 +107,9 @@ class Resources(Block):
         "in time slices); all of it if left out.",
     )
     gpu_product: Annotated[str, Field(pattern=LABEL_VALUE, max_length=63)] | None = Field(
-        default=None, description="GPU product as the node label nvidia.com/gpu.product names it; any if left out."
+        default=None,
+        description="GPU product as the node label nvidia.com/gpu.product names it, such as NVIDIA-A100-SXM4-80GB; "
+        "any if left out.",
     )
     gpu_resource: Annotated[str, Field(pattern=RESOURCE_NAME, max_length=253)] = Field(
         default="nvidia.com/gpu", description="Extended resource that a pod asks for to get a GPU."
