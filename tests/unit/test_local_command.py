@@ -38,7 +38,8 @@ def test_what_a_command_saves_into_the_volume_is_saved_into_the_state(tmp_path: 
 
 def test_variables_are_those_that_the_container_would_have(tmp_path: Path) -> None:
     """The same template: what it says of a path of its own, or by another variable, holds here as in a pod."""
-    own = {"OUT": "/checkpoints/run", "NAME": "$(MEMTUNE_CHECKPOINT_PATH)/$(MEMTUNE_MICRO_BATCH)-$(LATER)", "LATER": "$$"}
+    name = "$(MEMTUNE_CHECKPOINT_PATH)/$(MEMTUNE_MICRO_BATCH)-$(LATER)"
+    own = {"OUT": "/checkpoints/run", "NAME": name, "LATER": "$$"}
     found = expanded(command(tmp_path, **own, PYTHONPATH="/mine")[1])
     saves = f"{tmp_path}/checkpoints"
     assert (found["OUT"], found["NAME"], found["LATER"]) == (f"{saves}/run", f"{saves}/4-$(LATER)", "$")
