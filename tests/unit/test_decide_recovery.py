@@ -193,10 +193,12 @@ def test_probes_that_are_taken_away_have_the_same_budget() -> None:
     assert [probe.get("verdict") for probe in cluster.status["probes"]][:2] == ["disrupted", "disrupted"]
 
 
-def test_the_budget_for_out_of_memory_ends() -> None:
+@pytest.mark.parametrize(("ending", "code"), [(Ending.DEVICE_OOM, 85), (Ending.HOST_OOM, 86)])
+def test_the_budget_for_out_of_memory_ends(ending: Ending, code: int) -> None:
     cluster = launched(make_job(retry={"maxOomRetries": 0}))
-    die(cluster, Ending.DEVICE_OOM, 85, **SAVED)
+    die(cluster, ending, code, **SAVED)
     assert condition(cluster, "Failed")["reason"] == "OomRetriesSpent"
+    assert "retry.maxOomRetries" in condition(cluster, "Failed")["message"]
 
 
 def test_host_memory_is_raised_within_the_template_and_never_shrinks_the_batch() -> None:

@@ -74,15 +74,23 @@ def _after_mistake(context: Context, last: AttemptStatus) -> Context:
 
 def _after_oom(context: Context, last: AttemptStatus) -> Context:
     """A smaller plan, at the cost of the budget for out-of-memory."""
-    most = context.job.spec.retry.max_oom_retries
-    if context.status.oom_retries >= most:
-        text = f"{ended(last)}; all {most} relaunches that retry.maxOomRetries allows are spent"
-        return failed(context, reasons.OOM_RETRIES_SPENT, text)
+    if _has_spent_retries(context):
+        return _retries_spent(context, last)
     model = believed(context)
     found = after_device_oom(context, model, last)
     if found is None:
         return _exhausted(context, model, last)
     return _relaunched(context.having(oom_retries=context.status.oom_retries + 1), last, found)
+
+
+def _has_spent_retries(context: Context) -> bool:
+    return context.status.oom_retries >= context.job.spec.retry.max_oom_retries
+
+
+def _retries_spent(context: Context, last: AttemptStatus) -> Context:
+    most = context.job.spec.retry.max_oom_retries
+    text = f"{ended(last)}; all {most} relaunches that retry.maxOomRetries allows are spent"
+    return failed(context, reasons.OOM_RETRIES_SPENT, text)
 
 
 def _exhausted(context: Context, model: Model, last: AttemptStatus) -> Context:
@@ -103,9 +111,10 @@ def _advice(context: Context, model: Model, smallest: Plan) -> list[str]:
 
 def _after_host_oom(context: Context, last: AttemptStatus) -> Context:
     """More host memory or less offload, never a smaller batch."""
-    most = context.job.spec.retry.max_oom_retries
+    if _has_spent_retries(context):
+        return _retries_spent(context, last)
     model = believed(context)
-    found = after_host_oom(context, model, last) if context.status.oom_retries < most else None
+    found = after_host_oom(context, model, last)
     if found is None:
         needed = host_need(model, plan_of(last), last.resume)
         limit = trainer_memory(context.job).limit_bytes
