@@ -215,6 +215,19 @@ def test_a_pod_that_waits_is_told_of_and_costs_nothing(reason: str, kind: str) -
     assert (len(cluster.status["probes"]), cluster.status["gpuSecondsSpent"]) == (1, 0)
 
 
+def test_what_a_suspended_job_waited_for_is_not_said_to_be_over() -> None:
+    cluster = SimulatedCluster(make_job())
+    cluster.reconcile()
+    for pod in cluster.pods.values():
+        pod.conditions = (Condition("PodScheduled", "False", "SchedulingGated", "not admitted"),)
+    cluster.tick(60.0)
+    cluster.job = edited(cluster.job, suspend=True)
+    cluster.reconcile()
+    queued = condition(cluster, "Queued")
+    assert (queued["status"], queued["reason"]) == ("False", "SuspendedBySpec")
+    assert queued["message"] == "the job is suspended"
+
+
 def test_nodes_with_different_gpus_stall_the_job_until_it_names_one() -> None:
     resources = {"nodes": 1, "gpusPerNode": 1, "gpuMemory": "8Gi"}
     nodes = (Node("a", "NVIDIA-H100-80GB-HBM3"), Node("b", "NVIDIA-A100-SXM4-80GB"))

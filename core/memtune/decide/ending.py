@@ -22,11 +22,11 @@ def failed(context: Context, reason: str, text: str) -> Context:
     return _quiet(context).telling("Warning", reason, text).having(phase="Failed")
 
 
-def _quiet(context: Context) -> Context:
+def _quiet(context: Context, reason: str = reasons.OVER, text: str = "the job is over") -> Context:
     """Nothing is waited for any more."""
     for kind in ("Queued", "Stalled"):
         if context.holds(kind):
-            context = context.with_condition(kind, False, reasons.OVER, "the job is over")
+            context = context.with_condition(kind, False, reason, text)
     return context
 
 
@@ -57,12 +57,13 @@ def past_deadline(context: Context) -> Context:
 def suspended(context: Context) -> Context:
     """Stop all pods and keep all that was learned."""
     context = all_stopped(context, "the job was suspended")
+    text = "suspended: nothing runs; what was learned is kept"
     if not context.holds("Suspended"):
-        text = "suspended: nothing runs; what was learned is kept"
         context = context.with_condition("Suspended", True, reasons.SUSPENDED, text)
-        context = context.telling("Normal", reasons.SUSPENDED, text).saying(text)
+        context = context.telling("Normal", reasons.SUSPENDED, text)
     # As with a Job of Kubernetes, the deadline counts anew once pods run again.
-    return _quiet(context).having(phase="Suspended", first_running_at=None)
+    context = _quiet(context, reasons.SUSPENDED, "the job is suspended")
+    return context.saying(text).having(phase="Suspended", first_running_at=None)
 
 
 def resumed(context: Context) -> Context:
