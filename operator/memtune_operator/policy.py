@@ -17,6 +17,8 @@ _PROFILE_ANNOTATIONS = (
     "seccomp.security.alpha.kubernetes.io/",
 )
 _HOST_NAMESPACES = ("hostNetwork", "hostPID", "hostIPC")
+# What Pod Security's baseline lets a container name itself; of the others, spc_t is confined by nothing.
+_CONFINED_TYPES = ("", "container_t", "container_init_t", "container_kvm_t", "container_engine_t")
 
 
 @dataclass(frozen=True)
@@ -97,6 +99,10 @@ def _given_up(context: dict[str, Any]) -> Iterator[str]:
         yield "windowsOptions.hostProcess"
     if context.get("procMount") not in (None, "", "Default"):
         yield "procMount"
+    labels = _part(context, "seLinuxOptions")
+    yield from (f"seLinuxOptions.{part}" for part in ("user", "role") if labels.get(part))
+    if (labels.get("type") or "") not in _CONFINED_TYPES:
+        yield "seLinuxOptions.type"
     for part in ("seccompProfile", "appArmorProfile"):
         if _part(context, part).get("type") == "Unconfined":
             yield f"{part}.type: Unconfined"

@@ -57,6 +57,9 @@ ASKS_OF_THE_NODE = [
         r"containers\[train\].securityContext.windowsOptions.hostProcess is set",
     ),
     (template({"securityContext": {"procMount": "Unmasked"}}), "procMount is set"),
+    (template(securityContext={"seLinuxOptions": {"type": "spc_t"}}), "seLinuxOptions.type is set"),
+    (template({"securityContext": {"seLinuxOptions": {"user": "system_u"}}}), "seLinuxOptions.user is set"),
+    (template({"securityContext": {"seLinuxOptions": {"role": "sysadm_r"}}}), "seLinuxOptions.role is set"),
     (template(securityContext={"seccompProfile": {"type": "Unconfined"}}), "seccompProfile.type: Unconfined is set"),
     (
         template({"securityContext": {"appArmorProfile": {"type": "Unconfined"}}}),
@@ -91,6 +94,7 @@ def test_an_ordinary_pod_is_allowed() -> None:
     ordinary = template(
         {"securityContext": {"capabilities": {"drop": ["ALL"]}}, "ports": [{"containerPort": 80}]},
         serviceAccountName="default",
+        securityContext={"seLinuxOptions": {"type": "container_t", "level": "s0:c123,c456"}},
         volumes=[{"name": "data", "emptyDir": {}}],
     )
     profile = {"container.apparmor.security.beta.kubernetes.io/train": "runtime/default", "note": "unconfined"}
