@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
 from memtune.acquisition import Search
 from memtune.decide import Decision, decide, refuse
@@ -49,6 +49,7 @@ async def reconcile(
 
     ``found`` is told of every snapshot before anything is done about it.
     """
+    written: dict[str, Any] = {}
     while True:
         snapshot = await shell.observe(key, now())
         if snapshot is None:
@@ -72,8 +73,10 @@ async def reconcile(
                     return snapshot, _LONGEST_DELAY_SECONDS
                 raise
         is_changed = await _act(shell, snapshot, decision, now())
-        if not is_news and not is_changed:
+        # An older CRD keeps less of a status than was written; that would be news for ever.
+        if not is_changed and (not is_news or status == written):
             return snapshot, decision.wake_after_seconds
+        written = status
 
 
 def _decide(snapshot: Snapshot, search: Search, now: float) -> Decision:

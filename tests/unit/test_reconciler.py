@@ -166,6 +166,20 @@ def test_a_write_that_is_refused_does_nothing_else() -> None:
     assert shell.done == ["observe", "write"]
 
 
+class PrunedShell(MemoryShell):
+    """Its CRD is older than the operator: what it does not know of a status is not kept."""
+
+    async def write(self, snapshot: Snapshot, status: dict[str, Any]) -> None:
+        assert self.done.count("write") < 20, "it writes for ever"
+        await super().write(snapshot, {name: value for name, value in status.items() if name != "oomRetries"})
+
+
+def test_what_the_api_server_does_not_keep_is_not_written_for_ever() -> None:
+    shell = PrunedShell(manifest())
+    turn(shell)
+    assert "create tiny-probe-1" in shell.done
+
+
 def test_an_object_that_takes_no_status_is_told_of_by_its_event_and_is_no_failure_of_the_operators() -> None:
     shell = MemoryShell(manifest(training=None))
     shell.answers["write"] = [RefusalError(Kind.REFUSED, "spec.training: Required value")]
