@@ -78,6 +78,14 @@ class Space:
             return whole  # not every sharding can
         return whole if contradiction(offloading) else offloading
 
+    def has(self, plan: Plan) -> bool:
+        """Whether it has what a plan takes of the knobs that leave numerics alone: consent may change the others."""
+        return (
+            plan.sharding in self.shardings
+            and plan.checkpointing in self.checkpointings
+            and plan.offload in self.offloads
+        )
+
     def bare_plans(self) -> Iterator[Plan]:
         """Every combination that a plan accepts at all, at micro-batch 1 of 1."""
         choices = product(

@@ -53,6 +53,19 @@ def test_probes_that_run_end_when_their_budget_is_taken_away() -> None:
     assert 120 <= cluster.status["gpuSecondsSpent"] <= 130
 
 
+def test_a_plan_that_the_space_has_no_more_is_not_launched_however_fast_it_was() -> None:
+    cluster = probing(space={"checkpointing": ["none", "full"], "zeroStages": [1], "backends": ["deepspeed"]})
+    assert "-none-" in cluster.status["probes"][0]["plan"]
+    probe(cluster)
+    space = cluster.job.spec.tuning.space.model_copy(update={"checkpointing": ("full",)})
+    edit(cluster, "tuning", space=space)
+    for _ in range(10):
+        for run in cluster.runs():
+            cluster.start(run)
+        probe(cluster)
+    assert "-full-" in cluster.status["plan"]["name"]
+
+
 def test_an_edit_that_the_records_cannot_be_read_under_touches_nothing() -> None:
     cluster = launched()
     before, pods = cluster.status["attempts"], sorted(cluster.pods)

@@ -13,7 +13,6 @@ from memtune.decide.resuming import start_under
 from memtune.knobs import Offload
 from memtune.ladder import RUNG_OF, Downgrade, Failure, OutOfMemory, descend
 from memtune.plan import Plan
-from memtune.space import Space
 from memtune.spec.status import AttemptStatus
 from memtune.spec.trainer import trainer_memory
 
@@ -83,11 +82,12 @@ def _smaller(
 
 
 def _accepted(model: Model, plan: Plan, allowed: Callable[[Plan], bool]) -> Plan | None:
-    """The fastest plan that was measured to fit, or that the space has and the model accepts."""
+    """The fastest plan of the space that was measured to fit, or that the model accepts."""
+    measured = [option for option in model.measured_bytes if model.space.has(option)]
     offered = [_with_small_knobs(candidate.plan, plan) for candidate in model.ranking.fitting]
     accepted = [
         option
-        for option in (*model.measured_bytes, *offered)
+        for option in (*measured, *offered)
         if _numerics(option) == _numerics(plan) and model.fits(option) and allowed(option)
     ]
     return max(accepted, key=lambda option: model.predict(option).tokens_per_second.expected, default=None)
@@ -117,7 +117,7 @@ def _by_ladder(
         Failure(general, max(expected - usable, 0.0)),
         consent=frozenset(context.job.spec.retry.consent),
         margin_bytes=model.headroom * usable,
-        allowed=lambda option: _is_in(model.space, option) and allowed(option),
+        allowed=lambda option: model.space.has(option) and allowed(option),
     )
     if not isinstance(found, Downgrade) or not allowed(found.plan):
         return None
@@ -126,15 +126,6 @@ def _by_ladder(
 
 def _numerics(plan: Plan) -> tuple[object, ...]:
     return tuple(getattr(plan, name) for name in _NUMERICS)
-
-
-def _is_in(space: Space, plan: Plan) -> bool:
-    """Whether the job's space has the knobs of a plan that it speaks of."""
-    return (
-        plan.sharding in space.shardings
-        and plan.checkpointing in space.checkpointings
-        and plan.offload in space.offloads
-    )
 
 
 def _rung(old: Plan, new: Plan) -> str:

@@ -112,18 +112,21 @@ def _trial(context: Context, model: Model, probe: RunStatus) -> Trial:
     plan, died = plan_of(probe), ended_as(probe, Verdict.DEVICE_OOM)
     if not ended_as(probe, Verdict.SUCCEEDED) or probe.peak_bytes is None:
         return Trial(probe.number, plan, fits=False if ended_as(probe, *OUT_OF_MEMORY) else None, died=died)
-    return Trial(probe.number, plan, fits=leaves_headroom(context, model, probe), score=_score(context, model, probe))
+    return Trial(probe.number, plan, fits=may_be_launched(context, model, probe), score=_score(context, model, probe))
 
 
-def leaves_headroom(context: Context, model: Model, probe: RunStatus) -> bool:
-    """Whether a measured plan may be launched: headroom kept, no allocation retries.
+def may_be_launched(context: Context, model: Model, probe: RunStatus) -> bool:
+    """Whether a measured plan may be launched: headroom kept, no allocation retries, and the space still has it.
 
     One that never saw the longest sequences takes more than was measured: its prediction has to fit as well.
     """
     if probe.peak_bytes is None or not ended_as(probe, Verdict.SUCCEEDED):
         return False
+    plan, space = plan_of(probe), model.space
+    if not (space.has(plan) and plan.precision in space.precisions):
+        return False
     allowed_bytes = model.usable_bytes * (1 - context.job.spec.tuning.headroom_ratio)
-    if probe.length_covered is False and not model.fits(plan_of(probe)):
+    if probe.length_covered is False and not model.fits(plan):
         return False
     return probe.allocator_retries == 0 and 0 < probe.peak_bytes.device <= allowed_bytes
 
@@ -194,7 +197,7 @@ def _watched(context: Context) -> Context:
 
 def _choose(context: Context, model: Model, why: str) -> Context:
     """The best of the measured plans that kept their headroom, or the end of the job."""
-    good = [probe for probe in context.status.probes if leaves_headroom(context, model, probe)]
+    good = [probe for probe in context.status.probes if may_be_launched(context, model, probe)]
     if not good:
         tried = "; ".join(ended(probe) for probe in context.status.probes[-3:])
         if not any(ended_as(probe, Verdict.SUCCEEDED, Verdict.DEVICE_OOM) for probe in context.status.probes):
