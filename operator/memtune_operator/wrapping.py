@@ -75,6 +75,10 @@ def wrap(container: Manifest, job: Job, run: Run, variables: dict[str, str]) -> 
     where = f"spec.containers[{container['name']}]"
     if not container.get("command"):
         raise CommandRequiredError(container["name"])
+    # Newer servers let a container be started again within its pod, whatever the pod's own policy.
+    for part in ("restartPolicy", "restartPolicyRules"):
+        if container.get(part) not in (None, "Never", []):
+            raise conflict(f"{where}.{part}", "it would let the kubelet relaunch a run", "take it out")
     resources = job.spec.resources
     return {
         **container,

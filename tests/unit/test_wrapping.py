@@ -139,6 +139,10 @@ CONFLICTS = [
     (template(ports=[{"containerPort": 9400}]), "9400"),
     (template(ports=[{"name": "memtune-metrics", "containerPort": 1}]), "memtune-metrics"),
 ]
+CONFLICTS += [
+    (template(restartPolicy="OnFailure"), "spec.containers[train].restartPolicy: it would let the kubelet relaunch"),
+    (template(restartPolicyRules=[{"action": "Restart"}]), "restartPolicyRules: it would let the kubelet relaunch"),
+]
 
 
 @pytest.mark.parametrize(("given", "words"), CONFLICTS)
