@@ -8,7 +8,7 @@ from typing import Any
 import helm_python
 import pytest
 import yaml
-from chart_values import VALUE_SETS
+from chart_values import MONITORED, VALUE_SETS
 from contracts import contract, schema_of
 from helm_chart import CHART, FULL_NAME, NAMESPACE, ROOT, Manifest, objects, of_kind, only, pod_specs, render
 from schema_refusals import refusals
@@ -45,6 +45,35 @@ def test_the_kubernetes_client_knows_every_field(case: str) -> None:
             validate(manifest, MODELS[manifest["kind"]], f"{manifest['kind']} {manifest['metadata']['name']}")
         else:
             assert manifest["kind"] in {*MONITORING, "CustomResourceDefinition"}
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"rbac": {"scope": "namespaces", "namespaces": ["2024", "2025"]}, "nameOverride": "true", "replicas": 2},
+        {"fullnameOverride": "1e3", "metrics": {**MONITORED, "serviceMonitor": {}, "service": {"enabled": False}}},
+        {
+            "serviceAccount": {"name": "77"},
+            "priorityClassName": "100",
+            "metrics": MONITORED,
+            "networkPolicy": {"enabled": True},
+            "podDisruptionBudget": {"enabled": True},
+        },
+    ],
+    ids=["namespaces", "full name", "account"],
+)
+def test_a_name_that_yaml_would_take_for_a_number_stays_a_name(values: Manifest) -> None:
+    # What the release's name would give begins with a digit, which is no name for a Service.
+    made = objects({"fullnameOverride": "tuner", **values}, release="77", namespace="2024")
+    for manifest in made:
+        kind = manifest["kind"]
+        validate(manifest["metadata"], "V1ObjectMeta", kind)
+        if kind in MODELS:
+            validate(manifest, MODELS[kind], kind)
+        elif kind in MONITORING:
+            assert refusals(schema_of_monitor(kind), manifest, kind) == []
+    (container,) = only(made, "Pod")["spec"]["containers"]
+    assert isinstance(json.loads(container["env"][0]["value"])["metadata"]["namespace"], str)
 
 
 @pytest.mark.parametrize("kind", MONITORING)

@@ -20,9 +20,15 @@ FULL_NAME = "rel-memtune"
 Manifest = dict[str, Any]
 
 
-def render(values: Manifest, api_versions: Sequence[str] = (), kube_version: str = "") -> dict[str, str]:
+def render(
+    values: Manifest,
+    api_versions: Sequence[str] = (),
+    kube_version: str = "",
+    release: str = RELEASE,
+    namespace: str = NAMESPACE,
+) -> dict[str, str]:
     """Each template's text, by its path. ``api_versions`` are kinds that the cluster knows beside its own."""
-    options: Manifest = {"name": RELEASE, "namespace": NAMESPACE, "api_versions": list(api_versions)}
+    options: Manifest = {"name": release, "namespace": namespace, "api_versions": list(api_versions)}
     options |= {"kube_version": kube_version} if kube_version else {}
     with helm_python.Chart.load(CHART) as chart:
         # Chart.render cannot tell Helm what the cluster knows; the native function beneath it can.
@@ -31,9 +37,15 @@ def render(values: Manifest, api_versions: Sequence[str] = (), kube_version: str
     return {path.removeprefix("memtune/templates/"): text for path, text in texts.items()}
 
 
-def objects(values: Manifest, api_versions: Sequence[str] = (), kube_version: str = "") -> list[Manifest]:
+def objects(
+    values: Manifest,
+    api_versions: Sequence[str] = (),
+    kube_version: str = "",
+    release: str = RELEASE,
+    namespace: str = NAMESPACE,
+) -> list[Manifest]:
     """Every object that an installation with these values makes, those of `helm test` included."""
-    texts = render(values, api_versions, kube_version)
+    texts = render(values, api_versions, kube_version, release, namespace)
     return [each for path, text in texts.items() if path.endswith(".yaml") for each in json.loads(_as_json(text))]
 
 

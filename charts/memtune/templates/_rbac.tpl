@@ -37,6 +37,6 @@
 
 {{- define "memtune.subjects" -}}
 - kind: ServiceAccount
-  name: {{ include "memtune.serviceAccountName" . }}
-  namespace: {{ .Release.Namespace }}
+  name: {{ include "memtune.serviceAccountName" . | quote }}
+  namespace: {{ .Release.Namespace | quote }}
 {{- end -}}

@@ -22,9 +22,9 @@
 {{- end }}
 {{- if gt (int .Values.replicas) 1 }}
 - name: MEMTUNE_OPERATOR_LEASE_NAMESPACE
-  value: {{ .Release.Namespace }}
+  value: {{ .Release.Namespace | quote }}
 - name: MEMTUNE_OPERATOR_LEASE_NAME
-  value: {{ include "memtune.fullname" . }}
+  value: {{ include "memtune.fullname" . | quote }}
 {{- end }}
 {{- include "memtune.policy" .Values.policy }}
 {{- end -}}

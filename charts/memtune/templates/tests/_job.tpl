@@ -11,7 +11,7 @@ apiVersion: memtune.dev/v1alpha1
 kind: MemoryTunedJob
 metadata:
   generateName: {{ include "memtune.fullname" . | trunc 30 }}-test-
-  namespace: {{ include "memtune.testNamespace" . }}
+  namespace: {{ include "memtune.testNamespace" . | quote }}
 spec:
   model:
     architecture: {hiddenSize: 64, layers: 2, heads: 4, ffnSize: 128, vocabSize: 512}
