@@ -17,6 +17,8 @@ from memtune_runner.command import Kind, parse
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = sorted((ROOT / "examples").glob("*.yaml"))
 WITH_SCRIPT = [path for path in EXAMPLES if "\n  template:" in path.read_text()]
+FINE_TUNES = [path for path in EXAMPLES if "finetune.py" in path.read_text()]
+LIBRARIES = {"backends: [deepspeed]": "deepspeed", "--nf4": "bitsandbytes", "flash_attention_2": "flash-attn"}
 POLICY = Policy(host_path=True)
 
 
@@ -44,6 +46,15 @@ def test_the_runner_finds_the_script_and_the_script_knows_its_options(path: Path
     options = [word.partition("=")[0] for word in command.arguments if word.startswith("--")]
     assert [option for option in options if f'"{option}"' not in script] == []
     assert f"Integration: {job.spec.integration};" in script
+
+
+@pytest.mark.parametrize("path", FINE_TUNES, ids=lambda path: path.stem)
+def test_a_fine_tune_says_what_its_image_has_to_hold(path: Path) -> None:
+    text = path.read_text()
+    needed = {"torch", "transformers", "accelerate", "peft"}  # accelerate is what Trainer itself cannot do without
+    needed |= {library for word, library in LIBRARIES.items() if word in text}
+    (told,) = re.findall(r"yours: (.*) and examples/scripts", text)
+    assert set(told.split(", ")) == needed
 
 
 def test_the_table_has_every_example_and_no_other() -> None:
