@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 from pathlib import Path
 
@@ -88,7 +89,9 @@ def test_bad_kubeconfigs_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyP
     file = tmp_path / "odd"
     for text in ("a: [", "3", "", "clusters: 3", "a: b", "clusters: [3]\ncontexts: []\nusers: []", "\x00"):
         file.write_text(text)
-        assert f"{file}: this is no" in refused(capsys, "status", NAME, "--kubeconfig", str(file)), text
+        said = refused(capsys, "status", NAME, "--kubeconfig", str(file))
+        assert f"{file}: this is no" in said, text
+        assert not re.search("object|NoneType|indices", said), said
     file.chmod(0)
     monkeypatch.setenv("KUBECONFIG", str(tmp_path))
     assert "this is no way to a cluster" in refused(capsys, "status", NAME)
