@@ -90,12 +90,7 @@ class _Segment:
 
     def _begin(self, args: tuple[Any, ...]) -> None:
         self._clear()
-        # Looked up at each call: a watch may have begun to count the calls after this module was imported.
-        begin = torch_checkpoint._checkpoint_without_reentrant_generator
-        options: tuple[Any, ...] = (True, noop_context_fn, "default", False)
-        if "early_stop" in inspect.signature(begin).parameters:  # since torch 2.9
-            options += (True,)
-        self._generator = begin(partial(self._replay, self._extras), *options, *args)
+        self._generator = _generator(partial(self._replay, self._extras), args)
         next(self._generator)
 
     def _after(self, block: nn.Module, _args: Any, output: Any) -> None:
@@ -115,6 +110,18 @@ class _Segment:
                 hidden = _first(block(hidden, *others, **kwargs))
         finally:
             self._is_replaying = False
+
+
+def _generator(replay: Callable[..., None], args: tuple[Any, ...]) -> Generator[None, None, None]:
+    """What ``checkpoint(use_reentrant=False)`` goes through, with its defaults. It is not public: its shape changes."""
+    begin: Callable[..., Generator[None, None, None]] = torch_checkpoint._checkpoint_without_reentrant_generator
+    parameters = inspect.signature(begin).parameters
+    if parameters["args"].kind is not inspect.Parameter.VAR_POSITIONAL:
+        return begin(replay, args, {})
+    options: tuple[Any, ...] = (True, noop_context_fn, "default", False)
+    if "early_stop" in parameters:  # since torch 2.9
+        options += (True,)
+    return begin(replay, *options, *args)
 
 
 def _first(output: Any) -> Any:

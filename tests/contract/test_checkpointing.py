@@ -11,6 +11,7 @@ import torch
 from engine_ranks import LAYERS, decoder, global_batches, loss_of
 from torch import nn
 from torch.nn import functional
+from torch.utils import checkpoint as torch_checkpoint
 
 from memtune.knobs import Checkpointing
 from memtune_runner import checkpointing
@@ -157,6 +158,18 @@ def test_a_linear_layer_that_deepspeed_left_behind_is_taken_back(monkeypatch: py
     assert functional.linear is not own
     assert all(torch.equal(one, other) for one, other in zip(plain, gradients_of("selective"), strict=True))
     assert functional.linear is own
+
+
+def test_a_generator_that_takes_the_arguments_as_one_tuple_is_given_them_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = torch_checkpoint._checkpoint_without_reentrant_generator
+
+    def newer(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *, debug: bool = False) -> Any:
+        return own(fn, True, torch_checkpoint.noop_context_fn, "default", debug, True, *args, **kwargs)
+
+    monkeypatch.setattr(torch_checkpoint, "_checkpoint_without_reentrant_generator", newer)
+    model = model_with("every-2")
+    assert all(torch.equal(*pair) for pair in zip(gradients(model), gradients(model_with("none")), strict=True))
+    assert [layer.runs for layer in model.layers] == [2] * 4
 
 
 def test_a_model_without_repeated_blocks_is_refused() -> None:

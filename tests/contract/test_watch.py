@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
+from torch.distributed._composable.checkpoint_activation import checkpoint as checkpointed
 from torch.utils.checkpoint import checkpoint
 
 from memtune.applied import mismatch
@@ -18,6 +19,7 @@ from memtune.plan import Plan
 from memtune.report import Applied, Device, Ending, Phase, Report, read_report
 from memtune.run import RunKind
 from memtune.units import MIB
+from memtune_runner import checkpointing
 from memtune_runner.ranks import Rank, report_path
 from memtune_runner.settings import Settings
 from memtune_runner.watch import components, watching
@@ -156,6 +158,25 @@ class Checkpointed(nn.Module):
 def test_checkpointed_blocks_are_counted_once_and_not_again_in_the_backward_pass(directory: Path) -> None:
     report = watched(directory, lambda: train(2, model=Checkpointed()), settings_of("fp32-ddp-full-mb4x2"))
     assert (report.applied.checkpointed_blocks, report.applied.micro_steps) == (2, 2)
+
+
+def test_a_block_is_counted_where_torch_was_entered_by_a_function_taken_before_the_hooks(directory: Path) -> None:
+    # Such a function calls what it found when it was imported. So does torch's own since 2.15: it goes past the
+    # generator that older releases enter.
+    model = model_of()
+    checkpointed(model[1])
+    checkpointed(model[2])
+    report = watched(directory, lambda: train(2, model=model), settings_of("fp32-ddp-full-mb4x2"))
+    assert (report.applied.checkpointed_blocks, report.applied.micro_steps) == (2, 2)
+
+
+@pytest.mark.parametrize(("mode", "blocks"), [("full", 4), ("every2", 2)])
+def test_what_the_runner_checkpoints_itself_is_counted_once(mode: str, blocks: int, directory: Path) -> None:
+    row = nn.Sequential(*(nn.TransformerEncoderLayer(WIDTH, 2, WIDTH, batch_first=True) for _ in range(4)))
+    model, plan = nn.Sequential(nn.Embedding(WIDTH, WIDTH), row), Plan.parse(f"fp32-ddp-{mode}-mb4x2")
+    checkpointing.apply(model, plan.checkpointing)
+    report = watched(directory, lambda: train(2, model=model), settings_of(str(plan)))
+    assert report.applied.checkpointed_blocks == blocks
 
 
 def test_several_optimizers_and_parameter_groups_make_one_step(directory: Path) -> None:

@@ -42,9 +42,11 @@ def hook_checkpointing(module: ModuleType, watch: Watch, patches: Patches) -> No
         watch.block_checkpointed()
         return inherited(*args, **kwargs)
 
-    # Every way in ends in one of these two, also for a script that took `checkpoint` away before it could be wrapped.
-    patches.wrap(module, "_checkpoint_without_reentrant_generator", entered)
-    patches.wrap(module.CheckpointFunction, "forward", entered)
+    # Every way in makes one of these two per block, whichever function it is: those in between differ between torch's
+    # releases, and a script or a library may have taken one of them away before it could be wrapped.
+    for name, method in (("_CheckpointFrame", "__init__"), ("CheckpointFunction", "forward")):
+        if hasattr(module, name):  # DeepSpeed's own has no frames
+            patches.wrap(getattr(module, name), method, entered)
 
 
 def hook_distributed_checkpoints(module: ModuleType, patches: Patches) -> None:
