@@ -10,7 +10,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from memtune.decide.model import Model, model_of
-from memtune.decide.records import COUNTED, ended_as
+from memtune.decide.records import RAN, ended_as
 from memtune.plan import Plan
 from memtune.space import host_refusal
 from memtune_cli.story import Story
@@ -69,7 +69,7 @@ def _believed(model: Model, plan: Plan) -> Believed:
 def costs(story: Story, plans: list[Believed]) -> list[Reckoned]:
     """What finding the plan and keeping it alive took, and what it would have taken without."""
     paid = [probe for probe in story.status.probes if probe.gpu_seconds]
-    unit = min((probe.gpu_seconds for probe in paid if ended_as(probe, *COUNTED)), default=0)
+    unit = min((probe.gpu_seconds for probe in paid if ended_as(probe, *RAN)), default=0)
     found = []
     if paid:
         spent = story.status.gpu_seconds_spent

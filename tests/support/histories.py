@@ -107,7 +107,7 @@ class History:
                 assert peak["device"] == peak["reserved"] + OUTSIDE_BYTES, "a part of a measurement was taken for it"
         assert self._alive(RunKind.TRAIN) <= 1, "two train runs are alive"
         assert self._alive(RunKind.PROBE) <= cluster.job.spec.tuning.parallel_probes, "too many probes are alive"
-        told = ("succeeded", "device-oom", "host-oom", "hung")
+        told = ("succeeded", "device-oom", "host-oom", "hung", "user-error")
         probes = [each for each in cluster.status.get("probes", []) if each.get("verdict") in told or _goes_on(each)]
         assert len(probes) <= cluster.job.spec.tuning.max_probes, "too many probes were made"
         self._check_budget()

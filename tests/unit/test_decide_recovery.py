@@ -273,6 +273,22 @@ def test_a_users_error_seen_twice_fails_the_job_with_its_last_lines(ending: Endi
     assert len(cluster.status["probes"]) == 2
 
 
+@pytest.mark.parametrize(("ending", "exit_code", "reason"), [(Ending.ERROR, 1, "UserError"), (Ending.HUNG, 87, "Hung")])
+def test_a_mistake_that_took_the_only_probe_there_may_be_ends_the_job_with_its_last_lines(
+    ending: Ending, exit_code: int, reason: str
+) -> None:
+    cluster = SimulatedCluster(make_job(tuning={"maxProbes": 1}))
+    cluster.reconcile()
+    for run in cluster.runs():
+        cluster.start(run)
+    die(cluster, ending, exit_code, log_tail="Traceback\nKeyError: 'tokens'", message="KeyError")
+    failed = condition(cluster, "Failed")
+    assert (failed["reason"], len(cluster.status["probes"])) == (reason, 1)
+    assert "KeyError: 'tokens'" in failed["message"]
+    assert "maxProbes" in failed["message"]
+    assert "twice" not in failed["message"]
+
+
 def test_without_a_checkpoint_a_run_that_trained_is_not_started_again_from_step_0() -> None:
     cluster = launched(make_job(checkpoint=None))
     die(cluster, Ending.TERMINATED, 143, steps=30)

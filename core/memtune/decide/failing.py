@@ -1,4 +1,4 @@
-"""The end of a job whose own mistake was seen twice, in the words of its last report."""
+"""The end of a job by its own mistake, in the words of its last report."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from memtune.spec.status import RunStatus
 from memtune.verdict import Verdict
 
 _LINES = 400
+_TWICE = "This was seen twice, so no more GPUs are spent on it"
 _REASONS = {
     Verdict.USER_ERROR: reasons.USER_ERROR,
     Verdict.IMAGE_ERROR: reasons.IMAGE_ERROR,
@@ -22,10 +23,11 @@ _REASONS = {
 }
 
 
-def last_lines(context: Context, records: Sequence[RunStatus]) -> tuple[str, str]:
-    """The reason and the story of the last mistake, with the last lines of its log where the report has them."""
+def last_lines(context: Context, records: Sequence[RunStatus], why: str = _TWICE) -> tuple[str, str]:
+    """The reason and the story of the last mistake, with the last lines of its log where the report has them, and why
+    it is not tried again."""
     last = [record for record in records if ended_as(record, *MISTAKES)][-1]
     tails = [report.log_tail for report in reports_of(context.pods(last)) if report.log_tail]
     tail = f"; its last lines: {line(tails[0], _LINES, keep_end=True)}" if tails else ""
     reason = _REASONS[Verdict(last.verdict)] if last.verdict else reasons.USER_ERROR
-    return reason, f"{ended(last)}{tail}. This was seen twice, so no more GPUs are spent on it"
+    return reason, f"{ended(last)}{tail}. {why}"

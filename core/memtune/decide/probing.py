@@ -201,6 +201,8 @@ def _choose(context: Context, model: Model, why: str) -> Context:
     if not good:
         tried = "; ".join(ended(probe) for probe in context.status.probes[-3:])
         if not any(ended_as(probe, Verdict.SUCCEEDED, Verdict.DEVICE_OOM) for probe in context.status.probes):
+            if mistakes(context.status.probes):
+                return failed(context, *last_lines(context, context.status.probes, f"No probe is left: {why}"))
             text = f"no probe measured anything: {why}{f' ({tried})' if tried else ''}"
             return failed(context, reasons.NOTHING_MEASURED, text)
         return nothing_fits(context, model, f"no plan fits as measured: {why}{f' ({tried})' if tried else ''}")

@@ -21,8 +21,10 @@ OUT_OF_MEMORY = (Verdict.DEVICE_OOM, Verdict.HOST_OOM)
 MISTAKES = (Verdict.USER_ERROR, Verdict.IMAGE_ERROR, Verdict.PLAN_NOT_APPLIED, Verdict.HUNG)
 # Whose plan has been tried, whatever came of it.
 TRIED = (Verdict.SUCCEEDED, *OUT_OF_MEMORY, *MISTAKES)
-# What counts against maxProbes: a probe that the cluster took away, or that never ran the plan, told nothing.
-COUNTED = (Verdict.SUCCEEDED, *OUT_OF_MEMORY, Verdict.HUNG)
+# Whose plan took its time on the GPUs.
+RAN = (Verdict.SUCCEEDED, *OUT_OF_MEMORY, Verdict.HUNG)
+# What counts against maxProbes: not a probe that was taken away, could not start, or ran without its plan.
+COUNTED = (*RAN, Verdict.USER_ERROR)
 # So many mistakes of one job are no accident.
 MOST_MISTAKES = 2
 # After longer than this a train run was well under way, so that the next one need not wait longer than the first.

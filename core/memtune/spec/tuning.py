@@ -72,7 +72,11 @@ class Tuning(Block):
         "like bf16-z2-sel-mb4x8; needed in that mode, refused in others.",
     )
     space: Space = Field(default=left_out(Space), description="The choices of each knob that a plan may take.")
-    max_probes: Probes = Field(default=8, description="Most probe runs of the job.")
+    max_probes: Probes = Field(
+        default=8,
+        description="Most probe runs of the job; one that was taken away, could not start or did not apply its plan "
+        "does not count.",
+    )
     parallel_probes: Probes = Field(
         default=1, description="Probe runs at the same time, each on the job's number of GPUs."
     )
