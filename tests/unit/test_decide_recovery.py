@@ -289,6 +289,15 @@ def test_a_mistake_that_took_the_only_probe_there_may_be_ends_the_job_with_its_l
     assert "twice" not in failed["message"]
 
 
+def test_a_mistake_that_no_second_try_may_follow_is_not_told_as_a_plan_that_does_not_fit() -> None:
+    cluster = launched(make_job(checkpoint=None))
+    die(cluster, Ending.ERROR, 1, steps=30, message="ValueError: bad sample 77")
+    failed = condition(cluster, "Failed")
+    assert failed["reason"] == "NotResumable"
+    assert "bad sample 77; it cannot go on: the job has no spec.checkpoint" in failed["message"]
+    assert "would fit" not in failed["message"]
+
+
 def test_without_a_checkpoint_a_run_that_trained_is_not_started_again_from_step_0() -> None:
     cluster = launched(make_job(checkpoint=None))
     die(cluster, Ending.TERMINATED, 143, steps=30)
