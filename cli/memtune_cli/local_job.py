@@ -9,7 +9,8 @@ from typing import Any
 
 from memtune_cli.errors import InputError
 from memtune_cli.story import Story, story_of
-from memtune_operator.local import checkpoints_in, job_in
+from memtune_operator.local import job_in
+from memtune_operator.local_checkpoints import checkpoint_path
 
 
 def story_at(directory: Path) -> Story:
@@ -26,9 +27,9 @@ def told_here(manifest: dict[str, Any], directory: Path) -> Story:
     """The story of a job of this machine, with its checkpoints where they are."""
     story = story_of(manifest)
     job, state = story.job, str(directory)
-    if job is None or job.spec.checkpoint is None or job.spec.checkpoint.volume is None:
+    if job is None or job.spec.checkpoint is None:
         return replace(story, state=state)
-    checkpoint = job.spec.checkpoint.model_copy(update={"path": str(checkpoints_in(directory))})
+    checkpoint = job.spec.checkpoint.model_copy(update={"path": checkpoint_path(job, directory)})
     spec = job.spec.model_copy(update={"checkpoint": checkpoint})
     return replace(story, job=job.model_copy(update={"spec": spec}), state=state)
 

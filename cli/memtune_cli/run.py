@@ -35,6 +35,7 @@ def run(arguments: argparse.Namespace) -> int:
     _check_extras()
     directory = Path(arguments.state or Path(".memtune") / manifest["metadata"]["name"]).absolute()
     with _alone(directory):
+        _make_checkpoints(manifest, directory)
         _install_runner(directory)
         # Jobs side by side learn from each other; a directory of one's own is left alone.
         return asyncio.run(_drive(manifest, directory, directory if arguments.state else directory.parent))
@@ -60,6 +61,18 @@ def _alone(directory: Path) -> Iterator[None]:
         raise InputError(sentence) from None
     except PermissionError as error:
         raise InputError(f"{error.filename or directory} cannot be written; give another --state") from None
+
+
+def _make_checkpoints(manifest: dict[str, Any], directory: Path) -> None:
+    """Before a probe takes its time: a training that cannot save would be told as an error of the user's code."""
+    from memtune.spec import load_job
+    from memtune_operator.local_checkpoints import CheckpointPathError, checkpoint_path, make
+
+    try:
+        if path := checkpoint_path(load_job(manifest), directory):
+            make(path)
+    except CheckpointPathError as error:
+        raise InputError(str(error)) from None
 
 
 def _install_runner(directory: Path) -> None:

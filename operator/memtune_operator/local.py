@@ -6,7 +6,6 @@ import fcntl
 import json
 import logging
 import os
-import re
 import socket
 import sys
 from collections.abc import Callable, Sequence
@@ -22,6 +21,7 @@ from memtune.remembered import JobOutside
 from memtune.run import Run, TraceRun
 from memtune.spec import Job, SpecError, load_job
 from memtune_operator import kept_measurements, kept_traces, preflight
+from memtune_operator.local_checkpoints import checkpoint_path, moved
 from memtune_operator.local_runs import LocalRun, write_whole
 from memtune_operator.manifests import pods
 from memtune_operator.observing import run_of
@@ -194,9 +194,8 @@ class LocalShell:
         variables.pop(environment.METRICS_PORT, None)
         begin = container["command"].index(BOOTSTRAP) + 1
         words = [*container["command"][begin:], *(container.get("args") or [])]
-        if job.spec.checkpoint and job.spec.checkpoint.volume:
-            # The path is where a pod mounts the volume; here it may be anything, or hold another job's checkpoints.
-            here = str(checkpoints_in(self._directory))
+        if job.spec.checkpoint:
+            here = checkpoint_path(job, self._directory)
             words = [moved(word, job.spec.checkpoint.path, here) for word in words]
             variables = {name: moved(value, job.spec.checkpoint.path, here) for name, value in variables.items()}
             variables[environment.CHECKPOINT_PATH] = here
@@ -219,18 +218,8 @@ def job_in(directory: Path) -> Manifest:
     return _read_json(_file(directory))
 
 
-def checkpoints_in(directory: Path) -> Path:
-    """Where the checkpoints are of a job whose pods would mount a volume for them."""
-    return directory / "checkpoints"
-
-
 def _file(directory: Path) -> Path:
     return directory / "job.json"
-
-
-def moved(word: str, path: str, here: str) -> str:
-    """A word that is a path or goes on from it, also behind `--option=`, with that path being another."""
-    return re.sub(rf"(?<![^=]){re.escape(path)}(?=/|$)", lambda _: here, word)
 
 
 def _program_path() -> dict[str, str]:

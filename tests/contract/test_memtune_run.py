@@ -109,6 +109,16 @@ def test_a_job_that_is_none_is_refused_with_its_field(tmp_path: Path) -> None:
     assert "Traceback" not in said
 
 
+def test_a_checkpoint_path_that_cannot_be_made_is_refused_before_anything_runs(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    process = start(job(tmp_path, checkpoint={"path": str(tmp_path / "file" / "checkpoints")}))
+    said, _ = process.communicate(timeout=_SECONDS)
+    assert process.returncode == 2
+    assert f"spec.checkpoint.path: {tmp_path}/file/checkpoints cannot be written" in said
+    assert "leave path out" in said
+    assert not (tmp_path / "state" / "runs").exists()
+
+
 def test_a_second_call_on_the_same_directory_is_refused(tmp_path: Path) -> None:
     state = tmp_path / "state"
     state.mkdir()

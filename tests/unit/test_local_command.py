@@ -12,7 +12,8 @@ from small_jobs import make_job
 from memtune import environment
 from memtune.plan import Plan
 from memtune.run import Run, RunKind
-from memtune_operator.local import LocalShell, _pod, moved
+from memtune_operator.local import LocalShell, _pod
+from memtune_operator.local_checkpoints import checkpoint_path, moved
 from memtune_operator.local_runs import expanded
 
 OWN = str(Path(sys.executable).parent)
@@ -44,6 +45,29 @@ def test_variables_are_those_that_the_container_would_have(tmp_path: Path) -> No
     saves = f"{tmp_path}/checkpoints"
     assert (found["OUT"], found["NAME"], found["LATER"]) == (f"{saves}/run", f"{saves}/4-$(LATER)", "$")
     assert found["PYTHONPATH"] == os.pathsep.join([f"{tmp_path}/runner", "/mine"])
+
+
+CLAIM = {"persistentVolumeClaim": {"claimName": "own"}}
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "mounted", "expected"),
+    [
+        (None, "/data", ""),
+        ({}, "/data", "state/checkpoints"),
+        ({"volume": CLAIM}, "/data", "state/checkpoints"),
+        ({"path": "/home/a/c", "volume": CLAIM}, "/data", "state/checkpoints"),
+        ({"path": "/data/c"}, "/data", "state/checkpoints"),
+        ({"path": "/data/c"}, "/database", "/data/c"),
+        ({"path": "/checkpoints"}, "/data", "/checkpoints"),
+    ],
+)
+def test_checkpoints_are_in_the_state_but_for_those_whose_directory_the_user_has_chosen(
+    checkpoint: dict[str, object] | None, mounted: str, expected: str
+) -> None:
+    container = {**CONTAINER, "volumeMounts": [{"name": "own", "mountPath": mounted}]}
+    job = make_job(template={"spec": {"containers": [container]}}, checkpoint=checkpoint)
+    assert checkpoint_path(job, Path("state")) == expected
 
 
 @pytest.mark.parametrize(
