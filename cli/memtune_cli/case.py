@@ -158,12 +158,13 @@ def read_case(file: str, gpu_name: str | None) -> Case:
 
 
 def _model_notes(config: dict[str, Any] | None) -> tuple[str, ...]:
-    from memtune.model.huggingface import defaulted_sizes
+    from memtune.model.huggingface import defaulted_sizes, misspelt
 
-    if config is None or not (sizes := defaulted_sizes(config)):
+    if config is None:
         return ()
-    taken = ", ".join(f"{name} ({size})" for name, size in sizes.items())
-    return (f"spec.model.hfConfig does not say {taken}: taken from transformers' {config['model_type']}",)
+    taken = ", ".join(f"{name} ({size})" for name, size in defaulted_sizes(config).items())
+    left_out = f"spec.model.hfConfig does not say {taken}: taken from transformers' {config['model_type']}"
+    return (*((left_out,) if taken else ()), *(f"spec.model.hfConfig.{each}" for each in misspelt(config)))
 
 
 def _quantization_notes(model: Model) -> tuple[str, ...]:

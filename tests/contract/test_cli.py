@@ -54,6 +54,7 @@ def test_a_size_that_the_config_leaves_out_is_told(tmp_path: Path, capsys: pytes
     main(["plan", file])
     page = " ".join(capsys.readouterr().out.split())
     assert "Note: spec.model.hfConfig does not say hidden_size (4096): taken from transformers' qwen2" in page
+    assert "Note: spec.model.hfConfig.hidden_sze is unknown: did you mean hidden_size?" in page
     main(["plan", DENSE])
     assert "does not say" not in capsys.readouterr().out
 

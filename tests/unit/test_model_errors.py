@@ -8,7 +8,7 @@ import pytest
 
 from memtune.model.architecture import Adapter
 from memtune.model.count import adapter_parameters
-from memtune.model.huggingface import FAMILIES, from_hf_config
+from memtune.model.huggingface import FAMILIES, from_hf_config, misspelt
 from memtune.model.plain import from_facts
 
 PLAIN = {"hiddenSize": 64, "layers": 2, "heads": 4, "ffnSize": 128, "vocabSize": 100}
@@ -55,6 +55,35 @@ def test_a_config_of_several_models_points_to_its_text_model() -> None:
 def test_a_bad_config_is_refused_with_its_key(config: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         from_hf_config(config)
+
+
+def test_a_number_that_nobody_wrote_is_called_a_default_beside_what_may_be_misspelt() -> None:
+    with pytest.raises(ValueError, match="num_key_value_heads: 32 does not divide the 28") as refusal:
+        from_hf_config({"model_type": "qwen2", "hidden_size": 3584, "num_attention_heads": 28, "num_kv_heads": 4})
+    assert str(refusal.value).endswith(
+        "; num_key_value_heads is not given, and 32 is its default; "
+        "num_kv_heads is unknown: did you mean num_key_value_heads?"
+    )
+    with pytest.raises(ValueError, match="cannot be divided among 31") as refusal:
+        from_hf_config({"model_type": "llama", "num_attention_heads": 31})
+    assert str(refusal.value).endswith("(num_attention_heads); hidden_size is not given, and 4096 is its default")
+    with pytest.raises(ValueError, match=r"cannot be divided among 31 \(num_attention_heads\)$"):
+        from_hf_config({"model_type": "llama", "hidden_size": 4096, "num_attention_heads": 31})
+
+
+@pytest.mark.parametrize(
+    ("config", "meant"),
+    [
+        ({"model_type": "llama", "num_hiden_layers": 80}, {"num_hiden_layers": "num_hidden_layers"}),
+        ({"model_type": "llama", "num_hiden_layers": 80, "num_hidden_layers": 80}, {}),
+        ({"model_type": "gpt2", "n_layers": 80}, {"n_layers": "n_layer"}),
+        ({"model_type": "gemma3", "text_config": {"hiden_size": 8}}, {"hiden_size": "hidden_size"}),
+        ({"model_type": "falcon", "num_kv_heads": 71}, {}),
+        ({"model_type": "llama", "rms_norm_eps": 1e-6, "max_position_embeddings": 8, 7: 8}, {}),
+    ],
+)
+def test_a_key_that_looks_like_a_size_that_is_left_out_is_told(config: dict[str, Any], meant: dict[str, str]) -> None:
+    assert misspelt(config) == [f"{key} is unknown: did you mean {name}?" for key, name in meant.items()]
 
 
 @pytest.mark.parametrize("model_type", sorted(set(FAMILIES) - {"gemma3"}))

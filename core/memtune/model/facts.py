@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from typing import Any
 
 # No dimension of a model is larger; what is, was mistyped, and would only be multiplied on.
@@ -14,19 +14,24 @@ _DEEPEST = 10_000
 class Facts:
     """A mapping whose null values count as absent.
 
-    ``written`` are the names that a person wrote for keys which are read by others.
+    ``written`` are the names that a person wrote for keys which are read by others; ``assumed`` the keys whose value
+    is a default.
     """
 
-    def __init__(self, given: Any, where: str, written: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, given: Any, where: str, written: Mapping[str, str] | None = None, assumed: Set[str] = frozenset()
+    ) -> None:
         if not isinstance(given, Mapping):
             raise ValueError(f"{where}: {given!r} is not a mapping of facts; write it as fields with values")
         self.where = where
         self._written = written or {}
+        self._assumed = assumed
         self._values: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
 
     def over(self, defaults: Mapping[str, Any]) -> Facts:
         """The same facts, with defaults for what is not given."""
-        return Facts({**defaults, **self._values}, self.where, self._written)
+        assumed = self._assumed | (defaults.keys() - self._values.keys())
+        return Facts({**defaults, **self._values}, self.where, self._written, assumed)
 
     def renamed(self, aliases: Mapping[str, str]) -> Facts:
         """The same facts under the first names of their keys."""
@@ -102,8 +107,18 @@ class Facts:
         """What each gets when ``key`` is divided ``among`` another fact, without a rest."""
         total, parts = self.size(key), self.size(among)
         if total % parts:
-            raise ValueError(f"{self.path(key)}: {total} cannot be divided among {parts} ({self._name(among)})")
+            told = f"{self.path(key)}: {total} cannot be divided among {parts} ({self._name(among)})"
+            raise ValueError(f"{told}{self.assuming(key, among)}")
         return total // parts
+
+    def assuming(self, *keys: str) -> str:
+        """Which of the numbers in a message the person never wrote, as its end."""
+        assumed = [
+            f"{self._name(key)} is not given, and {self._values[key]} is its default"
+            for key in keys
+            if key in self._assumed
+        ]
+        return "".join(f"; {each}" for each in assumed)
 
     def _name(self, key: str) -> str:
         return self._written.get(key, key)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from difflib import get_close_matches
 from typing import Any
 
 from memtune.model.architecture import Architecture
@@ -17,6 +18,8 @@ _SIZES = (
     *("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size"),
     *("num_experts", "num_local_experts", "moe_intermediate_size"),
 )
+# As near as num_kv_heads to num_key_value_heads, and no nearer than any two keys of one config of transformers are.
+_ALIKE = 0.75
 
 
 def from_hf_config(config: dict[str, Any], where: str = "hfConfig") -> Architecture:
@@ -32,7 +35,10 @@ def from_hf_config(config: dict[str, Any], where: str = "hfConfig") -> Architect
             f"{given.path('model_type')}: {model_type!r} is unknown{hint if 'text_config' in given else ''}; {known}"
         )
     family = FAMILIES[model_type]
-    return family.read(given.renamed(family.aliases).over(family.defaults))
+    try:
+        return family.read(given.renamed(family.aliases).over(family.defaults))
+    except ValueError as error:
+        raise ValueError("; ".join([str(error), *misspelt(config)])) from None
 
 
 def defaulted_sizes(config: dict[str, Any]) -> dict[str, int]:
@@ -42,3 +48,26 @@ def defaulted_sizes(config: dict[str, Any]) -> dict[str, int]:
     family = FAMILIES[config["model_type"]]
     given = Facts(config, "").renamed(family.aliases)
     return {name: family.defaults[name] for name in _SIZES if name in family.defaults and name not in given}
+
+
+def misspelt(config: dict[str, Any]) -> list[str]:
+    """The keys of a config that its family does not have, and that look like a size which the config leaves out.
+
+    Most keys that are not read here are others of transformers, on which no memory depends.
+    """
+    if config["model_type"] in seeing.FAMILIES:
+        text = config.get("text_config")
+        return misspelt({**text, "model_type": seeing.TEXT}) if isinstance(text, dict) else []
+    family = FAMILIES[config["model_type"]]
+    known = {**{name: name for name in family.defaults}, **family.aliases}
+    if config["model_type"] in gated.FAMILIES:
+        known["num_key_value_heads"] = "num_key_value_heads"
+    given = Facts(config, "").renamed(family.aliases)
+    sizes = [name for name, first in known.items() if first not in given and _is_size(family.defaults.get(first, 1))]
+    unknown = [key for key in map(str, config) if key not in known]
+    alike = {key: get_close_matches(key, sizes, 1, _ALIKE) for key in unknown}
+    return [f"{key} is unknown: did you mean {names[0]}?" for key, names in alike.items() if names]
+
+
+def _is_size(default: Any) -> bool:
+    return isinstance(default, int) and not isinstance(default, bool)

@@ -124,5 +124,6 @@ def kv_heads(facts: Facts) -> int:
     found = facts.size_or("num_key_value_heads", heads)
     if heads % found:
         path = facts.path("num_key_value_heads")
-        raise ValueError(f"{path}: {found} does not divide the {heads} attention heads (num_attention_heads)")
+        assuming = facts.assuming("num_key_value_heads", "num_attention_heads")
+        raise ValueError(f"{path}: {found} does not divide the {heads} attention heads (num_attention_heads){assuming}")
     return found
