@@ -20,7 +20,13 @@ def test_an_unknown_model_type_is_named_with_what_is_known_and_what_to_do() -> N
     message = str(refusal.value)
     assert message.startswith("hfConfig.model_type: 'mamba' is unknown; known are ")
     assert all(family in message for family in FAMILIES)
-    assert message.endswith("give `architecture` with its plain facts")
+    assert "give `architecture` with its plain facts, or where they do not describe it `factory`" in message
+
+
+@pytest.mark.parametrize(("written", "meant"), [("lama", "llama"), ("Qwen2", "qwen2"), ("gpt-2", "gpt2")])
+def test_a_misspelt_model_type_is_met_with_the_right_one(written: str, meant: str) -> None:
+    with pytest.raises(ValueError, match=rf"{written}' is unknown; did you mean {meant}\? known are "):
+        from_hf_config({"model_type": written})
 
 
 def test_a_config_of_several_models_points_to_its_text_model() -> None:

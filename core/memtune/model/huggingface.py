@@ -25,14 +25,19 @@ _ALIKE = 0.75
 def from_hf_config(config: dict[str, Any], where: str = "hfConfig") -> Architecture:
     """The architecture that a config describes; a missing key takes its family's default."""
     given = Facts(config, where)
-    known = f"known are {', '.join(sorted(FAMILIES))}; for another model give `architecture` with its plain facts"
+    known = (
+        f"known are {', '.join(sorted(FAMILIES))}; for another model give `architecture` with its plain facts, or "
+        "where they do not describe it `factory`, a function that builds it, which is traced"
+    )
     if "model_type" not in given:
         raise ValueError(f"{given.path('model_type')} is missing; {known}")
     model_type = given.text("model_type")
     if model_type not in FAMILIES:
-        hint = " (this config holds several models: for the text model alone, give the content of its text_config)"
+        several = " (this config holds several models: for the text model alone, give the content of its text_config)"
+        alike = get_close_matches(model_type, FAMILIES, 1, _ALIKE)
         raise ValueError(
-            f"{given.path('model_type')}: {model_type!r} is unknown{hint if 'text_config' in given else ''}; {known}"
+            f"{given.path('model_type')}: {model_type!r} is unknown{several if 'text_config' in given else ''}; "
+            f"{f'did you mean {alike[0]}? ' if alike else ''}{known}"
         )
     family = FAMILIES[model_type]
     try:
