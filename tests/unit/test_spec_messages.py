@@ -39,6 +39,32 @@ def test_a_gpu_named_as_the_driver_does_is_met_with_its_label() -> None:
     assert "did you mean" not in problems(put(WHOLE, path, "A100 (80 GB)"))[path]
 
 
+@pytest.mark.parametrize(
+    ("path", "value", "advice"),
+    [
+        (
+            "spec.resources.gpuMemory",
+            80,
+            "80 is a number; it must be a quantity of memory; write it with its unit, like",
+        ),
+        ("spec.tuning.headroom", 0.1, "0.1 is a number; it must be a percentage from 0% to 50%; write it like 6%"),
+        ("spec.model.factory", 7, "7 is a number; it must be a Python callable; write it as module:function"),
+        ("metadata.name", 7, "7 is a number; it must be"),
+        ("spec.model.hfConfig", "config.json", "config.json is text; it must be a block of fields: what the file"),
+        ("spec.model.peft.method", "qlora", "qlora is not allowed; did you mean lora, with baseQuantization: nf4? use"),
+        ("spec.model.peft.r", 8, "this field is unknown; did you mean rank? allowed are"),
+    ],
+)
+def test_a_value_of_another_form_is_met_with_the_right_form(path: str, value: object, advice: str) -> None:
+    assert problems(put(WHOLE, path, value))[path].startswith(advice)
+
+
+def test_a_wrong_item_is_met_with_the_right_form() -> None:
+    found = problems(put(WHOLE, "spec.tuning.space.checkpointing", [2]))
+    (advice,) = found.values()
+    assert advice.startswith("2 is a number; it must be a way of checkpointing; use none, selective,")
+
+
 def test_a_truth_value_is_no_choice() -> None:
     advice = problems(put(WHOLE, "spec.tuning.mode", False))["spec.tuning.mode"]
     assert advice == "false is not allowed; use Probe, PredictOnly or Fixed"

@@ -10,10 +10,14 @@ from dataclasses import dataclass
 from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
 
 from memtune.spec.fields import LABEL_VALUE, PATTERN_WORDS
 
 _LONGEST_SHOWN = 60
+# What peft and its users call what has another name here.
+_NAMED_ELSEWHERE = {"r": "rank", "target_modules": "targets"}
+_CHOSEN_ELSEWHERE = {"qlora": "lora, with baseQuantization: nf4"}
 
 
 @dataclass(frozen=True)
@@ -96,7 +100,17 @@ def _advice(found: dict[str, Any], root: type[BaseModel]) -> str:
     if kind in _LENGTHS:
         sign, limit, what = _LENGTHS[kind]
         return f"{given} is not allowed; it must have {sign} {context[limit]} {what}"
-    return f"{given} is {_yaml_type(found['input'])}; it must be {_TYPES.get(kind, found['msg'])}"
+    return f"{given} is {_yaml_type(found['input'])}; it must be {_meant(found, root)}"
+
+
+def _meant(found: dict[str, Any], root: type[BaseModel]) -> str:
+    """What a value must be that has another type."""
+    kind, names = found["type"], [part for part in found["loc"] if isinstance(part, str)]
+    if kind == "dict_type" and names[-1:] == ["hfConfig"]:
+        return "a block of fields: what the file config.json holds, pasted here"
+    block = _block_at(root, names[:-1]) if kind == "string_type" else None
+    pattern = _pattern_in(_fields(block)[names[-1]]) if block else None
+    return PATTERN_WORDS[pattern] if pattern else _TYPES.get(kind, found["msg"])
 
 
 def _another_word(given: str, pattern: str) -> str:
@@ -141,7 +155,8 @@ def _yaml_type(value: Any) -> str:
 def _not_allowed(given: Any, expected: str) -> str:
     # Pydantic joins the choices as 'a', 'b' or 'c'.
     choices = expected.replace(" or ", ", ").replace("'", "").split(", ")
-    hint = suggestion(str(given), choices)
+    known = _CHOSEN_ELSEWHERE.get(str(given))
+    hint = f"did you mean {known}? " if known else suggestion(str(given), choices)
     return f"{shown(given)} is not allowed; {hint}use {either(choices)}"
 
 
@@ -152,16 +167,29 @@ def either(choices: Sequence[str]) -> str:
 
 def _unknown_field(name: str, block: type[BaseModel] | None) -> str:
     allowed = sorted(field.alias or own for own, field in block.model_fields.items()) if block else []
-    return f"this field is unknown; {suggestion(name, allowed)}allowed are {', '.join(allowed)}"
+    known = _NAMED_ELSEWHERE.get(name)
+    hint = f"did you mean {known}? " if known in allowed else suggestion(name, allowed)
+    return f"this field is unknown; {hint}allowed are {', '.join(allowed)}"
 
 
 def _block_at(root: type[BaseModel], location: Iterable[str | int]) -> type[BaseModel] | None:
     block: type[BaseModel] | None = root
     for part in location:
         if isinstance(part, str) and block is not None:
-            fields = {field.alias or name: field for name, field in block.model_fields.items()}
-            block = _block_in(fields[part].annotation)
+            block = _block_in(_fields(block)[part].annotation)
     return block
+
+
+def _fields(block: type[BaseModel]) -> dict[str, FieldInfo]:
+    return {field.alias or name: field for name, field in block.model_fields.items()}
+
+
+def _pattern_in(annotation: Any) -> str | None:
+    """The pattern that a text must have, however deep in optional values and lists it stands."""
+    limits = annotation.metadata if isinstance(annotation, FieldInfo) else ()
+    own = (getattr(limit, "pattern", None) for limit in limits)
+    inner = get_args(annotation.annotation if isinstance(annotation, FieldInfo) else annotation)
+    return next(filter(None, (*own, *map(_pattern_in, inner))), None)
 
 
 def _block_in(annotation: Any) -> type[BaseModel] | None:
