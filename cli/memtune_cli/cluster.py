@@ -135,8 +135,6 @@ def _readable(file: str) -> Iterator[None]:
     except YAMLError as error:
         raise InputError(f"{file}: this is not YAML: {' '.join(str(error).split())}") from None
     except (TypeError, AttributeError):
-        raise InputError(
-            f"{file}: this is no way to a cluster: it is not made like a kubeconfig; give another"
-        ) from None
+        raise InputError(f"{file}: this is no kubeconfig, though it is YAML; give another") from None
     except (OSError, KeyError, ValueError) as error:
         raise InputError(f"{file}: this is no way to a cluster: {error}; correct it, or give another") from None

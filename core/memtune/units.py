@@ -37,7 +37,7 @@ def parse_bytes(text: str | int) -> int:
 
 def gib(size_bytes: float, digits: int = 1) -> str:
     """Show bytes as GiB, the unit in which GPUs are sold."""
-    return f"{size_bytes / GIB:.{digits}f} GiB"
+    return f"{size_bytes / GIB:,.{digits}f} GiB"
 
 
 class Unit(NamedTuple):
@@ -49,7 +49,7 @@ class Unit(NamedTuple):
 
     def number(self, size_bytes: float, more_digits: int = 0) -> str:
         """Bytes in this unit, without its name."""
-        return f"{size_bytes / self.size_bytes:.{self.digits + more_digits}f}"
+        return f"{size_bytes / self.size_bytes:,.{self.digits + more_digits}f}"
 
     @property
     def least_bytes(self) -> float:

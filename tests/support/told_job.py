@@ -15,7 +15,7 @@ RELAUNCHED = "attempt 2 trains on bf16-z2-none-mb1x32, by sharding, from the new
 MESSAGE = "attempt 2 is training on bf16-z2-none-mb1x32"
 WON = (
     "bf16-z1-none-mb1x32 won: probe 2 measured 69.4 GiB (predicted 67.9 GiB) of 79.2 GiB, 34,012 tokens/s; "
-    "2 measured plans fit, and all 3 probes that tuning.maxProbes allows were made"
+    "2 measured plans fit, and tuning.maxProbes allows no more than 3 probes"
 )
 PREDICTED = (
     "bf16-z2-none-mb1x32 is predicted to take 55.8 GiB (46.2 to 67.3) of 79.2 GiB, most in loss: activations 26.1, "

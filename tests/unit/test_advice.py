@@ -71,8 +71,8 @@ def test_where_no_gpu_is_large_enough_something_can_be_done_nevertheless() -> No
     bottom = Plan.parse("bf16-fsdp-full-mb1x1-adamw8bit-oparam")
     told = advise(alone, Endless, bottom, 0.06, Space())
     assert told == [
-        f"no GPU that is known here has the 1089.4 GiB that {bottom} needs; take a smaller model or shorter sequences, "
-        "or more GPUs with a training.globalBatchSize that they divide"
+        f"no GPU that is known here has the 1,089.4 GiB that {bottom} needs; take a smaller model or shorter "
+        "sequences, or more GPUs with a training.globalBatchSize that they divide"
     ]
 
 

@@ -62,6 +62,7 @@ def test_a_measured_plan_that_was_too_tight_is_not_launched(tight: dict[str, int
     cluster.reconcile()
     assert cluster.status["probes"][0]["verdict"] == "succeeded"
     assert condition(cluster, "Failed")["reason"] == "NothingFits"
+    assert "as measured: tuning.maxProbes allows no more than 1 probe (" in condition(cluster, "Failed")["message"]
 
 
 def test_a_probe_without_the_longest_sequences_teaches_nothing_and_its_plan_must_also_be_predicted_to_fit() -> None:

@@ -114,7 +114,7 @@ def test_a_factory_that_cannot_be_traced_is_told_and_probed_blindly(
     assert "prediction" not in cluster.status
     tuned = condition(cluster, "Tuned")
     assert (tuned["status"], tuned["reason"]) == ("False", "Probing")
-    assert tuned["message"] == "up to 5 probes are allowed; the first tells how many 1,000 GPU-seconds pay for"
+    assert tuned["message"] == "up to 5 probes may be made; the first tells how many 1,000 GPU-seconds pay for"
 
 
 def test_what_the_first_probe_measures_is_what_is_predicted_from_then_on() -> None:

@@ -19,6 +19,7 @@ from memtune.prediction import Interval
 from memtune.space import Candidate, refusals
 from memtune.spec.fixed_rules import fixed_plan
 from memtune.spec.status import MAX_COMPONENTS, ComponentBytes, IntervalBytes, PlanStatus, PredictionStatus
+from memtune.units import counted
 
 _LARGEST = 2**61
 
@@ -167,7 +168,7 @@ def with_budget(context: Context, best: Candidate | None) -> Context:
         pays = budget.pays_for(context, best.plan, best.prediction)
         cost = budget.estimate(context, best.plan, best.prediction)
         told = f"{seconds:,} GPU-seconds pay for about {pays}, at about {cost:,.0f} each"
-    text = f"up to {allowed} probes are allowed; {told}"
+    text = f"up to {counted(allowed, 'probe')} may be made; {told}"
     context = context.with_condition("Tuned", False, reasons.PROBING, text)
     return context.telling("Normal" if pays else "Warning", reasons.BUDGET, text)
 

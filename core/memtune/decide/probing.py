@@ -75,7 +75,7 @@ def _why_no_more(context: Context, model: Model) -> str | None:
     """Why no further probe is started, in words; None while one may be."""
     allowed = context.job.spec.tuning.max_probes
     if counted(context.status) >= allowed:
-        return f"all {allowed} probes that tuning.maxProbes allows were made"
+        return f"tuning.maxProbes allows no more than {units.counted(allowed, 'probe')}"
     if len(context.status.probes) >= MAX_PROBES and all(ended_as(probe, *TRIED) for probe in context.status.probes):
         return f"the status has no room for more than {MAX_PROBES} probes"
     asked = question(context, model)

@@ -21,7 +21,7 @@ from memtune.plan import Plan
 from memtune.spec.fixed_rules import fixed_plan
 from memtune.spec.status import AttemptStatus
 from memtune.spec.trainer import trainer_memory
-from memtune.units import gib
+from memtune.units import counted, gib
 from memtune.verdict import Verdict
 
 # Who ended the run, seen from the job: which budget pays for the next one, and how its plan is found.
@@ -60,7 +60,7 @@ def _after_disruption(context: Context, last: AttemptStatus) -> Context:
     """The same plan once more, at the cost of the budget for disruptions."""
     most = context.job.spec.retry.max_disruptions
     if context.status.disruptions >= most:
-        text = f"{ended(last)}; all {most} relaunches that retry.maxDisruptions allows are spent"
+        text = f"{ended(last)}; it was relaunched as often as retry.maxDisruptions allows, {counted(most, 'time')}"
         return failed(context, reasons.DISRUPTIONS_SPENT, text)
     return _again(context.having(disruptions=context.status.disruptions + 1), last)
 
@@ -89,7 +89,7 @@ def _has_spent_retries(context: Context) -> bool:
 
 def _retries_spent(context: Context, last: AttemptStatus) -> Context:
     most = context.job.spec.retry.max_oom_retries
-    text = f"{ended(last)}; all {most} relaunches that retry.maxOomRetries allows are spent"
+    text = f"{ended(last)}; it was relaunched as often as retry.maxOomRetries allows, {counted(most, 'time')}"
     return failed(context, reasons.OOM_RETRIES_SPENT, text)
 
 

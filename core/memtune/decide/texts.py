@@ -44,4 +44,5 @@ def span(seconds: float) -> str:
 def over(used_bytes: float, usable_bytes: float) -> str:
     """Memory over what there is, as the printer column shows it."""
     unit = unit_of(usable_bytes)
-    return f"{unit.number(used_bytes)}/{unit.number(usable_bytes)}{unit.name}"
+    # Whoever reads the column with a program reads it without separators.
+    return f"{unit.number(used_bytes)}/{unit.number(usable_bytes)}{unit.name}".replace(",", "")
