@@ -131,6 +131,18 @@ def test_the_deadline_of_a_job_that_was_suspended_counts_anew() -> None:
     assert condition(cluster, "Failed")["reason"] == "DeadlineExceeded"
 
 
+def test_a_pod_that_never_had_a_node_keeps_no_gpus_however_long_a_queue_holds_it() -> None:
+    """A queue's finalizer may keep a pod that is deleted; no scheduler binds it any more."""
+    cluster = SimulatedCluster(make_job())
+    cluster.reconcile()
+    (waiting,) = cluster.pods.values()
+    waiting.held, waiting.node = True, ""
+    edit(cluster, suspend=True)
+    edit(cluster, suspend=False)
+    cluster.tick(30.0)
+    assert (waiting.deleting, len(cluster.status["probes"])) == (True, 2)
+
+
 def test_a_probe_that_does_not_end_keeps_its_gpus_from_the_next() -> None:
     cluster = probing()
     (stuck,) = cluster.pods.values()

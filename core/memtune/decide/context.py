@@ -130,4 +130,7 @@ _ORDER: list[ConditionType] = [
 
 def holds_gpus(pod: PodObservation) -> bool:
     """Whether a pod that exists may still hold its GPUs: it is not over, and its node is not lost."""
-    return bool(pod.uid) and pod.present and pod.phase not in ("Succeeded", "Failed") and not pod.node_lost
+    # What is deleted before it was bound to a node never will be, however long a finalizer keeps it.
+    is_placeless = pod.deleting and not pod.node and pod.started_at_seconds is None
+    is_over = pod.phase in ("Succeeded", "Failed")
+    return bool(pod.uid) and pod.present and not (is_over or is_placeless or pod.node_lost)
