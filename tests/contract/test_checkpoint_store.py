@@ -17,6 +17,7 @@ from memtune.report import Device
 from memtune.resume import Format
 from memtune.run import RunKind
 from memtune_runner import checkpoints
+from memtune_runner.bad_input import BadInputError
 from memtune_runner.checkpoints import Checkpoint, FencedError, NotResumableError, Store, newest, resolve
 from memtune_runner.checkpoints.manifest import FILE_NAME, Manifest
 from memtune_runner.checkpoints.store import KEPT
@@ -252,6 +253,21 @@ def test_a_training_that_began_again_finds_nothing_of_before_and_loses_nothing(t
 def test_what_another_job_saved_is_of_before(tmp_path: Path) -> None:
     Store(tmp_path, 5, job_uid="one").save(_one_file, Manifest(1, 8, PLAN, 2, Format.DEEPSPEED))
     assert resolve(replace(settings(tmp_path, attempt=3), restarted_at=2, job_uid="another")) is None
+
+
+def test_who_goes_on_from_what_another_job_saved_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    own = Store(tmp_path, 1, job_uid="one").save(_one_file, Manifest(1, 8, PLAN, 2, Format.DEEPSPEED))
+    assert resolve(replace(settings(tmp_path, attempt=2), job_uid="one")) is not None
+    assert capsys.readouterr().err == ""
+    assert resolve(replace(settings(tmp_path), job_uid="another")) is not None
+    assert f"goes on from {own}, 8 samples that another job saved" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("kind", RunKind)
+def test_a_path_that_cannot_be_written_is_bad_input_of_the_first_probe_already(kind: RunKind, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(BadInputError, match=r"spec\.checkpoint\.path: .*/file/saves cannot be written"):
+        resolve(settings(tmp_path / "file" / "saves", kind=kind))
 
 
 def test_a_probe_starts_from_fresh_weights_and_fences_nobody(tmp_path: Path) -> None:

@@ -499,6 +499,13 @@ def test_what_a_run_resumed_from_is_its_own_word() -> None:
     assert last(cluster)["resumedSamples"] == 160
 
 
+def test_a_training_that_began_with_what_another_job_had_saved_says_so_when_it_ends() -> None:
+    cluster = launched()
+    die(cluster, Ending.SUCCEEDED, 0, resumed_samples=160)
+    assert last(cluster)["resume"] == "no"
+    assert "it went on from 160 samples that another job saved" in condition(cluster, "Complete")["message"]
+
+
 def test_how_far_the_newest_checkpoint_is_stays_unsaid_where_the_last_attempt_could_not_tell() -> None:
     cluster = launched()
     die(cluster, Ending.TERMINATED, 143, **SAVED)

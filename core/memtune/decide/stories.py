@@ -51,11 +51,18 @@ def _from(record: AttemptStatus) -> str:
     return f", from the newest checkpoint{samples}{converted}"
 
 
+def inherited(record: RunStatus) -> str:
+    """What a run went on from, though nothing of its own job was there to go on from."""
+    if not isinstance(record, AttemptStatus) or record.resume != "no" or not record.resumed_samples:
+        return ""
+    return f" (it went on from {record.resumed_samples:,} samples that another job saved in checkpoint.path)"
+
+
 def ended(record: RunStatus) -> str:
     """What became of a run."""
     if record.verdict is None:
         return f"{run_words(record)} was stopped: {record.message}"
-    what = f"{run_words(record)} {VERDICT_WORDS[Verdict(record.verdict)]}"
+    what = f"{run_words(record)} {VERDICT_WORDS[Verdict(record.verdict)]}{inherited(record)}"
     if ended_as(record, Verdict.SUCCEEDED) and record.peak_bytes:
         return f"{what}: {measured(record)}"
     return f"{what}: {record.message}" if record.message else what

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,6 +40,8 @@ def resolve(settings: Settings, convert: Converter | None = None) -> Resumed | N
 
     Call it on one node, before any worker starts. A probe starts from fresh weights and fences nobody.
     """
+    if settings.checkpoint_path is not None:
+        _check_writable(settings.checkpoint_path)
     if settings.is_probe:
         return None
     if settings.checkpoint_path is not None:
@@ -50,12 +53,37 @@ def resolve(settings: Settings, convert: Converter | None = None) -> Resumed | N
     # A conversion that was made before stands beside its source, with as many samples.
     for found in equals:
         if _entry(found.manifest, settings).way is Way.DIRECT:
+            _tell_if_of_another_job(found, settings)
             return _resumed(found.directory, found.manifest)
     for found in equals:
         if _entry(found.manifest, settings).way is Way.CONVERT:
+            _tell_if_of_another_job(found, settings)
             directory = (convert or _in_own_process)(found, settings.plan, settings.world)
             return _resumed(directory, manifests.read(directory))
     raise NotResumableError(_refusal(equals[0], settings))
+
+
+def _check_writable(path: Path) -> None:
+    """A probe finds it out as well: a plan that was measured for a training that cannot save is worth nothing."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path):
+            pass
+    except OSError as error:
+        raise BadInputError(
+            f"spec.checkpoint.path: {path} cannot be written: {error.strerror}; "
+            "give a directory that the container's user may write"
+        ) from None
+
+
+def _tell_if_of_another_job(found: Checkpoint, settings: Settings) -> None:
+    """A job that was made anew is meant to go on; one that only shares the directory would do so unnoticed."""
+    if found.manifest.job_uid not in ("", settings.job_uid):
+        print(
+            f"memtune: the training goes on from {found.directory}, {found.manifest.samples} samples that another job "
+            "saved; to begin at step 0, give this job a directory of its own",
+            file=sys.stderr,
+        )
 
 
 def _newest_equals(settings: Settings) -> list[Checkpoint]:
