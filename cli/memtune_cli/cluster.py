@@ -53,8 +53,16 @@ class JobAddress:
             # Who may not read namespaces is told of the job alone.
             if other.kind is Kind.ABSENT:
                 return f"there is no namespace {self.namespace} on {self.server}; give another -n"
-        where = f"in namespace {self.namespace}"
-        return f"there is no MemoryTunedJob {self.name} {where}; `kubectl get mtj -A` lists those that there are"
+        absent = f"there is no MemoryTunedJob {self.name} in namespace {self.namespace}"
+        return f"{absent}; `kubectl get mtj -A` lists those that there are{job_here(self.name)}"
+
+
+def job_here(name: str) -> str:
+    """What to say to who means a job of `memtune run` in this directory, by its name or by its state."""
+    for directory in (Path(name), Path(".memtune") / name):
+        if name and (directory / "job.json").is_file():
+            return f"; the job of memtune run that is here is --state {directory} (status, report, logs)"
+    return ""
 
 
 def until_interrupted(command: Coroutine[Any, Any, int]) -> int:
@@ -70,10 +78,14 @@ async def address(arguments: argparse.Namespace) -> AsyncIterator[JobAddress]:
     """The job that a command names; every refusal of the API server becomes one sentence."""
     for what, name in (("NAME", arguments.name), ("-n", arguments.namespace)):
         if name is not None and not _NAME.fullmatch(name):
-            raise InputError(f"{what}: {name!r} cannot be a name; use small letters, digits, '-' and '.'")
+            problem = f"{what}: {name!r} cannot be a name; use small letters, digits, '-' and '.'"
+            raise InputError(problem + job_here(name))
     from memtune_operator.cluster import Cluster
 
-    api, namespace, renewal = await _connect(arguments)
+    try:
+        api, namespace, renewal = await _connect(arguments)
+    except InputError as error:
+        raise InputError(f"{error}{job_here(arguments.name)}") from None
     server = api.configuration.host
     cluster = Cluster(api)
     try:

@@ -119,6 +119,20 @@ def test_a_job_has_one_place(command: str, state: str, tmp_path: Path, capsys: C
     assert f"--state: {empty} holds no job of memtune run" in refused(capsys, command, "--state", str(empty))
 
 
+@pytest.mark.parametrize("command", ["status", "report", "logs", "watch"])
+def test_who_names_a_job_of_this_machine_as_one_on_a_cluster_is_told_how_to_name_it(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("HOME", "KUBECONFIG"):
+        monkeypatch.setenv(name, str(tmp_path / "none"))
+    Path(".memtune").mkdir()
+    kept(Path(".memtune") / NAME, told_job())
+    for name in (NAME, f".memtune/{NAME}"):
+        assert f"--state .memtune/{NAME}" in refused(capsys, command, name)
+    assert "--state" not in refused(capsys, command, "another")
+
+
 def test_nobody_is_asked_for_metrics_that_are_not_served(state: str, capsys: Captured) -> None:
     assert "--prometheus is for one on a cluster" in refused(capsys, "report", "--state", state, "--prometheus", "x")
 
