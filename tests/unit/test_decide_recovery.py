@@ -21,7 +21,7 @@ from memtune.decide.records import plan_of, to_run
 from memtune.decide.texts import over
 from memtune.observation import Condition, RunObservation
 from memtune.plan import Plan
-from memtune.report import Ending, Phase
+from memtune.report import Applied, Ending, Phase
 from memtune.run import Run
 from memtune.spec.status import Status, load_status
 from memtune.units import GIB
@@ -39,6 +39,19 @@ def test_an_out_of_memory_is_followed_by_a_smaller_plan_from_the_checkpoint() ->
     assert (after["resume"], after["resumedSamples"]) == ("direct", 320)
     assert cluster.status["oomRetries"] == 1
     assert Plan.parse(after["plan"]).global_batch(1) == 16
+
+
+def test_a_run_that_applied_another_plan_is_made_again_from_what_it_saved() -> None:
+    cluster = launched()
+    plan = last(cluster)["plan"]
+    die(cluster, Ending.SUCCEEDED, 0, applied=Applied(micro_batch=4096), **SAVED)
+    assert cluster.status["attempts"][0]["verdict"] == "plan-not-applied"
+    after = last(cluster)
+    assert (after["number"], after["plan"]) == (2, plan)
+    assert (after["resume"], after["resumedSamples"]) == ("direct", 320)
+    cluster.start(after["name"])
+    die(cluster, Ending.SUCCEEDED, 0, steps=0)
+    assert cluster.status["phase"] == "Succeeded"
 
 
 TWO_NODES = {"nodes": 2, "gpusPerNode": 1, "gpuProduct": "a100-80gb"}
