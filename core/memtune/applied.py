@@ -35,9 +35,10 @@ def shortened_accumulation(plan: Plan) -> int:
     return min(plan.accumulation, SHORTENED_ACCUMULATION)
 
 
-def mismatch(plan: Plan, applied: Applied, world: int, is_probe: bool) -> str:
+def mismatch(plan: Plan, applied: Applied, world: int, is_probe: bool, *, by_script: bool = True) -> str:
     """One sentence about the first field in which a run differs from its plan; empty where none does.
 
+    ``by_script`` tells whether the script carries the plan out; else the runner does that for the script's model.
     What was not seen, because the run ended before, is not held against it.
     """
     for field in _FIELDS:
@@ -45,17 +46,17 @@ def mismatch(plan: Plan, applied: Applied, world: int, is_probe: bool) -> str:
         if seen is not None and seen not in allowed:
             choices = " or ".join(str(each) for each in allowed)
             return f"applied.{field.name} is {seen}, but plan {plan} asks for {choices}: {field.remedy}"
-    checkpointing = _checkpointing_mismatch(plan, applied)
+    checkpointing = _checkpointing_mismatch(plan, applied, by_script)
     return f"applied.checkpointedBlocks is {applied.checkpointed_blocks}, but {checkpointing}" if checkpointing else ""
 
 
-def _checkpointing_mismatch(plan: Plan, applied: Applied) -> str:
+def _checkpointing_mismatch(plan: Plan, applied: Applied, by_script: bool) -> str:
     """How many blocks there are only the model knows; that some are checkpointed, or none, the plan knows."""
     wanted = plan.checkpointing.mode != "none"
     if applied.checkpointed_blocks is None or wanted == bool(applied.checkpointed_blocks):
         return ""
-    asked = f"plan {plan} asks for checkpointing {plan.checkpointing}"
-    return f"{asked}: switch the script's own checkpointing {'on' if wanted else 'off'}"
+    remedy = _NOT_CHECKPOINTED[by_script] if wanted else "switch the script's own checkpointing off"
+    return f"plan {plan} asks for checkpointing {plan.checkpointing}: {remedy}"
 
 
 def _backends(plan: Plan, world: int, _: bool) -> tuple[object, ...]:
@@ -93,6 +94,13 @@ _BATCH = "the script must take it from $MEMTUNE_MICRO_BATCH, or use an integrati
 _STEPS = "the script must take it from $MEMTUNE_ACCUMULATION, or use an integration that sets it"
 _ENGINE = "the script must wrap its model as the plan says, or use an integration that does"
 _DTYPE = "the script must take the precision from $MEMTUNE_PLAN, or use an integration that sets it"
+_NOT_CHECKPOINTED = {
+    True: "switch the script's own checkpointing on",
+    False: (
+        "the runner switches it on in the model that it is given; train that one, or leave only plans without "
+        "checkpointing in the space with tuning.space.checkpointing [none]"
+    ),
+}
 _FIELDS = (
     _Field("backend", lambda a: a.backend, _backends, _ENGINE),
     _Field("zeroStage", lambda a: a.zero_stage, lambda p, _, __: (p.sharding.zero_stage,), _ENGINE),

@@ -95,3 +95,12 @@ def test_a_script_that_checkpoints_against_its_plan_is_caught() -> None:
     sentence = mismatch(Plan.parse("bf16-z2-none-mb4x8"), FOLLOWED, world=2, is_probe=False)
     assert "applied.checkpointedBlocks is 24" in sentence
     assert "off" in sentence
+
+
+def test_what_to_do_about_missing_checkpointing_depends_on_who_carries_the_plan_out() -> None:
+    plan, seen = Plan.parse("bf16-z2-full-mb4x8"), Applied(checkpointed_blocks=0)
+    assert "switch the script's own checkpointing on" in mismatch(plan, seen, world=2, is_probe=False)
+    by_runner = mismatch(plan, seen, world=2, is_probe=False, by_script=False)
+    assert "applied.checkpointedBlocks is 0" in by_runner
+    assert "in the model that it is given" in by_runner
+    assert "script" not in by_runner

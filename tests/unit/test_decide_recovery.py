@@ -54,6 +54,22 @@ def test_a_run_that_applied_another_plan_is_made_again_from_what_it_saved() -> N
     assert cluster.status["phase"] == "Succeeded"
 
 
+@pytest.mark.parametrize(
+    ("spec", "advice"),
+    [
+        ({}, "the runner switches it on"),
+        ({"template": template()}, "switch the script's own checkpointing on"),
+        ({"template": template(), "integration": "sdk"}, "the runner switches it on"),
+    ],
+    ids=["built-in trainer", "env", "sdk"],
+)
+def test_the_advice_on_missing_checkpointing_is_for_whom_it_concerns(spec: dict[str, Any], advice: str) -> None:
+    space = {"zeroStages": [1], "checkpointing": ["full"], "backends": ["deepspeed"]}
+    cluster = launched(make_job(tuning={"space": space}, **spec))
+    die(cluster, Ending.SUCCEEDED, 0, applied=Applied(checkpointed_blocks=0))
+    assert advice in cluster.status["attempts"][0]["message"]
+
+
 TWO_NODES = {"nodes": 2, "gpusPerNode": 1, "gpuProduct": "a100-80gb"}
 
 

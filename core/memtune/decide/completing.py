@@ -58,7 +58,10 @@ def _checked(job: Job, record: RunStatus, pod: PodObservation) -> PodObservation
     if not isinstance(pod.report, Report):
         return pod
     is_probe = not isinstance(record, AttemptStatus)
-    found = mismatch(plan_of(record), pod.report.applied, job.spec.resources.world, is_probe)
+    # Without a template the built-in trainer runs, which goes through the runner's engine.
+    by_script = job.spec.integration == "env" and job.spec.template is not None
+    world = job.spec.resources.world
+    found = mismatch(plan_of(record), pod.report.applied, world, is_probe, by_script=by_script)
     return replace(pod, present=True, mismatch=found)
 
 
