@@ -15,8 +15,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from memtune.decide.reasons import SPEC_CHANGED
 from memtune_cli.case import read_job
 from memtune_cli.display import Display
+from memtune_cli.earlier_result import begin_anew, earlier_result
 from memtune_cli.errors import INTERRUPTED, InputError, installing
 from memtune_cli.live_page import live_page
 from memtune_cli.local_job import told_here
@@ -35,10 +37,12 @@ def run(arguments: argparse.Namespace) -> int:
     _check_extras()
     directory = Path(arguments.state or Path(".memtune") / manifest["metadata"]["name"]).absolute()
     with _alone(directory):
+        earlier = earlier_result(manifest, directory)
         _make_checkpoints(manifest, directory)
         _install_runner(directory)
         # Jobs side by side learn from each other; a directory of one's own is left alone.
-        return asyncio.run(_drive(manifest, directory, directory if arguments.state else directory.parent))
+        shared = directory if arguments.state else directory.parent
+        return asyncio.run(_drive(manifest, directory, shared, earlier))
 
 
 def _check_extras() -> None:
@@ -83,12 +87,14 @@ def _install_runner(directory: Path) -> None:
         raise InputError(f"the runner cannot be put into {directory}: {installed.stderr.strip()}")
 
 
-async def _drive(manifest: dict[str, Any], directory: Path, shared: Path) -> int:
+async def _drive(manifest: dict[str, Any], directory: Path, shared: Path, earlier: str) -> int:
     from memtune_operator.local import LocalShell
     from memtune_operator.reconciler import Reconciler
     from memtune_operator.search import propose
 
     screen = _Screen(directory)
+    if earlier:
+        screen.say(earlier)
     shell = LocalShell(directory, screen.tell, shared)
     key = shell.accept(manifest)
     reconciler = Reconciler(shell, propose, time.time, screen)
@@ -123,6 +129,10 @@ class _Screen:
         self._story: Story | None = None
         self._told: list[str] = []
 
+    def say(self, line: str) -> None:
+        """Say what no event tells."""
+        self._display.tell(line)
+
     def tell(self, event: Event) -> None:
         """Say what happened."""
         self._display.tell(event.message)
@@ -149,7 +159,9 @@ class _Screen:
         """What the next call goes on from, and where to look."""
         checkpoint = [f"checkpoint: {story.checkpoint}"] if self.is_interrupted and story.status.attempts else []
         page = f"`memtune report {story.asked_as}` writes its page"
-        return [*checkpoint, f"logs and state: {self._directory}; {page}"]
+        is_edited = any(each.reason == SPEC_CHANGED and each.status == "True" for each in story.status.conditions)
+        new = [f"a new job is made here so: {begin_anew(self._directory)}"] if is_edited else []
+        return [*checkpoint, *new, f"logs and state: {self._directory}; {page}"]
 
     async def keep_fresh(self) -> None:
         """Times on the page go on while nothing happens."""

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_jobs import refused
+from cli_jobs import refused, written
+from tiny_rehearsal import tiny_rehearsal
 from told_job import NAME, ended_well, still_probing, told_job
 
 from memtune.decide import Observed
@@ -135,6 +136,33 @@ def test_who_names_a_job_of_this_machine_as_one_on_a_cluster_is_told_how_to_name
 
 def test_nobody_is_asked_for_metrics_that_are_not_served(state: str, capsys: Captured) -> None:
     assert "--prometheus is for one on a cluster" in refused(capsys, "report", "--state", state, "--prometheus", "x")
+
+
+def test_who_calls_again_after_the_end_is_told_that_nothing_is_run(tmp_path: Path, capsys: Captured) -> None:
+    job = tiny_rehearsal(4)
+    file, state = written(tmp_path, job), tmp_path / "state"
+    state.mkdir()
+    ended = {**job, "metadata": {**job["metadata"], "uid": "u", "generation": 1}, "status": ended_well()["status"]}
+    ended["spec"] = {**job["spec"], "runner": {"python": "/some/python"}}
+    (state / "job.json").write_text(json.dumps(ended))
+    assert main(["run", file, "--state", str(state)]) == 0
+    said = capsys.readouterr().out
+    assert f"an earlier call, and nothing is run now; to begin anew, give another --state, or remove {state}" in said
+
+
+@pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
+def test_the_result_of_another_job_is_not_given_for_that_of_an_edited_one(
+    phase: str, tmp_path: Path, capsys: Captured
+) -> None:
+    job, state = tiny_rehearsal(4), tmp_path / "state"
+    state.mkdir()
+    before = {**job, "status": {"phase": phase, "message": "there is no script looop.py"}}
+    (state / "job.json").write_text(json.dumps(before))
+    job["spec"] = {**job["spec"], "training": {**job["spec"]["training"], "globalBatchSize": 8}}
+    said = refused(capsys, "run", written(tmp_path, job), "--state", str(state))
+    assert f"{phase}: there is no script looop.py" in said
+    assert f"edited since; nothing was run; to begin anew, give another --state, or remove {state}" in said
+    assert json.loads((state / "job.json").read_text()) == before
 
 
 def test_who_interrupts_a_training_is_told_what_it_goes_on_from(tmp_path: Path, capsys: Captured) -> None:
