@@ -51,18 +51,41 @@ def test_the_happy_path_launches_the_best_measured_plan() -> None:
     assert cluster.services == {}
 
 
-@pytest.mark.parametrize("tight", [{"alloc_retries": 1}, {"peak_reserved_bytes": int(7.6 * GIB)}])
-def test_a_measured_plan_that_was_too_tight_is_not_launched(tight: dict[str, int]) -> None:
-    cluster = SimulatedCluster(make_job(tuning={"maxProbes": 1}))
+def measure(cluster: SimulatedCluster, **memory: int) -> None:
+    """The probe that is under way ends well, with what it had of memory."""
     cluster.reconcile()
-    for pod in cluster.pods.values():
+    for pod in [pod for pod in cluster.pods.values() if not pod.has_ended]:
         cluster.start(pod.run)
         report = cluster.report(pod, Ending.SUCCEEDED)
-        cluster.end(pod, 0, replace(report, memory=replace(report.memory, **tight)))
+        cluster.end(pod, 0, replace(report, memory=replace(report.memory, **memory)))
     cluster.reconcile()
+
+
+@pytest.mark.parametrize(
+    ("tight", "why"),
+    [
+        ({"alloc_retries": 1}, "too tight: the allocator had to retry"),
+        ({"peak_reserved_bytes": int(7.6 * GIB)}, "% free of 6%"),
+    ],
+)
+def test_a_measured_plan_that_was_too_tight_is_not_launched(tight: dict[str, int], why: str) -> None:
+    cluster = SimulatedCluster(make_job(tuning={"maxProbes": 1}))
+    measure(cluster, **tight)
     assert cluster.status["probes"][0]["verdict"] == "succeeded"
     assert condition(cluster, "Failed")["reason"] == "NothingFits"
-    assert "as measured: tuning.maxProbes allows no more than 1 probe (" in condition(cluster, "Failed")["message"]
+    message = condition(cluster, "Failed")["message"]
+    assert "as measured: tuning.maxProbes allows no more than 1 probe (" in message
+    assert f"{why})" in message
+    assert "What would help: raise tuning.maxProbes: " in message
+    assert " was not tried, and is predicted to take " in message
+
+
+def test_a_plan_that_won_is_told_with_those_that_were_too_tight() -> None:
+    cluster = SimulatedCluster(make_job(tuning={"maxProbes": 2}))
+    measure(cluster)
+    measure(cluster, alloc_retries=3)
+    message = condition(cluster, "Tuned")["message"]
+    assert "1 measured plan fits (probe 2 is too tight: the allocator had to retry), and " in message
 
 
 def test_a_probe_without_the_longest_sequences_teaches_nothing_and_its_plan_must_also_be_predicted_to_fit() -> None:

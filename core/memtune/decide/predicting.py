@@ -141,13 +141,16 @@ def _predicted_only(context: Context, model: Model) -> Context:
     return completed(context, reasons.PREDICTED_ONLY, f"predicted only: {told}")
 
 
-def nothing_fits(context: Context, model: Model, why: str) -> Context:
-    """The end of a job whose smallest plan is too large, with what would help."""
+def nothing_fits(context: Context, model: Model, why: str, untried: str = "") -> Context:
+    """The end of a job whose smallest plan is too large, with what would help; ``untried`` is what goes first."""
     smallest = model.smallest()
     if smallest is None:
         barred = "; ".join(refusals(model.workload, model.space)) or "its combinations exclude each other"
         return failed(context, reasons.NOTHING_FITS, f"spec.tuning.space allows no plan: {barred}")
-    advice = advise(model.workload, model.predictor_for, smallest, model.headroom, model.space)
+    advice = [untried] if untried else []
+    # What else would help is told of the smallest plan: not of one that is left to be tried, and fits.
+    if not (untried and model.fits(smallest)):
+        advice += advise(model.workload, model.predictor_for, smallest, model.headroom, model.space)
     return failed(context, reasons.NOTHING_FITS, f"{why}. What would help: {'; or '.join(advice)}")
 
 

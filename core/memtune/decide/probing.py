@@ -120,15 +120,25 @@ def may_be_launched(context: Context, model: Model, probe: RunStatus) -> bool:
 
     One that never saw the longest sequences takes more than was measured: its prediction has to fit as well.
     """
-    if probe.peak_bytes is None or not ended_as(probe, Verdict.SUCCEEDED):
-        return False
+    is_measured = probe.peak_bytes is not None and probe.peak_bytes.device > 0 and ended_as(probe, Verdict.SUCCEEDED)
     plan, space = plan_of(probe), model.space
-    if not (space.has(plan) and plan.precision in space.precisions):
-        return False
-    allowed_bytes = model.usable_bytes * (1 - context.job.spec.tuning.headroom_ratio)
-    if probe.length_covered is False and not model.fits(plan):
-        return False
-    return probe.allocator_retries == 0 and 0 < probe.peak_bytes.device <= allowed_bytes
+    is_allowed = space.has(plan) and plan.precision in space.precisions
+    return is_measured and is_allowed and not _too_tight(context, model, probe)
+
+
+def _too_tight(context: Context, model: Model, probe: RunStatus) -> str:
+    """Why a plan that was measured and did not die may not be launched, in words; empty where it may."""
+    if probe.peak_bytes is None or not ended_as(probe, Verdict.SUCCEEDED):
+        return ""
+    if probe.allocator_retries:
+        return "too tight: the allocator had to retry"
+    tuning, device_bytes = context.job.spec.tuning, probe.peak_bytes.device
+    if device_bytes > model.usable_bytes * (1 - tuning.headroom_ratio):
+        free = 1 - device_bytes / model.usable_bytes
+        return f"too tight: {max(free, 0):.1%} free of {tuning.headroom}"
+    if probe.length_covered is False and not model.fits(plan_of(probe)):
+        return "too tight for the longest sequences, as predicted"
+    return ""
 
 
 def _score(context: Context, model: Model, probe: RunStatus) -> float:
@@ -199,19 +209,45 @@ def _choose(context: Context, model: Model, why: str) -> Context:
     """The best of the measured plans that kept their headroom, or the end of the job."""
     good = [probe for probe in context.status.probes if may_be_launched(context, model, probe)]
     if not good:
-        tried = "; ".join(ended(probe) for probe in context.status.probes[-3:])
+        tried = "; ".join(_tried(context, model, probe) for probe in context.status.probes[-3:])
         if not any(ended_as(probe, Verdict.SUCCEEDED, Verdict.DEVICE_OOM) for probe in context.status.probes):
             if mistakes(context.status.probes):
                 return failed(context, *last_lines(context, context.status.probes, f"No probe is left: {why}"))
             text = f"no probe measured anything: {why}{f' ({tried})' if tried else ''}"
             return failed(context, reasons.NOTHING_MEASURED, text)
-        return nothing_fits(context, model, f"no plan fits as measured: {why}{f' ({tried})' if tried else ''}")
+        text = f"no plan fits as measured: {why}{f' ({tried})' if tried else ''}"
+        return nothing_fits(context, model, text, _untried(context, model))
     best = max(good, key=lambda probe: (_score(context, model, probe), -probe.number))
     device_bytes = best.peak_bytes.device if best.peak_bytes else 0
     plan = PlanStatus(
         name=best.plan, hbm=over(device_bytes, model.usable_bytes), tokens_per_second=best.tokens_per_second
     )
     fitting = f"{units.counted(len(good), 'measured plan')} {'fits' if len(good) == 1 else 'fit'}"
-    text = f"{best.plan} won: probe {best.number} {measured(best)}; {fitting}, and {why}"
+    tight = [(probe.number, found) for probe in context.status.probes if (found := _too_tight(context, model, probe))]
+    others = "; ".join(f"probe {number} is {found}" for number, found in tight[-3:])
+    text = (
+        f"{best.plan} won: probe {best.number} {measured(best)}; {fitting}{f' ({others})' if others else ''}, and {why}"
+    )
     context = context.having(plan=plan).with_condition("Tuned", True, reasons.MEASURED, text)
     return context.telling("Normal", reasons.MEASURED, text).saying(text)
+
+
+def _tried(context: Context, model: Model, probe: RunStatus) -> str:
+    """What became of a probe, and why its plan cannot be launched where that does not say it."""
+    return ", ".join(filter(None, (ended(probe), _too_tight(context, model, probe))))
+
+
+def _untried(context: Context, model: Model) -> str:
+    """What to write into a job that may try no more plans, where one is left that may fit."""
+    left, tuning = question(context, model).candidates, context.job.spec.tuning
+    if not left:
+        return ""
+    plan, prediction = left[0].plan, left[0].prediction
+    if counted(context.status) >= tuning.max_probes < MAX_PROBES:
+        limit = "tuning.maxProbes"
+    elif not budget.allows(context, plan, prediction):
+        limit = "tuning.maxGpuSeconds"
+    else:
+        return ""
+    taken = units.amount(prediction.device.expected, model.usable_bytes)
+    return f"raise {limit}: {plan} was not tried, and is predicted to take {taken} of each GPU"
