@@ -43,6 +43,8 @@ KUBELET_PORT = 10250
 # Objects rewritten in a circle, so many a second: a pace of its own makes two soaks comparable.
 OBJECTS = 50
 WRITES_PER_SECOND = 50
+# A kubelet remembers its last 4,096 events, three for each pod: so many at once fill that in the first third.
+PODS_AT_ONCE = 4
 FINE = (
     "No part died, no call failed, and every part's memory levelled off, by the rule of `still_grows` in "
     "bench/soak_memory.py."
@@ -102,10 +104,11 @@ class Load:
         self.namespace = namespace
         self.stop = threading.Event()
         self.counts: Counter[str] = Counter()
+        self._counting = threading.Lock()
+        self._numbers = count()
         self.failures: list[str] = []
-        self.threads = [
-            threading.Thread(target=self._guarded, args=(work,)) for work in (self._write, self._watch, self._run_pods)
-        ]
+        works = [self._write, self._watch, *[self._run_pods] * PODS_AT_ONCE]
+        self.threads = [threading.Thread(target=self._guarded, args=(work,)) for work in works]
 
     def _guarded(self, work: Callable[[], None]) -> None:
         try:
@@ -133,14 +136,19 @@ class Load:
 
     def _run_pods(self) -> None:
         container = {"name": "main", "image": PAUSE_IMAGE, "args": ["resolve", "kubernetes.default"]}
-        for number in self._until_stopped():
-            name = f"pod-{number}"
+        for _ in self._until_stopped():
+            name = f"pod-{next(self._numbers)}"
             body = {"metadata": {"name": name}, "spec": {"restartPolicy": "Never", "containers": [container]}}
             self.core.create_namespaced_pod(self.namespace, body)
             while self.core.read_namespaced_pod(name, self.namespace).status.phase not in ("Succeeded", "Failed"):
                 time.sleep(0.2)
-            self.counts[f"pods {self.core.read_namespaced_pod(name, self.namespace).status.phase.lower()}"] += 1
+            phase = self.core.read_namespaced_pod(name, self.namespace).status.phase
+            with self._counting:
+                self.counts[f"pods {phase.lower()}"] += 1
             self.core.delete_namespaced_pod(name, self.namespace, grace_period_seconds=0)
+            # Its events would live for an hour: for longer than the soak there would only be more of them.
+            about = f"involvedObject.name={name}"
+            self.core.delete_collection_namespaced_event(self.namespace, field_selector=about)
 
     def _until_stopped(self) -> Iterator[int]:
         number = 0
