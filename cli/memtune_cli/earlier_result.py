@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from memtune_cli.errors import InputError
+from memtune_cli.local_job import job_at
 
 
 def earlier_result(manifest: dict[str, Any], directory: Path) -> str:
@@ -13,9 +14,7 @@ def earlier_result(manifest: dict[str, Any], directory: Path) -> str:
 
     A job that was edited is refused: what is there is not its result, and nothing of it would run.
     """
-    from memtune_operator.local import job_in
-
-    known = job_in(directory)
+    known = job_at(directory)
     status = known.get("status") or {}
     if status.get("phase") not in ("Succeeded", "Failed"):
         return ""

@@ -9,13 +9,21 @@ from typing import Any
 
 from memtune_cli.errors import InputError
 from memtune_cli.story import Story, story_of
-from memtune_operator.local import job_in
+from memtune_operator.local import StateError, job_in
 from memtune_operator.local_checkpoints import checkpoint_path
+
+
+def job_at(directory: Path) -> dict[str, Any]:
+    """The job in a state directory; empty if it has none."""
+    try:
+        return job_in(directory)
+    except StateError as error:
+        raise InputError(str(error)) from None
 
 
 def story_at(directory: Path) -> Story:
     """The story of the job in a state directory."""
-    manifest = job_in(directory)
+    manifest = job_at(directory)
     if not manifest:
         raise InputError(
             f"--state: {directory} holds no job of memtune run; give what it had as --state, or else .memtune/NAME"

@@ -35,6 +35,7 @@ from memtune_operator.wrapping import BOOTSTRAP, Manifest, wrapped_index
 _POLICY = Policy(host_path=True, host_network=True, privileged=True, service_accounts=None)
 _NO_IMAGE = "local"
 _OWN_GPU = "own"
+_OF_A_JOB = {"name": str, "uid": str, "generation": int}
 _log = logging.getLogger("memtune")
 
 
@@ -213,9 +214,24 @@ class LocalShell:
         write_whole(_file(self._directory), json.dumps(manifest, indent=1))
 
 
+class StateError(Exception):
+    """A state directory holds what this program has not left there. The message says what to do."""
+
+
 def job_in(directory: Path) -> Manifest:
     """The job that a state directory holds; empty if it holds none."""
-    return _read_json(_file(directory))
+    file = _file(directory)
+    if not file.exists():
+        return {}
+    found = _read_json(file)
+    metadata = found.get("metadata")
+    if not (isinstance(found.get("spec"), dict) and isinstance(metadata, dict) and _is_accepted(metadata)):
+        raise StateError(f"{file} is not as memtune run left it; put it back, or remove {directory} to begin anew")
+    return found
+
+
+def _is_accepted(metadata: Manifest) -> bool:
+    return all(isinstance(metadata.get(name), kind) for name, kind in _OF_A_JOB.items())
 
 
 def _file(directory: Path) -> Path:
@@ -242,10 +258,10 @@ def _pod(job: Job, run: Run | TraceRun) -> Manifest:
 
 def _read_json(path: Path) -> Manifest:
     try:
-        found: Manifest = json.loads(path.read_text())
+        found = json.loads(path.read_text())
     except (OSError, ValueError, RecursionError):
         return {}
-    return found
+    return found if isinstance(found, dict) else {}
 
 
 def _with_python(manifest: Manifest) -> Manifest:

@@ -156,13 +156,27 @@ def test_the_result_of_another_job_is_not_given_for_that_of_an_edited_one(
 ) -> None:
     job, state = tiny_rehearsal(4), tmp_path / "state"
     state.mkdir()
-    before = {**job, "status": {"phase": phase, "message": "there is no script looop.py"}}
+    accepted = {**job["metadata"], "uid": "u", "generation": 1}
+    before = {**job, "metadata": accepted, "status": {"phase": phase, "message": "there is no script looop.py"}}
     (state / "job.json").write_text(json.dumps(before))
     job["spec"] = {**job["spec"], "training": {**job["spec"]["training"], "globalBatchSize": 8}}
     said = refused(capsys, "run", written(tmp_path, job), "--state", str(state))
     assert f"{phase}: there is no script looop.py" in said
     assert f"edited since; nothing was run; to begin anew, give another --state, or remove {state}" in said
     assert json.loads((state / "job.json").read_text()) == before
+
+
+@pytest.mark.parametrize(
+    "text", ["torn", "[]", '{"spec": 3, "metadata": {"name": "x"}}', '{"spec": {}, "metadata": {}}']
+)
+def test_a_state_that_was_edited_by_hand_is_refused_and_kept(text: str, tmp_path: Path, capsys: Captured) -> None:
+    state = tmp_path / "state"
+    state.mkdir()
+    (state / "job.json").write_text(text)
+    for words in (["run", written(tmp_path, tiny_rehearsal(4))], ["status"]):
+        said = refused(capsys, *words, "--state", str(state))
+        assert f"{state}/job.json is not as memtune run left it; put it back, or remove {state} to begin anew" in said
+    assert (state / "job.json").read_text() == text
 
 
 def test_who_interrupts_a_training_is_told_what_it_goes_on_from(tmp_path: Path, capsys: Captured) -> None:
