@@ -140,8 +140,10 @@ class Api:
     async def answer(self, request: web.Request) -> web.Response:
         if request.method == "POST":
             self.created.append(await request.json())
-        code = 201 if self.created else 404
-        return web.json_response(self.created[0] if self.created else {"code": code, "reason": "NotFound"}, status=code)
+            return web.json_response(self.created[-1], status=201)
+        if not self.created:
+            return web.json_response({"code": 404, "reason": "NotFound"}, status=404)
+        return web.json_response(self.created[0])
 
     def lead(self, work: Callable[[Cluster], Coroutine[Any, Any, None]]) -> bool:
         """How work under the real client ended."""
