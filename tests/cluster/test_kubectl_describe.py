@@ -97,6 +97,7 @@ def test_a_job_that_is_described_reads_as_a_story(server: str, tmp_path: Path) -
     for told in (
         "is predicted to take 6.0 GiB",
         "won: probe 1 measured 6.0 GiB",
-        "; 1 measured plan fits, and all 2 probes",
+        "; 1 measured plan fits (probe 2 is too tight: ",
+        ", and tuning.maxProbes allows no more than 2 probes",
     ):
         assert told in events
