@@ -13,8 +13,9 @@ import kopf
 
 from memtune.spec import GROUP, PLURAL, VERSION
 from memtune_operator import metrics, search
-from memtune_operator.cluster import Cluster, connect, lead
+from memtune_operator.cluster import Cluster, connect
 from memtune_operator.cluster_shell import ClusterShell
+from memtune_operator.lease import lead
 from memtune_operator.reconciler import Reconciler
 from memtune_operator.settings import Settings
 from memtune_operator.shell import Key

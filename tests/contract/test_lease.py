@@ -14,8 +14,9 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 from kubernetes.aio import client
 
-from memtune_operator import cluster as module
-from memtune_operator.cluster import Cluster, lead
+from memtune_operator import lease as module
+from memtune_operator.cluster import Cluster
+from memtune_operator.lease import lead
 from memtune_operator.policy import Policy
 from memtune_operator.refusals import RefusalError
 from memtune_operator.settings import Settings
