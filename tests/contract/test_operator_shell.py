@@ -337,14 +337,20 @@ def test_a_template_whose_refusal_is_worded_anew_each_time_is_asked_about_now_an
     asyncio.run(life())
 
 
+async def refused_once(server: Server, shell: ClusterShell) -> Snapshot:
+    """The quota has no room for a probe, and a moment later it has."""
+    server.refusals = [refused("exceeded quota: gpus")]
+    snapshot = await seen(shell)
+    await shell.create(snapshot, [PROBE], NOW)
+    server.refusals = []
+    return snapshot
+
+
 def test_a_refusal_goes_once_the_run_is_taken() -> None:
     async def life() -> None:
         server = Server()
-        server.refusals = [refused("exceeded quota: gpus")]
         async with Life(server) as shell:
-            snapshot = await seen(shell)
-            await shell.create(snapshot, [PROBE], NOW)
-            server.refusals = []
+            snapshot = await refused_once(server, shell)
             assert not await shell.create(snapshot, [PROBE], NOW + 30)
             assert (await seen(shell, NOW + 30)).observed.runs == {}
 
@@ -356,11 +362,8 @@ def test_what_an_earlier_run_was_refused_keeps_no_later_one_waiting() -> None:
 
     async def life() -> None:
         server = Server()
-        server.refusals = [refused("exceeded quota: gpus")]
         async with Life(server) as shell:
-            snapshot = await seen(shell)
-            await shell.create(snapshot, [PROBE], NOW)
-            server.refusals = []
+            snapshot = await refused_once(server, shell)
             assert not await shell.create(snapshot, [replace(PROBE, number=2)], NOW + 5)
         assert server.runs == ["tiny-probe-1", "tiny-probe-2"]
 
