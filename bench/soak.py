@@ -43,7 +43,8 @@ KUBELET_PORT = 10250
 # Objects rewritten in a circle, so many a second: a pace of its own makes two soaks comparable.
 OBJECTS = 50
 WRITES_PER_SECOND = 50
-# A kubelet remembers its last 4,096 events, three for each pod: so many at once fill that in the first third.
+# A kubelet remembers its last 4,096 events, about three for each pod: one pod after the other fills that in half an
+# hour, and the soak ends before it can level off.
 PODS_AT_ONCE = 4
 FINE = (
     "No part died, no call failed, and every part's memory levelled off, by the rule of `still_grows` in "
