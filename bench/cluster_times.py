@@ -23,6 +23,7 @@ sys.path.insert(0, str(ROOT))
 
 from devcluster.layout import STATE  # noqa: E402  # the checkout's devcluster is no package
 from devcluster.versions import KUBERNETES  # noqa: E402
+from memtune.units import counted  # noqa: E402
 
 DEVCLUSTER = (sys.executable, "-m", "devcluster")
 SMOKE_TESTS = (sys.executable, "-m", "pytest", "-q", "tests/cluster/test_smoke.py")
@@ -59,7 +60,7 @@ def measure(clusters: int, smokes: int) -> Iterator[Row]:
             first.append(seconds_of("up", "--nodes", str(nodes)))
             again.append(seconds_of("up"))
             ends.append(seconds_of("down"))
-        has = f"{nodes} node{'s' if nodes > 1 else ''}"
+        has = counted(nodes, "node")
         yield Row(f"`up`, {has}, from nothing", first)
         yield Row(f"`up`, {has}, already up", again)
         yield Row(f"`down`, {has}", ends)
