@@ -33,7 +33,7 @@ from devcluster.monitoring import lifecycle, page
 from devcluster.node import process_one, write_node_settings
 from devcluster.readiness import wait_until_ready
 from devcluster.shell import ClusterError, end_bound, say, write_new
-from devcluster.state import check_it_lives, current_nodes, monitoring_problems, problems, supervisor_pid
+from devcluster.state import current_nodes, monitoring_problems, problems, supervisor_pid
 from devcluster.supervisor import dead_parts, is_alive, leave_running, part_pids
 from devcluster.versions import BASE_IMAGE, BUILD_PACKAGES, KUBERNETES, RUNTIME_PACKAGES
 from devcluster.volumes import make_volumes
@@ -71,6 +71,8 @@ def up(asked: int | None, ahead: Sequence[str] = ()) -> None:
     ours = [each for each in ahead if each in OURS]
     work: list[Callable[[], None]] = [partial(_build_images, ours)]
     work += [_build_page] if "page" in ahead else []
+    if STATE.exists() and supervisor_pid() is None:
+        asked = _end_dead(asked)
     if STATE.exists():
         _reuse(asked)
         _at_once(work)
@@ -88,8 +90,15 @@ def up(asked: int | None, ahead: Sequence[str] = ()) -> None:
     say(f"ready; export KUBECONFIG={KUBECONFIG}")
 
 
+def _end_dead(asked: int | None) -> int | None:
+    """After a power cut or an `up` that was broken off, nothing of the cluster can be used; returns how many nodes."""
+    say("the last cluster is dead; ending what is left of it, and starting a new one\n" + "\n".join(problems()))
+    asked = asked or len(current_nodes())
+    down()
+    return asked
+
+
 def _reuse(asked: int | None) -> None:
-    check_it_lives()
     running = len(current_nodes())
     if asked not in (None, running):
         raise ClusterError(

@@ -37,9 +37,7 @@ def check_it_lives() -> None:
     if not STATE.exists():
         raise ClusterError("no cluster is up: run `python3 -m devcluster up`")
     if supervisor_pid() is None:
-        raise ClusterError(
-            "the cluster is dead; run `python3 -m devcluster down`, then `up` again\n" + "\n".join(problems())
-        )
+        raise ClusterError("the cluster is dead: `python3 -m devcluster up` starts a new one\n" + "\n".join(problems()))
 
 
 def current_nodes() -> tuple[Node, ...]:

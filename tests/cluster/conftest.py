@@ -58,6 +58,7 @@ def kubeconfig(pytestconfig: pytest.Config) -> Iterator[str]:
         _devcluster("up")
         yield _devcluster("kubeconfig")
         return
+    _devcluster("down")  # what a run that was killed has left is no trace of this one
     traces = Traces()
     _devcluster("up", "--nodes", "2")
     yield _devcluster("kubeconfig")

@@ -128,7 +128,7 @@ def test_a_cluster_of_which_a_part_died_before_its_nodes_began_is_repaired(
     monkeypatch.setattr(state, "NODE_COUNT", tmp_path / "nodes")
     monkeypatch.setattr(state, "STATUS", tmp_path / "status.json")
     monkeypatch.setattr(cluster, "STATE", tmp_path)
-    monkeypatch.setattr(cluster, "check_it_lives", lambda: None)
+    monkeypatch.setattr(cluster, "supervisor_pid", lambda: 1)
     monkeypatch.setattr(cluster, "problems", lambda: ["etcd ended with exit code 1"])
     repaired: list[str] = []
 

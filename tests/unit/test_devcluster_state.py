@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from pathlib import Path
 
 import pytest
 
-from devcluster import cli, cluster, machine, state
+from devcluster import cli, cluster, machine, network, state
 from devcluster.supervisor import part_pids
 
 
@@ -25,7 +26,7 @@ def dead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("command", [["status"], ["kubeconfig"], ["up"], ["load", "base"], ["prometheus"]])
+@pytest.mark.parametrize("command", [["status"], ["kubeconfig"], ["load", "base"], ["prometheus"]])
 def test_every_command_says_that_a_cluster_is_dead(
     command: list[str], dead: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -33,9 +34,40 @@ def test_every_command_says_that_a_cluster_is_dead(
     monkeypatch.setattr(sys, "argv", ["devcluster", *command])
     assert cli.main() == 1
     assert capsys.readouterr().err == (
-        "devcluster: the cluster is dead; run `python3 -m devcluster down`, then `up` again\n"
+        "devcluster: the cluster is dead: `python3 -m devcluster up` starts a new one\n"
         "the supervisor is dead, and every part with it\n"
     )
+
+
+@pytest.mark.parametrize(("asked", "nodes"), [(None, 2), (3, 3)])
+def test_what_is_left_of_a_dead_cluster_is_ended_before_a_new_one_starts(
+    asked: int | None, nodes: int, dead: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A power cut, or whoever ends all processes at once, leaves files, interfaces and namespaces."""
+    (dead / "nodes").write_text("2")
+    did: list[str] = []
+
+    def down() -> None:
+        did.append("down")
+        shutil.rmtree(dead)
+
+    monkeypatch.setattr(cluster, "down", down)
+    for module, step in (
+        (cluster, "_remove_unfinished"),
+        (machine, "check_before_starting"),
+        (cluster, "_needs"),
+        (cluster, "_prepare"),
+        (network, "check_subnets_are_free"),
+        (cluster, "wait_until_ready"),
+        (cluster, "make_volumes"),
+    ):
+        monkeypatch.setattr(module, step, lambda *_: None)
+    monkeypatch.setattr(cluster, "_start", lambda wanted: did.append(f"start {len(wanted)}"))
+    cluster.up(asked)
+    assert did == ["down", f"start {nodes}"]
+    said = capsys.readouterr().out
+    assert "the last cluster is dead; ending what is left of it, and starting a new one" in said
+    assert "the supervisor is dead, and every part with it" in said
 
 
 @pytest.mark.parametrize("name", ["nodes", "status.json"])
