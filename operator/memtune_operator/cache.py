@@ -16,8 +16,16 @@ from memtune_operator.wrapping import Manifest
 
 _log = logging.getLogger("memtune")
 _RETRY_SECONDS = 2.0
-_ABSENT_SECONDS = 30.0
+# Kinds are installed and roles are mended by people.
+_UNCHANGED_SECONDS = 30.0
 _THROUGH = names.ANNOTATION_JOB
+
+
+class NotWatchedError(RefusalError):
+    """The server lets nobody know what there is of a kind, so that nothing can be decided."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(Kind.REFUSED, message)
 
 
 class Cache:
@@ -28,11 +36,19 @@ class Cache:
         self._by_job: dict[Key, dict[str, Manifest]] = {}
         # Up to where each namespace is known; empty where it has to be listed.
         self._versions: dict[str, str] = {}
-        self._is_complete = {namespace: asyncio.Event() for namespace in namespaces or ("",)}
+        # Set once a namespace has been listed, or may not be.
+        self._is_answered = {namespace: asyncio.Event() for namespace in namespaces or ("",)}
+        self._refused: dict[str, str] = {}
+        self._told: set[Key] = set()
 
     async def of_job(self, key: Key) -> list[Manifest]:
-        """What is there that says of itself that it is this job's. Waits until its namespace has been listed."""
-        await (self._is_complete.get(key.namespace) or self._is_complete[""]).wait()
+        """What is there that says of itself that it is this job's. Waits until its namespace has been listed; who is
+        told that it may not be is woken once it may."""
+        namespace = key.namespace if key.namespace in self._is_answered else ""
+        await self._is_answered[namespace].wait()
+        if namespace in self._refused:
+            self._told.add(key)
+            raise NotWatchedError(f"the operator may not watch {self._kind}: {self._refused[namespace]}")
         return list(self._by_job.get(key, {}).values())
 
     def nodes_by_job(self) -> dict[Key, set[str]]:
@@ -44,7 +60,7 @@ class Cache:
 
     async def follow(self, cluster: Cluster, wake: Callable[[Key], None]) -> None:
         """Keep up with the API server, for ever."""
-        await asyncio.gather(*(self._follow(cluster, namespace, wake) for namespace in self._is_complete))
+        await asyncio.gather(*(self._follow(cluster, namespace, wake) for namespace in self._is_answered))
 
     async def _follow(self, cluster: Cluster, namespace: str, wake: Callable[[Key], None]) -> None:
         while True:
@@ -53,13 +69,18 @@ class Cache:
                 await self._follow_once(cluster, namespace, wake)
             except RefusalError as refusal:
                 wait = max(refusal.retry_after_seconds, wait)
-                if refusal.kind in (Kind.ABSENT, Kind.EXPIRED):
+                if refusal.kind in (Kind.ABSENT, Kind.EXPIRED, Kind.REFUSED):
                     self._versions[namespace] = ""
                 if refusal.kind is Kind.ABSENT:
                     # The cluster does not know the kind, or not yet: so there is nothing of it.
                     self._drop_others(namespace, set(), wake)
-                    self._is_complete[namespace].set()
-                    wait = max(_ABSENT_SECONDS, wait)
+                    self._answered(namespace, wake)
+                    wait = max(_UNCHANGED_SECONDS, wait)
+                if refusal.kind is Kind.REFUSED:
+                    # A role that lacks a verb: what was seen before may be long gone.
+                    self._refused[namespace] = refusal.message
+                    self._is_answered[namespace].set()
+                    wait = max(_UNCHANGED_SECONDS, wait)
                 if refusal.kind is not Kind.EXPIRED:
                     _log.warning("watching %s in %s: %s", self._kind, namespace or "all namespaces", refusal.message)
             # However it ended: a server or a proxy that ends each watch at once is not asked in a fast loop.
@@ -76,13 +97,23 @@ class Cache:
                 if listed is not None:
                     self._drop_others(namespace, listed, wake)
                     listed = None
-                    self._is_complete[namespace].set()
+                    self._answered(namespace, wake)
                 continue
             for key in _keys(change.manifest):
                 self._put(key, change.manifest, change.is_gone)
                 if listed is not None:
                     listed.add((key, change.manifest["metadata"]["name"]))
                 wake(key)
+
+    def _answered(self, namespace: str, wake: Callable[[Key], None]) -> None:
+        """The namespace is known."""
+        self._is_answered[namespace].set()
+        if self._refused.pop(namespace, None) is None:
+            return
+        waiting = {key for key in self._told if namespace in ("", key.namespace)}
+        self._told -= waiting
+        for key in waiting:
+            wake(key)
 
     def _put(self, key: Key, manifest: Manifest, is_gone: bool) -> None:
         owned = self._by_job.setdefault(key, {})

@@ -122,12 +122,7 @@ class Cluster:
         with self._refusals("WATCH"):
             async with self._stream("WATCH", path, query, _WATCH_SECONDS + _REQUEST_SECONDS) as lines:
                 async for line in lines:
-                    event = json.loads(line)
-                    if event["type"] == "ERROR":
-                        raise refusal_of(event["object"].get("code"), "", json.dumps(event["object"]))
-                    version = event["object"]["metadata"].get("resourceVersion", "")
-                    manifest = None if event["type"] == "BOOKMARK" else event["object"]
-                    yield Change(manifest, is_gone=event["type"] == "DELETED", version=version)
+                    yield _change(line)
 
     @asynccontextmanager
     async def _stream(
@@ -150,7 +145,9 @@ class Cluster:
         with self._refusals(verb):
             response = await self._request(verb, path, query or {}, body, _REQUEST_SECONDS)
             self._count_request(verb, response.status)
-            answer: Manifest = json.loads(await response.read())
+            answer = json.loads(await response.read())
+            if not isinstance(answer, dict):
+                raise ValueError("it sent what is no object")
             return answer
 
     async def _request(
@@ -177,6 +174,20 @@ class Cluster:
         except (*NO_ANSWER, ValueError) as error:
             self._count_request(verb, 0)
             raise refusal_of(None, f"the API server did not answer: {error or type(error).__name__}", "") from error
+
+
+def _change(line: bytes) -> Change:
+    """One line of a watch."""
+    event = json.loads(line)
+    try:
+        kind, told = event["type"], event["object"]
+        if kind == "ERROR":
+            raise refusal_of(told.get("code"), "", json.dumps(told))
+        version = told["metadata"].get("resourceVersion", "")
+    except (KeyError, TypeError, AttributeError) as error:
+        # A proxy in between may send anything.
+        raise ValueError(f"the watch sent what is no event: {line[:200]!r}") from error
+    return Change(None if kind == "BOOKMARK" else told, is_gone=kind == "DELETED", version=version)
 
 
 def _path(api_version: str, kind: str, namespace: str) -> str:

@@ -14,7 +14,7 @@ from memtune.run import Run, TraceRun
 from memtune.spec import API_VERSION, KIND, Job, SpecError, load_job
 from memtune_operator import gangs, names, preflight
 from memtune_operator.ages import is_fresh
-from memtune_operator.cache import Cache
+from memtune_operator.cache import Cache, NotWatchedError
 from memtune_operator.cluster import Cluster
 from memtune_operator.events import event
 from memtune_operator.kinds import BATCH_JOB, JOB_SET, POD, SERVICE, ObjectKind
@@ -91,8 +91,12 @@ class ClusterShell:
         try:
             job = load_job(manifest)
         except SpecError as error:
-            return Snapshot(manifest, Observed(status=_status(manifest)), problem=str(error))
-        return await self._measurements.recall(Snapshot(manifest, await self._observed(job, manifest, now), job))
+            return _unready(manifest, Refusal(reasons.SPEC_INVALID, str(error)))
+        try:
+            observed = await self._observed(job, manifest, now)
+        except NotWatchedError as refusal:
+            return _unready(manifest, Refusal(reasons.REFUSED, refusal.message))
+        return await self._measurements.recall(Snapshot(manifest, observed, job))
 
     async def write(self, snapshot: Snapshot, status: Manifest) -> None:
         """A conditional write: the resourceVersion is the one that was read."""
@@ -288,6 +292,10 @@ def _through_job_sets(found: Mapping[ObjectKind, list[Manifest]], job_sets: list
 def _owned(kind: ObjectKind, manifest: Manifest) -> Owned:
     metadata = manifest["metadata"]
     return Owned(str(kind), metadata["name"], metadata["uid"], run_of(manifest), holds_pods=kind == JOB_SET)
+
+
+def _unready(manifest: Manifest, problem: Refusal) -> Snapshot:
+    return Snapshot(manifest, Observed(status=_status(manifest)), problem=problem)
 
 
 def _key(job: Job) -> Key:

@@ -99,7 +99,7 @@ class LocalShell:
         try:
             job = load_job(manifest)
         except SpecError as error:
-            return Snapshot(manifest, Observed(status=status), problem=str(error))
+            return Snapshot(manifest, Observed(status=status), problem=Refusal(reasons.SPEC_INVALID, str(error)))
         runs = {}
         for name in {*self._runs, *self._refused}:
             pod = self._runs[name].observe() if name in self._runs else None

@@ -81,6 +81,7 @@ async def reconcile(
 
 def _decide(snapshot: Snapshot, search: Search, now: float) -> Decision:
     if snapshot.job is None:
+        assert snapshot.problem is not None
         return refuse(snapshot.observed, snapshot.generation, snapshot.problem, now)
     return decide(snapshot.job, snapshot.observed, now, search)
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
-from memtune.decide import Deletion, Event, Observed
+from memtune.decide import Deletion, Event, Observed, Refusal
 from memtune.remembered import JobOutside
 from memtune.run import Run, TraceRun
 from memtune.spec import Job
@@ -21,13 +21,13 @@ class Key(NamedTuple):
 
 @dataclass(frozen=True)
 class Snapshot:
-    """One job as it was at one moment. ``manifest`` is the object as read; ``job`` is None if it is none, and
-    ``problem`` then says why."""
+    """One job as it was at one moment. ``manifest`` is the object as read; ``job`` is None if it is none, or cannot be
+    looked after; ``problem`` then says why."""
 
     manifest: dict[str, Any]
     observed: Observed
     job: Job | None = None
-    problem: str = ""
+    problem: Refusal | None = None
 
     @property
     def status(self) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import pytest
 from api_answers import ApiServer, api_server, events, listed
 from kubernetes.aio import client
 
-from memtune_operator.cache import Cache
+from memtune_operator.cache import Cache, NotWatchedError
 from memtune_operator.cluster import Change, Cluster
 from memtune_operator.kinds import POD, VOLCANO_GROUP
 from memtune_operator.refusals import Kind, RefusalError
@@ -30,7 +30,7 @@ class Server:
         self.pods = list(pods)
         self.answers = {namespace: asyncio.Event() for namespace in ("", "a", "b")}
         self.lists = 0
-        self._ends_with = ends_with
+        self.ends_with = ends_with
         self._is_silent = is_silent
 
     async def changes(
@@ -38,14 +38,14 @@ class Server:
     ) -> AsyncIterator[Change]:
         await self.answers[namespace].wait()
         self.lists += 1
-        if isinstance(self._ends_with, RefusalError) and self._ends_with.kind is Kind.ABSENT:
-            raise self._ends_with
+        if isinstance(self.ends_with, RefusalError) and self.ends_with.kind in (Kind.ABSENT, Kind.REFUSED):
+            raise self.ends_with
         for each in self.pods:
             if namespace in ("", each["metadata"]["namespace"]):
                 yield Change(each)
         yield Change(None)
-        if self._ends_with:
-            raise self._ends_with
+        if self.ends_with:
+            raise self.ends_with
         if self._is_silent:
             await asyncio.Event().wait()
 
@@ -100,6 +100,49 @@ def test_of_a_kind_that_the_cluster_does_not_know_there_is_nothing() -> None:
         task.cancel()
 
     asyncio.run(life())
+
+
+def test_a_job_that_may_not_be_watched_is_told_why_and_woken_once_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would wait without a word, or be decided upon by what was seen before."""
+    monkeypatch.setattr("memtune_operator.cache._UNCHANGED_SECONDS", 0.0)
+    monkeypatch.setattr("memtune_operator.cache._RETRY_SECONDS", 0.0)
+    key, woken = Key("b", "llama"), asyncio.Queue[Key]()
+    forbidden = RefusalError(Kind.REFUSED, "pods is forbidden: cannot list resource")
+
+    async def life() -> None:
+        server, cache = Server(pod("b", "llama", "p"), ends_with=forbidden), Cache(POD, ("a", "b"))
+        task = asyncio.create_task(cache.follow(cast("Cluster", server), woken.put_nowait))
+        server.answers["b"].set()
+        with pytest.raises(NotWatchedError, match="may not watch Pod: pods is forbidden"):
+            await cache.of_job(key)
+        server.pods, server.ends_with = [], None
+        assert await asyncio.wait_for(woken.get(), 10) == key
+        assert await cache.of_job(key) == []
+        task.cancel()
+
+    asyncio.run(life())
+
+
+@pytest.mark.parametrize("line", ["[]", "3", '{"type": "ADDED"}', '{"type": "ADDED", "object": []}', "<html>"])
+def test_a_watch_that_sends_what_is_no_event_is_begun_again(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A proxy in between may send anything; the operator would end by it."""
+    monkeypatch.setattr("memtune_operator.cache._RETRY_SECONDS", 0.0)
+    pods, mine = "/api/v1/pods", versioned(pod("research", "llama", "p-9"), "9")
+
+    async def life(server: ApiServer) -> list[dict[str, Any]]:
+        cache = Cache(POD, ())
+        async with client.ApiClient(client.Configuration(host=server.address)) as api:
+            task = asyncio.create_task(cache.follow(Cluster(api), lambda _: None))
+            while len(server.asked) < 4:
+                await asyncio.sleep(0.01)
+            found = await cache.of_job(Key("research", "llama"))
+            task.cancel()
+        return found
+
+    with api_server() as server:
+        server.answer(pods, listed())
+        server.answer(f"{pods}?watch", (200, f"{line}\n"), events(("ADDED", mine)), events())
+        assert [each["metadata"]["name"] for each in asyncio.run(life(server))] == ["p-9"]
 
 
 @pytest.mark.parametrize("ending", [None, RefusalError(Kind.EXPIRED, "too old resource version")])

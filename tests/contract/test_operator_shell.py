@@ -66,6 +66,7 @@ class Server:
         self.taken: dict[str, Any] | None = None
         self.kept: dict[str, Any] | None = None
         self.refusals: list[RefusalError] = []
+        self.watch_refusal: RefusalError | None = None
         self.events: set[str] = set()
         self.deleted: list[str] = []
         self.runs: list[str] = []
@@ -113,6 +114,8 @@ class Server:
     async def changes(
         self, api_version: str, kind: str, namespace: str, selector: str, since: str
     ) -> AsyncIterator[Change]:
+        if self.watch_refusal:
+            raise self.watch_refusal
         yield Change(None)
         while kind == "Pod":
             yield Change(await self.coming.get())
@@ -217,6 +220,21 @@ def test_a_spec_of_an_older_shape_is_told_of_and_can_be_put_right(spec: Any) -> 
             server.job |= {"spec": manifest()["spec"]}
             assert (await looked_at(server, shell))["phase"] == "Probing"
             assert "tiny-probe-1" in server.runs
+
+    asyncio.run(life())
+
+
+def test_a_job_whose_pods_may_not_be_watched_is_told_so() -> None:
+    """A role that lacks a verb: nothing can be decided, and whoever looks at the job should know."""
+
+    async def life() -> None:
+        server = Server()
+        server.watch_refusal = refused("pods is forbidden: cannot list resource")
+        async with Life(server) as shell:
+            told = await looked_at(server, shell)
+        said = "the operator may not watch Pod: pods is forbidden: cannot list resource"
+        assert [(each["reason"], each["message"]) for each in told["conditions"]] == [("Refused", said)]
+        assert server.runs == []
 
     asyncio.run(life())
 

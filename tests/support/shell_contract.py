@@ -104,7 +104,8 @@ class ShellContract:
         async def look(shell: Shell, key: Key) -> None:
             snapshot = await seen(shell, key)
             assert snapshot.job is None
-            assert "spec.tuning.plan" in snapshot.problem
+            assert snapshot.problem is not None
+            assert "spec.tuning.plan" in snapshot.problem.message
 
         told(world, look)
 

@@ -353,10 +353,18 @@ def test_a_field_that_a_later_operator_fixes_is_no_edit() -> None:
 
 def test_a_spec_that_cannot_be_read_stalls_and_leaves_alone_what_runs() -> None:
     cluster = launched()
-    decision = refuse(cluster.observe(), 3, "spec.training.globalBatchSize: it must be at least 1", cluster.now)
+    problem = Refusal("SpecInvalid", "spec.training.globalBatchSize: it must be at least 1")
+    decision = refuse(cluster.observe(), 3, problem, cluster.now)
     assert (decision.create, decision.delete) == ((), ())
     assert decision.status.attempts == load_status(cluster.status).attempts
     assert [each.reason for each in decision.status.conditions if each.type == "Stalled"] == ["SpecInvalid"]
+
+
+def test_of_a_job_that_is_over_no_problem_is_told() -> None:
+    cluster = launched()
+    cluster.status["conditions"] += [{**condition(cluster, "Launched"), "type": "Complete"}]
+    decision = refuse(cluster.observe(), 3, Refusal("Refused", "the operator may not watch pods"), cluster.now)
+    assert (decision.status, decision.events) == (load_status(cluster.status), ())
 
 
 def test_a_probe_that_never_ends_is_ended_and_the_budget_is_kept() -> None:

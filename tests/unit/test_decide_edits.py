@@ -8,6 +8,7 @@ from decided import SAVED, condition, die, edit, last, launched
 from simulated_cluster import SimulatedCluster
 from small_jobs import make_job
 
+from memtune.decide import Refusal
 from memtune.report import Ending
 
 
@@ -169,6 +170,30 @@ def test_a_plan_that_is_given_late_is_launched_once_the_probes_are_gone() -> Non
     cluster.tick(30.0)
     assert last(cluster)["plan"] == "bf16-z1-full-mb4x4"
     assert "verdict" not in cluster.status["probes"][0], "it was stopped, which says nothing of its plan"
+
+
+def tuned() -> SimulatedCluster:
+    """A job with a measured plan, of which something keeps it from being launched until the next edit."""
+    cluster = probing(maxProbes=1)
+    cluster.refusals = (Refusal("Refused", "the quota is spent"),)
+    probe(cluster)
+    assert condition(cluster, "Tuned")["status"] == "True"
+    assert not cluster.status.get("attempts")
+    cluster.refusals = ()
+    return cluster
+
+
+def test_a_mode_that_launches_nothing_is_heard_until_the_first_train_run() -> None:
+    cluster = tuned()
+    edit(cluster, "tuning", mode="PredictOnly")
+    assert (cluster.status["phase"], condition(cluster, "Complete")["reason"]) == ("Succeeded", "PredictedOnly")
+    assert not cluster.status.get("attempts")
+
+
+def test_a_plan_that_is_given_late_is_launched_instead_of_the_measured_one() -> None:
+    cluster = tuned()
+    edit(cluster, "tuning", mode="Fixed", plan="bf16-z1-full-mb4x4")
+    assert last(cluster)["plan"] == "bf16-z1-full-mb4x4"
 
 
 def test_a_job_that_trains_is_past_its_mode() -> None:

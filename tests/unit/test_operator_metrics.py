@@ -8,7 +8,7 @@ from typing import Any, get_args
 import pytest
 from prometheus_client import generate_latest
 
-from memtune.decide import Observed
+from memtune.decide import Observed, Refusal
 from memtune.spec import load_job
 from memtune.spec.status import Phase
 from memtune_operator import metrics as module
@@ -150,7 +150,7 @@ def test_a_jobs_series_go_with_the_job() -> None:
 
 def test_an_object_that_is_no_job_has_no_series() -> None:
     metrics = Metrics()
-    wrong = Snapshot({**JOB}, Observed(), problem="spec.model: missing")
+    wrong = Snapshot({**JOB}, Observed(), problem=Refusal("SpecInvalid", "spec.model: missing"))
     metrics.reconciled(wrong, wrong, 0.02)
     assert not [line for line in lines(metrics) if "tiny" in line]
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from memtune.acquisition import expected_improvement
-from memtune.decide import Deletion, Event, Observed
+from memtune.decide import Deletion, Event, Observed, Refusal
 from memtune.naming import pod_name, run_name
 from memtune.observation import PodObservation, RunObservation
 from memtune.remembered import JobOutside
@@ -59,7 +59,7 @@ class MemoryShell:
         try:
             return Snapshot(read, observed, load_job(read))
         except SpecError as error:
-            return Snapshot(read, observed, problem=str(error))
+            return Snapshot(read, observed, problem=Refusal("SpecInvalid", str(error)))
 
     async def write(self, snapshot: Snapshot, status: dict[str, Any]) -> None:
         self._answer("write")

@@ -27,6 +27,7 @@ from memtune.decide.stories import ended
 from memtune.decide.texts import story
 from memtune.decide.times import to_text
 from memtune.decide.tracing import needs_trace, tracing, with_trace
+from memtune.spec.fixed_rules import fixed_plan
 from memtune.spec.job import Job
 from memtune.spec.status import Condition, Phase, Status
 from memtune.verdict import Verdict
@@ -52,7 +53,7 @@ _NO_MODEL = (ValueError, ArithmeticError)
 def decide(job: Job, observed: Observed, now: float, search: Search = expected_improvement) -> Decision:
     """What follows from what was seen of a job. Equal arguments give an equal decision, and none of them raises."""
     if changed := _illegible(job, read_status(observed.status)):
-        return refuse(observed, job.metadata.generation, spec_changed(changed), now, reasons.SPEC_CHANGED)
+        return refuse(observed, job.metadata.generation, Refusal(reasons.SPEC_CHANGED, spec_changed(changed)), now)
     read = restore(job, observed.status)
     now = now if 0 <= now < _LATEST else 0.0
     status = read.model_copy(update={"observed_generation": max(job.metadata.generation, 0)})
@@ -65,12 +66,12 @@ def decide(job: Job, observed: Observed, now: float, search: Search = expected_i
     return _decision(context, read)
 
 
-def refuse(
-    observed: Observed, generation: int, sentence: str, now: float, reason: str = reasons.SPEC_INVALID
-) -> Decision:
-    """For a job whose spec cannot be read: say so, start nothing, and leave alone what runs."""
+def refuse(observed: Observed, generation: int, problem: Refusal, now: float) -> Decision:
+    """For a job that cannot be read, or not be looked after: say so, start nothing, and leave alone what runs."""
     status = read_status(observed.status)
-    text = story(sentence)
+    if _has_ended(status):
+        return Decision(status)
+    reason, text = problem.reason, story(problem.message)
     old = next((each for each in status.conditions if each.type == "Stalled"), None)
     is_new = old is None or (old.status, old.reason, old.message) != ("True", reason, text)
     changed_at = old.last_transition_time if old and old.status == "True" else to_text(now)
@@ -92,12 +93,15 @@ def _illegible(job: Job, status: Status) -> list[str]:
     """The fields that were edited under a job, if its records cannot be read without them: plans are of one batch on so
     many GPUs. Servers that know CEL rules refuse such an edit."""
     changed = changed_fields(job, status)
-    ended = any(each.type in ("Complete", "Failed") and each.status == "True" for each in status.conditions)
-    return changed if not ended and {"training", "resources"}.intersection(changed) else []
+    return changed if not _has_ended(status) and {"training", "resources"}.intersection(changed) else []
+
+
+def _has_ended(status: Status) -> bool:
+    return any(each.type in ("Complete", "Failed") and each.status == "True" for each in status.conditions)
 
 
 def _is_over(context: Context) -> bool:
-    return context.holds("Complete") or context.holds("Failed")
+    return _has_ended(context.status)
 
 
 def _advanced(context: Context) -> Context:
@@ -146,11 +150,21 @@ def _place(context: Context) -> Phase:
         return "Running" if ended_as(last, Verdict.SUCCEEDED) else "Recovering"
     if not status.fixed:
         return "Pending"
-    if status.plan is not None and context.holds("Tuned"):
+    if _is_tuned(context):
         return "Launching"
     # A mode without probes may come late, too.
     is_probed = context.job.spec.tuning.mode == "Probe"
     return "Probing" if is_probed and context.condition("Predicted") is not None else "Predicting"
+
+
+def _is_tuned(context: Context) -> bool:
+    """Whether there is a plan that was found as the mode says now: until the first train run that may be edited."""
+    plan, tuned, spec = context.status.plan, context.condition("Tuned"), context.job.spec
+    if plan is None or tuned is None or tuned.status != "True":
+        return False
+    if given := fixed_plan(spec):
+        return plan.name == str(given)
+    return spec.tuning.mode == "Probe" and tuned.reason == reasons.MEASURED
 
 
 def _decision(context: Context, read: Status) -> Decision:
