@@ -43,9 +43,10 @@ KUBELET_PORT = 10250
 # Objects rewritten in a circle, so many a second: a pace of its own makes two soaks comparable.
 OBJECTS = 50
 WRITES_PER_SECOND = 50
-# A kubelet remembers its last 4,096 events, about three for each pod: one pod after the other fills that in half an
-# hour, and the soak ends before it can level off.
+# A kubelet remembers its last 4,096 events, three for each container. Pods of one container take most of half an hour
+# to fill that, and the soak would end before it can level off.
 PODS_AT_ONCE = 4
+CONTAINERS = 6
 FINE = (
     "No part died, no call failed, and every part's memory levelled off, by the rule of `still_grows` in "
     "bench/soak_memory.py."
@@ -136,10 +137,11 @@ class Load:
             self.counts["changes watched"] += sum(1 for _ in events)
 
     def _run_pods(self) -> None:
-        container = {"name": "main", "image": PAUSE_IMAGE, "args": ["resolve", "kubernetes.default"]}
+        one = {"image": PAUSE_IMAGE, "args": ["resolve", "kubernetes.default"]}
+        containers = [{"name": f"main-{number}", **one} for number in range(CONTAINERS)]
         for _ in self._until_stopped():
             name = f"pod-{next(self._numbers)}"
-            body = {"metadata": {"name": name}, "spec": {"restartPolicy": "Never", "containers": [container]}}
+            body = {"metadata": {"name": name}, "spec": {"restartPolicy": "Never", "containers": containers}}
             self.core.create_namespaced_pod(self.namespace, body)
             while self.core.read_namespaced_pod(name, self.namespace).status.phase not in ("Succeeded", "Failed"):
                 time.sleep(0.2)

@@ -33,6 +33,7 @@ from devcluster.layout import DASHBOARDS_PORT  # noqa: E402
 CHART = ROOT / "charts" / "memtune"
 JOB_FILE = ROOT / "examples" / "quickstart.yaml"
 REPORT = ROOT / "build" / "demo" / "report.html"
+RELEASE = "memtune"
 JOB = "quickstart"
 # The job's namespace is made and removed with it; the operator has its own, as a platform team would do it.
 NAMESPACE = "memtune-demo"
@@ -139,10 +140,14 @@ def install(kubeconfig: str) -> None:
     helm = helm_python.Config(kubeconfig_path=kubeconfig, namespace=SYSTEM_NAMESPACE)
     waiting: dict[str, Any] = {"wait": "watcher", "timeout": INSTALLATION_SECONDS}
     try:
-        if any(release["name"] == "memtune" for release in helm.list()):
-            helm.upgrade(CHART, "memtune", values, **waiting)
-        else:
-            helm.install(CHART, "memtune", values, create_namespace=True, **waiting)
+        states = [found["status"] for found in helm.list(all_states=True) if found["name"] == RELEASE]
+        if states == ["deployed"]:
+            helm.upgrade(CHART, RELEASE, values, **waiting)
+            return
+        if states:
+            # Of a demo that was killed: Helm believes that somebody is still at work on it.
+            helm.uninstall(RELEASE, **waiting)
+        helm.install(CHART, RELEASE, values, create_namespace=True, **waiting)
     except helm_python.HelmError as error:
         raise DemoError(f"Helm could not install the chart: {error}") from error
     finally:

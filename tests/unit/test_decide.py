@@ -113,7 +113,7 @@ def test_predict_only_starts_no_pod_and_is_complete() -> None:
 
 
 def test_predict_only_says_where_a_plan_only_may_fit() -> None:
-    # The smallest plan is predicted to take 4.5 GiB, between 4.2 and 4.8.
+    # The smallest plan is predicted to take 4.5 GiB, between 4.2 and 4.9.
     tight = {"nodes": 1, "gpusPerNode": 1, "gpuMemory": "4600Mi", "device": "virtual"}
     cluster = SimulatedCluster(make_job(tuning={"mode": "PredictOnly"}, resources=tight))
     cluster.reconcile()
@@ -122,7 +122,7 @@ def test_predict_only_says_where_a_plan_only_may_fit() -> None:
     assert cluster.status.get("plan") is None, "nothing was chosen"
     assert cluster.status["message"] == (
         "predicted only: no plan is sure to fit; bf16-z1-full-mb1x16 may: "
-        "it needs 4.2 GiB to 4.8 GiB, the GPU has 4.5 GiB: only a probe can tell"
+        "it needs 4.2 GiB to 4.9 GiB, the GPU has 4.5 GiB: only a probe can tell"
     )
 
 

@@ -35,7 +35,7 @@ def _bytes(plan: str, name: str, phase: str, workload: Workload | None = None) -
     ("sharding", "weights", "master", "moments", "gradients"),
     [
         ("z0", 2 * P, 4 * P, 8 * P, 2 * P),
-        ("z1", 2 * P, 4 * P / 8, 8 * P / 8, 2 * P),
+        ("z1", 2 * P, 4 * P / 8, 8 * P / 8, 2 * P / 8),
         ("z2", 2 * P, 4 * P / 8, 8 * P / 8, 2 * P / 8),
         ("z3", 2 * P / 8, 4 * P / 8, 8 * P / 8, 2 * P / 8),
         ("ddp", 4 * P, 0, 8 * P, 4 * P),
@@ -66,22 +66,34 @@ def test_accumulation_is_not_free() -> None:
     assert _bytes("bf16-z1-none-mb8x1", "gradients", "loss") == 0
     assert _bytes("bf16-z1-none-mb4x2", "gradients", "loss") == pytest.approx(2 * P)
     assert _bytes("bf16-z2-none-mb4x2", "gradients", "loss") == pytest.approx(2 * P / 8)
+    # Stage 1 reduces when all of them are there, and has only its own for the step.
+    assert _bytes("bf16-z1-none-mb8x1", "gradients", "reduce") == pytest.approx(2 * P)
+    assert _bytes("bf16-z1-none-mb4x2", "gradients", "step") == pytest.approx(2 * P / 8)
     # DDP's reducer holds a second copy, at accumulation 1 already.
     assert _bytes("bf16-ddp-none-mb8x1", "buckets", "loss") == pytest.approx(4 * P)
 
 
 def test_one_whole_bucket_lives_as_long_as_its_stage_needs_it() -> None:
     # 5e8 elements x 2 bytes, made by the first gradient (stage_1_and_2.py), and from init on at stage 3 (stage3.py).
-    assert [_bytes("bf16-z2-full-mb8x1", "buckets", phase) for phase in ("loss", "backward", "step")] == [0, 1e9, 0]
-    assert [_bytes("bf16-z2-full-mb1x8", "buckets", phase) for phase in ("loss", "backward", "step")] == [0, 1e9, 0]
+    # What is in it is copied to be reduced (allreduce_bucket; reduce_scatter_coalesced), whenever it is full.
+    assert [_bytes("bf16-z2-full-mb8x1", "buckets", phase) for phase in ("loss", "backward", "step")] == [0, 2e9, 0]
+    assert [_bytes("bf16-z2-full-mb1x8", "buckets", phase) for phase in ("loss", "backward", "step")] == [0, 2e9, 0]
     assert [_bytes("bf16-z3-full-mb8x1", "buckets", phase) for phase in ("init", "loss", "step")] == [1e9] * 3
-    assert _bytes("bf16-z2-full-mb1x8-bk50m", "buckets", "backward") == 1e8
+    assert _bytes("bf16-z3-full-mb8x1", "buckets", "reduce") == 2e9
+    assert _bytes("bf16-z2-full-mb1x8-bk50m", "buckets", "backward") == 2e8
+    # Stage 1 copies while the gradients go that wait until then, and keeps the bucket from micro-batch to micro-batch.
+    assert [_bytes("bf16-z1-full-mb8x1", "buckets", phase) for phase in ("loss", "backward", "step")] == [0, 1e9, 0]
+    assert [_bytes("bf16-z1-full-mb1x8", "buckets", phase) for phase in ("loss", "reduce", "step")] == [1e9, 1e9, 0]
     # It is as large for a small model, and for a single GPU.
     alone = Workload(replace(GPT, layers=1, vocab_size=1000), H100, 8, 4096)
     assert _bytes("bf16-z1-full-mb1x8", "buckets", "backward", alone) == 1e9
-    # Stage 0 flattens at most the gradients there are (engine.py, buffered_allreduce_fallback).
+    # A single GPU flattens one slice without a copy; a small model fills the bucket once, when the backward pass ends.
+    assert _bytes("bf16-z2-full-mb1x8", "buckets", "reduce", alone) == 1e9
     few = replace(alone, gpus_per_node=8)
     total = shape_of(alone.architecture, None).total
+    found = [_bytes("bf16-z2-full-mb1x1", "buckets", phase, few) for phase in ("backward", "reduce")]
+    assert found == [1e9, 1e9 + 2 * total]
+    # Stage 0 flattens at most the gradients there are (engine.py, buffered_allreduce_fallback).
     assert [_bytes("bf16-z0-full-mb1x1", "buckets", phase, few) for phase in ("backward", "reduce")] == [0, 2 * total]
 
 

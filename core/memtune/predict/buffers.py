@@ -13,6 +13,7 @@ from memtune.predict.constants import Constants
 from memtune.predict.recipe import Recipe
 from memtune.predict.shape import Shape
 from memtune.predict.terms import (
+    ALWAYS,
     BACKWARD,
     EVALUATION,
     FORWARD,
@@ -41,7 +42,7 @@ def buffer_terms(shape: Shape, recipe: Recipe, constants: Constants) -> list[Ter
     if recipe.weight_shards > 1 or recipe.offloads_weights:
         terms += _gathered(shape, recipe)
     if recipe.bucket_phases:
-        terms.append(_buckets(shape, recipe))
+        terms += _buckets(shape, recipe)
     if shape.quantization != "none":
         terms.append(_unpacked(shape, recipe))
     terms += _logits(shape, recipe, constants)
@@ -93,14 +94,28 @@ def _gathered_units(shape: Shape, recipe: Recipe, root: float, layer: float) -> 
     ]
 
 
-def _buckets(shape: Shape, recipe: Recipe) -> Term:
-    elements, source = float(recipe.bucket_elements), "deepspeed stage_1_and_2.py and stage3.py, reduce_bucket_size"
+def _buckets(shape: Shape, recipe: Recipe) -> list[Term]:
+    trainable, width = shape.trainable / recipe.tensor_parallel, recipe.gradient_bytes
+
+    def term(elements: float, phases: tuple[int, ...], template: str, source: str) -> Term:
+        return Term("buckets", elements * width, phases, template, (elements, width), source)
+
     if recipe.bucket_phases == (REDUCE,):
-        # Stage 0 flattens what it reduces; from stage 1 on the buffer is whole, however few parameters there are.
-        elements = min(ALLREDUCE_ELEMENTS, shape.trainable / recipe.tensor_parallel)
+        # Stage 0 flattens what it reduces.
         source = "deepspeed runtime/engine.py, buffered_allreduce_fallback"
-    template, values = "{:,.0f} elements x {:.4g} B", (elements, recipe.gradient_bytes)
-    return Term("buckets", elements * recipe.gradient_bytes, recipe.bucket_phases, template, values, source)
+        return [term(min(ALLREDUCE_ELEMENTS, trainable), (REDUCE,), "{:,.0f} elements x {:.4g} B", source)]
+    # From stage 1 on the buffer is whole, however few parameters there are.
+    capacity, source = float(recipe.bucket_elements), "deepspeed stage_1_and_2.py and stage3.py, reduce_bucket_size"
+    bucket = term(capacity, recipe.bucket_phases, "{:,.0f} elements x {:.4g} B", source)
+    if recipe.gradient_shards == 1 and recipe.bucket_phases != ALWAYS:
+        # A single rank flattens one slice, which below stage 3 is no copy. Stage 1 copies when all gradients are there,
+        # each of which goes before the copy comes.
+        return [bucket]
+    reducing, source = (
+        (BACKWARD, REDUCE) if trainable > capacity else (REDUCE,),
+        "allreduce_bucket, reduce_scatter_coalesced",
+    )
+    return [bucket, term(min(capacity, trainable), reducing, "{:,.0f} elements x {:.4g} B on their way", source)]
 
 
 def _unpacked(shape: Shape, recipe: Recipe) -> Term:

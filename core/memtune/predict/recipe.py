@@ -19,7 +19,7 @@ from memtune.knobs import (
     Sharding,
 )
 from memtune.plan import Plan
-from memtune.predict.terms import ALWAYS, BACKWARD, REDUCE
+from memtune.predict.terms import ALWAYS, BACKWARD, FORWARD, LOSS, REDUCE
 from memtune.workload import Workload
 
 # Optimizer state per parameter, in bytes, where moments are fp32. AdamW: two moments (torch.optim.AdamW). 8-bit: two
@@ -159,9 +159,8 @@ def lower(workload: Workload, plan: Plan) -> Recipe:
         master_bytes=4 if deepspeed and (compute == 2 or 1 <= stage <= 2) else 0,
         state_bytes=STATE_BYTES[plan.optimizer],
         weight_shards=shards if stage == 3 else 1,
-        # Stage 1 reduces once in a step, out of a bucket, and keeps whole gradients until then: with one micro-batch
-        # none (deepspeed stage_1_and_2.py, copy_grads_in_partition and independent_gradient_partition_epilogue).
-        gradient_shards=shards if stage >= 2 or (stage == 1 and plan.accumulation == 1) else 1,
+        # Stage 1 reduces once in a step, when the backward pass is over (deepspeed stage_1_and_2.py, reduce_gradients).
+        gradient_shards=shards if stage >= 2 else 1,
         state_shards=shards if stage >= 1 else 1,
         checkpointing=plan.checkpointing,
         attention=plan.attention,
@@ -194,5 +193,6 @@ def _bucket_phases(plan: Plan, world: int) -> tuple[int, ...]:
         return ALWAYS
     if stage == 0:
         return (REDUCE,)
-    # Made by the first gradient, released with the backward pass (stage_1_and_2.py, _release_ipg_buffers).
-    return (BACKWARD, REDUCE)
+    # Made by the first gradient, released with the backward pass that reduces (stage_1_and_2.py, _release_ipg_buffers):
+    # at stage 1 the last one of a step.
+    return (FORWARD, LOSS, BACKWARD, REDUCE) if stage == 1 and plan.accumulation > 1 else (BACKWARD, REDUCE)

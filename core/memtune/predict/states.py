@@ -12,17 +12,17 @@ from memtune.predict.terms import (
     AFTER_FIRST_STEP,
     ALWAYS,
     BACKWARD,
-    FIRST_STEP,
     FORWARD,
     LOSS,
     REDUCE,
-    STEP,
+    STEPPING,
     TRAINING,
     Term,
 )
 
 _ZERO = "1910.02054, section 3"
-# DeepSpeed makes its master weights and moments when the engine starts, so that they are there from init on.
+# DeepSpeed makes master weights and moments when the engine starts, but at stages 1 and 2 the moments with the first
+# step; nothing peaks before that.
 
 
 def state_terms(shape: Shape, recipe: Recipe) -> list[Term]:
@@ -71,8 +71,14 @@ def _gradients(shape: Shape, recipe: Recipe, trainable: float) -> list[Term]:
     if recipe.offloads_gradients:
         return []
     # With one micro-batch per step gradients do not exist before the backward pass; from two on they live through it.
-    lives = TRAINING if recipe.accumulates else (REDUCE, FIRST_STEP, STEP)
-    terms = [_per_parameter("gradients", lives, recipe.gradient_bytes, trainable, recipe.gradient_shards)]
+    lives: tuple[int, ...] = TRAINING if recipe.accumulates else (REDUCE, *STEPPING)
+    if recipe.gradient_shards != recipe.state_shards:
+        lives = tuple(phase for phase in lives if phase not in STEPPING)
+    each = recipe.gradient_bytes
+    terms = [_per_parameter("gradients", lives, each, trainable, recipe.gradient_shards)]
+    if recipe.gradient_shards != recipe.state_shards:
+        # Of whole gradients the step has only the rank's own partition.
+        terms.append(_per_parameter("gradients", STEPPING, each, trainable, recipe.state_shards))
     if recipe.backend == "ddp" and not recipe.bucket_view:
         size = recipe.gradient_bytes * trainable
         values = (recipe.gradient_bytes, trainable)

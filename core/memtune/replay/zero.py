@@ -15,7 +15,7 @@ from memtune.predict.recipe import STATE_BYTES
 from memtune.replay import optimizers
 from memtune.replay.backend import Backend
 from memtune.replay.setting import Setting
-from memtune.replay.tape import COMMUNICATION, GRADIENTS, NOTHING, STATES, WEIGHTS, Tape
+from memtune.replay.tape import COMMUNICATION, GRADIENTS, NOTHING, STATES, TEMPORARIES, WEIGHTS, Tape
 
 _ROOT = -1
 
@@ -62,18 +62,22 @@ class Sharded(Zero):
         super().__init__(setting, tape)
         self._owned = -(-self._learning // setting.shards)
         self._offloads = setting.offloads_states
+        # What is in the bucket is copied to be reduced (allreduce_bucket, reduce_scatter_coalesced).
+        self._copies = True
         self._bucket = NOTHING
         self._filled = 0
         self._pending: list[tuple[int, int]] = []  # parameters in the bucket, and those too large for it with tensors
 
     def prepare(self) -> None:
-        """A partition of master weights and of states."""
+        """A partition of master weights."""
         self.tape.hold_all(self.setting.program.buffers, WEIGHTS)
         self._hold_weights()
+        if self._has_master and not self._offloads:
+            self.tape.hold(4 * self._owned, STATES)
+
+    def _make_states(self) -> None:
         if self._offloads:
             return
-        if self._has_master:
-            self.tape.hold(4 * self._owned, STATES)
         optimizer = self.setting.plan.optimizer
         moments = 2 if optimizer in (Optimizer.ADAMW, Optimizer.ADAMW_8BIT) else 1
         self.tape.hold_all([STATE_BYTES[optimizer] / moments * self._owned] * moments, STATES)
@@ -100,6 +104,8 @@ class Sharded(Zero):
             self._bucket = self.tape.hold(self._gradient_bytes * elements, COMMUNICATION)
 
     def _flush(self) -> None:
+        if self._copies:
+            self.tape.pass_by(self._gradient_bytes * self._filled)
         for parameter, tensor in self._pending:
             self._reduced(parameter, tensor)
         self._pending.clear()
@@ -109,12 +115,11 @@ class Sharded(Zero):
         """The gradient of a weight is the mean of all ranks'; the tensor is its own if it was not in the bucket."""
         self.tape.free(tensor)
 
-    def _step_on(self, elements: int) -> None:
-        """Flatten the partition's gradients, widen them."""
-        if self._offloads:
-            return
-        if self._has_master or self._gradient_bytes == 4:
-            self.tape.pass_by(self._gradient_bytes * elements, 4 * elements)
+    def _widened(self, elements: int) -> list[int]:
+        """The partition's gradients, flattened and in fp32."""
+        if self._offloads or not (self._has_master or self._gradient_bytes == 4):
+            return []
+        return self.tape.hold_all([self._gradient_bytes * elements, 4 * elements], TEMPORARIES)
 
 
 class Zero12(Sharded):
@@ -124,6 +129,9 @@ class Zero12(Sharded):
         super().__init__(setting, tape)
         # They step on a clone of the partition even where it is fp32.
         self._has_master = True
+        self._shards_gradients = setting.plan.sharding.zero_stage == 2
+        # A single rank flattens one slice, which is no copy.
+        self._copies = setting.shards > 1
         self._partition = NOTHING  # the gradients kept from micro-batch to micro-batch
         self._fresh = NOTHING  # those of this one
         self._reduces = True
@@ -142,29 +150,31 @@ class Zero12(Sharded):
 
     def begin(self, is_last: bool) -> None:
         """Stage 1 reduces once in a step."""
-        self._reduces = is_last or self.setting.plan.sharding.zero_stage == 2
+        self._reduces = is_last or self._shards_gradients
 
     def gradient(self, parameter: int, tensor: int) -> None:
-        """Until stage 1 reduces, it keeps whole gradients."""
-        if not self._reduces:
+        """Stage 1 keeps whole gradients until the backward passes of a step are over, beside a bucket that waits."""
+        self._make_bucket()
+        if self._shards_gradients:
+            super().gradient(parameter, tensor)
+        else:
             Backend.gradient(self, parameter, tensor)
-            return
-        if parameter in self.gradients:
-            self.tape.free(tensor)
-            tensor = self.gradients.pop(parameter)
-        super().gradient(parameter, tensor)
 
     def _reduced(self, parameter: int, tensor: int) -> None:
         is_touched = parameter in self._touched
         if is_touched and self._fresh == NOTHING and not self._offloads:
             self._fresh = self.tape.hold(self._gradient_bytes * self._touched_elements, GRADIENTS)
-        if is_touched or self.setting.plan.sharding.zero_stage == 2:
+        if is_touched or self._shards_gradients:
             self.tape.free(tensor)
         else:
             self._whole.append(tensor)
 
     def finish(self) -> None:
         """The bucket goes with the backward pass; gradients are added to those of the micro-batch before."""
+        if not self._reduces:
+            return
+        for parameter in sorted(self.gradients):
+            super().gradient(parameter, self.gradients.pop(parameter))
         super().finish()
         self.tape.free(self._bucket, *self._whole)
         self._bucket = NOTHING
@@ -176,9 +186,11 @@ class Zero12(Sharded):
         self._fresh = NOTHING
 
     def step(self, is_first: bool) -> None:
-        """Weights are updated in place and gathered in place."""
-        self._step_on(self._owned)
-        self.tape.free(self._partition)
+        """Weights are updated in place and gathered in place. The states are made here, not when the engine starts."""
+        widened = self._widened(self._owned)
+        if is_first:
+            self._make_states()
+        self.tape.free(*widened, self._partition)
         self._partition = NOTHING
 
 
@@ -196,8 +208,9 @@ class Zero3(Sharded):
         self._gathered: dict[int, int] = {}
 
     def prepare(self) -> None:
-        """The same, and the buffers of the gradients."""
+        """The same, states, and the buffers of the gradients."""
         super().prepare()
+        self._make_states()
         self._make_bucket()
         if not self._offloads:
             self.tape.hold(self._gradient_bytes * self._owned, GRADIENTS)
@@ -235,14 +248,9 @@ class Zero3(Sharded):
         super().finish()
         self._drop(_ROOT)
 
-    def _flush(self) -> None:
-        # reduce_scatter_coalesced works on a copy of what is in the bucket.
-        self.tape.pass_by(self._gradient_bytes * self._filled)
-        super()._flush()
-
     def step(self, is_first: bool) -> None:
         """One sub-group at a time."""
-        self._step_on(min(self._owned, SUB_GROUP_ELEMENTS))
+        self.tape.free(*self._widened(min(self._owned, SUB_GROUP_ELEMENTS)))
 
     def _gather(self, block: int) -> None:
         if block not in self._gathered:

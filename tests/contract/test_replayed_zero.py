@@ -1,0 +1,50 @@
+"""A replay knows when DeepSpeed's bucket, its copy, whole gradients and states are there: counted bytes agree."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Iterator
+
+import fake_ranks
+import pytest
+import torch
+from torch import distributed
+from truth import WORLD, counted, predicted, replayer
+from truth_models import MODELS
+
+from memtune.plan import Plan
+from memtune.replay import Replayer
+
+PLANS = (
+    "bf16-z1-full-mb1x1-bk100000",
+    "bf16-z1-full-mb1x1-bk1m",
+    "bf16-z1-none-mb1x2-bk1m",
+    "bf16-z2-full-mb1x1-bk100000",
+    "bf16-z2-full-mb1x1-bk1m",
+    "bf16-z2-none-mb2x2-bk1m",
+    "bf16-z3-full-mb1x1-bk1m",
+)
+MODEL = MODELS["mistral"]
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # DeepSpeed and torch warn about each other's deprecations
+
+
+@pytest.fixture(scope="module")
+def replaying() -> Iterator[Replayer]:
+    threads, disabled = torch.get_num_threads(), logging.root.manager.disable
+    torch.set_num_threads(1)
+    logging.disable(logging.WARNING)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        fake_ranks.join(WORLD)
+    yield replayer(MODEL, PLANS)
+    distributed.destroy_process_group()
+    logging.disable(disabled)
+    torch.set_num_threads(threads)
+
+
+@pytest.mark.parametrize("short", PLANS)
+def test_what_is_replayed_is_what_is_counted(short: str, replaying: Replayer) -> None:
+    plan = Plan.parse(short)
+    assert predicted(replaying, plan) == pytest.approx(counted(MODEL, plan), rel=0.002)
