@@ -223,6 +223,8 @@ def shown_name(file: str) -> str:
 
 
 def _read(file: str) -> str:
+    if not file:
+        raise InputError("the file of the job is the empty text; give its path, or - for standard input")
     try:
         raw = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
         return raw.decode("utf-8")

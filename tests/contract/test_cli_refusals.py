@@ -129,6 +129,7 @@ def test_numbers_are_read_as_json_writes_them(written_as: str, value: object) ->
 
 def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "there is no such file" in refused(capsys, "plan", str(tmp_path / "none.yaml"))
+    assert "the file of the job is the empty text" in refused(capsys, "plan", "")
     assert "this is a directory" in refused(capsys, "plan", str(tmp_path))
     binary = tmp_path / "model.bin"
     binary.write_bytes(b"\xff\xfe\x00\x01")

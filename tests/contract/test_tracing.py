@@ -274,9 +274,14 @@ def test_a_config_of_hugging_face_does_as_a_factory(tmp_path: Path) -> None:
     config.write_text(json.dumps({"model_type": "llama", "vocab_size": 64, **facts}))
     traced = trace(str(config), ROWS, LENGTH, ["half"])
     assert (traced.model, traced.blocks) == ("LlamaForCausalLM", 2)
-    config.write_text("[]")
-    with pytest.raises(TracingError, match=r"this is no config\.json of Hugging Face"):
-        trace(str(config), ROWS, LENGTH)
+    for content, why in (
+        ("[]", "it has no model_type"),
+        ('{"spec": {}}', "it has no model_type"),
+        ("{", "JSONDecodeError"),
+    ):
+        config.write_text(content)
+        with pytest.raises(TracingError, match=rf"this is no config\.json of Hugging Face: {why}"):
+            trace(str(config), ROWS, LENGTH)
 
 
 def test_what_transformers_finds_wrong_with_a_config_is_told_as_such(tmp_path: Path) -> None:

@@ -16,9 +16,11 @@ def from_config(file: str) -> Callable[[], nn.Module]:
     """What builds it: the class that ``architectures`` names, or else a causal language model."""
     try:
         facts = json.loads(Path(file).read_text(encoding="utf-8"))
-        model_type = facts.pop("model_type")
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError) as error:
         raise TracingError(f"this is no config.json of Hugging Face: {in_words(error)}") from None
+    if not isinstance(facts, dict) or "model_type" not in facts:
+        raise TracingError("this is no config.json of Hugging Face: it has no model_type")
+    model_type = facts.pop("model_type")
 
     def build() -> nn.Module:
         try:
