@@ -21,6 +21,8 @@ import fake_ranks
 import torch
 from torch import distributed
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
 from truth_models import BATCH_NORMALIZED, LENGTH, MODELS
 
 from memtune.plan import Plan
@@ -36,8 +38,10 @@ from memtune_runner.settings import Settings
 from memtune_runner.tracing import trace_subject
 from memtune_runner.tracing.adaptations import usual_values
 from memtune_runner.tracing.factory import Subject
+from memtune_runner.tracing.kernels import FlashAttention, autocasted
 from memtune_runner.tracing.known import KnownNumbers
 from memtune_runner.virtual import VirtualGpu
+from memtune_runner.virtual_attention import is_the_kernels
 
 WORLD = 4
 STEPS = 2
@@ -69,13 +73,27 @@ class Row(NamedTuple):
         return self.predicted_bytes / self.counted_bytes - 1
 
 
+class _VirtualAttention(TorchFunctionMode):
+    """What the virtual GPU counts as a GPU's kernel and not as the CPU's: attention with dropout."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        named = kwargs or {}
+        if func is functional.scaled_dot_product_attention:
+            mask = named.get("attn_mask")
+            if is_the_kernels(args[0], args[1], mask, named.get("dropout_p", 0.0)):
+                return FlashAttention.apply(*autocasted(*args), mask)  # type: ignore[no-untyped-call]  # as in kernels
+        return func(*args, **named)
+
+
 def replayer(make: Callable[[], Subject], plans: Sequence[str]) -> Replayer:
     """The model traced with the CPU's kernels, for it is counted with them."""
     numerics = {numerics_of(Plan.parse(plan)) for plan in plans}
     with FakeTensorMode(allow_non_fake_inputs=True):
         with KnownNumbers(), usual_values():
             subject = make()
-        return Replayer(trace_subject(subject, 2, LENGTH, sorted(numerics), as_gpu=False), gpus_per_node=WORLD, rank=0)
+        with _VirtualAttention():
+            trace = trace_subject(subject, 2, LENGTH, sorted(numerics), as_gpu=False)
+        return Replayer(trace, gpus_per_node=WORLD, rank=0)
 
 
 def predicted(replaying: Replayer, plan: Plan) -> int:

@@ -18,6 +18,12 @@ from memtune_runner.tracing.kernels import FlashAttention, attention_gradients, 
 plain: Callable[..., torch.Tensor] = functional.scaled_dot_product_attention
 
 
+def is_the_kernels(query: torch.Tensor, key: torch.Tensor, mask: torch.Tensor | None, dropout: float) -> bool:
+    """Whether a GPU's kernel stands in: for dropout, as far as there is room made for its gradients."""
+    is_known = query.dim() == 4 and query.shape[0] == key.shape[0]
+    return bool(dropout) and is_known and not (mask is not None and mask.requires_grad)
+
+
 def attention(
     query: torch.Tensor,
     key: torch.Tensor,
@@ -29,8 +35,7 @@ def attention(
 ) -> torch.Tensor:
     """What ``torch.nn.functional.scaled_dot_product_attention`` computes."""
     compute = partial(plain, dropout_p=dropout_p, is_causal=is_causal, **options)
-    is_kernels = query.dim() == 4 and query.shape[0] == key.shape[0]  # as its gradients are made room for
-    if not dropout_p or not is_kernels or (attn_mask is not None and attn_mask.requires_grad):
+    if not is_the_kernels(query, key, attn_mask, dropout_p):
         return compute(query, key, value, attn_mask)
     inputs = autocasted(query, key, value)
     out: torch.Tensor = _Attention.apply(*inputs, attn_mask, compute)  # type: ignore[no-untyped-call]  # as in kernels
