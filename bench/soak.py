@@ -82,9 +82,10 @@ def parts() -> dict[str, Path]:
     return found
 
 
-def resident_bytes(directory: Path) -> int:
+def own_bytes(directory: Path) -> int:
+    """Resident memory, without the pages of its program and of its files, which the kernel may drop at any time."""
     status = (directory / "status").read_text()
-    return int(status.split("VmRSS:")[1].split()[0]) * 1024 if "VmRSS:" in status else 0
+    return int(status.split("RssAnon:")[1].split()[0]) * 1024 if "RssAnon:" in status else 0
 
 
 def collect_garbage() -> None:
@@ -174,7 +175,7 @@ def measure(load: Load, seconds: float) -> dict[str, list[int]]:
             collect_garbage()
         for name, directory in watched.items():
             with suppress(FileNotFoundError, ProcessLookupError):
-                series[name].append(resident_bytes(directory))
+                series[name].append(own_bytes(directory))
         time.sleep(SAMPLE_SECONDS)
     load.stop.set()
     for thread in load.threads:
@@ -205,7 +206,7 @@ def report(minutes: float, series: dict[str, list[int]], counts: Counter[str], w
 
 Made by `.venv/bin/python bench/soak.py --minutes {minutes:g} > bench/results/soak.md`
 with Kubernetes {KUBERNETES} on Linux {platform.release()}, {os.cpu_count()} cores.
-Resident memory in MiB, read every {SAMPLE_SECONDS} s; a third is its median, and the rise is that of the second half.
+Anonymous resident memory in MiB, read every {SAMPLE_SECONDS} s; a third is its median, the rise that of the second half.
 The API server, the controller manager, the scheduler and the kubelets collect their garbage once a minute.
 
 {table(series)}
