@@ -87,6 +87,10 @@ def _is_mount(path: Path) -> bool:
 
 def remove_network() -> None:
     """With a namespace go its interfaces, routes and iptables rules; a pair's other end goes with either end."""
+    # First: the kernel takes it away some time after its namespace, between a look at it and its deletion, say.
+    names = [link["ifname"] for link in json.loads(_ip("-json", "link", "show"))]
+    if HOST_INTERFACE in names:
+        _ip("link", "delete", HOST_INTERFACE)
     there = {line.split()[0] for line in _ip("netns", "list").splitlines()}
     for name in (FABRIC_NAMESPACE, *(node.network_namespace for node in nodes(MOST_NODES))):
         if name in there:
@@ -94,6 +98,3 @@ def remove_network() -> None:
     # `ip netns add` makes this directory a mount; one with somebody else's namespaces in it stays.
     while _is_mount(_NAMESPACES) and not any(_NAMESPACES.iterdir()):
         run(["umount", str(_NAMESPACES)])
-    names = [link["ifname"] for link in json.loads(_ip("-json", "link", "show"))]
-    if HOST_INTERFACE in names:
-        _ip("link", "delete", HOST_INTERFACE)

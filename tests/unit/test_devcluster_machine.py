@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from devcluster import machine, network
-from devcluster.layout import FABRIC_NAMESPACE, NODES_OWN, VOLUMES
+from devcluster.layout import FABRIC_NAMESPACE, HOST_INTERFACE, NODES_OWN, VOLUMES
 from devcluster.shell import ClusterError
 
 
@@ -86,6 +86,23 @@ def test_namespaces_of_others_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(network, "_is_mount", lambda _: False)
     network.remove_network()
     assert [words[2] for words in ran if words[:2] == ("netns", "delete")] == ours
+
+
+def test_the_machines_interface_goes_while_nothing_else_takes_it_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel takes it away some time after the namespace of its other end."""
+    ran: list[tuple[str, ...]] = []
+
+    def ip(*words: str) -> str:
+        ran.append(words)
+        if words == ("netns", "list"):
+            return f"{FABRIC_NAMESPACE} (id: 0)\n"
+        return json.dumps([{"ifname": HOST_INTERFACE}])
+
+    monkeypatch.setattr(network, "_ip", ip)
+    monkeypatch.setattr(network, "_is_mount", lambda _: False)
+    network.remove_network()
+    deleted = [words for words in ran if "delete" in words]
+    assert deleted == [("link", "delete", HOST_INTERFACE), ("netns", "delete", FABRIC_NAMESPACE)]
 
 
 @pytest.mark.parametrize("hidden", ["/var/lib/jenkins/.cache", "/run/user/0", "/var/log"])
