@@ -26,7 +26,8 @@ def supervisor_pid(lock: Path = SUPERVISOR_LOCK) -> int | None:
         return None
     with lock.open() as held:
         try:
-            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # Shared, so that nobody takes another who looks for the supervisor.
+            fcntl.flock(held, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
             return int(held.read())
     return None

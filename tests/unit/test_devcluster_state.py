@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import shutil
 import sys
 from pathlib import Path
+from typing import IO
 
 import pytest
 
@@ -37,6 +39,29 @@ def test_every_command_says_that_a_cluster_is_dead(
         "devcluster: the cluster is dead: `python3 -m devcluster up` starts a new one\n"
         "the supervisor is dead, and every part with it\n"
     )
+
+
+def test_whoever_looks_at_the_same_time_is_no_supervisor(tmp_path: Path) -> None:
+    lock = tmp_path / "supervisor.lock"
+    lock.write_text("42")
+    with lock.open() as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        assert state.supervisor_pid(lock) == 42
+        # A look takes the lock as well, for as long as it lasts.
+        fcntl.flock(held, fcntl.LOCK_UN)
+        taken: list[int] = []
+        with pytest.MonkeyPatch.context() as patch:
+            take = fcntl.flock
+
+            def look(file: IO[str], how: int) -> None:
+                take(file, how)
+                if not taken:
+                    taken.append(how)
+                    assert state.supervisor_pid(lock) is None
+
+            patch.setattr(fcntl, "flock", look)
+            assert state.supervisor_pid(lock) is None
+        assert taken
 
 
 @pytest.mark.parametrize(("asked", "nodes"), [(None, 2), (3, 3)])
