@@ -9,7 +9,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import IO
 
@@ -32,7 +32,7 @@ from devcluster.layout import (
 from devcluster.monitoring import lifecycle, page
 from devcluster.node import process_one, write_node_settings
 from devcluster.readiness import wait_until_ready
-from devcluster.shell import ClusterError, end_bound, say, write_new
+from devcluster.shell import BrokenStateError, ClusterError, end_bound, say, write_new
 from devcluster.state import current_nodes, monitoring_problems, problems, supervisor_pid
 from devcluster.supervisor import dead_parts, is_alive, leave_running, part_pids
 from devcluster.versions import BASE_IMAGE, BUILD_PACKAGES, KUBERNETES, RUNTIME_PACKAGES
@@ -92,10 +92,18 @@ def up(asked: int | None, ahead: Sequence[str] = ()) -> None:
 
 def _end_dead(asked: int | None) -> int | None:
     """After a power cut or an `up` that was broken off, nothing of the cluster can be used; returns how many nodes."""
-    say("the last cluster is dead; ending what is left of it, and starting a new one\n" + "\n".join(problems()))
-    asked = asked or len(current_nodes())
+    say("the last cluster is dead; ending what is left of it, and starting a new one\n" + "\n".join(_found_dead()))
+    with suppress(BrokenStateError):
+        asked = asked or len(current_nodes())
     down()
     return asked
+
+
+def _found_dead() -> list[str]:
+    try:
+        return problems()
+    except BrokenStateError:
+        return ["its files are broken, as a power cut leaves them, and do not say more"]
 
 
 def _reuse(asked: int | None) -> None:

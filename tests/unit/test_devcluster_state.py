@@ -64,12 +64,9 @@ def test_whoever_looks_at_the_same_time_is_no_supervisor(tmp_path: Path) -> None
         assert taken
 
 
-@pytest.mark.parametrize(("asked", "nodes"), [(None, 2), (3, 3)])
-def test_what_is_left_of_a_dead_cluster_is_ended_before_a_new_one_starts(
-    asked: int | None, nodes: int, dead: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A power cut, or whoever ends all processes at once, leaves files, interfaces and namespaces."""
-    (dead / "nodes").write_text("2")
+@pytest.fixture
+def did(dead: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What `up` does on the dead cluster, of which nothing is done."""
     did: list[str] = []
 
     def down() -> None:
@@ -88,6 +85,15 @@ def test_what_is_left_of_a_dead_cluster_is_ended_before_a_new_one_starts(
     ):
         monkeypatch.setattr(module, step, lambda *_: None)
     monkeypatch.setattr(cluster, "_start", lambda wanted: did.append(f"start {len(wanted)}"))
+    return did
+
+
+@pytest.mark.parametrize(("asked", "nodes"), [(None, 2), (3, 3)])
+def test_what_is_left_of_a_dead_cluster_is_ended_before_a_new_one_starts(
+    asked: int | None, nodes: int, dead: Path, did: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A power cut, or whoever ends all processes at once, leaves files, interfaces and namespaces."""
+    (dead / "nodes").write_text("2")
     cluster.up(asked)
     assert did == ["down", f"start {nodes}"]
     said = capsys.readouterr().out
@@ -95,13 +101,39 @@ def test_what_is_left_of_a_dead_cluster_is_ended_before_a_new_one_starts(
     assert "the supervisor is dead, and every part with it" in said
 
 
+@pytest.mark.parametrize("content", ["", "\0\0\0"])
+@pytest.mark.parametrize(
+    ("name", "asked", "nodes"), [("nodes", None, 1), ("nodes", 3, 3), ("status.json", None, 2), ("status.json", 3, 3)]
+)
+def test_so_is_what_is_left_with_broken_files(
+    name: str,
+    asked: int | None,
+    nodes: int,
+    content: str,
+    dead: Path,
+    did: list[str],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (dead / "nodes").write_text("2")
+    (dead / name).write_text(content)
+    cluster.up(asked)
+    assert did == ["down", f"start {nodes}"]
+    assert "its files are broken, as a power cut leaves them" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", [["status"], ["kubeconfig"], ["load", "base"]])
 @pytest.mark.parametrize("name", ["nodes", "status.json"])
 @pytest.mark.parametrize("content", ["", "\0\0\0"])
 def test_a_broken_file_of_the_state_is_a_sentence(
-    name: str, content: str, dead: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    name: str,
+    content: str,
+    command: list[str],
+    dead: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     (dead / name).write_text(content)
-    monkeypatch.setattr(sys, "argv", ["devcluster", "up"])
+    monkeypatch.setattr(sys, "argv", ["devcluster", *command])
     assert cli.main() == 1
     said = capsys.readouterr().err
     assert said.startswith(f"devcluster: {dead / name} is broken (")
