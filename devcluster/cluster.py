@@ -25,6 +25,7 @@ from devcluster.layout import (
     NODE_COUNT,
     STATE,
     STATUS,
+    SUPERVISOR_LOCK,
     VOLUMES,
     Node,
     nodes,
@@ -194,7 +195,7 @@ def _start(wanted: tuple[Node, ...]) -> None:
     for node in wanted:
         cgroups.make(node)
         write_node_settings(node)
-    leave_running("devcluster.main_supervisor", str(len(wanted)), log=LOGS / "supervisor.log")
+    leave_running("devcluster.main_supervisor", str(len(wanted)), log=LOGS / "supervisor.log", lock=SUPERVISOR_LOCK)
 
 
 def down() -> None:

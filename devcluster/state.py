@@ -16,7 +16,7 @@ from devcluster.layout import (
     Node,
     nodes,
 )
-from devcluster.shell import ClusterError, read_whole
+from devcluster.shell import ClusterError, read_whole, tail
 from devcluster.supervisor import dead_parts
 
 
@@ -52,7 +52,7 @@ def problems() -> list[str]:
     for node in current_nodes():
         found += [f"on {node.name}: {problem}" for problem in dead_parts(node.settings / "status.json", node.log)]
     if supervisor_pid() is None:
-        found.append("the supervisor is dead, and every part with it")
+        found.append("the supervisor is dead, and every part with it" + _last_words(LOGS / "supervisor.log"))
     return found
 
 
@@ -60,8 +60,15 @@ def monitoring_problems() -> list[str]:
     """The same of Prometheus and the dashboards; empty also when nobody has asked for them."""
     found = dead_parts(MONITORING_STATUS, LOGS)
     if MONITORING_STATUS.is_file() and supervisor_pid(MONITORING_LOCK) is None:
-        found.append("the supervisor of Prometheus and the dashboards is dead, and both with it")
+        words = _last_words(LOGS / "monitoring.log")
+        found.append(f"the supervisor of Prometheus and the dashboards is dead, and both with it{words}")
     return found
+
+
+def _last_words(log: Path) -> str:
+    """Of a supervisor, which says nothing unless it fails."""
+    said = tail(log) if log.is_file() else ""
+    return f"; the end of its log:\n{said}" if said else ""
 
 
 def log_of(part: str) -> Path:

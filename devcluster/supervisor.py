@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from devcluster.layout import CHECKOUT
-from devcluster.shell import BrokenStateError, read_whole, tail
+from devcluster.shell import BrokenStateError, ClusterError, read_whole, tail
 
 
 @dataclass(frozen=True)
@@ -127,10 +127,10 @@ def supervise(parts: list[Part], status: Path, lock: Path) -> NoReturn:
         Supervisor(status).run(parts)
 
 
-def leave_running(module: str, *words: str, log: Path) -> None:
-    """Start a program of ours that outlives the command that starts it."""
+def leave_running(module: str, *words: str, log: Path, lock: Path) -> None:
+    """Start a supervisor that outlives the command that starts it, and wait until it has its lock."""
     with log.open("w") as out:
-        subprocess.Popen(
+        process = subprocess.Popen(
             [sys.executable, "-m", module, *words],
             cwd=CHECKOUT,
             stdin=subprocess.DEVNULL,
@@ -138,6 +138,12 @@ def leave_running(module: str, *words: str, log: Path) -> None:
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
+    while not lock.is_file():
+        if (code := process.poll()) is not None:
+            raise ClusterError(
+                f"the supervisor {module} ended with {_describe(code)}; the end of its log:\n{tail(log)}"
+            )
+        time.sleep(0.05)
 
 
 def _describe(code: int) -> str:

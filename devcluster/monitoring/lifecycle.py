@@ -25,7 +25,7 @@ def start() -> None:
         machine.check_ports_are_free(MONITORING_PORTS)
         MONITORING.mkdir(exist_ok=True)
         write_settings()
-        leave_running("devcluster.monitoring.lifecycle", log=LOGS / "monitoring.log")
+        leave_running("devcluster.monitoring.lifecycle", log=LOGS / "monitoring.log", lock=MONITORING_LOCK)
     wait_for("Prometheus and the dashboards", _has_started, lock=MONITORING_LOCK, wrong=monitoring_problems)
 
 
@@ -35,7 +35,8 @@ def stop() -> None:
     if (supervisor := supervisor_pid(MONITORING_LOCK)) is not None:
         os.kill(supervisor, signal.SIGKILL)
     wait_for("the end of Prometheus", lambda: not any(is_alive(pid) for pid in pids), seconds=30, wrong=list)
-    MONITORING_STATUS.unlink(missing_ok=True)
+    for file in (MONITORING_STATUS, MONITORING_LOCK):
+        file.unlink(missing_ok=True)
 
 
 def _has_started() -> bool:

@@ -11,7 +11,8 @@ from typing import IO
 import pytest
 
 from devcluster import cli, cluster, machine, network, state
-from devcluster.supervisor import part_pids
+from devcluster.shell import ClusterError
+from devcluster.supervisor import leave_running, part_pids
 
 
 @pytest.fixture
@@ -21,6 +22,7 @@ def dead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         monkeypatch.setattr(module, "STATE", tmp_path)
     monkeypatch.setattr(state, "NODE_COUNT", tmp_path / "nodes")
     monkeypatch.setattr(state, "STATUS", tmp_path / "status.json")
+    monkeypatch.setattr(state, "LOGS", tmp_path / "log")
     monkeypatch.setattr(state.supervisor_pid, "__defaults__", (tmp_path / "supervisor.lock",))
     monkeypatch.setattr(cluster, "COMMAND_LOCK", tmp_path / "lock")
     monkeypatch.setattr(machine, "reason_it_cannot_run", lambda: "")
@@ -62,6 +64,29 @@ def test_whoever_looks_at_the_same_time_is_no_supervisor(tmp_path: Path) -> None
             patch.setattr(fcntl, "flock", look)
             assert state.supervisor_pid(lock) is None
         assert taken
+
+
+@pytest.mark.parametrize(("log", "said"), [("", ""), ("no room\n", "; the end of its log:\n  no room")])
+def test_a_dead_supervisor_is_told_with_its_last_words(log: str, said: str, dead: Path) -> None:
+    (dead / "log").mkdir()
+    (dead / "log" / "supervisor.log").write_text(log)
+    assert state.problems() == [f"the supervisor is dead, and every part with it{said}"]
+
+
+@pytest.mark.parametrize(("log", "said"), [("", ""), ("no room\n", "; the end of its log:\n  no room")])
+def test_so_is_that_of_prometheus(log: str, said: str, dead: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(state, "MONITORING_STATUS", dead / "monitoring.json")
+    (dead / "monitoring.json").write_text('{"parts": {}}')
+    (dead / "log").mkdir()
+    (dead / "log" / "monitoring.log").write_text(log)
+    assert state.monitoring_problems() == [
+        f"the supervisor of Prometheus and the dashboards is dead, and both with it{said}"
+    ]
+
+
+def test_a_supervisor_that_dies_at_once_is_not_waited_for(tmp_path: Path) -> None:
+    with pytest.raises(ClusterError, match=r"ended with exit code 1; the end of its log:\n.*No module named"):
+        leave_running("devcluster.nobody", log=tmp_path / "log", lock=tmp_path / "lock")
 
 
 @pytest.fixture
