@@ -60,6 +60,7 @@ class Supervisor:
         self._asked_anew = True
 
     def _start_missing(self, parts: list[Part]) -> None:
+        self._started = False
         self._write()
         running = {name for name, _ in self._running.values()}
         self._started = all(self._start(part) for part in parts if part.name not in running)
@@ -81,6 +82,9 @@ class Supervisor:
         deadline = time.monotonic() + self._ready_seconds
         while process.pid in self._running and not part.ready():
             if time.monotonic() > deadline:
+                # Or it would be there still, beside the one that is started anew.
+                process.kill()
+                process.wait()
                 self._bury(process.pid, f"was not ready after {self._ready_seconds:.0f} s")
                 return False
             time.sleep(0.1)
