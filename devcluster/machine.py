@@ -15,6 +15,7 @@ from devcluster import cgroups, disk
 from devcluster.disk import GIB, Need
 from devcluster.layout import CACHE, HOST_PORTS, LOADED_MODULES, LOOPBACK_PORTS, NODES_OWN, STATE, SYSCTLS
 from devcluster.shell import BrokenStateError, ClusterError, read_whole, run, say, write_new
+from devcluster.supervisor import boot_id
 from devcluster.versions import DEBIAN
 
 # Images and containers of the tests; sources, Go's cache and the result of the build; a layer and the image made of it.
@@ -115,7 +116,7 @@ def _ports_on_all_addresses() -> set[int]:
 
 
 def remember_sysctls() -> None:
-    write_new(SYSCTLS, json.dumps({name: (_SYSCTLS / name).read_text() for name in KUBELET_SYSCTLS}))
+    remember(SYSCTLS, {name: (_SYSCTLS / name).read_text() for name in KUBELET_SYSCTLS})
 
 
 def restore_sysctls() -> None:
@@ -127,7 +128,7 @@ def load_modules() -> None:
     """Note which are not there, then load them: whoever is killed in between has loaded nothing that is not noted."""
     if _BRIDGE_FILTER.exists():
         return
-    write_new(LOADED_MODULES, json.dumps([name for name in _MODULES if not is_loaded(name)]))
+    remember(LOADED_MODULES, [name for name in _MODULES if not is_loaded(name)])
     with suppress(ClusterError):
         run(["modprobe", "--all", *_MODULES])
     if not _BRIDGE_FILTER.exists():
@@ -155,10 +156,17 @@ def is_loaded(module: str) -> bool:
     return (_SYSTEM_MODULES / module).is_dir()
 
 
+def remember(path: Path, before: object) -> None:
+    """Note what the machine was like before the cluster, for as long as it is not started anew."""
+    write_new(path, json.dumps({"boot": boot_id(), "before": before}))
+
+
 def _remembered(path: Path) -> Any:
     """What the machine was like before; who cannot read it ends the cluster all the same."""
     try:
-        return read_whole(path) if path.is_file() else None
+        told = read_whole(path) if path.is_file() else {}
     except BrokenStateError:
         say(f"{path} is broken: what it would tell of the machine stays as the cluster has set it")
         return None
+    # Once it named no boot: a cluster of that time may be up still.
+    return told.get("before") if isinstance(told, dict) and told.get("boot") == boot_id() else None

@@ -109,7 +109,7 @@ class Supervisor:
         self._write()
 
     def _write(self) -> None:
-        content = {"boot": _boot(), "pid": os.getpid(), "started": self._started, "parts": self._parts}
+        content = {"boot": boot_id(), "pid": os.getpid(), "started": self._started, "parts": self._parts}
         fresh = self._status.with_suffix(".new")
         # A full disk is no reason to end every part; it is written as soon as there is room.
         self._is_written = False
@@ -163,7 +163,7 @@ def is_alive(pid: int) -> bool:
     return stat.rpartition(") ")[2][0] not in "ZX"
 
 
-def _boot() -> str:
+def boot_id() -> str:
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
@@ -171,7 +171,7 @@ def part_pids(status: Path) -> dict[str, int]:
     """The processes of the parts that are not dead; none of before the machine was started anew."""
     with suppress(BrokenStateError):
         # Parts that nobody can name any more die with their supervisor all the same.
-        if status.is_file() and read_whole(status).get("boot") == _boot():
+        if status.is_file() and read_whole(status).get("boot") == boot_id():
             return {name: int(str(part["pid"])) for name, part in read_status(status).items() if not part["dead"]}
     return {}
 

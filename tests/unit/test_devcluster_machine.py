@@ -54,19 +54,30 @@ def test_modules_that_were_there_stay(commands: list[str], tmp_path: Path) -> No
     assert commands == []
 
 
+def test_modules_of_before_a_restart_of_the_machine_stay(
+    commands: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine.load_modules()
+    monkeypatch.setattr(machine, "boot_id", lambda: "another")
+    machine.unload_modules()
+    (tmp_path / "modules.json").write_text(json.dumps(["br_netfilter"]))  # as it was written before
+    machine.unload_modules()
+    assert commands == ["modprobe --all br_netfilter overlay"]
+
+
 def test_a_module_that_is_in_use_stays(commands: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(argv: Sequence[str]) -> str:
         commands.append(" ".join(argv))
         raise ClusterError("Module is in use")
 
-    (tmp_path / "modules.json").write_text(json.dumps(["br_netfilter", "overlay"]))
+    machine.remember(tmp_path / "modules.json", ["br_netfilter", "overlay"])
     monkeypatch.setattr(machine, "run", refuse)
     machine.unload_modules()
     assert commands == ["rmmod br_netfilter", "rmmod overlay"]
 
 
 def test_no_module_is_unloaded_beside_a_bridge_of_somebody_else(commands: list[str], tmp_path: Path) -> None:
-    (tmp_path / "modules.json").write_text(json.dumps(["br_netfilter"]))
+    machine.remember(tmp_path / "modules.json", ["br_netfilter"])
     (tmp_path / "net" / "docker0" / "bridge").mkdir(parents=True)
     machine.unload_modules()
     assert commands == []

@@ -180,16 +180,21 @@ def test_what_cannot_be_read_is_not_put_back(
     assert capsys.readouterr().out.count("sysctls.json is broken") == 1
 
 
-def test_the_sysctls_are_put_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("boots", "after"), [(1, "0\n"), (2, "1\n")])
+def test_the_sysctls_are_put_back_unless_the_machine_was_started_anew(
+    boots: int, after: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(machine, "SYSCTLS", tmp_path / "sysctls.json")
     monkeypatch.setattr(machine, "_SYSCTLS", tmp_path)
     for name in machine.KUBELET_SYSCTLS:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("0\n")
+    monkeypatch.setattr(machine, "boot_id", lambda: "1")
     machine.remember_sysctls()
     (tmp_path / "vm/panic_on_oom").write_text("1\n")
+    monkeypatch.setattr(machine, "boot_id", lambda: str(boots))
     machine.restore_sysctls()
-    assert (tmp_path / "vm/panic_on_oom").read_text() == "0\n"
+    assert (tmp_path / "vm/panic_on_oom").read_text() == after
 
 
 def test_state_is_written_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
