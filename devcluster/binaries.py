@@ -46,7 +46,12 @@ def _built() -> list[Path]:
 
 
 def command(name: str) -> str:
-    return str(_built()[-1] / name)
+    if not (built := _built()):
+        raise ClusterError(
+            f"{CACHE} has no Kubernetes of this checkout: set HOME and XDG_CACHE_HOME as they were for `up`, or run "
+            "`python3 -m devcluster down`, then `python3 -m devcluster up`, which builds it"
+        )
+    return str(built[-1] / name)
 
 
 def are_built() -> bool:

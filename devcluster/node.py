@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import shutil
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 from devcluster.binaries import command
@@ -25,8 +26,8 @@ from devcluster.layout import (
     Node,
 )
 from devcluster.runtime import SOCKET, containerd, write_runtime_settings
-from devcluster.shell import run
-from devcluster.supervisor import Part, Supervisor, read_status
+from devcluster.shell import ClusterError, run
+from devcluster.supervisor import Part, Supervisor, part_pids
 
 _KUBELET = """\
 apiVersion: kubelet.config.k8s.io/v1beta1
@@ -82,8 +83,14 @@ def node_part(node: Node) -> Part:
 
 def process_one(node: Node) -> int:
     """The process number, on the machine, of the node's first process: the child of its `unshare`."""
-    unshare = read_status(STATUS)[node.name]["pid"]
-    return int(Path(f"/proc/{unshare}/task/{unshare}/children").read_text())
+    unshare = part_pids(STATUS).get(node.name)
+    with suppress(FileNotFoundError, ProcessLookupError):
+        if children := Path(f"/proc/{unshare}/task/{unshare}/children").read_text():
+            return int(children)
+    raise ClusterError(
+        f"{node.name} does not run: `python3 -m devcluster status` says why, and `python3 -m devcluster up` starts "
+        "anew what is dead"
+    )
 
 
 def _kubelet(node: Node) -> Part:

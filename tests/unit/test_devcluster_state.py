@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import shutil
 import sys
 from pathlib import Path
@@ -10,9 +11,10 @@ from typing import IO
 
 import pytest
 
-from devcluster import cli, cluster, machine, network, state
+from devcluster import binaries, cli, cluster, machine, network, node, state
+from devcluster.layout import Node
 from devcluster.shell import ClusterError
-from devcluster.supervisor import leave_running, part_pids
+from devcluster.supervisor import boot_id, leave_running, part_pids
 
 
 @pytest.fixture
@@ -163,6 +165,27 @@ def test_a_broken_file_of_the_state_is_a_sentence(
     said = capsys.readouterr().err
     assert said.startswith(f"devcluster: {dead / name} is broken (")
     assert said.endswith("run `python3 -m devcluster down`, then `python3 -m devcluster up`\n")
+
+
+@pytest.mark.parametrize("dead_part", [None, "ended with signal SIGKILL"])
+@pytest.mark.parametrize("name", ["etcd", "node-1"])
+def test_a_node_that_has_not_begun_or_has_ended_is_told(
+    name: str, dead_part: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Of a number that no process has: none is as high.
+    parts = {name: {"pid": 2**30, "dead": dead_part}}
+    (tmp_path / "status.json").write_text(json.dumps({"boot": boot_id(), "parts": parts}))
+    monkeypatch.setattr(node, "STATUS", tmp_path / "status.json")
+    with pytest.raises(ClusterError, match=r"node-1 does not run: .* status` says why"):
+        node.process_one(Node(1))
+
+
+def test_commands_that_were_built_elsewhere_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(binaries, "CACHE", tmp_path)
+    with pytest.raises(ClusterError, match=rf"{tmp_path} has no Kubernetes .* HOME and XDG_CACHE_HOME"):
+        binaries.command("pause")
+    (tmp_path / f"{binaries._name()}-1").mkdir()
+    assert binaries.command("pause") == str(tmp_path / f"{binaries._name()}-1" / "pause")
 
 
 def test_of_a_broken_status_no_process_is_known(tmp_path: Path) -> None:
