@@ -9,6 +9,7 @@ import ssl
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -38,35 +39,37 @@ class Client:
         self._tls = ssl.create_default_context(cafile=str(certificates / "ca.crt"))
         self._tls.load_cert_chain(certificates / f"{user}.crt", certificates / f"{user}.key")
 
-    def _connect(self, timeout_seconds: float) -> http.client.HTTPSConnection:
-        return http.client.HTTPSConnection(HOST_ADDRESS, API_PORT, context=self._tls, timeout=timeout_seconds)
+    @contextmanager
+    def _connect(self, timeout_seconds: float) -> Iterator[http.client.HTTPSConnection]:
+        """A connection for one call; an answer that is cut off is a lost connection, as any other is."""
+        connection = http.client.HTTPSConnection(HOST_ADDRESS, API_PORT, context=self._tls, timeout=timeout_seconds)
+        try:
+            yield connection
+        except http.client.HTTPException as error:
+            raise ConnectionError(f"the API server's answer was cut off ({error!r})") from error
+        finally:
+            connection.close()
 
     def request(self, method: str, path: str, body: object = None, content: str = "application/json") -> Any:
         """One call; the answer is parsed when it is JSON and text otherwise."""
-        connection = self._connect(timeout_seconds=10)
-        try:
+        with self._connect(timeout_seconds=10) as connection:
             data = None if body is None else json.dumps(body)
             connection.request(method, path, data, {"Content-Type": content, "Accept": "application/json"})
             answer = connection.getresponse()
             text = answer.read().decode()
-        finally:
-            connection.close()
         if answer.status >= 400:
             raise ApiError(answer.status, text[:500])
         return json.loads(text) if text.startswith("{") else text
 
     def watch(self, path: str, seconds: int) -> Iterator[bytes]:
         """Each event of a watch as it comes, until the server ends it after the given time."""
-        connection = self._connect(timeout_seconds=seconds + 10)
-        try:
+        with self._connect(timeout_seconds=seconds + 10) as connection:
             connection.request("GET", f"{path}?watch=1&timeoutSeconds={seconds}")
             answer = connection.getresponse()
             if answer.status >= 400:
                 raise ApiError(answer.status, answer.read().decode()[:500])
             while line := answer.readline():
                 yield line
-        finally:
-            connection.close()
 
     def follow(self, path: str, changed: threading.Event) -> None:
         """From now on set the event whenever something of these may have changed."""
