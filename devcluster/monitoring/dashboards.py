@@ -38,7 +38,7 @@ class _Handler(SimpleHTTPRequestHandler):
 
     def translate_path(self, path: str) -> str:
         """A file of the page; an address that is none is a dashboard's, and the page finds out which."""
-        root = page.directory()
+        root = page.directory().resolve()
         file = (root / urlsplit(path).path.lstrip("/")).resolve()
         return str(file if file.is_file() and file.is_relative_to(root) else root / "index.html")
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from devcluster.monitoring import prometheus
+from devcluster.monitoring import dashboards, page, prometheus
 from devcluster.monitoring.targets import TARGETS, describe
 from devcluster.shell import ClusterError
 
@@ -74,3 +74,25 @@ def test_a_configuration_that_has_changed_is_told_apart(tmp_path: Path, monkeypa
     monkeypatch.setattr(prometheus, "_SHIPPED", shipped)
     with pytest.raises(ClusterError, match="has no `scrape_interval: 15s` any more"):
         prometheus.write_settings()
+
+
+@pytest.mark.parametrize(
+    ("path", "file"),
+    [
+        ("/assets/page.js?v=1", "assets/page.js"),
+        ("/d/memtune-job", "index.html"),
+        ("/../secret", "index.html"),
+        ("/", "index.html"),
+    ],
+)
+def test_files_of_the_page_are_found_in_a_cache_behind_a_link(
+    path: str, file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built = tmp_path / "disk" / "page"
+    (built / "assets").mkdir(parents=True)
+    for name in ("assets/page.js", "index.html", "../secret"):
+        (built / name).touch()
+    (tmp_path / "cache").symlink_to(tmp_path / "disk")
+    monkeypatch.setattr(page, "directory", lambda: tmp_path / "cache" / "page")
+    handler = dashboards._Handler.__new__(dashboards._Handler)
+    assert handler.translate_path(path) == str(built / file)
