@@ -6,14 +6,14 @@ import argparse
 import asyncio
 import os
 import re
-from collections.abc import AsyncIterator, Coroutine, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from memtune.spec import API_VERSION, KIND
-from memtune_cli.errors import INTERRUPTED, InputError
+from memtune_cli.errors import InputError
 from memtune_operator.refusals import Kind, RefusalError
 from memtune_operator.wrapping import Manifest
 
@@ -63,14 +63,6 @@ def job_here(name: str) -> str:
         if name and (directory / "job.json").is_file():
             return f"; the job of memtune run that is here is --state {directory} (status, report, logs)"
     return ""
-
-
-def until_interrupted(command: Coroutine[Any, Any, int]) -> int:
-    """The exit code of a command that speaks to a cluster, or the one of Ctrl-C."""
-    try:
-        return asyncio.run(command)
-    except KeyboardInterrupt:
-        return INTERRUPTED
 
 
 @asynccontextmanager

@@ -58,7 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
         # Scripts print what they like, whatever the terminal's encoding knows.
         sys.stdout.reconfigure(errors="replace")
     directory = state_directory(arguments)
-    return cluster.until_interrupted(_of_machine(directory, arguments) if directory else _of_cluster(arguments))
+    return asyncio.run(_of_machine(directory, arguments) if directory else _of_cluster(arguments))
 
 
 async def _of_machine(directory: Path, arguments: argparse.Namespace) -> int:

@@ -14,7 +14,7 @@ import memtune
 from memtune.gpu import GPUS
 from memtune.trace import NUMERICS
 from memtune.units import parse_bytes
-from memtune_cli.errors import InputError, installing
+from memtune_cli.errors import INTERRUPTED, InputError, installing
 from memtune_cli.trace import BATCH, MEMORY, TIME_LIMIT_SECONDS
 
 _EXIT_CODES = """\
@@ -22,7 +22,7 @@ exit codes:
   0  a plan fits (plan), the plan fits (estimate), the job succeeded (run, watch), or the command did what it is for
   1  no plan is sure to fit, the plan of estimate is not, or the job of run or watch failed
   2  bad input, or a cluster that refuses: the message says where and what to do
-  130  run or watch was interrupted; the same command goes on
+  130  the command was interrupted; run and watch go on when they are called again
 """
 _PLAN_HELP = "a plan in short form, like bf16-z3-full-mb1x32"
 _NAME_HELP = "a MemoryTunedJob of the cluster"
@@ -49,6 +49,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except InputError as error:
         print("\n".join(f"memtune: {line}" for line in str(error).splitlines()), file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        return INTERRUPTED
     except BrokenPipeError:
         # The reader has enough. Python would complain once more when it flushes at its end, so give it nowhere to go.
         _forget_output()

@@ -35,7 +35,7 @@ _TOLD_EVERY_SECONDS = 30.0
 
 def run(arguments: argparse.Namespace) -> int:
     """Watch until the job ends: 0 if it succeeded, 1 if it failed or was deleted, 130 if the watch was interrupted."""
-    return cluster.until_interrupted(_watch(arguments))
+    return asyncio.run(_watch(arguments))
 
 
 async def _watch(arguments: argparse.Namespace) -> int:

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import signal
 import socket
+import subprocess
+import sys
+import threading
 from pathlib import Path
 
 import pytest
-from api_answers import JOB, ApiServer, found, refusal
-from cli_jobs import refused
+from api_answers import JOB, Answer, ApiServer, found, refusal
+from cli_jobs import ROOT, refused
 from told_job import NAME, told_job
 
 from memtune_cli.main import main
@@ -72,6 +77,36 @@ def test_each_refusal_is_one_sentence(
     said = refused(capsys, command, NAME, *flags)
     assert message in said
     assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize("command", ["status", "watch", "report", "logs"])
+def test_an_interruption_is_silent(
+    command: str, server: ApiServer, flags: Flags, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, is_over = threading.Event(), threading.Event()
+
+    def hangs() -> Answer:
+        asked.set()
+        is_over.wait(60)
+        return found(told_job())
+
+    # Nobody is there any more to take its answer.
+    monkeypatch.setattr(server, "handle_error", lambda *_: None)
+    server.answer(JOB, hangs)
+    paths = os.pathsep.join(str(ROOT / package) for package in ("core", "cli", "operator"))
+    process = subprocess.Popen(
+        [sys.executable, "-m", "memtune_cli.main", command, NAME, *flags],
+        env={**os.environ, "PYTHONPATH": paths}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    with process:
+        try:
+            assert asked.wait(60)
+            process.send_signal(signal.SIGINT)
+            assert process.communicate(timeout=60) == ("", "")
+        finally:
+            process.kill()
+            is_over.set()
+    assert process.returncode == 130
 
 
 def test_a_namespace_that_is_not_there_is_named(server: ApiServer, flags: Flags, capsys: Captured) -> None:
