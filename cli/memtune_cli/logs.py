@@ -23,10 +23,11 @@ from memtune_cli.cluster import JobAddress
 from memtune_cli.errors import InputError
 from memtune_cli.local_job import story_at
 from memtune_cli.named_job import state_directory
+from memtune_cli.run_pods import pods_of
 from memtune_cli.story import Story, story_of
 from memtune_operator import names
 from memtune_operator.local_runs import LocalRun
-from memtune_operator.observing import index_of, observe, owned_by, run_of
+from memtune_operator.observing import index_of, observe, run_of
 from memtune_operator.refusals import RefusalError
 from memtune_operator.wrapping import Manifest, TemplateError, wrapped_index
 
@@ -75,9 +76,7 @@ async def _of_cluster(arguments: argparse.Namespace) -> int:
     async with cluster.address(arguments) as job:
         manifest = await job.read()
         story = story_of(manifest)
-        selector = f"{names.LABEL_JOB}={names.job_stem(story.name)}"
-        listed = await job.cluster.list("v1", "Pod", job.namespace, selector)
-        owned = owned_by(listed, manifest["metadata"]["uid"])
+        owned = await pods_of(job, story, manifest["metadata"]["uid"])
         record = _chosen(story, {run_of(pod) for pod in owned}, arguments.run)
         manifests = [pod for pod in owned if run_of(pod) == record.name and index_of(pod) is not None]
         now, resource = time.time(), _gpu_resource(story)

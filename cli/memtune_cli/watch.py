@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import time
 from collections.abc import AsyncIterator
+from typing import NamedTuple
 
 from memtune.decide.texts import over
 from memtune.naming import pod_name
@@ -18,8 +19,10 @@ from memtune_cli.display import Display
 from memtune_cli.live_page import live_page, speed
 from memtune_cli.news import news
 from memtune_cli.ranks import Ranks, Reading, readings
+from memtune_cli.run_pods import is_by_job_set, pods_of
 from memtune_cli.story import Story, story_of
 from memtune_cli.story_page import page
+from memtune_operator.observing import run_of
 from memtune_operator.refusals import Kind, RefusalError
 from memtune_operator.wrapping import METRICS_PORT
 
@@ -46,6 +49,13 @@ async def _watch(arguments: argparse.Namespace) -> int:
         return await watch.to_its_end()
 
 
+class _Made(NamedTuple):
+    """The pods that the JobSet of a run has made."""
+
+    run: str
+    names: list[str]
+
+
 class _Watch:
     """One job, as far as is known of it."""
 
@@ -56,6 +66,7 @@ class _Watch:
         self._ranks: Ranks | None = None
         self._trouble = ""
         self._told_at = 0.0
+        self._made = _Made("", [])
 
     async def to_its_end(self) -> int:
         """Follow the job and its ranks until it is over."""
@@ -121,15 +132,32 @@ class _Watch:
         """Ask the pods of the run that goes on for their metrics, again and again."""
         while True:
             found = self._story.live_run if self._story else None
-            pods = _pods(self._story, found) if self._story and found and found.started_at else []
-            if found and pods:
+            pods: list[str] = []
+            if self._story and found and found.started_at:
                 try:
-                    await self._look_at(found, pods)
+                    pods = await self._pods(self._story, found)
+                    if pods:
+                        await self._look_at(found, pods)
                 except RefusalError as refusal:
                     # Who may not ask will not be allowed to by asking again.
                     self._display.tell(f"the metrics of the ranks stay unknown: {refusal.message}")
                     await asyncio.Event().wait()
             await asyncio.sleep(_LOOK_SECONDS + _LOOK_SECONDS_PER_POD * len(pods))
+
+    async def _pods(self, story: Story, found: RunStatus) -> list[str]:
+        """The names of a run's pods: known beforehand, or those that its JobSet has made."""
+        if story.job is None or not is_by_job_set(story):
+            return _pods(story, found)
+        if self._made.run != found.name or len(self._made.names) < story.job.spec.resources.nodes:
+            # No pod of a run is ever made anew, so that a full list holds until the run's end.
+            try:
+                owned = await pods_of(self._job, story, story.job.metadata.uid)
+            except RefusalError as refusal:
+                if _is_forbidden(refusal):
+                    raise
+                return []
+            self._made = _Made(found.name, [pod["metadata"]["name"] for pod in owned if run_of(pod) == found.name])
+        return self._made.names
 
     async def _look_at(self, found: RunStatus, pods: list[str]) -> None:
         answers = await asyncio.gather(*(self._readings(pod) for pod in pods))
@@ -146,7 +174,7 @@ class _Watch:
         try:
             return readings("\n".join([line async for line in _some(lines)]))
         except RefusalError as refusal:
-            if refusal.status == 403 and refusal.kind is Kind.REFUSED:
+            if _is_forbidden(refusal):
                 raise
             return []  # it has not begun to serve them, or has just ended
 
@@ -171,6 +199,10 @@ class _Watch:
 
     def _end(self, story: Story) -> None:
         self._display.end(["", *page(self._display.screen, story, time.time())])
+
+
+def _is_forbidden(refusal: RefusalError) -> bool:
+    return refusal.status == 403 and refusal.kind is Kind.REFUSED
 
 
 def _pods(story: Story, run: RunStatus) -> list[str]:

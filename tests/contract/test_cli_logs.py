@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from api_answers import JOB, PODS, ApiServer, found, listed, refusal
 from cli_jobs import refused
+from job_set_pods import BATCH_JOBS, JOB_SETS, POD, answer_with_a_job_set
 from told_job import NAME, told_job
 
 from memtune.report import Ending, Report
@@ -66,6 +67,24 @@ def test_of_two_nodes_the_failing_one_comes_first(server: ApiServer, flags: Flag
     ]
     assert main(["logs", NAME, *flags, "--rank", "2"]) == 0
     assert capsys.readouterr().out == "[rank 2] said\n"
+
+
+def test_pods_of_a_job_set_are_found_by_the_chain_of_their_owners(
+    server: ApiServer, flags: Flags, capsys: Captured
+) -> None:
+    answer_with_a_job_set(server, JOB)
+    server.answer(f"{PODS}/{POD}/log", (200, "[rank 0] step 1\n"))
+    assert main(["logs", NAME, *flags]) == 0
+    assert capsys.readouterr().out == "[rank 0] step 1\n"
+    server.answer(JOB_SETS, refusal(403, 'User "eve" cannot list resource "jobsets"'))
+    assert 'cannot list resource "jobsets"' in refused(capsys, "logs", NAME, *flags)
+
+
+def test_plain_pods_need_no_right_to_see_jobs(server: ApiServer, flags: Flags) -> None:
+    server.answer(PODS, listed(pod(2, running={})))
+    server.answer(f"{PODS}/{NAME}-train-2-0/log", (200, "loss\n"))
+    assert main(["logs", NAME, *flags]) == 0
+    assert not [asked for asked in server.asked if asked.startswith((JOB_SETS, BATCH_JOBS))]
 
 
 def test_a_run_that_goes_on_is_followed(

@@ -6,6 +6,7 @@ import sys
 
 import pytest
 from api_answers import JOB, JOBS, PODS, ApiServer, events, found, listed, refusal
+from job_set_pods import JOB_SETS, POD, answer_with_a_job_set, job_of_a_job_set
 from terminals import Terminal
 from told_job import MESSAGE, NAME, ended_well, still_probing, told_job
 
@@ -91,6 +92,35 @@ def test_without_a_terminal_ranks_are_told_of_in_lines(server: ApiServer, flags:
     assert main(["watch", NAME, *flags]) == 0
     said = f"{NAME}-train-2: step 17, 2.0 s a step, rank 0 is the fullest with 55.9/74.5Gi"
     assert capsys.readouterr().out.count(said) == 1
+
+
+@pytest.mark.usefixtures("_looking_often")
+def test_ranks_in_pods_of_a_job_set_are_heard(server: ApiServer, flags: Flags, capsys: Captured) -> None:
+    answer_with_a_job_set(server, JOB)
+    heard = f"{PODS}/{POD}:9400/proxy/metrics"
+    over = ended_well()
+    over["spec"]["launcher"] = "JobSet"
+    server.answer(JOBS, lambda: listed(over if server.asked.count(heard) >= 2 else job_of_a_job_set()))
+    server.answer(f"{JOBS}?watch", events())
+    job_sets = server.answers[JOB_SETS]
+    server.answer(JOB_SETS, refusal(503, "overloaded"), *job_sets)
+    server.answer(heard, metrics(17))
+    assert main(["watch", NAME, *flags]) == 0
+    assert f"{NAME}-train-2: step 17" in capsys.readouterr().out
+    assert sum(asked.startswith(JOB_SETS) for asked in server.asked) == 2, "once it is known it is not asked for again"
+
+
+@pytest.mark.usefixtures("_looking_often")
+def test_who_may_not_see_job_sets_is_told_so(server: ApiServer, flags: Flags, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, told = 'User "eve" cannot list resource "jobsets"', list[str]()
+    monkeypatch.setattr(Display, "tell", lambda _, line: told.append(line))
+    said = f"the metrics of the ranks stay unknown: {asked}"
+    answer_with_a_job_set(server, JOB)
+    server.answer(JOB_SETS, refusal(403, asked))
+    server.answer(JOBS, lambda: listed(ended_well() if said in told else job_of_a_job_set()))
+    server.answer(f"{JOBS}?watch", events())
+    assert main(["watch", NAME, *flags]) == 0
+    assert told.count(said) == 1
 
 
 @pytest.mark.usefixtures("_looking_often")
