@@ -7,6 +7,7 @@ it all.
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -20,6 +21,7 @@ import helm_python
 import yaml
 from kubernetes import client, config, dynamic
 from kubernetes.client.exceptions import ApiException
+from urllib3.exceptions import HTTPError
 
 from memtune.spec import GROUP, PLURAL, VERSION
 
@@ -28,6 +30,7 @@ sys.path.insert(0, str(ROOT))
 
 from devcluster import binaries  # noqa: E402 - the checkout's devcluster is no package
 from devcluster.builds import OURS, image_id, image_name  # noqa: E402
+from devcluster.cli import INTERRUPTED  # noqa: E402
 from devcluster.layout import DASHBOARDS_PORT  # noqa: E402
 
 CHART = ROOT / "charts" / "memtune"
@@ -185,8 +188,31 @@ def apply(connection: Any) -> None:
         kind.create(body=each, namespace=NAMESPACE)
 
 
-if __name__ == "__main__":
+def run() -> int:
+    """The exit code of the demo; what kept it from going on is told in one line."""
     try:
         main()
+    except KeyboardInterrupt:
+        print("demo: interrupted; run `make demo` again, or `make demo-clean`", file=sys.stderr)
+        return INTERRUPTED
     except DemoError as error:
-        sys.exit(f"demo: {error}")
+        print(f"demo: {error}", file=sys.stderr)
+    except ApiException as error:
+        print(f"demo: the API server refused: {refused(error)}", file=sys.stderr)
+    except HTTPError as error:
+        print(f"demo: no answer from the API server: {error}", file=sys.stderr)
+    else:
+        return 0
+    return 1
+
+
+def refused(error: ApiException) -> str:
+    """What the API server says of it, if it says anything."""
+    try:
+        return str(json.loads(error.body or "")["message"])
+    except (ValueError, TypeError, KeyError):
+        return f"{error.status} {error.reason}"
+
+
+if __name__ == "__main__":
+    sys.exit(run())

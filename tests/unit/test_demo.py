@@ -1,13 +1,18 @@
-"""`make demo`: what it asks of Helm whatever an earlier demo left."""
+"""`make demo`: what it asks of Helm whatever an earlier demo left, and how it ends where it cannot go on."""
 
 from __future__ import annotations
 
 import importlib
 import sys
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
 import pytest
+from kubernetes.client.exceptions import ApiException
+from urllib3.exceptions import HTTPError
+
+Captured = pytest.CaptureFixture[str]
 
 
 class HelmError(Exception):
@@ -81,3 +86,47 @@ def test_what_helm_refuses_is_told(demo: Any) -> None:
     with pytest.raises(demo.DemoError, match="Helm could not install the chart: timed out"):
         demo.install("kubeconfig")
     assert helm.asked[-1] == "close"
+
+
+def raising(error: BaseException) -> Callable[[], None]:
+    def main() -> None:
+        raise error
+
+    return main
+
+
+def refusal(body: str) -> ApiException:
+    error = ApiException(status=403, reason="Forbidden")
+    error.body = body
+    return error
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "said"),
+    [
+        (KeyboardInterrupt(), 130, "interrupted; run `make demo` again, or `make demo-clean`"),
+        (
+            refusal('{"message": "namespaces is forbidden"}'),
+            1,
+            "the API server refused: namespaces is forbidden",
+        ),
+        (refusal("<html>"), 1, "the API server refused: 403 Forbidden"),
+        (
+            HTTPError("Max retries exceeded"),
+            1,
+            "no answer from the API server: Max retries exceeded",
+        ),
+    ],
+)
+def test_each_ending_is_one_line(
+    demo: Any, error: BaseException, code: int, said: str, monkeypatch: pytest.MonkeyPatch, capsys: Captured
+) -> None:
+    monkeypatch.setattr(demo, "main", raising(error))
+    assert demo.run() == code
+    assert capsys.readouterr().err.splitlines() == [f"demo: {said}"]
+
+
+def test_a_demo_error_is_told_as_it_is(demo: Any, monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> None:
+    monkeypatch.setattr(demo, "main", raising(demo.DemoError("no room")))
+    assert demo.run() == 1
+    assert capsys.readouterr().err == "demo: no room\n"
