@@ -15,10 +15,11 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from memtune.decide.budget import ended_probing
-from memtune.decide.records import has_ended
+from memtune.decide.records import ended_as, has_ended
 from memtune.decide.restoring import read_status
 from memtune.spec import Job
 from memtune.spec.status import Phase, RunStatus, Status, load_status
+from memtune.verdict import Verdict
 from memtune_operator.shell import Key, Snapshot
 
 _JOB = ("mtj_namespace", "mtj")
@@ -47,7 +48,7 @@ class Metrics:
         )
         self._error = Histogram(
             "memtune_prediction_error_ratio",
-            "Measured over predicted device memory, less 1, of runs that had the longest sequences.",
+            "Measured over predicted device memory, less 1, of runs that succeeded and had the longest sequences.",
             _JOB,
             registry=registry,
             buckets=_RATIOS,
@@ -115,8 +116,8 @@ class Metrics:
             self._probes.labels(*key, run.verdict or "stopped").inc()
             self._probe_gpu_seconds.labels(*key).inc(run.gpu_seconds)
         for run in (*probes, *_newly_ended(before.attempts, after.attempts)):
-            if run.peak_bytes and run.predicted_bytes and run.length_covered is not False:
-                self._error.labels(*key).observe(run.peak_bytes.device / run.predicted_bytes - 1)
+            if (error := _error_ratio(run)) is not None:
+                self._error.labels(*key).observe(error)
         known = {attempt.number for attempt in before.attempts}
         for attempt in after.attempts:
             if attempt.number not in known and attempt.rung:
@@ -126,6 +127,14 @@ class Metrics:
 def _newly_ended(before: Iterable[RunStatus], after: Iterable[RunStatus]) -> Iterator[RunStatus]:
     ended = {run.number for run in before if has_ended(run)}
     return (run for run in after if has_ended(run) and run.number not in ended)
+
+
+def _error_ratio(run: RunStatus) -> float | None:
+    # What broke off, by lack of memory or otherwise, never showed what it would have taken.
+    is_whole = ended_as(run, Verdict.SUCCEEDED) and run.length_covered is not False
+    if not (is_whole and run.peak_bytes and run.predicted_bytes):
+        return None
+    return run.peak_bytes.device / run.predicted_bytes - 1
 
 
 class _Jobs(Collector):

@@ -119,6 +119,14 @@ def test_more_memory_than_predicted_is_a_positive_error() -> None:
     assert at_most == {"0.25": 0.0, "0.5": 1.0}
 
 
+@pytest.mark.parametrize("verdict", ["device-oom", "host-oom", "disrupted", "user-error", None])
+def test_a_run_that_did_not_get_through_never_showed_what_it_takes(verdict: str | None) -> None:
+    metrics = Metrics()
+    broken = {**ENDED, "verdict": verdict}
+    metrics.reconciled(snapshot(probes=[RECORDED]), snapshot(probes=[broken], attempts=[broken]), 0.02)
+    assert not [line for line in lines(metrics) if line.startswith("memtune_prediction_error_ratio")]
+
+
 def test_what_was_there_before_the_operator_started_is_not_counted_again() -> None:
     metrics = Metrics()
     for _ in range(2):
