@@ -110,3 +110,9 @@ def test_the_readme_shows_what_the_command_prints(capsys: pytest.CaptureFixture[
     readme = (_ROOT / "README.md").read_text()
     assert main(["plan", str(_ROOT / "examples" / "llama-7b-8gpu.yaml"), "--top", "5"]) == 0
     assert capsys.readouterr().out.rstrip("\n") in readme
+
+
+def test_the_dashboards_page_says_how_much_the_pictured_gpus_lose() -> None:
+    rehearsal = (_ROOT / "tests" / "cluster" / "test_dashboards.py").read_text()
+    (lost,) = re.findall(r'"shrink": \{.*?"by": "(\d+%)"', rehearsal)
+    assert f"the GPUs lose {lost} of theirs" in (_DOCS / "dashboards.md").read_text()
