@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterator
 from copy import deepcopy
+from ipaddress import ip_network
 from typing import Any
 
 import helm_python
@@ -54,6 +55,11 @@ def with_value(path: tuple[str, ...], value: Any) -> dict[str, Any]:
     for name in reversed(path):
         value = {name: value}
     return dict(value)
+
+
+def requiring_nodes(*terms: dict[str, Any]) -> dict[str, Any]:
+    """An affinity to nodes to which one of these terms applies."""
+    return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": list(terms)}}}
 
 
 LEAVES = list(leaves(SCHEMA))
@@ -108,6 +114,8 @@ def test_a_value_of_the_wrong_type_is_refused(path: tuple[str, ...]) -> None:
         (("image", "pullPolicy"), "always"),
         (("replicas",), 0),
         (("metrics", "port"), 70000),
+        (("metrics", "port"), 80),
+        (("healthPort",), 1023),
         (("metrics", "podMonitor", "create"), "true"),
         (("metrics", "podMonitor", "interval"), "30"),
         (("metrics", "prometheusRule", "runbookBaseUrl"), "docs"),
@@ -120,9 +128,11 @@ def test_a_value_of_the_wrong_type_is_refused(path: tuple[str, ...]) -> None:
         (("extraEnv",), [{"name": "A", "valueFrom": {"secret": {}}}]),
         (("extraEnv",), [{"name": "A", "valueFrom": {"secretKeyRef": {"name": "a", "keys": "b"}}}]),
         (("affinity",), {"nodeAffinity": {"requiredDuringScheduling": {}}}),
+        (("affinity",), requiring_nodes()),
+        (("affinity",), requiring_nodes({})),
         (("affinity",), {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [{"topology": "a"}]}}),
         (("networkPolicy", "metricsFrom"), [{}]),
-        (("networkPolicy", "apiServer", "cidrs"), ["10.0.0.1"]),
+        (("networkPolicy", "metricsFrom"), [{"ipBlock": {"cidr": "10.0.0.0/33"}}]),
         (("podDisruptionBudget", "maxUnavailable"), 0),
         (("test", "mode"), "Fixed"),
         (("test", "namespace"), "a.b"),
@@ -155,6 +165,37 @@ def test_a_value_that_cannot_work_is_refused(path: tuple[str, ...], value: Any) 
 def test_values_that_contradict_each_other_are_refused(values: dict[str, Any], message: str) -> None:
     with pytest.raises(helm_python.HelmError, match=message):
         objects(values)
+
+
+CIDRS = (
+    *("10.0.0.1/32", "0.0.0.0/0", "255.249.199.99/19", "fd00::/8", "::/0", "::1/128", "2001:DB8:1:2:3:4:5::/112"),
+    *("2001:db8:1:2:3:4:5:6/128", "::2:3:4:5:6:7:8/99", "1::8/100"),
+)
+NO_CIDRS = (
+    *("10.0.0.1", "999.1.1.1/99", "256.0.0.0/8", "10.0.0.0/33", "010.0.0.0/8", "10.0.0/8", "10.0.0.0.0/8", "/8", ":/0"),
+    *("fd00::", "fd00::/129", "fd00:/8", ":fd00::/8", "fd00:::/8", "1::2::3/64", "12345::/16", "1:2:3/48"),
+    *("1:2:3:4:5:6:7/112", "1:2:3:4:5:6:7:8:9/128", "1::2:3:4:5:6:7:8/128", "1:2:3:4:5:6:7:8::/128", "g::/16"),
+)
+
+
+@pytest.mark.parametrize("cidr", CIDRS)
+def test_a_range_of_addresses_is_taken(cidr: str) -> None:
+    assert ip_network(cidr, strict=False)
+    assert objects({"networkPolicy": {"enabled": True, "apiServer": {"cidrs": [cidr]}}})
+
+
+@pytest.mark.parametrize("cidr", NO_CIDRS)
+def test_what_is_no_range_of_addresses_is_refused(cidr: str) -> None:
+    with pytest.raises(helm_python.HelmValuesError, match="networkPolicy/apiServer/cidrs/0"):
+        objects({"networkPolicy": {"apiServer": {"cidrs": [cidr]}}})
+
+
+@pytest.mark.parametrize("interval", ["30s", "1m30s", "1d", "500ms"])
+@pytest.mark.parametrize(("monitor", "kind"), [("podMonitor", "PodMonitor"), ("serviceMonitor", "ServiceMonitor")])
+def test_an_interval_is_any_duration_of_prometheus(monitor: str, kind: str, interval: str) -> None:
+    made_monitor = only(objects({"metrics": {monitor: {"create": "always", "interval": interval}}}), kind)
+    (endpoint,) = made_monitor["spec"].get("podMetricsEndpoints") or made_monitor["spec"]["endpoints"]
+    assert endpoint["interval"] == interval
 
 
 def test_a_repository_may_name_the_port_of_its_registry() -> None:

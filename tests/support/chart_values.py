@@ -7,7 +7,7 @@ from typing import Any
 DIGEST = "sha256:" + "0" * 64
 SPREAD = {"maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "ScheduleAnyway"}
 MONITORED: dict[str, Any] = {
-    "serviceMonitor": {"create": "always", "interval": "1m", "labels": {"release": "prometheus"}},
+    "serviceMonitor": {"create": "always", "interval": "1m30s", "labels": {"release": "prometheus"}},
     "podMonitor": {"create": "always", "interval": "5s", "labels": {"release": "prometheus"}},
     "prometheusRule": {
         "create": "always",
