@@ -18,6 +18,8 @@ from helm_chart import CHART, objects, only
 VALUES: dict[str, Any] = yaml.safe_load((CHART / "values.yaml").read_text())
 SCHEMA: dict[str, Any] = json.loads((CHART / "values.schema.json").read_text())
 MONITORING = [f"monitoring.coreos.com/v1/{kind}" for kind in ("PodMonitor", "PrometheusRule", "ServiceMonitor")]
+# What Helm passes to a chart that another one depends on.
+OF_HELM = {("global",), ("enabled",)}
 ROW = re.compile(r"^\| `([\w.]+)` \| `(.+?)` \| (.+) \|$", re.MULTILINE)
 README = {name: (default, words) for name, default, words in ROW.findall((CHART / "README.md").read_text())}
 
@@ -32,7 +34,7 @@ def leaves(node: dict[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[s
     """The path of each value that is no group of values."""
     for name, field in node["properties"].items():
         here, inner = (*path, name), resolved(field)
-        if here == ("global",):
+        if here in OF_HELM:
             continue
         if "properties" in inner and default_of(here) != {}:
             yield from leaves(inner, here)
@@ -196,6 +198,12 @@ def test_an_interval_is_any_duration_of_prometheus(monitor: str, kind: str, inte
     made_monitor = only(objects({"metrics": {monitor: {"create": "always", "interval": interval}}}), kind)
     (endpoint,) = made_monitor["spec"].get("podMetricsEndpoints") or made_monitor["spec"]["endpoints"]
     assert endpoint["interval"] == interval
+
+
+def test_another_chart_may_depend_on_this_one_under_a_condition() -> None:
+    assert objects({"global": {"team": "ml"}, "enabled": True}) == objects({})
+    with pytest.raises(helm_python.HelmValuesError, match="/enabled"):
+        objects({"enabled": "yes"})
 
 
 def test_a_repository_may_name_the_port_of_its_registry() -> None:
