@@ -237,6 +237,15 @@ def test_what_to_do_next_fits_the_installation() -> None:
     assert "runbookBaseUrl" not in monitored + notes
 
 
+def test_images_that_no_registry_is_named_for_are_told() -> None:
+    told = "names no registry: nodes that do not have the image look for it on docker.io, where MemTune has none"
+    assert f"memtune-operator (image.repository) {told}" in render({})["NOTES.txt"]
+    mixed = render({"image": {"repository": "registry.example/memtune-operator"}})["NOTES.txt"]
+    assert f"memtune-runner (runnerImage.repository) {told}" in mixed
+    assert mixed.count("names no registry") == 1
+    assert "names no registry" not in render(VALUE_SETS["everything"])["NOTES.txt"]
+
+
 def test_alerts_without_links_are_told() -> None:
     notes = render({"metrics": {"prometheusRule": {"create": "always"}}})["NOTES.txt"]
     assert "set metrics.prometheusRule.runbookBaseUrl to where it is served" in notes
