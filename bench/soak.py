@@ -47,6 +47,9 @@ WRITES_PER_SECOND = 50
 # to fill that, and the soak would end before it can level off.
 PODS_AT_ONCE = 4
 CONTAINERS = 6
+# A pod of these takes some seconds, and what is asked of the API less.
+POD_SECONDS = 120
+END_SECONDS = 60
 FINE = (
     "No part died, no call failed, and every part's memory levelled off, by the rule of `still_grows` in "
     "bench/soak_memory.py."
@@ -95,8 +98,11 @@ def collect_garbage() -> None:
     admin.load_cert_chain(CERTIFICATES / "admin.crt", CERTIFICATES / "admin.key")
     kubelets = (f"https://{node.address}:{KUBELET_PORT}" for node in current_nodes())
     for address in (*COLLECTING, *kubelets):
-        with urllib.request.urlopen(f"{address}/debug/pprof/heap?gc=1", timeout=60, context=admin) as answer:
-            answer.read()
+        try:
+            with urllib.request.urlopen(f"{address}/debug/pprof/heap?gc=1", timeout=60, context=admin) as answer:
+                answer.read()
+        except OSError as error:
+            raise ConnectionError(f"{address}: {error}") from error
 
 
 class Load:
@@ -111,9 +117,24 @@ class Load:
         self._numbers = count()
         self.failures: list[str] = []
         works = [self._write, self._watch, *[self._run_pods] * PODS_AT_ONCE]
-        self.threads = [threading.Thread(target=self._guarded, args=(work,)) for work in works]
+        # Daemons: whoever interrupts the soak twice waits for none of them.
+        self.threads = [threading.Thread(target=self.attempt, args=(work,), daemon=True) for work in works]
 
-    def _guarded(self, work: Callable[[], None]) -> None:
+    def end(self) -> None:
+        """Have all threads stop; one that hangs is a failure, and is not waited for any longer."""
+        self.stop.set()
+        deadline = time.monotonic() + END_SECONDS
+        started = [thread for thread in self.threads if thread.is_alive()]
+        for thread in started:
+            thread.join(max(0.0, deadline - time.monotonic()))
+        if hanging := sum(thread.is_alive() for thread in started):
+            self.failures.append(f"{hanging} threads of the load did not stop in {END_SECONDS} s")
+
+    def remove_namespace(self) -> None:
+        self.core.delete_namespace(self.namespace)
+
+    def attempt(self, work: Callable[[], None]) -> None:
+        """Do it; what goes wrong is noted, and ends the soak."""
         try:
             work()
         except Exception as error:
@@ -144,15 +165,26 @@ class Load:
             name = f"pod-{next(self._numbers)}"
             body = {"metadata": {"name": name}, "spec": {"restartPolicy": "Never", "containers": containers}}
             self.core.create_namespaced_pod(self.namespace, body)
-            while self.core.read_namespaced_pod(name, self.namespace).status.phase not in ("Succeeded", "Failed"):
-                time.sleep(0.2)
-            phase = self.core.read_namespaced_pod(name, self.namespace).status.phase
+            if not (phase := self._last_phase(name)):
+                return
             with self._counting:
                 self.counts[f"pods {phase.lower()}"] += 1
             self.core.delete_namespaced_pod(name, self.namespace, grace_period_seconds=0)
             # Its events would live for an hour: for longer than the soak there would only be more of them.
             about = f"involvedObject.name={name}"
             self.core.delete_collection_namespaced_event(self.namespace, field_selector=about)
+
+    def _last_phase(self, name: str) -> str:
+        """How the pod ended; empty when the load is told to stop before that."""
+        deadline = time.monotonic() + POD_SECONDS
+        while not self.stop.is_set():
+            phase: str = self.core.read_namespaced_pod(name, self.namespace).status.phase
+            if phase in ("Succeeded", "Failed"):
+                return phase
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{name} is still {phase} after {POD_SECONDS} s")
+            self.stop.wait(0.2)
+        return ""
 
     def _until_stopped(self) -> Iterator[int]:
         number = 0
@@ -166,20 +198,20 @@ def measure(load: Load, seconds: float) -> dict[str, list[int]]:
     watched = parts()
     series: dict[str, list[int]] = {name: [] for name in watched}
     end = time.monotonic() + seconds
-    for thread in load.threads:
-        thread.start()
-    for number in count():
-        if time.monotonic() >= end or load.failures:
-            break
-        if number % COLLECT_EVERY == 0:
-            collect_garbage()
-        for name, directory in watched.items():
-            with suppress(FileNotFoundError, ProcessLookupError):
-                series[name].append(own_bytes(directory))
-        time.sleep(SAMPLE_SECONDS)
-    load.stop.set()
-    for thread in load.threads:
-        thread.join()
+    try:
+        for thread in load.threads:
+            thread.start()
+        for number in count():
+            if time.monotonic() >= end or load.failures:
+                break
+            if number % COLLECT_EVERY == 0:
+                load.attempt(collect_garbage)
+            for name, directory in watched.items():
+                with suppress(FileNotFoundError, ProcessLookupError):
+                    series[name].append(own_bytes(directory))
+            time.sleep(SAMPLE_SECONDS)
+    finally:
+        load.end()
     return series
 
 
@@ -188,9 +220,11 @@ def run(kubeconfig: str, seconds: float) -> tuple[dict[str, list[int]], Load]:
     with config.new_client_from_config(kubeconfig) as connection:
         load = Load(connection, namespace)
         load.core.create_namespace({"metadata": {"name": namespace}})
-        time.sleep(SAMPLE_SECONDS)  # until the namespace has its service account
-        series = measure(load, seconds)
-        load.core.delete_namespace(namespace)
+        try:
+            time.sleep(SAMPLE_SECONDS)  # until the namespace has its service account
+            series = measure(load, seconds)
+        finally:
+            load.attempt(load.remove_namespace)
     return series, load
 
 
@@ -206,7 +240,7 @@ def report(minutes: float, series: dict[str, list[int]], counts: Counter[str], w
 
 Made by `.venv/bin/python bench/soak.py --minutes {minutes:g} > bench/results/soak.md`
 with Kubernetes {KUBERNETES} on Linux {platform.release()}, {os.cpu_count()} cores.
-Anonymous resident memory in MiB, read every {SAMPLE_SECONDS} s; a third is its median, the rise that of the second half.
+Anonymous resident memory in MiB, every {SAMPLE_SECONDS} s; a third is its median, and the rise is that of the second half.
 The API server, the controller manager, the scheduler and the kubelets collect their garbage once a minute.
 
 {table(series)}
