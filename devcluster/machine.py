@@ -23,6 +23,9 @@ STATE_BYTES = 4 * GIB
 BUILD_BYTES = 8 * GIB
 BASE_IMAGE_BYTES = GIB
 
+_RELEASE = Path("/etc/os-release")
+# The images made here say that they are amd64's.
+_ARCHITECTURE = "x86_64"
 # For Services within a node, and for containers' file systems.
 _MODULES = ("br_netfilter", "overlay")
 _SYSTEM_MODULES = Path("/sys/module")
@@ -41,14 +44,29 @@ def reason_it_cannot_run() -> str:
     """Why this machine can never run the cluster; empty when it can."""
     if platform.system() != "Linux":
         return f"devcluster needs Linux, and this is {platform.system()}"
-    release = Path("/etc/os-release")
-    if not release.is_file() or f"VERSION_CODENAME={DEBIAN}" not in release.read_text().splitlines():
+    if (found := platform.machine()) != _ARCHITECTURE:
+        return f"devcluster makes images for {_ARCHITECTURE} alone, and this machine is {found}"
+    if not _RELEASE.is_file() or f"VERSION_CODENAME={DEBIAN}" not in _RELEASE.read_text().splitlines():
         return f"devcluster builds Kubernetes from Debian {DEBIAN}'s source package, and this is another system"
     if os.geteuid() != 0:
         return "devcluster makes network namespaces and mounts: run it as root"
+    if not _may_unshare():
+        return (
+            "devcluster makes network namespaces and mounts, and root may not do that here: in a container, give it "
+            "CAP_SYS_ADMIN (`--privileged`)"
+        )
     if missing := cgroups.missing():
         return f"this machine lacks the cgroup controllers {', '.join(missing)}, which kubelet and runc need"
     return ""
+
+
+def _may_unshare() -> bool:
+    """Root of a container has not all that root has."""
+    try:
+        run(["unshare", "--mount", "--pid", "--net", "--fork", "true"])
+    except ClusterError:
+        return False
+    return True
 
 
 def check_disk(directory: Path, needed_bytes: int, purpose: str) -> None:

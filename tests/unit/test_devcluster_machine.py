@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
+import platform
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from devcluster import machine, network
+from devcluster import cgroups, machine, network
 from devcluster.layout import FABRIC_NAMESPACE, HOST_INTERFACE, NODES_OWN, VOLUMES
 from devcluster.shell import ClusterError
+from devcluster.versions import DEBIAN
 
 
 @pytest.fixture
@@ -114,6 +117,41 @@ def test_the_machines_interface_goes_while_nothing_else_takes_it_away(monkeypatc
     network.remove_network()
     deleted = [words for words in ran if "delete" in words]
     assert deleted == [("link", "delete", HOST_INTERFACE), ("netns", "delete", FABRIC_NAMESPACE)]
+
+
+@pytest.fixture
+def suitable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine that can run the cluster, whatever this one is."""
+    (tmp_path / "os-release").write_text(f"VERSION_CODENAME={DEBIAN}\n")
+    monkeypatch.setattr(machine, "_RELEASE", tmp_path / "os-release")
+    monkeypatch.setattr(platform, "system", lambda: "Linux")
+    monkeypatch.setattr(platform, "machine", lambda: "x86_64")
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(cgroups, "missing", list)
+    monkeypatch.setattr(machine, "run", lambda _: "")
+
+
+@pytest.mark.usefixtures("suitable")
+def test_a_suitable_machine_can_run_it() -> None:
+    assert machine.reason_it_cannot_run() == ""
+
+
+@pytest.mark.usefixtures("suitable")
+def test_root_that_may_make_no_namespaces_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(argv: Sequence[str]) -> str:
+        assert argv[0] == "unshare"
+        raise ClusterError("unshare: unshare failed: Operation not permitted")
+
+    monkeypatch.setattr(machine, "run", refuse)
+    reason = machine.reason_it_cannot_run()
+    assert "CAP_SYS_ADMIN" in reason
+    assert "\n" not in reason
+
+
+@pytest.mark.usefixtures("suitable")
+def test_another_architecture_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(platform, "machine", lambda: "aarch64")
+    assert machine.reason_it_cannot_run() == "devcluster makes images for x86_64 alone, and this machine is aarch64"
 
 
 @pytest.mark.parametrize("hidden", ["/var/lib/jenkins/.cache", "/run/user/0", "/var/log"])
