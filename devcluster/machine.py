@@ -13,7 +13,7 @@ from typing import Any
 
 from devcluster import cgroups, disk
 from devcluster.disk import GIB, Need
-from devcluster.layout import CACHE, HOST_PORTS, LOADED_MODULES, LOOPBACK_PORTS, NODES_OWN, STATE, SYSCTLS
+from devcluster.layout import CACHE, CHECKOUT, HOST_PORTS, LOADED_MODULES, LOOPBACK_PORTS, NODES_OWN, STATE, SYSCTLS
 from devcluster.shell import BrokenStateError, ClusterError, read_whole, run, say, write_new
 from devcluster.supervisor import boot_id
 from devcluster.versions import DEBIAN
@@ -80,7 +80,16 @@ def check_disks(needs: Iterable[Need]) -> None:
 
 def check_before_starting(builds: Iterable[Need] = ()) -> None:
     """Whether a cluster can be started once these builds are through."""
-    _check_nodes_see(CACHE)
+    _check_nodes_see(
+        CACHE,
+        f"the cache folder {CACHE}",
+        "Kubernetes' commands would not be found there; set XDG_CACHE_HOME to a folder elsewhere",
+    )
+    _check_nodes_see(
+        CHECKOUT,
+        f"the checkout {CHECKOUT}",
+        "devcluster itself would not be found there; move it to a folder elsewhere",
+    )
     check_disks([Need(STATE, STATE_BYTES, "the cluster"), *builds])
     check_ports_are_free(LOOPBACK_PORTS)
     check_nobody_listens_everywhere(HOST_PORTS)
@@ -88,13 +97,10 @@ def check_before_starting(builds: Iterable[Need] = ()) -> None:
         raise ClusterError(_NO_BRIDGE_FILTER)
 
 
-def _check_nodes_see(cache: Path) -> None:
+def _check_nodes_see(folder: Path, called: str, so: str) -> None:
     for own in NODES_OWN:
-        if cache.resolve().is_relative_to(own.resolve()):
-            raise ClusterError(
-                f"the cache folder {cache} is below {own}, of which each node has its own: Kubernetes' commands would "
-                "not be found there; set XDG_CACHE_HOME to a folder elsewhere"
-            )
+        if folder.resolve().is_relative_to(own.resolve()):
+            raise ClusterError(f"{called} is below {own}, of which each node has its own: {so}")
 
 
 def check_ports_are_free(ports: Mapping[str, int]) -> None:

@@ -161,5 +161,13 @@ def test_a_cache_that_nodes_do_not_see_is_refused(hidden: str, monkeypatch: pyte
         machine.check_before_starting()
 
 
+@pytest.mark.parametrize("hidden", ["/var/lib/jenkins/workspace", "/run/build"])
+def test_a_checkout_that_nodes_do_not_see_is_refused(hidden: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "CACHE", Path("/root/.cache"))
+    monkeypatch.setattr(machine, "CHECKOUT", Path(hidden))
+    with pytest.raises(ClusterError, match=f"^the checkout {hidden} is below /.*; move it to a folder elsewhere$"):
+        machine.check_before_starting()
+
+
 def test_volumes_are_where_every_node_finds_them() -> None:
     assert not any(VOLUMES.is_relative_to(own) for own in NODES_OWN)
