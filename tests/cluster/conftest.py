@@ -25,7 +25,9 @@ from traces import Traces
 
 from devcluster import binaries
 from devcluster.builds import OURS, image_name
-from devcluster.shell import run
+from devcluster.layout import LOGS
+from devcluster.shell import run, tail
+from devcluster.state import current_nodes
 from devcluster.versions import BASE_IMAGE
 
 _ROOT = Path(__file__).resolve().parents[2]
@@ -60,13 +62,32 @@ def kubeconfig(pytestconfig: pytest.Config) -> Iterator[str]:
         return
     _devcluster("down")  # what a run that was killed has left is no trace of this one
     traces = Traces()
-    _devcluster("up", "--nodes", "2")
+    _start_for_this_run()
     yield _devcluster("kubeconfig")
     _devcluster("down")
     with suppress(AssertionError):
         # The kernel and init take a moment for what was killed.
         eventually(lambda: not traces.left(), "the traces to go", 10)
     assert traces.left() == []
+
+
+def _start_for_this_run() -> None:
+    """A cluster that starts by half must not stay: the next run would take it for one that was up before."""
+    try:
+        _devcluster("up", "--nodes", "2")
+    except BaseException as failure:
+        if isinstance(failure, pytest.exit.Exception):
+            failure.msg += f"\n{_ends_of_logs()}"  # they go with the cluster
+            failure.args = (failure.msg,)
+        # What `down` says must not take the place of why `up` failed.
+        subprocess.run([sys.executable, "-m", "devcluster", "down"], cwd=_ROOT, capture_output=True, check=False)
+        raise
+
+
+def _ends_of_logs() -> str:
+    """Of all parts: of those that live, too, for whoever waited in vain."""
+    logs = [path for folder in (LOGS, *(node.log for node in current_nodes())) for path in sorted(folder.glob("*.log"))]
+    return "\n".join(f"the end of {path}:\n{tail(path)}" for path in logs)
 
 
 @pytest.fixture(scope="session")
