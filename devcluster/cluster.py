@@ -222,6 +222,7 @@ def down() -> None:
 def _remove_unfinished() -> None:
     """What builds that were killed have left."""
     binaries.remove_unfinished()
+    images.remove_unfinished()
     if shutil.which("buildah") is not None:
         builds.remove_unfinished(BASE_IMAGE)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import os
 import shutil
 import tarfile
 import tempfile
@@ -22,23 +23,39 @@ from devcluster.runtime import SOCKET
 from devcluster.shell import ClusterError, read_whole, run, run_logged, say, write_new
 from devcluster.versions import BASE_IMAGE, BASE_IMAGE_OPTIONS, DEBIAN, PAUSE_IMAGE
 
+_WORK = CACHE / "base-build"
+
 
 def base_archive() -> Path:
     """A Debian with Python, made by mmdebstrap; made once and kept beside the Kubernetes commands."""
     recipe = hashlib.sha256(" ".join((DEBIAN, BASE_IMAGE, *BASE_IMAGE_OPTIONS)).encode()).hexdigest()[:12]
     archive = CACHE / f"base-{recipe}.tar"
     if not archive.is_file():
+        remove_unfinished()
         check_disk(CACHE, BASE_IMAGE_BYTES, "the base image")
-        CACHE.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=CACHE) as work:
-            layer, sources = Path(work) / "layer.tar", Path(work) / "debian.sources"
-            debian_sources("deb", sources)
-            log = CACHE / "base.log"
-            say(f"making the base image (once, a minute; log: {log})")
-            run_logged(["mmdebstrap", *BASE_IMAGE_OPTIONS, DEBIAN, str(layer), str(sources)], log)
-            _write_archive(Path(work) / "base.tar", BASE_IMAGE, layer, ["/usr/bin/python3"])
-            (Path(work) / "base.tar").rename(archive)
+        _WORK.mkdir(parents=True)
+        try:
+            _make_base().rename(archive)
+        finally:
+            # What was killed a moment ago may still write there; the next command looks for that.
+            remove_unfinished()
     return archive
+
+
+def _make_base() -> Path:
+    layer, sources, archive = (_WORK / name for name in ("layer.tar", "debian.sources", "base.tar"))
+    debian_sources("deb", sources)
+    log = CACHE / "base.log"
+    say(f"making the base image (once, a minute; log: {log})")
+    argv = ["mmdebstrap", *BASE_IMAGE_OPTIONS, DEBIAN, str(layer), str(sources)]
+    run_logged(argv, log, env={**os.environ, "TMPDIR": str(_WORK)})
+    _write_archive(archive, BASE_IMAGE, layer, ["/usr/bin/python3"])
+    return archive
+
+
+def remove_unfinished() -> None:
+    """What a killed build of the base image left, with what mmdebstrap had unpacked."""
+    shutil.rmtree(_WORK, ignore_errors=True)
 
 
 def pause_archive() -> Path:
