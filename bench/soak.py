@@ -240,7 +240,7 @@ def report(minutes: float, series: dict[str, list[int]], counts: Counter[str], w
 
 Made by `.venv/bin/python bench/soak.py --minutes {minutes:g} > bench/results/soak.md`
 with Kubernetes {KUBERNETES} on Linux {platform.release()}, {os.cpu_count()} cores.
-Anonymous resident memory in MiB, every {SAMPLE_SECONDS} s; a third is its median, and the rise is that of the second half.
+Anonymous resident memory in MiB, every {SAMPLE_SECONDS} s; a third is its median, the rise that of the second half.
 The API server, the controller manager, the scheduler and the kubelets collect their garbage once a minute.
 
 {table(series)}
