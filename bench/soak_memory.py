@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -85,13 +85,13 @@ def table(series: Mapping[str, Sequence[int]]) -> str:
     return "\n".join(rows)
 
 
-def findings(series: Mapping[str, Sequence[int]]) -> list[str]:
-    """What is wrong, a sentence each; empty when every process lived throughout and levelled off."""
+def findings(series: Mapping[str, Sequence[int]], is_judged: Callable[[str], bool] = lambda _: True) -> list[str]:
+    """What is wrong, a sentence each; empty when every process lived throughout and all that is judged levelled off."""
     samples = max(len(values) for values in series.values())
     wrong = []
     for name, values in sorted(series.items()):
         if len(values) < samples:
             wrong.append(f"{name} was seen {len(values)} of {samples} times: it died or was started in between")
-        elif still_grows(values):
+        elif is_judged(name) and still_grows(values):
             wrong.append(f"{name} grows and does not level off: {trend(values)} MiB from one third to the next")
     return wrong

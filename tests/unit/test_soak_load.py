@@ -56,10 +56,10 @@ def test_a_refused_collection_ends_the_soak_and_is_told(load: Load, monkeypatch:
     def refuse() -> None:
         raise REFUSED
 
-    monkeypatch.setattr(soak, "collect_garbage", refuse)
+    monkeypatch.setattr(soak, "live_bytes", refuse)
     measure(load, 3600)
     (failure,) = load.failures
-    assert failure.startswith("refuse was given up: URLError(")
+    assert failure.startswith("collect was given up: URLError(")
     assert not alive(load)
 
 
@@ -69,9 +69,9 @@ def test_who_refuses_to_collect_is_named(load: Load, monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(ssl, "SSLContext", lambda _: SimpleNamespace(load_cert_chain=lambda *_: None))
     monkeypatch.setattr(urllib.request, "urlopen", refuse)
-    load.attempt(soak.collect_garbage)
+    load.attempt(soak.live_bytes)
     (failure,) = load.failures
-    assert soak.COLLECTING[0] in failure
+    assert soak.COLLECTING["kube-apiserver"] in failure
     assert "Connection refused" in failure
 
 
@@ -79,7 +79,7 @@ def test_an_interruption_ends_the_load(load: Load, monkeypatch: pytest.MonkeyPat
     def interrupt() -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(soak, "collect_garbage", interrupt)
+    monkeypatch.setattr(soak, "live_bytes", interrupt)
     with pytest.raises(KeyboardInterrupt):
         measure(load, 3600)
     assert not alive(load)
@@ -92,7 +92,7 @@ def test_a_pod_that_never_ends_is_a_failure(load: Load, monkeypatch: pytest.Monk
 
 
 def test_nobody_waits_for_a_pod_once_the_soak_is_over(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(soak, "collect_garbage", lambda: None)
+    monkeypatch.setattr(soak, "live_bytes", dict)
     measure(load, 0)
     assert load.failures == []
     assert not load.counts
@@ -102,7 +102,7 @@ def test_nobody_waits_for_a_pod_once_the_soak_is_over(load: Load, monkeypatch: p
 def test_a_thread_that_hangs_is_a_failure_and_not_waited_for(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(soak, "END_SECONDS", 0)
     monkeypatch.setattr(load.stop, "set", lambda: None)
-    monkeypatch.setattr(soak, "collect_garbage", lambda: None)
+    monkeypatch.setattr(soak, "live_bytes", dict)
     measure(load, 0)
     monkeypatch.undo()
     load.end()
@@ -115,3 +115,16 @@ def test_pods_that_end_are_counted_and_deleted(load: Load, monkeypatch: pytest.M
     load._run_pods()
     assert load.counts == {"pods succeeded": 1}
     assert core.deleted == core.made == ["pod-0"]
+
+
+def test_what_lives_is_read_off_the_page_that_go_writes() -> None:
+    page = "heap profile: 4: 64 [9: 80] @ heap/1048576\n# Alloc = 7\n# Stack = 100 / 200\n# HeapAlloc = 3000\n"
+    assert soak.told_live(page) == 3100
+
+
+@pytest.mark.parametrize(
+    ("row", "judged"),
+    [("etcd/7", True), ("kubelet/8", False), ("kubelet of node-1, live", True), ("kube-apiserver, live", True)],
+)
+def test_of_whom_is_known_what_lives_the_rest_is_not_judged(row: str, judged: bool) -> None:
+    assert soak.is_judged(row) is judged
