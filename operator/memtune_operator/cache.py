@@ -38,6 +38,7 @@ class Cache:
         self._versions: dict[str, str] = {}
         # Set once a namespace has been listed, or may not be.
         self._is_answered = {namespace: asyncio.Event() for namespace in namespaces or ("",)}
+        self._doubted: set[str] = set()
         self._refused: dict[str, str] = {}
         self._told: set[Key] = set()
 
@@ -76,10 +77,7 @@ class Cache:
                     self._drop_others(namespace, set(), wake)
                     self._answered(namespace, wake)
                     wait = max(_UNCHANGED_SECONDS, wait)
-                if refusal.kind is Kind.REFUSED:
-                    # A role that lacks a verb: what was seen before may be long gone.
-                    self._refused[namespace] = refusal.message
-                    self._is_answered[namespace].set()
+                if refusal.kind is Kind.REFUSED and self._refuses(namespace, refusal.message, wake):
                     wait = max(_UNCHANGED_SECONDS, wait)
                 if refusal.kind is not Kind.EXPIRED:
                     _log.warning("watching %s in %s: %s", self._kind, namespace or "all namespaces", refusal.message)
@@ -105,8 +103,23 @@ class Cache:
                     listed.add((key, change.manifest["metadata"]["name"]))
                 wake(key)
 
+    def _refuses(self, namespace: str, why: str, wake: Callable[[Key], None]) -> bool:
+        """Whether a role lacks a verb. An API server that has just started may say so once, and not mean it."""
+        if namespace not in self._doubted:
+            self._doubted.add(namespace)
+            return False
+        is_new = namespace not in self._refused
+        self._refused[namespace] = why
+        self._is_answered[namespace].set()
+        if is_new:
+            # What was seen of them may be long gone, and no change will tell.
+            for key in [key for key in self._by_job if namespace in ("", key.namespace)]:
+                wake(key)
+        return True
+
     def _answered(self, namespace: str, wake: Callable[[Key], None]) -> None:
         """The namespace is known."""
+        self._doubted.discard(namespace)
         self._is_answered[namespace].set()
         if self._refused.pop(namespace, None) is None:
             return

@@ -65,7 +65,7 @@ async def reconcile(
             except RefusalError as refusal:
                 if refusal.kind is Kind.CONFLICT:
                     continue  # somebody wrote since: what was decided rests on what is no more
-                if refusal.kind is Kind.REFUSED and snapshot.job is None:
+                if refusal.kind is Kind.REFUSED and snapshot.job is None and not snapshot.is_out_of_sight:
                     # What another CRD let in takes no status as long as it is wrong: events are all it has. That is its
                     # author's trouble and not the operator's, whose alerts it must not set off.
                     await shell.tell(snapshot, decision.events)
@@ -164,6 +164,10 @@ class Reconciler:
             return _delay_seconds(failures), failures + 1, False
         if snapshot is None:
             return None, 0, True
+        if snapshot.is_out_of_sight:
+            # The operator's own trouble, of which its alerts should tell.
+            self._watcher.failed(key)
+            return wait, 0, False
         self._watcher.reconciled(self._found.pop(key), snapshot, self._now() - began)
         return wait, 0, False
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
-from memtune.decide import Deletion, Event, Observed, Refusal
+from memtune.decide import Deletion, Event, Observed, Refusal, reasons
 from memtune.remembered import JobOutside
 from memtune.run import Run, TraceRun
 from memtune.spec import Job
@@ -34,6 +34,11 @@ class Snapshot:
         """The status as read, whatever it holds."""
         status = self.manifest.get("status")
         return status if isinstance(status, dict) else {}
+
+    @property
+    def is_out_of_sight(self) -> bool:
+        """Whether the operator may not see what belongs to the job, whatever the job says."""
+        return self.problem is not None and self.problem.reason == reasons.REFUSED
 
     @property
     def generation(self) -> int:

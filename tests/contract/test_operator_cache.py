@@ -110,9 +110,14 @@ def test_a_job_that_may_not_be_watched_is_told_why_and_woken_once_it_may(monkeyp
     forbidden = RefusalError(Kind.REFUSED, "pods is forbidden: cannot list resource")
 
     async def life() -> None:
-        server, cache = Server(pod("b", "llama", "p"), ends_with=forbidden), Cache(POD, ("a", "b"))
+        server, cache = Server(pod("b", "llama", "p"), is_silent=False), Cache(POD, ("a", "b"))
         task = asyncio.create_task(cache.follow(cast("Cluster", server), woken.put_nowait))
         server.answers["b"].set()
+        assert await asyncio.wait_for(woken.get(), 10) == key
+        server.ends_with = forbidden
+        while not woken.empty():
+            woken.get_nowait()
+        assert await asyncio.wait_for(woken.get(), 10) == key, "what was seen of it counts no more"
         with pytest.raises(NotWatchedError, match="may not watch Pod: pods is forbidden"):
             await cache.of_job(key)
         server.pods, server.ends_with = [], None

@@ -196,6 +196,17 @@ def test_a_plan_that_is_given_late_is_launched_instead_of_the_measured_one() -> 
     assert last(cluster)["plan"] == "bf16-z1-full-mb4x4"
 
 
+def test_who_asks_for_probes_after_all_has_no_plan_until_they_have_measured_one() -> None:
+    cluster = tuned()
+    cluster.refusals = (Refusal("Refused", "the quota is spent"),)
+    edit(cluster, "tuning", mode="Fixed", plan="bf16-z1-full-mb4x4")
+    assert condition(cluster, "Tuned")["reason"] == "GivenBySpec"
+    cluster.refusals = ()
+    edit(cluster, "tuning", mode="Probe", plan=None, max_probes=3)
+    assert (cluster.status["phase"], cluster.status.get("plan")) == ("Probing", None)
+    assert (condition(cluster, "Tuned")["status"], condition(cluster, "Tuned")["reason"]) == ("False", "Probing")
+
+
 def test_a_job_that_trains_is_past_its_mode() -> None:
     cluster = launched()
     before = last(cluster)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from memtune.acquisition import expected_improvement
-from memtune.decide import Deletion, Event, Observed, Refusal
+from memtune.decide import Deletion, Event, Observed, Refusal, reasons
 from memtune.naming import pod_name, run_name
 from memtune.observation import PodObservation, RunObservation
 from memtune.remembered import JobOutside
@@ -226,6 +227,31 @@ def test_the_task_of_a_job_ends_with_it_and_a_failure_is_told() -> None:
         return ledger.told
 
     assert asyncio.run(life()) == ["failed", "gone"]
+
+
+class Blind(MemoryShell):
+    """An operator that may not watch pods."""
+
+    async def observe(self, key: Key, now: float) -> Snapshot | None:
+        found = await super().observe(key, now)
+        return found and replace(found, job=None, problem=Refusal(reasons.REFUSED, "the operator may not watch Pod"))
+
+
+def test_a_job_that_is_out_of_sight_is_told_of_as_a_failure_of_the_operator() -> None:
+    async def life() -> Blind:
+        shell, ledger = Blind(manifest()), Ledger()
+        reconciler = Reconciler(shell, expected_improvement, lambda: NOW, ledger)
+        reconciler.wake(KEY)
+        while not ledger.told:
+            await asyncio.sleep(0)
+        await reconciler.stop()
+        assert ledger.told[0] == "failed"
+        return shell
+
+    shell = asyncio.run(life())
+    assert shell.job is not None
+    (stalled,) = shell.job["status"]["conditions"]
+    assert (stalled["reason"], stalled["message"]) == ("Refused", "the operator may not watch Pod")
 
 
 def test_what_a_turn_that_broke_off_has_written_is_news_to_the_watcher() -> None:

@@ -152,8 +152,8 @@ def _place(context: Context) -> Phase:
         return "Pending"
     if _is_tuned(context):
         return "Launching"
-    # A mode without probes may come late, too.
-    is_probed = context.job.spec.tuning.mode == "Probe"
+    # A mode without probes may come late, too, and one with them after a plan that was given.
+    is_probed = context.job.spec.tuning.mode == "Probe" and not context.holds("Tuned")
     return "Probing" if is_probed and context.condition("Predicted") is not None else "Predicting"
 
 

@@ -95,13 +95,14 @@ def _gathered_units(shape: Shape, recipe: Recipe, root: float, layer: float) -> 
 
 
 def _buckets(shape: Shape, recipe: Recipe) -> list[Term]:
-    trainable, width = shape.trainable / recipe.tensor_parallel, recipe.gradient_bytes
+    # Gradients are on their way as they are computed, whatever they are added up in.
+    trainable, width = shape.trainable / recipe.tensor_parallel, recipe.compute_bytes
 
     def term(elements: float, phases: tuple[int, ...], template: str, source: str) -> Term:
         return Term("buckets", elements * width, phases, template, (elements, width), source)
 
     if recipe.bucket_phases == (REDUCE,):
-        # Stage 0 flattens what it reduces.
+        # What has no bucket flattens what it reduces.
         source = "deepspeed runtime/engine.py, buffered_allreduce_fallback"
         return [term(min(ALLREDUCE_ELEMENTS, trainable), (REDUCE,), "{:,.0f} elements x {:.4g} B", source)]
     # From stage 1 on the buffer is whole, however few parameters there are.

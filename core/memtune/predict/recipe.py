@@ -85,6 +85,7 @@ class Recipe:
     keeps_gathered: bool = False
     bucket_elements: int = 0
     bucket_phases: tuple[int, ...] = ()
+    whole_fp32_gradients: bool = False
     tensor_parallel: int = 1
     pipeline_parallel: int = 1
     context_parallel: int = 1
@@ -128,6 +129,9 @@ class Recipe:
         return self.weight_bytes > self.compute_bytes and self.backend != "fsdp"
 
 
+_OFFLOADS_STATES = (Offload.OPTIMIZER, Offload.PARAMETERS, Offload.NVME)
+
+
 def sharding_ranks(workload: Workload, plan: Plan) -> int:
     """The ranks that share what the plan shards: those of one node where copies are kept between nodes."""
     return workload.gpus_per_node if plan.sharding is Sharding.FSDP_HYBRID else workload.world
@@ -141,7 +145,7 @@ def lower(workload: Workload, plan: Plan) -> Recipe:
     weights = compute if deepspeed else 4
     shards = sharding_ranks(workload, plan)
     stage = sharding.zero_stage
-    offloads = plan.offload in (Offload.OPTIMIZER, Offload.PARAMETERS, Offload.NVME)
+    offloads = plan.offload in _OFFLOADS_STATES
     fp32_gradients = plan.gradient_dtype is GradientDtype.FP32
     quantization = workload.adapter.base_quantization if workload.adapter else "none"
     return Recipe(
@@ -177,10 +181,17 @@ def lower(workload: Workload, plan: Plan) -> Recipe:
         keeps_gathered=sharding is Sharding.FSDP_SHARD_GRAD_OP and shards > 1,
         bucket_elements=plan.bucket_elements if deepspeed else 0,
         bucket_phases=_bucket_phases(plan, world),
+        whole_fp32_gradients=_keeps_whole_fp32(plan),
         world=world,
         expandable_segments=plan.expandable_segments,
         bucket_view=sharding is not Sharding.DDP,
     )
+
+
+def _keeps_whole_fp32(plan: Plan) -> bool:
+    """Whether DeepSpeed takes its BF16_Optimizer for stage 1 (engine.py, _do_optimizer_sanity_check)."""
+    is_wider = plan.gradient_dtype is GradientDtype.FP32 and plan.precision in (Precision.BF16, Precision.FP8)
+    return plan.sharding.zero_stage == 1 and is_wider and plan.offload not in _OFFLOADS_STATES
 
 
 def _bucket_phases(plan: Plan, world: int) -> tuple[int, ...]:
@@ -191,7 +202,7 @@ def _bucket_phases(plan: Plan, world: int) -> tuple[int, ...]:
     if stage == 3:
         # Made when the engine starts (stage3.py, contiguous_gradients).
         return ALWAYS
-    if stage == 0:
+    if stage == 0 or _keeps_whole_fp32(plan):
         return (REDUCE,)
     # Made by the first gradient, released with the backward pass that reduces (stage_1_and_2.py, _release_ipg_buffers):
     # at stage 1 the last one of a step.

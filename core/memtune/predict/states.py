@@ -75,6 +75,10 @@ def _gradients(shape: Shape, recipe: Recipe, trainable: float) -> list[Term]:
     if recipe.gradient_shards != recipe.state_shards:
         lives = tuple(phase for phase in lives if phase not in STEPPING)
     each = recipe.gradient_bytes
+    if recipe.whole_fp32_gradients:
+        # BF16_Optimizer adds them up for good, and only those of one micro-batch are as computed (bf16_optimizer.py).
+        whole = _per_parameter("gradients", ALWAYS, each, trainable, 1)
+        return [whole, _per_parameter("gradients", (REDUCE,), recipe.compute_bytes, trainable, 1)]
     terms = [_per_parameter("gradients", lives, each, trainable, recipe.gradient_shards)]
     if recipe.gradient_shards != recipe.state_shards:
         # Of whole gradients the step has only the rank's own partition.

@@ -18,7 +18,7 @@ from memtune.predict.constants import Constants
 from memtune.predict.outside import OUTSIDE
 from memtune.predict.recipe import Recipe
 from memtune.predict.shape import Shape
-from memtune.predict.terms import BACKWARD, FORWARD, INIT, Term
+from memtune.predict.terms import BACKWARD, FORWARD, INIT, REDUCE, Term
 
 # States of torch's optimizers appear with the first step, and what was cached before stays cut: the second step counts.
 _STEPS = 2
@@ -130,15 +130,17 @@ class _Tracer:
             kept.append(self._hold(*sizes, *copies))
             unit = self._gather(unit)
         self._pass(self._logits())
-        buckets = self._hold(*self._bucket_sizes())
+        forward, backward, reduce = (self._bytes("buckets", living=phase) for phase in (FORWARD, BACKWARD, REDUCE))
+        buckets = self._hold(backward - forward)
         gradients: list[int] = []
-        layers = self._per_layer(self.cut.parameters(self._bytes("gradients")))
+        layers = self._per_layer(self.cut.parameters(self._bytes("gradients", living=REDUCE)))
         for tensors, sizes in zip(reversed(kept), reversed(layers), strict=True):
             self._pass(self._backward())
             if keeps_gradients:
                 gradients += self._hold(*sizes)
             self._free(tensors)
             unit = self._gather(unit)
+        self._pass([max(reduce - backward, 0.0)])
         self._free([*unit, *buckets])
         return gradients
 
@@ -148,9 +150,6 @@ class _Tracer:
         after = self._hold(size)
         self._free(before)
         return after
-
-    def _bucket_sizes(self) -> list[float]:
-        return [self._bytes("buckets") - self._bytes("buckets", living=FORWARD)]
 
     def _logits(self) -> list[float]:
         """The logits, and equal copies of the loss's own."""

@@ -101,11 +101,11 @@ class Sharded(Zero):
     def _make_bucket(self) -> None:
         if self._bucket == NOTHING:
             elements = self.setting.plan.bucket_elements
-            self._bucket = self.tape.hold(self._gradient_bytes * elements, COMMUNICATION)
+            self._bucket = self.tape.hold(self.setting.compute_bytes * elements, COMMUNICATION)
 
     def _flush(self) -> None:
         if self._copies:
-            self.tape.pass_by(self._gradient_bytes * self._filled)
+            self.tape.pass_by(self.setting.compute_bytes * self._filled)
         for parameter, tensor in self._pending:
             self._reduced(parameter, tensor)
         self._pending.clear()
