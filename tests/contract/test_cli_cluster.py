@@ -94,8 +94,9 @@ def test_an_interruption_is_silent(
     monkeypatch.setattr(server, "handle_error", lambda *_: None)
     server.answer(JOB, hangs)
     paths = os.pathsep.join(str(ROOT / package) for package in ("core", "cli", "operator"))
+    # What runs in the background has Ctrl-C ignored, and hands that on.
     process = subprocess.Popen(
-        [sys.executable, "-m", "memtune_cli.main", command, NAME, *flags],
+        ["env", "--default-signal=INT", sys.executable, "-m", "memtune_cli.main", command, NAME, *flags],
         env={**os.environ, "PYTHONPATH": paths}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     with process:

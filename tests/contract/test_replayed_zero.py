@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import warnings
 from collections.abc import Iterator
 
@@ -34,7 +35,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # DeepSpeed and torch warn ab
 
 @pytest.fixture(scope="module")
 def replaying() -> Iterator[Replayer]:
-    threads, disabled = torch.get_num_threads(), logging.root.manager.disable
+    threads, disabled, variables = torch.get_num_threads(), logging.root.manager.disable, dict(os.environ)
     torch.set_num_threads(1)
     logging.disable(logging.WARNING)
     with warnings.catch_warnings():
@@ -42,6 +43,9 @@ def replaying() -> Iterator[Replayer]:
         fake_ranks.join(WORLD)
     yield replayer(MODEL, (*PLANS, *WIDER))
     distributed.destroy_process_group()
+    # What runs after this in the same process is no rank of anything.
+    os.environ.clear()
+    os.environ.update(variables)
     logging.disable(disabled)
     torch.set_num_threads(threads)
 
