@@ -163,7 +163,7 @@ def test_a_cache_that_nodes_do_not_see_is_refused(hidden: str, monkeypatch: pyte
 
 @pytest.mark.parametrize("hidden", ["/var/lib/jenkins/workspace", "/run/build"])
 def test_a_checkout_that_nodes_do_not_see_is_refused(hidden: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine, "CACHE", Path("/root/.cache"))
+    monkeypatch.setattr(machine, "CACHE", Path("/srv/cache"))
     monkeypatch.setattr(machine, "CHECKOUT", Path(hidden))
     with pytest.raises(ClusterError, match=f"^the checkout {hidden} is below /.*; move it to a folder elsewhere$"):
         machine.check_before_starting()
