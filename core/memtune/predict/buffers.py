@@ -112,11 +112,9 @@ def _buckets(shape: Shape, recipe: Recipe) -> list[Term]:
         # A single rank flattens one slice, which below stage 3 is no copy. Stage 1 copies when all gradients are there,
         # each of which goes before the copy comes.
         return [bucket]
-    reducing, source = (
-        (BACKWARD, REDUCE) if trainable > capacity else (REDUCE,),
-        "allreduce_bucket, reduce_scatter_coalesced",
-    )
-    return [bucket, term(min(capacity, trainable), reducing, "{:,.0f} elements x {:.4g} B on their way", source)]
+    reducing = (BACKWARD, REDUCE) if trainable > capacity else (REDUCE,)
+    copied, source = "{:,.0f} elements x {:.4g} B on their way", "deepspeed allreduce_bucket, reduce_scatter_coalesced"
+    return [bucket, term(min(capacity, trainable), reducing, copied, source)]
 
 
 def _unpacked(shape: Shape, recipe: Recipe) -> Term:

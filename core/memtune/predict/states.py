@@ -70,19 +70,20 @@ def _gradients(shape: Shape, recipe: Recipe, trainable: float) -> list[Term]:
         return [Term("gradients", layer, (REDUCE,), template, (recipe.gradient_bytes,), "torch optimizer-in-backward")]
     if recipe.offloads_gradients:
         return []
-    # With one micro-batch per step gradients do not exist before the backward pass; from two on they live through it.
-    lives: tuple[int, ...] = TRAINING if recipe.accumulates else (REDUCE, *STEPPING)
-    if recipe.gradient_shards != recipe.state_shards:
-        lives = tuple(phase for phase in lives if phase not in STEPPING)
     each = recipe.gradient_bytes
     if recipe.whole_fp32_gradients:
         # BF16_Optimizer adds them up for good, and only those of one micro-batch are as computed (bf16_optimizer.py).
         whole = _per_parameter("gradients", ALWAYS, each, trainable, 1)
         return [whole, _per_parameter("gradients", (REDUCE,), recipe.compute_bytes, trainable, 1)]
-    terms = [_per_parameter("gradients", lives, each, trainable, recipe.gradient_shards)]
+    # With one micro-batch per step gradients do not exist before the backward pass; from two on they live through it.
+    reducing = (FORWARD, LOSS, BACKWARD, REDUCE) if recipe.accumulates else (REDUCE,)
+    terms = [_per_parameter("gradients", (*reducing, *STEPPING), each, trainable, recipe.gradient_shards)]
     if recipe.gradient_shards != recipe.state_shards:
         # Of whole gradients the step has only the rank's own partition.
-        terms.append(_per_parameter("gradients", STEPPING, each, trainable, recipe.state_shards))
+        terms = [
+            _per_parameter("gradients", reducing, each, trainable, recipe.gradient_shards),
+            _per_parameter("gradients", STEPPING, each, trainable, recipe.state_shards),
+        ]
     if recipe.backend == "ddp" and not recipe.bucket_view:
         size = recipe.gradient_bytes * trainable
         values = (recipe.gradient_bytes, trainable)
