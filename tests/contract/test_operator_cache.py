@@ -59,6 +59,18 @@ async def turns() -> None:
         await asyncio.sleep(0)
 
 
+async def followed(server: ApiServer, asks: int) -> list[str]:
+    """The pods that are known after a real client has asked so often."""
+    cache = Cache(POD, ())
+    async with client.ApiClient(client.Configuration(host=server.address)) as api:
+        task = asyncio.create_task(cache.follow(Cluster(api), lambda _: None))
+        while len(server.asked) < asks:
+            await asyncio.sleep(0.01)
+        found = await cache.of_job(Key("research", "llama"))
+        task.cancel()
+    return [each["metadata"]["name"] for each in found]
+
+
 def test_a_namespace_that_was_not_listed_yet_is_waited_for() -> None:
     """A pod that only seems to be gone would be taken for one that was lost, and its run started again."""
 
@@ -134,20 +146,10 @@ def test_a_watch_that_sends_what_is_no_event_is_begun_again(line: str, monkeypat
     monkeypatch.setattr("memtune_operator.cache._RETRY_SECONDS", 0.0)
     pods, mine = "/api/v1/pods", versioned(pod("research", "llama", "p-9"), "9")
 
-    async def life(server: ApiServer) -> list[dict[str, Any]]:
-        cache = Cache(POD, ())
-        async with client.ApiClient(client.Configuration(host=server.address)) as api:
-            task = asyncio.create_task(cache.follow(Cluster(api), lambda _: None))
-            while len(server.asked) < 4:
-                await asyncio.sleep(0.01)
-            found = await cache.of_job(Key("research", "llama"))
-            task.cancel()
-        return found
-
     with api_server() as server:
         server.answer(pods, listed())
         server.answer(f"{pods}?watch", (200, f"{line}\n"), events(("ADDED", mine)), events())
-        assert [each["metadata"]["name"] for each in asyncio.run(life(server))] == ["p-9"]
+        assert asyncio.run(followed(server, asks=4)) == ["p-9"]
 
 
 @pytest.mark.parametrize("ending", [None, RefusalError(Kind.EXPIRED, "too old resource version")])
@@ -171,16 +173,6 @@ def test_a_watch_that_ended_is_gone_on_with_and_only_a_forgotten_one_is_listed_a
     old, new = (versioned(pod("research", "llama", name), name[-1]) for name in ("p-7", "p-9"))
     pods = "/api/v1/pods"
 
-    async def life(server: ApiServer) -> list[str]:
-        cache = Cache(POD, ())
-        async with client.ApiClient(client.Configuration(host=server.address)) as api:
-            task = asyncio.create_task(cache.follow(Cluster(api), lambda _: None))
-            while len(server.asked) < 6:
-                await asyncio.sleep(0.01)
-            found = await cache.of_job(Key("research", "llama"))
-            task.cancel()
-        return [each["metadata"]["name"] for each in found]
-
     with api_server() as server:
         server.answer(pods, listed(old), listed(new))
         server.answer(
@@ -190,7 +182,7 @@ def test_a_watch_that_ended_is_gone_on_with_and_only_a_forgotten_one_is_listed_a
             events(("ERROR", {"code": 410, "reason": "Expired"})),
             events(),
         )
-        assert asyncio.run(life(server)) == ["p-9"]
+        assert asyncio.run(followed(server, asks=6)) == ["p-9"]
         versions = [parse_qs(urlsplit(each).query).get("resourceVersion", ["list"])[0] for each in server.asked[:6]]
         assert versions == ["list", "7", "8", "8", "list", "7"]
 
