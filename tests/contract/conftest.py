@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +14,37 @@ from api_answers import JOB, ApiServer, api_server, found
 from told_job import told_job
 
 
-@pytest.fixture(autouse=True)
-def _own_environment() -> Iterator[None]:
-    """What a test, or a library in it, tells its children through the environment ends with the test."""
+@contextmanager
+def _environment_put_back() -> Iterator[None]:
     before = dict(os.environ)
     yield
     os.environ.clear()
     os.environ.update(before)
+
+
+@pytest.fixture(autouse=True)
+def _own_environment() -> Iterator[None]:
+    """What a test, or a library in it, tells its children through the environment ends with the test."""
+    with _environment_put_back():
+        yield
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _own_environment_of_a_module() -> Iterator[None]:
+    """The same of what several tests share."""
+    with _environment_put_back():
+        yield
+
+
+@pytest.fixture(scope="module")
+def one_thread() -> Iterator[None]:
+    """torch with one thread: what its kernels hold beside the tensors depends on how many there are, and on the CPU."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -20,6 +19,8 @@ from memtune_runner.offload import ActivationOffload
 
 MODES = ["selective", "every-2", "every-3", "full"]
 WIDTH = 32
+
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 class Layer(nn.Module):
@@ -57,14 +58,6 @@ class Saved:
         if tensor.data_ptr() not in self._weights:
             self.kept[tensor.data_ptr()] = tensor.nbytes
         return tensor
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def model_with(mode: str, layers: int = 4) -> Model:

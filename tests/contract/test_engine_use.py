@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from engine_ranks import LENGTH, decoder, global_batches, loss_of, settings_of
-from torch import distributed, nn
+from torch import nn
 from torch.distributed.checkpoint.state_dict import get_state_dict
 
 import memtune_runner
@@ -26,14 +25,7 @@ from memtune_runner.settings import Settings, SettingsError
 PLAN = Plan.parse("fp32-ddp-none-mb2x4")
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _alone() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-    if distributed.is_initialized():
-        distributed.destroy_process_group()
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def engine(settings: Settings | None = None, **options: Any) -> Engine:

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import logging
-import os
 import warnings
 from collections.abc import Iterator
 
 import fake_ranks
 import pytest
-import torch
-from torch import distributed
 from truth import WORLD, counted, predicted, replayer
 from truth_models import MODELS
 
@@ -30,24 +27,21 @@ PLANS = (
 WIDER = ("bf16-z2-full-mb1x1-g32-bk1m", "bf16-z2-full-mb1x2-g32-bk100000", "bf16-z3-full-mb1x2-g32-bk1m")
 MODEL = MODELS["mistral"]
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # DeepSpeed and torch warn about each other's deprecations
+pytestmark = [
+    pytest.mark.usefixtures("one_thread"),
+    pytest.mark.filterwarnings("ignore"),  # DeepSpeed and torch warn about each other's deprecations
+]
 
 
 @pytest.fixture(scope="module")
 def replaying() -> Iterator[Replayer]:
-    threads, disabled, variables = torch.get_num_threads(), logging.root.manager.disable, dict(os.environ)
-    torch.set_num_threads(1)
+    disabled = logging.root.manager.disable
     logging.disable(logging.WARNING)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         fake_ranks.join(WORLD)
     yield replayer(MODEL, (*PLANS, *WIDER))
-    distributed.destroy_process_group()
-    # What runs after this in the same process is no rank of anything.
-    os.environ.clear()
-    os.environ.update(variables)
     logging.disable(disabled)
-    torch.set_num_threads(threads)
 
 
 @pytest.mark.parametrize("short", PLANS)

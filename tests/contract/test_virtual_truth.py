@@ -15,6 +15,8 @@ from memtune_runner.virtual import VirtualGpu
 
 STEPS = 3
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 
 @pytest.fixture(autouse=True)
 def _no_collector() -> Iterator[None]:

@@ -29,15 +29,10 @@ from memtune.plan import Plan
 STEPS = 2  # the optimizer's state is new in the first and there in the second
 WORLD = 4
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # DeepSpeed and torch warn about each other's deprecations
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = [
+    pytest.mark.usefixtures("one_thread"),
+    pytest.mark.filterwarnings("ignore"),  # DeepSpeed and torch warn about each other's deprecations
+]
 
 
 @pytest.fixture(scope="module")
