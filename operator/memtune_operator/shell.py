@@ -18,6 +18,11 @@ class Key(NamedTuple):
     namespace: str
     name: str
 
+    @classmethod
+    def of(cls, job: Job) -> Key:
+        """The key of a job that could be read."""
+        return cls(job.metadata.namespace, job.metadata.name)
+
 
 @dataclass(frozen=True)
 class Snapshot:
