@@ -43,6 +43,14 @@ def _devcluster(*words: str) -> str:
     return done.stdout.strip()
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "replaces_the_cluster: runs after all others, who would find a new, empty one")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: item.get_closest_marker("replaces_the_cluster") is not None)
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     if terminalreporter.config.stash.get(_WAS_UP, False):
         terminalreporter.write_line(
@@ -69,6 +77,13 @@ def kubeconfig(pytestconfig: pytest.Config) -> Iterator[str]:
         # The kernel and init take a moment for what was killed.
         eventually(lambda: not traces.left(), "the traces to go", 10)
     assert traces.left() == []
+
+
+@pytest.fixture
+def own_cluster(kubeconfig: str, pytestconfig: pytest.Config) -> None:  # noqa: ARG001  # it says whose cluster it is
+    """One that was started for this run, and so holds nobody's work."""
+    if FOREIGN or pytestconfig.stash.get(_WAS_UP, False):
+        pytest.skip("the cluster was up before these tests, and this one would end it")
 
 
 def _start_for_this_run() -> None:

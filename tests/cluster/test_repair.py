@@ -14,10 +14,10 @@ from typing import NamedTuple
 import pytest
 from pods import GPU, Cluster, container, eventually, pod
 
-from devcluster.layout import STATUS, nodes
+from devcluster.layout import KUBECONFIG, STATUS, nodes
 from devcluster.node import process_one
 from devcluster.shell import run
-from devcluster.state import problems
+from devcluster.state import current_nodes, problems, supervisor_pid
 from devcluster.supervisor import part_pids
 
 NODE = nodes(2)[1]
@@ -84,6 +84,21 @@ def test_of_two_ups_at_once_one_gives_way() -> None:
         f"devcluster: another devcluster command is at work (process {served.pid}): wait until it has ended\n"
     )
     assert problems() == []
+
+
+@pytest.mark.replaces_the_cluster
+@pytest.mark.usefixtures("own_cluster")
+def test_a_cluster_without_its_supervisor_is_replaced(devcluster: Callable[..., str]) -> None:
+    before, supervisor = current_nodes(), supervisor_pid()
+    assert supervisor is not None
+    os.kill(supervisor, signal.SIGKILL)
+    eventually(lambda: supervisor_pid() is None, "the supervisor to be gone")
+    assert _status() == (1, "the supervisor is dead, and every part with it\n")
+    said = devcluster("up")
+    assert "the last cluster is dead" in said
+    assert said.endswith(f"ready; export KUBECONFIG={KUBECONFIG}")
+    assert problems() == []
+    assert current_nodes() == before
 
 
 class _Up(NamedTuple):
