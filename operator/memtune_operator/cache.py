@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Iterator, Sequence
 
 from memtune.spec import KIND
 from memtune_operator import names
-from memtune_operator.cluster import Cluster
+from memtune_operator.cluster import Change, Cluster
 from memtune_operator.kinds import ObjectKind
+from memtune_operator.observing import index_of, ran_seconds, run_of
 from memtune_operator.refusals import Kind, RefusalError
 from memtune_operator.shell import Key
 from memtune_operator.wrapping import Manifest
@@ -19,6 +21,8 @@ _RETRY_SECONDS = 2.0
 # Kinds are installed and roles are mended by people.
 _UNCHANGED_SECONDS = 30.0
 _THROUGH = names.ANNOTATION_JOB
+# A run, and the index of a pod in it.
+Place = tuple[str, int]
 
 
 class NotWatchedError(RefusalError):
@@ -34,6 +38,8 @@ class Cache:
     def __init__(self, kind: ObjectKind, namespaces: Sequence[str]) -> None:
         self._kind = kind
         self._by_job: dict[Key, dict[str, Manifest]] = {}
+        # Places in runs whose pods were watched until they were gone, and how long those held their GPUs.
+        self._seen_going: dict[Key, dict[Place, float]] = {}
         # Up to where each namespace is known; empty where it has to be listed.
         self._versions: dict[str, str] = {}
         # Set once a namespace has been listed, or may not be.
@@ -51,6 +57,15 @@ class Cache:
             self._told.add(key)
             raise NotWatchedError(f"the operator may not watch {self._kind}: {self._refused[namespace]}")
         return list(self._by_job.get(key, {}).values())
+
+    def seen_going(self, key: Key) -> dict[Place, float]:
+        """The places in the job's runs whose pod was watched until it was gone, and for how many seconds it ran; of
+        others nobody saw how they went."""
+        return dict(self._seen_going.get(key, {}))
+
+    def forget(self, key: Key) -> None:
+        """A job that is gone."""
+        self._seen_going.pop(key, None)
 
     def nodes_by_job(self) -> dict[Key, set[str]]:
         """Where the objects of each job are, as far as they are pods and have a place."""
@@ -99,9 +114,21 @@ class Cache:
                 continue
             for key in _keys(change.manifest):
                 self._put(key, change.manifest, change.is_gone)
+                self._note(key, change)
                 if listed is not None:
                     listed.add((key, change.manifest["metadata"]["name"]))
                 wake(key)
+
+    def _note(self, key: Key, change: Change) -> None:
+        """Whether what was at a place in a run was seen to go. One of that name and place may be there anew."""
+        assert change.manifest is not None
+        if (index := index_of(change.manifest)) is None:
+            return
+        place, places = (run_of(change.manifest), index), self._seen_going.setdefault(key, {})
+        if change.is_gone:
+            places[place] = ran_seconds(change.manifest, time.time())
+        else:
+            places.pop(place, None)
 
     def _refuses(self, namespace: str, why: str, wake: Callable[[Key], None]) -> bool:
         """Whether a role lacks a verb. An API server that has just started may say so once, and not mean it."""

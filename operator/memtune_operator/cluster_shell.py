@@ -55,6 +55,7 @@ class ClusterShell:
         except RefusalError as refusal:
             if refusal.kind is Kind.ABSENT:
                 self._creations.forget(key)
+                self._caches[POD].forget(key)
                 return None
             raise
         if manifest["metadata"].get("deletionTimestamp"):
@@ -126,6 +127,7 @@ class ClusterShell:
             owned=tuple(_owned(kind, each) for kind, owned in own.items() for each in owned),
             nodes=candidates(nodes, checked.pod["spec"], gpu_resource) if nodes is not None and checked.pod else None,
             refusals=refusals,
+            seen_going=self._caches[POD].seen_going(Key.of(job)),
             trace="" if checked.refusal else await self._traces.recall(job, _status(manifest), pods),
         )
 

@@ -110,6 +110,18 @@ def observe(
     )
 
 
+def ran_seconds(pod: Manifest, now_seconds: float) -> float:
+    """For how long the containers of a pod have run, from the first one's start to the last one's end."""
+    states = [each.get("state") or {} for each in (pod.get("status") or {}).get("containerStatuses") or []]
+    going = [each["running"] for each in states if each.get("running")]
+    ended = [each["terminated"] for each in states if each.get("terminated")]
+    starts = [start for each in (*going, *ended) if (start := _time(each.get("startedAt"))) is not None]
+    ends = [end for each in ended if (end := _time(each.get("finishedAt"))) is not None]
+    if not starts:
+        return 0.0
+    return max((now_seconds if going or not ends else max(ends)) - min(starts), 0.0)
+
+
 def _controller_uid(manifest: Manifest) -> str:
     owners = manifest["metadata"].get("ownerReferences") or []
     return next((str(owner.get("uid")) for owner in owners if owner.get("controller")), "")

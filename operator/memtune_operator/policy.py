@@ -16,6 +16,8 @@ _PROFILE_ANNOTATIONS = (
     "container.seccomp.security.alpha.kubernetes.io/",
     "seccomp.security.alpha.kubernetes.io/",
 )
+# The account of pods that name none.
+_UNNAMED = "default"
 _HOST_NAMESPACES = ("hostNetwork", "hostPID", "hostIPC")
 # What Pod Security's baseline lets a container name itself; of the others, spc_t is confined by nothing.
 _CONFINED_TYPES = ("", "container_t", "container_init_t", "container_kvm_t", "container_engine_t")
@@ -36,7 +38,7 @@ class Policy:
 def refusal(policy: Policy, job: Job, template: dict[str, Any]) -> str:
     """Why no pod of this job may be made, in one sentence; empty if it may. ``template`` has its shape checked."""
     found = [*_namespace(policy, job), *_host(policy, job, template), *_accounts(policy, template["spec"])]
-    return f"{found[0]}; ask whoever installed the operator, or take it out" if found else ""
+    return f"{found[0]}; ask whoever installed the operator, or change it" if found else ""
 
 
 def _namespace(policy: Policy, job: Job) -> Iterator[str]:
@@ -117,11 +119,14 @@ def _accounts(policy: Policy, spec: dict[str, Any]) -> Iterator[str]:
     if policy.service_accounts is None:
         return
     # The second name is an old one that the API server still takes.
-    for field in ("serviceAccountName", "serviceAccount"):
-        account = spec.get(field)
-        if account and account not in policy.service_accounts:
-            allowed = ", ".join(policy.service_accounts)
+    given = {field: spec[field] for field in ("serviceAccountName", "serviceAccount") if spec.get(field)}
+    allowed = ", ".join(policy.service_accounts)
+    for field, account in given.items():
+        if account not in policy.service_accounts:
             yield f"spec.template.spec.{field} is {account!r}; the operator's policy allows {allowed}"
+    if not given and _UNNAMED not in policy.service_accounts:
+        unset = f"spec.template.spec.serviceAccountName is not set, which means {_UNNAMED!r}"
+        yield f"{unset}; the operator's policy allows {allowed}"
 
 
 def _containers(spec: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:

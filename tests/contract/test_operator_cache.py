@@ -11,6 +11,7 @@ import pytest
 from api_answers import ApiServer, api_server, events, listed
 from kubernetes.aio import client
 
+from memtune_operator import names
 from memtune_operator.cache import Cache, NotWatchedError
 from memtune_operator.cluster import Change, Cluster
 from memtune_operator.kinds import POD, VOLCANO_GROUP
@@ -140,6 +141,31 @@ def test_a_job_that_may_not_be_watched_is_told_why_and_woken_once_it_may(monkeyp
     asyncio.run(life())
 
 
+def test_only_what_was_watched_until_it_was_gone_counts_as_seen_going(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a pod that is missing from a list nobody knows what it did after the last watch had ended."""
+    monkeypatch.setattr("memtune_operator.cache._RETRY_SECONDS", 0.0)
+    pods = "/api/v1/pods"
+    missing, going, anew = (placed(f"p-{number}", index) for index, number in enumerate((7, 8, 9)))
+
+    async def known(server: ApiServer) -> dict[tuple[str, int], float]:
+        cache, key = Cache(POD, ()), Key("research", "llama")
+        async with client.ApiClient(client.Configuration(host=server.address)) as api:
+            task = asyncio.create_task(cache.follow(Cluster(api), lambda _: None))
+            while len(server.asked) < 5:
+                await asyncio.sleep(0.01)
+            found = cache.seen_going(key)
+            task.cancel()
+            cache.forget(key)
+        assert cache.seen_going(key) == {}
+        return found
+
+    with api_server() as server:
+        server.answer(pods, listed(missing, going, anew), listed(anew))
+        told = events(("DELETED", going), ("DELETED", anew), ("ADDED", anew), ("ERROR", {"code": 410}))
+        server.answer(f"{pods}?watch", told, events())
+        assert asyncio.run(known(server)) == {("llama-probe-1", 1): 0.0}
+
+
 @pytest.mark.parametrize("line", ["[]", "3", '{"type": "ADDED"}', '{"type": "ADDED", "object": []}', "<html>"])
 def test_a_watch_that_sends_what_is_no_event_is_begun_again(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A proxy in between may send anything; the operator would end by it."""
@@ -189,3 +215,10 @@ def test_a_watch_that_ended_is_gone_on_with_and_only_a_forgotten_one_is_listed_a
 
 def versioned(manifest: dict[str, Any], version: str) -> dict[str, Any]:
     return {**manifest, "metadata": {**manifest["metadata"], "resourceVersion": version}}
+
+
+def placed(name: str, index: int) -> dict[str, Any]:
+    """A pod that says of which run it is, and which of its pods."""
+    manifest = versioned(pod("research", "llama", name), name[-1])
+    manifest["metadata"]["labels"] = {names.LABEL_RUN: "llama-probe-1", names.LABEL_INDEX: str(index)}
+    return manifest

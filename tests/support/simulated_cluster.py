@@ -82,6 +82,10 @@ class Pod:
     def is_pending(self) -> bool:
         return self.started_at is None and not self.has_ended
 
+    def held_seconds(self, now: float) -> float:
+        """For how long its container has run, as of then."""
+        return max((self.finished_at or now) - self.started_at, 0.0) if self.started_at is not None else 0.0
+
     def seen(self) -> PodObservation:
         goes_on = self.started_at is not None and self.exit_code is None and not self.node_lost
         phase = "Pending" if self.is_pending else "Running" if goes_on else "Failed"
@@ -140,6 +144,9 @@ class SimulatedCluster:
     posted: list[str] = field(default_factory=list)
     events: list[str] = field(default_factory=list)
     is_deleted: bool = False
+    # What the operator's watch knows: the pods that were there when it last looked, and those that it saw go.
+    watched: dict[tuple[str, int], Pod] = field(default_factory=dict)
+    seen_going: dict[tuple[str, int], float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         dumped = self.job.model_dump(mode="json", by_alias=True, exclude_none=True, exclude={"status"})
@@ -156,15 +163,24 @@ class SimulatedCluster:
             runs.setdefault(pod.run, []).append(pod.seen())
         for record in self.records():
             runs.setdefault(record["name"], [])
+        self._watch()
         return Observed(
             status=json.loads(json.dumps(self.status)),
             runs={name: RunObservation(tuple(pods), refusal=self.refusal) for name, pods in runs.items()},
             owned=tuple(Owned("Service", name, uid, name) for name, uid in self.services.items()),
             nodes=self.nodes,
             refusals=self.refusals,
+            seen_going=dict(self.seen_going),
             trace=self.remembered,
             remembered=self.measured,
         )
+
+    def _watch(self) -> None:
+        """An operator that was there all the time has seen what went; one that comes back finds what is left."""
+        there = {(pod.run, pod.index): pod for pod in self.pods.values()}
+        known = self.seen_going | {place: pod.held_seconds(self.now) for place, pod in self.watched.items()}
+        self.seen_going = {place: seconds for place, seconds in known.items() if place not in there}
+        self.watched = there
 
     def records(self) -> list[dict[str, Any]]:
         """Every recorded run."""
@@ -265,6 +281,7 @@ class SimulatedCluster:
         if blind:
             self.now += seconds
             self.blind_seconds += seconds
+            self.watched, self.seen_going = {}, {}
             self._end_overdue()
             return
         self.reconcile()

@@ -196,6 +196,33 @@ def test_a_plan_that_is_given_late_is_launched_instead_of_the_measured_one() -> 
     assert last(cluster)["plan"] == "bf16-z1-full-mb4x4"
 
 
+def test_a_measured_plan_that_keeps_too_little_free_by_now_is_not_launched() -> None:
+    cluster = tuned()
+    edit(cluster, "tuning", headroom="70%")
+    assert not cluster.status.get("attempts")
+    assert condition(cluster, "Failed")["reason"] == "NothingFits", "no other probe is allowed"
+    assert "too tight" in condition(cluster, "Failed")["message"]
+
+
+def test_another_plan_is_measured_where_the_one_that_was_is_not_allowed_any_more() -> None:
+    cluster = tuned()
+    before = cluster.status["plan"]["name"]
+    allowed = "full" if "-none-" in before else "none"
+    space = cluster.job.spec.tuning.space.model_copy(update={"checkpointing": (allowed,)})
+    edit(cluster, "tuning", space=space, max_probes=2)
+    assert (cluster.status["phase"], condition(cluster, "Tuned")["status"]) == ("Probing", "False")
+    assert before not in [probe["plan"] for probe in cluster.status["probes"][1:]]
+    assert f"-{allowed}-" in cluster.status["probes"][1]["plan"]
+
+
+def test_a_plan_that_somebody_wrote_into_the_status_is_not_launched() -> None:
+    cluster = tuned()
+    before = cluster.status["plan"]["name"]
+    cluster.status["plan"]["name"] = "bf16-z3-none-mb16x1"
+    cluster.reconcile()
+    assert last(cluster)["plan"] == before
+
+
 def test_who_asks_for_probes_after_all_has_no_plan_until_they_have_measured_one() -> None:
     cluster = tuned()
     cluster.refusals = (Refusal("Refused", "the quota is spent"),)

@@ -10,7 +10,7 @@ from memtune.observation import PodObservation
 from memtune.report import Ending
 from memtune_operator.names import ANNOTATION_PLAN
 from memtune_operator.nodes import seconds_of
-from memtune_operator.observing import NodesSeen, index_of, observe, owned_by, run_of
+from memtune_operator.observing import NodesSeen, index_of, observe, owned_by, ran_seconds, run_of
 
 GPU = "nvidia.com/gpu"
 NOW = seconds_of("2026-01-01T01:00:00Z")
@@ -37,6 +37,28 @@ def seen(status: dict[str, Any] | None = None, nodes: NodesSeen | None = None, *
 
 def test_a_pod_that_was_just_made_is_pending() -> None:
     assert seen() == PodObservation(index=1, name="llama-train-0-1", uid="p", node="a")
+
+
+@pytest.mark.parametrize(
+    ("states", "seconds"),
+    [
+        ([], 0.0),
+        ([{"waiting": {"reason": "ContainerCreating"}}], 0.0),
+        ([{"running": {"startedAt": "2026-01-01T00:50:00Z"}}], 600.0),
+        ([{"terminated": {"startedAt": "2026-01-01T00:10:00Z", "finishedAt": "2026-01-01T00:30:00Z"}}], 1200.0),
+        (
+            [
+                {"running": {"startedAt": "2026-01-01T00:59:00Z"}},
+                {"terminated": {"startedAt": "2026-01-01T00:58:00Z", "finishedAt": "2026-01-01T00:58:30Z"}},
+            ],
+            120.0,
+        ),
+        ([{"terminated": {"startedAt": None, "finishedAt": None}}], 0.0),
+    ],
+)
+def test_how_long_a_pod_that_went_has_run(states: list[dict[str, Any]], seconds: float) -> None:
+    assert ran_seconds(pod({"containerStatuses": [{"state": each} for each in states]}), NOW) == seconds
+    assert ran_seconds({"metadata": {}}, NOW) == 0.0
 
 
 def test_a_pod_says_which_plan_it_was_made_for() -> None:

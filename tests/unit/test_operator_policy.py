@@ -85,9 +85,16 @@ ASKS_OF_THE_NODE = [
 def test_what_reaches_the_node_is_denied_unless_allowed(asking: dict[str, Any], words: str) -> None:
     denied = refusal(STRICT, job(), asking)
     assert denied.startswith("spec.template.")
-    assert denied.endswith("take it out")
+    assert denied.endswith("change it")
     assert re.search(words, denied)
     assert refusal(OPEN, job(), asking) == ""
+
+
+def test_who_names_no_account_asks_for_the_default_one() -> None:
+    policy = Policy(service_accounts=("trainer", "loader"))
+    words = "serviceAccountName is not set, which means 'default'; the operator's policy allows trainer, loader"
+    assert words in refusal(policy, job(), template())
+    assert refusal(policy, job(), template(serviceAccountName="loader")) == ""
 
 
 def test_an_ordinary_pod_is_allowed() -> None:

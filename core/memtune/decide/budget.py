@@ -40,6 +40,11 @@ def longest_seconds(job: Job) -> float:
     return _LONGEST_SHARE * job.max_gpu_seconds / job.spec.resources.world
 
 
+def most_seconds(job: Job) -> float:
+    """How long a probe holds its GPUs at most, whoever is there: its runner ends it."""
+    return longest_seconds(job) + _RUNNER_PATIENCE_SECONDS + ENDING_SECONDS
+
+
 def own_seconds(context: Context) -> int:
     """After how long a probe that starts now is to end by itself, so that the budget is kept without an operator."""
     going = [probe for probe in context.status.probes if not has_ended(probe)]

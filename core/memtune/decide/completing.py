@@ -20,10 +20,7 @@ IGNORED = "a report of another run or plan was ignored"
 
 def complete(job: Job, status: Status, observed: Observed, now: float) -> Mapping[str, RunObservation]:
     """Every recorded run with all of its pods, whether they are there or not."""
-    return {
-        record.name: _complete(job, record, observed.runs.get(record.name, _NONE), now)
-        for record in (*status.probes, *status.attempts)
-    }
+    return {record.name: _complete(job, record, observed, now) for record in (*status.probes, *status.attempts)}
 
 
 def own_pods(job: Job, record: RunStatus, seen: RunObservation) -> dict[int, PodObservation]:
@@ -37,12 +34,13 @@ def own_pods(job: Job, record: RunStatus, seen: RunObservation) -> dict[int, Pod
     return found
 
 
-def _complete(job: Job, record: RunStatus, seen: RunObservation, now: float) -> RunObservation:
+def _complete(job: Job, record: RunStatus, observed: Observed, now: float) -> RunObservation:
+    seen = observed.runs.get(record.name, _NONE)
     found = own_pods(job, record, seen)
     pods = tuple(
         _checked(job, record, found[index])
         if index in found and (found[index].uid or not record.created)
-        else PodObservation(index, present=not record.created)
+        else _missing(record, index, observed)
         for index in range(job.spec.resources.nodes)
     )
     is_probe = not isinstance(record, AttemptStatus)
@@ -50,6 +48,12 @@ def _complete(job: Job, record: RunStatus, seen: RunObservation, now: float) -> 
     if has_ended(record) or not is_probe:
         return run
     return replace(run, overdue=budget.is_overdue(job, run, now))
+
+
+def _missing(record: RunStatus, index: int, observed: Observed) -> PodObservation:
+    """A pod that is not there: not yet, or not any more."""
+    held = observed.seen_going.get((record.name, index))
+    return PodObservation(index, present=not record.created, held_seconds=held)
 
 
 def _checked(job: Job, record: RunStatus, pod: PodObservation) -> PodObservation:

@@ -10,9 +10,11 @@ from memtune.decide.ending import completed
 from memtune.decide.hosting import host_request
 from memtune.decide.model import believed
 from memtune.decide.predicting import natural, prediction_status
+from memtune.decide.probing import may_be_launched
 from memtune.decide.records import has_ended, last_attempt, new_name, with_attempt
 from memtune.decide.stories import inherited, measured, trains
 from memtune.decide.texts import line, over
+from memtune.decide.tracing import needs_trace
 from memtune.plan import Plan
 from memtune.run import RunKind
 from memtune.space import Candidate
@@ -26,11 +28,30 @@ def launching(context: Context) -> Context:
     last = last_attempt(context.status)
     if last is not None:
         return context.saying(f"attempt {last.number} is starting on {last.plan}")
+    if _is_outdated(context):
+        return _asked_anew(context)
     if context.blocked or context.status.plan is None:
         return context
     if others_hold_gpus(context):
         return context.saying("waiting until the probes have given their GPUs back").waking(LOOK_AGAIN_SECONDS)
     return record_attempt(context, Plan.parse(context.status.plan.name), reasons.LAUNCHED)
+
+
+def _is_outdated(context: Context) -> bool:
+    """Whether the plan that was measured may not be launched any more: what it has to keep to may be edited."""
+    plan = context.status.plan
+    if plan is None or context.job.spec.tuning.mode != "Probe" or needs_trace(context):
+        return False
+    model = believed(context)
+    return not any(each.plan == plan.name and may_be_launched(context, model, each) for each in context.status.probes)
+
+
+def _asked_anew(context: Context) -> Context:
+    """Back to the probes, which choose another plan or measure one more."""
+    assert context.status.plan is not None
+    text = f"{context.status.plan.name} was measured, and may not be launched as spec.tuning is now"
+    context = context.having(plan=None).with_condition("Tuned", False, reasons.PROBING, text)
+    return context.telling("Normal", reasons.PROBING, text).saying(text)
 
 
 def running(context: Context) -> Context:

@@ -12,6 +12,7 @@ from memtune.report import Memory, Phase, Report
 from memtune.spec.status import PeakBytes
 
 _LARGEST = 2**60
+_LONGEST = float(2**32)
 # Reserved above active by this share of reserved: GMLake (2401.08156) saw up to a third in the wild.
 _FRAGMENTED = 0.2
 # What lives outside the allocator takes 1 to 2 GB of an 80 GB device; a fifth of it is out of the ordinary.
@@ -117,16 +118,16 @@ def started_at(run: RunObservation) -> str | None:
     return to_text(max(known)) if known and len(known) == len(starts) else None
 
 
-def gpu_seconds(run: RunObservation, gpus_per_node: int, now: float) -> int:
-    """GPU-seconds of a run until now: from each wrapped container's start to its end."""
-    return round(sum(_seconds(pod, now) for pod in run.pods) * gpus_per_node)
+def gpu_seconds(run: RunObservation, gpus_per_node: int, now: float, longest: float = _LONGEST) -> int:
+    """GPU-seconds of a run until now: from each container's start to its end, or ``longest`` if none is known."""
+    return round(sum(_seconds(pod, now, longest) for pod in run.pods) * gpus_per_node)
 
 
-def _seconds(pod: PodObservation, now: float) -> float:
+def _seconds(pod: PodObservation, now: float, longest: float) -> float:
     if pod.started_at_seconds is None:
         return 0.0
-    end = now if pod.finished_at_seconds is None else pod.finished_at_seconds
-    return min(max(end - pod.started_at_seconds, 0.0), float(2**32))
+    end = min(now, pod.started_at_seconds + longest) if pod.finished_at_seconds is None else pod.finished_at_seconds
+    return min(max(end - pod.started_at_seconds, 0.0), _LONGEST)
 
 
 def _count(value: int | None) -> int:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from math import inf
 from typing import Any
 
-from memtune.decide import completing, measuring, reasons
+from memtune.decide import budget, completing, measuring, reasons
 from memtune.decide.context import LOOK_AGAIN_SECONDS, Context
 from memtune.decide.records import OUT_OF_MEMORY, ended_as, has_ended, live, replaced
 from memtune.decide.stories import ended_event
@@ -177,18 +178,33 @@ def _closed(context: Context, record: RunStatus, found: dict[str, Any]) -> Conte
 
 
 def _spent(context: Context, record: RunStatus, run: RunObservation) -> dict[str, Any]:
-    per_node = context.job.spec.resources.gpus_per_node
-    started = to_seconds(record.started_at)
-    gone = sum(1 for pod in run.pods if not pod.uid)
-    # Of a pod that is gone nobody knows when it ended: until now at the latest.
-    lost = gone * per_node * max(context.now - started, 0.0) if started is not None else 0.0
-    found: dict[str, Any] = {"gpu_seconds": min(measuring.gpu_seconds(run, per_node, context.now) + int(lost), 2**61)}
-    if isinstance(record, AttemptStatus):
-        # Nothing trains before all pods have found each other; of one that is gone nobody knows.
-        awaited = [pod for pod in run.pods if pod.started_at_seconds is None and not _is_over(pod)]
-        is_started = started is not None or (bool(_starts(run)) and not awaited)
-        found |= measuring.checkpointed(measuring.reports_of(run.pods), is_started)
+    per_node, is_probe = context.job.spec.resources.gpus_per_node, not isinstance(record, AttemptStatus)
+    longest = budget.most_seconds(context.job) if is_probe else inf
+    seen = measuring.gpu_seconds(run, per_node, context.now, longest)
+    lost = per_node * sum(_lost_seconds(context, record, pod, longest) for pod in run.pods if not pod.present)
+    found: dict[str, Any] = {"gpu_seconds": min(seen + int(lost), 2**61)}
+    if not is_probe:
+        found |= measuring.checkpointed(measuring.reports_of(run.pods), _may_have_trained(record, run))
     return found
+
+
+def _lost_seconds(context: Context, record: RunStatus, pod: PodObservation, longest: float) -> float:
+    """How long a pod that is gone has held its GPUs; where nobody saw it go, how long it may have."""
+    if pod.held_seconds is not None:
+        return min(pod.held_seconds, longest)
+    started = to_seconds(record.started_at)
+    if started is not None:
+        return min(max(context.now - started, 0.0), longest)
+    return longest if longest < inf else 0.0
+
+
+def _may_have_trained(record: RunStatus, run: RunObservation) -> bool:
+    """Nothing trains before all pods have found each other; what one did that nobody saw go is not known."""
+    if record.started_at is not None:
+        return True
+    awaited = [pod for pod in run.pods if pod.started_at_seconds is None and not _is_over(pod)]
+    may_have_run = (pod.held_seconds != 0.0 for pod in run.pods if not pod.present)
+    return not awaited and (bool(_starts(run)) or any(may_have_run))
 
 
 def _out_of_memory(conclusion: Conclusion, run: RunObservation) -> dict[str, Any]:
