@@ -189,9 +189,9 @@ class Load:
             with self._counting:
                 self.counts[f"pods {phase.lower()}"] += 1
             self.core.delete_namespaced_pod(name, self.namespace, grace_period_seconds=0)
-            # Its events would live for an hour: for longer than the soak there would only be more of them.
-            about = f"involvedObject.name={name}"
-            self.core.delete_collection_namespaced_event(self.namespace, field_selector=about)
+            # Events would live for an hour: for longer than the soak there would only be more of them. A kubelet tells
+            # of five a second and has more to tell, so that those of earlier pods come late.
+            self.core.delete_collection_namespaced_event(self.namespace)
 
     def _last_phase(self, name: str) -> str:
         """How the pod ended; empty when the load is told to stop before that."""

@@ -35,7 +35,7 @@ class PodObservation:
     ``failure_order`` is the place of its failure in the order of the rendezvous store, None where it left none there.
     ``mismatch`` names where the plan that its report saw applied differs from the one asked for.
     A pod that was created and is not there any more is not ``present``; one that was not created yet is.
-    Of one that went, ``held_seconds`` is how long it had its GPUs; None if nobody watched, and it may have done anything.
+    Of one that went, ``held_seconds`` is how long it had its GPUs; None if nobody watched, so that nobody knows.
     ``node_doubted`` says that its node will count as ``node_lost`` in a while, unless it answers.
     ``plan`` is the short form of the plan that the pod was made for, as its annotation says; empty counts as the run's.
     ``last_words`` is what its termination message says where that is no report.
