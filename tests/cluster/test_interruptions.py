@@ -8,7 +8,7 @@ from collections.abc import Callable
 from operator_process import Jobs, OperatorProcess, runs
 from pods import Cluster, eventually
 from reporter import Act
-from reporter_jobs import let_go, reporter_job
+from reporter_jobs import FIXED, let_go, reporter_job
 
 from memtune.report import Ending
 
@@ -52,6 +52,35 @@ def test_an_operator_that_is_killed_after_everything_it_writes_comes_to_the_same
     assert {name: len(uids) for name, uids in pods.items()} == dict.fromkeys(
         ("killed-probe-1-0", "killed-train-1-0", "killed-train-2-0"), 1
     )
+
+
+def test_what_is_asked_of_a_suspended_job_while_the_operator_is_dead_is_done_when_it_is_back(
+    namespace: str, cluster: Cluster, jobs: Jobs, operators: Callable[..., OperatorProcess]
+) -> None:
+    operator = operators()
+    operator.start()
+    jobs.apply(reporter_job("asleep", train=(Act(waits=True), Act(waits=True)), tuning=FIXED))
+    jobs.wait_for("asleep", "Running")
+    jobs.patch("asleep", suspend=True)
+    jobs.wait_for("asleep", "Suspended")
+    operator.kill()
+    operator.start()
+    jobs.patch("asleep", suspend=False)
+    # No sooner than the operator has seen that the first one is gone.
+    jobs.wait_for("asleep", "Running")
+    operator.kill()
+    jobs.patch("asleep", suspend=True)
+    operator.start()
+    jobs.wait_for("asleep", "Suspended")
+    operator.kill()
+    jobs.patch("asleep", suspend=False)
+    operator.start()
+    attempts = jobs.wait_for("asleep", "Running")["attempts"]
+    let_go(cluster, namespace, f"{attempts[-1]['name']}-0")
+    status = jobs.wait_for("asleep", "Succeeded", "Failed")
+    assert status["phase"] == "Succeeded", status["message"]
+    assert [each["number"] for each in status["attempts"]] == [1, 2, 3]
+    assert (status["oomRetries"], status["disruptions"]) == (0, 0), "suspending costs no budget"
 
 
 def test_a_leader_that_freezes_is_succeeded_in_time_and_does_no_harm_when_it_thaws(

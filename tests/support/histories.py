@@ -138,6 +138,8 @@ class History:
         """No run is recorded on a plan that takes as much as one that ran out of memory."""
         records = self._planned()
         new = [record for record in records if record["name"] not in self.known]
+        if any(record["name"].endswith("-train-1") for record in new):
+            self._check_headroom(new[-1])
         self.known |= {record["name"] for record in records}
         fell = [record for record in records if record.get("verdict") == "device-oom"]
         died = [
@@ -154,6 +156,13 @@ class History:
         for record in new:
             if record["plan"] not in map(str, model.measured_bytes):
                 assert model.predict(Plan.parse(record["plan"])).device.expected < least, "a larger plan was started"
+
+    def _check_headroom(self, first: dict[str, Any]) -> None:
+        """Only a plan that kept what has to be free is launched first, unless it was given."""
+        tuning = self.cluster.job.spec.tuning
+        peaks = [probe.get("peakBytes") for probe in self.cluster.status["probes"] if probe["plan"] == first["plan"]]
+        kept = [peak for peak in peaks if peak and peak["device"] <= peak["total"] * (1 - tuning.headroom_ratio)]
+        assert kept or tuning.mode != "Probe", "a plan was launched that was not measured, or kept too little free"
 
     def check_equal_decisions(self) -> None:
         """Equal snapshots give equal decisions, and a decision that was carried out has nothing new to create."""

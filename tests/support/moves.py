@@ -19,7 +19,7 @@ from memtune.spec.job import Job
 from memtune.units import MIB
 
 Move = tuple[str, int]
-_SECONDS = (1.0, 7.0, 40.0, 200.0, 900.0)
+_SECONDS = (1.0, 7.0, 40.0, 200.0, 900.0, 30_000.0)
 
 
 def play(job: Job, factor: float, moves: list[Move]) -> dict[str, Any]:
@@ -227,6 +227,20 @@ def _suspend(history: History, number: int) -> None:
     history.cluster.job = suspended(history.cluster.job, number % 2 == 0)
 
 
+def _edit(history: History, number: int) -> None:
+    """What may be edited at any time is: how much is kept free, how many probes and relaunches may be made."""
+    job = history.cluster.job
+    tuning, retry = job.spec.tuning, job.spec.retry
+    if number % 2:
+        tuning = tuning.model_copy(update={"headroom": ("2%", "8%", "45%")[number // 2 % 3]})
+    elif number % 4:
+        tuning = tuning.model_copy(update={"max_probes": tuning.max_probes + 1})
+    else:
+        retry = retry.model_copy(update={"max_oom_retries": number, "allow_restart": not retry.allow_restart})
+    spec = job.spec.model_copy(update={"tuning": tuning, "retry": retry})
+    history.cluster.job = job.model_copy(update={"spec": spec})
+
+
 def _refuse(history: History, number: int) -> None:
     history.cluster.refusal = "exceeded quota: gpus" if number % 2 else ""
     history.cluster.refusals = (Refusal("PolicyDenied", "hostPath is not allowed"),) if number % 3 == 0 else ()
@@ -280,6 +294,7 @@ MOVES: dict[str, Callable[[History, int], None]] = {
     "oom in evaluation": _oom_in(Phase.EVALUATION),
     "oom in save": _oom_in(Phase.SAVE),
     "suspend": _suspend,
+    "edit": _edit,
     "refuse": _refuse,
     "jump": _jump,
     "stray": _stray,
