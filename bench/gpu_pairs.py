@@ -6,6 +6,7 @@ No torch here: the list is looked at where no GPU is, too.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -14,7 +15,7 @@ from memtune.model.architecture import Architecture
 from memtune.model.plain import from_facts
 from memtune.plan import Plan
 from memtune.predict.predictor import Predictor
-from memtune.prediction import Prediction
+from memtune.prediction import Interval, Prediction
 from memtune.workload import Workload
 
 LENGTH = 2048
@@ -116,7 +117,7 @@ _SINGLE_GPU_MODELS = ("0.5B", "1.1B", "3B", "7B")
 
 
 def workload(pair: Pair, gpu: Gpu, length: int = LENGTH) -> Workload:
-    """What the predictor is asked for a pair."""
+    """What the predictor is asked for a pair: of several ranks, one is there."""
     per_node = min(pair.world, GPUS_PER_NODE)
     return Workload(
         architecture=MODELS[pair.model],
@@ -125,6 +126,7 @@ def workload(pair: Pair, gpu: Gpu, length: int = LENGTH) -> Workload:
         sequence_length=length,
         nodes=pair.world // per_node,
         gpus_per_node=per_node,
+        fake_ranks=True,
     )
 
 
@@ -132,6 +134,13 @@ def workload(pair: Pair, gpu: Gpu, length: int = LENGTH) -> Workload:
 def prediction(pair: Pair, gpu: Gpu) -> Prediction:
     """What is predicted for a pair, with nothing measured."""
     return Predictor(workload(pair, gpu)).predict(Plan.parse(pair.plan))
+
+
+def nccl(pair: Pair, gpu: Gpu) -> Interval:
+    """What NCCL would take beside that if the other ranks were there."""
+    whole = replace(workload(pair, gpu), fake_ranks=False)
+    components = Predictor(whole).predict(Plan.parse(pair.plan)).components
+    return next((each.bytes for each in components if each.name == "nccl"), Interval(0.0, 0.0, 0.0))
 
 
 def split(pairs: Iterable[Pair], gpu: Gpu) -> tuple[list[Pair], list[Pair]]:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from accuracy import Scored, summary, table
 from accuracy_baselines import BASELINES
 from accuracy_rows import Row
-from gpu_pairs import LENGTH, Pair, prediction, workload
+from gpu_pairs import LENGTH, Pair, nccl, prediction, workload
 
 from memtune.gpu import Gpu
 from memtune.gpu_products import nearest, of_product
@@ -77,21 +77,14 @@ def report(title: str, command: str, machine: Machine, results: Sequence[Result]
         f"Python {platform.python_version()};",
         f"sequences of {LENGTH:,} tokens. *Device* is what the driver counts: the CUDA context, too. A rank of several",
         "is rank 0 of a `fake` process group: its shards, buckets and gathered weights are real, the other ranks and",
-        "NCCL's buffers are not there, so that these are not in the prediction beside it either.",
+        "NCCL's buffers are not there, so that these are not in the prediction beside it either; *NCCL* is what is",
+        "predicted for them.",
         "",
     ]
     if told:
         lines += [*_pair_table(told, machine.gpu), "", *_summary(told, machine.gpu)]
     missing = [f"- {each.pair}: {each.problem}" for each in results if each.problem]
     return lines + (["", "Not measured:", "", *missing] if missing else [])
-
-
-def expected_device(pair: Pair, gpu: Gpu) -> Interval:
-    """The prediction for one rank alone: without what NCCL would take of the device."""
-    found = prediction(pair, gpu)
-    nccl = [each.bytes for each in found.components if each.name == "nccl"]
-    low, middle, high = (sum(values) for values in zip(*nccl, strict=True)) if nccl else (0.0, 0.0, 0.0)
-    return Interval(found.device.lower - low, found.device.expected - middle, found.device.upper - high)
 
 
 def llmem(row: Row) -> float:
@@ -112,7 +105,7 @@ RULES: Mapping[str, Callable[[Row], float]] = {"LLMem-style": llmem, **BASELINES
 
 def scored(results: Sequence[Result], gpu: Gpu) -> list[Scored]:
     """The pairs as the accuracy benchmark scores published peaks."""
-    return [Scored(_row(each, gpu), expected_device(each.pair, gpu)) for each in results]
+    return [Scored(_row(each, gpu), prediction(each.pair, gpu).device) for each in results]
 
 
 def _row(result: Result, gpu: Gpu) -> Row:
@@ -132,22 +125,28 @@ def _row(result: Result, gpu: Gpu) -> Row:
 
 def _pair_table(results: Sequence[Result], gpu: Gpu) -> list[str]:
     lines = [
-        "| model | plan | rank 0 of | allocated | reserved | device | predicted, GiB | error | step | predicted |",
-        "|---|---|--:|--:|--:|--:|---|--:|--:|--:|",
+        "| model | plan | rank 0 of | allocated | reserved | device | predicted, GiB | error | NCCL | step "
+        "| predicted |",
+        "|---|---|--:|--:|--:|--:|---|--:|---|--:|--:|",
     ]
     for each in results:
-        interval, seconds = expected_device(each.pair, gpu), prediction(each.pair, gpu).step_seconds
+        interval, seconds = prediction(each.pair, gpu).device, prediction(each.pair, gpu).step_seconds
         ranks = "1" if each.pair.is_alone else f"{each.pair.world} (fake)"
+        beside = "" if each.pair.is_alone else _gib(nccl(each.pair, gpu))
         sizes = " | ".join(
             f"{size / GIB:.2f}" for size in (each.allocated_bytes, each.reserved_bytes, each.device_bytes)
         )
-        low, middle, high = (size / GIB for size in interval)
         lines.append(
-            f"| {each.pair.model} | {each.pair.plan} | {ranks} | {sizes} | {middle:.2f} ({low:.2f}–{high:.2f}) "
-            f"| {interval.expected / each.device_bytes - 1:+.1%} | {each.step_seconds * 1e3:.0f} ms "
+            f"| {each.pair.model} | {each.pair.plan} | {ranks} | {sizes} | {_gib(interval)} "
+            f"| {interval.expected / each.device_bytes - 1:+.1%} | {beside} | {each.step_seconds * 1e3:.0f} ms "
             f"| {seconds.expected * 1e3:.0f} ms |"
         )
     return lines
+
+
+def _gib(interval: Interval) -> str:
+    low, middle, high = (size / GIB for size in interval)
+    return f"{middle:.2f} ({low:.2f}–{high:.2f})"
 
 
 def _summary(results: Sequence[Result], gpu: Gpu) -> list[str]:

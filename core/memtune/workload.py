@@ -35,6 +35,7 @@ class Workload:
     """The facts of a job that no plan may change. One that is ``assumed`` has a model that nobody knows.
 
     ``outside_bytes`` is what earlier jobs of the same image, GPU and world measured outside of the allocator, one each.
+    Where ``fake_ranks`` stand for all but one rank, nothing is sent, and NCCL takes nothing.
     ``host_limit_bytes`` is the host memory that a pod may take at most, 0 where nothing says.
     """
 
@@ -50,6 +51,7 @@ class Workload:
     virtual: bool = False
     assumed: bool = False
     outside_bytes: tuple[int, ...] = ()
+    fake_ranks: bool = False
     host_limit_bytes: int = 0
 
     def __post_init__(self) -> None:

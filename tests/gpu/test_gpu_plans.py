@@ -7,9 +7,9 @@ import json
 from pathlib import Path
 
 import gpu_truth
-from gpu_pairs import Pair, single_gpu_pairs
+from gpu_pairs import Pair, prediction, single_gpu_pairs
 from gpu_snapshot import replayed_bytes
-from gpu_table import expected_device, report, this_machine
+from gpu_table import report, this_machine
 
 RESULTS = Path(__file__).parents[2] / "bench" / "results"
 
@@ -21,7 +21,7 @@ def test_no_plan_takes_more_than_its_upper_bound() -> None:
     (RESULTS / "gpu-plans.md").write_text("\n".join(page) + "\n", encoding="utf-8")
     print("\n".join(page))
     assert [each for each in results if each.problem] == []
-    above = [each for each in results if each.device_bytes > expected_device(each.pair, machine.gpu).upper]
+    above = [each for each in results if each.device_bytes > prediction(each.pair, machine.gpu).device.upper]
     assert above == []
 
 

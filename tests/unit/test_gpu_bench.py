@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
-from gpu_pairs import MODELS, PAIRS, SINGLE_GPU_PLANS, Pair, prediction, single_gpu_pairs, split
+from gpu_pairs import MODELS, PAIRS, SINGLE_GPU_PLANS, Pair, nccl, prediction, single_gpu_pairs, split, workload
 from gpu_snapshot import fixture_of, replayed_bytes
-from gpu_table import Machine, Result, expected_device, llmem, report, scored
+from gpu_table import Machine, Result, llmem, report, scored
 
 from memtune.gpu import GPUS
 from memtune.knobs import Precision
 from memtune.plan import Plan
+from memtune.predict.predictor import Predictor
+from memtune.prediction import Interval
 from memtune.units import GIB, KIB, MIB
 
 MACHINE = Machine("NVIDIA H100 80GB HBM3", int(79.1 * GIB), "550.54", "12.8", "2.9.0", "0.18.0")
@@ -45,12 +49,23 @@ def test_twelve_plans_are_of_the_largest_model_that_fits_under_all_of_them(gpu: 
     assert len({Plan.parse(plan).family for plan in SINGLE_GPU_PLANS}) >= 10
 
 
-def test_nccl_is_predicted_for_a_rank_that_has_others_and_left_out_where_they_are_fake() -> None:
+def test_a_rank_whose_others_are_fake_has_no_nccl_in_its_prediction_which_is_an_interval_of_its_own() -> None:
     gpu = MACHINE.gpu
-    assert expected_device(ALONE, gpu) == pytest.approx(prediction(ALONE, gpu).device)
-    (nccl,) = (each.bytes for each in prediction(OF_EIGHT, gpu).components if each.name == "nccl")
-    alone = prediction(OF_EIGHT, gpu).device.expected - expected_device(OF_EIGHT, gpu).expected
-    assert alone == pytest.approx(nccl.expected)
+    assert nccl(ALONE, gpu) == Interval(0.0, 0.0, 0.0)
+    low, middle, high = nccl(OF_EIGHT, gpu)
+    assert low < middle < high
+    real = Predictor(replace(workload(OF_EIGHT, gpu), fake_ranks=False)).predict(Plan.parse(OF_EIGHT.plan))
+    assert prediction(OF_EIGHT, gpu).device.expected == pytest.approx(real.device.expected - middle)
+    assert {each.name for each in prediction(OF_EIGHT, gpu).components} == {
+        each.name for each in real.components if each.name != "nccl"
+    }
+
+
+def test_what_is_left_without_nccl_is_as_unsure_as_its_parts() -> None:
+    found = prediction(Pair("3B", "bf16-fsdp-every2-mb4x1", 64), MACHINE.gpu)
+    (context,) = (each.bytes for each in found.components if each.name == "context")
+    half_widths = [each.upper - each.expected for each in (found.reserved, context)]
+    assert found.device.upper - found.device.expected == pytest.approx(math.hypot(*half_widths))
 
 
 def test_the_page_tells_what_was_measured_where_and_what_was_not() -> None:
@@ -61,9 +76,16 @@ def test_the_page_tells_what_was_measured_where_and_what_was_not() -> None:
     (line,) = (line for line in page if line.startswith("| 0.5B |"))
     assert line.startswith("| 0.5B | bf16-z1-none-mb4x2 | 1 | 20.00 | 21.00 | 22.00 | ")
     error = scored([measured], MACHINE.gpu)[0].interval.expected / (22 * GIB) - 1
-    assert f"| {error:+.1%} | 250 ms |" in line
+    assert f"| {error:+.1%} |  | 250 ms |" in line
     assert "- 7B, bf16-z3-full-mb4x2, rank 0 of 8: it ran out of memory" in page
     assert "n=1 " in text
+
+
+def test_the_page_tells_nccl_apart_where_a_rank_has_others() -> None:
+    low, middle, high = (size / GIB for size in nccl(OF_EIGHT, MACHINE.gpu))
+    page = report("A page", "the command", MACHINE, [Result(pair, 1, 1, 1, 0.25) for pair in (ALONE, OF_EIGHT)])
+    cells = {line.split(" | ")[0]: line.split(" | ")[8] for line in page if " | 250 ms | " in line}
+    assert cells == {"| 0.5B": "", "| 7B": f"{middle:.2f} ({low:.2f}–{high:.2f})"}
 
 
 def test_a_page_without_a_measurement_has_no_number() -> None:

@@ -49,7 +49,7 @@ class Recipe:
 
     `base_bytes` is a quantized frozen weight, `frozen_bytes` one that is not quantized; `weight_bytes` one that learns.
     `reduce_bytes` is an element of FSDP's gradients on their way. `keeps_gathered` units stay unsharded from their
-    forward to their backward pass.
+    forward to their backward pass. `world` counts the ranks that NCCL joins.
     """
 
     backend: str
@@ -182,7 +182,7 @@ def lower(workload: Workload, plan: Plan) -> Recipe:
         bucket_elements=plan.bucket_elements if deepspeed else 0,
         bucket_phases=_bucket_phases(plan, world),
         whole_fp32_gradients=_keeps_whole_fp32(plan),
-        world=world,
+        world=1 if workload.fake_ranks else world,
         expandable_segments=plan.expandable_segments,
         bucket_view=sharding is not Sharding.DDP,
     )
