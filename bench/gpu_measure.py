@@ -11,7 +11,7 @@ import statistics
 import sys
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,18 +24,19 @@ from torch.nn import functional
 from memtune.knobs import Offload
 from memtune.model.architecture import Architecture
 from memtune.plan import Plan
-from memtune.report import Device
+from memtune.report import EXIT_CODES, Device, Ending
 from memtune.run import RunKind
 from memtune_runner import allocator_settings, checkpointing
 from memtune_runner.decoder import Decoder
 from memtune_runner.engine import PlanError, backend_of, optimizers, precision
 from memtune_runner.engine.protocol import Backend, Setup
+from memtune_runner.failures import of_exception
 from memtune_runner.offload import ActivationOffload
 from memtune_runner.settings import Settings
 from memtune_runner.watch.statistics import CudaStatistics, Statistics
 
 STEPS = 4  # the first of them warms up
-REFUSED = 2
+REFUSED, RAN_OUT = 2, EXIT_CODES[Ending.DEVICE_OOM]
 _EVENTS = 1_000_000
 
 
@@ -105,7 +106,7 @@ def _loss(backend: Backend, plan: Plan, tokens: torch.Tensor, device: torch.devi
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure one pair on this machine's first GPU; 2 and one sentence for a plan that cannot be carried out here."""
+    """Measure one pair on this machine's first GPU; an exit code and one sentence say why it could not be."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model", choices=MODELS)
     parser.add_argument("plan")
@@ -118,14 +119,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.snapshot:
         torch.cuda.memory._record_memory_history(stacks="python", max_entries=_EVENTS)
     fake_ranks.join(pair.world)
+    code = told(lambda: measure(pair, MODELS[pair.model], LENGTH, device, CudaStatistics(None)))
+    if options.snapshot and not code:
+        torch.cuda.memory._dump_snapshot(str(options.snapshot))
+    return code
+
+
+def told(measuring: Callable[[], Measured]) -> int:
+    """Print what is measured. Where a plan is refused or the GPU runs out of memory, the exit code says which."""
     try:
-        found = measure(pair, MODELS[pair.model], LENGTH, device, CudaStatistics(None))
+        print(json.dumps(measuring()._asdict()))
     except PlanError as refusal:
         print(refusal, file=sys.stderr)
         return REFUSED
-    if options.snapshot:
-        torch.cuda.memory._dump_snapshot(str(options.snapshot))
-    print(json.dumps(found._asdict()))
+    except Exception as error:
+        failure = of_exception(error)
+        if failure.ending is not Ending.DEVICE_OOM:
+            raise
+        print(failure.message, file=sys.stderr)
+        return RAN_OUT
     return 0
 
 

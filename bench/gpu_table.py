@@ -8,17 +8,15 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import NamedTuple
 
-from accuracy import Scored, summary, table
+from accuracy import summary, table
 from accuracy_baselines import BASELINES
 from accuracy_rows import Row
-from gpu_pairs import LENGTH, Pair, nccl, prediction, workload
+from gpu_pairs import LENGTH, Pair, nccl, prediction
+from gpu_score import Predict, Result, is_beyond, scored
 
 from memtune.gpu import Gpu
 from memtune.gpu_products import nearest, of_product
-from memtune.plan import Plan
-from memtune.predict.recipe import lower
-from memtune.predict.shape import shape_of
-from memtune.prediction import Interval
+from memtune.prediction import Interval, Prediction
 from memtune.units import GIB
 
 
@@ -39,17 +37,6 @@ class Machine(NamedTuple):
         return (known or nearest(self.usable_bytes)).with_memory(self.usable_bytes)
 
 
-class Result(NamedTuple):
-    """What a pair took; where it took nothing, why not."""
-
-    pair: Pair
-    allocated_bytes: int = 0
-    reserved_bytes: int = 0
-    device_bytes: int = 0
-    step_seconds: float = 0.0
-    problem: str = ""
-
-
 def this_machine() -> Machine:
     """The first GPU of this machine, and the versions that matter."""
     import torch
@@ -67,7 +54,11 @@ def this_machine() -> Machine:
 
 def report(title: str, command: str, machine: Machine, results: Sequence[Result]) -> list[str]:
     """The whole page. Nothing is in it that was not measured."""
-    told = [each for each in results if not each.problem]
+    gpu = machine.gpu
+
+    def predict(pair: Pair) -> Prediction:
+        return prediction(pair, gpu)
+
     lines = [
         f"# {title}",
         "",
@@ -81,10 +72,11 @@ def report(title: str, command: str, machine: Machine, results: Sequence[Result]
         "predicted for them.",
         "",
     ]
-    if told:
-        lines += [*_pair_table(told, machine.gpu), "", *_summary(told, machine.gpu)]
-    missing = [f"- {each.pair}: {each.problem}" for each in results if each.problem]
-    return lines + (["", "Not measured:", "", *missing] if missing else [])
+    if any(each.device_bytes for each in results):
+        lines += [*_pair_table([each for each in results if each.device_bytes], gpu), ""]
+    lines += _summary(results, gpu, predict)
+    lines += _listed("Ran out of memory:", [_ran_out(each, gpu, predict) for each in results if each.ran_out])
+    return lines + _listed("Not measured:", [f"{each.pair}: {each.problem}" for each in results if each.problem])
 
 
 def llmem(row: Row) -> float:
@@ -101,26 +93,6 @@ def llmem(row: Row) -> float:
 
 _CONTEXT_BYTES = 0.5 * GIB
 RULES: Mapping[str, Callable[[Row], float]] = {"LLMem-style": llmem, **BASELINES}
-
-
-def scored(results: Sequence[Result], gpu: Gpu) -> list[Scored]:
-    """The pairs as the accuracy benchmark scores published peaks."""
-    return [Scored(_row(each, gpu), prediction(each.pair, gpu).device) for each in results]
-
-
-def _row(result: Result, gpu: Gpu) -> Row:
-    pair, plan = result.pair, Plan.parse(result.pair.plan)
-    asked = workload(pair, gpu)
-    return Row(
-        id=str(pair),
-        source=plan.sharding.backend,
-        family="alone" if pair.is_alone else f"rank 0 of {pair.world} (fake)",
-        metric="device",
-        quality="A",
-        peak_bytes=result.device_bytes,
-        shape=shape_of(asked.architecture, None),
-        recipe=lower(asked, plan),
-    )
 
 
 def _pair_table(results: Sequence[Result], gpu: Gpu) -> list[str]:
@@ -149,8 +121,24 @@ def _gib(interval: Interval) -> str:
     return f"{middle:.2f} ({low:.2f}–{high:.2f})"
 
 
-def _summary(results: Sequence[Result], gpu: Gpu) -> list[str]:
-    found = scored(results, gpu)
+def _ran_out(result: Result, gpu: Gpu, predict: Predict) -> str:
+    interval = predict(result.pair).device
+    told = f"{result.pair}: ran out of memory, > {gpu.usable_bytes / GIB:.1f} GiB; predicted {_gib(interval)}, "
+    if not is_beyond(result, gpu, predict):
+        return f"{told}which allows for it: not scored"
+    return (
+        f"{told}too little by {1 - interval.expected / gpu.usable_bytes:.1%} or more: scored as above the upper bound"
+    )
+
+
+def _listed(title: str, points: Sequence[str]) -> list[str]:
+    return ["", title, "", *(f"- {each}" for each in points)] if points else []
+
+
+def _summary(results: Sequence[Result], gpu: Gpu, predict: Predict) -> list[str]:
+    found = scored(results, gpu, predict)
+    if not found:
+        return []
     return [
         *table(found, "library", lambda row: row.source, RULES),
         "",

@@ -18,10 +18,11 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from gpu_measure import command, variables
+from gpu_measure import RAN_OUT, command, variables
 from gpu_pairs import PAIRS, Pair, split
+from gpu_score import Result
 from gpu_snapshot import fixture_of
-from gpu_table import Result, report, this_machine
+from gpu_table import report, this_machine
 
 from memtune_runner.preflight import no_gpu
 
@@ -44,6 +45,8 @@ def measured(pair: Pair, snapshots: Path | None = None) -> Result:
         )
     except subprocess.TimeoutExpired:
         return Result(pair, problem=f"it did not end within {_LIMIT_SECONDS:.0f} s")
+    if done.returncode == RAN_OUT:
+        return Result(pair, ran_out=True)
     if done.returncode:
         return Result(pair, problem=last_words(done.stderr))
     if snapshot:

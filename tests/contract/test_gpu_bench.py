@@ -11,13 +11,14 @@ import fake_ranks
 import gpu_truth
 import pytest
 import torch
-from gpu_measure import measure
+from gpu_measure import RAN_OUT, Measured, measure, told
 from gpu_pairs import PAIRS, Pair
-from gpu_table import Machine, Result
+from gpu_score import Result
+from gpu_table import Machine
 from torch import distributed
 
 from memtune.model.plain import from_facts
-from memtune.units import GIB
+from memtune.units import GIB, MIB
 from memtune_runner.engine import PlanError
 from memtune_runner.virtual import VirtualGpu
 from memtune_runner.watch.statistics import VirtualStatistics
@@ -81,6 +82,33 @@ def test_a_rank_of_two_is_measured(plan: str) -> None:
 def test_what_this_machine_cannot_compute_in_is_a_refusal() -> None:
     with VirtualGpu(GIB) as gpu, pytest.raises(PlanError, match="no fp8"):
         measure(Pair("tiny", "fp8-ddp-none-mb2x1", 2), TINY, 16, torch.device("cpu"), VirtualStatistics(gpu))
+
+
+@pytest.mark.usefixtures("one_of_two")
+def test_a_process_that_runs_out_of_memory_says_so_in_its_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
+    pair = Pair("tiny", "bf16-ddp-none-mb2x1", 2)
+    with VirtualGpu(MIB) as gpu:
+        assert told(lambda: measure(pair, TINY, 64, torch.device("cpu"), VirtualStatistics(gpu))) == RAN_OUT
+    said = capsys.readouterr()
+    assert (said.out, "out of memory" in said.err) == ("", True)
+
+
+def test_any_other_error_is_no_want_of_memory() -> None:
+    def broken() -> Measured:
+        raise RuntimeError("it speaks of memory")
+
+    with pytest.raises(RuntimeError):
+        told(broken)
+
+
+@pytest.mark.parametrize(("code", "ran_out"), [(RAN_OUT, True), (1, False)])
+def test_a_pair_whose_process_ran_out_of_memory_is_no_problem_but_a_result(
+    code: int, ran_out: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ends = f"import sys; print('CUDA out of memory', file=sys.stderr); sys.exit({code})"
+    monkeypatch.setattr(gpu_truth, "command", lambda *_: [sys.executable, "-c", ends])
+    found = gpu_truth.measured(PAIRS[0])
+    assert found == Result(PAIRS[0], ran_out=ran_out, problem="" if ran_out else "CUDA out of memory")
 
 
 def test_the_stage_is_left_out_with_one_sentence_where_no_gpu_is(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import gpu_truth
 from gpu_pairs import Pair, prediction, single_gpu_pairs
+from gpu_score import scored
 from gpu_snapshot import replayed_bytes
 from gpu_table import report, this_machine
 
@@ -21,8 +22,8 @@ def test_no_plan_takes_more_than_its_upper_bound() -> None:
     (RESULTS / "gpu-plans.md").write_text("\n".join(page) + "\n", encoding="utf-8")
     print("\n".join(page))
     assert [each for each in results if each.problem] == []
-    above = [each for each in results if each.device_bytes > prediction(each.pair, machine.gpu).device.upper]
-    assert above == []
+    found = scored(results, machine.gpu, lambda pair: prediction(pair, machine.gpu))
+    assert [each.row.id for each in found if each.is_under] == []
 
 
 def test_the_allocator_model_reserves_what_cuda_reserved(tmp_path: Path) -> None:

@@ -8,18 +8,23 @@ from typing import Any
 
 import pytest
 from gpu_pairs import MODELS, PAIRS, SINGLE_GPU_PLANS, Pair, nccl, prediction, single_gpu_pairs, split, workload
+from gpu_score import Result, scored
 from gpu_snapshot import fixture_of, replayed_bytes
-from gpu_table import Machine, Result, llmem, report, scored
+from gpu_table import Machine, llmem, report
 
 from memtune.gpu import GPUS
 from memtune.knobs import Precision
 from memtune.plan import Plan
 from memtune.predict.predictor import Predictor
-from memtune.prediction import Interval
+from memtune.prediction import Interval, Prediction
 from memtune.units import GIB, KIB, MIB
 
 MACHINE = Machine("NVIDIA H100 80GB HBM3", int(79.1 * GIB), "550.54", "12.8", "2.9.0", "0.18.0")
 ALONE, OF_EIGHT = Pair("0.5B", "bf16-z1-none-mb4x2"), Pair("7B", "bf16-z3-full-mb4x2", 8)
+
+
+def formulas(pair: Pair) -> Prediction:
+    return prediction(pair, MACHINE.gpu)
 
 
 def test_forty_pairs_cover_every_library_format_and_checkpointing_half_of_them_as_one_of_several_ranks() -> None:
@@ -75,7 +80,7 @@ def test_the_page_tells_what_was_measured_where_and_what_was_not() -> None:
     assert "NVIDIA H100 80GB HBM3 (79.1 GiB), driver 550.54, CUDA 12.8, torch 2.9.0, DeepSpeed 0.18.0" in text
     (line,) = (line for line in page if line.startswith("| 0.5B |"))
     assert line.startswith("| 0.5B | bf16-z1-none-mb4x2 | 1 | 20.00 | 21.00 | 22.00 | ")
-    error = scored([measured], MACHINE.gpu)[0].interval.expected / (22 * GIB) - 1
+    error = scored([measured], MACHINE.gpu, formulas)[0].interval.expected / (22 * GIB) - 1
     assert f"| {error:+.1%} |  | 250 ms |" in line
     assert "- 7B, bf16-z3-full-mb4x2, rank 0 of 8: it ran out of memory" in page
     assert "n=1 " in text
@@ -88,13 +93,36 @@ def test_the_page_tells_nccl_apart_where_a_rank_has_others() -> None:
     assert cells == {"| 0.5B": "", "| 7B": f"{middle:.2f} ({low:.2f}–{high:.2f})"}
 
 
+def test_memory_that_was_predicted_to_suffice_and_did_not_counts_as_truth_above_the_upper_bound() -> None:
+    expected, upper = formulas(ALONE).device[1:]
+    gpu = MACHINE.gpu.with_memory(int(upper) + MIB)
+    (one,) = scored([Result(ALONE, ran_out=True)], gpu, formulas)
+    assert one.is_under
+    assert one.error == pytest.approx(1 - expected / gpu.usable_bytes)
+    page = report(
+        "A page", "the command", MACHINE._replace(usable_bytes=gpu.usable_bytes), [Result(ALONE, ran_out=True)]
+    )
+    assert f"ran out of memory, > {gpu.usable_bytes / GIB:.1f} GiB; predicted" in page[-1]
+    assert page[-1].endswith(f"too little by {one.error:.1%} or more: scored as above the upper bound")
+    assert any(line.startswith("n=1 ") and "under_rate=100.00" in line for line in page)
+
+
+def test_memory_that_was_not_predicted_to_suffice_for_sure_is_told_of_and_not_scored() -> None:
+    gpu = MACHINE.gpu.with_memory(int(formulas(ALONE).device.upper) - MIB)
+    results = [Result(ALONE, ran_out=True)]
+    assert scored(results, gpu, formulas) == []
+    page = report("A page", "the command", MACHINE._replace(usable_bytes=gpu.usable_bytes), results)
+    assert page[-3] == "Ran out of memory:"
+    assert page[-1].endswith("which allows for it: not scored")
+
+
 def test_a_page_without_a_measurement_has_no_number() -> None:
     page = report("A page", "the command", MACHINE, [Result(ALONE, problem="no memory")])
     assert not any(line.startswith("|") for line in page)
 
 
 def test_the_rule_in_the_way_of_llmem_by_hand() -> None:
-    (one,) = scored([Result(OF_EIGHT, device_bytes=1)], MACHINE.gpu)
+    (one,) = scored([Result(OF_EIGHT, device_bytes=1)], MACHINE.gpu, formulas)
     parameters, tokens = one.row.shape.trainable, 4 * 2048
     states = parameters * (2 + 2 + 12) / 8
     assert llmem(one.row) == pytest.approx(0.5 * GIB + states + 2 * tokens * 4096 * 32 + 10 * tokens * 32_000)
