@@ -92,7 +92,7 @@ def table(
     """One line per group: our errors, and the median error of each published rule."""
     names = list(published)
     lines = [
-        f"| {title} | n | median | p90 | under | width | " + " | ".join(f"{n} median" for n in names) + " |",
+        f"| {title} | n | median | p90 | under | width |" + "".join(f" {n} median |" for n in names),
         "|---|" + "--:|" * (5 + len(names)),
     ]
     for group in [*sorted({key(one.row) for one in scored}), "all"]:

@@ -10,12 +10,14 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple
 
+from memtune.calibrate import Calibration
 from memtune.gpu import Gpu
 from memtune.model.architecture import Architecture
 from memtune.model.plain import from_facts
 from memtune.plan import Plan
 from memtune.predict.predictor import Predictor
 from memtune.prediction import Interval, Prediction
+from memtune.replay.traced import TracedModel
 from memtune.workload import Workload
 
 LENGTH = 2048
@@ -116,11 +118,11 @@ SINGLE_GPU_PLANS = (
 _SINGLE_GPU_MODELS = ("0.5B", "1.1B", "3B", "7B")
 
 
-def workload(pair: Pair, gpu: Gpu, length: int = LENGTH) -> Workload:
-    """What the predictor is asked for a pair: of several ranks, one is there."""
+def workload(pair: Pair, gpu: Gpu, traced: TracedModel | None = None, length: int = LENGTH) -> Workload:
+    """What the predictor is asked for a pair, by formulas or by a trace: of several ranks, one is there."""
     per_node = min(pair.world, GPUS_PER_NODE)
     return Workload(
-        architecture=MODELS[pair.model],
+        architecture=traced or MODELS[pair.model],
         gpu=gpu,
         global_batch=Plan.parse(pair.plan).global_batch(pair.world),
         sequence_length=length,
@@ -131,9 +133,11 @@ def workload(pair: Pair, gpu: Gpu, length: int = LENGTH) -> Workload:
 
 
 @lru_cache(maxsize=256)
-def prediction(pair: Pair, gpu: Gpu) -> Prediction:
-    """What is predicted for a pair, with nothing measured."""
-    return Predictor(workload(pair, gpu)).predict(Plan.parse(pair.plan))
+def prediction(
+    pair: Pair, gpu: Gpu, traced: TracedModel | None = None, calibration: Calibration | None = None
+) -> Prediction:
+    """What is predicted for a pair; without a calibration, with nothing measured."""
+    return Predictor(workload(pair, gpu, traced), calibration).predict(Plan.parse(pair.plan))
 
 
 def nccl(pair: Pair, gpu: Gpu) -> Interval:

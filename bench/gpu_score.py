@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from accuracy import Scored
 from accuracy_rows import Row
-from gpu_pairs import Pair, workload
+from gpu_pairs import Pair, prediction, workload
 
+from memtune.calibrate import Measurement, calibrate
 from memtune.gpu import Gpu
 from memtune.plan import Plan
 from memtune.predict.recipe import lower
 from memtune.predict.shape import shape_of
 from memtune.prediction import Prediction
+from memtune.replay.traced import TracedModel
 
 Predict = Callable[[Pair], Prediction]
+FORMULAS, TRACE = "formulas", "trace"
+_PROBES = 2
 
 
 class Result(NamedTuple):
@@ -28,6 +34,14 @@ class Result(NamedTuple):
     step_seconds: float = 0.0
     ran_out: bool = False
     problem: str = ""
+
+
+def ways(gpu: Gpu, traces: Mapping[str, TracedModel]) -> dict[str, Predict]:
+    """What predicts a pair: formulas, and the trace of its model."""
+    return {
+        FORMULAS: lambda pair: prediction(pair, gpu),
+        TRACE: lambda pair: prediction(pair, gpu, traces[pair.model]),
+    }
 
 
 def scored(results: Iterable[Result], gpu: Gpu, predict: Predict) -> list[Scored]:
@@ -43,6 +57,35 @@ def scored(results: Iterable[Result], gpu: Gpu, predict: Predict) -> list[Scored
         if each.device_bytes or is_beyond(each, gpu, predict):
             found.append(Scored(_row(each, gpu), interval))
     return found
+
+
+def after_probes(results: Sequence[Result], gpu: Gpu, traces: Mapping[str, TracedModel]) -> list[Scored]:
+    """The pairs of each model, corrected by two of them as a job's plans are by its probes; these are not scored.
+
+    A job has one number of ranks: the probes are the first two of the model's most common one, as they are listed. What
+    they taught goes for other numbers of ranks too, as where a job gets other GPUs.
+    """
+    found = []
+    for model in dict.fromkeys(each.pair.model for each in results):
+        own, traced = [each for each in results if each.pair.model == model], traces.get(model)
+        probes = _probes(own)
+        if len(probes) == _PROBES:
+            learned = calibrate(workload(probes[0].pair, gpu, traced), [_measurement(each) for each in probes])
+            rest = [each for each in own if each not in probes]
+            found += scored(rest, gpu, partial(prediction, gpu=gpu, traced=traced, calibration=learned))
+    return found
+
+
+def _probes(results: Sequence[Result]) -> list[Result]:
+    measured = [each for each in results if each.device_bytes]
+    for world, _ in Counter(each.pair.world for each in measured).most_common(1):
+        return [each for each in measured if each.pair.world == world][:_PROBES]
+    return []
+
+
+def _measurement(result: Result) -> Measurement:
+    sizes = result.allocated_bytes, result.reserved_bytes, result.device_bytes
+    return Measurement(Plan.parse(result.pair.plan), *sizes, step_seconds=result.step_seconds)
 
 
 def is_beyond(result: Result, gpu: Gpu, predict: Predict) -> bool:

@@ -1,16 +1,20 @@
 """What torch.cuda.memory._dump_snapshot tells, as a fixture of the allocator model: requests, and what it reserved.
 
-A snapshot has a stack for every event; a fixture has the events alone, small enough to be kept. Replayed through the
-allocator model it must reserve the same bytes.
+A snapshot has a stack for every event; a fixture has the events alone, small enough to be kept, in
+bench/results/snapshots. Replayed through the allocator model it must reserve the same bytes.
 """
 
 from __future__ import annotations
 
+import gzip
+import json
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 from memtune.allocator import AllocatorSettings, Event, replay
 
+KEPT = Path(__file__).parent / "results" / "snapshots"
 _GROWS = ("segment_alloc", "segment_map")
 _SHRINKS = ("segment_free", "segment_unmap")
 
@@ -33,6 +37,18 @@ def fixture_of(snapshot: Mapping[str, Any], device: int = 0) -> dict[str, Any]:
         "peak_reserved_bytes": _peak_reserved(trace),
         "events": events,
     }
+
+
+def write(fixture: Mapping[str, Any], path: Path) -> None:
+    """Keep a fixture; equal ones are equal files."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(gzip.compress(json.dumps(fixture).encode("ascii"), mtime=0))
+
+
+def read(path: Path) -> dict[str, Any]:
+    """A fixture as it was kept."""
+    found: dict[str, Any] = json.loads(gzip.decompress(path.read_bytes()))
+    return found
 
 
 def replayed_bytes(fixture: Mapping[str, Any]) -> int:

@@ -8,15 +8,16 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import NamedTuple
 
-from accuracy import summary, table
+from accuracy import Scored, summary, table
 from accuracy_baselines import BASELINES
 from accuracy_rows import Row
-from gpu_pairs import LENGTH, Pair, nccl, prediction
-from gpu_score import Predict, Result, is_beyond, scored
+from gpu_pairs import LENGTH, nccl
+from gpu_score import FORMULAS, TRACE, Predict, Result, after_probes, is_beyond, scored, ways
 
 from memtune.gpu import Gpu
 from memtune.gpu_products import nearest, of_product
-from memtune.prediction import Interval, Prediction
+from memtune.prediction import Interval
+from memtune.replay.traced import TracedModel
 from memtune.units import GIB
 
 
@@ -52,13 +53,11 @@ def this_machine() -> Machine:
     )
 
 
-def report(title: str, command: str, machine: Machine, results: Sequence[Result]) -> list[str]:
-    """The whole page. Nothing is in it that was not measured."""
-    gpu = machine.gpu
-
-    def predict(pair: Pair) -> Prediction:
-        return prediction(pair, gpu)
-
+def report(
+    title: str, command: str, machine: Machine, results: Sequence[Result], traces: Mapping[str, TracedModel]
+) -> list[str]:
+    """The whole page, by formulas and by the traces of the models. Nothing is in it that was not measured."""
+    gpu, both = machine.gpu, ways(machine.gpu, traces)
     lines = [
         f"# {title}",
         "",
@@ -66,16 +65,20 @@ def report(title: str, command: str, machine: Machine, results: Sequence[Result]
         f"on one {machine.product} ({machine.usable_bytes / GIB:.1f} GiB), driver {machine.driver}, "
         f"CUDA {machine.cuda}, torch {machine.torch}, DeepSpeed {machine.deepspeed}, "
         f"Python {platform.python_version()};",
-        f"sequences of {LENGTH:,} tokens. *Device* is what the driver counts: the CUDA context, too. A rank of several",
+        f"sequences of {LENGTH:,} tokens. *Device* is what the driver counts: what is reserved, and the CUDA context.",
+        "Each pair is predicted by formulas and by a replayed trace of the model that was measured. A rank of several",
         "is rank 0 of a `fake` process group: its shards, buckets and gathered weights are real, the other ranks and",
-        "NCCL's buffers are not there, so that these are not in the prediction beside it either; *NCCL* is what is",
+        "NCCL's buffers are not there, so that these are not in the predictions beside it either; *NCCL* is what is",
         "predicted for them.",
-        "",
     ]
-    if any(each.device_bytes for each in results):
-        lines += [*_pair_table([each for each in results if each.device_bytes], gpu), ""]
-    lines += _summary(results, gpu, predict)
-    lines += _listed("Ran out of memory:", [_ran_out(each, gpu, predict) for each in results if each.ran_out])
+    measured = [each for each in results if each.device_bytes]
+    if measured:
+        lines += ["", *_pair_table(measured, gpu, both)]
+    for way, predict in both.items():
+        lines += _scores(way, scored(results, gpu, predict), RULES if way == FORMULAS else {})
+    for way, known in ((FORMULAS, {}), (TRACE, traces)):
+        lines += _scores_after_probes(f"by {way}, after two probes", after_probes(results, gpu, known))
+    lines += _listed("Ran out of memory:", [_ran_out(each, gpu, both) for each in results if each.ran_out])
     return lines + _listed("Not measured:", [f"{each.pair}: {each.problem}" for each in results if each.problem])
 
 
@@ -95,25 +98,32 @@ _CONTEXT_BYTES = 0.5 * GIB
 RULES: Mapping[str, Callable[[Row], float]] = {"LLMem-style": llmem, **BASELINES}
 
 
-def _pair_table(results: Sequence[Result], gpu: Gpu) -> list[str]:
-    lines = [
-        "| model | plan | rank 0 of | allocated | reserved | device | predicted, GiB | error | NCCL | step "
-        "| predicted |",
-        "|---|---|--:|--:|--:|--:|---|--:|---|--:|--:|",
-    ]
+def _pair_table(results: Sequence[Result], gpu: Gpu, both: Mapping[str, Predict]) -> list[str]:
+    columns = ["model", "plan", "rank 0 of", "allocated", "reserved", "device, GiB"]
+    columns += [name for way in both for name in (f"by {way}", "error")] + ["NCCL", "step", "predicted"]
+    lines = [_line(*columns), "|---|---|" + "--:|" * (len(columns) - 2)]
     for each in results:
-        interval, seconds = prediction(each.pair, gpu).device, prediction(each.pair, gpu).step_seconds
-        ranks = "1" if each.pair.is_alone else f"{each.pair.world} (fake)"
-        beside = "" if each.pair.is_alone else _gib(nccl(each.pair, gpu))
-        sizes = " | ".join(
-            f"{size / GIB:.2f}" for size in (each.allocated_bytes, each.reserved_bytes, each.device_bytes)
-        )
+        seconds = both[FORMULAS](each.pair).step_seconds
+        told = (each.allocated_bytes, each.reserved_bytes, each.device_bytes)
+        intervals = [predict(each.pair).device for predict in both.values()]
+        errors = [f"{interval.expected / each.device_bytes - 1:+.1%}" for interval in intervals]
         lines.append(
-            f"| {each.pair.model} | {each.pair.plan} | {ranks} | {sizes} | {_gib(interval)} "
-            f"| {interval.expected / each.device_bytes - 1:+.1%} | {beside} | {each.step_seconds * 1e3:.0f} ms "
-            f"| {seconds.expected * 1e3:.0f} ms |"
+            _line(
+                each.pair.model,
+                each.pair.plan,
+                "1" if each.pair.is_alone else f"{each.pair.world} (fake)",
+                *(f"{size / GIB:.2f}" for size in told),
+                *(cell for pair in zip(map(_gib, intervals), errors, strict=True) for cell in pair),
+                "" if each.pair.is_alone else _gib(nccl(each.pair, gpu)),
+                f"{each.step_seconds * 1e3:.0f} ms",
+                f"{seconds.expected * 1e3:.0f} ms",
+            )
         )
     return lines
+
+
+def _line(*cells: str) -> str:
+    return f"| {' | '.join(cells)} |"
 
 
 def _gib(interval: Interval) -> str:
@@ -121,31 +131,35 @@ def _gib(interval: Interval) -> str:
     return f"{middle:.2f} ({low:.2f}–{high:.2f})"
 
 
-def _ran_out(result: Result, gpu: Gpu, predict: Predict) -> str:
-    interval = predict(result.pair).device
-    told = f"{result.pair}: ran out of memory, > {gpu.usable_bytes / GIB:.1f} GiB; predicted {_gib(interval)}, "
-    if not is_beyond(result, gpu, predict):
-        return f"{told}which allows for it: not scored"
-    return (
-        f"{told}too little by {1 - interval.expected / gpu.usable_bytes:.1%} or more: scored as above the upper bound"
-    )
+def _scores(way: str, found: Sequence[Scored], rules: Mapping[str, Callable[[Row], float]]) -> list[str]:
+    if not found:
+        return []
+    by_library = table(found, f"by {way}: library", lambda row: row.source, rules)
+    by_ranks = table(found, f"by {way}: ranks", lambda row: row.family, rules)
+    return ["", *by_library, "", *by_ranks, "", f"by {way}: {summary(found)}"]
+
+
+def _scores_after_probes(title: str, found: Sequence[Scored]) -> list[str]:
+    if not found:
+        return []
+    by_model = table(found, f"{title}: model", lambda row: row.id.partition(",")[0], {})
+    return ["", *by_model, "", f"{title}: {summary(found)}"]
+
+
+def _ran_out(result: Result, gpu: Gpu, both: Mapping[str, Predict]) -> str:
+    told = [f"{result.pair}: ran out of memory, > {gpu.usable_bytes / GIB:.1f} GiB"]
+    for way, predict in both.items():
+        interval = predict(result.pair).device
+        verdict = "which allows for it, not scored"
+        if is_beyond(result, gpu, predict):
+            short = 1 - interval.expected / gpu.usable_bytes
+            verdict = f"too little by {short:.1%} or more, scored as above the upper bound"
+        told.append(f"by {way} {_gib(interval)}, {verdict}")
+    return "; ".join(told)
 
 
 def _listed(title: str, points: Sequence[str]) -> list[str]:
     return ["", title, "", *(f"- {each}" for each in points)] if points else []
-
-
-def _summary(results: Sequence[Result], gpu: Gpu, predict: Predict) -> list[str]:
-    found = scored(results, gpu, predict)
-    if not found:
-        return []
-    return [
-        *table(found, "library", lambda row: row.source, RULES),
-        "",
-        *table(found, "ranks", lambda row: row.family, RULES),
-        "",
-        summary(found),
-    ]
 
 
 def _driver() -> str:

@@ -3,27 +3,29 @@
     PYTHONPATH=core:runner:bench python bench/gpu_truth.py > bench/results/gpu-truth.md
 
 ``--snapshots DIRECTORY`` keeps what torch.cuda.memory._dump_snapshot tells of each pair, and as a fixture of the
-allocator model the requests alone (bench/gpu_snapshot.py). Where no GPU is, it ends with 2 and one sentence.
+allocator model the requests alone (bench/gpu_snapshot.py). Before it measures, it traces the models on the CPU. Where
+no GPU is, it ends with 2 and one sentence.
 """
 
 from __future__ import annotations
 
 import argparse
-import gzip
 import json
 import os
 import pickle
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
+import gpu_snapshot
 from gpu_measure import RAN_OUT, command, variables
 from gpu_pairs import PAIRS, Pair, split
 from gpu_score import Result
-from gpu_snapshot import fixture_of
 from gpu_table import report, this_machine
+from gpu_trace import traced
 
+from memtune.replay.traced import TracedModel
 from memtune_runner.preflight import no_gpu
 
 NO_GPU = 2
@@ -50,7 +52,8 @@ def measured(pair: Pair, snapshots: Path | None = None) -> Result:
     if done.returncode:
         return Result(pair, problem=last_words(done.stderr))
     if snapshot:
-        _keep_fixture(snapshot)
+        with snapshot.open("rb") as file:
+            gpu_snapshot.write(gpu_snapshot.fixture_of(pickle.load(file)), snapshot.with_suffix(".json.gz"))
     return Result(pair, **json.loads(done.stdout.splitlines()[-1]))
 
 
@@ -60,15 +63,12 @@ def last_words(stderr: str) -> str:
     return lines[-1][-_LAST_CHARACTERS:] if lines else "it ended without a word"
 
 
-def _keep_fixture(snapshot: Path) -> None:
-    with snapshot.open("rb") as file:
-        fixture = fixture_of(pickle.load(file))
-    with gzip.open(snapshot.with_suffix(".json.gz"), "wt", encoding="ascii") as file:
-        json.dump(fixture, file)
-
-
-def main(arguments: Sequence[str] | None = None, measure: Callable[[Pair, Path | None], Result] = measured) -> int:
-    """Measure all pairs that this GPU may hold, and print the page."""
+def main(
+    arguments: Sequence[str] | None = None,
+    measure: Callable[[Pair, Path | None], Result] = measured,
+    trace: Callable[[Iterable[Pair]], Mapping[str, TracedModel]] = traced,
+) -> int:
+    """Trace all models, measure all pairs that this GPU may hold, and print the page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--snapshots", type=Path, help="a directory for the snapshots, which are large")
     options = parser.parse_args(arguments)
@@ -80,12 +80,13 @@ def main(arguments: Sequence[str] | None = None, measure: Callable[[Pair, Path |
         options.snapshots.mkdir(parents=True, exist_ok=True)
     machine = this_machine()
     may, cannot = split(PAIRS, machine.gpu)
+    traces = trace(PAIRS)
     results = [Result(pair, problem="predicted not to fit into this GPU, even by its lower bound") for pair in cannot]
     for number, pair in enumerate(may, start=1):
         print(f"gpu_truth: {number} of {len(may)}: {pair}", file=sys.stderr, flush=True)
         results.append(measure(pair, options.snapshots))
     made_by = " ".join(["PYTHONPATH=core:runner:bench python bench/gpu_truth.py", *(arguments or sys.argv[1:])])
-    print("\n".join(report("Predicted against measured on a GPU", made_by, machine, results)))
+    print("\n".join(report("Predicted against measured on a GPU", made_by, machine, results, traces)))
     return 0
 
 

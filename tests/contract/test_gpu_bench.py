@@ -12,12 +12,17 @@ import gpu_truth
 import pytest
 import torch
 from gpu_measure import RAN_OUT, Measured, measure, told
-from gpu_pairs import PAIRS, Pair
+from gpu_pairs import MODELS, PAIRS, Pair
 from gpu_score import Result
 from gpu_table import Machine
+from gpu_trace import traced_model
+from small_traces import small_trace
 from torch import distributed
 
 from memtune.model.plain import from_facts
+from memtune.plan import Plan
+from memtune.replay import Replayer
+from memtune.replay.traced import TracedModel
 from memtune.units import GIB, MIB
 from memtune_runner.engine import PlanError
 from memtune_runner.virtual import VirtualGpu
@@ -26,6 +31,25 @@ from memtune_runner.watch.statistics import VirtualStatistics
 GUARD = Path(__file__).parents[1] / "support" / "cuda_gpu.py"
 MACHINE = Machine("NVIDIA A100-SXM4-80GB", int(79.2 * GIB), "550.54", "12.8", "2.9.0", "0.18.0")
 TINY = from_facts({"hiddenSize": 32, "layers": 2, "heads": 2, "ffnSize": 64, "vocabSize": 256})
+
+
+# With the norm that a CPU's kernels keep the same tensors of as a GPU's.
+SMALL = from_facts(
+    {
+        "hiddenSize": 128,
+        "layers": 4,
+        "heads": 4,
+        "ffnSize": 344,
+        "vocabSize": 2048,
+        "gatedFfn": True,
+        "norm": "layernorm",
+    }
+)
+
+
+@pytest.fixture(scope="module")
+def small() -> TracedModel:
+    return traced_model("small", SMALL, 128, ["full", "autocast", "half"])
 
 
 @pytest.fixture
@@ -54,11 +78,12 @@ def test_every_pair_is_in_the_page_with_what_it_took_or_why_it_took_nothing(
     def measured(pair: Pair, _: Path | None) -> Result:
         return Result(pair, problem="no fp8 here") if "fp8" in pair.plan else Result(pair, GIB, GIB, GIB, 1.0)
 
-    assert gpu_truth.main([], measured) == 0
+    traces = dict.fromkeys(MODELS, TracedModel("small", small_trace()))
+    assert gpu_truth.main([], measured, lambda _: traces) == 0
     page = capsys.readouterr().out.splitlines()
     assert sum(line.startswith(tuple(f"| {pair.model} | {pair.plan} |" for pair in PAIRS)) for line in page) == 39
     assert page[-1] == "- 0.5B, fp8-ddp-none-mb4x1: no fp8 here"
-    assert any(line.startswith("n=39 ") for line in page)
+    assert any(line.startswith("by trace: n=39 ") for line in page)
 
 
 def test_a_process_that_died_is_told_by_its_last_words() -> None:
@@ -76,6 +101,17 @@ def test_a_rank_of_two_is_measured(plan: str) -> None:
         found = measure(Pair("tiny", plan, 2), TINY, 16, torch.device("cpu"), VirtualStatistics(gpu))
     assert 0 < found.allocated_bytes <= found.reserved_bytes == found.device_bytes
     assert found.step_seconds > 0
+
+
+@pytest.mark.parametrize("plan", ["bf16-ddp-full-mb4x2", "bf16-z3-none-mb4x1-bk100000", "fp32-fsdp-every2-mb4x1"])
+@pytest.mark.usefixtures("one_of_two", "one_thread")
+@pytest.mark.filterwarnings("ignore")
+def test_the_trace_of_a_pair_takes_what_training_it_takes(plan: str, small: TracedModel) -> None:
+    """But for what a GPU's attention does otherwise than a CPU's."""
+    with VirtualGpu(GIB) as gpu:
+        found = measure(Pair("small", plan, 2), SMALL, 128, torch.device("cpu"), VirtualStatistics(gpu))
+    replayed = Replayer(small.trace, gpus_per_node=2, rank=0).replay(Plan.parse(plan)).peak
+    assert replayed.allocated == pytest.approx(found.allocated_bytes, rel=0.03)
 
 
 @pytest.mark.usefixtures("one_of_two")

@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
+from accuracy import summary
 from gpu_pairs import MODELS, PAIRS, SINGLE_GPU_PLANS, Pair, nccl, prediction, single_gpu_pairs, split, workload
-from gpu_score import Result, scored
-from gpu_snapshot import fixture_of, replayed_bytes
+from gpu_score import Result, after_probes, scored, ways
+from gpu_snapshot import KEPT, fixture_of, read, replayed_bytes, write
 from gpu_table import Machine, llmem, report
+from small_traces import small_trace
 
 from memtune.gpu import GPUS
 from memtune.knobs import Precision
 from memtune.plan import Plan
 from memtune.predict.predictor import Predictor
 from memtune.prediction import Interval, Prediction
+from memtune.replay.traced import TracedModel
 from memtune.units import GIB, KIB, MIB
 
 MACHINE = Machine("NVIDIA H100 80GB HBM3", int(79.1 * GIB), "550.54", "12.8", "2.9.0", "0.18.0")
+TRACES = dict.fromkeys(MODELS, TracedModel("small", small_trace()))
 ALONE, OF_EIGHT = Pair("0.5B", "bf16-z1-none-mb4x2"), Pair("7B", "bf16-z3-full-mb4x2", 8)
 
 
@@ -75,49 +80,100 @@ def test_what_is_left_without_nccl_is_as_unsure_as_its_parts() -> None:
 
 def test_the_page_tells_what_was_measured_where_and_what_was_not() -> None:
     measured = Result(ALONE, 20 * GIB, 21 * GIB, 22 * GIB, 0.25)
-    page = report("A page", "the command", MACHINE, [measured, Result(OF_EIGHT, problem="it ran out of memory")])
+    page = report("A page", "the command", MACHINE, [measured, Result(OF_EIGHT, problem="it broke")], TRACES)
     text = "\n".join(page)
     assert "NVIDIA H100 80GB HBM3 (79.1 GiB), driver 550.54, CUDA 12.8, torch 2.9.0, DeepSpeed 0.18.0" in text
     (line,) = (line for line in page if line.startswith("| 0.5B |"))
     assert line.startswith("| 0.5B | bf16-z1-none-mb4x2 | 1 | 20.00 | 21.00 | 22.00 | ")
     error = scored([measured], MACHINE.gpu, formulas)[0].interval.expected / (22 * GIB) - 1
-    assert f"| {error:+.1%} |  | 250 ms |" in line
-    assert "- 7B, bf16-z3-full-mb4x2, rank 0 of 8: it ran out of memory" in page
-    assert "n=1 " in text
+    assert f" | {error:+.1%} | " in line
+    assert "|  | 250 ms |" in line
+    assert "- 7B, bf16-z3-full-mb4x2, rank 0 of 8: it broke" in page
+    assert "by formulas: n=1 " in text
+    assert "by trace: n=1 " in text
 
 
 def test_the_page_tells_nccl_apart_where_a_rank_has_others() -> None:
     low, middle, high = (size / GIB for size in nccl(OF_EIGHT, MACHINE.gpu))
-    page = report("A page", "the command", MACHINE, [Result(pair, 1, 1, 1, 0.25) for pair in (ALONE, OF_EIGHT)])
-    cells = {line.split(" | ")[0]: line.split(" | ")[8] for line in page if " | 250 ms | " in line}
+    page = report("A page", "the command", MACHINE, [Result(pair, 1, 1, 1, 0.25) for pair in (ALONE, OF_EIGHT)], TRACES)
+    cells = {line.split(" | ")[0]: line.split(" | ")[-3] for line in page if " | 250 ms | " in line}
     assert cells == {"| 0.5B": "", "| 7B": f"{middle:.2f} ({low:.2f}–{high:.2f})"}
 
 
 def test_memory_that_was_predicted_to_suffice_and_did_not_counts_as_truth_above_the_upper_bound() -> None:
     expected, upper = formulas(ALONE).device[1:]
     gpu = MACHINE.gpu.with_memory(int(upper) + MIB)
-    (one,) = scored([Result(ALONE, ran_out=True)], gpu, formulas)
+    results = [Result(ALONE, ran_out=True)]
+    (one,) = scored(results, gpu, formulas)
     assert one.is_under
     assert one.error == pytest.approx(1 - expected / gpu.usable_bytes)
-    page = report(
-        "A page", "the command", MACHINE._replace(usable_bytes=gpu.usable_bytes), [Result(ALONE, ran_out=True)]
-    )
-    assert f"ran out of memory, > {gpu.usable_bytes / GIB:.1f} GiB; predicted" in page[-1]
-    assert page[-1].endswith(f"too little by {one.error:.1%} or more: scored as above the upper bound")
-    assert any(line.startswith("n=1 ") and "under_rate=100.00" in line for line in page)
+    page = report("A page", "the command", MACHINE._replace(usable_bytes=gpu.usable_bytes), results, TRACES)
+    assert f"ran out of memory, > {gpu.usable_bytes / GIB:.1f} GiB; by formulas " in page[-1]
+    assert f"too little by {one.error:.1%} or more, scored as above the upper bound; by trace " in page[-1]
+    assert any(line.startswith("by formulas: n=1 ") and "under_rate=100.00" in line for line in page)
 
 
 def test_memory_that_was_not_predicted_to_suffice_for_sure_is_told_of_and_not_scored() -> None:
     gpu = MACHINE.gpu.with_memory(int(formulas(ALONE).device.upper) - MIB)
     results = [Result(ALONE, ran_out=True)]
     assert scored(results, gpu, formulas) == []
-    page = report("A page", "the command", MACHINE._replace(usable_bytes=gpu.usable_bytes), results)
+    page = report("A page", "the command", MACHINE._replace(usable_bytes=gpu.usable_bytes), results, TRACES)
     assert page[-3] == "Ran out of memory:"
-    assert page[-1].endswith("which allows for it: not scored")
+    assert "), which allows for it, not scored; by trace " in page[-1]
+
+
+def test_formulas_and_traces_are_scored_side_by_side() -> None:
+    predict = ways(MACHINE.gpu, TRACES)["trace"]
+    expected = predict(ALONE).device.expected
+    assert expected == Predictor(workload(ALONE, MACHINE.gpu, TRACES["0.5B"])).predict(Plan.parse(ALONE.plan)).device[1]
+    page = report("A page", "the command", MACHINE, [Result(ALONE, 1, 1, int(expected), 0.25)], TRACES)
+    (line,) = (line for line in page if line.startswith("| 0.5B |"))
+    off = formulas(ALONE).device.expected / int(expected) - 1
+    assert [cell for cell in line.split(" | ") if "%" in cell] == [f"{off:+.1%}", "+0.0%"]
+    (by_trace,) = (line for line in page if line.startswith("by trace: "))
+    assert "median_ape=0.00" in by_trace
+    assert "under_rate=0.00" in by_trace
+
+
+def _exactly(pair: Pair, share: float) -> Result:
+    """A result that is everywhere off by the same share of what the formulas say."""
+    found = formulas(pair)
+    allocated, reserved, device = (
+        int(share * each.expected) for each in (found.allocated, found.reserved, found.device)
+    )
+    return Result(pair, allocated, reserved, device, 0.25)
+
+
+def test_two_pairs_of_a_model_correct_the_prediction_of_its_others() -> None:
+    pairs = [pair for pair in PAIRS if pair.model == "0.5B"]
+    results = [_exactly(pair, 1.15) for pair in pairs]
+    before = {each.row.id: each for each in scored(results, MACHINE.gpu, formulas)}
+    after = after_probes(results, MACHINE.gpu, {})
+    # Seven of them are of one rank: the first two of these are the probes, and teach of two ranks, too.
+    assert [each.row.id for each in after] == [str(pair) for pair in pairs[2:]]
+    for each in after:
+        assert each.error < before[each.row.id].error / 2
+        assert each.interval.width < before[each.row.id].interval.width
+    page = report("A page", "the command", MACHINE, results, TRACES)
+    assert any(line.startswith("| by formulas, after two probes: model |") for line in page)
+    assert f"by formulas, after two probes: {summary(after)}" in page
+
+
+def test_a_model_with_two_results_or_fewer_has_nothing_to_be_scored_on_after_two_probes() -> None:
+    pairs = [pair for pair in PAIRS if pair.model == "7B"][:2]
+    assert after_probes([_exactly(pair, 1.15) for pair in pairs], MACHINE.gpu, {}) == []
+    assert after_probes([Result(pair, problem="no") for pair in pairs], MACHINE.gpu, {}) == []
+
+
+def test_what_ran_out_of_memory_is_no_probe_and_is_scored_after_probes_as_before_them() -> None:
+    first, second, third = [pair for pair in PAIRS if pair.model == "0.5B" and pair.is_alone][:3]
+    gpu = MACHINE.gpu.with_memory(int(formulas(first).device.upper) + MIB)
+    after = after_probes([Result(first, ran_out=True), _exactly(second, 1.0), _exactly(third, 1.0)], gpu, {})
+    assert [(each.row.id, each.is_under) for each in after] == [(str(first), True)]
 
 
 def test_a_page_without_a_measurement_has_no_number() -> None:
-    page = report("A page", "the command", MACHINE, [Result(ALONE, problem="no memory")])
+    page = report("A page", "the command", MACHINE, [Result(ALONE, problem="no memory")], TRACES)
     assert not any(line.startswith("|") for line in page)
 
 
@@ -132,7 +188,9 @@ def _entry(action: str, addr: int, size: int, stream: int = 0) -> dict[str, Any]
     return {"action": action, "addr": addr, "size": size, "stream": stream, "frames": []}
 
 
-def test_a_snapshot_becomes_requests_that_the_allocator_model_reserves_alike() -> None:
+@pytest.fixture
+def made() -> dict[str, Any]:
+    """What would be kept of a snapshot with two streams, of which only one can have a freed block again."""
     trace = [
         _entry("segment_alloc", 0, 2 * MIB),
         _entry("alloc", 0, 100 * KIB),
@@ -144,10 +202,28 @@ def test_a_snapshot_becomes_requests_that_the_allocator_model_reserves_alike() -
         _entry("segment_alloc", 1 << 40, 20 * MIB, stream=7),
         _entry("alloc", 1 << 40, 6 * MIB, stream=7),
     ]
-    fixture = fixture_of({"device_traces": [trace], "allocator_settings": {"expandable_segments": False}})
-    assert fixture["events"][1:4] == [["a", 1 << 30, 5 * MIB, 0], ["f", 1 << 30], ["a", 1 << 30, 6 * MIB, 0]]
-    assert fixture["events"][-1] == ["a", 1 << 40, 6 * MIB, 1]
-    assert replayed_bytes(fixture) == fixture["peak_reserved_bytes"] == 42 * MIB
+    return fixture_of({"device_traces": [trace], "allocator_settings": {"expandable_segments": False}})
+
+
+def test_a_snapshot_becomes_requests_that_the_allocator_model_reserves_alike(made: dict[str, Any]) -> None:
+    assert made["events"][1:4] == [["a", 1 << 30, 5 * MIB, 0], ["f", 1 << 30], ["a", 1 << 30, 6 * MIB, 0]]
+    assert made["events"][-1] == ["a", 1 << 40, 6 * MIB, 1]
+    assert replayed_bytes(made) == made["peak_reserved_bytes"] == 42 * MIB
+
+
+def test_what_was_kept_is_read_as_it_was(made: dict[str, Any], tmp_path: Path) -> None:
+    write(made, tmp_path / "new" / "made.json.gz")
+    assert read(tmp_path / "new" / "made.json.gz") == made
+
+
+@pytest.mark.parametrize(
+    "kept", [None, *sorted(KEPT.glob("*.json.gz"))], ids=lambda path: path.name if path else "made"
+)
+def test_the_allocator_model_reserves_what_cuda_reserved_for_whatever_is_kept(
+    kept: Path | None, made: dict[str, Any]
+) -> None:
+    fixture = read(kept) if kept else made
+    assert replayed_bytes(fixture) == fixture["peak_reserved_bytes"]
 
 
 def test_a_segment_that_was_given_back_is_in_the_peak_and_no_longer_in_what_is_reserved() -> None:

@@ -1,0 +1,41 @@
+"""The models that are measured on a GPU, traced on a CPU as a job's factory is: with the code that is measured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from gpu_measure import loss
+from gpu_pairs import LENGTH, MODELS, Pair
+from torch import nn
+
+from memtune.model.architecture import Architecture
+from memtune.plan import Plan
+from memtune.replay import numerics_of
+from memtune.replay.traced import TracedModel
+from memtune_runner.decoder import Decoder
+from memtune_runner.tracing import trace
+
+Subject = tuple[nn.Module, Callable[[int], torch.Tensor], Callable[[Any, torch.Tensor], torch.Tensor]]
+
+
+def traced(pairs: Iterable[Pair], length: int = LENGTH) -> dict[str, TracedModel]:
+    """The model of every pair by its name, in all ways of computing that its plans ask for."""
+    numerics: dict[str, set[str]] = {}
+    for pair in pairs:
+        numerics.setdefault(pair.model, set()).add(numerics_of(Plan.parse(pair.plan)))
+    return {name: traced_model(name, MODELS[name], length, ways) for name, ways in numerics.items()}
+
+
+def traced_model(name: str, facts: Architecture, length: int, numerics: Iterable[str]) -> TracedModel:
+    """One model; two of the same name are taken for the same."""
+    arguments = {"facts": facts}
+    return TracedModel(
+        name, trace("gpu_trace:build", sequence_length=length, numerics=sorted(numerics), arguments=arguments)
+    )
+
+
+def build(sequence_length: int, facts: Architecture) -> Subject:
+    """The factory."""
+    return Decoder(facts), lambda rows: torch.zeros(rows, sequence_length, dtype=torch.long), loss
