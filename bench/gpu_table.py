@@ -65,7 +65,7 @@ def report(
         f"on one {machine.product} ({machine.usable_bytes / GIB:.1f} GiB), driver {machine.driver}, "
         f"CUDA {machine.cuda}, torch {machine.torch}, DeepSpeed {machine.deepspeed}, "
         f"Python {platform.python_version()};",
-        f"sequences of {LENGTH:,} tokens. *Device* is what the driver counts: what is reserved, and the CUDA context.",
+        f"sequences of {LENGTH:,} tokens, sizes in GiB. *Device* is what is reserved, and the CUDA context beside it.",
         "Each pair is predicted by formulas and by a replayed trace of the model that was measured. A rank of several",
         "is rank 0 of a `fake` process group: its shards, buckets and gathered weights are real, the other ranks and",
         "NCCL's buffers are not there, so that these are not in the predictions beside it either; *NCCL* is what is",
@@ -99,8 +99,8 @@ RULES: Mapping[str, Callable[[Row], float]] = {"LLMem-style": llmem, **BASELINES
 
 
 def _pair_table(results: Sequence[Result], gpu: Gpu, both: Mapping[str, Predict]) -> list[str]:
-    columns = ["model", "plan", "rank 0 of", "allocated", "reserved", "device, GiB"]
-    columns += [name for way in both for name in (f"by {way}", "error")] + ["NCCL", "step", "predicted"]
+    columns = ["model", "plan", "rank 0 of", "allocated", "reserved", "device"]
+    columns += [name for way in both for name in (f"by {way}", "error")] + ["NCCL", "step", "step by formulas"]
     lines = [_line(*columns), "|---|---|" + "--:|" * (len(columns) - 2)]
     for each in results:
         seconds = both[FORMULAS](each.pair).step_seconds
