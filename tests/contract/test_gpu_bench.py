@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import fake_ranks
@@ -17,7 +16,6 @@ from gpu_score import Result
 from gpu_table import Machine
 from gpu_trace import traced_model
 from small_traces import small_trace
-from torch import distributed
 
 from memtune.model.plain import from_facts
 from memtune.plan import Plan
@@ -52,11 +50,10 @@ def small() -> TracedModel:
     return traced_model("small", SMALL, 128, ["full", "autocast", "half"])
 
 
-@pytest.fixture
-def one_of_two() -> Iterator[None]:
+@pytest.fixture(scope="module")
+def one_of_two() -> None:
+    """One world for all tests: DeepSpeed remembers its first. It ends with the module."""
     fake_ranks.join(2)
-    yield
-    distributed.destroy_process_group()
 
 
 def test_without_a_gpu_it_ends_with_two_and_a_sentence(
