@@ -13,7 +13,7 @@ from pathlib import Path
 
 from memtune import environment
 from memtune.report import EXIT_CODES, Ending, Report
-from memtune_runner import accelerate_options, allocator_settings, failures, ranks
+from memtune_runner import accelerate_options, allocator_settings, failures, ranks, stacks
 from memtune_runner.bad_input import BadInputError
 from memtune_runner.command import Kind
 from memtune_runner.preflight import check_worker
@@ -37,6 +37,7 @@ def main(words: Sequence[str]) -> int:
         check_worker(settings, rank)
     except (SettingsError, BadInputError) as error:
         return _refused(rank, str(error))
+    stacks.show_when_asked()
     # Before torch is imported.
     os.environ.update(allocator_settings.variables(settings.plan, os.environ))
     try:

@@ -4,13 +4,42 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from pathlib import Path
 
+import pytest
+from launches import Launch, Place, free_port
 from watched import ROOT
 
 from memtune.report import Ending, read_report
+from memtune.units import MIB
+from memtune_runner.install import install
 from memtune_runner.ranks import Rank, report_path
 
+TRAINING = """
+import ctypes, os, time, torch
+
+model = torch.nn.Linear(8, 8)
+optimizer = torch.optim.SGD(model.parameters())
+
+def step():
+    model(torch.ones(1, 8)).sum().backward()
+    optimizer.step()
+
+def stand_still():
+    time.sleep(600)
+
+def hold_the_interpreter():
+    # As a stuck library does: no signal wakes it, and no other thread of Python's runs.
+    lock = ctypes.create_string_buffer(64)
+    while True:
+        ctypes.PyDLL(None).pthread_mutex_lock(lock)
+
+step()
+step()
+"""
+RANK_1_IN_C = f"{TRAINING}\nhold_the_interpreter() if os.environ['RANK'] == '1' else stand_still()\n"
+ROOM = {"MEMTUNE_GPU_MEMORY_BYTES": str(64 * MIB)}
 HANGING = """
 import time, torch
 from memtune.plan import Plan
@@ -21,7 +50,7 @@ from memtune_runner.ranks import Rank
 from memtune_runner.settings import Settings
 from memtune_runner.watch import watching
 from memtune_runner.watch.hang import HangLimits
-
+{mishap}
 def stand_still():
     time.sleep(600)
 
@@ -38,14 +67,115 @@ with watching(settings, Rank(0, 0, 1, 1, 0), hang_limits=limits):
 """
 
 
-def test_a_hang_ends_with_its_own_code_and_the_stacks_in_the_log(tmp_path: Path) -> None:
+# What the thread that tells of the hang must not trip over.
+NO_DEVICE = """
+import threading
+from memtune_runner.watch.statistics import VirtualStatistics
+plain = VirtualStatistics.read
+
+def read(statistics):
+    assert threading.current_thread() is threading.main_thread(), "a broken GPU raises, or never answers"
+    return plain(statistics)
+
+VirtualStatistics.read = read
+"""
+RAISING = """
+from memtune_runner.watch import ending
+ending.report_of = None
+"""
+BLOCKED = """
+from memtune_runner.watch import ending
+ending.report_of = lambda *_: time.sleep(600)
+"""
+
+
+def hang(tmp_path: Path, mishap: str = "") -> subprocess.CompletedProcess[str]:
+    """Run a worker that hangs, below no launcher."""
     path = f"{ROOT / 'core'}:{ROOT / 'runner'}"
     environment = {"MEMTUNE_RANK_DIRECTORY": str(tmp_path), "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [sys.executable, "-c", HANGING], env=environment, capture_output=True, text=True, timeout=240, check=False
-    )
+    words = [sys.executable, "-c", HANGING.replace("{mishap}", mishap)]
+    return subprocess.run(words, env=environment, capture_output=True, text=True, timeout=240, check=False)
+
+
+def test_a_hang_ends_with_its_own_code_and_the_stacks_in_the_log(tmp_path: Path) -> None:
+    done = hang(tmp_path, NO_DEVICE)
     assert done.returncode == 87, done.stderr
     assert "memtune: rank 0 hangs: no optimizer step ended for" in done.stderr
     assert "in stand_still" in done.stderr
     report = read_report(report_path(tmp_path, Rank(0, 0, 1, 1, 0)).read_bytes())
     assert (report.ending, report.exit_code, report.steps) == (Ending.HUNG, 87, 2)
+    assert report.memory.peak_allocated_bytes, "what was read when the last step ended"
+
+
+@pytest.mark.parametrize("mishap", [RAISING, BLOCKED], ids=["raising", "blocked"])
+def test_a_hang_ends_whatever_happens_to_its_report(mishap: str, tmp_path: Path) -> None:
+    assert hang(tmp_path, mishap).returncode == 87
+
+
+@pytest.fixture(scope="module")
+def runner(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A runner that takes a second of silence for a hang, and looks every other second."""
+    directory = tmp_path_factory.mktemp("pod") / "runner"
+    install(directory)
+    limits = directory / "memtune_runner" / "watch" / "hang.py"
+    patient = limits.read_text()
+    impatient = patient.replace("least_seconds: float = 60.0", "least_seconds: float = 1.0")
+    impatient = impatient.replace("steps: float = 10.0", "steps: float = 0.0")
+    impatient = impatient.replace("period_seconds: float = 5.0", "period_seconds: float = 3.0")
+    assert impatient.count(" 1.0") == patient.count(" 1.0") + 1
+    assert impatient.count(" 3.0") == patient.count(" 3.0") + 1
+    limits.write_text(impatient)
+    return directory
+
+
+@pytest.fixture
+def place(runner: Path, tmp_path: Path) -> Place:
+    return Place(runner, tmp_path)
+
+
+def known_at(launch: Launch) -> float:
+    """When a rank of this launch said that it hangs."""
+    assert launch.process.stderr is not None
+    assert any("hangs: no optimizer step" in line for line in launch.process.stderr)
+    return time.time()
+
+
+def over_at(launch: Launch) -> float:
+    """When all ranks of a launch had ended: it reports then, and takes its leave of the other nodes."""
+    return (launch.end().directory / "report.json").stat().st_mtime
+
+
+def test_a_hang_stays_one_whoever_asks_the_rank_to_end(place: Place) -> None:
+    launch = place.run("python", place.script(f"{TRAINING}\nstand_still()\n"), told=ROOM)
+    report = launch.report
+    assert (report.ending, report.exit_code, report.steps) == (Ending.HUNG, 87, 2), launch.stderr
+    assert "no optimizer step ended for" in report.message
+    assert launch.stderr.count("in stand_still") == 1
+
+
+def test_a_hang_shows_the_stacks_of_all_ranks_also_of_one_that_is_stuck_in_c(place: Place) -> None:
+    launch = place.run("python", place.script(RANK_1_IN_C), ranks=2, told=ROOM)
+    report = launch.report
+    assert (report.ending, report.exit_code, report.rank) == (Ending.HUNG, 87, 0), launch.stderr
+    shown = [line for line in launch.stderr.splitlines() if " in stand_still" in line or " in hold_the_" in line]
+    assert sorted(line.split("]")[0] for line in shown) == ["[rank 0", "[rank 1"]
+
+
+def test_a_hang_below_a_shell_shows_the_stacks_of_all_ranks(place: Place) -> None:
+    place.script(RANK_1_IN_C)
+    launch = place.start("sh", "-c", "python train.py; exit $?", ranks=2, told=ROOM)
+    assert known_at(launch) > over_at(launch) - 5
+    assert (launch.report.ending, launch.exit_code, launch.report.rank) == (Ending.HUNG, 87, 0)
+    assert "in hold_the_interpreter" in launch.stderr
+
+
+def test_a_hang_on_one_node_shows_the_stacks_of_the_other_and_ends_both_in_time(place: Place) -> None:
+    script = place.script(RANK_1_IN_C)
+    told = {**ROOM, "MEMTUNE_RENDEZVOUS": f"localhost:{free_port()}"}
+    other, host = (place.start("python", script, node=node, nodes=2, told=told) for node in (1, 0))
+    assert known_at(host) > max(over_at(host), over_at(other)) - 5
+    report = other.report
+    assert (host.report.ending, host.exit_code, host.report.failure_order) == (Ending.HUNG, 87, 0)
+    assert (report.ending, report.exit_code, report.failure_order) == (Ending.TERMINATED, 87, 1)
+    assert "node 0 ended first (hung): no optimizer step" in report.message
+    assert "in hold_the_interpreter" in other.stderr

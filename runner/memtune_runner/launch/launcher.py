@@ -28,6 +28,10 @@ from memtune_runner.settings import Settings
 
 # One failure ends all ranks of all nodes within 5 s: half of one to see it, these, and what killing takes.
 _GRACE_SECONDS = 1.5
+# How long the ranks of a run that hangs still live to show their stacks: on the first node, of which the others have
+# yet to hear (half a second until they look, as long until their launchers do), and on those. It fits into the 5 s.
+_STACKS_SECONDS = 1.5
+_STACKS_ELSEWHERE_SECONDS = 0.5
 # How long the cause of a failure may come after its consequence, on this node or on another.
 _ECHO_SECONDS = 1.0
 # What the launcher itself needs between the last worker's end and the kubelet's SIGKILL.
@@ -135,11 +139,15 @@ class Launcher:
         return any(worker.has_failed or self._has_reported_failure(worker) for worker in self._workers.all)
 
     def _has_reported_failure(self, worker: Worker) -> bool:
-        """Whether a worker has failed although its process is still there: a thread, or CUDA, may hold it up."""
-        if worker.is_program or worker.exit_code is not None:
+        """Whether a worker has failed although its process is still there: a thread, or CUDA, may hold it up.
+
+        A shell may go on after one of its programs failed, but with a rank that hangs the others do, too.
+        """
+        if worker.exit_code is not None:
             return False
-        report = ranks.read_rank_report(self._directory, worker.rank)
-        return report is not None and report.ending is not Ending.SUCCEEDED
+        reports = ranks.read_rank_reports(self._directory, worker.rank)
+        failures = {Ending.HUNG} if worker.is_program else set(Ending) - {Ending.SUCCEEDED}
+        return any(report.ending in failures for report in reports)
 
     def _succeeded(self) -> Report:
         report = merge(self._settings, self._ends(), None)
@@ -158,13 +166,32 @@ class Launcher:
         for worker in well:
             worker.was_stopped = True
         is_graceful = ended is not None and ended.is_graceful
+        order = self._hang_told(ended, well) if self._is_hang(ended) else None
         self._workers.ask_to_end(self._signals.received or signal.SIGTERM)
-        ended = ended or self._cause_elsewhere()
-        order = self._announce(self._report(ended), is_graceful)
+        if order is None:
+            ended = ended or self._cause_elsewhere()
+            order = self._announce(self._report(ended), is_graceful)
         grace_seconds = max(self._settings.grace_seconds - _OWN_GRACE_SECONDS, 1) if is_graceful else _GRACE_SECONDS
         self._workers.wait(grace_seconds, is_enough=self._signals.is_urgent)
         self._workers.kill()
         return replace(self._report(ended), failure_order=order)
+
+    def _is_hang(self, ended: Ended | None) -> bool:
+        if ended is not None:
+            return ended.ending is Ending.HUNG
+        found = cause(self._ends())
+        return found is not None and found[1].ending is Ending.HUNG
+
+    def _hang_told(self, ended: Ended | None, well: list[Worker]) -> int:
+        """Let all ranks of all nodes show their stacks while they still stand where they stood; the order of the end.
+
+        A rank that goes takes others along by their connections, so no node ends one before the others have heard.
+        """
+        order = self._announce(self._report(ended))
+        self._workers.show_stacks(well)
+        seconds = _STACKS_ELSEWHERE_SECONDS if order else _STACKS_SECONDS
+        self._workers.wait(seconds, is_enough=self._signals.is_urgent)
+        return order
 
     def _report(self, ended: Ended | None) -> Report:
         """What the ranks of this node came to. A probe that has stepped when its time is over has not hung for sure."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import signal
 from collections.abc import Callable
 from contextlib import suppress
@@ -54,6 +55,16 @@ def send_to_group(signal_number: int, leader: int) -> None:
     """Send a signal to a process and all that it started and that did not leave its group."""
     with suppress(ProcessLookupError):
         os.killpg(leader, signal_number)
+
+
+def catches(signal_number: int, pid: int) -> bool:
+    """Whether a process handles a signal itself; one that does not may die of it."""
+    try:
+        status = Path("/proc", str(pid), "status").read_text(errors="replace")
+    except OSError:
+        return False
+    caught = re.search(r"^SigCgt:\s*([0-9a-f]+)$", status, re.MULTILINE)
+    return caught is not None and bool(int(caught[1], 16) >> (signal_number - 1) & 1)
 
 
 def _parent_of_living(process: Path) -> int | None:

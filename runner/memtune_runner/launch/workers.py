@@ -13,9 +13,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
+from memtune_runner import stacks
 from memtune_runner.launch import processes
 from memtune_runner.launch.output import Output
 from memtune_runner.ranks import Rank
@@ -101,6 +102,14 @@ class Workers:
                 processes.send_to_group(signal_number, worker.process.pid)
             else:
                 processes.send(signal_number, worker.process.pid)
+
+    def show_stacks(self, workers: Iterable[Worker]) -> None:
+        """Have these ranks print where they stand. Below a shell it is the first that can: loaders are its children."""
+        for worker in workers:
+            tree = [worker.process.pid, *processes.descendants(worker.process.pid)]
+            able = (pid for pid in tree if processes.catches(stacks.SIGNAL, pid))
+            if (pid := next(able, None)) is not None:
+                processes.send(stacks.SIGNAL, pid)
 
     def kill(self) -> None:
         """End every process below this one that still runs, workers and whatever they left behind."""

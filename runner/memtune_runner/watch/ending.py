@@ -73,7 +73,8 @@ def _measured(report: Report, watch: Watch) -> Report:
         report,
         steps=watch.counter.steps,
         skipped_steps=watch.counter.skipped,
-        memory=_memory(watch),
+        # Of a hang another thread tells: to that one GPU 0 is the current device, and asking it may never end.
+        memory=watch.record.memory() if report.ending is Ending.HUNG else _memory(watch),
         applied=watch.applied(),
         step_seconds=seconds,
         tokens_per_second=tokens * (report.world or 1) / seconds if seconds and tokens else None,

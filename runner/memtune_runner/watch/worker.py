@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import faulthandler
 import os
 import sys
-import time
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import ModuleType
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING
 from memtune.allocator import AllocatorSettings
 from memtune.report import Device
 from memtune.units import MIB
-from memtune_runner import deepspeed_on_cpu, integrations, phases
+from memtune_runner import deepspeed_on_cpu, integrations, phases, stacks
 from memtune_runner.failures import Failure, of_exception
 from memtune_runner.probe import Probe, ProbeFinished
 from memtune_runner.ranks import Rank, own_directory, write_rank_report
@@ -60,6 +59,10 @@ class _Worker:
     def __init__(self, settings: Settings, rank: Rank, must_train: bool, hang_limits: HangLimits) -> None:
         self._settings, self._rank, self._must_train = settings, rank, must_train
         self._hang_limits, self._hang = hang_limits, HangRule(hang_limits)
+        # The watchdog's thread and the script's may both come to an end: the first tells of it, the other follows.
+        self._telling = threading.Lock()
+        self._hung: Failure | None = None
+        self._has_ended = False
         self._probe = Probe.of(settings)
         self._watch: Watch | None = None
         self._imports, self._patches = ImportWatch(), Patches()
@@ -80,7 +83,11 @@ class _Worker:
 
     def end(self, failure: Failure) -> None:
         """Leave the report, and take everything down that was set up."""
-        self._leave_report(failure)
+        with self._telling:
+            if self._hung is not None:
+                os._exit(self._hung.exit_code)
+            self._leave_report(failure)
+            self._has_ended = True
         self._imports.remove()
         self._patches.undo()
 
@@ -154,11 +161,18 @@ class _Worker:
 
     def _end_hung(self, silent_seconds: float) -> None:
         failure = ending.hung(silent_seconds)
-        print(f"memtune: rank {self._rank.rank} hangs: {failure.message}", file=sys.stderr, flush=True)
-        faulthandler.dump_traceback(all_threads=True)
-        self._leave_report(failure)
-        time.sleep(self._hang_limits.period_seconds)  # the first to end ends all: let the others show their stacks
-        os._exit(failure.exit_code)  # the main thread may be stuck where no exception reaches it
+        # The first to end ends all: until then the launcher lets the others show their stacks. Whatever fails or blocks
+        # below, this comes; and no exception would reach a main thread that is stuck.
+        end = threading.Timer(self._hang_limits.period_seconds, os._exit, (failure.exit_code,))
+        end.start()
+        with self._telling:
+            if self._has_ended:
+                end.cancel()
+                return
+            self._hung = failure
+            print(f"memtune: rank {self._rank.rank} hangs: {failure.message}", file=sys.stderr, flush=True)
+            stacks.show()
+            self._leave_report(failure)
 
 
 def _allocator_settings(settings: Settings) -> AllocatorSettings:
