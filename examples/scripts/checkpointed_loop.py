@@ -21,8 +21,10 @@ accumulation = int(os.environ["MEMTUNE_ACCUMULATION"])
 global_batch = int(os.environ["MEMTUNE_GLOBAL_BATCH"])
 samples = int(os.environ.get("MEMTUNE_RESUME_SAMPLES") or 0)
 
-distributed.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
 device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if torch.cuda.is_available() else torch.device("cpu")
+if device.type == "cuda":
+    torch.cuda.set_device(device)
+distributed.init_process_group("nccl" if device.type == "cuda" else "gloo")
 model = DistributedDataParallel(tiny_llama().to(device))
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 if checkpoint := os.environ.get("MEMTUNE_RESUME_FROM"):

@@ -13,8 +13,10 @@ from torch.utils.data import DataLoader, DistributedSampler
 micro_batch = int(os.environ.get("MEMTUNE_MICRO_BATCH", 8))
 accumulation = int(os.environ.get("MEMTUNE_ACCUMULATION", 1))
 
-distributed.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
 device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if torch.cuda.is_available() else torch.device("cpu")
+if device.type == "cuda":
+    torch.cuda.set_device(device)
+distributed.init_process_group("nccl" if device.type == "cuda" else "gloo")
 model = DistributedDataParallel(tiny_llama().to(device))
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 data = RandomTokens(256, 32)

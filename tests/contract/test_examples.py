@@ -18,6 +18,8 @@ ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = sorted((ROOT / "examples").glob("*.yaml"))
 WITH_SCRIPT = [path for path in EXAMPLES if "\n  template:" in path.read_text()]
 FINE_TUNES = [path for path in EXAMPLES if "finetune.py" in path.read_text()]
+SCRIPTS = sorted((ROOT / "examples" / "scripts").glob("*.py"))
+NAMING_THEIR_GPU = [path for path in SCRIPTS if 'torch.device("cuda"' in path.read_text()]
 LIBRARIES = {"backends: [deepspeed]": "deepspeed", "--nf4": "bitsandbytes", "flash_attention_2": "flash-attn"}
 POLICY = Policy(host_path=True)
 
@@ -62,3 +64,11 @@ def test_the_table_has_every_example_and_no_other() -> None:
     assert sorted(set(re.findall(r"\]\(([\w-]+\.yaml)\)", table))) == [path.name for path in EXAMPLES]
     scripts = {path.name for path in (ROOT / "examples" / "scripts").glob("*.py")}
     assert set(re.findall(r"\]\(scripts/(\w+\.py)\)", table)) == scripts
+
+
+@pytest.mark.parametrize("path", NAMING_THEIR_GPU, ids=lambda path: path.stem)
+def test_a_script_that_names_its_gpu_makes_it_the_current_one_before_it_uses_any(path: Path) -> None:
+    script = path.read_text()
+    uses = [script.index(use) for use in (".to(device)", "init_process_group(")]
+    # NCCL and FSDP2 take the current one, whatever the weights are on.
+    assert 0 < script.find("torch.cuda.set_device(device)") < min(uses)
