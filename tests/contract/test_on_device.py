@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from recovery import trainer
 from whole_product import gets_up_again
 
 from memtune.report import Device
-from memtune.units import GIB
+from memtune.units import GIB, MIB
 from memtune_runner.install import install
 from memtune_runner.virtual import VirtualGpu
 from memtune_runner.watch.statistics import CudaStatistics, VirtualStatistics, fraction_of
@@ -58,14 +59,60 @@ def test_a_limit_and_a_share_make_one_fraction(limit_bytes: int | None, share: f
     assert fraction_of(80 * GIB, limit_bytes, share) == fraction
 
 
+class SpokenTo:
+    """Stands in for torch.cuda on a machine with two GPUs of 40 and 80 GiB, and notes which of them is spoken to."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.devices: list[int] = []
+        self.limits: list[float] = []
+        for name in ("memory_stats", "mem_get_info", "reset_peak_memory_stats", "synchronize"):
+            monkeypatch.setattr(torch.cuda, name, getattr(self, name))
+        monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", self.limit)
+        monkeypatch.setattr(torch.cuda, "_lazy_call", lambda call: call())
+        monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+        monkeypatch.setattr(torch.cuda, "memory_snapshot", lambda: self.snapshot()["segments"])
+        monkeypatch.setattr(torch.cuda.memory, "_snapshot", self.snapshot)
+        monkeypatch.setattr(torch.cuda.memory, "_dump_snapshot", lambda _: None)
+
+    def limit(self, fraction: float, device: int) -> None:
+        self.limits.append(fraction)
+        self.devices.append(device)
+
+    def mem_get_info(self, device: int) -> tuple[int, int]:
+        self.devices.append(device)
+        return 0, (40, 80)[device] * GIB
+
+    def memory_stats(self, device: int) -> dict[str, int]:
+        self.devices.append(device)
+        return {"reserved_bytes.all.current": (device + 1) * GIB}
+
+    def reset_peak_memory_stats(self, device: int) -> None:
+        self.devices.append(device)
+
+    def synchronize(self, device: int) -> None:
+        self.devices.append(device)
+
+    def snapshot(self) -> dict[str, Any]:
+        return {"segments": [_segment(0), _segment(1)]}
+
+
+def _segment(device: int) -> dict[str, Any]:
+    return {"device": device, "blocks": [{"size": (device + 1) * MIB, "state": "inactive"}]}
+
+
 @pytest.mark.parametrize(("local_rank", "device"), [(0, 0), (1, 1), (3, 0)])
-def test_the_limit_is_that_of_the_device_which_the_rank_will_use(
-    local_rank: int, device: int, monkeypatch: pytest.MonkeyPatch
+def test_the_device_is_that_which_the_rank_will_use_whatever_is_the_current_one(
+    local_rank: int, device: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    limited: list[tuple[float, int]] = []
-    monkeypatch.setattr(torch.cuda, "_lazy_call", lambda call: call())
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda at: (0, (40, 80)[at] * GIB))
-    monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", lambda *of: limited.append(of))
-    CudaStatistics(20 * GIB, None, local_rank)
-    assert limited == [(20 / (40, 80)[device], device)]
+    cuda = SpokenTo(monkeypatch)
+    statistics = CudaStatistics(20 * GIB, None, local_rank)
+    assert cuda.limits == [20 / (40, 80)[device]]
+    reading = statistics.read()
+    assert reading is not None
+    assert (reading.total_bytes, reading.reserved_bytes) == (20 * GIB, (device + 1) * GIB)
+    assert statistics.largest_free_block_bytes() == (device + 1) * MIB
+    assert statistics.dump(tmp_path / "memory.pickle")["segments"] == [_segment(device)]
+    statistics.reset_peaks()
+    statistics.synchronize()
+    assert set(cuda.devices) == {device}

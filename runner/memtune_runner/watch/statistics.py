@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,7 +67,7 @@ class Statistics(Protocol):
 
 
 class CudaStatistics:
-    """The counters of the current CUDA device, read through torch.
+    """The counters of the CUDA device of this rank, read through torch. A script may leave another the current one.
 
     ``limit_bytes`` is what a run may use of a device that is larger, such as a MIG slice whose driver reports more, and
     ``share`` the part of that which it has of a device that several processes use. What it may not use is not there:
@@ -78,35 +78,36 @@ class CudaStatistics:
 
     def __init__(self, limit_bytes: int | None, share: float | None = None, local_rank: int = 0) -> None:
         self._limit_bytes, self._share, self._local_rank = limit_bytes, share, local_rank
-        self._fraction = 1.0
-        torch.cuda._lazy_call(self._limit)  # torch keeps such calls until the device is in use
+        self._device, self._fraction = 0, 1.0
+        torch.cuda._lazy_call(self._begin)  # torch keeps such calls until a device is in use
 
-    def _limit(self) -> None:
-        # A script that chooses its device starts CUDA by it, and the choice comes after this.
-        device = self._local_rank if self._local_rank < torch.cuda.device_count() else 0
-        self._fraction = fraction_of(torch.cuda.mem_get_info(device)[1], self._limit_bytes, self._share)
+    def _begin(self) -> None:
+        # A script that chooses its device starts CUDA by it, and the choice comes after this. One that shows each rank
+        # a device of its own has done so by now.
+        self._device = self._local_rank if self._local_rank < torch.cuda.device_count() else 0
+        self._fraction = fraction_of(torch.cuda.mem_get_info(self._device)[1], self._limit_bytes, self._share)
         if self._fraction < 1:
-            torch.cuda.set_per_process_memory_fraction(self._fraction, device)
+            torch.cuda.set_per_process_memory_fraction(self._fraction, self._device)
 
     def read(self) -> Reading | None:
         if not torch.cuda.is_initialized():
             return None
-        stats = torch.cuda.memory_stats()
-        free_bytes, total_bytes = torch.cuda.mem_get_info()
+        stats = torch.cuda.memory_stats(self._device)
+        free_bytes, total_bytes = torch.cuda.mem_get_info(self._device)
         outside_bytes = max(total_bytes - free_bytes - stats.get("reserved_bytes.all.current", 0), 0)
         return _reading(stats, round(total_bytes * self._fraction), outside_bytes if self._share is None else None)
 
     def reset_peaks(self) -> None:
-        torch.cuda.reset_peak_memory_stats()
+        torch.cuda.reset_peak_memory_stats(self._device)
 
     def largest_free_block_bytes(self) -> int:
-        segments = torch.cuda.memory_snapshot()
+        segments = self._own(torch.cuda.memory_snapshot())
         blocks = (block for segment in segments for block in segment["blocks"])
         return max((int(block["size"]) for block in blocks if block["state"] == "inactive"), default=0)
 
     def synchronize(self) -> None:
         if torch.cuda.is_initialized():
-            torch.cuda.synchronize()
+            torch.cuda.synchronize(self._device)
 
     def when_out_of_memory(self, noticed: Callable[[int], None]) -> None:
         def observe(_: int, requested_bytes: int, *__: int) -> None:
@@ -129,7 +130,11 @@ class CudaStatistics:
         with suppress(OSError):  # whoever writes the tables beside it says so
             torch.cuda.memory._dump_snapshot(str(path))
         snapshot: Mapping[str, Any] = torch.cuda.memory._snapshot()
-        return snapshot
+        return {**snapshot, "segments": self._own(snapshot["segments"])}
+
+    def _own(self, segments: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+        """Those of this rank's device: torch lists all that the process uses."""
+        return [segment for segment in segments if segment["device"] == self._device]
 
 
 class VirtualStatistics:
