@@ -67,6 +67,13 @@ def test_a_failure_has_the_failed_ranks_words_and_the_fullest_ranks_memory() -> 
     assert merged.largest == (Component("weights", 9),)
 
 
+def test_a_hang_counts_whatever_the_rank_does_when_it_is_asked_to_end() -> None:
+    hung = report(0, 2, Ending.HUNG, exit_code=87, message="no optimizer step")
+    for code in (0, 87, 137, 143):  # a handler may call os._exit(0), or a shell go on
+        merged = merge(SETTINGS, [RankEnd(0, code, (hung, report(0, 9))), STOPPED], None)
+        assert (merged.ending, merged.exit_code, merged.rank) == (Ending.HUNG, 87, 0)
+
+
 def test_the_cause_goes_before_its_consequences_and_the_stopped_are_neither() -> None:
     echo = RankEnd(1, 1, (report(1, 2, Ending.ERROR, exit_code=1, message="DistBackendError: x"),), log="Broken pipe")
     merged = merge(SETTINGS, [STOPPED, echo, RankEnd(0, 85, (OOM,))], None)

@@ -33,18 +33,21 @@ class RankEnd:
     def report(self) -> Report | None:
         """The report that counts, of those that several processes of one rank may have left.
 
-        Where the rank failed it is a failure, where it succeeded a success: a shell may go on after one of its programs
-        failed. Among equals it is the one with the most steps, since others did something else than train.
+        A hang always counts: the rank is ended for it, and may say that it is well. Else where the rank failed it is a
+        failure, where it succeeded a success: a shell may go on after one of its programs failed. Among equals it is
+        the one with the most steps, since others did something else than train.
         """
-        fitting = [each for each in self.reports if (each.ending is Ending.SUCCEEDED) == (self.exit_code == 0)]
+        hung = [each for each in self.reports if each.ending is Ending.HUNG]
+        fitting = hung or [each for each in self.reports if (each.ending is Ending.SUCCEEDED) == (self.exit_code == 0)]
         return max(fitting or self.reports, key=lambda each: each.steps or 0, default=None)
 
     @property
     def failure(self) -> Failure | None:
         """What this rank died of by itself; None if it ended well or was ended."""
-        if self.was_stopped or self.exit_code == 0:
-            return None
         report = self.report
+        hung = report is not None and report.ending is Ending.HUNG
+        if self.was_stopped or (self.exit_code == 0 and not hung):
+            return None
         if report is None or report.ending is Ending.SUCCEEDED:
             return failures.of_words(self.log, self.exit_code)
         followed = report.ending is Ending.ERROR and failures.is_consequence(f"{report.message}\n{self.log}")
