@@ -56,6 +56,9 @@ REPORT_PATH = "MEMTUNE_REPORT_PATH"
 REPORT_LOG_TAIL = "MEMTUNE_REPORT_LOG_TAIL"
 TERMINATION_MESSAGE_PATH = "MEMTUNE_TERMINATION_MESSAGE_PATH"
 
+# For a trace run alone: where the volumes are mounted that may hold other files for the next job, separated by colons.
+TRACE_VOLUMES = "MEMTUNE_TRACE_VOLUMES"
+
 # Between the parts of the runner on one node: where each rank leaves its report, whether a process above has the hooks
 # already, and the options that an `accelerate launch` was given.
 RANK_DIRECTORY = "MEMTUNE_RANK_DIRECTORY"

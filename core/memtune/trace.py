@@ -75,7 +75,8 @@ class Program:
 class Trace:
     """A model, traced. ``rows`` are the lengths of its rows of repeated blocks, which are numbered throughout.
 
-    ``assumed`` says, in words, what was taken to be so because only data could tell.
+    ``assumed`` says, in words, what was taken to be so because only data could tell. ``mounted`` says whether files of
+    a pod's volumes had a part in it, which may be others for the next job.
     """
 
     model: str
@@ -86,6 +87,7 @@ class Trace:
     rows: Sequence[int]
     programs: Mapping[str, Program]
     assumed: Sequence[str] = ()
+    mounted: bool = False
 
     @property
     def total(self) -> int:

@@ -18,7 +18,9 @@ from typing import Any
 from memtune import trace as events
 from memtune.trace import NUMERICS, Parameter, Program, Trace, TraceError
 
-VERSION = 1
+VERSION = 2
+# Its messages do not say whether a volume had a part in them; a run that an older operator started may leave one.
+_BEFORE = 1
 LONGEST_BYTES = 4096
 # Bounds that no model comes near.
 _LARGEST_BYTES = 16 * 1024 * 1024
@@ -45,6 +47,7 @@ def pack(trace: Trace) -> str:
         list(trace.rows),
         [_folded(column) for column in (elements, rows, [int(each) for each in learns], _steps(blocks))],
         {name: _packed(program) for name, program in trace.programs.items()},
+        trace.mounted,
     ]
     plain = json.dumps(document, separators=(",", ":")).encode()
     return base64.b85encode(lzma.compress(plain, lzma.FORMAT_RAW, filters=_FILTERS)).decode()
@@ -134,6 +137,8 @@ def unpack(text: str) -> Trace:
     """Read what ``pack`` wrote."""
     try:
         document = json.loads(_unpacked(text))
+        if document[0] == _BEFORE:
+            document = [VERSION, *document[1:], True]
         version = document[0]
         if version != VERSION:
             raise TraceError(f"this message holds a trace of version {version!r}, and {VERSION} is read here")
@@ -159,8 +164,11 @@ def _trace(
     rows: list[int],
     parameters: list[list[Any]],
     programs: Mapping[str, list[Any]],
+    mounted: bool,
 ) -> Trace:
     elements, first, learns, blocks = map(_unfolded, parameters)
+    if type(mounted) is not bool:
+        raise TraceError(f"the trace holds {mounted!r} where yes or no belongs")
     found = Trace(
         model=str(model)[:_LONGEST_NAME],
         sequence_length=_number(sequence_length),
@@ -172,6 +180,7 @@ def _trace(
         ],
         rows=[_number(each) for each in rows],
         programs={name: _program(*programs[name]) for name in NUMERICS if name in programs},
+        mounted=mounted,
     )
     _check(found)
     return found

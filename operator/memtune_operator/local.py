@@ -20,7 +20,7 @@ from memtune.observation import RunObservation
 from memtune.remembered import JobOutside
 from memtune.run import Run, TraceRun
 from memtune.spec import Job, SpecError, load_job
-from memtune_operator import kept_measurements, kept_traces, preflight
+from memtune_operator import kept_measurements, preflight
 from memtune_operator.local_checkpoints import checkpoint_path, moved
 from memtune_operator.local_runs import LocalRun, write_whole
 from memtune_operator.manifests import pods
@@ -28,7 +28,7 @@ from memtune_operator.observing import run_of
 from memtune_operator.policy import Policy
 from memtune_operator.refusals import Kind, RefusalError
 from memtune_operator.shell import Key, Snapshot
-from memtune_operator.trace_pod import key_of, trace_pod
+from memtune_operator.trace_pod import trace_pod
 from memtune_operator.wrapping import BOOTSTRAP, Manifest, wrapped_index
 
 # Nobody is protected from anybody: it is the user's own machine, and images and volumes are not used at all.
@@ -52,6 +52,8 @@ class LocalShell:
         self._wake: Callable[[], None] = lambda: None
         self._runs: dict[str, LocalRun] = {}
         self._refused: dict[str, str] = {}
+        # Of this call alone: what the factory is made of may be edited between two calls, and tracing takes seconds.
+        self._trace = ""
 
     def on_change(self, wake: Callable[[], None]) -> None:
         """Whom to wake when a process ends."""
@@ -107,13 +109,12 @@ class LocalShell:
         # What was stopped is seen once more: its report came after its end was decided.
         self._runs = {name: run for name, run in self._runs.items() if not run.is_deleted}
         checked = preflight.check(job, _POLICY, _NO_IMAGE)
-        traces = job.spec.model.factory is not None and checked.refusal is None
         refusal = checked.refusal or _not_here(job, checked.pod)
         observed = Observed(
             status=status,
             runs=runs,
             refusals=(refusal,) if refusal else (),
-            trace=kept_traces.recall(self._kept_traces(), key_of(job, _NO_IMAGE)) if traces else "",
+            trace=self._trace,
         )
         known = kept_measurements.recall(_read_json(self._measurements), _subject(job, observed))
         return Snapshot(manifest, replace(observed, remembered=known), job)
@@ -145,10 +146,8 @@ class LocalShell:
         return bool(set(self._refused.items()) - set(before.items()))
 
     async def remember_trace(self, snapshot: Snapshot, trace: str, now: float) -> bool:
-        """Beside the job, which is the only one here that asks for it."""
-        assert snapshot.job is not None  # only a job that could be read has a factory
-        kept = kept_traces.remembering(self._kept_traces(), "", key_of(snapshot.job, _NO_IMAGE), trace, "", now)
-        write_whole(self._directory / "traces.json", json.dumps(kept))
+        """As long as this call goes on."""
+        self._trace = trace
         return True
 
     async def remember_measured(self, snapshot: Snapshot, measured: JobOutside) -> bool:
@@ -165,9 +164,6 @@ class LocalShell:
             _log.warning("%s cannot be written: %s", self._measurements, error)
             return False
         return True
-
-    def _kept_traces(self) -> Manifest | None:
-        return _read_json(self._directory / "traces.json")
 
     async def delete(self, snapshot: Snapshot, deletions: Sequence[Deletion]) -> None:
         """End the processes of these runs; their directories stay, for the logs."""

@@ -65,7 +65,8 @@ class Shell(Protocol):
         is whether there is a new one."""
 
     async def remember_trace(self, snapshot: Snapshot, trace: str, now: float) -> bool:
-        """Keep the trace of the job's factory for the next job that has it; whether it is kept now."""
+        """Keep the trace of the job's factory for the job, and for others that would come to the same; whether it is
+        kept now."""
 
     async def remember_measured(self, snapshot: Snapshot, measured: JobOutside) -> bool:
         """Keep what the job measured outside of the allocator for later ones on the same GPU; whether it is worth

@@ -8,7 +8,7 @@ from memtune import environment
 from memtune.naming import short_hash
 from memtune.run import Run, RunKind, TraceRun
 from memtune.spec import Job
-from memtune.spec.factory import trace_key, tracing_words
+from memtune.spec.factory import own_trace_key, trace_key, tracing_words
 from memtune.units import GIB, MIB
 from memtune_operator import names
 from memtune_operator.manifests import TERMINATION_MESSAGE, copy_runner, metadata_of, objects
@@ -26,6 +26,8 @@ _RESOURCES = {
 _OUTPUT = environment.TERMINATION_MESSAGE_PATH
 # Of the user's container: what it is, and where its code, its data and its rights come from.
 _KEPT = ("name", "image", "imagePullPolicy", "env", "envFrom", "volumeMounts", "workingDir", "securityContext")
+# Of the pod around it, beside its volumes: what brings code and data into these, and as whom all of it runs.
+_KEPT_OF_POD = ("initContainers", "securityContext")
 
 
 def run_objects(job: Job, run: Run | TraceRun, runner_image: str) -> list[Manifest]:
@@ -36,11 +38,11 @@ def run_objects(job: Job, run: Run | TraceRun, runner_image: str) -> list[Manife
 def trace_pod(job: Job, run: TraceRun, runner_image: str) -> Manifest:
     """The pod that traces a job's factory and leaves the trace in its termination message."""
     template = read_template(job, runner_image)
-    spec, container = template["spec"], _wrapped(job, template)
+    spec, container = template["spec"], _wrapped(job, template["spec"])
     stem, name = job.metadata.name, names.pod_name(job.metadata.name, run.kind, run.number, 0)
     labels = {**(template["metadata"].get("labels") or {}), **names.run_labels(stem, run.kind, run.number)}
     # Nothing of another factory's is ever taken for this one's.
-    own = {names.ANNOTATION_PLAN_HASH: short_hash(trace_key(job, container["image"]), 16)}
+    own = {names.ANNOTATION_PLAN_HASH: short_hash(key_of(job, runner_image), 16)}
     annotations = {**(template["metadata"].get("annotations") or {}), **own}
     return {
         "apiVersion": "v1",
@@ -52,20 +54,35 @@ def trace_pod(job: Job, run: TraceRun, runner_image: str) -> Manifest:
             "initContainers": [
                 copy_runner(spec, job.spec.runner.image or runner_image), *(spec.get("initContainers") or [])
             ],
-            "containers": [_tracer(job, container)],
+            "containers": [_tracer(job, spec, container)],
             "volumes": [*(spec.get("volumes") or []), {"name": names.RUNNER_VOLUME, "emptyDir": {}}],
         },
     }  # fmt: skip
 
 
 def key_of(job: Job, runner_image: str) -> str:
-    """What the trace of a job's factory is remembered by."""
-    return trace_key(job, image_of(job, runner_image))
+    """What the trace of a job's factory is remembered by: what its pod has of the template is all in it."""
+    spec = read_template(job, runner_image)["spec"]
+    container = _wrapped(job, spec)
+    volumes = [volume for _, volume in _mounted(spec, container)]
+    of_pod = {name: spec.get(name) for name in _KEPT_OF_POD}
+    return trace_key(job, {"container": _kept(container), "volumes": volumes, "pod": of_pod})
+
+
+def own_key_of(job: Job, runner_image: str) -> str:
+    """What it is remembered by for this job alone."""
+    return own_trace_key(job, key_of(job, runner_image))
+
+
+def has_foreign_variables(job: Job, runner_image: str) -> bool:
+    """Whether the container has variables whose values are in other objects, which may change."""
+    container = _wrapped(job, read_template(job, runner_image)["spec"])
+    return bool(container.get("envFrom")) or any("valueFrom" in each for each in container.get("env") or [])
 
 
 def image_of(job: Job, runner_image: str) -> str:
     """The image that trains, as the job names it."""
-    image: str = _wrapped(job, read_template(job, runner_image))["image"]
+    image: str = _wrapped(job, read_template(job, runner_image)["spec"])["image"]
     return image
 
 
@@ -74,20 +91,41 @@ def is_trace(pod: Manifest) -> bool:
     return (pod["metadata"].get("labels") or {}).get(names.LABEL_RUN_KIND) == RunKind.TRACE
 
 
-def _wrapped(job: Job, template: Manifest) -> Manifest:
-    containers = template["spec"]["containers"]
+def _wrapped(job: Job, spec: Manifest) -> Manifest:
+    containers = spec["containers"]
     found: Manifest = containers[wrapped_index(containers, job.spec.resources.gpu_resource)]
     return {**found, "image": found.get("image") or ""}
 
 
-def _tracer(job: Job, container: Manifest) -> Manifest:
-    kept: dict[str, Any] = {name: container[name] for name in _KEPT if name in container}
+def _kept(container: Manifest) -> dict[str, Any]:
+    return {name: container[name] for name in _KEPT if name in container}
+
+
+def _mounted(spec: Manifest, container: Manifest) -> list[tuple[str, Manifest]]:
+    """The volumes that the container mounts, by where it does."""
+    volumes = {volume["name"]: volume for volume in spec.get("volumes") or []}
+    mounts = container.get("volumeMounts") or []
+    return [(mount["mountPath"], volumes[mount["name"]]) for mount in mounts if mount.get("name") in volumes]
+
+
+def _filled(spec: Manifest, container: Manifest) -> list[str]:
+    """Where volumes are mounted that may hold files as the container starts: an emptyDir has what others put there."""
+    is_filled = bool(spec.get("initContainers"))
+    return [path for path, volume in _mounted(spec, container) if is_filled or "emptyDir" not in volume]
+
+
+def _tracer(job: Job, spec: Manifest, container: Manifest) -> Manifest:
     path = container.get("terminationMessagePath") or TERMINATION_MESSAGE
     words = [*tracing_words(job), "--memory", str(_TRACER_BYTES), "--message", "--output", f"$({_OUTPUT})"]
+    (volumes,) = _literal([":".join(_filled(spec, container))])
     return {
-        **kept,
+        **_kept(container),
         "command": [job.spec.runner.python, "-c", BOOTSTRAP, "trace", *_literal(words[:-1]), words[-1]],
-        "env": [{"name": _OUTPUT, "value": path}, *(container.get("env") or [])],
+        "env": [
+            {"name": _OUTPUT, "value": path},
+            {"name": environment.TRACE_VOLUMES, "value": volumes},
+            *(container.get("env") or []),
+        ],
         "resources": _RESOURCES,
         "volumeMounts": [
             *(container.get("volumeMounts") or []), {"name": names.RUNNER_VOLUME, "mountPath": WORK_DIRECTORY}

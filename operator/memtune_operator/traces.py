@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from memtune.replay.traced import read_traced
 from memtune.spec import Job
+from memtune.trace import TraceError
 from memtune_operator import kept_traces
 from memtune_operator.cluster import Cluster
 from memtune_operator.observing import image_ids
 from memtune_operator.shelf import Shelf
-from memtune_operator.trace_pod import is_trace, key_of
+from memtune_operator.trace_pod import has_foreign_variables, is_trace, key_of, own_key_of
 from memtune_operator.wrapping import Manifest
 
 
@@ -26,6 +28,9 @@ class Traces:
         if job.spec.model.factory is None:
             return ""
         found, key = await self._shelf.read(job.metadata.namespace), key_of(job, self._runner_image)
+        own = kept_traces.recall(found, own_key_of(job, self._runner_image))
+        if self._is_own(job, own):
+            return own
         traced, seen = kept_traces.image_of(found, key), image_ids(pods)
         if not status.get("trace") and traced and seen and traced not in seen:
             return ""
@@ -34,8 +39,20 @@ class Traces:
     async def remember(self, job: Job, trace: str, pods: list[Manifest], now: float) -> bool:
         """Keep a trace; whether it is worth looking again. Without the right to write, the trace's pod stays and keeps
         it for its own job."""
-        namespace, key = job.metadata.namespace, key_of(job, self._runner_image)
+        namespace, key_for = job.metadata.namespace, own_key_of if self._is_own(job, trace) else key_of
+        key = key_for(job, self._runner_image)
         image_id = next(iter(image_ids(pod for pod in pods if is_trace(pod))), "")
         return await self._shelf.change(
             namespace, lambda found: kept_traces.remembering(found, namespace, key, trace, image_id, now)
         )
+
+    def _is_own(self, job: Job, trace: str) -> bool:
+        """Whether another job of the same key may come to another trace, which rests on what no template tells."""
+        return has_foreign_variables(job, self._runner_image) or _is_mounted(trace)
+
+
+def _is_mounted(trace: str) -> bool:
+    try:
+        return bool(trace) and read_traced(trace).trace.mounted
+    except TraceError:
+        return False

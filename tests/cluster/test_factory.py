@@ -1,33 +1,41 @@
-"""A model that nobody described, on a real cluster: traced once, probed, trained, and known to the next job."""
+"""A model that nobody described, on a real cluster: traced, probed, trained, and known to the next job if it is sure to
+be the same."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 from operator_process import Jobs
-from pods import Cluster
+from pods import Cluster, eventually
 
+from devcluster.shell import run
 from memtune.replay.traced import read_traced
 from memtune_operator import kept_traces
 
 _EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
-_CODE = "own-code"
+_CODE = (_EXAMPLES / "scripts" / "own_model.py").read_text()
+_CONFIG_MAP = "own-code"
+# Any tag but `latest`, which Kubernetes would try to pull.
+_OWN_IMAGE = "localhost/memtune-own-model:dev"
+_PLACES = {"code": "/code", "saved": "/checkpoints"}
 
 
-def own_model(name: str, image: str, **tuning: Any) -> dict[str, Any]:
-    """The example in our own image, with the user's script mounted into it, on as few plans as possible."""
+def own_model(name: str, image: str, is_mounted: bool, **tuning: Any) -> dict[str, Any]:
+    """The example on as few plans as possible, its script mounted into the image or in it already."""
     job: dict[str, Any] = yaml.safe_load((_EXAMPLES / "own-model.yaml").read_text())
+    code = [{"name": "code", "configMap": {"name": _CONFIG_MAP}}] if is_mounted else []
+    volumes: list[dict[str, Any]] = [*code, {"name": "saved", "emptyDir": {}}]
     container = {
         "name": "trainer",
         "image": image,
         "command": ["python3", "own_model.py"],
-        "workingDir": "/code",
-        "volumeMounts": [{"name": "code", "mountPath": "/code"}, {"name": "saved", "mountPath": "/checkpoints"}],
+        "workingDir": _PLACES["code"] if is_mounted else "/app",
+        "volumeMounts": [{"name": each["name"], "mountPath": _PLACES[each["name"]]} for each in volumes],
     }
-    volumes = [{"name": "code", "configMap": {"name": _CODE}}, {"name": "saved", "emptyDir": {}}]
     space = {"precision": ["bf16"], "checkpointing": ["none"], "backends": ["ddp"]}
     changes = {
         "model": {**job["spec"]["model"], "factory": "own_model:build"},
@@ -38,13 +46,22 @@ def own_model(name: str, image: str, **tuning: Any) -> dict[str, Any]:
     return {**job, "metadata": {"name": name}, "spec": {**job["spec"], **changes}}
 
 
+@pytest.fixture
+def own_image(images: dict[str, str], devcluster: Callable[..., str], tmp_path: Path) -> str:
+    """The runner's image with the example's script in it, on every node."""
+    (tmp_path / "own_model.py").write_text(_CODE)
+    (tmp_path / "Dockerfile").write_text(f"FROM {images['runner']}\nCOPY own_model.py /app/\n")
+    build = ["buildah", "bud", "--isolation=chroot", "--storage-driver=overlay", "--layers", "--tag", _OWN_IMAGE]
+    run([*build, str(tmp_path)])
+    devcluster("load", _OWN_IMAGE)
+    return _OWN_IMAGE
+
+
 @pytest.mark.usefixtures("operator")
-def test_a_factory_is_traced_once_for_its_namespace(
-    cluster: Cluster, namespace: str, jobs: Jobs, images: dict[str, str]
+def test_a_factory_in_the_image_is_traced_once_for_its_namespace(
+    cluster: Cluster, namespace: str, jobs: Jobs, own_image: str
 ) -> None:
-    code = {"own_model.py": (_EXAMPLES / "scripts" / "own_model.py").read_text()}
-    cluster.core.create_namespaced_config_map(namespace, {"metadata": {"name": _CODE}, "data": code})
-    jobs.apply(own_model("first", images["runner"]))
+    jobs.apply(own_model("first", own_image, is_mounted=False))
     status = jobs.wait_for("first", "Succeeded", "Failed", seconds=300)
     assert status["phase"] == "Succeeded", status["message"]
     assert (status["trace"]["number"], status["trace"]["verdict"]) == (1, "succeeded")
@@ -56,9 +73,37 @@ def test_a_factory_is_traced_once_for_its_namespace(
     assert read_traced(kept_traces.recall({"data": kept.data}, key)).trace.total == 84_736
     assert kept_traces.image_of({"data": kept.data}, key).startswith("sha256:")
 
-    jobs.apply(own_model("second", images["runner"], mode="PredictOnly"))
+    jobs.apply(own_model("second", own_image, is_mounted=False, mode="PredictOnly"))
     status = jobs.wait_for("second", "Succeeded", "Failed", seconds=30)
     assert (status["phase"], status.get("trace")) == ("Succeeded", None), status["message"]
     assert status["prediction"]["deviceBytes"]["expected"] > 0
     pods = [pod.metadata.name for pod in cluster.core.list_namespaced_pod(namespace).items]
     assert [name for name in pods if name.startswith("second") or "-trace-" in name] == []
+
+
+@pytest.mark.usefixtures("operator")
+def test_a_factory_that_is_mounted_is_traced_for_each_job(
+    cluster: Cluster, namespace: str, jobs: Jobs, images: dict[str, str]
+) -> None:
+    config_map = {"metadata": {"name": _CONFIG_MAP}, "data": {"own_model.py": _CODE}}
+    cluster.core.create_namespaced_config_map(namespace, config_map)
+    jobs.apply(own_model("first", images["runner"], is_mounted=True, mode="PredictOnly"))
+    status = jobs.wait_for("first", "Succeeded", "Failed", seconds=120)
+    assert status["phase"] == "Succeeded", status["message"]
+    assert "Mixer, 84,736 parameters, 4 repeated blocks" in status["trace"]["message"]
+
+    # As long as a pod of it mounts a ConfigMap, a node may go on with what it has read.
+    eventually(lambda: not cluster.core.list_namespaced_pod(namespace).items, "the first job's pod to go")
+    edited = {
+        "own_model.py": _CODE.replace("VOCABULARY, STEPS, SAVE_EVERY = 256", "VOCABULARY, STEPS, SAVE_EVERY = 512")
+    }
+    cluster.core.patch_namespaced_config_map(_CONFIG_MAP, namespace, {"data": edited})
+    jobs.apply(own_model("second", images["runner"], is_mounted=True, mode="PredictOnly"))
+    status = jobs.wait_for("second", "Succeeded", "Failed", seconds=120)
+    assert status["phase"] == "Succeeded", status["message"]
+    assert "Mixer, 117,760 parameters, 4 repeated blocks" in status["trace"]["message"]
+
+    def kept() -> int:
+        return len(cluster.core.read_namespaced_config_map(kept_traces.NAME, namespace).data)
+
+    eventually(lambda: kept() == 2, "the second trace beside the first")

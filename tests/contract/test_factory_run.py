@@ -1,4 +1,4 @@
-"""`memtune run` and `memtune plan` of a job with a factory, as processes: traced, remembered, or told why not."""
+"""`memtune run` and `memtune plan` of a job with a factory, as processes: traced, or told why not."""
 
 from __future__ import annotations
 
@@ -61,8 +61,6 @@ def test_a_factory_is_traced_and_predicted_on_this_machine(tmp_path: Path) -> No
     assert code == 0, said
     assert status["trace"]["message"] == "Layers, 5,280 parameters, 5 repeated blocks, traced without a GPU"
     assert status["prediction"]["deviceBytes"]["expected"] > 0
-    kept = json.loads((tmp_path / "state" / "traces.json").read_text())
-    assert len(kept["data"]) == 1
 
 
 @pytest.mark.parametrize(

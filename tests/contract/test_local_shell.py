@@ -91,3 +91,16 @@ class TestLocalShell(ShellContract):
         for machine, story in zip(machines, (learn, look), strict=True):
             machine.apply(reporter_job(NAME))
             told(machine, story)
+
+    def test_what_was_traced_before_the_files_were_edited_is_traced_anew_by_the_next_call(self, world: Machine) -> None:
+        """A call knows nothing of what happened to the working directory before it; while it goes on, it remembers."""
+
+        async def trace(shell: Shell, key: Key) -> None:
+            snapshot = await seen(shell, key)
+            assert snapshot.observed.trace == ""
+            assert await shell.remember_trace(snapshot, "a trace", 1.0)
+            assert (await seen(shell, key)).observed.trace == "a trace"
+
+        for _ in range(2):
+            world.apply(reporter_job(NAME, model={"factory": "train:build"}))
+            told(world, trace)

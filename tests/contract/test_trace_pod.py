@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -15,6 +16,7 @@ import pytest
 from small_traces import small_trace
 from strict_models import validate
 
+from memtune import environment
 from memtune.run import TraceRun
 from memtune.spec import Job, load_job
 from memtune.trace_message import pack
@@ -27,9 +29,18 @@ from memtune_operator.traces import Traces
 GOLDEN = Path(__file__).parent / "golden" / "trace-pod.json"
 RUNNER_IMAGE = "registry.example/memtune-runner:1"
 TRACE = pack(small_trace())
+OF_A_VOLUME = pack(replace(small_trace(), mounted=True))
+CODE = {"name": "code", "configMap": {"name": "code"}}
+FROM_A_SECRET = [{"name": "SIZE", "valueFrom": {"secretKeyRef": {"name": "sizes", "key": "size"}}}]
 
 
-def job(image: str = "registry.example/team/train:1", **spec: Any) -> Job:
+def job(
+    image: str = "registry.example/team/train:1",
+    container: dict[str, Any] | None = None,
+    pod: dict[str, Any] | None = None,
+    uid: str = "6e1c1d1e-0000-4000-8000-000000000001",
+    **spec: Any,
+) -> Job:
     trainer = {
         "name": "trainer",
         "image": image,
@@ -40,19 +51,21 @@ def job(image: str = "registry.example/team/train:1", **spec: Any) -> Job:
         "resources": {"limits": {"nvidia.com/gpu": "8", "memory": "500Gi"}},
         "volumeMounts": [{"name": "code", "mountPath": "/code"}],
         "livenessProbe": {"exec": {"command": ["true"]}},
+        **(container or {}),
     }
     template = {
         "metadata": {"labels": {"team": "nlp"}},
         "spec": {
             "tolerations": [{"operator": "Exists"}],
             "containers": [trainer, {"name": "sidecar", "image": "proxy:1"}],
-            "volumes": [{"name": "code", "configMap": {"name": "code"}}],
+            "volumes": [CODE],
+            **(pod or {}),
         },
     }
     data = {
         "apiVersion": "memtune.dev/v1alpha1",
         "kind": "MemoryTunedJob",
-        "metadata": {"name": "own", "namespace": "research", "uid": "6e1c1d1e-0000-4000-8000-000000000001"},
+        "metadata": {"name": "own", "namespace": "research", "uid": uid},
         "spec": {
             "model": {"factory": "train:build", "factoryArguments": {"depth": 4, "note": "$(HOME)"}},
             "training": {"globalBatchSize": 256, "sequenceLength": 4096},
@@ -86,17 +99,53 @@ def test_it_asks_for_no_gpu_and_for_little_else() -> None:
         job(model={"factory": "train:build", "factoryArguments": {"depth": 5, "note": "$(HOME)"}}),
         job(training={"globalBatchSize": 256, "sequenceLength": 2048}),
         job(tuning={"space": {"precision": ["fp32"]}}),
+        job(container={"env": [{"name": "HF_HOME", "value": "/elsewhere"}]}),
+        job(container={"envFrom": [{"configMapRef": {"name": "sizes"}}]}),
+        job(container={"workingDir": "/other"}),
+        job(container={"volumeMounts": [{"name": "code", "mountPath": "/code", "subPath": "new"}]}),
+        job(pod={"volumes": [{"name": "code", "configMap": {"name": "other-code"}}]}),
+        job(pod={"initContainers": [{"name": "fetch", "image": "git:1", "command": ["git", "clone"]}]}),
+        job(pod={"securityContext": {"runAsUser": 1000}}),
+        job(runner={"python": "/opt/other/bin/python3"}),
+        job(runner={"image": "registry.example/memtune-runner:2"}),
     ],
-    ids=["image", "factory", "arguments", "length", "precision"],
-)
+    ids=[
+        "image", "factory", "arguments", "length", "precision", "env", "envFrom", "workingDir", "volumeMounts",
+        "volumes", "initContainers", "securityContext", "python", "runner",
+    ],
+)  # fmt: skip
 def test_whatever_changes_a_trace_changes_its_key(other: Job) -> None:
     assert key_of(other, RUNNER_IMAGE) != key_of(job(), RUNNER_IMAGE)
 
 
-def test_what_changes_no_trace_leaves_its_key() -> None:
-    assert key_of(job(retry={"maxOomRetries": 1}, checkpoint={"path": "/c"}), RUNNER_IMAGE) == key_of(
-        job(), RUNNER_IMAGE
-    )
+@pytest.mark.parametrize(
+    "other",
+    [
+        job(retry={"maxOomRetries": 1}, checkpoint={"path": "/c"}),
+        job(uid="6e1c1d1e-0000-4000-8000-000000000002"),
+        job(container={"resources": {"limits": {"nvidia.com/gpu": "8"}}}),
+        job(pod={"tolerations": []}),
+        job(pod={"volumes": [CODE, {"name": "of-the-sidecar", "emptyDir": {}}]}),
+    ],
+    ids=["recovery", "job", "resources", "place", "volume that is not mounted"],
+)
+def test_what_changes_no_trace_leaves_its_key(other: Job) -> None:
+    assert key_of(other, RUNNER_IMAGE) == key_of(job(), RUNNER_IMAGE)
+
+
+FILLED, SCRATCH = {"name": "fetch", "image": "git:1"}, {"name": "scratch", "emptyDir": {}}
+
+
+@pytest.mark.parametrize(
+    ("init_containers", "told"), [([], "/code:/data"), ([FILLED], "/code:/data:/tmp")], ids=["empty", "filled"]
+)
+def test_the_tracer_is_told_which_volumes_may_hold_anything(init_containers: list[Any], told: str) -> None:
+    paths = {"code": "/code", "data": "/data", "scratch": "/tmp"}
+    mounts = [{"name": name, "mountPath": path} for name, path in paths.items()]
+    volumes = [CODE, {"name": "data", "persistentVolumeClaim": {"claimName": "data"}}, SCRATCH]
+    other = job(container={"volumeMounts": mounts}, pod={"volumes": volumes, "initContainers": init_containers})
+    (container,) = trace_pod(other, TraceRun(1), RUNNER_IMAGE)["spec"]["containers"]
+    assert {"name": environment.TRACE_VOLUMES, "value": told} in container["env"]
 
 
 class Server:
@@ -128,8 +177,12 @@ def a_pod(image_id: str, kind: str = "trace") -> dict[str, Any]:
     return {"metadata": {"labels": {"memtune.dev/run-kind": kind}}, "status": status}
 
 
+def new_traces(server: Server) -> Traces:
+    return Traces(cast("Cluster", server), RUNNER_IMAGE)
+
+
 def kept_in(server: Server) -> Traces:
-    traces = Traces(cast("Cluster", server), RUNNER_IMAGE)
+    traces = new_traces(server)
     assert asyncio.run(traces.remember(job(), TRACE, [a_pod("sha256:1")], 7.0))
     return traces
 
@@ -143,6 +196,42 @@ def test_a_trace_is_kept_for_the_next_job_of_the_namespace() -> None:
     assert kept_in(server)
 
 
+@pytest.mark.parametrize(
+    ("first", "trace"),
+    [
+        (job(), OF_A_VOLUME),
+        (job(container={"envFrom": [{"configMapRef": {"name": "sizes"}}]}), TRACE),
+        (job(container={"env": FROM_A_SECRET}), TRACE),
+    ],
+    ids=["volume", "envFrom", "valueFrom"],
+)
+def test_what_the_template_cannot_tell_is_traced_anew_for_each_job(first: Job, trace: str) -> None:
+    server = Server()
+    assert asyncio.run(new_traces(server).remember(first, trace, [a_pod("sha256:1")], 7.0))
+    second = first.model_copy(update={"metadata": first.metadata.model_copy(update={"uid": "another"})})
+    assert asyncio.run(new_traces(server).recall(second, {}, [])) == ""
+    # The job itself asks again after every restart of the operator.
+    assert asyncio.run(new_traces(server).recall(first, {"trace": {"name": "own-trace-1"}}, [])) == trace
+
+
+def test_a_job_whose_code_came_from_a_volume_leaves_alone_what_others_share() -> None:
+    server = Server()
+    traces = kept_in(server)
+    asyncio.run(traces.remember(job(), OF_A_VOLUME, [], 8.0))
+    assert asyncio.run(traces.recall(job(), {}, [])) == OF_A_VOLUME
+    assert asyncio.run(traces.recall(job(uid="another"), {}, [])) == TRACE
+
+
+def test_garbage_in_a_jobs_own_place_hides_nothing() -> None:
+    server = Server()
+    traces = kept_in(server)
+    asyncio.run(traces.remember(job(), OF_A_VOLUME, [], 8.0))
+    assert server.kept is not None
+    (own,) = set(server.kept["data"]) - {key_of(job(), RUNNER_IMAGE)}
+    server.kept["data"][own] = json.dumps({"trace": "garbage"})
+    assert asyncio.run(traces.recall(job(), {}, [])) == TRACE
+
+
 def test_an_image_that_is_another_by_now_is_traced_again_but_once() -> None:
     traces, now_another = kept_in(Server()), [a_pod("sha256:2", "probe")]
     assert asyncio.run(traces.recall(job(), {}, now_another)) == ""
@@ -154,11 +243,11 @@ def test_a_job_without_a_factory_asks_for_nothing() -> None:
     described = job(model={"architecture": {"hiddenSize": 64, "layers": 1, "heads": 1, "ffnSize": 64, "vocabSize": 64}})
     server = Server()
     server.refusal = RefusalError(Kind.RETRY, "not to be asked")
-    assert asyncio.run(Traces(cast("Cluster", server), RUNNER_IMAGE).recall(described, {}, [])) == ""
+    assert asyncio.run(new_traces(server).recall(described, {}, [])) == ""
 
 
 @pytest.mark.parametrize(("kind", "again"), [(Kind.CONFLICT, True), (Kind.RETRY, False)])
 def test_what_cannot_be_kept_is_no_end_of_the_job(kind: Kind, again: bool) -> None:
     server = Server()
     server.refusal = RefusalError(kind, "no")
-    assert asyncio.run(Traces(cast("Cluster", server), RUNNER_IMAGE).remember(job(), TRACE, [], 7.0)) is again
+    assert asyncio.run(new_traces(server).remember(job(), TRACE, [], 7.0)) is again

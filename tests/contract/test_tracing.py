@@ -16,10 +16,12 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional
 
+from memtune import environment
 from memtune import trace as events
 from memtune.plan import Plan
 from memtune.replay import Replayer, live_peak
 from memtune.trace import Program, dumps, loads
+from memtune.trace_message import unpack
 from memtune_runner.failures import INSTALL
 from memtune_runner.tracing import TracingError, trace, trace_subject
 from memtune_runner.tracing.factory import Subject, build
@@ -188,11 +190,28 @@ def refused(factory: str, folder: Path, *limits: str) -> str:
     """What the process that traces says of a factory that it must refuse."""
     command = [sys.executable, "-m", "memtune_runner.tracing", factory, "--batch", "2", "--sequence-length", "4"]
     command += ["--memory", "4Gi", "--time-limit", "100", "--output", str(folder / "trace.json"), *limits]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(SUPPORT), str(folder), *sys.path])}
-    ended = subprocess.run(command, check=False, capture_output=True, text=True, env=environment, timeout=300)
+    variables = os.environ | {"PYTHONPATH": os.pathsep.join([str(SUPPORT), str(folder), *sys.path])}
+    ended = subprocess.run(command, check=False, capture_output=True, text=True, env=variables, timeout=300)
     assert ended.returncode == 2
     assert not (folder / "trace.json").exists()
     return ended.stderr.strip().splitlines()[-1]
+
+
+@pytest.mark.parametrize(("volume", "mounted"), [("code", True), ("work", False)])
+def test_a_message_says_whether_the_factory_came_from_a_volume(volume: str, mounted: bool, tmp_path: Path) -> None:
+    """In a working directory that is one, torch must open nothing of its own."""
+    for name in ("code", "work"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "code" / "mine.py").write_text("from factories import plain\n")
+    message = tmp_path / "message"
+    command = [sys.executable, "-m", "memtune_runner.tracing", "mine:plain", "--batch", "2", "--sequence-length", "4"]
+    command += ["--memory", "4Gi", "--time-limit", "100", "--numerics", "full", "--message", "--output", str(message)]
+    told = {
+        "PYTHONPATH": os.pathsep.join([str(tmp_path / "code"), str(SUPPORT), *sys.path]),
+        environment.TRACE_VOLUMES: f"/nowhere:{tmp_path / volume}",
+    }
+    subprocess.run(command, check=True, env=os.environ | told, cwd=tmp_path / "work", timeout=300)
+    assert unpack(message.read_text()).mounted is mounted
 
 
 @pytest.mark.parametrize(

@@ -66,8 +66,8 @@ class TracedModel:
             return Footprint(_peaks(tape), peak.reserved / max(peak.allocated, 1))
         except _BROKEN as error:
             raise TraceError(
-                f"the trace of {self.trace.model} cannot be replayed ({type(error).__name__}); forget it (ConfigMap "
-                "memtune-traces, or traces.json of memtune run), and the factory is traced again"
+                f"the trace of {self.trace.model} cannot be replayed ({type(error).__name__}); delete the "
+                "ConfigMap memtune-traces, or call memtune run again, and the factory is traced again"
             ) from None
 
     @cached_property

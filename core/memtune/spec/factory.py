@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from typing import Any
 
 from memtune.naming import short_hash
 from memtune.replay.setting import numerics_of
@@ -30,9 +32,16 @@ def tracing_words(job: Job) -> list[str]:
     ]
 
 
-def trace_key(job: Job, image: str) -> str:
-    """What the trace of a job's factory is remembered by: whatever may change it."""
-    return short_hash(json.dumps([VERSION, image, *tracing_words(job)]), _KEY_CHARACTERS)
+def trace_key(job: Job, template: Mapping[str, Any]) -> str:
+    """What the trace of a job's factory is remembered by: whatever may change it, ``template`` being the pod's part."""
+    runner = job.spec.runner
+    told = [VERSION, runner.image, runner.python, template, *tracing_words(job)]
+    return short_hash(json.dumps(told, sort_keys=True), _KEY_CHARACTERS)
+
+
+def own_trace_key(job: Job, key: str) -> str:
+    """What it is remembered by where another job of the same key may come to another trace."""
+    return short_hash(f"{job.metadata.uid} {key}", _KEY_CHARACTERS)
 
 
 def _numerics(job: Job) -> list[str]:

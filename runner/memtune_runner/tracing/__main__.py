@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import resource
 import signal
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 
+from memtune import environment
 from memtune.trace import NUMERICS, Trace, dumps
 from memtune.trace_message import LONGEST_BYTES, pack
 from memtune.units import parse_bytes
 from memtune_runner.tracing import TracingError, trace
+from memtune_runner.volumes import Volumes
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -24,6 +28,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     resource.setrlimit(resource.RLIMIT_DATA, (arguments.memory, arguments.memory))
     signal.signal(signal.SIGALRM, _out_of_time)
     signal.alarm(arguments.time_limit)
+    volumes = Volumes(os.environ.get(environment.TRACE_VOLUMES, ""))
+    volumes.watch()
     try:
         made = trace(
             arguments.factory,
@@ -32,6 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             arguments.numerics,
             arguments=arguments.arguments,
         )
+        made = replace(made, mounted=volumes.had_part())
         arguments.output.write_text(_message(made) if arguments.message else dumps(made))
     except (TracingError, _OutOfTime) as error:
         print(error, file=sys.stderr)
