@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import PurePosixPath
 from typing import Any
 
 from memtune import environment
@@ -111,7 +112,9 @@ def _mounted(spec: Manifest, container: Manifest) -> list[tuple[str, Manifest]]:
 def _filled(spec: Manifest, container: Manifest) -> list[str]:
     """Where volumes are mounted that may hold files as the container starts: an emptyDir has what others put there."""
     is_filled = bool(spec.get("initContainers"))
-    return [path for path, volume in _mounted(spec, container) if is_filled or "emptyDir" not in volume]
+    places = [path for path, volume in _mounted(spec, container) if is_filled or "emptyDir" not in volume]
+    # As a kubelet takes them, with or without a slash at the beginning.
+    return [str(PurePosixPath("/", place)) for place in places]
 
 
 def _tracer(job: Job, spec: Manifest, container: Manifest) -> Manifest:

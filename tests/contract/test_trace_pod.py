@@ -140,7 +140,7 @@ FILLED, SCRATCH = {"name": "fetch", "image": "git:1"}, {"name": "scratch", "empt
     ("init_containers", "told"), [([], "/code:/data"), ([FILLED], "/code:/data:/tmp")], ids=["empty", "filled"]
 )
 def test_the_tracer_is_told_which_volumes_may_hold_anything(init_containers: list[Any], told: str) -> None:
-    paths = {"code": "/code", "data": "/data", "scratch": "/tmp"}
+    paths = {"code": "/code", "data": "data", "scratch": "/tmp"}
     mounts = [{"name": name, "mountPath": path} for name, path in paths.items()]
     volumes = [CODE, {"name": "data", "persistentVolumeClaim": {"claimName": "data"}}, SCRATCH]
     other = job(container={"volumeMounts": mounts}, pod={"volumes": volumes, "initContainers": init_containers})
