@@ -200,3 +200,24 @@ def test_a_status_of_another_jobs_trace_run_counts_for_nothing() -> None:
     cluster.status = json.loads(json.dumps({"trace": {"name": "other-trace-1", "number": 1, "verdict": "user-error"}}))
     cluster.reconcile()
     assert cluster.posted == ["tiny-trace-1-0"]
+
+
+def test_a_trace_that_was_lost_before_the_launch_is_made_again_for_its_prediction() -> None:
+    cluster = probed(factory_job(), built=TRACE)
+    # As it was before the train run was recorded.
+    cluster.status["attempts"] = []
+    cluster.pods.clear()
+    cluster.remembered = ""
+    cluster.reconcile()
+    assert cluster.status["phase"] == "Launching"
+    assert cluster.runs() == ["tiny-trace-2"]
+    cluster.start("tiny-trace-2")
+    cluster.finish("tiny-trace-2")
+    cluster.reconcile()
+    (attempt,) = cluster.status["attempts"]
+    assert attempt["predictedBytes"] > 0
+    # What trains already asks for no prediction.
+    cluster.remembered = ""
+    cluster.start("tiny-train-1")
+    cluster.reconcile()
+    assert cluster.runs() == ["tiny-train-1"]

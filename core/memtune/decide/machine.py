@@ -42,7 +42,7 @@ _PHASES: dict[Phase, Callable[[Context], Context]] = {
 }
 
 
-# The phases that ask what plans take.
+# The phases that ask what plans take; a launch does before its first train run is recorded.
 _PREDICTED = ("Predicting", "Probing", "Recovering")
 # Year 5138: further on no clock is right, and the calendar ends soon after.
 _LATEST = 1e11
@@ -119,7 +119,7 @@ def _walked(context: Context) -> Context:
     for _ in range(len(_PHASES)):
         phase = _place(context)
         context = context.having(phase=phase)
-        if phase in _PREDICTED and needs_trace(context):
+        if _predicts(context, phase) and needs_trace(context):
             return tracing(context)
         try:
             context = _PHASES[phase](context)
@@ -128,6 +128,10 @@ def _walked(context: Context) -> Context:
         if _is_over(context) or _place(context) == phase:
             break
     return context
+
+
+def _predicts(context: Context, phase: Phase) -> bool:
+    return phase in _PREDICTED or (phase == "Launching" and not context.status.attempts)
 
 
 def _without_model(context: Context, why: str) -> Context:
