@@ -14,7 +14,6 @@ from memtune.decide.probing import may_be_launched
 from memtune.decide.records import has_ended, last_attempt, new_name, with_attempt
 from memtune.decide.stories import inherited, measured, trains
 from memtune.decide.texts import line, over
-from memtune.decide.tracing import needs_trace
 from memtune.plan import Plan
 from memtune.run import RunKind
 from memtune.space import Candidate
@@ -40,7 +39,7 @@ def launching(context: Context) -> Context:
 def _is_outdated(context: Context) -> bool:
     """Whether the plan that was measured may not be launched any more: what it has to keep to may be edited."""
     plan = context.status.plan
-    if plan is None or context.job.spec.tuning.mode != "Probe" or needs_trace(context):
+    if plan is None or context.job.spec.tuning.mode != "Probe":
         return False
     model = believed(context)
     return not any(each.plan == plan.name and may_be_launched(context, model, each) for each in context.status.probes)
