@@ -49,6 +49,9 @@ class FixedStatistics:
     def largest_free_block_bytes(self) -> int:
         return GIB
 
+    def free_bytes(self) -> int | None:
+        return GIB
+
     def synchronize(self) -> None:
         """Nothing to wait for."""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import signal
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from memtune.report import EXIT_CODES, Ending
@@ -18,14 +18,19 @@ from memtune.verdict import BROKEN_GPU
 _DEVICE_OOM = re.compile(
     r"(?:CUDA|HIP) out of memory\. Tried to allocate"  # CUDACachingAllocator.cpp (pytorch)
     r"|(?:CUDA|HIP)(?: driver)? error: out of memory"  # CUDAException.cpp, CUDADriverAPI (pytorch): outside the cache
-    r"|cudaErrorMemoryAllocation"
-    r"|CUDNN_STATUS_ALLOC_FAILED"
+    r"|CUDA Error: out of memory"  # logging.h (TransformerEngine)
+    r"|CUDA error \([^()\n]+:\d+\): out of memory"  # CHECK_CUDA (flash-attention)
+    r"|\bError out of memory at line \d+ in file"  # CUDA_CHECK_RETURN (bitsandbytes), which ends the process
+    r"|cudaErrorMemoryAllocation|CUDA_ERROR_OUT_OF_MEMORY|hipErrorOutOfMemory"  # the runtimes' and drivers' own names
+    r"|CUDNN_STATUS_ALLOC_FAILED|CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED"  # cuDNN to 8, and from 9
     r"|CUBLAS_STATUS_ALLOC_FAILED"
     r"|CUSPARSE_STATUS_ALLOC_FAILED"
     r"|CUSOLVER_STATUS_ALLOC_FAILED"
     r"|CUFFT_ALLOC_FAILED"
-    r"|Cuda failure (?:2 )?'out of memory'"  # checks.h (NCCL), carried by torch's DistBackendError
+    r"|(?:Cuda|HIP) failure (?:2 )?'out of memory'"  # checks.h (NCCL, RCCL), carried by torch's DistBackendError
+    r"|Failed to CUDA [cm]alloc(?: async)? \d+ bytes"  # alloc.h (NCCL): said after the line above, and so instead of it
     r"|Triton Error \[CUDA\]: out of memory"
+    r"|Triton Error \[HIP\]: +Code: 2\b"  # backends/amd/driver.c (triton); 2 is hipErrorOutOfMemory
 )
 _HOST_OOM = re.compile(
     r"DefaultCPUAllocator: (?:can't|not enough memory: you tried to) allocate"  # alloc_cpu.cpp (pytorch)
@@ -33,11 +38,15 @@ _HOST_OOM = re.compile(
     r"|\bCannot allocate memory\b"  # ENOMEM, from fork, mmap and shm_open
     r"|^MemoryError\b"
     r"|_ArrayMemoryError: Unable to allocate"  # numpy
+    r"|CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED"
+    r"|Failed to CUDA host alloc \d+ bytes|\bFailed to malloc \d+ bytes"  # alloc.h (NCCL); the first is pinned memory
     r"|workers are out of shared memory"  # torch/utils/data/_utils/signal_handling.py, after a bus error
     r"|unable to allocate shared memory"  # MapAllocator.cpp (pytorch)
     r"|DataLoader worker \(pid \d+\) is killed by signal: Killed",
     re.MULTILINE,
 )
+# A library's handle could not be made: there was no room left for it, or the device or its driver is out of order.
+_NO_HANDLE = re.compile(r"(?:CUBLAS|CUDNN|CUSPARSE|CUSOLVER)_STATUS_NOT_INITIALIZED")
 # What the other ranks say when one has gone. Never the cause, whatever it is worded like.
 _CONSEQUENCE = re.compile(
     r"NCCL communicator was aborted"
@@ -58,8 +67,11 @@ class Failure(NamedTuple):
     is_consequence: bool = False
 
 
-def of_exception(error: BaseException) -> Failure:
-    """What the exception, or anything it wraps or was raised while handling, says the run died of."""
+def of_exception(error: BaseException, device_is_full: Callable[[], bool] = lambda: False) -> Failure:
+    """What the exception, or anything it wraps or was raised while handling, says the run died of.
+
+    ``device_is_full`` is asked where the words alone do not tell an out-of-memory from a device that is broken.
+    """
     own_exit_code = _own_exit_code(error)
     if own_exit_code == 0:
         return Failure(Ending.SUCCEEDED, 0, "")
@@ -67,6 +79,9 @@ def of_exception(error: BaseException) -> Failure:
         ending = _ending_of_one(each)
         if ending is not None:
             return Failure(ending, EXIT_CODES[ending], _described(each))
+    without_handle = next((each for each in _chain(error) if _NO_HANDLE.search(_words(each))), None)
+    if without_handle is not None and device_is_full():
+        return Failure(Ending.DEVICE_OOM, EXIT_CODES[Ending.DEVICE_OOM], _described(without_handle))
     is_consequence = any(_CONSEQUENCE.search(_words(each)) for each in _chain(error))
     return Failure(Ending.ERROR, own_exit_code, _described(error), is_consequence)
 

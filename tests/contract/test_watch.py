@@ -23,6 +23,7 @@ from memtune_runner import checkpointing
 from memtune_runner.ranks import Rank, report_path
 from memtune_runner.settings import Settings
 from memtune_runner.watch import components, watching
+from memtune_runner.watch.statistics import VirtualStatistics
 
 RANK = Rank(0, 0, 1, 1, 0)
 WIDTH = 16
@@ -252,6 +253,22 @@ def test_any_other_exception_is_reported_and_passed_on(directory: Path) -> None:
     report = read_report(report_path(directory, RANK).read_bytes())
     assert (report.ending, report.exit_code, report.steps) == (Ending.ERROR, 1, 1)
     assert report.message == "ValueError: the data is gone"
+
+
+@pytest.mark.parametrize(
+    ("free_bytes", "ending"), [(100 * MIB, Ending.DEVICE_OOM), (4000 * MIB, Ending.ERROR), (None, Ending.ERROR)]
+)
+def test_a_library_without_a_handle_ran_out_of_memory_only_where_the_device_is_full(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, free_bytes: int | None, ending: Ending
+) -> None:
+    def loop() -> None:
+        train(1)
+        raise RuntimeError("CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`")
+
+    monkeypatch.setattr(VirtualStatistics, "free_bytes", lambda _: free_bytes)
+    with pytest.raises(RuntimeError), watching(settings_of("fp32-ddp-none-mb4x2"), RANK):
+        loop()
+    assert read_report(report_path(directory, RANK).read_bytes()).ending is ending
 
 
 @pytest.mark.parametrize("code", [None, 0])

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from memtune.report import Ending
 from memtune_runner.failures import Failure, first_cause, of_exception, of_words
@@ -25,7 +28,20 @@ DEVICE_WORDINGS = {
     "cufft": "cuFFT error: CUFFT_ALLOC_FAILED",
     "nccl": "NCCL error in: ProcessGroupNCCL.cpp:1691, unhandled cuda error\nCuda failure 2 'out of memory'",
     "nccl-older": "ncclUnhandledCudaError: Call to CUDA function failed.\nLast error:\nCuda failure 'out of memory'",
+    "nccl-calloc": "ncclUnhandledCudaError: Call to CUDA function failed.\nLast error:\n"
+    "Failed to CUDA calloc async 608 bytes",
+    "nccl-calloc-older": "Last error:\nFailed to CUDA calloc 4194304 bytes",
+    "nccl-malloc": "ncclUnhandledCudaError: Call to CUDA function failed.\nLast error:\n"
+    "Failed to CUDA malloc 6291456 bytes",
+    "rccl": "allocator.cc:76 NCCL WARN HIP failure 'out of memory'",
     "triton": "Triton Error [CUDA]: out of memory",
+    "triton-hip": "Triton Error [HIP]:  Code: 2, Messsage: out of memory",
+    "cudnn-9": "cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED",
+    "driver-name": "cuLinkCreate failed: CUDA_ERROR_OUT_OF_MEMORY",
+    "hip-name": "hipErrorOutOfMemory",
+    "bitsandbytes": "Error out of memory at line 88 in file /src/csrc/ops.cu",
+    "flash-attention": "CUDA error (/src/csrc/flash_attn/src/flash_fwd_launch_template.h:204): out of memory",
+    "transformer-engine": "/src/transformer_engine/common/util/rtc.cpp:45 in function f: CUDA Error: out of memory",
 }
 HOST_WORDINGS = {
     "torch": "[enforce fail at alloc_cpu.cpp:117] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to "
@@ -38,6 +54,9 @@ HOST_WORDINGS = {
     "bus-error": "DataLoader worker (pid 7) is killed by signal: Bus error. It is possible that dataloader's "
     "workers are out of shared memory. Please try to raise your shared memory limit.",
     "shm": "unable to allocate shared memory(shm) for file </torch_7_1>: Resource temporarily unavailable (11)",
+    "cudnn-9": "cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED",
+    "nccl-pinned": "Failed to CUDA host alloc 4923392 bytes",
+    "nccl": "Failed to malloc 8388608 bytes",
     "loader-killed": "DataLoader worker (pid 4242) is killed by signal: Killed. ",
 }
 CONSEQUENCES = {
@@ -49,10 +68,24 @@ CONSEQUENCES = {
     "gloo-reset": "[../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection reset by peer",
     "pipe": "[Errno 32] Broken pipe",
 }
+# Libraries say so on a device without room for their handles, and on one that is broken.
+HANDLE_WORDINGS = [
+    "CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`",
+    "cuDNN error: CUDNN_STATUS_NOT_INITIALIZED",
+    "cusolver error: CUSOLVER_STATUS_NOT_INITIALIZED, when calling `cusolverDnCreate(handle)`",
+    "CUDA error: CUSPARSE_STATUS_NOT_INITIALIZED when calling `cusparseCreate(handle)`",
+]
 UNRELATED = [
     "CUDA error: device-side assert triggered",
     "CUDNN_STATUS_EXECUTION_FAILED",
-    "CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`",
+    "cuDNN error: CUDNN_STATUS_INTERNAL_ERROR",
+    "cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_BAD_LAUNCH_PARAM",
+    "ncclUnhandledCudaError: Call to CUDA function failed.\nLast error:\nCuda failure 700 'an illegal memory access'",
+    "out of resource: shared memory, Required: 131072, Hardware limit: 101376. Reducing block sizes may help.",
+    "Triton Error [HIP]:  Code: 1, Messsage: invalid argument",
+    "CUDA error (/src/flash_fwd_launch_template.h:188): invalid argument",
+    "Error invalid argument at line 88 in file /src/csrc/ops.cu",
+    "Failed to allocate a seat for the workshop",
     "index 7 is out of bounds for dimension 0 with size 5",
     "the memory bank is out of memory slots",
     "use less than the CUDA memory that is free",
@@ -86,6 +119,30 @@ def test_what_follows_another_rank(words: str) -> None:
     assert of_words(words, 250) == Failure(KILLED, 250, words, is_consequence=True)
 
 
+@pytest.mark.parametrize("words", HANDLE_WORDINGS)
+def test_a_handle_that_cannot_be_made_is_an_out_of_memory_only_of_a_full_device(words: str) -> None:
+    error = wrapped(RuntimeError(words))
+    assert of_exception(error, lambda: True) == Failure(DEVICE, 85, f"RuntimeError: {words}")
+    assert of_exception(error, lambda: False).ending is ERROR
+    assert of_exception(error).ending is ERROR
+    assert of_words(words, 1).ending is ERROR
+
+
+def test_only_a_handle_asks_whether_the_device_is_full() -> None:
+    def fail() -> bool:
+        raise AssertionError("asked")
+
+    for words in (CUDA_OOM, *UNRELATED, *CONSEQUENCES.values()):
+        of_exception(RuntimeError(words), fail)
+
+
+@given(st.lists(st.sampled_from([*CONSEQUENCES.values(), *UNRELATED]), min_size=1, max_size=5), st.booleans())
+def test_an_echo_is_no_out_of_memory_whatever_surrounds_it(words: list[str], is_full: bool) -> None:
+    error = wrapped(*map(RuntimeError, words))
+    assert of_exception(error, lambda: is_full).ending is ERROR
+    assert of_words("\n".join(words), 1).ending is ERROR
+
+
 @pytest.mark.parametrize("words", UNRELATED)
 def test_what_only_looks_like_it(words: str) -> None:
     assert of_exception(RuntimeError(words)) == Failure(ERROR, 1, f"RuntimeError: {words}")
@@ -106,6 +163,14 @@ def test_types_are_enough() -> None:
 def test_a_type_of_the_same_name_elsewhere_is_not_torchs() -> None:
     other = type("OutOfMemoryError", (RuntimeError,), {"__module__": "game.inventory"})
     assert of_exception(other("no room for the sword")).ending is ERROR
+
+
+def wrapped(*errors: BaseException) -> BaseException:
+    """An error that was raised while the last of these was handled, and that while the one before it was."""
+    outermost = ValueError("the step failed")
+    for inner, outer in pairwise((*errors, outermost)):
+        outer.__context__ = inner
+    return outermost
 
 
 def caught(raising: Callable[[], None]) -> BaseException:

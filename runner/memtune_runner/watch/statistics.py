@@ -50,6 +50,9 @@ class Statistics(Protocol):
     def largest_free_block_bytes(self) -> int:
         """The largest piece that a request could get without new memory from the device. Costs more than a reading."""
 
+    def free_bytes(self) -> int | None:
+        """What is left for libraries that take memory past torch; None where the device does not answer."""
+
     def synchronize(self) -> None:
         """Wait until the device has done what it was given."""
 
@@ -105,6 +108,12 @@ class CudaStatistics:
         blocks = (block for segment in segments for block in segment["blocks"])
         return max((int(block["size"]) for block in blocks if block["state"] == "inactive"), default=0)
 
+    def free_bytes(self) -> int | None:
+        try:
+            return int(torch.cuda.mem_get_info()[0]) if torch.cuda.is_initialized() else None
+        except RuntimeError:  # after an error that breaks its context the device has no other answer
+            return None
+
     def synchronize(self) -> None:
         if torch.cuda.is_initialized():
             torch.cuda.synchronize(self._device)
@@ -153,6 +162,10 @@ class VirtualStatistics:
 
     def largest_free_block_bytes(self) -> int:
         return self._gpu.largest_free_block_bytes()
+
+    def free_bytes(self) -> int | None:
+        """No library takes memory of a virtual GPU."""
+        return None
 
     def synchronize(self) -> None:
         """A virtual GPU has done everything at once."""

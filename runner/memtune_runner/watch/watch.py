@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from memtune.report import Applied, Component, Phase
+from memtune.units import MIB
 from memtune_runner import phases
 from memtune_runner.probe import Probe
 from memtune_runner.settings import Settings
@@ -27,6 +28,8 @@ from memtune_runner.watch.tally import Tally
 
 # Reading the allocator's counters takes a tenth of a millisecond, writing them down as long again.
 READING_PERIOD_SECONDS = 1.0
+# What the handle of a library takes with the kernels that are loaded for it, to the order of magnitude.
+_HANDLE_BYTES = 512 * MIB
 
 
 class Watch:
@@ -182,6 +185,11 @@ class Watch:
             # Compiled code calls no hook: what it checkpoints is not seen.
             checkpointed_blocks=None if engine and engine.is_compiled else tally.checkpointed_blocks,
         )
+
+    def device_is_full(self) -> bool:
+        """Whether a library may have found no room for its handle."""
+        free_bytes = self.statistics.free_bytes() if self.statistics else None
+        return free_bytes is not None and free_bytes < _HANDLE_BYTES
 
     def _training_began(self, module: torch.nn.Module) -> None:
         now = time.monotonic()

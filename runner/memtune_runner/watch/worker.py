@@ -44,7 +44,7 @@ def watching(
     except ProbeFinished:
         pass
     except BaseException as error:
-        failure = ending.bad_input(error) if isinstance(error, SettingsError) else of_exception(error)
+        failure = worker.failure_of(error)
         if failure.exit_code:
             worker.end(failure)
             raise
@@ -80,6 +80,12 @@ class _Worker:
     def _steps(self) -> int:
         """The optimizer steps that have consumed samples; those that a loss scaler skipped have, too."""
         return self._watch.counter.steps + self._watch.counter.skipped if self._watch else 0
+
+    def failure_of(self, error: BaseException) -> Failure:
+        """What the error says the script died of, on a device that is as full as it left it."""
+        if isinstance(error, SettingsError):
+            return ending.bad_input(error)
+        return of_exception(error, self._watch.device_is_full) if self._watch else of_exception(error)
 
     def end(self, failure: Failure) -> None:
         """Leave the report, and take everything down that was set up."""
