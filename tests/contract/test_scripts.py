@@ -11,6 +11,7 @@ from watched import SCRIPTS, run
 
 from memtune.plan import Plan
 
+ACCELERATE_LOADERS = Path(__file__).parents[1] / "support" / "accelerate_loaders.py"
 DEEPSPEED_STEPS = Path(__file__).parents[1] / "support" / "deepspeed_steps.py"
 
 
@@ -59,6 +60,26 @@ def test_the_accelerator_is_replaced(plan: str, tmp_path: Path) -> None:
     outcomes = run(SCRIPTS / "accelerate_loop.py", plan, tmp_path, 1, **PROBE, INTEGRATION="accelerate")
     followed(outcomes, plan)
     assert (outcomes[0].report.save_covered, outcomes[0].report.evaluation_covered) == (True, True)
+
+
+@pytest.mark.parametrize(
+    ("kind", "plan", "world"),
+    [
+        ("streamed", "fp32-ddp-none-mb4x2", 1),
+        ("streamed", "fp32-ddp-none-mb4x2", 2),
+        ("streamed-by-a-worker", "fp32-z1-none-mb4x2-bk1m", 1),
+        ("streamed-batches", "fp32-ddp-none-mb4x2", 1),
+        ("batch-sampler", "fp32-ddp-none-mb4x2", 1),
+        ("of-its-own-class", "fp32-ddp-none-mb4x2", 1),
+        ("flattened", "fp32-ddp-none-mb1x2", 1),  # with positions beside the tokens
+    ],
+)
+def test_loaders_of_every_kind_give_the_micro_batch(kind: str, plan: str, world: int, tmp_path: Path) -> None:
+    # The data has 32 tokens a row: a probe pads them.
+    variables = {**PROBE, "INTEGRATION": "accelerate", "SEQUENCE_LENGTH": "48"}
+    outcomes = run(ACCELERATE_LOADERS, plan, tmp_path, world, [kind], **variables)
+    followed(outcomes, plan)
+    assert outcomes[0].report.applied.largest_tokens == Plan.parse(plan).micro_batch * 48
 
 
 def test_deepspeeds_own_count_is_taken(tmp_path: Path) -> None:

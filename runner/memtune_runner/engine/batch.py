@@ -38,21 +38,6 @@ def filler_like(batch: Any) -> Any:
     return tree_map_only(torch.Tensor, lambda each: each.new_ones(1, *each.shape[1:]) if each.dim() else each, batch)
 
 
-def padded(batch: Any, length: int) -> Any:
-    """The batch with its last tokens repeated up to ``length``: a probe must see the longest sequence there can be."""
-    tokens = [each for each in _tensors(batch) if _holds_tokens(each)]
-    longest = max((each.shape[1] for each in tokens), default=length)
-    if longest >= length:
-        return batch
-
-    def longer(tensor: torch.Tensor) -> torch.Tensor:
-        if not _holds_tokens(tensor) or tensor.shape[1] != longest:
-            return tensor
-        return torch.cat([tensor, tensor[:, -1:].expand(-1, length - longest)], dim=1)
-
-    return tree_map_only(torch.Tensor, longer, batch)
-
-
 def count_tokens(batch: Any, shifts_labels: bool) -> int:
     """What a mean loss over this batch counts: labels not ignored, else the elements of the first integer tensor.
 

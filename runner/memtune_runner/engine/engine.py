@@ -20,6 +20,7 @@ from memtune_runner.engine import batch as batches
 from memtune_runner.engine.precision import autocast
 from memtune_runner.engine.protocol import Backend
 from memtune_runner.offload import ActivationOffload
+from memtune_runner.padding import padded
 from memtune_runner.settings import Settings
 
 Loss = Callable[[nn.Module, Any], torch.Tensor]
@@ -100,9 +101,8 @@ class Engine:
         """
         size = self.settings.plan.micro_batch
         if self.settings.is_probe:
-            batch = batches.padded(
-                batches.rows_between(batch, 0, _PROBE_MICRO_STEPS * size), self.settings.sequence_length
-            )
+            shortened = batches.rows_between(batch, 0, _PROBE_MICRO_STEPS * size)
+            batch = padded(shortened, self.settings.sequence_length)
         rows = batches.rows_of(batch)
         micros = [batches.rows_between(batch, first, first + size) for first in range(0, rows, size)]
         tokens = [self._tokens(micro) for micro in micros]

@@ -20,7 +20,7 @@ from memtune_runner.checkpoints import huggingface
 from memtune_runner.failures import of_exception
 from memtune_runner.integrations import arguments
 from memtune_runner.integrations.checkpointing import set_checkpointing
-from memtune_runner.integrations.padding import PaddingCollator
+from memtune_runner.integrations.loaders import in_micro_batches, training_loader
 from memtune_runner.probe import accumulation
 from memtune_runner.ranks import own_directory
 
@@ -150,8 +150,8 @@ def _prepare(settings: Settings, prepared: Prepared) -> Inherited:
 
         for model in (each for each in objects if isinstance(each, nn.Module) and each.training):
             set_checkpointing(model, settings.plan)
-        loaders = [each for each in objects if isinstance(each, DataLoader)]
-        trained = _training_loader(loaders)
+        loaders = [each for each in objects if isinstance(each, DataLoader) and not _is_prepared(each)]
+        trained = training_loader(loaders)
         given = [_in_micro_batches(each, settings, accelerator) if each is trained else each for each in objects]
         result = inherited(accelerator, *given, **kwargs)
         made = dict(zip(map(id, objects), result if isinstance(result, tuple) else (result,), strict=True))
@@ -163,34 +163,12 @@ def _prepare(settings: Settings, prepared: Prepared) -> Inherited:
     return prepare
 
 
-def _training_loader(loaders: list[Any]) -> Any:
-    """Of several loaders the one that is trained on: the first that shuffles, else the first."""
-    from torch.utils.data import SequentialSampler
-
-    shuffling = (each for each in loaders if not isinstance(each.sampler, SequentialSampler))
-    return next(shuffling, loaders[0] if loaders else None)
+def _is_prepared(loader: Any) -> bool:
+    return bool(getattr(loader, "_is_accelerate_prepared", False))
 
 
 def _in_micro_batches(loader: Any, settings: Settings, accelerator: Any) -> Any:
-    """The same loader with the plan's micro-batch, and in a probe with the job's sequence length."""
-    if loader.batch_size is None:
-        return loader  # the script makes its own batches; what it makes is seen at the model's forward
-    from torch.utils.data import DataLoader
-
-    collate = loader.collate_fn
-    return DataLoader(
-        loader.dataset,
-        # With split_batches one batch is shared by all ranks.
-        batch_size=settings.plan.micro_batch * (accelerator.num_processes if accelerator.split_batches else 1),
-        sampler=loader.sampler,
-        collate_fn=PaddingCollator(collate, settings.sequence_length) if settings.is_probe else collate,
-        num_workers=loader.num_workers,
-        pin_memory=loader.pin_memory,
-        drop_last=loader.drop_last,
-        timeout=loader.timeout,
-        worker_init_fn=loader.worker_init_fn,
-        multiprocessing_context=loader.multiprocessing_context,
-        generator=loader.generator,
-        prefetch_factor=loader.prefetch_factor,
-        persistent_workers=loader.persistent_workers,
-    )
+    # With split_batches one batch is shared by all ranks.
+    sharing = accelerator.num_processes if accelerator.split_batches else 1
+    pad_to = settings.sequence_length if settings.is_probe else None
+    return in_micro_batches(loader, settings.plan.micro_batch * sharing, pad_to)

@@ -1,0 +1,49 @@
+"""A script's data loader in the micro-batches of a plan."""
+
+from __future__ import annotations
+
+from copy import copy
+from typing import Any
+
+from memtune_runner.integrations.padding import PaddingCollator
+
+
+def training_loader(loaders: list[Any]) -> Any:
+    """Of several loaders the one that is trained on: the first that shuffles or streams, else the first."""
+    return next((each for each in loaders if not _is_in_order(each)), loaders[0] if loaders else None)
+
+
+def in_micro_batches(loader: Any, micro_batch: int, pad_to: int | None) -> Any:
+    """The same loader with batches of this size, and of this sequence length where one is given.
+
+    A copy is changed instead of a new loader being made: it stays of its class, with all of its options, and data
+    that is streamed is handed over only once.
+    """
+    changed = copy(loader)
+    # Past the loader's own __setattr__, which lets nobody change these once it is made.
+    vars(changed).update(_iterator=None, **_batches(loader, micro_batch))
+    if pad_to is not None:
+        changed.collate_fn = PaddingCollator(loader.collate_fn, pad_to)
+    return changed
+
+
+def _batches(loader: Any, micro_batch: int) -> dict[str, Any]:
+    """The attributes by which a loader makes its batches; none where the script makes them by itself."""
+    from torch.utils.data import BatchSampler
+
+    sampler = loader.batch_sampler
+    if type(sampler) is not BatchSampler:
+        return {}  # what it makes is seen at the model's forward
+    batch_size = None if loader.batch_size is None else micro_batch  # torch keeps none beside a given batch_sampler
+    return {
+        "batch_size": batch_size,
+        "batch_sampler": BatchSampler(sampler.sampler, micro_batch, sampler.drop_last),
+    }
+
+
+def _is_in_order(loader: Any) -> bool:
+    from torch.utils.data import SequentialSampler
+
+    # Beside a batch_sampler that was given torch fills in a sampler that nobody asks.
+    sampler = loader.sampler if loader.batch_sampler is None else loader.batch_sampler
+    return isinstance(getattr(sampler, "sampler", sampler), SequentialSampler)

@@ -1,0 +1,110 @@
+"""A probe's batches are as long as the job's sequences, whatever columns a collator makes."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from transformers import BatchEncoding, DataCollatorWithFlattening
+
+from memtune_runner.integrations.padding import PaddingCollator
+from memtune_runner.padding import padded
+
+IDS = torch.tensor([[5, 6, 7], [8, 9, 3]])
+MASK = torch.tensor([[1, 1, 1], [1, 1, 0]])
+POSITIONS = torch.tensor([[0, 1, 2], [0, 1, 0]])
+
+
+def values(batch: Any) -> dict[str, Any]:
+    return {name: each.tolist() for name, each in batch.items()}
+
+
+@pytest.mark.parametrize("kind", [dict, BatchEncoding])
+def test_every_column_of_the_tokens_length_is_padded(kind: type[Any]) -> None:
+    batch = kind(
+        {
+            "input_ids": IDS,
+            "attention_mask": MASK,
+            "labels": IDS.clone(),
+            "position_ids": POSITIONS,
+            "token_type_ids": torch.tensor([[0, 0, 1], [0, 1, 1]]),
+            "special_tokens_mask": MASK.bool(),
+        }
+    )
+    wider = padded(batch, 5)
+    assert type(wider) is kind
+    assert values(wider) == {
+        "input_ids": [[5, 6, 7, 0, 0], [8, 9, 3, 0, 0]],
+        "attention_mask": [[1, 1, 1, 1, 1], [1, 1, 0, 1, 1]],
+        "labels": [[5, 6, 7, 0, 0], [8, 9, 3, 0, 0]],
+        "position_ids": [[0, 1, 2, 3, 4], [0, 1, 0, 1, 2]],
+        "token_type_ids": [[0, 0, 1, 1, 1], [0, 1, 1, 1, 1]],
+        "special_tokens_mask": [[1, 1, 1, 1, 1], [1, 1, 0, 0, 0]],
+    }
+
+
+def test_a_decoders_columns_have_a_length_of_their_own() -> None:
+    short = torch.tensor([[4, 2], [4, 2]])
+    batch = {"input_ids": IDS, "labels": short, "decoder_attention_mask": short > 2, "decoder_position_ids": short - 4}
+    assert {name: tuple(each.shape) for name, each in padded(batch, 6).items()} == dict.fromkeys(batch, (2, 6))
+
+
+def test_what_holds_no_tokens_is_left_alone() -> None:
+    others = {
+        "labels": torch.tensor([[0.0, 1.0, 0.0], [1.0, 1.0, 0.0]]),  # of several classes at once
+        "choices": torch.tensor([[1, 2], [3, 4]]),
+        "pixel_values": torch.ones(2, 3, 3),
+        "lengths": torch.tensor([3, 2]),
+        "texts": ["a", "b"],
+        "rate": 0.5,
+    }
+    wider = padded({"input_ids": IDS, **others}, 5)
+    assert wider["input_ids"].shape == (2, 5)
+    assert all(wider[name] is each for name, each in others.items() if name != "texts")
+    assert wider["texts"] == ["a", "b"]
+
+
+def test_positions_stay_within_what_the_model_has() -> None:
+    beyond = {"input_ids": IDS, "position_ids": torch.tensor([[7, 8, 9]])}
+    assert padded(beyond, 5)["position_ids"].tolist() == [[7, 8, 9, 9, 9]]
+
+
+def test_positions_may_have_more_dimensions() -> None:
+    wider = padded({"input_ids": IDS, "position_ids": POSITIONS.expand(3, 2, 3)}, 5)
+    assert wider["position_ids"].shape == (3, 2, 5)
+    assert wider["position_ids"][0, 0].tolist() == [0, 1, 2, 3, 4]
+
+
+def test_without_names_the_longest_whole_numbers_are_the_tokens() -> None:
+    class Batch(NamedTuple):
+        tokens: torch.Tensor
+        classes: torch.Tensor
+
+    wider = padded(Batch(IDS, IDS[:, :2]), 5)
+    assert wider.tokens.tolist() == [[5, 6, 7, 7, 7], [8, 9, 3, 3, 3]]
+    assert wider.classes.shape == (2, 2)
+    labels = torch.tensor([[1, 0], [0, 1]])
+    assert padded({"tokens": IDS, "labels": labels}, 5)["labels"] is labels
+
+
+@pytest.mark.parametrize("length", [1, 3])
+def test_what_is_long_enough_stays_as_it_is(length: int) -> None:
+    batch = {"input_ids": IDS, "labels": IDS}
+    assert padded(batch, length)["input_ids"] is IDS
+    assert padded("a text", 5) == "a text"
+
+
+def test_a_flattening_collator_is_followed_where_no_kernel_counts_its_sequences() -> None:
+    samples = [{"input_ids": [1, 2, 3]}, {"input_ids": [4, 5]}]
+    flattening: Any = DataCollatorWithFlattening
+    wider = PaddingCollator(flattening(), 8)(samples)
+    assert {name: tuple(each.shape) for name, each in wider.items()} == dict.fromkeys(wider, (1, 8))
+    assert wider["position_ids"].tolist() == [[0, 1, 2, 0, 1, 2, 3, 4]]
+    told = PaddingCollator(flattening(return_flash_attn_kwargs=True), 8)(samples)
+    assert told["input_ids"].shape == (1, 5)
+
+
+def test_a_mask_of_pairs_cannot_be_padded() -> None:
+    batch = {"input_ids": IDS, "attention_mask": torch.ones(2, 1, 3, 3)}
+    assert padded(batch, 5)["input_ids"] is IDS
