@@ -28,7 +28,8 @@ def deepspeed_refusal(plan: Plan) -> str | None:
         return None
     # DeepSpeed gathers matrices for a Muon of its own only (zero/muon), and the optimizer stays the script's.
     if plan.sharding.zero_stage and plan.optimizer in _WHOLE_MATRICES:
-        return f"{plan.optimizer} works on whole matrices, ZeRO hands it flat pieces; use z0, ddp or fsdp"
+        others = "z0 or ddp" if plan.optimizer is Optimizer.ADAFACTOR else "z0, ddp or fsdp"  # as fsdp_refusal has it
+        return f"{plan.optimizer} works on whole matrices, ZeRO hands it flat pieces; use {others}"
     if not plan.sharding.zero_stage and plan.gradient_dtype is GradientDtype.FP32 and plan.precision in _MODEL_DTYPES:
         # deepspeed/runtime/engine.py, _do_optimizer_sanity_check: "unsupported mix"
         return (

@@ -7,11 +7,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from memtune.knobs import GradientDtype, Offload, Precision, Sharding
+from memtune.knobs import GradientDtype, Offload, Optimizer, Precision, Sharding
 from memtune.plan import Plan
 
 # fp8 and tf32 are made inside the matrix products: to FSDP they are bf16 and fp32.
 _COMPUTE_DTYPES = {Precision.FP8: "bf16", Precision.BF16: "bf16", Precision.FP16: "fp16"}
+
+
+def fsdp_refusal(plan: Plan) -> str | None:
+    """Why FSDP cannot carry out a plan; None if it can, or if the plan is another library's."""
+    if plan.sharding.backend == "fsdp" and plan.optimizer is Optimizer.ADAFACTOR:
+        # Neither torch's nor transformers' can step on DTensors, whose norms and means are of another placement.
+        return "adafactor works on whole matrices, FSDP hands it shards; use z0 or ddp"
+    return None
 
 
 def fsdp_config(plan: Plan, nodes: int, gpus_per_node: int) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from itertools import product
 from typing import Any, NamedTuple, Protocol
 
 from memtune.deepspeed_config import deepspeed_refusal
+from memtune.fsdp_config import fsdp_refusal
 from memtune.host import kept_activation_bytes, offloaded_bytes
 from memtune.knobs import (
     FULL,
@@ -145,7 +146,7 @@ def contradiction(plan: Plan) -> str | None:
         return f"offload {plan.offload} needs ZeRO 1 or more, or FSDP"
     if plan.offload in _ON_HOST and plan.optimizer is Optimizer.ADAMW_8BIT:
         return "the 8-bit optimizer has no CPU kernel; offload needs a full-precision optimizer"
-    return deepspeed_refusal(plan)
+    return deepspeed_refusal(plan) or fsdp_refusal(plan)
 
 
 def enumerate_plans(workload: Workload, space: Space) -> list[Plan]:

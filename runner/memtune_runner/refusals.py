@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from memtune.deepspeed_config import deepspeed_refusal
+from memtune.fsdp_config import fsdp_refusal
 from memtune.knobs import Offload, Precision
 from memtune.plan import Plan
 from memtune.report import Device
@@ -27,4 +28,4 @@ def _reason(plan: Plan, device: Device) -> str | None:
         )
     if device is Device.VIRTUAL and plan.precision is Precision.FP8:
         return "a virtual GPU has no fp8; use bf16"
-    return deepspeed_refusal(plan)
+    return deepspeed_refusal(plan) or fsdp_refusal(plan)

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from copy import deepcopy
 from types import ModuleType
 
 import pytest
 import torch
 from engine_ranks import Decoder, decoder, global_batches, loss_of
-from torch import nn
+from torch import distributed, nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import fully_shard
 
+from memtune.fsdp_config import fsdp_refusal
 from memtune.knobs import Optimizer
 from memtune.plan import Plan
 from memtune_runner.engine import PlanError, optimizers
@@ -18,9 +22,9 @@ from memtune_runner.engine import PlanError, optimizers
 HERE = [each for each in Optimizer if each is not Optimizer.ADAMW_8BIT]
 
 
-def plan_with(optimizer: Optimizer, fused: bool = True) -> Plan:
+def plan_with(optimizer: Optimizer, fused: bool = True, sharding: str = "ddp") -> Plan:
     short = "" if optimizer is Optimizer.ADAMW else f"-{optimizer.value.replace('-', '')}"
-    return Plan.parse(f"fp32-ddp-none-mb1x1{short}{'' if fused else '-foreach'}")
+    return Plan.parse(f"fp32-{sharding}-none-mb1x1{short}{'' if fused else '-foreach'}")
 
 
 def train(model: Decoder, optimizer: torch.optim.Optimizer, steps: int) -> list[float]:
@@ -45,6 +49,30 @@ def test_an_optimizer_learns_and_goes_on_from_its_state(optimizer: Optimizer, fu
     twin.load_state_dict(model.state_dict())
     other.load_state_dict(deepcopy(built.state_dict()))  # torch would share the tensors
     assert train(twin, other, 3) == train(model, built, 3)
+
+
+@pytest.fixture
+def one_rank() -> Iterator[DeviceMesh]:
+    store = distributed.HashStore()  # type: ignore[attr-defined]  # torch exports it without saying so
+    distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+    yield init_device_mesh("cpu", (1,))
+    distributed.destroy_process_group()
+
+
+@pytest.mark.parametrize("fused", [True, False], ids=["fused", "foreach"])
+@pytest.mark.parametrize("optimizer", HERE)
+def test_shards_learn_as_whole_weights_do_or_are_refused(
+    optimizer: Optimizer, fused: bool, one_rank: DeviceMesh
+) -> None:
+    plan = plan_with(optimizer, fused, "fsdp")
+    if fsdp_refusal(plan):
+        assert optimizer is Optimizer.ADAFACTOR
+        return
+    model, whole = decoder(), decoder()
+    for unit in (*model.layers, model):
+        fully_shard(unit, mesh=one_rank)
+    losses = train(model, optimizers.build(plan, model, 2e-3), 8)
+    assert losses == pytest.approx(train(whole, optimizers.build(plan, whole, 2e-3), 8), rel=1e-5)
 
 
 def test_lion_steps_by_the_sign_of_the_interpolated_momentum() -> None:
@@ -90,6 +118,17 @@ def test_the_8_bit_optimizer_is_refused_without_its_library(monkeypatch: pytest.
         monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(PlanError, match="adamw-8bit needs bitsandbytes or torchao; add one to the image"):
         optimizers.build(plan_with(Optimizer.ADAMW_8BIT), decoder(), 1e-3)
+
+
+def test_the_8_bit_optimizer_of_bitsandbytes_is_not_given_shards(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("torchao", "torchao.optim"):
+        monkeypatch.setitem(sys.modules, name, None)
+    module = ModuleType("bitsandbytes.optim")
+    module.AdamW8bit = torch.optim.SGD  # type: ignore[attr-defined]  # as below
+    monkeypatch.setitem(sys.modules, "bitsandbytes", ModuleType("bitsandbytes"))
+    monkeypatch.setitem(sys.modules, "bitsandbytes.optim", module)
+    with pytest.raises(PlanError, match="adamw-8bit needs torchao under FSDP; add it to the image, or use adamw"):
+        optimizers.build(plan_with(Optimizer.ADAMW_8BIT, sharding="fsdp"), decoder(), 1e-3)
 
 
 @pytest.mark.parametrize("library", ["bitsandbytes", "torchao"])

@@ -57,6 +57,7 @@ def test_fsdp_settings() -> None:
     [
         ("tf32-ddp-none-mb1x1-foreach", "adamw_torch"),
         ("tf32-ddp-none-mb1x1-adamw8bit", "adamw_bnb_8bit"),
+        ("tf32-fsdp-none-mb1x1-adamw8bit", "adamw_torch_8bit"),
         ("tf32-ddp-none-mb1x1-muon", None),
     ],
 )

@@ -66,6 +66,7 @@ def test_combinations_that_exclude_each_other_are_left_out() -> None:
         ("h100-80gb", "bf16-z2-sel-mb1x8-oopt-adamw8bit", "the 8-bit optimizer has no CPU kernel"),
         ("h100-80gb", "bf16-z1-sel-mb1x8-muon", "muon works on whole matrices, ZeRO hands it flat pieces"),
         ("h100-80gb", "bf16-z3-sel-mb1x8-adafactor", "adafactor works on whole matrices"),
+        ("h100-80gb", "bf16-fsdp-sel-mb1x8-adafactor", "FSDP hands it shards; use z0 or ddp"),
         ("h100-80gb", "bf16-z0-sel-mb1x8-g32", "DeepSpeed keeps no fp32 gradients of bf16 weights at stage 0"),
     ],
 )
@@ -80,6 +81,12 @@ def test_what_can_run_is_not_refused() -> None:
     assert refusal(EIGHT, Plan.parse("bf16-fsdp-sel-mb1x8-muon")) is None
     assert refusal(EIGHT, Plan.parse("bf16-z1-sel-mb1x8-g32")) is None
     assert refusal(EIGHT, Plan.parse("fp32-z0-sel-mb1x8-g32-sdpa")) is None
+
+
+def test_a_space_holds_no_adafactor_in_shards() -> None:
+    space = replace(Space(), optimizers=(Optimizer.ADAFACTOR,), shardings=tuple(Sharding))
+    assert {plan.sharding for plan in enumerate_plans(EIGHT, space)} == {Sharding.ZERO_0, Sharding.DDP}
+    assert "adafactor works on whole matrices, FSDP hands it shards; use z0 or ddp" in refusals(EIGHT, space)
 
 
 def test_a_space_of_which_nothing_is_left_says_why() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import suppress
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -21,7 +23,7 @@ def build(plan: Plan, model: nn.Module, lr: float) -> Optimizer:
     """The plan's optimizer over all weights of the model that learn."""
     if plan.optimizer is knobs.Optimizer.MUON:
         return _muon(plan, model, lr)
-    kernel: Any = {"fused": True} if plan.fused_optimizer else {"foreach": True}
+    kernel = _kernel(plan)
     learning = trainable(model)
     match plan.optimizer:
         case knobs.Optimizer.ADAMW:
@@ -34,6 +36,12 @@ def build(plan: Plan, model: nn.Module, lr: float) -> Optimizer:
             return Lion(learning, lr=lr)
         case _:
             return _adamw_8bit(plan, learning, lr)
+
+
+def _kernel(plan: Plan) -> Any:
+    # torch's DTensors, which FSDP's shards are, know no fused kernel of SGD.
+    no_fused = plan.optimizer is knobs.Optimizer.SGD and plan.sharding.backend == "fsdp"
+    return {"fused": True} if plan.fused_optimizer and not no_fused else {"foreach": True}
 
 
 def trainable(model: nn.Module) -> list[nn.Parameter]:
@@ -112,14 +120,15 @@ def _muon(plan: Plan, model: nn.Module, lr: float) -> Optimizer:
 
 
 def _adamw_8bit(plan: Plan, learning: list[nn.Parameter], lr: float) -> Optimizer:
-    try:
-        from bitsandbytes.optim import AdamW8bit  # type: ignore[import-not-found]  # no dependency of ours
-    except ImportError:
-        try:
-            from torchao.optim import AdamW8bit  # type: ignore[import-not-found]  # no dependency of ours
-        except ImportError:
-            raise PlanError(
-                f"plan {plan}: adamw-8bit needs bitsandbytes or torchao; add one to the image, or use adamw"
-            ) from None
-    optimizer: Optimizer = AdamW8bit(learning, lr=lr)
-    return optimizer
+    shards = plan.sharding.backend == "fsdp"
+    # bitsandbytes takes a shard for the whole weight and writes beyond it (bitsandbytes issue 1633).
+    libraries = ("torchao",) if shards else ("bitsandbytes", "torchao")
+    for library in libraries:
+        with suppress(ImportError):
+            optimizer: Optimizer = import_module(f"{library}.optim").AdamW8bit(learning, lr=lr)
+            return optimizer
+    under = " under FSDP" if shards else ""
+    raise PlanError(
+        f"plan {plan}: adamw-8bit needs {' or '.join(libraries)}{under}; add {'it' if shards else 'one'} to the image, "
+        "or use adamw"
+    )

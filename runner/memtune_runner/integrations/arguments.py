@@ -94,6 +94,8 @@ def _optimizer(plan: Plan) -> dict[str, Any]:
     if plan.optimizer is Optimizer.ADAMW:
         return {"optim": "adamw_torch_fused" if plan.fused_optimizer else "adamw_torch"}
     name = _OPTIMIZERS.get(plan.optimizer)
+    if plan.optimizer is Optimizer.ADAMW_8BIT and plan.sharding.backend == "fsdp":
+        name = "adamw_torch_8bit"  # torchao's: bitsandbytes writes beyond FSDP's shards
     return {"optim": name} if name else {}
 
 
