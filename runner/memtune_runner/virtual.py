@@ -3,9 +3,10 @@
 What an operator computes inside its kernel and drops again is not seen: on the CPU that is another algorithm than on
 the GPU, so its temporaries say nothing about HBM. Everything that outlives one operator is counted.
 
-One thing is counted that a GPU would not hold: under any dispatch mode torch adds up gradients out of place
+Two things are counted that a GPU would not hold. Under any dispatch mode torch adds up gradients out of place
 (isTensorSubclassLike in ATen/TensorSubclassLikeUtils.h), so where several meet in one tensor, one more of them may be
-alive at the peak.
+alive at the peak. And host memory that the training thread computes with, such as a batch that is put together there:
+nothing tells it from the GPU's, which is why plans that offload are refused.
 """
 
 from __future__ import annotations

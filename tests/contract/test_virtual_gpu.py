@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
@@ -142,6 +143,19 @@ def test_leaving_puts_torch_back_as_it_was() -> None:
 def test_two_at_once_are_refused() -> None:
     with VirtualGpu(GIB), pytest.raises(RuntimeError, match="active already"), VirtualGpu(GIB):
         pass
+
+
+def test_what_the_training_thread_computes_with_counts_and_nothing_else() -> None:
+    """docs/concepts.md says so: host memory cannot be told apart, but where another thread holds it."""
+    with VirtualGpu(64 * MIB) as gpu, ThreadPoolExecutor(1) as loader:
+        elsewhere = loader.submit(torch.zeros, MIB).result()
+        assert current_bytes(gpu) == 0
+        batch = torch.stack([torch.zeros(MIB // 8)] * 2)
+        assert current_bytes(gpu) == batch.nbytes == MIB
+        batch = batch.to("cpu", non_blocking=True)
+        assert current_bytes(gpu) == MIB, "it moves to where it is already"
+        assert elsewhere.add_(1).nbytes == 4 * MIB
+        assert current_bytes(gpu) == 5 * MIB
 
 
 def test_fake_and_meta_tensors_cost_nothing() -> None:
