@@ -12,6 +12,7 @@ from importlib.util import find_spec
 from memtune.report import Device
 from memtune_runner.bad_input import BadInputError
 from memtune_runner.ranks import Rank
+from memtune_runner.refusals import offload_refusal
 from memtune_runner.settings import Settings
 
 OLDEST_TORCH = (2, 6)
@@ -20,6 +21,8 @@ OLDEST_TORCH = (2, 6)
 def check_worker(settings: Settings, rank: Rank) -> None:
     """Raise BadInputError if this worker cannot train."""
     check_torch()
+    if reason := offload_refusal(settings.plan, settings.device):
+        raise BadInputError(f"plan {settings.plan}: {reason}")
     if settings.device is Device.CUDA:
         _check_gpus(rank.local_world)
 

@@ -11,8 +11,9 @@ from memtune.plan import Plan
 from memtune.report import Device
 from memtune.run import RunKind
 from memtune_runner import allocator_settings, ranks
+from memtune_runner.bad_input import BadInputError
 from memtune_runner.launch.variables import of_worker
-from memtune_runner.preflight import is_new_enough, mig_devices
+from memtune_runner.preflight import check_worker, is_new_enough, mig_devices
 from memtune_runner.ranks import Rank
 from memtune_runner.settings import Settings
 
@@ -94,3 +95,12 @@ def test_mig_slices_are_known_by_their_names() -> None:
     assert mig_devices({"NVIDIA_VISIBLE_DEVICES": "MIG-1a, MIG-2b"}) == ["MIG-1a", "MIG-2b"]
     assert mig_devices({"NVIDIA_VISIBLE_DEVICES": "MIG-1a,MIG-2b", "CUDA_VISIBLE_DEVICES": "MIG-2b"}) == ["MIG-2b"]
     assert mig_devices({"CUDA_VISIBLE_DEVICES": "GPU-1a,GPU-2b"}) == mig_devices({}) == []
+
+
+@pytest.mark.parametrize("integration", ["env", "hf-trainer", "accelerate", "sdk"])
+def test_no_integration_measures_an_offload_on_a_virtual_gpu(integration: str) -> None:
+    plan = Plan.parse("bf16-z2-sel-mb4x2-oopt")
+    settings = replace(SETTINGS, plan=plan, integration=integration, device=Device.VIRTUAL, gpu_memory_bytes=2**30)
+    with pytest.raises(BadInputError, match=f"plan {plan}: offload optimizer cannot be measured on a virtual GPU"):
+        check_worker(settings, Rank(0, 0, 1, 1, 0))
+    check_worker(replace(settings, plan=PLAIN), Rank(0, 0, 1, 1, 0))
