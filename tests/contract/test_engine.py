@@ -5,31 +5,14 @@ The reference is a plain training loop without the engine: one process, one batc
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from functools import cache
 from pathlib import Path
-from statistics import fmean
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
-import torch
-from engine_ranks import (
-    GLOBAL_BATCH,
-    LR,
-    MAX_NORM,
-    RESUMED,
-    SHORT_BATCH,
-    STEPS,
-    decaying,
-    decoder,
-    global_batches,
-    loss_of,
-)
+from engine_ranks import GLOBAL_BATCH, LR, MAX_NORM, RESUMED, SHORT_BATCH, STEPS
+from engine_suite import equals_the_reference, reference, stays_close, trained_by_ranks
 
-TIMEOUT_SECONDS = 540
 EXACT = {
     1: ["fp32-ddp-none-mb4x2", "fp32-fsdp-full-mb1x8", "fp32-z0-none-mb8x1", "fp32-z3-sel-mb2x4"],
     2: [
@@ -70,35 +53,6 @@ def cases(plans: dict[int, list[str]]) -> list[tuple[int, str]]:
     return [(world, plan) for world, chosen in plans.items() for plan in chosen]
 
 
-class Curve(NamedTuple):
-    losses: list[float]
-    norms: list[float]
-
-
-@cache
-def reference(dtype: torch.dtype = torch.float32) -> Curve:
-    """A plain loop; with a shorter format, plain autocast over fp32 weights."""
-    torch.set_num_threads(1)
-    model = decoder()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=LR)
-    scheduler = decaying(optimizer)
-    curve = Curve([], [])
-    for batch in global_batches():
-        with torch.autocast("cpu", dtype=dtype, enabled=dtype is not torch.float32):
-            loss = loss_of(model, batch)
-        loss.backward()
-        curve.norms.append(float(torch.nn.utils.clip_grad_norm_(model.parameters(), MAX_NORM)))
-        curve.losses.append(loss.item())
-        optimizer.step()
-        scheduler.step()
-        optimizer.zero_grad()
-    return curve
-
-
-def deviation(losses: list[float], expected: list[float]) -> float:
-    return fmean(abs(ours / theirs - 1) for ours, theirs in zip(losses, expected, strict=True))
-
-
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("engine")
@@ -107,37 +61,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @cache
 def results(world: int, directory: Path) -> dict[str, Any]:
     """What every plan did on so many ranks: one start of the processes for all of them."""
-    place = directory / str(world)
-    place.mkdir()
-    plans = EXACT.get(world, []) + CLOSE.get(world, [])
-    variables = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join(sys.path),
-        "OMP_NUM_THREADS": "1",
-        "DS_LOG_LEVEL": "error",
-    }
-    logs = [(place / f"rank-{rank}.log").open("w") for rank in range(world)]
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, "-m", "engine_ranks", str(place), str(rank), str(world), *plans],
-            env=variables,
-            stdout=logs[rank],
-            stderr=subprocess.STDOUT,
-        )
-        for rank in range(world)
-    ]
-    try:
-        for each in ranks:
-            each.wait(TIMEOUT_SECONDS)
-    finally:
-        for each, log in zip(ranks, logs, strict=True):
-            each.kill()
-            each.wait()
-            log.close()
-    found = place / "results.json"
-    assert found.exists(), f"no rank got anywhere:\n{(place / 'rank-0.log').read_text()[-4000:]}"
-    done: dict[str, Any] = json.loads(found.read_text())
-    return done
+    return trained_by_ranks(directory / str(world), world, EXACT.get(world, []) + CLOSE.get(world, []))
 
 
 def result(world: int, plan: str, directory: Path) -> dict[str, Any]:
@@ -148,21 +72,12 @@ def result(world: int, plan: str, directory: Path) -> dict[str, Any]:
 
 @pytest.mark.parametrize(("world", "plan"), cases(EXACT))
 def test_in_fp32_every_plan_has_the_loss_of_one_rank_with_one_batch(world: int, plan: str, directory: Path) -> None:
-    found, expected = result(world, plan, directory), reference()
-    assert found["losses"] == pytest.approx(expected.losses, rel=1e-5)
-    assert found["norms"] == pytest.approx(expected.norms, rel=1e-4)
-    assert found["skipped"] == 0
+    equals_the_reference(result(world, plan, directory))
 
 
 @pytest.mark.parametrize(("world", "plan"), cases(CLOSE))
 def test_shorter_formats_stay_close(world: int, plan: str, directory: Path) -> None:
-    losses, expected = result(world, plan, directory)["losses"], reference()
-    assert losses == pytest.approx(expected.losses, rel=0.02)
-    assert fmean(losses) == pytest.approx(fmean(expected.losses), rel=0.005)
-    plain = reference(torch.bfloat16 if plan.startswith("bf16") else torch.float16)
-    # No worse than plain autocast, but for the noise of its own rounding, a tenth of a percent.
-    assert deviation(losses, expected.losses) <= deviation(plain.losses, expected.losses) + 0.001
-    assert result(world, plan, directory)["skipped"] == 0
+    stays_close(result(world, plan, directory), plan)
 
 
 def test_the_reference_learns_and_is_clipped() -> None:

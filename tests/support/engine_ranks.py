@@ -1,6 +1,8 @@
 """One rank of the engine's contract suite: trains a small decoder under plan after plan, in one process each.
 
-``python -m engine_ranks DIRECTORY RANK WORLD PLAN...``; rank 0 writes what every plan did to DIRECTORY/results.json.
+``python -m engine_ranks DIRECTORY RANK WORLD DEVICE TASK...``; rank 0 writes what came of each task to
+DIRECTORY/results.json. A task is a plan, ``PLAN to DIR`` (train the first half and save it there) or ``PLAN from DIR``
+(go on from what was saved there).
 """
 
 from __future__ import annotations
@@ -89,7 +91,7 @@ def share(batch: dict[str, torch.Tensor], rank: int, world: int) -> dict[str, to
     return {name: each[rank * size : (rank + 1) * size] for name, each in batch.items()}
 
 
-def settings_of(plan: Plan, world: int, **others: Any) -> Settings:
+def settings_of(plan: Plan, world: int, device: Device = Device.VIRTUAL, **others: Any) -> Settings:
     nodes = 2 if plan.sharding.value == "fsdphyb" and world > 1 else 1
     return Settings(
         plan=plan,
@@ -99,8 +101,8 @@ def settings_of(plan: Plan, world: int, **others: Any) -> Settings:
         sequence_length=LENGTH,
         nodes=nodes,
         gpus_per_node=world // nodes,
-        device=Device.VIRTUAL,
-        gpu_memory_bytes=1 << 30,
+        device=device,
+        gpu_memory_bytes=1 << 30 if device is Device.VIRTUAL else None,
         **others,
     )
 
@@ -109,20 +111,36 @@ def decaying(optimizer: torch.optim.Optimizer) -> torch.optim.lr_scheduler.LRSch
     return torch.optim.lr_scheduler.StepLR(optimizer, step_size=5, gamma=0.7)
 
 
-def trained(plan: Plan, rank: int, world: int, directory: Path) -> dict[str, Any]:
-    """What training under a plan came to; for some plans also from a checkpoint in the middle on."""
-    engine = built(plan, world)
+def done(task: str, rank: int, world: int, device: Device, directory: Path) -> dict[str, Any]:
+    """What a task came to."""
+    plan, word, place = task.partition(" to ") if " to " in task else task.partition(" from ")
+    engine = built(Plan.parse(plan), world, device)
     half = STEPS // 2
+    if not word:
+        return whole(engine, rank, world, directory / plan)
+    if word == " to ":
+        train(engine, rank, world, 0, half)
+        return {"saved": str(engine.save(place))}
+    engine.load(place)
+    return told(engine, train(engine, rank, world, half, STEPS))
+
+
+def whole(engine: Engine, rank: int, world: int, directory: Path) -> dict[str, Any]:
+    """What training under a plan came to; for some plans also from a checkpoint in the middle on."""
+    half, settings = STEPS // 2, engine.settings
     steps = train(engine, rank, world, 0, half)
     found: dict[str, Any] = {}
-    if str(plan) in RESUMED:
+    if str(settings.plan) in RESUMED:
         engine.save(directory)
-        resumed = built(plan, world)
+        resumed = built(settings.plan, world, settings.device)
         resumed.load(directory)
         found["resumed"] = [float(each.loss) for each in train(resumed, rank, world, half, STEPS)]
         found["resumed_samples"] = resumed.samples
-    steps += train(engine, rank, world, half, STEPS)
-    return found | {
+    return found | told(engine, steps + train(engine, rank, world, half, STEPS))
+
+
+def told(engine: Engine, steps: list[Step]) -> dict[str, Any]:
+    return {
         "losses": [float(each.loss) for each in steps],
         "norms": [each.gradient_norm for each in steps],
         "skipped": engine.skipped_steps,
@@ -131,8 +149,8 @@ def trained(plan: Plan, rank: int, world: int, directory: Path) -> dict[str, Any
     }
 
 
-def built(plan: Plan, world: int) -> Engine:
-    settings = settings_of(plan, world)
+def built(plan: Plan, world: int, device: Device) -> Engine:
+    settings = settings_of(plan, world, device)
     return initialize(decoder(), loss=loss_of, lr=LR, scheduler=decaying, max_grad_norm=MAX_NORM, settings=settings)
 
 
@@ -145,22 +163,26 @@ def train(engine: Engine, rank: int, world: int, first: int, end: int) -> list[S
     return done
 
 
-def main(directory: Path, rank: int, world: int, plans: list[str]) -> None:
+def main(directory: Path, rank: int, world: int, device: Device, tasks: list[str]) -> None:
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     os.environ["LOCAL_RANK"] = str(rank)
+    backend = "gloo"
+    if device is Device.CUDA:
+        torch.cuda.set_device(rank)
+        backend = "cpu:gloo,cuda:nccl"
     store = distributed.FileStore(str(directory / "store"), world)  # type: ignore[attr-defined]  # torch exports it at run time
-    distributed.init_process_group("gloo", store=store, rank=rank, world_size=world, timeout=timedelta(seconds=60))
+    distributed.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=timedelta(seconds=60))
     results = {}
-    for plan in plans:
+    for task in tasks:
         try:
-            results[plan] = trained(Plan.parse(plan), rank, world, directory / plan)
+            results[task] = done(task, rank, world, device, directory)
         except Exception:
-            results[plan] = {"error": traceback.format_exc()}
+            results[task] = {"error": traceback.format_exc()}
         if rank == 0:
             (directory / "results.json").write_text(json.dumps(results))
     distributed.destroy_process_group()
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4:])
+    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), Device(sys.argv[4]), sys.argv[5:])

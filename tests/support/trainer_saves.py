@@ -1,6 +1,7 @@
 """A fine-tune with transformers' Trainer that saves every second step, and may be killed in the middle of a save.
 
-``SAVES_IN`` is its output directory; ``KILLED_AT`` the step whose save it does not survive.
+``SAVES_IN`` is its output directory; ``KILLED_AT`` the step whose save it does not survive; ``KEPT`` how many of its
+checkpoints it keeps, 1 if it is not given.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ trainer = Trainer(
         report_to="none",
         save_strategy="steps",
         save_steps=2,
-        save_total_limit=1,
+        save_total_limit=int(os.environ.get("KEPT", "1")),
         logging_steps=1,
         disable_tqdm=True,
     ),

@@ -30,7 +30,13 @@ class Outcome(NamedTuple):
 
 
 def run(
-    script: Path, plan: str, directory: Path, world: int = 1, arguments: Sequence[str] = (), **variables: str
+    script: Path,
+    plan: str,
+    directory: Path,
+    world: int = 1,
+    arguments: Sequence[str] = (),
+    worker: Path = WORKER,
+    **variables: str,
 ) -> list[Outcome]:
     """Run a script under a plan on ``world`` ranks to its end; ``variables`` without their prefix MEMTUNE_."""
     parsed = Plan.parse(plan)
@@ -53,21 +59,21 @@ def run(
         **{f"MEMTUNE_{name}": value for name, value in variables.items()},
     }
     ranks = [Rank(number, number, world, world, 0) for number in range(world)]
-    workers = [_start([str(script), *arguments], environment, rank) for rank in ranks]
+    workers = [_start([str(worker), str(script), *arguments], environment, rank) for rank in ranks]
     try:
-        outputs = [worker.communicate(timeout=LIMIT_SECONDS)[0] for worker in workers]
+        outputs = [each.communicate(timeout=LIMIT_SECONDS)[0] for each in workers]
     finally:
-        for worker in workers:
-            worker.kill()
+        for each in workers:
+            each.kill()
     return [
-        Outcome(worker.returncode, _report(directory, rank, output), output)
-        for worker, rank, output in zip(workers, ranks, outputs, strict=True)
+        Outcome(each.returncode, _report(directory, rank, output), output)
+        for each, rank, output in zip(workers, ranks, outputs, strict=True)
     ]
 
 
 def _start(words: Sequence[str], environment: dict[str, str], rank: Rank) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, str(WORKER), *words],
+        [sys.executable, *words],
         env={**environment, **rank.variables()},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

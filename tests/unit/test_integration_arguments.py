@@ -44,12 +44,15 @@ def test_a_probe_is_shortened_in_every_place_that_says_how_long_a_step_is() -> N
 
 
 def test_fsdp_settings() -> None:
-    assert arguments.training_arguments(settings_of("bf16-fsdpsgo-none-mb1x1-oparam"))["fsdp_config"] == {
+    values = arguments.training_arguments(settings_of("bf16-fsdpsgo-none-mb1x1-oparam"))
+    assert values["fsdp_config"] == {
         "version": 2,
         "reshard_after_forward": False,
         "cpu_offload": True,
         "activation_checkpointing": False,
     }
+    assert values["ddp_backend"] == "cuda:nccl,cpu:gloo", "gradients that wait on the host are clipped there"
+    assert "ddp_backend" not in arguments.training_arguments(settings_of("bf16-fsdp-none-mb1x1"))
 
 
 @pytest.mark.parametrize(

@@ -102,7 +102,10 @@ def accelerate_load(settings: Settings) -> Inherited:
 
     def load_state(inherited: Inherited, accelerator: Any, input_dir: Any = None, *args: Any, **kwargs: Any) -> Any:
         resolved = str(settings.resume_from) if settings.resume_from is not None else input_dir
-        return inherited(accelerator, resolved, *args, **kwargs)
+        result = inherited(accelerator, resolved, *args, **kwargs)
+        # How many micro-batches the saved plan had counted: under another accumulation the first step would be short.
+        accelerator.step = 0
+        return result
 
     return load_state
 

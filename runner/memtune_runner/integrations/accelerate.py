@@ -105,6 +105,9 @@ def _tried(what: str, act: Callable[[], None]) -> None:
 
 def _init(settings: Settings) -> Inherited:
     def init(inherited: Inherited, accelerator: Any, *args: Any, **kwargs: Any) -> None:
+        if arguments.reduces_on_host(settings.plan):
+            # accelerate does not look into the plugin when it chooses between NCCL alone and gloo beside it.
+            os.environ["FSDP_OFFLOAD_PARAMS"] = "true"
         signature = inspect.signature(inherited)
         given = signature.bind(accelerator, *args, **kwargs)
         overrides = _overrides(settings)
@@ -154,7 +157,8 @@ def _prepare(settings: Settings, prepared: Prepared) -> Inherited:
         trained = training_loader(loaders)
         given = [_in_micro_batches(each, settings, accelerator) if each is trained else each for each in objects]
         result = inherited(accelerator, *given, **kwargs)
-        made = dict(zip(map(id, objects), result if isinstance(result, tuple) else (result,), strict=True))
+        # As many as there are objects: a tuple, or under FSDP2 a list; the one by itself if there is one.
+        made = dict(zip(map(id, objects), result if len(objects) > 1 else (result,), strict=True))
         learning = next((each for each in objects if isinstance(each, nn.Module) and each.training), None)
         other = next((each for each in loaders if each is not trained), None)
         prepared.add(accelerator, made.get(id(learning)), made.get(id(other)))

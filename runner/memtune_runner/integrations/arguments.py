@@ -50,6 +50,7 @@ def training_arguments(settings: Settings) -> dict[str, Any]:
         "deepspeed": deepspeed(settings),
         "fsdp": "full_shard auto_wrap" if plan.sharding.backend == "fsdp" else "",
         "fsdp_config": _fsdp(settings),
+        **({"ddp_backend": "cuda:nccl,cpu:gloo"} if reduces_on_host(plan) else {}),
         "use_cpu": settings.device is Device.VIRTUAL,
         **_optimizer(plan),
         **({"per_device_eval_batch_size": settings.evaluation_batch} if settings.evaluation_batch else {}),
@@ -79,6 +80,11 @@ def fsdp_plugin(settings: Settings) -> dict[str, Any]:
         "auto_wrap_policy": "transformer_based_wrap",
         "activation_checkpointing": False,
     }
+
+
+def reduces_on_host(plan: Plan) -> bool:
+    """Whether gradients wait in host memory, where NCCL cannot add up their norm; gloo must be there beside it."""
+    return plan.sharding.backend == "fsdp" and plan.offload is Offload.PARAMETERS
 
 
 def _fsdp(settings: Settings) -> dict[str, Any] | None:

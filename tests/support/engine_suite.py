@@ -1,0 +1,104 @@
+"""What the engine promises of every plan, for processes that train here or on CUDA: one global batch, one loss curve.
+
+The reference is a plain training loop without the engine: one process, one batch, no micro-batches.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+from statistics import fmean
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from engine_ranks import LR, MAX_NORM, decaying, decoder, global_batches, loss_of
+
+from memtune.report import Device
+
+TIMEOUT_SECONDS = 540
+
+
+class Curve(NamedTuple):
+    losses: list[float]
+    norms: list[float]
+
+
+@cache
+def reference(dtype: torch.dtype = torch.float32, device: str = "cpu") -> Curve:
+    """A plain loop; with a shorter format, plain autocast over fp32 weights."""
+    torch.set_num_threads(1)
+    model = decoder().to(device)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=LR)
+    scheduler = decaying(optimizer)
+    curve = Curve([], [])
+    for batch in global_batches():
+        with torch.autocast(device, dtype=dtype, enabled=dtype is not torch.float32):
+            loss = loss_of(model, {name: each.to(device) for name, each in batch.items()})
+        loss.backward()
+        curve.norms.append(float(torch.nn.utils.clip_grad_norm_(model.parameters(), MAX_NORM)))
+        curve.losses.append(loss.item())
+        optimizer.step()
+        scheduler.step()
+        optimizer.zero_grad()
+    return curve
+
+
+def trained_by_ranks(place: Path, world: int, tasks: list[str], device: Device = Device.VIRTUAL) -> dict[str, Any]:
+    """What each task of engine_ranks came to: one start of the processes for all of them."""
+    place.mkdir()
+    variables = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(sys.path),
+        "OMP_NUM_THREADS": "1",
+        "DS_LOG_LEVEL": "error",
+    }
+    logs = [(place / f"rank-{rank}.log").open("w") for rank in range(world)]
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-m", "engine_ranks", str(place), str(rank), str(world), str(device), *tasks],
+            env=variables,
+            stdout=logs[rank],
+            stderr=subprocess.STDOUT,
+        )
+        for rank in range(world)
+    ]
+    try:
+        for each in ranks:
+            each.wait(TIMEOUT_SECONDS)
+    finally:
+        for each, log in zip(ranks, logs, strict=True):
+            each.kill()
+            each.wait()
+            log.close()
+    found = place / "results.json"
+    assert found.exists(), f"no rank got anywhere:\n{(place / 'rank-0.log').read_text()[-4000:]}"
+    done: dict[str, Any] = json.loads(found.read_text())
+    return done
+
+
+def equals_the_reference(found: dict[str, Any], device: str = "cpu") -> None:
+    """In fp32 a plan has the loss of one rank with one batch."""
+    expected = reference(device=device)
+    assert found["losses"] == pytest.approx(expected.losses, rel=1e-5)
+    assert found["norms"] == pytest.approx(expected.norms, rel=1e-4)
+    assert found["skipped"] == 0
+
+
+def stays_close(found: dict[str, Any], plan: str, device: str = "cpu") -> None:
+    """In shorter formats it differs from fp32 no more than plain autocast does."""
+    losses, expected = found["losses"], reference(device=device)
+    assert losses == pytest.approx(expected.losses, rel=0.02)
+    assert fmean(losses) == pytest.approx(fmean(expected.losses), rel=0.005)
+    plain = reference(torch.bfloat16 if plan.startswith("bf16") else torch.float16, device)
+    # No worse than plain autocast, but for the noise of its own rounding, a tenth of a percent.
+    assert _deviation(losses, expected.losses) <= _deviation(plain.losses, expected.losses) + 0.001
+    assert found["skipped"] == 0
+
+
+def _deviation(losses: list[float], expected: list[float]) -> float:
+    return fmean(abs(ours / theirs - 1) for ours, theirs in zip(losses, expected, strict=True))
