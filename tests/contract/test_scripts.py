@@ -11,8 +11,7 @@ from watched import SCRIPTS, run
 
 from memtune.plan import Plan
 
-ACCELERATE_LOADERS = Path(__file__).parents[1] / "support" / "accelerate_loaders.py"
-DEEPSPEED_STEPS = Path(__file__).parents[1] / "support" / "deepspeed_steps.py"
+SUPPORT = Path(__file__).parents[1] / "support"
 
 
 @pytest.mark.parametrize(
@@ -77,14 +76,30 @@ def test_the_accelerator_is_replaced(plan: str, tmp_path: Path) -> None:
 def test_loaders_of_every_kind_give_the_micro_batch(kind: str, plan: str, world: int, tmp_path: Path) -> None:
     # The data has 32 tokens a row: a probe pads them.
     variables = {**PROBE, "INTEGRATION": "accelerate", "SEQUENCE_LENGTH": "48"}
-    outcomes = run(ACCELERATE_LOADERS, plan, tmp_path, world, [kind], **variables)
+    outcomes = run(SUPPORT / "accelerate_loaders.py", plan, tmp_path, world, [kind], **variables)
     followed(outcomes, plan)
     assert outcomes[0].report.applied.largest_tokens == Plan.parse(plan).micro_batch * 48
 
 
+@pytest.mark.parametrize(
+    ("script", "integration", "plan"),
+    [
+        ("hf_trainer", "hf-trainer", "bf16-fsdp-full-mb4x4"),
+        ("accelerate_loop", "accelerate", "bf16-fsdp-sel-mb4x4"),
+    ],
+)
+def test_what_is_sharded_by_fsdp_follows_its_plan(script: str, integration: str, plan: str, tmp_path: Path) -> None:
+    worker = SUPPORT / "fsdp_on_cpu.py"
+    outcomes = run(SCRIPTS / f"{script}.py", plan, tmp_path, 1, worker=worker, **PROBE, INTEGRATION=integration)
+    followed(outcomes, plan)
+    report = outcomes[0].report
+    assert (report.applied.backend, report.applied.checkpointed_blocks) == ("fsdp", 4)
+    assert (report.save_covered, report.evaluation_covered) == (True, True)
+
+
 def test_deepspeeds_own_count_is_taken(tmp_path: Path) -> None:
     """ZeRO-3 with several sub-groups, accumulation, and gradients that overflow once."""
-    (outcome,) = run(DEEPSPEED_STEPS, "fp16-z3-none-mb2x4-bk1m", tmp_path)
+    (outcome,) = run(SUPPORT / "deepspeed_steps.py", "fp16-z3-none-mb2x4-bk1m", tmp_path)
     assert outcome.exit_code == 0, outcome.output[-3000:]
     counted = json.loads(outcome.output.strip().splitlines()[-1])
     assert counted["skipped"] == 1

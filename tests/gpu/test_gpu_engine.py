@@ -1,0 +1,91 @@
+"""The engine's contract suite on CUDA, with one rank and with as many as there are GPUs; what it saves goes on."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from engine_ranks import GLOBAL_BATCH, STEPS
+from engine_suite import equals_the_reference, reference, stays_close, trained_by_ranks
+
+from memtune.report import Device
+
+# Each with the micro-batch and the accumulation that make the suite's global batch.
+EXACT = ["fp32-ddp-every2-{}", "fp32-fsdp-none-{}", "fp32-z0-none-{}", "fp32-z1-sel-{}", "fp32-z3-full-{}"]
+CLOSE = ["bf16-ddp-full-{}", "bf16-fsdp-sel-{}-g32", "bf16-z2-none-{}", "fp16-fsdp-none-{}-g32", "fp16-z3-none-{}"]
+# Saved under the first, gone on from under the second.
+SAVED = [
+    ("fp32-fsdp-none-{}", "fp32-fsdp-full-{}-oparam"),
+    ("fp32-fsdp-none-{}", "fp32-ddp-none-{}"),
+    ("fp32-z1-none-{}", "fp32-z2-full-{}-oopt"),
+    ("fp32-z3-none-{}", "fp32-z3-none-{}-oparam"),
+]
+WORLDS = ["one", "all"]
+
+
+def ranks(world: str) -> int:
+    """As many as share the global batch evenly, each with a GPU of its own."""
+    if world == "one":
+        return 1
+    found = next(each for each in (8, 4, 2, 1) if each <= torch.cuda.device_count())
+    if found == 1:
+        pytest.skip("there is one GPU, and the suite has run on it")
+    return found
+
+
+def plan(form: str, world: int) -> str:
+    rows = GLOBAL_BATCH // world
+    micro_batch = min(rows, 2)
+    return form.format(f"mb{micro_batch}x{rows // micro_batch}")
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("engine")
+
+
+@cache
+def results(world: int, directory: Path) -> dict[str, Any]:
+    """What every task came to: one start of the processes for all of them."""
+    saved = {before for before, _ in SAVED}
+    tasks = [plan(form, world) for form in EXACT + CLOSE]
+    tasks += [_task(form, "to", form, world, directory) for form in sorted(saved)]
+    tasks += [_task(after, "from", before, world, directory) for before, after in SAVED]
+    return trained_by_ranks(directory / str(world), world, tasks, Device.CUDA)
+
+
+def _task(form: str, word: str, saved: str, world: int, directory: Path) -> str:
+    return f"{plan(form, world)} {word} {directory}/{world}-{plan(saved, world)}"
+
+
+def result(world: int, task: str, directory: Path) -> dict[str, Any]:
+    found: dict[str, Any] = results(world, directory).get(task, {"error": "the ranks did not get that far"})
+    assert "error" not in found, found["error"]
+    return found
+
+
+@pytest.mark.parametrize("form", EXACT)
+@pytest.mark.parametrize("world", WORLDS)
+def test_in_fp32_every_plan_has_the_loss_of_one_rank_with_one_batch(world: str, form: str, directory: Path) -> None:
+    count = ranks(world)
+    equals_the_reference(result(count, plan(form, count), directory), "cuda")
+
+
+@pytest.mark.parametrize("form", CLOSE)
+@pytest.mark.parametrize("world", WORLDS)
+def test_shorter_formats_stay_close(world: str, form: str, directory: Path) -> None:
+    count = ranks(world)
+    short = plan(form, count)
+    stays_close(result(count, short, directory), short, "cuda")
+
+
+@pytest.mark.parametrize(("saved", "wanted"), SAVED)
+@pytest.mark.parametrize("world", WORLDS)
+def test_what_was_saved_goes_on_with_the_same_loss(world: str, saved: str, wanted: str, directory: Path) -> None:
+    count = ranks(world)
+    result(count, _task(saved, "to", saved, count, directory), directory)
+    found = result(count, _task(wanted, "from", saved, count, directory), directory)
+    assert found["losses"] == pytest.approx(reference(device="cuda").losses[STEPS // 2 :], rel=1e-5)
