@@ -1,0 +1,67 @@
+"""With which backends the Trainer and accelerate begin a process group under FSDP, on a machine with a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from torch import distributed
+
+from memtune.plan import Plan
+from memtune.report import Device
+from memtune.run import RunKind
+from memtune_runner import integrations
+from memtune_runner.settings import Settings
+from memtune_runner.watch.imports import ImportWatch
+from memtune_runner.watch.patches import Patches
+
+
+class BegunError(Exception):
+    """Ends a script where its process group would begin."""
+
+
+@pytest.fixture
+def begun(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    from accelerate.state import PartialState  # type: ignore[import-untyped]  # accelerate ships no types
+    from accelerate.utils import DistributedType  # type: ignore[import-untyped]  # as above
+
+    backends: list[str] = []
+
+    def init_process_group(backend: str, **_: Any) -> None:
+        backends.append(backend)
+        raise BegunError
+
+    def prepare_backend(_state: Any, _cpu: bool, _sagemaker: bool, backend: str | None = None) -> tuple[str, Any]:
+        return backend or "nccl", DistributedType.MULTI_GPU
+
+    monkeypatch.setattr(distributed, "init_process_group", init_process_group)
+    monkeypatch.setattr(PartialState, "_prepare_backend", prepare_backend)
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    PartialState._reset_state()
+    return backends
+
+
+@pytest.fixture
+def patches() -> Iterator[Patches]:
+    patches = Patches()
+    yield patches
+    patches.undo()
+
+
+@pytest.mark.parametrize(
+    ("plan", "backend"),
+    [("fp32-fsdp-none-mb1x1-oparam", "cuda:nccl,cpu:gloo"), ("fp32-fsdp-none-mb1x1", "nccl")],
+)
+@pytest.mark.parametrize("integration", ["hf-trainer", "accelerate"])
+def test_gradients_on_the_host_have_one_that_adds_them_up_there(
+    integration: str, plan: str, backend: str, begun: list[str], patches: Patches
+) -> None:
+    settings = Settings(Plan.parse(plan), RunKind.TRAIN, integration, 1, 32, device=Device.CUDA, gpu_memory_bytes=1)
+    from accelerate import Accelerator
+    from transformers import TrainingArguments
+
+    integrations.install(settings, None, ImportWatch(), patches, lambda: 0)
+    with pytest.raises(BegunError):
+        Accelerator() if integration == "accelerate" else TrainingArguments(output_dir="unused")
+    assert begun == [backend]
