@@ -54,9 +54,12 @@ def test_a_model_and_texts_of_ones_own_are_fine_tuned(tmp_path: Path) -> None:
     assert (report.applied.checkpointed_blocks, report.save_covered, report.evaluation_covered) == (2, True, False)
 
 
-@pytest.mark.parametrize("plan", ["bf16-ddp-sel-mb4x2", "bf16-z1-none-mb4x4"])
-def test_the_accelerator_is_replaced(plan: str, tmp_path: Path) -> None:
-    outcomes = run(SCRIPTS / "accelerate_loop.py", plan, tmp_path, 1, **PROBE, INTEGRATION="accelerate")
+@pytest.mark.parametrize(
+    ("plan", "world"),
+    [("bf16-ddp-sel-mb4x2", 1), ("bf16-ddp-sel-mb4x2", 2), ("bf16-z1-none-mb4x4", 1), ("bf16-z2-none-mb2x4", 2)],
+)
+def test_the_accelerator_is_replaced(plan: str, world: int, tmp_path: Path) -> None:
+    outcomes = run(SCRIPTS / "accelerate_loop.py", plan, tmp_path, world, **PROBE, INTEGRATION="accelerate")
     followed(outcomes, plan)
     assert (outcomes[0].report.save_covered, outcomes[0].report.evaluation_covered) == (True, True)
 

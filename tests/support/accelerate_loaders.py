@@ -57,7 +57,7 @@ def loader_of(kind: str) -> DataLoader[Any]:
             return Backwards(DATA, batch_size=16, shuffle=True)
 
 
-accelerator = Accelerator(cpu=True)  # else it leaves models as they are where several ranks have no GPU
+accelerator = Accelerator()
 model = tiny_llama()
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 evaluation = DataLoader(RandomTokens(16, 32), batch_size=8)

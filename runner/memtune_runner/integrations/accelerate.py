@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from memtune.report import Ending, Phase
+from memtune.report import Device, Ending, Phase
 from memtune_runner import phases
 from memtune_runner.checkpoints import huggingface
 from memtune_runner.failures import of_exception
@@ -50,6 +50,9 @@ def install(
             patches.wrap(module.Accelerator, "load_state", huggingface.accelerate_load(settings))
 
     imports.when_imported("accelerate.accelerator", wrap_accelerator)
+    if settings.device is Device.VIRTUAL:
+        # accelerate takes ranks without GPUs for one rank each, unless it is told that the CPU is meant.
+        imports.when_imported("accelerate.state", lambda module: patches.wrap(module.PartialState, "__init__", _on_cpu))
 
 
 class Prepared:
@@ -101,6 +104,10 @@ def _tried(what: str, act: Callable[[], None]) -> None:
         if failure.ending is not Ending.ERROR or failure.is_consequence:
             raise
         print(f"memtune: this probe could not {what} by itself: {failure.message}", file=sys.stderr, flush=True)
+
+
+def _on_cpu(inherited: Inherited, state: Any, _cpu: bool = False, **kwargs: Any) -> None:
+    inherited(state, True, **kwargs)
 
 
 def _init(settings: Settings) -> Inherited:
