@@ -18,6 +18,7 @@ from typing import Any
 from memtune import trace as events
 from memtune.trace import NUMERICS, Parameter, Program, Trace, TraceError
 
+# A remembered trace of another is made anew, so it rises when the same model is traced otherwise.
 VERSION = 2
 # Its messages do not say whether a volume had a part in them; a run that an older operator started may leave one.
 _BEFORE = 1

@@ -1,4 +1,4 @@
-"""Traces of small models: their events, the GPU's kernels, and the sentences about what cannot be traced."""
+"""Traces of small models: their events and the sentences about what cannot be traced."""
 
 from __future__ import annotations
 
@@ -7,25 +7,23 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.nn import functional
 
 from memtune import environment
 from memtune import trace as events
 from memtune.plan import Plan
 from memtune.replay import Replayer, live_peak
-from memtune.trace import Program, dumps, loads
+from memtune.trace import dumps, loads
 from memtune.trace_message import unpack
 from memtune_runner.failures import INSTALL
-from memtune_runner.tracing import TracingError, trace, trace_subject
-from memtune_runner.tracing.factory import Subject, build
-from memtune_runner.tracing.kernels import FEW_INDICES
+from memtune_runner.tracing import TracingError, trace
+from memtune_runner.tracing.factory import build
 
 ROWS, LENGTH = 2, 4
 SUPPORT = Path(__file__).parents[1] / "support"
@@ -73,87 +71,6 @@ def test_two_sizes_give_every_size() -> None:
 def test_a_batch_and_a_loss_of_the_users_own() -> None:
     plan = Plan.parse("fp32-ddp-none-mb2x1")
     assert live_peak(Replayer(trace("factories:with_loss", ROWS, LENGTH, ["full"])).tape(plan)) > 0
-
-
-class Attending(nn.Module):
-    """Eight heads, of which pairs share keys and values."""
-
-    def forward(self, query: torch.Tensor) -> torch.Tensor:
-        heads = query.unflatten(-1, (8, 16)).transpose(1, 2)
-        few = heads[:, ::2]
-        return functional.scaled_dot_product_attention(heads, few, few, is_causal=True, enable_gqa=True).sum()
-
-
-class Embedding(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.table = nn.Embedding(10, 8)
-
-    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        return self.table(tokens).sum()  # type: ignore[no-any-return]  # modules are called untyped
-
-
-def program_of(model: Callable[[], nn.Module], inputs: Callable[[int], torch.Tensor], as_gpu: bool = True) -> Program:
-    """A model traced in fp32, whose loss is its result."""
-    with FakeTensorMode(allow_non_fake_inputs=True):
-        subject = Subject(model(), inputs, lambda built, batch: built(batch).sum())
-        return trace_subject(subject, ROWS, LENGTH, ["full"], as_gpu).program("full")
-
-
-def saved(program: Program) -> set[int]:
-    """The sizes, at one row, of what autograd saves."""
-    sizes = program.sizes(1)
-    return {sizes[number] for code, number in zip(program.codes, program.numbers, strict=True) if code == events.SAVE}
-
-
-def leaf(*shape: int) -> Callable[[int], torch.Tensor]:
-    return lambda rows: torch.zeros(rows, *shape, requires_grad=True)
-
-
-def test_attention_is_flash_attention() -> None:
-    program = program_of(Attending, leaf(16, 128))
-    # Query and output; keys and values of half the heads; an fp32 logsumexp per head and place; two random numbers.
-    assert {16 * 128 * 4, 8 * 16 * 4} <= saved(program)
-    assert program.made_by.count(events.ATTENTION) == 3
-    # Backward: the query's gradient in fp32 over 128 places, and 32 in place of 16 elements a head.
-    assert 128 * 8 * 32 * 4 in program.sizes(1)
-
-
-def test_dropout_keeps_a_byte_an_element() -> None:
-    assert saved(program_of(lambda: nn.Dropout(0.5), leaf(64))) == {64}
-
-
-def test_rms_norm_keeps_its_input_and_a_number_per_row() -> None:
-    program = program_of(lambda: nn.RMSNorm(64), leaf(3, 64))
-    assert saved(program) == {3 * 64 * 4, 3 * 4}
-
-
-@pytest.mark.parametrize(("length", "has_temporaries"), [(FEW_INDICES, True), (4, False)])
-def test_an_embedding_sorts_many_indices_and_not_few(length: int, has_temporaries: bool) -> None:
-    program = program_of(Embedding, lambda rows: torch.zeros(rows, length, dtype=torch.long))
-    rows_in_fp32 = length * 8 * 4
-    assert (program.sizes(1).count(rows_in_fp32) > program_cpu(length).sizes(1).count(rows_in_fp32)) is has_temporaries
-
-
-def program_cpu(length: int) -> Program:
-    return program_of(Embedding, lambda rows: torch.zeros(rows, length, dtype=torch.long), as_gpu=False)
-
-
-class Shared(nn.Module):
-    """One weight, used twice: its gradients are added up."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.zeros(64, 64))
-
-    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
-        return hidden @ self.weight @ self.weight
-
-
-def test_gradients_are_added_in_place_on_a_gpu() -> None:
-    on_gpu, on_cpu = (program_of(Shared, leaf(64), as_gpu) for as_gpu in (True, False))
-    of_a_weight = 64 * 64 * 4
-    assert on_cpu.fixed.count(of_a_weight) - on_gpu.fixed.count(of_a_weight) == 1
 
 
 @pytest.mark.parametrize(
@@ -270,21 +187,6 @@ def test_a_constructor_cannot_read_weights() -> None:
     with FakeTensorMode(allow_non_fake_inputs=True), pytest.raises(TracingError) as told:
         build("inner:build_it", build_it, 2, 8)
     assert re.search(r"test_tracing.py, line \d+ at operator aten._local_scalar_dense.default", str(told.value))
-
-
-def test_products_of_experts_are_as_large_as_their_rows() -> None:
-    class Experts(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.weights = nn.Parameter(torch.zeros(4, 8, 16))
-
-        def forward(self, rows: torch.Tensor) -> torch.Tensor:
-            ends = torch.full((4,), len(rows), dtype=torch.int32)
-            return functional.grouped_mm(rows, self.weights, offs=ends)
-
-    program = program_of(Experts, leaf(8))
-    assert 16 * 4 in program.per_row
-    assert 4 * 8 * 16 * 4 in program.fixed  # the gradient of all experts
 
 
 def test_a_config_of_hugging_face_does_as_a_factory(tmp_path: Path) -> None:

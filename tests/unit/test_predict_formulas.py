@@ -165,6 +165,15 @@ def test_an_activation_that_is_written_out_keeps_more(activation: str, tensors: 
     assert layer_bytes(shape_of(gpt2, None), _recipe("bf16-z0-none-mb1x8")).mlp == tensors * 2 * 3072
 
 
+def test_autocast_computes_a_power_in_fp32_and_what_comes_of_it() -> None:
+    gpt2 = shape_of(from_hf_config({"model_type": "gpt2", "activation_function": "gelu_new"}), None)
+    # The power's input, the tanh and one plus it in 4 bytes; half the input, and what goes into the projection, in 2.
+    assert layer_bytes(gpt2, _recipe("bf16-ddp-none-mb1x8")).mlp == (3 * 4 + 2 * 2) * 3072
+    # Of a gate what it multiplies, too, and the other factor.
+    gated = replace(gpt2, gated=True)
+    assert layer_bytes(gated, _recipe("bf16-ddp-none-mb1x8")).mlp == (4 * 4 + 3 * 2) * 3072
+
+
 def test_norms_of_queries_and_keys_keep_what_norms_keep() -> None:
     config = {"model_type": "qwen3", "hidden_size": 1024, "num_attention_heads": 16, "num_key_value_heads": 8}
     normed = shape_of(from_hf_config(config), None)

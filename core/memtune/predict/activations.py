@@ -18,6 +18,7 @@ from memtune.predict.terms import BACKWARD, FORWARD, LOSS, REDUCE, Term
 
 _KORTHIKANTI = "2205.05198, section 4"
 _SAVED = "torch derivatives.yaml; 2205.05198, section 4"
+_TENSORS_OF_A_CUBE = 5  # activation_tensors of gelu_new alone, which is written out with a power
 
 
 class LayerBytes(NamedTuple):
@@ -106,7 +107,12 @@ def _mlp(shape: Shape, recipe: Recipe) -> float:
     if shape.has_adapter and "down" not in shape.adapted and not recipe.fp32_residuals:
         tensors -= 1
     routed = 2 * wide * shape.hidden * shape.expert_copies
-    return wide * tensors * shape.ffn + routed
+    widened = 0
+    if recipe.autocasts and activation == _TENSORS_OF_A_CUBE:
+        # Autocast computes a power in fp32, and with it what is made of it (ATen/autocast_mode.h): the power's input,
+        # the tanh, one plus it, and what a gate multiplies. The input of the down projection is cast back.
+        widened = (3 + shape.gated) * (4 - wide)
+    return (wide * tensors + widened) * shape.ffn + routed
 
 
 def _masks(shape: Shape) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -26,8 +26,8 @@ def usual_paths(assumed: set[str]) -> Iterator[None]:
 
     masks = sys.modules.get("transformers.masking_utils")
     with (
-        _replaced(masks, "find_packed_sequence_indices", no_packing),
-        _replaced(functional, "grouped_mm", _grouped_products),
+        replaced(masks, "find_packed_sequence_indices", no_packing),
+        replaced(functional, "grouped_mm", _grouped_products),
     ):
         yield
 
@@ -40,8 +40,8 @@ def usual_values() -> Iterator[None]:
     for the converted ones, which it refuses if anything has a weak reference to one of them.
     """
     with (
-        _replaced(init, "_no_grad_trunc_normal_", _drawn),
-        _replaced(torch.utils, "swap_tensors", _converted),
+        replaced(init, "_no_grad_trunc_normal_", _drawn),
+        replaced(torch.utils, "swap_tensors", _converted),
     ):
         yield
 
@@ -77,11 +77,11 @@ def _drawn(tensor: torch.Tensor, *_bounds: Any, **_generator: Any) -> torch.Tens
 
 
 @contextmanager
-def _replaced(module: Any, name: str, stand_in: Callable[..., Any]) -> Iterator[None]:
-    """A function of a module replaced, if there is such a one."""
+def replaced(module: Any, name: str, stand_in: object) -> Iterator[None]:
+    """A function or a flag of a module replaced, if there is such a one."""
     with ExitStack() as stack:
-        function = getattr(module, name, None)
-        if function is not None:
+        replaced_one = getattr(module, name, None)
+        if replaced_one is not None:
             setattr(module, name, stand_in)
-            stack.callback(setattr, module, name, function)
+            stack.callback(setattr, module, name, replaced_one)
         yield

@@ -1,21 +1,27 @@
 """Operators whose kernels on a GPU make or save other tensors than those on the CPU, traced as the GPU's.
 
-What is read in torch's sources is named at each entry. An entry replaces a function of torch by one that makes the same
-tensors as the GPU's kernel (`GpuKernels`), or adds what a kernel makes for itself (`temporary_bytes`).
+What is read in torch's sources is named at each entry. An entry replaces an operator of torch by one that makes the
+same tensors as the GPU's kernel (`gpu_kernels`), or adds what a kernel makes for itself (`temporary_bytes`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from typing import Any
 
 import torch
+from torch.library import Library
 from torch.nn import functional
-from torch.overrides import TorchFunctionMode
+
+from memtune_runner.tracing.adaptations import replaced
 
 _INDEX_BYTES = 8
 _FLOAT_BYTES = 4
+_BIAS_ALIGNMENT = 8  # attention.cpp, preprocess_mask
+_BIAS_GRADIENT_ALIGNMENT = 16  # attention_backward.cu, _efficient_attention_backward
 # Up to here embedding_dense_backward sorts nothing (aten/src/ATen/native/cuda/Embedding.cu).
 FEW_INDICES = 3072
 _INDEX_COPIES = 6  # sorted and original indices, and four arrays about the segments of equal ones
@@ -33,38 +39,83 @@ def temporary_bytes(func: Any, args: tuple[Any, ...]) -> list[int]:
     return []
 
 
-class GpuKernels(TorchFunctionMode):
-    """Replaces functions by stand-ins that make what the GPU's kernels make.
+@contextmanager
+def gpu_kernels(attending: Callable[[], AbstractContextManager[None]]) -> Iterator[None]:
+    """Operators that make what the GPU's kernels make.
 
     ``attending`` is entered around attention, which selective checkpointing keeps.
     """
+    kernels: dict[str, Callable[..., Any]] = {
+        "scaled_dot_product_attention": partial(_attention, attending),
+        "dropout": _dropout,
+        "rms_norm": _rms_norm,
+    }
+    # A frozen layer of torch's transformers would be one operator, which says nothing of what it makes.
+    with registered("AutogradCPU", kernels), replaced(torch.backends.mha, "_is_fastpath_enabled", False):
+        yield
 
-    def __init__(self, attending: Callable[[], AbstractContextManager[None]]) -> None:
-        super().__init__()
-        self._attending = attending
 
-    def __torch_function__(
-        self, func: Any, types: Iterable[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        if func is functional.scaled_dot_product_attention:
-            with self._attending():
-                return _attention(*args, **(kwargs or {}))
-        return _STAND_INS.get(func, func)(*args, **(kwargs or {}))
+@contextmanager
+def registered(key: str, kernels: Mapping[str, Callable[..., Any]]) -> Iterator[None]:
+    """Kernels of torch's operators for a dispatch key, whoever calls these operators: Python, or torch's own C++."""
+    library = Library("aten", "IMPL", key)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that there was a kernel before
+            for operator, kernel in kernels.items():
+                library.impl(operator, kernel)
+        yield
+    finally:
+        library._destroy()
 
 
 def _attention(
+    attending: Callable[[], AbstractContextManager[None]],
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
     attn_mask: torch.Tensor | None = None,
-    *_numbers: Any,
-    **_options: Any,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    **options: Any,
 ) -> Any:
-    return FlashAttention.apply(*autocasted(query, key, value), attn_mask)  # type: ignore[no-untyped-call]  # torch leaves it untyped
+    mask = _as_numbers(attn_mask, query)
+    if not _is_fused(query, key, value, options.get("enable_gqa", False)):
+        plain = torch.ops.aten._scaled_dot_product_attention_math
+        return plain(query, key, value, mask, dropout_p, is_causal, **options)[0]
+    bias = None if mask is None else _aligned(mask).expand(*query.shape[:3], key.shape[2])
+    with attending():
+        return FlashAttention.apply(query, key, value, bias)  # type: ignore[no-untyped-call]  # torch leaves it untyped
+
+
+def _is_fused(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, shares_heads: bool) -> bool:
+    """Whether flash or memory-efficient attention takes it (sdp_utils_cpp.h, check_tensor_shapes and
+    check_batch_size_and_num_heads_dense); otherwise the scores are made, which is what torch calls math.
+    """
+    inputs = query, key, value
+    if any(each.dim() != 4 for each in inputs) or len({each.shape[0] for each in inputs}) > 1:
+        return False
+    return shares_heads or len({each.shape[1] for each in inputs}) == 1
+
+
+def _as_numbers(mask: torch.Tensor | None, query: torch.Tensor) -> torch.Tensor | None:
+    """attention.cpp, convert_boolean_attn_mask: numbers to add, as many as the mask has elements."""
+    if mask is None or mask.dtype is not torch.bool:
+        return mask
+    return torch.where(mask, 0.0, query.new_full((), float("-inf")))
+
+
+def _aligned(mask: torch.Tensor) -> torch.Tensor:
+    """attention.cpp, preprocess_mask: a mask whose rows begin at odd places is copied to where they do not."""
+    *steps, last = mask.stride()
+    if last == 1 and not any(step % _BIAS_ALIGNMENT for step in steps):
+        return mask
+    width = mask.shape[-1]
+    return functional.pad(mask, (0, _BIAS_ALIGNMENT - width % _BIAS_ALIGNMENT))[..., :width]
 
 
 def autocasted(*inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """What goes into attention, as autocast casts it: a stand-in is unknown to it."""
+    """What goes into attention, as autocast casts it, for a stand-in that is called past it."""
     if not torch.is_autocast_enabled("cpu"):
         return inputs
     return tuple(each.to(torch.get_autocast_dtype("cpu")) for each in inputs)
@@ -75,7 +126,8 @@ class FlashAttention(torch.autograd.Function):
 
     transformers/cuda/flash_attn/flash_api.cpp: mha_fwd returns the output, its logsumexp in fp32 and the state of the
     random numbers; mha_bwd accumulates the query's gradient in fp32 with rounded lengths, and expands those of keys and
-    values where heads share them.
+    values where heads share them. transformers/cuda/attention_backward.cu: the gradient of a mask that learns is as
+    large as all scores, and autograd sums it to the shape of what was expanded.
     """
 
     @staticmethod
@@ -92,8 +144,9 @@ class FlashAttention(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *_gradients: Any) -> Any:
-        query, key, value, *_ = ctx.saved_tensors
-        return (*attention_gradients(query, key, value), None)
+        query, key, value, mask, *_ = ctx.saved_tensors
+        made = attention_gradients(query, key, value)
+        return (*made, _mask_gradient(mask) if ctx.needs_input_grad[3] else None)
 
 
 def attention_gradients(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -111,18 +164,28 @@ def attention_gradients(query: torch.Tensor, key: torch.Tensor, value: torch.Ten
     return made
 
 
+def _mask_gradient(mask: torch.Tensor) -> torch.Tensor:
+    *scores, width = mask.shape
+    return mask.new_empty(*scores, _rounded(width, _BIAS_GRADIENT_ALIGNMENT))[..., :width]
+
+
 def _rounded(number: int, step: int) -> int:
     return -(-number // step) * step
 
 
-def _dropout(hidden: torch.Tensor, p: float = 0.5, training: bool = True, **_inplace: bool) -> torch.Tensor:
+def _dropout(hidden: torch.Tensor, p: float, train: bool) -> torch.Tensor:
     """A GPU keeps a mask of one byte an element, the CPU one of the input's own type (native_dropout)."""
-    return torch.native_dropout(hidden, p, training)[0] if training and p else hidden
+    return torch.native_dropout(hidden, p, train)[0] if train and p else hidden
 
 
 def _rms_norm(
-    hidden: torch.Tensor, normalized_shape: list[int], weight: torch.Tensor | None = None, **_eps: float | None
+    hidden: torch.Tensor,
+    normalized_shape: list[int],
+    weight: torch.Tensor | None = None,
+    eps: float | None = None,
 ) -> Any:
+    if weight is not None and weight.dtype is not hidden.dtype:  # layer_norm.cpp, rms_norm_symint: not fused
+        return torch.ops.aten.rms_norm.default.decompose(hidden, normalized_shape, weight, eps)
     return _FusedRmsNorm.apply(hidden, weight, len(normalized_shape))  # type: ignore[no-untyped-call]  # as above
 
 
@@ -139,9 +202,3 @@ class _FusedRmsNorm(torch.autograd.Function):
     def backward(ctx: Any, *_gradients: Any) -> Any:
         hidden, weight, _ = ctx.saved_tensors
         return torch.empty_like(hidden), None if weight is None else torch.empty_like(weight), None
-
-
-_STAND_INS: dict[Any, Callable[..., Any]] = {
-    functional.dropout: _dropout,
-    functional.rms_norm: _rms_norm,
-}

@@ -172,8 +172,9 @@ class Recorder(TorchDispatchMode):
         ]
 
     def saw_gradient(self, number: int, weight: torch.Tensor) -> None:
-        """A weight has its gradient."""
-        assert weight.grad is not None
+        """A weight has its gradient; an autograd function that gives it none leaves it as one that is not used."""
+        if weight.grad is None:
+            return
         self._gradients.append(number)
         tensor = self._number(weight.grad)
         # A gradient that is an alias of something else is a copy on every GPU.

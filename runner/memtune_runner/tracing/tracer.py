@@ -11,9 +11,10 @@ from torch import nn
 
 from memtune_runner.engine.precision import CastInputs
 from memtune_runner.tracing.adaptations import usual_paths
+from memtune_runner.tracing.casts import gpu_casts
 from memtune_runner.tracing.factory import Subject
 from memtune_runner.tracing.folding import folded, folds_of
-from memtune_runner.tracing.kernels import GpuKernels
+from memtune_runner.tracing.kernels import gpu_kernels
 from memtune_runner.tracing.problems import TracingError, explained
 from memtune_runner.tracing.recorder import Numbers, Recorder
 from memtune_runner.tracing.recording import Recording
@@ -69,7 +70,8 @@ class Tracer:
         with ExitStack() as stack:
             stack.enter_context(recorder.watching(model))
             if self._as_gpu:
-                stack.enter_context(GpuKernels(recorder.attending))
+                stack.enter_context(gpu_kernels(recorder.attending))
+                stack.enter_context(gpu_casts())
             stack.enter_context(usual_paths(self.assumed))
             if numerics == "half":
                 # As DeepSpeed's engine and FSDP do it.
