@@ -58,7 +58,7 @@ def test_gradients_on_the_host_have_one_that_adds_them_up_there(
     integration: str, plan: str, backend: str, begun: list[str], patches: Patches
 ) -> None:
     settings = Settings(Plan.parse(plan), RunKind.TRAIN, integration, 1, 32, device=Device.CUDA, gpu_memory_bytes=1)
-    from accelerate import Accelerator
+    from accelerate import Accelerator  # type: ignore[import-untyped]  # accelerate ships no types
     from transformers import TrainingArguments
 
     integrations.install(settings, None, ImportWatch(), patches, lambda: 0)

@@ -19,7 +19,7 @@ from memtune_runner.integrations import arguments
 if __name__ == "__main__":
     os.environ["ACCELERATE_TORCH_DEVICE"] = "cpu"
     PartialState._prepare_backend = lambda *_, **__: ("gloo", DistributedType.MULTI_GPU)
-    arguments.refuse = lambda _settings: None
+    arguments.refuse = lambda settings: None  # noqa: ARG005  # called by name or not, it takes the same
     distributed.init_process_group("gloo")
     watched_worker.main(sys.argv[1])
     distributed.destroy_process_group()

@@ -30,15 +30,22 @@ class Outcome(NamedTuple):
 
 
 def run(
+    script: Path, plan: str, directory: Path, world: int = 1, arguments: Sequence[str] = (), **variables: str
+) -> list[Outcome]:
+    """Run a script under a plan on ``world`` ranks to its end; ``variables`` without their prefix MEMTUNE_."""
+    return run_by(WORKER, script, plan, directory, world, arguments, **variables)
+
+
+def run_by(
+    worker: Path,
     script: Path,
     plan: str,
     directory: Path,
     world: int = 1,
     arguments: Sequence[str] = (),
-    worker: Path = WORKER,
     **variables: str,
 ) -> list[Outcome]:
-    """Run a script under a plan on ``world`` ranks to its end; ``variables`` without their prefix MEMTUNE_."""
+    """Run it by a worker of one's own."""
     parsed = Plan.parse(plan)
     environment = {
         **os.environ,
