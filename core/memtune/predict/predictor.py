@@ -17,7 +17,7 @@ from memtune.predict.shape import Shape, shape_of
 from memtune.predict.speed import TRUST, Pace, pace_of
 from memtune.predict.states import state_terms
 from memtune.predict.terms import ALWAYS, Term
-from memtune.predict.traced import traced_terms
+from memtune.predict.traced import traced_evaluation_terms, traced_save_terms, traced_terms
 from memtune.prediction import Interval, Prediction
 from memtune.units import MIB
 from memtune.workload import Evaluation, Workload
@@ -115,8 +115,17 @@ class Predictor:
     def _terms(self, plan: Plan, recipe: Recipe) -> list[Term]:
         if self.workload.traced:
             outside = [*_workspace(recipe, DEFAULT_CONSTANTS), *outside_terms(recipe, DEFAULT_CONSTANTS)]
-            return [*traced_terms(self._footprint(plan)), *outside]
+            return [*self._traced_terms(plan, recipe), *outside]
         return recipe_terms(self.shape, recipe, DEFAULT_CONSTANTS, self.workload.evaluation)
+
+    def _traced_terms(self, plan: Plan, recipe: Recipe) -> list[Term]:
+        footprint, evaluation, model = self._footprint(plan), self.workload.evaluation, self.workload.traced
+        assert model
+        terms = [*traced_terms(footprint), *traced_save_terms(footprint, model.shape, recipe)]
+        if evaluation.batch_size:
+            size = model.evaluation_bytes(plan, evaluation.batch_size, evaluation.keeps_logits)
+            terms += traced_evaluation_terms(footprint, evaluation.batch_size, size)
+        return terms
 
 
 def _prior(workload: Workload) -> Belief:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from memtune.predict.terms import BACKWARD, FORWARD, INIT, STEP, Term
+from memtune.predict.buffers import save_terms
+from memtune.predict.recipe import Recipe
+from memtune.predict.shape import Shape
+from memtune.predict.terms import BACKWARD, EVALUATION, FORWARD, INIT, SAVE, STEP, Term
 
 if TYPE_CHECKING:
     from memtune.replay.traced import Footprint
@@ -13,6 +16,9 @@ _PHASES = {"init": INIT, "forward": FORWARD, "backward": BACKWARD, "step": STEP}
 # Under what name the kinds of a replay are trusted and corrected: that of the formulas.
 _NAMES = {"communication": "buckets", "temporaries": "activations"}
 _FORMULA = "{:,} B of {} at the peak of {}"
+_EVALUATION = "{:,} B of a forward pass of {} rows without gradients"
+# What an evaluation meets of what a step has left behind.
+_RESIDENT = ("weights", "optimizer states", "communication")
 _IN_STEP = {"temporaries": "step transients"}
 
 
@@ -23,6 +29,34 @@ def traced_terms(footprint: Footprint) -> list[Term]:
         for phase, kinds in footprint.peaks.items()
         for kind, size in kinds.items()
         if size
+    ]
+
+
+def traced_evaluation_terms(footprint: Footprint, rows: int, pass_bytes: int) -> list[Term]:
+    """An evaluation batch of so many rows: what stays between steps, and a forward pass of which nothing is kept."""
+    size = Term("evaluation", pass_bytes, (EVALUATION,), _EVALUATION, (pass_bytes, rows), "the trace's forward pass")
+    return [*_resident_terms(footprint, EVALUATION), size]
+
+
+def traced_save_terms(footprint: Footprint, shape: Shape, recipe: Recipe) -> list[Term]:
+    """Nothing but what stays between steps, and what saving gathers."""
+    gathered = save_terms(shape, recipe)
+    return [*_resident_terms(footprint, SAVE), *gathered] if gathered else []
+
+
+def _resident_terms(footprint: Footprint, phase: int) -> list[Term]:
+    kinds = footprint.peaks["forward"]
+    return [
+        Term(
+            _name(kind, "forward"),
+            kinds[kind],
+            (phase,),
+            _FORMULA,
+            (kinds[kind], kind, "forward"),
+            "replay of the trace",
+        )
+        for kind in _RESIDENT
+        if kinds[kind]
     ]
 
 

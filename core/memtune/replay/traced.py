@@ -12,11 +12,14 @@ from memtune.naming import short_hash
 from memtune.plan import Plan
 from memtune.predict.shape import Shape
 from memtune.replay import Replayer
+from memtune.replay.setting import numerics_of
 from memtune.replay.tape import KINDS, PHASES, Tape
-from memtune.trace import Trace, TraceError
+from memtune.trace import Program, Trace, TraceError
 from memtune.trace_message import unpack
 
 _HASH_CHARACTERS = 16
+# Kept in fp32, as the largest behind the blocks is where a loss is computed, and joined with those of batches before.
+_KEPT_LOGITS = 2
 # What a trace that is sound by itself may still lack: the end of a block, the tensor that a save holds.
 _BROKEN = (LookupError, ArithmeticError, TypeError, AssertionError)
 
@@ -54,6 +57,12 @@ class TracedModel:
         if key not in self._footprints:
             self._footprints[key] = self._replayed(plan, nodes, gpus_per_node)
         return self._footprints[key]
+
+    def evaluation_bytes(self, plan: Plan, rows: int, keeps_logits: bool) -> int:
+        """The most that an evaluation batch of so many rows has at once, besides what stays between steps."""
+        program = self.trace.program(numerics_of(plan))
+        kept = _KEPT_LOGITS * rows * _logits(program) if keeps_logits else 0
+        return forward_bytes(program, rows) + kept
 
     def _replayed(self, plan: Plan, nodes: int, gpus_per_node: int) -> Footprint:
         ranks = nodes, gpus_per_node
@@ -94,6 +103,29 @@ class TracedModel:
         between = [program.per_row[each] for group in program.inputs for each in group[-1:]]
         attended = [size for size, by in zip(program.per_row, program.made_by, strict=True) if by == events.ATTENTION]
         return max(between, default=0) // token_bytes, max(attended, default=0) // token_bytes
+
+
+def forward_bytes(program: Program, rows: int) -> int:
+    """The most bytes at once in a forward pass of which autograd keeps nothing."""
+    sizes, made, live, peak = program.sizes(rows), 0, 0, 0
+    for code, number in zip(program.codes, program.numbers, strict=True):
+        if code == events.BACKWARD:
+            break
+        if code == events.ALLOC:
+            live += sizes[made]
+            made += 1
+            peak = max(peak, live)
+        elif code == events.DROP:
+            live -= sizes[number]
+    return peak
+
+
+def _logits(program: Program) -> int:
+    """The bytes of a row in the largest tensor behind the last block, as a head makes it; 0 where there is no block."""
+    last = program.codes.rfind(events.LEAVE)
+    before = program.codes.count(events.ALLOC, 0, last + 1)
+    within = program.codes.count(events.ALLOC, 0, program.codes.index(events.BACKWARD))
+    return max(program.per_row[before:within], default=0) if last >= 0 else 0
 
 
 @lru_cache(maxsize=32)
