@@ -48,6 +48,20 @@ def program_of(
         return trace_subject(subject, ROWS, LENGTH, [numerics], as_gpu).program(numerics)
 
 
+@pytest.mark.parametrize(("loss_autocast", "kept"), [(False, {2}), (True, {4})])
+def test_the_engine_sums_the_loss_of_a_model_of_16_bits_in_32(loss_autocast: bool, kept: set[int]) -> None:
+    """Around the model alone: within it autocast is switched off, by FSDP's backend and by DeepSpeed."""
+
+    def loss(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
+        return functional.log_softmax(model(batch), dim=-1).sum()
+
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        subject = Subject(nn.Sequential(nn.Linear(WIDTH, 96), nn.Softmax(-1)), leaf(WIDTH), loss)
+        program = trace_subject(subject, ROWS, LENGTH, ["half"], True, loss_autocast).program("half")
+    within, around = 96 * 2, {96 * size for size in kept}
+    assert saved(program) - {WIDTH * 2} == {within} | around
+
+
 def saved(program: Program) -> set[int]:
     """The sizes, at one row, of what autograd saves."""
     sizes = program.sizes(1)

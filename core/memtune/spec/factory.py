@@ -28,6 +28,8 @@ def tracing_words(job: Job) -> list[str]:
         *("--arguments", json.dumps(model.factory_arguments or {}, sort_keys=True)),
         *("--batch", str(ROWS), "--sequence-length", str(training.sequence_length)),
         *("--numerics", *_numerics(job)),
+        # The engine casts around the loss; a script of another integration does as its factory's loss.
+        *(["--loss-autocast"] if job.spec.integration == "sdk" or job.spec.template is None else []),
         *("--time-limit", str(TIME_LIMIT_SECONDS)),
     ]
 

@@ -37,6 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             arguments.sequence_length,
             arguments.numerics,
             arguments=arguments.arguments,
+            loss_autocast=arguments.loss_autocast,
         )
         made = replace(made, mounted=volumes.had_part())
         arguments.output.write_text(_message(made) if arguments.message else dumps(made))
@@ -77,6 +78,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--sequence-length", type=int, required=True, help="tokens of a row")
     parser.add_argument("--numerics", nargs="+", choices=NUMERICS, default=NUMERICS)
     parser.add_argument("--arguments", type=json.loads, default={}, help="what else the factory gets, in JSON")
+    parser.add_argument("--loss-autocast", action="store_true", help="compute the loss as the runner's engine does")
     parser.add_argument("--message", action="store_true", help="write a pod's last words, also of what went wrong")
     parser.add_argument("--memory", type=parse_bytes, required=True, help="the most host memory it may take")
     parser.add_argument("--time-limit", type=int, required=True, help="the most seconds it may take")

@@ -26,21 +26,30 @@ def trace(
     numerics: Sequence[str] = NUMERICS,
     as_gpu: bool = True,
     arguments: Mapping[str, Any] | None = None,
+    loss_autocast: bool = False,
 ) -> Trace:
-    """Trace the model of a factory at ``rows`` and one more, which gives every micro-batch."""
+    """Trace the model of a factory at ``rows`` and one more, which gives every micro-batch.
+
+    With ``loss_autocast`` the loss around a model of 16 bits is computed under autocast, as by the runner's own engine.
+    """
     factory = factories.find(name)
     with FakeTensorMode(allow_non_fake_inputs=True), _without_collections():
         subject = factories.build(name, factory, rows, sequence_length, arguments)
-        return trace_subject(subject, rows, sequence_length, numerics, as_gpu)
+        return trace_subject(subject, rows, sequence_length, numerics, as_gpu, loss_autocast)
 
 
 def trace_subject(
-    subject: Subject, rows: int, sequence_length: int, numerics: Sequence[str] = NUMERICS, as_gpu: bool = True
+    subject: Subject,
+    rows: int,
+    sequence_length: int,
+    numerics: Sequence[str] = NUMERICS,
+    as_gpu: bool = True,
+    loss_autocast: bool = False,
 ) -> Trace:
     """Trace a model that was built under fake tensors, which must still be in effect."""
     model = subject.model.train()
     repeated = repeated_blocks(model)
-    tracer = Tracer(subject, repeated, as_gpu)
+    tracer = Tracer(subject, repeated, as_gpu, loss_autocast)
     # What does least comes first, for it has to run all blocks; half comes last, for casting buffers is not undone.
     programs = {each: _program(tracer, rows, each) for each in sorted(numerics, key=["full", "autocast", "half"].index)}
     return Trace(

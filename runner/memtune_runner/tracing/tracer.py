@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from memtune_runner.engine.precision import CastInputs
-from memtune_runner.tracing.adaptations import usual_paths
+from memtune_runner.tracing.adaptations import replaced, usual_paths
 from memtune_runner.tracing.casts import gpu_casts
 from memtune_runner.tracing.factory import Subject
 from memtune_runner.tracing.folding import folded, folds_of
@@ -28,8 +28,11 @@ class Tracer:
     later they turn out to be irregular, everything runs all blocks.
     """
 
-    def __init__(self, subject: Subject, rows: Sequence[list[nn.Module]], as_gpu: bool) -> None:
+    def __init__(
+        self, subject: Subject, rows: Sequence[list[nn.Module]], as_gpu: bool, loss_autocast: bool = False
+    ) -> None:
         self.subject = subject
+        self._loss_autocast = loss_autocast
         self.numbers = Numbers(subject.model, rows)
         self.assumed: set[str] = set()
         self._as_gpu = as_gpu
@@ -77,9 +80,12 @@ class Tracer:
                 # As DeepSpeed's engine and FSDP do it.
                 hook = model.register_forward_pre_hook(CastInputs(torch.bfloat16), with_kwargs=True)
                 stack.callback(hook.remove)
+                # Within the model autocast is off: only what is around it is computed so.
+                stack.enter_context(replaced(model, "forward", torch.autocast("cpu", enabled=False)(model.forward)))
             stack.enter_context(recorder)
             try:
-                _micro_batch(self.subject, rows, numerics, recorder)
+                casts = numerics == "autocast" or (numerics == "half" and self._loss_autocast)
+                _micro_batch(self.subject, rows, casts, recorder)
             except TracingError:
                 raise
             except Exception as error:
@@ -88,9 +94,9 @@ class Tracer:
             return recorder.recording()
 
 
-def _micro_batch(subject: Subject, rows: int, numerics: str, recorder: Recorder) -> None:
+def _micro_batch(subject: Subject, rows: int, casts: bool, recorder: Recorder) -> None:
     batch = subject.batch(rows)
-    with torch.autocast("cpu", torch.bfloat16, enabled=numerics == "autocast"):
+    with torch.autocast("cpu", torch.bfloat16, enabled=casts):
         loss = subject.loss(subject.model, batch)
     recorder.begin_backward()
     loss.backward()
