@@ -25,6 +25,7 @@ from memtune.knobs import (
 from memtune.plan import Plan
 from memtune.prediction import Prediction
 from memtune.units import amount
+from memtune.virtual_gpu import virtual_refusal
 from memtune.workload import Workload
 
 THROUGHPUT = "throughput"
@@ -135,7 +136,7 @@ def refusal(workload: Workload, plan: Plan) -> str | None:
         return f"{gpu.name} has no {plan.precision}; use fp16 or fp32"
     if plan.precision is Precision.FP8 and gpu.fp8_flops <= gpu.bf16_flops:
         return f"{gpu.name} has no fp8; use bf16"
-    return contradiction(plan)
+    return (virtual_refusal(plan) if workload.virtual else None) or contradiction(plan)
 
 
 def contradiction(plan: Plan) -> str | None:

@@ -11,7 +11,7 @@ from memtune.spec import KIND
 from memtune_operator import names
 from memtune_operator.cluster import Change, Cluster
 from memtune_operator.kinds import ObjectKind
-from memtune_operator.observing import index_of, ran_seconds, run_of
+from memtune_operator.observing import Gone, gone, index_of, run_of
 from memtune_operator.refusals import Kind, RefusalError
 from memtune_operator.shell import Key
 from memtune_operator.wrapping import Manifest
@@ -38,8 +38,8 @@ class Cache:
     def __init__(self, kind: ObjectKind, namespaces: Sequence[str]) -> None:
         self._kind = kind
         self._by_job: dict[Key, dict[str, Manifest]] = {}
-        # Places in runs whose pods were watched until they were gone, and how long those held their GPUs.
-        self._seen_going: dict[Key, dict[Place, float]] = {}
+        # Places in runs whose pods were watched until they were gone, and what is known of those.
+        self._seen_going: dict[Key, dict[Place, Gone]] = {}
         # Up to where each namespace is known; empty where it has to be listed.
         self._versions: dict[str, str] = {}
         # Set once a namespace has been listed, or may not be.
@@ -58,9 +58,8 @@ class Cache:
             raise NotWatchedError(f"the operator may not watch {self._kind}: {self._refused[namespace]}")
         return list(self._by_job.get(key, {}).values())
 
-    def seen_going(self, key: Key) -> dict[Place, float]:
-        """The places in the job's runs whose pod was watched until it was gone, and for how many seconds it ran; of
-        others nobody saw how they went."""
+    def seen_going(self, key: Key) -> dict[Place, Gone]:
+        """The places in the job's runs whose pod was watched until it was gone; of others nobody saw how they went."""
         return dict(self._seen_going.get(key, {}))
 
     def forget(self, key: Key) -> None:
@@ -126,7 +125,7 @@ class Cache:
             return
         place, places = (run_of(change.manifest), index), self._seen_going.setdefault(key, {})
         if change.is_gone:
-            places[place] = ran_seconds(change.manifest, time.time())
+            places[place] = gone(change.manifest, time.time())
         else:
             places.pop(place, None)
 

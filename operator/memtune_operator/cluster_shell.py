@@ -12,7 +12,7 @@ from memtune.remembered import JobOutside
 from memtune.run import Run, TraceRun
 from memtune.spec import API_VERSION, KIND, Job, SpecError, load_job
 from memtune_operator import gangs, preflight
-from memtune_operator.cache import Cache, NotWatchedError
+from memtune_operator.cache import Cache, NotWatchedError, Place
 from memtune_operator.cluster import Cluster
 from memtune_operator.creations import Creations
 from memtune_operator.events import event
@@ -20,7 +20,16 @@ from memtune_operator.kinds import BATCH_JOB, JOB_SET, POD, SERVICE, ObjectKind
 from memtune_operator.measurements import Measurements
 from memtune_operator.node_list import NodeList
 from memtune_operator.nodes import candidates, lost
-from memtune_operator.observing import NodesSeen, held_back, index_of, observe, owned_by, owned_through, run_of
+from memtune_operator.observing import (
+    NodesSeen,
+    held_back,
+    held_seconds,
+    index_of,
+    observe,
+    owned_by,
+    owned_through,
+    run_of,
+)
 from memtune_operator.refusals import Kind, RefusalError
 from memtune_operator.settings import Settings
 from memtune_operator.shell import Key, Snapshot
@@ -127,9 +136,15 @@ class ClusterShell:
             owned=tuple(_owned(kind, each) for kind, owned in own.items() for each in owned),
             nodes=candidates(nodes, checked.pod["spec"], gpu_resource) if nodes is not None and checked.pod else None,
             refusals=refusals,
-            seen_going=self._caches[POD].seen_going(Key.of(job)),
+            seen_going=self._seen_going(job),
             trace="" if checked.refusal else await self._traces.recall(job, _status(manifest), pods),
         )
+
+    def _seen_going(self, job: Job) -> dict[Place, float]:
+        resource = job.spec.resources.gpu_resource
+        found = self._caches[POD].seen_going(Key.of(job)).items()
+        # Where even the kubelet does not know, nobody does.
+        return {place: held for place, seen in found if (held := held_seconds(seen, resource)) is not None}
 
     def _runs(
         self, job: Job, pods: list[Manifest], job_sets: list[Manifest], nodes: list[Manifest] | None, now: float

@@ -110,16 +110,32 @@ def observe(
     )
 
 
-def ran_seconds(pod: Manifest, now_seconds: float) -> float:
-    """For how long the containers of a pod have run, from the first one's start to the last one's end."""
-    states = [each.get("state") or {} for each in (pod.get("status") or {}).get("containerStatuses") or []]
-    going = [each["running"] for each in states if each.get("running")]
-    ended = [each["terminated"] for each in states if each.get("terminated")]
-    starts = [start for each in (*going, *ended) if (start := _time(each.get("startedAt"))) is not None]
-    ends = [end for each in ended if (end := _time(each.get("finishedAt"))) is not None]
-    if not starts:
-        return 0.0
-    return max((now_seconds if going or not ends else max(ends)) - min(starts), 0.0)
+class Gone(NamedTuple):
+    """What is kept of a pod that was watched until it was gone: as much as tells how long it held its GPUs."""
+
+    pod: Manifest
+    at_seconds: float
+
+
+def gone(pod: Manifest, now_seconds: float) -> Gone:
+    """A pod whose deletion was seen just now."""
+    containers = [
+        {name: each.get(name) for name in ("name", "resources")}
+        for each in (pod.get("spec") or {}).get("containers") or []
+    ]
+    statuses = (pod.get("status") or {}).get("containerStatuses") or []
+    return Gone({"spec": {"containers": containers}, "status": {"containerStatuses": statuses}}, now_seconds)
+
+
+def held_seconds(seen: Gone, gpu_resource: str) -> float | None:
+    """For how long the wrapped container of a pod that is gone has run; None where its kubelet does not tell."""
+    state = _wrapped_status(seen.pod, gpu_resource).get("state") or {}
+    running, ended = state.get("running") or {}, state.get("terminated")
+    start = _time(running.get("startedAt") or (ended or {}).get("startedAt"))
+    end = _time((ended or {}).get("finishedAt")) if ended is not None else seen.at_seconds
+    if start is None:
+        return 0.0 if ended is None else None
+    return max(end - start, 0.0) if end is not None else None
 
 
 def _controller_uid(manifest: Manifest) -> str:

@@ -10,9 +10,9 @@ from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 
 from memtune.report import Device
+from memtune.virtual_gpu import virtual_refusal
 from memtune_runner.bad_input import BadInputError
 from memtune_runner.ranks import Rank
-from memtune_runner.refusals import offload_refusal
 from memtune_runner.settings import Settings
 
 OLDEST_TORCH = (2, 6)
@@ -21,7 +21,7 @@ OLDEST_TORCH = (2, 6)
 def check_worker(settings: Settings, rank: Rank) -> None:
     """Raise BadInputError if this worker cannot train."""
     check_torch()
-    if reason := offload_refusal(settings.plan, settings.device):
+    if settings.device is Device.VIRTUAL and (reason := virtual_refusal(settings.plan)):
         raise BadInputError(f"plan {settings.plan}: {reason}")
     if settings.device is Device.CUDA:
         _check_gpus(rank.local_world)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from memtune.deepspeed_config import deepspeed_refusal
 from memtune.fsdp_config import fsdp_refusal
-from memtune.knobs import Offload, Precision
 from memtune.plan import Plan
 from memtune.report import Device
+from memtune.virtual_gpu import virtual_refusal
 
 
 class PlanError(ValueError):
@@ -20,17 +20,6 @@ def refuse(plan: Plan, device: Device) -> None:
         raise PlanError(f"plan {plan}: {reason}")
 
 
-def offload_refusal(plan: Plan, device: Device) -> str | None:
-    """Why what a plan offloads cannot be measured on this device; None if it can, or if it offloads nothing."""
-    if device is not Device.VIRTUAL or plan.offload is Offload.NONE:
-        return None
-    return (
-        f"offload {plan.offload} cannot be measured on a virtual GPU: what is on the GPU and what is on the host "
-        "are CPU tensors alike there; use device cuda, or a plan without offload"
-    )
-
-
 def _reason(plan: Plan, device: Device) -> str | None:
-    if device is Device.VIRTUAL and plan.precision is Precision.FP8:
-        return "a virtual GPU has no fp8; use bf16"
-    return offload_refusal(plan, device) or deepspeed_refusal(plan) or fsdp_refusal(plan)
+    virtual = virtual_refusal(plan) if device is Device.VIRTUAL else None
+    return virtual or deepspeed_refusal(plan) or fsdp_refusal(plan)

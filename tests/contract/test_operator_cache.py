@@ -147,7 +147,7 @@ def test_only_what_was_watched_until_it_was_gone_counts_as_seen_going(monkeypatc
     pods = "/api/v1/pods"
     missing, going, anew = (placed(f"p-{number}", index) for index, number in enumerate((7, 8, 9)))
 
-    async def known(server: ApiServer) -> dict[tuple[str, int], float]:
+    async def known(server: ApiServer) -> set[tuple[str, int]]:
         cache, key = Cache(POD, ()), Key("research", "llama")
         async with client.ApiClient(client.Configuration(host=server.address)) as api:
             task = asyncio.create_task(cache.follow(Cluster(api), lambda _: None))
@@ -157,13 +157,13 @@ def test_only_what_was_watched_until_it_was_gone_counts_as_seen_going(monkeypatc
             task.cancel()
             cache.forget(key)
         assert cache.seen_going(key) == {}
-        return found
+        return set(found)
 
     with api_server() as server:
         server.answer(pods, listed(missing, going, anew), listed(anew))
         told = events(("DELETED", going), ("DELETED", anew), ("ADDED", anew), ("ERROR", {"code": 410}))
         server.answer(f"{pods}?watch", told, events())
-        assert asyncio.run(known(server)) == {("llama-probe-1", 1): 0.0}
+        assert asyncio.run(known(server)) == {("llama-probe-1", 1)}
 
 
 @pytest.mark.parametrize("line", ["[]", "3", '{"type": "ADDED"}', '{"type": "ADDED", "object": []}', "<html>"])

@@ -14,7 +14,8 @@ MOST_MOVES = 20
 moves = st.lists(st.tuples(st.sampled_from(WEIGHTED), st.integers(0, 9)), max_size=MOST_MOVES)
 SPACE = {"zeroStages": [1, 3], "checkpointing": ["full"], "backends": ["deepspeed"], "offload": ["none", "optimizer"]}
 BOUNDED = template(requests={"memory": "1Gi"}, limits={"memory": "5Gi"})
-OFFLOADING = make_job(template=BOUNDED, tuning={"space": SPACE, "objective": "memory"})
+# On a GPU: a virtual one offloads nothing.
+OFFLOADING = make_job(template=BOUNDED, resources={"gpuMemory": "8Gi"}, tuning={"space": SPACE, "objective": "memory"})
 JOBS = tuple(make_job(nodes, tuning={"parallelProbes": parallel}) for nodes in (1, 2) for parallel in (1, 2))
 
 

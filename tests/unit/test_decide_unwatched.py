@@ -25,9 +25,10 @@ def probing(**changes: Any) -> SimulatedCluster:
     return cluster
 
 
-def launching() -> SimulatedCluster:
+def launching(nodes: int = 1) -> SimulatedCluster:
     """A job that was given its plan and has nowhere to save; its pod is there and waits."""
-    cluster = probing(checkpoint=None, tuning={"mode": "Fixed", "plan": "bf16-z1-full-mb4x4"})
+    plan = f"bf16-z1-full-mb4x{4 // nodes}"
+    cluster = probing(nodes=nodes, checkpoint=None, tuning={"mode": "Fixed", "plan": plan})
     cluster.tick(30.0)
     assert cluster.runs() == ["tiny-train-1"]
     return cluster
@@ -96,6 +97,18 @@ def test_a_training_that_came_and_went_unseen_does_not_begin_again_unasked() -> 
     cluster.reconcile()
     assert (last(cluster)["trained"], last(cluster)["checkpoint"]) == (True, "unknown")
     assert (cluster.status["phase"], condition(cluster, "Failed")["reason"]) == ("Failed", "NotResumable")
+
+
+@pytest.mark.parametrize("goes", [(1,), (0, 1), (1, 0)])
+def test_a_training_of_which_one_pod_never_ran_begins_anew(goes: tuple[int, ...]) -> None:
+    cluster = launching(nodes=2)
+    first = next(pod for pod in cluster.pods.values() if pod.index == 0)
+    first.conditions, first.started_at = (), cluster.now
+    cluster.tick(60.0)
+    for index in goes:
+        vanish(cluster, index)
+    cluster.tick(60.0)
+    assert (last(cluster)["number"], last(cluster)["resume"]) == (2, "no"), cluster.status["message"]
 
 
 @pytest.mark.parametrize("seconds", [0.0, 60.0])

@@ -10,7 +10,7 @@ from memtune.observation import PodObservation
 from memtune.report import Ending
 from memtune_operator.names import ANNOTATION_PLAN
 from memtune_operator.nodes import seconds_of
-from memtune_operator.observing import NodesSeen, index_of, observe, owned_by, ran_seconds, run_of
+from memtune_operator.observing import NodesSeen, gone, held_seconds, index_of, observe, owned_by, run_of
 
 GPU = "nvidia.com/gpu"
 NOW = seconds_of("2026-01-01T01:00:00Z")
@@ -40,25 +40,22 @@ def test_a_pod_that_was_just_made_is_pending() -> None:
 
 
 @pytest.mark.parametrize(
-    ("states", "seconds"),
+    ("state", "seconds"),
     [
-        ([], 0.0),
-        ([{"waiting": {"reason": "ContainerCreating"}}], 0.0),
-        ([{"running": {"startedAt": "2026-01-01T00:50:00Z"}}], 600.0),
-        ([{"terminated": {"startedAt": "2026-01-01T00:10:00Z", "finishedAt": "2026-01-01T00:30:00Z"}}], 1200.0),
-        (
-            [
-                {"running": {"startedAt": "2026-01-01T00:59:00Z"}},
-                {"terminated": {"startedAt": "2026-01-01T00:58:00Z", "finishedAt": "2026-01-01T00:58:30Z"}},
-            ],
-            120.0,
-        ),
-        ([{"terminated": {"startedAt": None, "finishedAt": None}}], 0.0),
+        (None, 0.0),
+        ({"waiting": {"reason": "ContainerCreating"}}, 0.0),
+        ({"running": {"startedAt": "2026-01-01T00:50:00Z"}}, 600.0),
+        ({"terminated": {"startedAt": "2026-01-01T00:10:00Z", "finishedAt": "2026-01-01T00:30:00Z"}}, 1200.0),
+        ({"terminated": {"reason": "ContainerStatusUnknown", "startedAt": None, "finishedAt": None}}, None),
+        ({"terminated": {"startedAt": "2026-01-01T00:10:00Z", "finishedAt": None}}, None),
     ],
 )
-def test_how_long_a_pod_that_went_has_run(states: list[dict[str, Any]], seconds: float) -> None:
-    assert ran_seconds(pod({"containerStatuses": [{"state": each} for each in states]}), NOW) == seconds
-    assert ran_seconds({"metadata": {}}, NOW) == 0.0
+def test_how_long_a_pod_that_went_has_held_its_gpus(state: dict[str, Any] | None, seconds: float | None) -> None:
+    """Its sidecars hold none, however long they have run."""
+    states = [{"name": "proxy", "state": {"running": {"startedAt": "2026-01-01T00:00:00Z"}}}]
+    states += [{"name": "train", "state": state}] if state else []
+    assert held_seconds(gone(pod({"containerStatuses": states}), NOW), GPU) == seconds
+    assert held_seconds(gone({"metadata": {}}, NOW), GPU) == 0.0
 
 
 def test_a_pod_says_which_plan_it_was_made_for() -> None:

@@ -203,8 +203,10 @@ def _may_have_trained(record: RunStatus, run: RunObservation) -> bool:
     if record.started_at is not None:
         return True
     awaited = [pod for pod in run.pods if pod.started_at_seconds is None and not _is_over(pod)]
-    may_have_run = (pod.held_seconds != 0.0 for pod in run.pods if not pod.present)
-    return not awaited and (bool(_starts(run)) or any(may_have_run))
+    gone = [pod for pod in run.pods if not pod.present]
+    if awaited or any(pod.held_seconds == 0.0 for pod in gone):
+        return False
+    return bool(_starts(run)) or bool(gone)
 
 
 def _out_of_memory(conclusion: Conclusion, run: RunObservation) -> dict[str, Any]:
