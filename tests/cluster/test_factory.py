@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
-from operator_process import Jobs
+from operator_process import Jobs, OperatorProcess
 from pods import Cluster, eventually
 
 from devcluster.shell import run
@@ -57,11 +57,14 @@ def own_image(images: dict[str, str], devcluster: Callable[..., str], tmp_path: 
     return _OWN_IMAGE
 
 
-@pytest.mark.usefixtures("operator")
 def test_a_factory_in_the_image_is_traced_once_for_its_namespace(
-    cluster: Cluster, namespace: str, jobs: Jobs, own_image: str
+    cluster: Cluster, namespace: str, jobs: Jobs, own_image: str, operator: OperatorProcess
 ) -> None:
     jobs.apply(own_model("first", own_image, is_mounted=False))
+    jobs.wait_for("first", "Predicting")
+    # No other phase waits so long for something that is no run of a plan.
+    operator.kill()
+    operator.start()
     status = jobs.wait_for("first", "Succeeded", "Failed", seconds=300)
     assert status["phase"] == "Succeeded", status["message"]
     assert (status["trace"]["number"], status["trace"]["verdict"]) == (1, "succeeded")
