@@ -81,7 +81,7 @@ class SpokenTo:
 
     def mem_get_info(self, device: int) -> tuple[int, int]:
         self.devices.append(device)
-        return 0, (40, 80)[device] * GIB
+        return (device + 1) * MIB, (40, 80)[device] * GIB
 
     def memory_stats(self, device: int) -> dict[str, int]:
         self.devices.append(device)
@@ -112,6 +112,7 @@ def test_the_device_is_that_which_the_rank_will_use_whatever_is_the_current_one(
     assert reading is not None
     assert (reading.total_bytes, reading.reserved_bytes) == (20 * GIB, (device + 1) * GIB)
     assert statistics.largest_free_block_bytes() == (device + 1) * MIB
+    assert statistics.free_bytes() == (device + 1) * MIB
     assert statistics.dump(tmp_path / "memory.pickle")["segments"] == [_segment(device)]
     statistics.reset_peaks()
     statistics.synchronize()

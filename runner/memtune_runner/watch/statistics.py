@@ -110,7 +110,7 @@ class CudaStatistics:
 
     def free_bytes(self) -> int | None:
         try:
-            return int(torch.cuda.mem_get_info()[0]) if torch.cuda.is_initialized() else None
+            return int(torch.cuda.mem_get_info(self._device)[0]) if torch.cuda.is_initialized() else None
         except RuntimeError:  # after an error that breaks its context the device has no other answer
             return None
 
