@@ -33,7 +33,7 @@ from memtune_runner.engine.protocol import Backend, Setup
 from memtune_runner.failures import of_exception
 from memtune_runner.offload import ActivationOffload
 from memtune_runner.settings import Settings
-from memtune_runner.watch.statistics import CudaStatistics, Statistics
+from memtune_runner.watch.statistics import CudaStatistics, Statistics, is_full
 
 STEPS = 4  # the first of them warms up
 REFUSED, RAN_OUT = 2, EXIT_CODES[Ending.DEVICE_OOM]
@@ -124,13 +124,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.snapshot:
         torch.cuda.memory._record_memory_history(stacks="python", max_entries=_EVENTS)
     fake_ranks.join(pair.world)
-    code = told(lambda: measure(pair, MODELS[pair.model], LENGTH, device, CudaStatistics(None)))
+    memory = CudaStatistics(None)
+    code = told(lambda: measure(pair, MODELS[pair.model], LENGTH, device, memory), memory)
     if options.snapshot and not code:
         torch.cuda.memory._dump_snapshot(str(options.snapshot))
     return code
 
 
-def told(measuring: Callable[[], Measured]) -> int:
+def told(measuring: Callable[[], Measured], memory: Statistics) -> int:
     """Print what is measured. Where a plan is refused or the GPU runs out of memory, the exit code says which."""
     try:
         print(json.dumps(measuring()._asdict()))
@@ -138,7 +139,7 @@ def told(measuring: Callable[[], Measured]) -> int:
         print(refusal, file=sys.stderr)
         return REFUSED
     except Exception as error:
-        failure = of_exception(error)
+        failure = of_exception(error, lambda: is_full(memory))
         if failure.ending is not Ending.DEVICE_OOM:
             raise
         print(failure.message, file=sys.stderr)

@@ -121,9 +121,24 @@ def test_what_this_machine_cannot_compute_in_is_a_refusal() -> None:
 def test_a_process_that_runs_out_of_memory_says_so_in_its_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
     pair = Pair("tiny", "bf16-ddp-none-mb2x1", 2)
     with VirtualGpu(MIB) as gpu:
-        assert told(lambda: measure(pair, TINY, 64, torch.device("cpu"), VirtualStatistics(gpu))) == RAN_OUT
+        memory = VirtualStatistics(gpu)
+        assert told(lambda: measure(pair, TINY, 64, torch.device("cpu"), memory), memory) == RAN_OUT
     said = capsys.readouterr()
     assert (said.out, "out of memory" in said.err) == ("", True)
+
+
+def test_a_library_without_a_handle_ran_out_of_memory_only_where_the_device_is_full(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def without_handle() -> Measured:
+        raise RuntimeError("CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`")
+
+    memory = VirtualStatistics(VirtualGpu(GIB))
+    monkeypatch.setattr(memory, "free_bytes", lambda: 100 * MIB)
+    assert told(without_handle, memory) == RAN_OUT
+    monkeypatch.setattr(memory, "free_bytes", lambda: 4000 * MIB)
+    with pytest.raises(RuntimeError):
+        told(without_handle, memory)
 
 
 def test_any_other_error_is_no_want_of_memory() -> None:
@@ -131,7 +146,7 @@ def test_any_other_error_is_no_want_of_memory() -> None:
         raise RuntimeError("it speaks of memory")
 
     with pytest.raises(RuntimeError):
-        told(broken)
+        told(broken, VirtualStatistics(VirtualGpu(GIB)))
 
 
 @pytest.mark.parametrize(("code", "ran_out"), [(RAN_OUT, True), (1, False)])

@@ -10,12 +10,15 @@ from typing import Any, Protocol
 
 import torch
 
+from memtune.units import MIB
 from memtune_runner.virtual import VirtualGpu
 
 # A GPU sold as 80 GB shows 79.1 GiB. What is declared above this share of the true size means the whole device.
 _WHOLE_DEVICE = 0.9
 # The viewer shows the latest events; the blocks that are in use keep their lines whatever their number.
 _RECORDED_EVENTS = 50_000
+# What the handle of a library takes with the kernels that are loaded for it, to the order of magnitude.
+_HANDLE_BYTES = 512 * MIB
 
 
 @dataclass(frozen=True)
@@ -181,6 +184,12 @@ class VirtualStatistics:
 
     def dump(self, path: Path) -> Mapping[str, Any]:
         return {}
+
+
+def is_full(statistics: Statistics) -> bool:
+    """Whether a library may have found no room for its handle."""
+    free_bytes = statistics.free_bytes()
+    return free_bytes is not None and free_bytes < _HANDLE_BYTES
 
 
 def fraction_of(total_bytes: int, limit_bytes: int | None, share: float | None) -> float:

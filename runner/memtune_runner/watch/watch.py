@@ -11,7 +11,6 @@ from typing import Any
 import torch
 
 from memtune.report import Applied, Component, Phase
-from memtune.units import MIB
 from memtune_runner import phases
 from memtune_runner.probe import Probe
 from memtune_runner.settings import Settings
@@ -22,14 +21,12 @@ from memtune_runner.watch.engines import Engine, compute_dtype, describe, learns
 from memtune_runner.watch.hang import HangRule
 from memtune_runner.watch.pace import Pace
 from memtune_runner.watch.record import MemoryRecord, OutOfMemory
-from memtune_runner.watch.statistics import Reading, Statistics
+from memtune_runner.watch.statistics import Reading, Statistics, is_full
 from memtune_runner.watch.steps import StepCounter
 from memtune_runner.watch.tally import Tally
 
 # Reading the allocator's counters takes a tenth of a millisecond, writing them down as long again.
 READING_PERIOD_SECONDS = 1.0
-# What the handle of a library takes with the kernels that are loaded for it, to the order of magnitude.
-_HANDLE_BYTES = 512 * MIB
 
 
 class Watch:
@@ -188,8 +185,7 @@ class Watch:
 
     def device_is_full(self) -> bool:
         """Whether a library may have found no room for its handle."""
-        free_bytes = self.statistics.free_bytes() if self.statistics else None
-        return free_bytes is not None and free_bytes < _HANDLE_BYTES
+        return self.statistics is not None and is_full(self.statistics)
 
     def _training_began(self, module: torch.nn.Module) -> None:
         now = time.monotonic()
