@@ -32,7 +32,7 @@ def test_no_plan_takes_more_than_its_upper_bound() -> None:
 @pytest.mark.parametrize("plan", ["bf16-ddp-none-mb1x1", "bf16-ddp-none-mb1x1-exp", "bf16-fsdp-full-mb2x1"])
 def test_the_allocator_model_reserves_what_cuda_reserved(plan: str, tmp_path: Path) -> None:
     measured = gpu_truth.measured(Pair("0.1B", plan), tmp_path)
-    assert measured.device_bytes, measured.problem
+    assert measured.device_bytes, measured
     (made,) = tmp_path.glob("*.json.gz")
     # Kept before it is judged: what the model misses is to be replayed where no GPU is.
     KEPT.mkdir(exist_ok=True)
