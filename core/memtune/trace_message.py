@@ -20,8 +20,6 @@ from memtune.trace import NUMERICS, Parameter, Program, Trace, TraceError
 
 # A remembered trace of another is made anew, so it rises when the same model is traced otherwise.
 VERSION = 2
-# Its messages do not say whether a volume had a part in them; a run that an older operator started may leave one.
-_BEFORE = 1
 LONGEST_BYTES = 4096
 # Bounds that no model comes near.
 _LARGEST_BYTES = 16 * 1024 * 1024
@@ -138,8 +136,6 @@ def unpack(text: str) -> Trace:
     """Read what ``pack`` wrote."""
     try:
         document = json.loads(_unpacked(text))
-        if document[0] == _BEFORE:
-            document = [VERSION, *document[1:], True]
         version = document[0]
         if version != VERSION:
             raise TraceError(f"this message holds a trace of version {version!r}, and {VERSION} is read here")

@@ -33,6 +33,7 @@ from memtune_operator.observing import (
 from memtune_operator.refusals import Kind, RefusalError
 from memtune_operator.settings import Settings
 from memtune_operator.shell import Key, Snapshot
+from memtune_operator.trace_pod import is_outdated
 from memtune_operator.traces import Traces
 from memtune_operator.wrapping import Manifest
 
@@ -156,7 +157,9 @@ class ClusterShell:
             index = index_of(pod)
             if index is not None:
                 one = observe(pod, index, job.spec.resources.gpu_resource, seen or None, now, patience)
-                found.setdefault(run_of(pod), []).append(one)
+                # What is of no run is deleted.
+                run = "" if is_outdated(pod, job, self._settings.runner_image) else run_of(pod)
+                found.setdefault(run, []).append(one)
         for job_set in job_sets:
             found.setdefault(run_of(job_set), held_back(job_set))
         refused = self._creations.refusal_of(job)

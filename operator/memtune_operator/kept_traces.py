@@ -1,6 +1,6 @@
 """What a namespace remembers of its jobs' factories: traces in one ConfigMap, so that the next job starts at once.
 
-One that rests on what no template tells, such as code in a volume, is there for its own job alone.
+One that rests on what no template tells, such as code in a volume, is not among them: its job's own pod keeps it.
 
 What is read is checked as if a pod had said it, and at worst a prediction is wrong, which the first probe shows. Pure.
 """

@@ -9,12 +9,12 @@ from memtune import environment
 from memtune.naming import short_hash
 from memtune.run import Run, RunKind, TraceRun
 from memtune.spec import Job
-from memtune.spec.factory import own_trace_key, trace_key, tracing_words
+from memtune.spec.factory import trace_key, tracing_words
 from memtune.units import GIB, MIB
 from memtune_operator import names
 from memtune_operator.manifests import TERMINATION_MESSAGE, copy_runner, metadata_of, objects
 from memtune_operator.template import read_template
-from memtune_operator.wrapping import BOOTSTRAP, WORK_DIRECTORY, Manifest, wrapped_index
+from memtune_operator.wrapping import BOOTSTRAP, WORK_DIRECTORY, Manifest, TemplateError, wrapped_index
 
 # torch's own code and one model's shapes: 70 billion parameters take 0.3 GiB beside the import.
 _LIMIT_BYTES = 4 * GIB
@@ -26,9 +26,15 @@ _RESOURCES = {
 }
 _OUTPUT = environment.TERMINATION_MESSAGE_PATH
 # Of the user's container: what it is, and where its code, its data and its rights come from.
-_KEPT = ("name", "image", "imagePullPolicy", "env", "envFrom", "volumeMounts", "workingDir", "securityContext")
+_KEPT = ("image", "env", "envFrom", "volumeMounts", "workingDir", "securityContext")
+# And what changes no trace.
+_KEPT_ASIDE = ("name", "imagePullPolicy")
 # Of the pod around it, beside its volumes: what brings code and data into these, and as whom all of it runs.
 _KEPT_OF_POD = ("initContainers", "securityContext")
+# Where variables come from that tell of the pod alone, on which no model rests; but the template may give its labels
+# and annotations any meaning, and they are in no key.
+_OF_ONE_POD = {"fieldRef", "resourceFieldRef"}
+_OF_THE_TEMPLATE = ("metadata.labels", "metadata.annotations")
 
 
 def run_objects(job: Job, run: Run | TraceRun, runner_image: str) -> list[Manifest]:
@@ -43,7 +49,7 @@ def trace_pod(job: Job, run: TraceRun, runner_image: str) -> Manifest:
     stem, name = job.metadata.name, names.pod_name(job.metadata.name, run.kind, run.number, 0)
     labels = {**(template["metadata"].get("labels") or {}), **names.run_labels(stem, run.kind, run.number)}
     # Nothing of another factory's is ever taken for this one's.
-    own = {names.ANNOTATION_PLAN_HASH: short_hash(key_of(job, runner_image), 16)}
+    own = {names.ANNOTATION_PLAN_HASH: _hash_of(job, runner_image)}
     annotations = {**(template["metadata"].get("annotations") or {}), **own}
     return {
         "apiVersion": "v1",
@@ -70,15 +76,23 @@ def key_of(job: Job, runner_image: str) -> str:
     return trace_key(job, {"container": _kept(container), "volumes": volumes, "pod": of_pod})
 
 
-def own_key_of(job: Job, runner_image: str) -> str:
-    """What it is remembered by for this job alone."""
-    return own_trace_key(job, key_of(job, runner_image))
-
-
 def has_foreign_variables(job: Job, runner_image: str) -> bool:
-    """Whether the container has variables whose values are in other objects, which may change."""
+    """Whether the container has variables whose values are in other objects, or elsewhere out of the key's sight."""
     container = _wrapped(job, read_template(job, runner_image)["spec"])
-    return bool(container.get("envFrom")) or any("valueFrom" in each for each in container.get("env") or [])
+    return bool(container.get("envFrom")) or any(_is_foreign(each) for each in container.get("env") or [])
+
+
+def is_outdated(pod: Manifest, job: Job, runner_image: str) -> bool:
+    """Whether a pod traces by other rules than today's, or what the job asks for no more."""
+    if not is_trace(pod):
+        return False
+    try:
+        wanted = _hash_of(job, runner_image)
+    except TemplateError:
+        return False  # nothing is asked for until the template is put right
+    # One that lost its annotation counts as the job's.
+    found = (pod["metadata"].get("annotations") or {}).get(names.ANNOTATION_PLAN_HASH, wanted)
+    return bool(found != wanted)
 
 
 def image_of(job: Job, runner_image: str) -> str:
@@ -98,8 +112,18 @@ def _wrapped(job: Job, spec: Manifest) -> Manifest:
     return {**found, "image": found.get("image") or ""}
 
 
-def _kept(container: Manifest) -> dict[str, Any]:
-    return {name: container[name] for name in _KEPT if name in container}
+def _hash_of(job: Job, runner_image: str) -> str:
+    return short_hash(key_of(job, runner_image), 16)
+
+
+def _kept(container: Manifest, *aside: str) -> dict[str, Any]:
+    return {name: container[name] for name in (*aside, *_KEPT) if name in container}
+
+
+def _is_foreign(variable: Manifest) -> bool:
+    source = variable.get("valueFrom") or {}
+    path = str((source.get("fieldRef") or {}).get("fieldPath") or "")
+    return bool(source.keys() - _OF_ONE_POD) or path.startswith(_OF_THE_TEMPLATE)
 
 
 def _mounted(spec: Manifest, container: Manifest) -> list[tuple[str, Manifest]]:
@@ -122,7 +146,7 @@ def _tracer(job: Job, spec: Manifest, container: Manifest) -> Manifest:
     words = [*tracing_words(job), "--memory", str(_TRACER_BYTES), "--message", "--output", f"$({_OUTPUT})"]
     (volumes,) = _literal([":".join(_filled(spec, container))])
     return {
-        **_kept(container),
+        **_kept(container, *_KEPT_ASIDE),
         "command": [job.spec.runner.python, "-c", BOOTSTRAP, "trace", *_literal(words[:-1]), words[-1]],
         "env": [
             {"name": _OUTPUT, "value": path},

@@ -9,8 +9,8 @@ from memtune_operator import kept_traces
 from memtune_operator.cluster import Cluster
 from memtune_operator.observing import image_ids
 from memtune_operator.shelf import Shelf
-from memtune_operator.trace_pod import has_foreign_variables, is_trace, key_of, own_key_of
-from memtune_operator.wrapping import Manifest
+from memtune_operator.trace_pod import has_foreign_variables, is_trace, key_of
+from memtune_operator.wrapping import Manifest, TemplateError
 
 
 class Traces:
@@ -28,31 +28,25 @@ class Traces:
         if job.spec.model.factory is None:
             return ""
         found, key = await self._shelf.read(job.metadata.namespace), key_of(job, self._runner_image)
-        own = kept_traces.recall(found, own_key_of(job, self._runner_image))
-        if self._is_own(job, own):
-            return own
         traced, seen = kept_traces.image_of(found, key), image_ids(pods)
         if not status.get("trace") and traced and seen and traced not in seen:
             return ""
         return kept_traces.recall(found, key)
 
     async def remember(self, job: Job, trace: str, pods: list[Manifest], now: float) -> bool:
-        """Keep a trace; whether it is worth looking again. Without the right to write, the trace's pod stays and keeps
-        it for its own job."""
-        namespace, key_for = job.metadata.namespace, own_key_of if self._is_own(job, trace) else key_of
-        key = key_for(job, self._runner_image)
+        """Keep a trace; whether it is worth looking again. Of one that is of no use to others, and without the right to
+        write, the trace's pod stays and keeps it for its own job."""
+        if not self._is_shared(job, trace):
+            return False
+        namespace, key = job.metadata.namespace, key_of(job, self._runner_image)
         image_id = next(iter(image_ids(pod for pod in pods if is_trace(pod))), "")
         return await self._shelf.change(
             namespace, lambda found: kept_traces.remembering(found, namespace, key, trace, image_id, now)
         )
 
-    def _is_own(self, job: Job, trace: str) -> bool:
-        """Whether another job of the same key may come to another trace, which rests on what no template tells."""
-        return has_foreign_variables(job, self._runner_image) or _is_mounted(trace)
-
-
-def _is_mounted(trace: str) -> bool:
-    try:
-        return bool(trace) and read_traced(trace).trace.mounted
-    except TraceError:
-        return False
+    def _is_shared(self, job: Job, trace: str) -> bool:
+        """Whether every job of the same key comes to the same trace: it rests on nothing that no template tells."""
+        try:
+            return not (has_foreign_variables(job, self._runner_image) or read_traced(trace).trace.mounted)
+        except (TemplateError, TraceError):
+            return False  # a template may be edited after the trace was made

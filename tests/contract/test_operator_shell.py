@@ -160,6 +160,29 @@ def test_a_pod_on_a_node_that_just_came_is_not_lost() -> None:
     asyncio.run(life())
 
 
+def test_a_trace_pod_that_an_older_operator_made_belongs_to_no_run_so_that_it_goes_and_is_made_anew() -> None:
+    async def life() -> None:
+        server = Server()
+        server.job["spec"]["model"] = {"factory": "train:build"}
+        server.job["spec"]["template"] = {"spec": {"containers": [{"name": "trainer", "command": ["python", "t.py"]}]}}
+        server.job["status"] = {"trace": {"name": "tiny-trace-1", "number": 1, "created": True}}
+        labels = {"memtune.dev/run": "tiny-trace-1", "memtune.dev/run-kind": "trace", "memtune.dev/index": "0"}
+        older = pod("a")
+        older["metadata"] |= {"name": "tiny-trace-1-0", "labels": labels, "annotations": {"memtune.dev/plan-hash": "1"}}
+        async with Life(server) as shell:
+            await seen(shell)
+            server.coming.put_nowait(older)
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            found = (await seen(shell)).observed.runs
+            await looked_at(server, shell)
+        assert list(found) == [""]
+        assert "tiny-trace-1-0" in server.deleted
+        assert server.job["status"]["trace"]["number"] == 2
+
+    asyncio.run(life())
+
+
 def test_a_clock_that_goes_back_keeps_no_old_answer() -> None:
     """Each answer would hold until the clock is where it was: for an hour nobody would see a node that is lost."""
 

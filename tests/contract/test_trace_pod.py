@@ -23,7 +23,7 @@ from memtune.trace_message import pack
 from memtune_operator import kept_traces
 from memtune_operator.cluster import Cluster
 from memtune_operator.refusals import Kind, RefusalError
-from memtune_operator.trace_pod import key_of, trace_pod
+from memtune_operator.trace_pod import is_outdated, key_of, trace_pod
 from memtune_operator.traces import Traces
 
 GOLDEN = Path(__file__).parent / "golden" / "trace-pod.json"
@@ -31,7 +31,6 @@ RUNNER_IMAGE = "registry.example/memtune-runner:1"
 TRACE = pack(small_trace())
 OF_A_VOLUME = pack(replace(small_trace(), mounted=True))
 CODE = {"name": "code", "configMap": {"name": "code"}}
-FROM_A_SECRET = [{"name": "SIZE", "valueFrom": {"secretKeyRef": {"name": "sizes", "key": "size"}}}]
 
 
 def job(
@@ -126,8 +125,10 @@ def test_whatever_changes_a_trace_changes_its_key(other: Job) -> None:
         job(container={"resources": {"limits": {"nvidia.com/gpu": "8"}}}),
         job(pod={"tolerations": []}),
         job(pod={"volumes": [CODE, {"name": "of-the-sidecar", "emptyDir": {}}]}),
+        job(container={"name": "main"}),
+        job(container={"imagePullPolicy": "Always"}),
     ],
-    ids=["recovery", "job", "resources", "place", "volume that is not mounted"],
+    ids=["recovery", "job", "resources", "place", "volume that is not mounted", "name", "imagePullPolicy"],
 )
 def test_what_changes_no_trace_leaves_its_key(other: Job) -> None:
     assert key_of(other, RUNNER_IMAGE) == key_of(job(), RUNNER_IMAGE)
@@ -196,40 +197,63 @@ def test_a_trace_is_kept_for_the_next_job_of_the_namespace() -> None:
     assert kept_in(server)
 
 
+def env_from(**source: Any) -> dict[str, Any]:
+    return {"env": [{"name": "SIZE", "valueFrom": source}]}
+
+
+def field(path: str) -> dict[str, Any]:
+    return env_from(fieldRef={"fieldPath": path})
+
+
 @pytest.mark.parametrize(
     ("first", "trace"),
     [
         (job(), OF_A_VOLUME),
         (job(container={"envFrom": [{"configMapRef": {"name": "sizes"}}]}), TRACE),
-        (job(container={"env": FROM_A_SECRET}), TRACE),
+        (job(container=env_from(secretKeyRef={"name": "sizes", "key": "size"})), TRACE),
+        (job(container=env_from(configMapKeyRef={"name": "sizes", "key": "size"})), TRACE),
+        (job(container=field("metadata.labels['size']")), TRACE),
+        (job(container=field("metadata.annotations['size']")), TRACE),
+        (job(pod={"containers": []}), TRACE),
+        (job(), "garbage"),
     ],
-    ids=["volume", "envFrom", "valueFrom"],
+    ids=["volume", "envFrom", "secret", "configMap", "label", "annotation", "edited to none", "garbage"],
 )
-def test_what_the_template_cannot_tell_is_traced_anew_for_each_job(first: Job, trace: str) -> None:
+def test_what_the_template_cannot_tell_takes_no_place_among_what_jobs_share(first: Job, trace: str) -> None:
     server = Server()
-    assert asyncio.run(new_traces(server).remember(first, trace, [a_pod("sha256:1")], 7.0))
-    second = first.model_copy(update={"metadata": first.metadata.model_copy(update={"uid": "another"})})
-    assert asyncio.run(new_traces(server).recall(second, {}, [])) == ""
-    # The job itself asks again after every restart of the operator.
-    assert asyncio.run(new_traces(server).recall(first, {"trace": {"name": "own-trace-1"}}, [])) == trace
+    assert not asyncio.run(new_traces(server).remember(first, trace, [a_pod("sha256:1")], 7.0))
+    assert server.kept is None
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        field("metadata.namespace"),
+        field("status.podIP"),
+        env_from(resourceFieldRef={"resource": "limits.cpu"}),
+    ],
+)
+def test_variables_that_tell_of_the_pod_alone_keep_nobody_from_sharing(source: dict[str, Any]) -> None:
+    server, first = Server(), job(container=source)
+    assert asyncio.run(new_traces(server).remember(first, TRACE, [a_pod("sha256:1")], 7.0))
+    assert asyncio.run(new_traces(server).recall(job(container=source, uid="another"), {}, [])) == TRACE
 
 
 def test_a_job_whose_code_came_from_a_volume_leaves_alone_what_others_share() -> None:
     server = Server()
     traces = kept_in(server)
     asyncio.run(traces.remember(job(), OF_A_VOLUME, [], 8.0))
-    assert asyncio.run(traces.recall(job(), {}, [])) == OF_A_VOLUME
     assert asyncio.run(traces.recall(job(uid="another"), {}, [])) == TRACE
 
 
-def test_garbage_in_a_jobs_own_place_hides_nothing() -> None:
-    server = Server()
-    traces = kept_in(server)
-    asyncio.run(traces.remember(job(), OF_A_VOLUME, [], 8.0))
-    assert server.kept is not None
-    (own,) = set(server.kept["data"]) - {key_of(job(), RUNNER_IMAGE)}
-    server.kept["data"][own] = json.dumps({"trace": "garbage"})
-    assert asyncio.run(traces.recall(job(), {}, [])) == TRACE
+def test_a_pod_that_traced_by_other_rules_or_another_template_is_outdated() -> None:
+    made = trace_pod(job(), TraceRun(1), RUNNER_IMAGE)
+    assert not is_outdated(made, job(), RUNNER_IMAGE)
+    assert is_outdated(made, job(tuning={"space": {"precision": ["fp32"]}}), RUNNER_IMAGE)
+    assert not is_outdated(made, job(pod={"containers": []}), RUNNER_IMAGE)
+    made["metadata"]["annotations"] = None
+    assert not is_outdated(made, job(), RUNNER_IMAGE)
+    assert not is_outdated(a_pod("sha256:1", "probe"), job(), RUNNER_IMAGE)
 
 
 def test_an_image_that_is_another_by_now_is_traced_again_but_once() -> None:

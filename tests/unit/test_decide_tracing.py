@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -74,6 +75,34 @@ def test_where_nothing_can_be_remembered_the_pod_keeps_the_trace() -> None:
     traced(cluster)
     assert "tiny-trace-1-0" in cluster.pods
     assert cluster.status["phase"] == "Probing"
+
+
+def test_the_pod_that_alone_keeps_a_trace_goes_when_its_job_is_over() -> None:
+    cluster = cluster_of(factory_job(tuning={"mode": "PredictOnly"}))
+    cluster.is_forgetful = True
+    traced(cluster)
+    assert (cluster.status["phase"], cluster.pods) == ("Succeeded", {})
+
+
+def test_a_job_goes_on_with_its_own_trace_whatever_its_namespace_remembers() -> None:
+    cluster = cluster_of()
+    cluster.is_forgetful = True
+    traced(cluster)
+    cluster.remembered = pack(replace(small_trace(), model="Another"))
+    decision = decide(cluster.job, cluster.observe(), cluster.now)
+    assert decision.trace == TRACE
+    assert "tiny-trace-1-0" not in [deletion.name for deletion in decision.delete]
+
+
+def test_what_a_pod_of_another_version_left_is_not_remembered() -> None:
+    cluster = cluster_of()
+    cluster.is_forgetful = True
+    traced(cluster)
+    cluster.pods["tiny-trace-1-0"].last_words = "of another version"
+    assert decide(cluster.job, cluster.observe(), cluster.now).trace == ""
+    cluster.reconcile()
+    assert "tiny-trace-1-0" not in cluster.pods
+    assert cluster.status["trace"]["number"] == 2
 
 
 def test_garbage_in_the_memory_is_traced_over() -> None:

@@ -9,10 +9,10 @@ from memtune.decide.completing import own_pods
 from memtune.decide.context import Context
 from memtune.decide.decision import Deletion
 from memtune.decide.hosting import asked_bytes
-from memtune.decide.records import ended_as, has_ended, to_run
+from memtune.decide.records import ended_as, has_ended, is_over, to_run
 from memtune.observation import PodObservation
 from memtune.run import Run, TraceRun
-from memtune.spec.status import AttemptStatus, RecordStatus, RunStatus, Status, TraceStatus
+from memtune.spec.status import AttemptStatus, RecordStatus, RunStatus, Status
 from memtune.verdict import Verdict
 
 # How many failed runs keep their terminated pods, for their logs.
@@ -38,13 +38,14 @@ def _creations(context: Context, read: Status) -> tuple[Run, ...]:
     )
 
 
-def deletions(context: Context) -> tuple[Deletion, ...]:
+def deletions(context: Context, read: Status) -> tuple[Deletion, ...]:
     """Pods that hold GPUs for nothing, pods that nobody keeps for their logs, and what belongs to no live run."""
     records: dict[str, RecordStatus] = {record.name: record for record in _records(context)}
-    kept = _kept(context)
+    kept, needed = _kept(context), _needed_trace(context, read)
     found = [
         deletion
         for name, run in sorted(context.observed.runs.items())
+        if name != needed
         for pod in run.pods
         for deletion in _of_pod(context, records.get(name), pod, name in kept)
     ]
@@ -61,8 +62,6 @@ def _records(context: Context) -> list[RecordStatus]:
 def _of_pod(context: Context, record: RecordStatus | None, pod: PodObservation, is_kept: bool) -> Iterator[Deletion]:
     if pod.deleting or not pod.uid or not pod.present:
         return
-    if isinstance(record, TraceStatus) and _is_needed(context, record):
-        return
     if isinstance(record, RunStatus) and not has_ended(record):
         needed = own_pods(context.job, record, context.observed.runs[record.name]).get(pod.index)
         if needed is not pod:
@@ -72,10 +71,14 @@ def _of_pod(context: Context, record: RecordStatus | None, pod: PodObservation, 
         yield Deletion("Pod", pod.name, pod.uid, _PROBE_GRACE_SECONDS if is_probe else None)
 
 
-def _is_needed(context: Context, record: TraceStatus) -> bool:
-    """Whether the trace run goes on, or its pod is the only one that has the trace."""
-    is_only = ended_as(record, Verdict.SUCCEEDED) and context.trace != context.observed.trace
-    return not has_ended(record) or is_only
+def _needed_trace(context: Context, read: Status) -> str:
+    """The trace run that goes on, or whose pod is the only one that has the trace. A trace that ends its job is
+    remembered first: its pod goes when the end is written."""
+    record = context.status.trace
+    if record is None:
+        return ""
+    is_only = ended_as(record, Verdict.SUCCEEDED) and context.trace != context.observed.trace and not is_over(read)
+    return record.name if is_only or not has_ended(record) else ""
 
 
 def _kept(context: Context) -> frozenset[str]:

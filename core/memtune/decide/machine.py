@@ -18,7 +18,7 @@ from memtune.decide.launching import launching, running
 from memtune.decide.observed import Observed, Refusal
 from memtune.decide.predicting import pending, predicting
 from memtune.decide.probing import probing
-from memtune.decide.records import ended_as, has_ended, last_attempt
+from memtune.decide.records import ended_as, has_ended, is_over, last_attempt
 from memtune.decide.recovering import recovering
 from memtune.decide.remembering import to_remember
 from memtune.decide.restoring import read_status, restore
@@ -59,9 +59,9 @@ def decide(job: Job, observed: Observed, now: float, search: Search = expected_i
     status = read.model_copy(update={"observed_generation": max(job.metadata.generation, 0)})
     runs = complete(job, status, observed, now)
     context = with_trace(Context(job, observed, now, search, status, runs, trace=observed.trace))
-    if not _is_over(context):
+    if not is_over(context.status):
         context = _advanced(settle(context))
-    if _is_over(context):
+    if is_over(context.status):
         context = finished(context)
     return _decision(context, read)
 
@@ -69,7 +69,7 @@ def decide(job: Job, observed: Observed, now: float, search: Search = expected_i
 def refuse(observed: Observed, generation: int, problem: Refusal, now: float) -> Decision:
     """For a job that cannot be read, or not be looked after: say so, start nothing, and leave alone what runs."""
     status = read_status(observed.status)
-    if _has_ended(status):
+    if is_over(status):
         return Decision(status)
     reason, text = problem.reason, story(problem.message)
     old = next((each for each in status.conditions if each.type == "Stalled"), None)
@@ -93,25 +93,17 @@ def _illegible(job: Job, status: Status) -> list[str]:
     """The fields that were edited under a job, if its records cannot be read without them: plans are of one batch on so
     many GPUs. Servers that know CEL rules refuse such an edit."""
     changed = changed_fields(job, status)
-    return changed if not _has_ended(status) and {"training", "resources"}.intersection(changed) else []
-
-
-def _has_ended(status: Status) -> bool:
-    return any(each.type in ("Complete", "Failed") and each.status == "True" for each in status.conditions)
-
-
-def _is_over(context: Context) -> bool:
-    return _has_ended(context.status)
+    return changed if not is_over(status) and {"training", "resources"}.intersection(changed) else []
 
 
 def _advanced(context: Context) -> Context:
     if context.job.spec.suspend:
         return suspended(context)
     context = past_deadline(resumed(context))
-    if _is_over(context):
+    if is_over(context.status):
         return context
     context = _walked(with_blocks(context))
-    return context if _is_over(context) else told(context)
+    return context if is_over(context.status) else told(context)
 
 
 def _walked(context: Context) -> Context:
@@ -125,7 +117,7 @@ def _walked(context: Context) -> Context:
             context = _PHASES[phase](context)
         except _NO_MODEL as error:
             return _without_model(context, str(error))
-        if _is_over(context) or _place(context) == phase:
+        if is_over(context.status) or _place(context) == phase:
             break
     return context
 
@@ -173,15 +165,15 @@ def _is_tuned(context: Context) -> bool:
 
 def _decision(context: Context, read: Status) -> Decision:
     """The context's outcome, with what to create and delete read off its records."""
-    held = context.job.spec.suspend or _is_over(context) or forbidden(context) is not None
+    held = context.job.spec.suspend or is_over(context.status) or forbidden(context) is not None
     return Decision(
         status=context.status,
         create=() if held else creations(context, read),
-        delete=deletions(context),
+        delete=deletions(context, read),
         events=context.events if context.status != read else (),
         wake_after_seconds=min(context.wakes, default=None),
         delete_job=context.is_due,
         trace=context.trace if context.trace != context.observed.trace else "",
         # Once a job is over it says no more, so that what was forgotten stays forgotten.
-        measured=None if _is_over(context.becoming(read)) else to_remember(context),
+        measured=None if is_over(read) else to_remember(context),
     )

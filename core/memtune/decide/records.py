@@ -38,6 +38,11 @@ def has_ended(record: RecordStatus) -> bool:
     return record.ended_at is not None
 
 
+def is_over(status: Status) -> bool:
+    """Whether the job is over, as its conditions say."""
+    return any(each.type in ("Complete", "Failed") and each.status == "True" for each in status.conditions)
+
+
 def ended_as(record: RecordStatus, *verdicts: Verdict) -> bool:
     """Whether the run came to one of these verdicts."""
     return record.verdict is not None and Verdict(record.verdict) in verdicts

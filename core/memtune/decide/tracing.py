@@ -65,8 +65,10 @@ def with_trace(context: Context) -> Context:
     if not has_ended(record):
         context = _settled(context, record, run)
         record = context.status.trace or record
-    if ended_as(record, Verdict.SUCCEEDED) and not traced_model(context.observed.trace):
-        return replace(context, trace=run.pods[0].last_words)
+    words = run.pods[0].last_words
+    # What is remembered may be of another job, whose code in a volume is not this one's.
+    if ended_as(record, Verdict.SUCCEEDED) and traced_model(words):
+        return replace(context, trace=words)
     return context
 
 

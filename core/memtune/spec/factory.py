@@ -41,11 +41,6 @@ def trace_key(job: Job, template: Mapping[str, Any]) -> str:
     return short_hash(json.dumps(told, sort_keys=True), _KEY_CHARACTERS)
 
 
-def own_trace_key(job: Job, key: str) -> str:
-    """What it is remembered by where another job of the same key may come to another trace."""
-    return short_hash(f"{job.metadata.uid} {key}", _KEY_CHARACTERS)
-
-
 def _numerics(job: Job) -> list[str]:
     """The ways of computing that plans of the job may have, those further down the ladder among them."""
     fixed = fixed_plan(job.spec)
