@@ -22,8 +22,11 @@ class BegunError(Exception):
 
 
 @pytest.fixture
-def begun(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    from accelerate.state import PartialState  # type: ignore[import-untyped]  # accelerate ships no types
+def begun(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    from accelerate.state import (  # type: ignore[import-untyped]  # accelerate ships no types
+        AcceleratorState,
+        PartialState,
+    )
     from accelerate.utils import DistributedType  # type: ignore[import-untyped]  # as above
 
     backends: list[str] = []
@@ -38,8 +41,10 @@ def begun(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(distributed, "init_process_group", init_process_group)
     monkeypatch.setattr(PartialState, "_prepare_backend", prepare_backend)
     monkeypatch.setenv("LOCAL_RANK", "0")
-    PartialState._reset_state()
-    return backends
+    AcceleratorState._reset_state(reset_partial_state=True)
+    yield backends
+    # What broke off half-way is the state of the whole process.
+    AcceleratorState._reset_state(reset_partial_state=True)
 
 
 @pytest.fixture
