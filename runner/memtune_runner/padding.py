@@ -2,61 +2,111 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, MutableMapping
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from copy import copy
+from typing import Any, NamedTuple
 
 import torch
-from torch.utils._pytree import MappingKey, tree_flatten_with_path, tree_map_with_path
+from torch.utils._pytree import tree_leaves, tree_map
 
-# Beside its tokens a batch may hold those of a decoder, which have a length of their own.
-_TOKENS = ("input_ids", "decoder_input_ids", "labels")
 # What fills the new columns; any other one repeats its last. No special token, whose number a model may count. A mask
 # of ones, because masked positions may be left out by the attention; a label that counts, because an ignored one may
 # be left out by the loss.
 _FILLERS = {"input_ids": 0, "decoder_input_ids": 0, "labels": 0, "attention_mask": 1, "decoder_attention_mask": 1}
+_DECODERS = "decoder_"
 _POSITIONS = ("position_ids", "decoder_position_ids")
 # Where the sequences of a flattened batch begin, as attention kernels are told.
 _STARTS = ("cu_seq_lens_q", "cu_seqlens_q", "cu_seqlens")
 
+_Change = Callable[[str, torch.Tensor], torch.Tensor]
 
-def padded(batch: Any, length: int) -> Any:
+
+class _Lengths(NamedTuple):
+    """How long a batch's sequences are: what any column is as long as, and what only a decoder's own columns are."""
+
+    any_column: set[int]
+    of_decoder: set[int]
+
+
+def padded(batch: Any, length: int, names_tell: bool = False) -> Any:
     """The batch with its token columns filled up to ``length``: matrices of whole numbers, as long as its tokens.
 
-    Tokens are known by name, else they are the longest matrices. A batch whose attention was worked out for its length
-    already stays as it is.
+    ``names_tell`` says that a name means what it means to a model of transformers. Labels are tokens then, since an
+    encoder-decoder's may be all that there is of its decoder; whole numbers that stand for classes look the same, so
+    they are padded, too. Where no name is known nothing is padded.
+
+    A loop of one's own may call anything labels: there they are tokens if they are as long as ``input_ids`` or longer,
+    or as long as a decoder's column, and stay as they are if they are shorter. Without ``input_ids`` the longest
+    matrices are the tokens.
+
+    A batch whose attention was worked out for its length already stays as it is.
     """
-    if isinstance(batch, MutableMapping) and not isinstance(batch, dict):
-        batch.update(padded(dict(batch.items()), length))  # transformers' own mappings are none of torch's trees
-        return batch
     columns = list(_columns(batch))
     if any(_is_worked_out(name, each) for name, each in columns):
         return batch
-    lengths = {each for each in _lengths(columns) if each < length}
+    lengths = _lengths(columns, names_tell)
 
-    def longer(path: tuple[Any, ...], each: Any) -> Any:
-        name = _name(path)
-        return _wider(name, each, length) if _is_column(name, each) and each.shape[-1] in lengths else each
+    def longer(name: str, each: torch.Tensor) -> torch.Tensor:
+        is_short = _is_column(name, each) and each.shape[-1] < length
+        return _wider(name, each, length) if is_short and _holds_tokens(name, each, lengths) else each
 
-    return tree_map_with_path(longer, batch)
-
-
-def _columns(batch: Any) -> Iterator[tuple[str, torch.Tensor]]:
-    for path, each in tree_flatten_with_path(batch)[0]:
-        if isinstance(each, torch.Tensor):
-            yield _name(path), each
+    return _changed(batch, longer)
 
 
-def _name(path: tuple[Any, ...]) -> str:
-    last = path[-1] if path else None
-    return str(last.key) if isinstance(last, MappingKey) else ""
+def _columns(batch: Any, name: str = "") -> Iterator[tuple[str, torch.Tensor]]:
+    """The tensors and what their mappings call them."""
+    for each in tree_leaves(batch, is_leaf=_is_mapping):
+        if _is_mapping(each):
+            for inner, value in each.items():
+                yield from _columns(value, str(inner))
+        elif isinstance(each, torch.Tensor):
+            yield name if each is batch else "", each
 
 
-def _lengths(columns: list[tuple[str, torch.Tensor]]) -> set[int]:
-    """How long the batch's sequences of tokens are."""
+def _changed(batch: Any, change: _Change, name: str = "") -> Any:
+    """The batch with its tensors changed; mappings stay of their class, of which torch's trees know few."""
+
+    def of_leaf(each: Any) -> Any:
+        if _is_mapping(each):
+            return _changed_mapping(each, change)
+        return change(name if each is batch else "", each) if isinstance(each, torch.Tensor) else each
+
+    return tree_map(of_leaf, batch, is_leaf=_is_mapping)
+
+
+def _changed_mapping(mapping: Any, change: _Change) -> Any:
+    changed = copy(mapping)
+    for name, each in mapping.items():
+        if (value := _changed(each, change, str(name))) is not each:
+            changed[name] = value
+    return changed
+
+
+def _is_mapping(each: Any) -> bool:
+    return callable(getattr(type(each), "items", None))
+
+
+def _lengths(columns: list[tuple[str, torch.Tensor]], names_tell: bool) -> _Lengths:
     matrices = [(name, each.shape[1]) for name, each in columns if each.dim() == 2 and _is_column(name, each)]
-    if any(name == _TOKENS[0] for name, _ in matrices):
-        return {length for name, length in matrices if name in _TOKENS}
-    return {max((length for _, length in matrices), default=0)}
+    tokens = _named(matrices, "input_ids")
+    decoders = _named(matrices, "decoder_input_ids")
+    labels = _named(matrices, "labels")
+    if not tokens:
+        longest = {max((length for _, length in matrices), default=0)}
+        return _Lengths(decoders | labels if names_tell else longest, set())
+    if not names_tell:
+        beside = {length for name, length in matrices if name.startswith(_DECODERS)}
+        labels = {length for length in labels if length >= min(tokens) or length in beside}
+    return _Lengths(tokens, decoders | labels)
+
+
+def _named(matrices: Iterable[tuple[str, int]], name: str) -> set[int]:
+    return {length for each, length in matrices if each == name}
+
+
+def _holds_tokens(name: str, column: torch.Tensor, lengths: _Lengths) -> bool:
+    is_decoders = name == "labels" or name.startswith(_DECODERS)
+    return column.shape[-1] in (lengths.any_column | lengths.of_decoder if is_decoders else lengths.any_column)
 
 
 def _is_column(name: str, each: Any) -> bool:

@@ -15,4 +15,4 @@ class PaddingCollator:
     def __call__(self, samples: Any) -> Any:
         from memtune_runner.padding import padded  # it needs torch, which the script is to import first
 
-        return padded(self._collate(samples), self._length)
+        return padded(self._collate(samples), self._length, names_tell=True)
