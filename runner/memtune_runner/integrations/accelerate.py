@@ -106,8 +106,8 @@ def _tried(what: str, act: Callable[[], None]) -> None:
         print(f"memtune: this probe could not {what} by itself: {failure.message}", file=sys.stderr, flush=True)
 
 
-def _on_cpu(inherited: Inherited, state: Any, _cpu: bool = False, **kwargs: Any) -> None:
-    inherited(state, True, **kwargs)
+def _on_cpu(inherited: Inherited, state: Any, *_cpu: bool, **kwargs: Any) -> None:
+    inherited(state, **{**kwargs, "cpu": True})  # whatever the script says, by position or by name
 
 
 def _init(settings: Settings) -> Inherited:

@@ -1,0 +1,46 @@
+"""On a virtual GPU accelerate is told that the CPU is meant, however a script begins it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from memtune.plan import Plan
+from memtune.report import Device
+from memtune.run import RunKind
+from memtune_runner import integrations
+from memtune_runner.settings import Settings
+from memtune_runner.watch.imports import ImportWatch
+from memtune_runner.watch.patches import Patches
+
+
+@pytest.fixture
+def state() -> Iterator[Any]:
+    """accelerate's state under the integration, as if nothing had begun it."""
+    from accelerate.state import PartialState  # type: ignore[import-untyped]  # accelerate ships no types
+
+    plan = Plan.parse("fp32-ddp-none-mb1x1")
+    settings = Settings(plan, RunKind.TRAIN, "accelerate", 1, 32, device=Device.VIRTUAL, gpu_memory_bytes=1)
+    patches = Patches()
+    integrations.install(settings, None, ImportWatch(), patches, lambda: 0)
+    PartialState._reset_state()
+    yield PartialState
+    patches.undo()
+    PartialState._reset_state()
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs"),
+    [((), {}), ((True,), {}), ((False,), {}), ((), {"cpu": True}), ((), {"cpu": False})],
+)
+def test_its_state_begins_on_the_cpu(args: tuple[bool, ...], kwargs: dict[str, bool], state: Any) -> None:
+    assert state(*args, **kwargs)._cpu is True
+
+
+def test_the_trainers_arguments_may_say_so_themselves(state: Any) -> None:
+    from transformers import TrainingArguments
+
+    assert TrainingArguments(output_dir="unused", use_cpu=True).distributed_state._cpu is True
+    assert state().device.type == "cpu"
