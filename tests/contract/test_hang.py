@@ -169,6 +169,13 @@ def test_a_hang_below_a_shell_shows_the_stacks_of_all_ranks(place: Place) -> Non
     assert "in hold_the_interpreter" in launch.stderr
 
 
+def test_a_shell_may_go_on_after_the_hang_of_its_only_rank(place: Place) -> None:
+    place.script(f"import sys\n{TRAINING}\nstep()\nif '--resume' not in sys.argv: stand_still()\n")
+    launch = place.run("sh", "-c", "python train.py || python train.py --resume", told=ROOM)
+    assert "in stand_still" in launch.stderr
+    assert (launch.report.ending, launch.exit_code, launch.report.steps) == (Ending.SUCCEEDED, 0, 3)
+
+
 def test_a_hang_on_one_node_shows_the_stacks_of_the_other_and_ends_both_in_time(place: Place) -> None:
     script = place.script(RANK_1_IN_C)
     told = {**ROOM, "MEMTUNE_RENDEZVOUS": f"localhost:{free_port()}"}

@@ -74,6 +74,15 @@ def test_a_hang_counts_whatever_the_rank_does_when_it_is_asked_to_end() -> None:
         assert (merged.ending, merged.exit_code, merged.rank) == (Ending.HUNG, 87, 0)
 
 
+def test_a_shell_that_is_alone_may_make_up_for_a_hang() -> None:
+    reports = (report(0, 2, Ending.HUNG, exit_code=87, message="no optimizer step"), report(0, 9))
+    for kept, steps in ((reports, 9), (reports[:1], 2)):
+        merged = merge(SETTINGS, [RankEnd(0, 0, kept, may_outlive_hang=True)], None)
+        assert (merged.ending, merged.exit_code, merged.steps) == (Ending.SUCCEEDED, 0, steps)
+    merged = merge(SETTINGS, [RankEnd(0, 87, reports, may_outlive_hang=True)], None)
+    assert (merged.ending, merged.exit_code) == (Ending.HUNG, 87)
+
+
 def test_the_cause_goes_before_its_consequences_and_the_stopped_are_neither() -> None:
     echo = RankEnd(1, 1, (report(1, 2, Ending.ERROR, exit_code=1, message="DistBackendError: x"),), log="Broken pipe")
     merged = merge(SETTINGS, [STOPPED, echo, RankEnd(0, 85, (OOM,))], None)

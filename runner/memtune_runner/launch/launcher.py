@@ -143,11 +143,15 @@ class Launcher:
 
         A shell may go on after one of its programs failed, but with a rank that hangs the others do, too.
         """
-        if worker.exit_code is not None:
+        if worker.exit_code is not None or self._may_outlive_hang(worker):
             return False
         reports = ranks.read_rank_reports(self._directory, worker.rank)
         failures = {Ending.HUNG} if worker.is_program else set(Ending) - {Ending.SUCCEEDED}
         return any(report.ending in failures for report in reports)
+
+    def _may_outlive_hang(self, worker: Worker) -> bool:
+        """Whether it is a shell that no other rank waits for: what hangs below it ends by itself and may be retried."""
+        return worker.is_program and self._settings.world == 1
 
     def _succeeded(self) -> Report:
         report = merge(self._settings, self._ends(), None)
@@ -234,7 +238,8 @@ class Launcher:
         code = _KILLED if worker.exit_code is None else worker.exit_code
         is_well = worker.exit_code is None and not self._has_reported_failure(worker)
         log = self._workers.log(worker.rank)
-        return RankEnd(worker.rank.rank, code, reports, log, was_stopped=worker.was_stopped or is_well)
+        was_stopped = worker.was_stopped or is_well
+        return RankEnd(worker.rank.rank, code, reports, log, was_stopped, self._may_outlive_hang(worker))
 
     def _time_of_end(self, worker: Worker) -> float:
         """When a rank ended. One that reports a failure may take longer to die than those it takes along."""

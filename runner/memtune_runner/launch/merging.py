@@ -20,7 +20,8 @@ _Number = TypeVar("_Number", int, float)
 class RankEnd:
     """What is left of one rank: its exit code (128+N for signal N), its reports, the end of what it printed.
 
-    ``was_stopped`` says that it was still well when the launcher ended it, so its own end explains nothing.
+    ``was_stopped`` says that it was still well when the launcher ended it, so its own end explains nothing, and
+    ``may_outlive_hang`` that it was not ended for a hang, so its own end explains that, too.
     """
 
     rank: int
@@ -28,30 +29,36 @@ class RankEnd:
     reports: tuple[Report, ...] = ()
     log: str = ""
     was_stopped: bool = False
+    may_outlive_hang: bool = False
 
     @property
     def report(self) -> Report | None:
         """The report that counts, of those that several processes of one rank may have left.
 
-        A hang always counts: the rank is ended for it, and may say that it is well. Else where the rank failed it is a
-        failure, where it succeeded a success: a shell may go on after one of its programs failed. Among equals it is
-        the one with the most steps, since others did something else than train.
+        A hang for which the rank is ended always counts: the rank may say that it is well. Else where the rank failed
+        it is a failure, where it succeeded a success: a shell may go on after one of its programs failed. Among equals
+        it is the one with the most steps, since others did something else than train.
         """
-        hung = [each for each in self.reports if each.ending is Ending.HUNG]
-        fitting = hung or [each for each in self.reports if (each.ending is Ending.SUCCEEDED) == (self.exit_code == 0)]
+        fitting = self._hangs or [
+            each for each in self.reports if (each.ending is Ending.SUCCEEDED) == (self.exit_code == 0)
+        ]
         return max(fitting or self.reports, key=lambda each: each.steps or 0, default=None)
 
     @property
     def failure(self) -> Failure | None:
         """What this rank died of by itself; None if it ended well or was ended."""
-        report = self.report
-        hung = report is not None and report.ending is Ending.HUNG
-        if self.was_stopped or (self.exit_code == 0 and not hung):
+        if self.was_stopped or (self.exit_code == 0 and not self._hangs):
             return None
+        report = self.report
         if report is None or report.ending is Ending.SUCCEEDED:
             return failures.of_words(self.log, self.exit_code)
         followed = report.ending is Ending.ERROR and failures.is_consequence(f"{report.message}\n{self.log}")
         return Failure(report.ending, report.exit_code, report.message, followed)
+
+    @property
+    def _hangs(self) -> list[Report]:
+        """The reports of hangs that the rank was ended for."""
+        return [] if self.may_outlive_hang else [each for each in self.reports if each.ending is Ending.HUNG]
 
 
 def cause(ends: Sequence[RankEnd]) -> tuple[RankEnd, Failure] | None:
