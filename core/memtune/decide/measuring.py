@@ -12,6 +12,7 @@ from memtune.report import Memory, Phase, Report
 from memtune.spec.status import PeakBytes
 
 _LARGEST = 2**60
+# Seconds: a clock that is further off is wrong.
 _LONGEST = float(2**32)
 # Reserved above active by this share of reserved: GMLake (2401.08156) saw up to a third in the wild.
 _FRAGMENTED = 0.2

@@ -58,7 +58,7 @@ class Observed:
     create a pod or another object of that run (quota, admission), empty once it was taken. ``refusals`` forbid every
     pod (policy, template, a name that is taken). ``nodes`` is None where the operator may not read nodes.
     ``seen_going`` are the pods, by run and index, that were watched until they were gone, with the seconds for which
-    their containers ran.
+    their wrapped containers ran.
     ``trace`` is the message that the namespace remembers of the job's factory, empty if it remembers none.
     ``remembered`` is what jobs of the same image, GPU and world measured outside of the allocator, None where the GPU
     is not known or nobody keeps it.
