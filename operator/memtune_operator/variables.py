@@ -63,9 +63,9 @@ def _of_plan(run: Run) -> dict[str, str]:
 
 def _of_training(job: Job) -> dict[str, str]:
     training = job.spec.training
-    # Only the built-in trainer makes a model of the description; a script of the user's has its own.
-    builds_model = job.spec.template is None
-    facts = {environment.ARCHITECTURE: json.dumps(asdict(architecture_of(job)))} if builds_model else {}
+    # The built-in trainer makes a model of the description, started by a template of the user's as well.
+    described = job.spec.model.factory is None
+    facts = {environment.ARCHITECTURE: json.dumps(asdict(architecture_of(job)))} if described else {}
     return {
         environment.GLOBAL_BATCH: str(training.global_batch_size),
         environment.SEQUENCE_LENGTH: str(training.sequence_length),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from operator_process import Jobs
@@ -13,7 +14,8 @@ _SECONDS = 600
 # The quickstart, quicker: of 128 MiB its GPU keeps 70.
 _BATCH = {"globalBatchSize": 16, "sequenceLength": 64, "attention": "sdpa"}
 _MEMORY = {"gpuMemory": "128Mi", "device": "virtual"}
-_SHRINK = {"afterStep": 12, "by": "45%"}
+_STEPS, _SHRINKS_AFTER = 40, 30
+_SHRINK = {"afterStep": _SHRINKS_AFTER, "by": "45%"}
 _SPACE = {"precision": ["fp32"], "checkpointing": ["none", "full"], "backends": ["ddp"]}
 # Predicted to fit, as it does until the memory shrinks.
 _OPTIMISTIC = {"mode": "Fixed", "plan": "fp32-ddp-none-mb16x1-sdpa", "space": _SPACE}
@@ -22,9 +24,9 @@ _ON_TWO = "fp32-ddp-none-mb4x1-sdpa"
 
 @pytest.mark.usefixtures("operator")
 def test_a_job_that_loses_memory_recovers_and_ends_with_the_loss_of_an_undisturbed_one(
-    cluster: Cluster, namespace: str, jobs: Jobs, tmp_path: Path
+    cluster: Cluster, namespace: str, jobs: Jobs, images: dict[str, str], tmp_path: Path
 ) -> None:
-    spec = {"training": _BATCH, "tuning": _OPTIMISTIC}
+    spec = {"training": _BATCH, "tuning": _OPTIMISTIC, **_longer(images["runner"])}
     jobs.apply(quickstart(tmp_path / "recovering", resources={**_MEMORY, "shrink": _SHRINK}, **spec))
     undisturbed = quickstart(tmp_path / "undisturbed", resources=_MEMORY, **spec)
     jobs.apply({**undisturbed, "metadata": {"name": "undisturbed"}})
@@ -35,15 +37,16 @@ def test_a_job_that_loses_memory_recovers_and_ends_with_the_loss_of_an_undisturb
     assert status["phase"] == "Succeeded", status["message"]
     first, second = status["attempts"]
     assert (first["verdict"], second["verdict"]) == ("device-oom", "succeeded")
-    assert (second["resume"], second["resumedSamples"]) == ("direct", 10 * 16)
+    assert (second["resume"], second["resumedSamples"]) == ("direct", _SHRINKS_AFTER * 16)
     assert second["plan"] != first["plan"]
     assert status["oomRetries"] == 1
-    assert "resumed from /checkpoints/memtune-step-00000010-attempt-1" in cluster.log(namespace, f"{second['name']}-0")
+    checkpoint = f"/checkpoints/memtune-step-{_SHRINKS_AFTER:08}-attempt-1"
+    assert f"resumed from {checkpoint}" in cluster.log(namespace, f"{second['name']}-0")
 
     jobs.wait_for("undisturbed", "Succeeded", seconds=_SECONDS)
     whole = losses(cluster, namespace, "undisturbed-train-1-0")
     again = losses(cluster, namespace, f"{second['name']}-0")
-    assert sorted(again) == list(range(11, 21))
+    assert sorted(again) == list(range(_SHRINKS_AFTER + 1, _STEPS + 1))
     assert again == pytest.approx({step: whole[step] for step in again}, rel=1e-5)
 
 
@@ -87,6 +90,13 @@ def test_a_suspended_job_goes_on_from_its_checkpoint(
     again = losses(cluster, namespace, f"{last['name']}-0")
     assert sorted(again) == list(range(last["resumedSamples"] // 16 + 1, 21))
     assert (status.get("oomRetries", 0), status.get("disruptions", 0)) == (0, 0), "suspending costs no budget"
+
+
+def _longer(image: str) -> dict[str, Any]:
+    """The built-in trainer, for more steps than it takes unasked."""
+    command = ["python3", "-m", "memtune_runner.trainer", "--steps", str(_STEPS)]
+    container = {"name": "trainer", "image": image, "command": command}
+    return {"template": {"spec": {"containers": [container]}}, "integration": "sdk"}
 
 
 def _running(cluster: Cluster, namespace: str) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from contextlib import suppress
 from copy import deepcopy
@@ -11,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from nasty import texts
+from tiny_rehearsal import ARCHITECTURE
 
 from memtune.plan import Plan
 from memtune.run import Checkpointed, Run, RunKind
@@ -254,9 +256,17 @@ def test_only_a_train_run_has_an_attempt_and_what_others_have_taught() -> None:
     assert "MEMTUNE_PROBE_STEPS" not in told
     probe = {v["name"] for v in pod_of(template())["spec"]["containers"][0]["env"]}
     assert {"MEMTUNE_PROBE_STEPS", "MEMTUNE_PROBE_SECONDS", "MEMTUNE_DEEPSPEED_CONFIG"} <= probe
-    assert not {"MEMTUNE_ATTEMPT", "MEMTUNE_RESUME_FROM", "MEMTUNE_ARCHITECTURE"} & probe
+    assert not {"MEMTUNE_ATTEMPT", "MEMTUNE_RESUME_FROM"} & probe
     with pytest.raises(ValueError, match="fresh weights"):
         Run(RunKind.PROBE, 1, PROBE.plan, resume=Checkpointed("/saves", 640))
+
+
+def test_a_template_may_run_the_built_in_trainer_which_builds_the_described_model() -> None:
+    trainer = template(command=["python", "-m", "memtune_runner.trainer", "--steps", "100"])
+    env = pod_of(trainer, model={"architecture": ARCHITECTURE})["spec"]["containers"][0]["env"]
+    [told] = [json.loads(each["value"]) for each in env if each["name"] == "MEMTUNE_ARCHITECTURE"]
+    assert told["hidden_size"] == ARCHITECTURE["hiddenSize"]
+    assert "MEMTUNE_ARCHITECTURE" not in str(pod_of(trainer, model={"factory": "train:build"}))
 
 
 @pytest.mark.parametrize(
