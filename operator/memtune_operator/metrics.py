@@ -18,7 +18,7 @@ from memtune.decide.budget import ended_probing
 from memtune.decide.records import ended_as, has_ended
 from memtune.decide.restoring import read_status
 from memtune.spec import Job
-from memtune.spec.status import Phase, RunStatus, Status, load_status
+from memtune.spec.status import Phase, RunStatus, Status
 from memtune.verdict import Verdict
 from memtune_operator.shell import Key, Snapshot
 
@@ -94,7 +94,8 @@ class Metrics:
         self._seconds.observe(seconds)
         if (job := after.job) is None:
             return
-        key, status = Key(job.metadata.namespace, job.metadata.name), load_status(after.status)
+        # An older CRD may have kept less of the status than was written.
+        key, status = Key(job.metadata.namespace, job.metadata.name), read_status(after.status)
         self._jobs[key] = _Seen(job, status)
         if before.manifest["metadata"].get("uid") == job.metadata.uid:
             self._count(key, read_status(before.status), status)

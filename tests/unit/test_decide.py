@@ -360,6 +360,16 @@ def test_a_spec_that_cannot_be_read_stalls_and_leaves_alone_what_runs() -> None:
     assert [each.reason for each in decision.status.conditions if each.type == "Stalled"] == ["SpecInvalid"]
 
 
+@pytest.mark.parametrize("garbage", ["Running", "Suspended", "Dancing"])
+def test_the_phase_of_a_job_that_is_over_is_put_right(garbage: str) -> None:
+    cluster = launched()
+    cluster.finish(cluster.status["attempts"][-1]["name"])
+    cluster.reconcile()
+    cluster.status["phase"] = garbage
+    cluster.reconcile()
+    assert cluster.status["phase"] == "Succeeded"
+
+
 def test_of_a_job_that_is_over_no_problem_is_told() -> None:
     cluster = launched()
     cluster.status["conditions"] += [{**condition(cluster, "Launched"), "type": "Complete"}]

@@ -41,6 +41,15 @@ def test_a_status_edited_by_hand_is_survived(written: dict[str, Any], data: st.D
     assert load_status(decision.status.model_dump(mode="json", by_alias=True, exclude_none=True)) == decision.status
 
 
+@pytest.mark.parametrize("kind", ["probe", "train"])
+def test_a_number_that_no_other_can_follow_was_never_given(written: dict[str, Any], kind: str) -> None:
+    records = {"probe": "probes", "train": "attempts"}[kind]
+    last = {**written[records][-1], "name": f"tiny-{kind}-10000", "number": 10_000}
+    status = decide(make_job(), Observed(status={**written, records: [last]}), 1_700_000_000.0).status
+    assert not getattr(status, records) or getattr(status, records)[-1].number < 100
+    assert not [each for each in status.conditions if each.status == "True" and each.type in ("Stalled", "Failed")]
+
+
 counts = st.none() | st.integers(0, 2**60) | st.sampled_from([0, 1, 2**20, 2**33])
 rates = st.none() | st.floats(0, 2.0**60) | st.sampled_from([5e-324, 1e-300, 0.0])
 garbage: st.SearchStrategy[dict[str, Any]] = st.builds(

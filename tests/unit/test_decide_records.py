@@ -24,6 +24,14 @@ def test_of_many_attempts_the_newest_stay_and_the_one_whose_checkpoint_is_the_ne
     assert [record.number for record in status.attempts] == [3, *range(40 - MAX_ATTEMPTS + 2, 41)]
 
 
+def test_of_many_attempts_that_hung_the_one_that_ran_out_of_memory_stays() -> None:
+    fell = AttemptStatus(name="a-train-1", number=1, verdict="device-oom", **ENDED)
+    status = with_attempt(Status(), fell)
+    for number in range(2, 41):
+        status = with_attempt(status, AttemptStatus(name=f"a-train-{number}", number=number, verdict="hung", **ENDED))
+    assert (status.attempts[0], len(status.attempts)) == (fell, MAX_ATTEMPTS)
+
+
 def test_of_many_probes_those_stay_that_told_something() -> None:
     status = Status()
     for number in range(1, 61):

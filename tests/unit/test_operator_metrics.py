@@ -163,6 +163,14 @@ def test_an_object_that_is_no_job_has_no_series() -> None:
     assert not [line for line in lines(metrics) if "tiny" in line]
 
 
+def test_a_status_of_which_an_older_crd_keeps_less_than_was_written_is_shown_as_far_as_it_goes() -> None:
+    metrics = Metrics()
+    less = {name: value for name, value in PEAK.items() if name != "total"}
+    after = snapshot(probes=[{**ENDED, "peakBytes": less}], oomRetries=1)
+    metrics.reconciled(snapshot(), after, 0.02)
+    assert 'memtune_job_oom_retries{mtj="tiny",mtj_namespace="research"} 1.0' in lines(metrics)
+
+
 def test_a_job_that_goes_during_a_scrape_does_not_break_it(monkeypatch: pytest.MonkeyPatch) -> None:
     metrics = told()
 

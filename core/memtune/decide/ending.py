@@ -32,6 +32,8 @@ def _quiet(context: Context, reason: str = reasons.OVER, text: str = "the job is
 
 def finished(context: Context) -> Context:
     """After its end a job only waits for its time to live."""
+    # Where somebody wrote another phase, conditions tell.
+    context = context.having(phase="Succeeded" if context.holds("Complete") else "Failed")
     context = all_stopped(context, "the job is over")
     ends = (context.since(kind) for kind in ("Complete", "Failed") if context.holds(kind))
     ended_at = next((end for end in ends if end is not None), None)

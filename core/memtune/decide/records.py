@@ -100,8 +100,14 @@ def bounded(records: tuple[Record, ...], most: int, needed: RunStatus | None = N
         old = [record for record in kept[:-1] if has_ended(record) and record is not needed]
         if not old:
             break
-        kept.remove(next((record for record in old if not ended_as(record, *TRIED)), old[0]))
+        kept.remove(next((record for record in old if not _has_taught(record)), old[0]))
     return tuple(kept)
+
+
+def _has_taught(record: RunStatus) -> bool:
+    """Whether the run told anything that later ones rest on; what hangs in a training is no fault of its plan."""
+    has_hung = ended_as(record, Verdict.HUNG)
+    return ended_as(record, *TRIED) and not (has_hung and isinstance(record, AttemptStatus))
 
 
 def with_probe(status: Status, record: RunStatus) -> Status:

@@ -11,7 +11,7 @@ from memtune.plan import Plan
 from memtune.run import RunKind
 from memtune.spec.errors import SpecError
 from memtune.spec.job import Job
-from memtune.spec.status import MAX_ATTEMPTS, RecordStatus, Status, load_status
+from memtune.spec.status import MAX_ATTEMPTS, MAX_NUMBER, RecordStatus, Status, load_status
 from memtune.spec.tuning import MAX_PROBES
 
 _LISTS = {"probes": MAX_PROBES, "attempts": MAX_ATTEMPTS, "conditions": 8}
@@ -62,7 +62,8 @@ def _sound(job: Job, kind: RunKind, records: tuple[Record, ...]) -> tuple[Record
 
 
 def _is_named(job: Job, kind: RunKind, record: RecordStatus) -> bool:
-    return record.name == run_name(job.metadata.name, kind, record.number)
+    # No run comes to the last number by itself, and none could follow it.
+    return record.number < MAX_NUMBER and record.name == run_name(job.metadata.name, kind, record.number)
 
 
 def _is_of_job(job: Job, name: str) -> bool:

@@ -13,6 +13,7 @@ from memtune.spec.fields import ASCII, CONDITION_REASON, OBJECT_NAME, PLAN_NAME,
 from memtune.spec.tuning import MAX_PROBES
 
 MAX_ATTEMPTS = 12
+MAX_NUMBER = 10_000
 MAX_COMPONENTS = 32
 
 Phase = Literal[
@@ -120,7 +121,9 @@ class RecordStatus(StatusBlock):
     """What is known of every run, whatever it does."""
 
     name: RunName = Field(description="Name of the run; its pods and its Service begin with it.")
-    number: Annotated[Count, Field(le=10_000)] = Field(description="Number of the run among those of its kind, from 1.")
+    number: Annotated[Count, Field(le=MAX_NUMBER)] = Field(
+        description="Number of the run among those of its kind, from 1."
+    )
     created: Flag = Field(default=False, description="Whether all its pods have been seen; one missing now is lost.")
     verdict: Verdict | None = Field(
         default=None, description="What became of the run; absent until it has ended, and if the operator stopped it."
