@@ -26,7 +26,7 @@ Place = tuple[str, int]
 
 
 class NotWatchedError(RefusalError):
-    """The server lets nobody know what there is of a kind, so that nothing can be decided."""
+    """The server does not let the operator know what there is of a kind, so that nothing can be decided."""
 
     def __init__(self, message: str) -> None:
         super().__init__(Kind.REFUSED, message)

@@ -12,13 +12,15 @@ from memtune_operator import names
 from memtune_operator.ages import is_fresh
 from memtune_operator.cluster import Cluster
 from memtune_operator.observing import owned_by, run_of
-from memtune_operator.refusals import Kind, RefusalError
+from memtune_operator.refusals import WEBHOOK_IS_DOWN, Kind, RefusalError
 from memtune_operator.shell import Key
 from memtune_operator.trace_pod import run_objects
 from memtune_operator.wrapping import Manifest
 
 # Jobs that are held back are looked at every half a minute; then it is asked again.
 _AGAIN_SECONDS = 25.0
+# What is no fault of the template's; the run that meets it says so.
+_NOT_OF_THE_TEMPLATE = ("exceeded quota", WEBHOOK_IS_DOWN, "does not support dry run")
 
 
 class _Refused(NamedTuple):
@@ -112,8 +114,7 @@ class Creations:
         try:
             await self._cluster.create(pod, dry_run=True)
         except RefusalError as refusal:
-            # A quota is no fault of the template's; the run that meets it says so.
-            if refusal.kind is Kind.REFUSED and "exceeded quota" not in refusal.message:
+            if refusal.kind is Kind.REFUSED and not any(words in refusal.message for words in _NOT_OF_THE_TEMPLATE):
                 return (Refusal(reasons.TEMPLATE_REJECTED, refusal.message),)
             if refusal.kind not in (Kind.REFUSED, Kind.EXISTS):
                 raise

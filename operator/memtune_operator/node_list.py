@@ -9,9 +9,10 @@ import time
 from collections.abc import Callable, Collection, Mapping
 
 from memtune_operator.ages import is_fresh
+from memtune_operator.cache import NotWatchedError
 from memtune_operator.cluster import Cluster
 from memtune_operator.nodes import sound_nodes
-from memtune_operator.refusals import RefusalError
+from memtune_operator.refusals import Kind, RefusalError
 from memtune_operator.shell import Key
 from memtune_operator.wrapping import Manifest
 
@@ -27,6 +28,7 @@ class NodeList:
         self._may_read = may_read
         self._nodes: list[Manifest] = []
         self._at = -math.inf
+        self._refused_at: float | None = None
         self._lock = asyncio.Lock()
 
     async def known(self, now: float, places: Collection[str] = ()) -> list[Manifest] | None:
@@ -37,9 +39,24 @@ class NodeList:
         async with self._lock:  # many jobs look at the same moment; one list serves them all
             known = {node["metadata"]["name"] for node in self._nodes}
             if not is_fresh(self._at, now, _AGE_SECONDS) or not known.issuperset(places):
-                self._nodes = await self._cluster.list("v1", "Node")
+                self._nodes = await self._listed(now)
                 self._at = now
             return self._nodes
+
+    async def _listed(self, now: float) -> list[Manifest]:
+        try:
+            found = await self._cluster.list("v1", "Node")
+        except RefusalError as refusal:
+            if refusal.kind is not Kind.REFUSED:
+                raise
+            self._refused_at = now if self._refused_at is None else self._refused_at
+            # An API server that has just started may say so for a moment, and not mean it.
+            if is_fresh(self._refused_at, now, _AGE_SECONDS):
+                raise
+            advice = "grant it, or install with rbac.readNodes: false"
+            raise NotWatchedError(f"the operator may not list nodes: {refusal.message}; {advice}") from refusal
+        self._refused_at = None
+        return found
 
     async def look_after(self, nodes_by_job: Callable[[], Mapping[Key, set[str]]], wake: Callable[[Key], None]) -> None:
         """A node that answers no more changes none of its pods, so that no watch tells of it."""

@@ -165,9 +165,9 @@ class Reconciler:
         if snapshot is None:
             return None, 0, True
         if snapshot.is_out_of_sight:
-            # The operator's own trouble, of which its alerts should tell.
+            # The operator's own trouble, of which its alerts should tell. Whatever mends it changes nothing of the job.
             self._watcher.failed(key)
-            return wait, 0, False
+            return _LONGEST_DELAY_SECONDS, 0, False
         self._watcher.reconciled(self._found.pop(key), snapshot, self._now() - began)
         return wait, 0, False
 

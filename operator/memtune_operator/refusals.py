@@ -28,6 +28,8 @@ class RefusalError(Exception):
         self.status = status
 
 
+# How the API server says that an admission webhook did not answer.
+WEBHOOK_IS_DOWN = "failed calling webhook"
 _BY_STATUS = {
     401: Kind.RETRY,
     404: Kind.ABSENT,
@@ -47,6 +49,9 @@ def refusal_of(status: int | None, reason: str, body: str, retry_after: str = ""
 
 
 def _kind(status: int | None, reason: str, message: str) -> Kind:
+    # An admission webhook that is not there holds up what it was to look at until somebody mends it: that is told.
+    if status == 500 and WEBHOOK_IS_DOWN in message:
+        return Kind.REFUSED
     if not status or status >= 500:
         return Kind.RETRY
     if reason == "AlreadyExists":

@@ -67,6 +67,7 @@ class Server:
         self.kept: dict[str, Any] | None = None
         self.refusals: list[RefusalError] = []
         self.watch_refusal: RefusalError | None = None
+        self.nodes_refusal: RefusalError | None = None
         self.events: set[str] = set()
         self.deleted: list[str] = []
         self.runs: list[str] = []
@@ -86,6 +87,8 @@ class Server:
     async def list(self, api_version: str, kind: str) -> Sequence[dict[str, Any]]:
         self.node_lists += 1
         await asyncio.sleep(0)
+        if self.nodes_refusal:
+            raise self.nodes_refusal
         return list(self.nodes)
 
     async def create(self, manifest: dict[str, Any], dry_run: bool = False) -> None:
@@ -225,8 +228,8 @@ OLD_PODS: list[dict[str, Any]] = [
 ]
 
 
-async def looked_at(server: Server, shell: ClusterShell) -> dict[str, Any]:
-    await reconcile(shell, KEY, expected_improvement, lambda: NOW)
+async def looked_at(server: Server, shell: ClusterShell, now: float = NOW) -> dict[str, Any]:
+    await reconcile(shell, KEY, expected_improvement, lambda: now)
     status: dict[str, Any] = server.job["status"]
     return status
 
@@ -258,6 +261,41 @@ def test_a_job_whose_pods_may_not_be_watched_is_told_so() -> None:
         said = "the operator may not watch Pod: pods is forbidden: cannot list resource"
         assert [(each["reason"], each["message"]) for each in told["conditions"]] == [("Refused", said)]
         assert server.runs == []
+
+    asyncio.run(life())
+
+
+def test_a_job_whose_nodes_may_not_be_listed_is_told_so_and_what_to_do() -> None:
+    """Roles may be made by hand, and a chart's value be forgotten."""
+
+    async def life() -> None:
+        server = Server()
+        server.nodes_refusal = refused("nodes is forbidden: cannot list resource")
+        async with Life(server) as shell:
+            with pytest.raises(RefusalError):
+                await looked_at(server, shell)
+            (told,) = (await looked_at(server, shell, NOW + 20))["conditions"]
+            assert (told["type"], told["reason"]) == ("Stalled", "Refused")
+            assert told["message"].startswith("the operator may not list nodes: nodes is forbidden: cannot list")
+            assert "rbac.readNodes" in told["message"]
+            assert server.runs == []
+            server.nodes_refusal = None
+            assert (await looked_at(server, shell, NOW + 80))["phase"] == "Probing"
+
+    asyncio.run(life())
+
+
+def test_a_webhook_that_does_not_answer_is_said_of_the_run_that_meets_it_and_not_of_the_template() -> None:
+    async def life() -> None:
+        server = Server()
+        sentence = 'Internal error occurred: failed calling webhook "w": connection refused'
+        server.template_refusals = [refused(sentence)]
+        async with Life(server) as shell:
+            snapshot = await seen(shell)
+            assert snapshot.observed.refusals == ()
+            server.refusals = [refused(sentence)]
+            assert await shell.create(snapshot, [PROBE], NOW)
+            assert (await seen(shell)).observed.runs["tiny-probe-1"].refusal == sentence
 
     asyncio.run(life())
 

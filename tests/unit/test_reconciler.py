@@ -254,6 +254,15 @@ def test_a_job_that_is_out_of_sight_is_told_of_as_a_failure_of_the_operator() ->
     assert (stalled["reason"], stalled["message"]) == ("Refused", "the operator may not watch Pod")
 
 
+def test_a_job_that_is_out_of_sight_is_looked_at_again_though_nothing_tells_of_it() -> None:
+    async def life() -> float | None:
+        reconciler = Reconciler(Blind(manifest()), expected_improvement, lambda: NOW, Ledger())
+        wait, *_ = await reconciler._turn(KEY, 0)
+        return wait
+
+    assert asyncio.run(life()) == 60.0
+
+
 def test_what_a_turn_that_broke_off_has_written_is_news_to_the_watcher() -> None:
     async def life() -> list[dict[str, Any]]:
         shell, ledger = MemoryShell(manifest()), Ledger()

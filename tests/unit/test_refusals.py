@@ -20,6 +20,7 @@ def answer(message: str, reason: str = "") -> str:
         (401, answer("Unauthorized"), Kind.RETRY),
         (429, answer("too many requests"), Kind.RETRY),
         (500, answer("etcdserver: request timed out"), Kind.RETRY),
+        (500, answer('Internal error occurred: failed calling webhook "w": connection refused'), Kind.REFUSED),
         (503, "<html>", Kind.RETRY),
         (404, answer('pods "x" not found', "NotFound"), Kind.ABSENT),
         (409, answer("the object has been modified", "Conflict"), Kind.CONFLICT),
