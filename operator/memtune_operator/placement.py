@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from memtune.run import Run
 from memtune.spec import Job
 from memtune_operator import names
@@ -19,18 +17,23 @@ def with_nodes(spec: Manifest, job: Job, run: Run) -> Manifest:
 
 
 def _kept_to(affinity: Manifest, job: Job, run: Run) -> Manifest:
-    wanted = []
-    if product := run.gpu_product or job.spec.resources.gpu_product:
-        wanted.append({"key": names.LABEL_GPU_PRODUCT, "operator": "In", "values": [product]})
-    if run.avoided_nodes:
-        wanted.append({"key": names.LABEL_HOSTNAME, "operator": "NotIn", "values": sorted(run.avoided_nodes)})
-    if not wanted:
+    product = run.gpu_product or job.spec.resources.gpu_product
+    wanted = {
+        "matchExpressions": [_requirement(names.LABEL_GPU_PRODUCT, "In", product)] if product else [],
+        # By their names, since the label of the host name may be another; the API server takes one name at a time.
+        "matchFields": [_requirement("metadata.name", "NotIn", node) for node in sorted(run.avoided_nodes)],
+    }
+    if not any(wanted.values()):
         return affinity
     node_affinity: Manifest = affinity.get("nodeAffinity") or {}
     required: Manifest = node_affinity.get(REQUIRED) or {}
     # A node has to match one of the user's terms, so each of them has to hold what is wanted as well.
-    terms = [_with_expressions(term, wanted) for term in required.get("nodeSelectorTerms") or [{}]]
+    terms = [_with_requirements(term, wanted) for term in required.get("nodeSelectorTerms") or [{}]]
     return {**affinity, "nodeAffinity": {**node_affinity, REQUIRED: {**required, "nodeSelectorTerms": terms}}}
+
+
+def _requirement(key: str, operator: str, value: str) -> Manifest:
+    return {"key": key, "operator": operator, "values": [value]}
 
 
 def _apart(affinity: Manifest, job: Job, run: Run) -> Manifest:
@@ -43,5 +46,6 @@ def _apart(affinity: Manifest, job: Job, run: Run) -> Manifest:
     return {**affinity, "podAntiAffinity": {**anti, REQUIRED: [*(anti.get(REQUIRED) or []), term]}}
 
 
-def _with_expressions(term: Manifest, wanted: list[dict[str, Any]]) -> Manifest:
-    return {**term, "matchExpressions": [*(term.get("matchExpressions") or []), *wanted]}
+def _with_requirements(term: Manifest, wanted: dict[str, list[Manifest]]) -> Manifest:
+    added = {part: [*(term.get(part) or []), *more] for part, more in wanted.items() if more}
+    return {**term, **added}

@@ -12,7 +12,7 @@ from simulated_cluster import SimulatedCluster
 from small_jobs import make_job, template
 
 from memtune.acquisition import Question, expected_improvement
-from memtune.decide import decide
+from memtune.decide import Node, decide
 from memtune.decide.context import Context
 from memtune.decide.downgrading import after_host_oom
 from memtune.decide.hosting import host_need
@@ -406,8 +406,10 @@ def test_what_would_have_been_needed_is_told_by_what_was_measured() -> None:
     assert told[1.5] > 1.3 * told[1.0]
 
 
-def test_a_node_that_took_two_attempts_down_is_avoided() -> None:
+def lost_twice(nodes: tuple[Node, ...] | None) -> SimulatedCluster:
+    """A job of which the same node has taken two train runs down."""
     cluster = launched()
+    cluster.nodes = nodes
     for _ in range(2):
         for pod in cluster.pods.values():
             if pod.is_running:
@@ -418,12 +420,39 @@ def test_a_node_that_took_two_attempts_down_is_avoided() -> None:
             cluster.start(run)
         cluster.reconcile()
     assert [attempt.get("lostNode") for attempt in cluster.status["attempts"]][:2] == ["node-b", "node-b"]
+    return cluster
+
+
+@pytest.mark.parametrize(
+    ("nodes", "avoided"),
+    [
+        (None, ("node-b",)),
+        ((Node("node-a"), Node("node-b")), ("node-b",)),
+        ((Node("node-b"),), ()),
+    ],
+    ids=["unknown", "another", "no other"],
+)
+def test_a_node_that_took_two_attempts_down_is_avoided_where_there_is_another(
+    nodes: tuple[Node, ...] | None, avoided: tuple[str, ...]
+) -> None:
+    cluster = lost_twice(nodes)
     # The attempt is the newest, so its pods are made again where they are missing.
     observed = cluster.observe()
     raw = observed.status
     raw["attempts"][-1] |= {"created": False}
     runs = decide(cluster.job, replace(observed, status=raw, runs={}), cluster.now).create
-    assert [run.avoided_nodes for run in runs if isinstance(run, Run)] == [("node-b",)]
+    assert [run.avoided_nodes for run in runs if isinstance(run, Run)] == [avoided]
+
+
+def test_a_run_that_waits_says_which_nodes_it_avoids() -> None:
+    cluster = lost_twice(None)
+    for pod in cluster.pods.values():
+        if pod.is_running:
+            pod.started_at = None
+            pod.conditions = (Condition("PodScheduled", "False", "Unschedulable", "0/1 nodes are available"),)
+    cluster.reconcile()
+    said = "Unschedulable: 0/1 nodes are available (node-b is avoided, which took two train runs down)"
+    assert condition(cluster, "Stalled")["message"] == said
 
 
 @pytest.mark.parametrize("is_ended", [False, True], ids=["while it runs", "when it has ended"])

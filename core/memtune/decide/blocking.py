@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from memtune.decide import reasons
+from memtune.decide.cleaning import avoided_nodes
 from memtune.decide.context import Context
 from memtune.decide.fixing import changed_fields, spec_changed
 from memtune.decide.hosting import asked_bytes
@@ -77,6 +78,8 @@ def _of_runs(context: Context) -> tuple[Refusal | None, Refusal | None]:
         message = found.message
         if isinstance(record, RunStatus) and "memory" in message.lower():
             message += _asking(context, record)
+        if isinstance(record, RunStatus) and found.verdict is Verdict.UNSCHEDULABLE and not run.refusal:
+            message += _avoiding(context, record)
         if found.verdict is Verdict.QUEUED:
             queued = queued or Refusal(reasons.QUEUED, message)
         else:
@@ -89,6 +92,13 @@ def _asking(context: Context, record: RunStatus) -> str:
     """For whoever reads that there is not enough memory: what a pod asks for that its template does not."""
     asked = asked_bytes(context, record)
     return f" (each pod asks for {gib(asked)} of host memory, for {record.plan})" if asked else ""
+
+
+def _avoiding(context: Context, record: RunStatus) -> str:
+    """For whoever wonders why a node that is free is not taken."""
+    avoided = avoided_nodes(context, record)
+    verb = "is" if len(avoided) == 1 else "are"
+    return f" ({', '.join(avoided)} {verb} avoided, which took two train runs down)" if avoided else ""
 
 
 def _told(context: Context, kind: ConditionType, found: Refusal | None) -> Context:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from memtune.decide import budget
 from memtune.decide.completing import own_pods
 from memtune.decide.context import Context
 from memtune.decide.decision import Deletion
 from memtune.decide.hosting import asked_bytes
-from memtune.decide.records import ended_as, has_ended, is_over, to_run
+from memtune.decide.records import ended_as, has_ended, is_over, lost_twice, to_run
 from memtune.observation import PodObservation
 from memtune.run import Run, TraceRun
 from memtune.spec.status import AttemptStatus, RecordStatus, RunStatus, Status
@@ -32,10 +33,21 @@ def creations(context: Context, read: Status) -> tuple[Run | TraceRun, ...]:
 def _creations(context: Context, read: Status) -> tuple[Run, ...]:
     recorded = {record.name for record in (*read.probes, *read.attempts) if not has_ended(record)}
     return tuple(
-        to_run(context.job, context.status, record, asked_bytes(context, record), budget.own_seconds(context))
+        replace(
+            to_run(context.job, context.status, record, asked_bytes(context, record), budget.own_seconds(context)),
+            avoided_nodes=avoided_nodes(context, record),
+        )
         for record in (*context.status.probes, *context.status.attempts)
         if record.name in recorded and not has_ended(record) and not record.created
     )
+
+
+def avoided_nodes(context: Context, record: RunStatus) -> tuple[str, ...]:
+    """Nodes that took two train runs down, for a third one; unless it could be nowhere else."""
+    lost, nodes = lost_twice(context.status), context.observed.nodes
+    others = {node.name for node in nodes or ()} - set(lost)
+    has_others = nodes is None or len(others) >= context.job.spec.resources.nodes
+    return lost if has_others and isinstance(record, AttemptStatus) else ()
 
 
 def deletions(context: Context, read: Status) -> tuple[Deletion, ...]:

@@ -133,7 +133,7 @@ def replaced(status: Status, new: RunStatus) -> Status:
 
 
 def lost_twice(status: Status) -> tuple[str, ...]:
-    """Nodes that took two train runs down, which the next one avoids."""
+    """Nodes that took two train runs down."""
     lost = [record.lost_node for record in status.attempts if record.lost_node]
     return tuple(sorted({node for node in lost if lost.count(node) >= 2}))
 
@@ -190,7 +190,6 @@ def to_run(job: Job, status: Status, record: RunStatus, host_request_bytes: int,
         record.number,
         plan,
         resume=resume if path and record.resume != "no" else None,
-        avoided_nodes=lost_twice(status),
         gpu_product=status.gpu_product,
         evaluation_batch=record.evaluation_batch,
         sharded_save=record.sharded_save,
