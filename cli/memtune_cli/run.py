@@ -114,8 +114,14 @@ async def _drive(manifest: dict[str, Any], directory: Path, shared: Path, earlie
 
 
 def _interrupt(shell: LocalShell, screen: _Screen) -> None:
+    from memtune_operator.refusals import RefusalError
+
     screen.interrupted()
-    shell.suspend()
+    try:
+        shell.suspend()
+    except RefusalError as refusal:
+        # What runs ends all the same, and the next call finds it gone.
+        screen.give_up(refusal.message)
 
 
 class _Screen:
@@ -142,6 +148,12 @@ class _Screen:
         """The user wants no more."""
         self._display.tell("stopping the runs; call the same command again to go on")
         self.is_interrupted = True
+
+    def give_up(self, why: str) -> None:
+        """Nothing can be written down any more, so that nobody would come to say that all is quiet."""
+        if not self.ended.done():
+            self._display.end([why])
+            self.ended.set_result(INTERRUPTED)
 
     def reconciled(self, before: Snapshot, after: Snapshot, seconds: float) -> None:
         """Say what is new, and end with the job."""

@@ -207,7 +207,11 @@ class LocalShell:
         return job_in(self._directory)
 
     def _save(self, manifest: Manifest) -> None:
-        write_whole(_file(self._directory), json.dumps(manifest, indent=1))
+        file = _file(self._directory)
+        try:
+            write_whole(file, json.dumps(manifest, indent=1))
+        except OSError as error:
+            raise RefusalError(Kind.RETRY, f"{file} cannot be written: {error.strerror}") from error
 
 
 class StateError(Exception):

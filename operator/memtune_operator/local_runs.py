@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 import re
 import shutil
@@ -20,6 +21,7 @@ from memtune.report import Report, read_report
 from memtune.report_checks import ReportError
 from memtune.trace_message import LONGEST_BYTES
 
+_log = logging.getLogger("memtune")
 GRACE_SECONDS = 30.0
 _LOOK_AGAIN_SECONDS = 0.5
 _REFERENCE = re.compile(r"\$\$|\$\(([A-Za-z_][A-Za-z0-9_.-]*)\)")
@@ -33,6 +35,8 @@ class LocalRun:
         self._ended = ended
         self._process: asyncio.subprocess.Process | None = None
         self._waiter: asyncio.Task[None] | None = None
+        # How it ended, if this program has seen it.
+        self._end: dict[str, Any] = {}
 
     @property
     def name(self) -> str:
@@ -74,7 +78,7 @@ class LocalRun:
 
     def observe(self) -> PodObservation | None:
         """The run as one pod; None if its process is gone and nobody saw how it ended."""
-        process, ended = self._read("process.json"), self._read("ended.json")
+        process, ended = self._read("process.json"), self._end or self._read("ended.json")
         if not ended and self._process is None:
             return None
         report = self._report()
@@ -150,7 +154,12 @@ class LocalRun:
         # As with a container, what it started ends with it.
         _signal(process.pid, signal.SIGKILL)
         # A shell's way to tell a signal, which is also Kubernetes's.
-        self._write("ended.json", {"code": 128 - code if code < 0 else code, "at": time.time()})
+        self._end = {"code": 128 - code if code < 0 else code, "at": time.time()}
+        try:
+            self._write("ended.json", self._end)
+        except OSError as error:
+            # This call knows it all the same; a later one takes the report's word, or finds the run gone.
+            _log.warning("%s cannot be written: %s", self.directory / "ended.json", error.strerror)
         self._ended()
 
     def _started(self) -> tuple[int, str]:

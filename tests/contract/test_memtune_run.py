@@ -6,6 +6,7 @@ import fcntl
 import json
 import os
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -92,6 +93,24 @@ def test_an_interrupted_job_goes_on_where_it_stopped(tmp_path: Path) -> None:
     assert "predicted" in said
     assert "trained to its end" in said
     told_once(said)
+
+
+@pytest.mark.skipif(not hasattr(resource, "prlimit"), reason="sets a limit of another process")
+def test_on_a_full_disk_an_interruption_still_ends_everything_and_the_next_call_goes_on(tmp_path: Path) -> None:
+    file, state = job(tmp_path), tmp_path / "state"
+    first = start(file)
+    wait_for(state / "runs" / "tiny-probe-1" / "process.json", first)
+    resource.prlimit(first.pid, resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
+    first.send_signal(signal.SIGINT)
+    said, _ = first.communicate(timeout=60)
+    assert first.returncode == 130, said
+    assert "cannot be written" in said
+    assert "Traceback" not in said
+    assert processes_of(state) == []
+
+    second = start(file)
+    said, _ = second.communicate(timeout=_SECONDS)
+    assert second.returncode == 0, said
 
 
 def test_what_one_machine_cannot_do_is_said(tmp_path: Path) -> None:
