@@ -199,6 +199,8 @@ class _Screen:
         if self.is_interrupted:
             is_quiet = not any(pod.exit_code is None for run in snapshot.observed.runs.values() for pod in run.pods)
             return INTERRUPTED if is_quiet else None
+        if phase == "Suspended":
+            return 1  # nobody else can switch it on again: a job is read once a call
         if any(
             each["type"] == "Stalled" and each["status"] == "True" for each in snapshot.status.get("conditions", [])
         ):

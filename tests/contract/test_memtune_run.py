@@ -120,6 +120,16 @@ def test_what_one_machine_cannot_do_is_said(tmp_path: Path) -> None:
     assert "spec.resources.nodes: this is one machine" in said
 
 
+def test_a_job_that_is_suspended_is_not_waited_for(tmp_path: Path) -> None:
+    process = start(job(tmp_path, suspend=True))
+    said, _ = process.communicate(timeout=_SECONDS)
+    assert process.returncode == 1
+    assert "suspended: nothing runs" in said
+    second = start(job(tmp_path))
+    said, _ = second.communicate(timeout=_SECONDS)
+    assert second.returncode == 0, said
+
+
 def test_a_job_that_is_none_is_refused_with_its_field(tmp_path: Path) -> None:
     process = start(job(tmp_path, training={"globalBatchSize": 0, "sequenceLength": 16}))
     said, _ = process.communicate(timeout=_SECONDS)
