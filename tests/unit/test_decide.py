@@ -399,6 +399,23 @@ def test_probes_side_by_side_are_no_more_than_are_allowed() -> None:
     assert [(probe["number"], "endedAt" in probe) for probe in cluster.status["probes"]] == [(1, True), (2, False)]
 
 
+def test_a_probe_that_waits_is_not_started_once_a_smaller_plan_has_run_out_of_memory() -> None:
+    cluster = SimulatedCluster(make_job(tuning={"parallelProbes": 3}), factor=1.6)
+    cluster.reconcile()
+    largest = max(cluster.status["probes"], key=lambda probe: int(probe["predictedBytes"]))["name"]
+    for run in set(cluster.runs()) - {largest}:
+        cluster.start(run)
+    cluster.reconcile()
+    cluster.tick(20.0)
+    for run in cluster.runs():
+        cluster.finish(run)
+    cluster.reconcile()
+    ended = {probe["name"]: probe for probe in cluster.status["probes"] if "endedAt" in probe}
+    assert sorted(probe.get("verdict", "stopped") for probe in ended.values()) == ["device-oom"] * 2 + ["stopped"]
+    assert "ran out of memory meanwhile" in ended[largest]["message"]
+    assert cluster.of(largest) == []
+
+
 def test_one_probe_that_hangs_takes_half_of_the_budget_and_no_more() -> None:
     cluster = SimulatedCluster(make_job(tuning={"maxGpuSeconds": 400}))
     cluster.reconcile()

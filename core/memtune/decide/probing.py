@@ -45,6 +45,7 @@ def probing(context: Context) -> Context:
     if context.status.disruptions > context.job.spec.retry.max_disruptions:
         text = f"probes were taken away {context.status.disruptions} times, more than retry.maxDisruptions allows"
         return failed(context, reasons.DISRUPTIONS_SPENT, text)
+    context = _without_hopeless(context)
     running = [probe for probe in context.status.probes if not has_ended(probe)]
     if running and _busy(context) >= context.job.spec.tuning.parallel_probes:
         return _watched(context)
@@ -63,6 +64,23 @@ def _out_of_budget(context: Context) -> Context:
     for probe in budget.running(context):
         context = stopped(context, probe, "the budget of GPU-seconds is spent")
     return context
+
+
+def _without_hopeless(context: Context) -> Context:
+    """A probe that still waits for its GPUs ends where another tells meanwhile that its plan cannot fit."""
+    probes = context.status.probes
+    waiting = [probe for probe in probes if not has_ended(probe) and not _has_started(context, probe)]
+    if not waiting or not any(ended_as(probe, Verdict.DEVICE_OOM) for probe in probes):
+        return context
+    model = believed(context)
+    for probe in waiting:
+        if not model.may_try(plan_of(probe)):
+            context = stopped(context, probe, "a plan that is predicted to take no more ran out of memory meanwhile")
+    return context
+
+
+def _has_started(context: Context, probe: RunStatus) -> bool:
+    return any(pod.started_at_seconds is not None for pod in context.pods(probe))
 
 
 def _first_prediction(context: Context, model: Model) -> Context:
