@@ -114,14 +114,15 @@ async def _drive(manifest: dict[str, Any], directory: Path, shared: Path, earlie
 
 
 def _interrupt(shell: LocalShell, screen: _Screen) -> None:
+    from memtune_operator.local import StateError
     from memtune_operator.refusals import RefusalError
 
     screen.interrupted()
     try:
         shell.suspend()
-    except RefusalError as refusal:
+    except (RefusalError, StateError) as error:
         # What runs ends all the same, and the next call finds it gone.
-        screen.give_up(refusal.message)
+        screen.give_up(str(error))
 
 
 class _Screen:
@@ -150,7 +151,7 @@ class _Screen:
         self.is_interrupted = True
 
     def give_up(self, why: str) -> None:
-        """Nothing can be written down any more, so that nobody would come to say that all is quiet."""
+        """The state cannot be read or written any more, so that nobody would come to say that all is quiet."""
         if not self.ended.done():
             self._display.end([why])
             self.ended.set_result(INTERRUPTED)

@@ -75,8 +75,8 @@ class LocalShell:
 
     def suspend(self) -> None:
         """Let no run go on until the job is accepted again."""
-        manifest = self._read()
-        self._save({**manifest, "spec": {**manifest["spec"], "suspend": True}})
+        if manifest := self._read():
+            self._save({**manifest, "spec": {**manifest["spec"], "suspend": True}})
         self._wake()
 
     async def stop_orphans(self) -> None:

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -111,6 +112,22 @@ def test_on_a_full_disk_an_interruption_still_ends_everything_and_the_next_call_
     second = start(file)
     said, _ = second.communicate(timeout=_SECONDS)
     assert second.returncode == 0, said
+
+
+@pytest.mark.parametrize("garbage", [None, "{}", "not even JSON"], ids=["removed", "emptied", "overwritten"])
+def test_whatever_became_of_the_state_an_interruption_ends_everything(tmp_path: Path, garbage: str | None) -> None:
+    state = tmp_path / "state"
+    process = start(job(tmp_path))
+    wait_for(state / "runs" / "tiny-probe-1" / "process.json", process)
+    if garbage is None:
+        shutil.rmtree(state)
+    else:
+        (state / "job.json").write_text(garbage)
+    process.send_signal(signal.SIGINT)
+    said, _ = process.communicate(timeout=60)
+    assert process.returncode in (1, 130), said
+    assert "Traceback" not in said
+    assert processes_of(state) == []
 
 
 def test_what_one_machine_cannot_do_is_said(tmp_path: Path) -> None:
