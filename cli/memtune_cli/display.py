@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import sys
@@ -43,6 +44,12 @@ class Display:
     def _draw(self, told: Sequence[str], shown: list[str]) -> None:
         erased = _UP.format(len(self._shown)) + _CLEAR_BELOW if self._shown else ""
         above, page = (self.screen.plain("".join(f"{line}\n" for line in lines)) for lines in (told, shown))
-        self._stream.write(erased + above + (f"{_CUT_LINES}{page}{_WRAP_LINES}" if page else ""))
-        self._stream.flush()
+        try:
+            self._stream.write(erased + above + (f"{_CUT_LINES}{page}{_WRAP_LINES}" if page else ""))
+            self._stream.flush()
+        except OSError as error:
+            if error.errno != errno.EIO:
+                raise
+            # The terminal was closed. Nobody reads on, and whoever is told of that has to end what runs.
+            self.is_live = False
         self._shown = shown

@@ -198,8 +198,10 @@ class _Screen:
     def _exit_code(self, snapshot: Snapshot) -> int | None:
         phase = snapshot.status.get("phase")
         if self.is_interrupted:
+            # What was under way when the interruption came has not heard of it, and may yet start a run.
+            is_heard = bool(snapshot.manifest["spec"].get("suspend"))
             is_quiet = not any(pod.exit_code is None for run in snapshot.observed.runs.values() for pod in run.pods)
-            return INTERRUPTED if is_quiet else None
+            return INTERRUPTED if is_heard and is_quiet else None
         if phase == "Suspended":
             return 1  # nobody else can switch it on again: a job is read once a call
         if any(
