@@ -1,4 +1,4 @@
-"""Twenty small models of all kinds, whose memory can be counted on a CPU."""
+"""Small models of all kinds, whose memory can be counted on a CPU."""
 
 from __future__ import annotations
 
@@ -39,6 +39,11 @@ def _adapted() -> Subject:
 
     model, batch, loss = _causal("llama", **_ROTARY, num_key_value_heads=2)()
     return Subject(get_peft_model(model, LoraConfig(r=8, target_modules=["q_proj", "v_proj"])), batch, loss)
+
+
+def _with_loss_around() -> Subject:
+    model, batch, _ = _causal("llama", **_ROTARY, num_key_value_heads=2)()
+    return Subject(model, batch, _loss_around)
 
 
 class UNet(nn.Module):
@@ -106,6 +111,11 @@ def _own_loss(model: nn.Module, batch: Any) -> torch.Tensor:
     return loss
 
 
+def _loss_around(model: nn.Module, batch: Any) -> torch.Tensor:
+    logits = model(input_ids=batch["input_ids"]).logits.float()
+    return functional.cross_entropy(logits.flatten(0, 1), batch["labels"].flatten())
+
+
 def _of(model: Callable[[], nn.Module], batch: Callable[[int], torch.Tensor]) -> Callable[[], Subject]:
     return lambda: Subject(model(), batch, lambda built, inputs: built(inputs))
 
@@ -142,5 +152,6 @@ MODELS: dict[str, Callable[[], Subject]] = {
     "u-net": _of(UNet, lambda rows: torch.zeros(rows, 3, 64, 64)),
     "convolutions": _of(Convolutional, lambda rows: torch.zeros(rows, 3, 32, 32)),
     "perceptron": _of(Perceptron, lambda rows: torch.zeros(rows, 32, 128)),
+    "llama-loss-around": _with_loss_around,
 }  # fmt: skip
 BATCH_NORMALIZED = frozenset({"u-net", "convolutions"})

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-VERSION = 1
+VERSION = 2
 
 # half: weights and products of 16 bits. autocast: fp32 weights, products of 16 bits. full: fp32 throughout.
 NUMERICS = ("half", "autocast", "full")
@@ -26,11 +26,17 @@ RELEASE = "r"  # autograd lets go of the save
 ENTER = "("  # the forward pass enters a block
 LEAVE = ")"  # and leaves it
 GRADIENT = "g"  # the tensor became the gradient of the next in `gradients`
+CALL = "["  # the model is called
+RETURN = "]"  # and has returned; a loss may be computed around it
 BACKWARD = "b"  # the backward pass begins
+REACHED = "<"  # the first gradient of what a call returned is there
+OF_ALL = CALL + RETURN + BACKWARD + REACHED  # those about the whole model, whose number says nothing
+
+ROOT = -1  # in place of a block: what is outside of all blocks
 
 # What made a tensor, as far as selective checkpointing asks.
 OTHER, PRODUCT, ATTENTION = ".", "p", "a"
-_KNOWN = frozenset(ALLOC + DROP + SAVE + UNPACK + RELEASE + ENTER + LEAVE + GRADIENT + BACKWARD)
+_KNOWN = frozenset(ALLOC + DROP + SAVE + UNPACK + RELEASE + ENTER + LEAVE + GRADIENT + OF_ALL)
 
 
 class TraceError(ValueError):

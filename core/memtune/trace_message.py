@@ -19,7 +19,7 @@ from memtune import trace as events
 from memtune.trace import NUMERICS, Parameter, Program, Trace, TraceError
 
 # A remembered trace of another is made anew, so it rises when the same model is traced otherwise.
-VERSION = 2
+VERSION = 3
 LONGEST_BYTES = 4096
 # Bounds that no model comes near.
 _LARGEST_BYTES = 16 * 1024 * 1024
@@ -86,7 +86,7 @@ def _relative(codes: str, numbers: Iterable[int]) -> list[int]:
         elif code in _OF_SAVES:
             found.append(number - saves)
             saves = number
-        elif code != events.BACKWARD:
+        elif code not in events.OF_ALL:
             found.append(number - block)
             block = number
     return found
@@ -221,7 +221,7 @@ def _absolute(codes: str, numbers: Iterable[int]) -> Iterator[int]:
         elif code in _OF_SAVES:
             saves += next(rest, _LARGEST_NUMBER)
             yield saves
-        elif code == events.BACKWARD:
+        elif code in events.OF_ALL:
             yield 0
         else:
             block += next(rest, _LARGEST_NUMBER)
@@ -262,7 +262,7 @@ def _check_events(program: Program, blocks: int, parameters: int) -> None:
             _within((number,), saves, "saves")
         elif code in events.ENTER + events.LEAVE:
             _within((number,), blocks, "blocks")
-        elif code != events.BACKWARD:
+        elif code not in events.OF_ALL:
             raise TraceError(f"the trace holds the unknown event {code!r}")
     _within((len(program.codes),), _MOST_EVENTS, "events")
     _within((number for group in program.inputs for number in group), tensors, "inputs")

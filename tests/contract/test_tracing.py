@@ -62,6 +62,16 @@ def test_every_save_is_released_and_every_weight_has_its_gradient() -> None:
     assert program.codes.count(events.ENTER) == program.codes.count(events.LEAVE) == 3
 
 
+def test_a_loss_around_the_model_comes_after_its_call_and_before_its_backward_pass() -> None:
+    codes = trace("factories:with_loss", ROWS, LENGTH, ["full"]).program("full").codes
+    marks = [codes.index(mark) for mark in (events.CALL, events.RETURN, events.BACKWARD, events.REACHED)]
+    assert marks == sorted(marks)
+    _, returned, began, reached = marks
+    # It keeps something, of which autograd asks before the model's own backward pass begins.
+    assert events.SAVE in codes[returned:began]
+    assert events.UNPACK in codes[began:reached]
+
+
 def test_two_sizes_give_every_size() -> None:
     few, many = (trace("factories:plain", rows, LENGTH, ["full"]).program("full") for rows in (2, 7))
     assert few.codes == many.codes

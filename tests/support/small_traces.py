@@ -85,10 +85,11 @@ class Sketch:
         )
 
 
-def small_program() -> Program:
-    """Forward, loss and backward of a micro-batch."""
+def small_program(loss_bytes: int = 0) -> Program:
+    """Forward, loss and backward of a micro-batch; a loss around the model keeps so many bytes a row for itself."""
     sketch = Sketch()
     tokens = sketch.alloc(TOKENS)
+    sketch.event(events.CALL, 0)
     embedding = sketch.save(tokens)
     hidden = sketch.alloc(HIDDEN)
     saves = []
@@ -97,8 +98,12 @@ def small_program() -> Program:
         saves.append(kept)
     head = sketch.save(hidden)
     sketch.drop(hidden)
+    sketch.event(events.RETURN, 0)
+    around = sketch.alloc(loss_bytes)
     loss = sketch.alloc(0, 512)
     sketch.event(events.BACKWARD, 0)
+    sketch.drop(around)
+    sketch.event(events.REACHED, 0)
     sketch.use(head)
     gradient = sketch.alloc(HIDDEN)
     sketch.gradient(BLOCKS + 1)
@@ -126,9 +131,9 @@ def _block_backward(sketch: Sketch, number: int, gradient: int, saves: list[int]
     return narrow
 
 
-def small_trace() -> Trace:
+def small_trace(loss_bytes: int = 0) -> Trace:
     """The model, with one program for every way of computing."""
-    program = small_program()
+    program = small_program(loss_bytes)
     elements = WEIGHT // 4
     names = ["embedding", *(f"blocks.{number}" for number in range(BLOCKS)), "head"]
     blocks = [-1, *range(BLOCKS), -1]

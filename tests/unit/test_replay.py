@@ -81,6 +81,17 @@ def test_fsdp_gathers_its_units_again_unless_it_keeps_them() -> None:
     assert WEIGHT < kept - again < BLOCKS * WEIGHT
 
 
+def test_fsdp_has_none_of_the_roots_weights_where_a_loss_is_computed_around_the_model() -> None:
+    rows, loss, gpus = 1, 2 * GRADIENTS, 8
+    # The deepest moment is the loss: shards and states, the saves of all blocks, what the loss keeps, and no weight.
+    expected = 3 * GRADIENTS // gpus + (BLOCKS + 2) * 4 + 512  # two moments, a step count each, and a buffer
+    expected += rows * (TOKENS + BLOCKS * (HIDDEN + INNER) + HIDDEN + loss) + 512
+    replayer = Replayer(small_trace(loss), gpus_per_node=gpus)
+    assert live_peak(replayer.tape(Plan.parse(f"fp32-fsdp-none-mb{rows}x1"))) == expected
+    # Kept gathered, they are all there.
+    assert live_peak(replayer.tape(Plan.parse(f"fp32-fsdpsgo-none-mb{rows}x1"))) == expected + GRADIENTS
+
+
 def test_zero_stages_hold_less_and_less() -> None:
     # Stage 3 is left out: weights as small as these stay whole, and partitioned beside that.
     none, states, gradients = (peak(f"bf16-z{stage}-none-mb1x2-bk2000", gpus=8) for stage in (0, 1, 2))

@@ -67,7 +67,7 @@ def test_equal_parts_cost_next_to_nothing() -> None:
         (message([7]), "version 7"),
         (message([1, *opened()[1:-1]]), "version 1"),
         (message({"a": 1}), "damaged"),
-        (message([2, "Small"]), "damaged"),
+        (message([trace_message.VERSION, "Small"]), "damaged"),
         (message([*opened()[:-1], "yes"]), "where yes or no belongs"),
         (damaged(0, [ord("?")]), "numbers of events"),
         (damaged(1, [10**6]), "that there are not"),

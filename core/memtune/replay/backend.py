@@ -35,16 +35,13 @@ class Backend:
         """A micro-batch begins, the last of its step or not."""
 
     def enter(self, block: int) -> None:
-        """The forward pass comes to a block."""
+        """The forward pass comes to a block, or to the root, which is the model as a whole."""
 
     def leave(self, block: int) -> None:
-        """The forward pass has left a block."""
-
-    def backward(self) -> None:
-        """The backward pass begins."""
+        """The forward pass has left a block, or the root."""
 
     def back(self, block: int) -> None:
-        """The backward pass comes to a block, before anything of it is recomputed."""
+        """The backward pass comes to a block, before anything of it is recomputed, or to what the root returned."""
 
     def done(self, block: int) -> None:
         """The backward pass is through a block, and all gradients of it are there."""

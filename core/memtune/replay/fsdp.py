@@ -13,9 +13,7 @@ from memtune.replay import optimizers
 from memtune.replay.backend import Backend
 from memtune.replay.setting import Setting, shard
 from memtune.replay.tape import COMMUNICATION, GATHER, GRADIENTS, NOTHING, REDUCE, WEIGHTS, Tape
-from memtune.trace import Parameter
-
-_ROOT = -1
+from memtune.trace import ROOT, Parameter
 
 
 class _Unit:
@@ -44,7 +42,7 @@ class Fsdp(Backend):
             number: _Unit(
                 [each for each in trace.parameters if each.block == number], setting.shards, setting.compute_bytes
             )
-            for number in (*range(trace.blocks), _ROOT)
+            for number in (*range(trace.blocks), ROOT)
         }
         self._order: list[int] = []  # units as their forward passes ended
         self._last_gathered = NOTHING
@@ -61,9 +59,8 @@ class Fsdp(Backend):
         return [(4 if p.learns else frozen) * shard(p, self.setting.shards) for p in self.setting.trace.parameters]
 
     def begin(self, is_last: bool) -> None:
-        """The root is gathered first."""
+        """No forward pass has ended yet."""
         self._order.clear()
-        self.enter(_ROOT)
 
     def enter(self, block: int) -> None:
         """Gather the unit. What the one before arrived in goes only now, so that copying overlaps gathering."""
@@ -77,17 +74,13 @@ class Fsdp(Backend):
         unit.whole = self.tape.hold_all(unit.whole_sizes, COMMUNICATION)
 
     def leave(self, block: int) -> None:
-        """The forward pass of the unit is over."""
+        """The forward pass of the unit is over; a loss around the model is computed without the root's weights."""
         self._order.append(block)
         if not self._keeps:
             self._reshard(self._units[block])
-
-    def backward(self) -> None:
-        """The root's forward pass ends last, and its backward pass begins first."""
-        self.tape.free(self._last_gathered)
-        self._last_gathered = NOTHING
-        self.leave(_ROOT)
-        self.back(_ROOT)
+        if block == ROOT:
+            self.tape.free(self._last_gathered)
+            self._last_gathered = NOTHING
 
     def back(self, block: int) -> None:
         """Gather the unit, if that was not begun before, and begin with the next."""
@@ -131,7 +124,7 @@ class Fsdp(Backend):
 
     def finish(self) -> None:
         """The root is reduced when everything else is."""
-        self.done(_ROOT)
+        self.done(ROOT)
         self.tape.free(self._reducing)
         self._reducing = NOTHING
 

@@ -94,7 +94,6 @@ def _micro_batch(script: Script, sizes: list[int], tape: Tape, backend: Backend)
             backend.gradient(parameter, numbers[life] if life != NOTHING else NOTHING)
         elif action == scripts.BACKWARD:
             tape.begin(tapes.BACKWARD)
-            backend.backward()
         else:
             answers[action](number)
     backend.finish()

@@ -10,8 +10,10 @@ from memtune.knobs import Checkpointing
 from memtune.replay.segments import Segment, backward_bounds, segments_of, visits_of
 from memtune.trace import Program, Trace, TraceError
 
-# What a script says, each with one number: a life, a gradient, a block.
+# What a script says, each with one number: a life, a gradient, a block or the root.
 ALLOC, FREE, GRADIENT, ENTER, LEAVE, BACK, DONE, BACKWARD = range(8)
+
+_OF_THE_ROOT = {events.CALL: ENTER, events.RETURN: LEAVE, events.REACHED: BACK}
 
 ACTIVATIONS, TEMPORARIES = "activations", "temporaries"
 
@@ -84,6 +86,8 @@ class _Writer:
             self._release_save(number)
         elif code == events.GRADIENT:
             self._gradient(number)
+        elif code in _OF_THE_ROOT:
+            self._step(_OF_THE_ROOT[code], events.ROOT)
         else:
             self._step({events.ENTER: ENTER, events.LEAVE: LEAVE, events.BACKWARD: BACKWARD}[code], number)
 

@@ -16,8 +16,7 @@ from memtune.replay import optimizers
 from memtune.replay.backend import Backend
 from memtune.replay.setting import Setting
 from memtune.replay.tape import COMMUNICATION, GRADIENTS, NOTHING, STATES, TEMPORARIES, WEIGHTS, Tape
-
-_ROOT = -1
+from memtune.trace import ROOT
 
 
 class Zero(Backend):
@@ -203,7 +202,7 @@ class Zero3(Sharded):
         self._small_bytes = width * sum(p.elements for p in parameters if p.elements <= PERSISTENT_ELEMENTS)
         self._block_bytes = {
             block: width * sum(p.elements for p in parameters if p.block == block and p.elements > PERSISTENT_ELEMENTS)
-            for block in (*range(setting.trace.blocks), _ROOT)
+            for block in (*range(setting.trace.blocks), ROOT)
         }
         self._gathered: dict[int, int] = {}
 
@@ -220,18 +219,16 @@ class Zero3(Sharded):
         if self.setting.plan.offload not in (Offload.PARAMETERS, Offload.NVME):
             self.tape.hold(-(-sum(self.setting.program.weights) // self.setting.shards), WEIGHTS)
 
-    def begin(self, is_last: bool) -> None:
-        """Gather what is outside of the blocks."""
-        self._gather(_ROOT)
-
     def enter(self, block: int) -> None:
-        """Gather a block."""
+        """Gather a block, or what is outside of them."""
         self._gather(block)
 
     def leave(self, block: int) -> None:
         """Its weights go, unless the backward pass comes back to them soon (max_reuse_distance)."""
+        if block == ROOT:
+            return
         between = 2 * sum(self._block_bytes[each] for each in range(block + 1, self.setting.trace.blocks))
-        reuse_elements = (between + self._block_bytes[_ROOT]) // self.setting.compute_bytes
+        reuse_elements = (between + self._block_bytes[ROOT]) // self.setting.compute_bytes
         if reuse_elements >= MAX_LIVE_BUCKETS * self.setting.plan.bucket_elements:
             self._drop(block)
 
@@ -246,7 +243,7 @@ class Zero3(Sharded):
     def finish(self) -> None:
         """The rest goes, too."""
         super().finish()
-        self._drop(_ROOT)
+        self._drop(ROOT)
 
     def step(self, is_first: bool) -> None:
         """One sub-group at a time."""

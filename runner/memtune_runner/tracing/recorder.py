@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 import torch
@@ -139,6 +140,7 @@ class Recorder(TorchDispatchMode):
             self._count(tensor.untyped_storage(), _UNCOUNTED)
         for module in model.modules():
             handles += self._follow(module, self._names.modules[module], self._names.blocks.get(module))
+        handles += self._follow_calls(model)
         for weight in model.parameters():
             if weight.requires_grad:
                 hook = _GradientHook(self, self._names.weights[weight])
@@ -170,6 +172,21 @@ class Recorder(TorchDispatchMode):
             module.register_forward_pre_hook(enter, with_kwargs=True),
             module.register_forward_hook(leave),
         ]
+
+    def _follow_calls(self, model: nn.Module) -> list[Any]:
+        """When the model is called and returns, and when the backward pass comes to what it returned."""
+
+        def call(*_: Any) -> None:
+            self.note(events.CALL, 0)
+
+        def returned(_module: nn.Module, _args: Any, output: Any) -> None:
+            self.note(events.RETURN, 0)
+            hook = _OutputHook(self)
+            for each in _tensors(output):
+                if each.requires_grad:
+                    each.register_hook(hook)
+
+        return [model.register_forward_pre_hook(call), model.register_forward_hook(returned)]
 
     def saw_gradient(self, number: int, weight: torch.Tensor) -> None:
         """A weight has its gradient; an autograd function that gives it none leaves it as one that is not used."""
@@ -232,6 +249,28 @@ def _maker(func: Any, is_attending: bool) -> str:
     if func in PRODUCTS:
         return events.PRODUCT
     return events.ATTENTION if is_attending or func in ATTENTION else events.OTHER
+
+
+def _tensors(output: Any) -> Iterator[torch.Tensor]:
+    """The tensors that a model returned, where FSDP2 looks for them (torch/distributed/fsdp/_common_utils.py)."""
+    for each in tree_iter(output):
+        if isinstance(each, torch.Tensor):
+            yield each
+        elif is_dataclass(each):
+            yield from _tensors([getattr(each, field.name) for field in fields(each)])
+
+
+class _OutputHook:
+    """Notes the first gradient of what one call returned."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._is_reached = False
+
+    def __call__(self, _gradient: torch.Tensor) -> None:
+        if not self._is_reached:
+            self._is_reached = True
+            self._recorder.note(events.REACHED, 0)
 
 
 class _GradientHook:
