@@ -78,10 +78,10 @@ class _VirtualAttention(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         named = kwargs or {}
-        if func is functional.scaled_dot_product_attention:
-            mask = named.get("attn_mask")
-            if is_the_kernels(args[0], args[1], mask, named.get("dropout_p", 0.0)):
-                return FlashAttention.apply(*autocasted(*args), mask)  # type: ignore[no-untyped-call]  # as in kernels
+        if func is functional.scaled_dot_product_attention and named.get("dropout_p"):
+            args, mask = autocasted(*args), named.get("attn_mask")
+            if is_the_kernels(args, mask, named.get("is_causal", False), named.get("enable_gqa", False)):
+                return FlashAttention.apply(*args, mask)  # type: ignore[no-untyped-call]  # as in kernels
         return func(*args, **named)
 
 

@@ -5,7 +5,7 @@ torch's fused kernel for the CPU knows no dropout, so that the CPU would keep al
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -13,15 +13,16 @@ import torch
 from torch.nn import functional
 from torch.utils._python_dispatch import _disable_current_modes
 
-from memtune_runner.tracing.kernels import FlashAttention, attention_gradients, autocasted
+from memtune_runner.tracing.kernels import FlashAttention, attention_gradients, autocasted, is_fused
 
 plain: Callable[..., torch.Tensor] = functional.scaled_dot_product_attention
 
 
-def is_the_kernels(query: torch.Tensor, key: torch.Tensor, mask: torch.Tensor | None, dropout: float) -> bool:
-    """Whether a GPU's kernel stands in: for dropout, as far as there is room made for its gradients."""
-    is_known = query.dim() == 4 and query.shape[0] == key.shape[0]
-    return bool(dropout) and is_known and not (mask is not None and mask.requires_grad)
+def is_the_kernels(
+    inputs: Sequence[torch.Tensor], mask: torch.Tensor | None, is_causal: bool, shares_heads: bool
+) -> bool:
+    """Whether a GPU's kernel stands in for dropout: as far as there is one, and room made for its gradients."""
+    return is_fused(inputs, mask, is_causal, shares_heads) and not (mask is not None and mask.requires_grad)
 
 
 def attention(
@@ -35,9 +36,11 @@ def attention(
 ) -> torch.Tensor:
     """What ``torch.nn.functional.scaled_dot_product_attention`` computes."""
     compute = partial(plain, dropout_p=dropout_p, is_causal=is_causal, **options)
-    if not is_the_kernels(query, key, attn_mask, dropout_p):
+    if not dropout_p:
         return compute(query, key, value, attn_mask)
     inputs = autocasted(query, key, value)
+    if not is_the_kernels(inputs, attn_mask, is_causal, options.get("enable_gqa", False)):
+        return compute(*inputs, attn_mask)
     out: torch.Tensor = _Attention.apply(*inputs, attn_mask, compute)  # type: ignore[no-untyped-call]  # as in kernels
     return out
 

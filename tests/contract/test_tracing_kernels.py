@@ -21,15 +21,6 @@ from memtune_runner.tracing.kernels import FEW_INDICES
 ROWS, LENGTH, WIDTH, HEADS = 2, 4, 128, 8
 
 
-class Attending(nn.Module):
-    """Eight heads, of which pairs share keys and values."""
-
-    def forward(self, query: torch.Tensor) -> torch.Tensor:
-        heads = query.unflatten(-1, (8, 16)).transpose(1, 2)
-        few = heads[:, ::2]
-        return functional.scaled_dot_product_attention(heads, few, few, is_causal=True, enable_gqa=True).sum()
-
-
 class Embedding(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -70,15 +61,6 @@ def saved(program: Program) -> set[int]:
 
 def leaf(*shape: int) -> Callable[[int], torch.Tensor]:
     return lambda rows: torch.zeros(rows, *shape, requires_grad=True)
-
-
-def test_attention_is_flash_attention() -> None:
-    program = program_of(Attending, leaf(16, 128))
-    # Query and output; keys and values of half the heads; an fp32 logsumexp per head and place; two random numbers.
-    assert {16 * 128 * 4, 8 * 16 * 4} <= saved(program)
-    assert program.made_by.count(events.ATTENTION) == 3
-    # Backward: the query's gradient in fp32 over 128 places, and 32 in place of 16 elements a head.
-    assert 128 * 8 * 32 * 4 in program.sizes(1)
 
 
 def test_dropout_keeps_a_byte_an_element() -> None:

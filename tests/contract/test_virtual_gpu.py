@@ -248,6 +248,14 @@ def test_what_no_kernel_of_a_gpu_takes_is_left_to_torch() -> None:
     assert bias.grad is not None
 
 
+def test_shared_heads_in_32_bits_keep_their_scores_with_dropout_too() -> None:
+    query, few = torch.randn(2, 4, 256, 16, requires_grad=True), torch.randn(2, 2, 256, 16)
+    with VirtualGpu(GIB) as gpu:
+        mixed = functional.scaled_dot_product_attention(query, few, few, dropout_p=0.1, enable_gqa=True)
+        assert gpu.memory_stats()["requested_bytes.all.current"] > 4 * 2 * 4 * 256 * 256
+    torch.autograd.backward(mixed.sum())
+
+
 @pytest.mark.parametrize("checkpointed", [False, True])
 def test_attention_with_dropout_keeps_no_scores(checkpointed: bool) -> None:
     def peak(dropout: float) -> int:

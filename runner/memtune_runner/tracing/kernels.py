@@ -7,7 +7,7 @@ same tensors as the GPU's kernel (`gpu_kernels`), or adds what a kernel makes fo
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import Any
@@ -20,6 +20,10 @@ from memtune_runner.tracing.adaptations import replaced
 
 _INDEX_BYTES = 8
 _FLOAT_BYTES = 4
+_HALF = (torch.float16, torch.bfloat16)
+_WIDTH_ALIGNMENT = 8  # attention.cpp, scaled_dot_product_attention
+_ROW_ALIGNMENT_BYTES = 16  # sdp_utils.cpp, minimum_gemm_alignment
+_WIDEST_FLASH = 256  # sdp_utils.cpp, check_head_dim_size_flash
 _BIAS_ALIGNMENT = 8  # attention.cpp, preprocess_mask
 _BIAS_GRADIENT_ALIGNMENT = 16  # attention_backward.cu, _efficient_attention_backward
 # Up to here embedding_dense_backward sorts nothing (aten/src/ATen/native/cuda/Embedding.cu).
@@ -79,23 +83,88 @@ def _attention(
     is_causal: bool = False,
     **options: Any,
 ) -> Any:
+    inputs, shares_heads = (query, key, value), options.get("enable_gqa", False)
     mask = _as_numbers(attn_mask, query)
-    if not _is_fused(query, key, value, options.get("enable_gqa", False)):
-        plain = torch.ops.aten._scaled_dot_product_attention_math
-        return plain(query, key, value, mask, dropout_p, is_causal, **options)[0]
-    bias = None if mask is None else _aligned(mask).expand(*query.shape[:3], key.shape[2])
+    if _flash_takes(inputs, attn_mask, is_causal, shares_heads):
+        return _padded_flash(attending, inputs)
+    if _efficient_takes(inputs, attn_mask):
+        bias = None if mask is None else _aligned(mask).expand(*query.shape[:3], key.shape[2])
+        with attending():
+            return FlashAttention.apply(*inputs, bias)  # type: ignore[no-untyped-call]  # torch leaves it untyped
+    # Otherwise the scores are made, which is what torch calls math.
+    return torch.ops.aten._scaled_dot_product_attention_math(*inputs, mask, dropout_p, is_causal, **options)[0]
+
+
+def _padded_flash(attending: Callable[[], AbstractContextManager[None]], inputs: Sequence[torch.Tensor]) -> Any:
+    """attention.cpp, pad_last_dim: heads of an odd width are padded before the kernel, which keeps them so."""
+    width = inputs[0].shape[-1]
+    missing = -width % _WIDTH_ALIGNMENT
+    if missing:
+        inputs = [functional.pad(each, (0, missing)) for each in inputs]
     with attending():
-        return FlashAttention.apply(query, key, value, bias)  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        made = FlashAttention.apply(*inputs, None)  # type: ignore[no-untyped-call]  # as above
+    return made[..., :width] if missing else made
 
 
-def _is_fused(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, shares_heads: bool) -> bool:
-    """Whether flash or memory-efficient attention takes it (sdp_utils_cpp.h, check_tensor_shapes and
-    check_batch_size_and_num_heads_dense); otherwise the scores are made, which is what torch calls math.
+# Which kernel computes attention is decided in sdp_utils.cpp of torch 2.13 (select_sdp_backend): flash, else
+# memory-efficient attention, else math. On Hopper and on Blackwell's data center GPUs a new cuDNN's comes first, which
+# keeps what flash does. It alone takes heads that are shared beside a mask; on every other GPU these make the scores.
+
+
+def is_fused(inputs: Sequence[torch.Tensor], mask: torch.Tensor | None, is_causal: bool, shares_heads: bool) -> bool:
+    """Whether one kernel computes attention, without all scores at once."""
+    return _flash_takes(inputs, mask, is_causal, shares_heads) or _efficient_takes(inputs, mask)
+
+
+def _flash_takes(
+    inputs: Sequence[torch.Tensor], mask: torch.Tensor | None, is_causal: bool, shares_heads: bool
+) -> bool:
+    """can_use_flash_attention: 16 bits, no mask, heads of one width, and a square where it is causal."""
+    query, key, value = inputs
+    return (
+        torch.backends.cuda.flash_sdp_enabled()
+        and _are_dense(inputs, mask)
+        and (_has_own_heads(inputs) or (shares_heads and _has_shared_heads(inputs)))
+        and mask is None
+        and query.dtype in _HALF
+        and query.shape[3] == key.shape[3] == value.shape[3] <= _WIDEST_FLASH
+        and not (is_causal and query.shape[2] != key.shape[2])
+    )
+
+
+def _efficient_takes(inputs: Sequence[torch.Tensor], mask: torch.Tensor | None) -> bool:
+    """can_use_mem_efficient_attention, from Ampere on: fp32 too, any mask, values of any width, but no shared heads."""
+    query, key, _ = inputs
+    return (
+        torch.backends.cuda.mem_efficient_sdp_enabled()
+        and _are_dense(inputs, mask)
+        and _has_own_heads(inputs)
+        and query.dtype in (*_HALF, torch.float32)
+        and query.shape[3] == key.shape[3]
+        and not any(each.shape[3] * each.element_size() % _ROW_ALIGNMENT_BYTES for each in inputs)
+    )
+
+
+def _are_dense(inputs: Sequence[torch.Tensor], mask: torch.Tensor | None) -> bool:
+    """sdp_utils_cpp.h: check_tensor_shapes, same_batch_size, check_nonzero_sequence_lengths_dense and
+    check_last_dim_stride_equals_1_dense.
     """
-    inputs = query, key, value
-    if any(each.dim() != 4 for each in inputs) or len({each.shape[0] for each in inputs}) > 1:
-        return False
-    return shares_heads or len({each.shape[1] for each in inputs}) == 1
+    strided = inputs if mask is None else (*inputs, mask)
+    return (
+        all(each.dim() == 4 and each.shape[2] for each in inputs)
+        and len({each.shape[0] for each in inputs}) == 1
+        and all(each.stride(-1) == 1 for each in strided)
+    )
+
+
+def _has_own_heads(inputs: Sequence[torch.Tensor]) -> bool:
+    return len({each.shape[1] for each in inputs}) == 1
+
+
+def _has_shared_heads(inputs: Sequence[torch.Tensor]) -> bool:
+    """sdp_utils_cpp.h, check_grouped_query_attention."""
+    query, key, value = (each.shape[1] for each in inputs)
+    return key == value and query % key == 0
 
 
 def _as_numbers(mask: torch.Tensor | None, query: torch.Tensor) -> torch.Tensor | None:
