@@ -18,6 +18,10 @@ PLANS = (
     "bf16-z1-full-mb1x1-bk100000",
     "bf16-z1-full-mb1x1-bk1m",
     "bf16-z1-none-mb1x2-bk1m",
+    # Stage 1 with wider gradients is another optimizer, without a bucket.
+    "bf16-z1-full-mb1x1-g32-bk100000",
+    "bf16-z1-full-mb1x1-lion-g32-bk1m",
+    "bf16-z1-none-mb1x2-g32-bk1m",
     "bf16-z2-full-mb1x1-bk100000",
     "bf16-z2-full-mb1x1-bk1m",
     "bf16-z2-none-mb2x2-bk1m",

@@ -51,6 +51,15 @@ def test_states_follow_zero(sharding: str, weights: float, master: float, moment
 
 def test_fp32_gradients_and_eight_bit_moments() -> None:
     assert _bytes("bf16-z2-full-mb1x8-g32", "gradients", "step") == pytest.approx(4 * P / 8)
+    # BF16_Optimizer (bf16_optimizer.py) sets gradients to zero where they are, until the step is over.
+    assert [_bytes("bf16-z1-full-mb1x8-g32", "gradients", phase) for phase in ("init", "loss", "step")] == [
+        4 * P,
+        6 * P,
+        6 * P,
+    ]
+    assert _bytes("bf16-z1-full-mb8x1-g32", "gradients", "loss") == 4 * P
+    # All of them are one tensor, which is narrowed as a whole to be reduced (deepspeed engine.py, allreduce_bucket).
+    assert _bytes("bf16-z1-full-mb1x8-g32", "buckets", "reduce") == 2 * P
     # Two bytes, and two fp32 absmax per 256 parameters.
     assert _bytes("bf16-z1-full-mb1x8-adamw8bit", "optimizer states", "step") == pytest.approx(2.03125 * P / 8)
 

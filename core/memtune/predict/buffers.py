@@ -102,9 +102,10 @@ def _buckets(shape: Shape, recipe: Recipe) -> list[Term]:
         return Term("buckets", elements * width, phases, template, (elements, width), source)
 
     if recipe.bucket_phases == (REDUCE,):
-        # What has no bucket flattens what it reduces.
+        # What has no bucket flattens what it reduces, or narrows it: sums in fp32 are one tensor, however large.
         source = "deepspeed runtime/engine.py, buffered_allreduce_fallback"
-        return [term(min(ALLREDUCE_ELEMENTS, trainable), (REDUCE,), "{:,.0f} elements x {:.4g} B", source)]
+        reduced = trainable if recipe.whole_fp32_gradients else min(ALLREDUCE_ELEMENTS, trainable)
+        return [term(reduced, (REDUCE,), "{:,.0f} elements x {:.4g} B", source)]
     # From stage 1 on the buffer is whole, however few parameters there are.
     capacity, source = float(recipe.bucket_elements), "deepspeed stage_1_and_2.py and stage3.py, reduce_bucket_size"
     bucket = term(capacity, recipe.bucket_phases, "{:,.0f} elements x {:.4g} B", source)

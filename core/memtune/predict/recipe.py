@@ -181,14 +181,14 @@ def lower(workload: Workload, plan: Plan) -> Recipe:
         keeps_gathered=sharding is Sharding.FSDP_SHARD_GRAD_OP and shards > 1,
         bucket_elements=plan.bucket_elements if deepspeed else 0,
         bucket_phases=_bucket_phases(plan, world),
-        whole_fp32_gradients=_keeps_whole_fp32(plan),
+        whole_fp32_gradients=keeps_whole_fp32(plan),
         world=1 if workload.fake_ranks else world,
         expandable_segments=plan.expandable_segments,
         bucket_view=sharding is not Sharding.DDP,
     )
 
 
-def _keeps_whole_fp32(plan: Plan) -> bool:
+def keeps_whole_fp32(plan: Plan) -> bool:
     """Whether DeepSpeed takes its BF16_Optimizer for stage 1 (engine.py, _do_optimizer_sanity_check)."""
     is_wider = plan.gradient_dtype is GradientDtype.FP32 and plan.precision in (Precision.BF16, Precision.FP8)
     return plan.sharding.zero_stage == 1 and is_wider and plan.offload not in _OFFLOADS_STATES
@@ -202,7 +202,7 @@ def _bucket_phases(plan: Plan, world: int) -> tuple[int, ...]:
     if stage == 3:
         # Made when the engine starts (stage3.py, contiguous_gradients).
         return ALWAYS
-    if stage == 0 or _keeps_whole_fp32(plan):
+    if stage == 0 or keeps_whole_fp32(plan):
         return (REDUCE,)
     # Made by the first gradient, released with the backward pass that reduces (stage_1_and_2.py, _release_ipg_buffers):
     # at stage 1 the last one of a step.

@@ -71,12 +71,12 @@ def _gradients(shape: Shape, recipe: Recipe, trainable: float) -> list[Term]:
     if recipe.offloads_gradients:
         return []
     each = recipe.gradient_bytes
-    if recipe.whole_fp32_gradients:
-        # BF16_Optimizer adds them up for good, and only those of one micro-batch are as computed (bf16_optimizer.py).
-        whole = _per_parameter("gradients", ALWAYS, each, trainable, 1)
-        return [whole, _per_parameter("gradients", (REDUCE,), recipe.compute_bytes, trainable, 1)]
     # With one micro-batch per step gradients do not exist before the backward pass; from two on they live through it.
     reducing = (FORWARD, LOSS, BACKWARD, REDUCE) if recipe.accumulates else (REDUCE,)
+    if recipe.whole_fp32_gradients:
+        # BF16_Optimizer adds them up for good, and has them as they are computed until the step (bf16_optimizer.py).
+        whole = _per_parameter("gradients", ALWAYS, each, trainable, 1)
+        return [whole, _per_parameter("gradients", (*reducing, *STEPPING), recipe.compute_bytes, trainable, 1)]
     terms = [_per_parameter("gradients", (*reducing, *STEPPING), each, trainable, recipe.gradient_shards)]
     if recipe.gradient_shards != recipe.state_shards:
         # Of whole gradients the step has only the rank's own partition.

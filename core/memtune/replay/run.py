@@ -9,11 +9,11 @@ from memtune.knobs import Offload
 from memtune.replay import script as scripts
 from memtune.replay import tape as tapes
 from memtune.replay.backend import Backend
+from memtune.replay.deepspeed import deepspeed
 from memtune.replay.fsdp import Fsdp
 from memtune.replay.script import Script
 from memtune.replay.setting import Setting
 from memtune.replay.tape import NOTHING, Tape
-from memtune.replay.zero import zero
 from memtune.units import MIB
 
 # States of torch's optimizers appear with the first step; from the second on, steps are alike.
@@ -22,7 +22,7 @@ _STEPS = 2
 _MICRO_BATCHES = 2
 _SMALLEST_OFFLOADED_BYTES = MIB  # as memtune_runner.offload
 
-_BACKENDS: dict[str, Callable[[Setting, Tape], Backend]] = {"ddp": Backend, "fsdp": Fsdp, "deepspeed": zero}
+_BACKENDS: dict[str, Callable[[Setting, Tape], Backend]] = {"ddp": Backend, "fsdp": Fsdp, "deepspeed": deepspeed}
 _KIND_NUMBERS = {scripts.ACTIVATIONS: tapes.ACTIVATIONS, scripts.TEMPORARIES: tapes.TEMPORARIES}
 
 

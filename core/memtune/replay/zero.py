@@ -255,9 +255,3 @@ class Zero3(Sharded):
 
     def _drop(self, block: int) -> None:
         self.tape.free(self._gathered.pop(block, NOTHING))
-
-
-def zero(setting: Setting, tape: Tape) -> Zero:
-    """The stage of the plan."""
-    stages: tuple[type[Zero], ...] = (Zero, Zero12, Zero12, Zero3)
-    return stages[setting.plan.sharding.zero_stage](setting, tape)
