@@ -30,6 +30,15 @@ BROKEN: list[tuple[str, dict[str, Any], str]] = [
         spec(model={"architecture": None, "factory": "a:b", "peft": {}}, template=POD),
         "spec.model.peft",
     ),
+    (
+        "a trace has no KV cache",
+        spec(
+            model={"architecture": None, "factory": "a:b"},
+            training__evaluation={"batchSize": 1, "generates": True},
+            template=POD,
+        ),
+        "spec.training.evaluation.generates",
+    ),
     ("integration reaches", spec(integration="sdk"), "spec.integration"),
     (
         "training.globalBatchSize must",

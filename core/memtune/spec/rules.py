@@ -66,6 +66,17 @@ def _factory_is_whole(spec: JobSpec) -> Problem | None:
     return Problem("spec.model.peft", spec.model.peft, advice)
 
 
+def _trace_has_no_cache(spec: JobSpec) -> Problem | None:
+    evaluation = spec.training.evaluation
+    if spec.model.factory is None or evaluation is None or not evaluation.generates:
+        return None
+    advice = (
+        "a trace of factory does not say what the model keeps while it generates; set it to false and let "
+        "tuning.headroom leave room for that, or describe the model by hfConfig or architecture"
+    )
+    return Problem("spec.training.evaluation.generates", True, advice)
+
+
 def _integration_has_template(spec: JobSpec) -> Problem | None:
     if spec.integration == "env" or spec.template is not None:
         return None
@@ -168,6 +179,12 @@ RULES = (
         "!has(self.factory) || !has(self.peft)",
         "a factory builds all that is trained, adapters too; leave peft out",
         _factory_is_whole,
+    ),
+    Rule(
+        "spec",
+        "!has(self.model.factory) || !has(self.training.evaluation) || !self.training.evaluation.generates",
+        "a trace has no KV cache; set training.evaluation.generates to false, or give hfConfig or architecture",
+        _trace_has_no_cache,
     ),
     Rule(
         "spec",
