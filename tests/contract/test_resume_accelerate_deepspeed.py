@@ -1,14 +1,23 @@
-"""accelerate goes on over DeepSpeed from what it saved there, with another accumulation in the midst of an epoch."""
+"""The entries of the resumption table for accelerate over DeepSpeed, directly and converted."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from resumes import Whole
 
 from memtune.resume import Way
 
 
-def test_the_loss_goes_on(tmp_path: Path) -> None:
-    whole = Whole("accelerate", "fp32-z3-none-mb4x2-bk1m", 1, tmp_path / "whole")
-    whole.goes_on("fp32-z3-full-mb2x4-bk1m", 1, Way.DIRECT, tmp_path / "store")
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Whole:
+    return Whole("accelerate", "fp32-z3-none-mb4x2-bk1m", 1, tmp_path_factory.mktemp("whole") / "store")
+
+
+# The first goes on with another accumulation in the midst of an epoch.
+@pytest.mark.parametrize(
+    ("plan", "world", "way"), [("fp32-z3-full-mb2x4-bk1m", 1, Way.DIRECT), ("fp32-z3-none-mb2x2-bk1m", 2, Way.CONVERT)]
+)
+def test_the_loss_goes_on(plan: str, world: int, way: Way, whole: Whole, tmp_path: Path) -> None:
+    whole.goes_on(plan, world, way, tmp_path / "store")

@@ -1,8 +1,8 @@
 """One rank of the engine's contract suite: trains a small decoder under plan after plan, in one process each.
 
 ``python -m engine_ranks DIRECTORY RANK WORLD DEVICE TASK...``; rank 0 writes what came of each task to
-DIRECTORY/results.json. A task is a plan, ``PLAN to DIR`` (train the first half and save it there) or ``PLAN from DIR``
-(go on from what was saved there).
+DIRECTORY/results.json. A task is a plan, ``PLAN to DIR`` (train the first half and save it there), ``PLAN from DIR``
+(go on from what was saved there to the end) or ``PLAN from DIR to DIR`` (half of what is left, and save it again).
 """
 
 from __future__ import annotations
@@ -113,16 +113,17 @@ def decaying(optimizer: torch.optim.Optimizer) -> torch.optim.lr_scheduler.LRSch
 
 def done(task: str, rank: int, world: int, device: Device, directory: Path) -> dict[str, Any]:
     """What a task came to."""
-    plan, word, place = task.partition(" to ") if " to " in task else task.partition(" from ")
-    engine = built(Plan.parse(plan), world, device)
-    half = STEPS // 2
-    if not word:
-        return whole(engine, rank, world, directory / plan)
-    if word == " to ":
-        train(engine, rank, world, 0, half)
-        return {"saved": str(engine.save(place))}
-    engine.load(place)
-    return told(engine, train(engine, rank, world, half, STEPS))
+    beginning, _, target = task.partition(" to ")
+    form, _, source = beginning.partition(" from ")
+    engine = built(Plan.parse(form), world, device, Path(target).parent if target else None)
+    if not (source or target):
+        return whole(engine, rank, world, directory / form)
+    if source:
+        engine.load(source)
+    steps = train(engine, rank, world, engine.steps, (engine.steps + STEPS) // 2 if target else STEPS)
+    if target:
+        engine.save(target)
+    return told(engine, steps)
 
 
 def whole(engine: Engine, rank: int, world: int, directory: Path) -> dict[str, Any]:
@@ -149,8 +150,8 @@ def told(engine: Engine, steps: list[Step]) -> dict[str, Any]:
     }
 
 
-def built(plan: Plan, world: int, device: Device) -> Engine:
-    settings = settings_of(plan, world, device)
+def built(plan: Plan, world: int, device: Device, store: Path | None = None) -> Engine:
+    settings = settings_of(plan, world, device, checkpoint_path=store)
     return initialize(decoder(), loss=loss_of, lr=LR, scheduler=decaying, max_grad_norm=MAX_NORM, settings=settings)
 
 

@@ -1,0 +1,80 @@
+"""A training that loses a GPU and gets it back: from two ranks to one to two it has one loss curve.
+
+What was resumed is saved and resumed again, by other ranks and under other plans, through the conversions of the table.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from engine_ranks import GLOBAL_BATCH, LR, SHORT_BATCH, STEPS, settings_of
+from engine_suite import reference, trained_by_ranks
+
+from memtune.plan import Plan
+from memtune_runner.checkpoints import resolve
+
+WORLDS = (2, 1, 2)
+
+
+class Chain(NamedTuple):
+    """The plans of two ranks, of one, and of two again; how often a checkpoint must be converted between them."""
+
+    plans: tuple[str, str, str]
+    conversions: int = 0
+
+
+CHAINS = [
+    Chain(("fp32-fsdphyb-none-mb4x1", "fp32-ddp-full-mb2x4", "fp32-fsdpsgo-none-mb2x2")),
+    Chain(("fp32-z1-none-mb2x2", "fp32-z2-full-mb2x4", "fp32-z3-none-mb4x1"), 2),
+    Chain(("fp32-z3-none-mb2x2", "fp32-z3-full-mb4x2", "fp32-z3-none-mb1x4"), 2),
+]
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("chains")
+
+
+@cache
+def link(place: int, directory: Path) -> dict[int, dict[str, Any]]:
+    """What each chain came to at one of its three places: one start of the processes for all chains."""
+    there = [number for number in range(len(CHAINS)) if _is_there(number, place, directory)]
+    tasks = {number: _task(number, place, directory) for number in there}
+    told = trained_by_ranks(directory / f"ranks-{place}", WORLDS[place], list(tasks.values()))
+    return {number: told[task] for number, task in tasks.items()}
+
+
+def _is_there(number: int, place: int, directory: Path) -> bool:
+    return not place or "error" not in link(place - 1, directory).get(number, {"error": "it ended before"})
+
+
+def _task(number: int, place: int, directory: Path) -> str:
+    plan, target = CHAINS[number].plans[place], f" to {directory}/{number}-{place}" if place < 2 else ""
+    return f"{plan} from {_source(number, place, directory)}{target}" if place else f"{plan}{target}"
+
+
+@cache
+def _source(number: int, place: int, directory: Path) -> Path:
+    """What a place of a chain goes on from: as it was saved, or converted."""
+    plan = Plan.parse(CHAINS[number].plans[place])
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))  # a conversion is a process of its own
+        found = resolve(settings_of(plan, WORLDS[place], resume_from=directory / f"{number}-{place - 1}"))
+    assert found is not None
+    return found.directory
+
+
+@pytest.mark.parametrize("number", range(len(CHAINS)), ids=["-".join(each.plans) for each in CHAINS])
+def test_the_loss_goes_on(number: int, directory: Path) -> None:
+    links = [link(place, directory).get(number, {}) for place in range(len(WORLDS))]
+    assert [each["error"] for each in links if "error" in each] == []
+    assert [loss for each in links for loss in each["losses"]] == pytest.approx(reference().losses, rel=1e-5)
+    assert links[-1]["samples"] == STEPS // 5 * (4 * GLOBAL_BATCH + SHORT_BATCH)
+    assert links[-1]["lr"] == pytest.approx(LR * 0.7**4), "the schedule goes on as well"
+    sources = [_source(number, place, directory) for place in (1, 2)]
+    assert sum(each.name.endswith("-universal") for each in sources) == CHAINS[number].conversions
