@@ -3,8 +3,7 @@ impossible.
 
 The entries are what the libraries really do: the contract tests save under one plan and load under another. Where they
 cannot, or nobody has seen that they can, an entry says impossible. FSDP with offload is tried on CUDA only; what is
-written under NVMe, in fp16 by DeepSpeed, or with another optimizer than AdamW is tried nowhere, and taken to be read by
-what wrote it.
+written under NVMe or with 8-bit AdamW is tried nowhere, and taken to be read by what wrote it.
 """
 
 from __future__ import annotations

@@ -51,6 +51,19 @@ def test_an_optimizer_learns_and_goes_on_from_its_state(optimizer: Optimizer, fu
     assert train(twin, other, 3) == train(model, built, 3)
 
 
+@pytest.mark.parametrize("optimizer", [Optimizer.ADAMW, Optimizer.SGD, Optimizer.MUON])
+@pytest.mark.parametrize("fused", [True, False], ids=["fused", "foreach"])
+def test_a_checkpoint_of_another_kernel_leaves_the_plan_its_own(fused: bool, optimizer: Optimizer) -> None:
+    model, twin = decoder(), decoder()
+    saved, own = (optimizers.build(plan_with(optimizer, each), model, 2e-3) for each in (not fused, fused))
+    train(model, saved, 2)
+    other = optimizers.build(plan_with(optimizer, fused), twin, 1e-3)
+    other.load_state_dict(deepcopy(saved.state_dict()))
+    assert [each.get("fused") for each in other.param_groups] == [each.get("fused") for each in own.param_groups]
+    assert [each.get("foreach") for each in other.param_groups] == [each.get("foreach") for each in own.param_groups]
+    assert {each["lr"] for each in other.param_groups} == {2e-3}, "all else is what was saved"
+
+
 @pytest.fixture
 def one_rank() -> Iterator[DeviceMesh]:
     store = distributed.HashStore()  # type: ignore[attr-defined]  # torch exports it without saying so

@@ -54,3 +54,5 @@ trainer = Trainer(
 )
 # Scripts do this, and it would take a checkpoint that was never completed.
 trainer.train(resume_from_checkpoint=True)
+assert trainer.optimizer is not None
+print(f"fused {trainer.optimizer.param_groups[0]['fused']}")

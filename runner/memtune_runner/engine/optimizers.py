@@ -14,13 +14,20 @@ from torch.optim import SGD, Adafactor, AdamW, Optimizer
 from memtune import knobs
 from memtune.plan import Plan
 from memtune_runner.blocks import repeated_blocks
+from memtune_runner.checkpoints.kernel import keep_kernel
 from memtune_runner.refusals import PlanError
 
 Parameters = Iterable[nn.Parameter]
 
 
 def build(plan: Plan, model: nn.Module, lr: float) -> Optimizer:
-    """The plan's optimizer over all weights of the model that learn."""
+    """The plan's optimizer over all weights of the model that learn, with the plan's kernel whatever it will load."""
+    optimizer = _built(plan, model, lr)
+    keep_kernel(optimizer)
+    return optimizer
+
+
+def _built(plan: Plan, model: nn.Module, lr: float) -> Optimizer:
     if plan.optimizer is knobs.Optimizer.MUON:
         return _muon(plan, model, lr)
     kernel = _kernel(plan)

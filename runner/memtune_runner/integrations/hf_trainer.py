@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from memtune_runner.checkpoints import huggingface
+from memtune_runner.checkpoints.kernel import keep_kernel
 from memtune_runner.integrations import arguments
 from memtune_runner.integrations.checkpointing import set_checkpointing
 from memtune_runner.integrations.padding import PaddingCollator
@@ -36,6 +37,7 @@ def install(settings: Settings, probe: Probe | None, imports: ImportWatch, patch
 
     def wrap_trainer(module: Any) -> None:
         patches.wrap(module.Trainer, "__init__", _init(settings, probe))
+        patches.wrap(module.Trainer, "create_optimizer", _create_optimizer)
         patches.wrap(module.Trainer, "train", _train(settings, probe))
         patches.wrap(module.TrainerState, "load_from_json", huggingface.state_of_plan(settings))
         if probe is None:
@@ -91,6 +93,14 @@ def _init(settings: Settings, probe: Probe | None) -> Inherited:
             trainer.add_callback(_probe_callback(probe, trainer))
 
     return init
+
+
+def _create_optimizer(inherited: Inherited, trainer: Any, *args: Any, **kwargs: Any) -> Any:
+    is_scripts = trainer.optimizer is not None
+    optimizer = inherited(trainer, *args, **kwargs)
+    if not is_scripts:
+        keep_kernel(optimizer)
+    return optimizer
 
 
 def _train(settings: Settings, probe: Probe | None) -> Inherited:

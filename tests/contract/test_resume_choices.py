@@ -1,0 +1,85 @@
+"""The entries of the resumption table for other optimizers and shorter formats than most tests train with.
+
+Each goes on from the middle of a training, and has to lose what that training lost in its second half.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from engine_ranks import STEPS, settings_of
+from engine_suite import trained_by_ranks
+
+from memtune.plan import Plan
+from memtune.resume import Way, engine_format, resumption
+from memtune_runner.checkpoints import resolve
+
+
+class Case(NamedTuple):
+    """Saved by two ranks under one plan, gone on from by some under another."""
+
+    saved: str
+    wanted: str
+    world: int
+    way: Way = Way.DIRECT
+
+
+CASES = [
+    Case("fp32-fsdp-none-mb4x1-lion", "fp32-ddp-none-mb4x2-lion", 1),
+    Case("fp32-ddp-none-mb4x1-sgd", "fp32-fsdp-none-mb2x2-sgd", 2),
+    Case("fp32-ddp-none-mb2x2-adafactor", "fp32-ddp-full-mb8x1-adafactor", 1),
+    Case("fp32-fsdp-none-mb2x2-muon", "fp32-ddp-full-mb8x1-muon", 1),
+    Case("fp32-z2-none-mb2x2-lion", "fp32-z1-full-mb4x1-lion", 2),
+    Case("fp32-z3-none-mb2x2-sgd", "fp32-z3-none-mb1x4-sgd", 2),
+    Case("fp16-z2-none-mb2x2", "fp16-z1-full-mb4x1", 2),
+    Case("fp16-z2-none-mb4x1", "fp16-z3-none-mb2x4", 1, Way.CONVERT),
+]
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("choices")
+
+
+@cache
+def saved(directory: Path) -> dict[str, Any]:
+    """Every plan's first half, saved, and its whole training: one start of the processes for all of them."""
+    tasks = [_saving(case, directory) for case in CASES] + [case.saved for case in CASES]
+    return trained_by_ranks(directory / "saved", 2, tasks)
+
+
+@cache
+def resumed(world: int, directory: Path) -> dict[str, Any]:
+    assert [each for each in saved(directory).values() if "error" in each] == []
+    tasks = [_resuming(case, directory) for case in CASES if case.world == world]
+    return trained_by_ranks(directory / f"resumed-{world}", world, tasks)
+
+
+def _saving(case: Case, directory: Path) -> str:
+    return f"{case.saved} to {directory / case.saved}"
+
+
+@cache
+def _resuming(case: Case, directory: Path) -> str:
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))  # a conversion is a process of its own
+        source = resolve(settings_of(Plan.parse(case.wanted), case.world, resume_from=directory / case.saved))
+    assert source is not None
+    assert (source.directory == directory / case.saved) == (case.way is Way.DIRECT)
+    return f"{case.wanted} from {source.directory}"
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.saved}-{case.wanted}-{case.world}")
+def test_the_loss_goes_on(case: Case, directory: Path) -> None:
+    before, after = Plan.parse(case.saved), Plan.parse(case.wanted)
+    assert resumption(engine_format(before), before, after, case.world == 2).way is case.way
+    told = resumed(case.world, directory)
+    found = told.get(_resuming(case, directory), {"error": "the ranks did not get that far"})
+    assert "error" not in found, found["error"]
+    tolerance = 1e-5 if case.saved.startswith("fp32") else 1e-3
+    assert found["losses"] == pytest.approx(saved(directory)[case.saved]["losses"][STEPS // 2 :], rel=tolerance)
