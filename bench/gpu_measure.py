@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import sys
 import time
 import warnings
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest import mock
 
 import fake_ranks
 import torch
@@ -38,6 +40,7 @@ from memtune_runner.watch.statistics import CudaStatistics, Statistics, is_full
 STEPS = 4  # the first of them warms up
 REFUSED, RAN_OUT = 2, EXIT_CODES[Ending.DEVICE_OOM]
 _EVENTS = 1_000_000
+_DRAWN = 1 << 20
 
 
 class Measured(NamedTuple):
@@ -84,13 +87,31 @@ def _built(pair: Pair, facts: Architecture, length: int, device: torch.device) -
         gpus_per_node=per_node,
         device=Device.CUDA,
     )
-    model = Decoder(facts, plan.attention)
+    with _drawn_once():
+        model = Decoder(facts, plan.attention)
     precision.prepare(model, plan, device)
     checkpointing.apply(model, plan.checkpointing)
     backend = backend_of(model, Setup(settings, device, lambda each: optimizers.build(plan, each, 1e-4), 1.0))
     if plan.sharding.backend == "ddp":
         fake_ranks.average_in_place(backend.model)
     return backend
+
+
+@contextmanager
+def _drawn_once() -> Iterator[None]:
+    """Weights are copies of a few random numbers: drawing billions on the CPU takes longer than all else together."""
+    drawn = torch.empty(_DRAWN).normal_(std=0.02)
+
+    def copied(weight: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
+        with torch.no_grad():
+            for part in weight.view(-1).split(_DRAWN):
+                part.copy_(drawn[: len(part)])
+        return weight
+
+    with ExitStack() as stack:
+        for name in ("normal_", "kaiming_uniform_"):
+            stack.enter_context(mock.patch.object(torch.nn.init, name, copied))
+        yield
 
 
 def _tokens(facts: Architecture, plan: Plan, length: int, device: torch.device) -> torch.Tensor:
@@ -155,7 +176,9 @@ def command(pair: Pair, snapshot: Path | None = None) -> list[str]:
 
 def variables(pair: Pair, current: dict[str, str]) -> dict[str, Any]:
     """The environment that it needs: the plan's settings of the allocator are read when torch is imported."""
-    return {**current, **allocator_settings.variables(Plan.parse(pair.plan), current)}
+    # pytest has found our packages by itself, which its children would not.
+    path = {"PYTHONPATH": os.pathsep.join(sys.path)}
+    return {**current, **path, **allocator_settings.variables(Plan.parse(pair.plan), current)}
 
 
 if __name__ == "__main__":

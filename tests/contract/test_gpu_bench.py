@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import fake_ranks
+import gpu_measure
 import gpu_truth
 import pytest
 import torch
@@ -22,6 +24,7 @@ from memtune.plan import Plan
 from memtune.replay import Replayer
 from memtune.replay.traced import TracedModel
 from memtune.units import GIB, MIB
+from memtune_runner.decoder import Decoder
 from memtune_runner.engine import PlanError
 from memtune_runner.virtual import VirtualGpu
 from memtune_runner.watch.statistics import VirtualStatistics
@@ -81,6 +84,47 @@ def test_every_pair_is_in_the_page_with_what_it_took_or_why_it_took_nothing(
     assert sum(line.startswith(tuple(f"| {pair.model} | {pair.plan} |" for pair in PAIRS)) for line in page) == 39
     assert page[-1] == "- 0.5B, fp8-ddp-none-mb4x1: no fp8 here"
     assert any(line.startswith("by trace: n=39 ") for line in page)
+
+
+def test_a_call_goes_on_from_what_was_measured_and_tells_of_it_without_a_gpu(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setattr(gpu_truth, "this_machine", lambda: MACHINE)
+    traces = dict.fromkeys(MODELS, TracedModel("small", small_trace()))
+    words = ["--results", str(tmp_path / "results.jsonl")]
+    asked: list[Pair] = []
+
+    def measured(pair: Pair, _: Path | None) -> Result:
+        asked.append(pair)
+        return Result(pair, GIB, GIB, GIB, 1.0)
+
+    def call(missing: str | None, *more: str) -> str:
+        monkeypatch.setattr(gpu_truth, "no_gpu", lambda: missing)
+        assert gpu_truth.main([*words, *more], measured, lambda _: traces) == 0
+        return capsys.readouterr().out
+
+    assert call(None, "--seconds", "-1").count("there was no time for it yet") == len(PAIRS)
+    assert asked == []
+    page = call(None)
+    assert sorted(asked) == sorted(PAIRS)
+    assert call(None).splitlines()[2:] == call("there is none").splitlines()[2:] == page.splitlines()[2:]
+    assert len(asked) == len(PAIRS), "what was measured is not measured again"
+
+
+def test_weights_are_drawn_once() -> None:
+    with gpu_measure._drawn_once():
+        decoder = Decoder(SMALL)
+    for name, weight in decoder.named_parameters():
+        assert weight.isfinite().all(), name
+    assert decoder.head.weight.std().item() == pytest.approx(0.02, rel=0.1)
+    again = Decoder(SMALL)
+    assert not torch.equal(again.head.weight, decoder.head.weight), "what comes after draws by itself again"
+
+
+def test_a_pair_finds_what_this_process_finds() -> None:
+    variables = gpu_measure.variables(Pair("0.1B", "bf16-ddp-none-mb1x1-exp"), {"PATH": "/bin"})
+    assert variables["PYTHONPATH"].split(os.pathsep) == sys.path
+    assert (variables["PATH"], variables["PYTORCH_ALLOC_CONF"]) == ("/bin", "expandable_segments:True")
 
 
 def test_a_process_that_died_is_told_by_its_last_words() -> None:

@@ -5,17 +5,16 @@ from __future__ import annotations
 import pickle
 from pathlib import Path
 
-import torch
+from apart import apart
 from launches import Place
-from on_device import counters_follow, expandable_segments_fragment_less, who_held_the_memory
+from on_device import counters_of_cuda_follow, expandable_segments_fragment_less, who_held_the_memory
 from recovery import given_less_after_a_step, trainer
 
 from memtune.report import Device
-from memtune_runner.watch.statistics import CudaStatistics
 
 
 def test_the_counters_follow() -> None:
-    counters_follow(CudaStatistics(None), torch.device("cuda", 0))
+    apart(counters_of_cuda_follow)
 
 
 def test_a_plan_that_exceeds_its_share_is_told_of_and_the_next_rung_goes_on_with_the_same_loss(

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
+from apart import apart
 from engine_ranks import LR, MAX_NORM, decaying, decoder, global_batches, loss_of
 
 from memtune.report import Device
@@ -31,6 +32,11 @@ class Curve(NamedTuple):
 @cache
 def reference(dtype: torch.dtype = torch.float32, device: str = "cpu") -> Curve:
     """A plain loop; with a shorter format, plain autocast over fp32 weights."""
+    return plain_loop(dtype, device) if device == "cpu" else apart(plain_loop, dtype, device)
+
+
+def plain_loop(dtype: torch.dtype, device: str) -> Curve:
+    """What every plan is compared with."""
     torch.set_num_threads(1)
     model = decoder().to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=LR)

@@ -10,7 +10,7 @@ from recovery import LARGE, LITTLE_BYTES, Train
 
 from memtune.report import Device, Ending, Memory
 from memtune.units import GIB, MIB
-from memtune_runner.watch.statistics import Statistics
+from memtune_runner.watch.statistics import CudaStatistics, Statistics
 
 _VARYING = Path(__file__).with_name("varying_lengths.py")
 
@@ -71,3 +71,8 @@ def counters_follow(statistics: Statistics, device: torch.device) -> None:
     again = statistics.read()
     assert again is not None
     assert again.peak_allocated_bytes == again.allocated_bytes == now.allocated_bytes
+
+
+def counters_of_cuda_follow() -> None:
+    """The same of the first CUDA device, in a process that has not used it yet."""
+    counters_follow(CudaStatistics(None), torch.device("cuda", 0))
