@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from engine_ranks import settings_of
 from launches import Place
 from on_device import counters_follow, expandable_segments_fragment_less, who_held_the_memory
 from recovery import trainer
 from whole_product import gets_up_again
 
-from memtune.report import Device
+from memtune.plan import Plan
+from memtune.report import Device, Ending
 from memtune.units import GIB, MIB
+from memtune_runner.failures import of_exception
 from memtune_runner.install import install
+from memtune_runner.ranks import Rank
 from memtune_runner.virtual import VirtualGpu
+from memtune_runner.watch.ending import report_of
+from memtune_runner.watch.hang import HangLimits, HangRule
 from memtune_runner.watch.statistics import CudaStatistics, VirtualStatistics, fraction_of
+from memtune_runner.watch.watch import Watch
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +79,7 @@ class SpokenTo:
         monkeypatch.setattr(torch.cuda, "_lazy_call", lambda call: call())
         monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
         monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-        monkeypatch.setattr(torch.cuda, "memory_snapshot", lambda: self.snapshot()["segments"])
+        monkeypatch.setattr(torch.cuda, "memory_snapshot", self.segments)
         monkeypatch.setattr(torch.cuda.memory, "_snapshot", self.snapshot)
         monkeypatch.setattr(torch.cuda.memory, "_dump_snapshot", lambda _: None)
 
@@ -96,6 +104,10 @@ class SpokenTo:
     def snapshot(self) -> dict[str, Any]:
         return {"segments": [_segment(0), _segment(1)]}
 
+    def segments(self, mempool_id: Any = None, include_traces: bool = True) -> Any:
+        assert not include_traces, "every one of thousands of recorded events would be written out, with its stack"
+        return self.snapshot()["segments"]
+
 
 def _segment(device: int) -> dict[str, Any]:
     return {"device": device, "blocks": [{"size": (device + 1) * MIB, "state": "inactive"}]}
@@ -117,3 +129,37 @@ def test_the_device_is_that_which_the_rank_will_use_whatever_is_the_current_one(
     statistics.reset_peaks()
     statistics.synchronize()
     assert set(cuda.devices) == {device}
+
+
+def test_a_device_whose_context_is_broken_costs_the_numbers_and_not_the_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    SpokenTo(monkeypatch)
+    statistics = CudaStatistics(None)
+    watch = Watch(settings_of(Plan.parse("fp32-ddp-none-mb8x1"), 1, Device.CUDA), 0, None, HangRule(HangLimits()))
+    watch.statistics = statistics
+    assert watch.read() is not None
+
+    def broken(*_: Any, **__: Any) -> Any:
+        raise RuntimeError("CUDA error: device-side assert triggered")
+
+    for name in ("mem_get_info", "memory_stats", "memory_snapshot"):
+        monkeypatch.setattr(torch.cuda, name, broken)
+    failure = of_exception(RuntimeError("CUDA error: device-side assert triggered"))
+    report = report_of(watch.settings, Rank(0, 0, 1, 1, 0), watch, failure)
+    assert (report.ending, report.message) == (Ending.ERROR, failure.message)
+    assert report.memory.device_total_bytes == 40 * GIB, "what was read before"
+
+
+def test_an_out_of_memory_stays_one_whatever_goes_wrong_while_it_is_told(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    SpokenTo(monkeypatch)
+    observers: list[Callable[..., None]] = []
+    monkeypatch.setattr(torch._C, "_cuda_attach_out_of_memory_observer", observers.append, raising=False)
+
+    def noticed(requested_bytes: int) -> None:
+        raise KeyError(f"no frames for {requested_bytes}")
+
+    CudaStatistics(None).when_out_of_memory(noticed)
+    (observe,) = observers
+    observe(0, 768, 40 * GIB, 0)  # what it raised, torch would raise in place of the out-of-memory
+    assert "no frames for 768" in capsys.readouterr().err

@@ -47,9 +47,11 @@ def run_by(
 ) -> list[Outcome]:
     """Run it by a worker of one's own."""
     parsed = Plan.parse(plan)
+    own = [str(ROOT / each) for each in ("core", "runner")]
     environment = {
         **os.environ,
-        "PYTHONPATH": os.pathsep.join(str(ROOT / each) for each in ("core", "runner")),
+        # Beside our own what the caller's Python has beyond its own directory, such as libraries put aside.
+        "PYTHONPATH": os.pathsep.join([*own, *filter(None, [os.environ.get("PYTHONPATH")])]),
         "MEMTUNE_PLAN": plan,
         "MEMTUNE_MICRO_BATCH": str(parsed.micro_batch),
         "MEMTUNE_ACCUMULATION": str(parsed.accumulation),

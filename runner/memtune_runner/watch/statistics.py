@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from inspect import signature
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -17,6 +19,10 @@ from memtune_runner.virtual import VirtualGpu
 _WHOLE_DEVICE = 0.9
 # The viewer shows the latest events; the blocks that are in use keep their lines whatever their number.
 _RECORDED_EVENTS = 50_000
+# What was recorded is not asked for where torch can leave it out: thousands of events, each with its stack.
+_WITHOUT_EVENTS: dict[str, Any] = (
+    {"include_traces": False} if "include_traces" in signature(torch.cuda.memory_snapshot).parameters else {}
+)
 # What the handle of a library takes with the kernels that are loaded for it, to the order of magnitude.
 _HANDLE_BYTES = 512 * MIB
 
@@ -45,7 +51,7 @@ class Statistics(Protocol):
     device_type: str
 
     def read(self) -> Reading | None:
-        """All counters; None while the device has not been used yet."""
+        """All counters; None while the device has not been used yet, and where it does not answer any more."""
 
     def reset_peaks(self) -> None:
         """Start new peaks."""
@@ -98,8 +104,11 @@ class CudaStatistics:
     def read(self) -> Reading | None:
         if not torch.cuda.is_initialized():
             return None
-        stats = torch.cuda.memory_stats(self._device)
-        free_bytes, total_bytes = torch.cuda.mem_get_info(self._device)
+        try:
+            stats = torch.cuda.memory_stats(self._device)
+            free_bytes, total_bytes = torch.cuda.mem_get_info(self._device)
+        except RuntimeError:  # after an error that breaks its context the device has no other answer
+            return None
         outside_bytes = max(total_bytes - free_bytes - stats.get("reserved_bytes.all.current", 0), 0)
         return _reading(stats, round(total_bytes * self._fraction), outside_bytes if self._share is None else None)
 
@@ -107,14 +116,17 @@ class CudaStatistics:
         torch.cuda.reset_peak_memory_stats(self._device)
 
     def largest_free_block_bytes(self) -> int:
-        segments = self._own(torch.cuda.memory_snapshot())
+        try:
+            segments = self._own(torch.cuda.memory_snapshot(**_WITHOUT_EVENTS))
+        except RuntimeError:  # as above
+            return 0
         blocks = (block for segment in segments for block in segment["blocks"])
         return max((int(block["size"]) for block in blocks if block["state"] == "inactive"), default=0)
 
     def free_bytes(self) -> int | None:
         try:
             return int(torch.cuda.mem_get_info(self._device)[0]) if torch.cuda.is_initialized() else None
-        except RuntimeError:  # after an error that breaks its context the device has no other answer
+        except RuntimeError:  # as above
             return None
 
     def synchronize(self) -> None:
@@ -123,7 +135,10 @@ class CudaStatistics:
 
     def when_out_of_memory(self, noticed: Callable[[int], None]) -> None:
         def observe(_: int, requested_bytes: int, *__: int) -> None:
-            noticed(requested_bytes)
+            try:
+                noticed(requested_bytes)
+            except Exception as error:  # torch would raise it in place of the out-of-memory
+                print(f"memtune: who holds the memory cannot be told: {error!r}", file=sys.stderr, flush=True)
 
         def attach() -> None:
             torch._C._cuda_attach_out_of_memory_observer(observe)  # type: ignore[attr-defined]  # in CUDA builds only
