@@ -59,7 +59,8 @@ def measured(pair: Pair, snapshots: Path | None = None) -> Result:
     if snapshot:
         with snapshot.open("rb") as file:
             gpu_snapshot.write(gpu_snapshot.fixture_of(pickle.load(file)), snapshot.with_suffix(".json.gz"))
-    return Result(pair, **json.loads(done.stdout.splitlines()[-1]))
+    told = (line for line in reversed(done.stdout.splitlines()) if line.startswith("{"))  # among what libraries print
+    return Result(pair, **json.loads(next(told)))
 
 
 def last_words(stderr: str) -> str:

@@ -156,6 +156,14 @@ def test_the_trace_of_a_pair_takes_what_training_it_takes(plan: str, small: Trac
 
 
 @pytest.mark.usefixtures("one_of_two")
+@pytest.mark.filterwarnings("ignore")
+def test_where_no_step_was_made_nothing_was_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu_measure, "loss", lambda model, tokens: model(tokens).float().mean() * float("inf"))
+    with VirtualGpu(GIB) as gpu, pytest.raises(RuntimeError, match="skipped every step"):
+        measure(Pair("tiny", "fp16-fsdp-none-mb2x1", 2), TINY, 16, torch.device("cpu"), VirtualStatistics(gpu))
+
+
+@pytest.mark.usefixtures("one_of_two")
 def test_what_this_machine_cannot_compute_in_is_a_refusal() -> None:
     with VirtualGpu(GIB) as gpu, pytest.raises(PlanError, match="no fp8"):
         measure(Pair("tiny", "fp8-ddp-none-mb2x1", 2), TINY, 16, torch.device("cpu"), VirtualStatistics(gpu))

@@ -14,6 +14,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     here = [each for each in items if Path(__file__).parent in each.path.parents]
     reason = why_not() if here else None
     for each in here:
+        # A Python with a CUDA build has other releases of the libraries, and those warn of other things.
+        each.add_marker(pytest.mark.filterwarnings("default"))
         if reason:
             each.add_marker(pytest.mark.skip(reason=reason))
 
