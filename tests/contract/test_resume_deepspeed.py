@@ -32,6 +32,13 @@ SAME_WORLD = [
     ("bf16-z1-none-mb2x2-g32", "bf16-z2-none-mb2x2"),
     ("bf16-z1-none-mb2x2-g32", "bf16-z3-none-mb2x2"),
 ]
+# By two ranks, too: what DeepSpeed cannot do, whatever form it is given.
+IMPOSSIBLE = [
+    (SECOND, FIRST),
+    ("fp32-z0-none-mb2x2", "fp32-z1-none-mb2x2"),
+    (FIRST, "fp32-z0-none-mb2x2"),
+    (FIRST, "bf16-z2-none-mb2x2"),
+]
 # Saved by two ranks, resumed by one.
 OTHER_WORLD = [
     (FIRST, "fp32-z2-none-mb4x2"),
@@ -45,7 +52,7 @@ Told = dict[tuple[str, str, int], dict[str, Any]]
 @pytest.fixture(scope="module")
 def told(tmp_path_factory: pytest.TempPathFactory) -> Told:
     root = tmp_path_factory.mktemp("checkpoints")
-    return {**_run(root, SAME_WORLD, 2), **_run(root, OTHER_WORLD, 1)}
+    return {**_run(root, SAME_WORLD + IMPOSSIBLE, 2), **_run(root, OTHER_WORLD, 1)}
 
 
 def _run(root: Path, cases: list[tuple[str, str]], world: int) -> Told:
@@ -91,3 +98,9 @@ def test_the_loss_goes_on(saved: str, wanted: str, world: int, told: Told) -> No
     expected, tolerance = (line["undisturbed"], 1e-5) if saved.startswith("fp32") else (line["undisturbed"], 1e-3)
     assert line["losses"] == pytest.approx(expected, rel=tolerance)
     assert line["options"] == [[0.01, 0.1], [0.01, 0.0]], "each parameter group keeps its own weight decay"
+
+
+@pytest.mark.parametrize(("saved", "wanted"), IMPOSSIBLE)
+def test_what_is_impossible_is_impossible(saved: str, wanted: str, told: Told) -> None:
+    assert resumption(Format.DEEPSPEED, Plan.parse(saved), Plan.parse(wanted), same_world=True).way is Way.IMPOSSIBLE
+    assert "error" in told[saved, wanted, 2], "the table can have more"

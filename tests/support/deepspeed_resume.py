@@ -20,10 +20,10 @@ from torch import nn
 
 from memtune.deepspeed_config import deepspeed_config
 from memtune.plan import Plan
-from memtune.resume import Format
+from memtune.resume import Format, Way, resumption
 from memtune_runner.checkpoints import Ranks, Store, convert, universal
 from memtune_runner.checkpoints.manifest import Manifest
-from memtune_runner.checkpoints.store import complete_checkpoints
+from memtune_runner.checkpoints.store import Checkpoint, complete_checkpoints
 
 STEPS = 3
 _GLOBAL_BATCH = 8
@@ -88,9 +88,9 @@ def resume(root: Path, plan: Plan) -> dict[str, Any]:
     # A conversion for an earlier case stands beside it, and would do as well.
     source = next(each for each in complete_checkpoints(root) if each.manifest.format is Format.DEEPSPEED)
     if dist.get_rank() == 0:
-        convert.converted(source, plan, dist.get_world_size())
+        _form_for(source, plan)
     dist.barrier()
-    directory = convert.converted(source, plan, dist.get_world_size())
+    directory = _form_for(source, plan)
     engine = engine_of(plan)
     loaded, _ = engine.load_checkpoint(directory)
     assert loaded, f"DeepSpeed found nothing in {directory}"
@@ -99,6 +99,19 @@ def resume(root: Path, plan: Plan) -> dict[str, Any]:
     undisturbed = json.loads((root / _UNDISTURBED).read_text())
     converted = directory != source.directory
     return {"losses": losses, "undisturbed": undisturbed, "options": options, "converted": converted}
+
+
+def _form_for(source: Checkpoint, plan: Plan) -> Path:
+    """What the table gives; where it calls it impossible, what DeepSpeed would have the best chance with."""
+    saved, world = source.manifest.plan, dist.get_world_size()
+    if resumption(Format.DEEPSPEED, saved, plan, source.manifest.world == world).way is not Way.IMPOSSIBLE:
+        return convert.converted(source, plan, world)
+    if saved.sharding is plan.sharding or not saved.sharding.zero_stage:
+        return source.directory
+    forced = source.directory.with_name("forced")
+    if not forced.exists():
+        universal.convert(source.directory, forced)
+    return forced
 
 
 def main(root: Path, cases: list[list[str]]) -> None:
