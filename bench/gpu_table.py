@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import platform
 import subprocess
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import NamedTuple
@@ -19,6 +21,12 @@ from memtune.gpu_products import nearest, of_product
 from memtune.prediction import Interval
 from memtune.replay.traced import TracedModel
 from memtune.units import GIB
+
+_PROPERTIES = """
+import json, torch
+of_first = torch.cuda.get_device_properties(0)
+print(json.dumps([of_first.name, of_first.total_memory]))
+"""
 
 
 class Machine(NamedTuple):
@@ -42,10 +50,12 @@ def this_machine() -> Machine:
     """The first GPU of this machine, and the versions that matter."""
     import torch
 
-    properties = torch.cuda.get_device_properties(0)
+    # A process that uses CUDA may have a context of its own, which counts as memory of whatever is measured.
+    asked = subprocess.run([sys.executable, "-c", _PROPERTIES], capture_output=True, text=True, check=True)
+    product, usable_bytes = json.loads(asked.stdout)
     return Machine(
-        product=properties.name,
-        usable_bytes=properties.total_memory,
+        product=product,
+        usable_bytes=usable_bytes,
         driver=_driver(),
         cuda=str(torch.version.cuda),
         torch=torch.__version__,
