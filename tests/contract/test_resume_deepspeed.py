@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from memtune.plan import Plan
 from memtune.resume import Format, Way, resumption
+from memtune_runner.checkpoints import universal
 
 WORKER = Path(__file__).parents[1] / "support" / "deepspeed_resume.py"
 LIMIT_SECONDS = 300
@@ -104,3 +106,17 @@ def test_the_loss_goes_on(saved: str, wanted: str, world: int, told: Told) -> No
 def test_what_is_impossible_is_impossible(saved: str, wanted: str, told: Told) -> None:
     assert resumption(Format.DEEPSPEED, Plan.parse(saved), Plan.parse(wanted), same_world=True).way is Way.IMPOSSIBLE
     assert "error" in told[saved, wanted, 2], "the table can have more"
+
+
+@pytest.mark.parametrize(("kernel", "device"), [({"fused": True}, "meta"), ({"foreach": True}, "cpu")])
+def test_a_step_counter_lies_where_the_kernel_reads_it(kernel: dict[str, bool], device: str) -> None:
+    weights = [torch.nn.Parameter(torch.empty(2, device="meta")) for _ in range(2)]
+    optimizer = torch.optim.AdamW(weights, foreach=True)
+    optimizer.param_groups[0].update({"fused": None, "foreach": None, **kernel})
+    read = torch.tensor(3.0)  # from a file, as DeepSpeed leaves it: one for all
+    for each in weights:
+        optimizer.state[each]["step"] = read
+    universal._keep_groups_apart(optimizer, [dict(group) for group in optimizer.param_groups])
+    first, second = (optimizer.state[each]["step"] for each in weights)
+    assert first is not second
+    assert {first.device.type, second.device.type} == {device}

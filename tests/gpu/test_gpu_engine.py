@@ -21,6 +21,7 @@ SAVED = [
     ("fp32-fsdp-none-{}", "fp32-fsdp-full-{}-oparam"),
     ("fp32-fsdp-none-{}", "fp32-ddp-none-{}"),
     ("fp32-z1-none-{}", "fp32-z2-full-{}-oopt"),
+    ("fp32-z1-none-{}", "fp32-z3-full-{}"),  # converted
     ("fp32-z3-none-{}", "fp32-z3-none-{}-oparam"),
 ]
 WORLDS = ["one", "all"]

@@ -24,6 +24,7 @@ from torch.nn import functional
 from memtune.plan import Plan
 from memtune.report import Device
 from memtune.run import RunKind
+from memtune_runner.checkpoints import Checkpoint, convert, manifest
 from memtune_runner.engine import Engine, Step, initialize
 from memtune_runner.settings import Settings
 
@@ -119,11 +120,20 @@ def done(task: str, rank: int, world: int, device: Device, directory: Path) -> d
     if not (source or target):
         return whole(engine, rank, world, directory / form)
     if source:
-        engine.load(source)
+        engine.load(form_for(engine.settings, Path(source), rank))
     steps = train(engine, rank, world, engine.steps, (engine.steps + STEPS) // 2 if target else STEPS)
     if target:
         engine.save(target)
     return told(engine, steps)
+
+
+def form_for(settings: Settings, source: Path, rank: int) -> Path:
+    """What was saved, or what it is converted to for the plan."""
+    found = Checkpoint(source, manifest.read(source))
+    if rank == 0:
+        convert.converted(found, settings.plan, settings.world)
+    distributed.barrier()
+    return convert.converted(found, settings.plan, settings.world)
 
 
 def whole(engine: Engine, rank: int, world: int, directory: Path) -> dict[str, Any]:

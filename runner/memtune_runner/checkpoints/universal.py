@@ -96,13 +96,16 @@ def _restore_buffers(engine: Any, folder: Path) -> None:
 def _keep_groups_apart(optimizer: Any, before: list[dict[str, Any]]) -> None:
     """Stage 3 gives every parameter group the options of the first, and all tensors one and the same step counter.
 
-    Only the learning rate is news to the groups; and a counter that several tensors share would count each of them.
+    Only the learning rate is news to the groups; and a counter that several tensors share would count each of them. It
+    comes from a file and lies on the host, where a fused kernel of a GPU does not find it.
     """
     for group, options in zip(optimizer.param_groups, before, strict=True):
         group.update({name: value for name, value in options.items() if name not in ("params", "lr")})
-    for state in optimizer.state.values():
-        if hasattr(state.get("step"), "clone"):
-            state["step"] = state["step"].clone()
+    is_fused = any(group.get("fused") for group in optimizer.param_groups)
+    for weight, state in optimizer.state.items():
+        step = state.get("step")
+        if hasattr(step, "clone"):
+            state["step"] = step.to(weight.device, copy=True) if is_fused else step.clone()
 
 
 def _copy_rest(source: Path, target: Path, tag: str) -> None:
