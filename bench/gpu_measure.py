@@ -61,7 +61,9 @@ def measure(pair: Pair, facts: Architecture, length: int, device: torch.device, 
         began = time.monotonic()
         for micro in range(plan.accumulation):
             backend.begin(micro == plan.accumulation - 1)
-            backend.backward(_loss(backend, plan, tokens, device))
+            scalar = _loss(backend, plan, tokens, device)  # by name, for it holds the logits
+            backend.backward(scalar)
+            del scalar
         skipped.append(backend.step().skipped)
         memory.synchronize()
         seconds.append(time.monotonic() - began)
@@ -130,8 +132,14 @@ def _loss(backend: Backend, plan: Plan, tokens: torch.Tensor, device: torch.devi
 
 
 def loss(model: Any, tokens: torch.Tensor) -> torch.Tensor:
-    """The loss in fp32, as libraries take it. That each token tells itself, not the next one, takes the same memory."""
-    return functional.cross_entropy(model(tokens).flatten(0, 1).float(), tokens.flatten())
+    """The loss in fp32, as libraries take it. That each token tells itself, not the next one, takes the same memory.
+
+    The variable of a training loop holds the logits beside the loss until the next micro-batch: here they go with it.
+    """
+    logits = model(tokens)
+    found = functional.cross_entropy(logits.flatten(0, 1).float(), tokens.flatten())
+    found.held_by_the_loop = logits  # type: ignore[attr-defined]  # tensors take attributes
+    return found
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

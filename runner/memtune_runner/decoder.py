@@ -15,6 +15,7 @@ from memtune.model.count import parameters
 from memtune.predict.buffers import FUSED_LOSS_CHUNKS
 
 _ROTARY_BASE = 10_000.0
+_RMS_EPSILON = 1e-6
 
 
 def read_architecture(stored: dict[str, Any]) -> Architecture:
@@ -127,8 +128,6 @@ class SelfAttention(nn.Module):
         value = self._by_head(self.value(hidden))
         if not self.facts.position_count:
             query, key = rotated(query), rotated(key)
-        groups = self.facts.heads // self.facts.kv_heads
-        key, value = (each.repeat_interleave(groups, 1) if groups > 1 else each for each in (key, value))
         mixed = self._eager(query, key, value) if self.is_eager else self._fused(query, key, value)
         return cast(torch.Tensor, self.output(mixed.transpose(1, 2).flatten(2)))
 
@@ -138,10 +137,19 @@ class SelfAttention(nn.Module):
 
     def _fused(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
         dropout = self.facts.attention_dropout if self.training else 0.0
-        return functional.scaled_dot_product_attention(query, key, value, dropout_p=dropout, is_causal=True)
+        # Flash kernels read shared heads as they are, and take 16 bits only; in fp32 torch would make the scores.
+        shares = query.dtype is not torch.float32 or torch.is_autocast_enabled(query.device.type)
+        if not shares:
+            key, value = self._repeated(key), self._repeated(value)
+        attend = functional.scaled_dot_product_attention
+        return attend(query, key, value, dropout_p=dropout, is_causal=True, enable_gqa=shares)
+
+    def _repeated(self, shared: torch.Tensor) -> torch.Tensor:
+        groups = self.facts.heads // self.facts.kv_heads
+        return shared.repeat_interleave(groups, 1) if groups > 1 else shared
 
     def _eager(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-        length = query.shape[-2]
+        key, value, length = self._repeated(key), self._repeated(value), query.shape[-2]
         future = torch.ones(length, length, dtype=torch.bool, device=query.device).triu(1)
         scores = (query @ key.mT / self.facts.head_dim**0.5).masked_fill(future, float("-inf"))
         weights = functional.dropout(scores.softmax(-1), self.facts.attention_dropout, self.training)
@@ -189,9 +197,22 @@ class Mixture(nn.Module):
         return mixed.view_as(hidden)
 
 
+class RmsNorm(nn.Module):
+    """As transformers writes it, operator by operator: torch's own is one kernel and keeps less (LlamaRMSNorm)."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(size))
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        wide = hidden.float()
+        wide = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + _RMS_EPSILON)
+        return self.weight * wide.to(hidden.dtype)
+
+
 def norm(facts: Architecture, size: int | None = None) -> nn.Module:
     """The norm of this architecture."""
-    return (nn.RMSNorm if facts.rms_norm else nn.LayerNorm)(size or facts.hidden_size)
+    return (RmsNorm if facts.rms_norm else nn.LayerNorm)(size or facts.hidden_size)
 
 
 def rotated(heads: torch.Tensor) -> torch.Tensor:

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 import torch
+from described import CONFIGS, LENGTH, traced
+from gpu_trace import traced_model
 from torch.nn import functional
 
 from memtune.knobs import Attention
@@ -15,6 +17,8 @@ from memtune.model.architecture import Architecture
 from memtune.model.count import parameters
 from memtune.model.huggingface import from_hf_config
 from memtune.model.plain import from_facts
+from memtune.plan import Plan
+from memtune.replay import Replayer
 from memtune_runner.decoder import Decoder, read_architecture
 
 TINY = {"vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
@@ -60,6 +64,23 @@ def test_every_attention_and_loss_computes_the_same() -> None:
     torch.testing.assert_close(flash(tokens), eager(tokens))
     plain = functional.cross_entropy(flash(tokens).flatten(0, 1), tokens.flatten())
     torch.testing.assert_close(flash(tokens, tokens), plain)
+
+
+def test_shared_heads_compute_the_same_in_16_bits_as_in_32() -> None:
+    torch.manual_seed(0)
+    model, tokens = Decoder(from_facts(PLAIN)), _tokens()
+    narrow = Decoder(from_facts(PLAIN)).bfloat16()
+    narrow.load_state_dict(model.state_dict())
+    torch.testing.assert_close(narrow(tokens).float(), model(tokens), atol=0.01, rtol=0.02)
+
+
+@pytest.mark.parametrize(("numerics", "short"), [("autocast", "bf16-ddp-none-mb16x1"), ("half", "bf16-z2-sel-mb16x1")])
+def test_it_keeps_what_the_model_of_transformers_keeps(numerics: str, short: str) -> None:
+    facts, plan = from_hf_config(CONFIGS["llama-tiny"]), Plan.parse(short)
+    built_in = traced_model("llama-tiny", facts, LENGTH, [numerics]).trace
+    expected = Replayer(traced("llama-tiny", [numerics])).replay(plan).phases
+    for name, peak in Replayer(built_in).replay(plan).phases.items():
+        assert peak.requested == pytest.approx(expected[name].requested, rel=0.01), name
 
 
 def test_no_token_sees_the_future() -> None:

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 
 import pytest
 from described import CONFIGS, LENGTH, traced
+from gpu_pairs import LENGTH as GPU_LENGTH
+from gpu_pairs import MODELS, Pair, workload
+from gpu_trace import traced_model
 
 from memtune.gpu import find
 from memtune.model.huggingface import from_hf_config
@@ -14,7 +18,8 @@ from memtune.predict.constants import DEFAULT_CONSTANTS
 from memtune.predict.predictor import predict_recipe
 from memtune.predict.recipe import lower
 from memtune.predict.shape import shape_of
-from memtune.replay import Replayer
+from memtune.replay import Replayer, numerics_of
+from memtune.replay.traced import TracedModel
 from memtune.workload import Workload
 
 GPUS = 8
@@ -24,6 +29,19 @@ AUTOCAST = ("llama-tiny", "gpt2")
 AUTOCAST_PLANS = [Plan.parse(f"bf16-ddp-{checkpointing}-mb16x2") for checkpointing in ("none", "sel", "full")]
 # What the layers of other code keep was fitted into one factor; a trace of transformers' own has none of it.
 CONSTANTS = replace(DEFAULT_CONSTANTS, activation_factor=1.0, workspace_bytes=0.0)
+
+# Of what is measured on a GPU: its decoders, whose facts nobody had to read out of a config.
+PAIRS = [
+    Pair("0.1B", "fp32-ddp-none-mb4x1"),
+    Pair("0.1B", "bf16-ddp-none-mb16x1"),
+    Pair("0.1B", "bf16-z0-none-mb8x1"),
+    Pair("0.1B", "bf16-z2-none-mb16x1", 8),
+    Pair("0.5B", "fp32-fsdp-every2-mb4x1", 2),
+    Pair("0.5B", "bf16-ddp-full-mb16x2"),
+    Pair("1.1B", "bf16-z1-full-mb8x2", 8),
+    Pair("1.1B", "bf16-fsdpsgo-none-mb2x1", 2),
+    Pair("3B", "bf16-fsdp-every2-mb4x1", 64),
+]
 
 
 def formula_bytes(name: str, plan: Plan) -> float:
@@ -46,3 +64,17 @@ def test_formulas_and_traces_agree_under_autocast(name: str) -> None:
     for plan in AUTOCAST_PLANS:
         replayed = replayer.replay(plan).peak.allocated
         assert formula_bytes(name, plan) == pytest.approx(replayed, rel=0.05), plan
+
+
+@pytest.mark.parametrize("pair", PAIRS, ids=str)
+def test_formulas_and_traces_agree_on_what_a_gpu_measures(pair: Pair) -> None:
+    plan, asked = Plan.parse(pair.plan), workload(pair, find("h100-80gb"))
+    model = _decoder(pair.model, numerics_of(plan))
+    replayed = Replayer(model.trace, asked.nodes, asked.gpus_per_node).replay(plan).peak.allocated
+    found = predict_recipe(shape_of(MODELS[pair.model], None), lower(asked, plan), CONSTANTS).allocated.expected
+    assert found == pytest.approx(replayed, rel=0.05)
+
+
+@cache
+def _decoder(name: str, numerics: str) -> TracedModel:
+    return traced_model(name, MODELS[name], GPU_LENGTH, [numerics])
