@@ -231,8 +231,24 @@ def test_quantized_base_takes_half_a_byte_and_its_scales() -> None:
 def test_foreach_steps_need_a_copy_and_fused_ones_none() -> None:
     assert _bytes("bf16-fsdp-full-mb1x8", "step transients", "step") == 0
     assert _bytes("bf16-fsdp-full-mb1x8-foreach", "step transients", "step") == pytest.approx(4 * P / 8)
-    # DeepSpeed's flat fp32 gradients.
-    assert _bytes("bf16-z2-full-mb1x8", "step transients", "step") == pytest.approx(4 * P / 8)
+
+
+def test_deepspeed_steps_on_flat_fp32_gradients() -> None:
+    # Stages 1 to 3 flatten the rank's gradients first (stage_1_and_2.py, step; stage3.py, _prepare_fp32_grad...), stage
+    # 3 sub-group by sub-group, on a single GPU as on many.
+    assert _bytes("bf16-z2-full-mb1x8", "step transients", "step") == pytest.approx((2 + 4) * P / 8)
+    assert _bytes("fp32-z2-full-mb1x8", "step transients", "step") == pytest.approx(4 * P / 8)
+    assert _bytes("bf16-z0-full-mb1x8", "step transients", "step") == pytest.approx(4 * P)
+    assert _bytes("fp32-z0-full-mb1x8", "step transients", "step") == 0
+    alone = Workload(LLAMA_2_7B, H100, 8, 4096)
+    assert _bytes("bf16-z3-full-mb1x8", "step transients", "step", alone) == (2 + 4) * 1e9
+
+
+def test_stage_3_has_its_gradients_from_the_start() -> None:
+    # stage3.py, grad_partitions_flat_buffer.
+    phases = ("init", "forward", "loss", "backward", "evaluation")
+    assert [_bytes("bf16-z3-full-mb8x1", "gradients", phase) for phase in phases] == pytest.approx([2 * P / 8] * 5)
+    assert _bytes("bf16-z3-full-mb8x1-oopt", "gradients", "loss") == 0
 
 
 def test_generation_needs_a_kv_cache_and_kept_logits_cost() -> None:
@@ -296,6 +312,21 @@ def test_explain_and_predict_are_one() -> None:
         assert parts == pytest.approx(predicted.device.expected)
 
 
+def test_the_gradients_of_fsdps_root_wait_for_that_of_the_embedding() -> None:
+    # While activations are there only the head's: 32000 x 4096; then the embedding's and the last norm's, too.
+    root, layer = 2 * 32000 * 4096 + 4096, 4 * 4096**2 + 3 * 4096 * 11008 + 2 * 4096
+    found = [_bytes("bf16-fsdp-full-mb1x8", "buckets", phase) for phase in ("loss", "backward", "reduce")]
+    assert found == pytest.approx([0, 2 * (32000 * 4096 + 2 * layer), 2 * (root + 2 * layer)])
+
+
+def test_a_single_rank_of_fsdp_copies_its_units_too() -> None:
+    alone = Workload(LLAMA_2_7B, H100, 8, 4096)
+    root, layer = 2 * 32000 * 4096 + 4096, 4 * 4096**2 + 3 * 4096 * 11008 + 2 * 4096
+    assert _bytes("bf16-fsdp-full-mb1x8", "gathered units", "loss", alone) == pytest.approx(2 * (root + layer))
+    assert _bytes("bf16-fsdpsgo-full-mb1x8", "gathered units", "loss", alone) == pytest.approx(2 * P)
+    assert _bytes("bf16-ddp-full-mb1x8", "gathered units", "loss", alone) == 0
+
+
 def test_shard_grad_op_keeps_every_unit_gathered_until_its_backward_pass() -> None:
     # All weights in bf16 from the end of the forward pass on; resharded layer by layer in the backward pass.
     assert _bytes("bf16-fsdpsgo-full-mb1x8", "gathered units", "loss") == pytest.approx(2 * P)
@@ -316,10 +347,10 @@ def test_a_classifier_has_no_logits_of_the_vocabulary(head: Head) -> None:
     assert _bytes("bf16-ddp-none-mb32x1", "evaluation", "evaluation", workload) == pytest.approx(evaluated)
 
 
-def test_fp32_keeps_a_second_copy_of_its_weights_at_stages_1_and_2() -> None:
-    # stage_1_and_2.py clones the partition whatever its dtype; stage3.py steps on fp32 partitions themselves.
+def test_fp32_keeps_a_second_copy_of_its_weights_from_stage_1_on() -> None:
+    # stage_1_and_2.py clones the partition whatever its dtype; so does stage3.py, which compares devices with strings.
     found = [_bytes(f"fp32-z{stage}-full-mb1x8-sdpa", "master weights", "step") for stage in range(4)]
-    assert found == pytest.approx([0, 4 * P / 8, 4 * P / 8, 0])
+    assert found == pytest.approx([0, 4 * P / 8, 4 * P / 8, 4 * P / 8])
 
 
 def test_fsdp_offloads_weights_gradients_and_states_together() -> None:

@@ -13,7 +13,6 @@ from memtune.predict.constants import Constants
 from memtune.predict.recipe import Recipe
 from memtune.predict.shape import Shape
 from memtune.predict.terms import (
-    ALWAYS,
     BACKWARD,
     EVALUATION,
     FORWARD,
@@ -39,7 +38,7 @@ _COMPUTING = (FORWARD, LOSS, BACKWARD, REDUCE)
 def buffer_terms(shape: Shape, recipe: Recipe, constants: Constants) -> list[Term]:
     """Every addend that lives within one step only, activations apart."""
     terms = []
-    if recipe.weight_shards > 1 or recipe.offloads_weights:
+    if recipe.weight_shards > 1 or recipe.offloads_weights or recipe.backend == "fsdp":
         terms += _gathered(shape, recipe)
     if recipe.bucket_phases:
         terms += _buckets(shape, recipe)
@@ -72,25 +71,31 @@ def _gathered(shape: Shape, recipe: Recipe) -> list[Term]:
     root, layer = _unit_bytes(shape, recipe)
     terms = _gathered_units(shape, recipe, root, layer)
     if not shape.has_adapter:
-        # The gradients of a unit are unsharded until they are reduced; those of the root wait for the embedding, the
+        # The gradients of a unit are unsharded until they are reduced; that of the head waits for the embedding's, the
         # very last to be ready. A unit is copied to be reduced, in the dtype of gradients on their way.
         copy = shape.layer * recipe.reduce_bytes / recipe.tensor_parallel
-        template = "unsharded gradients of the root unit {:,.0f} B and of one layer {:,.0f} B + {:,.0f} B on their way"
-        values, source = (root, layer, copy), "torch fully_shard, foreach_reduce"
-        terms.append(Term("buckets", root + layer + copy, (BACKWARD, REDUCE), template, values, source))
+        head = min(shape.vocab * shape.hidden * recipe.compute_bytes / recipe.tensor_parallel, root)
+        template = "unsharded gradients of the {} {:,.0f} B and of one layer {:,.0f} B + {:,.0f} B on their way"
+        for phase, unit, waiting in ((BACKWARD, "head", head), (REDUCE, "root unit", root)):
+            values, source = (unit, waiting, layer, copy), "torch fully_shard, foreach_reduce"
+            terms.append(Term("buckets", waiting + layer + copy, (phase,), template, values, source))
     return terms
 
 
 def _gathered_units(shape: Shape, recipe: Recipe, root: float, layer: float) -> list[Term]:
-    """Units of FSDP: one computes while the next arrives, or all wait for the backward pass, which reshards them."""
-    template, few = "root unit {:,.0f} B + 2 layers x {:,.0f} B", root + 2 * layer
+    """Units of FSDP: one computes while the next arrives, or all wait for the backward pass, which reshards them.
+
+    A single rank copies its units, too, but waits for none (_fsdp_param_group.py, wait_for_unshard).
+    """
+    at_once = 2 if recipe.weight_shards > 1 else 1
+    template, few, sizes = "root unit {:,.0f} B + {} layers x {:,.0f} B", root + at_once * layer, (root, at_once, layer)
     if not recipe.keeps_gathered:
-        return [Term("gathered units", few, _COMPUTING, template, (root, layer), "torch fully_shard")]
+        return [Term("gathered units", few, _COMPUTING, template, sizes, "torch fully_shard")]
     layers = layer * (shape.total - shape.root) / shape.layer
     source, kept = "torch fully_shard, reshard_after_forward=False", "root unit {:,.0f} B + all layers {:,.0f} B"
     return [
         Term("gathered units", root + layers, (FORWARD, LOSS, BACKWARD), kept, (root, layers), source),
-        Term("gathered units", few, (REDUCE,), template, (root, layer), source),
+        Term("gathered units", few, (REDUCE,), template, sizes, source),
     ]
 
 
@@ -101,7 +106,7 @@ def _buckets(shape: Shape, recipe: Recipe) -> list[Term]:
     def term(elements: float, phases: tuple[int, ...], template: str, source: str) -> Term:
         return Term("buckets", elements * width, phases, template, (elements, width), source)
 
-    if recipe.bucket_phases == (REDUCE,):
+    if not recipe.has_bucket:
         # What has no bucket flattens what it reduces, or narrows it: sums in fp32 are one tensor, however large.
         source = "deepspeed runtime/engine.py, buffered_allreduce_fallback"
         reduced = trainable if recipe.whole_fp32_gradients else min(ALLREDUCE_ELEMENTS, trainable)
@@ -109,7 +114,7 @@ def _buckets(shape: Shape, recipe: Recipe) -> list[Term]:
     # From stage 1 on the buffer is whole, however few parameters there are.
     capacity, source = float(recipe.bucket_elements), "deepspeed stage_1_and_2.py and stage3.py, reduce_bucket_size"
     bucket = term(capacity, recipe.bucket_phases, "{:,.0f} elements x {:.4g} B", source)
-    if recipe.gradient_shards == 1 and recipe.bucket_phases != ALWAYS:
+    if recipe.gradient_shards == 1 and not recipe.is_stage_3:
         # A single rank flattens one slice, which below stage 3 is no copy. Stage 1 copies when all gradients are there,
         # each of which goes before the copy comes.
         return [bucket]
@@ -172,10 +177,13 @@ def _step_transients(shape: Shape, recipe: Recipe) -> list[Term]:
         return []
     trainable = shape.trainable / recipe.tensor_parallel / recipe.pipeline_parallel / recipe.state_shards
     if recipe.backend == "deepspeed":
-        # The step works on a flat fp32 copy of the gradients, at stage 3 sub-group by sub-group.
-        elements = min(trainable, SUB_GROUP_ELEMENTS) if recipe.weight_shards > 1 else trainable
-        size, template = 4.0 * elements, "4 B x {:,.0f} gradients in fp32"
-        return [Term("step transients", size, STEPPING, template, (elements,), "deepspeed stage_1_and_2.py, step")]
+        # The step works on a flat fp32 copy of the gradients, at stage 3 sub-group by sub-group. What goes through a
+        # bucket is flattened first, and what is not in fp32 by then is copied once more.
+        elements = min(trainable, SUB_GROUP_ELEMENTS) if recipe.is_stage_3 else trainable
+        flat = recipe.gradient_bytes if recipe.has_bucket else 0.0
+        each = flat + (4.0 if flat < 4 and recipe.master_bytes else 0.0)
+        template, source = "{:.4g} B x {:,.0f} gradients, flat and in fp32", "deepspeed stage_1_and_2.py, step"
+        return [Term("step transients", each * elements, STEPPING, template, (each, elements), source)]
     # 8-bit optimizers step parameter by parameter, in one kernel each (bitsandbytes optim/optimizer.py).
     if recipe.fused_step or recipe.state_bytes < 4:
         return []

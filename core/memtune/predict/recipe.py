@@ -119,6 +119,16 @@ class Recipe:
         return self.base_bytes < self.frozen_bytes and self.backend != "fsdp"
 
     @property
+    def has_bucket(self) -> bool:
+        """Whether gradients go through a bucket into the rank's partition, as at DeepSpeed's stages 1 to 3."""
+        return self.bucket_phases not in ((), (REDUCE,))
+
+    @property
+    def is_stage_3(self) -> bool:
+        """Whether it is DeepSpeed's stage 3, also of a single rank, which shares its weights with none."""
+        return self.bucket_phases == ALWAYS
+
+    @property
     def compiles_loss(self) -> bool:
         """Whether the loss is compiled with the model: FSDP compiles block by block, and the loss stays eager."""
         return self.compiled and self.backend != "fsdp"
@@ -159,8 +169,9 @@ def lower(workload: Workload, plan: Plan) -> Recipe:
         compute_bytes=compute,
         gradient_bytes=4 if fp32_gradients else weights,
         reduce_bytes=4 if fp32_gradients else compute,
-        # Stages 1 and 2 step on a clone of their partition even where it is fp32 (deepspeed stage_1_and_2.py).
-        master_bytes=4 if deepspeed and (compute == 2 or 1 <= stage <= 2) else 0,
+        # From stage 1 on they step on a clone of their partition even where it is fp32 (stage_1_and_2.py; stage3.py,
+        # _create_fp32_partitions, means to spare it but compares a device with the name of one).
+        master_bytes=4 if deepspeed and (compute == 2 or stage) else 0,
         state_bytes=STATE_BYTES[plan.optimizer],
         weight_shards=shards if stage == 3 else 1,
         # Stage 1 reduces once in a step, when the backward pass is over (deepspeed stage_1_and_2.py, reduce_gradients).
@@ -178,7 +189,7 @@ def lower(workload: Workload, plan: Plan) -> Recipe:
         # FSDP2 offloads parameters, gradients and states together (CPUOffloadPolicy).
         offloads_weights=plan.offload in (Offload.PARAMETERS, Offload.NVME),
         offloads_activations=plan.offload is Offload.ACTIVATIONS,
-        keeps_gathered=sharding is Sharding.FSDP_SHARD_GRAD_OP and shards > 1,
+        keeps_gathered=sharding is Sharding.FSDP_SHARD_GRAD_OP,
         bucket_elements=plan.bucket_elements if deepspeed else 0,
         bucket_phases=_bucket_phases(plan, world),
         whole_fp32_gradients=keeps_whole_fp32(plan),

@@ -71,6 +71,9 @@ def _gradients(shape: Shape, recipe: Recipe, trainable: float) -> list[Term]:
     if recipe.offloads_gradients:
         return []
     each = recipe.gradient_bytes
+    if recipe.is_stage_3:
+        # A flat buffer, made when the engine starts (deepspeed stage3.py, grad_partitions_flat_buffer).
+        return [_per_parameter("gradients", ALWAYS, each, trainable, recipe.gradient_shards)]
     # With one micro-batch per step gradients do not exist before the backward pass; from two on they live through it.
     reducing = (FORWARD, LOSS, BACKWARD, REDUCE) if recipe.accumulates else (REDUCE,)
     if recipe.whole_fp32_gradients:

@@ -141,7 +141,8 @@ class Fsdp(Backend):
             unit.reduced = NOTHING
 
     def _gather(self, unit: _Unit) -> None:
-        if unit.arriving == NOTHING:
+        # A single rank copies its weights where they are used (_fsdp_param_group.py, wait_for_unshard).
+        if unit.arriving == NOTHING and self.setting.shards > 1:
             unit.arriving = self.tape.hold(unit.gathered_bytes, COMMUNICATION, GATHER)
 
     def _reshard(self, unit: _Unit) -> None:

@@ -59,6 +59,8 @@ class Sharded(Zero):
 
     def __init__(self, setting: Setting, tape: Tape) -> None:
         super().__init__(setting, tape)
+        # They step on a clone of the partition even where it is fp32: stage 3 compares a device with the name of one.
+        self._has_master = True
         self._owned = -(-self._learning // setting.shards)
         self._offloads = setting.offloads_states
         # What is in the bucket is copied to be reduced (allreduce_bucket, reduce_scatter_coalesced).
@@ -115,10 +117,11 @@ class Sharded(Zero):
         self.tape.free(tensor)
 
     def _widened(self, elements: int) -> list[int]:
-        """The partition's gradients, flattened and in fp32."""
-        if self._offloads or not (self._has_master or self._gradient_bytes == 4):
+        """The partition's gradients, flattened and, if they are not so by then, in fp32."""
+        if self._offloads:
             return []
-        return self.tape.hold_all([self._gradient_bytes * elements, 4 * elements], TEMPORARIES)
+        widths = [self._gradient_bytes] if self._gradient_bytes == 4 else [self._gradient_bytes, 4]
+        return self.tape.hold_all([width * elements for width in widths], TEMPORARIES)
 
 
 class Zero12(Sharded):
@@ -126,8 +129,6 @@ class Zero12(Sharded):
 
     def __init__(self, setting: Setting, tape: Tape) -> None:
         super().__init__(setting, tape)
-        # They step on a clone of the partition even where it is fp32.
-        self._has_master = True
         self._shards_gradients = setting.plan.sharding.zero_stage == 2
         # A single rank flattens one slice, which is no copy.
         self._copies = setting.shards > 1
@@ -205,6 +206,9 @@ class Zero3(Sharded):
             for block in (*range(setting.trace.blocks), ROOT)
         }
         self._gathered: dict[int, int] = {}
+        self._holds_weights = setting.plan.offload not in (Offload.PARAMETERS, Offload.NVME)
+        # A single rank looks at its partition as it is (partition_parameters.py, NoGatherHandle).
+        self._copies_weights = setting.shards > 1 or not self._holds_weights
 
     def prepare(self) -> None:
         """The same, states, and the buffers of the gradients."""
@@ -213,10 +217,11 @@ class Zero3(Sharded):
         self._make_bucket()
         if not self._offloads:
             self.tape.hold(self._gradient_bytes * self._owned, GRADIENTS)
-        self.tape.hold(self._small_bytes, COMMUNICATION)
+        if self._copies_weights:
+            self.tape.hold(self._small_bytes, COMMUNICATION)
 
     def _hold_weights(self) -> None:
-        if self.setting.plan.offload not in (Offload.PARAMETERS, Offload.NVME):
+        if self._holds_weights:
             self.tape.hold(-(-sum(self.setting.program.weights) // self.setting.shards), WEIGHTS)
 
     def enter(self, block: int) -> None:
@@ -250,7 +255,7 @@ class Zero3(Sharded):
         self.tape.free(*self._widened(min(self._owned, SUB_GROUP_ELEMENTS)))
 
     def _gather(self, block: int) -> None:
-        if block not in self._gathered:
+        if block not in self._gathered and self._copies_weights:
             self._gathered[block] = self.tape.hold(self._block_bytes[block], COMMUNICATION)
 
     def _drop(self, block: int) -> None:
