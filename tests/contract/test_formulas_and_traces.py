@@ -44,6 +44,7 @@ PAIRS = [
     Pair("3B", "bf16-z1-full-mb4x1"),
     Pair("3B", "bf16-z3-full-mb4x1", 2),
     Pair("3B", "bf16-z3-full-mb1x1"),
+    Pair("1.1B", "bf16-z3-none-mb1x1", 64),
     Pair("3B", "bf16-fsdp-every2-mb4x1", 64),
     Pair("7B", "bf16-z2-full-mb2x1", 8),
     Pair("7B", "bf16-fsdp-none-mb1x2", 64),

@@ -112,6 +112,8 @@ def test_stage_3_keeps_as_much_gathered_as_its_buckets_allow() -> None:
     wanted = 2 * (root + 2 * layer + 50_000_000)
     assert _bytes("bf16-z3-full-mb1x8", "gathered units", "loss") == pytest.approx(wanted)
     assert _bytes("bf16-z3-full-mb1x8-bk50m", "gathered units", "loss") == pytest.approx(2 * root)
+    # With 2e9 elements to the next use, those layers stay of which twice their elements and the root are fewer.
+    assert _bytes("bf16-z3-full-mb1x8-bk1000m", "gathered units", "loss") == pytest.approx(2 * (root + 2e9) / 2)
 
 
 def test_offload_takes_the_states_out_of_hbm() -> None:

@@ -63,8 +63,12 @@ def _gathered(shape: Shape, recipe: Recipe) -> list[Term]:
         # Parameters stay gathered until max_live is reached, at most the whole model; the next ones are prefetched.
         # memtune.deepspeed_config moves both limits with the bucket. A unit that computes is there in any case.
         bucket = recipe.bucket_elements
-        wanted = shape.root + 2 * shape.layer + bucket / PREFETCHES_PER_BUCKET
-        live = min(max(bucket * MAX_LIVE_BUCKETS, shape.root, shape.layer), shape.total, wanted)
+        limit = max(bucket * MAX_LIVE_BUCKETS, shape.root, shape.layer)
+        # A layer stays if its backward pass is nearer than max_reuse_distance, which is as long as the limit: between
+        # are the layers behind it, twice, and the root (partitioned_param_coordinator.py, __params_to_release).
+        reused = shape.root + (limit - shape.root) / 2
+        wanted = max(shape.root + 2 * shape.layer + bucket / PREFETCHES_PER_BUCKET, reused)
+        live = min(limit, shape.total, wanted)
         size = live * recipe.compute_bytes / recipe.tensor_parallel
         template = "{:,.0f} live and prefetched parameters x {} B"
         return [Term("gathered units", size, _COMPUTING, template, (live, recipe.compute_bytes), "zero/config.py")]
