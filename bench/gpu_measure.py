@@ -21,6 +21,7 @@ from unittest import mock
 import fake_ranks
 import torch
 from gpu_pairs import GPUS_PER_NODE, LENGTH, MODELS, Pair
+from torch import nn
 from torch.nn import functional
 
 from memtune.knobs import Offload
@@ -93,7 +94,7 @@ def _built(pair: Pair, facts: Architecture, length: int, device: torch.device) -
         device=Device.CUDA,
     )
     with _drawn_once():
-        model = Decoder(facts, plan.attention)
+        model = WithLoss(Decoder(facts, plan.attention))
     precision.prepare(model, plan, device)
     checkpointing.apply(model, plan.checkpointing)
     backend = backend_of(model, Setup(settings, device, lambda each: optimizers.build(plan, each, 1e-4), 1.0))
@@ -131,13 +132,25 @@ def _loss(backend: Backend, plan: Plan, tokens: torch.Tensor, device: torch.devi
         return loss(backend.model, tokens)
 
 
-def loss(model: Any, tokens: torch.Tensor) -> torch.Tensor:
-    """The loss in fp32, as libraries take it. That each token tells itself, not the next one, takes the same memory.
+class WithLoss(nn.Module):
+    """A decoder that computes its own loss, as those of transformers do: what a library gathers for it is there then.
 
-    The variable of a training loop holds the logits beside the loss until the next micro-batch: here they go with it.
+    The loss is in fp32, as libraries take it. That each token tells itself, not the next one, takes the same memory.
     """
-    logits = model(tokens)
-    found = functional.cross_entropy(logits.flatten(0, 1).float(), tokens.flatten())
+
+    def __init__(self, decoder: nn.Module) -> None:
+        super().__init__()
+        self.decoder = decoder
+
+    def forward(self, tokens: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        logits = self.decoder(tokens)
+        return functional.cross_entropy(logits.flatten(0, 1).float(), tokens.flatten()), logits
+
+
+def loss(model: Any, tokens: torch.Tensor) -> torch.Tensor:
+    """The loss. The variable of a training loop holds the logits beside it until the next micro-batch: here it does."""
+    found: torch.Tensor
+    found, logits = model(tokens)
     found.held_by_the_loop = logits  # type: ignore[attr-defined]  # tensors take attributes
     return found
 

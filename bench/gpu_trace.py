@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
-from gpu_measure import loss
+from gpu_measure import WithLoss, loss
 from gpu_pairs import LENGTH, MODELS, Pair
 from torch import nn
 
@@ -38,4 +38,4 @@ def traced_model(name: str, facts: Architecture, length: int, numerics: Iterable
 
 def build(sequence_length: int, facts: Architecture) -> Subject:
     """The factory."""
-    return Decoder(facts), lambda rows: torch.zeros(rows, sequence_length, dtype=torch.long), loss
+    return WithLoss(Decoder(facts)), lambda rows: torch.zeros(rows, sequence_length, dtype=torch.long), loss
