@@ -83,6 +83,17 @@ def test_a_script_below_a_shell_fails_with_the_code_of_its_failure(place: Place)
     assert (report.ending, report.exit_code, report.steps) == (Ending.DEVICE_OOM, 85, 3)
 
 
+def test_a_failure_that_a_pipe_hides_ends_all_ranks_with_its_own_code(place: Place) -> None:
+    place.script(
+        "import os, time\n"
+        "if os.environ['RANK'] == '0': raise RuntimeError('CUDA out of memory. Tried to allocate 2.00 GiB.')\n"
+        "time.sleep(100)\n"
+    )
+    launch = place.run("sh", "-c", "python train.py 2>&1 | tee log", ranks=2)
+    assert (launch.report.ending, launch.exit_code, launch.report.rank) == (Ending.DEVICE_OOM, 85, 0)
+    assert "CUDA out of memory" in launch.report.log_tail
+
+
 def test_a_program_without_any_python_fails_with_its_own_code(place: Place) -> None:
     report = place.run("sh", "-c", "echo no such flag >&2; exit 3").report
     assert (report.ending, report.exit_code) == (Ending.ERROR, 3)

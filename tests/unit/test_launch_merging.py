@@ -76,11 +76,19 @@ def test_a_hang_counts_whatever_the_rank_does_when_it_is_asked_to_end() -> None:
 
 def test_a_shell_that_is_alone_may_make_up_for_a_hang() -> None:
     reports = (report(0, 2, Ending.HUNG, exit_code=87, message="no optimizer step"), report(0, 9))
-    for kept, steps in ((reports, 9), (reports[:1], 2)):
-        merged = merge(SETTINGS, [RankEnd(0, 0, kept, may_outlive_hang=True)], None)
-        assert (merged.ending, merged.exit_code, merged.steps) == (Ending.SUCCEEDED, 0, steps)
-    merged = merge(SETTINGS, [RankEnd(0, 87, reports, may_outlive_hang=True)], None)
-    assert (merged.ending, merged.exit_code) == (Ending.HUNG, 87)
+    merged = merge(SETTINGS, [RankEnd(0, 0, reports, may_outlive_hang=True)], None)
+    assert (merged.ending, merged.exit_code, merged.steps) == (Ending.SUCCEEDED, 0, 9)
+    for code, kept in ((87, reports), (0, reports[:1])):
+        merged = merge(SETTINGS, [RankEnd(0, code, kept, may_outlive_hang=True)], None)
+        assert (merged.ending, merged.exit_code) == (Ending.HUNG, 87)
+
+
+def test_a_shell_that_hides_the_failure_of_all_its_programs_has_not_succeeded() -> None:
+    prepared = report(0, 0, Ending.ERROR, exit_code=4, message="no data")
+    merged = merge(SETTINGS, [RankEnd(0, 0, (prepared, OOM)), STOPPED], None)
+    assert (merged.ending, merged.exit_code, merged.message) == (Ending.DEVICE_OOM, 85, "CUDA out of memory")
+    merged = merge(SETTINGS, [RankEnd(0, 0, (prepared, OOM, report(0, 0)))], None)
+    assert (merged.ending, merged.exit_code) == (Ending.SUCCEEDED, 0)
 
 
 def test_the_cause_goes_before_its_consequences_and_the_stopped_are_neither() -> None:

@@ -136,7 +136,13 @@ class Launcher:
             self._signals.sleep(_PERIOD_SECONDS)
 
     def _has_failure(self) -> bool:
-        return any(worker.has_failed or self._has_reported_failure(worker) for worker in self._workers.all)
+        return any(self._has_failed(worker) or self._has_reported_failure(worker) for worker in self._workers.all)
+
+    def _has_failed(self, worker: Worker) -> bool:
+        """Whether a worker has ended badly; a shell may end with 0 although its script did."""
+        if worker.exit_code == 0 and worker.is_program:
+            return self._end_of(worker).failure is not None
+        return worker.has_failed
 
     def _has_reported_failure(self, worker: Worker) -> bool:
         """Whether a worker has failed although its process is still there: a thread, or CUDA, may hold it up.

@@ -36,8 +36,9 @@ class RankEnd:
         """The report that counts, of those that several processes of one rank may have left.
 
         A hang for which the rank is ended always counts: the rank may say that it is well. Else where the rank failed
-        it is a failure, where it succeeded a success: a shell may go on after one of its programs failed. Among equals
-        it is the one with the most steps, since others did something else than train.
+        it is a failure, where it succeeded a success: a shell may go on after one of its programs failed. It may hide
+        as well that all of them did. Among equals it is the one with the most steps, since others did something else
+        than train.
         """
         fitting = self._hangs or [
             each for each in self.reports if (each.ending is Ending.SUCCEEDED) == (self.exit_code == 0)
@@ -47,13 +48,18 @@ class RankEnd:
     @property
     def failure(self) -> Failure | None:
         """What this rank died of by itself; None if it ended well or was ended."""
-        if self.was_stopped or (self.exit_code == 0 and not self._hangs):
+        if self.was_stopped or (self.exit_code == 0 and not self._hangs and not self._hides_failure):
             return None
         report = self.report
         if report is None or report.ending is Ending.SUCCEEDED:
             return failures.of_words(self.log, self.exit_code)
         followed = report.ending is Ending.ERROR and failures.is_consequence(f"{report.message}\n{self.log}")
         return Failure(report.ending, report.exit_code, report.message, followed)
+
+    @property
+    def _hides_failure(self) -> bool:
+        """Whether no program that left a report succeeded: `python train.py | tee log` ends with the code of tee."""
+        return bool(self.reports) and all(each.ending is not Ending.SUCCEEDED for each in self.reports)
 
     @property
     def _hangs(self) -> list[Report]:
