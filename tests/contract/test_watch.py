@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -337,3 +338,27 @@ def test_compiled_code_is_watched_from_outside(directory: Path) -> None:
     report = watched(directory, lambda: train(2, model=model), settings_of("fp32-ddp-full-mb4x2"))
     assert (report.applied.micro_batch, report.applied.micro_steps, report.steps) == (4, 2, 2)
     assert report.applied.checkpointed_blocks is None, "no hook runs in compiled code, so nothing is said about it"
+
+
+@pytest.mark.parametrize("end", ["sys.exit(3)", "raise ValueError('child')", "pass"])
+def test_the_end_of_a_forked_child_is_none_of_its_rank(directory: Path, end: str) -> None:
+    ended: list[int] = []
+
+    def fork() -> None:
+        if child := os.fork():
+            ended.append(os.waitpid(child, 0)[1])
+            return
+        exec(end)
+
+    parent = os.getpid()
+    try:
+        with watching(settings_of("fp32-ddp-none-mb4x2"), RANK):
+            fork()
+            if os.getpid() == parent:
+                assert not report_path(directory, RANK).exists()
+                train(1)
+    finally:
+        if os.getpid() != parent:
+            os._exit(7)
+    assert os.waitstatus_to_exitcode(ended[0]) == 7
+    assert read_report(report_path(directory, RANK).read_bytes()).steps == 1

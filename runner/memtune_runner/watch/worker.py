@@ -35,8 +35,10 @@ def watching(
 
     No exception is swallowed but the one that ends a probe. A script that ends well without having trained leaves the
     block by ``SystemExit``: that is a failure, although the script does not know. Of a process that need not train,
-    because others of its rank may, no report is left unless it does.
+    because others of its rank may, no report is left unless it does. What the script forks leaves none at all: its end
+    is not that of the rank.
     """
+    owner = os.getpid()
     worker = _Worker(settings, rank, must_train, hang_limits or HangLimits())
     try:
         worker.begin()
@@ -44,10 +46,14 @@ def watching(
     except ProbeFinished:
         pass
     except BaseException as error:
+        if os.getpid() != owner:
+            raise
         failure = worker.failure_of(error)
         if failure.exit_code:
             worker.end(failure)
             raise
+    if os.getpid() != owner:
+        return
     exit_code = worker.end_well()
     if exit_code:
         raise SystemExit(exit_code)
