@@ -41,29 +41,29 @@ def padded(batch: Any, length: int, names_tell: bool = False) -> Any:
 
     A batch whose attention was worked out for its length already stays as it is.
     """
-    columns = list(_columns(batch))
-    if any(_is_worked_out(name, each) for name, each in columns):
+    found = list(columns(batch))
+    if any(_is_worked_out(name, each) for name, each in found):
         return batch
-    lengths = _lengths(columns, names_tell)
+    lengths = _lengths(found, names_tell)
 
     def longer(name: str, each: torch.Tensor) -> torch.Tensor:
         is_short = _is_column(name, each) and each.shape[-1] < length
         return _wider(name, each, length) if is_short and _holds_tokens(name, each, lengths) else each
 
-    return _changed(batch, longer)
+    return changed(batch, longer)
 
 
-def _columns(batch: Any, name: str = "") -> Iterator[tuple[str, torch.Tensor]]:
+def columns(batch: Any, name: str = "") -> Iterator[tuple[str, torch.Tensor]]:
     """The tensors and what their mappings call them."""
     for each in tree_leaves(batch, is_leaf=_is_mapping):
         if _is_mapping(each):
             for inner, value in each.items():
-                yield from _columns(value, str(inner))
+                yield from columns(value, str(inner))
         elif isinstance(each, torch.Tensor):
             yield name if each is batch else "", each
 
 
-def _changed(batch: Any, change: _Change, name: str = "") -> Any:
+def changed(batch: Any, change: _Change, name: str = "") -> Any:
     """The batch with its tensors changed; mappings stay of their class, of which torch's trees know few."""
 
     def of_leaf(each: Any) -> Any:
@@ -75,19 +75,19 @@ def _changed(batch: Any, change: _Change, name: str = "") -> Any:
 
 
 def _changed_mapping(mapping: Any, change: _Change) -> Any:
-    changed = copy(mapping)
+    made = copy(mapping)
     for name, each in mapping.items():
-        if (value := _changed(each, change, str(name))) is not each:
-            changed[name] = value
-    return changed
+        if (value := changed(each, change, str(name))) is not each:
+            made[name] = value
+    return made
 
 
 def _is_mapping(each: Any) -> bool:
     return callable(getattr(type(each), "items", None))
 
 
-def _lengths(columns: list[tuple[str, torch.Tensor]], names_tell: bool) -> _Lengths:
-    matrices = [(name, each.shape[1]) for name, each in columns if each.dim() == 2 and _is_column(name, each)]
+def _lengths(found: list[tuple[str, torch.Tensor]], names_tell: bool) -> _Lengths:
+    matrices = [(name, each.shape[1]) for name, each in found if each.dim() == 2 and _is_column(name, each)]
     tokens = _named(matrices, "input_ids")
     decoders = _named(matrices, "decoder_input_ids")
     labels = _named(matrices, "labels")

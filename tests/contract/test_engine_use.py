@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections import UserDict
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from engine_ranks import LENGTH, decoder, global_batches, loss_of, settings_of
@@ -107,6 +109,21 @@ def test_gathering_what_is_saved_is_part_of_the_save(tmp_path: Path, monkeypatch
     assert (phases.current(), phases.times_ended(Phase.SAVE) > 0) == (Phase.INIT, True)
 
 
+def test_a_scheduler_that_computes_with_numpy_goes_on_from_a_checkpoint(
+    whole: dict[str, torch.Tensor], tmp_path: Path
+) -> None:
+    def cosine(optimizer: torch.optim.Optimizer) -> torch.optim.lr_scheduler.LRScheduler:
+        return torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 0.5 * (1 + np.cos(step / 10)))
+
+    saved, resumed = engine(scheduler=cosine), engine(scheduler=cosine)
+    for micro in saved.micro_batches(whole):
+        saved.backward(saved(micro))
+    saved.step()
+    saved.save(tmp_path / "saved")
+    resumed.load(tmp_path / "saved")
+    assert (resumed.steps, resumed.optimizer.param_groups[0]["lr"]) == (1, saved.optimizer.param_groups[0]["lr"])
+
+
 def test_a_world_of_another_size_is_refused() -> None:
     with pytest.raises(SettingsError, match="1 ranks have come together, the run has 2"):
         engine(settings_of(Plan.parse("fp32-ddp-none-mb2x2"), 2))
@@ -149,6 +166,15 @@ def test_batches_may_be_nested_and_rows_must_agree() -> None:
         batch.rows_of([torch.zeros(4), torch.zeros(3)])
     with pytest.raises(ValueError, match="this one holds none"):
         batch.rows_of({"name": "nothing"})
+
+
+def test_a_batch_may_be_a_mapping_of_any_class() -> None:
+    tokenized = UserDict({"input_ids": torch.arange(12).view(4, 3), "labels": torch.tensor([[1, 2, -100]] * 4)})
+    assert batch.rows_of(tokenized) == 4
+    part = batch.to_device(batch.rows_between(tokenized, 1, 3), torch.device("cpu"))
+    assert isinstance(part, UserDict)
+    assert (part["input_ids"].tolist(), len(tokenized["input_ids"])) == ([[3, 4, 5], [6, 7, 8]], 4)
+    assert batch.count_tokens(part, shifts_labels=True) == 2
 
 
 @pytest.mark.parametrize(

@@ -58,6 +58,15 @@ def test_what_cannot_work_is_named(place: Place, words: list[str], told: dict[st
     assert "Traceback" not in launch.stderr
 
 
+def test_a_program_that_cannot_be_started_is_named(place: Place) -> None:
+    script = Path(place.script("echo no first line", "train.sh"))
+    script.chmod(0o755)
+    launch = place.run("./train.sh")
+    assert (launch.report.ending, launch.exit_code) == (Ending.BAD_INPUT, 88)
+    assert launch.report.message == "./train.sh cannot be started: Exec format error; correct the command or the image"
+    assert "Traceback" not in launch.stderr
+
+
 def test_a_missing_or_old_torch_is_named(place: Place) -> None:
     for version, message in [(None, "has no torch"), ("2.5.1+cu124", "torch 2.5.1+cu124")]:
         packages = place.directory / str(version)

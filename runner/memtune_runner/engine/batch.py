@@ -1,11 +1,13 @@
-"""Batches of any shape: nested tuples, lists and dicts of tensors whose first dimension counts rows."""
+"""Batches of any shape: nested tuples, lists and mappings of tensors whose first dimension counts rows."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_leaves, tree_map_only
+
+from memtune_runner.padding import changed, columns
 
 IGNORED_LABEL = -100  # what torch's cross entropy and Hugging Face models leave out of the mean
 
@@ -23,19 +25,19 @@ def rows_of(batch: Any) -> int:
 
 def rows_between(batch: Any, first: int, end: int) -> Any:
     """The rows from ``first`` up to ``end``."""
-    return tree_map_only(torch.Tensor, lambda each: each[first:end] if each.dim() else each, batch)
+    return changed(batch, lambda _, each: each[first:end] if each.dim() else each)
 
 
 def to_device(batch: Any, device: torch.device) -> Any:
     """The batch on a device."""
-    return tree_map_only(torch.Tensor, lambda each: each.to(device, non_blocking=True), batch)
+    return changed(batch, lambda _, each: each.to(device, non_blocking=True))
 
 
 def filler_like(batch: Any) -> Any:
     """One row for a rank that has none: its own first row, or ones, which are a token and no masked position."""
     if rows_of(batch):
         return rows_between(batch, 0, 1)
-    return tree_map_only(torch.Tensor, lambda each: each.new_ones(1, *each.shape[1:]) if each.dim() else each, batch)
+    return changed(batch, lambda _, each: each.new_ones(1, *each.shape[1:]) if each.dim() else each)
 
 
 def count_tokens(batch: Any, shifts_labels: bool) -> int:
@@ -43,7 +45,7 @@ def count_tokens(batch: Any, shifts_labels: bool) -> int:
 
     ``shifts_labels`` is for models that predict the next token inside: they never use the first label.
     """
-    labels = batch.get("labels") if isinstance(batch, dict) else None
+    labels = batch.get("labels") if isinstance(batch, Mapping) else None
     if isinstance(labels, torch.Tensor):
         used = labels[:, 1:] if shifts_labels else labels
         return int((used != IGNORED_LABEL).sum()) if not used.is_floating_point() else used.shape[0]
@@ -52,7 +54,7 @@ def count_tokens(batch: Any, shifts_labels: bool) -> int:
 
 
 def _tensors(batch: Any) -> list[torch.Tensor]:
-    return [each for each in tree_leaves(batch) if isinstance(each, torch.Tensor) and each.dim()]
+    return [each for _, each in columns(batch) if each.dim()]
 
 
 def _holds_tokens(tensor: torch.Tensor) -> bool:

@@ -182,7 +182,8 @@ class Engine:
         """Go on from what ``save`` wrote. All ranks call it."""
         directory = Path(directory)
         self._backend.load(directory)
-        state = torch.load(directory / _STATE_FILE)
+        # A scheduler's state holds whatever it computes with, such as numpy's numbers.
+        state = torch.load(directory / _STATE_FILE, weights_only=False)
         self.steps, self.samples, self.skipped_steps = state["steps"], state["samples"], state["skipped_steps"]
         if self._scheduler is not None and state["scheduler"] is not None:
             self._scheduler.load_state_dict(state["scheduler"])

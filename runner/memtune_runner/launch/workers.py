@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from memtune_runner import stacks
+from memtune_runner.bad_input import BadInputError
 from memtune_runner.launch import processes
 from memtune_runner.launch.output import Output
 from memtune_runner.ranks import Rank
@@ -49,16 +50,7 @@ class Workers:
 
     def start(self, rank: Rank, words: list[str], variables: Mapping[str, str], is_program: bool) -> None:
         """Start one rank. It leads a session of its own, so that all it starts can be told from the others."""
-        process = subprocess.Popen(
-            words,
-            env=dict(variables),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            bufsize=0,
-            start_new_session=True,
-            preexec_fn=processes.dying_with_parent(),  # it imports nothing, so other threads do not matter
-        )
+        process = _started(words, variables)
         assert process.stdout is not None
         assert process.stderr is not None
         for source, target in ((process.stdout, sys.stdout), (process.stderr, sys.stderr)):
@@ -125,6 +117,24 @@ class Workers:
     def log(self, rank: Rank) -> str:
         """The last lines that a rank printed."""
         return self._output.tail(rank.rank)
+
+
+def _started(words: list[str], variables: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    try:
+        return subprocess.Popen(
+            words,
+            env=dict(variables),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            bufsize=0,
+            start_new_session=True,
+            preexec_fn=processes.dying_with_parent(),  # it imports nothing, so other threads do not matter
+        )
+    except OSError as error:  # a script without its first line, a program for another processor
+        raise BadInputError(
+            f"{words[0]} cannot be started: {error.strerror}; correct the command or the image"
+        ) from None
 
 
 def _waiting_to_be_asked() -> int | None:
