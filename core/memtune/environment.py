@@ -59,9 +59,10 @@ TERMINATION_MESSAGE_PATH = "MEMTUNE_TERMINATION_MESSAGE_PATH"
 # For a trace run alone: where the volumes are mounted that may hold other files for the next job, separated by colons.
 TRACE_VOLUMES = "MEMTUNE_TRACE_VOLUMES"
 
-# Between the parts of the runner on one node: where each rank leaves its report, whether a process above has the hooks
-# already, and the options that an `accelerate launch` was given.
+# Between the parts of the runner on one node: where each rank leaves its report, and all of them what they have in
+# common, whether a process above has the hooks already, and the options that an `accelerate launch` was given.
 RANK_DIRECTORY = "MEMTUNE_RANK_DIRECTORY"
+NODE_DIRECTORY = "MEMTUNE_NODE_DIRECTORY"
 HOOKED = "MEMTUNE_HOOKED"
 ACCELERATE_OPTIONS = "MEMTUNE_ACCELERATE_OPTIONS"
 

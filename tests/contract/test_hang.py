@@ -186,3 +186,40 @@ def test_a_hang_on_one_node_shows_the_stacks_of_the_other_and_ends_both_in_time(
     assert (report.ending, report.exit_code, report.failure_order) == (Ending.TERMINATED, 87, 1)
     assert "node 0 ended first (hung): no optimizer step" in report.message
     assert "in hold_the_interpreter" in other.stderr
+
+
+SAVING_ALONE = f"""
+import io
+from torch import distributed
+{TRAINING}
+class Slow(io.BytesIO):
+    slept = False
+
+    def write(self, data):
+        if not self.slept:
+            self.slept = True
+            time.sleep(14)
+        return super().write(data)
+
+distributed.init_process_group("gloo")
+if distributed.get_rank() == 0:
+    torch.save(model.state_dict(), Slow())
+distributed.barrier()
+step()
+"""
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_ranks_that_wait_for_one_that_saves_do_not_hang(nodes: int, tmp_path: Path) -> None:
+    install(tmp_path / "runner")
+    limits = tmp_path / "runner" / "memtune_runner" / "watch" / "hang.py"
+    impatient = limits.read_text().replace("least_seconds: float = 60.0", "least_seconds: float = 6.0")
+    limits.write_text(impatient.replace("period_seconds: float = 5.0", "period_seconds: float = 0.5"))
+    place = Place(tmp_path / "runner", tmp_path)
+    script = place.script(SAVING_ALONE)
+    told = {**ROOM, "MEMTUNE_RENDEZVOUS": f"localhost:{free_port()}"}
+    launches = [
+        place.start("python", script, ranks=2 // nodes, node=node, nodes=nodes, told=told) for node in range(nodes)
+    ]
+    for launch in launches:
+        assert (launch.end().report.ending, launch.report.steps) == (Ending.SUCCEEDED, 3), launch.stderr

@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,7 @@ from memtune.plan import Plan
 from memtune.report import Applied, Device, Ending, Phase, Report, read_report
 from memtune.run import RunKind
 from memtune.units import MIB
-from memtune_runner import checkpointing
+from memtune_runner import checkpointing, phases
 from memtune_runner.ranks import Rank, report_path
 from memtune_runner.settings import Settings
 from memtune_runner.watch import components, watching
@@ -325,6 +326,24 @@ def test_what_a_probe_evaluates_and_saves_is_covered(directory: Path) -> None:
     report = watched(directory, loop, settings_of("fp32-ddp-none-mb4x2", RunKind.PROBE))
     assert (report.evaluation_covered, report.save_covered) == (True, True)
     assert len(evaluated) == 1, "the first batch went through the whole model"
+
+
+def test_safetensors_save_as_well(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Phase] = []
+
+    def saving(*_: object, **__: object) -> None:
+        seen.append(phases.current())
+
+    monkeypatch.delitem(sys.modules, "safetensors.torch", raising=False)
+
+    def loop() -> None:
+        safetensors = import_module("safetensors.torch")
+        monkeypatch.setattr(safetensors, "serialize_file", saving)
+        train(2)
+        safetensors.save_file(model_of().state_dict(), directory / "model.safetensors")
+
+    report = watched(directory, loop, settings_of("fp32-ddp-none-mb4x2", RunKind.PROBE, steps=3))
+    assert (seen, report.save_covered) == ([Phase.SAVE], True)
 
 
 def test_shorter_sequences_do_not_cover_the_length(directory: Path) -> None:

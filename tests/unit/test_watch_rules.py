@@ -163,6 +163,14 @@ def test_evaluating_and_saving_are_no_hang_and_silence_counts_from_their_end(pha
     assert rule.silence(10_061.0, Phase.FORWARD, 1.0) == 61.0
 
 
+def test_a_rank_that_waits_for_one_that_evaluates_or_saves_does_not_hang() -> None:
+    rule = HangRule(HangLimits())
+    rule.sign_of_life(0.0)
+    assert rule.silence(10_000.0, Phase.BACKWARD, 1.0, others_are_patient=True) is None
+    assert rule.silence(10_060.0, Phase.BACKWARD, 1.0) is None
+    assert rule.silence(10_061.0, Phase.BACKWARD, 1.0) == 61.0
+
+
 @pytest.mark.parametrize(
     ("args", "kwargs", "expected"),
     [

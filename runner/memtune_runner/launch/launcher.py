@@ -24,6 +24,7 @@ from memtune_runner.launch.peers import Alone, Ended, Peers, join
 from memtune_runner.launch.signals import Signals
 from memtune_runner.launch.variables import of_worker
 from memtune_runner.launch.workers import Worker, Workers
+from memtune_runner.patience import Patience
 from memtune_runner.settings import Settings
 
 # One failure ends all ranks of all nodes within 5 s: half of one to see it, these, and what killing takes.
@@ -60,7 +61,12 @@ class Launcher:
         try:
             checks.runnable(self._command)
             self._peers = join(
-                settings.node_rank, settings.nodes, settings.rendezvous, settings.rendezvous_seconds, self._is_over
+                settings.node_rank,
+                settings.nodes,
+                settings.rendezvous,
+                settings.rendezvous_seconds,
+                Patience(self._directory),
+                self._is_over,
             )
             self._resume()
             if not (self._is_over() or self._peers.first()):
@@ -111,6 +117,7 @@ class Launcher:
             **worker_command.variables(command),
             **self._peers.variables(),
             environment.RANK_DIRECTORY: str(self._directory),
+            environment.NODE_DIRECTORY: str(self._directory),
         }
         python = () if is_program else checks.python_of(command)
         for rank in ranks.of_node(settings.node_rank, settings.gpus_per_node, settings.nodes):

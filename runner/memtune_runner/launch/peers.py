@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, Protocol
 
 from memtune.report import Ending
 from memtune_runner.bad_input import BadInputError
+from memtune_runner.patience import Patience
 from memtune_runner.preflight import check_torch
 
 _PERIOD_SECONDS = 0.5
@@ -97,11 +98,14 @@ class Alone:
 class Stored:
     """A run of several nodes, which meet in a torch TCPStore that node 0 hosts; its workers meet there as well."""
 
-    def __init__(self, node: int, nodes: int, host: str, port: int, connect: Callable[[], Any]) -> None:
+    def __init__(
+        self, node: int, nodes: int, host: str, port: int, patience: Patience, connect: Callable[[], Any]
+    ) -> None:
         self._node, self._nodes, self._host, self._port = node, nodes, host, port
         # Each connection serves one thread: a waiting call holds back all others on the same one.
         self._store, self._watched = connect(), connect()
         self._first: Ended | None = None
+        self._patience, self._times_asked = patience, 0
         self._leaving = threading.Event()
         self._watcher = threading.Thread(target=self._watch, name="peers", daemon=True)
 
@@ -183,6 +187,7 @@ class Stored:
         """One look into the store: what ended the run, or which node gives no sign of life any more."""
         if self._watched.check([f"{_PREFIX}first"]):
             return Ended.from_json(self._watched.get(f"{_PREFIX}first"))
+        self._share_patience()
         if self._node:
             self._watched.add(f"{_PREFIX}alive/{self._node}", 1)
             return None
@@ -196,8 +201,18 @@ class Stored:
                 return _lost(node)
         return None
 
+    def _share_patience(self) -> None:
+        """Tell that ranks of this node ask the others to wait for them, and hear whether others do."""
+        own = int(self._patience.was_asked())
+        times = int(self._watched.add(f"{_PREFIX}patience", own))
+        if times > self._times_asked + own:
+            self._patience.ask_for_others()
+        self._times_asked = times
 
-def join(node: int, nodes: int, rendezvous: str, seconds: float, is_over: Callable[[], bool]) -> Peers:
+
+def join(
+    node: int, nodes: int, rendezvous: str, seconds: float, patience: Patience, is_over: Callable[[], bool]
+) -> Peers:
     """Meet the launchers of the other nodes at ``rendezvous``, a host and a port; give up when ``is_over`` says so."""
     if nodes == 1:
         return Alone()
@@ -208,7 +223,7 @@ def join(node: int, nodes: int, rendezvous: str, seconds: float, is_over: Callab
     started = time.monotonic()
     if node:
         _wait_for(host, int(port), seconds, is_over)
-    stored = Stored(node, nodes, host, int(port), _connections(node, host, int(port)))
+    stored = Stored(node, nodes, host, int(port), patience, _connections(node, host, int(port)))
     stored.meet(max(seconds - (time.monotonic() - started), 1.0), is_over)
     return stored
 

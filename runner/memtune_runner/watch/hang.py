@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from memtune.report import Phase
 
-_PATIENT = frozenset({Phase.EVALUATION, Phase.SAVE})
+PATIENT = frozenset({Phase.EVALUATION, Phase.SAVE})
 
 
 @dataclass(frozen=True)
@@ -20,6 +20,11 @@ class HangLimits:
     least_seconds: float = 60.0
     steps: float = 10.0
     period_seconds: float = 5.0
+
+    @property
+    def patient_seconds(self) -> float:
+        """How long one rank's evaluation or save excuses the others: while it saves, a library may hold its threads."""
+        return max(self.least_seconds, 3 * self.period_seconds)
 
     def of(self, step_seconds: float | None) -> float:
         """The longest silence that is no hang, from what a step usually takes."""
@@ -42,11 +47,16 @@ class HangRule:
         """Training has begun, or a step has ended."""
         self._last_sign = now
 
-    def silence(self, now: float, phase: Phase, step_seconds: float | None) -> float | None:
-        """The seconds of silence if they are a hang, else None. Evaluating and saving are not silent."""
+    def silence(
+        self, now: float, phase: Phase, step_seconds: float | None, others_are_patient: bool = False
+    ) -> float | None:
+        """The seconds of silence if they are a hang, else None. Evaluating and saving are not silent.
+
+        Nor is a rank that waits for another one that does so: often only the first one evaluates, or saves.
+        """
         if self._last_sign is None:
             return None
-        if phase in _PATIENT:
+        if phase in PATIENT or others_are_patient:
             self._last_sign = now
         silent_seconds = now - self._last_sign
         return silent_seconds if silent_seconds > self._limits.of(step_seconds) else None

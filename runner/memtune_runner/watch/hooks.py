@@ -54,6 +54,11 @@ def hook_distributed_checkpoints(module: ModuleType, patches: Patches) -> None:
     patches.wrap(module, "save", _saving)
 
 
+def hook_safetensors(module: ModuleType, patches: Patches) -> None:
+    """Notice saves through safetensors, such as those of ``save_pretrained``."""
+    patches.wrap(module, "save_file", _saving)
+
+
 def hook_deepspeed(module: ModuleType, watch: Watch, patches: Patches) -> None:
     """Tell the watch what DeepSpeed counts as steps: its optimizers call each other's ``step`` for one of its own."""
 

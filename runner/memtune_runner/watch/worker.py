@@ -7,19 +7,22 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
+from memtune import environment
 from memtune.allocator import AllocatorSettings
 from memtune.report import Device
 from memtune.units import MIB
 from memtune_runner import deepspeed_on_cpu, integrations, phases, stacks
 from memtune_runner.failures import Failure, of_exception
+from memtune_runner.patience import Patience
 from memtune_runner.probe import Probe, ProbeFinished
 from memtune_runner.ranks import Rank, own_directory, write_rank_report
 from memtune_runner.settings import Settings, SettingsError
 from memtune_runner.watch import ending
-from memtune_runner.watch.hang import HangLimits, HangRule, Watchdog
+from memtune_runner.watch.hang import PATIENT, HangLimits, HangRule, Watchdog
 from memtune_runner.watch.imports import ImportWatch
 from memtune_runner.watch.patches import Patches
 
@@ -80,6 +83,8 @@ class _Worker:
             # Expected from the start: DeepSpeed may be what imports torch, and then its own import is under way.
             deepspeed_on_cpu.choose_cpu()
             self._imports.when_imported("deepspeed", deepspeed_on_cpu.adapt)
+        # Expected from the start as well: it may be what imports torch.
+        self._imports.when_imported("safetensors.torch", self._hook_safetensors)
         self._imports.when_imported("torch", self._hook_torch)
         integrations.install(self._settings, self._probe, self._imports, self._patches, self._steps)
 
@@ -140,6 +145,11 @@ class _Worker:
         self._publish(watch)
         self._start_watchdog(watch)
 
+    def _hook_safetensors(self, module: ModuleType) -> None:
+        from memtune_runner.watch import hooks
+
+        hooks.hook_safetensors(module, self._patches)
+
     def _publish(self, watch: Watch) -> None:
         directory, port = own_directory(os.environ), self._settings.metrics_port
         if directory is not None and port:
@@ -164,8 +174,15 @@ class _Worker:
         watch.attach(VirtualStatistics(gpu))
 
     def _start_watchdog(self, watch: Watch) -> None:
+        directory = os.environ.get(environment.NODE_DIRECTORY) if self._rank.world > 1 else None
+        patience = Patience(Path(directory) if directory else None)
+
         def silence(now: float) -> float | None:
-            return self._hang.silence(now, phases.current(), watch.pace.usual_seconds())
+            phase = phases.current()
+            if phase in PATIENT:
+                patience.ask()
+            others_are_patient = patience.is_asked(self._hang_limits.patient_seconds)
+            return self._hang.silence(now, phase, watch.pace.usual_seconds(), others_are_patient)
 
         watchdog = Watchdog(silence, self._end_hung, self._hang_limits.period_seconds)
         watchdog.start()
