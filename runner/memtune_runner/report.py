@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TextIO
@@ -36,7 +37,10 @@ def log_tail(log: str) -> str:
 
 def write(report: Report, termination_log: Path, path: Path | None, stream: TextIO) -> None:
     """Write the report wherever it is looked for. One place that fails keeps the others from nothing."""
-    print(f"{LOG_MARK}{whole(report)}", file=stream, flush=True)
+    try:
+        print(f"{LOG_MARK}{whole(report)}", file=stream, flush=True)
+    except OSError as error:
+        _complain("the log", error)
     _write_file(termination_log, termination_message(report))
     if path is not None:
         _write_file(path, whole(report) + "\n")
@@ -46,7 +50,12 @@ def _write_file(path: Path, content: str) -> None:
     try:
         path.write_text(content, encoding="ascii")
     except OSError as error:
-        print(f"memtune: the report cannot be written to {path}: {error.strerror}", file=sys.stderr)
+        _complain(path, error)
+
+
+def _complain(place: object, error: OSError) -> None:
+    with suppress(OSError):  # whoever reads the log may read no errors any more, either
+        print(f"memtune: the report cannot be written to {place}: {error.strerror}", file=sys.stderr)
 
 
 def _longest(short: Report, report: Report, name: str, limit_bytes: int) -> Report:

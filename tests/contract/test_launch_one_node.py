@@ -12,7 +12,7 @@ import pytest
 from launches import Launch, Place, install_runner, wait_for
 
 from memtune.plan import Plan
-from memtune.report import Ending
+from memtune.report import Ending, read_report
 from memtune.resume import Format
 from memtune_runner.checkpoints import manifest as manifests
 from memtune_runner.checkpoints.manifest import Manifest
@@ -132,6 +132,20 @@ def test_a_rank_that_failed_but_does_not_end_holds_nobody_up(place: Place) -> No
     held = "import threading, time; threading.Thread(target=time.sleep, args=(60,)).start()"
     launch = place.run("python", place.script(f"{held}\n{OOM}"))
     assert launch.report.ending is Ending.DEVICE_OOM
+
+
+def test_a_log_that_nobody_reads_any_more_costs_neither_the_report_nor_the_exit_code(place: Place) -> None:
+    launch = place.start("python", "-c", f"print('x'); {OOM}")
+    assert launch.process.stdout is not None
+    assert launch.process.stderr is not None
+    launch.process.stdout.close()
+    with launch.process.stderr as stderr:
+        told = stderr.read()
+    assert launch.process.wait() == 85, told
+    report = read_report((launch.directory / "termination-log").read_bytes())
+    assert report == read_report((launch.directory / "report.json").read_bytes())
+    assert (report.ending, report.exit_code) == (Ending.DEVICE_OOM, 85)
+    assert "memtune: the report cannot be written to the log: Broken pipe" in told
 
 
 def test_the_log_tail_can_be_switched_off(place: Place) -> None:

@@ -6,7 +6,9 @@ import os
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
+from typing import TextIO
 
 from memtune import environment
 from memtune.report import EXIT_CODES, Ending, Report
@@ -33,11 +35,21 @@ def main(words: Sequence[str]) -> int:
 
 def _reported(report: Report) -> int:
     """Write the report to wherever the variables say, even if they say nothing else that holds."""
-    sys.stdout.flush()
+    with suppress(OSError):
+        sys.stdout.flush()
     message_path = os.environ.get(environment.TERMINATION_MESSAGE_PATH) or Settings.termination_message_path
     path = os.environ.get(environment.REPORT_PATH)
     write(report, Path(message_path), Path(path) if path else None, sys.stdout)
+    _let_go_of(sys.stdout)
     return report.exit_code
+
+
+def _let_go_of(stream: TextIO) -> None:
+    """Give up what nobody takes any more: Python would try again at its end, and change the exit code."""
+    try:
+        stream.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _bad_input(message: str) -> Report:
