@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from threading import get_ident
 
 from memtune.report import Phase
 
 _current = Phase.INIT
 _ended: Counter[Phase] = Counter()
+_trains: int | None = None  # the thread that was the last to enter a phase
 
 
 def current() -> Phase:
@@ -19,6 +21,8 @@ def current() -> Phase:
 
 def enter(phase: Phase) -> None:
     """From here on the process is in ``phase``, until something else begins."""
+    global _trains
+    _trains = get_ident()
     _set(phase)
 
 
@@ -29,18 +33,25 @@ def times_ended(phase: Phase) -> int:
 
 def reset() -> None:
     """Back to the beginning of a run."""
+    global _trains
+    _trains = None
     _ended.clear()
     _set(Phase.INIT)
 
 
 @contextmanager
 def during(phase: Phase) -> Iterator[None]:
-    """Be in ``phase`` for a block. An exception leaves it standing: the report asks where that came from."""
-    before = _current
-    enter(phase)
+    """Be in ``phase`` for a block. An exception leaves it standing: the report asks where that came from.
+
+    What another thread does beside the training, such as a save in the background, is no phase of it.
+    """
+    before, is_beside = _current, _trains not in (None, get_ident())
+    if not is_beside:
+        _set(phase)
     yield
     _ended[phase] += 1
-    _set(before)
+    if not is_beside:
+        _set(before)
 
 
 def _set(phase: Phase) -> None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
+from threading import Event, Thread
+from typing import Any
 
 import pytest
 import torch
@@ -326,6 +329,30 @@ def test_what_a_probe_evaluates_and_saves_is_covered(directory: Path) -> None:
     report = watched(directory, loop, settings_of("fp32-ddp-none-mb4x2", RunKind.PROBE))
     assert (report.evaluation_covered, report.save_covered) == (True, True)
     assert len(evaluated) == 1, "the first batch went through the whole model"
+
+
+def test_a_save_in_the_background_is_none_of_what_the_training_does_meanwhile(directory: Path) -> None:
+    class Slow(io.BytesIO):
+        def write(self, data: Any) -> int:
+            saves.set()
+            seen.wait(60)
+            return super().write(data)
+
+    saves, seen, meanwhile = Event(), Event(), []
+
+    def loop() -> None:
+        train(2)
+        background = Thread(target=torch.save, args=(torch.ones(4), Slow()))
+        background.start()
+        assert saves.wait(60)
+        meanwhile.append(phases.current())
+        seen.set()
+        background.join()
+        meanwhile.append(phases.current())
+        train(1)
+
+    report = watched(directory, loop, settings_of("fp32-ddp-none-mb4x2", RunKind.PROBE, steps=3))
+    assert (meanwhile, report.save_covered) == ([Phase.OPTIMIZER_STEP] * 2, True)
 
 
 def test_safetensors_save_as_well(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
