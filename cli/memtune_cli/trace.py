@@ -92,7 +92,7 @@ def _trace(words: list[str], memory: str, time_limit: int, output: Path, told_as
     command = [sys.executable, "-m", "memtune_runner.tracing", *words, "--memory", memory, "--output", str(output)]
     try:
         ended = subprocess.run(
-            command, check=False, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+            command, check=False, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, errors="replace",
             timeout=time_limit + _GRACE_SECONDS,
         )  # fmt: skip
     except subprocess.TimeoutExpired:

@@ -22,7 +22,8 @@ from memtune_runner.selective import restore_linear, selective_contexts
 
 
 def apply(model: nn.Module, checkpointing: Checkpointing) -> int:
-    """Checkpoint the repeated blocks of a model; how many they are."""
+    """Checkpoint the repeated blocks of a model, and nothing else; how many they are."""
+    switch_off_own(model)
     if checkpointing.mode == "none":
         return 0
     rows = repeated_blocks(model)
@@ -41,6 +42,15 @@ def apply(model: nn.Module, checkpointing: Checkpointing) -> int:
             for block in row:
                 _checkpoint(block, selective_contexts if checkpointing.mode == "selective" else noop_context_fn)
     return sum(map(len, rows))
+
+
+def switch_off_own(model: nn.Module) -> None:
+    """Let a model of transformers checkpoint nothing by itself, whatever the script or the library had in mind."""
+    # The name since transformers 5, and the one before.
+    for name in ("activation_checkpointing_disable", "gradient_checkpointing_disable"):
+        if hasattr(model, name):
+            getattr(model, name)()
+            return
 
 
 def _checkpoint(block: nn.Module, context_fn: Callable[[], Any]) -> None:

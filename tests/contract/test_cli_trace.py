@@ -34,6 +34,12 @@ def test_a_factory_that_fails_is_told_in_one_line(tmp_path: Path, capsys: pytest
     assert "\n" not in told
 
 
+def test_a_factory_may_print_what_is_no_text(tmp_path: Path) -> None:
+    file = tmp_path / "printing.json"
+    assert main(["trace", "factories:printing", "--numerics", "full", "--output", str(file)]) == 0
+    assert file.exists()
+
+
 def test_without_torch_it_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

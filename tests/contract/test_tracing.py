@@ -46,6 +46,15 @@ def test_a_factory_is_traced_in_every_way_of_computing() -> None:
     assert loads(dumps(traced)) == traced
 
 
+def test_what_a_factory_checkpoints_by_itself_is_left_to_the_plan() -> None:
+    """As the runner does it: predictions were 36% low where the factory switched it on."""
+    own, plain = (
+        trace("factories:checkpointing_itself", ROWS, LENGTH, ["full"], arguments={"enabled": enabled})
+        for enabled in (True, False)
+    )
+    assert own == plain
+
+
 def test_numbers_that_go_in_are_cast_with_the_weights() -> None:
     program = trace("factories:plain", ROWS, LENGTH, ["half"]).program("half")
     batch, cast = program.sizes(1)[:2]
@@ -151,6 +160,13 @@ def test_a_message_says_whether_the_factory_came_from_a_volume(volume: str, moun
 )
 def test_limits_end_a_trace(factory: str, limits: list[str], words: str, tmp_path: Path) -> None:
     assert words in refused(factory, tmp_path, *limits)
+
+
+def test_no_limit_ends_what_has_been_told(tmp_path: Path) -> None:
+    """A process that is about to end has no handler of the alarm any more, and its message would be lost."""
+    at_exit = "lambda: print('left:', signal.alarm(0), file=sys.stderr)"
+    (tmp_path / "ending.py").write_text(f"import atexit, signal, sys\natexit.register({at_exit})\n1 / 0\n")
+    assert refused("ending:build", tmp_path) == "left: 0"
 
 
 @pytest.mark.parametrize(

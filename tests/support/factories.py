@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from typing import Any, cast
 
@@ -45,6 +46,25 @@ def with_loss() -> tuple[nn.Module, Any, Any]:
 
 def raising() -> nn.Module:
     raise RuntimeError("no such checkpoint")
+
+
+def checkpointing_itself(enabled: bool = True) -> nn.Module:
+    """A model of transformers that the factory lets checkpoint its blocks."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    sizes = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 2}
+    config = AutoConfig.for_model("llama", **sizes, num_hidden_layers=2, use_cache=False)
+    kind: Any = AutoModelForCausalLM
+    model = kind.from_config(config)
+    if enabled:
+        model.activation_checkpointing_enable()
+    return cast(nn.Module, model)
+
+
+def printing() -> tuple[nn.Module, torch.Tensor]:
+    """What it prints is no text."""
+    os.write(2, b"\xff\xfe\n")
+    return Layers(), torch.zeros(2, WIDTH)
 
 
 def needing_a_gpu() -> nn.Module:

@@ -11,11 +11,6 @@ def set_checkpointing(model: Any, plan: Plan) -> None:
     """Checkpoint the model's blocks as the plan says, whatever the script or the library had in mind."""
     from memtune_runner import checkpointing
 
-    # The name since transformers 5, and the one before.
-    for name in ("activation_checkpointing_disable", "gradient_checkpointing_disable"):
-        if hasattr(model, name):
-            getattr(model, name)()
-            break
     blocks = checkpointing.apply(model, plan.checkpointing)
     if blocks and hasattr(model, "config") and hasattr(model.config, "use_cache"):
         # A block that is run again would put its keys and values into the cache a second time.

@@ -49,6 +49,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OSError as error:
         print(f"{arguments.output} cannot be written: {error.strerror}", file=sys.stderr)
         return 2
+    finally:
+        signal.alarm(0)  # a process that ends has no handler of it any more, and would be killed without a word
     return 0
 
 

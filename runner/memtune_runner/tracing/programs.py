@@ -13,6 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from memtune.trace import NUMERICS, Parameter, Program, Trace
 from memtune_runner.blocks import repeated_blocks
+from memtune_runner.checkpointing import switch_off_own
 from memtune_runner.tracing import factory as factories
 from memtune_runner.tracing.factory import Subject
 from memtune_runner.tracing.problems import TracingError
@@ -48,6 +49,7 @@ def trace_subject(
 ) -> Trace:
     """Trace a model that was built under fake tensors, which must still be in effect."""
     model = subject.model.train()
+    switch_off_own(model)  # as the runner does it
     repeated = repeated_blocks(model)
     tracer = Tracer(subject, repeated, as_gpu, loss_autocast)
     # What does least comes first, for it has to run all blocks; half comes last, for casting buffers is not undone.
