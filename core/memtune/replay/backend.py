@@ -58,7 +58,7 @@ class Backend:
 
     def step(self, is_first: bool) -> None:
         """Clip, step, forget the gradients."""
-        pieces = self.setting.pieces(1)
+        pieces = self.setting.pieces(self.setting.reached, 1)
         optimizers.clip(self.tape, len(pieces))
         if is_first:
             optimizers.make_states(self.tape, self.setting.plan, pieces)

@@ -20,12 +20,13 @@ class _Unit:
     """The weights that are gathered together, and where they are now."""
 
     def __init__(self, parameters: Sequence[Parameter], shards: int, compute_bytes: int) -> None:
-        self.whole_sizes = [compute_bytes * each.elements for each in parameters]
-        self.gathered_bytes = compute_bytes * shards * sum(shard(each, shards) for each in parameters)
-        self.reduced_elements = sum(shard(each, shards) for each in parameters if each.learns)
+        # Shards are as long as the first one, and so is what is gathered of them (_init_all_gather_outputs).
+        self.whole_sizes = [compute_bytes * shards * shard(each, shards) for each in parameters]
+        self.gathered_bytes = sum(self.whole_sizes)
         self.whole: list[int] = []
         self.arriving = NOTHING
         self.gradients: list[int] = []
+        self.reduced_elements = 0  # of weights that the backward pass has come to
         self.reduced = NOTHING
 
 
@@ -105,7 +106,7 @@ class Fsdp(Backend):
         self._reducing = NOTHING
         if not unit.gradients:
             return
-        elements = unit.reduced_elements
+        elements, unit.reduced_elements = unit.reduced_elements, 0
         self._reducing = self.tape.hold(self._reduce_bytes * self.setting.shards * elements, COMMUNICATION)
         self.tape.free(*unit.gradients)
         unit.gradients = []
@@ -120,7 +121,10 @@ class Fsdp(Backend):
 
     def gradient(self, parameter: int, tensor: int) -> None:
         """Whole gradients wait for the others of their unit."""
-        self._units[self.setting.trace.parameters[parameter].block].gradients.append(tensor)
+        weight = self.setting.trace.parameters[parameter]
+        unit = self._units[weight.block]
+        unit.gradients.append(tensor)
+        unit.reduced_elements += shard(weight, self.setting.shards)
 
     def finish(self) -> None:
         """The root is reduced when everything else is."""
@@ -131,7 +135,7 @@ class Fsdp(Backend):
     def step(self, is_first: bool) -> None:
         """The optimizer sees shards only."""
         if not self._offloads:
-            pieces = self.setting.pieces(self.setting.shards)
+            pieces = self.setting.pieces(self.setting.reached, self.setting.shards)
             optimizers.clip(self.tape, len(pieces))
             if is_first:
                 optimizers.make_states(self.tape, self.setting.plan, pieces)

@@ -63,10 +63,15 @@ class Setting:
         """The weights that learn."""
         return [each for each in self.trace.parameters if each.learns]
 
-    def pieces(self, shards: int) -> list[Piece]:
+    @property
+    def reached(self) -> Sequence[Parameter]:
+        """The weights that get a gradient; optimizers of torch pass over any other."""
+        return [self.trace.parameters[each] for each in sorted(set(self.program.gradients))]
+
+    def pieces(self, parameters: Sequence[Parameter], shards: int) -> list[Piece]:
         """What each rank steps where every weight is cut along its first dimension, as FSDP does."""
         return [
-            Piece(shard(each, shards), -(-each.rows // shards), each.block >= 0) for each in self.learning if each.rows
+            Piece(shard(each, shards), -(-each.rows // shards), each.block >= 0) for each in parameters if each.rows
         ]
 
 

@@ -35,7 +35,7 @@ class Zero(Backend):
         self._hold_weights()
         if self._has_master:
             self.tape.hold_all([4 * each.elements for each in self.setting.learning], STATES)
-        optimizers.make_states(self.tape, self.setting.plan, self.setting.pieces(1))
+        optimizers.make_states(self.tape, self.setting.plan, self.setting.pieces(self.setting.learning, 1))
 
     def _hold_weights(self) -> None:
         """One flat tensor of what learns; the rest as it was."""
@@ -49,7 +49,7 @@ class Zero(Backend):
             self.tape.pass_by(self._gradient_bytes * min(ALLREDUCE_ELEMENTS, self._learning))
         if self._has_master:
             self.tape.pass_by(4 * self._learning)
-        optimizers.step(self.tape, self.setting.plan, self.setting.pieces(1))
+        optimizers.step(self.tape, self.setting.plan, self.setting.pieces(self.setting.learning, 1))
         self.tape.free(*self.gradients.values())
         self.gradients.clear()
 
