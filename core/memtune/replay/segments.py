@@ -85,7 +85,11 @@ def _chosen(program: Program, segment: Segment) -> set[int]:
 def backward_bounds(
     trace: Trace, program: Program, visits: Sequence[Visit]
 ) -> tuple[dict[int, list[int]], dict[int, list[int]]]:
-    """Where the backward pass of each block begins, at its first save, and ends, at its last or its last gradient."""
+    """Where the backward pass of each block begins, at its first save, and ends, at its last or its last gradient.
+
+    What the model itself checkpoints it begins by running again.
+    """
+    again = _run_again(program)
     block_of = _blocks_of_saves(program, visits)
     gradients = iter(program.gradients)
     first: dict[int, int] = {}
@@ -96,15 +100,28 @@ def backward_bounds(
             block = trace.parameters[next(gradients)].block
         elif code in (events.UNPACK, events.RELEASE):
             block = block_of.get(number, -1)
+        elif position in again:
+            block = number
         if block >= 0:
             last[block] = position
-            if code == events.UNPACK:
+            if code in (events.UNPACK, events.ENTER):
                 first.setdefault(block, position)
     begins, ends = defaultdict(list), defaultdict(list)
     for block, position in first.items():
         begins[position].append(block)
         ends[last[block]].append(block)
     return begins, ends
+
+
+def _run_again(program: Program) -> set[int]:
+    """Where blocks are entered and not left: torch stops as soon as it has what was to be saved."""
+    entered: dict[int, int] = {}
+    for position, (code, number) in enumerate(zip(program.codes, program.numbers, strict=True)):
+        if code == events.ENTER:
+            entered[number] = position
+        elif code == events.LEAVE:
+            entered.pop(number, None)
+    return set(entered.values())
 
 
 def _blocks_of_saves(program: Program, visits: Sequence[Visit]) -> dict[int, int]:
