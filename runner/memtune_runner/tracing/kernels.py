@@ -55,8 +55,20 @@ def gpu_kernels(attending: Callable[[], AbstractContextManager[None]]) -> Iterat
         "rms_norm": _rms_norm,
     }
     # A frozen layer of torch's transformers would be one operator, which says nothing of what it makes.
-    with registered("AutogradCPU", kernels), replaced(torch.backends.mha, "_is_fastpath_enabled", False):
+    fastpath = replaced(torch.backends.mha, "_is_fastpath_enabled", False)
+    with registered("AutogradCPU", kernels), fastpath, _by_cells():
         yield
+
+
+@contextmanager
+def _by_cells() -> Iterator[None]:
+    """LSTMs run cell by cell, as GRUs do: oneDNN's kernel without data says that it keeps nothing of its gates."""
+    was_enabled = torch._C._get_mkldnn_enabled()
+    torch._C._set_mkldnn_enabled(False)
+    try:
+        yield
+    finally:
+        torch._C._set_mkldnn_enabled(was_enabled)
 
 
 @contextmanager
