@@ -49,8 +49,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OSError as error:
         print(f"{arguments.output} cannot be written: {error.strerror}", file=sys.stderr)
         return 2
-    finally:
-        signal.alarm(0)  # a process that ends has no handler of it any more, and would be killed without a word
     return 0
 
 
@@ -89,4 +87,8 @@ def _parser() -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    ended = main()
+    sys.stderr.flush()
+    # At once: nothing of the user's may run now, like a thread that waits or what prints at the end, for the last line
+    # is ours; and the alarm has no handler any more when Python ends.
+    os._exit(ended)
