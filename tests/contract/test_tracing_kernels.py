@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from copy import deepcopy
 from pathlib import Path
 
 import pytest
@@ -70,6 +71,22 @@ def test_dropout_keeps_a_byte_an_element() -> None:
 def test_rms_norm_keeps_its_input_and_a_number_per_row() -> None:
     program = program_of(lambda: nn.RMSNorm(64), leaf(3, 64))
     assert saved(program) == {3 * 64 * 4, 3 * 4}
+
+
+@pytest.mark.filterwarnings("ignore:Accessing the data pointer")  # torch's of copying
+@pytest.mark.parametrize("numerics", ["full", "autocast", "half"])
+def test_weights_of_copied_modules_are_no_activations(numerics: str) -> None:
+    """`nn.TransformerEncoder` copies its layer: every weight of a copy was kept a second time."""
+
+    def copied() -> nn.Module:
+        layer = nn.Linear(WIDTH, WIDTH)
+        return nn.Sequential(layer, nn.GELU(), deepcopy(layer), nn.GELU(), deepcopy(layer))
+
+    def anew() -> nn.Module:
+        layers = [nn.Linear(WIDTH, WIDTH) for _ in range(3)]
+        return nn.Sequential(layers[0], nn.GELU(), layers[1], nn.GELU(), layers[2])
+
+    assert program_of(copied, leaf(WIDTH), numerics=numerics) == program_of(anew, leaf(WIDTH), numerics=numerics)
 
 
 class Recurrent(nn.Module):

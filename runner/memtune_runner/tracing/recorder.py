@@ -136,7 +136,10 @@ class Recorder(TorchDispatchMode):
     def watching(self, model: nn.Module) -> Iterator[None]:
         """Follow the modules of a model, its blocks, its saves and its gradients."""
         handles: list[Any] = []
-        for tensor in (*model.parameters(), *model.buffers()):
+        whole = [*model.parameters(), *model.buffers()]
+        # A deep copy of a fake tensor has another storage than its views, which must live for as long.
+        views = [tensor.detach() for tensor in whole]
+        for tensor in (*whole, *views):
             self._count(tensor.untyped_storage(), _UNCOUNTED)
         for module in model.modules():
             handles += self._follow(module, self._names.modules[module], self._names.blocks.get(module))
