@@ -19,7 +19,7 @@ from memtune import trace as events
 from memtune.trace import NUMERICS, Parameter, Program, Trace, TraceError
 
 # A remembered trace of another is made anew, so it rises when the same model is traced otherwise.
-VERSION = 3
+VERSION = 4
 LONGEST_BYTES = 4096
 # Bounds that no model comes near.
 _LARGEST_BYTES = 16 * 1024 * 1024
