@@ -60,8 +60,9 @@ def test_fp32_gradients_and_eight_bit_moments() -> None:
     assert _bytes("bf16-z1-full-mb8x1-g32", "gradients", "loss") == 4 * P
     # All of them are one tensor, which is narrowed as a whole to be reduced (deepspeed engine.py, allreduce_bucket).
     assert _bytes("bf16-z1-full-mb1x8-g32", "buckets", "reduce") == 2 * P
-    # The step takes the rank's part of them as it is; plain stage 1 flattens its own, and widens it.
+    # The step takes the rank's part of sums as it is; plain stage 1 flattens its own gradients, and widens them.
     assert _bytes("bf16-z1-full-mb1x8-g32", "step transients", "step") == 0
+    assert _bytes("bf16-z2-full-mb1x8-g32", "step transients", "step") == 0
     assert _bytes("bf16-z1-full-mb1x8", "step transients", "step") == pytest.approx((2 + 4) * P / 8)
     # Two bytes, and two fp32 absmax per 256 parameters.
     assert _bytes("bf16-z1-full-mb1x8-adamw8bit", "optimizer states", "step") == pytest.approx(2.03125 * P / 8)

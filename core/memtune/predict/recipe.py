@@ -129,6 +129,14 @@ class Recipe:
         return self.bucket_phases == ALWAYS
 
     @property
+    def has_flat_sums(self) -> bool:
+        """Whether gradients are added up in what the step takes as it is: sums in fp32 at stages 1 and 2, beside 16
+        bits (bf16_optimizer.py; stage_1_and_2.py, _use_compact_grad_partition_buffer).
+        """
+        is_wider = self.gradient_bytes > self.compute_bytes
+        return self.whole_fp32_gradients or (is_wider and self.has_bucket and not self.is_stage_3)
+
+    @property
     def compiles_loss(self) -> bool:
         """Whether the loss is compiled with the model: FSDP compiles block by block, and the loss stays eager."""
         return self.compiled and self.backend != "fsdp"

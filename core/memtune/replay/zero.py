@@ -136,17 +136,21 @@ class Zero12(Sharded):
         self._fresh = NOTHING  # those of this one
         self._reduces = True
         self._whole: list[int] = []  # stage 1 forgets those of other ranks at the end of the backward pass only
+        # Sums in fp32 beside 16 bits are one partition, up to the step (_use_compact_grad_partition_buffer).
+        self._is_compact = self._gradient_bytes > setting.compute_bytes
         self._touched = self._weights_touched()
         self._touched_elements = sum(setting.trace.parameters[each].elements for each in self._touched)
 
-    def _weights_touched(self) -> set[int]:
+    def _weights_touched(self) -> dict[int, int]:
+        """How many elements of each weight are in the rank's partition."""
         rank = self.setting.shards - 1 if self.setting.rank is None else self.setting.rank
         first, last = rank * self._owned, (rank + 1) * self._owned
         learning = [number for number, each in enumerate(self.setting.trace.parameters) if each.learns]
         ends = list(accumulate(self.setting.trace.parameters[number].elements for number in learning))
         starts = [0, *ends[:-1]]
         spans = zip(learning, starts, ends, strict=True)
-        return {number for number, start, end in spans if start < last and end > first}
+        shared = {number: min(end, last) - max(start, first) for number, start, end in spans}
+        return {number: elements for number, elements in shared.items() if elements > 0}
 
     def begin(self, is_last: bool) -> None:
         """Stage 1 reduces once in a step."""
@@ -160,9 +164,25 @@ class Zero12(Sharded):
         else:
             Backend.gradient(self, parameter, tensor)
 
+    def _flush(self) -> None:
+        if self._is_compact:
+            self._add_up()
+        super()._flush()
+
+    def _add_up(self) -> None:
+        """Room for the sums comes before the bucket is copied, and of the copy each weight is widened for its own."""
+        touched = [self._touched[parameter] for parameter, _ in self._pending if parameter in self._touched]
+        if not touched:
+            return
+        if self._partition == NOTHING:
+            self._partition = self.tape.hold(self._gradient_bytes * self._owned, GRADIENTS)
+        copy_bytes = self.setting.compute_bytes * self._filled if self._copies else 0
+        self.tape.pass_by(copy_bytes + self._gradient_bytes * max(touched))
+
     def _reduced(self, parameter: int, tensor: int) -> None:
         is_touched = parameter in self._touched
-        if is_touched and self._fresh == NOTHING and not self._offloads:
+        makes_room = self._fresh == NOTHING and not self._is_compact and not self._offloads
+        if is_touched and makes_room:
             self._fresh = self.tape.hold(self._gradient_bytes * self._touched_elements, GRADIENTS)
         if is_touched or self._shards_gradients:
             self.tape.free(tensor)
@@ -187,7 +207,7 @@ class Zero12(Sharded):
 
     def step(self, is_first: bool) -> None:
         """Weights are updated in place and gathered in place. The states are made here, not when the engine starts."""
-        widened = self._widened(self._owned)
+        widened = [] if self._is_compact else self._widened(self._owned)
         if is_first:
             self._make_states()
         self.tape.free(*widened, self._partition)
