@@ -185,9 +185,10 @@ def test_who_interrupts_a_training_is_told_what_it_goes_on_from(tmp_path: Path, 
     async def interrupt() -> int:
         screen = _Screen(tmp_path)
         screen.interrupted()
-        snapshot = Snapshot(job, Observed(status=job["status"]))
+        heard = {**job, "spec": {**job["spec"], "suspend": True}}
+        snapshot = Snapshot(heard, Observed(status=job["status"]))
         screen.reconciled(snapshot, snapshot, 0.0)
-        return await screen.ended
+        return await asyncio.wait_for(screen.ended, 10)
 
     assert asyncio.run(interrupt()) == 130
     assert told_here(job, tmp_path).checkpoint.startswith(f"102,400 samples in {tmp_path}/checkpoints")
