@@ -181,13 +181,12 @@ def _step_transients(shape: Shape, recipe: Recipe) -> list[Term]:
         return []
     trainable = shape.trainable / recipe.tensor_parallel / recipe.pipeline_parallel / recipe.state_shards
     if recipe.backend == "deepspeed":
-        # The step works on a flat fp32 copy of the gradients, at stage 3 sub-group by sub-group. What goes through a
-        # bucket is flattened first, and what is not in fp32 by then is copied once more.
+        # The step works on flat sums as they are, or on a flat fp32 copy of the gradients, at stage 3 sub-group by
+        # sub-group. What goes through a bucket is flattened first, and what is not in fp32 by then is copied once more.
         elements = min(trainable, SUB_GROUP_ELEMENTS) if recipe.is_stage_3 else trainable
         flat = recipe.gradient_bytes if recipe.has_bucket else 0.0
-        each = flat + (4.0 if flat < 4 and recipe.master_bytes else 0.0)
-        if recipe.has_flat_sums:
-            each = 0.0
+        widened = 4.0 if flat < 4 and recipe.master_bytes else 0.0
+        each = 0.0 if recipe.has_flat_sums else flat + widened
         template, source = "{:.4g} B x {:,.0f} gradients, flat and in fp32", "deepspeed stage_1_and_2.py, step"
         return [Term("step transients", each * elements, STEPPING, template, (each, elements), source)]
     # 8-bit optimizers step parameter by parameter, in one kernel each (bitsandbytes optim/optimizer.py).
