@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from copy import copy
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import torch
-from torch.utils._pytree import tree_leaves, tree_map
+
+from memtune_runner.nested import changed, columns
 
 # What fills the new columns; any other one repeats its last. No special token, whose number a model may count. A mask
 # of ones, because masked positions may be left out by the attention; a label that counts, because an ignored one may
@@ -17,8 +17,6 @@ _DECODERS = "decoder_"
 _POSITIONS = ("position_ids", "decoder_position_ids")
 # Where the sequences of a flattened batch begin, as attention kernels are told.
 _STARTS = ("cu_seq_lens_q", "cu_seqlens_q", "cu_seqlens")
-
-_Change = Callable[[str, torch.Tensor], torch.Tensor]
 
 
 class _Lengths(NamedTuple):
@@ -51,39 +49,6 @@ def padded(batch: Any, length: int, names_tell: bool = False) -> Any:
         return _wider(name, each, length) if is_short and _holds_tokens(name, each, lengths) else each
 
     return changed(batch, longer)
-
-
-def columns(batch: Any, name: str = "") -> Iterator[tuple[str, torch.Tensor]]:
-    """The tensors and what their mappings call them."""
-    for each in tree_leaves(batch, is_leaf=_is_mapping):
-        if _is_mapping(each):
-            for inner, value in each.items():
-                yield from columns(value, str(inner))
-        elif isinstance(each, torch.Tensor):
-            yield name if each is batch else "", each
-
-
-def changed(batch: Any, change: _Change, name: str = "") -> Any:
-    """The batch with its tensors changed; mappings stay of their class, of which torch's trees know few."""
-
-    def of_leaf(each: Any) -> Any:
-        if _is_mapping(each):
-            return _changed_mapping(each, change)
-        return change(name if each is batch else "", each) if isinstance(each, torch.Tensor) else each
-
-    return tree_map(of_leaf, batch, is_leaf=_is_mapping)
-
-
-def _changed_mapping(mapping: Any, change: _Change) -> Any:
-    made = copy(mapping)
-    for name, each in mapping.items():
-        if (value := changed(each, change, str(name))) is not each:
-            made[name] = value
-    return made
-
-
-def _is_mapping(each: Any) -> bool:
-    return callable(getattr(type(each), "items", None))
 
 
 def _lengths(found: list[tuple[str, torch.Tensor]], names_tell: bool) -> _Lengths:
