@@ -73,7 +73,8 @@ class LocalRun:
                 stderr=asyncio.subprocess.STDOUT,
                 start_new_session=True,
             )
-        self._write("process.json", {"pid": self._process.pid, "born": _born(self._process.pid), "at": began_at})
+        # Where that is not kept, it is looked for: it runs, and somebody has to end it.
+        self._keep("process.json", {"pid": self._process.pid, "born": _born(self._process.pid), "at": began_at})
         self._waiter = asyncio.create_task(self._wait(self._process))
 
     def observe(self) -> PodObservation | None:
@@ -155,11 +156,8 @@ class LocalRun:
         _signal(process.pid, signal.SIGKILL)
         # A shell's way to tell a signal, which is also Kubernetes's.
         self._end = {"code": 128 - code if code < 0 else code, "at": time.time()}
-        try:
-            self._write("ended.json", self._end)
-        except OSError as error:
-            # This call knows it all the same; a later one takes the report's word, or finds the run gone.
-            _log.warning("%s cannot be written: %s", self.directory / "ended.json", error.strerror)
+        # This call knows it all the same; a later one takes the report's word, or finds the run gone.
+        self._keep("ended.json", self._end)
         self._ended()
 
     def _started(self) -> tuple[int, str]:
@@ -190,6 +188,13 @@ class LocalRun:
         except (OSError, ValueError):
             return {}
         return found
+
+    def _keep(self, name: str, value: dict[str, Any]) -> None:
+        """Write what there is a way without: a disk may have become full."""
+        try:
+            self._write(name, value)
+        except OSError as error:
+            _log.warning("%s cannot be written: %s", self.directory / name, error.strerror)
 
     def _write(self, name: str, value: dict[str, Any]) -> None:
         write_whole(self.directory / name, json.dumps(value))

@@ -11,6 +11,9 @@ import sys
 import time
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from memtune.report import Ending, Report
 from memtune_operator.local_runs import LocalRun
@@ -81,6 +84,30 @@ def test_a_process_is_found_that_nobody_lived_to_record(tmp_path: Path) -> None:
     finally:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
+
+
+def test_a_process_that_could_not_be_recorded_is_ended_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = tmp_path / "tiny-train-1"
+    spawn = asyncio.create_subprocess_exec
+
+    async def spawn_as_the_disk_becomes_full(*words: str, **options: Any) -> asyncio.subprocess.Process:
+        process = await spawn(*words, **options)
+        (directory / ".process.json.new").mkdir()
+        return process
+
+    async def life() -> None:
+        run = LocalRun(directory, lambda: None)
+        await run.start([sys.executable, "-c", SLEEPER], dict(os.environ), tmp_path)
+        seen = run.observe()
+        assert seen is not None
+        assert seen.exit_code is None
+        await run.stop(60)
+        await asyncio.wait_for(ended(run), 60)
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", spawn_as_the_disk_becomes_full)
+    asyncio.run(life())
 
 
 def test_what_a_run_started_ends_with_it(tmp_path: Path) -> None:
