@@ -32,6 +32,7 @@ class History:
 
     def __init__(self, job: Job, factor: float) -> None:
         built = pack(small_trace()) if job.spec.model.factory else ""
+        self.job = job
         self.cluster = SimulatedCluster(job, factor, built=built, measured=Remembered())
         self.reported: dict[str, set[int]] = defaultdict(set)
         self.known: set[str] = set()
@@ -58,7 +59,7 @@ class History:
     def _calm(self) -> None:
         cluster = self.cluster
         cluster.refusal, cluster.refusals, cluster.skew = "", (), 0.0
-        cluster.job = suspended(cluster.job, False)
+        cluster.job = with_batch(suspended(cluster.job, False), self.job.spec.training.global_batch_size)
         for pod in list(cluster.pods.values()):
             pod.held = False
             cluster.tell(pod)
@@ -100,7 +101,7 @@ class History:
         resources = cluster.job.spec.resources
         for record in self._planned():
             made = Plan.parse(record["plan"]).global_batch(resources.world)
-            assert made == cluster.job.spec.training.global_batch_size
+            assert made == self.job.spec.training.global_batch_size
             peak = record.get("peakBytes")
             if peak is not None:
                 assert peak["reserved"] in self.reported[record["name"]], "a report was credited to another run"
@@ -188,3 +189,12 @@ def _goes_on(record: dict[str, Any]) -> bool:
 def suspended(job: Job, suspend: bool) -> Job:
     """The job with its switch on or off."""
     return job.model_copy(update={"spec": job.spec.model_copy(update={"suspend": suspend})})
+
+
+def with_batch(job: Job, size: int) -> Job:
+    """The job with its global batch edited, which the API server counts."""
+    if size == job.spec.training.global_batch_size:
+        return job
+    training = job.spec.training.model_copy(update={"global_batch_size": size})
+    metadata = job.metadata.model_copy(update={"generation": job.metadata.generation + 1})
+    return job.model_copy(update={"spec": job.spec.model_copy(update={"training": training}), "metadata": metadata})

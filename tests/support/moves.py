@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from histories import History, suspended
+from histories import History, suspended, with_batch
 from simulated_cluster import OUTSIDE_BYTES, Pod
 
 from memtune.decide import Node, Refusal
@@ -241,6 +241,14 @@ def _edit(history: History, number: int) -> None:
     history.cluster.job = job.model_copy(update={"spec": spec})
 
 
+def _edit_in_vain(history: History, number: int) -> None:
+    """What cannot change is edited on a server that lets it, and put back."""
+    batch = history.job.spec.training.global_batch_size
+    if number % 2 and history.cluster.status.get("fixed"):
+        batch *= 2
+    history.cluster.job = with_batch(history.cluster.job, batch)
+
+
 def _refuse(history: History, number: int) -> None:
     history.cluster.refusal = "exceeded quota: gpus" if number % 2 else ""
     history.cluster.refusals = (Refusal("PolicyDenied", "hostPath is not allowed"),) if number % 3 == 0 else ()
@@ -295,6 +303,7 @@ MOVES: dict[str, Callable[[History, int], None]] = {
     "oom in save": _oom_in(Phase.SAVE),
     "suspend": _suspend,
     "edit": _edit,
+    "edit in vain": _edit_in_vain,
     "refuse": _refuse,
     "jump": _jump,
     "stray": _stray,

@@ -82,6 +82,31 @@ def test_an_edit_that_the_records_cannot_be_read_under_touches_nothing() -> None
     assert cluster.status["phase"] == "Succeeded"
 
 
+def test_under_such_an_edit_a_job_is_still_suspended_and_goes_on_once_it_is_put_back() -> None:
+    cluster = launched()
+    edit(cluster, "training", global_batch_size=32)
+    edit(cluster, suspend=True)
+    assert (cluster.status["phase"], cluster.pods) == ("Suspended", {})
+    assert [each["number"] for each in cluster.status["attempts"]] == [1]
+    edit(cluster, suspend=False)
+    assert (condition(cluster, "Stalled")["reason"], cluster.pods) == ("SpecChanged", {})
+    edit(cluster, "training", global_batch_size=16)
+    cluster.tick(20.0)
+    assert (last(cluster)["number"], cluster.status["phase"]) == (2, "Launching"), cluster.status["message"]
+
+
+def test_under_such_an_edit_the_deadline_comes_and_the_records_stay() -> None:
+    cluster = launched()
+    edit(cluster, active_deadline_seconds=400)
+    edit(cluster, "resources", gpus_per_node=1)
+    cluster.tick(500.0)
+    assert condition(cluster, "Failed")["reason"] == "DeadlineExceeded"
+    assert not any(pod.is_running for pod in cluster.pods.values())
+    cluster.tick(60.0)
+    assert [each["number"] for each in cluster.status["attempts"]] == [1]
+    assert cluster.status["plan"] is not None
+
+
 def test_what_a_stopped_run_says_last_tells_whether_it_had_trained() -> None:
     cluster = launched(make_job(checkpoint=None))
     for pod in cluster.pods.values():

@@ -52,18 +52,21 @@ _NO_MODEL = (ValueError, ArithmeticError)
 
 def decide(job: Job, observed: Observed, now: float, search: Search = expected_improvement) -> Decision:
     """What follows from what was seen of a job. Equal arguments give an equal decision, and none of them raises."""
-    if changed := _illegible(job, read_status(observed.status)):
-        return refuse(observed, job.metadata.generation, Refusal(reasons.SPEC_CHANGED, spec_changed(changed)), now)
-    read = restore(job, observed.status)
+    changed = _illegible(job, read_status(observed.status))
+    read = restore(job, observed.status, is_legible=not changed)
     now = now if 0 <= now < _LATEST else 0.0
     status = read.model_copy(update={"observed_generation": max(job.metadata.generation, 0)})
     runs = complete(job, status, observed, now)
     context = with_trace(Context(job, observed, now, search, status, runs, trace=observed.trace))
     if not is_over(context.status):
-        context = _advanced(settle(context))
+        context = _halted(context) if changed else _advanced(settle(context))
+        if changed and not _is_halted(context):
+            return _refused(context, changed)
     if is_over(context.status):
         context = finished(context)
-    return _decision(context, read)
+    decision = _decision(context, read)
+    # What was measured is not remembered as that of what the job was made to be since.
+    return replace(decision, measured=None) if changed else decision
 
 
 def refuse(observed: Observed, generation: int, problem: Refusal, now: float) -> Decision:
@@ -93,14 +96,28 @@ def _illegible(job: Job, status: Status) -> list[str]:
     """The fields that were edited under a job, if its records cannot be read without them: plans are of one batch on so
     many GPUs. Servers that know CEL rules refuse such an edit."""
     changed = changed_fields(job, status)
-    return changed if not is_over(status) and {"training", "resources"}.intersection(changed) else []
+    return changed if {"training", "resources"}.intersection(changed) else []
+
+
+def _halted(context: Context) -> Context:
+    """Suspended, or past its deadline: what ends all runs needs not know their plans."""
+    return suspended(context) if context.job.spec.suspend else past_deadline(context)
+
+
+def _is_halted(context: Context) -> bool:
+    return context.job.spec.suspend or is_over(context.status)
+
+
+def _refused(context: Context, changed: list[str]) -> Decision:
+    """All that runs goes on, until the fields are put back or the deadline has come."""
+    refusal = Refusal(reasons.SPEC_CHANGED, spec_changed(changed))
+    decision = refuse(context.observed, context.job.metadata.generation, refusal, context.now)
+    return replace(decision, wake_after_seconds=min(context.wakes, default=None))
 
 
 def _advanced(context: Context) -> Context:
-    if context.job.spec.suspend:
-        return suspended(context)
-    context = past_deadline(resumed(context))
-    if is_over(context.status):
+    context = _halted(context if context.job.spec.suspend else resumed(context))
+    if _is_halted(context):
         return context
     context = _walked(with_blocks(context))
     return context if is_over(context.status) else told(context)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from memtune.decide.records import Record
@@ -17,17 +18,21 @@ from memtune.spec.tuning import MAX_PROBES
 _LISTS = {"probes": MAX_PROBES, "attempts": MAX_ATTEMPTS, "conditions": 8}
 
 
-def restore(job: Job, data: Mapping[str, Any]) -> Status:
-    """All of the status that makes sense; the rest is as if it had never been written."""
+def restore(job: Job, data: Mapping[str, Any], is_legible: bool = True) -> Status:
+    """All of the status that makes sense; the rest is as if it had never been written.
+
+    Not so plans of another batch than the job's where its records are not legible: they are of the job before an edit.
+    """
     status = read_status(data)
     conditions = {condition.type: condition for condition in status.conditions}
+    is_plan = partial(_is_of_job, job) if is_legible else _is_a_plan
     return status.model_copy(
         update={
-            "plan": status.plan if status.plan and _is_of_job(job, status.plan.name) else None,
+            "plan": status.plan if status.plan and is_plan(status.plan.name) else None,
             "conditions": tuple(conditions.values()),
             "trace": status.trace if status.trace and _is_named(job, RunKind.TRACE, status.trace) else None,
-            "probes": _sound(job, RunKind.PROBE, status.probes),
-            "attempts": _sound(job, RunKind.TRAIN, status.attempts),
+            "probes": _sound(job, RunKind.PROBE, status.probes, is_plan),
+            "attempts": _sound(job, RunKind.TRAIN, status.attempts, is_plan),
         }
     )
 
@@ -55,9 +60,9 @@ def _is_readable(name: str, value: Any) -> bool:
     return True
 
 
-def _sound(job: Job, kind: RunKind, records: tuple[Record, ...]) -> tuple[Record, ...]:
+def _sound(job: Job, kind: RunKind, records: tuple[Record, ...], is_plan: Callable[[str], bool]) -> tuple[Record, ...]:
     """The records that name a plan of this job and bear the name of their number, each number once."""
-    sound = {r.number: r for r in records if _is_of_job(job, r.plan) and _is_named(job, kind, r)}
+    sound = {r.number: r for r in records if is_plan(r.plan) and _is_named(job, kind, r)}
     return tuple(sound[number] for number in sorted(sound))
 
 
@@ -68,8 +73,15 @@ def _is_named(job: Job, kind: RunKind, record: RecordStatus) -> bool:
 
 def _is_of_job(job: Job, name: str) -> bool:
     """Whether a name is that of a plan that trains the job's global batch."""
+    return (
+        _is_a_plan(name)
+        and Plan.parse(name).global_batch(job.spec.resources.world) == job.spec.training.global_batch_size
+    )
+
+
+def _is_a_plan(name: str) -> bool:
     try:
-        plan = Plan.parse(name)
+        Plan.parse(name)
     except ValueError:
         return False
-    return plan.global_batch(job.spec.resources.world) == job.spec.training.global_batch_size
+    return True
