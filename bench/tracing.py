@@ -39,7 +39,7 @@ def traced(config: dict[str, Any], folder: Path, memory: str) -> tuple[Trace, fl
     """The trace that `memtune trace` makes, its process's seconds of processor time, and the most memory it had."""
     described, output = folder / "config.json", folder / "trace.json"
     described.write_text(json.dumps(config))
-    command = [sys.executable, "-m", "memtune_runner.tracing", str(described), "--output", str(output)]
+    command = [sys.executable, "-m", "memtune_runner", "trace", str(described), "--output", str(output)]
     command += ["--batch", "2", "--sequence-length", str(LENGTH), "--memory", memory, "--time-limit", "1800"]
     process = subprocess.Popen(command)
     _, status, used = os.wait4(process.pid, 0)

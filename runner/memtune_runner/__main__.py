@@ -25,7 +25,7 @@ def main(words: "Sequence[str]") -> int:
 
         return install(words[1])
     if list(words[:1]) == ["trace"]:
-        from memtune_runner.tracing.__main__ import main as trace
+        from memtune_runner.trace_process.main import main as trace
 
         return trace(words[1:])
     if list(words[:1]) == ["convert"]:

@@ -79,10 +79,10 @@ def of_exception(error: BaseException, device_is_full: Callable[[], bool] = lamb
         ending = _ending_of_one(each)
         if ending is not None:
             return Failure(ending, EXIT_CODES[ending], _described(each))
-    without_handle = next((each for each in _chain(error) if _NO_HANDLE.search(_words(each))), None)
+    without_handle = next((each for each in _chain(error) if _NO_HANDLE.search(words_of(each))), None)
     if without_handle is not None and device_is_full():
         return Failure(Ending.DEVICE_OOM, EXIT_CODES[Ending.DEVICE_OOM], _described(without_handle))
-    is_consequence = any(_CONSEQUENCE.search(_words(each)) for each in _chain(error))
+    is_consequence = any(_CONSEQUENCE.search(words_of(each)) for each in _chain(error))
     return Failure(Ending.ERROR, own_exit_code, _described(error), is_consequence)
 
 
@@ -146,7 +146,7 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 def _ending_of_one(error: BaseException) -> Ending | None:
     if isinstance(error, MemoryError):
         return Ending.HOST_OOM
-    message = _words(error)
+    message = words_of(error)
     if _is_torch_oom(error) or _DEVICE_OOM.search(message):
         return Ending.HOST_OOM if _was_pinning(error) else Ending.DEVICE_OOM
     return Ending.HOST_OOM if _HOST_OOM.search(message) else None
@@ -173,11 +173,11 @@ def _own_exit_code(error: BaseException) -> int:
 
 
 def _described(error: BaseException) -> str:
-    described = f"{type(error).__name__}: {_words(error)}".strip().removesuffix(":")
+    described = f"{type(error).__name__}: {words_of(error)}".strip().removesuffix(":")
     return f"{described}; {INSTALL}" if missing_module(error) else described
 
 
-def _words(error: BaseException) -> str:
+def words_of(error: BaseException) -> str:
     try:
         return str(error)
     except Exception:  # a user's __str__ may do anything, and must not cost us the report

@@ -89,6 +89,26 @@ def at_odds() -> tuple[nn.Module, tuple[torch.Tensor, torch.Tensor]]:
     return Layers(), (torch.zeros(2, WIDTH), torch.zeros(5, WIDTH))
 
 
+def loss_of_no_number() -> tuple[nn.Module, torch.Tensor, Any]:
+    return Layers(), torch.zeros(2, WIDTH), lambda _model, batch: batch.sum(-1)
+
+
+def no_loss() -> tuple[nn.Module, torch.Tensor, int]:
+    return Layers(), torch.zeros(2, WIDTH), 5
+
+
+def frozen() -> tuple[nn.Module, torch.Tensor]:
+    return Layers().requires_grad_(False), torch.zeros(2, WIDTH)
+
+
+def without_tensors() -> tuple[nn.Module, str]:
+    return Layers(), "a batch"
+
+
+def empty() -> tuple[()]:
+    return ()
+
+
 class Choosing(Layers):
     """What it does next depends on what it has computed."""
 
@@ -99,6 +119,21 @@ class Choosing(Layers):
 
 def data_dependent() -> tuple[nn.Module, torch.Tensor]:
     return Choosing(), torch.zeros(2, WIDTH)
+
+
+class Sparse(Layers):
+    """The gradient of its embedding has the rows that were looked up, and no others."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(16, WIDTH, sparse=True)
+
+    def forward(self, words: torch.Tensor) -> torch.Tensor:
+        return super().forward(self.words(words))
+
+
+def sparse() -> tuple[nn.Module, torch.Tensor]:
+    return Sparse(), torch.zeros(2, 4, dtype=torch.long)
 
 
 class RowByRow(Layers):
@@ -148,3 +183,14 @@ def greedy() -> nn.Module:
     """Has real memory, however nothing else has."""
     held = bytearray(1 << 40)
     raise RuntimeError(f"{len(held)} bytes were given")
+
+
+class Moving(Layers):
+    """Has its device written into its code."""
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        return super().forward(hidden.cuda())
+
+
+def moving() -> tuple[nn.Module, torch.Tensor]:
+    return Moving(), torch.zeros(2, WIDTH)

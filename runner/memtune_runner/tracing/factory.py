@@ -22,6 +22,9 @@ from memtune_runner.tracing.described import from_config
 from memtune_runner.tracing.known import KnownNumbers
 from memtune_runner.tracing.problems import TracingError, unbuilt
 
+_AT_IMPORT = "what needs a GPU or data belongs into functions, not on the module's top level"
+_AT_CALL = "the factory must build its model without a GPU and without data"
+
 
 class Subject(NamedTuple):
     """What is traced: a model, and how to make its batches and its loss."""
@@ -40,13 +43,13 @@ def find(name: str) -> Callable[..., Any]:
         raise TracingError(f"factory {name!r}: write it as module:function, like train:build, or give a config.json")
     try:
         module = import_module(module_name)
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
         missing = missing_module(error)
         if missing and f"{module_name}.".startswith(f"{missing}."):
             raise TracingError(
                 f"factory {name!r}: there is no module {missing}; let it be in the working directory or on PYTHONPATH"
             ) from None
-        raise unbuilt(f"factory {name!r}: importing {module_name}", error) from error
+        raise unbuilt(f"factory {name!r}: importing {module_name}", error, _AT_IMPORT) from error
     factory = getattr(module, function_name, None)
     if not callable(factory):
         raise TracingError(f"factory {name!r}: {module_name} has no function {function_name}")
@@ -62,22 +65,30 @@ def build(
 ) -> Subject:
     """Call the factory, with arguments of the user's beside our own."""
     given = {"micro_batch": rows, "sequence_length": sequence_length}
-    taken = set(inspect.signature(factory).parameters)
+    signature = inspect.signature(factory)
+    taken = {key: value for key, value in given.items() if key in signature.parameters}
+    try:
+        called = signature.bind(**taken, **(arguments or {}))
+    except TypeError as error:
+        raise TracingError(
+            f"{_words(name)} cannot be called: {error}; it gets micro_batch and sequence_length if it has parameters "
+            "so named, and a job's model.factoryArguments; anything else needs a default"
+        ) from None
     try:
         with KnownNumbers(), usual_values():
-            result = factory(**{key: value for key, value in given.items() if key in taken}, **(arguments or {}))
+            result = factory(*called.args, **called.kwargs)
     except TracingError:
         raise
-    except (Exception, SystemExit) as error:
-        raise unbuilt(_words(name), error) from error
-    model, *rest = result if isinstance(result, tuple) else (result,)
+    except BaseException as error:
+        raise unbuilt(_words(name), error, _AT_CALL) from error
+    model, *rest = result if isinstance(result, tuple) and result else (result,)
     if not isinstance(model, nn.Module) or len(rest) > 2:
         raise TracingError(
             f"factory {name!r} returned {type(result).__name__}; it must return a model, (model, batch), or "
             "(model, batch, loss)"
         )
     batch = rest[0] if rest else _tokens(name, model, sequence_length)
-    loss = rest[1] if len(rest) > 1 else _own_loss
+    loss = _checked(name, rest[1]) if len(rest) > 1 else _own_loss
     return Subject(model, batch if callable(batch) else _repeated(name, batch), loss)
 
 
@@ -102,12 +113,38 @@ def _repeated(name: str, example: Any) -> Callable[[int], Any]:
     found: list[torch.Tensor] = []
     tree_map_only(torch.Tensor, found.append, example)
     rows = {each.shape[0] for each in found if each.dim()}
+    if not found:
+        raise TracingError(
+            f"factory {name!r} returned a batch without tensors ({type(example).__name__}); return tensors whose first "
+            "dimension is the micro-batch, or a function that makes them of a number of rows"
+        )
     if len(rows) != 1:
         raise TracingError(
             f"factory {name!r} returned a batch whose tensors do not agree on a first dimension ({sorted(rows)}); "
             "return a function that makes the batch of a number of rows"
         )
     return lambda count: tree_map_only(torch.Tensor, lambda t: t.new_zeros(count, *t.shape[1:]), example)
+
+
+def _checked(name: str, loss: Any) -> Callable[[nn.Module, Any], torch.Tensor]:
+    """The factory's loss, whose result must be one."""
+
+    def refuse(given: object, what: str) -> TracingError:
+        kind = f"a tensor of shape {tuple(given.shape)}" if isinstance(given, torch.Tensor) else type(given).__name__
+        return TracingError(
+            f"factory {name!r} returned {what.format(kind)}; loss(model, batch) must return one number, as a tensor"
+        )
+
+    if not callable(loss):
+        raise refuse(loss, "{} as its loss")
+
+    def checked(model: nn.Module, batch: Any) -> torch.Tensor:
+        result = loss(model, batch)
+        if not isinstance(result, torch.Tensor) or result.numel() != 1:
+            raise refuse(result, "a loss that gives {}")
+        return result
+
+    return checked
 
 
 def _own_loss(model: nn.Module, batch: Any) -> torch.Tensor:

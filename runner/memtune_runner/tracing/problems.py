@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import re
-import sysconfig
 import traceback
-from pathlib import Path
 
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
@@ -13,13 +11,17 @@ from torch._subclasses.fake_tensor import (
     UnsupportedOperatorException,
 )
 
-from memtune_runner.failures import INSTALL, missing_module
+from memtune_runner.failures import INSTALL, missing_module, words_of
+from memtune_runner.users_code import is_users
 
 _NO_GPU = re.compile(
     "not compiled with CUDA|not linked with support for cuda|no CUDA GPUs|NVIDIA driver", re.IGNORECASE
 )
-_LIBRARIES = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "purelib", "platlib"))
-_OURS = str(Path(__file__).parent)
+_LONGEST_WORDS = 500
+_NO_END = (
+    "a factory and its model must not end Python; what a script does when it is run belongs below "
+    'if __name__ == "__main__"'
+)
 
 
 class TracingError(Exception):
@@ -28,12 +30,15 @@ class TracingError(Exception):
 
 def in_words(error: BaseException) -> str:
     """The error and the first line of its message."""
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0] if lines else 'no message'}"
+    lines = words_of(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0][:_LONGEST_WORDS] if lines else 'no message'}"
 
 
-def unbuilt(what: str, error: BaseException) -> TracingError:
-    """The sentence about an error of the user's code that came up before the trace began, as ``what`` was done."""
+def unbuilt(what: str, error: BaseException, advice: str) -> TracingError:
+    """The sentence about an error of the user's code that came up before the trace began, as ``what`` was done.
+
+    ``advice`` is what helps if nothing else is known of the error.
+    """
     place = _users_line(error)
     if isinstance(error, (DataDependentOutputException, DynamicOutputShapeException)):
         return TracingError(
@@ -47,21 +52,23 @@ def unbuilt(what: str, error: BaseException) -> TracingError:
             f"{what} took more host memory than it may{place}: {in_words(error)}; what has real memory belongs into "
             "neither the module's top level nor the factory, or give a larger --memory"
         )
-    advice = "what needs a GPU or data belongs into functions, not on the module's top level"
-    if _NO_GPU.search(str(error)):
-        advice = "there is no GPU where a model is traced, so the factory must not move it to one; " + advice
+    if isinstance(error, (SystemExit, KeyboardInterrupt)):
+        return TracingError(f"{what} raised {in_words(error)}{place}; {_NO_END}")
+    if _NO_GPU.search(words_of(error)):
+        advice = f"there is no GPU where a model is traced; {advice}"
     return TracingError(f"{what} raised {in_words(error)}{place}; {advice}")
 
 
-def explained(error: Exception, module: str, operator: str) -> TracingError:
+def explained(error: BaseException, module: str, operator: str) -> TracingError:
     """The sentence about an error that came up in a module, while or after an operator ran."""
-    place = f"{module}, operator {operator}" if operator else module
+    line = _users_line(error)
+    place = (f"{module}, operator {operator}" if operator else module) + (line and f",{line}")
     if isinstance(error, (DataDependentOutputException, DynamicOutputShapeException)):
         return TracingError(
             f"tracing stopped in {place}: what comes next depends on the data, and a trace has none; let the factory "
             "build that part with fixed shapes"
         )
-    if isinstance(error, (UnsupportedOperatorException, NotImplementedError)) or "no fake impl" in str(error):
+    if isinstance(error, (UnsupportedOperatorException, NotImplementedError)) or "no fake impl" in words_of(error):
         return TracingError(
             f"tracing stopped in {place}: the operator does not say what it makes without its data; register a fake "
             "implementation of it (torch.library.register_fake)"
@@ -71,15 +78,30 @@ def explained(error: Exception, module: str, operator: str) -> TracingError:
             f"tracing stopped in {place}: the limit of host memory is reached, so something there has real memory; "
             "make tensors inside the factory with torch's own functions, or give a larger --memory"
         )
+    if isinstance(error, (SystemExit, KeyboardInterrupt)):
+        return TracingError(f"tracing stopped in {place}: {in_words(error)}; {_NO_END}")
+    if _NO_GPU.search(words_of(error)):
+        return TracingError(
+            f"tracing stopped in {place}: {in_words(error)}; there is no GPU where a model is traced, so let the model "
+            "make its tensors where what goes into it is"
+        )
     return TracingError(f"tracing stopped in {place}: {in_words(error)}")
 
 
+def sparse_gradient(module: str, weight: str) -> TracingError:
+    """The sentence about a weight whose gradient has the rows that the batch names, and no others."""
+    return TracingError(
+        f"tracing stopped in {module}: the gradient of {weight} is sparse, so its size depends on the data, and AdamW "
+        "takes no such gradient; make the embedding with sparse=False"
+    )
+
+
 def _is_about_memory(error: BaseException) -> bool:
-    return isinstance(error, MemoryError) or "can't allocate memory" in str(error)
+    return isinstance(error, MemoryError) or "can't allocate memory" in words_of(error)
 
 
 def _users_line(error: BaseException) -> str:
     """Where in the user's own code the error came from, if it did."""
     frames = traceback.extract_tb(error.__traceback__)
-    own = [each for each in frames if not each.filename.startswith((*_LIBRARIES, _OURS, "<"))]
+    own = [each for each in frames if is_users(each.filename)]
     return f" in {own[-1].filename}, line {own[-1].lineno}" if own else ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -14,6 +14,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from memtune.trace import NUMERICS, Parameter, Program, Trace
 from memtune_runner.blocks import repeated_blocks
 from memtune_runner.checkpointing import switch_off_own
+from memtune_runner.trace_process.board import unheard
 from memtune_runner.tracing import factory as factories
 from memtune_runner.tracing.factory import Subject
 from memtune_runner.tracing.problems import TracingError
@@ -28,15 +29,19 @@ def trace(
     as_gpu: bool = True,
     arguments: Mapping[str, Any] | None = None,
     loss_autocast: bool = False,
+    stand_at: Callable[[str], None] = unheard,
 ) -> Trace:
     """Trace the model of a factory at ``rows`` and one more, which gives every micro-batch.
 
     With ``loss_autocast`` the loss around a model of 16 bits is computed under autocast, as by the runner's own engine.
+    ``stand_at`` is told what is being done, for the case that the process does not live to say so.
     """
+    stand_at(f"while {name.partition(':')[0]} was imported")
     factory = factories.find(name)
+    stand_at("while the factory was called")
     with FakeTensorMode(allow_non_fake_inputs=True), _without_collections():
         subject = factories.build(name, factory, rows, sequence_length, arguments)
-        return trace_subject(subject, rows, sequence_length, numerics, as_gpu, loss_autocast)
+        return trace_subject(subject, rows, sequence_length, numerics, as_gpu, loss_autocast, stand_at)
 
 
 def trace_subject(
@@ -46,12 +51,13 @@ def trace_subject(
     numerics: Sequence[str] = NUMERICS,
     as_gpu: bool = True,
     loss_autocast: bool = False,
+    stand_at: Callable[[str], None] = unheard,
 ) -> Trace:
     """Trace a model that was built under fake tensors, which must still be in effect."""
     model = subject.model.train()
     switch_off_own(model)  # as the runner does it
     repeated = repeated_blocks(model)
-    tracer = Tracer(subject, repeated, as_gpu, loss_autocast)
+    tracer = Tracer(subject, repeated, as_gpu, loss_autocast, stand_at)
     # What does least comes first, for it has to run all blocks; half comes last, for casting buffers is not undone.
     programs = {each: _program(tracer, rows, each) for each in sorted(numerics, key=["full", "autocast", "half"].index)}
     return Trace(

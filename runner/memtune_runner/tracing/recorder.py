@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
 from typing import Any
@@ -17,7 +17,9 @@ from torch.utils._pytree import tree_iter
 
 from memtune import trace as events
 from memtune_runner.selective import ATTENTION, PRODUCTS
+from memtune_runner.trace_process.board import unheard
 from memtune_runner.tracing import kernels
+from memtune_runner.tracing.problems import sparse_gradient
 from memtune_runner.tracing.recording import Recording, merged
 
 _UNCOUNTED = -1  # a weight, a buffer, or what stands for a save in the backward pass
@@ -32,6 +34,7 @@ class Numbers:
         self.names = [_OUTSIDE, *(name or type(model).__name__ for name, _ in named)]
         self.modules = {module: number for number, (_, module) in enumerate(named, 1)}
         self.blocks = {block: number for number, block in enumerate(block for row in rows for block in row)}
+        self.weight_names = [name for name, _ in model.named_parameters()]
         self.weights = {weight: number for number, weight in enumerate(model.parameters())}
 
 
@@ -55,7 +58,7 @@ class Recorder(TorchDispatchMode):
     have let it go; the saves are events of their own.
     """
 
-    def __init__(self, numbers: Numbers, as_gpu: bool) -> None:
+    def __init__(self, numbers: Numbers, as_gpu: bool, stand_at: Callable[[str], None] = unheard) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch leaves the base class untyped
         self._names = numbers
         self._as_gpu = as_gpu
@@ -69,8 +72,8 @@ class Recorder(TorchDispatchMode):
         self._sums: list[tuple[int, tuple[int, ...]]] = []
         self._counted: dict[int, tuple[weakref.ref[torch.UntypedStorage], int]] = {}
         self._in_backward = False
-        self._is_silent = False
-        self._is_attending = False
+        self._is_silent = self._is_attending = False
+        self._stand_at = stand_at
         self.module = 0
         self.operator: object = ""  # the last
 
@@ -87,6 +90,16 @@ class Recorder(TorchDispatchMode):
         """The backward pass begins."""
         self._in_backward = True
         self.note(events.BACKWARD, 0)
+
+    @property
+    def module(self) -> int:
+        """The number of the module that runs."""
+        return self._module
+
+    @module.setter
+    def module(self, number: int) -> None:
+        self._module = number
+        self._stand_at(f"while the model was run, in {self.module_name}")
 
     @property
     def module_name(self) -> str:
@@ -195,6 +208,8 @@ class Recorder(TorchDispatchMode):
         """A weight has its gradient; an autograd function that gives it none leaves it as one that is not used."""
         if weight.grad is None:
             return
+        if weight.grad.layout is not torch.strided:
+            raise sparse_gradient(self.module_name, self._names.weight_names[number])
         self._gradients.append(number)
         tensor = self._number(weight.grad)
         # A gradient that is an alias of something else is a copy on every GPU.

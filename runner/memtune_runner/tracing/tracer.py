@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 
 import torch
 from torch import nn
 
 from memtune_runner.engine.precision import CastInputs
+from memtune_runner.trace_process.board import unheard
 from memtune_runner.tracing.adaptations import replaced, usual_paths
 from memtune_runner.tracing.casts import gpu_casts
 from memtune_runner.tracing.factory import Subject
@@ -29,13 +30,19 @@ class Tracer:
     """
 
     def __init__(
-        self, subject: Subject, rows: Sequence[list[nn.Module]], as_gpu: bool, loss_autocast: bool = False
+        self,
+        subject: Subject,
+        rows: Sequence[list[nn.Module]],
+        as_gpu: bool,
+        loss_autocast: bool = False,
+        stand_at: Callable[[str], None] = unheard,
     ) -> None:
         self.subject = subject
         self._loss_autocast = loss_autocast
         self.numbers = Numbers(subject.model, rows)
         self.assumed: set[str] = set()
         self._as_gpu = as_gpu
+        self._stand_at = stand_at
         self._folds = folds_of(subject.model, rows)
         self._is_sure = not self._folds
 
@@ -69,7 +76,7 @@ class Tracer:
     def _run(self, rows: int, numerics: str) -> Recording:
         gc.collect()
         model = self.subject.model
-        recorder = Recorder(self.numbers, self._as_gpu)
+        recorder = Recorder(self.numbers, self._as_gpu, self._stand_at)
         with ExitStack() as stack:
             stack.enter_context(recorder.watching(model))
             if self._as_gpu:
@@ -88,7 +95,7 @@ class Tracer:
                 _micro_batch(self.subject, rows, casts, recorder)
             except TracingError:
                 raise
-            except Exception as error:
+            except BaseException as error:
                 raise explained(error, recorder.module_name, str(recorder.operator)) from error
             gc.collect()
             return recorder.recording()
@@ -98,6 +105,11 @@ def _micro_batch(subject: Subject, rows: int, casts: bool, recorder: Recorder) -
     batch = subject.batch(rows)
     with torch.autocast("cpu", torch.bfloat16, enabled=casts):
         loss = subject.loss(subject.model, batch)
+    if not loss.requires_grad:
+        raise TracingError(
+            f"the loss of {type(subject.model).__name__} has no gradient: it depends on no weight that is trained, or "
+            "gradients are switched off; let the model have weights with requires_grad, and leave gradients on"
+        )
     recorder.begin_backward()
     loss.backward()
     del loss, batch

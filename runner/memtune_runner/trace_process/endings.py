@@ -1,0 +1,61 @@
+"""The sentence about a process that could not trace, by how it ended and where it then was. Pure."""
+
+from __future__ import annotations
+
+import re
+import signal
+
+from memtune.units import gib
+from memtune_runner.failures import words_of
+from memtune_runner.users_code import is_users
+
+# As faulthandler writes a frame.
+_FRAME = re.compile(r'^ +File "(.*)", line (\d+) in ', re.MULTILINE)
+_ADVICE: dict[int, str] = {
+    signal.SIGKILL: "the kernel does that where host memory runs out; if it did, the factory needs less of it or the "
+    "machine more",
+    signal.SIGABRT: "a compiled library does that where it cannot go on, or gets no more memory",
+}
+_AT_FAULT = "the code there, or a compiled library that it calls, is at fault"
+
+
+def where(place: str, stack: str) -> str:
+    """What was being done, and in which line of the user's, if the stack tells."""
+    own = next((f" in {file}, line {line}" for file, line in _FRAME.findall(stack) if is_users(file)), "")
+    return f"{place or 'while torch was imported'}{own and ','}{own}"
+
+
+def of_code(code: int, where_it_was: str) -> str:
+    """A process that ended without a last word; a negative code is a signal's."""
+    if code >= 0:
+        return (
+            f"the process ended itself with exit code {code} {where_it_was}; a factory and its model must not end "
+            "Python, as os._exit does"
+        )
+    number = -code
+    return f"the process was ended by {_named(number)} {where_it_was}; {_ADVICE.get(number, _AT_FAULT)}"
+
+
+def late(seconds: int, where_it_was: str) -> str:
+    """A process that did not come to an end."""
+    return f"tracing took longer than it may, {seconds} s, {where_it_was}; give a larger --time-limit if it needs more"
+
+
+def greedy(memory_bytes: int, where_it_was: str) -> str:
+    """Processes that filled memory which no limit of a single process counts."""
+    return (
+        f"the factory took more host memory than it may, {gib(memory_bytes)} with what its processes share, "
+        f"{where_it_was}; make tensors with torch's own functions and leave data out, or give a larger --memory"
+    )
+
+
+def unforeseen(error: BaseException, place: str) -> str:
+    """An exception that nobody expected where it came up."""
+    return f"tracing stopped {place or 'while torch was imported'}: {type(error).__name__}: {words_of(error)}"
+
+
+def _named(number: int) -> str:
+    try:
+        return f"signal {number} ({signal.Signals(number).name})"
+    except ValueError:
+        return f"signal {number}"

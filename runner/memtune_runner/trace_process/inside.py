@@ -1,0 +1,72 @@
+"""What the process does that traces: the user's code runs here, and here only."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from dataclasses import replace
+
+from memtune import environment
+from memtune.trace import Trace, dumps
+from memtune.trace_message import LONGEST_BYTES, pack
+from memtune_runner.trace_process.board import Board
+from memtune_runner.volumes import Volumes
+
+# The one outcome that is no sentence about what went wrong.
+TRACED = "traced"
+
+
+class Inside:
+    """Traces a factory as the command line says."""
+
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        self._arguments = arguments
+
+    def __call__(self, board: Board) -> str:
+        """Write the trace; the sentence about it if that is impossible."""
+        me = os.getpid()
+        volumes = Volumes(os.environ.get(environment.TRACE_VOLUMES, ""))
+        volumes.watch()
+        from memtune_runner.tracing import TracingError
+
+        try:
+            text = self._text(board, volumes)
+        except TracingError as error:
+            return str(error)
+        if os.getpid() != me:
+            return ""  # The factory forked, and both came here: the other one writes.
+        board.stand_at("while the trace was written")
+        output = self._arguments.output
+        try:
+            output.write_text(text)
+        except OSError as error:
+            return f"{output} cannot be written: {error.strerror}"
+        return TRACED
+
+    def _text(self, board: Board, volumes: Volumes) -> str:
+        from memtune_runner.tracing import trace
+
+        arguments = self._arguments
+        made = trace(
+            arguments.factory,
+            arguments.batch,
+            arguments.sequence_length,
+            arguments.numerics,
+            arguments=arguments.arguments,
+            loss_autocast=arguments.loss_autocast,
+            stand_at=board.stand_at,
+        )
+        made = replace(made, mounted=volumes.had_part())
+        return _message(made) if arguments.message else dumps(made)
+
+
+def _message(made: Trace) -> str:
+    from memtune_runner.tracing import TracingError
+
+    text = pack(made)
+    if len(text) > LONGEST_BYTES:
+        raise TracingError(
+            f"the trace of {made.model} takes {len(text):,} bytes, and a pod's last words may have {LONGEST_BYTES:,}; "
+            "its blocks differ too much from each other to be told in fewer"
+        )
+    return text

@@ -1,0 +1,128 @@
+"""Runs what traces in a process apart, keeps it within its limits, and says how it ended, whatever it does.
+
+This process runs none of the user's code and imports no torch.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import resource
+import select
+import signal
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import NamedTuple, NoReturn
+
+from memtune_runner import stacks
+from memtune_runner.launch.processes import adopt_orphans, descendants, dying_with_parent, send
+from memtune_runner.launch.signals import Signals
+from memtune_runner.trace_process import endings
+from memtune_runner.trace_process.board import Board
+from memtune_runner.trace_process.memory import Memory
+
+_LOOK_EVERY_SECONDS, _PAUSE_PER_LOOK = 0.1, 5.0
+# How long the user's process may take to say where it is, and how long killed ones to go.
+_STACK_SECONDS, _GONE_SECONDS = 0.5, 5.0
+_PAUSE_SECONDS = 0.05  # longer than it takes between two words
+_PIECE_BYTES, _LONGEST_STACK_BYTES = 65_536, 1_000_000
+_KILLED_CODE = 128  # and the signal's number, as a shell tells it
+
+
+class Limits(NamedTuple):
+    """What a trace may take."""
+
+    seconds: int
+    memory_bytes: int
+
+
+def watched(work: Callable[[Board], str], limits: Limits) -> str:
+    """What the work returned in a process of its own, or the sentence about what ended it instead."""
+    board, memory, (stack, stack_end) = Board(), Memory(), os.pipe()
+    os.set_blocking(stack_end, False)
+    adopt_orphans()
+    prepare = dying_with_parent()
+    child = os.fork()
+    if not child:
+        prepare()
+        _live(work, board, stack_end, limits.memory_bytes)
+    return _Watch(child, board, stack, limits, memory).outcome()
+
+
+def _live(work: Callable[[Board], str], board: Board, stack_end: int, memory_bytes: int) -> NoReturn:
+    """What the process apart does, from its first line to its last."""
+    # A session of its own: what the factory sends to its group, or a terminal to ours, goes no further.
+    os.setsid()
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    # Standard output is the sentence's.
+    os.dup2(2, 1)
+    faulthandler.enable(stack_end, all_threads=False)
+    faulthandler.register(stacks.SIGNAL, stack_end, all_threads=False)
+    # Not the address space: torch reserves far more of it than it uses.
+    resource.setrlimit(resource.RLIMIT_DATA, (memory_bytes, memory_bytes))
+    me = os.getpid()
+    try:
+        outcome = work(board)
+    except BaseException as error:  # a mistake of ours, or of what the factory made of Python
+        outcome = endings.unforeseen(error, board.place)
+    if os.getpid() == me:
+        board.conclude(outcome)
+    # At once: nothing of the user's may run now, like a thread that waits, or what is registered for the end.
+    os._exit(0)
+
+
+class _Watch:
+    def __init__(self, child: int, board: Board, stack: int, limits: Limits, memory: Memory) -> None:
+        self._child, self._board, self._stack, self._limits = child, board, stack, limits
+        self._memory = memory
+        self._signals = Signals()
+        self._deadline = time.monotonic() + limits.seconds
+
+    def outcome(self) -> str:
+        told = self._told()
+        self._end_all()
+        return told
+
+    def _told(self) -> str:
+        while True:
+            ended, status = os.waitpid(self._child, os.WNOHANG)
+            if ended:
+                where = endings.where(self._board.place, self._stack_told_within(0.0))
+                return self._board.outcome or endings.of_code(os.waitstatus_to_exitcode(status), where)
+            if self._signals.received is not None:
+                self._end_all()
+                sys.exit(_KILLED_CODE + self._signals.received)
+            if time.monotonic() > self._deadline:
+                return endings.late(self._limits.seconds, self._where())
+            began = time.monotonic()
+            if self._memory.exceeds(self._limits.memory_bytes, descendants(os.getpid())):
+                return endings.greedy(self._limits.memory_bytes, self._where())
+            # On a machine with thousands of processes a look takes a while.
+            self._signals.sleep(max(_LOOK_EVERY_SECONDS, _PAUSE_PER_LOOK * (time.monotonic() - began)))
+
+    def _where(self) -> str:
+        """Where the process apart stands now, though it may be stuck in a library."""
+        send(stacks.SIGNAL, self._child)
+        return endings.where(self._board.place, self._stack_told_within(_STACK_SECONDS))
+
+    def _stack_told_within(self, seconds: float) -> str:
+        """What faulthandler writes, word by word, until it says no more."""
+        told = b""
+        while select.select([self._stack], [], [], _PAUSE_SECONDS if told else seconds)[0]:
+            told += os.read(self._stack, _PIECE_BYTES)
+            if len(told) > _LONGEST_STACK_BYTES:
+                break
+        return told.decode(errors="replace")
+
+    def _end_all(self) -> None:
+        """Nothing that the factory started outlives it, wherever it put itself."""
+        deadline = time.monotonic() + _GONE_SECONDS
+        while (left := descendants(os.getpid())) and time.monotonic() < deadline:
+            for each in left:
+                send(signal.SIGKILL, each)
+            time.sleep(0.01)
+        with suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass

@@ -1,0 +1,67 @@
+"""The sentences about a process that could not trace, and what it leaves for them."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import sysconfig
+
+import pytest
+
+from memtune_runner.trace_process import endings
+from memtune_runner.trace_process.board import Board
+from memtune_runner.trace_process.memory import Memory
+
+STACK = f"""Fatal Python error: Segmentation fault
+
+Stack (most recent call first):
+  File "{sysconfig.get_path("stdlib")}/ctypes/__init__.py", line 519 in string_at
+  File "/code/train.py", line 7 in build
+  File "/code/main.py", line 9 in <module>
+"""
+PLACE = "while the factory was called"
+
+
+def test_the_innermost_line_of_the_users_is_named() -> None:
+    assert endings.where(PLACE, STACK) == f"{PLACE}, in /code/train.py, line 7"
+    assert endings.where(PLACE, "") == PLACE
+    assert endings.where("", "") == "while torch was imported"
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        (0, "exit code 0 there"),
+        (3, "exit code 3 there"),
+        (-6, "signal 6 (SIGABRT) there; a compiled library does that"),
+        (-9, "signal 9 (SIGKILL) there; the kernel does that where host memory runs out"),
+        (-11, "signal 11 (SIGSEGV) there; the code there"),
+        (-63, "signal 63 there; the code there"),
+    ],
+)
+def test_an_end_without_a_word_is_told_by_its_code(code: int, words: str) -> None:
+    assert words in endings.of_code(code, "there")
+
+
+def test_the_board_keeps_what_was_written_last_and_cuts_what_is_too_long() -> None:
+    board = Board()
+    assert (board.place, board.outcome) == ("", "")
+    board.stand_at("in a place with a long name")
+    board.stand_at("elsewhere \ud800")
+    board.conclude("é" * 10_000)
+    assert board.place == "elsewhere ?"
+    assert 1000 < len(board.outcome) < 5000
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/smaps_rollup"), reason="reads /proc")  # noqa: PTH110
+def test_memory_that_is_shared_counts_whether_it_is_mapped_or_in_a_file() -> None:
+    memory, size = Memory(), 32 << 20
+    before = next(mib << 20 for mib in range(100_000) if not memory.exceeds(mib << 20, [os.getpid()]))
+    with mmap.mmap(-1, size) as held:
+        held.write(bytes(size))
+        assert memory.exceeds(before + size // 2, [os.getpid()])
+    with open(os.memfd_create("held"), "wb") as file:  # noqa: PTH123
+        file.write(bytes(2 * size))
+        file.flush()
+        assert memory.exceeds(before + size, [os.getpid()])
+    assert not memory.exceeds(before + size, [os.getpid()])
