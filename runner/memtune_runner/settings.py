@@ -77,6 +77,11 @@ class Settings:
                 f"{environment.PLAN}: {self.plan} over {self.world} GPUs makes {self.plan.global_batch(self.world)} "
                 f"sequences a step, {environment.GLOBAL_BATCH} says {self.global_batch}; they must be equal"
             )
+        if self.node_rank >= self.nodes:
+            raise SettingsError(
+                f"{environment.NODE_RANK}={self.node_rank}: with {environment.NODES}={self.nodes} it goes from 0 to "
+                f"{self.nodes - 1}"
+            )
         if self.device is Device.VIRTUAL and self.gpu_memory_bytes is None:
             raise SettingsError(f"{environment.GPU_MEMORY_BYTES} is missing: a virtual GPU has the size it is given")
         if self.device is not Device.VIRTUAL and self.shrink is not None:

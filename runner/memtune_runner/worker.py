@@ -35,6 +35,7 @@ def main(words: Sequence[str]) -> int:
     try:
         settings = read_settings(os.environ)
         check_worker(settings, rank)
+        accelerate_options.check_variables(os.environ)
     except (SettingsError, BadInputError) as error:
         return _refused(rank, str(error))
     stacks.show_when_asked()
@@ -47,6 +48,8 @@ def main(words: Sequence[str]) -> int:
             _run(Kind(words[0]), words[1], list(words[2:]))
     except SystemExit:
         raise  # its code, or its message, is Python's to deal with
+    except BadInputError as error:
+        return _told(error)
     except BaseException as error:
         exit_code = failures.of_exception(error).exit_code
         _show(error)
@@ -55,12 +58,16 @@ def main(words: Sequence[str]) -> int:
 
 
 def _refused(rank: Rank, message: str) -> int:
-    code = EXIT_CODES[Ending.BAD_INPUT]
-    print(f"memtune: {message}", file=sys.stderr, flush=True)
+    code = _told(message)
     directory = ranks.own_directory(os.environ)
     if directory is not None:
         ranks.write_rank_report(directory, rank, Report(Ending.BAD_INPUT, code, message=message, rank=rank.rank))
     return code
+
+
+def _told(message: object) -> int:
+    print(f"memtune: {message}", file=sys.stderr, flush=True)
+    return EXIT_CODES[Ending.BAD_INPUT]
 
 
 def _run(kind: Kind, target: str, arguments: list[str]) -> None:

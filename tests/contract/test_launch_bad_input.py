@@ -10,6 +10,7 @@ import pytest
 from launches import Place, install_runner
 
 from memtune.report import Ending
+from memtune_runner.install import install
 
 TO_DISK = {"MEMTUNE_PLAN": "bf16-z3-none-mb1x1-onvme"}
 
@@ -47,6 +48,17 @@ def place(runner: Path, tmp_path: Path) -> Place:
         ),
         (["python", "-c", ""], {"MEMTUNE_MEMORY_SHARE": "1.5"}, "not a share between 0 and 1"),
         (["true"], {"MEMTUNE_NODES": "2", "MEMTUNE_GLOBAL_BATCH": "2"}, "MEMTUNE_RENDEZVOUS"),
+        (["true"], {"MEMTUNE_NODE_RANK": "5"}, "MEMTUNE_NODE_RANK=5: with MEMTUNE_NODES=1 it goes from 0 to 0"),
+        (
+            ["accelerate", "launch", "--config_file", "no.yaml", "-m", "trains"],
+            {},
+            "accelerate launch --config_file no.yaml: there is no such file in ",
+        ),
+        (
+            ["sh", "-c", "python -m accelerate.commands.launch --config-file=/no.yaml -m trains"],
+            {},
+            "accelerate launch --config_file /no.yaml: there is no such file; correct the command or the image",
+        ),
     ],
 )
 def test_what_cannot_work_is_named(place: Place, words: list[str], told: dict[str, str], message: str) -> None:
@@ -65,6 +77,21 @@ def test_a_program_that_cannot_be_started_is_named(place: Place) -> None:
     assert (launch.report.ending, launch.exit_code) == (Ending.BAD_INPUT, 88)
     assert launch.report.message == "./train.sh cannot be started: Exec format error; correct the command or the image"
     assert "Traceback" not in launch.stderr
+
+
+def test_a_configuration_that_accelerate_cannot_read_is_named(tmp_path: Path) -> None:
+    install(tmp_path / "runner")  # with the real hooks: accelerate is imported under them
+    place = Place(tmp_path / "runner", tmp_path)
+    config, script = (
+        place.script("distributed_type: 'NO'\nno_such_option: 1\n", "own.yaml"),
+        place.script("print('trains')"),
+    )
+    launch = place.run("accelerate", "launch", "--config_file", config, script)
+    assert (launch.report.ending, launch.exit_code) == (Ending.BAD_INPUT, 88), launch.stderr
+    assert launch.report.message.startswith(f"accelerate launch --config_file {config}: accelerate cannot read it: ")
+    assert "no_such_option" in launch.report.message
+    assert "Traceback" not in launch.stderr
+    assert "trains" not in launch.stdout
 
 
 def test_a_missing_or_old_torch_is_named(place: Place) -> None:

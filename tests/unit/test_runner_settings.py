@@ -76,6 +76,8 @@ def test_no_memory_is_taken_away_from_a_real_gpu() -> None:
         ("MEMTUNE_GLOBAL_BATCH", "0", "at least 1"),
         ("MEMTUNE_GLOBAL_BATCH", "17", "they must be equal"),
         ("MEMTUNE_NODE_RANK", "-1", "at least 0"),
+        ("MEMTUNE_NODE_RANK", "one", "at least 0"),
+        ("MEMTUNE_NODE_RANK", "1", "MEMTUNE_NODE_RANK=1: with MEMTUNE_NODES=1 it goes from 0 to 0"),
         ("MEMTUNE_DEVICE", "tpu", "tpu"),
         ("MEMTUNE_INTEGRATION", "magic", "env, hf-trainer"),
         ("MEMTUNE_ARCHITECTURE", "[]", "not an object"),

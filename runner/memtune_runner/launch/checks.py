@@ -7,6 +7,7 @@ import shutil
 import sys
 from pathlib import Path
 
+from memtune_runner import accelerate_options
 from memtune_runner.bad_input import BadInputError
 from memtune_runner.command import Command, Kind
 
@@ -21,6 +22,7 @@ def runnable(command: Command) -> None:
     program = command.target if command.kind is Kind.PROGRAM else python_of(command)[0]
     if shutil.which(program) is None:
         raise BadInputError(f"there is no program {program} to run; correct the command or the image")
+    accelerate_options.check(command.accelerate_options)
 
 
 def python_of(command: Command) -> tuple[str, ...]:

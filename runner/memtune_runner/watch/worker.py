@@ -16,6 +16,7 @@ from memtune.allocator import AllocatorSettings
 from memtune.report import Device
 from memtune.units import MIB
 from memtune_runner import deepspeed_on_cpu, integrations, phases, stacks
+from memtune_runner.bad_input import BadInputError
 from memtune_runner.failures import Failure, of_exception
 from memtune_runner.patience import Patience
 from memtune_runner.probe import Probe, ProbeFinished
@@ -94,7 +95,7 @@ class _Worker:
 
     def failure_of(self, error: BaseException) -> Failure:
         """What the error says the script died of, on a device that is as full as it left it."""
-        if isinstance(error, SettingsError):
+        if isinstance(error, (SettingsError, BadInputError)):
             return ending.bad_input(error)
         return of_exception(error, self._watch.device_is_full) if self._watch else of_exception(error)
 
