@@ -43,9 +43,10 @@ def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture(autouse=True)
 def _nothing_stays_hooked() -> Iterator[None]:
-    before = (nn.Module.__call__, torch.autograd.backward, torch.save, list(sys.meta_path))
+    before = (nn.Module.__call__, torch.autograd.backward, torch.autograd.grad, torch.save, list(sys.meta_path))
     yield
-    assert (nn.Module.__call__, torch.autograd.backward, torch.save, list(sys.meta_path)) == before
+    after = (nn.Module.__call__, torch.autograd.backward, torch.autograd.grad, torch.save, list(sys.meta_path))
+    assert after == before
 
 
 def settings_of(plan: str, kind: RunKind = RunKind.TRAIN, budget_bytes: int = 64 * MIB, steps: int = 2) -> Settings:
@@ -183,6 +184,78 @@ def test_what_the_runner_checkpoints_itself_is_counted_once(mode: str, blocks: i
     checkpointing.apply(model, plan.checkpointing)
     report = watched(directory, lambda: train(2, model=model), settings_of(str(plan)))
     assert report.applied.checkpointed_blocks == blocks
+
+
+class Recomputed(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.calls = nn.Linear(WIDTH, WIDTH), 0
+
+    def forward(self, given: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = checkpoint(self._count, given, use_reentrant=False)
+        return found
+
+    def _count(self, given: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        found: torch.Tensor = self.inner(given)
+        return found
+
+
+def take(model: nn.Module, create_graph: bool = False) -> list[torch.Tensor]:
+    loss = model(tokens(4)).logsumexp(-1).mean()
+    weights: Any = model.parameters()  # an iterator, which torch takes whatever its types say
+    return list(torch.autograd.grad(loss, weights, None, None, create_graph))
+
+
+def test_gradients_that_a_script_asks_for_and_sets_make_steps(directory: Path) -> None:
+    def loop() -> None:
+        model = nn.Sequential(model_of(), ckpt := Recomputed())
+        optimizer = torch.optim.AdamW(model.parameters())
+        for _ in range(3):
+            for _ in range(2):
+                for parameter, gradient in zip(model.parameters(), take(model), strict=True):
+                    parameter.grad = gradient if parameter.grad is None else parameter.grad + gradient
+            optimizer.step()
+            optimizer.zero_grad()
+        assert ckpt.calls == 12, "each block again in the backward pass"
+
+    report = watched(directory, loop, settings_of("fp32-ddp-none-mb4x2"))
+    assert (report.ending, report.steps) == (Ending.SUCCEEDED, 3)
+    assert report.applied is not None
+    assert (report.applied.micro_steps, report.applied.samples_per_step) == (2, 8)
+    assert (report.applied.gradient_dtype, report.applied.checkpointed_blocks) == ("float32", 1)
+
+
+@pytest.mark.parametrize("create_graph", [True, False], ids=["penalty", "balance"])
+def test_gradients_taken_on_the_way_to_a_backward_pass_are_no_micro_batch(create_graph: bool, directory: Path) -> None:
+    """A gradient penalty goes through them; methods that balance several losses look at their size."""
+
+    def loop() -> None:
+        model = model_of()
+        optimizer = torch.optim.AdamW(model.parameters())
+        for _ in range(3):
+            norms = [each.norm() for each in take(model, create_graph)]
+            (model(tokens(4)).logsumexp(-1).mean() + sum(norms)).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    report = watched(directory, loop, settings_of("fp32-ddp-none-mb4x1"))
+    assert report.steps == 3
+    assert report.applied is not None
+    assert (report.applied.micro_steps, report.applied.samples_per_step) == (1, 4)
+
+
+def test_gradients_of_what_is_no_weight_make_no_step(directory: Path) -> None:
+    def loop() -> None:
+        model = model_of()
+        optimizer = torch.optim.AdamW(model.parameters())
+        model(tokens(4)).mean().backward()
+        for _ in range(2):
+            optimizer.step()
+            sample = torch.ones(4, WIDTH, requires_grad=True)
+            torch.autograd.grad(model[1](sample).mean(), sample)
+
+    assert watched(directory, loop, settings_of("fp32-ddp-none-mb4x1")).steps == 1
 
 
 def test_several_optimizers_and_parameter_groups_make_one_step(directory: Path) -> None:

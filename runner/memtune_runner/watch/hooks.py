@@ -6,7 +6,7 @@ only the outermost one matters, and telling it apart costs every other call one 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +27,7 @@ def hook_torch(watch: Watch, patches: Patches) -> None:
     """Tell the watch about forward and backward passes, optimizer steps, and saves."""
     patches.wrap(torch.nn.Module, "__call__", _module_call(watch))
     patches.wrap(torch.autograd, "backward", _backward(watch))
+    patches.wrap(torch.autograd, "grad", _grad(watch))
     patches.wrap(torch.amp.GradScaler, "step", _scaler_step(watch))
     patches.wrap(torch, "save", _saving)
     before = register_optimizer_step_pre_hook(lambda optimizer, _, __: watch.optimizer_began(optimizer))
@@ -104,6 +105,37 @@ def _backward(watch: Watch) -> Inherited:
             watch.busy = False
 
     return backward
+
+
+def _grad(watch: Watch) -> Inherited:
+    def grad(inherited: Inherited, outputs: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+        if watch.busy or torch.compiler.is_compiling():
+            return inherited(outputs, inputs, *args, **kwargs)
+        if isinstance(inputs, Iterator):
+            inputs = tuple(inputs)  # as torch does; it can be looked through but once
+        if _are_weights(inputs) and not _creates_graph(args, kwargs):
+            watch.gradients_asked_for()
+        watch.busy = True
+        try:
+            return inherited(outputs, inputs, *args, **kwargs)
+        finally:
+            watch.busy = False
+
+    return grad
+
+
+def _are_weights(inputs: Any) -> bool:
+    """Whether gradients of weights are asked for, be it among others."""
+    if isinstance(inputs, torch.Tensor):
+        return isinstance(inputs, torch.nn.Parameter)
+    given = inputs.values() if isinstance(inputs, Mapping) else inputs
+    return any(isinstance(each, torch.nn.Parameter) for each in given)
+
+
+def _creates_graph(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+    """Whether the gradients become a part of a loss, as in a penalty: another pass goes through them then."""
+    position = 2  # behind the inputs
+    return bool(kwargs.get("create_graph", args[position] if len(args) > position else False))
 
 
 def _scaler_step(watch: Watch) -> Inherited:

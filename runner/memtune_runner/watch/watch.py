@@ -119,6 +119,12 @@ class Watch:
         self.tally.backward_began()
         self.busy = True
 
+    def gradients_asked_for(self) -> None:
+        """The script takes gradients of weights as values; an optimizer may step with them."""
+        phases.enter(Phase.BACKWARD)
+        self.counter.backward_began()
+        self.tally.gradients_asked_for()
+
     def optimizer_began(self, optimizer: torch.optim.Optimizer) -> None:
         """An optimizer's step begins. Before any backward pass it is an engine making its states."""
         if not self.tally.micro_steps_now:
