@@ -35,10 +35,13 @@ def hold_the_interpreter():
     while True:
         ctypes.PyDLL(None).pthread_mutex_lock(lock)
 
-step()
-step()
+def train(then):
+    for number in range(3):
+        step()
+        if number == 1:
+            then()
 """
-RANK_1_IN_C = f"{TRAINING}\nhold_the_interpreter() if os.environ['RANK'] == '1' else stand_still()\n"
+RANK_1_IN_C = f"{TRAINING}\ntrain(hold_the_interpreter if os.environ['RANK'] == '1' else stand_still)\n"
 ROOM = {"MEMTUNE_GPU_MEMORY_BYTES": str(64 * MIB)}
 HANGING = """
 import time, torch
@@ -56,14 +59,17 @@ def stand_still():
 
 plan = Plan.parse("fp32-ddp-none-mb4x1")
 settings = Settings(plan, RunKind.TRAIN, "env", 4, 8, device=Device.VIRTUAL, gpu_memory_bytes=64 * MIB)
-limits = HangLimits(first_step_seconds=300, least_seconds=1, steps=0, period_seconds=0.1)
+limits = HangLimits(300, {after_loop}, least_seconds=1, steps=0, period_seconds=0.1)
 with watching(settings, Rank(0, 0, 1, 1, 0), hang_limits=limits):
     model = torch.nn.Linear(8, 8)
     optimizer = torch.optim.SGD(model.parameters())
-    for _ in range(2):
+    for number in range(3):
         model(torch.ones(4, 8)).sum().backward()
         optimizer.step()
-    stand_still()
+        if number == {hangs_at}:
+            stand_still()
+    if {seconds_after}:
+        time.sleep({seconds_after})
 """
 
 
@@ -89,12 +95,17 @@ ending.report_of = lambda *_: time.sleep(600)
 """
 
 
-def hang(tmp_path: Path, mishap: str = "") -> subprocess.CompletedProcess[str]:
+def hang(
+    tmp_path: Path, mishap: str = "", hangs_at: int = 1, seconds_after: float = 0, after_loop: float = 300
+) -> subprocess.CompletedProcess[str]:
     """Run a worker that hangs, below no launcher."""
+    script = HANGING.replace("{mishap}", mishap).replace("{hangs_at}", str(hangs_at))
+    script = script.replace("{seconds_after}", str(seconds_after)).replace("{after_loop}", str(after_loop))
     path = f"{ROOT / 'core'}:{ROOT / 'runner'}"
     environment = {"MEMTUNE_RANK_DIRECTORY": str(tmp_path), "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
-    words = [sys.executable, "-c", HANGING.replace("{mishap}", mishap)]
-    return subprocess.run(words, env=environment, capture_output=True, text=True, timeout=240, check=False)
+    return subprocess.run(
+        [sys.executable, "-c", script], env=environment, capture_output=True, text=True, timeout=240, check=False
+    )
 
 
 def test_a_hang_ends_with_its_own_code_and_the_stacks_in_the_log(tmp_path: Path) -> None:
@@ -110,6 +121,19 @@ def test_a_hang_ends_with_its_own_code_and_the_stacks_in_the_log(tmp_path: Path)
 @pytest.mark.parametrize("mishap", [RAISING, BLOCKED], ids=["raising", "blocked"])
 def test_a_hang_ends_whatever_happens_to_its_report(mishap: str, tmp_path: Path) -> None:
     assert hang(tmp_path, mishap).returncode == 87
+
+
+def test_what_a_script_does_after_its_training_loop_is_no_hang(tmp_path: Path) -> None:
+    done = hang(tmp_path, hangs_at=-1, seconds_after=4)
+    assert done.returncode == 0, done.stderr
+    report = read_report(report_path(tmp_path, Rank(0, 0, 1, 1, 0)).read_bytes())
+    assert (report.ending, report.steps) == (Ending.SUCCEEDED, 3)
+
+
+def test_a_hang_after_the_training_loop_is_noticed_later(tmp_path: Path) -> None:
+    began = time.monotonic()
+    assert hang(tmp_path, hangs_at=-1, seconds_after=600, after_loop=6).returncode == 87
+    assert time.monotonic() - began > 6
 
 
 @pytest.fixture(scope="module")
@@ -146,7 +170,7 @@ def over_at(launch: Launch) -> float:
 
 
 def test_a_hang_stays_one_whoever_asks_the_rank_to_end(place: Place) -> None:
-    launch = place.run("python", place.script(f"{TRAINING}\nstand_still()\n"), told=ROOM)
+    launch = place.run("python", place.script(f"{TRAINING}\ntrain(stand_still)\n"), told=ROOM)
     report = launch.report
     assert (report.ending, report.exit_code, report.steps) == (Ending.HUNG, 87, 2), launch.stderr
     assert "no optimizer step ended for" in report.message
@@ -170,7 +194,7 @@ def test_a_hang_below_a_shell_shows_the_stacks_of_all_ranks(place: Place) -> Non
 
 
 def test_a_shell_may_go_on_after_the_hang_of_its_only_rank(place: Place) -> None:
-    place.script(f"import sys\n{TRAINING}\nstep()\nif '--resume' not in sys.argv: stand_still()\n")
+    place.script(f"import sys\n{TRAINING}\ntrain(dict if '--resume' in sys.argv else stand_still)\n")
     launch = place.run("sh", "-c", "python train.py || python train.py --resume", told=ROOM)
     assert "in stand_still" in launch.stderr
     assert (launch.report.ending, launch.exit_code, launch.report.steps) == (Ending.SUCCEEDED, 0, 3)
@@ -201,11 +225,13 @@ class Slow(io.BytesIO):
             time.sleep(14)
         return super().write(data)
 
+def save():
+    if distributed.get_rank() == 0:
+        torch.save(model.state_dict(), Slow())
+    distributed.barrier()
+
 distributed.init_process_group("gloo")
-if distributed.get_rank() == 0:
-    torch.save(model.state_dict(), Slow())
-distributed.barrier()
-step()
+train(save)
 """
 
 

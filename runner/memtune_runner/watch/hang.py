@@ -14,9 +14,13 @@ PATIENT = frozenset({Phase.EVALUATION, Phase.SAVE})
 
 @dataclass(frozen=True)
 class HangLimits:
-    """How much silence is a hang. The first step may compile kernels, load caches and warm up connections."""
+    """How much silence is a hang. The first step may compile kernels, load caches and warm up connections.
+
+    A script that has left its training loop makes no more steps: it may merge its weights, or upload them.
+    """
 
     first_step_seconds: float = 1_800.0
+    after_loop_seconds: float = 1_800.0
     least_seconds: float = 60.0
     steps: float = 10.0
     period_seconds: float = 5.0
@@ -48,18 +52,28 @@ class HangRule:
         self._last_sign = now
 
     def silence(
-        self, now: float, phase: Phase, step_seconds: float | None, others_are_patient: bool = False
+        self,
+        now: float,
+        phase: Phase,
+        step_seconds: float | None,
+        others_are_patient: bool = False,
+        loop_is_left: Callable[[], bool] = lambda: False,
     ) -> float | None:
         """The seconds of silence if they are a hang, else None. Evaluating and saving are not silent.
 
         Nor is a rank that waits for another one that does so: often only the first one evaluates, or saves.
+        ``loop_is_left`` is asked only of what would be a hang within the loop.
         """
         if self._last_sign is None:
             return None
         if phase in PATIENT or others_are_patient:
             self._last_sign = now
         silent_seconds = now - self._last_sign
-        return silent_seconds if silent_seconds > self._limits.of(step_seconds) else None
+        if silent_seconds <= self._limits.of(step_seconds):
+            return None
+        if silent_seconds <= self._limits.after_loop_seconds and loop_is_left():
+            return None
+        return silent_seconds
 
 
 class Watchdog:

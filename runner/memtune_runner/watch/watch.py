@@ -19,6 +19,7 @@ from memtune_runner.watch.companion import top_sites, write_companion
 from memtune_runner.watch.components import largest_components
 from memtune_runner.watch.engines import Engine, compute_dtype, describe, learns, main_dtype
 from memtune_runner.watch.hang import HangRule
+from memtune_runner.watch.loop import TrainingLoop
 from memtune_runner.watch.pace import Pace
 from memtune_runner.watch.record import MemoryRecord, OutOfMemory
 from memtune_runner.watch.statistics import Reading, Statistics, is_full
@@ -46,6 +47,7 @@ class Watch:
         self.when_ran_out: Callable[[Reading], None] | None = None
         self.when_stepped: Callable[[float, int], None] | None = None
         self.counter, self.tally, self.pace, self.record = StepCounter(), Tally(), Pace(), MemoryRecord()
+        self.training_loop = TrainingLoop()
         self.busy = False
         self.evaluates = False
         self.looks_for_compute_dtype = True
@@ -220,6 +222,7 @@ class Watch:
         if not is_new:
             return
         now = time.monotonic()
+        self.training_loop.stepped()
         self.note_saves()
         self.pace.stepped(now, self.tally.micro_steps_now, self.tally.tokens_now, self._disturbed)
         if self.when_stepped is not None and self.pace.last_seconds is not None:

@@ -183,7 +183,9 @@ class _Worker:
             if phase in PATIENT:
                 patience.ask()
             others_are_patient = patience.is_asked(self._hang_limits.patient_seconds)
-            return self._hang.silence(now, phase, watch.pace.usual_seconds(), others_are_patient)
+            return self._hang.silence(
+                now, phase, watch.pace.usual_seconds(), others_are_patient, watch.training_loop.is_left
+            )
 
         watchdog = Watchdog(silence, self._end_hung, self._hang_limits.period_seconds)
         watchdog.start()
