@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+import pkgutil
 import runpy
 import signal
 import sys
 import types
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from importlib.machinery import SourceFileLoader, SourcelessFileLoader
 from pathlib import Path
+from typing import Any
 
 from memtune import environment
 from memtune.report import EXIT_CODES, Ending, Report
@@ -22,7 +25,9 @@ from memtune_runner.settings import SettingsError, read_settings
 from memtune_runner.watch import watching
 
 # Whatever is run from these files stands between Python and the user's script, and explains none of its errors.
-_OURS = {__file__, runpy.__file__, "<frozen runpy>"}
+_OURS = {__file__, runpy.__file__, "<frozen runpy>", "<frozen importlib._bootstrap_external>"}
+# What Python itself calls for -m, directories and archives. Its public likes put another __main__ back at the end.
+_run_as_main: Callable[..., object] = runpy._run_module_as_main  # type: ignore[attr-defined]
 
 
 def main(words: Sequence[str]) -> int:
@@ -71,21 +76,39 @@ def _told(message: object) -> int:
 
 
 def _run(kind: Kind, target: str, arguments: list[str]) -> None:
-    """Run the target as ``python``, ``python -m`` or ``python -c`` would."""
+    """Run the target as ``python``, ``python -m`` or ``python -c`` would.
+
+    Its module stays ``__main__``: threads that outlive the script, and what runs at Python's end, pickle its classes.
+    """
+    main = sys.modules["__main__"] = types.ModuleType("__main__")
     if kind is Kind.SCRIPT:
         sys.argv[:] = [target, *arguments]
-        _put_first(str(Path(target).resolve().parent))
-        runpy.run_path(target, run_name="__main__")
+        _run_file(target, main)
     elif kind is Kind.MODULE:
         sys.argv[:] = [target, *arguments]
         _put_first(str(Path.cwd()))
-        runpy.run_module(target, run_name="__main__", alter_sys=True)
+        _run_as_main(target)
     else:
         sys.argv[:] = ["-c", *arguments]
         _put_first("")
-        module = types.ModuleType("__main__")
-        sys.modules["__main__"] = module
-        exec(compile(target, "<string>", "exec"), module.__dict__)
+        exec(compile(target, "<string>", "exec", dont_inherit=True), main.__dict__)
+
+
+def _run_file(path: str, main: types.ModuleType) -> None:
+    """Run a script, compiled or not, or the ``__main__`` in a directory or archive."""
+    if pkgutil.get_importer(path) is not None:
+        sys.path.insert(0, path)
+        _run_as_main("__main__", alter_argv=False)
+        return
+    _put_first(str(Path(path).resolve().parent))
+    loader: SourceFileLoader | SourcelessFileLoader = SourceFileLoader("__main__", path)
+    if path.endswith(".pyc"):
+        loader = SourcelessFileLoader("__main__", path)
+        code: Any = loader.get_code("__main__")  # or an ImportError
+    else:
+        code = loader.source_to_code(loader.get_data(path), path)
+    vars(main).update(__file__=path, __loader__=loader, __cached__=None)
+    exec(code, main.__dict__)
 
 
 def _put_first(directory: str) -> None:

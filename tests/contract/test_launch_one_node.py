@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import py_compile
 import signal
 import sys
 import time
@@ -70,6 +71,39 @@ def test_modules_code_and_other_launchers_run_in_each_rank(place: Place) -> None
         launch = place.run(*words)
         assert lines_of(launch, 0) == [printed], launch.stderr
         assert launch.report.ending is Ending.SUCCEEDED
+
+
+def test_what_a_thread_does_after_the_end_of_its_script_finds_the_script(place: Place) -> None:
+    code = (
+        "import atexit, pickle, sys, threading\n"
+        "class State: pass\n"
+        "def save():\n"
+        "    threading.main_thread().join(0.5)\n"
+        "    print('saved', type(pickle.loads(pickle.dumps(State()))).__name__, names)\n"
+        "names = [each in sys.argv for each in 'ab']\n"
+        "threading.Thread(target=save).start()\n"
+        "atexit.register(lambda: print('left', len(pickle.dumps(State())) > 0))\n"
+        "sys.exit()\n"
+    )
+    script = place.script(code)
+    place.script(code, "pkg.py")
+    application = place.directory / "application"
+    application.mkdir()
+    place.script(code, "application/__main__.py")
+    for words in (["python", script], ["python", "-m", "pkg"], ["python", str(application)], ["python", "-c", code]):
+        launch = place.run(*words, "a")
+        assert lines_of(launch, 0) == ["saved State [True, False]", "left True"], launch.stderr
+
+
+def test_annotations_of_a_line_of_code_are_values(place: Place) -> None:
+    launch = place.run("python", "-c", "def step(size: int): pass\nprint(step.__annotations__)")
+    assert lines_of(launch, 0) == ["{'size': <class 'int'>}"]
+
+
+def test_a_compiled_script_runs(place: Place) -> None:
+    py_compile.compile(place.script("print('trains', __name__, __file__)"), str(place.directory / "own.pyc"))
+    launch = place.run("python", "own.pyc")
+    assert lines_of(launch, 0) == ["trains __main__ own.pyc"], launch.stderr
 
 
 def test_whatever_is_printed_comes_out_line_by_line(place: Place) -> None:
