@@ -280,3 +280,11 @@ def test_memory_is_told_by_the_line_of_the_users_code_that_asked_for_it() -> Non
         ("unknown: allocated before the recording began", 5),
     ]
     assert top_sites({}) == []
+
+
+def test_a_script_that_has_left_its_loop_has_longer() -> None:
+    rule = HangRule(HangLimits())
+    rule.sign_of_life(100.0)
+    assert rule.silence(1_900.0, Phase.OPTIMIZER_STEP, 1.0, loop_is_left=lambda: True) is None
+    assert rule.silence(1_901.0, Phase.OPTIMIZER_STEP, 1.0, loop_is_left=lambda: True) == 1_801.0
+    assert rule.silence(161.0, Phase.OPTIMIZER_STEP, 1.0, loop_is_left=lambda: False) == 61.0
