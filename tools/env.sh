@@ -50,6 +50,11 @@ pip install --quiet --no-deps --require-hashes -r tools/build.lock
 # DeepSpeed comes as source and looks at the torch that is there: no build isolation, or it would fetch another one.
 step "installing the packages of tools/$part.lock"
 pip install --quiet --no-deps --no-build-isolation --require-hashes -r "tools/$part.lock"
+if [ "$part" = dev ]; then
+    # Apart from the rest: every process that imports transformers would import these as well, for seconds.
+    step "installing the 8-bit optimizers of tools/eight-bit.lock"
+    pip install --quiet --no-deps --require-hashes --upgrade --target .venv/eight-bit -r tools/eight-bit.lock
+fi
 step "installing memtune itself"
 pip install --quiet --no-deps --no-build-isolation --editable .
 # pip compiles what it installs, but not what it only points to; without this the first command of all is a slow one.

@@ -17,6 +17,9 @@ lock --all-extras --constraint tools/torch.lock $cuda --output-file tools/dev.lo
 # Of these, what `make demo` runs with: it need not wait for torch.
 echo helm-python-sdk | lock --extra cli --constraint tools/dev.lock --output-file tools/demo.lock pyproject.toml -
 
+# What only the tests of 8-bit optimizers import.
+printf 'bitsandbytes\ntorchao\n' | lock --no-deps - --output-file tools/eight-bit.lock
+
 # What the images hold: the same versions, and of them only what the operator and the runner need.
 # Optuna opens a database only when it is asked to, and the operator keeps its studies in the jobs' status.
 lock --extra operator --constraint tools/dev.lock --no-emit-package sqlalchemy --no-emit-package alembic \

@@ -2,8 +2,8 @@
 impossible.
 
 The entries are what the libraries really do: the contract tests save under one plan and load under another. Where they
-cannot, or nobody has seen that they can, an entry says impossible. FSDP with offload is tried on CUDA only; what is
-written under NVMe or with 8-bit AdamW is tried nowhere, and taken to be read by what wrote it.
+cannot, or nobody has seen that they can, an entry says impossible. FSDP with offload is tried on CUDA only. Tried
+nowhere, and taken to be read by what wrote it: what is written under NVMe, and 8-bit AdamW of Trainer and accelerate.
 """
 
 from __future__ import annotations
@@ -138,10 +138,12 @@ def _universal(saved: Plan, wanted: Plan, _same_world: bool) -> Resumption:
     return entry if entry.way is Way.IMPOSSIBLE else _direct("whole tensors are cut anew for each stage and world")
 
 
-def _dcp(_saved: Plan, wanted: Plan, _same_world: bool) -> Resumption:
+def _dcp(saved: Plan, wanted: Plan, _same_world: bool) -> Resumption:
     """torch's distributed checkpoint: whole tensors by name, cut anew when they are read."""
     if wanted.sharding.backend == "deepspeed":
         return _impossible(f"DeepSpeed ({wanted.sharding}) does not read torch's distributed checkpoints")
+    if wanted.optimizer is Optimizer.ADAMW_8BIT and saved.sharding.backend != wanted.sharding.backend:
+        return _impossible("8-bit states are those of bitsandbytes under DDP and those of torchao under FSDP")
     return _direct("torch cuts a distributed checkpoint anew for any sharding and world")
 
 
@@ -161,9 +163,15 @@ def _script(saved: Plan, wanted: Plan, same_world: bool) -> Resumption:
         return other_weights
     if saved.sharding is Sharding.DDP and wanted.sharding is Sharding.DDP:
         return _direct("every rank holds everything")
-    if same_world and saved.sharding is wanted.sharding and saved.offload is wanted.offload:
-        return _direct("the script finds the sharding that it saved under")
-    return _impossible("only the script knows what is in its own checkpoint, and it saved under another sharding")
+    differences = {
+        "under another sharding": saved.sharding is not wanted.sharding,
+        "with another offload": saved.offload is not wanted.offload,
+        "on another number of GPUs": not same_world,
+    }
+    found = [words for words, is_so in differences.items() if is_so]
+    if not found:
+        return _direct("the script finds the shards that it saved")
+    return _impossible(f"only the script knows what is in its own checkpoint, which it saved {' and '.join(found)}")
 
 
 def _direct(reason: str) -> Resumption:

@@ -144,6 +144,20 @@ def test_the_8_bit_optimizer_of_bitsandbytes_is_not_given_shards(monkeypatch: py
         optimizers.build(plan_with(Optimizer.ADAMW_8BIT, sharding="fsdp"), decoder(), 1e-3)
 
 
+@pytest.mark.parametrize("sharding", ["z0", "z1", "z2"])
+def test_the_8_bit_optimizer_of_torchao_is_not_given_to_deepspeed_below_stage_3(
+    sharding: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("bitsandbytes", "bitsandbytes.optim"):
+        monkeypatch.setitem(sys.modules, name, None)
+    module = ModuleType("torchao.optim")
+    module.AdamW8bit = torch.optim.SGD  # type: ignore[attr-defined]  # as below
+    monkeypatch.setitem(sys.modules, "torchao", ModuleType("torchao"))
+    monkeypatch.setitem(sys.modules, "torchao.optim", module)
+    with pytest.raises(PlanError, match="adamw-8bit needs bitsandbytes under ZeRO-0 to 2; add it to the image"):
+        optimizers.build(plan_with(Optimizer.ADAMW_8BIT, sharding=sharding), decoder(), 1e-3)
+
+
 @pytest.mark.parametrize("library", ["bitsandbytes", "torchao"])
 def test_the_8_bit_optimizer_is_taken_from_either_library(library: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("bitsandbytes", "bitsandbytes.optim", "torchao", "torchao.optim"):

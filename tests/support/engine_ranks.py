@@ -19,16 +19,19 @@ from typing import Any
 
 import torch
 from torch import distributed, nn
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.nn import functional
 
 from memtune.plan import Plan
 from memtune.report import Device
+from memtune.resume import Way, resumption
 from memtune.run import RunKind
 from memtune_runner.checkpoints import Checkpoint, convert, manifest
 from memtune_runner.engine import Engine, Step, initialize
 from memtune_runner.settings import Settings
 
-VOCABULARY, WIDTH, LENGTH, LAYERS = 64, 16, 8, 4
+WIDTH = int(os.environ.get("MODEL_WIDTH", "16"))
+VOCABULARY, LENGTH, LAYERS = 64, 8, 4
 GLOBAL_BATCH, STEPS, LR, MAX_NORM = 8, 20, 3e-3, 1.0
 SHORT_BATCH = 5  # every fifth batch, so that with four ranks one has no rows
 IGNORED = -100
@@ -128,8 +131,12 @@ def done(task: str, rank: int, world: int, device: Device, directory: Path) -> d
 
 
 def form_for(settings: Settings, source: Path, rank: int) -> Path:
-    """What was saved, or what it is converted to for the plan."""
+    """What was saved, or what it is converted to for the plan; what is impossible is tried with what was saved."""
     found = Checkpoint(source, manifest.read(source))
+    saved = found.manifest
+    entry = resumption(saved.format, saved.plan, settings.plan, saved.world == settings.world)
+    if entry.way is Way.IMPOSSIBLE:
+        return source
     if rank == 0:
         convert.converted(found, settings.plan, settings.world)
     distributed.barrier()
@@ -156,7 +163,7 @@ def told(engine: Engine, steps: list[Step]) -> dict[str, Any]:
         "norms": [each.gradient_norm for each in steps],
         "skipped": engine.skipped_steps,
         "samples": engine.samples,
-        "lr": engine.optimizer.param_groups[0]["lr"],
+        "lr": float(engine.optimizer.param_groups[0]["lr"]),  # torchao's is a tensor
     }
 
 
@@ -188,7 +195,7 @@ def main(directory: Path, rank: int, world: int, device: Device, tasks: list[str
     for task in tasks:
         try:
             results[task] = done(task, rank, world, device, directory)
-        except Exception:
+        except (Exception, CheckpointException):  # the latter is no Exception
             results[task] = {"error": traceback.format_exc()}
         if rank == 0:
             (directory / "results.json").write_text(json.dumps(results))

@@ -54,7 +54,9 @@ def plain_loop(dtype: torch.dtype, device: str) -> Curve:
     return curve
 
 
-def trained_by_ranks(place: Path, world: int, tasks: list[str], device: Device = Device.VIRTUAL) -> dict[str, Any]:
+def trained_by_ranks(
+    place: Path, world: int, tasks: list[str], device: Device = Device.VIRTUAL, **told: str
+) -> dict[str, Any]:
     """What each task of engine_ranks came to: one start of the processes for all of them."""
     place.mkdir()
     variables = {
@@ -62,6 +64,7 @@ def trained_by_ranks(place: Path, world: int, tasks: list[str], device: Device =
         "PYTHONPATH": os.pathsep.join(sys.path),
         "OMP_NUM_THREADS": "1",
         "DS_LOG_LEVEL": "error",
+        **told,
     }
     logs = [(place / f"rank-{rank}.log").open("w") for rank in range(world)]
     ranks = [

@@ -34,6 +34,9 @@ TABLE = [
     (Format.DCP, "bf16-fsdp-none-mb2x2", "bf16-fsdp-none-mb2x2-oparam", False, Way.DIRECT),
     (Format.DCP, "bf16-fsdp-none-mb2x2", "bf16-z3-none-mb2x2", True, Way.IMPOSSIBLE),
     (Format.DCP, "fp32-fsdp-none-mb2x2", "bf16-fsdp-none-mb2x2", True, Way.DIRECT),
+    (Format.DCP, "bf16-fsdp-none-mb2x2-adamw8bit", "bf16-fsdpsgo-none-mb2x2-adamw8bit", False, Way.DIRECT),
+    (Format.DCP, "bf16-ddp-none-mb2x2-adamw8bit", "bf16-fsdp-none-mb2x2-adamw8bit", True, Way.IMPOSSIBLE),
+    (Format.DEEPSPEED, "bf16-z2-none-mb2x2-adamw8bit", "bf16-z2-none-mb2x2-adamw8bit", False, Way.IMPOSSIBLE),
     (Format.SCRIPT, "fp32-ddp-none-mb2x2", "bf16-ddp-none-mb2x2", True, Way.IMPOSSIBLE),
     (Format.HF_TRAINER, "bf16-z2-none-mb2x2", "bf16-z3-none-mb2x2", True, Way.CONVERT),
     (Format.HF_TRAINER, "bf16-ddp-none-mb2x2", "bf16-ddp-none-mb1x4", False, Way.DIRECT),
@@ -51,6 +54,20 @@ def test_entry(checkpoint_format: Format, saved: str, wanted: str, same_world: b
     entry = resumption(checkpoint_format, Plan.parse(saved), Plan.parse(wanted), same_world)
     assert entry.way is way, entry.reason
     assert entry.reason
+
+
+@pytest.mark.parametrize(
+    ("wanted", "same_world", "words"),
+    [
+        ("fp32-fsdp-none-mb2x2", False, "which it saved on another number of GPUs"),
+        ("fp32-ddp-none-mb2x2", True, "which it saved under another sharding"),
+        ("fp32-fsdp-none-mb2x2-oparam", True, "which it saved with another offload"),
+        ("fp32-ddp-none-mb2x2", False, "which it saved under another sharding and on another number of GPUs"),
+    ],
+)
+def test_what_keeps_a_checkpoint_of_a_script_from_going_on_is_named(wanted: str, same_world: bool, words: str) -> None:
+    saved = Plan.parse("fp32-fsdp-none-mb2x2")
+    assert resumption(Format.SCRIPT, saved, Plan.parse(wanted), same_world).reason.endswith(words)
 
 
 @given(st.sampled_from(Format), st.sampled_from(SHORT_FORMS))

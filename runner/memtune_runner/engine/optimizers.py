@@ -127,15 +127,23 @@ def _muon(plan: Plan, model: nn.Module, lr: float) -> Optimizer:
 
 
 def _adamw_8bit(plan: Plan, learning: list[nn.Parameter], lr: float) -> Optimizer:
-    shards = plan.sharding.backend == "fsdp"
-    # bitsandbytes takes a shard for the whole weight and writes beyond it (bitsandbytes issue 1633).
-    libraries = ("torchao",) if shards else ("bitsandbytes", "torchao")
+    libraries, under = _libraries_of_8_bits(plan)
     for library in libraries:
         with suppress(ImportError):
             optimizer: Optimizer = import_module(f"{library}.optim").AdamW8bit(learning, lr=lr)
             return optimizer
-    under = " under FSDP" if shards else ""
     raise PlanError(
-        f"plan {plan}: adamw-8bit needs {' or '.join(libraries)}{under}; add {'it' if shards else 'one'} to the image, "
+        f"plan {plan}: adamw-8bit needs {' or '.join(libraries)}{under}; add {'it' if under else 'one'} to the image, "
         "or use adamw"
     )
+
+
+def _libraries_of_8_bits(plan: Plan) -> tuple[tuple[str, ...], str]:
+    """Those that work under the plan's sharding, the first choice first; and the words for a sharding with one."""
+    if plan.sharding.backend == "fsdp":
+        # bitsandbytes takes a shard for the whole weight and writes beyond it (bitsandbytes issue 1633).
+        return ("torchao",), " under FSDP"
+    if plan.sharding.backend == "deepspeed" and plan.sharding.zero_stage < 3:
+        # Stages 1 and 2 cut the states at each weight, torchao's only between blocks; stage 0 cannot read them again.
+        return ("bitsandbytes",), " under ZeRO-0 to 2"
+    return ("bitsandbytes", "torchao"), ""

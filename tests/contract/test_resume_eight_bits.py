@@ -1,0 +1,103 @@
+"""The entries of the resumption table for 8-bit AdamW, with bitsandbytes and torchao as they are, on the CPU.
+
+Both keep what is smaller than 4096 values in 32 bits; a width of 48 makes matrices that are larger, and whose halves
+are not, and end in the midst of one of torchao's blocks.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from engine_ranks import STEPS
+from engine_suite import trained_by_ranks
+
+from memtune.plan import Plan
+from memtune.resume import Way, engine_format, resumption
+
+# Apart from the other packages: whoever imports transformers would import these, too, and take seconds longer for it.
+LIBRARIES = Path(sys.prefix) / "eight-bit"
+DDP, FSDP = "fp32-ddp-none-mb2x2-adamw8bit", "fp32-fsdp-none-mb2x2-adamw8bit"
+ALONE = "fp32-fsdp-none-mb4x2-adamw8bit"
+PLAIN_DDP, PLAIN_FSDP = DDP.removesuffix("-adamw8bit"), FSDP.removesuffix("-adamw8bit")
+
+
+class Case(NamedTuple):
+    """Saved by some ranks under one plan, gone on from by some under another."""
+
+    saved: str
+    saved_world: int
+    wanted: str
+    world: int
+
+
+CASES = [
+    Case(DDP, 2, "fp32-ddp-full-mb8x1-adamw8bit", 1),
+    Case(FSDP, 2, "fp32-fsdpsgo-none-mb1x4-adamw8bit", 2),
+    Case(FSDP, 2, "fp32-fsdphyb-none-mb2x2-adamw8bit", 2),
+    Case(FSDP, 2, "fp32-fsdp-full-mb8x1-adamw8bit", 1),
+    Case(ALONE, 1, "fp32-fsdp-none-mb4x1-adamw8bit", 2),
+    Case("fp32-z0-none-mb2x2-adamw8bit", 2, "fp32-z0-none-mb4x2-adamw8bit", 1),
+    Case("fp32-z2-none-mb2x2-adamw8bit", 2, "fp32-z1-none-mb1x4-adamw8bit", 2),
+    Case("fp32-z3-none-mb2x2-adamw8bit", 2, "fp32-z3-full-mb4x1-adamw8bit", 2),
+]
+IMPOSSIBLE = [(DDP, FSDP), (FSDP, DDP), (PLAIN_DDP, DDP), (DDP, PLAIN_DDP), (PLAIN_FSDP, FSDP), (FSDP, PLAIN_FSDP)]
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("eight-bits")
+
+
+@cache
+def saved(world: int, directory: Path) -> dict[str, Any]:
+    """Every plan's first half, saved, and its whole training: one start of the processes for all of them."""
+    plans = {case.saved for case in CASES if case.saved_world == world}
+    if world == 2:
+        plans |= {PLAIN_DDP, PLAIN_FSDP}
+    tasks = [f"{plan} to {directory}/{plan}" for plan in plans]
+    return _trained(directory / f"saved-{world}", world, [*tasks, *plans])
+
+
+@cache
+def resumed(world: int, directory: Path) -> dict[str, Any]:
+    errors = [each["error"] for of in (1, 2) for each in saved(of, directory).values() if "error" in each]
+    assert errors == []
+    tasks = [_task(case.saved, case.wanted, directory) for case in CASES if case.world == world]
+    if world == 2:
+        tasks += [_task(before, after, directory) for before, after in IMPOSSIBLE]
+    return _trained(directory / f"resumed-{world}", world, tasks)
+
+
+def _trained(place: Path, world: int, tasks: list[str]) -> dict[str, Any]:
+    path = os.pathsep.join([*sys.path, str(LIBRARIES)])
+    # torchao compiles a kernel for each shape of a weight; a minute of it is not what is tried here.
+    return trained_by_ranks(place, world, tasks, PYTHONPATH=path, MODEL_WIDTH="48", TORCHDYNAMO_DISABLE="1")
+
+
+def _task(before: str, after: str, directory: Path) -> str:
+    return f"{after} from {directory}/{before}"
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.saved}-{case.saved_world}-{case.wanted}-{case.world}")
+def test_the_loss_goes_on(case: Case, directory: Path) -> None:
+    before, after = Plan.parse(case.saved), Plan.parse(case.wanted)
+    assert resumption(engine_format(before), before, after, case.saved_world == case.world).way is Way.DIRECT
+    found = resumed(case.world, directory)[_task(case.saved, case.wanted, directory)]
+    assert "error" not in found, found["error"]
+    # Where the shards are of another size, others of the states are in 8 bits.
+    is_cut_alike = case.saved_world == case.world and "hyb" not in case.wanted
+    tolerance = 1e-5 if is_cut_alike else 1e-2
+    expected = saved(case.saved_world, directory)[case.saved]["losses"][STEPS // 2 :]
+    assert found["losses"] == pytest.approx(expected, rel=tolerance)
+
+
+@pytest.mark.parametrize(("before", "after"), IMPOSSIBLE)
+def test_what_is_impossible_is_impossible(before: str, after: str, directory: Path) -> None:
+    plans = Plan.parse(before), Plan.parse(after)
+    assert resumption(engine_format(plans[0]), *plans, same_world=True).way is Way.IMPOSSIBLE
+    assert "error" in resumed(2, directory)[_task(before, after, directory)], "the table can have more"
