@@ -48,6 +48,12 @@ PAIRS = [
     Pair("3B", "bf16-fsdp-every2-mb4x1", 64),
     Pair("7B", "bf16-z2-full-mb2x1", 8),
     Pair("7B", "bf16-fsdp-none-mb1x2", 64),
+    # Sums in fp32 beside 16 bits.
+    Pair("1.1B", "fp16-z1-full-mb4x2-g32", 8),
+    Pair("1.1B", "bf16-z1-full-mb4x1-oopt-g32", 8),
+    Pair("1.1B", "bf16-z2-full-mb4x2-oopt-g32", 8),
+    Pair("1.1B", "bf16-z2-full-mb1x1-g32"),
+    Pair("1.1B", "bf16-z3-full-mb4x1-g32", 8),
 ]
 
 

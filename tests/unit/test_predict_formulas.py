@@ -49,7 +49,7 @@ def test_states_follow_zero(sharding: str, weights: float, master: float, moment
     assert found == pytest.approx([weights, master, moments, gradients])
 
 
-def test_fp32_gradients_and_eight_bit_moments() -> None:
+def test_fp32_gradients() -> None:
     assert _bytes("bf16-z2-full-mb1x8-g32", "gradients", "step") == pytest.approx(4 * P / 8)
     # BF16_Optimizer (bf16_optimizer.py) sets gradients to zero where they are, until the step is over.
     assert [_bytes("bf16-z1-full-mb1x8-g32", "gradients", phase) for phase in ("init", "loss", "step")] == [
@@ -64,6 +64,38 @@ def test_fp32_gradients_and_eight_bit_moments() -> None:
     assert _bytes("bf16-z1-full-mb1x8-g32", "step transients", "step") == 0
     assert _bytes("bf16-z2-full-mb1x8-g32", "step transients", "step") == 0
     assert _bytes("bf16-z1-full-mb1x8", "step transients", "step") == pytest.approx((2 + 4) * P / 8)
+
+
+def test_fp32_gradients_that_are_widened_as_they_come() -> None:
+    # stage_1_and_2.py, use_grad_accum_attribute: whole sums, and when they are reduced the rank's part beside them.
+    for ends in ("fp16-z1-full-mb{}-g32", "bf16-z1-full-mb{}-oopt-g32"):
+        once, often = ends.format("8x1"), ends.format("1x8")
+        assert [_bytes(once, "gradients", phase) for phase in ("loss", "backward")] == [0, 0]
+        assert _bytes(once, "gradients", "reduce") == pytest.approx(4 * P + 4 * P / 8)
+        assert _bytes(often, "gradients", "loss") == 4 * P
+        assert _bytes(often, "gradients", "step") == pytest.approx(4 * P / 8)
+        assert _bytes(often, "step transients", "step") == 0
+    # A bucket in fp32 of 500 million elements; at its end each gradient has gone into a copy that is narrowed.
+    assert [_bytes("fp16-z1-full-mb8x1-g32", "buckets", phase) for phase in ("backward", "reduce")] == [2e9, 3e9]
+    assert _bytes("fp16-z1-full-mb1x8-g32", "buckets", "loss") == 2e9
+
+
+def test_fp32_sums_are_on_the_gpu_where_the_optimizer_is_not() -> None:
+    # stage_1_and_2.py, _use_compact_grad_partition_buffer; without it gradients go to the host as they are reduced.
+    assert [_bytes(f"bf16-z2-full-mb1x8-oopt{end}", "gradients", "loss") for end in ("-g32", "")] == [4 * P / 8, 0]
+    assert _bytes("bf16-z3-full-mb1x8-oopt-g32", "gradients", "loss") == 0
+    # temp_grad_buffer_for_gpu_offload is as large as the largest weight, here the embedding's.
+    assert [_bytes(f"bf16-z{stage}-full-mb8x1-oopt", "buckets", "init") for stage in (1, 2)] == [2 * 32000 * 4096] * 2
+
+
+def test_what_stages_2_and_3_copy_for_fp32_sums() -> None:
+    # Of what a rank keeps of a bucket, stage 3 makes a second copy (stage3.py, __avg_scatter_grads).
+    assert _bytes("bf16-z3-full-mb1x8-g32", "buckets", "reduce") == 2e9 + 4 * 5e8 / 8
+    # A single rank of stage 2 flattens one slice for each weight, which is a copy.
+    assert _bytes("bf16-z2-full-mb1x8-g32", "buckets", "reduce", Workload(LLAMA_2_7B, H100, 64, 4096)) == 2e9
+
+
+def test_eight_bit_moments() -> None:
     # Two bytes, and two fp32 absmax per 256 parameters.
     assert _bytes("bf16-z1-full-mb1x8-adamw8bit", "optimizer states", "step") == pytest.approx(2.03125 * P / 8)
 

@@ -101,7 +101,8 @@ def test_zero_stages_hold_less_and_less() -> None:
 def test_offloaded_states_are_not_there() -> None:
     kept, gone = (peak(f"bf16-z2-none-mb1x1-bk1000{offload}", gpus=2) for offload in ("", "-oopt"))
     owned = GRADIENTS // 4 // 2
-    assert kept - gone >= 12 * owned
+    # Room for the gradient of the largest weight comes in their place, in 16 bits.
+    assert kept - gone >= 12 * owned - WEIGHT // 2
 
 
 def test_offloaded_activations_come_back_one_by_one() -> None:

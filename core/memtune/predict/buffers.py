@@ -13,6 +13,7 @@ from memtune.predict.constants import Constants
 from memtune.predict.recipe import Recipe
 from memtune.predict.shape import Shape
 from memtune.predict.terms import (
+    ALWAYS,
     BACKWARD,
     EVALUATION,
     FORWARD,
@@ -103,28 +104,49 @@ def _gathered_units(shape: Shape, recipe: Recipe, root: float, layer: float) -> 
     ]
 
 
+def _bucket(elements: float, width: float, phases: tuple[int, ...], template: str, source: str) -> Term:
+    return Term("buckets", elements * width, phases, template, (elements, width), source)
+
+
 def _buckets(shape: Shape, recipe: Recipe) -> list[Term]:
-    # Gradients are on their way as they are computed, whatever they are added up in.
+    # Gradients are on their way as they are computed, whatever they are added up in, but at stage 1.
     trainable, width = shape.trainable / recipe.tensor_parallel, recipe.compute_bytes
-
-    def term(elements: float, phases: tuple[int, ...], template: str, source: str) -> Term:
-        return Term("buckets", elements * width, phases, template, (elements, width), source)
-
+    template = "{:,.0f} elements x {:.4g} B"
     if not recipe.has_bucket:
         # What has no bucket flattens what it reduces, or narrows it: sums in fp32 are one tensor, however large.
         source = "deepspeed runtime/engine.py, buffered_allreduce_fallback"
         reduced = trainable if recipe.whole_fp32_gradients else min(ALLREDUCE_ELEMENTS, trainable)
-        return [term(reduced, (REDUCE,), "{:,.0f} elements x {:.4g} B", source)]
+        return [_bucket(reduced, width, (REDUCE,), template, source)]
     # From stage 1 on the buffer is whole, however few parameters there are.
     capacity, source = float(recipe.bucket_elements), "deepspeed stage_1_and_2.py and stage3.py, reduce_bucket_size"
-    bucket = term(capacity, recipe.bucket_phases, "{:,.0f} elements x {:.4g} B", source)
-    if recipe.gradient_shards == 1 and not recipe.is_stage_3:
-        # A single rank flattens one slice, which below stage 3 is no copy. Stage 1 copies when all gradients are there,
-        # each of which goes before the copy comes.
-        return [bucket]
-    reducing = (BACKWARD, REDUCE) if trainable > capacity else (REDUCE,)
-    copied, source = "{:,.0f} elements x {:.4g} B on their way", "deepspeed allreduce_bucket, reduce_scatter_coalesced"
-    return [bucket, term(min(capacity, trainable), reducing, copied, source)]
+    terms = [_bucket(capacity, recipe.bucket_bytes, recipe.bucket_phases, template, source)]
+    if recipe.offloads_states and not recipe.is_stage_3 and not shape.has_adapter:
+        largest, source = max(shape.vocab * shape.hidden, shape.largest_linear), "temp_grad_buffer_for_gpu_offload"
+        template = "{:,.0f} elements of the largest weight x {:.4g} B"
+        terms.append(_bucket(largest, width, ALWAYS, template, f"deepspeed stage_1_and_2.py, {source}"))
+    return terms + _copies_to_reduce(recipe, min(capacity, trainable), trainable > capacity)
+
+
+def _copies_to_reduce(recipe: Recipe, filled: float, is_full: bool) -> list[Term]:
+    """What is made of the elements in a bucket; that many, and whether they are reduced before the backward pass ends.
+
+    Stage 1 copies when all gradients are there, each of which goes before the copy comes. A single rank flattens one
+    slice, which below stage 3 is no copy, but for sums: each weight is a slice of theirs.
+    """
+    width, template = recipe.compute_bytes, "{:,.0f} elements x {:.4g} B on their way"
+    if recipe.widens_as_it_comes:
+        # The copy is narrowed.
+        return [_bucket(filled, width, (REDUCE,), template, "deepspeed stage_1_and_2.py, allreduce_bucket")]
+    if recipe.gradient_shards == 1 and not recipe.is_stage_3 and not recipe.has_flat_sums:
+        return []
+    reducing = (BACKWARD, REDUCE) if is_full else (REDUCE,)
+    copies = [_bucket(filled, width, reducing, template, "deepspeed allreduce_bucket, reduce_scatter_coalesced")]
+    if recipe.is_stage_3 and recipe.gradient_bytes > width:
+        # What the rank keeps of it is widened beside it.
+        kept, template = filled / recipe.gradient_shards, "{:,.0f} elements x {:.4g} B in fp32"
+        source = "deepspeed stage3.py, __avg_scatter_grads"
+        copies.append(_bucket(kept, recipe.gradient_bytes, reducing, template, source))
+    return copies
 
 
 def _unpacked(shape: Shape, recipe: Recipe) -> Term:

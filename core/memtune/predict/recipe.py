@@ -86,6 +86,7 @@ class Recipe:
     bucket_elements: int = 0
     bucket_phases: tuple[int, ...] = ()
     whole_fp32_gradients: bool = False
+    widens_as_it_comes: bool = False
     tensor_parallel: int = 1
     pipeline_parallel: int = 1
     context_parallel: int = 1
@@ -137,6 +138,11 @@ class Recipe:
         return self.whole_fp32_gradients or (is_wider and self.has_bucket and not self.is_stage_3)
 
     @property
+    def bucket_bytes(self) -> int:
+        """An element of the bucket: gradients go into it as they are computed, or as they are added up."""
+        return 4 if self.widens_as_it_comes else self.compute_bytes
+
+    @property
     def compiles_loss(self) -> bool:
         """Whether the loss is compiled with the model: FSDP compiles block by block, and the loss stays eager."""
         return self.compiled and self.backend != "fsdp"
@@ -157,8 +163,7 @@ def sharding_ranks(workload: Workload, plan: Plan) -> int:
 
 def lower(workload: Workload, plan: Plan) -> Recipe:
     """What a plan of ours does on each rank of a job."""
-    sharding, precision, world = plan.sharding, plan.precision, workload.world
-    compute = 4 if precision in (Precision.FP32, Precision.TF32) else 2
+    sharding, world, compute = plan.sharding, workload.world, _compute_bytes(plan)
     deepspeed = sharding.backend == "deepspeed"
     weights = compute if deepspeed else 4
     shards = sharding_ranks(workload, plan)
@@ -201,6 +206,7 @@ def lower(workload: Workload, plan: Plan) -> Recipe:
         bucket_elements=plan.bucket_elements if deepspeed else 0,
         bucket_phases=_bucket_phases(plan, world),
         whole_fp32_gradients=keeps_whole_fp32(plan),
+        widens_as_it_comes=widens_as_it_comes(plan),
         world=1 if workload.fake_ranks else world,
         expandable_segments=plan.expandable_segments,
         bucket_view=sharding is not Sharding.DDP,
@@ -209,8 +215,21 @@ def lower(workload: Workload, plan: Plan) -> Recipe:
 
 def keeps_whole_fp32(plan: Plan) -> bool:
     """Whether DeepSpeed takes its BF16_Optimizer for stage 1 (engine.py, _do_optimizer_sanity_check)."""
-    is_wider = plan.gradient_dtype is GradientDtype.FP32 and plan.precision in (Precision.BF16, Precision.FP8)
-    return plan.sharding.zero_stage == 1 and is_wider and plan.offload not in _OFFLOADS_STATES
+    return _widens_at_stage_1(plan) and plan.precision is not Precision.FP16 and plan.offload not in _OFFLOADS_STATES
+
+
+def widens_as_it_comes(plan: Plan) -> bool:
+    """Whether each gradient of stage 1 is widened as it comes (stage_1_and_2.py, use_grad_accum_attribute)."""
+    return _widens_at_stage_1(plan) and not keeps_whole_fp32(plan)
+
+
+def _widens_at_stage_1(plan: Plan) -> bool:
+    is_wider = plan.gradient_dtype is GradientDtype.FP32 and _compute_bytes(plan) == 2
+    return plan.sharding.zero_stage == 1 and is_wider
+
+
+def _compute_bytes(plan: Plan) -> int:
+    return 4 if plan.precision in (Precision.FP32, Precision.TF32) else 2
 
 
 def _bucket_phases(plan: Plan, world: int) -> tuple[int, ...]:

@@ -68,7 +68,7 @@ def _gradients(shape: Shape, recipe: Recipe, trainable: float) -> list[Term]:
         layer = recipe.gradient_bytes * trainable * shape.layer / shape.total
         template = "{:.4g} B x one layer of the trainable parameters"
         return [Term("gradients", layer, (REDUCE,), template, (recipe.gradient_bytes,), "torch optimizer-in-backward")]
-    if recipe.offloads_gradients:
+    if recipe.offloads_gradients and not recipe.has_flat_sums:
         return []
     each = recipe.gradient_bytes
     if recipe.is_stage_3:
@@ -87,6 +87,9 @@ def _gradients(shape: Shape, recipe: Recipe, trainable: float) -> list[Term]:
             _per_parameter("gradients", reducing, each, trainable, recipe.gradient_shards),
             _per_parameter("gradients", STEPPING, each, trainable, recipe.state_shards),
         ]
+    if recipe.widens_as_it_comes:
+        # The rank's own part is added up beside whole gradients that wait for the bucket.
+        terms.append(_per_parameter("gradients", (REDUCE,), each, trainable, recipe.state_shards))
     if recipe.backend == "ddp" and not recipe.bucket_view:
         size = recipe.gradient_bytes * trainable
         values = (recipe.gradient_bytes, trainable)

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from memtune.predict.recipe import keeps_whole_fp32
+from memtune.predict.recipe import keeps_whole_fp32, widens_as_it_comes
 from memtune.replay import optimizers
 from memtune.replay.backend import Backend
 from memtune.replay.optimizers import Piece
 from memtune.replay.setting import Setting
 from memtune.replay.tape import GRADIENTS, Tape
-from memtune.replay.zero import Sharded, Zero, Zero3, Zero12
+from memtune.replay.zero import Sharded, Widening, Zero, Zero3, Zero12
 
 
 def deepspeed(setting: Setting, tape: Tape) -> Zero:
     """The stage of the plan."""
     if keeps_whole_fp32(setting.plan):
         return WholeFp32(setting, tape)
+    if widens_as_it_comes(setting.plan):
+        return Widening(setting, tape)
     stages: tuple[type[Zero], ...] = (Zero, Zero12, Zero12, Zero3)
     return stages[setting.plan.sharding.zero_stage](setting, tape)
 

@@ -63,8 +63,7 @@ class Sharded(Zero):
         self._has_master = True
         self._owned = -(-self._learning // setting.shards)
         self._offloads = setting.offloads_states
-        # What is in the bucket is copied to be reduced (allreduce_bucket, reduce_scatter_coalesced).
-        self._copies = True
+        self._bucket_bytes = setting.compute_bytes  # an element of the bucket
         self._bucket = NOTHING
         self._filled = 0
         self._pending: list[tuple[int, int]] = []  # parameters in the bucket, and those too large for it with tensors
@@ -102,15 +101,18 @@ class Sharded(Zero):
     def _make_bucket(self) -> None:
         if self._bucket == NOTHING:
             elements = self.setting.plan.bucket_elements
-            self._bucket = self.tape.hold(self.setting.compute_bytes * elements, COMMUNICATION)
+            self._bucket = self.tape.hold(self._bucket_bytes * elements, COMMUNICATION)
 
     def _flush(self) -> None:
-        if self._copies:
-            self.tape.pass_by(self.setting.compute_bytes * self._filled)
+        self.tape.pass_by(*self._copies())
         for parameter, tensor in self._pending:
             self._reduced(parameter, tensor)
         self._pending.clear()
         self._filled = 0
+
+    def _copies(self) -> list[int]:
+        """What is in the bucket is copied to be reduced (allreduce_bucket, reduce_scatter_coalesced)."""
+        return [self._bucket_bytes * self._filled]
 
     def _reduced(self, parameter: int, tensor: int) -> None:
         """The gradient of a weight is the mean of all ranks'; the tensor is its own if it was not in the bucket."""
@@ -130,8 +132,6 @@ class Zero12(Sharded):
     def __init__(self, setting: Setting, tape: Tape) -> None:
         super().__init__(setting, tape)
         self._shards_gradients = setting.plan.sharding.zero_stage == 2
-        # A single rank flattens one slice, which is no copy.
-        self._copies = setting.shards > 1
         self._partition = NOTHING  # the gradients kept from micro-batch to micro-batch
         self._fresh = NOTHING  # those of this one
         self._reduces = True
@@ -141,9 +141,20 @@ class Zero12(Sharded):
         self._touched = self._weights_touched()
         self._touched_elements = sum(setting.trace.parameters[each].elements for each in self._touched)
 
+    def prepare(self) -> None:
+        """Where the optimizer is offloaded, room for the largest weight's gradient, besides."""
+        super().prepare()
+        if self._offloads:
+            largest = max((each.elements for each in self.setting.learning), default=0)
+            self.tape.hold(self.setting.compute_bytes * largest, COMMUNICATION)
+
     def _weights_touched(self) -> dict[int, int]:
-        """How many elements of each weight are in the rank's partition."""
-        rank = self.setting.shards - 1 if self.setting.rank is None else self.setting.rank
+        """How many elements of each weight are in the partition: of a rank that is asked for, or that makes it first.
+
+        Stage 2 reduces gradients as they come, from the last weight on, stage 1 in the order of the weights.
+        """
+        first_to_reduce = self.setting.shards - 1 if self._shards_gradients else 0
+        rank = first_to_reduce if self.setting.rank is None else self.setting.rank
         first, last = rank * self._owned, (rank + 1) * self._owned
         learning = [number for number, each in enumerate(self.setting.trace.parameters) if each.learns]
         ends = list(accumulate(self.setting.trace.parameters[number].elements for number in learning))
@@ -169,6 +180,11 @@ class Zero12(Sharded):
             self._add_up()
         super()._flush()
 
+    def _copies(self) -> list[int]:
+        """A single rank flattens one slice, which is no copy, but of sums each weight is a slice."""
+        slices = len(self._pending) if self._is_compact else 1
+        return super()._copies() if self.setting.shards > 1 or slices > 1 else []
+
     def _add_up(self) -> None:
         """Room for the sums comes before the bucket is copied, and of the copy each weight is widened for its own."""
         touched = [self._touched[parameter] for parameter, _ in self._pending if parameter in self._touched]
@@ -176,8 +192,8 @@ class Zero12(Sharded):
             return
         if self._partition == NOTHING:
             self._partition = self.tape.hold(self._gradient_bytes * self._owned, GRADIENTS)
-        copy_bytes = self.setting.compute_bytes * self._filled if self._copies else 0
-        self.tape.pass_by(copy_bytes + self._gradient_bytes * max(touched))
+        copies = self._copies()[-1:]  # in 16 bits, whatever the bucket is in
+        self.tape.pass_by(*copies, self._gradient_bytes * max(touched))
 
     def _reduced(self, parameter: int, tensor: int) -> None:
         is_touched = parameter in self._touched
@@ -214,6 +230,28 @@ class Zero12(Sharded):
         self._partition = NOTHING
 
 
+class Widening(Zero12):
+    """Stage 1 with sums in fp32 for which DeepSpeed does not take its BF16_Optimizer: fp16, or an offloaded optimizer.
+
+    Gradients are widened as they come, and with them the bucket (use_grad_accum_attribute).
+    """
+
+    def __init__(self, setting: Setting, tape: Tape) -> None:
+        super().__init__(setting, tape)
+        self._bucket_bytes = self._gradient_bytes
+
+    def gradient(self, parameter: int, tensor: int) -> None:
+        """In fp32 it is kept, or added to the one before."""
+        self._make_bucket()
+        wide = self.tape.hold(self._gradient_bytes * self.setting.trace.parameters[parameter].elements, GRADIENTS)
+        self.tape.free(tensor)
+        super().gradient(parameter, wide)
+
+    def _copies(self) -> list[int]:
+        """The copy is narrowed to be reduced."""
+        return [*super()._copies(), self.setting.compute_bytes * self._filled]
+
+
 class Zero3(Sharded):
     """Stage 3: weights are partitioned, too, but for the small ones; bucket and gradients stay for good."""
 
@@ -243,6 +281,11 @@ class Zero3(Sharded):
     def _hold_weights(self) -> None:
         if self._holds_weights:
             self.tape.hold(-(-sum(self.setting.program.weights) // self.setting.shards), WEIGHTS)
+
+    def _copies(self) -> list[int]:
+        """What the rank keeps of the copy is widened beside it where gradients are wider than the bucket."""
+        kept_bytes = self._gradient_bytes * -(-self._filled // self.setting.shards)
+        return [*super()._copies(), *([kept_bytes] if self._gradient_bytes > self._bucket_bytes else [])]
 
     def enter(self, block: int) -> None:
         """Gather a block, or what is outside of them."""
