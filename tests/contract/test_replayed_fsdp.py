@@ -7,8 +7,8 @@ from collections.abc import Callable
 import fake_ranks
 import pytest
 import torch
+from partly import Layer, partly
 from torch import nn
-from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 from truth import WORLD, counted, predicted, replayer
 from truth_models import MODELS
@@ -33,33 +33,6 @@ def model(request: pytest.FixtureRequest) -> tuple[str, Replayer]:
     return request.param, replayer(MODELS[request.param], PLANS)
 
 
-class Layer(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.up, self.down = nn.Linear(128, 512), nn.Linear(512, 128)
-
-    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
-        wide = functional.gelu(self.up(hidden))
-        return torch.add(hidden, self.down(wide))
-
-
-class Partly(nn.Module):
-    """Some weights get no gradient, and some have fewer rows than there are ranks."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.unused = nn.Linear(128, 2048)
-        self.positions = nn.Parameter(torch.zeros(1, 64, 128))
-        self.layers = nn.ModuleList(Layer() for _ in range(4))
-
-    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
-        hidden = hidden + self.positions
-        for number, layer in enumerate(self.layers):
-            with torch.set_grad_enabled(number > 0):
-                hidden = layer(hidden)
-        return hidden.square().mean()
-
-
 class Checkpointing(nn.Module):
     """It checkpoints its layers itself."""
 
@@ -75,10 +48,6 @@ class Checkpointing(nn.Module):
 
 def checkpointing() -> Subject:
     return Subject(Checkpointing(), lambda rows: torch.zeros(rows, 64, 128), lambda model, batch: model(batch))
-
-
-def partly() -> Subject:
-    return Subject(Partly(), lambda rows: torch.zeros(rows, 64, 128), lambda model, batch: model(batch))
 
 
 # The first was up to 77% high, with the weights and gradients of all blocks there until the end of the backward pass.

@@ -68,6 +68,12 @@ class Setting:
         """The weights that get a gradient; optimizers of torch pass over any other."""
         return [self.trace.parameters[each] for each in sorted(set(self.program.gradients))]
 
+    @property
+    def unreached(self) -> Sequence[int]:
+        """The numbers of weights that learn, but get no gradient."""
+        reached = set(self.program.gradients)
+        return [n for n, each in enumerate(self.trace.parameters) if each.learns and n not in reached]
+
     def pieces(self, parameters: Sequence[Parameter], shards: int) -> list[Piece]:
         """What each rank steps where every weight is cut along its first dimension, as FSDP does."""
         return [

@@ -6,6 +6,7 @@ Stage 3 gathers weights one by one; here they come and go by block.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import accumulate
 
 from memtune.deepspeed_config import MAX_LIVE_BUCKETS, PERSISTENT_ELEMENTS, SUB_GROUP_ELEMENTS
@@ -17,6 +18,8 @@ from memtune.replay.backend import Backend
 from memtune.replay.setting import Setting
 from memtune.replay.tape import COMMUNICATION, GRADIENTS, NOTHING, STATES, TEMPORARIES, WEIGHTS, Tape
 from memtune.trace import ROOT
+
+_NORM_BYTES = 8  # of an element: norms are taken in fp64 (zero/utils.py, get_norm_dtype)
 
 
 class Zero(Backend):
@@ -44,14 +47,19 @@ class Zero(Backend):
         self.tape.hold_all([size for parameter, size in weights if not parameter.learns], WEIGHTS)
 
     def step(self, is_first: bool) -> None:
-        """Gradients are reduced as flat copies, then copied to fp32 for the step."""
+        """Gradients are reduced as flat copies, then copied to fp32 for the step; a weight without one gets zeros."""
+        zeros = self._zeros(self.setting.unreached, self.setting.compute_bytes)
         if self.setting.world > 1:
             self.tape.pass_by(self._gradient_bytes * min(ALLREDUCE_ELEMENTS, self._learning))
         if self._has_master:
             self.tape.pass_by(4 * self._learning)
         optimizers.step(self.tape, self.setting.plan, self.setting.pieces(self.setting.learning, 1))
-        self.tape.free(*self.gradients.values())
+        self.tape.free(*self.gradients.values(), *zeros)
         self.gradients.clear()
+
+    def _zeros(self, parameters: Sequence[int], width: int) -> list[int]:
+        sizes = [width * self.setting.trace.parameters[each].elements for each in parameters]
+        return self.tape.hold_all(sizes, GRADIENTS)
 
 
 class Sharded(Zero):
@@ -132,7 +140,7 @@ class Zero12(Sharded):
     def __init__(self, setting: Setting, tape: Tape) -> None:
         super().__init__(setting, tape)
         self._shards_gradients = setting.plan.sharding.zero_stage == 2
-        self._partition = NOTHING  # the gradients kept from micro-batch to micro-batch
+        self._partition: list[int] = []  # the gradients kept from micro-batch to micro-batch
         self._fresh = NOTHING  # those of this one
         self._reduces = True
         self._whole: list[int] = []  # stage 1 forgets those of other ranks at the end of the backward pass only
@@ -190,10 +198,13 @@ class Zero12(Sharded):
         touched = [self._touched[parameter] for parameter, _ in self._pending if parameter in self._touched]
         if not touched:
             return
-        if self._partition == NOTHING:
-            self._partition = self.tape.hold(self._gradient_bytes * self._owned, GRADIENTS)
+        if not self._partition:
+            self._partition = self._sums()
         copies = self._copies()[-1:]  # in 16 bits, whatever the bucket is in
         self.tape.pass_by(*copies, self._gradient_bytes * max(touched))
+
+    def _sums(self) -> list[int]:
+        return [self.tape.hold(self._gradient_bytes * self._owned, GRADIENTS)]
 
     def _reduced(self, parameter: int, tensor: int) -> None:
         is_touched = parameter in self._touched
@@ -212,22 +223,36 @@ class Zero12(Sharded):
         for parameter in sorted(self.gradients):
             super().gradient(parameter, self.gradients.pop(parameter))
         super().finish()
+        fresh = [self._fresh, *self._unreached()]
         self.tape.free(self._bucket, *self._whole)
         self._bucket = NOTHING
         self._whole.clear()
-        if self._partition == NOTHING:
-            self._partition = self._fresh
+        if self._partition:
+            self.tape.free(*fresh)
         else:
-            self.tape.free(self._fresh)
+            self._partition = fresh
         self._fresh = NOTHING
 
+    def _unreached(self) -> list[int]:
+        """A weight without a gradient has zeros in its place; sums are there even if nothing was added to them."""
+        if self._offloads:
+            return []
+        if self._is_compact:
+            return [] if self._partition else self._sums()
+        return self._zeros([each for each in self.setting.unreached if each in self._touched], self._gradient_bytes)
+
     def step(self, is_first: bool) -> None:
-        """Weights are updated in place and gathered in place. The states are made here, not when the engine starts."""
+        """Weights are updated in place and gathered in place. The states are made here, not when the engine starts.
+
+        Before that the norm is taken, of one weight's gradient after the other.
+        """
+        if not self._offloads:
+            self.tape.pass_by(_NORM_BYTES * max(self._touched.values(), default=0))
         widened = [] if self._is_compact else self._widened(self._owned)
         if is_first:
             self._make_states()
-        self.tape.free(*widened, self._partition)
-        self._partition = NOTHING
+        self.tape.free(*widened, *self._partition)
+        self._partition = []
 
 
 class Widening(Zero12):
