@@ -22,7 +22,6 @@ import torch
 from torch import distributed
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional
-from torch.overrides import TorchFunctionMode
 from truth_models import BATCH_NORMALIZED, LENGTH, MODELS
 
 from memtune.plan import Plan
@@ -36,12 +35,12 @@ from memtune_runner.engine.precision import autocast
 from memtune_runner.engine.protocol import Setup
 from memtune_runner.settings import Settings
 from memtune_runner.tracing import trace_subject
-from memtune_runner.tracing.adaptations import usual_values
+from memtune_runner.tracing.adaptations import replaced, usual_values
 from memtune_runner.tracing.factory import Subject
 from memtune_runner.tracing.kernels import FlashAttention, autocasted
 from memtune_runner.tracing.known import KnownNumbers
 from memtune_runner.virtual import VirtualGpu
-from memtune_runner.virtual_attention import is_the_kernels
+from memtune_runner.virtual_attention import is_the_kernels, plain
 
 WORLD = 4
 STEPS = 2
@@ -73,16 +72,20 @@ class Row(NamedTuple):
         return self.predicted_bytes / self.counted_bytes - 1
 
 
-class _VirtualAttention(TorchFunctionMode):
+def _attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_mask: torch.Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    **options: Any,
+) -> Any:
     """What the virtual GPU counts as a GPU's kernel and not as the CPU's: attention with dropout."""
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        named = kwargs or {}
-        if func is functional.scaled_dot_product_attention and named.get("dropout_p"):
-            args, mask = autocasted(*args), named.get("attn_mask")
-            if is_the_kernels(args, mask, named.get("is_causal", False), named.get("enable_gqa", False)):
-                return FlashAttention.apply(*args, mask)  # type: ignore[no-untyped-call]  # as in kernels
-        return func(*args, **named)
+    inputs = autocasted(query, key, value) if dropout_p else (query, key, value)
+    if dropout_p and is_the_kernels(inputs, attn_mask, is_causal, options.get("enable_gqa", False)):
+        return FlashAttention.apply(*inputs, attn_mask)  # type: ignore[no-untyped-call]  # as in kernels
+    return plain(*inputs, attn_mask, dropout_p, is_causal, **options)
 
 
 def replayer(make: Callable[[], Subject], plans: Sequence[str]) -> Replayer:
@@ -91,7 +94,7 @@ def replayer(make: Callable[[], Subject], plans: Sequence[str]) -> Replayer:
     with FakeTensorMode(allow_non_fake_inputs=True):
         with KnownNumbers(), usual_values():
             subject = make()
-        with _VirtualAttention():
+        with replaced(functional, "scaled_dot_product_attention", _attention):
             trace = trace_subject(subject, 2, LENGTH, sorted(numerics), as_gpu=False)
         return Replayer(trace, gpus_per_node=WORLD, rank=0)
 

@@ -58,11 +58,12 @@ class _Attention(FlashAttention):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
-        *inputs, mask, _, _, _ = ctx.saved_tensors
-        made = attention_gradients(*inputs)
+        # All that is saved is there until the kernel ends.
+        query, key, value, mask, *_rest = ctx.saved_tensors
+        made = attention_gradients(query, key, value)
         with _disable_current_modes(), torch.enable_grad(), torch.random.fork_rng(devices=()):
             torch.set_rng_state(ctx.random)
-            inputs = [each.detach().requires_grad_() for each in inputs]
+            inputs = [each.detach().requires_grad_() for each in (query, key, value)]
             found = torch.autograd.grad(ctx.compute(*inputs, mask), inputs, gradients)
             for room, gradient in zip(made, found, strict=True):
                 room.copy_(gradient)

@@ -54,7 +54,8 @@ def checkpointing() -> Subject:
 # The second was 14% high, for weights without a gradient were reduced and stepped; and 2% low, for want of the padding
 # of a weight with fewer rows than there are ranks.
 @pytest.mark.parametrize("subject", [checkpointing, partly])
-@pytest.mark.parametrize("short", ["fp32-fsdp-none-mb4x1", "fp32-fsdp-full-mb1x3"])
+# The last was up to 5% low, for what was gathered before goes only when the weights of the next are copied.
+@pytest.mark.parametrize("short", ["fp32-fsdp-none-mb4x1", "fp32-fsdp-full-mb1x3", "fp32-fsdpsgo-none-mb1x1"])
 def test_a_model_may_checkpoint_its_blocks_itself_and_leave_weights_unused(
     short: str, subject: Callable[[], Subject]
 ) -> None:

@@ -64,15 +64,15 @@ class Fsdp(Backend):
         self._order.clear()
 
     def enter(self, block: int) -> None:
-        """Gather the unit. What the one before arrived in goes only now, so that copying overlaps gathering."""
+        """Gather the unit. What the one before arrived in goes when this one is copied (wait_for_unshard)."""
         unit = self._units[block]
         if unit.whole:
             return
         self._gather(unit)
+        unit.whole = self.tape.hold_all(unit.whole_sizes, COMMUNICATION)
         self.tape.free(self._last_gathered)
         self._last_gathered = unit.arriving
         unit.arriving = NOTHING
-        unit.whole = self.tape.hold_all(unit.whole_sizes, COMMUNICATION)
 
     def leave(self, block: int) -> None:
         """The forward pass of the unit is over; a loss around the model is computed without the root's weights."""

@@ -52,6 +52,7 @@ class _Writer:
         self._holders: list[int] = []  # by life
         self._saved: dict[int, int] = {}  # the life that a save holds
         self._tensor_of: list[int] = []  # by save
+        self._released: set[int] = set()  # saves
         self._owned: set[int] = set()  # tensors that became gradients
         self._begins, self._ends = backward_bounds(trace, program, visits)
 
@@ -114,7 +115,7 @@ class _Writer:
 
     def _leave(self, segment: Segment) -> None:
         """The segment has run and keeps its inputs alone; if nothing of it was to be saved, not even them."""
-        segment.waiting = len(segment.saves)
+        segment.waiting = sum(save not in self._released for save in segment.saves)
         if not segment.waiting:
             self._let_go(segment)
 
@@ -131,6 +132,7 @@ class _Writer:
             self._saved[save] = self._live(tensor, ACTIVATIONS)
 
     def _release_save(self, save: int) -> None:
+        self._released.add(save)
         if save in self._saved:
             self._release(self._saved.pop(save))
         segment = self._segment_of.get(save)
@@ -145,6 +147,7 @@ class _Writer:
         local: dict[int, int] = {}
         fetched = {each: self._live(each, ACTIVATIONS) for each in segment.inputs if each in self._offloaded}
         unclaimed = {self._script.tensors[life]: life for life in segment.unclaimed}
+        passing: dict[int, int] = {}  # by save: what goes with a graph that nobody needs, as behind a detached result
         saves = iter(segment.saves)
         left = len(segment.saves)
         for code, number in self._events_of(segment):
@@ -155,12 +158,15 @@ class _Writer:
                 self._release(local.pop(number))
             elif code == events.SAVE:
                 life = local.get(number, fetched.get(number, self._now[number]))
-                self._saved[next(saves)] = self._hold(life)
+                save = next(saves)
+                (passing if save in self._released else self._saved)[save] = self._hold(life)
                 left -= 1
                 if not left:
                     break
+            elif code == events.RELEASE and number in passing:
+                self._release(passing.pop(number))
         segment.unclaimed = list(unclaimed.values())
-        for life in [*local.values(), *fetched.values()]:
+        for life in [*local.values(), *passing.values(), *fetched.values()]:
             self._release(life)
 
     def _events_of(self, segment: Segment) -> Iterator[tuple[str, int]]:
