@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-VERSION = 2
+VERSION = 3
 
 # half: weights and products of 16 bits. autocast: fp32 weights, products of 16 bits. full: fp32 throughout.
 NUMERICS = ("half", "autocast", "full")
@@ -25,18 +25,20 @@ UNPACK = "u"  # the backward pass asks for the save
 RELEASE = "r"  # autograd lets go of the save
 ENTER = "("  # the forward pass enters a block
 LEAVE = ")"  # and leaves it
+FIRST = "^"  # nothing that goes into the block, which was entered, needs a gradient
 GRADIENT = "g"  # the tensor became the gradient of the next in `gradients`
 CALL = "["  # the model is called
 RETURN = "]"  # and has returned; a loss may be computed around it
 BACKWARD = "b"  # the backward pass begins
 REACHED = "<"  # the first gradient of what a call returned is there
 OF_ALL = CALL + RETURN + BACKWARD + REACHED  # those about the whole model, whose number says nothing
+OF_BLOCKS = ENTER + LEAVE + FIRST
 
 ROOT = -1  # in place of a block: what is outside of all blocks
 
 # What made a tensor, as far as selective checkpointing asks.
 OTHER, PRODUCT, ATTENTION = ".", "p", "a"
-_KNOWN = frozenset(ALLOC + DROP + SAVE + UNPACK + RELEASE + ENTER + LEAVE + GRADIENT + OF_ALL)
+_KNOWN = frozenset(ALLOC + DROP + SAVE + UNPACK + RELEASE + GRADIENT + OF_BLOCKS + OF_ALL)
 
 
 class TraceError(ValueError):

@@ -19,7 +19,7 @@ from memtune import trace as events
 from memtune.trace import NUMERICS, Parameter, Program, Trace, TraceError
 
 # A remembered trace of another is made anew, so it rises when the same model is traced otherwise.
-VERSION = 4
+VERSION = 5
 LONGEST_BYTES = 4096
 # Bounds that no model comes near.
 _LARGEST_BYTES = 16 * 1024 * 1024
@@ -260,7 +260,7 @@ def _check_events(program: Program, blocks: int, parameters: int) -> None:
             gradients += code == events.GRADIENT
         elif code in _OF_SAVES:
             _within((number,), saves, "saves")
-        elif code in events.ENTER + events.LEAVE:
+        elif code in events.OF_BLOCKS:
             _within((number,), blocks, "blocks")
         elif code not in events.OF_ALL:
             raise TraceError(f"the trace holds the unknown event {code!r}")

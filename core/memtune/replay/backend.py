@@ -37,6 +37,9 @@ class Backend:
     def enter(self, block: int) -> None:
         """The forward pass comes to a block, or to the root, which is the model as a whole."""
 
+    def first(self, block: int) -> None:
+        """Nothing that goes into a block, which was entered, needs a gradient: no backward pass goes on behind it."""
+
     def leave(self, block: int) -> None:
         """The forward pass has left a block, or the root."""
 

@@ -28,6 +28,8 @@ class _Unit:
         self.gradients: list[int] = []
         self.reduced_elements = 0  # of weights that the backward pass has come to
         self.reduced = NOTHING
+        self.places: list[int] = []  # of its forward passes among all, while they wait for the backward pass
+        self.is_first = False
 
 
 class Fsdp(Backend):
@@ -46,6 +48,7 @@ class Fsdp(Backend):
             for number in (*range(trace.blocks), ROOT)
         }
         self._order: list[int] = []  # units as their forward passes ended
+        self._is_backward = False
         self._last_gathered = NOTHING
         self._reducing = NOTHING
 
@@ -62,6 +65,10 @@ class Fsdp(Backend):
     def begin(self, is_last: bool) -> None:
         """No forward pass has ended yet."""
         self._order.clear()
+        self._is_backward = False
+        for unit in self._units.values():
+            unit.places.clear()
+            unit.is_first = False
 
     def enter(self, block: int) -> None:
         """Gather the unit. What the one before arrived in goes when this one is copied (wait_for_unshard)."""
@@ -74,11 +81,19 @@ class Fsdp(Backend):
         self._last_gathered = unit.arriving
         unit.arriving = NOTHING
 
+    def first(self, block: int) -> None:
+        """No gradient of what went in will tell that the backward pass is through the unit."""
+        self._units[block].is_first = True
+
     def leave(self, block: int) -> None:
         """The forward pass of the unit is over; a loss around the model is computed without the root's weights."""
+        if self._is_backward:
+            return  # the model itself has run it again
+        unit = self._units[block]
+        unit.places.append(len(self._order))
         self._order.append(block)
         if not self._keeps:
-            self._reshard(self._units[block])
+            self._reshard(unit)
         if block == ROOT:
             self.tape.free(self._last_gathered)
             self._last_gathered = NOTHING
@@ -91,16 +106,21 @@ class Fsdp(Backend):
             unit.whole = self.tape.hold_all(unit.whole_sizes, COMMUNICATION)
             self.tape.free(unit.arriving)
             unit.arriving = NOTHING
-        if block in self._order:
-            self._order.remove(block)
-        if self._order:
-            following = self._units[self._order[-1]]
+        self._is_backward = True
+        place = unit.places.pop() if unit.places else 0
+        if place:
+            following = self._units[self._order[place - 1]]
             if not following.whole:
                 self._gather(following)
 
     def done(self, block: int) -> None:
-        """Reduce the gradients of the unit to shards."""
+        """Reduce the unit, unless only the end of the backward pass tells that it is over."""
         unit = self._units[block]
+        if unit.places or not unit.is_first:
+            self._reduce(unit)
+
+    def _reduce(self, unit: _Unit) -> None:
+        """Its gradients become shards."""
         self._reshard(unit)
         self.tape.free(self._reducing)
         self._reducing = NOTHING
@@ -127,8 +147,13 @@ class Fsdp(Backend):
         unit.reduced_elements += shard(weight, self.setting.shards)
 
     def finish(self) -> None:
-        """The root is reduced when everything else is."""
-        self.done(ROOT)
+        """The root is reduced, and what had nothing behind it to end its backward pass (_root_post_backward_...)."""
+        for number in (ROOT, *range(self.setting.trace.blocks)):
+            unit = self._units[number]
+            if number == ROOT or unit.whole or unit.gradients:
+                self._reduce(unit)
+            self.tape.free(unit.arriving)
+            unit.arriving = NOTHING
         self.tape.free(self._reducing)
         self._reducing = NOTHING
 

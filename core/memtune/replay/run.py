@@ -77,6 +77,7 @@ def _micro_batch(script: Script, sizes: list[int], tape: Tape, backend: Backend)
         scripts.LEAVE: backend.leave,
         scripts.BACK: backend.back,
         scripts.DONE: backend.done,
+        scripts.FIRST: backend.first,
     }
     for action, number in script.steps:
         if action == scripts.ALLOC:

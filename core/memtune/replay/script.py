@@ -11,9 +11,10 @@ from memtune.replay.segments import Segment, backward_bounds, segments_of, visit
 from memtune.trace import Program, Trace, TraceError
 
 # What a script says, each with one number: a life, a gradient, a block or the root.
-ALLOC, FREE, GRADIENT, ENTER, LEAVE, BACK, DONE, BACKWARD = range(8)
+ALLOC, FREE, GRADIENT, ENTER, LEAVE, BACK, DONE, BACKWARD, FIRST = range(9)
 
 _OF_THE_ROOT = {events.CALL: ENTER, events.RETURN: LEAVE, events.REACHED: BACK}
+_OF_BLOCKS = {events.ENTER: ENTER, events.LEAVE: LEAVE, events.FIRST: FIRST}
 
 ACTIVATIONS, TEMPORARIES = "activations", "temporaries"
 
@@ -53,6 +54,9 @@ class _Writer:
         self._saved: dict[int, int] = {}  # the life that a save holds
         self._tensor_of: list[int] = []  # by save
         self._released: set[int] = set()  # saves
+        self._kept: dict[int, int] = {}  # by tensor: the life that waits for the model's own recomputation
+        self._kept_in: dict[int, list[int]] = {}  # by block: those tensors
+        self._again: dict[int, int] = {}  # what that makes again, and the kept tensor
         self._owned: set[int] = set()  # tensors that became gradients
         self._begins, self._ends = backward_bounds(trace, program, visits)
 
@@ -70,6 +74,9 @@ class _Writer:
                 segment = None
             for block in self._ends.get(position, ()):
                 self._step(DONE, block)
+                for tensor in self._kept_in.pop(block, ()):
+                    if tensor in self._kept:  # the recomputation stopped before it
+                        self._release(self._kept.pop(tensor))
         self._end()
         return self._script
 
@@ -89,12 +96,15 @@ class _Writer:
             self._gradient(number)
         elif code in _OF_THE_ROOT:
             self._step(_OF_THE_ROOT[code], events.ROOT)
+        elif code in _OF_BLOCKS:
+            self._step(_OF_BLOCKS[code], number)
         else:
-            self._step({events.ENTER: ENTER, events.LEAVE: LEAVE, events.BACKWARD: BACKWARD}[code], number)
+            self._step(BACKWARD, number)
 
     def _alloc(self, segment: Segment | None) -> None:
         tensor = len(self._now)
-        life = self._now[tensor] = self._live(tensor)
+        kept = self._kept.pop(self._again.get(tensor, -1), -1)
+        life = self._now[tensor] = self._live(tensor) if kept < 0 else kept
         if segment is not None and tensor in segment.kept:
             self._hold(life)
             segment.unclaimed.append(life)
@@ -117,6 +127,12 @@ class _Writer:
         """The segment has run and keeps its inputs alone; if nothing of it was to be saved, not even them."""
         segment.waiting = sum(save not in self._released for save in segment.saves)
         if not segment.waiting:
+            if segment.again is not None:
+                self._again.update(segment.again)
+                kept = {self._script.tensors[life]: life for life in segment.unclaimed}
+                self._kept_in[self._program.numbers[segment.first]] = list(kept)
+                self._kept.update(kept)
+                segment.unclaimed = []
             self._let_go(segment)
 
     def _let_go(self, segment: Segment) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
+from operator import itemgetter
 from typing import NamedTuple
 
 from memtune import trace as events
@@ -22,6 +24,7 @@ class Segment:
     inputs: list[int]
     saves: list[int] = field(default_factory=list)
     kept: set[int] = field(default_factory=set)
+    again: dict[int, int] | None = None  # where the model itself checkpoints: what it makes again, and the kept tensor
     unclaimed: list[int] = field(default_factory=list)  # lives that selective checkpointing kept, until they are used
     held: list[int] = field(default_factory=list)
     is_recomputed: bool = False
@@ -39,7 +42,7 @@ class Visit(NamedTuple):
 
 
 def visits_of(program: Program) -> list[Visit]:
-    """Every pass through a block, in order."""
+    """Every pass through a block in the forward pass, in order."""
     found: list[Visit] = []
     entered = tensors = 0
     for position, (code, number) in enumerate(zip(program.codes, program.numbers, strict=True)):
@@ -48,6 +51,8 @@ def visits_of(program: Program) -> list[Visit]:
             tensors += program.codes.count(events.ALLOC, found[-1].first if found else 0, position)
         elif code == events.LEAVE:
             found.append(Visit(number, entered, position, tensors, program.inputs[len(found)]))
+        elif code == events.BACKWARD:
+            break  # what the model itself checkpoints runs again from here on
     return found
 
 
@@ -64,8 +69,11 @@ def segments_of(trace: Trace, program: Program, visits: Sequence[Visit], checkpo
         else:
             segments[-1].last = visit.last
     if checkpointing.mode == "selective":
-        for segment in segments:
+        again = {visit: position for position, visit in _run_again(program, visits).items()}
+        for number, segment in enumerate(segments):
             segment.kept = _chosen(program, segment)
+            if number in again:
+                segment.again = _made_again(program, segment, again[number])
     return segments
 
 
@@ -82,54 +90,83 @@ def _chosen(program: Program, segment: Segment) -> set[int]:
     return kept
 
 
+def _made_again(program: Program, segment: Segment, position: int) -> dict[int, int]:
+    """What the model's own recomputation, which begins at a position, takes of what is kept."""
+    entered, left = (program.codes.find(code, position + 1) for code in (events.ENTER, events.LEAVE))
+    if left >= 0 and not 0 <= entered < left:
+        return {}  # it holds more than the block, which runs once more for itself
+    moved = program.codes.count(events.ALLOC, 0, position) - segment.tensors
+    made = program.codes.count(events.ALLOC, segment.first, segment.last)
+    # It stops when all is saved: at the latest at what goes into the last product.
+    last = program.made_by.rfind(events.PRODUCT, segment.tensors, segment.tensors + made)
+
+    def looks(tensor: int) -> tuple[str, int, int]:
+        return program.made_by[tensor], program.fixed[tensor], program.per_row[tensor]
+
+    return {
+        tensor + moved: tensor
+        for tensor in segment.kept
+        if tensor != last and tensor + moved < len(program.made_by) and looks(tensor + moved) == looks(tensor)
+    }
+
+
 def backward_bounds(
     trace: Trace, program: Program, visits: Sequence[Visit]
 ) -> tuple[dict[int, list[int]], dict[int, list[int]]]:
-    """Where the backward pass of each block begins, at its first save, and ends, at its last or its last gradient.
+    """Where the backward pass of each visit begins, at its first save, and ends, at its last or its last gradient.
 
-    What the model itself checkpoints it begins by running again.
+    What the model itself checkpoints it begins by running again. Weights that are used more than once have their
+    gradients when the backward pass is through the first use.
     """
-    again = _run_again(program)
-    block_of = _blocks_of_saves(program, visits)
+    again = _run_again(program, visits)
+    visit_of = _visits_of_saves(program, visits)
+    earliest = {visit.block: number for number, visit in reversed(list(enumerate(visits)))}
     gradients = iter(program.gradients)
     first: dict[int, int] = {}
     last: dict[int, int] = {}
     for position, (code, number) in enumerate(zip(program.codes, program.numbers, strict=True)):
-        block = -1
+        visit = -1
         if code == events.GRADIENT:
-            block = trace.parameters[next(gradients)].block
+            visit = earliest.get(trace.parameters[next(gradients)].block, -1)
         elif code in (events.UNPACK, events.RELEASE):
-            block = block_of.get(number, -1)
+            visit = visit_of.get(number, -1)
         elif position in again:
-            block = number
-        if block >= 0:
-            last[block] = position
+            visit = again[position]
+        if visit >= 0:
+            last[visit] = position
             if code in (events.UNPACK, events.ENTER):
-                first.setdefault(block, position)
+                first.setdefault(visit, position)
+    for (visit, position), following in pairwise(sorted(first.items(), key=itemgetter(1))):
+        if last[visit] == position:  # it runs again, and weights that were used before have no gradient yet
+            last[visit] = following[1] - 1
     begins, ends = defaultdict(list), defaultdict(list)
-    for block, position in first.items():
-        begins[position].append(block)
-        ends[last[block]].append(block)
+    for visit, position in first.items():
+        begins[position].append(visits[visit].block)
+        ends[last[visit]].append(visits[visit].block)
     return begins, ends
 
 
-def _run_again(program: Program) -> set[int]:
-    """Where blocks are entered and not left: torch stops as soon as it has what was to be saved."""
-    entered: dict[int, int] = {}
-    for position, (code, number) in enumerate(zip(program.codes, program.numbers, strict=True)):
-        if code == events.ENTER:
-            entered[number] = position
-        elif code == events.LEAVE:
-            entered.pop(number, None)
-    return set(entered.values())
+def _run_again(program: Program, visits: Sequence[Visit]) -> dict[int, int]:
+    """Where blocks run again in the backward pass, and which visit: the last one of a block comes first."""
+    visits_to = defaultdict(list)
+    for number, visit in enumerate(visits):
+        visits_to[visit.block].append(number)
+    found = {}
+    position = program.codes.find(events.ENTER, program.codes.find(events.BACKWARD))
+    while position >= 0:
+        waiting = visits_to[program.numbers[position]]
+        if waiting:
+            found[position] = waiting.pop()
+        position = program.codes.find(events.ENTER, position + 1)
+    return found
 
 
-def _blocks_of_saves(program: Program, visits: Sequence[Visit]) -> dict[int, int]:
-    block_of, save = {}, 0
-    block_at = {position: visit.block for visit in visits for position in range(visit.first, visit.last)}
+def _visits_of_saves(program: Program, visits: Sequence[Visit]) -> dict[int, int]:
+    visit_of, save = {}, 0
+    visit_at = {place: number for number, visit in enumerate(visits) for place in range(visit.first, visit.last)}
     for position, code in enumerate(program.codes):
         if code == events.SAVE:
-            if position in block_at:
-                block_of[save] = block_at[position]
+            if position in visit_at:
+                visit_of[save] = visit_at[position]
             save += 1
-    return block_of
+    return visit_of

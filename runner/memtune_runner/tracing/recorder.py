@@ -178,6 +178,9 @@ class Recorder(TorchDispatchMode):
                 going_in = {self._number(each) for each in tree_iter((args, kwargs)) if isinstance(each, torch.Tensor)}
                 self._inputs.append(sorted(going_in - {_UNCOUNTED}))
                 self.note(events.ENTER, block)
+                learns = any(each.requires_grad for each in _tensors((args, kwargs)))
+                if torch.is_grad_enabled() and not (learns or self._in_backward):
+                    self.note(events.FIRST, block)
 
         def leave(_module: nn.Module, _args: Any, _output: Any) -> None:
             if block is not None:
@@ -270,7 +273,7 @@ def _maker(func: Any, is_attending: bool) -> str:
 
 
 def _tensors(output: Any) -> Iterator[torch.Tensor]:
-    """The tensors that a model returned, where FSDP2 looks for them (torch/distributed/fsdp/_common_utils.py)."""
+    """The tensors that go in or come out, where FSDP2 looks for them (torch/distributed/fsdp/_common_utils.py)."""
     for each in tree_iter(output):
         if isinstance(each, torch.Tensor):
             yield each

@@ -127,7 +127,7 @@ class _Unfolding:
         step = _renamed(step, lambda own: own._replace(period=own.period - period + to))
         if step.code == events.ALLOC:
             return step._replace(about=self._modules.moved(step.about, -back))
-        if step.code in (events.ENTER, events.LEAVE):
+        if step.code in events.OF_BLOCKS:
             return step._replace(about=self._blocks.moved(step.about, -back))
         if step.code == events.GRADIENT:
             return step._replace(details=self._weights.moved(step.details, -back))
