@@ -89,9 +89,16 @@ def _stage_3(plan: Plan) -> dict[str, Any]:
         "stage3_max_reuse_distance": plan.bucket_elements * MAX_LIVE_BUCKETS,
         "stage3_param_persistence_threshold": PERSISTENT_ELEMENTS,
         "sub_group_size": SUB_GROUP_ELEMENTS,
-        # DeepSpeed's linear layer adds its bias in place to the product that selective checkpointing keeps.
-        "memory_efficient_linear": plan.checkpointing.mode != "selective",
+        "memory_efficient_linear": has_own_products(plan),
     }
+
+
+def has_own_products(plan: Plan) -> bool:
+    """Whether stage 3 puts its own linear layer in the place of torch's.
+
+    It adds its bias in place to the product, which selective checkpointing keeps.
+    """
+    return plan.checkpointing.mode != "selective"
 
 
 def _offload(plan: Plan, nvme_path: str | None) -> dict[str, Any]:

@@ -21,6 +21,7 @@ NUMERICS = ("half", "autocast", "full")
 ALLOC = "a"  # the next tensor is made; the number is its module
 DROP = "d"  # nobody but autograd holds the tensor any more
 SAVE = "s"  # autograd holds the tensor; saves are counted as tensors are
+KEEP = "k"  # a save that only DeepSpeed's stage 3 makes: the input of a product with a frozen weight
 UNPACK = "u"  # the backward pass asks for the save
 RELEASE = "r"  # autograd lets go of the save
 ENTER = "("  # the forward pass enters a block
@@ -31,14 +32,20 @@ CALL = "["  # the model is called
 RETURN = "]"  # and has returned; a loss may be computed around it
 BACKWARD = "b"  # the backward pass begins
 REACHED = "<"  # the first gradient of what a call returned is there
-OF_ALL = CALL + RETURN + BACKWARD + REACHED  # those about the whole model, whose number says nothing
+NEED = "{"  # a module whose own weight this is begins, in either pass; the number is the weight's
+SPARE = "}"  # and is through with it; where no gradient is asked of it, its backward pass does not say so
+MODULE = "m"  # a module without such a weight begins, in either pass
+OF_ALL = CALL + RETURN + BACKWARD + REACHED + MODULE  # those whose number says nothing
 OF_BLOCKS = ENTER + LEAVE + FIRST
+OF_WEIGHTS = NEED + SPARE
+SAVES = SAVE + KEEP
+OF_SAVES = UNPACK + RELEASE
 
 ROOT = -1  # in place of a block: what is outside of all blocks
 
 # What made a tensor, as far as selective checkpointing asks.
 OTHER, PRODUCT, ATTENTION = ".", "p", "a"
-_KNOWN = frozenset(ALLOC + DROP + SAVE + UNPACK + RELEASE + GRADIENT + OF_BLOCKS + OF_ALL)
+_KNOWN = frozenset(ALLOC + DROP + SAVES + UNPACK + RELEASE + GRADIENT + OF_BLOCKS + OF_WEIGHTS + OF_ALL)
 
 
 class TraceError(ValueError):

@@ -30,8 +30,8 @@ _SHORTEST_FOLD = 12
 # A small dictionary: unpacking takes that much memory whatever the message says.
 _FILTERS: list[dict[str, Any]] = [{"id": lzma.FILTER_LZMA2, "preset": 6, "dict_size": 1 << 20, "pb": 0}]
 # What an event's number is counted from: the tensors made so far, or the event before of the same sort.
-_OF_TENSORS = frozenset(events.DROP + events.SAVE + events.GRADIENT)
-_OF_SAVES = frozenset(events.UNPACK + events.RELEASE)
+_OF_TENSORS = frozenset(events.DROP + events.SAVES + events.GRADIENT)
+_OF_SAVES = frozenset(events.OF_SAVES)
 
 
 def pack(trace: Trace) -> str:
@@ -77,7 +77,7 @@ def _tensors_at_enter(program: Program) -> Iterator[int]:
 
 
 def _relative(codes: str, numbers: Iterable[int]) -> list[int]:
-    tensors, saves, block, found = 0, 0, 0, []
+    tensors, saves, block, weight, found = 0, 0, 0, 0, []
     for code, number in zip(codes, numbers, strict=True):
         if code == events.ALLOC:
             tensors += 1
@@ -86,6 +86,9 @@ def _relative(codes: str, numbers: Iterable[int]) -> list[int]:
         elif code in _OF_SAVES:
             found.append(number - saves)
             saves = number
+        elif code in events.OF_WEIGHTS:
+            found.append(number - weight)
+            weight = number
         elif code not in events.OF_ALL:
             found.append(number - block)
             block = number
@@ -211,7 +214,7 @@ def _program(
 
 
 def _absolute(codes: str, numbers: Iterable[int]) -> Iterator[int]:
-    rest, tensors, saves, block = iter(numbers), 0, 0, 0
+    rest, tensors, saves, block, weight = iter(numbers), 0, 0, 0, 0
     for code in codes:
         if code == events.ALLOC:
             tensors += 1
@@ -221,6 +224,9 @@ def _absolute(codes: str, numbers: Iterable[int]) -> Iterator[int]:
         elif code in _OF_SAVES:
             saves += next(rest, _LARGEST_NUMBER)
             yield saves
+        elif code in events.OF_WEIGHTS:
+            weight += next(rest, _LARGEST_NUMBER)
+            yield weight
         elif code in events.OF_ALL:
             yield 0
         else:
@@ -256,12 +262,14 @@ def _check_events(program: Program, blocks: int, parameters: int) -> None:
             tensors += 1
         elif code in _OF_TENSORS:
             _within((number,), tensors, "tensors")
-            saves += code == events.SAVE
+            saves += code in events.SAVES
             gradients += code == events.GRADIENT
         elif code in _OF_SAVES:
             _within((number,), saves, "saves")
         elif code in events.OF_BLOCKS:
             _within((number,), blocks, "blocks")
+        elif code in events.OF_WEIGHTS:
+            _within((number,), parameters, "weights")
         elif code not in events.OF_ALL:
             raise TraceError(f"the trace holds the unknown event {code!r}")
     _within((len(program.codes),), _MOST_EVENTS, "events")

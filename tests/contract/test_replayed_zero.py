@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import fake_ranks
 import pytest
+import torch
 from partly import partly
 from truth import WORLD, counted, predicted, replayer
 from truth_models import MODELS
 
 from memtune.plan import Plan
 from memtune.replay import Replayer
+from memtune_runner.tracing.factory import Subject
 
 PLANS = (
     "bf16-z1-full-mb1x1-bk100000",
@@ -38,7 +41,6 @@ PLANS = (
     "bf16-z3-full-mb1x2-g32-bk1m",
 )
 OFFLOADED = ("bf16-z1-full-mb1x1-g32-bk1m-oopt", "bf16-z2-full-mb1x1-g32-bk1m-oopt", "bf16-z2-full-mb1x1-bk100000-oopt")
-UNREACHED = ("fp32-z0-full-mb1x1", "bf16-z1-full-mb1x2-bk100000", "bf16-z2-full-mb1x2-g32-bk100000")
 MODEL = MODELS["mistral"]
 
 pytestmark = [
@@ -47,15 +49,68 @@ pytestmark = [
 ]
 
 
-@pytest.fixture(scope="module")
-def replaying() -> Iterator[Replayer]:
+@pytest.fixture(scope="module", autouse=True)
+def _four_ranks() -> Iterator[None]:
     disabled = logging.root.manager.disable
     logging.disable(logging.WARNING)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         fake_ranks.join(WORLD)
-    yield replayer(MODEL, (*PLANS, *OFFLOADED))
+    yield
     logging.disable(disabled)
+
+
+@pytest.fixture(scope="module")
+def replaying() -> Replayer:
+    return replayer(MODEL, (*PLANS, *OFFLOADED))
+
+
+def wide(length: int = 128, **facts: object) -> Subject:
+    """Blocks with matrices that stage 3 shards."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    kind: Any = AutoModelForCausalLM
+    sizes = {"hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 4, "vocab_size": 512}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "use_cache": False}
+    config = AutoConfig.for_model("llama", **sizes | heads | facts)
+    return Subject(
+        kind.from_config(config),
+        lambda rows: {name: torch.ones(rows, length, dtype=torch.long) for name in ("input_ids", "labels")},
+        lambda model, batch: model(**batch).loss,
+    )
+
+
+def partly_frozen() -> Subject:
+    subject = wide()
+    for number in (1, 2):
+        subject.model.get_submodule(f"model.layers.{number}").requires_grad_(False)
+    return subject
+
+
+def adapted() -> Subject:
+    from peft import LoraConfig, get_peft_model
+
+    subject = wide()
+    adapter = LoraConfig(r=8, target_modules=["q_proj", "v_proj"])
+    return subject._replace(model=get_peft_model(subject.model, adapter))
+
+
+def wordy() -> Subject:
+    """An embedding and a head of its own that are large against the blocks."""
+    return wide(64, vocab_size=8192, hidden_size=128)
+
+
+# DeepSpeed's products keep the inputs of frozen weights; every module gathers for those to come; and of an embedding
+# nothing is there while the loss is computed. The first two were up to 14% low, the third was 11% high.
+STAGE_3 = (
+    (partly_frozen, "bf16-z3-none-mb2x1-bk1m"),
+    (adapted, "bf16-z3-none-mb2x1-bk1m"),
+    (adapted, "bf16-z3-full-mb2x1-bk1m"),
+    (wordy, "bf16-z3-none-mb1x1-bk100000"),
+    (wordy, "bf16-z3-full-mb1x2-bk1m"),
+)
+# Here a weight or two of blocks this small come or go a moment earlier or later.
+STAGE_3_NEARLY = ((partly_frozen, "bf16-z3-full-mb2x1-bk100000"), (adapted, "bf16-z3-sel-mb2x2-bk1m"))
 
 
 @pytest.mark.parametrize("short", PLANS)
@@ -76,7 +131,18 @@ def test_what_is_replayed_is_what_is_counted_beside_the_host(short: str, replayi
 @pytest.mark.parametrize(
     "short", ["fp32-z0-full-mb1x1", "bf16-z1-full-mb1x2-bk100000", "bf16-z2-full-mb1x2-g32-bk100000"]
 )
-@pytest.mark.usefixtures("replaying")
 def test_weights_without_a_gradient_get_zeros(short: str) -> None:
     plan = Plan.parse(short)
     assert predicted(replayer(partly, [short]), plan) == pytest.approx(counted(partly, plan), rel=0.005)
+
+
+@pytest.mark.parametrize(("subject", "short"), STAGE_3, ids=lambda each: getattr(each, "__name__", each))
+def test_stage_3_is_replayed_weight_by_weight(subject: Callable[[], Subject], short: str) -> None:
+    plan = Plan.parse(short)
+    assert predicted(replayer(subject, [short]), plan) == pytest.approx(counted(subject, plan), rel=0.002)
+
+
+@pytest.mark.parametrize(("subject", "short"), STAGE_3_NEARLY, ids=lambda each: getattr(each, "__name__", each))
+def test_stage_3_is_replayed_within_a_twentieth(subject: Callable[[], Subject], short: str) -> None:
+    plan = Plan.parse(short)
+    assert predicted(replayer(subject, [short]), plan) == pytest.approx(counted(subject, plan), rel=0.05)

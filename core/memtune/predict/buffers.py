@@ -7,7 +7,7 @@ Sources: DeepSpeed runtime/zero/config.py (bucket sizes), stage3.py, stage_1_and
 
 from __future__ import annotations
 
-from memtune.deepspeed_config import MAX_LIVE_BUCKETS, PREFETCHES_PER_BUCKET, SUB_GROUP_ELEMENTS
+from memtune.deepspeed_config import MAX_LIVE_BUCKETS, SUB_GROUP_ELEMENTS
 from memtune.knobs import Attention
 from memtune.predict.constants import Constants
 from memtune.predict.recipe import Recipe
@@ -61,15 +61,11 @@ def _unit_bytes(shape: Shape, recipe: Recipe) -> tuple[float, float]:
 
 def _gathered(shape: Shape, recipe: Recipe) -> list[Term]:
     if recipe.backend == "deepspeed":
-        # Parameters stay gathered until max_live is reached, at most the whole model; the next ones are prefetched.
-        # memtune.deepspeed_config moves both limits with the bucket. A unit that computes is there in any case.
-        bucket = recipe.bucket_elements
-        limit = max(bucket * MAX_LIVE_BUCKETS, shape.root, shape.layer)
-        # A layer stays if its backward pass is nearer than max_reuse_distance, which is as long as the limit: between
-        # are the layers behind it, twice, and the root (partitioned_param_coordinator.py, __params_to_release).
-        reused = shape.root + (limit - shape.root) / 2
-        wanted = max(shape.root + 2 * shape.layer + bucket / PREFETCHES_PER_BUCKET, reused)
-        live = min(limit, shape.total, wanted)
+        # Every module gathers for those to come until max_live is reached, at most the whole model; what computes is
+        # there in any case (partitioned_param_coordinator.py), an embedding gone before the head comes.
+        # memtune.deepspeed_config moves the limit with the bucket.
+        largest = min(shape.root, shape.vocab * shape.hidden) if shape.vocab else shape.root
+        live = float(min(max(recipe.bucket_elements * MAX_LIVE_BUCKETS, largest, shape.layer), shape.total))
         size = live * recipe.compute_bytes / recipe.tensor_parallel
         template = "{:,.0f} live and prefetched parameters x {} B"
         return [Term("gathered units", size, _COMPUTING, template, (live, recipe.compute_bytes), "zero/config.py")]

@@ -49,6 +49,18 @@ class Backend:
     def done(self, block: int) -> None:
         """The backward pass is through a block, and all gradients of it are there."""
 
+    def need(self, weight: int) -> None:
+        """A module begins whose own weight this is, in the forward pass or in the backward pass."""
+
+    def need_again(self, weight: int) -> None:
+        """The same as it is recomputed."""
+
+    def spare(self, weight: int) -> None:
+        """A module is through with its own weight."""
+
+    def module(self, _number: int) -> None:
+        """A module without such a weight begins."""
+
     def gradient(self, parameter: int, tensor: int) -> None:
         """A gradient is there. From the second micro-batch on it is added to the one before."""
         if parameter in self.gradients:

@@ -11,6 +11,7 @@ from memtune.replay import tape as tapes
 from memtune.replay.backend import Backend
 from memtune.replay.deepspeed import deepspeed
 from memtune.replay.fsdp import Fsdp
+from memtune.replay.running import as_it_runs
 from memtune.replay.script import Script
 from memtune.replay.setting import Setting
 from memtune.replay.tape import NOTHING, Tape
@@ -55,11 +56,12 @@ class Recorder:
         offloaded = frozenset[int]()
         if setting.plan.offload is Offload.ACTIVATIONS:
             offloaded = frozenset(n for n, size in enumerate(sizes) if size >= _SMALLEST_OFFLOADED_BYTES)
-        key = id(setting.program), setting.plan.checkpointing, offloaded
+        key = id(setting.program), setting.plan.checkpointing, offloaded, setting.is_stage_3
         if key not in self._scripts:
             while len(self._scripts) >= self._kept:
                 self._scripts.popitem(last=False)
-            made = scripts.write(setting.trace, setting.program, setting.plan.checkpointing, offloaded)
+            program = as_it_runs(setting.program, setting.is_stage_3, setting.keeps_inputs)
+            made = scripts.write(setting.trace, program, setting.plan.checkpointing, offloaded)
             self._scripts[key] = made
         return self._scripts[key]
 
@@ -78,6 +80,10 @@ def _micro_batch(script: Script, sizes: list[int], tape: Tape, backend: Backend)
         scripts.BACK: backend.back,
         scripts.DONE: backend.done,
         scripts.FIRST: backend.first,
+        scripts.NEED: backend.need,
+        scripts.AGAIN: backend.need_again,
+        scripts.SPARE: backend.spare,
+        scripts.MODULE: backend.module,
     }
     for action, number in script.steps:
         if action == scripts.ALLOC:

@@ -10,11 +10,15 @@ from memtune.knobs import Checkpointing
 from memtune.replay.segments import Segment, backward_bounds, segments_of, visits_of
 from memtune.trace import Program, Trace, TraceError
 
-# What a script says, each with one number: a life, a gradient, a block or the root.
-ALLOC, FREE, GRADIENT, ENTER, LEAVE, BACK, DONE, BACKWARD, FIRST = range(9)
+# What a script says, each with one number: a life, a gradient, a block or the root, a weight.
+ALLOC, FREE, GRADIENT, ENTER, LEAVE, BACK, DONE, BACKWARD, FIRST, NEED, AGAIN, SPARE, MODULE = range(13)
 
 _OF_THE_ROOT = {events.CALL: ENTER, events.RETURN: LEAVE, events.REACHED: BACK}
-_OF_BLOCKS = {events.ENTER: ENTER, events.LEAVE: LEAVE, events.FIRST: FIRST}
+_PLAIN = {
+    events.ENTER: ENTER, events.LEAVE: LEAVE, events.FIRST: FIRST, events.BACKWARD: BACKWARD,
+    events.NEED: NEED, events.SPARE: SPARE, events.MODULE: MODULE,
+}  # fmt: skip
+_RECOMPUTED = {events.NEED: AGAIN, events.SPARE: SPARE, events.MODULE: MODULE}
 
 ACTIVATIONS, TEMPORARIES = "activations", "temporaries"
 
@@ -96,10 +100,8 @@ class _Writer:
             self._gradient(number)
         elif code in _OF_THE_ROOT:
             self._step(_OF_THE_ROOT[code], events.ROOT)
-        elif code in _OF_BLOCKS:
-            self._step(_OF_BLOCKS[code], number)
         else:
-            self._step(BACKWARD, number)
+            self._step(_PLAIN[code], number)
 
     def _alloc(self, segment: Segment | None) -> None:
         tensor = len(self._now)
@@ -172,6 +174,8 @@ class _Writer:
                 local[number] = unclaimed.pop(number) if number in unclaimed else self._live(number)
             elif code == events.DROP and number in local:
                 self._release(local.pop(number))
+            elif code in _RECOMPUTED:
+                self._step(_RECOMPUTED[code], number)
             elif code == events.SAVE:
                 life = local.get(number, fetched.get(number, self._now[number]))
                 save = next(saves)

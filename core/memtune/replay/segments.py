@@ -165,7 +165,7 @@ def _visits_of_saves(program: Program, visits: Sequence[Visit]) -> dict[int, int
     visit_of, save = {}, 0
     visit_at = {place: number for number, visit in enumerate(visits) for place in range(visit.first, visit.last)}
     for position, code in enumerate(program.codes):
-        if code == events.SAVE:
+        if code in events.SAVES:
             if position in visit_at:
                 visit_of[save] = visit_at[position]
             save += 1

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from memtune.deepspeed_config import has_own_products
 from memtune.knobs import Attention, Offload, Precision, Sharding
 from memtune.plan import Plan
 from memtune.replay.optimizers import Piece
@@ -57,6 +58,16 @@ class Setting:
     def offloads_states(self) -> bool:
         """Whether the optimizer steps in host memory."""
         return self.plan.offload in (Offload.OPTIMIZER, Offload.PARAMETERS, Offload.NVME)
+
+    @property
+    def is_stage_3(self) -> bool:
+        """Whether DeepSpeed shards the weights."""
+        return self.plan.sharding.backend == "deepspeed" and self.plan.sharding.zero_stage == 3
+
+    @property
+    def keeps_inputs(self) -> bool:
+        """Whether products keep their inputs whatever is frozen, as DeepSpeed's own do (zero/linear.py)."""
+        return self.is_stage_3 and has_own_products(self.plan)
 
     @property
     def learning(self) -> Sequence[Parameter]:

@@ -1,23 +1,23 @@
 """DeepSpeed's ZeRO on one rank: flat buffers from the start, a bucket, and a step on flat fp32 gradients.
 
 Read in deepspeed/runtime/zero (stage_1_and_2.py, stage3.py, partition_parameters.py) and runtime/engine.py of 0.19.
-Stage 3 gathers weights one by one; here they come and go by block.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import accumulate
 
-from memtune.deepspeed_config import MAX_LIVE_BUCKETS, PERSISTENT_ELEMENTS, SUB_GROUP_ELEMENTS
+from memtune.deepspeed_config import PERSISTENT_ELEMENTS, SUB_GROUP_ELEMENTS
 from memtune.knobs import GradientDtype, Offload, Optimizer
 from memtune.predict.buffers import ALLREDUCE_ELEMENTS
 from memtune.predict.recipe import STATE_BYTES
 from memtune.replay import optimizers
 from memtune.replay.backend import Backend
+from memtune.replay.gathering import Gathering
 from memtune.replay.setting import Setting
 from memtune.replay.tape import COMMUNICATION, GRADIENTS, NOTHING, STATES, TEMPORARIES, WEIGHTS, Tape
-from memtune.trace import ROOT
+from memtune.trace import NEED
 
 _NORM_BYTES = 8  # of an element: norms are taken in fp64 (zero/utils.py, get_norm_dtype)
 
@@ -284,14 +284,17 @@ class Zero3(Sharded):
         super().__init__(setting, tape)
         parameters, width = setting.trace.parameters, setting.compute_bytes
         self._small_bytes = width * sum(p.elements for p in parameters if p.elements <= PERSISTENT_ELEMENTS)
-        self._block_bytes = {
-            block: width * sum(p.elements for p in parameters if p.block == block and p.elements > PERSISTENT_ELEMENTS)
-            for block in (*range(setting.trace.blocks), ROOT)
-        }
-        self._gathered: dict[int, int] = {}
         self._holds_weights = setting.plan.offload not in (Offload.PARAMETERS, Offload.NVME)
         # A single rank looks at its partition as it is (partition_parameters.py, NoGatherHandle).
         self._copies_weights = setting.shards > 1 or not self._holds_weights
+        self._gathering = Gathering(setting, tape)
+        # What others use than the module that has it is taken to be there all the time.
+        needed = {number for code, number in self._of_weights() if code == NEED}
+        self._strays = [n for n, p in enumerate(parameters) if p.elements > PERSISTENT_ELEMENTS and n not in needed]
+
+    def _of_weights(self) -> Iterator[tuple[str, int]]:
+        program = self.setting.program
+        return zip(program.codes, program.numbers, strict=True)
 
     def prepare(self) -> None:
         """The same, states, and the buffers of the gradients."""
@@ -312,39 +315,40 @@ class Zero3(Sharded):
         kept_bytes = self._gradient_bytes * -(-self._filled // self.setting.shards)
         return [*super()._copies(), *([kept_bytes] if self._gradient_bytes > self._bucket_bytes else [])]
 
-    def enter(self, block: int) -> None:
-        """Gather a block, or what is outside of them."""
-        self._gather(block)
+    def begin(self, is_last: bool) -> None:
+        """What is used by no module of its own is gathered at once."""
+        self._gathering.begin()
+        for weight in self._strays:
+            self.need(weight)
 
-    def leave(self, block: int) -> None:
-        """Its weights go, unless the backward pass comes back to them soon (max_reuse_distance)."""
-        if block == ROOT:
-            return
-        between = 2 * sum(self._block_bytes[each] for each in range(block + 1, self.setting.trace.blocks))
-        reuse_elements = (between + self._block_bytes[ROOT]) // self.setting.compute_bytes
-        if reuse_elements >= MAX_LIVE_BUCKETS * self.setting.plan.bucket_elements:
-            self._drop(block)
+    def need(self, weight: int) -> None:
+        """Gather it."""
+        if self._is_gathered(weight):
+            self._gathering.need(weight)
 
-    def back(self, block: int) -> None:
+    def module(self, _number: int) -> None:
+        """What comes next is gathered."""
+        if self._copies_weights:
+            self._gathering.module()
+
+    def need_again(self, weight: int) -> None:
         """Gather it again."""
-        self._gather(block)
+        if self._is_gathered(weight):
+            self._gathering.need_again(weight)
 
-    def done(self, block: int) -> None:
-        """Its weights go."""
-        self._drop(block)
+    def spare(self, weight: int) -> None:
+        """It goes, unless it is needed again soon."""
+        if self._is_gathered(weight):
+            self._gathering.spare(weight)
+
+    def _is_gathered(self, weight: int) -> bool:
+        return self._copies_weights and self.setting.trace.parameters[weight].elements > PERSISTENT_ELEMENTS
 
     def finish(self) -> None:
-        """The rest goes, too."""
+        """The rest of the weights goes, too."""
         super().finish()
-        self._drop(ROOT)
+        self._gathering.end()
 
     def step(self, is_first: bool) -> None:
         """One sub-group at a time."""
         self.tape.free(*self._widened(min(self._owned, SUB_GROUP_ELEMENTS)))
-
-    def _gather(self, block: int) -> None:
-        if block not in self._gathered and self._copies_weights:
-            self._gathered[block] = self.tape.hold(self._block_bytes[block], COMMUNICATION)
-
-    def _drop(self, block: int) -> None:
-        self.tape.free(self._gathered.pop(block, NOTHING))

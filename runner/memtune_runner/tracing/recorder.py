@@ -207,6 +207,17 @@ class Recorder(TorchDispatchMode):
 
         return [model.register_forward_pre_hook(call), model.register_forward_hook(returned)]
 
+    def keep(self, tensor: torch.Tensor) -> _Saved | None:
+        """A save that a library would make beside autograd's; nothing of what is there in any case."""
+        if self._number(tensor) == _UNCOUNTED:
+            return None
+        return self._save(events.KEEP, tensor)
+
+    def ask_for(self, saved: _Saved) -> None:
+        """The backward pass comes to a save."""
+        self.module = saved.module
+        self.note(events.UNPACK, saved.number)
+
     def saw_gradient(self, number: int, weight: torch.Tensor) -> None:
         """A weight has its gradient; an autograd function that gives it none leaves it as one that is not used."""
         if weight.grad is None:
@@ -221,15 +232,17 @@ class Recorder(TorchDispatchMode):
     def _pack(self, tensor: torch.Tensor) -> torch.Tensor | _Saved:
         if tensor.layout is not torch.strided or self._number(tensor) == _UNCOUNTED:
             return tensor
+        return self._save(events.SAVE, tensor)
+
+    def _save(self, code: str, tensor: torch.Tensor) -> _Saved:
         self._saves += 1
-        self.note(events.SAVE, self._number(tensor))
+        self.note(code, self._number(tensor))
         return _Saved(self, self._saves - 1, tensor)
 
     def _unpack(self, saved: torch.Tensor | _Saved) -> torch.Tensor:
         if isinstance(saved, torch.Tensor):
             return saved
-        self.module = saved.module
-        self.note(events.UNPACK, saved.number)
+        self.ask_for(saved)
         self._is_silent = True
         try:
             tensor = torch.empty_strided(saved.shape, saved.strides, dtype=saved.dtype)

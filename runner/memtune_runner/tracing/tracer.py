@@ -19,6 +19,7 @@ from memtune_runner.tracing.kernels import gpu_kernels
 from memtune_runner.tracing.problems import TracingError, explained
 from memtune_runner.tracing.recorder import Numbers, Recorder
 from memtune_runner.tracing.recording import Recording
+from memtune_runner.tracing.sharded_weights import sharded_weights
 from memtune_runner.tracing.unfolding import IrregularError, unfold
 
 
@@ -89,6 +90,8 @@ class Tracer:
                 stack.callback(hook.remove)
                 # Within the model autocast is off: only what is around it is computed so.
                 stack.enter_context(replaced(model, "forward", torch.autocast("cpu", enabled=False)(model.forward)))
+            if numerics != "autocast":  # which DeepSpeed leaves to others
+                stack.enter_context(sharded_weights(model, recorder, self.numbers.weights))
             stack.enter_context(recorder)
             try:
                 casts = numerics == "autocast" or (numerics == "half" and self._loss_autocast)

@@ -17,7 +17,7 @@ from memtune_runner.tracing.folding import PERIODS, Fold
 from memtune_runner.tracing.recorder import Numbers
 from memtune_runner.tracing.recording import Recording, in_order
 
-_OF_TENSORS = frozenset({events.DROP, events.SAVE, events.GRADIENT})
+_OF_TENSORS = frozenset(events.DROP + events.SAVES + events.GRADIENT)
 _OF_SAVES = frozenset({events.UNPACK, events.RELEASE})
 # Of the six periods, the two that are compared: copies come between them.
 _LEFT, _RIGHT = PERIODS // 2 - 1, PERIODS // 2
@@ -129,6 +129,8 @@ class _Unfolding:
             return step._replace(about=self._modules.moved(step.about, -back))
         if step.code in events.OF_BLOCKS:
             return step._replace(about=self._blocks.moved(step.about, -back))
+        if step.code in events.OF_WEIGHTS:
+            return step._replace(about=self._weights.moved(step.about, -back))
         if step.code == events.GRADIENT:
             return step._replace(details=self._weights.moved(step.details, -back))
         return step
@@ -166,9 +168,26 @@ def _span(groups: Sequence[Sequence[int]]) -> _Span:
 
 def _places(recording: Recording, periods: Sequence[Sequence[int]]) -> list[tuple[int, bool] | None]:
     """For every event the inner period to which it belongs, and whether in its backward pass."""
+    entered, reached = _bounds(recording)
+    places: list[tuple[int, bool] | None] = [None] * len(recording.codes)
+    for period in range(1, PERIODS - 1):
+        edges = (
+            (entered.get(periods[period][0], -1), entered.get(periods[period + 1][0], -1)),
+            (reached.get(periods[period][-1], -1), reached.get(periods[period - 1][-1], -1)),
+        )
+        for is_backward, (first, last) in zip((False, True), edges, strict=True):
+            if not 0 <= first < last:
+                raise IrregularError
+            places[first:last] = [(period, is_backward)] * (last - first)
+    return places
+
+
+def _bounds(recording: Recording) -> tuple[dict[int, int], dict[int, int]]:
+    """Where each block is entered, and where the backward pass comes to it: to a weight of it, or to a save."""
     entered: dict[int, int] = {}
-    unpacked: dict[int, int] = {}
+    reached: dict[int, int] = {}
     block_of_save: list[int] = []
+    block_of_weight: dict[int, int] = {}
     inside = -1
     for position, (code, number) in enumerate(zip(recording.codes, recording.numbers, strict=True)):
         if code == events.ENTER:
@@ -177,21 +196,15 @@ def _places(recording: Recording, periods: Sequence[Sequence[int]]) -> list[tupl
             entered[number], inside = position, number
         elif code == events.LEAVE:
             inside = -1
-        elif code == events.SAVE:
+        elif code in events.SAVES:
             block_of_save.append(inside)
+        elif code == events.NEED and inside >= 0:
+            block_of_weight[number] = inside
+        elif code == events.NEED:
+            reached.setdefault(block_of_weight.get(number, -1), position)
         elif code == events.UNPACK:
-            unpacked.setdefault(block_of_save[number], position)
-    places: list[tuple[int, bool] | None] = [None] * len(recording.codes)
-    for period in range(1, PERIODS - 1):
-        edges = (
-            (entered.get(periods[period][0], -1), entered.get(periods[period + 1][0], -1)),
-            (unpacked.get(periods[period][-1], -1), unpacked.get(periods[period - 1][-1], -1)),
-        )
-        for is_backward, (first, last) in zip((False, True), edges, strict=True):
-            if not 0 <= first < last:
-                raise IrregularError
-            places[first:last] = [(period, is_backward)] * (last - first)
-    return places
+            reached.setdefault(block_of_save[number], position)
+    return entered, reached
 
 
 def _read(recording: Recording, places: Sequence[tuple[int, bool] | None]) -> Iterator[_Step]:
@@ -204,10 +217,10 @@ def _read(recording: Recording, places: Sequence[tuple[int, bool] | None]) -> It
         about: Any = tensors[number] if code in _OF_TENSORS else saves[number] if code in _OF_SAVES else number
         made: Any = None
         details: Any = None
-        if code in (events.ALLOC, events.SAVE):
+        if code in events.ALLOC + events.SAVES:
             made_before = tensors if code == events.ALLOC else saves
-            made = len(made_before) if place is None else _Own(*place, counts[code, place])
-            counts[code, place] += 1
+            made = len(made_before) if place is None else _Own(*place, counts[id(made_before), place])
+            counts[id(made_before), place] += 1
             made_before.append(made)
         if code == events.ALLOC:
             details = next(sizes)
@@ -230,7 +243,7 @@ def _written(steps: Iterator[_Step]) -> Recording:
             tensors[made] = len(tensors)
             sizes.append(details[0])
             made_by.append(details[1])
-        elif code == events.SAVE:
+        elif code in events.SAVES:
             saves[made] = len(saves)
         elif code == events.ENTER:
             inputs.append(sorted(tensors[each] for each in details))
