@@ -6,12 +6,13 @@ from dataclasses import replace
 from functools import cache
 
 import pytest
-from described import CONFIGS, LENGTH, traced
+from described import CONFIGS, LENGTH, RANK, traced
 from gpu_pairs import LENGTH as GPU_LENGTH
 from gpu_pairs import MODELS, Pair, workload
 from gpu_trace import traced_model
 
 from memtune.gpu import find
+from memtune.model.architecture import Adapter
 from memtune.model.huggingface import from_hf_config
 from memtune.plan import Plan
 from memtune.predict.constants import DEFAULT_CONSTANTS
@@ -27,6 +28,10 @@ PLANS = [Plan.parse(f"bf16-{sharding}-mb16x2") for sharding in ("fsdp-none", "fs
 # Autocast is a trace of its own, of which one model is enough for each kind of norm, projection and activation.
 AUTOCAST = ("llama-tiny", "gpt2")
 AUTOCAST_PLANS = [Plan.parse(f"bf16-ddp-{checkpointing}-mb16x2") for checkpointing in ("none", "sel", "full")]
+# Under stage 3 products keep inputs of frozen weights; and what is kept selectively are an adapter's products, too.
+ADAPTED = (("q_proj", "v_proj"), ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"))
+ADAPTED_PLANS = [Plan.parse(f"bf16-{plan}") for plan in ("z2-none-mb16x2", "z3-none-mb16x2", "z3-full-mb16x2")]
+ADAPTED_PLANS += [Plan.parse(f"bf16-{plan}") for plan in ("z3-sel-mb16x2", "fsdp-sel-mb16x2", "z2-sel-mb8x1")]
 # What the layers of other code keep was fitted into one factor; a trace of transformers' own has none of it.
 CONSTANTS = replace(DEFAULT_CONSTANTS, activation_factor=1.0, workspace_bytes=0.0)
 
@@ -57,10 +62,10 @@ PAIRS = [
 ]
 
 
-def formula_bytes(name: str, plan: Plan) -> float:
-    architecture = from_hf_config(CONFIGS[name])
-    workload = Workload(architecture, find("h100-80gb"), plan.global_batch(GPUS), LENGTH, gpus_per_node=GPUS)
-    return predict_recipe(shape_of(architecture, None), lower(workload, plan), CONSTANTS).allocated.expected
+def formula_bytes(name: str, plan: Plan, adapter: Adapter | None = None) -> float:
+    architecture, batch = from_hf_config(CONFIGS[name]), plan.global_batch(GPUS)
+    workload = Workload(architecture, find("h100-80gb"), batch, LENGTH, gpus_per_node=GPUS, adapter=adapter)
+    return predict_recipe(shape_of(architecture, adapter), lower(workload, plan), CONSTANTS).allocated.expected
 
 
 @pytest.mark.parametrize("name", CONFIGS)
@@ -77,6 +82,16 @@ def test_formulas_and_traces_agree_under_autocast(name: str) -> None:
     for plan in AUTOCAST_PLANS:
         replayed = replayer.replay(plan).peak.allocated
         assert formula_bytes(name, plan) == pytest.approx(replayed, rel=0.05), plan
+
+
+@pytest.mark.parametrize("adapted", ADAPTED, ids=lambda each: str(len(each)))
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # peft asks transformers for what has another name by now
+def test_formulas_and_traces_agree_on_adapters(adapted: tuple[str, ...]) -> None:
+    name = "tinyllama-1.1b"
+    replayer = Replayer(traced(name, ["half"], adapted), gpus_per_node=GPUS)
+    for plan in ADAPTED_PLANS:
+        replayed = replayer.replay(plan).peak.allocated
+        assert formula_bytes(name, plan, Adapter(RANK, adapted)) == pytest.approx(replayed, rel=0.05), plan
 
 
 @pytest.mark.parametrize("pair", PAIRS, ids=str)

@@ -13,6 +13,7 @@ from memtune_runner.tracing import trace_subject
 from memtune_runner.tracing.factory import build
 
 LENGTH = 512
+RANK = 8  # of an adapter
 _LLAMA = {"model_type": "llama", "num_attention_heads": 32, "vocab_size": 32000}
 
 CONFIGS: dict[str, dict[str, Any]] = {
@@ -42,8 +43,8 @@ CONFIGS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-def traced(name: str, numerics: Sequence[str]) -> Trace:
-    """The model of a config, computed in these ways."""
+def traced(name: str, numerics: Sequence[str], adapted: Sequence[str] = ()) -> Trace:
+    """The model of a config, computed in these ways; with a frozen base where some of its modules are adapted."""
     from transformers import AutoConfig, AutoModelForCausalLM
 
     model: Any = AutoModelForCausalLM  # transformers leaves it untyped
@@ -51,9 +52,15 @@ def traced(name: str, numerics: Sequence[str]) -> Trace:
     config = AutoConfig.for_model(facts.pop("model_type"), **facts, use_cache=False)
     gc.disable()  # as `memtune trace` does: when garbage goes must not depend on chance
     try:
-        return _traced(name, lambda: model.from_config(config), numerics)
+        return _traced(name, lambda: _adapter(model.from_config(config), adapted), numerics)
     finally:
         gc.enable()
+
+
+def _adapter(model: Any, adapted: Sequence[str]) -> Any:
+    from peft import LoraConfig, get_peft_model
+
+    return get_peft_model(model, LoraConfig(r=RANK, target_modules=list(adapted))) if adapted else model
 
 
 def _traced(name: str, make: Callable[[], Any], numerics: Sequence[str]) -> Trace:

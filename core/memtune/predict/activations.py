@@ -68,7 +68,8 @@ def _norms(shape: Shape, recipe: Recipe) -> float:
     # bitsandbytes' 4-bit product keeps its input although its weight is frozen (autograd/_functions.py, MatMul4Bit), or
     # kept it: recent versions do not, and published peaks are above rather than below what this gives.
     by_adapter = shape.adapted & {"query", "key", "value", "gate", "up"}
-    output = wide * hidden if learns or recipe.fp32_residuals or by_adapter else 0
+    is_kept = learns or recipe.fp32_residuals or recipe.keeps_frozen_inputs or by_adapter
+    output = wide * hidden if is_kept else 0
     kept = 4 if recipe.autocasts and not recipe.compiled else wide
     outputs = shape.norms * output
     if learns and recipe.autocasts and not recipe.compiled:
@@ -104,7 +105,8 @@ def _mlp(shape: Shape, recipe: Recipe) -> float:
     # projection. A compiled layer recomputes the activation; a frozen down projection needs no input.
     activation = 1 + (not shape.gated) if recipe.compiled else shape.activation_tensors
     tensors = activation + (2 if shape.gated else 0)
-    if shape.has_adapter and "down" not in shape.adapted and not recipe.fp32_residuals:
+    needs_input = "down" in shape.adapted or recipe.fp32_residuals or recipe.keeps_frozen_inputs
+    if shape.has_adapter and not needs_input:
         tensors -= 1
     routed = 2 * wide * shape.hidden * shape.expert_copies
     widened = 0
@@ -128,7 +130,23 @@ def selective_bytes(shape: Shape, recipe: Recipe) -> float:
     """
     wide = recipe.compute_bytes
     products = shape.query + shape.key_value + shape.ffn + shape.hidden
+    if shape.has_adapter:
+        products = sum(_products(shape)[::2])
     return wide * (products + shape.query) + boundary_bytes(shape, recipe) + 4 * shape.heads
+
+
+def _products(shape: Shape) -> list[int]:
+    """The sizes of a layer's matrix products, in order: an adapter adds a narrow one and one as wide as its own."""
+    sizes = {
+        "query": shape.query,
+        "key": shape.key_value,
+        "value": shape.key_value,
+        "output": shape.hidden,
+        **({"gate": shape.ffn} if shape.gated else {}),
+        "up": shape.ffn,
+        "down": shape.hidden,
+    }
+    return [each for role, size in sizes.items() for each in ((size, 0, size) if role in shape.adapted else (size,))]
 
 
 def _selective_cross_bytes(shape: Shape, recipe: Recipe) -> float:

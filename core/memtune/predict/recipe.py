@@ -130,6 +130,14 @@ class Recipe:
         return self.bucket_phases == ALWAYS
 
     @property
+    def keeps_frozen_inputs(self) -> bool:
+        """Whether products keep their inputs though their weights are frozen, as stage 3's own do (zero/linear.py).
+
+        Selective checkpointing does without those; a quantized base has products of its library.
+        """
+        return self.is_stage_3 and self.checkpointing.mode != "selective" and self.base_bytes == self.frozen_bytes
+
+    @property
     def has_flat_sums(self) -> bool:
         """Whether gradients are added up in what the step takes as it is: sums in fp32 at stages 1 and 2, beside 16
         bits (bf16_optimizer.py; stage_1_and_2.py, _use_compact_grad_partition_buffer).
