@@ -39,6 +39,7 @@ OF_ALL = CALL + RETURN + BACKWARD + REACHED + MODULE  # those whose number says 
 OF_BLOCKS = ENTER + LEAVE + FIRST
 OF_WEIGHTS = NEED + SPARE
 SAVES = SAVE + KEEP
+OF_TENSORS = DROP + SAVES + GRADIENT
 OF_SAVES = UNPACK + RELEASE
 
 ROOT = -1  # in place of a block: what is outside of all blocks

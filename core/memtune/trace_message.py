@@ -29,9 +29,6 @@ _LONGEST_NAME = 64
 _SHORTEST_FOLD = 12
 # A small dictionary: unpacking takes that much memory whatever the message says.
 _FILTERS: list[dict[str, Any]] = [{"id": lzma.FILTER_LZMA2, "preset": 6, "dict_size": 1 << 20, "pb": 0}]
-# What an event's number is counted from: the tensors made so far, or the event before of the same sort.
-_OF_TENSORS = frozenset(events.DROP + events.SAVES + events.GRADIENT)
-_OF_SAVES = frozenset(events.OF_SAVES)
 
 
 def pack(trace: Trace) -> str:
@@ -81,9 +78,9 @@ def _relative(codes: str, numbers: Iterable[int]) -> list[int]:
     for code, number in zip(codes, numbers, strict=True):
         if code == events.ALLOC:
             tensors += 1
-        elif code in _OF_TENSORS:
+        elif code in events.OF_TENSORS:
             found.append(tensors - number)
-        elif code in _OF_SAVES:
+        elif code in events.OF_SAVES:
             found.append(number - saves)
             saves = number
         elif code in events.OF_WEIGHTS:
@@ -219,9 +216,9 @@ def _absolute(codes: str, numbers: Iterable[int]) -> Iterator[int]:
         if code == events.ALLOC:
             tensors += 1
             yield 0  # the module, which is not told
-        elif code in _OF_TENSORS:
+        elif code in events.OF_TENSORS:
             yield tensors - next(rest, _LARGEST_NUMBER)
-        elif code in _OF_SAVES:
+        elif code in events.OF_SAVES:
             saves += next(rest, _LARGEST_NUMBER)
             yield saves
         elif code in events.OF_WEIGHTS:
@@ -260,11 +257,11 @@ def _check_events(program: Program, blocks: int, parameters: int) -> None:
     for code, number in zip(program.codes, program.numbers, strict=True):
         if code == events.ALLOC:
             tensors += 1
-        elif code in _OF_TENSORS:
+        elif code in events.OF_TENSORS:
             _within((number,), tensors, "tensors")
             saves += code in events.SAVES
             gradients += code == events.GRADIENT
-        elif code in _OF_SAVES:
+        elif code in events.OF_SAVES:
             _within((number,), saves, "saves")
         elif code in events.OF_BLOCKS:
             _within((number,), blocks, "blocks")

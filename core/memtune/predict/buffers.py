@@ -117,8 +117,8 @@ def _buckets(shape: Shape, recipe: Recipe) -> list[Term]:
     capacity, source = float(recipe.bucket_elements), "deepspeed stage_1_and_2.py and stage3.py, reduce_bucket_size"
     terms = [_bucket(capacity, recipe.bucket_bytes, recipe.bucket_phases, template, source)]
     if recipe.offloads_states and not recipe.is_stage_3 and not shape.has_adapter:
-        largest, source = max(shape.vocab * shape.hidden, shape.largest_linear), "temp_grad_buffer_for_gpu_offload"
-        template = "{:,.0f} elements of the largest weight x {:.4g} B"
+        largest = max(shape.vocab * shape.hidden, shape.largest_linear) / recipe.tensor_parallel
+        template, source = "{:,.0f} elements of the largest weight x {:.4g} B", "temp_grad_buffer_for_gpu_offload"
         terms.append(_bucket(largest, width, ALWAYS, template, f"deepspeed stage_1_and_2.py, {source}"))
     return terms + _copies_to_reduce(recipe, min(capacity, trainable), trainable > capacity)
 

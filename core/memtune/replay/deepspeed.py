@@ -8,7 +8,8 @@ from memtune.replay.backend import Backend
 from memtune.replay.optimizers import Piece
 from memtune.replay.setting import Setting
 from memtune.replay.tape import GRADIENTS, Tape
-from memtune.replay.zero import Sharded, Widening, Zero, Zero3, Zero12
+from memtune.replay.zero import Sharded, Widening, Zero, Zero12
+from memtune.replay.zero3 import Zero3
 
 
 def deepspeed(setting: Setting, tape: Tape) -> Zero:

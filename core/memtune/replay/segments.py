@@ -73,7 +73,7 @@ def segments_of(trace: Trace, program: Program, visits: Sequence[Visit], checkpo
         for number, segment in enumerate(segments):
             segment.kept = _chosen(program, segment)
             if number in again:
-                segment.again = _made_again(program, segment, again[number])
+                segment.again = _made_again(program, segment, again[number]) or None
     return segments
 
 
@@ -128,7 +128,7 @@ def backward_bounds(
         visit = -1
         if code == events.GRADIENT:
             visit = earliest.get(trace.parameters[next(gradients)].block, -1)
-        elif code in (events.UNPACK, events.RELEASE):
+        elif code in events.OF_SAVES:
             visit = visit_of.get(number, -1)
         elif position in again:
             visit = again[position]

@@ -1,23 +1,20 @@
 """DeepSpeed's ZeRO on one rank: flat buffers from the start, a bucket, and a step on flat fp32 gradients.
 
-Read in deepspeed/runtime/zero (stage_1_and_2.py, stage3.py, partition_parameters.py) and runtime/engine.py of 0.19.
+Read in deepspeed/runtime/zero (stage_1_and_2.py, stage3.py) and runtime/engine.py of 0.19.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import accumulate
 
-from memtune.deepspeed_config import PERSISTENT_ELEMENTS, SUB_GROUP_ELEMENTS
-from memtune.knobs import GradientDtype, Offload, Optimizer
+from memtune.knobs import GradientDtype, Optimizer
 from memtune.predict.buffers import ALLREDUCE_ELEMENTS
 from memtune.predict.recipe import STATE_BYTES
 from memtune.replay import optimizers
 from memtune.replay.backend import Backend
-from memtune.replay.gathering import Gathering
 from memtune.replay.setting import Setting
 from memtune.replay.tape import COMMUNICATION, GRADIENTS, NOTHING, STATES, TEMPORARIES, WEIGHTS, Tape
-from memtune.trace import NEED
 
 _NORM_BYTES = 8  # of an element: norms are taken in fp64 (zero/utils.py, get_norm_dtype)
 
@@ -275,80 +272,3 @@ class Widening(Zero12):
     def _copies(self) -> list[int]:
         """The copy is narrowed to be reduced."""
         return [*super()._copies(), self.setting.compute_bytes * self._filled]
-
-
-class Zero3(Sharded):
-    """Stage 3: weights are partitioned, too, but for the small ones; bucket and gradients stay for good."""
-
-    def __init__(self, setting: Setting, tape: Tape) -> None:
-        super().__init__(setting, tape)
-        parameters, width = setting.trace.parameters, setting.compute_bytes
-        self._small_bytes = width * sum(p.elements for p in parameters if p.elements <= PERSISTENT_ELEMENTS)
-        self._holds_weights = setting.plan.offload not in (Offload.PARAMETERS, Offload.NVME)
-        # A single rank looks at its partition as it is (partition_parameters.py, NoGatherHandle).
-        self._copies_weights = setting.shards > 1 or not self._holds_weights
-        self._gathering = Gathering(setting, tape)
-        # What others use than the module that has it is taken to be there all the time.
-        needed = {number for code, number in self._of_weights() if code == NEED}
-        self._strays = [n for n, p in enumerate(parameters) if p.elements > PERSISTENT_ELEMENTS and n not in needed]
-
-    def _of_weights(self) -> Iterator[tuple[str, int]]:
-        program = self.setting.program
-        return zip(program.codes, program.numbers, strict=True)
-
-    def prepare(self) -> None:
-        """The same, states, and the buffers of the gradients."""
-        super().prepare()
-        self._make_states()
-        self._make_bucket()
-        if not self._offloads:
-            self.tape.hold(self._gradient_bytes * self._owned, GRADIENTS)
-        if self._copies_weights:
-            self.tape.hold(self._small_bytes, COMMUNICATION)
-
-    def _hold_weights(self) -> None:
-        if self._holds_weights:
-            self.tape.hold(-(-sum(self.setting.program.weights) // self.setting.shards), WEIGHTS)
-
-    def _copies(self) -> list[int]:
-        """What the rank keeps of the copy is widened beside it where gradients are wider than the bucket."""
-        kept_bytes = self._gradient_bytes * -(-self._filled // self.setting.shards)
-        return [*super()._copies(), *([kept_bytes] if self._gradient_bytes > self._bucket_bytes else [])]
-
-    def begin(self, is_last: bool) -> None:
-        """What is used by no module of its own is gathered at once."""
-        self._gathering.begin()
-        for weight in self._strays:
-            self.need(weight)
-
-    def need(self, weight: int) -> None:
-        """Gather it."""
-        if self._is_gathered(weight):
-            self._gathering.need(weight)
-
-    def module(self, _number: int) -> None:
-        """What comes next is gathered."""
-        if self._copies_weights:
-            self._gathering.module()
-
-    def need_again(self, weight: int) -> None:
-        """Gather it again."""
-        if self._is_gathered(weight):
-            self._gathering.need_again(weight)
-
-    def spare(self, weight: int) -> None:
-        """It goes, unless it is needed again soon."""
-        if self._is_gathered(weight):
-            self._gathering.spare(weight)
-
-    def _is_gathered(self, weight: int) -> bool:
-        return self._copies_weights and self.setting.trace.parameters[weight].elements > PERSISTENT_ELEMENTS
-
-    def finish(self) -> None:
-        """The rest of the weights goes, too."""
-        super().finish()
-        self._gathering.end()
-
-    def step(self, is_first: bool) -> None:
-        """One sub-group at a time."""
-        self.tape.free(*self._widened(min(self._owned, SUB_GROUP_ELEMENTS)))

@@ -9,8 +9,6 @@ from typing import NamedTuple
 
 from memtune import trace as events
 
-_OF_TENSORS = frozenset(events.DROP + events.SAVES + events.GRADIENT)
-
 
 class Recording(NamedTuple):
     """The events of one micro-batch, and the bytes of its tensors."""
@@ -60,7 +58,7 @@ def merged(
         if position in dropped:
             continue
         out_codes.append(code)
-        out_numbers.append(names[number] if code in _OF_TENSORS else number)
+        out_numbers.append(names[number] if code in events.OF_TENSORS else number)
     renamed = [sorted({names[each] for each in group}) for group in inputs]
     return Recording(
         "".join(out_codes),

@@ -17,8 +17,6 @@ from memtune_runner.tracing.folding import PERIODS, Fold
 from memtune_runner.tracing.recorder import Numbers
 from memtune_runner.tracing.recording import Recording, in_order
 
-_OF_TENSORS = frozenset(events.DROP + events.SAVES + events.GRADIENT)
-_OF_SAVES = frozenset({events.UNPACK, events.RELEASE})
 # Of the six periods, the two that are compared: copies come between them.
 _LEFT, _RIGHT = PERIODS // 2 - 1, PERIODS // 2
 
@@ -214,7 +212,9 @@ def _read(recording: Recording, places: Sequence[tuple[int, bool] | None]) -> It
     sizes = zip(recording.sizes, recording.made_by, strict=True)
     inputs, gradients = iter(recording.inputs), iter(recording.gradients)
     for code, number, place in zip(recording.codes, recording.numbers, places, strict=True):
-        about: Any = tensors[number] if code in _OF_TENSORS else saves[number] if code in _OF_SAVES else number
+        about: Any = (
+            tensors[number] if code in events.OF_TENSORS else saves[number] if code in events.OF_SAVES else number
+        )
         made: Any = None
         details: Any = None
         if code in events.ALLOC + events.SAVES:
@@ -238,7 +238,8 @@ def _written(steps: Iterator[_Step]) -> Recording:
     saves: dict[Any, int] = {}
     for code, about, made, details in steps:
         codes.append(code)
-        numbers.append(tensors[about] if code in _OF_TENSORS else saves[about] if code in _OF_SAVES else about)
+        of_one = tensors if code in events.OF_TENSORS else saves if code in events.OF_SAVES else None
+        numbers.append(about if of_one is None else of_one[about])
         if code == events.ALLOC:
             tensors[made] = len(tensors)
             sizes.append(details[0])
