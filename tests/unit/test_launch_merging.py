@@ -91,18 +91,6 @@ def test_a_shell_that_hides_the_failure_of_all_its_programs_has_not_succeeded() 
     assert (merged.ending, merged.exit_code) == (Ending.SUCCEEDED, 0)
 
 
-def test_a_shell_of_whose_programs_none_trained_has_not_succeeded() -> None:
-    idle = report(0, 0, Ending.BAD_INPUT, exit_code=0, message="without a single optimizer step")
-    merged = merge(SETTINGS, [RankEnd(0, 0, (idle,)), STOPPED], None)
-    assert (merged.ending, merged.exit_code, merged.message) == (Ending.BAD_INPUT, 88, idle.message)
-    merged = merge(SETTINGS, [RankEnd(0, 0, (idle, report(0, 7), idle))], None)
-    assert (merged.ending, merged.exit_code, merged.steps) == (Ending.SUCCEEDED, 0, 7)
-    merged = merge(SETTINGS, [RankEnd(0, 0, (idle, replace(OOM, steps=0))), STOPPED], None)
-    assert (merged.ending, merged.exit_code) == (Ending.DEVICE_OOM, 85), "a shell hides it"
-    merged = merge(SETTINGS, [RankEnd(0, 127, (idle,), log="sh: export: not found"), STOPPED], None)
-    assert (merged.ending, merged.exit_code, merged.log_tail) == (Ending.ERROR, 127, "sh: export: not found")
-
-
 def test_the_cause_goes_before_its_consequences_and_the_stopped_are_neither() -> None:
     echo = RankEnd(1, 1, (report(1, 2, Ending.ERROR, exit_code=1, message="DistBackendError: x"),), log="Broken pipe")
     merged = merge(SETTINGS, [STOPPED, echo, RankEnd(0, 85, (OOM,))], None)

@@ -38,12 +38,12 @@ class RankEnd:
         A hang for which the rank is ended always counts: the rank may say that it is well. Else where the rank failed
         it is a failure, where it succeeded a success: a shell may go on after one of its programs failed. It may hide
         as well that all of them did. Among equals it is the one with the most steps, since others did something else
-        than train; of those that ended well without a step it is one only if the whole rank did.
+        than train.
         """
-        told = [each for each in self.reports if not _is_idle(each)]
-        fitting = self._hangs or [each for each in told if (each.ending is Ending.SUCCEEDED) == (self.exit_code == 0)]
-        idle = self.reports if self.exit_code == 0 else ()
-        return max(fitting or told or idle, key=lambda each: each.steps or 0, default=None)
+        fitting = self._hangs or [
+            each for each in self.reports if (each.ending is Ending.SUCCEEDED) == (self.exit_code == 0)
+        ]
+        return max(fitting or self.reports, key=lambda each: each.steps or 0, default=None)
 
     @property
     def failure(self) -> Failure | None:
@@ -54,8 +54,7 @@ class RankEnd:
         if report is None or report.ending is Ending.SUCCEEDED:
             return failures.of_words(self.log, self.exit_code)
         followed = report.ending is Ending.ERROR and failures.is_consequence(f"{report.message}\n{self.log}")
-        exit_code = EXIT_CODES[Ending.BAD_INPUT] if _is_idle(report) else report.exit_code
-        return Failure(report.ending, exit_code, report.message, followed)
+        return Failure(report.ending, report.exit_code, report.message, followed)
 
     @property
     def _hides_failure(self) -> bool:
@@ -66,11 +65,6 @@ class RankEnd:
     def _hangs(self) -> list[Report]:
         """The reports of hangs that the rank was ended for."""
         return [] if self.may_outlive_hang else [each for each in self.reports if each.ending is Ending.HUNG]
-
-
-def _is_idle(report: Report) -> bool:
-    """Whether a process below a program ended well without having trained, so that the program went on."""
-    return report.ending is Ending.BAD_INPUT and report.exit_code == 0
 
 
 def cause(ends: Sequence[RankEnd]) -> tuple[RankEnd, Failure] | None:

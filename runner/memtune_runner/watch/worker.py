@@ -38,9 +38,9 @@ def watching(
     """Watch whatever runs within the block, and leave this rank's report when it ends, however it ends.
 
     No exception is swallowed but the one that ends a probe. A script that ends well without having trained leaves the
-    block by ``SystemExit``: that is a failure, although the script does not know. A process that need not train,
-    because others of its rank may, only says so in its report. What the script forks leaves none at all: its end is
-    not that of the rank.
+    block by ``SystemExit``: that is a failure, although the script does not know. Of a process that need not train,
+    because others of its rank may, no report is left unless it does. What the script forks leaves none at all: its end
+    is not that of the rank.
     """
     owner = os.getpid()
     worker = _Worker(settings, rank, must_train, hang_limits or HangLimits())
@@ -106,24 +106,18 @@ class _Worker:
                 os._exit(self._hung.exit_code)
             self._leave_report(failure)
             self._has_ended = True
-        self._undo()
+        self._imports.remove()
+        self._patches.undo()
 
     def end_well(self) -> int:
         """End without an error of the script's; the exit code tells whether that was enough."""
+        if not self._must_train and not (self._watch and self._watch.counter.steps):
+            self._imports.remove()
+            self._patches.undo()
+            return 0
         failure = ending.ended_well(self._watch, self._settings)
-        if self._must_train or (self._watch and self._watch.counter.steps):
-            self.end(failure)
-            return failure.exit_code
-        if failure.exit_code:
-            # Another process of the program may train; that none did, the launcher tells by the reports of all.
-            self.end(failure._replace(exit_code=0))
-        else:
-            self._undo()
-        return 0
-
-    def _undo(self) -> None:
-        self._imports.remove()
-        self._patches.undo()
+        self.end(failure)
+        return failure.exit_code
 
     def _leave_report(self, failure: Failure) -> None:
         directory = own_directory(os.environ)
