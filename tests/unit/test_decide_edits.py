@@ -98,13 +98,22 @@ def test_under_such_an_edit_a_job_is_still_suspended_and_goes_on_once_it_is_put_
 def test_under_such_an_edit_the_deadline_comes_and_the_records_stay() -> None:
     cluster = launched()
     edit(cluster, active_deadline_seconds=400)
-    edit(cluster, "resources", gpus_per_node=1)
+    edit(cluster, "resources", gpus_per_node=4)
+    assert condition(cluster, "Stalled")["reason"] == "SpecChanged"
     cluster.tick(500.0)
     assert condition(cluster, "Failed")["reason"] == "DeadlineExceeded"
     assert not any(pod.is_running for pod in cluster.pods.values())
     cluster.tick(60.0)
     assert [each["number"] for each in cluster.status["attempts"]] == [1]
     assert cluster.status["plan"] is not None
+
+
+def test_under_such_an_edit_a_run_that_comes_to_its_end_ends_the_job() -> None:
+    cluster = launched()
+    edit(cluster, "training", global_batch_size=32)
+    cluster.finish(last(cluster)["name"])
+    cluster.reconcile()
+    assert (cluster.status["phase"], last(cluster)["verdict"]) == ("Succeeded", "succeeded")
 
 
 def test_what_a_stopped_run_says_last_tells_whether_it_had_trained() -> None:

@@ -59,7 +59,7 @@ def decide(job: Job, observed: Observed, now: float, search: Search = expected_i
     runs = complete(job, status, observed, now)
     context = with_trace(Context(job, observed, now, search, status, runs, trace=observed.trace))
     if not is_over(context.status):
-        context = _halted(context) if changed else _advanced(settle(context))
+        context = _looked_after(context, changed) if changed else _advanced(settle(context))
         if changed and not _is_halted(context):
             return _refused(context, changed)
     if is_over(context.status):
@@ -99,8 +99,18 @@ def _illegible(job: Job, status: Status) -> list[str]:
     return changed if {"training", "resources"}.intersection(changed) else []
 
 
+def _looked_after(context: Context, changed: list[str]) -> Context:
+    """What needs not know the plans of an edited job's runs: whether it has come to its end, or has to."""
+    if "resources" not in changed:  # otherwise nobody knows how many pods a run should have
+        context = settle(context)
+    last = last_attempt(context.status)
+    if last is not None and ended_as(last, Verdict.SUCCEEDED):
+        return running(context)
+    return _halted(context)
+
+
 def _halted(context: Context) -> Context:
-    """Suspended, or past its deadline: what ends all runs needs not know their plans."""
+    """Suspended, or past its deadline."""
     return suspended(context) if context.job.spec.suspend else past_deadline(context)
 
 
