@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 BATCH, MEMORY, TIME_LIMIT_SECONDS = 2, "4Gi", 300
 # The tracer keeps the limit itself, unless somebody stops it.
 _GRACE_SECONDS = 30
-_MEMORY = "4Gi"
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -89,11 +88,12 @@ def _trace(words: list[str], memory: str, time_limit: int, output: Path, told_as
     import subprocess
 
     name = told_as or words[0]
-    command = [sys.executable, "-m", "memtune_runner", "trace", *words, "--memory", memory, "--output", str(output)]
+    # What the factory prints may have no end.
+    words = [*words, "--quiet", "--memory", memory, "--output", str(output)]
     try:
         ended = subprocess.run(
-            command, check=False, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, errors="replace",
-            timeout=time_limit + _GRACE_SECONDS,
+            [sys.executable, "-m", "memtune_runner", "trace", *words],
+            check=False, capture_output=True, text=True, errors="replace", timeout=time_limit + _GRACE_SECONDS,
         )  # fmt: skip
     except subprocess.TimeoutExpired:
         raise InputError(
@@ -101,8 +101,9 @@ def _trace(words: list[str], memory: str, time_limit: int, output: Path, told_as
             "larger --time-limit if it needs more"
         ) from None
     if ended.returncode or not output.exists():
-        raise InputError(f"{name}: {ended.stdout.strip() or _ended_with(ended.returncode)}")
+        raise InputError(f"{name}: {ended.stdout.strip() or _ended_with(ended.returncode, ended.stderr)}")
 
 
-def _ended_with(code: int) -> str:
-    return f"the process that watches the one that traces it ended with {code}, for no reason that the factory has"
+def _ended_with(code: int, printed: str) -> str:
+    words = ": ".join(["for no reason that the factory has", *printed.strip().splitlines()[-1:]])
+    return f"the process that watches the one that traces it ended with {code}, {words}"

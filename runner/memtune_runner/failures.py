@@ -54,6 +54,7 @@ _CONSEQUENCE = re.compile(
     r"|ncclRemoteError|remote process exited or there was a network error"
     r"|Connection closed by peer|Connection reset by peer|Broken pipe"
 )
+_LONGEST_WORDS = 500
 # What helps where a module is missing: nothing is wrong with the code that asked for it.
 INSTALL = "install it into the job's image, or without a cluster beside torch"
 
@@ -175,6 +176,12 @@ def _own_exit_code(error: BaseException) -> int:
 def _described(error: BaseException) -> str:
     described = f"{type(error).__name__}: {words_of(error)}".strip().removesuffix(":")
     return f"{described}; {INSTALL}" if missing_module(error) else described
+
+
+def in_words(error: BaseException) -> str:
+    """The error and the first line of its message."""
+    lines = words_of(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0][:_LONGEST_WORDS] if lines else 'no message'}"
 
 
 def words_of(error: BaseException) -> str:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import faulthandler
 import signal
 
-# Scripts and schedulers use SIGUSR1 and SIGUSR2, and a SIGQUIT that nobody handles leaves a core dump.
-SIGNAL = signal.SIGRTMAX
+# Scripts and schedulers use SIGUSR1 and SIGUSR2, and a SIGQUIT that nobody handles leaves a core dump. Only
+# where there is no other does it have to be one of them.
+SIGNAL: int = getattr(signal, "SIGRTMAX", signal.SIGUSR2)
 _STDERR = 2  # whatever the script makes of sys.stderr
 
 

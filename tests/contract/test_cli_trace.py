@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
 from pathlib import Path
 
 import pytest
@@ -38,6 +39,17 @@ def test_a_factory_may_print_what_is_no_text(tmp_path: Path) -> None:
     file = tmp_path / "printing.json"
     assert main(["trace", "factories:printing", "--numerics", "full", "--output", str(file)]) == 0
     assert file.exists()
+
+
+def test_of_a_watcher_that_breaks_the_last_words_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    broken = tmp_path / "python"
+    broken.write_text("#!/bin/sh\necho Traceback >&2; echo ImportError: no such name >&2; exit 1\n")
+    broken.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(broken))
+    assert main(["trace", "factories:plain", "--output", str(tmp_path / "never.json")]) == 2
+    assert "ended with 1, for no reason that the factory has: ImportError: no such name" in capsys.readouterr().err
 
 
 def test_without_torch_it_says_what_to_install(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import mmap
 import os
 import sysconfig
+from tempfile import NamedTemporaryFile
 
 import pytest
 
@@ -43,6 +44,11 @@ def test_an_end_without_a_word_is_told_by_its_code(code: int, words: str) -> Non
     assert words in endings.of_code(code, "there")
 
 
+def test_of_an_exception_that_nobody_expected_the_first_line_is_told() -> None:
+    told = endings.unforeseen(ValueError("x" * 600 + "\nmore"), "there")
+    assert told == f"tracing stopped there: ValueError: {'x' * 500}"
+
+
 def test_the_board_keeps_what_was_written_last_and_cuts_what_is_too_long() -> None:
     board = Board()
     assert (board.place, board.outcome) == ("", "")
@@ -53,10 +59,28 @@ def test_the_board_keeps_what_was_written_last_and_cuts_what_is_too_long() -> No
     assert 1000 < len(board.outcome) < 5000
 
 
+def taken_bytes(memory: Memory) -> int:
+    """What this process takes, in whole MiB."""
+    return next(mib << 20 for mib in range(100_000) if not memory.exceeds(mib << 20, [os.getpid()]))
+
+
+@pytest.mark.skipif(not os.path.ismount("/dev/shm"), reason="needs files that are memory")
+def test_a_file_in_memory_counts_from_when_it_was_open_to_when_it_is_removed() -> None:
+    memory, size = Memory(), 32 << 20
+    before = taken_bytes(memory)
+    with NamedTemporaryFile(dir="/dev/shm") as file:
+        file.write(bytes(2 * size))
+        file.flush()
+        assert not memory.exceeds(size, []), "somebody else's"
+        assert memory.exceeds(before + size, [os.getpid()])
+        assert memory.exceeds(size, []), "it was closed"
+    assert not memory.exceeds(size, [])
+
+
 @pytest.mark.skipif(not os.path.exists("/proc/self/smaps_rollup"), reason="reads /proc")  # noqa: PTH110
 def test_memory_that_is_shared_counts_whether_it_is_mapped_or_in_a_file() -> None:
     memory, size = Memory(), 32 << 20
-    before = next(mib << 20 for mib in range(100_000) if not memory.exceeds(mib << 20, [os.getpid()]))
+    before = taken_bytes(memory)
     with mmap.mmap(-1, size) as held:
         held.write(bytes(size))
         assert memory.exceeds(before + size // 2, [os.getpid()])

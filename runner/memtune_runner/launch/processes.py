@@ -1,4 +1,7 @@
-"""Ends whole trees of processes: a worker's children, and theirs, wherever they put themselves. Linux only."""
+"""Ends whole trees of processes: a worker's children, and theirs, wherever they put themselves.
+
+Where there is no Linux, nothing is known of them, and a child may outlive its parent.
+"""
 
 from __future__ import annotations
 
@@ -10,19 +13,20 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+_PROC = Path("/proc")
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 
 
 def adopt_orphans() -> None:
     """Make this process the parent of every descendant whose own parent dies, so that none is lost sight of."""
-    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    _prctl()(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def dying_with_parent() -> Callable[[], None]:
     """What a new child calls before anything else, so that it does not outlive this process."""
     # Loaded here: between fork and exec nothing may be imported.
-    prctl = ctypes.CDLL(None).prctl
+    prctl = _prctl()
     parent = os.getpid()
 
     def prepare() -> None:
@@ -36,7 +40,7 @@ def dying_with_parent() -> Callable[[], None]:
 def descendants(of: int) -> list[int]:
     """All processes below this one that still run, children first."""
     children: dict[int, list[int]] = {}
-    for each in Path("/proc").iterdir():
+    for each in _PROC.iterdir() if _PROC.exists() else ():
         if each.name.isdecimal() and (parent := _parent_of_living(each)) is not None:
             children.setdefault(parent, []).append(int(each.name))
     found = list(children.get(of, []))
@@ -46,8 +50,8 @@ def descendants(of: int) -> list[int]:
 
 
 def send(signal_number: int, pid: int) -> None:
-    """Send a signal to a process, if it is still there."""
-    with suppress(ProcessLookupError):
+    """Send a signal to a process, if it is still there and of this user: a program may have taken another one."""
+    with suppress(ProcessLookupError, PermissionError):
         os.kill(pid, signal_number)
 
 
@@ -60,11 +64,15 @@ def send_to_group(signal_number: int, leader: int) -> None:
 def catches(signal_number: int, pid: int) -> bool:
     """Whether a process handles a signal itself; one that does not may die of it."""
     try:
-        status = Path("/proc", str(pid), "status").read_text(errors="replace")
+        status = (_PROC / str(pid) / "status").read_text(errors="replace")
     except OSError:
         return False
     caught = re.search(r"^SigCgt:\s*([0-9a-f]+)$", status, re.MULTILINE)
     return caught is not None and bool(int(caught[1], 16) >> (signal_number - 1) & 1)
+
+
+def _prctl() -> Callable[..., object]:
+    return getattr(ctypes.CDLL(None), "prctl", lambda *_: None)
 
 
 def _parent_of_living(process: Path) -> int | None:

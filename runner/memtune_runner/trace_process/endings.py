@@ -6,7 +6,7 @@ import re
 import signal
 
 from memtune.units import gib
-from memtune_runner.failures import words_of
+from memtune_runner.failures import in_words
 from memtune_runner.users_code import is_users
 
 # As faulthandler writes a frame.
@@ -51,7 +51,7 @@ def greedy(memory_bytes: int, where_it_was: str) -> str:
 
 def unforeseen(error: BaseException, place: str) -> str:
     """An exception that nobody expected where it came up."""
-    return f"tracing stopped {place or 'while torch was imported'}: {type(error).__name__}: {words_of(error)}"
+    return f"tracing stopped {place or 'while torch was imported'}: {in_words(error)}"
 
 
 def _named(number: int) -> str:

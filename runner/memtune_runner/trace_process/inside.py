@@ -24,6 +24,8 @@ class Inside:
 
     def __call__(self, board: Board) -> str:
         """Write the trace; the sentence about it if that is impossible."""
+        if self._arguments.quiet:
+            _print_nowhere()
         me = os.getpid()
         volumes = Volumes(os.environ.get(environment.TRACE_VOLUMES, ""))
         volumes.watch()
@@ -58,6 +60,12 @@ class Inside:
         )
         made = replace(made, mounted=volumes.had_part())
         return _message(made) if arguments.message else dumps(made)
+
+
+def _print_nowhere() -> None:
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for stream in (1, 2):
+        os.dup2(nowhere, stream)
 
 
 def _message(made: Trace) -> str:

@@ -38,6 +38,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--arguments", type=json.loads, default={}, help="what else the factory gets, in JSON")
     parser.add_argument("--loss-autocast", action="store_true", help="compute the loss as the runner's engine does")
     parser.add_argument("--message", action="store_true", help="write a pod's last words, also of what went wrong")
+    parser.add_argument("--quiet", action="store_true", help="let the factory print nothing")
     parser.add_argument("--memory", type=parse_bytes, required=True, help="the most host memory it may take")
     parser.add_argument("--time-limit", type=int, required=True, help="the most seconds it may take")
     parser.add_argument("--output", type=Path, required=True, help="the file to write")

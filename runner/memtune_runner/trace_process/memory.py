@@ -20,13 +20,13 @@ class Memory:
 
     def __init__(self) -> None:
         held = os.memfd_create("") if hasattr(os, "memfd_create") else None
-        # Files that are memory: those of /dev/shm, and those without a place.
+        # Files that are memory: those without a place, and those of /dev/shm, if that is none of a disk.
         self._devices = {os.fstat(held).st_dev} if held is not None else set()
         if held is not None:
             os.close(held)
         if _SHARED.exists():
-            self._devices.add(_SHARED.stat().st_dev)
-        self._before = {key for key, _ in self._listed()}
+            self._devices |= {_SHARED.stat().st_dev} - {Path("/").stat().st_dev}
+        self._opened: set[tuple[int, int]] = set()
 
     def exceeds(self, limit_bytes: int, processes: Sequence[int]) -> bool:
         """Whether they have more than that all together."""
@@ -34,14 +34,12 @@ class Memory:
         return _used_bytes(_whole, processes, in_files) > limit_bytes < _used_bytes(_part, processes, in_files)
 
     def _in_files(self, processes: Iterable[int]) -> int:
-        new = {key: size for key, size in self._listed() if key not in self._before}
+        # One that was closed takes memory all the same; others use the folder as well.
+        held = {key: size for key, size in _files(_SHARED) if key in self._opened}
         for process in processes:
-            new |= {key: size for key, size in _files(Path("/proc", str(process), "fd")) if key[0] in self._devices}
-        return sum(new.values())
-
-    def _listed(self) -> Iterator[tuple[tuple[int, int], int]]:
-        """The files in /dev/shm: one may have been closed, and takes memory all the same."""
-        return _files(_SHARED)
+            held |= {key: size for key, size in _files(Path("/proc", str(process), "fd")) if key[0] in self._devices}
+        self._opened = set(held)
+        return sum(held.values())
 
 
 def _files(folder: Path) -> Iterator[tuple[tuple[int, int], int]]:

@@ -43,16 +43,35 @@ def watched(work: Callable[[Board], str], limits: Limits) -> str:
     board, memory, (stack, stack_end) = Board(), Memory(), os.pipe()
     os.set_blocking(stack_end, False)
     adopt_orphans()
-    prepare = dying_with_parent()
+    die_with_parent = dying_with_parent()
+
+    def set_apart() -> None:
+        die_with_parent()
+        _set_apart(stack_end, limits.memory_bytes)
+
     child = os.fork()
     if not child:
-        prepare()
-        _live(work, board, stack_end, limits.memory_bytes)
+        _live(work, board, set_apart)
     return _Watch(child, board, stack, limits, memory).outcome()
 
 
-def _live(work: Callable[[Board], str], board: Board, stack_end: int, memory_bytes: int) -> NoReturn:
+def _live(work: Callable[[Board], str], board: Board, set_apart: Callable[[], None]) -> NoReturn:
     """What the process apart does, from its first line to its last."""
+    me = os.getpid()
+    try:
+        try:
+            set_apart()
+            outcome = work(board)
+        except BaseException as error:  # a mistake of ours, or of what the factory made of Python
+            outcome = endings.unforeseen(error, board.place)
+        if os.getpid() == me:
+            board.conclude(outcome)
+    finally:
+        # At once: nothing of the user's may run now, like a thread that waits, or what is registered for the end.
+        os._exit(0)
+
+
+def _set_apart(stack_end: int, memory_bytes: int) -> None:
     # A session of its own: what the factory sends to its group, or a terminal to ours, goes no further.
     os.setsid()
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
@@ -61,20 +80,14 @@ def _live(work: Callable[[Board], str], board: Board, stack_end: int, memory_byt
     faulthandler.enable(stack_end, all_threads=False)
     faulthandler.register(stacks.SIGNAL, stack_end, all_threads=False)
     # Not the address space: torch reserves far more of it than it uses.
-    resource.setrlimit(resource.RLIMIT_DATA, (memory_bytes, memory_bytes))
-    me = os.getpid()
-    try:
-        outcome = work(board)
-    except BaseException as error:  # a mistake of ours, or of what the factory made of Python
-        outcome = endings.unforeseen(error, board.place)
-    if os.getpid() == me:
-        board.conclude(outcome)
-    # At once: nothing of the user's may run now, like a thread that waits, or what is registered for the end.
-    os._exit(0)
+    _, most = resource.getrlimit(resource.RLIMIT_DATA)
+    allowed = memory_bytes if most == resource.RLIM_INFINITY else min(memory_bytes, most)
+    resource.setrlimit(resource.RLIMIT_DATA, (allowed, allowed))
 
 
 class _Watch:
     def __init__(self, child: int, board: Board, stack: int, limits: Limits, memory: Memory) -> None:
+        self._has_ended = False
         self._child, self._board, self._stack, self._limits = child, board, stack, limits
         self._memory = memory
         self._signals = Signals()
@@ -89,8 +102,8 @@ class _Watch:
         while True:
             ended, status = os.waitpid(self._child, os.WNOHANG)
             if ended:
-                where = endings.where(self._board.place, self._stack_told_within(0.0))
-                return self._board.outcome or endings.of_code(os.waitstatus_to_exitcode(status), where)
+                self._has_ended = True
+                return self._board.outcome or self._ended_with(os.waitstatus_to_exitcode(status))
             if self._signals.received is not None:
                 self._end_all()
                 sys.exit(_KILLED_CODE + self._signals.received)
@@ -102,8 +115,14 @@ class _Watch:
             # On a machine with thousands of processes a look takes a while.
             self._signals.sleep(max(_LOOK_EVERY_SECONDS, _PAUSE_PER_LOOK * (time.monotonic() - began)))
 
+    def _ended_with(self, code: int) -> str:
+        # Where it was no signal, what is told is of a child of its own.
+        stack = self._stack_told_within(0.0) if code < 0 else ""
+        return endings.of_code(code, endings.where(self._board.place, stack))
+
     def _where(self) -> str:
         """Where the process apart stands now, though it may be stuck in a library."""
+        self._stack_told_within(0.0)  # of a child of its own
         send(stacks.SIGNAL, self._child)
         return endings.where(self._board.place, self._stack_told_within(_STACK_SECONDS))
 
@@ -118,6 +137,8 @@ class _Watch:
 
     def _end_all(self) -> None:
         """Nothing that the factory started outlives it, wherever it put itself."""
+        if not self._has_ended:
+            send(signal.SIGKILL, self._child)  # not every system tells of descendants
         deadline = time.monotonic() + _GONE_SECONDS
         while (left := descendants(os.getpid())) and time.monotonic() < deadline:
             for each in left:

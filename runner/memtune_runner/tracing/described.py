@@ -9,7 +9,8 @@ from typing import Any
 
 from torch import nn
 
-from memtune_runner.tracing.problems import TracingError, in_words
+from memtune_runner.failures import in_words
+from memtune_runner.tracing.problems import TracingError
 
 
 def from_config(file: str) -> Callable[[], nn.Module]:

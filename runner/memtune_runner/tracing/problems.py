@@ -11,13 +11,12 @@ from torch._subclasses.fake_tensor import (
     UnsupportedOperatorException,
 )
 
-from memtune_runner.failures import INSTALL, missing_module, words_of
+from memtune_runner.failures import INSTALL, in_words, missing_module, words_of
 from memtune_runner.users_code import is_users
 
 _NO_GPU = re.compile(
     "not compiled with CUDA|not linked with support for cuda|no CUDA GPUs|NVIDIA driver", re.IGNORECASE
 )
-_LONGEST_WORDS = 500
 _NO_END = (
     "a factory and its model must not end Python; what a script does when it is run belongs below "
     'if __name__ == "__main__"'
@@ -26,12 +25,6 @@ _NO_END = (
 
 class TracingError(Exception):
     """What stopped the trace: where, and what to do."""
-
-
-def in_words(error: BaseException) -> str:
-    """The error and the first line of its message."""
-    lines = words_of(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0][:_LONGEST_WORDS] if lines else 'no message'}"
 
 
 def unbuilt(what: str, error: BaseException, advice: str) -> TracingError:
