@@ -5,7 +5,6 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import fields, is_dataclass
 from typing import Any
 
 import torch
@@ -19,23 +18,11 @@ from memtune import trace as events
 from memtune_runner.selective import ATTENTION, PRODUCTS
 from memtune_runner.trace_process.board import unheard
 from memtune_runner.tracing import kernels
+from memtune_runner.tracing.following import Numbers, followed, tensors_of
 from memtune_runner.tracing.problems import sparse_gradient
 from memtune_runner.tracing.recording import Recording, merged
 
 _UNCOUNTED = -1  # a weight, a buffer, or what stands for a save in the backward pass
-_OUTSIDE = "the code around the model"
-
-
-class Numbers:
-    """The numbers of a model's modules, blocks and weights, as they are when all of it is there."""
-
-    def __init__(self, model: nn.Module, rows: Iterable[Iterable[nn.Module]]) -> None:
-        named = list(model.named_modules())
-        self.names = [_OUTSIDE, *(name or type(model).__name__ for name, _ in named)]
-        self.modules = {module: number for number, (_, module) in enumerate(named, 1)}
-        self.blocks = {block: number for number, block in enumerate(block for row in rows for block in row)}
-        self.weight_names = [name for name, _ in model.named_parameters()]
-        self.weights = {weight: number for number, weight in enumerate(model.parameters())}
 
 
 class _Saved:
@@ -148,64 +135,22 @@ class Recorder(TorchDispatchMode):
     @contextmanager
     def watching(self, model: nn.Module) -> Iterator[None]:
         """Follow the modules of a model, its blocks, its saves and its gradients."""
-        handles: list[Any] = []
         whole = [*model.parameters(), *model.buffers()]
         # A deep copy of a fake tensor has another storage than its views, which must live for as long.
         views = [tensor.detach() for tensor in whole]
         for tensor in (*whole, *views):
             self._count(tensor.untyped_storage(), _UNCOUNTED)
-        for module in model.modules():
-            handles += self._follow(module, self._names.modules[module], self._names.blocks.get(module))
-        handles += self._follow_calls(model)
-        for weight in model.parameters():
-            if weight.requires_grad:
-                hook = _GradientHook(self, self._names.weights[weight])
-                handles.append(weight.register_post_accumulate_grad_hook(hook))
-        try:
-            with saved_tensors_hooks(self._pack, self._unpack):
-                yield
-        finally:
-            for handle in handles:
-                handle.remove()
+        with followed(model, self._names, self), saved_tensors_hooks(self._pack, self._unpack):
+            yield
 
-    def _follow(self, module: nn.Module, number: int, block: int | None) -> list[Any]:
-        before: list[int] = []
-
-        def enter(_module: nn.Module, args: Any, kwargs: Any) -> None:
-            before.append(self.module)
-            self.module = number
-            if block is not None:
-                going_in = {self._number(each) for each in tree_iter((args, kwargs)) if isinstance(each, torch.Tensor)}
-                self._inputs.append(sorted(going_in - {_UNCOUNTED}))
-                self.note(events.ENTER, block)
-                learns = any(each.requires_grad for each in _tensors((args, kwargs)))
-                if torch.is_grad_enabled() and not (learns or self._in_backward):
-                    self.note(events.FIRST, block)
-
-        def leave(_module: nn.Module, _args: Any, _output: Any) -> None:
-            if block is not None:
-                self.note(events.LEAVE, block)
-            self.module = before.pop()
-
-        return [
-            module.register_forward_pre_hook(enter, with_kwargs=True),
-            module.register_forward_hook(leave),
-        ]
-
-    def _follow_calls(self, model: nn.Module) -> list[Any]:
-        """When the model is called and returns, and when the backward pass comes to what it returned."""
-
-        def call(*_: Any) -> None:
-            self.note(events.CALL, 0)
-
-        def returned(_module: nn.Module, _args: Any, output: Any) -> None:
-            self.note(events.RETURN, 0)
-            hook = _OutputHook(self)
-            for each in _tensors(output):
-                if each.requires_grad:
-                    each.register_hook(hook)
-
-        return [model.register_forward_pre_hook(call), model.register_forward_hook(returned)]
+    def enter(self, block: int, given: Any) -> None:
+        """A block is called with this."""
+        going_in = {self._number(each) for each in tree_iter(given) if isinstance(each, torch.Tensor)}
+        self._inputs.append(sorted(going_in - {_UNCOUNTED}))
+        self.note(events.ENTER, block)
+        learns = any(each.requires_grad for each in tensors_of(given))
+        if torch.is_grad_enabled() and not (learns or self._in_backward):
+            self.note(events.FIRST, block)
 
     def keep(self, tensor: torch.Tensor) -> _Saved | None:
         """A save that a library would make beside autograd's; nothing of what is there in any case."""
@@ -283,33 +228,3 @@ def _maker(func: Any, is_attending: bool) -> str:
     if func in PRODUCTS:
         return events.PRODUCT
     return events.ATTENTION if is_attending or func in ATTENTION else events.OTHER
-
-
-def _tensors(output: Any) -> Iterator[torch.Tensor]:
-    """The tensors that go in or come out, where FSDP2 looks for them (torch/distributed/fsdp/_common_utils.py)."""
-    for each in tree_iter(output):
-        if isinstance(each, torch.Tensor):
-            yield each
-        elif is_dataclass(each):
-            yield from _tensors([getattr(each, field.name) for field in fields(each)])
-
-
-class _OutputHook:
-    """Notes the first gradient of what one call returned."""
-
-    def __init__(self, recorder: Recorder) -> None:
-        self._recorder = recorder
-        self._is_reached = False
-
-    def __call__(self, _gradient: torch.Tensor) -> None:
-        if not self._is_reached:
-            self._is_reached = True
-            self._recorder.note(events.REACHED, 0)
-
-
-class _GradientHook:
-    def __init__(self, recorder: Recorder, number: int) -> None:
-        self._recorder, self._number = recorder, number
-
-    def __call__(self, weight: torch.Tensor) -> None:
-        self._recorder.saw_gradient(self._number, weight)

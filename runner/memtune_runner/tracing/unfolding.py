@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from memtune import trace as events
 from memtune_runner.tracing.folding import PERIODS, Fold
-from memtune_runner.tracing.recorder import Numbers
+from memtune_runner.tracing.following import Numbers
 from memtune_runner.tracing.recording import Recording, in_order
 
 # Of the six periods, the two that are compared: copies come between them.

@@ -1,0 +1,115 @@
+"""Tells a recorder what a model comes to: its modules, its blocks, its calls and its gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import fields, is_dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+from torch.utils._pytree import tree_iter
+
+from memtune import trace as events
+
+if TYPE_CHECKING:
+    from memtune_runner.tracing.recorder import Recorder
+
+_OUTSIDE = "the code around the model"
+
+
+class Numbers:
+    """The numbers of a model's modules, blocks and weights, as they are when all of it is there."""
+
+    def __init__(self, model: nn.Module, rows: Iterable[Iterable[nn.Module]]) -> None:
+        named = list(model.named_modules())
+        self.names = [_OUTSIDE, *(name or type(model).__name__ for name, _ in named)]
+        self.modules = {module: number for number, (_, module) in enumerate(named, 1)}
+        self.blocks = {block: number for number, block in enumerate(block for row in rows for block in row)}
+        self.weight_names = [name for name, _ in model.named_parameters()]
+        self.weights = {weight: number for number, weight in enumerate(model.parameters())}
+
+
+@contextmanager
+def followed(model: nn.Module, numbers: Numbers, recorder: Recorder) -> Iterator[None]:
+    """The recorder hears of the model."""
+    handles: list[Any] = []
+    for module in model.modules():
+        handles += _follow(module, numbers.modules[module], numbers.blocks.get(module), recorder)
+    handles += _follow_calls(model, recorder)
+    for weight in model.parameters():
+        if weight.requires_grad:
+            hook = _GradientHook(recorder, numbers.weights[weight])
+            handles.append(weight.register_post_accumulate_grad_hook(hook))
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def tensors_of(output: Any) -> Iterator[torch.Tensor]:
+    """The tensors that go in or come out, where FSDP2 looks for them (torch/distributed/fsdp/_common_utils.py)."""
+    for each in tree_iter(output):
+        if isinstance(each, torch.Tensor):
+            yield each
+        elif is_dataclass(each):
+            yield from tensors_of([getattr(each, field.name) for field in fields(each)])
+
+
+def _follow(module: nn.Module, number: int, block: int | None, recorder: Recorder) -> list[Any]:
+    before: list[int] = []
+
+    def enter(_module: nn.Module, args: Any, kwargs: Any) -> None:
+        before.append(recorder.module)
+        recorder.module = number
+        if block is not None:
+            recorder.enter(block, (args, kwargs))
+
+    def leave(_module: nn.Module, _args: Any, _output: Any) -> None:
+        if block is not None:
+            recorder.note(events.LEAVE, block)
+        recorder.module = before.pop()
+
+    return [
+        module.register_forward_pre_hook(enter, with_kwargs=True),
+        module.register_forward_hook(leave),
+    ]
+
+
+def _follow_calls(model: nn.Module, recorder: Recorder) -> list[Any]:
+    """When the model is called and returns, and when the backward pass comes to what it returned."""
+
+    def call(*_: Any) -> None:
+        recorder.note(events.CALL, 0)
+
+    def returned(_module: nn.Module, _args: Any, output: Any) -> None:
+        recorder.note(events.RETURN, 0)
+        hook = _OutputHook(recorder)
+        for each in tensors_of(output):
+            if each.requires_grad:
+                each.register_hook(hook)
+
+    return [model.register_forward_pre_hook(call), model.register_forward_hook(returned)]
+
+
+class _OutputHook:
+    """Notes the first gradient of what one call returned."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._is_reached = False
+
+    def __call__(self, _gradient: torch.Tensor) -> None:
+        if not self._is_reached:
+            self._is_reached = True
+            self._recorder.note(events.REACHED, 0)
+
+
+class _GradientHook:
+    def __init__(self, recorder: Recorder, number: int) -> None:
+        self._recorder, self._number = recorder, number
+
+    def __call__(self, weight: torch.Tensor) -> None:
+        self._recorder.saw_gradient(self._number, weight)
