@@ -140,10 +140,10 @@ class _Watch:
         if not self._has_ended:
             send(signal.SIGKILL, self._child)  # not every system tells of descendants
         deadline = time.monotonic() + _GONE_SECONDS
-        while (left := descendants(os.getpid())) and time.monotonic() < deadline:
-            for each in left:
-                send(signal.SIGKILL, each)
-            time.sleep(0.01)
+        # One whose threads are not all through yet can be taken for dead, but not be waited for.
         with suppress(ChildProcessError):
-            while os.waitpid(-1, os.WNOHANG)[0]:
-                pass
+            while time.monotonic() < deadline:
+                for each in descendants(os.getpid()):
+                    send(signal.SIGKILL, each)
+                if not os.waitpid(-1, os.WNOHANG)[0]:
+                    time.sleep(0.01)
