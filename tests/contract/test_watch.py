@@ -245,6 +245,89 @@ def test_gradients_taken_on_the_way_to_a_backward_pass_are_no_micro_batch(create
     assert (report.applied.micro_steps, report.applied.samples_per_step) == (1, 4)
 
 
+def test_gradients_that_are_only_looked_at_between_two_optimizers_make_no_step(directory: Path) -> None:
+    def loop() -> None:
+        model = model_of()
+        first, last = model[0], model[2]
+        optimizers = [torch.optim.AdamW(layer.parameters()) for layer in (first, last)]
+        for _ in range(3):
+            loss = model(tokens(4)).logsumexp(-1).mean()
+            loss.backward(retain_graph=True)
+            optimizers[0].step()
+            torch.autograd.grad(loss, tuple(last.parameters()), retain_graph=True)
+            optimizers[1].step()
+
+    report = watched(directory, loop, settings_of("fp32-ddp-none-mb4x1"))
+    assert report.steps == 3
+    assert report.applied is not None
+    assert (report.applied.micro_steps, report.applied.samples_per_step) == (1, 4)
+
+
+def test_gradients_asked_for_weight_by_weight_are_of_one_micro_batch(directory: Path) -> None:
+    def loop() -> None:
+        model = model_of()
+        optimizer = torch.optim.AdamW(model.parameters())
+        for _ in range(3):
+            for _ in range(2):
+                loss = model(tokens(4)).logsumexp(-1).mean()
+                for parameter in model.parameters():
+                    (gradient,) = torch.autograd.grad(loss, parameter, retain_graph=True)
+                    parameter.grad = gradient if parameter.grad is None else parameter.grad + gradient
+            optimizer.step()
+            optimizer.zero_grad()
+
+    report = watched(directory, loop, settings_of("fp32-ddp-none-mb4x2"))
+    assert report.steps == 3
+    assert report.applied is not None
+    assert (report.applied.micro_steps, report.applied.samples_per_step) == (2, 8)
+
+
+def test_weights_of_no_module_may_be_trained_with_gradients_asked_for(directory: Path) -> None:
+    def loop() -> None:
+        weight = nn.Parameter(torch.ones(4))
+        optimizer = torch.optim.SGD([weight], lr=0.1)
+        for _ in range(3):
+            (weight.grad,) = torch.autograd.grad((weight * weight).sum(), weight)
+            optimizer.step()
+
+    assert watched(directory, loop, settings_of("fp32-ddp-none-mb4x1")).steps == 3
+
+
+@pytest.mark.parametrize("trains_before", [True, False])
+def test_gradients_asked_for_in_an_evaluation_are_part_of_it(trains_before: bool, directory: Path) -> None:
+    """The Fisher information of the weights, say."""
+
+    def loop() -> None:
+        model = model_of()
+        optimizer = torch.optim.AdamW(model.parameters())
+        if trains_before:
+            train(1, model=model)
+        model.eval()
+        take(model)
+        assert phases.current() is Phase.EVALUATION
+        optimizer.step()
+        train(1, model=model.train())
+
+    assert watched(directory, loop, settings_of("fp32-ddp-none-mb4x2")).steps == 1 + trains_before
+
+
+def test_a_teacher_that_is_evaluated_within_a_batch_leaves_it_one_to_learn_from(directory: Path) -> None:
+    def loop() -> None:
+        model, teacher = model_of(), model_of().eval()
+        optimizer = torch.optim.AdamW(model.parameters())
+        for _ in range(3):
+            given = tokens(4)
+            output = model(given)
+            with torch.no_grad():
+                wanted = teacher(given)
+            gradients = torch.autograd.grad((output - wanted).square().mean(), tuple(model.parameters()))
+            for parameter, gradient in zip(model.parameters(), gradients, strict=True):
+                parameter.grad = gradient
+            optimizer.step()
+
+    assert watched(directory, loop, settings_of("fp32-ddp-none-mb4x1")).steps == 3
+
+
 def test_gradients_of_what_is_no_weight_make_no_step(directory: Path) -> None:
     def loop() -> None:
         model = model_of()

@@ -60,6 +60,7 @@ class Watch:
         self._engine_depth = 0
         self._optimizer_began: float | None = None
         self._disturbed = False
+        self._awaits_gradients = False
         self._saves = 0
         self._last_reading = float("-inf")
 
@@ -117,15 +118,24 @@ class Watch:
     def backward_began(self) -> None:
         """The outermost backward pass begins."""
         phases.enter(Phase.BACKWARD)
+        self._awaits_gradients = False
         self.counter.backward_began()
         self.tally.backward_began()
         self.busy = True
 
     def gradients_asked_for(self) -> None:
-        """The script takes gradients of weights as values; an optimizer may step with them."""
+        """The script takes gradients of weights as values; an optimizer may step with them.
+
+        Only the first ones of a forward pass count: it may ask for those of each weight, or of each task, apart, or
+        look at some after a backward pass. Without a forward pass to train on, those in an evaluation are part of it.
+        """
+        if phases.current() is Phase.EVALUATION and not self._awaits_gradients:
+            return
         phases.enter(Phase.BACKWARD)
-        self.counter.backward_began()
-        self.tally.gradients_asked_for()
+        if self._awaits_gradients or self._model is None:  # without a module nobody sees a forward pass
+            self.counter.backward_began()
+            self.tally.gradients_asked_for()
+        self._awaits_gradients = False
 
     def optimizer_began(self, optimizer: torch.optim.Optimizer) -> None:
         """An optimizer's step begins. Before any backward pass it is an engine making its states."""
@@ -200,6 +210,7 @@ class Watch:
         if not self.counter.steps and not self.tally.micro_steps_now:
             self.hang.sign_of_life(now)
         self.pace.training_began(now)
+        self._awaits_gradients = True
         if self._model is None or module is not self._model():
             self._model, self._engine = weakref.ref(module), describe(module)
 
