@@ -81,7 +81,63 @@ def after_a_retry(step: Mark, ask: Mark) -> None:
     ask()
 
 
-LEFT: list[Script] = [plain, within_blocks, before_a_break, after_the_epochs, after_a_call, after_a_retry]
+def after_a_condition(step: Mark, ask: Mark) -> None:
+    left = [3]
+
+    def goes_on() -> bool:
+        step()
+        left[0] -= 1
+        return left[0] > 0
+
+    while goes_on():
+        len("")
+    ask()
+
+
+def within_other_calls(step: Mark, ask: Mark) -> None:
+    def run() -> int:
+        epoch(step)
+        ask()
+        return 0
+
+    len(str(run()))
+
+
+def below_dispatchers(step: Mark, ask: Mark) -> None:
+    def call(function: Callable[..., None], *given: object) -> None:
+        function(*given)
+
+    def train() -> None:
+        epoch(step)
+        ask()
+
+    call(call, call, train)
+
+
+def below_itself(step: Mark, ask: Mark) -> None:
+    def stage(number: int) -> None:
+        if number:
+            stage(number - 1)
+        else:
+            epoch(step)
+        if number == 1:
+            ask()
+
+    stage(2)
+
+
+LEFT: list[Script] = [
+    plain,
+    within_blocks,
+    before_a_break,
+    after_the_epochs,
+    after_a_call,
+    after_a_retry,
+    after_a_condition,
+    within_other_calls,
+    below_dispatchers,
+    below_itself,
+]
 
 
 def in_the_loop(step: Mark, ask: Mark) -> None:
@@ -146,7 +202,75 @@ def in_the_step(step: Mark, ask: Mark) -> None:
     optimizer()
 
 
+def in_a_condition(step: Mark, ask: Mark) -> None:
+    left = [3]
+
+    def goes_on() -> bool:
+        step()
+        left[0] -= 1
+        return left[0] > 0
+
+    while goes_on():
+        if left[0] == 2:
+            ask()
+
+
+def in_the_first_of_the_epochs_of_a_condition(step: Mark, ask: Mark) -> None:
+    left = [3]
+
+    def goes_on() -> bool:
+        epoch(step)
+        left[0] -= 1
+        return left[0] > 0
+
+    while goes_on():
+        if left[0] == 2:
+            upload(ask)
+
+
+def in_the_condition_itself(step: Mark, ask: Mark) -> None:
+    left = [3]
+
+    def goes_on() -> bool:
+        left[0] -= 1
+        if left[0] == 2:
+            step()
+        elif left[0] == 1:
+            ask()
+        return left[0] > 0
+
+    while goes_on():
+        len("")
+
+
+def in_a_recursion(step: Mark, ask: Mark) -> None:
+    def stage(number: int) -> None:
+        if number:
+            stage(number - 1)
+            if number == 1:
+                ask()
+        step()
+
+    stage(2)
+
+
+def deeper_in_a_recursion(step: Mark, ask: Mark) -> None:
+    def stage(number: int) -> None:
+        if number == 1:
+            ask()
+        step()
+        if number:
+            stage(number - 1)
+
+    stage(2)
+
+
 NOT_LEFT: list[Script] = [
+    in_a_condition,
+    in_the_first_of_the_epochs_of_a_condition,
+    in_the_condition_itself,
+    in_a_recursion,
+    deeper_in_a_recursion,
     in_the_loop,
     in_the_data,
     between_the_epochs,

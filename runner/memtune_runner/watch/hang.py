@@ -16,7 +16,7 @@ PATIENT = frozenset({Phase.EVALUATION, Phase.SAVE})
 class HangLimits:
     """How much silence is a hang. The first step may compile kernels, load caches and warm up connections.
 
-    A script that has left its training loop makes no more steps: it may merge its weights, or upload them.
+    A script that has left its training loop may merge its weights, or upload them, or begin another loop.
     """
 
     first_step_seconds: float = 1_800.0

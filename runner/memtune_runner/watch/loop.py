@@ -1,6 +1,8 @@
 """Tells whether a script has left its training loop: from where its functions stand, and where they can still go.
 
-A script that merges its weights or uploads its model makes no more steps, and hangs no more than one that evaluates.
+A script that merges its weights or uploads its model has left its loop, and hangs no more than one that evaluates; so
+has one that trains in another loop next. Below a loop around all of it (one that tries again, a dispatcher, an event
+loop, C that calls a function again and again) nobody can tell: mostly the training loop is taken to go on.
 """
 
 from __future__ import annotations
@@ -9,7 +11,8 @@ import dis
 import sys
 import threading
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
 from types import CodeType, FrameType
 
 # What follows these is reached from elsewhere. An unknown one of a newer Python is taken to go on, which errs towards
@@ -23,8 +26,6 @@ _JUMPS = frozenset((*dis.hasjrel, *dis.hasjabs))
 
 # A function, and the instruction at which it stands. No class of its own: they are made at every step.
 Place = tuple[CodeType, int]
-# For each instruction those that may come next.
-Ways = dict[int, set[int]]
 
 
 class TrainingLoop:
@@ -56,41 +57,75 @@ def places(frame: FrameType | None) -> list[Place]:
 
 def may_repeat(before: Sequence[Place], now: Sequence[Place]) -> bool:
     """Whether a thread that stands there now may come to where it stood before, by the calls that it came by."""
+    if _recurs(before, now):
+        return True
     for (then_code, then), (code, here) in zip(reversed(before), reversed(now), strict=False):
         # Beside each other in the same call: whatever is called there, C among it, may call the other one again.
         if then_code is not code:
             return True
-        ways = _ways(code)
-        if ways is None or _leads(ways, here, then):
+        flow = _Flow.of(code)
+        if flow is None or flow.leads(here, then):
             return True
-        if _instruction(ways, here) != _instruction(ways, then):
+        if not flow.is_same(here, then):
             return False
     return True
 
 
-def _leads(ways: Ways, here: int, target: int) -> bool:
-    """Whether a function can go from here to the target, be it once more."""
-    waiting, seen = [_instruction(ways, here)], set[int]()
-    while waiting:
-        for following in ways[waiting.pop()] - seen:
-            seen.add(following)
-            waiting.append(following)
-    return _instruction(ways, target) in seen
+def _recurs(before: Sequence[Place], now: Sequence[Place]) -> bool:
+    """Whether a function that calls itself may come to where any of its calls stood."""
+    for code in {code for code, _ in before}:
+        thens, heres = ({place for each, place in places if each is code} for places in (before, now))
+        if max(_count(before, code), _count(now, code)) < 2:
+            continue
+        flow = _Flow.of(code)
+        if flow is None or any(flow.leads(here, then) for here in heres for then in thens):
+            return True
+    return False
 
 
-def _instruction(ways: Ways, offset: int) -> int:
-    """The instruction that an offset is in: where it calls, a function stands at the end of one."""
-    starts = list(ways)
-    return starts[bisect_right(starts, offset) - 1]
+def _count(places: Sequence[Place], code: CodeType) -> int:
+    return sum(each is code for each, _ in places)
 
 
-def _ways(code: CodeType) -> Ways | None:
-    """The ways within a function; None where this Python does not tell."""
-    instructions = list(dis.get_instructions(code))
-    protected = _protected(code, instructions)
-    if protected is None:
-        return None
-    found: Ways = {}
+@dataclass(frozen=True)
+class _Flow:
+    """The ways within a function: for each instruction those that may come next, and what it was compiled from.
+
+    Python compiles some source twice, such as the condition of a ``while``: both copies are one instruction.
+    """
+
+    ways: Mapping[int, set[int]]
+    sources: Mapping[int, Hashable]
+
+    @classmethod
+    def of(cls, code: CodeType) -> _Flow | None:
+        """Those of a function; None where this Python does not tell."""
+        instructions = list(dis.get_instructions(code))
+        protected = _protected(code, instructions)
+        return None if protected is None else cls(_ways(instructions, protected), _sources(instructions))
+
+    def leads(self, here: int, target: int) -> bool:
+        """Whether the function can go from here to the target, be it once more."""
+        waiting, seen = [self._start(here)], set[int]()
+        while waiting:
+            for following in self.ways[waiting.pop()] - seen:
+                seen.add(following)
+                waiting.append(following)
+        source = self.sources[self._start(target)]
+        return any(self.sources[each] == source for each in seen)
+
+    def is_same(self, one: int, other: int) -> bool:
+        """Whether both offsets are in the same instruction."""
+        return self.sources[self._start(one)] == self.sources[self._start(other)]
+
+    def _start(self, offset: int) -> int:
+        """Where the instruction begins that an offset is in: where it calls, a function stands at the end of one."""
+        starts = list(self.ways)
+        return starts[bisect_right(starts, offset) - 1]
+
+
+def _ways(instructions: list[dis.Instruction], protected: list[tuple[int, int, int]]) -> dict[int, set[int]]:
+    found = {}
     for each, following in zip(instructions, [*instructions[1:], None], strict=True):
         ways = {handler for start, end, handler in protected if start <= each.offset < end}
         if each.opcode in _JUMPS:
@@ -98,6 +133,17 @@ def _ways(code: CodeType) -> Ways | None:
         if following is not None and each.opname not in _GOES_NOT_ON:
             ways.add(following.offset)
         found[each.offset] = ways
+    return found
+
+
+def _sources(instructions: list[dis.Instruction]) -> dict[int, Hashable]:
+    """What each instruction does for which piece of the source; one that is for none is only itself."""
+    found: dict[int, Hashable] = {}
+    line: int | None = None
+    for each in instructions:
+        line = each.starts_line or line
+        piece = getattr(each, "positions", (line,))  # of Python 3.10 no more than the line
+        found[each.offset] = each.offset if piece[0] is None else (each.opcode, each.arg, *piece)
     return found
 
 
