@@ -83,7 +83,7 @@ def _run(kind: Kind, target: str, arguments: list[str]) -> None:
     main = sys.modules["__main__"] = types.ModuleType("__main__")
     if kind is Kind.SCRIPT:
         sys.argv[:] = [target, *arguments]
-        _run_file(target, main)
+        _run_file(str(Path(target).absolute()), main)  # the script may go to another directory
     elif kind is Kind.MODULE:
         sys.argv[:] = [target, *arguments]
         _put_first(str(Path.cwd()))

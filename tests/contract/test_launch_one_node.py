@@ -103,7 +103,21 @@ def test_annotations_of_a_line_of_code_are_values(place: Place) -> None:
 def test_a_compiled_script_runs(place: Place) -> None:
     py_compile.compile(place.script("print('trains', __name__, __file__)"), str(place.directory / "own.pyc"))
     launch = place.run("python", "own.pyc")
-    assert lines_of(launch, 0) == ["trains __main__ own.pyc"], launch.stderr
+    assert lines_of(launch, 0) == [f"trains __main__ {place.directory}/own.pyc"], launch.stderr
+
+
+@pytest.mark.parametrize("name", ["train.py", "train"])
+def test_a_script_finds_itself_from_another_directory(name: str, place: Place) -> None:
+    file = place.directory / (name if name.endswith(".py") else f"{name}/__main__.py")
+    file.parent.mkdir(exist_ok=True)
+    place.script(
+        "import os, sys\n"
+        "os.chdir('/')\n"
+        "print(sys.argv[0], __file__, __loader__.path, sys._getframe().f_code.co_filename, sys.path[0])\n",
+        str(file.relative_to(place.directory)),
+    )
+    launch = place.run("python", name)
+    assert lines_of(launch, 0) == [f"{name} {file} {file} {file} {file.parent}"], launch.stderr
 
 
 def test_whatever_is_printed_comes_out_line_by_line(place: Place) -> None:
