@@ -6,25 +6,31 @@ ranks may begin in the midst of one; what is cut there is read as plain numbers,
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import torch
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
 from torch.distributed.checkpoint.planner import ReadItem
+from torch.overrides import TorchFunctionMode
 
-_CUT = torch.ops.aten.slice.Tensor
-_DONE = "_memtune_cut"
+
+class CutAnywhere(TorchFunctionMode):
+    """While it is entered, a cut in the midst of a block gives plain numbers instead of torchao's ValueError."""
+
+    def __torch_function__(self, function: Any, types: Any, arguments: Any = (), options: Any = None) -> Any:
+        """Do as torch does; a state that torchao does not cut becomes plain numbers first."""
+        options = options or {}
+        # The reader cuts what it has read before the planner sees it, so that the planner alone is not enough.
+        if function is not torch.Tensor.narrow or not _has_blocks(arguments[0]):
+            return function(*arguments, **options)
+        try:
+            return function(*arguments, **options)
+        except ValueError:
+            return function(arguments[0].dequantize(), *arguments[1:], **options)
 
 
 class Planner(DefaultLoadPlanner):
     """torch's own, which completes states of 8 bits from the plain pieces that were read for them."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        module = sys.modules.get("torchao.optim.subclass_8bit")
-        if module is not None:
-            _cut_anywhere(module.OptimState8bit)
 
     def commit_tensor(self, read_item: ReadItem, tensor: torch.Tensor) -> None:
         """Take what was read; a piece of a block is a copy, not a view."""
@@ -37,19 +43,3 @@ class Planner(DefaultLoadPlanner):
 
 def _has_blocks(tensor: torch.Tensor) -> bool:
     return hasattr(tensor, "block_size")
-
-
-def _cut_anywhere(state_class: Any) -> None:
-    """Let a cut in the midst of a block give plain numbers instead of torchao's ValueError."""
-    if hasattr(state_class, _DONE):
-        return
-    between_blocks = state_class._ATEN_OP_TABLE[state_class][_CUT]
-
-    @state_class.implements(_CUT)  # type: ignore[untyped-decorator]  # torchao is no dependency of ours
-    def cut(function: Any, types: Any, arguments: Any, options: Any) -> Any:
-        try:
-            return between_blocks(function, types, arguments, options)
-        except ValueError:
-            return function(arguments[0].dequantize(), *arguments[1:], **options)
-
-    setattr(state_class, _DONE, True)

@@ -65,7 +65,8 @@ class TorchBackend(ABC):
     def load(self, directory: Path) -> None:
         """Read it on any number of ranks, and under either backend."""
         model, optimizer = get_state_dict(self.model, self.optimizer)
-        state_dict_loader.load(
-            {"model": model, "optimizer": optimizer}, checkpoint_id=directory, planner=eight_bits.Planner()
-        )
+        with eight_bits.CutAnywhere():
+            state_dict_loader.load(
+                {"model": model, "optimizer": optimizer}, checkpoint_id=directory, planner=eight_bits.Planner()
+            )
         set_state_dict(self.model, self.optimizer, model_state_dict=model, optim_state_dict=optimizer)
