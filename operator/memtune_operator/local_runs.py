@@ -35,6 +35,8 @@ class LocalRun:
         self._ended = ended
         self._process: asyncio.subprocess.Process | None = None
         self._waiter: asyncio.Task[None] | None = None
+        # Its process and when it began, if this program started it.
+        self._known: tuple[int, str] | None = None
         # How it ended, if this program has seen it.
         self._end: dict[str, Any] = {}
 
@@ -73,8 +75,9 @@ class LocalRun:
                 stderr=asyncio.subprocess.STDOUT,
                 start_new_session=True,
             )
-        # Where that is not kept, it is looked for: it runs, and somebody has to end it.
-        self._keep("process.json", {"pid": self._process.pid, "born": _born(self._process.pid), "at": began_at})
+        pid, born = self._known = self._process.pid, _born(self._process.pid)
+        # Where that is not kept, a later call looks for it: it runs, and somebody has to end it.
+        self._keep("process.json", {"pid": pid, "born": born, "at": began_at})
         self._waiter = asyncio.create_task(self._wait(self._process))
 
     def observe(self) -> PodObservation | None:
@@ -162,6 +165,8 @@ class LocalRun:
 
     def _started(self) -> tuple[int, str]:
         """The process and when it began, be it that this program did not live to record which one it is."""
+        if self._known:
+            return self._known
         process = self._read("process.json")
         if not process or "pid" in process:
             return process.get("pid", 0), process.get("born", "")

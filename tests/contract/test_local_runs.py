@@ -99,7 +99,10 @@ def test_a_process_that_could_not_be_recorded_is_ended_all_the_same(
 
     async def life() -> None:
         run = LocalRun(directory, lambda: None)
-        await run.start([sys.executable, "-c", SLEEPER], dict(os.environ), tmp_path)
+        # Nor can it be found by what it was told.
+        await run.start(["env", "-i", sys.executable, "-c", f"print(flush=True); {SLEEPER}"], {}, tmp_path)
+        while not (directory / "log").read_text():
+            await asyncio.sleep(0.02)
         seen = run.observe()
         assert seen is not None
         assert seen.exit_code is None
