@@ -53,7 +53,9 @@ pip install --quiet --no-deps --no-build-isolation --require-hashes -r "tools/$p
 if [ "$part" = dev ]; then
     # Apart from the rest: every process that imports transformers would import these as well, for seconds.
     step "installing the 8-bit optimizers of tools/eight-bit.lock"
-    pip install --quiet --no-deps --require-hashes --upgrade --target .venv/eight-bit -r tools/eight-bit.lock
+    # Anew, since pip leaves the old metadata there of what it upgrades in a directory.
+    rm -rf .venv/eight-bit
+    pip install --quiet --no-deps --require-hashes --target .venv/eight-bit -r tools/eight-bit.lock
 fi
 step "installing memtune itself"
 pip install --quiet --no-deps --no-build-isolation --editable .
