@@ -143,7 +143,10 @@ def _dcp(saved: Plan, wanted: Plan, _same_world: bool) -> Resumption:
     if wanted.sharding.backend == "deepspeed":
         return _impossible(f"DeepSpeed ({wanted.sharding}) does not read torch's distributed checkpoints")
     if wanted.optimizer is Optimizer.ADAMW_8BIT and saved.sharding.backend != wanted.sharding.backend:
-        return _impossible("8-bit states are those of bitsandbytes under DDP and those of torchao under FSDP")
+        return _impossible(
+            "8-bit states are torchao's under FSDP, and bitsandbytes' under DDP where the image has it; neither "
+            "reads the other's"
+        )
     return _direct("torch cuts a distributed checkpoint anew for any sharding and world")
 
 
