@@ -144,7 +144,7 @@ def test_a_rank_of_two_is_measured(plan: str) -> None:
     assert found.step_seconds > 0
 
 
-@pytest.mark.parametrize("plan", ["bf16-ddp-full-mb4x2", "bf16-z3-none-mb4x1-bk100000", "fp32-fsdp-every2-mb4x1"])
+@pytest.mark.parametrize("plan", ["bf16-ddp-full-mb4x2", "bf16-z3-none-mb4x1-bk1m", "fp32-fsdp-every2-mb4x1"])
 @pytest.mark.usefixtures("one_of_two", "one_thread")
 @pytest.mark.filterwarnings("ignore")
 def test_the_trace_of_a_pair_takes_what_training_it_takes(plan: str, small: TracedModel) -> None:
