@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from memtune.knobs import GradientDtype, Offload, Optimizer, Precision
+from memtune.knobs import Checkpointing, GradientDtype, Offload, Optimizer, Precision
 from memtune.plan import Plan
 
 # One knob moves every bucket, in the proportions of DeepSpeed's defaults (deepspeed/runtime/zero/config.py).
@@ -89,16 +89,16 @@ def _stage_3(plan: Plan) -> dict[str, Any]:
         "stage3_max_reuse_distance": plan.bucket_elements * MAX_LIVE_BUCKETS,
         "stage3_param_persistence_threshold": PERSISTENT_ELEMENTS,
         "sub_group_size": SUB_GROUP_ELEMENTS,
-        "memory_efficient_linear": has_own_products(plan),
+        "memory_efficient_linear": has_own_products(plan.checkpointing),
     }
 
 
-def has_own_products(plan: Plan) -> bool:
+def has_own_products(checkpointing: Checkpointing) -> bool:
     """Whether stage 3 puts its own linear layer in the place of torch's.
 
     It adds its bias in place to the product, which selective checkpointing keeps.
     """
-    return plan.checkpointing.mode != "selective"
+    return checkpointing.mode != "selective"
 
 
 def _offload(plan: Plan, nvme_path: str | None) -> dict[str, Any]:

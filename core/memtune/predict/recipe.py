@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from memtune.deepspeed_config import has_own_products
 from memtune.knobs import (
     NO_CHECKPOINTING,
     Attention,
@@ -133,9 +134,9 @@ class Recipe:
     def keeps_frozen_inputs(self) -> bool:
         """Whether products keep their inputs though their weights are frozen, as stage 3's own do (zero/linear.py).
 
-        Selective checkpointing does without those; a quantized base has products of its library.
+        A quantized base has products of its library.
         """
-        return self.is_stage_3 and self.checkpointing.mode != "selective" and self.base_bytes == self.frozen_bytes
+        return self.is_stage_3 and has_own_products(self.checkpointing) and self.base_bytes == self.frozen_bytes
 
     @property
     def has_flat_sums(self) -> bool:

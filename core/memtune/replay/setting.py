@@ -67,7 +67,7 @@ class Setting:
     @property
     def keeps_inputs(self) -> bool:
         """Whether products keep their inputs whatever is frozen, as DeepSpeed's own do (zero/linear.py)."""
-        return self.is_stage_3 and has_own_products(self.plan)
+        return self.is_stage_3 and has_own_products(self.plan.checkpointing)
 
     @property
     def learning(self) -> Sequence[Parameter]:
