@@ -126,6 +126,16 @@ def test_frozen_weights_are_left_out() -> None:
     assert id(model.embed.weight) not in {id(each) for each in built.param_groups[0]["params"]}
 
 
+def with_library(library: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the two that have 8-bit optimizers this one is installed."""
+    for name in ("bitsandbytes", "bitsandbytes.optim", "torchao", "torchao.optim"):
+        monkeypatch.setitem(sys.modules, name, None)
+    package, module = ModuleType(library), ModuleType(f"{library}.optim")
+    module.AdamW8bit = torch.optim.SGD  # type: ignore[attr-defined]  # a stand-in of the same shape
+    monkeypatch.setitem(sys.modules, library, package)
+    monkeypatch.setitem(sys.modules, f"{library}.optim", module)
+
+
 def test_the_8_bit_optimizer_is_refused_without_its_library(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("bitsandbytes", "bitsandbytes.optim", "torchao", "torchao.optim"):
         monkeypatch.setitem(sys.modules, name, None)
@@ -134,12 +144,7 @@ def test_the_8_bit_optimizer_is_refused_without_its_library(monkeypatch: pytest.
 
 
 def test_the_8_bit_optimizer_of_bitsandbytes_is_not_given_shards(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("torchao", "torchao.optim"):
-        monkeypatch.setitem(sys.modules, name, None)
-    module = ModuleType("bitsandbytes.optim")
-    module.AdamW8bit = torch.optim.SGD  # type: ignore[attr-defined]  # as below
-    monkeypatch.setitem(sys.modules, "bitsandbytes", ModuleType("bitsandbytes"))
-    monkeypatch.setitem(sys.modules, "bitsandbytes.optim", module)
+    with_library("bitsandbytes", monkeypatch)
     with pytest.raises(PlanError, match="adamw-8bit needs torchao under FSDP; add it to the image, or use adamw"):
         optimizers.build(plan_with(Optimizer.ADAMW_8BIT, sharding="fsdp"), decoder(), 1e-3)
 
@@ -148,22 +153,12 @@ def test_the_8_bit_optimizer_of_bitsandbytes_is_not_given_shards(monkeypatch: py
 def test_the_8_bit_optimizer_of_torchao_is_not_given_to_deepspeed_below_stage_3(
     sharding: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("bitsandbytes", "bitsandbytes.optim"):
-        monkeypatch.setitem(sys.modules, name, None)
-    module = ModuleType("torchao.optim")
-    module.AdamW8bit = torch.optim.SGD  # type: ignore[attr-defined]  # as below
-    monkeypatch.setitem(sys.modules, "torchao", ModuleType("torchao"))
-    monkeypatch.setitem(sys.modules, "torchao.optim", module)
+    with_library("torchao", monkeypatch)
     with pytest.raises(PlanError, match="adamw-8bit needs bitsandbytes under ZeRO-0 to 2; add it to the image"):
         optimizers.build(plan_with(Optimizer.ADAMW_8BIT, sharding=sharding), decoder(), 1e-3)
 
 
 @pytest.mark.parametrize("library", ["bitsandbytes", "torchao"])
 def test_the_8_bit_optimizer_is_taken_from_either_library(library: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("bitsandbytes", "bitsandbytes.optim", "torchao", "torchao.optim"):
-        monkeypatch.setitem(sys.modules, name, None)
-    package, module = ModuleType(library), ModuleType(f"{library}.optim")
-    module.AdamW8bit = torch.optim.SGD  # type: ignore[attr-defined]  # a stand-in of the same shape
-    monkeypatch.setitem(sys.modules, library, package)
-    monkeypatch.setitem(sys.modules, f"{library}.optim", module)
+    with_library(library, monkeypatch)
     assert isinstance(optimizers.build(plan_with(Optimizer.ADAMW_8BIT), decoder(), 1e-3), torch.optim.SGD)

@@ -10,11 +10,11 @@ import os
 import sys
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 from engine_ranks import STEPS
-from engine_suite import trained_by_ranks
+from engine_suite import Case, trained_by_ranks
 
 from memtune.plan import Plan
 from memtune.resume import Way, engine_format, resumption
@@ -24,15 +24,6 @@ LIBRARIES = Path(sys.prefix) / "eight-bit"
 DDP, FSDP = "fp32-ddp-none-mb2x2-adamw8bit", "fp32-fsdp-none-mb2x2-adamw8bit"
 ALONE = "fp32-fsdp-none-mb4x2-adamw8bit"
 PLAIN_DDP, PLAIN_FSDP = DDP.removesuffix("-adamw8bit"), FSDP.removesuffix("-adamw8bit")
-
-
-class Case(NamedTuple):
-    """Saved by some ranks under one plan, gone on from by some under another."""
-
-    saved: str
-    saved_world: int
-    wanted: str
-    world: int
 
 
 CASES = [

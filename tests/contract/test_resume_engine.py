@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 from engine_ranks import GLOBAL_BATCH, LR, SHORT_BATCH, STEPS
-from engine_suite import reference, trained_by_ranks
+from engine_suite import Case, reference, trained_by_ranks
 
 from memtune.plan import Plan
 from memtune.resume import Format, Way, resumption
@@ -21,13 +21,6 @@ SAVED = {
     2: ["fp32-ddp-none-mb2x2", "fp32-fsdp-none-mb4x1", "bf16-fsdp-none-mb2x2"],
     1: ["fp32-fsdp-none-mb4x2", "fp32-ddp-none-mb8x1"],
 }
-
-
-class Case(NamedTuple):
-    saved: str
-    saved_world: int
-    wanted: str
-    world: int
 
 
 CASES = [

@@ -29,6 +29,15 @@ class Curve(NamedTuple):
     norms: list[float]
 
 
+class Case(NamedTuple):
+    """Saved by some ranks under one plan, gone on from by some under another."""
+
+    saved: str
+    saved_world: int
+    wanted: str
+    world: int
+
+
 @cache
 def reference(dtype: torch.dtype = torch.float32, device: str = "cpu") -> Curve:
     """A plain loop; with a shorter format, plain autocast over fp32 weights."""
