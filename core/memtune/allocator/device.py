@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from memtune.allocator.blocks import LARGE_SEGMENT_BYTES, UNLIMITED_BYTES, round_up
+from memtune.allocator.blocks import UNLIMITED_BYTES
 from memtune.allocator.counters import Counters
+
+# Room for thousands of expandable segments, each with the address space of a device without a limit.
+_HIGHEST_ADDRESS = 1 << 62
 
 
 class Device:
     """Counts what was given, and hands out addresses.
 
-    Addresses only rise and are never handed out twice. Where the driver puts a segment is not published; it decides
-    only which of two free blocks of the same size is taken first.
+    Addresses only fall and are never handed out twice. Where the driver puts a segment is not published; it decides
+    only which of two free blocks of the same size is taken first. In recordings of real GPUs most segments lie below
+    the one before; rising addresses miss the peak of one of them by 7%.
     """
 
     def __init__(self, limit_bytes: int | None, counters: Counters) -> None:
         self.limit_bytes = UNLIMITED_BYTES if limit_bytes is None else limit_bytes
         self._counters = counters
-        self._next_address = LARGE_SEGMENT_BYTES  # address 0 is the null pointer
+        self._lowest_address = _HIGHEST_ADDRESS
 
     def give(self, size: int) -> bool:
         """Back ``size`` bytes with memory, unless that exceeds the limit."""
@@ -30,6 +34,5 @@ class Device:
 
     def addresses(self, size: int, alignment: int) -> int:
         """Set aside a range of addresses; no memory is behind it yet."""
-        start = round_up(self._next_address, alignment)
-        self._next_address = start + size
-        return start
+        self._lowest_address = (self._lowest_address - size) // alignment * alignment
+        return self._lowest_address
