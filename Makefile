@@ -103,6 +103,18 @@ test-cluster: env ## the tests on a real cluster, started for them if none is up
 	if [ $$code = 3 ]; then echo "cluster tests skipped: $$reason"; exit 0; fi; \
 	$(python) -m pytest tests/cluster --durations=5
 
+.PHONY: kind
+kind: env ## a kind cluster for the cluster tests, on any machine with Docker and kind; KUBERNETES=1.36
+	$(python) tools/kind_cluster.py up $(or $(KUBERNETES),1.36)
+
+.PHONY: test-kind
+test-kind: env ## the cluster tests on the cluster of `make kind`
+	$(python) tools/kind_cluster.py test
+
+.PHONY: kind-down
+kind-down: env ## end the cluster of `make kind`
+	$(python) tools/kind_cluster.py down
+
 .PHONY: soak
 soak: env ## objects written and pods started without a pause on the cluster, started if none is up; MINUTES=30
 	@python3 -m devcluster up

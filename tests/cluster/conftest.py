@@ -1,12 +1,14 @@
 """A running cluster for the whole run, and a fresh namespace for every test.
 
-MEMTUNE_KUBECONFIG=... uses any existing cluster instead; MEMTUNE_TEST_IMAGE then names an image with python3 that its
-nodes can pull. What only devcluster can do is skipped there.
+MEMTUNE_KUBECONFIG=... uses any existing cluster instead. Its nodes must have our images and the base image under the
+names that devcluster gives them (`make kind` sees to that), or MEMTUNE_TEST_IMAGE names an image with python3 that they
+can pull; tests that need our images are then skipped, and so is what only devcluster can do.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import uuid
@@ -31,6 +33,8 @@ from devcluster.state import current_nodes
 from devcluster.versions import BASE_IMAGE
 
 _ROOT = Path(__file__).resolve().parents[2]
+# The tests of devcluster itself: of its parts, its builds, and what it does to the machine.
+_OF_DEVCLUSTER = {"test_builds.py", "test_devcluster.py", "test_monitoring.py", "test_repair.py", "test_traces.py"}
 # Whether the cluster is not this run's.
 _WAS_UP = pytest.StashKey[bool]()
 
@@ -48,6 +52,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if FOREIGN:
+        foreign = pytest.mark.skip(reason="MEMTUNE_KUBECONFIG names a cluster that devcluster did not make")
+        for item in items:
+            if item.path.name in _OF_DEVCLUSTER:
+                item.add_marker(foreign)
     items.sort(key=lambda item: item.get_closest_marker("replaces_the_cluster") is not None)
 
 
@@ -111,8 +120,9 @@ def cluster(kubeconfig: str) -> Iterator[Cluster]:
         running = Cluster(connection)
         if not FOREIGN:
             _devcluster("load", "base")
-        elif IMAGE == BASE_IMAGE and not all(BASE_IMAGE in names for names in running.images_by_node().values()):
-            pytest.exit("set MEMTUNE_TEST_IMAGE to an image with python3 that the nodes can pull", returncode=1)
+        elif IMAGE == BASE_IMAGE and running.lacks(BASE_IMAGE):
+            reason = f"nodes {', '.join(running.lacks(BASE_IMAGE))} lack {BASE_IMAGE}: run `make kind`, or set"
+            pytest.exit(f"{reason} MEMTUNE_TEST_IMAGE to an image with python3 that the nodes can pull", returncode=1)
         yield running
 
 
@@ -125,17 +135,24 @@ def devcluster() -> Callable[..., str]:
 
 
 @pytest.fixture
-def kubectl(devcluster: Callable[..., str], kubeconfig: str) -> Callable[..., str]:  # noqa: ARG001  # ours has a kubectl
-    """The command, for what users see."""
+def kubectl(kubeconfig: str) -> Callable[..., str]:
+    """The command, for what users see: devcluster's own, or that of whoever has made the cluster."""
+    command = shutil.which("kubectl") if FOREIGN else binaries.command("kubectl")
+    if command is None:
+        pytest.skip("there is no kubectl on this machine")
     environment = {**os.environ, "KUBECONFIG": kubeconfig}
-    return lambda *words: run([binaries.command("kubectl"), *words], env=environment)
+    return lambda *words: run([command, *words], env=environment)
 
 
 @pytest.fixture(scope="session")
-def images(cluster: Cluster, devcluster: Callable[..., str]) -> dict[str, str]:  # noqa: ARG001  # it must be up
-    """Our own images by what they are, built where something has changed and loaded onto every node."""
-    devcluster("load", *OURS)
-    return {image: image_name(image) for image in OURS}
+def images(cluster: Cluster) -> dict[str, str]:
+    """Our own images by what they are, on every node; on devcluster they are built where something has changed."""
+    names = {image: image_name(image) for image in OURS}
+    if not FOREIGN:
+        _devcluster("load", *OURS)
+    elif lacking := {node for name in names.values() for node in cluster.lacks(name)}:
+        pytest.skip(f"nodes {', '.join(sorted(lacking))} lack {' or '.join(names.values())}")
+    return names
 
 
 @pytest.fixture

@@ -67,6 +67,10 @@ class Cluster:
             for node in self.core.list_node().items
         }
 
+    def lacks(self, image: str) -> list[str]:
+        """The nodes that do not have an image."""
+        return sorted(node for node, names in self.images_by_node().items() if image not in names)
+
     def gpus_by_node(self) -> dict[str, int]:
         return {node.metadata.name: int(node.status.capacity.get(GPU, 0)) for node in self.core.list_node().items}
 

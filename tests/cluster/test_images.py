@@ -73,6 +73,7 @@ def test_an_image_runs_without_root_on_a_read_only_file_system(
     assert image in cluster.log(namespace, "strict").splitlines()
 
 
+@pytest.mark.usefixtures("devcluster")  # others build with their own settings, and with something else than buildah
 @pytest.mark.parametrize("image", ["operator", "runner"])
 def test_nothing_of_the_machines_package_settings_is_in_an_image(
     cluster: Cluster, namespace: str, images: dict[str, str], image: str

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import PurePosixPath
 from typing import Any
 
 import pytest
@@ -38,7 +39,7 @@ def test_exec_reaches_a_running_container(cluster: Cluster, namespace: str) -> N
     command = ["python3", "-c", "import os; print(os.readlink('/proc/1/exe'))"]
     code, said = cluster.execute(namespace, "running", command)
     assert code == 0
-    assert said.startswith("/usr/bin/python3")
+    assert PurePosixPath(said).name.startswith("python3")
 
 
 @pytest.mark.usefixtures("eight_gpus")

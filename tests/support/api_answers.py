@@ -48,6 +48,7 @@ class ApiServer(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Handler)
         self.answers: dict[str, list[Telling]] = {}
         self.asked: list[str] = []
+        self.patched: list[tuple[str, Any]] = []
 
     @property
     def address(self) -> str:
@@ -83,6 +84,13 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_response(code)
         self.end_headers()
         self.wfile.write(text.encode())
+
+    def do_PATCH(self) -> None:  # the base class names it
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.server.patched.append((self.path, body))
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b"{}")
 
     def log_message(self, *_: Any) -> None:
         """Quietly."""
