@@ -20,11 +20,15 @@ lock: env ## write the lock files anew after a dependency changed
 	@tools/lock.sh
 
 .PHONY: lint
-lint: env ## style (ruff), types (mypy strict) and import rules (import-linter)
+lint: env ## style (ruff), types (mypy strict), import rules (import-linter) and the workflows (zizmor and their schemas)
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
 	.venv/bin/mypy
 	PYTHONPATH=core:operator:runner:cli .venv/bin/lint-imports
+	.venv/bin/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yaml
+	.venv/bin/check-jsonschema --builtin-schema vendor.dependabot .github/dependabot.yml
+	.venv/bin/check-jsonschema --builtin-schema vendor.github-issue-forms .github/ISSUE_TEMPLATE/bug_report.yml .github/ISSUE_TEMPLATE/feature_request.yml
+	.venv/bin/zizmor --offline --quiet .github
 
 .PHONY: generate
 generate: env ## write the generated files anew
@@ -68,9 +72,28 @@ bench-operator: env ## what the operator costs, on the cluster, started if none 
 bench-devcluster: env ## how long the cluster takes to start and to end, and its smoke tests; none may be up: some ten minutes
 	$(python) bench/cluster_times.py
 
+.PHONY: docs
+docs: env ## the documentation as a site in build/site; a broken link ends it
+	NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --strict
+
+.PHONY: dist
+dist: env ## the wheel, tried in an environment of its own, and the source distribution, in dist/python
+	rm -rf dist/python
+	.venv/bin/hatchling build --directory dist/python
+	tools/try_wheel.sh dist/python/*.whl
+
+.PHONY: chart
+chart: env ## the chart's package in dist/chart, for the images of REGISTRY=HOST/OWNER
+	rm -rf dist/chart
+	$(python) tools/release.py chart "$(REGISTRY)" dist/chart
+
+.PHONY: release-version
+release-version: ## check that TAG=vX.Y.Z names the version of the packages, the chart and the changelog
+	@python3 tools/release.py version "$(TAG)"
+
 .PHONY: clean
 clean: ## remove the development environment and every cache
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist
 
 .PHONY: cluster
 cluster: ## a real Kubernetes on this Debian machine; NODES=1 for a smaller one

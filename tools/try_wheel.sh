@@ -1,0 +1,13 @@
+#!/usr/bin/env bash
+# Installs a wheel as a user would, into an environment of its own, and asks it for a plan.
+set -euo pipefail
+wheel=$(realpath "$1")
+root=$(realpath "$(dirname "$0")/..")
+venv=$(mktemp -d)
+trap 'rm -rf "$venv"' EXIT
+"$root/.venv/bin/python" -m venv "$venv"
+pip() { "$venv/bin/python" -m pip --disable-pip-version-check "$@"; }
+pip install --quiet --no-deps --require-hashes -r "$root/tools/demo.lock"
+pip install --quiet --no-deps "$wheel"
+cd "$venv" # not the checkout, whose packages would be found first
+"$venv/bin/memtune" plan "$root/examples/llama-7b-8gpu.yaml" --top 1
