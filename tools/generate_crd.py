@@ -27,8 +27,10 @@ PAGE = ROOT / "docs" / "object.md"
 HEADER = "# Made by tools/generate_crd.py from core/memtune/spec; do not edit, run `make generate`.\n"
 # A server without CEL would pass over these, but Helm asks it for its fields first, and then refuses the whole chart.
 RULES = re.compile(r"^( +)x-kubernetes-validations:\n(?:\1[- ] .*\n)+", re.MULTILINE)
-GUARDED = """{{- if semverCompare ">=1.25-0" $.Capabilities.KubeVersion.Version }}
-\\g<0>{{- end }}
+# Kubernetes 1.25 to 1.27 warn of each of these fields that they do not know.
+BLAME = re.compile(r"(?:^ +(?:reason: FieldValue|fieldPath: \.).*\n)+", re.MULTILINE)
+GUARDED = """{{{{- if semverCompare ">={oldest}-0" $.Capabilities.KubeVersion.Version }}}}
+\\g<0>{{{{- end }}}}
 """
 
 
@@ -42,11 +44,20 @@ def _template(definition: dict[str, Any]) -> str:
     """The definition under the chart's switch; Helm leaves it, and all jobs with it, when the chart is uninstalled."""
     kept = {**definition["metadata"], "annotations": {"helm.sh/resource-policy": "keep"}}
     text = _dumped({**definition, "metadata": kept}).replace("{{", '{{ "{{" }}')
-    return f"{HEADER}{{{{- if .Values.crd.install }}}}\n{RULES.sub(GUARDED, text)}{{{{- end }}}}\n"
+    for lines, oldest in ((BLAME, "1.28"), (RULES, "1.25")):
+        text = lines.sub(GUARDED.format(oldest=oldest), text)
+    return f"{HEADER}{{{{- if .Values.crd.install }}}}\n{text}{{{{- end }}}}\n"
 
 
 def _dumped(definition: dict[str, Any]) -> str:
-    return yaml.safe_dump(definition, sort_keys=False, width=120, allow_unicode=True)
+    return yaml.dump(definition, Dumper=_Plain, sort_keys=False, width=120, allow_unicode=True)
+
+
+class _Plain(yaml.SafeDumper):
+    """Writes what stands in two places twice, for whoever reads one of them."""
+
+    def ignore_aliases(self, data: object) -> bool:
+        return True
 
 
 def _is_up_to_date(target: Path, wanted: str) -> bool:

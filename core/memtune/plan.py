@@ -15,6 +15,7 @@ from memtune.knobs import Attention, Checkpointing, GradientDtype, Knob, Offload
 DEFAULT_BUCKET_ELEMENTS = 500_000_000
 # As the field `tuning.plan` allows; `training.globalBatchSize` has no more digits.
 _BATCH = re.compile(r"mb([0-9]{1,8})x([0-9]{1,8})")
+_SIZE = "[1-9][0-9]{0,7}"
 _SHORT_CHECKPOINTING = {"none": "none", "selective": "sel", "full": "full"}
 _SHORT_OFFLOAD = {
     Offload.ACTIVATIONS: "oact",
@@ -178,6 +179,31 @@ _FLAGS: dict[str, tuple[str, Any]] = {
     **{short: ("optimizer", optimizer) for optimizer, short in _SHORT_OPTIMIZER.items()},
     **{short: ("attention", attention) for attention, short in _SHORT_ATTENTION.items()},
 }
+# The numbers of the options that have one: a bucket's elements, and a largest split that torch takes.
+_NUMBERED = {
+    "bucket_elements": "bk[1-9][0-9]{0,11}m?",
+    "max_split_size_mib": "split(2[1-9]|[3-9][0-9]|[1-9][0-9]{2,7})",
+}
+
+
+def _options() -> dict[str, str]:
+    words: dict[str, list[str]] = {}
+    for short, (knob, _) in sorted(_FLAGS.items()):
+        words.setdefault(knob, []).append(short)
+    return {knob: "|".join(shorts) for knob, shorts in words.items()} | _NUMBERED
+
+
+def _short_form() -> str:
+    precisions, shardings = ("|".join(knob.value for knob in kind) for kind in (Precision, Sharding))
+    checkpointings = "|".join([*_SHORT_CHECKPOINTING.values(), "every([2-9]|[1-9][0-9]{1,7})"])
+    options = "|".join(OPTIONS.values())
+    return f"^({precisions})-({shardings})-({checkpointings})-mb{_SIZE}x{_SIZE}(-({options}))*$"
+
+
+# For each knob that is an option of the short form, the regular expression of what stands there for it.
+OPTIONS = _options()
+# The regular expression of the short form as it is written. It does not tell which choices go together.
+SHORT_FORM = _short_form()
 
 
 def _plain(value: Any) -> Any:

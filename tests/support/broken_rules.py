@@ -1,4 +1,4 @@
-"""For each rule over several fields, specs that break it and nothing else."""
+"""For each rule over several fields, specs that break it and nothing else, and specs that break none."""
 
 from __future__ import annotations
 
@@ -84,6 +84,32 @@ BROKEN: list[tuple[str, dict[str, Any], str]] = [
     ("plan is what", spec(tuning={"plan": "bf16-z2-sel-mb12x8"}), "spec.tuning.plan"),
     ("tuning.plan: micro", fixed("bf16-z2-sel-mb4x8"), "spec.tuning.plan"),
     ("tuning.plan: micro", fixed("bf16-z2-sel-mb12x8-bk50m", resources={"gpusPerNode": 2}), "spec.tuning.plan"),
+    ("tuning.plan must have the optimizer", fixed("bf16-z1-sel-mb12x8-lion"), "spec.tuning.plan"),
+    (
+        "tuning.plan must have the optimizer",
+        fixed("bf16-z1-sel-mb12x8", training={"optimizer": "adamw-8bit"}),
+        "spec.tuning.plan",
+    ),
+    ("tuning.plan must have g32", fixed("bf16-z2-sel-mb12x8-g32"), "spec.tuning.plan"),
+    ("tuning.plan must have g32", fixed("bf16-z2-sel-mb12x8", training={"gradientDtype": "fp32"}), "spec.tuning.plan"),
+    ("tuning.plan must have the attention", fixed("bf16-z2-sel-mb12x8-eager"), "spec.tuning.plan"),
+    ("plan has two options", fixed("bf16-z2-sel-mb12x8-exp-fl-exp"), "spec.tuning.plan"),
+    ("plan: oopt needs", fixed("bf16-ddp-sel-mb12x8-oopt"), "spec.tuning.plan"),
+    ("plan: oopt needs", fixed("bf16-z2-sel-mb12x8-oparam"), "spec.tuning.plan"),
+    ("plan: oopt needs", fixed("bf16-fsdpsgo-sel-mb12x8-oopt"), "spec.tuning.plan"),
+    (
+        "plan: adamw8bit has",
+        fixed("bf16-z1-sel-mb12x8-adamw8bit-oopt", training={"optimizer": "adamw-8bit"}),
+        "spec.tuning.plan",
+    ),
+    ("plan: muon and", fixed("bf16-z2-sel-mb12x8-muon", training={"optimizer": "muon"}), "spec.tuning.plan"),
+    (
+        "plan: muon and",
+        fixed("bf16-fsdp-sel-mb12x8-adafactor", training={"optimizer": "adafactor"}),
+        "spec.tuning.plan",
+    ),
+    ("plan: DeepSpeed keeps", fixed("bf16-z0-sel-mb12x8-g32", training={"gradientDtype": "fp32"}), "spec.tuning.plan"),
+    ("plan: flash attention", fixed("fp32-z2-sel-mb12x8"), "spec.tuning.plan"),
     ("give exactly one of persistent", spec(checkpoint={"volume": {}}), "spec.checkpoint.volume"),
     ("give exactly one of persistent", spec(checkpoint={"volume": CLAIM | NFS}), "spec.checkpoint.volume"),
     ("heads must be", spec(model__architecture={"kvHeads": 3}), "spec.model.architecture.kvHeads"),
@@ -115,4 +141,34 @@ BROKEN: list[tuple[str, dict[str, Any], str]] = [
     ("kind vision needs", spec(model__architecture={"image": IMAGE}), "spec.model.architecture.image"),
     ("labelCount", spec(model__architecture={"head": "classifier"}), "spec.model.architecture.labelCount"),
     ("labelCount", spec(model__architecture={"labelCount": 2}), "spec.model.architecture.labelCount"),
+]
+
+GOOD: list[dict[str, Any]] = [
+    spec(),
+    spec(model={"architecture": None, "hfConfig": {}}),
+    spec(model={"architecture": None, "factory": "a:b"}, template=POD),
+    spec(integration="sdk", template=POD),
+    spec(resources={"nodes": 2, "gpusPerNode": 8}, tuning__space={"fsdpStrategies": ["hybrid"]}),
+    spec(resources={"device": "virtual", "gpuMemory": "2Gi"}),
+    spec(resources={"device": "virtual", "gpuMemory": "2Gi", "shrink": {"afterStep": 3, "by": "40%"}}),
+    spec(tuning={"maxProbes": 2, "parallelProbes": 2}),
+    fixed("bf16-z2-sel-mb12x8"),
+    fixed("bf16-z2-sel-mb12x4-oopt-bk50m", resources={"gpusPerNode": 2}),
+    fixed("bf16-z2-sel-mb12x8-lion", training={"optimizer": "lion"}),
+    spec(tuning__space={"offload": ["optimizer+parameters"], "backends": ["fsdp"]}),
+    spec(
+        tuning__space={"offload": ["optimizer+parameters", "nvme"], "backends": ["deepspeed"], "zeroStages": [3]},
+        resources={"nvmePath": "/mnt/nvme"},
+    ),
+    spec(tuning__space={"offload": ["none", "activations"], "backends": ["ddp"]}),
+    spec(checkpoint={"volume": CLAIM}),
+    spec(checkpoint={"volume": NFS}),
+    spec(checkpoint={"volume": {"hostPath": {"path": "/a"}}}),
+    spec(checkpoint={}),
+    spec(model__architecture={"heads": 5, "headDim": 16, "kvHeads": 1}),
+    spec(model__architecture={"kind": "encoder-decoder", "encoderLayers": 2}),
+    spec(model__architecture={"experts": EXPERTS | {"denseLayers": 1}}),
+    spec(model__architecture={"ffnSize": None, "experts": EXPERTS}),
+    spec(model__architecture={"kind": "vision", "vocabSize": None, "image": IMAGE}),
+    spec(model__architecture={"head": "classifier", "labelCount": 2}),
 ]

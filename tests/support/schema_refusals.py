@@ -3,49 +3,91 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import Any
 
 Schema = dict[str, Any]
-_KINDS: dict[str, Any] = {
-    "object": dict,
-    "array": list,
-    "string": str,
-    "boolean": bool,
-    "integer": int,
-    "number": (int, float),
-}
+# After one of these the API server evaluates no rule: hasBlockingErr in apiextensions' registry/customresource/strategy.go.
+# One of an enum's choices joined them in 1.30; what is older evaluates rules on any choice.
+BLOCKING = ("type", "required", "maxLength", "maxItems", "maxProperties")
 
 
 def refusals(schema: Schema, value: Any, path: str = "") -> list[str]:
     """What of a value the API server would refuse by this schema, with unknown fields refused."""
+    return [f"{where}: {words}" for where, _, words in _found(schema, value, path)]
+
+
+def keeps_rules_from_running(schema: Schema, value: Any) -> bool:
+    """Whether the value is so far from the schema that no rule is evaluated."""
+    return any(keyword in BLOCKING for _, keyword, _ in _found(schema, value, ""))
+
+
+_Found = Iterator[tuple[str, str, str]]
+
+
+def _found(schema: Schema, value: Any, path: str) -> _Found:
+    """Where, against which keyword, and in words."""
     if schema.get("x-kubernetes-int-or-string"):
-        is_either = isinstance(value, (int, str)) and not isinstance(value, bool)
-        return [] if is_either else [f"{path}: {value!r} is neither integer nor string"]
-    if not isinstance(value, _KINDS[schema["type"]]) or (isinstance(value, bool) and schema["type"] != "boolean"):
-        return [f"{path}: {value!r} is no {schema['type']}"]
-    if isinstance(value, dict):
-        return _of_block(schema, value, path)
-    if isinstance(value, list):
-        return [r for i, item in enumerate(value) for r in refusals(schema["items"], item, f"{path}[{i}]")]
-    wrong = [
-        "enum" in schema and value not in schema["enum"],
-        "pattern" in schema and not re.search(schema["pattern"], str(value)),
-        "minimum" in schema and value < schema["minimum"],
-        "maximum" in schema and value > schema["maximum"],
-        "maxLength" in schema and len(str(value)) > schema["maxLength"],
-        "minLength" in schema and len(str(value)) < schema["minLength"],
-    ]
-    return [f"{path}: {value!r}"] if any(wrong) else []
+        if not isinstance(value, (int, str)) or isinstance(value, bool):
+            yield path, "type", f"{value!r} is neither integer nor string"
+        return
+    if not _is_a(schema["type"], value):
+        yield path, "type", f"{value!r} is no {schema['type']}"
+    elif isinstance(value, dict):
+        yield from _of_block(schema, value, path)
+    elif isinstance(value, list):
+        yield from _of_list(schema, value, path)
+    else:
+        yield from ((path, keyword, repr(value)) for keyword in _broken_limits(schema, value))
 
 
-def _of_block(schema: Schema, value: Schema, path: str) -> list[str]:
+def _is_a(kind: str, value: Any) -> bool:
+    if kind in ("integer", "number"):
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            return False
+        # IsFloat64AJSONInteger of kube-openapi; what has more than 64 bits arrives as a float.
+        is_float = isinstance(value, float) or not -(2**63) <= value < 2**63
+        return kind == "number" or not is_float or (value == int(value) and abs(value) < 2**53)
+    kinds: dict[str, type] = {"object": dict, "array": list, "string": str, "boolean": bool}
+    return isinstance(value, kinds[kind])
+
+
+def _broken_limits(schema: Schema, value: Any) -> Iterator[str]:
+    tests = {
+        "enum": lambda choices: value in choices,
+        # Go's $ is the end of the text, Python's also stands before a last line break.
+        "pattern": lambda pattern: re.search(re.sub(r"\$$", r"\\Z", pattern), value),
+        "minimum": lambda least: value > least if schema.get("exclusiveMinimum") else value >= least,
+        "maximum": lambda most: value < most if schema.get("exclusiveMaximum") else value <= most,
+        "maxLength": lambda most: len(value) <= most,
+        "minLength": lambda least: len(value) >= least,
+    }
+    return (keyword for keyword, holds in tests.items() if keyword in schema and not holds(schema[keyword]))
+
+
+def _of_list(schema: Schema, value: list[Any], path: str) -> _Found:
+    if len(value) > schema.get("maxItems", len(value)):
+        yield path, "maxItems", f"{len(value)} items"
+    if len(value) < schema.get("minItems", 0):
+        yield path, "minItems", f"{len(value)} items"
+    if schema.get("x-kubernetes-list-type") == "set" and any(item in value[:place] for place, item in enumerate(value)):
+        yield path, "x-kubernetes-list-type", "an item twice"
+    for place, item in enumerate(value):
+        yield from _found(schema["items"], item, f"{path}[{place}]")
+
+
+def _of_block(schema: Schema, value: Schema, path: str) -> _Found:
+    if len(value) > schema.get("maxProperties", len(value)):
+        yield path, "maxProperties", f"{len(value)} fields"
     if isinstance(of_any := schema.get("additionalProperties"), dict):
-        return [r for name, item in value.items() for r in refusals(of_any, item, f"{path}.{name}")]
+        for name, item in value.items():
+            yield from _found(of_any, item, f"{path}.{name}")
+        return
     if schema.get("x-kubernetes-preserve-unknown-fields") or "properties" not in schema:
-        return []
+        return
     fields = schema["properties"]
-    found = [f"{path}.{name} is unknown" for name in value if name not in fields]
-    found += [f"{path}.{name} is required" for name in schema.get("required", ()) if name not in value]
-    return found + [
-        r for name in value if name in fields for r in refusals(fields[name], value[name], f"{path}.{name}")
-    ]
+    yield from ((f"{path}.{name}", "unknown", "is unknown") for name in value if name not in fields)
+    required = schema.get("required", ())
+    yield from ((f"{path}.{name}", "required", "is required") for name in required if name not in value)
+    for name in value.keys() & fields.keys():
+        yield from _found(fields[name], value[name], f"{path}.{name}")

@@ -1,9 +1,8 @@
-"""Specs to break rules with, and the part of CEL in which the rules are written, said in Python."""
+"""Specs to break rules with."""
 
 from __future__ import annotations
 
 import copy
-import re
 from typing import Any
 
 FACTS = {"hiddenSize": 64, "layers": 2, "heads": 4, "ffnSize": 128, "vocabSize": 1000}
@@ -36,37 +35,3 @@ def job(made: dict[str, Any], **status: Any) -> dict[str, Any]:
         "spec": made,
         "status": status,
     }
-
-
-class Block:
-    """A block as CEL sees it: fields by name, and a field that is left out is known to be."""
-
-    def __init__(self, fields: dict[str, Any]) -> None:
-        self._fields = fields
-
-    def __getattr__(self, name: str) -> Any:
-        value = self._fields.get(name)
-        return Block(value) if isinstance(value, dict) else value
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Block) and self._fields == other._fields
-
-    def __hash__(self) -> int:
-        return hash(str(self._fields))
-
-
-def holds(cel: str, **blocks: dict[str, Any] | None) -> bool:
-    """What the part of CEL that the rules use means, said in Python."""
-    python = cel.replace("&&", " and ").replace("||", " or ")
-    python = re.sub(r"!(?!=)", " not ", python)
-    python = re.sub(r"\((has\(\S+\)) \? (.+) : (.+)\)$", r"(\2 if \1 else \3)", python)
-    python = re.sub(r"(\w[\w.]*)\.contains\(('[^']*')\)", r"(\2 in \1)", python)
-    names: dict[str, Any] = {name: Block(block or {}) for name, block in blocks.items()}
-    return bool(eval(python, {"__builtins__": {}, "has": lambda value: value is not None, "int": int}, names))
-
-
-def defaulted(made: dict[str, Any]) -> dict[str, Any]:
-    from memtune.spec.job import JobSpec
-    from memtune.spec.load import without_nulls
-
-    return JobSpec.model_validate(without_nulls(made)).model_dump(mode="json", by_alias=True, exclude_none=True)

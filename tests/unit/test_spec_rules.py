@@ -1,15 +1,14 @@
-"""The rules over several fields: the Python half and the CEL half of the table say the same of the same specs."""
+"""The rules over several fields, in Python; contract/test_crd_rules.py compares them with those of the CRD."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import pytest
-from broken_rules import BROKEN, CLAIM, EXPERTS, IMAGE, NFS, fixed
-from spec_rules import POD, defaulted, holds, job, spec
+from broken_rules import BROKEN, GOOD, fixed
+from spec_rules import job, spec
 
 from memtune.spec import Problem, SpecError, load_job
-from memtune.spec.rule import Rule
 from memtune.spec.rules import RULES
 
 
@@ -20,59 +19,15 @@ def problem(made: dict[str, Any]) -> Problem:
     return caught.value.problems[0]
 
 
-GOOD = [
-    spec(),
-    spec(model={"architecture": None, "hfConfig": {}}),
-    spec(model={"architecture": None, "factory": "a:b"}, template=POD),
-    spec(integration="sdk", template=POD),
-    spec(resources={"nodes": 2, "gpusPerNode": 8}, tuning__space={"fsdpStrategies": ["hybrid"]}),
-    spec(resources={"device": "virtual", "gpuMemory": "2Gi"}),
-    spec(resources={"device": "virtual", "gpuMemory": "2Gi", "shrink": {"afterStep": 3, "by": "40%"}}),
-    spec(tuning={"maxProbes": 2, "parallelProbes": 2}),
-    fixed("bf16-z2-sel-mb12x8"),
-    fixed("bf16-z2-sel-mb12x4-oopt-bk50m", resources={"gpusPerNode": 2}),
-    fixed("bf16-z2-sel-mb12x8-lion", training={"optimizer": "lion"}),
-    spec(tuning__space={"offload": ["optimizer+parameters"], "backends": ["fsdp"]}),
-    spec(
-        tuning__space={"offload": ["optimizer+parameters", "nvme"], "backends": ["deepspeed"], "zeroStages": [3]},
-        resources={"nvmePath": "/mnt/nvme"},
-    ),
-    spec(tuning__space={"offload": ["none", "activations"], "backends": ["ddp"]}),
-    spec(checkpoint={"volume": CLAIM}),
-    spec(checkpoint={"volume": NFS}),
-    spec(checkpoint={"volume": {"hostPath": {"path": "/a"}}}),
-    spec(checkpoint={}),
-    spec(model__architecture={"heads": 5, "headDim": 16, "kvHeads": 1}),
-    spec(model__architecture={"kind": "encoder-decoder", "encoderLayers": 2}),
-    spec(model__architecture={"experts": EXPERTS | {"denseLayers": 1}}),
-    spec(model__architecture={"ffnSize": None, "experts": EXPERTS}),
-    spec(model__architecture={"kind": "vision", "vocabSize": None, "image": IMAGE}),
-    spec(model__architecture={"head": "classifier", "labelCount": 2}),
-]
-
-
-def upheld(rule: Rule, made: dict[str, Any]) -> bool:
-    """Whether the API server would accept the spec by this rule, with the defaults filled in."""
-    block: Any = {"spec": defaulted(made)}
-    for part in rule.owner.split("."):
-        block = block.get(part)
-        if block is None:
-            return True
-    return holds(rule.cel, self=block)
-
-
 @pytest.mark.parametrize(("words", "made", "path"), BROKEN, ids=[f"{path}-{words}" for words, _, path in BROKEN])
-def test_a_broken_rule_is_refused_by_both_halves(words: str, made: dict[str, Any], path: str) -> None:
+def test_a_broken_rule_is_refused_where_it_is_broken(words: str, made: dict[str, Any], path: str) -> None:
     assert problem(made).path == path
-    assert [rule.message for rule in RULES if not upheld(rule, made)] == [
-        rule.message for rule in RULES if rule.message.startswith(words)
-    ]
+    assert path in {rule.path for rule in RULES if rule.message.startswith(words)}
 
 
-def test_a_good_spec_passes_both_halves() -> None:
+def test_a_good_spec_is_read() -> None:
     for made in GOOD:
         load_job(job(made))
-        assert [rule.message for rule in RULES if not upheld(rule, made)] == []
 
 
 def test_every_rule_is_broken_by_an_example() -> None:
@@ -91,8 +46,13 @@ def test_every_rule_is_broken_by_an_example() -> None:
         ("fp32-z2-sel-mb12x8", "fp32-z2-sel-mb12x8 cannot run: flash attention has no fp32 kernel; use sdpa"),
         ("bf16-z0-sel-mb12x8-oopt", "cannot run: offload optimizer needs ZeRO 1 or more, or FSDP"),
         ("bf16-z2-sel-mb4x8", "makes 32 sequences a step on 1 GPU, and training.globalBatchSize is 96; micro-batch x"),
-        ("bf16-z2-sel", "write it like bf16-z2-sel-mb4x8"),
-        ("bf16-z2-sel-mb0x8", "write it like bf16-z2-sel-mb4x8"),
+        ("bf16-z2-sel", "it has fewer than four parts; a plan is written like bf16-z2-sel-mb4x8"),
+        ("bf16-z2-sel-mb0x8", "micro_batch is 0; it must be at least 1"),
+        ("bf16-z2-sel-mb12x8-mb", "'mb' is no option; options are"),
+        ("bf16-mbz-sel-mb12x8", "'mbz' is not one of ddp, z0,"),
+        ("a-mb5-c-mb12x8", "'a' is not one of fp8, bf16,"),
+        ("bf16-z2-sel-mb012x8", "'bf16-z2-sel-mb012x8' is written bf16-z2-sel-mb12x8"),
+        ("bf16-z2-sel-mb12x8-exp-exp", "'exp' sets expandable_segments a second time"),
     ],
 )
 def test_a_fixed_plan_that_cannot_train_the_job_is_told_why(plan: str, advice: str) -> None:

@@ -8,7 +8,7 @@ from memtune.model.architecture import Kind
 from memtune.spec.architecture import ArchitectureFacts
 from memtune.spec.errors import Problem
 from memtune.spec.job import JobSpec
-from memtune.spec.rule import Rule
+from memtune.spec.rule import REQUIRED, Rule
 
 # Where inside the block, what was given there, and the advice.
 _Found = tuple[str, object, str] | None
@@ -90,54 +90,66 @@ def _classifier_has_labels(facts: ArchitectureFacts) -> _Found:
 ARCHITECTURE_RULES = (
     Rule(
         "spec.model.architecture",
-        "!has(self.kvHeads) || self.heads % self.kvHeads == 0",
+        "spec.model.architecture.kvHeads",
+        "!has(self.kvHeads) || self.kvHeads < 1 || self.heads % self.kvHeads == 0",
         "heads must be divisible by kvHeads",
         _of_architecture(_kv_heads_divide),
     ),
     Rule(
         "spec.model.architecture",
-        "has(self.headDim) || self.hiddenSize % self.heads == 0",
+        "spec.model.architecture.headDim",
+        "has(self.headDim) || self.heads < 1 || self.hiddenSize % self.heads == 0",
         "hiddenSize cannot be divided among the heads; give headDim",
         _of_architecture(_heads_divide),
+        REQUIRED,
     ),
     Rule(
         "spec.model.architecture",
+        "spec.model.architecture.encoderLayers",
         "(self.kind == 'encoder-decoder') == (self.encoderLayers > 0)",
         "an encoder-decoder has encoderLayers, and nothing else has",
         _of_architecture(_encoder_has_layers),
     ),
     Rule(
         "spec.model.architecture",
+        "spec.model.architecture.experts.perToken",
         "!has(self.experts) || self.experts.perToken <= self.experts.count",
         "experts.perToken must be at most experts.count",
         _of_architecture(_experts_are_enough),
     ),
     Rule(
         "spec.model.architecture",
+        "spec.model.architecture.experts.denseLayers",
         "!has(self.experts) || self.experts.denseLayers < self.layers",
         "experts.denseLayers must leave layers to the experts",
         _of_architecture(_experts_have_layers),
     ),
     Rule(
         "spec.model.architecture",
+        "spec.model.architecture.ffnSize",
         "has(self.ffnSize) || (has(self.experts) && self.experts.denseLayers == 0)",
         "ffnSize is required unless every layer has experts",
         _of_architecture(_ffn_has_size),
+        REQUIRED,
     ),
     Rule(
         "spec.model.architecture",
+        "spec.model.architecture.vocabSize",
         "has(self.vocabSize) || self.kind == 'vision'",
         "vocabSize is required unless kind is vision",
         _of_architecture(_text_has_vocabulary),
+        REQUIRED,
     ),
     Rule(
         "spec.model.architecture",
+        "spec.model.architecture.image",
         "(self.kind == 'vision') == has(self.image)",
         "kind vision needs an image, and any other kind has none",
         _of_architecture(_vision_has_image),
     ),
     Rule(
         "spec.model.architecture",
+        "spec.model.architecture.labelCount",
         "(has(self.head) && self.head == 'classifier') == (self.labelCount > 0)",
         "labelCount: a classifier has labels, and nothing else has",
         _of_architecture(_classifier_has_labels),

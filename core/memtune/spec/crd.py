@@ -7,9 +7,10 @@ from __future__ import annotations
 from typing import Any
 
 from memtune.spec.job import GROUP, KIND, PLURAL, VERSION, JobSpec
+from memtune.spec.rule import INVALID, Rule
 from memtune.spec.rules import RULES
 from memtune.spec.status import Status
-from memtune.spec.transition import TRANSITIONS
+from memtune.spec.transition import TRANSITIONS, Transition
 
 Schema = dict[str, Any]
 
@@ -88,14 +89,20 @@ def object_schema() -> Schema:
         },
     }
     for rule in RULES:
-        _add_rule(_block_at(root, rule.owner), rule.cel, rule.message)
+        _add_rule(_block_at(root, rule.owner), rule, rule.path.removeprefix(rule.owner))
     for transition in TRANSITIONS:
-        _add_rule(root, transition.cel, transition.message)
+        _add_rule(root, transition, f".{transition.path}")
     return root
 
 
-def _add_rule(block: Schema, cel: str, message: str) -> None:
-    block.setdefault("x-kubernetes-validations", []).append({"rule": cel, "message": message})
+def _add_rule(block: Schema, rule: Rule | Transition, field_path: str) -> None:
+    written = {"rule": rule.cel, "message": rule.message}
+    # Kubernetes 1.28 and newer; the default reason is left out, and so is the path of the block itself.
+    if rule.reason != INVALID:
+        written["reason"] = rule.reason
+    if field_path:
+        written["fieldPath"] = field_path
+    block.setdefault("x-kubernetes-validations", []).append(written)
 
 
 def _structural_of(model: type[JobSpec] | type[Status], description: str, keys: set[str]) -> Schema:
@@ -143,11 +150,13 @@ def _use_boolean_limits(schema: Schema) -> None:
 
 
 def _put_default(schema: Schema) -> None:
-    # The API server fills a block in from {} by the defaults of its fields; no default means that absent is allowed.
+    # The API server checks a block's default by the block's own rules before it fills in the defaults of its fields, so
+    # they are spelled out. No default means that absent is allowed.
     if schema.get("default", ...) is None:
         del schema["default"]
     elif "default" in schema and schema["type"] == "object":
-        schema["default"] = {}
+        fields = schema["properties"].items()
+        schema["default"] = {name: field["default"] for name, field in fields if "default" in field}
 
 
 def _block_at(root: Schema, path: str) -> Schema:

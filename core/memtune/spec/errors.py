@@ -92,7 +92,7 @@ def _advice(found: dict[str, Any], root: type[BaseModel]) -> str:
         return _not_allowed(found["input"], context["expected"])
     if kind == "string_pattern_mismatch":
         return _another_word(found["input"], context["pattern"])
-    if kind == "twice":
+    if kind in ("twice", "no_plan"):
         return str(found["msg"])
     if kind in _LIMITS:
         sign, limit = _LIMITS[kind]

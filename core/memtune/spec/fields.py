@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, Strict
 from pydantic.alias_generators import to_camel
 from pydantic_core import PydanticCustomError
+
+from memtune.plan import SHORT_FORM, Plan
 
 
 class Block(BaseModel):
@@ -25,20 +28,20 @@ def left_out(block: type[Kind]) -> Kind:
     return block.model_construct()
 
 
-# A pattern must mean the same to Rust (pydantic), Go (the API server) and Python: no lookarounds, always anchored.
+# A pattern must mean the same to Rust (pydantic), Go (the API server) and Python: always anchored, without lookarounds
+# and without \\s, \\d and \\w, which are ASCII in Go and Unicode in the others.
 QUANTITY = r"^[1-9][0-9]*(\.[0-9]+)?[MGT]i?$"
 PERCENT = r"^(([0-9]|[1-4][0-9])(\.[0-9]+)?|50)%$"
 SHARE = r"^[1-9][0-9]?%$"
 CHECKPOINTING = r"^(none|selective|full|every-([2-9]|[1-9][0-9]{1,2}))$"
 CALLABLE = r"^[A-Za-z_][A-Za-z0-9_.]*:[A-Za-z_][A-Za-z0-9_.]*$"
-ABSOLUTE_PATH = r"^/[^\s:]*$"
+ABSOLUTE_PATH = r"^/[^ \t\n\v\f\r:]*$"
 RESOURCE_NAME = r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?/[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$"
 LABEL_VALUE = r"^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$"
 OBJECT_NAME = r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$"
-ONE_WORD = r"^[^\s]+$"
+ONE_WORD = r"^[^ \t\n\v\f\r]+$"
 CONDITION_REASON = r"^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$"
 PLAN_NAME = r"^[a-z0-9-]+$"
-WHOLE_PLAN = r"^[a-z0-9]+-[a-z0-9]+-[a-z0-9]+-mb[1-9][0-9]{0,7}x[1-9][0-9]{0,7}(-[a-z0-9]+)*$"
 WORD = r"^[A-Za-z0-9_.+-]*$"
 ASCII = r"^[ -~]*$"
 
@@ -55,14 +58,26 @@ PATTERN_WORDS = {
     ONE_WORD: "one word; write it without blanks",
     CONDITION_REASON: "the reason of a condition; write it in one CamelCase word",
     PLAN_NAME: "the short form of a plan; write it like bf16-z2-sel-mb4x8",
-    WHOLE_PLAN: "the short form of a plan; write it like bf16-z2-sel-mb4x8",
     WORD: "one word; use letters, digits, '-', '+', '_' and '.'",
     ASCII: "one line of ASCII; escape everything else",
 }
 
+
+def _read_as_plan(text: str) -> str:
+    if re.fullmatch(SHORT_FORM, text):
+        return text
+    try:
+        plan = Plan.parse(text)
+    except ValueError as error:
+        raise PydanticCustomError("no_plan", "{why}", {"why": str(error)}) from None
+    raise PydanticCustomError("no_plan", "plan {text} is written {plan}", {"text": repr(text), "plan": str(plan)})
+
+
 # Strict, because the API server does not turn "8" into 8 or "yes" into true either.
 Whole = Annotated[int, Strict()]
 Count = Annotated[int, Strict(), Field(ge=1)]
+# For a number that has no limit of its own: the API server keeps 64 bits.
+MOST = 2**62
 Number = Annotated[float, Strict()]
 Flag = Annotated[bool, Strict()]
 Text = Annotated[str, Field(min_length=1, max_length=253)]
@@ -70,6 +85,12 @@ Quantity = Annotated[str, Field(pattern=QUANTITY, max_length=32)]
 Percent = Annotated[str, Field(pattern=PERCENT, max_length=16)]
 Share = Annotated[str, Field(pattern=SHARE, max_length=16)]
 AbsolutePath = Annotated[str, Field(pattern=ABSOLUTE_PATH, max_length=1024)]
+# The text itself is checked by the words of Plan.parse, which tell which part is wrong.
+ShortForm = Annotated[
+    str,
+    Field(max_length=128, json_schema_extra={"pattern": SHORT_FORM}),
+    AfterValidator(_read_as_plan),
+]
 ObjectName = Annotated[str, Field(pattern=OBJECT_NAME, max_length=253)]
 
 

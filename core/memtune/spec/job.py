@@ -7,7 +7,19 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
-from memtune.spec.fields import ONE_WORD, AbsolutePath, Block, Count, Flag, Foreign, ObjectName, Text, left_out
+from memtune.spec.fields import (
+    MOST,
+    ONE_WORD,
+    AbsolutePath,
+    Block,
+    Count,
+    Flag,
+    Foreign,
+    ObjectName,
+    Text,
+    Whole,
+    left_out,
+)
 from memtune.spec.model import Model
 from memtune.spec.training import Resources, Training
 from memtune.spec.tuning import Retry, Tuning
@@ -107,10 +119,10 @@ class JobSpec(Block):
     suspend: Flag = Field(
         default=False, description="Whether all pods of the job are stopped until this is false again."
     )
-    active_deadline_seconds: Count | None = Field(
+    active_deadline_seconds: Annotated[Count, Field(le=MOST)] | None = Field(
         default=None, description="Seconds after the first running pod at which the job fails; no deadline if left out."
     )
-    ttl_seconds_after_finished: Annotated[int, Field(strict=True, ge=0)] | None = Field(
+    ttl_seconds_after_finished: Annotated[Whole, Field(ge=0, le=MOST)] | None = Field(
         default=None, description="Seconds after its end at which the job is deleted; it stays if left out."
     )
 

@@ -11,7 +11,7 @@ from memtune.spec.errors import Problem, SpecError, problems_of, shown
 from memtune.spec.job import Job
 from memtune.spec.rules import broken_rules
 
-_FOREIGN = ("template", "hfConfig")
+_FOREIGN = ("template", "hfConfig", "factoryArguments")
 
 
 def load_job(data: Mapping[str, Any]) -> Job:
@@ -19,7 +19,7 @@ def load_job(data: Mapping[str, Any]) -> Job:
     if not isinstance(data, Mapping):
         raise SpecError([Problem("", data, f"{shown(data)} is not a MemoryTunedJob; give an object with a spec")])
     try:
-        job = Job.model_validate(without_nulls(data))
+        job = Job.model_validate(as_kept(data))
     except ValidationError as error:
         raise SpecError(problems_of(error, Job)) from None
     if problems := broken_rules(job.spec):
@@ -27,12 +27,13 @@ def load_job(data: Mapping[str, Any]) -> Job:
     return job
 
 
-def without_nulls(value: Any) -> Any:
-    """A null means that the field is left out: the API server drops it, or puts the default there."""
+def as_kept(value: Any) -> Any:
+    """A value as the API server keeps it. A null means that the field is left out: it is dropped, or makes room for the
+    default. A whole number is one however it is written: 96.0 is kept as 96."""
     if isinstance(value, Mapping):
         return {
-            name: inner if name in _FOREIGN else without_nulls(inner)
-            for name, inner in value.items()
-            if inner is not None
+            name: inner if name in _FOREIGN else as_kept(inner) for name, inner in value.items() if inner is not None
         }
-    return [without_nulls(item) for item in value] if isinstance(value, list) else value
+    if isinstance(value, list):
+        return [as_kept(item) for item in value]
+    return int(value) if isinstance(value, float) and value.is_integer() and abs(value) < 2**53 else value

@@ -12,12 +12,16 @@ from memtune.spec.errors import Problem
 from memtune.spec.fixed_rules import FIXED_RULES
 from memtune.spec.job import CheckpointVolume, JobSpec
 from memtune.spec.model import Model
-from memtune.spec.rule import Rule
+from memtune.spec.rule import FORBIDDEN, REQUIRED, Rule
 
 
 def broken_rules(spec: JobSpec) -> list[Problem]:
-    """Every rule that the spec breaks."""
-    return [problem for rule in RULES if (problem := rule.check(spec))]
+    """What is wrong with the spec by its rules. A mistake that breaks two of them is told once."""
+    found: list[Problem] = []
+    for rule in RULES:
+        if (problem := rule.check(spec)) and problem not in found:
+            found.append(problem)
+    return found
 
 
 def _one_model(spec: JobSpec) -> Problem | None:
@@ -156,6 +160,7 @@ def _offload_has_backend(offload: str, backends: tuple[str, ...], needs: str) ->
 RULES = (
     Rule(
         "spec.model",
+        "spec.model",
         "(has(self.hfConfig) && !has(self.architecture) && !has(self.factory)) || "
         "(!has(self.hfConfig) && has(self.architecture) && !has(self.factory)) || "
         "(!has(self.hfConfig) && !has(self.architecture) && has(self.factory))",
@@ -164,85 +169,106 @@ RULES = (
     ),
     Rule(
         "spec",
+        "spec.model.factory",
         "!has(self.model.factory) || has(self.template)",
         "model.factory is a callable in the job's own image; give that image in template",
         _factory_has_image,
     ),
     Rule(
         "spec.model",
+        "spec.model.factoryArguments",
         "!has(self.factoryArguments) || has(self.factory)",
         "factoryArguments are what factory is called with; give factory",
         _arguments_have_factory,
+        FORBIDDEN,
     ),
     Rule(
         "spec.model",
+        "spec.model.peft",
         "!has(self.factory) || !has(self.peft)",
         "a factory builds all that is trained, adapters too; leave peft out",
         _factory_is_whole,
+        FORBIDDEN,
     ),
     Rule(
         "spec",
+        "spec.training.evaluation.generates",
         "!has(self.model.factory) || !has(self.training.evaluation) || !self.training.evaluation.generates",
         "a trace has no KV cache; set training.evaluation.generates to false, or give hfConfig or architecture",
         _trace_has_no_cache,
     ),
     Rule(
         "spec",
+        "spec.integration",
         "self.integration == 'env' || has(self.template)",
         "integration reaches a script; give template, or leave integration out",
         _integration_has_template,
     ),
     Rule(
         "spec",
-        "self.training.globalBatchSize % (self.resources.nodes * self.resources.gpusPerNode) == 0",
+        "spec.training.globalBatchSize",
+        "self.resources.nodes < 1 || self.resources.gpusPerNode < 1 || "
+        "(self.training.globalBatchSize % self.resources.nodes == 0 && "
+        "self.training.globalBatchSize / self.resources.nodes % self.resources.gpusPerNode == 0)",
         "training.globalBatchSize must be divisible by resources.nodes x resources.gpusPerNode",
         _batch_is_divisible,
     ),
     Rule(
         "spec",
+        "spec.tuning.space.fsdpStrategies",
         "!('hybrid' in self.tuning.space.fsdpStrategies) || self.resources.nodes > 1",
         "tuning.space.fsdpStrategies: hybrid needs more than one node",
         _hybrid_has_nodes,
     ),
     Rule(
         "spec.resources",
+        "spec.resources.gpuMemory",
         "self.device != 'virtual' || has(self.gpuMemory)",
         "device virtual has only the memory it is given; set gpuMemory",
         _virtual_has_memory,
+        REQUIRED,
     ),
     Rule(
         "spec.resources",
+        "spec.resources.shrink",
         "!has(self.shrink) || self.device == 'virtual'",
         "shrink takes memory away from virtual GPUs only; set device to virtual",
         _shrink_is_rehearsed,
+        FORBIDDEN,
     ),
     Rule(
         "spec.resources",
+        "spec.resources.gpusPerNode",
         "!self.gpuResource.contains('/mig-') || self.gpusPerNode == 1",
         "CUDA shows a process one MIG slice only; set gpusPerNode to 1",
         _one_slice,
     ),
     Rule(
         "spec",
+        "spec.resources.nvmePath",
         "!('nvme' in self.tuning.space.offload || (has(self.tuning.plan) && self.tuning.plan.contains('-onvme'))) || "
         "has(self.resources.nvmePath)",
         "offload nvme writes to a disk; give resources.nvmePath",
         _nvme_has_path,
+        REQUIRED,
     ),
     Rule(
         "spec.tuning",
+        "spec.tuning.parallelProbes",
         "self.parallelProbes <= self.maxProbes",
         "parallelProbes must be at most maxProbes",
         _parallel_within_all,
     ),
     Rule(
         "spec.tuning.space",
+        "spec.tuning.space.offload",
         "!('optimizer' in self.offload) || 'deepspeed' in self.backends",
         "offload optimizer needs deepspeed in backends (fsdp offloads optimizer+parameters)",
         _offload_has_backend("optimizer", ("deepspeed",), "deepspeed in backends (fsdp offloads optimizer+parameters)"),
     ),
     Rule(
         "spec.tuning.space",
+        "spec.tuning.space.offload",
         "!('optimizer+parameters' in self.offload) || 'fsdp' in self.backends || "
         "('deepspeed' in self.backends && 3 in self.zeroStages)",
         "offload optimizer+parameters needs fsdp in backends, or deepspeed with 3 in zeroStages",
@@ -252,11 +278,13 @@ RULES = (
     ),
     Rule(
         "spec.tuning.space",
+        "spec.tuning.space.offload",
         "!('nvme' in self.offload) || ('deepspeed' in self.backends && 3 in self.zeroStages)",
         "offload nvme needs deepspeed in backends and 3 in zeroStages",
         _offload_has_backend("nvme", ("deepspeed",), "deepspeed in backends and 3 in zeroStages"),
     ),
     Rule(
+        "spec.checkpoint.volume",
         "spec.checkpoint.volume",
         "(has(self.persistentVolumeClaim) && !has(self.nfs) && !has(self.hostPath)) || "
         "(!has(self.persistentVolumeClaim) && has(self.nfs) && !has(self.hostPath)) || "

@@ -9,6 +9,7 @@ from pydantic import Field
 from memtune.knobs import Attention, GradientDtype, Optimizer
 from memtune.spec.fields import (
     LABEL_VALUE,
+    MOST,
     RESOURCE_NAME,
     AbsolutePath,
     Block,
@@ -79,7 +80,7 @@ class Training(Block):
 class Shrink(Block):
     """Memory that a virtual GPU loses in the middle of the training, as if another process had come to it."""
 
-    after_step: Count = Field(
+    after_step: Annotated[Count, Field(le=MOST)] = Field(
         description="Optimizer steps of the training after which the memory is gone, for every attempt from then on."
     )
     by: Share = Field(description="Share of gpuMemory that is lost, like 45%.")

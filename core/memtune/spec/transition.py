@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from memtune.spec.errors import Problem
 from memtune.spec.job import Job, JobSpec
+from memtune.spec.rule import FORBIDDEN
 
 # A plan was measured for these; with others the measurements would mean nothing, and the global batch is sacred.
 FIXED = ("model", "training", "resources", "template", "integration", "launcher", "runner", "checkpoint")
-# Of these CEL sees only an empty block (their content is foreign to the schema), so that Python alone compares them.
-_FOREIGN_INSIDE = ("model", "template")
 
 
 @dataclass(frozen=True)
@@ -18,10 +18,20 @@ class Transition:
     """One field of the spec that stays as it is after the phase Pending."""
 
     field: str
+    reason: ClassVar[str] = FORBIDDEN
+
+    @property
+    def path(self) -> str:
+        """The field to blame."""
+        return f"spec.{self.field}"
 
     @property
     def cel(self) -> str:
-        """The rule, for the root of the object: spec and status are both in sight only there."""
+        """The rule, for the root of the object: spec and status are both in sight only there.
+
+        What is foreign to the schema (`template`, `model.hfConfig`) is compared as well. An API server takes two blocks
+        of as many fields for equal if one has a field that the other has not; then the operator alone sees the edit.
+        """
         pending = "!has(oldSelf.status) || !has(oldSelf.status.phase) || oldSelf.status.phase == 'Pending'"
         new, old = f"self.spec.{self.field}", f"oldSelf.spec.{self.field}"
         if JobSpec.model_fields[self.field].default is None:
@@ -31,10 +41,10 @@ class Transition:
     @property
     def message(self) -> str:
         """What the user reads."""
-        return f"spec.{self.field} cannot change once the job is under way; delete the job and create it again"
+        return f"{self.path} cannot change once the job is under way; delete the job and create it again"
 
 
-TRANSITIONS = tuple(Transition(field) for field in FIXED if field not in _FOREIGN_INSIDE)
+TRANSITIONS = tuple(Transition(field) for field in FIXED)
 
 
 def forbidden_changes(old: Job, new: Job) -> list[Problem]:

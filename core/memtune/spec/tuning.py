@@ -9,12 +9,13 @@ from pydantic import Field
 from memtune.knobs import Offload, Precision
 from memtune.spec.fields import (
     CHECKPOINTING,
-    WHOLE_PLAN,
+    MOST,
     Block,
     Count,
     Distinct,
     Flag,
     Percent,
+    ShortForm,
     Whole,
     left_out,
     to_ratio,
@@ -66,7 +67,7 @@ class Tuning(Block):
         description="Probe measures plans and launches the best; PredictOnly predicts and starts no pod; "
         "Fixed launches plan, unmeasured.",
     )
-    plan: Annotated[str, Field(pattern=WHOLE_PLAN, max_length=128)] | None = Field(
+    plan: ShortForm | None = Field(
         default=None,
         description="The plan that mode Fixed launches, in the short form that memtune plan prints, "
         "like bf16-z2-sel-mb4x8; needed in that mode, refused in others.",
@@ -83,7 +84,7 @@ class Tuning(Block):
     probe_steps: Annotated[Count, Field(le=100)] = Field(
         default=3, description="Optimizer steps of one probe run, each shortened to at most two micro-batches."
     )
-    max_gpu_seconds: Count | None = Field(
+    max_gpu_seconds: Annotated[Count, Field(le=MOST)] | None = Field(
         default=None, description="Most GPU-seconds that all probes may take; 600 for each GPU of the job if left out."
     )
     headroom: Percent = Field(

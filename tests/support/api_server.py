@@ -1,0 +1,84 @@
+"""What an API server makes of an object before it keeps it: nulls, defaults, and the rules of its CRD in CEL.
+
+The rules are evaluated by cel-rust, which like the API server fails on a missing field, on a division by zero, on an
+overflow and where types do not go together; a rule that fails raises. Written after the sources of
+k8s.io/apiextensions-apiserver: pkg/apiserver/schema/defaulting and pkg/apiserver/schema/cel.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from functools import cache
+from typing import Any, NamedTuple
+
+import cel
+
+Schema = dict[str, Any]
+
+
+class Broken(NamedTuple):
+    """A rule that does not hold: the field that it blames, what is told, and why."""
+
+    path: str
+    message: str
+    reason: str
+
+
+def with_defaults(schema: Schema, value: Any) -> Any:
+    """The value with nulls dropped and the defaults filled in. A default is taken as it stands, then filled in itself."""
+    if isinstance(value, list):
+        return [with_defaults(schema["items"], item) for item in value]
+    if not isinstance(value, dict) or "properties" not in schema:
+        return value
+    fields = schema["properties"]
+    given = {name: inner for name, inner in value.items() if inner is not None or name not in fields}
+    filled = {name: copy.deepcopy(field["default"]) for name, field in fields.items() if "default" in field} | given
+    return {name: with_defaults(fields.get(name, {}), inner) for name, inner in filled.items()}
+
+
+def broken_rules(schema: Schema, new: Any, old: Any = None, path: str = "") -> Iterator[Broken]:
+    """The rules of the schema that an object with its defaults breaks; ``old`` is what is kept so far."""
+    rules = schema.get("x-kubernetes-validations", ())
+    names = {"self": _as_cel(schema, new)} | ({} if old is None else {"oldSelf": _as_cel(schema, old)})
+    for rule in rules:
+        if "oldSelf" in rule["rule"] and old is None:
+            continue
+        holds = _program(rule["rule"]).execute(cel.Context(variables=names, functions=_FUNCTIONS))
+        assert isinstance(holds, bool), f"{path}: {rule['rule']} is {holds!r}"
+        if not holds:
+            blamed = (path + rule.get("fieldPath", "")).removeprefix(".")
+            yield Broken(blamed, rule["message"], rule.get("reason", "FieldValueInvalid"))
+    if isinstance(new, list):
+        for place, item in enumerate(new):
+            yield from broken_rules(schema["items"], item, None, f"{path}[{place}]")
+    elif isinstance(new, dict):
+        before = old if isinstance(old, dict) else {}
+        for name in new.keys() & schema.get("properties", {}).keys():
+            yield from broken_rules(schema["properties"][name], new[name], before.get(name), f"{path}.{name}")
+
+
+# Of the functions that Kubernetes adds to CEL, those that rules use: strings of cel-go's ext package.
+_FUNCTIONS = {
+    "split": lambda text, separator: text.split(separator),
+    "substring": lambda text, start: text[start:] if start <= len(text) else _fail("index out of range"),
+}
+
+
+def _fail(why: str) -> Any:
+    raise IndexError(why)
+
+
+@cache
+def _program(rule: str) -> Any:
+    return cel.compile(rule)
+
+
+def _as_cel(schema: Schema, value: Any) -> Any:
+    """A value as a rule sees it: by the types of the schema, without what the schema does not know."""
+    if isinstance(value, dict) and "properties" in schema:
+        fields = schema["properties"]
+        return {name: _as_cel(fields[name], inner) for name, inner in value.items() if name in fields}
+    if isinstance(value, list) and "items" in schema:
+        return [_as_cel(schema["items"], item) for item in value]
+    return float(value) if schema.get("type") == "number" else value
