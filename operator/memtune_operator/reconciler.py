@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from memtune.acquisition import Search
-from memtune.decide import Decision, decide, refuse
+from memtune.decide import Decision, Event, decide, reasons, refuse
 from memtune.spec.status import dump_status
 from memtune_operator.refusals import Kind, RefusalError
 from memtune_operator.shell import Key, Shell, Snapshot
@@ -71,6 +71,11 @@ async def reconcile(
                     await shell.tell(snapshot, decision.events)
                     _log.warning("%s/%s: %s", key.namespace, key.name, refusal.message)
                     return snapshot, _LONGEST_DELAY_SECONDS
+                if refusal.kind is Kind.REFUSED:
+                    # The operator can read the job: the CRD is of another version, or rights are missing. That is the
+                    # operator's trouble; the event tells the job's author why nothing happens.
+                    why = f"nothing goes on, since the API server refuses the job's status: {refusal.message}"
+                    await shell.tell(snapshot, [Event("Warning", reasons.STATUS_REFUSED, why)])
                 raise
         is_changed = await _act(shell, snapshot, decision, now())
         # An older CRD keeps less of a status than was written; that would be news for ever.

@@ -26,8 +26,8 @@ class Broken(NamedTuple):
 
 
 def with_defaults(schema: Schema, value: Any) -> Any:
-    """The value with nulls dropped and the defaults filled in. A default is taken as it stands, then filled in itself."""
-    if isinstance(value, list):
+    """The value with nulls dropped and the defaults filled in, in blocks that come from a default too."""
+    if isinstance(value, list) and "items" in schema:
         return [with_defaults(schema["items"], item) for item in value]
     if not isinstance(value, dict) or "properties" not in schema:
         return value

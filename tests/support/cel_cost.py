@@ -1,8 +1,8 @@
 """How much a rule of a CRD may cost at most, by the cost model of the API server.
 
 The prices are those of cel-go's checker/cost.go and of k8s.io/apiserver's pkg/cel/library/cost.go, the limits those of
-k8s.io/apiextensions-apiserver's pkg/apis/apiextensions/validation. Where those look closer than this does, a price here is
-the higher one. Only what the rules use of CEL is read.
+k8s.io/apiextensions-apiserver's pkg/apis/apiextensions/validation. Where those look closer than this does, a price
+here is the higher one. Only what the rules use of CEL is read.
 """
 
 from __future__ import annotations

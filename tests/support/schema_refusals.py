@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from typing import Any
 
 Schema = dict[str, Any]
-# After one of these the API server evaluates no rule: hasBlockingErr in apiextensions' registry/customresource/strategy.go.
-# One of an enum's choices joined them in 1.30; what is older evaluates rules on any choice.
+# After one of these the API server evaluates no rule: hasBlockingErr in registry/customresource/strategy.go of
+# k8s.io/apiextensions-apiserver. Since 1.30 a value outside of an enum is one of them; an older server goes on.
 BLOCKING = ("type", "required", "maxLength", "maxItems", "maxProperties")
 
 

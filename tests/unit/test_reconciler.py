@@ -159,9 +159,17 @@ def test_nothing_is_done_when_somebody_wrote_before() -> None:
     assert shell.done[:3] == ["observe", "write", "observe"]
 
 
-def test_a_write_that_is_refused_does_nothing_else() -> None:
+def test_a_write_that_is_refused_is_told_by_an_event_and_does_nothing_else() -> None:
     shell = MemoryShell(manifest())
-    shell.answers["write"] = [RefusalError(Kind.REFUSED, "status: too long")]
+    shell.answers["write"] = [RefusalError(Kind.REFUSED, "spec.tuning: Invalid value: a rule of a newer CRD")]
+    with pytest.raises(RefusalError):
+        turn(shell)
+    assert shell.done == ["observe", "write", "tell StatusRefused"]
+
+
+def test_a_write_that_may_go_through_later_is_not_told() -> None:
+    shell = MemoryShell(manifest())
+    shell.answers["write"] = [RefusalError(Kind.RETRY, "too many requests")]
     with pytest.raises(RefusalError):
         turn(shell)
     assert shell.done == ["observe", "write"]
@@ -187,6 +195,32 @@ def test_an_object_that_takes_no_status_is_told_of_by_its_event_and_is_no_failur
     _, wait = turn(shell)
     assert shell.done == ["observe", "write", "tell SpecInvalid"]
     assert wait == 60, "another CRD may take it, and would tell nobody"
+
+
+def test_a_job_that_a_new_rule_refuses_is_looked_at_again_and_again_and_its_runs_go_on() -> None:
+    """The CRD was upgraded under a running job, and the API server takes no status that leaves the rule broken."""
+
+    async def story() -> None:
+        shell, ledger = MemoryShell(manifest()), Ledger()
+        reconciler = Reconciler(shell, expected_improvement, lambda: NOW, ledger)
+        await reconcile(shell, KEY, expected_improvement, lambda: NOW)
+        assert shell.job is not None
+        running = dict(shell.pods)
+        assert running
+        shell.job["spec"]["resources"]["gpusPerNode"] = 3
+        shell.answers["write"] = [RefusalError(Kind.REFUSED, "spec.training.globalBatchSize: Invalid value")] * 3
+        shell.done.clear()
+        for _ in range(3):
+            reconciler.wake(KEY)
+            while shell.done.count("tell SpecInvalid") < 1 or ledger.told[-1:] != ["reconciled"]:
+                await asyncio.sleep(0)
+            assert shell.done == ["observe", "write", "tell SpecInvalid"]
+            shell.done.clear()
+            ledger.told.clear()
+        assert shell.pods == running
+        await reconciler.stop()
+
+    asyncio.run(asyncio.wait_for(story(), 10))
 
 
 def test_a_job_that_is_none_says_why_and_starts_no_pod() -> None:

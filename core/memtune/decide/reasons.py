@@ -64,6 +64,7 @@ OVER = "Over"
 CLEARED = "Cleared"
 
 # Events alone.
+STATUS_REFUSED = "StatusRefused"
 TRACE_RECORDED = "TraceStarted"
 TRACE_ENDED = "TraceEnded"
 PROBE_RECORDED = "ProbeStarted"
