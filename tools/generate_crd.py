@@ -44,7 +44,7 @@ def _template(definition: dict[str, Any]) -> str:
     """The definition under the chart's switch; Helm leaves it, and all jobs with it, when the chart is uninstalled."""
     kept = {**definition["metadata"], "annotations": {"helm.sh/resource-policy": "keep"}}
     text = _dumped({**definition, "metadata": kept}).replace("{{", '{{ "{{" }}')
-    for lines, oldest in ((BLAME, "1.28"), (RULES, "1.25")):
+    for lines, oldest in ((RULES, "1.25"), (BLAME, "1.28")):
         text = lines.sub(GUARDED.format(oldest=oldest), text)
     return f"{HEADER}{{{{- if .Values.crd.install }}}}\n{text}{{{{- end }}}}\n"
 

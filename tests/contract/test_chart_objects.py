@@ -180,12 +180,13 @@ def test_the_crd_is_the_generated_one_and_survives_the_chart() -> None:
     assert of_kind(MADE["own namespace"], "CustomResourceDefinition") == []
 
 
+def crd_for(kube_version: str) -> Manifest:
+    return only(objects({}, kube_version=kube_version), "CustomResourceDefinition")
+
+
 def test_a_server_that_knows_no_rules_is_given_none() -> None:
     """It would pass over them, but Helm asks it for its fields first, and refuses the whole chart."""
-    given = {
-        version: only(objects({}, kube_version=version), "CustomResourceDefinition") for version in ("1.24", "1.25")
-    }
-    with_rules, without = (json.dumps(given[version]) for version in ("1.25", "1.24"))
+    with_rules, without = (json.dumps(crd_for(version)) for version in ("1.25", "1.24"))
     assert with_rules.count(RULES) == 8
     assert RULES not in without
     assert json.loads(without) == json.loads(with_rules, object_hook=without_rules)
@@ -193,6 +194,17 @@ def test_a_server_that_knows_no_rules_is_given_none() -> None:
 
 def without_rules(node: Manifest) -> Manifest:
     return {key: value for key, value in node.items() if key != RULES}
+
+
+def test_a_server_that_would_warn_of_the_field_that_a_rule_blames_is_not_told_it() -> None:
+    with_fields, without = (json.dumps(crd_for(version)) for version in ("1.28", "1.27"))
+    assert '"fieldPath": ".spec.model", ' not in without
+    assert "FieldValueForbidden" not in without
+    assert json.loads(without) == json.loads(with_fields, object_hook=without_blame)
+
+
+def without_blame(node: Manifest) -> Manifest:
+    return {key: value for key, value in node.items() if "rule" not in node or key in ("rule", "message")}
 
 
 @pytest.mark.parametrize("kind", MONITORING)

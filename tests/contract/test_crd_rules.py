@@ -1,4 +1,4 @@
-"""The rules of the CRD, as an API server evaluates them: they never fail, they cost little, and they say what Python says.
+"""The rules of the CRD, as an API server evaluates them: none fails, each costs little, and they agree with Python.
 
 Every test is of any CRD that the types may give; none knows a field by its name but those of plans.
 """
@@ -8,13 +8,12 @@ from __future__ import annotations
 import copy
 import itertools
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from api_server import Broken, broken_rules, with_defaults
+from api_server import Broken, broken_rules, nodes, with_defaults
 from broken_rules import BROKEN, GOOD, fixed
 from cel_cost import CRD_LIMIT, RULE_LIMIT, UnboundedError, rule_cost
 from hypothesis import given, settings
@@ -36,15 +35,6 @@ Node = dict[str, Any]
 SCHEMA: Node = yaml.safe_load((ROOT / "crds" / "memtune.dev_memorytunedjobs.yaml").read_text())["spec"]["versions"][0][
     "schema"
 ]["openAPIV3Schema"]
-
-
-def nodes(schema: Node, path: str = "") -> Iterator[tuple[str, Node]]:
-    """Every node of the schema with its path."""
-    yield path, schema
-    for name, field in schema.get("properties", {}).items():
-        yield from nodes(field, f"{path}.{name}")
-    if "items" in schema:
-        yield from nodes(schema["items"], f"{path}[]")
 
 
 SPEC = SCHEMA["properties"]["spec"]
@@ -203,40 +193,11 @@ def test_the_rules_know_every_plan_that_cannot_run() -> None:
         assert (list(broken_rules(tuning, block | {"plan": text})) == []) is can_run, text
 
 
-plan_words = st.sampled_from(
-    [
-        "bf16",
-        "fp32",
-        "z2",
-        "z3",
-        "ddp",
-        "fsdp",
-        "sel",
-        "none",
-        "every4",
-        "every1",
-        "mb12x8",
-        "mb5",
-        "mbz",
-        "mb",
-        "mb0x1",
-    ]
-    + [
-        "mb99999999x99999999",
-        "mb012x8",
-        "oopt",
-        "oact",
-        "exp",
-        "bk50m",
-        "bk0",
-        "bk7",
-        "split20",
-        "split21",
-        "a",
-        "",
-        " ",
-    ]
+PLAN_WORDS = (
+    "bf16 fp32 z2 z3 ddp fsdp sel none every4 every1 mb12x8 mb5 mbz mb mb0x1 mb99999999x99999999 mb012x8 oopt oact exp "
+    "bk50m bk0 bk7 split20 split21 a"
 )
+plan_words = st.sampled_from([*PLAN_WORDS.split(), "", " "])
 plan_texts = st.one_of(
     st.lists(plan_words, max_size=8).map("-".join),
     st.lists(plan_words, max_size=3).map(lambda words: "-".join(["bf16", "z2", "sel", "mb12x8", *words])),
@@ -268,7 +229,7 @@ FOREIGN = st.dictionaries(
 
 def values(node: Node) -> st.SearchStrategy[Any]:
     """Values of a node of the schema: most of them good, many at a limit, some outside of it or of another type."""
-    return st.one_of(*[good_values(node)] * 12, odd_values(node))
+    return st.one_of(*[good_values(node)] * 12, ODD)
 
 
 def good_values(node: Node) -> st.SearchStrategy[Any]:
@@ -294,16 +255,9 @@ def good_values(node: Node) -> st.SearchStrategy[Any]:
     return limits if node["type"] == "integer" else limits | st.floats(low, high, allow_nan=False)
 
 
-def odd_values(node: Node) -> st.SearchStrategy[Any]:
-    numbers = st.sampled_from([0, -1, 1, 1.5, 2**53, 2**62, 2**63, 1e19, -(2**63), 10**30])
-    return (
-        st.none()
-        | st.booleans()
-        | numbers
-        | st.sampled_from(["", "x", "1", "/a\xa0b", "a\x0b", "a\n"])
-        | st.just([])
-        | st.sampled_from([{}, {"a": 0}])
-    )
+ODD_NUMBERS = st.sampled_from([0, -1, 1, 1.5, 2**53, 2**62, 2**63, 1e19, -(2**63), 10**30])
+ODD_TEXTS = st.sampled_from(["", "x", "1", "/a\xa0b", "a\x0b", "a\n"])
+ODD = st.none() | st.booleans() | ODD_NUMBERS | ODD_TEXTS | st.sampled_from([[], {}, {"a": 0}])
 
 
 @given(st.data())

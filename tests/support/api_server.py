@@ -25,6 +25,15 @@ class Broken(NamedTuple):
     reason: str
 
 
+def nodes(schema: Schema, path: str = "") -> Iterator[tuple[str, Schema]]:
+    """Every node of the schema with its path."""
+    yield path, schema
+    for name, field in schema.get("properties", {}).items():
+        yield from nodes(field, f"{path}.{name}")
+    if "items" in schema:
+        yield from nodes(schema["items"], f"{path}[]")
+
+
 def with_defaults(schema: Schema, value: Any) -> Any:
     """The value with nulls dropped and the defaults filled in, in blocks that come from a default too."""
     if isinstance(value, list) and "items" in schema:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 Schema = dict[str, Any]
@@ -52,8 +52,8 @@ def _is_a(kind: str, value: Any) -> bool:
     return isinstance(value, kinds[kind])
 
 
-def _broken_limits(schema: Schema, value: Any) -> Iterator[str]:
-    tests = {
+def _broken_limits(schema: Schema, value: Any) -> list[str]:
+    tests: dict[str, Callable[[Any], object]] = {
         "enum": lambda choices: value in choices,
         # Go's $ is the end of the text, Python's also stands before a last line break.
         "pattern": lambda pattern: re.search(re.sub(r"\$$", r"\\Z", pattern), value),
@@ -62,7 +62,7 @@ def _broken_limits(schema: Schema, value: Any) -> Iterator[str]:
         "maxLength": lambda most: len(value) <= most,
         "minLength": lambda least: len(value) >= least,
     }
-    return (keyword for keyword, holds in tests.items() if keyword in schema and not holds(schema[keyword]))
+    return [keyword for keyword, holds in tests.items() if keyword in schema and not holds(schema[keyword])]
 
 
 def _of_list(schema: Schema, value: list[Any], path: str) -> _Found:

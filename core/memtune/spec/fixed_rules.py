@@ -97,8 +97,8 @@ def _why_impossible(text: str) -> str:
 
 
 _BATCH = "self.tuning.plan.split('-')[3].substring(2).split('x')"
-# The API server evaluates this for a text that is no plan, too. It compares the sequences of one GPU, since the product of
-# all four numbers may have more than 64 bits.
+# The API server evaluates this for a text that is no plan, too. The sequences of one GPU are compared, since the
+# product of all four numbers may have more than 64 bits.
 _MAKES_THE_BATCH = (
     f"!has(self.tuning.plan) || !self.tuning.plan.matches('{SHORT_FORM}') || "
     "self.resources.nodes < 1 || self.resources.gpusPerNode < 1 || "
