@@ -67,15 +67,19 @@ def broken_rules(schema: Schema, new: Any, old: Any = None, path: str = "") -> I
             yield from broken_rules(schema["properties"][name], new[name], before.get(name), f"{path}.{name}")
 
 
+def _substring(text: str, start: int, end: int | None = None) -> str:
+    end = len(text) if end is None else end
+    if not 0 <= start <= end <= len(text):
+        raise IndexError(f"substring({start}, {end}) of {text!r}: index out of range")
+    return text[start:end]
+
+
 # Of the functions that Kubernetes adds to CEL, those that rules use: strings of cel-go's ext package.
 _FUNCTIONS = {
     "split": lambda text, separator: text.split(separator),
-    "substring": lambda text, start: text[start:] if start <= len(text) else _fail("index out of range"),
+    "indexOf": lambda text, part: text.find(part),
+    "substring": _substring,
 }
-
-
-def _fail(why: str) -> Any:
-    raise IndexError(why)
 
 
 @cache

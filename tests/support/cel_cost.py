@@ -21,6 +21,8 @@ _TOKEN = re.compile(r"\s*('[^']*'|[A-Za-z_]\w*|\d+|&&|\|\||[=!<>]=|[-+*/%<>!?:.,
 _LEVELS = (("||",), ("&&",), ("==", "!=", "<", "<=", ">", ">=", "in"), ("+", "-"), ("*", "/", "%"))
 _TRAVERSED, _SEARCHED = 0.1, 0.25  # the price of a character of a text, and of a regular expression
 _LIST = 10
+# What a split gives.
+_PIECE = {"type": "string", "of": "split"}
 
 
 class UnboundedError(Exception):
@@ -107,21 +109,27 @@ class _Reader:
         assert self.take("[")
         index = self.ternary()
         assert self.take("]")
-        return Value(of.cost + index.cost + 1, {"type": "string"}, of.size)
+        return Value(of.cost + index.cost + 1, of.schema if of.schema == _PIECE else {"type": "string"}, of.size)
 
     def member(self, of: Value) -> Value:
         name = self.tokens.pop(0)
         if not self.take("("):
             assert of.schema is not None
             return _value(of.cost + 1, of.schema["properties"][name])
-        paid, (argument,) = of.cost, self.arguments()
+        argument, *others = self.arguments()
+        paid = of.cost + sum(each.cost for each in (argument, *others))
         walked = ceil(of.walked() * _TRAVERSED)
         if name == "matches":
             return Value(paid + walked * ceil(argument.walked() * _SEARCHED), size=1)
         if name == "contains":
             return Value(paid + walked * ceil(argument.walked() * _TRAVERSED), size=1)
+        if name == "indexOf":
+            return Value(paid + walked, size=1)
         assert name in ("split", "substring"), f"no price is known for {name}()"
-        return Value(paid + argument.cost + walked + _LIST, {"type": "string"}, of.size)
+        # Kubernetes 1.25 refuses such a rule: it estimates the pieces of a text to be as large as a request.
+        assert not (name == "split" and of.schema == _PIECE), "Kubernetes 1.25 cannot bound a split of a piece"
+        schema = _PIECE if name == "split" or of.schema == _PIECE else {"type": "string"}
+        return Value(paid + walked + _LIST, schema, of.size)
 
     def arguments(self) -> list[Value]:
         found = [self.ternary()]

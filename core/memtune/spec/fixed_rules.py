@@ -96,16 +96,17 @@ def _why_impossible(text: str) -> str:
     return f"{plan} cannot run: {contradiction(plan)}"
 
 
-_BATCH = "self.tuning.plan.split('-')[3].substring(2).split('x')"
+_BATCH = "self.tuning.plan.split('-')[3]"
 # The API server evaluates this for a text that is no plan, too. The sequences of one GPU are compared, since the
-# product of all four numbers may have more than 64 bits.
+# product of all four numbers may have more than 64 bits. The numbers are cut out, not split off: Kubernetes 1.25 cannot
+# bound the cost of a split of what was split.
 _MAKES_THE_BATCH = (
     f"!has(self.tuning.plan) || !self.tuning.plan.matches('{SHORT_FORM}') || "
     "self.resources.nodes < 1 || self.resources.gpusPerNode < 1 || "
     "(self.training.globalBatchSize % self.resources.nodes == 0 && "
     "self.training.globalBatchSize / self.resources.nodes % self.resources.gpusPerNode == 0 && "
     "self.training.globalBatchSize / self.resources.nodes / self.resources.gpusPerNode == "
-    f"int({_BATCH}[0]) * int({_BATCH}[1]))"
+    f"int({_BATCH}.substring(2, {_BATCH}.indexOf('x'))) * int({_BATCH}.substring({_BATCH}.indexOf('x') + 1)))"
 )
 _TWICE = "|".join(f"-({choices}).*-({choices})" for choices in OPTIONS.values())
 _ON_HOST = "-(oopt|oparam|onvme)"
