@@ -53,7 +53,13 @@ def broken_rules(schema: Schema, new: Any, old: Any = None, path: str = "") -> I
     for rule in rules:
         if "oldSelf" in rule["rule"] and old is None:
             continue
-        holds = _program(rule["rule"]).execute(cel.Context(variables=names, functions=_FUNCTIONS))
+        try:
+            holds = _program(rule["rule"]).execute(cel.Context(variables=names, functions=_FUNCTIONS))
+        except TypeError:
+            if not _has_float_for_integer(schema, new):
+                raise
+            yield Broken(path.removeprefix("."), "expected int, got float64", "FieldValueInvalid")
+            continue
         assert isinstance(holds, bool), f"{path}: {rule['rule']} is {holds!r}"
         if not holds:
             blamed = (path + rule.get("fieldPath", "")).removeprefix(".")
@@ -85,6 +91,15 @@ _FUNCTIONS = {
 @cache
 def _program(rule: str) -> Any:
     return cel.compile(rule)
+
+
+def _has_float_for_integer(schema: Schema, value: Any) -> bool:
+    """Whether a whole number was written with a point: the schema takes it, and a rule that reads it fails."""
+    if isinstance(value, dict):
+        return any(
+            _has_float_for_integer(schema.get("properties", {}).get(name, {}), each) for name, each in value.items()
+        )
+    return schema.get("type") == "integer" and isinstance(value, float)
 
 
 def _as_cel(schema: Schema, value: Any) -> Any:
