@@ -51,7 +51,7 @@ class ClusterShell:
         self._measurements = Measurements(cluster, settings.runner_image)
         kinds = [POD, SERVICE, *(kind for gang in sorted(settings.gangs) for kind in gangs.KINDS[gang])]
         self._caches = {kind: Cache(kind, settings.namespaces) for kind in kinds}
-        self._creations = Creations(cluster, settings.runner_image)
+        self._creations = Creations(cluster, settings.runner_image, settings.policy.is_restricted)
 
     async def follow(self, wake: Callable[[Key], None]) -> None:
         """Keep up with what jobs own, for ever."""

@@ -48,9 +48,10 @@ class _DryRun(NamedTuple):
 class Creations:
     """Objects of runs. What is remembered would only be asked for again: nothing is decided by its loss."""
 
-    def __init__(self, cluster: Cluster, runner_image: str) -> None:
+    def __init__(self, cluster: Cluster, runner_image: str, is_restricted: bool) -> None:
         self._cluster = cluster
         self._runner_image = runner_image
+        self._is_restricted = is_restricted
         self._refused: dict[Key, _Refused] = {}
         self._dry_runs: dict[Key, _DryRun] = {}
 
@@ -69,7 +70,7 @@ class Creations:
             return False
         self._refused.pop(Key.of(job), None)
         for run in runs:
-            for manifest in run_objects(job, run, self._runner_image):
+            for manifest in run_objects(job, run, self._runner_image, self._is_restricted):
                 refusal = await self._create(job, manifest)
                 if refusal is not None:
                     refused = _Refused(job.metadata.uid, run_of(manifest), refusal, now, manifest)

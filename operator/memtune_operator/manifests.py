@@ -12,7 +12,7 @@ from typing import Any
 from memtune.decide.budget import longest_seconds
 from memtune.run import Run, RunKind
 from memtune.spec import API_VERSION, KIND, Job
-from memtune_operator import gangs, names, placement, variables, wrapping
+from memtune_operator import gangs, names, placement, pod_security, variables, wrapping
 from memtune_operator.jobset import job_set
 from memtune_operator.template import IMAGE_USER, read_template
 from memtune_operator.wrapping import Manifest
@@ -31,9 +31,9 @@ _COPY_RESOURCES = {
 }
 
 
-def objects(job: Job, run: Run, runner_image: str) -> list[Manifest]:
+def objects(job: Job, run: Run, runner_image: str, is_restricted: bool = False) -> list[Manifest]:
     """Everything that a run is made of, in the order in which it is made."""
-    made = pods(job, run, runner_image)
+    made = pods(job, run, runner_image, is_restricted)
     if job.spec.launcher == "JobSet":
         made = [job_set(made, job.metadata.name, names.job_set_name(job.metadata.name, run.kind, run.number))]
     return [service(job, run), *_pod_groups(job, run, runner_image), *made]
@@ -69,9 +69,13 @@ def _pod_groups(job: Job, run: Run, runner_image: str) -> list[Manifest]:
     return [{"apiVersion": kind.api_version, "kind": kind.name, "metadata": metadata, "spec": spec}]
 
 
-def pods(job: Job, run: Run, runner_image: str) -> list[Manifest]:
-    """All pods of a run, one per node, the one that hosts the rendezvous first."""
-    return [_pod(job, run, index, job.spec.runner.image or runner_image) for index in range(job.spec.resources.nodes)]
+def pods(job: Job, run: Run, runner_image: str, is_restricted: bool = False) -> list[Manifest]:
+    """All pods of a run, one per node, the one that hosts the rendezvous first.
+
+    ``is_restricted`` fills in what Pod Security `restricted` requires.
+    """
+    made = [_pod(job, run, index, job.spec.runner.image or runner_image) for index in range(job.spec.resources.nodes)]
+    return [{**pod, "spec": pod_security.fill_in(pod["spec"])} for pod in made] if is_restricted else made
 
 
 def _pod(job: Job, run: Run, index: int, runner_image: str) -> Manifest:

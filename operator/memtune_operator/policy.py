@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from memtune.spec import Job
+from memtune_operator import pod_security
 
 _PROFILE_ANNOTATIONS = (
     "container.apparmor.security.beta.kubernetes.io/",
@@ -25,7 +26,10 @@ _CONFINED_TYPES = ("", "container_t", "container_init_t", "container_kvm_t", "co
 
 @dataclass(frozen=True)
 class Policy:
-    """What is allowed. ``service_accounts`` None allows any; no ``allowed_namespaces``, every one not denied."""
+    """What is allowed. ``service_accounts`` None allows any; no ``allowed_namespaces``, every one not denied.
+
+    ``is_restricted`` asks for Pod Security `restricted` and so excludes host_path, host_network and privileged.
+    """
 
     host_path: bool = False
     host_network: bool = False
@@ -33,12 +37,18 @@ class Policy:
     service_accounts: tuple[str, ...] | None = ("default",)
     allowed_namespaces: tuple[str, ...] = ()
     denied_namespaces: tuple[str, ...] = ()
+    is_restricted: bool = False
 
 
 def refusal(policy: Policy, job: Job, template: dict[str, Any]) -> str:
     """Why no pod of this job may be made, in one sentence; empty if it may. ``template`` has its shape checked."""
     found = [*_namespace(policy, job), *_host(policy, job, template), *_accounts(policy, template["spec"])]
-    return f"{found[0]}; ask whoever installed the operator, or change it" if found else ""
+    if found:
+        return f"{found[0]}; ask whoever installed the operator, or change it"
+    forbidden = list(pod_security.contradictions(job, template["spec"])) if policy.is_restricted else []
+    return (
+        f"the operator's policy is Pod Security restricted, which forbids {', '.join(forbidden)}" if forbidden else ""
+    )
 
 
 def _namespace(policy: Policy, job: Job) -> Iterator[str]:

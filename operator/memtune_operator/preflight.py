@@ -31,7 +31,7 @@ def check(
     """Look at the job's template as every run of it will."""
     try:
         template = read_template(job, runner_image)
-        pod = manifests.pods(job, _ANY_RUN, runner_image)[0]
+        pod = manifests.pods(job, _ANY_RUN, runner_image, rules.is_restricted)[0]
     except TemplateError as error:
         return Preflight(refusal=Refusal(error.reason, str(error)))
     if denied := policy.refusal(rules, job, template):

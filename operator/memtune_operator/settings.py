@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from memtune_operator.gangs import Gang
+from memtune_operator.pod_security import RESTRICTED
 from memtune_operator.policy import Policy
 
 PREFIX = "MEMTUNE_OPERATOR_"
@@ -18,6 +19,7 @@ ALLOW_HOST_PATH = PREFIX + "ALLOW_HOST_PATH"
 ALLOW_HOST_NETWORK = PREFIX + "ALLOW_HOST_NETWORK"
 ALLOW_PRIVILEGED = PREFIX + "ALLOW_PRIVILEGED"
 SERVICE_ACCOUNTS = PREFIX + "SERVICE_ACCOUNTS"
+POD_SECURITY = PREFIX + "POD_SECURITY"
 READ_NODES = PREFIX + "READ_NODES"
 GANGS = PREFIX + "GANGS"
 LEASE_NAMESPACE = PREFIX + "LEASE_NAMESPACE"
@@ -72,13 +74,17 @@ def read_settings(variables: Mapping[str, str]) -> Settings:
 def _policy(variables: Mapping[str, str], is_cluster_scoped: bool) -> Policy:
     """Whoever watches the whole cluster serves people who do not know each other: what reaches the node is denied."""
     accounts = variables.get(SERVICE_ACCOUNTS) or ("default" if is_cluster_scoped else ANY)
+    is_restricted = _read(variables, POD_SECURITY, _is_restricted, False)
+    allow = _flag_under_restricted if is_restricted else _flag
+    is_open = not is_cluster_scoped and not is_restricted
     return Policy(
-        host_path=_read(variables, ALLOW_HOST_PATH, _flag, not is_cluster_scoped),
-        host_network=_read(variables, ALLOW_HOST_NETWORK, _flag, not is_cluster_scoped),
-        privileged=_read(variables, ALLOW_PRIVILEGED, _flag, not is_cluster_scoped),
+        host_path=_read(variables, ALLOW_HOST_PATH, allow, is_open),
+        host_network=_read(variables, ALLOW_HOST_NETWORK, allow, is_open),
+        privileged=_read(variables, ALLOW_PRIVILEGED, allow, is_open),
         service_accounts=None if accounts == ANY else _names(accounts),
         allowed_namespaces=_names(variables.get(ALLOWED_NAMESPACES, "")),
         denied_namespaces=_names(variables.get(DENIED_NAMESPACES, "")),
+        is_restricted=is_restricted,
     )
 
 
@@ -100,6 +106,18 @@ def _flag(text: str) -> bool:
     if text not in ("true", "false"):
         raise ValueError("it is neither true nor false")
     return text == "true"
+
+
+def _flag_under_restricted(text: str) -> bool:
+    if _flag(text):
+        raise ValueError(f"{POD_SECURITY}={RESTRICTED} forbids it; set false, or take one of the two out")
+    return False
+
+
+def _is_restricted(text: str) -> bool:
+    if text != RESTRICTED:
+        raise ValueError(f"it is not {RESTRICTED}, the only level that can be asked for")
+    return True
 
 
 def _gangs(text: str) -> frozenset[Gang]:

@@ -11,7 +11,7 @@ from memtune.run import Run, RunKind, TraceRun
 from memtune.spec import Job
 from memtune.spec.factory import trace_key, tracing_words
 from memtune.units import GIB, MIB
-from memtune_operator import names
+from memtune_operator import names, pod_security
 from memtune_operator.manifests import TERMINATION_MESSAGE, copy_runner, metadata_of, objects
 from memtune_operator.template import read_template
 from memtune_operator.wrapping import BOOTSTRAP, WORK_DIRECTORY, Manifest, TemplateError, wrapped_index
@@ -37,12 +37,14 @@ _OF_ONE_POD = {"fieldRef", "resourceFieldRef"}
 _OF_THE_TEMPLATE = ("metadata.labels", "metadata.annotations")
 
 
-def run_objects(job: Job, run: Run | TraceRun, runner_image: str) -> list[Manifest]:
+def run_objects(job: Job, run: Run | TraceRun, runner_image: str, is_restricted: bool = False) -> list[Manifest]:
     """Everything that a run is made of, in the order in which it is made."""
-    return [trace_pod(job, run, runner_image)] if isinstance(run, TraceRun) else objects(job, run, runner_image)
+    if isinstance(run, TraceRun):
+        return [trace_pod(job, run, runner_image, is_restricted)]
+    return objects(job, run, runner_image, is_restricted)
 
 
-def trace_pod(job: Job, run: TraceRun, runner_image: str) -> Manifest:
+def trace_pod(job: Job, run: TraceRun, runner_image: str, is_restricted: bool = False) -> Manifest:
     """The pod that traces a job's factory and leaves the trace in its termination message."""
     template = read_template(job, runner_image)
     spec, container = template["spec"], _wrapped(job, template["spec"])
@@ -51,20 +53,21 @@ def trace_pod(job: Job, run: TraceRun, runner_image: str) -> Manifest:
     # Nothing of another factory's is ever taken for this one's.
     own = {names.ANNOTATION_PLAN_HASH: _hash_of(job, runner_image)}
     annotations = {**(template["metadata"].get("annotations") or {}), **own}
+    made = {
+        **spec,
+        "restartPolicy": "Never",
+        "initContainers": [
+            copy_runner(spec, job.spec.runner.image or runner_image), *(spec.get("initContainers") or [])
+        ],
+        "containers": [_tracer(job, spec, container)],
+        "volumes": [*(spec.get("volumes") or []), {"name": names.RUNNER_VOLUME, "emptyDir": {}}],
+    }  # fmt: skip
     return {
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": metadata_of(job, name, {**labels, names.LABEL_INDEX: "0"}, annotations),
-        "spec": {
-            **spec,
-            "restartPolicy": "Never",
-            "initContainers": [
-                copy_runner(spec, job.spec.runner.image or runner_image), *(spec.get("initContainers") or [])
-            ],
-            "containers": [_tracer(job, spec, container)],
-            "volumes": [*(spec.get("volumes") or []), {"name": names.RUNNER_VOLUME, "emptyDir": {}}],
-        },
-    }  # fmt: skip
+        "spec": pod_security.fill_in(made) if is_restricted else made,
+    }
 
 
 def key_of(job: Job, runner_image: str) -> str:

@@ -124,6 +124,7 @@ def test_a_value_of_the_wrong_type_is_refused(path: tuple[str, ...]) -> None:
         (("rbac", "scope"), "namespace"),
         (("rbac",), {"scope": "cluster", "namespaces": ["a"]}),
         (("policy", "serviceAccounts"), ["*", "a"]),
+        (("policy", "podSecurity"), "baseline"),
         (("policy", "allowedNamespaces"), ["a,b"]),
         (("tolerations",), [{"keys": "a"}]),
         (("extraEnv",), [{"name": "MEMTUNE_OPERATOR_RUNNER_IMAGE", "value": "a"}]),
@@ -161,6 +162,10 @@ def test_a_value_that_cannot_work_is_refused(path: tuple[str, ...], value: Any) 
     ("values", "message"),
     [
         ({"fullnameOverride": "9tune"}, "9tune is no name for a Service.*: set fullnameOverride"),
+        (
+            {"policy": {"podSecurity": "restricted", "hostPath": True}},
+            "policy.hostPath is true, which policy.podSecurity restricted forbids",
+        ),
         ({"metrics": {"port": 8080}}, "metrics.port and healthPort are both 8080"),
     ],
 )

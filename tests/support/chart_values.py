@@ -34,7 +34,7 @@ VALUE_SETS: dict[str, dict[str, Any]] = {
     "defaults": {},
     "namespaces": {
         "rbac": {"scope": "namespaces", "namespaces": ["team-a", "team-b"], "readNodes": False},
-        "policy": {"hostPath": False, "serviceAccounts": ["trainer", "default"]},
+        "policy": {"hostPath": False, "podSecurity": "restricted", "serviceAccounts": ["trainer", "default"]},
         "gangs": ["volcano", "coscheduling", "jobset"],
     },
     "own namespace": {

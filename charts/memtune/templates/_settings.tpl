@@ -30,6 +30,16 @@
 {{- end -}}
 
 {{- define "memtune.policy" -}}
+{{- $policy := . }}
+{{- with .podSecurity }}
+{{- range $name := list "hostPath" "hostNetwork" "privileged" }}
+{{- if eq (toString (get $policy $name)) "true" }}
+{{- fail (printf "policy.%s is true, which policy.podSecurity restricted forbids: set it to false or null" $name) }}
+{{- end }}
+{{- end }}
+- name: MEMTUNE_OPERATOR_POD_SECURITY
+  value: {{ . | quote }}
+{{- end }}
 {{- range $name, $value := dict "ALLOWED_NAMESPACES" .allowedNamespaces "DENIED_NAMESPACES" .deniedNamespaces "SERVICE_ACCOUNTS" .serviceAccounts }}
 {{- with $value }}
 - name: MEMTUNE_OPERATOR_{{ $name }}
