@@ -1,7 +1,8 @@
 """The environment variables that the operator sets and the runner reads, each named once.
 
 They come first in the container's environment, so that the user's own variables, command and arguments may refer to
-them as ``$(MEMTUNE_MICRO_BATCH)``.
+them as ``$(MEMTUNE_MICRO_BATCH)``. One that has nothing to tell is set and empty: Kubernetes would hand a reference to
+an unset variable to the command as it stands.
 """
 
 from __future__ import annotations
@@ -78,6 +79,17 @@ OWNED_BY_RUNNER = frozenset(
         "LOCAL_WORLD_SIZE",
         "WORLD_SIZE",
     }
+)
+
+
+# Known once the launcher has looked for checkpoints: it fills in references to them, which no pod can.
+FOUND_BY_LAUNCHER = (RESUME_FROM, RESUME_SAMPLES)
+_INTERNAL = frozenset({TRACE_VOLUMES, RANK_DIRECTORY, NODE_DIRECTORY, HOOKED, ACCELERATE_OPTIONS})
+# What a command may refer to as $(NAME). Each is set in every run, empty where there is nothing to tell.
+REFERABLE = frozenset(
+    value
+    for name, value in list(globals().items())
+    if name.isupper() and isinstance(value, str) and value != PREFIX and value not in _INTERNAL
 )
 
 

@@ -188,7 +188,7 @@ class LocalShell:
         variables |= self._python_path(variables.get("PYTHONPATH") or os.environ.get("PYTHONPATH", ""))
         variables |= {environment.RENDEZVOUS: f"127.0.0.1:{_free_port()}", **_program_path()}
         # One port for each pod is the cluster's to give; here two probes would fight for it.
-        variables.pop(environment.METRICS_PORT, None)
+        variables[environment.METRICS_PORT] = ""
         begin = container["command"].index(BOOTSTRAP) + 1
         words = [*container["command"][begin:], *(container.get("args") or [])]
         if job.spec.checkpoint:

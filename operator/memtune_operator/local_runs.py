@@ -6,7 +6,6 @@ import asyncio
 import json
 import logging
 import os
-import re
 import shutil
 import signal
 import sys
@@ -17,6 +16,7 @@ from typing import Any
 
 from memtune import environment
 from memtune.observation import PodObservation
+from memtune.references import substitute
 from memtune.report import Report, read_report
 from memtune.report_checks import ReportError
 from memtune.trace_message import LONGEST_BYTES
@@ -24,7 +24,6 @@ from memtune.trace_message import LONGEST_BYTES
 _log = logging.getLogger("memtune")
 GRACE_SECONDS = 30.0
 _LOOK_AGAIN_SECONDS = 0.5
-_REFERENCE = re.compile(r"\$\$|\$\(([A-Za-z_][A-Za-z0-9_.-]*)\)")
 
 
 class LocalRun:
@@ -59,8 +58,9 @@ class LocalRun:
             **variables,
             environment.REPORT_PATH: str(self.directory / "report.json"),
             environment.TERMINATION_MESSAGE_PATH: str(self.directory / "message"),
-            environment.DEEPSPEED_CONFIG: str(self.directory / "deepspeed.json"),
         }
+        if variables.get(environment.DEEPSPEED_CONFIG):
+            told[environment.DEEPSPEED_CONFIG] = str(self.directory / "deepspeed.json")
         whole = {**os.environ, **expanded(told)}
         began_at = time.time()
         # First, so that a process is looked for even if this program dies before it could tell which one it is.
@@ -210,15 +210,6 @@ def write_whole(path: Path, text: str) -> None:
     beside = path.with_name(f".{path.name}.new")
     beside.write_text(text)
     beside.replace(path)
-
-
-def substitute(word: str, variables: Mapping[str, str]) -> str:
-    """Fill in ``$(NAME)`` as the kubelet does: an unknown name stays as it is, ``$$`` is one dollar sign."""
-
-    def value(match: re.Match[str]) -> str:
-        return "$" if match[1] is None else variables.get(match[1], match[0])
-
-    return _REFERENCE.sub(value, word)
 
 
 def expanded(variables: Mapping[str, str]) -> dict[str, str]:

@@ -14,6 +14,7 @@ from memtune.run import Run, RunKind
 from memtune.spec import API_VERSION, KIND, Job
 from memtune_operator import gangs, names, placement, pod_security, variables, wrapping
 from memtune_operator.jobset import job_set
+from memtune_operator.references import check_references
 from memtune_operator.template import IMAGE_USER, read_template
 from memtune_operator.wrapping import Manifest
 
@@ -96,6 +97,7 @@ def _pod(job: Job, run: Run, index: int, runner_image: str) -> Manifest:
 def _pod_spec(spec: Manifest, job: Job, run: Run, index: int, runner_image: str) -> Manifest:
     position = wrapping.wrapped_index(spec["containers"], job.spec.resources.gpu_resource)
     container = spec["containers"][position]
+    check_references(spec, container, job)
     told = variables.of_pod(job, run, index, container.get("terminationMessagePath") or TERMINATION_MESSAGE)
     wrapped = wrapping.wrap(container, job, run, told)
     return {

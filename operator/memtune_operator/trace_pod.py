@@ -7,6 +7,7 @@ from typing import Any
 
 from memtune import environment
 from memtune.naming import short_hash
+from memtune.references import escape, names_in
 from memtune.run import Run, RunKind, TraceRun
 from memtune.spec import Job
 from memtune.spec.factory import trace_key, tracing_words
@@ -14,6 +15,7 @@ from memtune.units import GIB, MIB
 from memtune_operator import names, pod_security
 from memtune_operator.manifests import TERMINATION_MESSAGE, copy_runner, metadata_of, objects
 from memtune_operator.template import read_template
+from memtune_operator.variables import of_trace
 from memtune_operator.wrapping import BOOTSTRAP, WORK_DIRECTORY, Manifest, TemplateError, wrapped_index
 
 # torch's own code and one model's shapes: 70 billion parameters take 0.3 GiB beside the import.
@@ -147,15 +149,13 @@ def _filled(spec: Manifest, container: Manifest) -> list[str]:
 def _tracer(job: Job, spec: Manifest, container: Manifest) -> Manifest:
     path = container.get("terminationMessagePath") or TERMINATION_MESSAGE
     words = [*tracing_words(job), "--memory", str(_TRACER_BYTES), "--message", "--output", f"$({_OUTPUT})"]
-    (volumes,) = _literal([":".join(_filled(spec, container))])
+    own = container.get("env") or []
+    referred = {name for each in own for name, _ in names_in(each.get("value") or "")}
+    told = {**of_trace(job, referred), _OUTPUT: path, environment.TRACE_VOLUMES: ":".join(_filled(spec, container))}
     return {
         **_kept(container, *_KEPT_ASIDE),
-        "command": [job.spec.runner.python, "-c", BOOTSTRAP, "trace", *_literal(words[:-1]), words[-1]],
-        "env": [
-            {"name": _OUTPUT, "value": path},
-            {"name": environment.TRACE_VOLUMES, "value": volumes},
-            *(container.get("env") or []),
-        ],
+        "command": [job.spec.runner.python, "-c", BOOTSTRAP, "trace", *map(escape, words[:-1]), words[-1]],
+        "env": [*({"name": name, "value": escape(value)} for name, value in told.items()), *own],
         "resources": _RESOURCES,
         "volumeMounts": [
             *(container.get("volumeMounts") or []), {"name": names.RUNNER_VOLUME, "mountPath": WORK_DIRECTORY}
@@ -163,8 +163,3 @@ def _tracer(job: Job, spec: Manifest, container: Manifest) -> Manifest:
         "terminationMessagePath": path,
         "terminationMessagePolicy": "File",
     }  # fmt: skip
-
-
-def _literal(words: list[str]) -> list[str]:
-    """A dollar sign before a parenthesis would be taken for a reference, were it not doubled."""
-    return [word.replace("$(", "$$(") for word in words]

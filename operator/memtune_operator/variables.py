@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import asdict
 
 from memtune import environment
@@ -21,8 +22,8 @@ _REPORT_SECONDS = 5
 
 
 def of_pod(job: Job, run: Run, index: int, termination_message_path: str) -> dict[str, str]:
-    """The variables of the pod with this index, in the order in which they may refer to each other."""
-    return {
+    """The variables of the pod with this index. Those with nothing to tell are empty."""
+    found = {
         **_of_run(job, run),
         **_of_plan(run),
         **_of_training(job),
@@ -30,6 +31,17 @@ def of_pod(job: Job, run: Run, index: int, termination_message_path: str) -> dic
         **_of_files(job),
         environment.TERMINATION_MESSAGE_PATH: termination_message_path,
     }
+    missing = environment.REFERABLE.difference(found, environment.FOUND_BY_LAUNCHER)
+    return {**found, **dict.fromkeys(sorted(missing), "")}
+
+
+def of_trace(job: Job, referred: Iterable[str]) -> dict[str, str]:
+    """The variables that a trace pod's own variables refer to: there is no plan, and so most of them are empty.
+
+    The others stay unset, as they are wherever a model is built without MemTune.
+    """
+    known = {environment.JOB: job.metadata.name, **_of_training(job), **_of_files(job)}
+    return {name: known.get(name, "") for name in sorted(environment.REFERABLE.intersection(referred))}
 
 
 def _of_run(job: Job, run: Run) -> dict[str, str]:

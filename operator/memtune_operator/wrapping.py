@@ -9,6 +9,7 @@ from typing import Any
 
 from memtune import environment
 from memtune.decide import reasons
+from memtune.references import escape
 from memtune.run import Run
 from memtune.spec import Job
 from memtune.spec.trainer import TRAINER_CONTAINER, asked_gpus, memory_bytes, trainer_index
@@ -98,8 +99,7 @@ def _environment(container: Manifest, variables: dict[str, str], where: str) -> 
         if environment.is_reserved(variable["name"]):
             raise conflict(f"{where}.env", f"{variable['name']} is set by the plan of each run", "take it out")
     # Ours first: a value may refer by $(NAME) only to variables before it.
-    # A dollar sign before a parenthesis would be taken for a reference, were it not doubled.
-    return [{"name": name, "value": value.replace("$(", "$$(")} for name, value in variables.items()] + own
+    return [{"name": name, "value": escape(value)} for name, value in variables.items()] + own
 
 
 def _with_gpus(container: Manifest, gpu_resource: str, gpus: int, where: str) -> Manifest:

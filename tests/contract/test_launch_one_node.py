@@ -59,6 +59,13 @@ def test_every_rank_knows_its_place_and_the_script_sees_what_python_would_show_i
     assert (report.steps, report.memory.peak_reserved_bytes) == (3, 1001)
 
 
+def test_a_reference_to_the_checkpoint_is_filled_in_before_the_script_starts(place: Place) -> None:
+    script = place.script("import os, sys; print(sys.argv[1:], os.environ['OWN'])")
+    words = ("python", script, "--from", "$(MEMTUNE_RESUME_FROM)", "--done=$(MEMTUNE_RESUME_SAMPLES)")
+    launch = place.run(*words, ranks=1, told={"OWN": "$(MEMTUNE_RESUME_FROM)/state.pt"})
+    assert lines_of(launch, 0) == ["['--from', '', '--done=0'] /state.pt"]
+
+
 def test_modules_code_and_other_launchers_run_in_each_rank(place: Place) -> None:
     place.script("import sys; print('module', sys.argv[1:])", "pkg.py")
     script = place.script("import sys; print('script', sys.argv[1:])")

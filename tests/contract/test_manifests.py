@@ -52,7 +52,7 @@ def test_a_rehearsal_is_told_what_its_virtual_gpu_loses() -> None:
 
 def test_a_run_is_told_of_its_share_and_of_its_disk_where_the_job_has_them() -> None:
     plain = variables(gpuMemory="2Gi", device="virtual")
-    assert not {environment.MEMORY_SHARE, environment.NVME_PATH} & set(plain)
+    assert (plain[environment.MEMORY_SHARE], plain[environment.NVME_PATH]) == ("", "")
     assert variables(nvmePath="/mnt/nvme")[environment.NVME_PATH] == "/mnt/nvme"
 
 

@@ -22,6 +22,7 @@ from memtune.spec import Job, load_job
 from memtune.trace_message import pack
 from memtune_operator import kept_traces
 from memtune_operator.cluster import Cluster
+from memtune_operator.local_runs import expanded
 from memtune_operator.refusals import Kind, RefusalError
 from memtune_operator.trace_pod import is_outdated, key_of, trace_pod
 from memtune_operator.traces import Traces
@@ -132,6 +133,18 @@ def test_whatever_changes_a_trace_changes_its_key(other: Job) -> None:
 )
 def test_what_changes_no_trace_leaves_its_key(other: Job) -> None:
     assert key_of(other, RUNNER_IMAGE) == key_of(job(), RUNNER_IMAGE)
+
+
+def test_variables_that_refer_to_those_of_a_run_have_nothing_literal_in_a_trace() -> None:
+    own = [
+        {"name": "OUT", "value": "$(MEMTUNE_CHECKPOINT_PATH)/run"},
+        {"name": "BATCH", "value": "$(MEMTUNE_MICRO_BATCH)"},
+    ]
+    referring = job(container={"env": own}, checkpoint={"path": "/saves"})
+    (container,) = trace_pod(referring, TraceRun(1), RUNNER_IMAGE)["spec"]["containers"]
+    told = expanded({each["name"]: each["value"] for each in container["env"]})
+    assert (told["OUT"], told["BATCH"]) == ("/saves/run", "")
+    assert not {environment.PLAN, environment.ACCUMULATION} & set(told)
 
 
 FILLED, SCRATCH = {"name": "fetch", "image": "git:1"}, {"name": "scratch", "emptyDir": {}}

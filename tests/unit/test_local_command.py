@@ -11,6 +11,7 @@ from small_jobs import make_job
 
 from memtune import environment
 from memtune.plan import Plan
+from memtune.references import substitute
 from memtune.run import Run, RunKind
 from memtune_operator.local import LocalShell, _pod
 from memtune_operator.local_checkpoints import checkpoint_path, moved
@@ -102,3 +103,11 @@ def test_programs_are_those_beside_memtune_unless_an_environment_is_activated(
     for name, value in {"PATH": "/bin", **activated}.items():
         monkeypatch.setenv(name, value)
     assert command(tmp_path)[1].get("PATH") == path
+
+
+def test_nothing_that_a_run_here_does_not_have_reaches_its_command_as_a_reference(tmp_path: Path) -> None:
+    """Of the names that a template may refer to, those of checkpoints are the launcher's to fill in."""
+    variables = expanded(command(tmp_path)[1])
+    for name in environment.REFERABLE.difference(environment.FOUND_BY_LAUNCHER):
+        assert "$" not in substitute(f"$({name})", variables), name
+    assert substitute("$(MEMTUNE_METRICS_PORT)", variables) == ""

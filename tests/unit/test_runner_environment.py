@@ -12,7 +12,7 @@ from memtune.report import Device
 from memtune.run import RunKind
 from memtune_runner import allocator_settings, ranks
 from memtune_runner.bad_input import BadInputError
-from memtune_runner.launch.variables import of_worker
+from memtune_runner.launch.variables import of_worker, with_resume
 from memtune_runner.preflight import check_worker, is_new_enough, mig_devices
 from memtune_runner.ranks import Rank
 from memtune_runner.settings import Settings
@@ -104,3 +104,15 @@ def test_no_integration_measures_an_offload_on_a_virtual_gpu(integration: str) -
     with pytest.raises(BadInputError, match=f"plan {plan}: offload optimizer cannot be measured on a virtual GPU"):
         check_worker(settings, Rank(0, 0, 1, 1, 0))
     check_worker(replace(settings, plan=PLAIN), Rank(0, 0, 1, 1, 0))
+
+
+@pytest.mark.parametrize(
+    ("found", "samples", "words"),
+    [(None, 0, "--from= --done=0"), (Path("/c/step-4"), 64, "--from=/c/step-4 --done=64")],
+)
+def test_references_to_the_checkpoint_are_filled_in_once_it_is_found(
+    found: Path | None, samples: int, words: str
+) -> None:
+    told = of_worker(replace(SETTINGS, resume_from=found, resume_samples=samples), {}, is_program=False)
+    assert with_resume("--from=$(MEMTUNE_RESUME_FROM) --done=$(MEMTUNE_RESUME_SAMPLES)", told) == words
+    assert with_resume("$(MEMTUNE_RUN) $$", told) == "$(MEMTUNE_RUN) $$"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from contextlib import suppress
 from copy import deepcopy
 from typing import Any
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from nasty import texts
 from tiny_rehearsal import ARCHITECTURE
 
+from memtune import environment
 from memtune.plan import Plan
 from memtune.run import Checkpointed, Run, RunKind
 from memtune.spec import Job, load_job
@@ -50,6 +52,10 @@ def template(pod: dict[str, Any] | None = None, **container: Any) -> dict[str, A
 
 def pod_of(template: Any, run: Run = PROBE, **spec: Any) -> dict[str, Any]:
     return manifests.pods(job(template, **spec), run, "runner:1")[0]
+
+
+def environment_of(made: dict[str, Any]) -> dict[str, str]:
+    return {each["name"]: each.get("value", "") for each in made["spec"]["containers"][0]["env"]}
 
 
 def refusal_of(template: Any, **spec: Any) -> TemplateError:
@@ -253,10 +259,10 @@ def test_only_a_train_run_has_an_attempt_and_what_others_have_taught() -> None:
     assert told["MEMTUNE_GRACE_SECONDS"] == "25"
     assert (told["MEMTUNE_ATTEMPT"], told["MEMTUNE_EVALUATION_BATCH"], told["MEMTUNE_SHARDED_SAVE"]) == ("2", "4", "1")
     assert told["MEMTUNE_CHECKPOINT_PATH"] == "/saves/$$(x)"  # The kubelet makes it /saves/$(x) again.
-    assert "MEMTUNE_PROBE_STEPS" not in told
-    probe = {v["name"] for v in pod_of(template())["spec"]["containers"][0]["env"]}
-    assert {"MEMTUNE_PROBE_STEPS", "MEMTUNE_PROBE_SECONDS", "MEMTUNE_DEEPSPEED_CONFIG"} <= probe
-    assert not {"MEMTUNE_ATTEMPT", "MEMTUNE_RESUME_FROM"} & probe
+    assert told["MEMTUNE_PROBE_STEPS"] == ""
+    probe = environment_of(pod_of(template()))
+    assert all(probe[f"MEMTUNE_{name}"] for name in ("PROBE_STEPS", "PROBE_SECONDS", "DEEPSPEED_CONFIG"))
+    assert (probe["MEMTUNE_ATTEMPT"], "MEMTUNE_RESUME_FROM" in probe) == ("", False)
     with pytest.raises(ValueError, match="fresh weights"):
         Run(RunKind.PROBE, 1, PROBE.plan, resume=Checkpointed("/saves", 640))
 
@@ -266,7 +272,7 @@ def test_a_template_may_run_the_built_in_trainer_which_builds_the_described_mode
     env = pod_of(trainer, model={"architecture": ARCHITECTURE})["spec"]["containers"][0]["env"]
     [told] = [json.loads(each["value"]) for each in env if each["name"] == "MEMTUNE_ARCHITECTURE"]
     assert told["hidden_size"] == ARCHITECTURE["hiddenSize"]
-    assert "MEMTUNE_ARCHITECTURE" not in str(pod_of(trainer, model={"factory": "train:build"}))
+    assert environment_of(pod_of(trainer, model={"factory": "train:build"}))["MEMTUNE_ARCHITECTURE"] == ""
 
 
 @pytest.mark.parametrize(
@@ -321,3 +327,57 @@ def test_an_adapter_needs_a_command_that_trains_it() -> None:
     refusal = refusal_of(None, model={"architecture": architecture, "peft": {"rank": 8}})
     assert refusal.reason == "TemplateRejected"
     assert "the built-in trainer trains whole models" in str(refusal)
+
+
+@pytest.mark.parametrize("run", [PROBE, Run(RunKind.TRAIN, 1, Plan.parse("bf16-ddp-none-mb16x1"))])
+def test_every_variable_that_may_be_referred_to_is_set_but_those_that_the_launcher_finds(run: Run) -> None:
+    """Kubernetes would hand a reference to an unset one to the command as it stands."""
+    told = environment_of(pod_of(template(), run))
+    assert set(told) == environment.REFERABLE - set(environment.FOUND_BY_LAUNCHER)
+    assert told[environment.CHECKPOINT_PATH] == told[environment.EVALUATION_BATCH] == ""
+    assert bool(told[environment.ATTEMPT]) == (run is not PROBE)
+
+
+@pytest.mark.parametrize(
+    ("container", "words"),
+    [
+        (
+            {"args": ["--batch=$(MEMTUNE_MICROBATCH)"]},
+            r"containers\[train\].args: \$\(MEMTUNE_MICROBATCH\) is not a variable of MemTune; did you mean "
+            r"\$\(MEMTUNE_MICRO_BATCH\)\?",
+        ),
+        ({"command": ["python", "$(MEMTUNE_XYZXYZ)"]}, r"train\].command: .* docs/integrations.md lists all of them"),
+        ({"env": [{"name": "A", "value": "a$(MEMTUNE_RANK_DIRECTORY)"}]}, r"train\].env\[A\]: .* is not a variable"),
+        (
+            {"args": ["--out", "$(MEMTUNE_CHECKPOINT_PATH)/run"]},
+            r"\$\(MEMTUNE_CHECKPOINT_PATH\)/run would be /run, since the job has no spec.checkpoint; give",
+        ),
+        ({"args": ["$(MEMTUNE_NVME_PATH)/a"]}, r"would be /a, since the job has no spec.resources.nvmePath"),
+    ],
+)
+def test_a_reference_that_no_run_can_fill_in_is_refused(container: dict[str, Any], words: str) -> None:
+    refusal = refusal_of(template(**container))
+    assert refusal.reason == "TemplateConflict"
+    assert re.search(words, str(refusal)), str(refusal)
+
+
+@pytest.mark.parametrize(
+    "container",
+    [
+        {"args": ["$(MEMTUNE_CHECKPOINT_PATH)", "$(MEMTUNE_RESUME_FROM)", "$$(MEMTUNE_OTHER)", "$(OTHER)"]},
+        {"env": [{"name": "A", "value": "$(MEMTUNE_NODE_RANK)/$$(MEMTUNE_"}]},
+    ],
+)
+def test_other_references_stay_as_they_are(container: dict[str, Any]) -> None:
+    made = pod_of(template(**container))["spec"]["containers"][0]
+    assert made.get("args") == container.get("args")
+    assert [each for each in made["env"] if each["name"] == "A"] == container.get("env", [])
+
+
+def test_a_container_that_does_not_train_cannot_refer_to_what_it_does_not_have() -> None:
+    fetch = {"name": "fetch", "image": "fetch:1", "command": ["mkdir", "$(MEMTUNE_CHECKPOINT_PATH)"]}
+    refusal = str(refusal_of(template({"initContainers": [fetch]})))
+    assert "initContainers[fetch].command: $(MEMTUNE_CHECKPOINT_PATH) is set in the container that trains al" in refusal
+    own = [{"name": "MEMTUNE_CHECKPOINT_PATH", "value": "/mine"}]
+    assert pod_of(template({"initContainers": [{**fetch, "env": own}]}))
+    assert pod_of(template({"initContainers": [{**fetch, "envFrom": [{"configMapRef": {"name": "a"}}]}]}))

@@ -23,7 +23,7 @@ def checkpoint_saved(directory: str | Path, *, samples: int) -> None:
     what is overwritten is lost if the run is killed meanwhile. The relaunch finds it in ``MEMTUNE_RESUME_FROM``.
     Without MemTune this does nothing.
     """
-    if environment.PLAN in os.environ:
+    if os.environ.get(environment.PLAN):
         complete(read_settings(os.environ), Path(directory), samples, Format.SCRIPT)
 
 

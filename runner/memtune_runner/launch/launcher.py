@@ -22,7 +22,7 @@ from memtune_runner.launch import checks, processes
 from memtune_runner.launch.merging import RankEnd, cause, merge
 from memtune_runner.launch.peers import Alone, Ended, Peers, join
 from memtune_runner.launch.signals import Signals
-from memtune_runner.launch.variables import of_worker
+from memtune_runner.launch.variables import of_worker, with_resume
 from memtune_runner.launch.workers import Worker, Workers
 from memtune_runner.patience import Patience
 from memtune_runner.settings import Settings
@@ -120,9 +120,10 @@ class Launcher:
             environment.NODE_DIRECTORY: str(self._directory),
         }
         python = () if is_program else checks.python_of(command)
+        own = {name: with_resume(value, common) for name, value in os.environ.items()}
         for rank in ranks.of_node(settings.node_rank, settings.gpus_per_node, settings.nodes):
-            words = worker_command.words(command, python, str(rank.local_rank))
-            self._workers.start(rank, words, {**os.environ, **common, **rank.variables()}, is_program)
+            words = [with_resume(word, common) for word in worker_command.words(command, python, str(rank.local_rank))]
+            self._workers.start(rank, words, {**own, **common, **rank.variables()}, is_program)
         self._workers.pass_on_output()
 
     def _watch(self) -> Ended | None:

@@ -34,3 +34,10 @@ def of_worker(settings: Settings, current: Mapping[str, str], is_program: bool) 
         own = current.get("PYTHONPATH")
         common["PYTHONPATH"] = os.pathsep.join([str(ENTER_DIRECTORY), *([own] if own else [])])
     return common
+
+
+def with_resume(text: str, variables: Mapping[str, str]) -> str:
+    """The text with references to the checkpoint filled in, which the pod could not know of."""
+    for name in environment.FOUND_BY_LAUNCHER:
+        text = text.replace(f"$({name})", variables[name])
+    return text
