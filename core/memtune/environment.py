@@ -61,10 +61,12 @@ TERMINATION_MESSAGE_PATH = "MEMTUNE_TERMINATION_MESSAGE_PATH"
 TRACE_VOLUMES = "MEMTUNE_TRACE_VOLUMES"
 
 # Between the parts of the runner on one node: where each rank leaves its report, and all of them what they have in
-# common, whether a process above has the hooks already, and the options that an `accelerate launch` was given.
+# common, whether a process above has the hooks already, whether a launcher such as torchrun is in the command, and the
+# options that an `accelerate launch` was given.
 RANK_DIRECTORY = "MEMTUNE_RANK_DIRECTORY"
 NODE_DIRECTORY = "MEMTUNE_NODE_DIRECTORY"
 HOOKED = "MEMTUNE_HOOKED"
+LAUNCHED = "MEMTUNE_LAUNCHED"
 ACCELERATE_OPTIONS = "MEMTUNE_ACCELERATE_OPTIONS"
 
 # The runner sets these from the plan and the run, before torch is imported. A value of the user's would contradict it.
@@ -84,7 +86,7 @@ OWNED_BY_RUNNER = frozenset(
 
 # Known once the launcher has looked for checkpoints: it fills in references to them, which no pod can.
 FOUND_BY_LAUNCHER = (RESUME_FROM, RESUME_SAMPLES)
-_INTERNAL = frozenset({TRACE_VOLUMES, RANK_DIRECTORY, NODE_DIRECTORY, HOOKED, ACCELERATE_OPTIONS})
+_INTERNAL = frozenset({TRACE_VOLUMES, RANK_DIRECTORY, NODE_DIRECTORY, HOOKED, LAUNCHED, ACCELERATE_OPTIONS})
 # What a command may refer to as $(NAME). Each is set in every run, empty where there is nothing to tell.
 REFERABLE = frozenset(
     value

@@ -38,9 +38,9 @@ class Kind(str, Enum):
 class Command:
     """What runs in each rank.
 
-    ``interpreter`` is the Python in the command line with its options; it is empty behind a launcher, whose own Python
-    is meant, and ``launcher`` is then the word that named it. ``local_rank`` is the option by which the launcher would
-    have told each script its rank.
+    ``interpreter`` is the Python in the command line with its options; it is empty behind a launcher that is a program
+    of its own, whose Python is meant. ``launcher`` is the word that named a launcher, empty without one. ``local_rank``
+    is the option by which the launcher would have told each script its rank.
     """
 
     kind: Kind
@@ -121,7 +121,7 @@ def _of_python(kind: Kind, words: Sequence[str], position: int) -> Command:
     table = {Kind.SCRIPT: launchers.PROGRAMS, Kind.MODULE: launchers.MODULES}.get(kind, {})
     if name in table and _launches(name, rest):
         command = _launched(table[name], _without_subcommand(name, rest))
-        return replace(command, interpreter=interpreter) if command.kind is not Kind.PROGRAM else command
+        return replace(command, interpreter=() if command.kind is Kind.PROGRAM else interpreter, launcher=target)
     return Command(kind, target, tuple(rest), interpreter)
 
 

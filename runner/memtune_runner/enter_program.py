@@ -23,8 +23,9 @@ def take_place(words: Sequence[str], variables: MutableMapping[str, str]) -> Non
         command = parse(words)
     except CommandError:
         return  # Python itself says what is wrong with its command line
+    variables.update(worker_command.variables(command))
     if command.kind is Kind.PROGRAM and command.target != words[0]:
-        os.execvp(command.target, [command.target, *command.arguments])  # torchrun --no-python PROGRAM
+        os.execvpe(command.target, [command.target, *command.arguments], variables)  # torchrun --no-python PROGRAM
     if command.kind not in (Kind.SCRIPT, Kind.MODULE):
         return
     # Several may run one after the other; each reports for itself.
@@ -32,6 +33,5 @@ def take_place(words: Sequence[str], variables: MutableMapping[str, str]) -> Non
     directory.mkdir(exist_ok=True)
     variables[environment.RANK_DIRECTORY] = str(directory)
     variables[environment.HOOKED] = "1"
-    variables.update(worker_command.variables(command))
     python = (sys.executable, *command.interpreter[1:])
     os.execv(sys.executable, worker_command.words(command, python, variables.get("LOCAL_RANK", "0")))

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from memtune import environment
+from memtune.knobs import Sharding
 from memtune.report import Report, read_report
 from memtune.report_checks import ReportError
 from memtune_runner.report import whole
+from memtune_runner.settings import Settings
+
+# What torch asks for to learn whether torchrun has started a process.
+_OF_TORCHRUN = ("TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS", "TORCHELASTIC_RUN_ID")
 
 
 @dataclass(frozen=True)
@@ -53,6 +58,18 @@ def of_node(node_rank: int, local_world: int, nodes: int) -> list[Rank]:
     """All ranks of one node."""
     first = node_rank * local_world
     return [Rank(first + local, local, nodes * local_world, local_world, node_rank) for local in range(local_world)]
+
+
+def hide_launcher(settings: Settings, variables: MutableMapping[str, str]) -> None:
+    """Take out what torchrun sets where a single rank runs a script that nobody started by a launcher.
+
+    Many loops take RANK for the order to use DistributedDataParallel and a GPU each. The integrations and plans of
+    DeepSpeed and FSDP need a process group even for one rank.
+    """
+    is_plain = settings.integration == "env" and settings.plan.sharding is Sharding.DDP
+    if settings.world == 1 and is_plain and not variables.get(environment.LAUNCHED):
+        for name in [*Rank().variables(), "MASTER_ADDR", "MASTER_PORT", *_OF_TORCHRUN]:
+            variables.pop(name, None)
 
 
 def own_directory(variables: Mapping[str, str]) -> Path | None:

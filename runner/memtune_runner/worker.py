@@ -43,6 +43,7 @@ def main(words: Sequence[str]) -> int:
         accelerate_options.check_variables(os.environ)
     except (SettingsError, BadInputError) as error:
         return _refused(rank, str(error))
+    ranks.hide_launcher(settings, os.environ)
     stacks.show_when_asked()
     # Before torch is imported.
     os.environ.update(allocator_settings.variables(settings.plan, os.environ))

@@ -23,6 +23,8 @@ def words(command: Command, python: Sequence[str], local_rank: str) -> list[str]
 
 def variables(command: Command) -> dict[str, str]:
     """The variables that the worker needs beside its rank."""
-    if not command.accelerate_options:
-        return {}
-    return {environment.ACCELERATE_OPTIONS: json.dumps(command.accelerate_options)}
+    options = command.accelerate_options
+    return {
+        **({environment.LAUNCHED: "1"} if command.launcher else {}),
+        **({environment.ACCELERATE_OPTIONS: json.dumps(options)} if options else {}),
+    }

@@ -66,6 +66,42 @@ def test_a_reference_to_the_checkpoint_is_filled_in_before_the_script_starts(pla
     assert lines_of(launch, 0) == ["['--from', '', '--done=0'] /state.pt"]
 
 
+SHOWS_RANKS = """
+import os
+names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID")
+print(sum(name in os.environ for name in names), "of", len(names))
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "told", "found"),
+    [
+        (["python", "train.py"], {}, 0),
+        (["sh", "-c", "python train.py"], {}, 0),
+        (["torchrun", "train.py"], {}, 7),
+        (["python", "-m", "torch.distributed.run", "train.py"], {}, 7),
+        (["sh", "-c", "torchrun train.py"], {}, 7),
+        (["sh", "-c", "torchrun --no-python python train.py"], {}, 7),
+        (["python", "train.py"], {"MEMTUNE_INTEGRATION": "sdk"}, 7),
+        (["python", "train.py"], {"MEMTUNE_PLAN": "fp32-fsdp-none-mb1x1"}, 7),
+    ],
+    ids=["script", "shell", "torchrun", "module", "torchrun in a shell", "no python", "sdk", "fsdp"],
+)
+def test_a_single_rank_finds_what_torchrun_sets_only_where_it_is_asked_for(
+    place: Place, words: list[str], told: dict[str, str], found: int
+) -> None:
+    """Loops like nanoGPT's take RANK for the order to use DistributedDataParallel on a GPU."""
+    place.script(SHOWS_RANKS)
+    launch = place.run(*words, told=told)
+    assert lines_of(launch, 0) == [f"{found} of 7"], launch.stderr
+    assert launch.report.ending is Ending.SUCCEEDED
+
+
+def test_two_ranks_always_find_what_torchrun_sets(place: Place) -> None:
+    launch = place.run("python", place.script(SHOWS_RANKS), ranks=2)
+    assert [lines_of(launch, rank) for rank in (0, 1)] == [["7 of 7"]] * 2
+
+
 def test_modules_code_and_other_launchers_run_in_each_rank(place: Place) -> None:
     place.script("import sys; print('module', sys.argv[1:])", "pkg.py")
     script = place.script("import sys; print('script', sys.argv[1:])")

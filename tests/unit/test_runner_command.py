@@ -40,12 +40,18 @@ LAUNCHERS = {
         PROGRAM, "./train.sh", ("a",), launcher="torchrun"
     ),
     "torchrun --nnodes=1 -- train.py": Command(SCRIPT, "train.py", launcher="torchrun"),
-    "python -u -m torch.distributed.run --nnodes 2 train.py x": Command(SCRIPT, "train.py", ("x",), ("python", "-u")),
-    "python /usr/bin/torchrun --nproc-per-node gpu train.py": Command(SCRIPT, "train.py", (), ("python",)),
-    "python -m torch.distributed.launch --nproc_per_node 2 train.py x": Command(
-        SCRIPT, "train.py", ("x",), ("python",), local_rank="--local-rank"
+    "python -u -m torch.distributed.run --nnodes 2 train.py x": Command(
+        SCRIPT, "train.py", ("x",), ("python", "-u"), launcher="torch.distributed.run"
     ),
-    "python -m torch.distributed.launch --use_env train.py": Command(SCRIPT, "train.py", (), ("python",)),
+    "python /usr/bin/torchrun --nproc-per-node gpu train.py": Command(
+        SCRIPT, "train.py", (), ("python",), launcher="/usr/bin/torchrun"
+    ),
+    "python -m torch.distributed.launch --nproc_per_node 2 train.py x": Command(
+        SCRIPT, "train.py", ("x",), ("python",), launcher="torch.distributed.launch", local_rank="--local-rank"
+    ),
+    "python -m torch.distributed.launch --use_env train.py": Command(
+        SCRIPT, "train.py", (), ("python",), launcher="torch.distributed.launch"
+    ),
     "deepspeed --num_gpus 8 --master_port=1 train.py --deepspeed ds.json": Command(
         SCRIPT, "train.py", ("--deepspeed", "ds.json"), launcher="deepspeed", local_rank="--local_rank"
     ),
@@ -63,7 +69,12 @@ LAUNCHERS = {
         accelerate_options=("--use-fsdp", "--fsdp_offload_params", "true", "--num_processes=8"),
     ),
     "python -m accelerate.commands.launch --multi_gpu train.py": Command(
-        SCRIPT, "train.py", (), ("python",), accelerate_options=("--multi_gpu",)
+        SCRIPT,
+        "train.py",
+        (),
+        ("python",),
+        launcher="accelerate.commands.launch",
+        accelerate_options=("--multi_gpu",),
     ),
 }
 OTHERS = [
