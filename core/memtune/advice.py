@@ -139,6 +139,9 @@ class _Advice:
         ]
         if option.sharding not in self.space.shardings:
             allowed.append(f"sharding {option.sharding} in tuning.space.{self._sharding_field(option.sharding)}")
+        sizes = self.space.micro_batches
+        if sizes and option.micro_batch not in sizes:
+            allowed.append(f"{option.micro_batch} in tuning.space.microBatch")
         return " and ".join([*set_fields, *([f"allow {' and '.join(allowed)}"] if allowed else [])])
 
     def _sharding_field(self, sharding: Sharding) -> str:
@@ -192,6 +195,8 @@ class _Advice:
 
     def _more_gpus(self) -> Iterator[str]:
         for wider in _wider(self.workload):
+            if not self._sizes(wider):
+                continue  # the script's own micro-batch is too large for a GPU's share
             predictor = self.predictor_for(wider)
             plan = self._smallest(wider, predictor)
             if self._fits(wider, predictor, plan):
@@ -202,8 +207,17 @@ class _Advice:
 
     def _smallest(self, workload: Workload, predictor: PredictsPlans) -> Plan:
         """Of another workload, among the plans that the job allows already."""
-        plans = [_on(workload, plan) for plan in (self.plan, *self._bare_plans(workload))]
+        plans = [self._on(workload, plan) for plan in (self.plan, *self._bare_plans(workload))]
         return min(plans, key=lambda plan: predictor.predict(plan).device.upper)
+
+    def _on(self, workload: Workload, plan: Plan) -> Plan:
+        size = self._sizes(workload)[-1]
+        return plan.with_batch(size, workload.samples_per_rank // size)
+
+    def _sizes(self, workload: Workload) -> list[int]:
+        """The micro-batches of the space that are not above the plan's, smallest first."""
+        sizes = divisors if self.is_fixed else self.space.sizes
+        return [size for size in sizes(workload.samples_per_rank) if size <= self.plan.micro_batch]
 
     def _bare_plans(self, workload: Workload) -> list[Plan]:
         if self.is_fixed or workload.traced:
@@ -255,12 +269,6 @@ def _wider(workload: Workload) -> Iterator[Workload]:
             yield replace(workload, gpus_per_node=world)
         elif world % of_node == 0:
             yield replace(workload, nodes=world // of_node, gpus_per_node=of_node)
-
-
-def _on(workload: Workload, plan: Plan) -> Plan:
-    samples = workload.samples_per_rank
-    size = max(d for d in divisors(samples) if d <= plan.micro_batch)
-    return plan.with_batch(size, samples // size)
 
 
 def _shorten(workload: Workload) -> str:

@@ -24,7 +24,7 @@ from memtune.knobs import (
 )
 from memtune.plan import Plan
 from memtune.prediction import Prediction
-from memtune.units import amount
+from memtune.units import amount, counted
 from memtune.virtual_gpu import virtual_refusal
 from memtune.workload import Workload
 
@@ -41,7 +41,10 @@ class PredictsPlans(Protocol):
 
 @dataclass(frozen=True)
 class Space:
-    """The choices a job allows for each knob, every combination of them with every micro-batch."""
+    """The choices a job allows for each knob, every combination of them with every micro-batch.
+
+    ``micro_batches`` are the only ones that its script can take; none means any.
+    """
 
     precisions: tuple[Precision, ...] = (Precision.BF16,)
     shardings: tuple[Sharding, ...] = (
@@ -57,6 +60,7 @@ class Space:
     gradient_dtypes: tuple[GradientDtype, ...] = (GradientDtype.MODEL,)
     attentions: tuple[Attention, ...] = (Attention.FLASH,)
     fused_losses: tuple[bool, ...] = (False,)
+    micro_batches: tuple[int, ...] = ()
 
     def completed(self, plan: Plan) -> Plan:
         """A plan with what its short form leaves out as this space has it, where the space has one choice."""
@@ -86,7 +90,12 @@ class Space:
             plan.sharding in self.shardings
             and plan.checkpointing in self.checkpointings
             and plan.offload in self.offloads
+            and (not self.micro_batches or plan.micro_batch in self.micro_batches)
         )
+
+    def sizes(self, samples: int) -> list[int]:
+        """The micro-batches that divide a rank's samples of a step, smallest first."""
+        return [size for size in divisors(samples) if not self.micro_batches or size in self.micro_batches]
 
     def bare_plans(self) -> Iterator[Plan]:
         """Every combination that a plan accepts at all, at micro-batch 1 of 1."""
@@ -153,7 +162,7 @@ def contradiction(plan: Plan) -> str | None:
 def enumerate_plans(workload: Workload, space: Space) -> list[Plan]:
     """Every plan the job allows, in the order of the space's choices; empty if each combination is refused."""
     samples = workload.samples_per_rank
-    batches = [(size, samples // size) for size in divisors(samples)]
+    batches = [(size, samples // size) for size in space.sizes(samples)]
     return [plan.with_batch(*batch) for plan in _bare_plans(workload, space) for batch in batches]
 
 
@@ -162,7 +171,12 @@ def refusals(workload: Workload, space: Space) -> list[str]:
     plans = list(space.bare_plans())
     reasons = [refusal(workload, plan) for plan in plans]
     alone = len(_bare_plans(workload, space)) < reasons.count(None)
-    return sorted({reason for reason in reasons if reason}) + ([_ALONE] if alone else [])
+    samples = workload.samples_per_rank
+    undivided = [
+        f"micro-batch {size} does not divide the {counted(samples, 'sequence')} of a GPU and a step"
+        for size in sorted(set(space.micro_batches).difference(space.sizes(samples)))
+    ]
+    return sorted({reason for reason in reasons if reason}) + undivided + ([_ALONE] if alone else [])
 
 
 _ALONE = "one GPU has no other to share states with; of plans that differ in sharding alone, the plainest is enough"

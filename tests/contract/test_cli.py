@@ -26,6 +26,7 @@ ONE_OF_EACH = {
     "llama-8b-fsdp": "bf16-fsdp-sel-mb1x16-sdpa",
     "llama-70b-2x8": "bf16-z3-full-mb1x8-oopt",
     "lora-8b": "bf16-ddp-sel-mb1x32-sdpa",
+    "own-batch": "bf16-ddp-none-mb4x8-sdpa",
     "own-model": "bf16-ddp-full-mb16x1-sdpa",
     "predict-in-ci": "bf16-z3-full-mb1x16",
     "qlora-24gb": "bf16-ddp-full-mb1x16-adamw8bit",
@@ -33,7 +34,7 @@ ONE_OF_EACH = {
     "sdk": "bf16-fsdp-full-mb4x2-sdpa",
 }
 # The model of the scripts is so small that all of its plans fit.
-TINY = ("accelerate", "env", "hf-trainer", "own-model", "sdk")
+TINY = ("accelerate", "env", "hf-trainer", "own-batch", "own-model", "sdk")
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)

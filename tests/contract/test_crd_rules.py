@@ -102,6 +102,11 @@ def test_a_rule_has_to_be_under_no_list() -> None:
         ("self.a.matches('bc')", {"type": "string", "maxLength": 10}, 2 + 4 * 1),
         ("self.a.contains('b') || self.a == 'b'", {"type": "string", "enum": ["abcd"]}, 2 + 1 + 1 + 2 + 1),
         ("'b' in self.a", {"type": "array", "maxItems": 7, "items": {"type": "integer"}}, 2 + 7),
+        (
+            "self.a.exists(b, b > 1)",
+            {"type": "array", "maxItems": 7, "items": {"type": "integer"}},
+            2 + 7 * (2 + 2) + 1,
+        ),
         ("has(self.a) ? self.a > 1 : !has(self.a)", {"type": "integer"}, 3 + 4),
     ],
 )

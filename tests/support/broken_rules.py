@@ -46,6 +46,16 @@ BROKEN: list[tuple[str, dict[str, Any], str]] = [
         "spec.training.globalBatchSize",
     ),
     (
+        "tuning.space.microBatch: one",
+        spec(tuning__space={"microBatch": [5, 7]}),
+        "spec.tuning.space.microBatch",
+    ),
+    (
+        "tuning.space.microBatch: one",
+        spec(resources={"gpusPerNode": 8}, tuning__space={"microBatch": [16]}),
+        "spec.tuning.space.microBatch",
+    ),
+    (
         "tuning.space.fsdpStrategies: hybrid",
         spec(tuning__space={"fsdpStrategies": ["hybrid"]}),
         "spec.tuning.space.fsdpStrategies",
@@ -151,6 +161,7 @@ GOOD: list[dict[str, Any]] = [
     spec(resources={"nodes": 2, "gpusPerNode": 8}, tuning__space={"fsdpStrategies": ["hybrid"]}),
     spec(resources={"device": "virtual", "gpuMemory": "2Gi"}),
     spec(resources={"device": "virtual", "gpuMemory": "2Gi", "shrink": {"afterStep": 3, "by": "40%"}}),
+    spec(tuning__space={"microBatch": [5, 12]}, resources={"gpusPerNode": 8}),
     spec(tuning={"maxProbes": 2, "parallelProbes": 2}),
     fixed("bf16-z2-sel-mb12x8"),
     fixed("bf16-z2-sel-mb12x4-oopt-bk50m", resources={"gpusPerNode": 2}),

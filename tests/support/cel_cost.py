@@ -116,6 +116,8 @@ class _Reader:
         if not self.take("("):
             assert of.schema is not None
             return _value(of.cost + 1, of.schema["properties"][name])
+        if name == "exists":
+            return self.exists(of)
         argument, *others = self.arguments()
         paid = of.cost + sum(each.cost for each in (argument, *others))
         walked = ceil(of.walked() * _TRAVERSED)
@@ -130,6 +132,16 @@ class _Reader:
         assert not (name == "split" and of.schema == _PIECE), "Kubernetes 1.25 cannot bound a split of a piece"
         schema = _PIECE if name == "split" or of.schema == _PIECE else {"type": "string"}
         return Value(paid + walked + _LIST, schema, of.size)
+
+    def exists(self, of: Value) -> Value:
+        """A macro: its condition is evaluated for each item, with one more step for the result so far."""
+        assert of.schema is not None
+        name = self.tokens.pop(0)
+        assert self.take(",")
+        self.names = {**self.names, name: of.schema["items"]}
+        condition = self.ternary()
+        assert self.take(")")
+        return Value(of.cost + of.walked() * (condition.cost + 2) + 1, size=1)
 
     def arguments(self) -> list[Value]:
         found = [self.ternary()]

@@ -96,6 +96,7 @@ WHOLE: Node = {
                 "offload": ["none", "nvme"],
                 "backends": ["deepspeed", "fsdp", "ddp"],
                 "fsdpStrategies": ["full", "hybrid"],
+                "microBatch": [3, 6],
             },
             "maxProbes": 6,
             "parallelProbes": 2,

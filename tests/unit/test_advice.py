@@ -48,6 +48,20 @@ def test_advice_names_knobs_gpus_and_sizes_that_would_do() -> None:
     ]
 
 
+def test_advice_keeps_to_the_micro_batches_of_the_script_or_says_that_it_does_not() -> None:
+    class Activations(Shared):
+        def predict(self, plan: Plan) -> Prediction:
+            device = Interval(*[20.0 * plan.micro_batch * GIB] * 3)
+            rate = Interval(1.0, 1.0, 1.0)
+            return Prediction("step", dict, tuple, device, device, device, device, device, rate, rate)
+
+    plan, space = Plan.parse("bf16-z3-full-mb4x3-bk50m-exp"), Space(micro_batches=(4,))
+    advice = advise(FOUR, Activations, plan, 0.06, space)
+    assert advice[0].startswith("allow 3 in tuning.space.microBatch: bf16-z3-full-mb3x4-bk50m-exp is predicted to take")
+    # More GPUs take none of the script's micro-batch away.
+    assert not any("GPUs in place of" in sentence for sentence in advice)
+
+
 def test_no_smaller_gpu_is_advised_where_measurements_ruled_out_what_should_fit() -> None:
     fitting = replace(FOUR, gpu=find("h200-141gb"))
     assert advise(fitting, Shared, BOTTOM, 0.06, Space())[-1] == "use larger GPUs, such as b200-180gb"

@@ -42,6 +42,15 @@ def test_micro_batches_are_the_divisors_of_what_each_rank_gets() -> None:
     assert [(plan.micro_batch, plan.accumulation) for plan in plans] == [(1, 8), (2, 4), (4, 2), (8, 1)]
 
 
+def test_a_script_with_micro_batches_of_its_own_is_given_no_other() -> None:
+    space = Space(shardings=(Sharding.ZERO_2,), checkpointings=(FULL,), micro_batches=(3, 4))
+    assert [str(plan) for plan in enumerate_plans(EIGHT, space)] == ["bf16-z2-full-mb4x2"]
+    assert refusals(EIGHT, space) == ["micro-batch 3 does not divide the 8 sequences of a GPU and a step"]
+    # Not even after an out-of-memory.
+    assert space.has(Plan.parse("bf16-z2-full-mb4x2"))
+    assert not space.has(Plan.parse("bf16-z2-full-mb2x4"))
+
+
 @given(st.integers(1, 5000))
 def test_divisors_are_all_of_them_in_order(number: int) -> None:
     assert divisors(number) == [d for d in range(1, number + 1) if number % d == 0]

@@ -11,6 +11,7 @@ from memtune.decide.observed import Observed
 from memtune.decide.records import has_ended, plan_of
 from memtune.observation import PodObservation, RunObservation
 from memtune.report import Report
+from memtune.script_batch import own_batch
 from memtune.spec.job import Job
 from memtune.spec.status import AttemptStatus, RunStatus, Status
 
@@ -65,8 +66,10 @@ def _checked(job: Job, record: RunStatus, pod: PodObservation) -> PodObservation
     # Without a template the built-in trainer runs, which goes through the runner's engine.
     by_script = job.spec.integration == "env" and job.spec.template is not None
     world = job.spec.resources.world
-    found = mismatch(plan_of(record), pod.report.applied, world, is_probe, by_script=by_script)
-    return replace(pod, present=True, mismatch=found)
+    plan, applied = plan_of(record), pod.report.applied
+    found = mismatch(plan, applied, world, is_probe, by_script=by_script)
+    own = own_batch(plan, applied, world, is_probe) if found and by_script else ""
+    return replace(pod, present=True, mismatch=own or found)
 
 
 def _own_report(record: RunStatus, pod: PodObservation) -> PodObservation:

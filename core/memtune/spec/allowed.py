@@ -27,12 +27,20 @@ def outside(job: Job, plan: Plan) -> list[str]:
         _sharding(job, plan),
         _of_space(f"checkpointing {plan.checkpointing}", plan.checkpointing, "checkpointing", space.checkpointing),
         _of_space(f"offload {plan.offload}", plan.offload, "offload", space.offload),
+        _of_space(
+            f"micro-batch {plan.micro_batch}", plan.micro_batch, "microBatch", space.micro_batch or [plan.micro_batch]
+        ),
         _of_ladder(job, plan, "optimizer", "training.optimizer", (training.optimizer,)),
         _of_ladder(job, plan, "gradient_dtype", "training.gradientDtype", (training.gradient_dtype,)),
         _of_ladder(job, plan, "attention", "training.attention", (training.attention,)),
         *(_unspoken(plan, knob) for knob in _UNSPOKEN),
     ]
     return [reason for reason in found if reason]
+
+
+def _micro_batch(plan: Plan, allowed: Sequence[int] | None) -> str:
+    size = plan.micro_batch
+    return _of_space(f"micro-batch {size}", size, "microBatch", allowed) if allowed else ""
 
 
 def _sharding(job: Job, plan: Plan) -> str:

@@ -13,6 +13,7 @@ from memtune.spec.fixed_rules import FIXED_RULES
 from memtune.spec.job import CheckpointVolume, JobSpec
 from memtune.spec.model import Model
 from memtune.spec.rule import FORBIDDEN, REQUIRED, Rule
+from memtune.units import counted
 
 
 def broken_rules(spec: JobSpec) -> list[Problem]:
@@ -95,6 +96,14 @@ def _batch_is_divisible(spec: JobSpec) -> Problem | None:
     below = batch - batch % world
     use = f"{below} or {below + world}" if below else str(world)
     return Problem("spec.training.globalBatchSize", batch, f"{batch} cannot be divided among {world} GPUs; use {use}")
+
+
+def _micro_batch_divides(spec: JobSpec) -> Problem | None:
+    sizes, batch, world = spec.tuning.space.micro_batch, spec.training.global_batch_size, spec.resources.world
+    if sizes is None or any(batch % (world * size) == 0 for size in sizes):
+        return None
+    advice = f"none divides a GPU's share of training.globalBatchSize, which is {batch} / {counted(world, 'GPU')}"
+    return Problem("spec.tuning.space.microBatch", sizes, f"{advice}; give one that does, or change the batch")
 
 
 def _virtual_has_memory(spec: JobSpec) -> Problem | None:
@@ -212,6 +221,18 @@ RULES = (
         "self.training.globalBatchSize / self.resources.nodes % self.resources.gpusPerNode == 0)",
         "training.globalBatchSize must be divisible by resources.nodes x resources.gpusPerNode",
         _batch_is_divisible,
+    ),
+    Rule(
+        "spec",
+        "spec.tuning.space.microBatch",
+        # The API server evaluates it for numbers out of their limits, too: nothing is divided by 0.
+        "!has(self.tuning.space.microBatch) || self.resources.nodes < 1 || self.resources.gpusPerNode < 1 || "
+        "self.tuning.space.microBatch.exists(size, size > 0 && "
+        "self.training.globalBatchSize % self.resources.nodes == 0 && "
+        "self.training.globalBatchSize / self.resources.nodes % self.resources.gpusPerNode == 0 && "
+        "self.training.globalBatchSize / self.resources.nodes / self.resources.gpusPerNode % size == 0)",
+        "tuning.space.microBatch: one of them must divide a GPU's share of training.globalBatchSize",
+        _micro_batch_divides,
     ),
     Rule(
         "spec",

@@ -23,6 +23,7 @@ from memtune.spec.fields import (
 
 CheckpointingName = Annotated[str, Field(pattern=CHECKPOINTING, max_length=16)]
 ZeroStage = Annotated[Whole, Field(ge=0, le=3)]
+MicroBatch = Annotated[Count, Field(le=10_000_000)]
 Backend = Literal["deepspeed", "fsdp", "ddp"]
 FsdpStrategy = Literal["full", "shard-grad-op", "hybrid"]
 Consent = Literal["optimizer-8bit", "gradient-dtype", "precision"]
@@ -56,6 +57,11 @@ class Space(Block):
         default=("full", "shard-grad-op"),
         description="Sharding that the fsdp backend may take: full; shard-grad-op, which keeps gathered weights until "
         "the backward pass; hybrid, which shards within a node and copies between nodes.",
+    )
+    micro_batch: Annotated[tuple[MicroBatch, ...], Field(min_length=1, max_length=16), Distinct] | None = Field(
+        default=None,
+        description="Micro-batches that a plan may take, for a script that has one of its own; every one that divides "
+        "a GPU's share of training.globalBatchSize if left out.",
     )
 
 

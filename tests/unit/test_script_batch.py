@@ -1,0 +1,43 @@
+"""A script whose batches are not the plan's: both numbers are told, and where to change which."""
+
+from __future__ import annotations
+
+import pytest
+
+from memtune.decide.texts import SENTENCE
+from memtune.plan import Plan
+from memtune.report import Applied
+from memtune.script_batch import own_batch
+
+PLAN = Plan.parse("bf16-ddp-none-mb4x4")
+READ = "read $MEMTUNE_MICRO_BATCH and $MEMTUNE_ACCUMULATION, or set globalBatchSize"
+MICRO_BATCH = (
+    "applied.microBatch is 8, but the plan asks for 4: read $MEMTUNE_MICRO_BATCH in the script, or set "
+    "tuning.space.microBatch [8]"
+)
+
+
+@pytest.mark.parametrize(
+    ("micro_batch", "samples", "is_probe", "told"),
+    [
+        (4, 32, False, ""),
+        (4, 16, True, ""),  # a probe may be shortened
+        (None, None, False, ""),
+        (8, 32, False, MICRO_BATCH),
+        (
+            4,
+            16,
+            False,
+            f"the script's batch is 16, training.globalBatchSize 32: {READ} 16, tuning.space.microBatch [4]",
+        ),
+        (None, 64, True, f"the script's batch is 64, training.globalBatchSize 32: {READ} 64"),
+    ],
+)
+def test_both_batches_are_told(micro_batch: int | None, samples: int | None, is_probe: bool, told: str) -> None:
+    seen = Applied(micro_batch=micro_batch, samples_per_step=samples)
+    assert own_batch(PLAN, seen, 2, is_probe) == told
+
+
+def test_none_of_it_is_cut_out_of_the_status() -> None:
+    seen = Applied(micro_batch=16, samples_per_step=8192)
+    assert len(own_batch(Plan.parse("bf16-ddp-none-mb4x32"), seen, 8, is_probe=True)) <= SENTENCE
