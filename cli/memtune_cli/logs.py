@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from memtune.decide.records import has_ended
 from memtune.observation import PodObservation, RunObservation
-from memtune.report import Report
+from memtune.report import LOG_MARK, Report
 from memtune.spec.status import AttemptStatus, RunStatus
 from memtune.verdict import conclude
 from memtune_cli import cluster
@@ -179,6 +179,8 @@ async def _print(pods: list[_Pod], failure: _Failure | None, rank: int | None) -
             print(f"==> {who}{f': {blamed.message}' if blamed else ''} <==")
         others = []
         async for line in pod.lines(False):
+            if line.startswith(LOG_MARK):
+                continue  # for programs; what it says of a failure is said above
             if _is_of(rank, line) and _is_of(first, line):
                 print(line)
             elif _is_of(rank, line):
@@ -205,7 +207,7 @@ async def _follow(pod: _Pod, rank: int | None) -> None:
     while True:
         try:
             async for line in pod.lines(True):
-                if _is_of(rank, line):
+                if _is_of(rank, line) and not line.startswith(LOG_MARK):
                     print(line, flush=True)
             return
         except RefusalError as refusal:

@@ -45,7 +45,7 @@ COMPONENT_COLOURS = dict(
             "allocator",
             "nccl",
             "gathered units",
-            "recomputed layer",
+            "layer in backward",
         ),
         _PALETTE,
         strict=True,

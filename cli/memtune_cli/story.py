@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from memtune.decide import budget
 from memtune.decide.records import OUT_OF_MEMORY, counted, ended_as, has_ended, newest_saved, of_training
 from memtune.decide.restoring import read_status, restore
-from memtune.decide.stories import VERDICT_WORDS
+from memtune.decide.stories import verdict_words
 from memtune.decide.times import to_seconds
 from memtune.plan import Plan
 from memtune.prediction import Component, Interval
@@ -30,10 +30,11 @@ class Peak(NamedTuple):
 
 
 class Budget(NamedTuple):
-    """Probes made, and how many there can be in all; GPU-seconds spent, and how many there are."""
+    """Probes made, how many there can still be in all, and how many the job allows; the same of GPU-seconds."""
 
     done: int
     most: int
+    allowed: int
     spent_seconds: int
     allowed_seconds: int
 
@@ -156,7 +157,7 @@ class Story:
         if run.verdict is None:
             return "stopped"
         if not ended_as(run, Verdict.SUCCEEDED):
-            return VERDICT_WORDS[Verdict(run.verdict)]
+            return verdict_words(run)
         if isinstance(run, AttemptStatus):
             return "trained to its end"
         if not self.is_tight(run):
@@ -197,12 +198,17 @@ class Story:
         live = sum(1 for probe in self.status.probes if not has_ended(probe))
         done = counted(self.status) - live
         spent, allowed = self.status.gpu_seconds_spent, job.max_gpu_seconds
+        most_probes = job.spec.tuning.max_probes
         if self.why or self.is_over:
-            return Budget(done, done, spent, allowed)
+            return Budget(done, done, most_probes, spent, allowed)
         cost = self._probe_cost(job)
-        pays = int(max(allowed - spent, 0) // cost) if cost else job.spec.tuning.max_probes
-        most = min(job.spec.tuning.max_probes, done + max(pays, live))
-        return Budget(done, most, spent, allowed)
+        pays = int(max(allowed - spent, 0) // cost) if cost else most_probes
+        return Budget(done, min(most_probes, done + max(pays, live)), most_probes, spent, allowed)
+
+    @property
+    def measured_plans(self) -> int:
+        """How many plans probes have measured; one that died has shown only that it takes more."""
+        return len({probe.plan for probe in self.status.probes if ended_as(probe, Verdict.SUCCEEDED)})
 
     def _probe_cost(self, job: Job) -> float:
         """GPU-seconds of one more probe, as the operator reckons with them; 0 where nothing tells."""

@@ -91,8 +91,12 @@ def _progress(story: Story) -> str:
     found = story.budget
     if found is None:
         return ""
-    done = f"{found.done} of at most {found.most}" if found.most > found.done else counted(found.done, "plan")
-    return f"{done} measured, {found.spent_seconds:,} of {found.allowed_seconds:,} GPU-seconds spent"
+    allowed = f"at most {found.most}" if found.most > found.done else f"{found.allowed} allowed"
+    plans = counted(story.measured_plans, "plan")
+    return (
+        f"{found.done} made of {allowed}, {plans} measured, "
+        f"{found.spent_seconds:,} of {found.allowed_seconds:,} GPU-seconds spent"
+    )
 
 
 def _run_bars(screen: Screen, story: Story, run: RunStatus) -> list[str]:

@@ -31,8 +31,13 @@ def termination_message(report: Report) -> str:
 
 def log_tail(log: str) -> str:
     """The last lines of a rank's log, at most as many as a report may carry."""
-    lines = "\n".join(log.splitlines()[-_LOG_TAIL_LINES:])
-    return lines.encode("utf-8", "replace")[-LOG_TAIL_BYTES:].decode("utf-8", "ignore")
+    text = "\n".join(log.splitlines()[-_LOG_TAIL_LINES:]).encode("utf-8", "replace")
+    tail = text[-LOG_TAIL_BYTES:]
+    # Of a line that is cut the rest is kept only if it is all that there is.
+    is_cut = len(text) > len(tail) and text[-len(tail) - 1 :][:1] != b"\n"
+    if is_cut and b"\n" in tail:
+        tail = tail.partition(b"\n")[2]
+    return tail.decode("utf-8", "ignore")
 
 
 def write(report: Report, termination_log: Path, path: Path | None, stream: TextIO) -> None:

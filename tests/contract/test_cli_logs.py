@@ -13,7 +13,7 @@ from cli_jobs import refused
 from job_set_pods import BATCH_JOBS, JOB_SETS, POD, answer_with_a_job_set
 from told_job import NAME, told_job
 
-from memtune.report import Ending, Report
+from memtune.report import LOG_MARK, Ending, Report
 from memtune_cli.main import main
 
 Flags = tuple[str, str]
@@ -51,6 +51,16 @@ def test_the_failing_rank_comes_first(server: ApiServer, flags: Flags, capsys: C
     assert any("container=trainer" in asked for asked in server.asked)
     assert main(["logs", NAME, *flags, "--rank", "4"]) == 0
     assert capsys.readouterr().out == "[rank 4] fine\n"
+
+
+@pytest.mark.parametrize(("asked", "words"), [("log", []), ("log?follow", ["--follow"])], ids=["whole", "followed"])
+def test_the_report_for_programs_is_not_among_what_people_read(
+    server: ApiServer, flags: Flags, capsys: Captured, asked: str, words: list[str]
+) -> None:
+    server.answer(PODS, listed(pod(2, running={})))
+    server.answer(f"{PODS}/{NAME}-train-2-0/{asked}", (200, f'[rank 0] done\n{LOG_MARK}{{"version":1}}\n'))
+    assert main(["logs", NAME, *flags, *words]) == 0
+    assert capsys.readouterr().out == "[rank 0] done\n"
 
 
 def test_of_two_nodes_the_failing_one_comes_first(server: ApiServer, flags: Flags, capsys: Captured) -> None:

@@ -7,17 +7,18 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import yaml
 from api_server import nodes, with_defaults
 from schema_refusals import refusals
 
+from memtune.report import Phase
 from memtune.spec import load_job
 from memtune.spec.crd import crd, object_schema
 from memtune.spec.fields import ASCII
-from memtune.spec.status import Status, load_status
+from memtune.spec.status import OutOfMemoryPhase, Status, load_status
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = sorted((ROOT / "examples").glob("*.yaml"))
@@ -172,6 +173,10 @@ def test_the_status_of_the_longest_story_stays_under_100_kb() -> None:
     # As the API server keeps it: without a space.
     assert len(json.dumps(status, separators=(",", ":"))) < 100_000
     assert load_status(status).model_dump(mode="json", by_alias=True) == status
+
+
+def test_a_status_can_name_every_phase_that_a_report_can() -> None:
+    assert get_args(OutOfMemoryPhase) == ("", *map(str, Phase))
 
 
 def test_a_status_is_written_in_snake_case_and_read_back() -> None:

@@ -41,6 +41,27 @@ def test_an_out_of_memory_is_followed_by_a_smaller_plan_from_the_checkpoint() ->
     assert Plan.parse(after["plan"]).global_batch(1) == 16
 
 
+def test_an_out_of_memory_says_in_which_phase_of_the_step() -> None:
+    cluster = launched()
+    die(cluster, Ending.DEVICE_OOM, 85, phase=Phase.BACKWARD, message="CUDA out of memory", **SAVED)
+    assert cluster.status["attempts"][0]["phase"] == "backward"
+    assert any("ran out of GPU memory in backward: CUDA out of memory" in event for event in cluster.events)
+
+
+def test_a_failure_ends_with_whole_lines_and_repeats_none() -> None:
+    error = "ValueError: the data is gone"
+    log = "\n".join([f"line {'x' * 300}", "Traceback (most recent call last):", f"  in read, {'y' * 300}", error])
+    cluster = SimulatedCluster(make_job())
+    for _ in range(2):
+        cluster.reconcile()
+        for run in cluster.runs():
+            cluster.start(run)
+        die(cluster, Ending.ERROR, 1, log_tail=log, message=error)
+    message = condition(cluster, "Failed")["message"]
+    assert message.count(error) == 1
+    assert f"; its last lines: Traceback (most recent call last): in read, {'y' * 300}. This was seen twice" in message
+
+
 def test_a_run_that_applied_another_plan_is_made_again_from_what_it_saved() -> None:
     cluster = launched()
     plan = last(cluster)["plan"]

@@ -20,6 +20,8 @@ from memtune_runner.launch.lines import LONGEST_LINE_BYTES, LineCutter, Tail
         ([b"10%\r20%\r", b"done\n"], [b"done"], None),
         ([b"10%\r"], [], b"10%"),
         ([b"\r"], [], None),
+        ([b"\r50%", b"Traceback (most recent call last):\n"], [b"50%", b"Traceback (most recent call last):"], None),
+        ([b"Traceback (most recent call last):\n"], [b"Traceback (most recent call last):"], None),
         ([b"\xff\x00\n"], [b"\xff\x00"], None),
         ([b"x" * LONGEST_LINE_BYTES + b"y"], [b"x" * LONGEST_LINE_BYTES], b"y"),
         ([b"x" * LONGEST_LINE_BYTES + b"y\n"], [b"x" * LONGEST_LINE_BYTES, b"y"], None),

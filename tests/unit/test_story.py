@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from told_job import GIB, MESSAGE, NOW_SECONDS, OUT_OF_MEMORY, TOTAL_BYTES, WON, ended_well, still_probing, told_job
 
-from memtune_cli.news import news, saying
+from memtune_cli.news import news, saying, untold
 from memtune_cli.next_step import next_step
 from memtune_cli.story import Budget, error_ratio, measured_bytes, run_seconds, story_of
 
@@ -78,11 +78,23 @@ def test_a_run_is_judged_by_what_its_gpu_had_not_by_what_is_left_of_it() -> None
 
 def test_the_bar_of_the_probes_ends_where_the_budget_does() -> None:
     # 4,800 GPU-seconds less 1,440 pay for four more of 720 + 5 x 8, and maxProbes allows one.
-    assert story_of(still_probing()).budget == Budget(done=2, most=3, spent_seconds=1_440, allowed_seconds=4_800)
+    assert story_of(still_probing()).budget == Budget(2, most=3, allowed=3, spent_seconds=1_440, allowed_seconds=4_800)
     roomy = still_probing()
     roomy["spec"]["tuning"]["maxProbes"] = 12
-    assert story_of(roomy).budget == Budget(2, 6, 1_440, 4_800)
-    assert story_of(told_job()).budget == Budget(3, 3, 2_160, 4_800), "once a plan is chosen there are no more"
+    assert story_of(roomy).budget == Budget(2, 6, 12, 1_440, 4_800)
+    assert story_of(told_job()).budget == Budget(3, 3, 3, 2_160, 4_800), "once a plan is chosen there are no more"
+
+
+def test_only_what_was_measured_counts_as_measured() -> None:
+    story = story_of(told_job())
+    assert [probe.verdict for probe in story.status.probes] == ["succeeded", "succeeded", "device-oom"]
+    assert story.measured_plans == 2
+    assert story_of(changed("probes", 1, verdict="plan-not-applied")).measured_plans == 1
+
+
+def test_an_out_of_memory_says_in_which_phase() -> None:
+    story = story_of(changed("attempts", 0, phase="backward"))
+    assert story.outcome(story.status.attempts[0]) == "ran out of GPU memory in backward"
 
 
 def test_before_the_first_probe_its_cost_is_that_of_the_prediction() -> None:
@@ -91,7 +103,7 @@ def test_before_the_first_probe_its_cost_is_that_of_the_prediction() -> None:
     job["spec"]["tuning"]["maxProbes"] = 40
     # A step of 256 x 4,096 tokens at 32,799 a second takes 31.97 s; three steps of two of 32 micro-batches, and 35 s
     # around them, on 8 GPUs: 328 GPU-seconds.
-    assert story_of(job).budget == Budget(0, 4_800 // 328, 0, 4_800)
+    assert story_of(job).budget == Budget(0, 4_800 // 328, 40, 0, 4_800)
 
 
 @pytest.mark.parametrize(("mode", "plan"), [("PredictOnly", None), ("Fixed", "bf16-z2-none-mb1x32")])
@@ -165,6 +177,10 @@ def test_news_are_told_once() -> None:
     assert died not in news(before, recovering), "what the message says is not said twice"
     assert saying(before, recovering, [died]) == ["[Recovering] the next attempt follows after a pause"]
     assert saying(before, after, [died, MESSAGE]) == ["[Running]"]
+    failed = story_of(told_job(phase="Failed", message=f"{died}. No probe is left: all were tried"))
+    assert untold(f"{died}; its last lines: KeyError", [died]) == "its last lines: KeyError"
+    assert untold(f"{died}, and more", [died]) == f"{died}, and more"
+    assert saying(before, failed, [died]) == ["[Failed] No probe is left: all were tried"]
     assert saying(story_of(told_job(message="it was")), after, [MESSAGE]) == []
 
 

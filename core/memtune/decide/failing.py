@@ -28,6 +28,18 @@ def last_lines(context: Context, records: Sequence[RunStatus], why: str = _TWICE
     it is not tried again."""
     last = [record for record in records if ended_as(record, *MISTAKES)][-1]
     tails = [report.log_tail for report in reports_of(context.pods(last)) if report.log_tail]
-    tail = f"; its last lines: {line(tails[0], _LINES, keep_end=True)}" if tails else ""
+    lines = _last_lines(tails[0], last.message) if tails else ""
+    tail = f"; its last lines: {lines}" if lines else ""
     reason = _REASONS[Verdict(last.verdict)] if last.verdict else reasons.USER_ERROR
     return reason, f"{ended(last)}{tail}. {why}"
+
+
+def _last_lines(log: str, message: str) -> str:
+    """As many whole lines from the end of a log as there is room for, without those that the message has already."""
+    lines = [plain for each in log.splitlines() if (plain := line(each, _LINES))]
+    while lines and lines[-1] in message:
+        lines.pop()
+    taken: list[str] = []
+    while lines and len(" ".join([lines[-1], *taken])) <= _LINES:
+        taken.insert(0, lines.pop())
+    return " ".join(taken)

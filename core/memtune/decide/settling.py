@@ -216,7 +216,12 @@ def _out_of_memory(conclusion: Conclusion, run: RunObservation) -> dict[str, Any
     # The memory of a rank that was only told to stop is not what was too little.
     reports = [report for report in measuring.reports_of(pods) if report.ending is Ending.DEVICE_OOM][:1]
     kind = measuring.kind_of_oom(reports[0] if reports else None)
-    return {"out_of_memory": kind.value, "demanded_bytes": measuring.demanded_bytes(reports)}
+    phase = reports[0].phase if reports else None
+    return {
+        "out_of_memory": kind.value,
+        "phase": phase.value if phase else "",
+        "demanded_bytes": measuring.demanded_bytes(reports),
+    }
 
 
 def _lost_node(conclusion: Conclusion, run: RunObservation) -> str:

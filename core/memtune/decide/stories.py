@@ -58,11 +58,17 @@ def inherited(record: RunStatus) -> str:
     return f" (it went on from {record.resumed_samples:,} samples that another job saved in checkpoint.path)"
 
 
+def verdict_words(record: RunStatus) -> str:
+    """What became of a run that has a verdict, in a few words."""
+    words = VERDICT_WORDS[Verdict(record.verdict)]
+    return f"{words} in {record.phase}" if record.phase else words
+
+
 def ended(record: RunStatus) -> str:
     """What became of a run."""
     if record.verdict is None:
         return f"{run_words(record)} was stopped: {record.message}"
-    what = f"{run_words(record)} {VERDICT_WORDS[Verdict(record.verdict)]}{inherited(record)}"
+    what = f"{run_words(record)} {verdict_words(record)}{inherited(record)}"
     if ended_as(record, Verdict.SUCCEEDED) and record.peak_bytes:
         return f"{what}: {measured(record)}"
     return f"{what}: {record.message}" if record.message else what

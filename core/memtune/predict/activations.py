@@ -166,11 +166,11 @@ def activation_terms(shape: Shape, recipe: Recipe, constants: Constants) -> list
         terms += _between_stacks(shape, recipe, kept_crossing, tokens)
     if live:
         template = "{:,.0f} B a token x {:,.0f} tokens recomputed at once"
-        terms.append(Term("recomputed layer", live * tokens, (BACKWARD,), template, (live, tokens), _SAVED, True))
+        terms.append(Term("layer in backward", live * tokens, (BACKWARD,), template, (live, tokens), _SAVED, True))
     temporaries = constants.backward_factor * recipe.compute_bytes * max(shape.ffn, shape.hidden)
     values = (constants.backward_factor, recipe.compute_bytes, max(shape.ffn, shape.hidden), tokens)
     template = "{:.3g} x {} B x {} x {:,.0f} tokens of gradients inside a layer"
-    terms.append(Term("recomputed layer", temporaries * tokens, (BACKWARD, REDUCE), template, values, "derived", True))
+    terms.append(Term("layer in backward", temporaries * tokens, (BACKWARD, REDUCE), template, values, "derived", True))
     return terms
 
 
@@ -208,7 +208,7 @@ def _between_stacks(shape: Shape, recipe: Recipe, kept: float, tokens: float) ->
     return [
         _kept_term(shape, recipe, kept, tokens, shape.crossed),
         Term("activations", each * tokens, (FORWARD, LOSS, BACKWARD), template, output, source, True),
-        Term("recomputed layer", each * tokens, (BACKWARD,), template, gradient, source, True),
+        Term("layer in backward", each * tokens, (BACKWARD,), template, gradient, source, True),
     ]
 
 

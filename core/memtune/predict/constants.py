@@ -31,7 +31,7 @@ DEFAULT_TRUST: Mapping[str, float] = {
     "gathered units": 0.20,
     "buckets": 0.20,
     "activations": 0.12,
-    "recomputed layer": 0.20,
+    "layer in backward": 0.20,
     "logits": 0.15,
     "step transients": 0.15,
     "evaluation": 0.20,

@@ -160,7 +160,7 @@ class _Tracer:
     def _backward(self) -> list[float]:
         """One layer's recomputation and gradients."""
         temporaries = ceil(self.cut.constants.backward_factor)
-        *recomputed, last = [term.bytes for term in self.terms["recomputed layer"]]
+        *recomputed, last = [term.bytes for term in self.terms["layer in backward"]]
         return [*self.cut.layer(sum(recomputed)), *[last / temporaries] * temporaries]
 
     def _per_layer(self, sizes: list[list[float]]) -> list[list[float]]:

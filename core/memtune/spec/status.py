@@ -43,6 +43,7 @@ Explanation = Annotated[str, Field(pattern=ASCII, max_length=512)]
 Story = Annotated[str, Field(pattern=ASCII, max_length=768)]
 Time = Annotated[str, Field(max_length=40, json_schema_extra={"format": "date-time"})]
 NodeName = Annotated[str, Field(pattern=WORD, max_length=128)]
+OutOfMemoryPhase = Literal["", "init", "forward", "backward", "optimizer-step", "evaluation", "save"]
 OutOfMemory = Literal["", "fragmentation", "activation", "state", "outside", "evaluation", "saving"]
 
 
@@ -158,6 +159,9 @@ class RunStatus(RecordStatus):
     )
     out_of_memory: OutOfMemory = Field(
         default="", description="Kind of out-of-memory that the run died of; empty if it did not."
+    )
+    phase: OutOfMemoryPhase = Field(
+        default="", description="Phase of the step that it ran out of memory in; empty if it did not, or none is known."
     )
     demanded_bytes: Natural = Field(
         default=0, description="Device memory that it had and asked for when it ran out; 0 if it did not."

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections import deque
 
 LONGEST_LINE_BYTES = 16_384
 _TAIL_LINES = 200
+# Python writes it where the cursor stands, which may be behind a progress bar.
+_TRACEBACK = re.compile(rb"(?<=.)(?=Traceback \(most recent call last\):)")
 _TAIL_LINE_BYTES = 2_048
 
 
@@ -22,7 +25,7 @@ class LineCutter:
     def feed(self, data: bytes) -> list[bytes]:
         """The lines that are complete now, without their ends."""
         *lines, self._rest = (self._rest + data).split(b"\n")
-        cut = [piece for line in lines for piece in _pieces(_shown(line))]
+        cut = [piece for line in lines for part in _TRACEBACK.split(_shown(line)) for piece in _pieces(part)]
         while len(self._rest) > LONGEST_LINE_BYTES:
             self._rest, ready = self._shortened()
             cut += ready
