@@ -70,6 +70,7 @@ PARTS = (
     "dnsmasq",
     "devcluster.dns",
     "devcluster.node",
+    "devcluster.volumes",
     "devcluster.main_supervisor",
 )
 

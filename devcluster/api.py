@@ -8,10 +8,10 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from devcluster.layout import API_PORT, CERTIFICATES, HOST_ADDRESS
 
@@ -89,3 +89,20 @@ class Client:
 
 def client(user: str = "admin") -> Client:
     return Client(CERTIFICATES, user)
+
+
+def keep_doing(what: Callable[[], None], api: Client, *paths: str) -> NoReturn:
+    """Do it now and again whenever something under these paths may have changed; after a failure, a second later."""
+    changed = threading.Event()
+    changed.set()
+    for path in paths:
+        api.follow(path, changed)
+    while True:
+        changed.wait()
+        changed.clear()
+        try:
+            what()
+        except (OSError, ApiError) as error:
+            print(f"{error}; again in 1 s", flush=True)
+            time.sleep(1)
+            changed.set()

@@ -37,7 +37,6 @@ from devcluster.shell import BrokenStateError, ClusterError, end_bound, say, wri
 from devcluster.state import current_nodes, monitoring_problems, problems, supervisor_pid
 from devcluster.supervisor import dead_parts, is_alive, leave_running, part_pids
 from devcluster.versions import BASE_IMAGE, BUILD_PACKAGES, KUBERNETES, RUNTIME_PACKAGES
-from devcluster.volumes import make_volumes
 
 
 @contextmanager
@@ -87,7 +86,6 @@ def up(asked: int | None, ahead: Sequence[str] = ()) -> None:
     say(f"starting Kubernetes {KUBERNETES} with {count} node{'s' if count > 1 else ''}")
     _start(nodes(count))
     wait_until_ready(nodes(count))
-    make_volumes()
     say(f"ready; export KUBECONFIG={KUBECONFIG}")
 
 
@@ -118,7 +116,6 @@ def _reuse(asked: int | None) -> None:
     if monitoring_problems():
         lifecycle.start()
     wait_until_ready(current_nodes())
-    make_volumes()
     say(f"already up; export KUBECONFIG={KUBECONFIG}")
 
 

@@ -10,12 +10,13 @@ from devcluster.etcd import etcd
 from devcluster.layout import STATUS, SUPERVISOR_LOCK, nodes
 from devcluster.node import node_part
 from devcluster.supervisor import supervise
+from devcluster.volumes import volumes
 
 
 def main() -> None:
     node_parts = [node_part(node) for node in nodes(int(sys.argv[1]))]
     # DNS before the nodes: kubelets that look for a cloud's metadata service wait five seconds for a silent one.
-    parts = [etcd(), api_server(), dns(), *node_parts, controller_manager(), scheduler()]
+    parts = [etcd(), api_server(), dns(), *node_parts, controller_manager(), scheduler(), volumes()]
     supervise(parts, STATUS, SUPERVISOR_LOCK)
 
 

@@ -1,57 +1,113 @@
-"""Volumes for claims that name no storage class: directories of the machine that every node sees and anybody may write.
+"""The provisioner of volumes: each claim of the default storage class gets a directory of this machine.
 
-There is no provisioner. `up` makes them, and offers those anew, empty, whose claims have gone.
+Every node sees the directory at the same path, and any user may write to it. It is removed when its claim is gone.
 """
 
 from __future__ import annotations
 
 import shutil
+import sys
+from contextlib import suppress
+from typing import Any
 
-from devcluster.api import ApiError, client
-from devcluster.layout import VOLUMES
+from devcluster.api import ApiError, Client, client, keep_doing
+from devcluster.layout import LOGS, VOLUMES
+from devcluster.supervisor import Part
 
-_COUNT = 4
-_PATH = "/api/v1/persistentvolumes"
-
-
-def make_volumes() -> None:
-    for number in range(1, _COUNT + 1):
-        name = f"volume-{number}"
-        phase = _phase(name)
-        if phase == "Released":
-            _empty(name)
-            release = [{"op": "remove", "path": "/spec/claimRef"}]
-            client().request("PATCH", f"{_PATH}/{name}", release, "application/json-patch+json")
-        elif phase is None:
-            _empty(name)
-            client().request("POST", _PATH, _volume(name))
+STORAGE_CLASS = "directory"
+_PROVISIONER = "memtune.dev/devcluster"
+_CLASSES = "/apis/storage.k8s.io/v1/storageclasses"
+_CLAIMS = "/api/v1/persistentvolumeclaims"
+_VOLUMES = "/api/v1/persistentvolumes"
 
 
-def _phase(name: str) -> str | None:
+def volumes() -> Part:
+    argv = [sys.executable, "-m", "devcluster.volumes"]
+    return Part("volumes", argv, LOGS / "volumes.log", ready=_has_class)
+
+
+def _has_class() -> bool:
     try:
-        phase: str = client().request("GET", f"{_PATH}/{name}")["status"]["phase"]
+        client().request("GET", f"{_CLASSES}/{STORAGE_CLASS}")
+    except (OSError, ApiError):
+        return False
+    return True
+
+
+def make_class(api: Client) -> None:
+    body = {
+        "metadata": {"name": STORAGE_CLASS, "annotations": {"storageclass.kubernetes.io/is-default-class": "true"}},
+        "provisioner": _PROVISIONER,
+        "reclaimPolicy": "Delete",
+        "volumeBindingMode": "Immediate",
+    }
+    try:
+        api.request("POST", _CLASSES, body)
     except ApiError as error:
-        if error.code != 404:
+        if error.code != 409:  # from before this part was started anew
             raise
-        return None
-    return phase
 
 
-def _empty(name: str) -> None:
+def provision(api: Client) -> None:
+    """Make the volume of every claim that has none, and remove those whose claims are gone.
+
+    The claims are listed first: a volume that is listed without its claim has outlived it. A claim that a pod still uses
+    is not gone, since Kubernetes keeps it until the pod has ended.
+    """
+    claims = {_name(claim): claim for claim in _of_class(api, _CLAIMS)}
+    there = {volume["metadata"]["name"] for volume in _of_class(api, _VOLUMES)}
+    for name in claims.keys() - there:
+        _make_directory(name)
+        api.request("POST", _VOLUMES, _volume(name, claims[name]))
+        print(f"{name}: made for {claims[name]['metadata']['namespace']}/{claims[name]['metadata']['name']}", flush=True)
+    for name in there - claims.keys():
+        with suppress(FileNotFoundError):
+            shutil.rmtree(VOLUMES / name)
+        api.request("DELETE", f"{_VOLUMES}/{name}")
+        print(f"{name}: removed, its claim is gone", flush=True)
+
+
+def _of_class(api: Client, path: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = api.request("GET", path)["items"]
+    return [each for each in found if each["spec"].get("storageClassName") == STORAGE_CLASS]
+
+
+def _name(claim: dict[str, Any]) -> str:
+    return f"pvc-{claim['metadata']['uid']}"
+
+
+def _make_directory(name: str) -> None:
     directory = VOLUMES / name
-    shutil.rmtree(directory, ignore_errors=True)
-    directory.mkdir(parents=True)
-    # Pods run as nobody in particular, and kubelet gives a hostPath to nobody.
+    directory.mkdir(parents=True, exist_ok=True)
+    # Kubelet changes neither the owner nor the mode of a hostPath, and pods run as any user.
     directory.chmod(0o777)
 
 
-def _volume(name: str) -> dict[str, object]:
+def _volume(name: str, claim: dict[str, Any]) -> dict[str, Any]:
+    metadata, spec = claim["metadata"], claim["spec"]
     return {
-        "metadata": {"name": name},
+        # Without the annotation the controller manager would delete the directory itself, and only knows how to in /tmp.
+        "metadata": {"name": name, "annotations": {"pv.kubernetes.io/provisioned-by": _PROVISIONER}},
         "spec": {
-            "capacity": {"storage": "10Gi"},
-            "accessModes": ["ReadWriteOnce", "ReadWriteMany"],
-            "persistentVolumeReclaimPolicy": "Retain",
+            "storageClassName": STORAGE_CLASS,
+            "capacity": {"storage": spec["resources"]["requests"]["storage"]},
+            "accessModes": spec["accessModes"],
+            "persistentVolumeReclaimPolicy": "Delete",
+            "claimRef": {
+                "apiVersion": "v1",
+                "kind": "PersistentVolumeClaim",
+                **{key: metadata[key] for key in ("namespace", "name", "uid")},
+            },
             "hostPath": {"path": str(VOLUMES / name), "type": "Directory"},
         },
     }
+
+
+def main() -> None:
+    api = client()
+    make_class(api)
+    keep_doing(lambda: provision(api), api, _CLAIMS, _VOLUMES)
+
+
+if __name__ == "__main__":
+    main()

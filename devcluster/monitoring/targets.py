@@ -9,11 +9,9 @@ from __future__ import annotations
 import json
 import re
 import sys
-import threading
-import time
 from typing import Any
 
-from devcluster.api import ApiError, Client, client
+from devcluster.api import Client, client, keep_doing
 from devcluster.layout import LOGS, MONITORING
 from devcluster.shell import write_new
 from devcluster.supervisor import Part
@@ -65,17 +63,8 @@ def _write(api: Client) -> None:
 
 
 def main() -> None:
-    api, changed = client(), threading.Event()
-    _write(api)
-    api.follow(_PODS, changed)
-    while changed.wait():
-        changed.clear()
-        try:
-            _write(api)
-        except (OSError, ApiError) as error:
-            print(f"reading pods: {error}; again in 1 s", flush=True)
-            time.sleep(1)
-            changed.set()
+    api = client()
+    keep_doing(lambda: _write(api), api, _PODS)
 
 
 if __name__ == "__main__":

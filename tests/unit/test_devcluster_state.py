@@ -78,6 +78,7 @@ def test_a_dead_supervisor_is_told_with_its_last_words(log: str, said: str, dead
 @pytest.mark.parametrize(("log", "said"), [("", ""), ("no room\n", "; the end of its log:\n  no room")])
 def test_so_is_that_of_prometheus(log: str, said: str, dead: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(state, "MONITORING_STATUS", dead / "monitoring.json")
+    monkeypatch.setattr(state, "MONITORING_LOCK", dead / "monitoring.lock")
     (dead / "monitoring.json").write_text('{"parts": {}}')
     (dead / "log").mkdir()
     (dead / "log" / "monitoring.log").write_text(log)
@@ -108,7 +109,6 @@ def did(dead: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         (cluster, "_prepare"),
         (network, "check_subnets_are_free"),
         (cluster, "wait_until_ready"),
-        (cluster, "make_volumes"),
     ):
         monkeypatch.setattr(module, step, lambda *_: None)
     monkeypatch.setattr(cluster, "_start", lambda wanted: did.append(f"start {len(wanted)}"))
