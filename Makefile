@@ -11,10 +11,6 @@ help: ## list the targets
 env: ## make or update the locked development environment in .venv
 	@tools/env.sh
 
-.PHONY: env-demo
-env-demo:
-	@tools/env.sh demo
-
 .PHONY: lock
 lock: env ## write the lock files anew after a dependency changed
 	@tools/lock.sh
@@ -97,7 +93,7 @@ clean: ## remove the development environment and every cache
 
 .PHONY: cluster
 cluster: ## a real Kubernetes on this Debian machine; NODES=1 for a smaller one
-	@python3 -m devcluster up --nodes $(or $(NODES),2) $(if $(AHEAD),--build $(AHEAD))
+	@python3 -m devcluster up --nodes $(or $(NODES),2)
 
 .PHONY: cluster-down
 cluster-down: ## end the cluster and remove every trace of it
@@ -108,13 +104,12 @@ dashboards: ## the dashboards of the running cluster, drawn by a page on this ma
 	@python3 -m devcluster dashboards
 
 .PHONY: demo
-demo: ## everything, seen: cluster, images, chart, dashboards, and a job that recovers from an out-of-memory
-	@+$(MAKE) --no-print-directory --jobs=2 AHEAD="operator runner page" env-demo cluster
-	@$(python) tools/demo.py
+demo: ## a job that recovers from an out-of-memory, seen; CLUSTER=kind, devcluster, current or none (default: the best here)
+	@python=$$(tools/python.sh) && $$python -m tools.demo
 
 .PHONY: demo-clean
-demo-clean: cluster-down ## end what `make demo` left running
-	@rm -rf build/demo
+demo-clean: ## end what `make demo` left running
+	@python=$$(tools/python.sh) && $$python -m tools.demo clean
 
 .PHONY: screenshots
 screenshots: env ## take the pictures of the dashboards anew, from a real job

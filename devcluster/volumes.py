@@ -51,20 +51,26 @@ def make_class(api: Client) -> None:
 def provision(api: Client) -> None:
     """Make the volume of every claim that has none, and remove those whose claims are gone.
 
-    The claims are listed first: a volume that is listed without its claim has outlived it. A claim that a pod still uses
-    is not gone, since Kubernetes keeps it until the pod has ended.
+    The claims are listed first: a volume that is listed without its claim has outlived it. A claim that a pod still
+    uses is not gone, since Kubernetes keeps it until the pod has ended.
     """
     claims = {_name(claim): claim for claim in _of_class(api, _CLAIMS)}
     there = {volume["metadata"]["name"] for volume in _of_class(api, _VOLUMES)}
     for name in claims.keys() - there:
         _make_directory(name)
         api.request("POST", _VOLUMES, _volume(name, claims[name]))
-        print(f"{name}: made for {claims[name]['metadata']['namespace']}/{claims[name]['metadata']['name']}", flush=True)
+        print(
+            f"{name}: made for {claims[name]['metadata']['namespace']}/{claims[name]['metadata']['name']}", flush=True
+        )
     for name in there - claims.keys():
         with suppress(FileNotFoundError):
             shutil.rmtree(VOLUMES / name)
-        api.request("DELETE", f"{_VOLUMES}/{name}")
-        print(f"{name}: removed, its claim is gone", flush=True)
+        try:
+            api.request("DELETE", f"{_VOLUMES}/{name}")
+            print(f"{name}: removed, its claim is gone", flush=True)
+        except ApiError as error:
+            if error.code != 404:  # listed while it was being deleted
+                raise
 
 
 def _of_class(api: Client, path: str) -> list[dict[str, Any]]:
@@ -86,7 +92,7 @@ def _make_directory(name: str) -> None:
 def _volume(name: str, claim: dict[str, Any]) -> dict[str, Any]:
     metadata, spec = claim["metadata"], claim["spec"]
     return {
-        # Without the annotation the controller manager would delete the directory itself, and only knows how to in /tmp.
+        # Without the annotation the controller manager would delete the directory itself, which it does only in /tmp.
         "metadata": {"name": name, "annotations": {"pv.kubernetes.io/provisioned-by": _PROVISIONER}},
         "spec": {
             "storageClassName": STORAGE_CLASS,

@@ -12,17 +12,21 @@ printf 'hatchling\nsetuptools\nwheel\n' | lock - --output-file tools/build.lock
 cuda=$(printf -- '--no-emit-package %s ' torch triton cuda-bindings cuda-pathfinder cuda-toolkit nvidia-cublas nvidia-cuda-cupti \
     nvidia-cuda-nvrtc nvidia-cuda-runtime nvidia-cudnn-cu13 nvidia-cufft nvidia-cufile nvidia-curand nvidia-cusolver \
     nvidia-cusparse nvidia-cusparselt-cu13 nvidia-nccl-cu13 nvidia-nvjitlink nvidia-nvshmem-cu13 nvidia-nvtx)
+# Optuna opens a database only when it is asked to, and the operator keeps its studies in the jobs' status.
+database=$(printf -- '--no-emit-package %s ' sqlalchemy alembic mako)
 # shellcheck disable=SC2086
 lock --all-extras --constraint tools/torch.lock $cuda --output-file tools/dev.lock pyproject.toml
-# Of these, what `make demo` runs with: it need not wait for torch.
+# Of these, what `make demo` runs with on a cluster, where it need not wait for torch, and without one.
 echo helm-python-sdk | lock --extra cli --constraint tools/dev.lock --output-file tools/demo.lock pyproject.toml -
+# shellcheck disable=SC2086
+echo torch | lock --extra cli --extra operator --constraint tools/dev.lock --constraint tools/torch.lock $cuda $database \
+    --output-file tools/demo-local.lock pyproject.toml -
 
 # What only the tests of 8-bit optimizers import.
 printf 'bitsandbytes\ntorchao\n' | lock --no-deps - --output-file tools/eight-bit.lock
 
 # What the images hold: the same versions, and of them only what the operator and the runner need.
-# Optuna opens a database only when it is asked to, and the operator keeps its studies in the jobs' status.
-lock --extra operator --constraint tools/dev.lock --no-emit-package sqlalchemy --no-emit-package alembic \
-    --no-emit-package mako --no-emit-package markupsafe --output-file images/operator.lock pyproject.toml
+# shellcheck disable=SC2086
+lock --extra operator --constraint tools/dev.lock $database --no-emit-package markupsafe --output-file images/operator.lock pyproject.toml
 # shellcheck disable=SC2086
 lock --extra runner --constraint tools/dev.lock --constraint tools/torch.lock $cuda --output-file images/runner.lock pyproject.toml

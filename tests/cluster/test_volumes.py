@@ -16,7 +16,10 @@ CLAIMS = 15
 def test_more_claims_than_ten_are_bound_written_to_and_cleared_away(cluster: Cluster, namespace: str) -> None:
     for number in range(CLAIMS):
         resources = {"requests": {"storage": "20Gi"}}
-        body = {"metadata": {"name": f"job-{number}"}, "spec": {"accessModes": ["ReadWriteOnce"], "resources": resources}}
+        body = {
+            "metadata": {"name": f"job-{number}"},
+            "spec": {"accessModes": ["ReadWriteOnce"], "resources": resources},
+        }
         cluster.core.create_namespaced_persistent_volume_claim(namespace, body)
 
     def claims() -> Any:

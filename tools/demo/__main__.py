@@ -1,0 +1,63 @@
+"""Chooses the way, says what it will do, prepares .venv for it and hands over; `clean` ends what demos left."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+
+from tools.demo.terminal import BUILD, INTERRUPTED, KIND_CLUSTER, ROOT, DemoError, call
+from tools.demo.ways import WAYS, announcement, choose, devcluster_lacks, kind_lacks
+
+
+def demo(asked: str) -> int:
+    """Run the demo; its exit code."""
+    name, hint = choose(asked)
+    print(announcement(name, os.environ), flush=True)
+    way = WAYS[name]
+    _at_once(("tools/env.sh", way.environment), way.meanwhile)
+    words = ("tools.demo.local", hint) if name == "none" else ("tools.demo.on_cluster", name)
+    return subprocess.run([".venv/bin/python", "-m", *words], cwd=ROOT, check=False).returncode
+
+
+def clean(asked: str) -> int:
+    """End what demos left: on the cluster that is named, or whatever they made on this machine."""
+    if asked == "current":
+        call("tools/env.sh", "demo")
+        call(".venv/bin/python", "-m", "tools.demo.on_cluster", "current", "clean")
+    if not kind_lacks() and KIND_CLUSTER in _lines("kind", "get", "clusters"):
+        call("kind", "delete", "cluster", "--name", KIND_CLUSTER)
+    if not devcluster_lacks():
+        call(sys.executable, "-m", "devcluster", "down")
+    shutil.rmtree(BUILD, ignore_errors=True)
+    return 0
+
+
+def _lines(*command: str) -> list[str]:
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.splitlines()
+
+
+def _at_once(*commands: tuple[str, ...]) -> None:
+    running = {command: subprocess.Popen(command, cwd=ROOT) for command in commands if command}
+    for command, process in running.items():
+        if code := process.wait():
+            raise DemoError(f"`{' '.join(command)}` ended with exit code {code}")
+
+
+def main() -> int:
+    # It names a cluster for the tests; the demo is told by CLUSTER.
+    os.environ.pop("MEMTUNE_KUBECONFIG", None)
+    asked = os.environ.get("CLUSTER", "")
+    try:
+        return clean(asked) if sys.argv[1:] == ["clean"] else demo(asked)
+    except DemoError as error:
+        print(f"demo: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("demo: interrupted; run `make demo` again, or `make demo-clean`", file=sys.stderr)
+        return INTERRUPTED
+
+
+if __name__ == "__main__":
+    sys.exit(main())

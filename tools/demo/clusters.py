@@ -1,0 +1,179 @@
+"""The clusters that the demo can run on: how each is started, where its images come from, how one looks at it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from kubernetes import client, config
+
+from devcluster import binaries
+from devcluster.builds import OURS, image_name
+from devcluster.layout import GPUS_PER_NODE
+from tools.demo.terminal import BUILD, KIND_CLUSTER, DemoError, answer, call, step
+
+GPU = "nvidia.com/gpu"
+
+
+@dataclass(frozen=True)
+class Pages:
+    """The addresses of the page with the dashboards, and of Prometheus."""
+
+    dashboards: str
+    prometheus: str
+
+
+class DemoCluster(Protocol):
+    """A cluster that is ready for the chart once it is started."""
+
+    #: None where kubectl would find it by itself.
+    kubeconfig: str | None
+    #: Whether objects that somebody else has installed may be replaced.
+    is_ours: bool
+
+    def start(self) -> None: ...
+    def images(self) -> dict[str, Any]: ...
+    def pages(self) -> Pages | None: ...
+    def kubectl(self) -> str: ...
+
+
+class DevCluster:
+    """The cluster of devcluster/, with Prometheus and the dashboards beside it."""
+
+    is_ours = True
+
+    def __init__(self) -> None:
+        self.kubeconfig: str | None = None
+
+    def start(self) -> None:
+        with step("A Kubernetes of two nodes with 8 virtual GPUs each"):
+            _devcluster("up", "--nodes", "2")
+            self.kubeconfig = answer(sys.executable, "-m", "devcluster", "kubeconfig")
+        with step("The images of operator and runner"):
+            _devcluster("load", *OURS)
+
+    def images(self) -> dict[str, Any]:
+        return _values(image_name("operator"), image_name("runner"))
+
+    def pages(self) -> Pages:
+        with step("Prometheus and the dashboards"):
+            dashboards, prometheus = (
+                answer(sys.executable, "-m", "devcluster", part).splitlines()[-1]
+                for part in ("dashboards", "prometheus")
+            )
+        return Pages(dashboards, prometheus)
+
+    def kubectl(self) -> str:
+        return f"{binaries.command('kubectl')} --kubeconfig {self.kubeconfig}"
+
+
+class Kind:
+    """A cluster of kind's in this machine's Docker, with a kubeconfig of its own."""
+
+    is_ours = True
+
+    def __init__(self) -> None:
+        self.kubeconfig: str | None = str(BUILD / "kubeconfig")
+
+    def start(self) -> None:
+        BUILD.mkdir(parents=True, exist_ok=True)
+        own = ("--name", KIND_CLUSTER, "--kubeconfig", str(self.kubeconfig))
+        with step(f"The kind cluster {KIND_CLUSTER}"):
+            if KIND_CLUSTER in answer("kind", "get", "clusters").splitlines():
+                call("kind", "export", "kubeconfig", *own)
+            else:
+                call("kind", "create", "cluster", *own, "--wait", "120s")
+            _advertise_gpus(self.kubeconfig)
+        with step("The images of operator and runner"):
+            for image, arguments in OURS.items():
+                builds = [word for each in arguments for word in ("--build-arg", each)]
+                if "TORCH_BUILD=cpu" in arguments:
+                    builds += ["--build-arg", "TORCH_INDEX=https://download.pytorch.org/whl/cpu"]
+                call("docker", "build", "-f", f"images/{image}.Dockerfile", *builds, "-t", image_name(image), ".")
+                call("kind", "load", "docker-image", image_name(image), "--name", KIND_CLUSTER)
+
+    def images(self) -> dict[str, Any]:
+        return _values(image_name("operator"), image_name("runner"))
+
+    def pages(self) -> None:
+        return None
+
+    def kubectl(self) -> str:
+        return _any_kubectl(self.kubeconfig)
+
+
+class Current:
+    """The cluster of the user's current context. Nothing in it that is somebody else's is touched."""
+
+    is_ours = False
+    kubeconfig: str | None = None
+
+    def start(self) -> None:
+        registry = os.environ.get("REGISTRY", "")
+        if not registry:
+            raise DemoError(
+                "CLUSTER=current needs images that its nodes can pull, and REGISTRY is not set: build and push "
+                'REGISTRY/memtune-operator and REGISTRY/memtune-runner as "On a cluster" in README.md says, then run '
+                "`make demo CLUSTER=current REGISTRY=...`, with TAG=... if the tag is not that of the chart"
+            )
+        try:
+            context = config.list_kube_config_contexts()[1]["name"]
+        except config.ConfigException as error:
+            raise DemoError(f"CLUSTER=current finds no current context: {error}") from error
+        with step(f"The cluster of the context {context}"), config.new_client_from_config() as connection:
+            nodes = client.CoreV1Api(connection).list_node().items
+            if not any(int((node.status.allocatable or {}).get(GPU, 0)) for node in nodes):
+                raise DemoError(
+                    f"no node of {context} advertises {GPU}, which a job on a virtual GPU asks for as well; "
+                    f"`kubectl patch node NODE --subresource=status --patch "
+                    f"""'{{"status": {{"capacity": {{"{GPU}": "1"}}}}}}'` makes one do so"""
+                )
+        self._registry = registry
+
+    def images(self) -> dict[str, Any]:
+        tag = os.environ.get("TAG", "")
+        return _values(f"{self._registry}/memtune-operator:{tag}", f"{self._registry}/memtune-runner:{tag}")
+
+    def pages(self) -> None:
+        return None
+
+    def kubectl(self) -> str:
+        return _any_kubectl(None)
+
+
+CLUSTERS: dict[str, type[DevCluster] | type[Kind] | type[Current]] = {
+    "devcluster": DevCluster,
+    "kind": Kind,
+    "current": Current,
+}
+
+
+def _devcluster(*words: str) -> None:
+    call(sys.executable, "-m", "devcluster", *words)
+
+
+def _values(operator: str, runner: str) -> dict[str, Any]:
+    """Images as the chart's values have them."""
+    return {"image": _image(operator), "runnerImage": _image(runner)}
+
+
+def _image(name: str) -> dict[str, str]:
+    repository, _, tag = name.rpartition(":")
+    return {"repository": repository, "tag": tag}
+
+
+def _advertise_gpus(kubeconfig: str | None) -> None:
+    """GPUs as numbers in the nodes' status, as devcluster has them: the job's own GPU is virtual."""
+    with config.new_client_from_config(kubeconfig) as connection:
+        core: Any = client.CoreV1Api(connection)
+        for node in core.list_node().items:
+            core.patch_node_status(node.metadata.name, {"status": {"capacity": {GPU: str(GPUS_PER_NODE)}}})
+
+
+def _any_kubectl(kubeconfig: str | None) -> str:
+    if shutil.which("kubectl") is None:
+        return ""
+    return f"kubectl --kubeconfig {kubeconfig}" if kubeconfig else "kubectl"
