@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from api_answers import JOB, ApiServer, api_server, found
+from kept_apart import _kept_apart, _no_breach  # noqa: F401  # fixtures, found by their names
 from told_job import told_job
 
 

@@ -1,12 +1,13 @@
-"""`make demo`: what it asks of Helm whatever an earlier demo left, and how it ends where it cannot go on."""
+"""The demo on a cluster: what it asks of Helm and of the API, what it ends on, and how it fails."""
 
 from __future__ import annotations
 
 import importlib
 import sys
 from collections.abc import Callable
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from kubernetes.client.exceptions import ApiException
@@ -32,9 +33,6 @@ class Helm:
         others = [{"name": "other", "status": "failed"}]
         return [*others, *({"name": "memtune", "status": state} for state in self._states)]
 
-    def upgrade(self, _chart: object, release: str, *_: object, **__: object) -> None:
-        self.asked.append(f"upgrade {release}")
-
     def uninstall(self, release: str, **_: object) -> None:
         self.asked.append(f"uninstall {release}")
 
@@ -49,16 +47,13 @@ class Helm:
 
 @pytest.fixture
 def demo(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The module, with Helm's library and the images of a machine in their places."""
+    """The module, with Helm's library in its place."""
     helm: Any = ModuleType("helm_python")
     helm.HelmError = HelmError
     monkeypatch.setitem(sys.modules, "helm_python", helm)
-    # The script puts the checkout there.
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    monkeypatch.delitem(sys.modules, "tools.demo", raising=False)
-    module = importlib.import_module("tools.demo")
-    monkeypatch.delitem(sys.modules, "tools.demo")
-    monkeypatch.setattr(module, "image_id", lambda name: f"sha256:{name}")
+    monkeypatch.delitem(sys.modules, "tools.demo.on_cluster", raising=False)
+    module = importlib.import_module("tools.demo.on_cluster")
+    monkeypatch.delitem(sys.modules, "tools.demo.on_cluster")
     return module
 
 
@@ -66,17 +61,14 @@ def demo(monkeypatch: pytest.MonkeyPatch) -> Any:
     ("states", "asked"),
     [
         ([], ["install memtune"]),
-        (["deployed"], ["upgrade memtune"]),
-        (["failed"], ["uninstall memtune", "install memtune"]),
+        (["deployed"], ["uninstall memtune", "install memtune"]),
         (["pending-install"], ["uninstall memtune", "install memtune"]),
-        (["pending-upgrade"], ["uninstall memtune", "install memtune"]),
-        (["uninstalling"], ["uninstall memtune", "install memtune"]),
     ],
 )
-def test_the_chart_is_installed_over_whatever_is_left(demo: Any, states: list[str], asked: list[str]) -> None:
+def test_the_chart_is_installed_afresh_whatever_is_left(demo: Any, states: list[str], asked: list[str]) -> None:
     helm = Helm(states)
     demo.helm_python.Config = lambda **_: helm
-    demo.install("kubeconfig")
+    demo.install("kubeconfig", {})
     assert helm.asked == [*asked, "close"]
 
 
@@ -84,15 +76,88 @@ def test_what_helm_refuses_is_told(demo: Any) -> None:
     helm = Helm([], "timed out")
     demo.helm_python.Config = lambda **_: helm
     with pytest.raises(demo.DemoError, match="Helm could not install the chart: timed out"):
-        demo.install("kubeconfig")
+        demo.install("kubeconfig", {})
     assert helm.asked[-1] == "close"
 
 
-def raising(error: BaseException) -> Callable[[], None]:
-    def main() -> None:
+class Definitions:
+    """The API's CRDs, of which there may be ours."""
+
+    def __init__(self, annotations: dict[str, str] | None) -> None:
+        metadata = SimpleNamespace(name="memorytunedjobs.memtune.dev", resourceVersion="7", annotations=annotations)
+        self._found = [] if annotations is None else [SimpleNamespace(metadata=metadata)]
+        self.replaced: list[Any] = []
+
+    def get(self) -> Any:
+        return SimpleNamespace(items=self._found)
+
+    def replace(self, body: Any) -> None:
+        self.replaced.append(body["metadata"]["resourceVersion"])
+
+
+THEIRS = {"meta.helm.sh/release-name": "memtune", "meta.helm.sh/release-namespace": "memtune-system"}
+OURS = {**THEIRS, "meta.helm.sh/release-namespace": "memtune-demo-system"}
+
+
+@pytest.mark.parametrize(
+    ("annotations", "is_ours", "installs", "replaced"),
+    [
+        (None, False, True, []),
+        (OURS, False, True, []),
+        (None, True, True, []),
+        (THEIRS, True, False, ["7"]),
+        ({}, True, False, ["7"]),
+    ],
+)
+def test_helm_installs_the_crd_unless_it_is_there(
+    demo: Any, annotations: dict[str, str] | None, is_ours: bool, installs: bool, replaced: list[str]
+) -> None:
+    definitions = Definitions(annotations)
+    resources = SimpleNamespace(get=lambda **_: definitions)
+    demo.dynamic = SimpleNamespace(DynamicClient=lambda _: SimpleNamespace(resources=resources))
+    assert demo.chart_installs_crd(None, is_ours) == installs
+    assert definitions.replaced == replaced
+
+
+def test_an_installation_of_somebody_else_is_left_alone(demo: Any) -> None:
+    resources = SimpleNamespace(get=lambda **_: Definitions(THEIRS))
+    demo.dynamic = SimpleNamespace(DynamicClient=lambda _: SimpleNamespace(resources=resources))
+    with pytest.raises(
+        demo.DemoError, match=r"MemTune is there already, and `kubectl apply -f examples/quickstart\.yaml`"
+    ):
+        demo.chart_installs_crd(None, is_ours=False)
+
+
+def test_the_dashboard_opens_on_the_job_and_on_the_last_ten_minutes(demo: Any) -> None:
+    address = urlsplit(demo.dashboard(demo.Pages("http://127.0.0.1:23910", ""), 1_800_000_000.0))
+    assert (address.netloc, address.path) == ("127.0.0.1:23910", "/d/memtune-job")
+    assert parse_qs(address.query) == {
+        "from": ["1799999400000"],
+        "to": ["1800000000000"],
+        "var-namespace": ["memtune-demo"],
+        "var-job": ["quickstart"],
+    }
+
+
+@pytest.mark.parametrize(
+    ("kubectl", "further"),
+    [
+        ("kubectl --kubeconfig k", "kubectl --kubeconfig k -n memtune-demo describe memorytunedjobs quickstart"),
+        (None, "memtune status quickstart -n memtune-demo --kubeconfig k"),
+    ],
+)
+def test_the_end_names_the_report_and_one_command(demo: Any, kubectl: str | None, further: str) -> None:
+    said = demo.ending(kubectl, ["-n", "memtune-demo", "--kubeconfig", "k"], None)
+    assert f"report        {demo.REPORT.as_uri()}\n" in said
+    assert further in said
+    assert "docs/dashboards.md" in said
+
+
+def raising(error: BaseException) -> Callable[[object], None]:
+    def demo(_: object) -> None:
         raise error
 
-    return main
+    return demo
 
 
 def refusal(body: str) -> ApiException:
@@ -104,29 +169,21 @@ def refusal(body: str) -> ApiException:
 @pytest.mark.parametrize(
     ("error", "code", "said"),
     [
-        (KeyboardInterrupt(), 130, "interrupted; run `make demo` again, or `make demo-clean`"),
-        (
-            refusal('{"message": "namespaces is forbidden"}'),
-            1,
-            "the API server refused: namespaces is forbidden",
-        ),
-        (refusal("<html>"), 1, "the API server refused: 403 Forbidden"),
-        (
-            HTTPError("Max retries exceeded"),
-            1,
-            "no answer from the API server: Max retries exceeded",
-        ),
+        (KeyboardInterrupt(), 130, []),
+        (refusal('{"message": "namespaces is forbidden"}'), 1, ["the API server refused: namespaces is forbidden"]),
+        (refusal("<html>"), 1, ["the API server refused: 403 Forbidden"]),
+        (HTTPError("Max retries exceeded"), 1, ["no answer from the API server: Max retries exceeded"]),
     ],
 )
 def test_each_ending_is_one_line(
-    demo: Any, error: BaseException, code: int, said: str, monkeypatch: pytest.MonkeyPatch, capsys: Captured
+    demo: Any, error: BaseException, code: int, said: list[str], monkeypatch: pytest.MonkeyPatch, capsys: Captured
 ) -> None:
-    monkeypatch.setattr(demo, "main", raising(error))
-    assert demo.run() == code
-    assert capsys.readouterr().err.splitlines() == [f"demo: {said}"]
+    monkeypatch.setattr(demo, "demo", raising(error))
+    assert demo.run("devcluster") == code
+    assert capsys.readouterr().err.splitlines() == [f"demo: {each}" for each in said]
 
 
 def test_a_demo_error_is_told_as_it_is(demo: Any, monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> None:
-    monkeypatch.setattr(demo, "main", raising(demo.DemoError("no room")))
-    assert demo.run() == 1
+    monkeypatch.setattr(demo, "demo", raising(demo.DemoError("no room")))
+    assert demo.run("kind") == 1
     assert capsys.readouterr().err == "demo: no room\n"

@@ -11,7 +11,7 @@ from typing import IO
 
 import pytest
 
-from devcluster import binaries, cli, cluster, machine, network, node, state
+from devcluster import binaries, cli, cluster, layout, machine, network, node, state
 from devcluster.layout import Node
 from devcluster.shell import ClusterError
 from devcluster.supervisor import boot_id, leave_running, part_pids
@@ -20,7 +20,7 @@ from devcluster.supervisor import boot_id, leave_running, part_pids
 @pytest.fixture
 def dead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The state of a cluster whose supervisor has gone."""
-    for module in (state, cluster):
+    for module in (layout, state, cluster):
         monkeypatch.setattr(module, "STATE", tmp_path)
     monkeypatch.setattr(state, "NODE_COUNT", tmp_path / "nodes")
     monkeypatch.setattr(state, "STATUS", tmp_path / "status.json")

@@ -69,6 +69,7 @@ def test_who_refuses_to_collect_is_named(load: Load, monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(ssl, "SSLContext", lambda _: SimpleNamespace(load_cert_chain=lambda *_: None))
     monkeypatch.setattr(urllib.request, "urlopen", refuse)
+    monkeypatch.setattr(soak, "current_nodes", tuple)
     load.attempt(soak.live_bytes)
     (failure,) = load.failures
     assert soak.COLLECTING["kube-apiserver"] in failure

@@ -1,0 +1,166 @@
+"""Keeps unit and contract tests to their own temporary directory, whatever runs or lies on the machine.
+
+While tests run, HOME is a directory of theirs, and variables that name a cluster are gone; child processes inherit both.
+In the test process, an audit hook refuses to write elsewhere, to use a network beyond loopback, and to look at the
+files of a devcluster, whether one is up or not: a test that looks would pass on one machine and fail on another.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from devcluster.layout import CHECKOUT, COMMAND_LOCK, STATE, VOLUMES
+
+VARIABLES = ("KUBECONFIG", "MEMTUNE_KUBECONFIG", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME")
+_CLUSTERS_OWN = tuple(map(str, (STATE, COMMAND_LOCK, VOLUMES)))
+# What pytest, hypothesis and the import system keep in the checkout, and what is no file.
+_ALWAYS = (*(str(CHECKOUT / name) for name in (".hypothesis", ".pytest_cache", "build")), "/dev", "/proc")
+_WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
+# Events of the interpreter that change files, with the places of the paths to them among their arguments.
+_CHANGES = {
+    "os.chmod": (0,),
+    "os.chown": (0,),
+    "os.link": (1,),
+    "os.mkdir": (0,),
+    "os.remove": (0,),
+    "os.rename": (0, 1),
+    "os.rmdir": (0,),
+    "os.symlink": (1,),
+    "os.truncate": (0,),
+    "os.utime": (0,),
+    "shutil.rmtree": (0,),
+}
+
+# What tests may write to while they are kept apart; None while they are not.
+_own: tuple[str, ...] | None = None
+breaches: list[str] = []
+
+
+class BreachError(AssertionError):
+    """A test went for something that is not its own."""
+
+
+@contextmanager
+def kept_apart(directory: Path) -> Iterator[None]:
+    """Keep this process and its children to this directory."""
+    global _own
+    home = directory / "home"
+    home.mkdir()
+    with pytest.MonkeyPatch.context() as patch:
+        for name in VARIABLES:
+            patch.delenv(name, raising=False)
+        patch.setenv("HOME", str(home))
+        patch.setenv("TMPDIR", str(directory))
+        patch.setattr(tempfile, "tempdir", None)
+        patch.setattr(os, "stat", _looking(os.stat))
+        _own = (str(directory.resolve()), *_ALWAYS)
+        _install_hook()
+        try:
+            yield
+        finally:
+            _own = None
+
+
+def _install_hook() -> None:
+    """Once: a hook stays as long as the process."""
+    if not _installed:
+        sys.addaudithook(_audit)
+        _installed.append(True)
+
+
+_installed: list[bool] = []
+
+
+def _audit(event: str, arguments: tuple[Any, ...]) -> None:
+    if _own is None:
+        return
+    if event == "open":
+        path, _, flags = arguments
+        _check_looked_at(path)
+        if flags & _WRITES:
+            _check_written(path, event)
+    elif event in _CHANGES:
+        # The last argument is the descriptor of a directory, -1 without one: that was opened by a path of its own.
+        is_relative = event != "os.truncate" and isinstance(arguments[-1], int) and arguments[-1] >= 0
+        for place in () if is_relative else _CHANGES[event]:
+            _check_written(arguments[place], event)
+    elif event in ("socket.connect", "socket.bind"):
+        _check_address(arguments[1], event)
+
+
+def _check_written(path: object, event: str) -> None:
+    name = _absolute(path)
+    if name is not None and "__pycache__" not in name and not _is_below(name, _own or ()):
+        _refuse(f"{event} of {name}: tests write to their temporary directory alone")
+
+
+def _check_looked_at(path: object) -> None:
+    name = _absolute(path)
+    if name is not None and _is_below(name, _CLUSTERS_OWN):
+        _refuse(
+            f"{name} is read: it is that of a devcluster on this machine, and the test depends on whether one is up"
+        )
+
+
+def _check_address(address: object, event: str) -> None:
+    # A Unix socket's is a path.
+    if isinstance(address, tuple) and address[0] not in ("", "localhost") and not _is_loopback(str(address[0])):
+        _refuse(f"{event} of {address}: tests use no network but loopback")
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _looking(stat: Callable[..., os.stat_result]) -> Callable[..., os.stat_result]:
+    """No event tells that somebody asks whether a file is there."""
+
+    def guarded(path: Any, **more: Any) -> os.stat_result:
+        if _own is not None:
+            _check_looked_at(path)
+        return stat(path, **more)
+
+    return guarded
+
+
+def _absolute(path: object) -> str | None:
+    """The path in full; None for the descriptor of what is open already."""
+    # Not Path.resolve(), which asks the disk: this is called for every file.
+    return os.path.abspath(os.fsdecode(path)) if isinstance(path, (str, bytes, os.PathLike)) else None  # noqa: PTH100
+
+
+def _is_below(path: str, directories: tuple[str, ...]) -> bool:
+    return any(path == directory or path.startswith(f"{directory}/") for directory in directories)
+
+
+def _refuse(sentence: str) -> None:
+    breaches.append(sentence)
+    raise BreachError(sentence)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _kept_apart(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """The whole run. tmp_path is below the same directory."""
+    with kept_apart(tmp_path_factory.getbasetemp()):
+        yield
+
+
+@pytest.fixture(autouse=True)
+def _no_breach() -> Iterator[None]:
+    """A breach fails its test also where the code under test took it for an error that it handles."""
+    yield
+    found = breaches.copy()
+    breaches.clear()
+    assert found == []

@@ -1,0 +1,203 @@
+"""Which way the demo goes on a machine, and the commands of docker and kind, with executables in their places."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tools.demo import __main__ as main
+from tools.demo import clusters, ways
+from tools.demo.terminal import DemoError, check_recovery
+
+
+class Machine:
+    """A PATH with these commands alone. Each notes its words, prints what it is told to and ends with its code."""
+
+    def __init__(self, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._bin = directory / "bin"
+        self._bin.mkdir()
+        self._log = directory / "log"
+        self._log.touch()
+        monkeypatch.setenv("PATH", str(self._bin))
+
+    def has(self, name: str, prints: str = "", code: int = 0) -> None:
+        script = f"#!/bin/sh\necho {name} $* >>{self._log}\nprintf '{prints}'\nexit {code}\n"
+        (self._bin / name).write_text(script)
+        (self._bin / name).chmod(0o755)
+
+    def ran(self) -> list[str]:
+        return self._log.read_text().splitlines()
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
+    """A machine on which devcluster cannot run."""
+    monkeypatch.setitem(ways._LACKING, "devcluster", lambda: "devcluster needs Linux, and this is Darwin")
+    return Machine(tmp_path, monkeypatch)
+
+
+def test_kind_is_taken_where_docker_answers(machine: Machine) -> None:
+    machine.has("docker")
+    machine.has("kind")
+    assert ways.choose("") == ("kind", "")
+    assert machine.ran() == ["docker info"]
+
+
+@pytest.mark.usefixtures("machine")
+def test_devcluster_is_taken_where_it_can_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(ways._LACKING, "devcluster", str)
+    assert ways.choose("") == ("devcluster", "")
+
+
+@pytest.mark.parametrize(
+    ("commands", "reason"),
+    [
+        ({}, "there is no command `docker`"),
+        ({"docker": 0}, "there is no command `kind`"),
+        ({"docker": 1, "kind": 0}, "`docker info` finds no engine"),
+    ],
+)
+def test_without_a_cluster_one_sentence_says_what_it_would_need(
+    commands: dict[str, int], reason: str, machine: Machine
+) -> None:
+    for name, code in commands.items():
+        machine.has(name, code=code)
+    chosen, hint = ways.choose("")
+    assert chosen == "none"
+    assert hint.count("\n") == 0
+    assert f"({reason}; devcluster needs Linux, and this is Darwin)" in hint
+    assert "make demo CLUSTER=current" in hint
+
+
+@pytest.mark.parametrize("asked", ["current", "none"])
+def test_what_is_asked_for_is_taken(asked: str, machine: Machine) -> None:
+    machine.has("docker")
+    machine.has("kind")
+    assert ways.choose(asked) == (asked, "")
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ("kind", "CLUSTER=kind cannot be used here: there is no command `docker`"),
+        ("minikube", "CLUSTER=minikube is not known; give one of current, kind, devcluster, none"),
+    ],
+)
+@pytest.mark.usefixtures("machine")
+def test_what_cannot_be_taken_is_refused(asked: str, said: str) -> None:
+    with pytest.raises(DemoError, match=said):
+        ways.choose(asked)
+
+
+@pytest.mark.parametrize("name", ways.WAYS)
+def test_each_way_says_first_what_it_does(name: str) -> None:
+    said = ways.announcement(name, {"KUBECONFIG": "/own"})
+    first, *rest = said.splitlines()
+    assert first.startswith("make demo: ")
+    assert f"(CLUSTER={name})" in first
+    assert [line.split()[0] for line in rest][:4] == ["does", "installs", "takes", "ends"]
+    assert ("/own" in said) == (name == "current")
+
+
+@pytest.mark.usefixtures("machine")
+def test_a_variable_for_the_tests_does_not_lead_the_demo(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MEMTUNE_KUBECONFIG", "/own")
+    monkeypatch.setenv("CLUSTER", "minikube")
+    monkeypatch.setattr(sys, "argv", ["demo"])
+    assert main.main() == 1
+    assert "MEMTUNE_KUBECONFIG" not in main.os.environ
+
+
+@pytest.mark.parametrize(("clusters_there", "made"), [("other\\n", "create"), ("memtune-demo\\n", "export")])
+def test_kind_makes_a_cluster_builds_the_images_and_loads_them(
+    clusters_there: str, made: str, machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine.has("docker")
+    machine.has("kind", prints=clusters_there)
+    monkeypatch.setattr(clusters, "BUILD", tmp_path / "build")
+    given: list[Any] = []
+    monkeypatch.setattr(clusters, "_advertise_gpus", given.append)
+    kind = clusters.Kind()
+    kind.start()
+    kubeconfig = tmp_path / "build" / "kubeconfig"
+    own = f"--name memtune-demo --kubeconfig {kubeconfig}"
+    arguments = "--build-arg TORCH_BUILD=cpu --build-arg TORCH_INDEX=https://download.pytorch.org/whl/cpu"
+    assert machine.ran() == [
+        "kind get clusters",
+        f"kind create cluster {own} --wait 120s" if made == "create" else f"kind export kubeconfig {own}",
+        "docker build -f images/operator.Dockerfile -t localhost/memtune-operator:dev .",
+        "kind load docker-image localhost/memtune-operator:dev --name memtune-demo",
+        f"docker build -f images/runner.Dockerfile {arguments} -t localhost/memtune-runner:dev .",
+        "kind load docker-image localhost/memtune-runner:dev --name memtune-demo",
+    ]
+    assert given == [str(kubeconfig)]
+    assert kind.images()["runnerImage"] == {"repository": "localhost/memtune-runner", "tag": "dev"}
+
+
+def test_a_failed_command_ends_the_demo_with_its_name(machine: Machine, tmp_path: Path, monkeypatch: Any) -> None:
+    machine.has("kind", code=3)
+    monkeypatch.setattr(clusters, "BUILD", tmp_path / "build")
+    with pytest.raises(DemoError, match="`kind get clusters` ended with exit code 3"):
+        clusters.Kind().start()
+
+
+def test_clean_deletes_the_kind_cluster_of_the_demo_alone(
+    machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine.has("docker")
+    machine.has("kind", prints="other\\nmemtune-demo\\n")
+    monkeypatch.setattr(main, "devcluster_lacks", lambda: "no")
+    monkeypatch.setattr(main, "BUILD", tmp_path / "build")
+    (tmp_path / "build" / "state").mkdir(parents=True)
+    assert main.clean("") == 0
+    assert machine.ran()[-1] == "kind delete cluster --name memtune-demo"
+    assert not (tmp_path / "build").exists()
+
+
+def test_the_current_context_needs_images_and_says_which() -> None:
+    with pytest.raises(DemoError, match=r"REGISTRY is not set: build and push REGISTRY/memtune-operator .*README.md"):
+        clusters.Current().start()
+
+
+def nodes(*gpus: str) -> Any:
+    found = [
+        SimpleNamespace(status=SimpleNamespace(allocatable={"nvidia.com/gpu": each} if each else {})) for each in gpus
+    ]
+    return lambda _: SimpleNamespace(list_node=lambda: SimpleNamespace(items=found))
+
+
+@pytest.fixture
+def context(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Connection:
+        def __enter__(self) -> None: ...
+        def __exit__(self, *_: object) -> None: ...
+
+    monkeypatch.setenv("REGISTRY", "registry.example/team")
+    monkeypatch.setattr(clusters.config, "list_kube_config_contexts", lambda: ([], {"name": "lab"}))
+    monkeypatch.setattr(clusters.config, "new_client_from_config", Connection)
+
+
+@pytest.mark.usefixtures("context")
+def test_the_current_context_takes_the_images_of_the_registry(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clusters.client, "CoreV1Api", nodes("", "2"))
+    monkeypatch.setenv("TAG", "dev")
+    current = clusters.Current()
+    current.start()
+    assert current.images()["image"] == {"repository": "registry.example/team/memtune-operator", "tag": "dev"}
+
+
+@pytest.mark.usefixtures("context")
+def test_a_cluster_without_gpus_is_refused_with_a_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clusters.client, "CoreV1Api", nodes("", ""))
+    with pytest.raises(DemoError, match=r"no node of lab advertises nvidia.com/gpu.*kubectl patch node NODE"):
+        clusters.Current().start()
+
+
+def test_a_demo_without_an_out_of_memory_has_failed() -> None:
+    check_recovery([{"verdict": "device-oom"}, {"verdict": "succeeded"}])
+    with pytest.raises(DemoError, match="the attempts ended as"):
+        check_recovery([{"verdict": "succeeded"}])
