@@ -135,13 +135,16 @@ def devcluster() -> Callable[..., str]:
 
 
 @pytest.fixture
-def kubectl(kubeconfig: str) -> Callable[..., str]:
-    """The command, for what users see: devcluster's own, or that of whoever has made the cluster."""
+def kubectl(kubeconfig: str, tmp_path: Path) -> Callable[..., str]:
+    """The command, for what users see: devcluster's own, or that of whoever has made the cluster.
+
+    Its cache is its own, so that the user's kubectl does not believe what this one saw.
+    """
     command = shutil.which("kubectl") if FOREIGN else binaries.command("kubectl")
     if command is None:
         pytest.skip("there is no kubectl on this machine")
     environment = {**os.environ, "KUBECONFIG": kubeconfig}
-    return lambda *words: run([command, *words], env=environment)
+    return lambda *words: run([command, "--cache-dir", str(tmp_path / "kubectl-cache"), *words], env=environment)
 
 
 @pytest.fixture(scope="session")

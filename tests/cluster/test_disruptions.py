@@ -59,13 +59,14 @@ def cordoned(cluster: Cluster) -> Iterator[set[str]]:
 
 @pytest.mark.usefixtures("operator", "two_nodes")
 def test_a_job_on_a_node_that_is_drained_goes_on_on_another(
-    cluster: Cluster, namespace: str, jobs: Jobs, kubeconfig: str, cordoned: set[str]
+    cluster: Cluster, namespace: str, jobs: Jobs, kubeconfig: str, cordoned: set[str], tmp_path: Path
 ) -> None:
     run_job(jobs, "drained")
     node = cluster.read(namespace, "drained-train-1-0").spec.node_name
     cordoned.add(node)
     kubectl = shutil.which("kubectl") or built("kubectl")
-    drain = [kubectl, f"--kubeconfig={kubeconfig}", "drain", node, "--delete-emptydir-data", "--timeout=60s"]
+    own_cache = f"--cache-dir={tmp_path}"
+    drain = [kubectl, f"--kubeconfig={kubeconfig}", own_cache, "drain", node, "--delete-emptydir-data", "--timeout=60s"]
     # Not what runs on this node for others.
     own = "memtune.dev/run=drained-train-1"
     subprocess.run([*drain, f"--pod-selector={own}"], check=True, capture_output=True, text=True, timeout=90)

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import yaml
 from operator_process import Jobs
 from pods import Cluster, container, pod
+
+from devcluster.shell import ClusterError
+from memtune.spec import GROUP
+from tools.demo.on_cluster import DESCRIBE
 
 Kubectl = Callable[..., str]
 _QUICKSTART = Path(__file__).resolve().parents[2] / "examples" / "quickstart.yaml"
@@ -51,3 +58,25 @@ def test_the_quickstart_as_it_is_succeeds_and_is_described_as_a_story(
     assert [part for part in story if part not in events] == []
     places = [events.index(part) for part in story]
     assert places == sorted(places)
+
+
+def forget_the_kind(cache: Path) -> None:
+    """Make kubectl's list of kinds what it was before the CRD was installed."""
+    for groups in cache.rglob("servergroups.json"):
+        known = json.loads(groups.read_text())
+        known["groups"] = [each for each in known["groups"] if each["name"] != GROUP]
+        groups.write_text(json.dumps(known))
+        shutil.rmtree(groups.parent / GROUP)
+
+
+def test_the_command_that_the_demo_prints_works_with_a_list_of_kinds_from_before_the_crd(
+    kubectl: Kubectl, jobs: Jobs, namespace: str, tmp_path: Path
+) -> None:
+    jobs.apply(next(each for each in yaml.safe_load_all(_QUICKSTART.read_text()) if each["kind"] == "MemoryTunedJob"))
+    kubectl("get", "memorytunedjobs", "--namespace", namespace)
+    forget_the_kind(tmp_path / "kubectl-cache")
+    with pytest.raises(ClusterError, match="the server doesn't have a resource type"):
+        kubectl("--namespace", namespace, "describe", "mtj", "quickstart")
+    kubectl("get", "memorytunedjobs", "--namespace", namespace)
+    forget_the_kind(tmp_path / "kubectl-cache")
+    assert "Kind:         MemoryTunedJob" in kubectl("--namespace", namespace, *DESCRIBE)

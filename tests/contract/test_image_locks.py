@@ -23,11 +23,17 @@ def requirements(path: str) -> dict[str, set[str]]:
     return found
 
 
-@pytest.mark.parametrize("image", ["operator", "runner"])
-def test_an_image_holds_what_was_tested(image: str) -> None:
+@pytest.mark.parametrize("lock", ["images/operator", "images/runner", "tools/demo", "tools/demo-local"])
+def test_images_and_the_demo_hold_what_was_tested(lock: str) -> None:
     tested = requirements("tools/dev.lock")
-    shipped = requirements(f"images/{image}.lock")
+    shipped = requirements(f"{lock}.lock")
     assert {name: tested.get(name) for name in shipped} == shipped
+
+
+def test_the_demo_without_a_cluster_holds_what_a_local_run_imports() -> None:
+    held = {name.partition("==")[0] for name in requirements("tools/demo-local.lock")}
+    assert {"optuna", "pydantic", "pyyaml", "shtab", "sympy"} <= held
+    assert {"torch", "deepspeed", "helm-python-sdk"}.isdisjoint(held)
 
 
 def test_the_images_hold_what_they_are_for() -> None:

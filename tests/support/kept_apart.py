@@ -1,6 +1,6 @@
 """Keeps unit and contract tests to their own temporary directory, whatever runs or lies on the machine.
 
-While tests run, HOME is a directory of theirs, and variables that name a cluster are gone; child processes inherit both.
+While tests run, HOME is a directory of theirs and variables that name a cluster are gone, for child processes as well.
 In the test process, an audit hook refuses to write elsewhere, to use a network beyond loopback, and to look at the
 files of a devcluster, whether one is up or not: a test that looks would pass on one machine and fail on another.
 """

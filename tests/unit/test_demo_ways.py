@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from kubernetes import client, config
 
 from tools.demo import __main__ as main
 from tools.demo import clusters, ways
@@ -109,7 +111,7 @@ def test_a_variable_for_the_tests_does_not_lead_the_demo(monkeypatch: pytest.Mon
     monkeypatch.setenv("CLUSTER", "minikube")
     monkeypatch.setattr(sys, "argv", ["demo"])
     assert main.main() == 1
-    assert "MEMTUNE_KUBECONFIG" not in main.os.environ
+    assert "MEMTUNE_KUBECONFIG" not in os.environ
 
 
 @pytest.mark.parametrize(("clusters_there", "made"), [("other\\n", "create"), ("memtune-demo\\n", "export")])
@@ -177,13 +179,13 @@ def context(monkeypatch: pytest.MonkeyPatch) -> None:
         def __exit__(self, *_: object) -> None: ...
 
     monkeypatch.setenv("REGISTRY", "registry.example/team")
-    monkeypatch.setattr(clusters.config, "list_kube_config_contexts", lambda: ([], {"name": "lab"}))
-    monkeypatch.setattr(clusters.config, "new_client_from_config", Connection)
+    monkeypatch.setattr(config, "list_kube_config_contexts", lambda: ([], {"name": "lab"}))
+    monkeypatch.setattr(config, "new_client_from_config", Connection)
 
 
 @pytest.mark.usefixtures("context")
 def test_the_current_context_takes_the_images_of_the_registry(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(clusters.client, "CoreV1Api", nodes("", "2"))
+    monkeypatch.setattr(client, "CoreV1Api", nodes("", "2"))
     monkeypatch.setenv("TAG", "dev")
     current = clusters.Current()
     current.start()
@@ -192,7 +194,7 @@ def test_the_current_context_takes_the_images_of_the_registry(monkeypatch: pytes
 
 @pytest.mark.usefixtures("context")
 def test_a_cluster_without_gpus_is_refused_with_a_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(clusters.client, "CoreV1Api", nodes("", ""))
+    monkeypatch.setattr(client, "CoreV1Api", nodes("", ""))
     with pytest.raises(DemoError, match=r"no node of lab advertises nvidia.com/gpu.*kubectl patch node NODE"):
         clusters.Current().start()
 

@@ -124,8 +124,8 @@ class Current:
         except config.ConfigException as error:
             raise DemoError(f"CLUSTER=current finds no current context: {error}") from error
         with step(f"The cluster of the context {context}"), config.new_client_from_config() as connection:
-            nodes = client.CoreV1Api(connection).list_node().items
-            if not any(int((node.status.allocatable or {}).get(GPU, 0)) for node in nodes):
+            core: Any = client.CoreV1Api(connection)
+            if not any(int((node.status.allocatable or {}).get(GPU, 0)) for node in core.list_node().items):
                 raise DemoError(
                     f"no node of {context} advertises {GPU}, which a job on a virtual GPU asks for as well; "
                     f"`kubectl patch node NODE --subresource=status --patch "

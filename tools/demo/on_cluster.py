@@ -46,6 +46,9 @@ INSTALLATION_SECONDS = 180
 SHOWN_SECONDS = 600
 # The demo's operator watches the demo's namespace alone: operators of tests, or of others, keep theirs.
 SCOPE = {"rbac": {"scope": "namespaces", "namespaces": [NAMESPACE]}}
+# By the full name: with a cached list of kinds from before the CRD, kubectl asks the server anew for a full name, and
+# fails for the short one.
+DESCRIBE = ("describe", PLURAL, JOB)
 _WAITING: dict[str, Any] = {"wait": "watcher", "timeout": INSTALLATION_SECONDS}
 
 
@@ -74,8 +77,7 @@ def demo(cluster: DemoCluster) -> None:
 
 def ending(kubectl: str | None, where: list[str], pages: Pages | None) -> str:
     """What there is to look at, and the one command to look further."""
-    # By its full name: with a list of kinds from before the CRD, kubectl asks anew for these, and not for short names.
-    describe = f"{kubectl} -n {NAMESPACE} describe {PLURAL} {JOB}"
+    describe = f"{kubectl} -n {NAMESPACE} {' '.join(DESCRIBE)}"
     further = describe if kubectl else f"{MEMTUNE} status {JOB} {' '.join(where)}"
     lines = [f"  report        {REPORT.as_uri()}", f"  look further  {further}"]
     if pages is None:
