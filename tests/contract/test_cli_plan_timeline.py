@@ -90,6 +90,7 @@ def test_bad_input_is_told(trace: str, tmp_path: Path, capsys: pytest.CaptureFix
     assert told.startswith("memtune: spec.model.hfConfig: transformers makes no model of this config: ")
     assert str(tmp_path.parent) not in told
     assert "give --timeline FILE with it" in refused(capsys, "plan", small_job(tmp_path), "--trace", trace)
-    told = refused(capsys, "plan", small_job(tmp_path), "--timeline", "/nowhere/step.html", "--trace", trace)
-    assert "--timeline: /nowhere/step.html cannot be written" in told
+    nowhere = str(tmp_path / "nowhere" / "step.html")
+    told = refused(capsys, "plan", small_job(tmp_path), "--timeline", nowhere, "--trace", trace)
+    assert f"--timeline: {nowhere} cannot be written" in told
     assert not Path(page).exists()

@@ -23,7 +23,7 @@ from devcluster.layout import CHECKOUT, COMMAND_LOCK, STATE, VOLUMES
 VARIABLES = ("KUBECONFIG", "MEMTUNE_KUBECONFIG", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME")
 _CLUSTERS_OWN = tuple(map(str, (STATE, COMMAND_LOCK, VOLUMES)))
 # What pytest, hypothesis and the import system keep in the checkout, and what is no file.
-_ALWAYS = (*(str(CHECKOUT / name) for name in (".hypothesis", ".pytest_cache", "build")), "/dev", "/proc")
+_ALWAYS = (*(str(CHECKOUT / name) for name in (".hypothesis", ".pytest_cache", "build")), "/dev", "/proc/self")
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 # Events of the interpreter that change files, with the places of the paths to them among their arguments.
 _CHANGES = {
