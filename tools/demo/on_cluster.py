@@ -57,9 +57,9 @@ def demo(cluster: DemoCluster) -> None:
     began = time.monotonic()
     cluster.start()
     with config.new_client_from_config(cluster.kubeconfig) as connection:
+        crd = {"crd": {"install": chart_installs_crd(connection, cluster.is_ours)}}
         with step("A fresh namespace, and the chart by Helm"):
             make_namespace(client.CoreV1Api(connection))
-            crd = {"crd": {"install": chart_installs_crd(connection, cluster.is_ours)}}
             install(cluster.kubeconfig, {**cluster.images(), **SCOPE, **crd})
         pages = cluster.pages()
         with step(f"{JOB_FILE.relative_to(ROOT)}, applied"):
