@@ -67,7 +67,7 @@ def up(kubernetes: str, work: Path) -> None:
     for program in ("docker", "kind"):
         if shutil.which(program) is None:
             raise KindError(f"there is no {program} on this machine: install it, or use `make cluster` on Debian 12")
-    images = _build_images()
+    images = [*build_images(), _base_image()]
     shared = work / "shared"
     shared.mkdir(parents=True, exist_ok=True)
     mounts = [{"hostPath": str(shared), "containerPath": str(shared)}]
@@ -108,23 +108,33 @@ def kubeconfig(work: Path) -> Path:
     return work / "kubeconfig"
 
 
-def _build_images() -> list[str]:
+def build_images() -> list[str]:
+    """Our own images, built by Docker for a cluster without GPUs; their names."""
     names = []
     for image, settings in OURS.items():
         names.append(image_name(image))
         arguments = [f"--build-arg={setting}" for setting in settings]
         _run("docker", "build", f"--file=images/{image}.Dockerfile", f"--tag={names[-1]}", *arguments, ".")
+    return names
+
+
+def _base_image() -> str:
     _run("docker", "pull", PYTHON_IMAGE)
     _run("docker", "tag", PYTHON_IMAGE, BASE_IMAGE)
-    return [*names, BASE_IMAGE]
+    return BASE_IMAGE
 
 
 # Any: the client's types know no plain dictionaries as bodies.
+def advertise_gpus(api: Any, node: str) -> None:
+    """Add GPUs that are only numbers, in which the scheduler believes."""
+    api.patch_node_status(node, {"status": {"capacity": {GPU: str(GPUS_PER_NODE)}}})
+
+
 def _prepare_nodes(api: Any, images: list[str]) -> None:
     """Let pods run on both nodes, add GPUs that are only numbers, and wait until the nodes report all of it."""
     for node in api.list_node().items:
         api.patch_node(node.metadata.name, {"spec": {"taints": None}})
-        api.patch_node_status(node.metadata.name, {"status": {"capacity": {GPU: str(GPUS_PER_NODE)}}})
+        advertise_gpus(api, node.metadata.name)
     _wait(lambda: [said for node in api.list_node().items for said in _missing(node, images)])
 
 

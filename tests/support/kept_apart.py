@@ -54,7 +54,7 @@ def kept_apart(directory: Path) -> Iterator[None]:
     """Keep this process and its children to this directory."""
     global _own
     home = directory / "home"
-    home.mkdir()
+    home.mkdir(exist_ok=True)  # unit and contract tests in one run share the directory
     with pytest.MonkeyPatch.context() as patch:
         for name in VARIABLES:
             patch.delenv(name, raising=False)
@@ -62,12 +62,13 @@ def kept_apart(directory: Path) -> Iterator[None]:
         patch.setenv("TMPDIR", str(directory))
         patch.setattr(tempfile, "tempdir", None)
         patch.setattr(os, "stat", _looking(os.stat))
+        before = _own
         _own = (str(directory.resolve()), *_ALWAYS)
         _install_hook()
         try:
             yield
         finally:
-            _own = None
+            _own = before
 
 
 def _install_hook() -> None:

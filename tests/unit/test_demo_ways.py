@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -122,21 +123,23 @@ def test_kind_makes_a_cluster_builds_the_images_and_loads_them(
     machine.has("kind", prints=clusters_there)
     monkeypatch.setattr(clusters, "BUILD", tmp_path / "build")
     given: list[Any] = []
-    monkeypatch.setattr(clusters, "_advertise_gpus", given.append)
+    monkeypatch.setattr(clusters, "advertise_gpus", lambda *words: given.append(words))
+    listed = SimpleNamespace(items=[SimpleNamespace(metadata=SimpleNamespace(name="memtune-demo-control-plane"))])
+    core = SimpleNamespace(list_node=lambda: listed)
+    monkeypatch.setattr(client, "CoreV1Api", lambda _: core)
+    monkeypatch.setattr(config, "new_client_from_config", nullcontext)
     kind = clusters.Kind()
     kind.start()
     kubeconfig = tmp_path / "build" / "kubeconfig"
     own = f"--name memtune-demo --kubeconfig {kubeconfig}"
-    arguments = "--build-arg TORCH_BUILD=cpu --build-arg TORCH_INDEX=https://download.pytorch.org/whl/cpu"
     assert machine.ran() == [
         "kind get clusters",
         f"kind create cluster {own} --wait 120s" if made == "create" else f"kind export kubeconfig {own}",
-        "docker build -f images/operator.Dockerfile -t localhost/memtune-operator:dev .",
-        "kind load docker-image localhost/memtune-operator:dev --name memtune-demo",
-        f"docker build -f images/runner.Dockerfile {arguments} -t localhost/memtune-runner:dev .",
-        "kind load docker-image localhost/memtune-runner:dev --name memtune-demo",
+        "docker build --file=images/operator.Dockerfile --tag=localhost/memtune-operator:dev .",
+        "docker build --file=images/runner.Dockerfile --tag=localhost/memtune-runner:dev --build-arg=TORCH_BUILD=cpu .",
+        "kind load docker-image localhost/memtune-operator:dev localhost/memtune-runner:dev --name memtune-demo",
     ]
-    assert given == [str(kubeconfig)]
+    assert given == [(core, "memtune-demo-control-plane")]
     assert kind.images()["runnerImage"] == {"repository": "localhost/memtune-runner", "tag": "dev"}
 
 

@@ -12,10 +12,8 @@ from kubernetes import client, config
 
 from devcluster import binaries
 from devcluster.builds import OURS, image_name
-from devcluster.layout import GPUS_PER_NODE
 from tools.demo.terminal import BUILD, KIND_CLUSTER, DemoError, answer, call, step
-
-GPU = "nvidia.com/gpu"
+from tools.kind_cluster import GPU, KindError, advertise_gpus, build_images
 
 
 @dataclass(frozen=True)
@@ -86,14 +84,16 @@ class Kind:
                 call("kind", "export", "kubeconfig", *own)
             else:
                 call("kind", "create", "cluster", *own, "--wait", "120s")
-            _advertise_gpus(self.kubeconfig)
+            with config.new_client_from_config(self.kubeconfig) as connection:
+                core = client.CoreV1Api(connection)
+                for node in core.list_node().items:
+                    advertise_gpus(core, node.metadata.name)
         with step("The images of operator and runner"):
-            for image, arguments in OURS.items():
-                builds = [word for each in arguments for word in ("--build-arg", each)]
-                if "TORCH_BUILD=cpu" in arguments:
-                    builds += ["--build-arg", "TORCH_INDEX=https://download.pytorch.org/whl/cpu"]
-                call("docker", "build", "-f", f"images/{image}.Dockerfile", *builds, "-t", image_name(image), ".")
-                call("kind", "load", "docker-image", image_name(image), "--name", KIND_CLUSTER)
+            try:
+                images = build_images()
+            except KindError as error:
+                raise DemoError(str(error)) from error
+            call("kind", "load", "docker-image", *images, "--name", KIND_CLUSTER)
 
     def images(self) -> dict[str, Any]:
         return _values(image_name("operator"), image_name("runner"))
@@ -163,14 +163,6 @@ def _values(operator: str, runner: str) -> dict[str, Any]:
 def _image(name: str) -> dict[str, str]:
     repository, _, tag = name.rpartition(":")
     return {"repository": repository, "tag": tag}
-
-
-def _advertise_gpus(kubeconfig: str | None) -> None:
-    """GPUs as numbers in the nodes' status, as devcluster has them: the job's own GPU is virtual."""
-    with config.new_client_from_config(kubeconfig) as connection:
-        core: Any = client.CoreV1Api(connection)
-        for node in core.list_node().items:
-            core.patch_node_status(node.metadata.name, {"status": {"capacity": {GPU: str(GPUS_PER_NODE)}}})
 
 
 def _any_kubectl(kubeconfig: str | None) -> str:
