@@ -85,7 +85,7 @@ class Kind:
             else:
                 call("kind", "create", "cluster", *own, "--wait", "120s")
             with config.new_client_from_config(self.kubeconfig) as connection:
-                core = client.CoreV1Api(connection)
+                core: Any = client.CoreV1Api(connection)
                 for node in core.list_node().items:
                     advertise_gpus(core, node.metadata.name)
         with step("The images of operator and runner"):
