@@ -64,6 +64,14 @@ def test_the_accelerator_is_replaced(plan: str, world: int, tmp_path: Path) -> N
     assert (outcomes[0].report.save_covered, outcomes[0].report.evaluation_covered) == (True, True)
 
 
+@pytest.mark.parametrize("plan", ["bf16-ddp-full-mb4x2", "bf16-z1-full-mb4x2"])
+def test_a_model_that_comes_in_evaluation_mode_is_checkpointed_and_evaluated(plan: str, tmp_path: Path) -> None:
+    outcomes = run(SUPPORT / "language_modeling.py", plan, tmp_path, 1, **PROBE, INTEGRATION="accelerate")
+    followed(outcomes, plan)
+    report = outcomes[0].report
+    assert (report.applied.checkpointed_blocks, report.evaluation_covered, report.save_covered) == (4, True, True)
+
+
 @pytest.mark.parametrize(
     ("kind", "plan", "world"),
     [

@@ -10,7 +10,7 @@ import inspect
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -62,18 +62,19 @@ class Prepared:
         self._accelerator: Any = None
         self._model: Any = None
         self._evaluation: Any = None
+        self._saves_before = 0
 
     def add(self, accelerator: Any, model: Any, evaluation: Any) -> None:
         """Keep what one call of ``prepare`` gave."""
-        self._accelerator = accelerator
-        self._model = self._model if model is None else model
+        self._accelerator, self._saves_before = accelerator, phases.times_ended(Phase.SAVE)
+        self._model = model if self._model is None else self._model
         self._evaluation = self._evaluation if evaluation is None else evaluation
 
     def evaluate_and_save(self, probe: Probe) -> None:
         """One batch without gradients and one save; what the script has done, or cannot be done so, is left out."""
         if self._evaluation is not None and not probe.evaluated:
             _tried("evaluate", self._evaluate)
-        if self._accelerator is not None and not phases.times_ended(Phase.SAVE):
+        if self._accelerator is not None and phases.times_ended(Phase.SAVE) == self._saves_before:
             _tried("save", self._save)
 
     def _evaluate(self) -> None:
@@ -155,10 +156,10 @@ def _fsdp_plugin(settings: Settings) -> Any:
 
 def _prepare(settings: Settings, prepared: Prepared) -> Inherited:
     def prepare(inherited: Inherited, accelerator: Any, *objects: Any, **kwargs: Any) -> Any:
-        from torch import nn
         from torch.utils.data import DataLoader
 
-        for model in (each for each in objects if isinstance(each, nn.Module) and each.training):
+        models = trained_models(objects)
+        for model in models:
             set_checkpointing(model, settings.plan)
         loaders = [each for each in objects if isinstance(each, DataLoader) and not _is_prepared(each)]
         trained = training_loader(loaders)
@@ -166,12 +167,30 @@ def _prepare(settings: Settings, prepared: Prepared) -> Inherited:
         result = inherited(accelerator, *given, **kwargs)
         # As many as there are objects: a tuple, or under FSDP2 a list; the one by itself if there is one.
         made = dict(zip(map(id, objects), result if len(objects) > 1 else (result,), strict=True))
-        learning = next((each for each in objects if isinstance(each, nn.Module) and each.training), None)
+        model = next(iter(models), None)
         other = next((each for each in loaders if each is not trained), None)
-        prepared.add(accelerator, made.get(id(learning)), made.get(id(other)))
+        prepared.add(accelerator, made.get(id(model)), made.get(id(other)))
         return result
 
     return prepare
+
+
+def trained_models(objects: Sequence[Any]) -> list[Any]:
+    """The models that the optimizers beside them train; without an optimizer, all that have weights to train.
+
+    The mode says nothing: `from_pretrained` returns a model in evaluation mode, and scripts call `train()` later.
+    """
+    from torch import nn
+    from torch.optim import Optimizer
+
+    models = [each for each in objects if isinstance(each, nn.Module)]
+    groups = (group for each in objects if isinstance(each, Optimizer) for group in each.param_groups)
+    stepped = {id(parameter) for group in groups for parameter in group["params"]}
+    return [model for model in models if any(_is_trained(each, stepped) for each in model.parameters())]
+
+
+def _is_trained(parameter: Any, stepped: set[int]) -> bool:
+    return parameter.requires_grad and (not stepped or id(parameter) in stepped)
 
 
 def _is_prepared(loader: Any) -> bool:
