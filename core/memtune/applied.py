@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from memtune.knobs import GradientDtype, Precision, Sharding
@@ -22,11 +22,25 @@ _DTYPES = {
 
 
 class _Field(NamedTuple):
-    """One comparison: the report's field, the values that the plan allows, and where a script takes them from."""
+    """One comparison: the report's field, the values that the plan allows, and the remedy under each integration.
+
+    Integrations without a remedy of their own take that of ``env``. A field that differs only because another one in
+    ``implied_by`` does is left out.
+    """
 
     name: str
     seen: Callable[[Applied], object]
     allowed: Callable[[Plan, int, bool], tuple[object, ...]]
+    remedies: Mapping[str, str]
+    implied_by: tuple[str, ...] = ()
+
+
+class _Difference(NamedTuple):
+    """One field in which a run differs from its plan."""
+
+    name: str
+    seen: object
+    asked: str
     remedy: str
 
 
@@ -35,28 +49,34 @@ def shortened_accumulation(plan: Plan) -> int:
     return min(plan.accumulation, SHORTENED_ACCUMULATION)
 
 
-def mismatch(plan: Plan, applied: Applied, world: int, is_probe: bool, *, by_script: bool = True) -> str:
-    """One sentence about the first field in which a run differs from its plan; empty where none does.
+def mismatch(plan: Plan, applied: Applied, world: int, is_probe: bool, *, integration: str = "env") -> str:
+    """One sentence about all fields in which a run differs from its plan; empty where none does.
 
-    ``by_script`` tells whether the script carries the plan out; else the runner does that for the script's model.
-    What was not seen, because the run ended before, is not held against it.
+    The remedies are those of the integration. What was not seen, because the run ended before, is not held against it.
     """
+    found: list[_Difference] = []
     for field in _FIELDS:
         seen, allowed = field.seen(applied), field.allowed(plan, world, is_probe)
-        if seen is not None and seen not in allowed:
-            choices = " or ".join(str(each) for each in allowed)
-            return f"applied.{field.name} is {seen}, but plan {plan} asks for {choices}: {field.remedy}"
-    checkpointing = _checkpointing_mismatch(plan, applied, by_script)
-    return f"applied.checkpointedBlocks is {applied.checkpointed_blocks}, but {checkpointing}" if checkpointing else ""
-
-
-def _checkpointing_mismatch(plan: Plan, applied: Applied, by_script: bool) -> str:
-    """How many blocks there are only the model knows; that some are checkpointed, or none, the plan knows."""
-    wanted = plan.checkpointing.mode != "none"
-    if applied.checkpointed_blocks is None or wanted == bool(applied.checkpointed_blocks):
+        is_implied = any(each.name in field.implied_by for each in found)
+        if seen is not None and seen not in allowed and not is_implied:
+            asked = " or ".join(str(each) for each in allowed)
+            found.append(_Difference(field.name, seen, asked, field.remedies.get(integration, field.remedies["env"])))
+    found += _checkpointing_difference(plan, applied, integration)
+    if not found:
         return ""
-    remedy = _NOT_CHECKPOINTED[by_script] if wanted else "switch the script's own checkpointing off"
-    return f"plan {plan} asks for checkpointing {plan.checkpointing}: {remedy}"
+    first, *others = found
+    parts = [f"applied.{first.name} is {first.seen}, but plan {plan} asks for {first.asked}"]
+    parts += [f"applied.{each.name} is {each.seen}, not {each.asked}" for each in others]
+    return f"{', '.join(parts)}: {'; '.join(dict.fromkeys(each.remedy for each in found))}"
+
+
+def _checkpointing_difference(plan: Plan, applied: Applied, integration: str) -> list[_Difference]:
+    """How many blocks there are only the model knows; that some are checkpointed, or none, the plan knows."""
+    blocks, wanted = applied.checkpointed_blocks, plan.checkpointing.mode != "none"
+    if blocks is None or wanted == bool(blocks):
+        return []
+    remedy = _NOT_CHECKPOINTED[integration == "env"] if wanted else "switch the script's own checkpointing off"
+    return [_Difference("checkpointedBlocks", blocks, f"checkpointing {plan.checkpointing}", remedy)]
 
 
 def _backends(plan: Plan, world: int, _: bool) -> tuple[object, ...]:
@@ -90,10 +110,6 @@ def _gradient_dtypes(plan: Plan, world: int, is_probe: bool) -> tuple[object, ..
     return _weight_dtypes(plan, world, is_probe)
 
 
-_BATCH = "the script must take it from $MEMTUNE_MICRO_BATCH, or use an integration that sets it"
-_STEPS = "the script must take it from $MEMTUNE_ACCUMULATION, or use an integration that sets it"
-_ENGINE = "the script must wrap its model as the plan says, or use an integration that does"
-_DTYPE = "the script must take the precision from $MEMTUNE_PLAN, or use an integration that sets it"
 _NOT_CHECKPOINTED = {
     True: "switch the script's own checkpointing on",
     False: (
@@ -101,12 +117,42 @@ _NOT_CHECKPOINTED = {
         "checkpointing in the space with tuning.space.checkpointing [none]"
     ),
 }
+_BATCH = {
+    "env": "the script must take it from $MEMTUNE_MICRO_BATCH, or use an integration that sets it",
+    "hf-trainer": "leave the training data loader to the Trainer",
+    "accelerate": "let torch's own BatchSampler make the batches of the loader that accelerator.prepare is given",
+    "sdk": "give the engine what engine.micro_batches(batch) yields",
+}
+_STEPS = {
+    "env": "the script must take it from $MEMTUNE_ACCUMULATION, or use an integration that sets it",
+    "hf-trainer": "leave the training loop to the Trainer",
+    "accelerate": (
+        "train each batch within accelerator.accumulate(model); a loop that accumulates by itself must take the number "
+        "from $MEMTUNE_ACCUMULATION"
+    ),
+    "sdk": "call engine.step() once for each global batch",
+}
+_SAMPLES = {"env": "each rank must train on its own samples"}
+_ENGINE = {
+    "env": "the script must wrap its model as the plan says, or use an integration that does",
+    "hf-trainer": "leave DeepSpeed, FSDP and DDP to the Trainer",
+    "accelerate": "train the model that accelerator.prepare returns, and wrap it in nothing else",
+    "sdk": "train through the engine, and wrap the model in nothing else",
+}
+_NO_CAST = "the script must neither cast the model nor open an autocast of its own"
+_DTYPE = {
+    "env": "the script must take the precision from $MEMTUNE_PLAN, or use an integration that sets it",
+    "hf-trainer": _NO_CAST,
+    "accelerate": _NO_CAST,
+    "sdk": _NO_CAST,
+}
 _FIELDS = (
     _Field("backend", lambda a: a.backend, _backends, _ENGINE),
-    _Field("zeroStage", lambda a: a.zero_stage, lambda p, _, __: (p.sharding.zero_stage,), _ENGINE),
+    _Field("zeroStage", lambda a: a.zero_stage, lambda p, _, __: (p.sharding.zero_stage,), _ENGINE, ("backend",)),
+    _Field("sharding", lambda a: a.sharding, lambda p, _, __: (p.sharding.value,), _ENGINE, ("backend",)),
     _Field("microBatch", lambda a: a.micro_batch, lambda p, _, __: (p.micro_batch,), _BATCH),
     _Field("microSteps", lambda a: a.micro_steps, _micro_steps, _STEPS),
-    _Field("samplesPerStep", lambda a: a.samples_per_step, _samples, "each rank must train on its own samples"),
+    _Field("samplesPerStep", lambda a: a.samples_per_step, _samples, _SAMPLES, ("microBatch", "microSteps")),
     _Field("computeDtype", lambda a: a.compute_dtype, _compute_dtypes, _DTYPE),
     _Field("weightDtype", lambda a: a.weight_dtype, _weight_dtypes, _DTYPE),
     _Field("gradientDtype", lambda a: a.gradient_dtype, _gradient_dtypes, _DTYPE),

@@ -122,6 +122,7 @@ class Applied:
 
     ``weight_dtype`` is that of the weights that learn as the script keeps them, ``compute_dtype`` that of the first
     linear layer's matrix product: they differ under autocast. ``backend`` is ``none`` where no wrapper was seen.
+    ``sharding`` is FSDP's strategy in the words of a plan; of other backends ``zero_stage`` says all.
     """
 
     micro_batch: _Count = None
@@ -130,6 +131,7 @@ class Applied:
     largest_tokens: _Count = None
     backend: _Word = None
     zero_stage: _Count = None
+    sharding: _Word = None
     weight_dtype: _Word = None
     gradient_dtype: _Word = None
     compute_dtype: _Word = None

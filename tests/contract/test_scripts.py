@@ -9,6 +9,7 @@ import pytest
 from followed import PROBE, fine_tune, followed
 from watched import SCRIPTS, run, run_by
 
+from memtune.applied import mismatch
 from memtune.plan import Plan
 
 SUPPORT = Path(__file__).parents[1] / "support"
@@ -21,6 +22,15 @@ def test_plain_loops_take_the_plan_from_the_environment(script: str, plan: str, 
     outcomes = run(SCRIPTS / f"{script}.py", plan, tmp_path, world, **PROBE)
     followed(outcomes, plan)
     assert outcomes[0].report.applied.backend == Plan.parse(plan).sharding.backend
+
+
+@pytest.mark.parametrize("world", [1, 2])
+def test_a_script_that_shards_in_its_own_way_is_caught(world: int, tmp_path: Path) -> None:
+    plan = Plan.parse("bf16-fsdpsgo-none-mb4x2")
+    outcomes = run(SCRIPTS / "fsdp2_loop.py", str(plan), tmp_path, world, **PROBE)
+    found = {mismatch(plan, outcome.report.applied, world, is_probe=True) for outcome in outcomes}
+    assert len(found) == 1
+    assert found.pop().startswith(f"applied.sharding is fsdp, but plan {plan} asks for fsdpsgo")
 
 
 def test_a_plain_loop_goes_on_from_the_checkpoint_it_told_of(tmp_path: Path) -> None:

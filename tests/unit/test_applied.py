@@ -52,7 +52,38 @@ def test_every_field_is_compared(name: str) -> None:
 
 def test_no_field_is_forgotten() -> None:
     # How many tokens a row has is the script's data, no plan says it.
-    assert {each.name for each in fields(Applied)} == {*IGNORED, "largest_tokens"}
+    assert {each.name for each in fields(Applied)} == {*IGNORED, "largest_tokens", "sharding"}
+
+
+def test_the_strategy_of_fsdp_is_compared_and_of_no_other_backend() -> None:
+    plan, seen = Plan.parse("bf16-fsdpsgo-none-mb4x8"), Applied(backend="fsdp", zero_stage=3, sharding="fsdp")
+    sentence = mismatch(plan, seen, world=2, is_probe=False)
+    assert sentence.startswith(f"applied.sharding is fsdp, but plan {plan} asks for fsdpsgo: the script must wrap")
+    assert mismatch(plan, replace(seen, sharding="fsdpsgo"), world=2, is_probe=False) == ""
+    assert mismatch(PLAN, FOLLOWED, world=2, is_probe=False) == "", "ZeRO's stage says all"
+
+
+def test_all_differences_are_named_at_once_with_the_remedies_of_the_integration() -> None:
+    seen = replace(FOLLOWED, micro_batch=2, micro_steps=4, samples_per_step=16, compute_dtype="float32")
+    assert mismatch(PLAN, seen, world=2, is_probe=False) == (
+        f"applied.microBatch is 2, but plan {PLAN} asks for 4, applied.microSteps is 4, not 8, "
+        "applied.computeDtype is float32, not bfloat16: the script must take it from $MEMTUNE_MICRO_BATCH, or use an "
+        "integration that sets it; the script must take it from $MEMTUNE_ACCUMULATION, or use an integration that sets "
+        "it; the script must take the precision from $MEMTUNE_PLAN, or use an integration that sets it"
+    )
+    for integration, remedy in (
+        ("accelerate", "accelerator.accumulate(model)"),
+        ("hf-trainer", "leave the training loop to the Trainer"),
+        ("sdk", "call engine.step() once"),
+    ):
+        found = mismatch(PLAN, seen, world=2, is_probe=False, integration=integration)
+        assert remedy in found
+        assert "an integration that sets it" not in found
+
+
+def test_what_differs_only_because_something_else_does_is_left_out() -> None:
+    seen = replace(FOLLOWED, backend="ddp", zero_stage=0)
+    assert "zeroStage" not in mismatch(PLAN, seen, world=2, is_probe=False)
 
 
 def test_a_probe_may_be_shortened_but_a_train_run_not() -> None:
@@ -100,7 +131,7 @@ def test_a_script_that_checkpoints_against_its_plan_is_caught() -> None:
 def test_what_to_do_about_missing_checkpointing_depends_on_who_carries_the_plan_out() -> None:
     plan, seen = Plan.parse("bf16-z2-full-mb4x8"), Applied(checkpointed_blocks=0)
     assert "switch the script's own checkpointing on" in mismatch(plan, seen, world=2, is_probe=False)
-    by_runner = mismatch(plan, seen, world=2, is_probe=False, by_script=False)
+    by_runner = mismatch(plan, seen, world=2, is_probe=False, integration="accelerate")
     assert "applied.checkpointedBlocks is 0" in by_runner
     assert "in the model that it is given" in by_runner
     assert "script" not in by_runner

@@ -64,11 +64,11 @@ def _checked(job: Job, record: RunStatus, pod: PodObservation) -> PodObservation
         return pod
     is_probe = not isinstance(record, AttemptStatus)
     # Without a template the built-in trainer runs, which goes through the runner's engine.
-    by_script = job.spec.integration == "env" and job.spec.template is not None
+    integration = job.spec.integration if job.spec.template is not None else "sdk"
     world = job.spec.resources.world
     plan, applied = plan_of(record), pod.report.applied
-    found = mismatch(plan, applied, world, is_probe, by_script=by_script)
-    own = own_batch(plan, applied, world, is_probe) if found and by_script else ""
+    found = mismatch(plan, applied, world, is_probe, integration=integration)
+    own = own_batch(plan, applied, world, is_probe) if found and integration == "env" else ""
     return replace(pod, present=True, mismatch=own or found)
 
 

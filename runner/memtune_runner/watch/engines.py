@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -14,6 +14,13 @@ _BACKENDS = {
     "FSDPModule": "fsdp",
     "FullyShardedDataParallel": "fsdp",
     "DistributedDataParallel": "ddp",
+}
+# FSDP1's strategies by the names of a plan; the wrapper that shards nothing has none.
+_FSDP1_SHARDINGS = {
+    "FULL_SHARD": "fsdp",
+    "SHARD_GRAD_OP": "fsdpsgo",
+    "HYBRID_SHARD": "fsdphyb",
+    "_HYBRID_SHARD_ZERO2": "fsdphyb",
 }
 _LINEAR_NAMES = frozenset({"Conv1D"})  # transformers' name for the transposed linear layer of GPT-2
 
@@ -39,6 +46,28 @@ def describe(model: torch.nn.Module) -> Engine:
     compiled = any(hasattr(each, "_orig_mod") or each._compiled_call_impl is not None for each in model.modules())
     weights = (each for each in model.parameters() if each.requires_grad)
     return Engine(backend, stage, main_dtype(weights), gradient_dtype, compiled)
+
+
+def fsdp_sharding(model: torch.nn.Module) -> str | None:
+    """FSDP's strategy by the name of a plan, seen right after a forward pass in training; None for other engines.
+
+    Full sharding frees the blocks' weights again after the forward pass, the other strategy keeps them; copies of the
+    shards show in the mesh. The root counts only where it is the one unit: it is needed again at once.
+    """
+    wrapper, backend = _wrapper(model)
+    if backend != "fsdp":
+        return None
+    if hasattr(wrapper, "sharding_strategy"):
+        return _FSDP1_SHARDINGS.get(wrapper.sharding_strategy.name)
+    units = [each for each in model.modules() if any(kind.__name__ == "FSDPModule" for kind in type(each).__mro__)]
+    if any(mesh.ndim > 1 for mesh in _meshes(wrapper)):
+        return "fsdphyb"
+    return "fsdp" if any(True for unit in units[1:] or units for _ in _meshes(unit)) else "fsdpsgo"
+
+
+def _meshes(module: torch.nn.Module) -> Iterator[Any]:
+    """The device mesh of each weight that is in shards now."""
+    return (each.device_mesh for each in module.parameters() if hasattr(each, "device_mesh"))
 
 
 def learns(module: torch.nn.Module) -> bool:

@@ -17,7 +17,7 @@ from memtune_runner.settings import Settings
 from memtune_runner.watch.batch import batch_size
 from memtune_runner.watch.companion import top_sites, write_companion
 from memtune_runner.watch.components import largest_components
-from memtune_runner.watch.engines import Engine, compute_dtype, describe, learns, main_dtype
+from memtune_runner.watch.engines import Engine, compute_dtype, describe, fsdp_sharding, learns, main_dtype
 from memtune_runner.watch.hang import HangRule
 from memtune_runner.watch.loop import TrainingLoop
 from memtune_runner.watch.pace import Pace
@@ -54,6 +54,7 @@ class Watch:
         self.out_of_memory: OutOfMemory | None = None
         self.save_covered = self.evaluation_covered = False
         self._engine: Engine | None = None
+        self._sharding: str | None = None
         self._compute_dtype: str | None = None
         self._gradient_dtype: str | None = None
         self._model: weakref.ref[torch.nn.Module] | None = None  # the script may want to get rid of it
@@ -107,6 +108,7 @@ class Watch:
         """The model has given its output; the loss still belongs to the forward pass."""
         if phases.current() is Phase.FORWARD:
             self.tally.forward_ended()
+            self._see_sharding()
         elif phases.current() is Phase.EVALUATION:
             self.evaluation_covered |= self.counter.steps > 0
 
@@ -194,6 +196,7 @@ class Watch:
             largest_tokens=tally.largest_tokens,
             backend=engine.backend if engine else None,
             zero_stage=engine.zero_stage if engine else None,
+            sharding=self._sharding,
             weight_dtype=engine.weight_dtype if engine else None,
             gradient_dtype=(engine.gradient_dtype if engine else None) or self._gradient_dtype,
             compute_dtype=self._compute_dtype,
@@ -213,6 +216,11 @@ class Watch:
         self._awaits_gradients = True
         if self._model is None or module is not self._model():
             self._model, self._engine = weakref.ref(module), describe(module)
+
+    def _see_sharding(self) -> None:
+        model = self._model() if self._model is not None else None
+        if model is not None and self._engine is not None and self._engine.backend == "fsdp" and not self._sharding:
+            self._sharding = fsdp_sharding(model)
 
     def _evaluation_began(self) -> None:
         phases.enter(Phase.EVALUATION)
