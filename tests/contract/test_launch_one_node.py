@@ -344,7 +344,6 @@ def test_a_run_goes_on_from_the_newest_complete_checkpoint(place: Place) -> None
     script = place.script("import os; print(os.environ['MEMTUNE_RESUME_FROM'], os.environ['MEMTUNE_RESUME_SAMPLES'])")
     launch = place.run("python", script, told={"MEMTUNE_CHECKPOINT_PATH": str(saves)})
     assert lines_of(launch, 0) == [f"{saved} 64"], launch.stderr
-    assert launch.report.resumed_samples == 64
 
 
 def test_what_a_rank_saved_before_it_was_killed_is_told(place: Place) -> None:

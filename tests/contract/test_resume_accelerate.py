@@ -13,14 +13,15 @@ import watched
 
 import memtune_runner
 from memtune.plan import Plan
-from memtune.report import Device
+from memtune.report import Device, Ending
 from memtune.resume import Format
 from memtune.run import RunKind
 from memtune_runner.checkpoints import huggingface, last_completed, newest
 from memtune_runner.settings import Settings
 from memtune_runner.watch.patches import Patches
 
-SAVES = Path(__file__).parents[1] / "support" / "accelerate_saves.py"
+SUPPORT = Path(__file__).parents[1] / "support"
+SAVES, LANGUAGE_MODELING = SUPPORT / "accelerate_saves.py", SUPPORT / "language_modeling.py"
 
 
 class InterruptedSaveError(Exception):
@@ -49,9 +50,12 @@ class Job:
         from accelerate import Accelerator  # type: ignore[import-untyped]  # accelerate ships no types
         from accelerate.utils import ProjectConfiguration  # type: ignore[import-untyped]  # as above
 
+        def samples() -> int:
+            return settings.resume_samples + self.steps * settings.global_batch
+
         self.steps = 0
         patches.undo()
-        patches.wrap(Accelerator, "save_state", huggingface.accelerate_save(settings, lambda: self.steps))
+        patches.wrap(Accelerator, "save_state", huggingface.accelerate_save(settings, samples))
         patches.wrap(Accelerator, "load_state", huggingface.accelerate_load(settings))
         self.accelerator = Accelerator(cpu=True, project_config=ProjectConfiguration(**project))
         model = torch.nn.Linear(2, 2)
@@ -113,6 +117,22 @@ def test_a_kill_during_a_save_leaves_the_one_before_the_newest(tmp_path: Path, m
     assert found is not None
     assert (found.directory.name, found.manifest.samples) == ("step-1", 8)
     assert (tmp_path / "saves" / "step-2").exists(), "the save that was killed had begun"
+
+
+def test_a_relaunch_that_loads_nothing_ends_before_it_trains(tmp_path: Path) -> None:
+    saves, plan = tmp_path / "saves", "fp32-ddp-none-mb4x2"
+    told = {"INTEGRATION": "accelerate", "CHECKPOINT_PATH": str(saves)}
+    saving = ["--save-every", "2", "--output-dir", str(saves), "--max-steps", "4"]
+    (first,) = watched.run(LANGUAGE_MODELING, plan, tmp_path, 1, saving, **told, ATTEMPT="1")
+    assert (first.report.checkpoint_samples, first.report.resumed_samples) == (32, None), first.output[-3000:]
+    told |= {"ATTEMPT": "2", "RESUME_FROM": str(saves / "step_2"), "RESUME_SAMPLES": "16"}
+    resuming = [*saving, "--resume-from", str(saves / "step_2")]
+    (again,) = watched.run(LANGUAGE_MODELING, plan, tmp_path, 1, resuming, **told)
+    assert (again.report.steps, again.report.resumed_samples) == (2, 16), again.output[-3000:]
+    (unloaded,) = watched.run(LANGUAGE_MODELING, plan, tmp_path, 1, [*resuming, "--no-load"], **told)
+    report = unloaded.report
+    assert (report.ending, report.steps, report.resumed_samples) == (Ending.BAD_INPUT, 0, 0), unloaded.output[-3000:]
+    assert "call accelerator.load_state(path)" in report.message
 
 
 def test_the_names_that_accelerate_gives_go_on_after_a_relaunch_within_its_limit(

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import save_file
 from torch import nn
 from torch.distributed._composable.checkpoint_activation import checkpoint as checkpointed
 from torch.utils.checkpoint import checkpoint
@@ -25,6 +26,7 @@ from memtune.report import Applied, Device, Ending, Phase, Report, read_report
 from memtune.run import RunKind
 from memtune.units import MIB
 from memtune_runner import checkpointing, phases
+from memtune_runner.bad_input import BadInputError
 from memtune_runner.ranks import Rank, report_path
 from memtune_runner.settings import Settings
 from memtune_runner.watch import components, watching
@@ -564,3 +566,71 @@ def test_the_end_of_a_forked_child_is_none_of_its_rank(directory: Path, end: str
             os._exit(7)
     assert os.waitstatus_to_exitcode(ended[0]) == 7
     assert read_report(report_path(directory, RANK).read_bytes()).steps == 1
+
+
+def resuming(directory: Path, integration: str = "env") -> Settings:
+    checkpoint = directory / "step-3"
+    checkpoint.mkdir()
+    torch.save({"weight": torch.ones(2)}, checkpoint / "state.pt")
+    save_file({"weight": torch.ones(2)}, checkpoint / "model.safetensors")
+    (checkpoint / "state.json").write_text("{}")
+    settings = settings_of("fp32-ddp-none-mb4x2")
+    return replace(settings, integration=integration, resume_from=checkpoint, resume_samples=24)
+
+
+@pytest.mark.parametrize(
+    ("integration", "remedy"),
+    [
+        ("env", "load it from $MEMTUNE_RESUME_FROM"),
+        ("accelerate", "call accelerator.load_state(path)"),
+        ("sdk", "call engine.load"),
+    ],
+)
+def test_a_training_that_begins_anew_instead_of_going_on_is_ended(
+    directory: Path, integration: str, remedy: str
+) -> None:
+    settings = resuming(directory, integration)
+    assert settings.resume_from is not None
+
+    def loop() -> None:
+        (settings.resume_from or Path()).joinpath("state.json").read_text()
+        train(2)
+
+    with pytest.raises(BadInputError, match="trains without having loaded it"):
+        watched(directory, loop, settings)
+    report = read_report(report_path(directory, RANK).read_bytes())
+    assert (report.ending, report.steps, report.resumed_samples) == (Ending.BAD_INPUT, 0, 0)
+    assert report.message.startswith(f"the run resumes from {settings.resume_from}, 24 samples into the training")
+    assert remedy in report.message
+
+
+@pytest.mark.parametrize("load", [lambda path: torch.load(path / "state.pt"), lambda path: load_weights(path)])
+def test_a_training_that_loaded_its_checkpoint_goes_on(directory: Path, load: Callable[[Path], object]) -> None:
+    settings = resuming(directory)
+
+    def loop() -> None:
+        assert settings.resume_from is not None
+        load(settings.resume_from)
+        train(2)
+
+    report = watched(directory, loop, settings)
+    assert (report.ending, report.steps, report.resumed_samples) == (Ending.SUCCEEDED, 2, 24)
+
+
+def load_weights(directory: Path) -> None:
+    import safetensors  # only here, as a script's: it is hooked when it is imported
+
+    with safetensors.safe_open(directory / "model.safetensors", framework="pt") as file:
+        file.get_tensor("weight")
+
+
+def test_weights_alone_are_not_what_accelerate_has_saved(directory: Path) -> None:
+    settings = resuming(directory, "accelerate")
+
+    def loop() -> None:
+        assert settings.resume_from is not None
+        load_weights(settings.resume_from)
+        train(2)
+
+    with pytest.raises(BadInputError):
+        watched(directory, loop, settings)

@@ -578,6 +578,18 @@ def test_what_a_run_resumed_from_is_its_own_word() -> None:
     assert last(cluster)["resumedSamples"] == 160
 
 
+def test_a_resume_that_did_not_happen_is_not_claimed_and_costs_no_checkpoint() -> None:
+    cluster = launched()
+    die(cluster, Ending.TERMINATED, 143, **SAVED)
+    assert (last(cluster)["resume"], last(cluster)["resumedSamples"]) == ("direct", 320)
+    for run in cluster.runs():
+        cluster.start(run)
+    die(cluster, Ending.BAD_INPUT, 88, **{**SAVED, "steps": 0}, resumed_samples=0)
+    unloaded, again = cluster.status["attempts"][-2:]
+    assert (unloaded["verdict"], unloaded["resumedSamples"]) == ("user-error", 0)
+    assert (again["resume"], again["resumedSamples"]) == ("direct", 320)
+
+
 def test_a_training_that_began_with_what_another_job_had_saved_says_so_when_it_ends() -> None:
     cluster = launched()
     die(cluster, Ending.SUCCEEDED, 0, resumed_samples=160)

@@ -53,9 +53,11 @@ def test_the_fullest_device_counts_and_the_retries_of_any_rank() -> None:
     assert merge(SETTINGS, ends, None).memory == replace(crowded, alloc_retries=5)
 
 
-def test_what_the_run_went_on_from_is_reported_even_if_it_is_the_start() -> None:
-    merged = merge(replace(SETTINGS, resume_from=Path("/saves/0"), resume_samples=0), WELL, None)
-    assert merged.resumed_samples == 0
+def test_what_was_resumed_is_what_a_rank_has_loaded() -> None:
+    settings = replace(SETTINGS, resume_from=Path("/saves/8"), resume_samples=128)
+    for loaded, resumed in (((128, None), 128), ((0, None), 0), ((None, None), None)):
+        ends = [RankEnd(rank, 0, (report(rank, resumed_samples=each),)) for rank, each in enumerate(loaded)]
+        assert merge(settings, ends, None).resumed_samples == resumed
 
 
 def test_a_failure_has_the_failed_ranks_words_and_the_fullest_ranks_memory() -> None:

@@ -72,8 +72,8 @@ def resume_from(settings: Settings, asked: Any) -> Any:
     return asked
 
 
-def accelerate_save(settings: Settings, steps: Callable[[], int]) -> Inherited:
-    """The wrapper of ``Accelerator.save_state``. ``steps`` counts the optimizer steps of this process."""
+def accelerate_save(settings: Settings, samples: Callable[[], int]) -> Inherited:
+    """The wrapper of ``Accelerator.save_state``. ``samples`` counts those behind the weights, over all ranks."""
 
     def save_state(inherited: Inherited, accelerator: Any, output_dir: Any = None, *args: Any, **kwargs: Any) -> Any:
         project = accelerator.project_configuration
@@ -89,7 +89,7 @@ def accelerate_save(settings: Settings, steps: Callable[[], int]) -> Inherited:
                 result = inherited(accelerator, given, *args, **kwargs)
         finally:
             project.total_limit = limit
-        complete(settings, directory, settings.resume_samples + steps() * settings.global_batch, Format.ACCELERATE)
+        complete(settings, directory, samples(), Format.ACCELERATE)
         if project.automatic_checkpoint_naming and limit and current_ranks().rank == 0:
             _keep_newest(target.parent, limit)
         return _put_in_place(directory, target) if directory != target else result

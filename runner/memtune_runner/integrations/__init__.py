@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 
 def install(
-    settings: Settings, probe: Probe | None, imports: ImportWatch, patches: Patches, steps: Callable[[], int]
+    settings: Settings, probe: Probe | None, imports: ImportWatch, patches: Patches, samples: Callable[[], int]
 ) -> None:
     """Prepare the integration that the run asks for; `env` and `sdk` read the environment by themselves.
 
-    ``steps`` tells how many optimizer steps this process has made.
+    ``samples`` tells how many are behind the weights of this process, over all ranks.
     """
     imports.when_imported("deepspeed.runtime.engine", lambda module: universal.read_by_its_kind(module.DeepSpeedEngine))
     if settings.integration == "hf-trainer":
         hf_trainer.install(settings, probe, imports, patches)
     elif settings.integration == "accelerate":
-        accelerate.install(settings, probe, imports, patches, steps)
+        accelerate.install(settings, probe, imports, patches, samples)

@@ -34,7 +34,7 @@ Inherited = Callable[..., Any]
 
 
 def install(
-    settings: Settings, probe: Probe | None, imports: ImportWatch, patches: Patches, steps: Callable[[], int]
+    settings: Settings, probe: Probe | None, imports: ImportWatch, patches: Patches, samples: Callable[[], int]
 ) -> None:
     """Wrap Accelerator as soon as the script imports it."""
     arguments.refuse(settings)
@@ -46,7 +46,7 @@ def install(
         patches.wrap(module.Accelerator, "__init__", _init(settings))
         patches.wrap(module.Accelerator, "prepare", _prepare(settings, prepared))
         if probe is None:
-            patches.wrap(module.Accelerator, "save_state", huggingface.accelerate_save(settings, steps))
+            patches.wrap(module.Accelerator, "save_state", huggingface.accelerate_save(settings, samples))
             patches.wrap(module.Accelerator, "load_state", huggingface.accelerate_load(settings))
 
     imports.when_imported("accelerate.accelerator", wrap_accelerator)

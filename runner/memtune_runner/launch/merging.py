@@ -131,7 +131,7 @@ def _measured(settings: Settings, ends: Sequence[RankEnd], failed: RankEnd | Non
         attempt=settings.attempt,
         steps=_least(each.steps for each in reports.values()),
         skipped_steps=_most(each.skipped_steps for each in reports.values()),
-        resumed_samples=settings.resume_samples if settings.resume_from else None,
+        resumed_samples=_most(each.resumed_samples for each in reports.values()),
         checkpoint_samples=_most(each.checkpoint_samples for each in reports.values()),
         device=settings.device,
         memory=replace(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from memtune.report import EXIT_CODES, Ending, Memory, Report
 from memtune_runner import checkpoints, phases
+from memtune_runner.checkpoints.loading import CheckpointLoad
 from memtune_runner.failures import Failure
 from memtune_runner.ranks import Rank
 from memtune_runner.settings import Settings
@@ -33,7 +34,9 @@ def ended_well(watch: Watch | None, settings: Settings) -> Failure:
     return Failure(ending, EXIT_CODES.get(ending, 0), message)
 
 
-def report_of(settings: Settings, rank: Rank, watch: Watch | None, failure: Failure) -> Report:
+def report_of(
+    settings: Settings, rank: Rank, watch: Watch | None, failure: Failure, load: CheckpointLoad | None = None
+) -> Report:
     """The report of one rank. ``watch`` is None where the script never imported torch."""
     saved = checkpoints.newest_known(settings)
     report = Report(
@@ -44,7 +47,7 @@ def report_of(settings: Settings, rank: Rank, watch: Watch | None, failure: Fail
         rank=rank.rank,
         world=rank.world,
         attempt=settings.attempt,
-        resumed_samples=settings.resume_samples if settings.resume_from else None,
+        resumed_samples=_resumed(load, rank),
         checkpoint_samples=saved.manifest.samples if saved else None,
         checkpoint_format=saved.manifest.format.value if saved else None,
         phase=None if failure.ending is Ending.SUCCEEDED else phases.current(),
@@ -52,6 +55,11 @@ def report_of(settings: Settings, rank: Rank, watch: Watch | None, failure: Fail
         message=failure.message,
     )
     return report if watch is None else _measured(report, watch)
+
+
+def _resumed(load: CheckpointLoad | None, rank: Rank) -> int | None:
+    """The samples that were resumed from. Other ranks than the first may have been given what that one has loaded."""
+    return load.samples if load is not None and (load.is_done or rank.rank == 0) else None
 
 
 def _never_stepped(watch: Watch | None, settings: Settings) -> str:

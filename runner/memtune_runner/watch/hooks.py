@@ -18,6 +18,7 @@ from memtune_runner import phases
 from memtune_runner.watch.patches import Patches
 
 if TYPE_CHECKING:
+    from memtune_runner.checkpoints.loading import CheckpointLoad
     from memtune_runner.watch.watch import Watch
 
 Inherited = Callable[..., Any]
@@ -58,6 +59,16 @@ def hook_distributed_checkpoints(module: ModuleType, patches: Patches) -> None:
 def hook_safetensors(module: ModuleType, patches: Patches) -> None:
     """Notice saves through safetensors, such as those of ``save_pretrained``."""
     patches.wrap(module, "save_file", _saving)
+
+
+def hook_safetensors_reading(module: ModuleType, load: CheckpointLoad, patches: Patches) -> None:
+    """Notice what safetensors reads: it opens files past Python."""
+
+    def safe_open(inherited: Inherited, filename: Any, *args: Any, **kwargs: Any) -> Any:
+        load.weights_opened(filename)
+        return inherited(filename, *args, **kwargs)
+
+    patches.wrap(module, "safe_open", safe_open)
 
 
 def hook_deepspeed(module: ModuleType, watch: Watch, patches: Patches) -> None:

@@ -12,6 +12,8 @@ import torch
 
 from memtune.report import Applied, Component, Phase
 from memtune_runner import phases
+from memtune_runner.bad_input import BadInputError
+from memtune_runner.checkpoints.loading import CheckpointLoad
 from memtune_runner.probe import Probe
 from memtune_runner.settings import Settings
 from memtune_runner.watch.batch import batch_size
@@ -37,8 +39,11 @@ class Watch:
     ``evaluates`` within one that is evaluated, where only training would.
     """
 
-    def __init__(self, settings: Settings, rank: int, probe: Probe | None, hang: HangRule) -> None:
+    def __init__(
+        self, settings: Settings, rank: int, probe: Probe | None, hang: HangRule, load: CheckpointLoad | None = None
+    ) -> None:
         self.settings = settings
+        self.load = load
         self.rank = rank
         self.probe = probe
         self.hang = hang
@@ -119,6 +124,7 @@ class Watch:
 
     def backward_began(self) -> None:
         """The outermost backward pass begins."""
+        self._check_resumed()
         phases.enter(Phase.BACKWARD)
         self._awaits_gradients = False
         self.counter.backward_began()
@@ -133,6 +139,7 @@ class Watch:
         """
         if phases.current() is Phase.EVALUATION and not self._awaits_gradients:
             return
+        self._check_resumed()
         phases.enter(Phase.BACKWARD)
         if self._awaits_gradients or self._model is None:  # without a module nobody sees a forward pass
             self.counter.backward_began()
@@ -207,6 +214,11 @@ class Watch:
     def device_is_full(self) -> bool:
         """Whether a library may have found no room for its handle."""
         return self.statistics is not None and is_full(self.statistics)
+
+    def _check_resumed(self) -> None:
+        """Raise BadInputError where a training begins anew that should go on. One rank may load for all: the first."""
+        if self.load is not None and not self.load.is_done and self.rank == 0:
+            raise BadInputError(self.load.missing)
 
     def _training_began(self, module: torch.nn.Module) -> None:
         now = time.monotonic()

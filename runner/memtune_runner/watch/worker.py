@@ -17,6 +17,7 @@ from memtune.report import Device
 from memtune.units import MIB
 from memtune_runner import deepspeed_on_cpu, integrations, phases, stacks
 from memtune_runner.bad_input import BadInputError
+from memtune_runner.checkpoints.loading import CheckpointLoad
 from memtune_runner.failures import Failure, of_exception
 from memtune_runner.patience import Patience
 from memtune_runner.probe import Probe, ProbeFinished
@@ -75,11 +76,16 @@ class _Worker:
         self._has_ended = False
         self._probe = Probe.of(settings)
         self._watch: Watch | None = None
+        self._load = CheckpointLoad.of(settings)
         self._imports, self._patches = ImportWatch(), Patches()
 
     def begin(self) -> None:
         phases.reset()
         self._imports.install()
+        if self._load is not None:
+            self._load.watch()
+            self._patches.when_undone(self._load.stop)
+            self._imports.when_imported("safetensors", self._hook_safetensors_reading)
         if self._settings.device is Device.VIRTUAL:
             # Expected from the start: DeepSpeed may be what imports torch, and then its own import is under way.
             deepspeed_on_cpu.choose_cpu()
@@ -87,11 +93,12 @@ class _Worker:
         # Expected from the start as well: it may be what imports torch.
         self._imports.when_imported("safetensors.torch", self._hook_safetensors)
         self._imports.when_imported("torch", self._hook_torch)
-        integrations.install(self._settings, self._probe, self._imports, self._patches, self._steps)
+        integrations.install(self._settings, self._probe, self._imports, self._patches, self._samples)
 
-    def _steps(self) -> int:
-        """The optimizer steps that have consumed samples; those that a loss scaler skipped have, too."""
-        return self._watch.counter.steps + self._watch.counter.skipped if self._watch else 0
+    def _samples(self) -> int:
+        """The samples behind this process's weights, over all ranks; the steps that a loss scaler skipped took some."""
+        steps = self._watch.counter.steps + self._watch.counter.skipped if self._watch else 0
+        return (self._load.samples if self._load else 0) + steps * self._settings.global_batch
 
     def failure_of(self, error: BaseException) -> Failure:
         """What the error says the script died of, on a device that is as full as it left it."""
@@ -122,7 +129,7 @@ class _Worker:
     def _leave_report(self, failure: Failure) -> None:
         directory = own_directory(os.environ)
         if directory is not None:
-            report = ending.report_of(self._settings, self._rank, self._watch, failure)
+            report = ending.report_of(self._settings, self._rank, self._watch, failure, self._load)
             write_rank_report(directory, self._rank, report)
 
     def _hook_torch(self, _: ModuleType) -> None:
@@ -130,7 +137,7 @@ class _Worker:
         from memtune_runner.watch import hooks
         from memtune_runner.watch.watch import Watch
 
-        watch = self._watch = Watch(self._settings, self._rank.rank, self._probe, self._hang)
+        watch = self._watch = Watch(self._settings, self._rank.rank, self._probe, self._hang, self._load)
         self._attach_device(watch)
         hooks.hook_torch(watch, self._patches)
         for name, hook in (
@@ -150,6 +157,12 @@ class _Worker:
         from memtune_runner.watch import hooks
 
         hooks.hook_safetensors(module, self._patches)
+
+    def _hook_safetensors_reading(self, module: ModuleType) -> None:
+        from memtune_runner.watch import hooks
+
+        assert self._load is not None
+        hooks.hook_safetensors_reading(module, self._load, self._patches)
 
     def _publish(self, watch: Watch) -> None:
         directory, port = own_directory(os.environ), self._settings.metrics_port

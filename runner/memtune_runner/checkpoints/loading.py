@@ -1,0 +1,80 @@
+"""Whether the checkpoint that a run resumes from was loaded: nobody but the script, or its library, can do that.
+
+It counts as loaded once one of its files was opened that is not JSON, be it by torch, a library or the script itself.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from memtune_runner.settings import Settings
+
+_REMEDIES = {
+    "env": "load it from $MEMTUNE_RESUME_FROM before the training",
+    "hf-trainer": "let trainer.train() make the training, which resumes by itself",
+    "accelerate": (
+        "call accelerator.load_state(path) before the training, with $MEMTUNE_RESUME_FROM or, in a script that takes "
+        "it as an argument, --resume_from_checkpoint=$(MEMTUNE_RESUME_FROM)"
+    ),
+    "sdk": 'call engine.load(os.environ["MEMTUNE_RESUME_FROM"]) before the training',
+}
+
+
+class CheckpointLoad:
+    """What this process has opened of one checkpoint. Tell it of files that Python does not open itself."""
+
+    def __init__(self, settings: Settings, directory: Path) -> None:
+        self._settings, self._directory = settings, directory
+        self._prefix = f"{os.path.realpath(directory)}{os.sep}"
+        self._is_watching = False
+        self.is_done = False
+
+    @classmethod
+    def of(cls, settings: Settings) -> CheckpointLoad | None:
+        """That of a run; None where it begins at step 0."""
+        return cls(settings, settings.resume_from) if settings.resume_from is not None else None
+
+    def watch(self) -> None:
+        """Follow the files that this process opens from now on."""
+        self._is_watching = True
+        sys.addaudithook(self._heard)
+
+    def stop(self) -> None:
+        """Follow them no longer; Python takes no audit hook back."""
+        self._is_watching = False
+
+    def opened(self, path: Any) -> None:
+        """A file is opened to be read."""
+        if self.is_done or not isinstance(path, (str, bytes, os.PathLike)):
+            return
+        name = os.path.realpath(os.fsdecode(path))
+        self.is_done = name.startswith(self._prefix) and not name.endswith(".json")
+
+    def weights_opened(self, path: Any) -> None:
+        """safetensors reads a file; what accelerate saves is more than weights, and load_state opens the rest."""
+        if self._settings.integration != "accelerate":
+            self.opened(path)
+
+    @property
+    def samples(self) -> int:
+        """The samples that the training goes on after: none while nothing was loaded."""
+        return self._settings.resume_samples if self.is_done else 0
+
+    @property
+    def missing(self) -> str:
+        """What to say of a training that begins without it."""
+        return (
+            f"the run resumes from {self._directory}, {self._settings.resume_samples} samples into the training, and "
+            f"the script trains without having loaded it: {_REMEDIES[self._settings.integration]}"
+        )
+
+    def _heard(self, event: str, args: tuple[Any, ...]) -> None:
+        if self._is_watching and not self.is_done and event == "open" and not _writes(args):
+            self.opened(args[0])
+
+
+def _writes(args: tuple[Any, ...]) -> bool:
+    return bool((args[2] or 0) & (os.O_WRONLY | os.O_RDWR))
