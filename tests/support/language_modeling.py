@@ -2,7 +2,8 @@
 
 The model comes from a directory, in evaluation mode; the length of the training and of the schedule comes from the
 loader and the script's own accumulation; checkpoints are named after the optimizer steps; each epoch is evaluated.
-``--own-accumulation`` accumulates without the Accelerator's help, ``--stream`` hides the length of the data.
+``--own-accumulation`` accumulates without the Accelerator's help, ``--stream`` hides the length of the data. What
+``--micro-steps`` and ``--miscount`` do is wrong under any plan but the script's own.
 """
 
 from __future__ import annotations
@@ -51,6 +52,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--stream", action="store_true")
     parser.add_argument("--dispatch", action="store_true")
     parser.add_argument("--micro-steps", type=int)
+    parser.add_argument("--miscount", action="store_true")
     return parser.parse_args()
 
 
@@ -63,8 +65,8 @@ def from_directory() -> Any:
 args = parsed()
 config = DataLoaderConfiguration(dispatch_batches=True if args.dispatch else None)
 own = {} if args.own_accumulation else {"gradient_accumulation_steps": args.accumulation}
-accelerator = Accelerator(dataloader_config=config, **own)
 model = from_directory()
+accelerator = Accelerator(dataloader_config=config, **own)
 rows = RandomTokens(args.rows, args.length)
 data: dict[str, Any] = {"dataset": Streamed(rows)} if args.stream else {"dataset": rows, "shuffle": True}
 torch.manual_seed(1)
@@ -87,7 +89,7 @@ if args.resume_from:
     if not args.no_load:
         accelerator.load_state(args.resume_from)
     completed = int(Path(args.resume_from).name.removeprefix("step_"))
-    skipped = completed * args.accumulation
+    skipped = completed * args.accumulation + (1 if args.miscount else 0)
     if steps_per_epoch is not None:
         first_epoch, skipped = divmod(skipped, len(loader))
 
@@ -115,7 +117,8 @@ def trained_on(batch: Any) -> torch.Tensor:
             loss = model(**batch).loss
             accelerator.backward(loss)
             take_step()
-    return loss.detach()
+    detached: torch.Tensor = loss.detach()
+    return detached
 
 
 seen = 0

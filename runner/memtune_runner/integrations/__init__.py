@@ -17,13 +17,15 @@ if TYPE_CHECKING:
 
 def install(
     settings: Settings, probe: Probe | None, imports: ImportWatch, patches: Patches, samples: Callable[[], int]
-) -> None:
+) -> Callable[[], str]:
     """Prepare the integration that the run asks for; `env` and `sdk` read the environment by themselves.
 
+    What is returned tells why a script that ended well has not trained as long as it meant to, or nothing.
     ``samples`` tells how many are behind the weights of this process, over all ranks.
     """
     imports.when_imported("deepspeed.runtime.engine", lambda module: universal.read_by_its_kind(module.DeepSpeedEngine))
     if settings.integration == "hf-trainer":
         hf_trainer.install(settings, probe, imports, patches)
     elif settings.integration == "accelerate":
-        accelerate.install(settings, probe, imports, patches, samples)
+        return accelerate.install(settings, probe, imports, patches, samples)
+    return str

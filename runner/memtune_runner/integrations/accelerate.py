@@ -21,6 +21,7 @@ from memtune_runner.failures import of_exception
 from memtune_runner.integrations import arguments
 from memtune_runner.integrations.checkpointing import set_checkpointing
 from memtune_runner.integrations.loaders import in_micro_batches, training_loader
+from memtune_runner.integrations.schedule import Schedule
 from memtune_runner.probe import accumulation
 from memtune_runner.ranks import own_directory
 
@@ -35,24 +36,27 @@ Inherited = Callable[..., Any]
 
 def install(
     settings: Settings, probe: Probe | None, imports: ImportWatch, patches: Patches, samples: Callable[[], int]
-) -> None:
-    """Wrap Accelerator as soon as the script imports it."""
+) -> Callable[[], str]:
+    """Wrap Accelerator as soon as the script imports it. What is returned tells why a training is not whole."""
     arguments.refuse(settings)
-    prepared = Prepared()
+    prepared, schedule = Prepared(), Schedule(settings)
     if probe is not None:
         probe.at_the_end(lambda: prepared.evaluate_and_save(probe))
 
     def wrap_accelerator(module: Any) -> None:
-        patches.wrap(module.Accelerator, "__init__", _init(settings))
-        patches.wrap(module.Accelerator, "prepare", _prepare(settings, prepared))
+        patches.wrap(module.Accelerator, "__init__", _init(settings, schedule))
+        patches.wrap(module.Accelerator, "prepare", _prepare(settings, prepared, schedule))
+        schedule.wrap_accelerator(module, patches)
         if probe is None:
             patches.wrap(module.Accelerator, "save_state", huggingface.accelerate_save(settings, samples))
             patches.wrap(module.Accelerator, "load_state", huggingface.accelerate_load(settings))
 
+    imports.when_imported("accelerate.data_loader", lambda module: schedule.wrap_loaders(module, patches))
     imports.when_imported("accelerate.accelerator", wrap_accelerator)
     if settings.device is Device.VIRTUAL:
         # accelerate takes ranks without GPUs for one rank each, unless it is told that the CPU is meant.
         imports.when_imported("accelerate.state", lambda module: patches.wrap(module.PartialState, "__init__", _on_cpu))
+    return lambda: schedule.unfinished
 
 
 class Prepared:
@@ -111,14 +115,18 @@ def _on_cpu(inherited: Inherited, state: Any, *_cpu: bool, **kwargs: Any) -> Non
     inherited(state, **{**kwargs, "cpu": True})  # whatever the script says, by position or by name
 
 
-def _init(settings: Settings) -> Inherited:
+def _init(settings: Settings, schedule: Schedule) -> Inherited:
     def init(inherited: Inherited, accelerator: Any, *args: Any, **kwargs: Any) -> None:
         if arguments.reduces_on_host(settings.plan):
             # accelerate does not look into the plugin when it chooses between NCCL alone and gloo beside it.
             os.environ["FSDP_OFFLOAD_PARAMS"] = "true"
         signature = inspect.signature(inherited)
         given = signature.bind(accelerator, *args, **kwargs)
-        overrides = _overrides(settings)
+        overrides = {
+            **_overrides(settings),
+            "gradient_accumulation_plugin": schedule.plugin(given.arguments, accumulation(settings), os.environ),
+            "gradient_accumulation_steps": 1,  # the plugin says it, and goes before what accelerate launch was told
+        }
         given.arguments.update({name: each for name, each in overrides.items() if name in signature.parameters})
         inherited(*given.args, **given.kwargs)
 
@@ -129,8 +137,6 @@ def _overrides(settings: Settings) -> dict[str, Any]:
     plan = settings.plan
     return {
         "mixed_precision": arguments.mixed_precision(plan),
-        "gradient_accumulation_steps": accumulation(settings),
-        "gradient_accumulation_plugin": None,
         "deepspeed_plugin": _deepspeed_plugin(settings),
         "deepspeed_plugins": None,
         "fsdp_plugin": _fsdp_plugin(settings),
@@ -154,7 +160,7 @@ def _fsdp_plugin(settings: Settings) -> Any:
     return FullyShardedDataParallelPlugin(**arguments.fsdp_plugin(settings))
 
 
-def _prepare(settings: Settings, prepared: Prepared) -> Inherited:
+def _prepare(settings: Settings, prepared: Prepared, schedule: Schedule) -> Inherited:
     def prepare(inherited: Inherited, accelerator: Any, *objects: Any, **kwargs: Any) -> Any:
         from torch.utils.data import DataLoader
 
@@ -168,6 +174,8 @@ def _prepare(settings: Settings, prepared: Prepared) -> Inherited:
         # As many as there are objects: a tuple, or under FSDP2 a list; the one by itself if there is one.
         made = dict(zip(map(id, objects), result if len(objects) > 1 else (result,), strict=True))
         model = next(iter(models), None)
+        if trained is not None:
+            schedule.follow(accelerator, made[id(trained)])
         other = next((each for each in loaders if each is not trained), None)
         prepared.add(accelerator, made.get(id(model)), made.get(id(other)))
         return result

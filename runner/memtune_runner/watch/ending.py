@@ -27,9 +27,9 @@ def bad_input(error: Exception) -> Failure:
     return Failure(Ending.BAD_INPUT, EXIT_CODES[Ending.BAD_INPUT], str(error))
 
 
-def ended_well(watch: Watch | None, settings: Settings) -> Failure:
-    """What it comes to when a script ends without an error: success, unless it never trained."""
-    message = _never_stepped(watch, settings)
+def ended_well(watch: Watch | None, settings: Settings, unfinished: str) -> Failure:
+    """What it comes to when a script ends without an error: success, unless it never trained, or not to its end."""
+    message = _never_stepped(watch, settings) or ("" if settings.is_probe else unfinished)
     ending = Ending.BAD_INPUT if message else Ending.SUCCEEDED
     return Failure(ending, EXIT_CODES.get(ending, 0), message)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
@@ -77,6 +77,7 @@ class _Worker:
         self._probe = Probe.of(settings)
         self._watch: Watch | None = None
         self._load = CheckpointLoad.of(settings)
+        self._unfinished: Callable[[], str] = str
         self._imports, self._patches = ImportWatch(), Patches()
 
     def begin(self) -> None:
@@ -93,7 +94,9 @@ class _Worker:
         # Expected from the start as well: it may be what imports torch.
         self._imports.when_imported("safetensors.torch", self._hook_safetensors)
         self._imports.when_imported("torch", self._hook_torch)
-        integrations.install(self._settings, self._probe, self._imports, self._patches, self._samples)
+        self._unfinished = integrations.install(
+            self._settings, self._probe, self._imports, self._patches, self._samples
+        )
 
     def _samples(self) -> int:
         """The samples behind this process's weights, over all ranks; the steps that a loss scaler skipped took some."""
@@ -122,7 +125,7 @@ class _Worker:
             self._imports.remove()
             self._patches.undo()
             return 0
-        failure = ending.ended_well(self._watch, self._settings)
+        failure = ending.ended_well(self._watch, self._settings, self._unfinished())
         self.end(failure)
         return failure.exit_code
 

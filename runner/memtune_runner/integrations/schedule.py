@@ -1,0 +1,189 @@
+"""Keeps the schedule of an accelerate script right while the plan's micro-batches go through its loop.
+
+A script computes the length of its training from the loader's length and from the accumulation that it passes to its
+Accelerator. So it keeps on seeing its own accumulation, and as many batches for each optimizer step; accelerate itself
+accumulates as the plan says. A script that passes none counts the batches that it gets, and sees all of them.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from types import FrameType
+from typing import Any
+
+from memtune_runner.bad_input import BadInputError
+from memtune_runner.checkpoints import manifest
+from memtune_runner.checkpoints.manifest import ManifestError
+from memtune_runner.settings import Settings
+from memtune_runner.watch.patches import Patches
+
+Inherited = Callable[..., Any]
+
+_OWN_ACCUMULATION = "ACCELERATE_GRADIENT_ACCUMULATION_STEPS"  # of `accelerate launch`, before what the script says
+
+
+class Schedule:
+    """What a script sees of the length of its training, and what it makes of it."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._plan = settings.plan
+        self._own: int | None = None
+        self._accumulates = False
+        self._has_told_length = False
+        self._loaders: list[tuple[Any, int | None]] = []  # with their batches, where it is known how many
+        self._accelerator: Any = None
+        self._taken = 0  # batches of a pass over the training loader that has not come to its end
+
+    def wrap_accelerator(self, module: Any, patches: Patches) -> None:
+        """Let an Accelerator tell the script its own accumulation, and see whether the script uses the plan's."""
+        inherited = module.Accelerator.gradient_accumulation_steps
+
+        def get(accelerator: Any) -> int:
+            is_within = _is_of_accelerate(sys._getframe(1))
+            return int(inherited.fget(accelerator)) if is_within else self._own or 1
+
+        def put(accelerator: Any, steps: int) -> None:
+            if _is_of_accelerate(sys._getframe(1)):
+                inherited.fset(accelerator, steps)
+            else:
+                self._own = steps
+
+        patches.replace(module.Accelerator, "gradient_accumulation_steps", property(get, put))
+        patches.wrap(module.Accelerator, "accumulate", self._accumulate)
+        patches.wrap(module.Accelerator, "backward", self._backward)
+
+    def wrap_loaders(self, module: Any, patches: Patches) -> None:
+        """Let the training loader tell its length in the script's batches, and be skipped by the script's count."""
+        for kind in (module.DataLoaderShard, module.DataLoaderDispatcher):
+            patches.wrap(kind, "__len__", self._length)
+            patches.wrap(kind, "__iter__", self._iterate)
+        patches.wrap(module, "skip_first_batches", self._skip)
+
+    def plugin(self, given: dict[str, Any], accumulation: int, environ: Mapping[str, str]) -> Any:
+        """The plugin for the plan's accumulation, with all other options of the script's, whose own number is noted."""
+        from accelerate.utils import GradientAccumulationPlugin  # type: ignore[import-untyped]  # accelerate ships no types
+
+        plugin, told = given.get("gradient_accumulation_plugin"), environ.get(_OWN_ACCUMULATION, "")
+        if plugin is not None:
+            self._own = plugin.num_steps
+        else:
+            self._own = int(told) if told.isdecimal() else given.get("gradient_accumulation_steps")
+        return replace(plugin or GradientAccumulationPlugin(), num_steps=accumulation)
+
+    def follow(self, accelerator: Any, loader: Any) -> None:
+        """The script trains on this loader, which accelerate has prepared."""
+        self._accelerator = accelerator
+        try:
+            batches = len(loader)  # not told to the script: the loader is not followed yet
+        except TypeError:
+            batches = None
+        self._loaders.append((loader, batches))
+
+    @property
+    def unfinished(self) -> str:
+        """What shows that a script which ended well has not trained as long as it meant to; empty if nothing does."""
+        if not (self._accumulates and self._taken) or self._accelerator.sync_gradients:
+            return ""
+        return (
+            f"the script left its loop after {self._taken} batches of an epoch, within an optimizer step: it counts "
+            f"batches, and plan {self._plan} makes {self._plan.accumulation} of them an optimizer step; let it count "
+            "optimizer steps by accelerator.sync_gradients"
+        )
+
+    def _is_followed(self, loader: Any) -> bool:
+        return any(each is loader for each, _ in self._loaders)
+
+    def _in_scripts_batches(self, batches: int) -> int:
+        if self._own is None or self._own == self._plan.accumulation:
+            return batches
+        return math.ceil(batches / self._plan.accumulation) * self._own
+
+    def _length(self, inherited: Inherited, loader: Any) -> int:
+        batches: int = inherited(loader)
+        # Behind this function's own frame is that of its wrapper.
+        if not self._is_followed(loader) or _is_of_accelerate(sys._getframe(2)):
+            return batches
+        self._has_told_length = True
+        return self._in_scripts_batches(batches)
+
+    def _iterate(self, inherited: Inherited, loader: Any) -> Iterator[Any]:
+        batches: Iterator[Any] = inherited(loader)
+        return self._counted(batches) if self._is_followed(loader) else batches
+
+    def _counted(self, batches: Iterator[Any]) -> Iterator[Any]:
+        self._taken = 0
+        for batch in batches:
+            self._taken += 1
+            yield batch
+        self._taken = 0
+
+    def _accumulate(self, inherited: Inherited, *args: Any, **kwargs: Any) -> Any:
+        if not self._accumulates and self._own is None and self._has_told_length and self._plan.accumulation > 1:
+            raise BadInputError(
+                "the script trains within accelerator.accumulate(model), but computed its schedule from the loader's "
+                "length before it said how many batches make an optimizer step; pass its own number, if only "
+                "gradient_accumulation_steps=1, to Accelerator"
+            )
+        self._accumulates = True
+        return inherited(*args, **kwargs)
+
+    def _backward(self, inherited: Inherited, accelerator: Any, *args: Any, **kwargs: Any) -> Any:
+        if not self._accumulates:
+            self._leave_accumulation_to_script(accelerator)
+        return inherited(accelerator, *args, **kwargs)
+
+    def _leave_accumulation_to_script(self, accelerator: Any) -> None:
+        own = self._own or 1
+        if self._own is not None and self._has_told_length and own != self._plan.accumulation:
+            raise BadInputError(
+                f"the script accumulates {own} batches by itself, and plan {self._plan} asks for "
+                f"{self._plan.accumulation}: train each batch within accelerator.accumulate(model), or pass "
+                "gradient_accumulation_steps=$(MEMTUNE_ACCUMULATION) to the script"
+            )
+        # A loss is divided by what the script has told accelerate, as without a plan.
+        accelerator.gradient_state.plugin_kwargs.update(num_steps=own)
+
+    def _skip(self, inherited: Inherited, dataloader: Any, num_batches: int = 0) -> Any:
+        if not self._is_followed(dataloader):
+            return inherited(dataloader, num_batches)
+        made = inherited(dataloader, self._batches_behind(dataloader, num_batches))
+        self.follow(self._accelerator, made)
+        return made
+
+    def _batches_behind(self, loader: Any, asked: int) -> int:
+        """The batches of the plan that a script wants to skip, by its own count. Where it resumes, they are known."""
+        accumulation = self._plan.accumulation
+        if self._settings.resume_from is None:
+            return asked * accumulation // self._own if self._own else asked
+        steps = steps_of_epoch = self._settings.resume_samples // self._settings.global_batch
+        epochs_told = 0
+        batches = next(batches for each, batches in self._loaders if each is loader)
+        if batches:
+            epoch, steps_of_epoch = divmod(steps, math.ceil(batches / accumulation))
+            epochs_told = epoch * self._in_scripts_batches(batches)
+        # Scripts count in their own batches, or in those that they were given, now or under the plan that saved.
+        units = (self._own or 1, accumulation, _saved_accumulation(self._settings, accumulation))
+        meant = {each for unit in units for each in (steps_of_epoch * unit, steps * unit - epochs_told)}
+        if asked not in meant:
+            raise BadInputError(
+                f"the script skips {asked} batches of the epoch, and its checkpoint is {steps_of_epoch} optimizer "
+                "steps into one: let it name its checkpoints after optimizer steps (accelerator.sync_gradients), and "
+                "skip as many batches as these times its own gradient_accumulation_steps"
+            )
+        return steps_of_epoch * accumulation
+
+
+def _is_of_accelerate(frame: FrameType) -> bool:
+    return str(frame.f_globals.get("__name__", "")).startswith("accelerate.")
+
+
+def _saved_accumulation(settings: Settings, default: int) -> int:
+    """The accumulation of the plan that has written the checkpoint."""
+    try:
+        return manifest.read(settings.resume_from).plan.accumulation if settings.resume_from else default
+    except ManifestError:
+        return default

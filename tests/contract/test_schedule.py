@@ -1,0 +1,169 @@
+"""A script of accelerate's trains as long as it meant to, whatever the plan makes of its batches."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import watched
+
+from memtune.plan import Plan
+from memtune.report import Ending
+from memtune.run import RunKind
+from memtune_runner.bad_input import BadInputError
+from memtune_runner.integrations.schedule import Schedule
+from memtune_runner.settings import Settings
+from memtune_runner.watch.patches import Patches
+
+SCRIPT = Path(__file__).parents[1] / "support" / "language_modeling.py"
+
+
+def run(plan: str, directory: Path, arguments: Sequence[str], **variables: str) -> watched.Outcome:
+    return watched.run(SCRIPT, plan, directory, 1, arguments, INTEGRATION="accelerate", **variables)[0]
+
+
+def trained(outcome: watched.Outcome) -> tuple[int, int, float]:
+    """The optimizer steps that the script counted, the rows it saw, and its learning rate in the end."""
+    assert outcome.report.ending is Ending.SUCCEEDED, outcome.output[-3000:]
+    found = re.search(r"trained (\d+) steps on (\d+) rows, learning rate (\S+)", outcome.output)
+    assert found, outcome.output[-3000:]
+    return int(found[1]), int(found[2]), float(found[3])
+
+
+@pytest.mark.parametrize(
+    ("plan", "arguments", "steps", "rows"),
+    [
+        # The script's own batches are of 4 rows, 2 a step: here there are fewer of them, then more.
+        ("fp32-ddp-none-mb8x1", [], 8, 58),
+        ("fp32-ddp-none-mb1x8", ["--epochs", "2"], 16, 116),
+        ("fp32-ddp-none-mb1x8", ["--batch-size", "8", "--accumulation", "1"], 8, 58),
+        ("fp32-z1-none-mb1x8-bk1m", [], 8, 58),
+        ("fp32-ddp-none-mb1x8", ["--dispatch"], 8, 58),
+        ("fp32-ddp-none-mb1x8", ["--stream", "--max-steps", "5"], 5, 40),
+        ("fp32-ddp-none-mb1x8", ["--max-steps", "3"], 3, 24),
+        ("fp32-ddp-none-mb4x2", ["--own-accumulation"], 8, 58),
+    ],
+)
+def test_a_training_is_as_long_as_the_script_meant_it(
+    plan: str, arguments: list[str], steps: int, rows: int, tmp_path: Path
+) -> None:
+    outcome = run(plan, tmp_path, arguments)
+    assert trained(outcome) == (steps, rows, 0.0)
+    assert outcome.report.steps == steps
+
+
+def test_each_of_two_ranks_trains_on_its_half(tmp_path: Path) -> None:
+    arguments = ["--batch-size", "2"]
+    outcomes = watched.run(SCRIPT, "fp32-ddp-none-mb1x4", tmp_path, 2, arguments, INTEGRATION="accelerate")
+    assert trained(outcomes[0]) == (8, 29, 0.0)
+
+
+def test_a_loop_that_counts_batches_is_not_taken_for_a_whole_training(tmp_path: Path) -> None:
+    outcome = run("fp32-ddp-none-mb1x8", tmp_path, ["--micro-steps", "15"])
+    assert (outcome.exit_code, outcome.report.ending) == (88, Ending.BAD_INPUT), outcome.output[-3000:]
+    assert outcome.report.message.startswith("the script left its loop after 15 batches of an epoch, within an")
+
+
+def test_a_relaunch_under_another_plan_goes_on_within_the_epoch_and_is_told_where_the_script_miscounts(
+    tmp_path: Path,
+) -> None:
+    saves = tmp_path / "saves"
+    saving = ["--epochs", "2", "--save-every", "5", "--output-dir", str(saves)]
+    first = run("fp32-ddp-none-mb8x1", tmp_path, saving, CHECKPOINT_PATH=str(saves), ATTEMPT="1")
+    assert trained(first) == (16, 116, 0.0)
+    told = {"CHECKPOINT_PATH": str(saves), "ATTEMPT": "2"}
+    told |= {"RESUME_FROM": str(saves / "step_10"), "RESUME_SAMPLES": "80"}
+    resuming = [*saving, "--resume-from", str(saves / "step_10")]
+    again = run("fp32-ddp-none-mb2x4", tmp_path, resuming, **told)
+    # Two steps of the second epoch were made: 16 of its 58 rows.
+    assert trained(again) == (16, 42, 0.0)
+    assert (again.report.steps, again.report.resumed_samples) == (6, 80)
+    lost = run("fp32-ddp-none-mb2x4", tmp_path, [*resuming, "--miscount"], **told)
+    assert (lost.report.ending, lost.report.steps) == (Ending.BAD_INPUT, 0), lost.output[-3000:]
+    assert (
+        "the script skips 5 batches of the epoch, and its checkpoint is 2 optimizer steps into" in lost.report.message
+    )
+
+
+class Accelerator:
+    """What a script uses of accelerate's to accumulate."""
+
+    sync_gradients = True
+
+    def __init__(self) -> None:
+        self.gradient_state = SimpleNamespace(plugin_kwargs={"num_steps": 8})
+
+    @property
+    def gradient_accumulation_steps(self) -> int:
+        return int(self.gradient_state.plugin_kwargs["num_steps"])
+
+    def accumulate(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def backward(self) -> int:
+        """What the loss is divided by."""
+        return self.gradient_accumulation_steps
+
+
+class Loader:
+    """A prepared loader."""
+
+    def __len__(self) -> int:
+        return 57
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(57))
+
+
+def begun(own: dict[str, Any], **environ: str) -> tuple[Any, Any]:
+    """The Accelerator and the loader of a script that passed ``own``, under a plan that accumulates 8 batches."""
+    plan = Plan.parse("fp32-ddp-none-mb1x8")
+    schedule, patches = Schedule(Settings(plan, RunKind.TRAIN, "accelerate", 8, 32)), Patches()
+    accelerator, loader = type("Own", (Accelerator,), {}), type("Own", (Loader,), {})
+    dispatcher = type("Other", (Loader,), {})
+    schedule.wrap_accelerator(SimpleNamespace(Accelerator=accelerator), patches)
+    schedule.wrap_loaders(SimpleNamespace(DataLoaderShard=loader, DataLoaderDispatcher=dispatcher), patches)
+    assert schedule.plugin(own, 8, environ).num_steps == 8
+    made = accelerator(), loader()
+    schedule.follow(*made)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("own", "environ", "accumulation", "length"),
+    [
+        ({}, {}, 1, 57),
+        ({"gradient_accumulation_steps": 1}, {}, 1, 8),
+        ({"gradient_accumulation_steps": 2}, {}, 2, 16),
+        ({"gradient_accumulation_steps": 8}, {}, 8, 57),
+        ({"gradient_accumulation_steps": 1}, {"ACCELERATE_GRADIENT_ACCUMULATION_STEPS": "4"}, 4, 32),
+    ],
+)
+def test_a_script_sees_its_own_accumulation_and_as_many_batches_a_step(
+    own: dict[str, Any], environ: dict[str, str], accumulation: int, length: int
+) -> None:
+    accelerator, loader = begun(own, **environ)
+    assert (accelerator.gradient_accumulation_steps, len(loader), len(list(loader))) == (accumulation, length, 57)
+
+
+def test_a_loop_that_accumulates_by_itself_has_its_losses_divided_as_without_a_plan() -> None:
+    accelerator, loader = begun({})
+    assert len(loader) == 57
+    accelerator.backward()
+    assert accelerator.gradient_state.plugin_kwargs["num_steps"] == 1
+
+
+def test_what_says_one_thing_and_does_another_is_refused_before_it_trains() -> None:
+    accelerator, loader = begun({"gradient_accumulation_steps": 2})
+    assert len(loader) == 16
+    with pytest.raises(BadInputError, match=r"accumulates 2 batches by itself, .* within accelerator\.accumulate"):
+        accelerator.backward()
+    accelerator, loader = begun({})
+    assert len(loader) == 57
+    with pytest.raises(BadInputError, match="pass its own number, if only gradient_accumulation_steps=1"):
+        accelerator.accumulate()
