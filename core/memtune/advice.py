@@ -14,6 +14,7 @@ from memtune.ladder import RUNG_OF, RUNGS, Rung
 from memtune.model.architecture import Adapter, Architecture
 from memtune.model.count import adapter_parameters
 from memtune.plan import Plan
+from memtune.prediction import Prediction
 from memtune.space import PredictsPlans, Space, divisors, host_refusal, refusal
 from memtune.trace import TraceError
 from memtune.units import amount, counted, gib
@@ -37,14 +38,16 @@ def advise(
     headroom: float,
     space: Space,
     is_fixed: bool = False,
+    phase: str = "",
 ) -> list[str]:
     """What would fit instead of ``plan``, the smallest of the space, which does not; the least change first.
 
-    ``is_fixed`` says that the job launches this plan, whatever its space.
+    ``is_fixed`` says that the job launches this plan, whatever its space. ``phase`` is where memory ran out, if that
+    was not in the training: what saves nothing there is no advice.
     """
     predictor = predictor_for(workload)
     if host_refusal(workload, predictor, plan) is None:
-        return _Advice(workload, predictor_for, plan, headroom, space, is_fixed).sentences()
+        return _Advice(workload, predictor_for, plan, headroom, space, is_fixed, phase).sentences()
     # What else would help is told of the plan without its offload, which may be all that is in the way.
     bare = _Advice(workload, predictor_for, replace(plan, offload=Offload.NONE), headroom, space, is_fixed)
     return [*_more_host(workload, predictor, plan), *bare.without_offload()]
@@ -66,6 +69,7 @@ class _Advice:
     headroom: float
     space: Space
     is_fixed: bool
+    phase: str = ""
 
     def sentences(self) -> list[str]:
         found = [*self._other_knobs(), *self._shorter(), *self._adapters(), *self._more_gpus(), *self._larger_gpu()]
@@ -93,11 +97,11 @@ class _Advice:
         for rung in RUNGS:
             options = self._options(predictor, rung, self.plan)
             # What the space has already was found too large, whatever is predicted of it.
-            useful = (each for each in options if self._changes(each) and self._fits(self.workload, predictor, each))
+            useful = (each for each in options if self._changes(each) and self._helps(self.workload, predictor, each))
             fitting = next(useful, None)
             if fitting:
                 enough.setdefault(rung.name, fitting)
-        together = [self._lowest] if not enough and self._fits(self.workload, predictor, self._lowest) else []
+        together = [self._lowest] if not enough and self._helps(self.workload, predictor, self._lowest) else []
         for plan in (*enough.values(), *together):
             if changes := self._changes(plan):
                 yield self._told(changes, self.workload, predictor, plan)
@@ -154,14 +158,14 @@ class _Advice:
         for shorter in self._half_as_long():
             predictor = self.predictor_for(shorter)
             plan = self._smallest(shorter, predictor)
-            if self._fits(shorter, predictor, plan):
+            if self._helps(shorter, predictor, plan):
                 yield self._told(_shorten(shorter), shorter, predictor, plan)
                 return
 
     def _shorter_and_lower(self) -> Iterator[str]:
         """The same with all that a user may still allow."""
         for shorter in self._half_as_long():
-            if self._fits(shorter, predictor := self.predictor_for(shorter), self._lowest):
+            if self._helps(shorter, predictor := self.predictor_for(shorter), self._lowest):
                 what = filter(None, (_shorten(shorter), self._changes(self._lowest)))
                 yield self._told(" and ".join(what), shorter, predictor, self._lowest)
                 return
@@ -187,7 +191,7 @@ class _Advice:
             plan = self._smallest(light, predictor)
             quantized = adapter.base_quantization != "none"
             # To shard a quantized base is what few libraries can.
-            if self._fits(light, predictor, plan) and not (quantized and plan.sharding.zero_stage == 3):
+            if self._helps(light, predictor, plan) and not (quantized and plan.sharding.zero_stage == 3):
                 on = f" with baseQuantization {adapter.base_quantization}" if quantized else ""
                 what = f"if the model is pretrained, train LoRA adapters alone (model.peft{on}, in a template)"
                 yield self._told(what, light, predictor, plan)
@@ -199,7 +203,7 @@ class _Advice:
                 continue  # the script's own micro-batch is too large for a GPU's share
             predictor = self.predictor_for(wider)
             plan = self._smallest(wider, predictor)
-            if self._fits(wider, predictor, plan):
+            if self._helps(wider, predictor, plan):
                 nodes = f", {wider.gpus_per_node} on each of {wider.nodes} nodes" if wider.nodes > 1 else ""
                 what = f"use {counted(wider.world, 'GPU')} in place of {self.workload.world}{nodes}"
                 yield self._told(what, wider, predictor, plan)
@@ -242,6 +246,14 @@ class _Advice:
     def _needed_bytes(self) -> float:
         device = self.predictor_for(self.workload).predict(self.plan).device
         return max(device.upper, device.expected / (1 - self.headroom))
+
+    def _helps(self, workload: Workload, predictor: PredictsPlans, plan: Plan) -> bool:
+        """Whether a plan fits, and takes less than the present one: its prediction may be what was wrong."""
+        own = self.predictor_for(self.workload).predict(self.plan)
+        return self._fits(workload, predictor, plan) and self._bytes(predictor.predict(plan)) < self._bytes(own)
+
+    def _bytes(self, prediction: Prediction) -> float:
+        return (prediction.phases[self.phase] if self.phase else prediction.device).expected
 
     def _fits(self, workload: Workload, predictor: PredictsPlans, plan: Plan) -> bool:
         fits_gpu = predictor.predict(plan).fits(workload.gpu.usable_bytes, self.headroom)

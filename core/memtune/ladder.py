@@ -38,6 +38,10 @@ class OutOfMemory(str, Enum):
     SAVING = "saving"
 
 
+# The phase of a prediction in which an out-of-memory happened that was not the training's.
+PHASE_OF = {OutOfMemory.EVALUATION: "evaluation", OutOfMemory.SAVING: "save"}
+
+
 @dataclass(frozen=True)
 class Rung:
     """One step of the ladder. ``consent`` names what the user must allow first, where numerics change.
@@ -102,7 +106,7 @@ def descend(
     if failure.kind is OutOfMemory.EVALUATION:
         return _smaller_evaluation(workload, plan, failure)
     if failure.kind is OutOfMemory.SAVING:
-        return Downgrade(plan, ("sharded-save",), sharded_save=True)
+        return _sharded_save(plan, failure)
     search = _Search(workload, predictor, plan, failure.deficit_bytes + margin_bytes, allowed)
     rungs = [r for r in RUNGS if failure.kind in r.kinds and (not r.consent or r.consent in consent)]
     cheap = [rung for rung in rungs if not rung.costly]
@@ -110,10 +114,18 @@ def descend(
 
 
 def _smaller_evaluation(workload: Workload, plan: Plan, failure: Failure) -> Downgrade | Exhausted:
+    """Half of the batch, or the micro-batch if that is less: the training has shown that it fits."""
     size = workload.evaluation.batch_size
     if size <= 1:
         return Exhausted(plan, failure.deficit_bytes)
-    return Downgrade(plan, ("evaluation-batch",), evaluation_batch=divisors(size)[-2])
+    return Downgrade(plan, ("evaluation-batch",), evaluation_batch=min(size // 2, plan.micro_batch))
+
+
+def _sharded_save(plan: Plan, failure: Failure) -> Downgrade | Exhausted:
+    """Only a plan that shards the parameters gathers them for a save."""
+    if plan.sharding.zero_stage < 3:
+        return Exhausted(plan, failure.deficit_bytes)
+    return Downgrade(plan, ("sharded-save",), sharded_save=True)
 
 
 class _Search:

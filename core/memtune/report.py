@@ -123,6 +123,7 @@ class Applied:
     ``weight_dtype`` is that of the weights that learn as the script keeps them, ``compute_dtype`` that of the first
     linear layer's matrix product: they differ under autocast. ``backend`` is ``none`` where no wrapper was seen.
     ``sharding`` is FSDP's strategy in the words of a plan; of other backends ``zero_stage`` says all.
+    ``evaluation_batch`` is that of the model's forward passes without gradients; no plan asks for one.
     """
 
     micro_batch: _Count = None
@@ -136,6 +137,7 @@ class Applied:
     gradient_dtype: _Word = None
     compute_dtype: _Word = None
     checkpointed_blocks: _Count = None
+    evaluation_batch: _Count = None
 
 
 def _part(kind: type[Any]) -> Callable[[Any], Any]:

@@ -151,6 +151,24 @@ def test_a_fixed_plan_is_replaced_and_a_virtual_gpu_is_given_more() -> None:
     assert re.fullmatch(r"set resources.gpuMemory to at least \d+ MiB", told[-1])
 
 
+class Wrong(Shared):
+    """What fits by its prediction, although it ran out of memory; sharding what one GPU has saves nothing."""
+
+    def predict(self, plan: Plan) -> Prediction:
+        size = Interval(GIB, GIB, GIB)
+        return replace(super().predict(plan), device=size, phase_breakdown=lambda: {"evaluation": size})
+
+
+def test_what_saves_nothing_is_no_advice_even_where_it_should_fit() -> None:
+    narrow, plan = (
+        Space(shardings=(Sharding.DDP,), checkpointings=(NO_CHECKPOINTING,)),
+        Plan.parse("bf16-ddp-none-mb1x12"),
+    )
+    for phase in ("", "evaluation"):
+        told = advise(replace(FOUR, gpus_per_node=1), Wrong, plan, 0.06, narrow, phase=phase)
+        assert [each for each in told if not each.startswith("use larger GPUs")] == []
+
+
 def test_no_offload_is_advised_that_the_host_cannot_hold() -> None:
     tight = replace(FOUR, host_limit_bytes=2 * MIB)
     roomy = advise(FOUR, Shared, BOTTOM, 0.06, Space())

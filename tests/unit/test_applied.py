@@ -51,8 +51,8 @@ def test_every_field_is_compared(name: str) -> None:
 
 
 def test_no_field_is_forgotten() -> None:
-    # How many tokens a row has is the script's data, no plan says it.
-    assert {each.name for each in fields(Applied)} == {*IGNORED, "largest_tokens", "sharding"}
+    # How many tokens a row has is the script's data, and how it evaluates its own choice: no plan says it.
+    assert {each.name for each in fields(Applied)} == {*IGNORED, "largest_tokens", "sharding", "evaluation_batch"}
 
 
 def test_the_strategy_of_fsdp_is_compared_and_of_no_other_backend() -> None:

@@ -208,15 +208,63 @@ def test_an_out_of_memory_in_evaluation_lowers_the_evaluation_batch_and_nothing_
     cluster = launched(make_job(training=training))
     plan = last(cluster)["plan"]
     die(cluster, Ending.DEVICE_OOM, 85, phase=Phase.EVALUATION, **SAVED)
-    assert (last(cluster)["plan"], last(cluster)["evaluationBatch"]) == (plan, 3)
+    assert (last(cluster)["plan"], last(cluster)["evaluationBatch"]) == (plan, min(3, Plan.parse(plan).micro_batch))
     assert cluster.status["attempts"][0]["outOfMemory"] == "evaluation"
 
 
-def test_an_out_of_memory_in_a_save_changes_gathering_and_nothing_else() -> None:
+def test_an_evaluation_that_the_job_does_not_describe_is_lowered_from_what_the_script_took() -> None:
     cluster = launched()
     plan = last(cluster)["plan"]
+    die(cluster, Ending.DEVICE_OOM, 85, phase=Phase.EVALUATION, applied=Applied(evaluation_batch=64), **SAVED)
+    assert (last(cluster)["plan"], last(cluster)["rung"]) == (plan, "evaluation-batch")
+    assert last(cluster)["evaluationBatch"] == Plan.parse(plan).micro_batch, "the training has shown that this fits"
+    event = " ".join(map(str, cluster.events))
+    assert "ran out of GPU memory during an evaluation in batches of 64" in event
+
+
+def test_a_script_that_keeps_its_evaluation_batch_is_not_asked_twice() -> None:
+    cluster = launched()
+    plan = last(cluster)["plan"]
+    stays = {"phase": Phase.EVALUATION, "applied": Applied(evaluation_batch=64)}
+    die(cluster, Ending.DEVICE_OOM, 85, **stays, **SAVED)
+    cluster.start(last(cluster)["name"])
+    die(cluster, Ending.DEVICE_OOM, 85, **stays, **SAVED)
+    after = last(cluster)
+    assert after["plan"] != plan
+    assert "evaluation-batch" not in after["rung"]
+    # Neither makes room for an evaluation.
+    assert not {"checkpointing", "micro-batch"} & set(after["rung"].split("+"))
+
+
+@pytest.mark.parametrize(("stage", "gathers"), [(1, False), (3, True)])
+def test_an_out_of_memory_in_a_save_changes_gathering_where_there_is_any(stage: int, gathers: bool) -> None:
+    space = {"zeroStages": [stage], "checkpointing": ["none", "full"], "backends": ["deepspeed"]}
+    cluster = launched(make_job(nodes=2, tuning={"space": space}))
+    plan = last(cluster)["plan"]
     die(cluster, Ending.DEVICE_OOM, 85, phase=Phase.SAVE, **SAVED)
-    assert (last(cluster)["plan"], last(cluster)["shardedSave"]) == (plan, True)
+    after = last(cluster)
+    assert (after["plan"] == plan, after["shardedSave"]) == (gathers, gathers)
+    assert not {"checkpointing", "micro-batch"} & set(after["rung"].split("+"))
+    event = " ".join(map(str, cluster.events))
+    assert "ran out of GPU memory during a save" in event
+
+
+def test_an_evaluation_that_nothing_helps_ends_with_what_the_script_can_do() -> None:
+    cluster = launched(make_job(integration="hf-trainer", template=template(), retry={"maxOomRetries": 9}))
+    for _ in range(9):
+        if condition(cluster, "Failed")["status"] == "True":
+            break
+        taken = Applied(evaluation_batch=max(last(cluster).get("evaluationBatch", 0), 1))
+        die(cluster, Ending.DEVICE_OOM, 85, phase=Phase.EVALUATION, applied=taken, **SAVED)
+        cluster.tick(400.0)
+        for run in cluster.runs():
+            cluster.start(run)
+    told = condition(cluster, "Failed")
+    assert told["reason"] == "LadderExhausted"
+    assert (
+        "let the evaluation keep no logits: prediction_loss_only, or preprocess_logits_for_metrics" in told["message"]
+    )
+    assert "tuning.space.checkpointing" not in told["message"], "it saves nothing in an evaluation"
 
 
 def test_a_disruption_is_followed_by_the_same_plan_and_has_a_budget_of_its_own() -> None:

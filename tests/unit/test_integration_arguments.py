@@ -86,10 +86,8 @@ def test_what_cannot_be_carried_out_is_refused(plan: str, device: Device, reason
 
 
 def test_what_an_earlier_attempt_has_taught_is_kept() -> None:
-    taught = replace(settings_of("bf16-z3-none-mb4x8"), evaluation_batch=2, sharded_save=True)
+    taught = replace(settings_of("bf16-z3-none-mb4x8"), sharded_save=True)
     values = arguments.training_arguments(taught)
-    assert values["per_device_eval_batch_size"] == 2
     assert values["deepspeed"]["zero_optimization"]["stage3_gather_16bit_weights_on_model_save"] is False
     fsdp = replace(settings_of("bf16-fsdp-none-mb4x8"), sharded_save=True)
     assert arguments.training_arguments(fsdp)["fsdp_config"]["state_dict_type"] == "SHARDED_STATE_DICT"
-    assert "per_device_eval_batch_size" not in arguments.training_arguments(settings_of("bf16-ddp-none-mb4x8"))

@@ -173,11 +173,14 @@ def test_offloaded_parameters_take_the_stage_that_shards_them() -> None:
 def test_evaluation_lowers_its_own_batch_and_saving_its_gathering() -> None:
     evaluating = replace(EIGHT, evaluation=Evaluation(batch_size=12))
     below = descend(evaluating, Sums(), PLAN, Failure(OutOfMemory.EVALUATION, GIB))
-    assert below == Downgrade(PLAN, ("evaluation-batch",), evaluation_batch=6)
+    assert below == Downgrade(PLAN, ("evaluation-batch",), evaluation_batch=min(6, PLAN.micro_batch))
     smallest = replace(EIGHT, evaluation=Evaluation(batch_size=1))
     assert isinstance(descend(smallest, Sums(), PLAN, Failure(OutOfMemory.EVALUATION, GIB)), Exhausted)
-    saving = descend(EIGHT, Sums(), PLAN, Failure(OutOfMemory.SAVING, GIB))
-    assert saving == Downgrade(PLAN, ("sharded-save",), sharded_save=True)
+    sharded = replace(PLAN, sharding=Sharding.ZERO_3)
+    saving = descend(EIGHT, Sums(), sharded, Failure(OutOfMemory.SAVING, GIB))
+    assert saving == Downgrade(sharded, ("sharded-save",), sharded_save=True)
+    whole = replace(PLAN, sharding=Sharding.ZERO_2)
+    assert isinstance(descend(EIGHT, Sums(), whole, Failure(OutOfMemory.SAVING, GIB)), Exhausted), "it gathers nothing"
 
 
 def test_an_exhausted_ladder_tells_what_is_missing_below_its_smallest_plan() -> None:

@@ -11,7 +11,7 @@ from memtune.decide.model import Model
 from memtune.decide.records import plan_of
 from memtune.decide.resuming import start_under
 from memtune.knobs import Offload
-from memtune.ladder import RUNG_OF, Downgrade, Failure, OutOfMemory, descend
+from memtune.ladder import PHASE_OF, RUNG_OF, Downgrade, Exhausted, Failure, OutOfMemory, descend
 from memtune.plan import Plan
 from memtune.spec.status import AttemptStatus
 from memtune.spec.trainer import trainer_memory
@@ -37,24 +37,36 @@ class Next:
 def after_device_oom(context: Context, model: Model, last: AttemptStatus, resumable_only: bool = True) -> Next | None:
     """The next plan after the GPU's memory ran out; None if no allowed plan is small enough."""
     kind = OutOfMemory(last.out_of_memory or "activation")
-    if kind is OutOfMemory.SAVING and last.sharded_save:
-        kind = OutOfMemory.ACTIVATION
-    return _least_change(model, last, kind) or _smaller(context, model, last, kind, resumable_only)
+    return _least_change(context, model, last, kind) or _smaller(context, model, last, kind, resumable_only)
 
 
-def _least_change(model: Model, last: AttemptStatus, kind: OutOfMemory) -> Next | None:
+def _least_change(context: Context, model: Model, last: AttemptStatus, kind: OutOfMemory) -> Next | None:
     """An evaluation or a save that died leaves the plan as it is, as long as it can give way itself."""
-    plan, workload = plan_of(last), model.workload
-    if kind is OutOfMemory.SAVING:
-        return Next(plan, "sharded-save", last.evaluation_batch, True, last.host_request_bytes)
-    if kind is not OutOfMemory.EVALUATION:
+    if kind not in PHASE_OF or _did_not_help(context, last, kind):
         return None
+    plan, workload = plan_of(last), model.workload
     if last.evaluation_batch:
         workload = replace(workload, evaluation=replace(workload.evaluation, batch_size=last.evaluation_batch))
     found = descend(workload, model.predictor, plan, Failure(kind, 0.0))
-    if isinstance(found, Downgrade) and found.evaluation_batch:
-        return Next(plan, found.rungs[0], found.evaluation_batch, last.sharded_save, last.host_request_bytes)
-    return None
+    if isinstance(found, Exhausted):
+        return None
+    return Next(
+        plan,
+        found.rungs[0],
+        found.evaluation_batch or last.evaluation_batch,
+        found.sharded_save or last.sharded_save,
+        last.host_request_bytes,
+    )
+
+
+def _did_not_help(context: Context, last: AttemptStatus, kind: OutOfMemory) -> bool:
+    """Whether this was tried before: a script of its own may not do what it is asked for."""
+    if kind is OutOfMemory.SAVING:
+        return last.sharded_save
+    earlier = (each for each in context.status.attempts if each.number < last.number)
+    return any(
+        0 < each.evaluation_batch <= last.evaluation_batch for each in earlier if each.out_of_memory == kind.value
+    )
 
 
 def _smaller(
@@ -62,10 +74,12 @@ def _smaller(
 ) -> Next | None:
     """The fastest of what the space offers and what the ladder reaches."""
     plan = plan_of(last)
-    expected = model.expected_bytes(plan)
+    expected, phase = model.expected_bytes(plan), PHASE_OF.get(kind)
 
     def allowed(option: Plan) -> bool:
         is_smaller = option != plan and model.expected_bytes(option) < expected
+        if is_smaller and phase:
+            is_smaller = model.predict(option).phases[phase].expected < model.predict(plan).phases[phase].expected
         return (
             is_smaller
             and model.may_try(option)
@@ -109,7 +123,8 @@ def _by_ladder(
 ) -> Plan | None:
     """Where the ladder leads from the plan that died, within the space, and with the user's consent."""
     usable, expected = model.usable_bytes, model.expected_bytes(plan)
-    general = OutOfMemory.ACTIVATION if kind in (OutOfMemory.EVALUATION, OutOfMemory.SAVING) else kind
+    # Fewer activations of the training make no room for an evaluation or a save.
+    general = OutOfMemory.STATE if kind in PHASE_OF else kind
     found = descend(
         model.workload,
         model.predictor,

@@ -17,6 +17,7 @@ from memtune.decide.model import Model, believed
 from memtune.decide.records import MOST_MISTAKES, backoff_of, last_attempt, mistakes, next_number, plan_of
 from memtune.decide.resuming import start_under
 from memtune.decide.stories import ended
+from memtune.ladder import PHASE_OF, OutOfMemory
 from memtune.plan import Plan
 from memtune.spec.fixed_rules import fixed_plan
 from memtune.spec.status import AttemptStatus
@@ -98,15 +99,25 @@ def _exhausted(context: Context, model: Model, last: AttemptStatus) -> Context:
     unresumable = after_device_oom(context, model, last, resumable_only=False)
     if unresumable is not None:
         return _unresumable(context.having(oom_retries=context.status.oom_retries + 1), last, unresumable)
+    kind = OutOfMemory(last.out_of_memory or "activation")
     smallest = model.smallest() or plan_of(last)
-    advice = "; or ".join(_advice(context, model, smallest))
+    advice = "; or ".join([*_of_script(context, kind), *_advice(context, model, smallest, PHASE_OF.get(kind, ""))])
     text = f"{ended(last)}, and no smaller plan that the job allows would fit. What would help: {advice}"
     return failed(context, reasons.LADDER_EXHAUSTED, text)
 
 
-def _advice(context: Context, model: Model, smallest: Plan) -> list[str]:
+def _of_script(context: Context, kind: OutOfMemory) -> list[str]:
+    """What the script itself can do about an evaluation that ran out of memory."""
+    if kind is not OutOfMemory.EVALUATION:
+        return []
+    if context.job.spec.integration == "hf-trainer":
+        return ["let the evaluation keep no logits: prediction_loss_only, or preprocess_logits_for_metrics"]
+    return ["let the script evaluate in batches of $MEMTUNE_EVALUATION_BATCH, and keep no outputs on the GPU"]
+
+
+def _advice(context: Context, model: Model, smallest: Plan, phase: str) -> list[str]:
     is_fixed = fixed_plan(context.job.spec) is not None
-    return advise(model.workload, model.predictor_for, smallest, model.headroom, model.space, is_fixed)
+    return advise(model.workload, model.predictor_for, smallest, model.headroom, model.space, is_fixed, phase)
 
 
 def _after_host_oom(context: Context, last: AttemptStatus) -> Context:

@@ -11,6 +11,7 @@ from memtune.decide.records import OUT_OF_MEMORY, ended_as, has_ended, live, rep
 from memtune.decide.stories import ended_event
 from memtune.decide.texts import line, sentence
 from memtune.decide.times import to_seconds, to_text
+from memtune.ladder import OutOfMemory
 from memtune.observation import PodObservation, RunObservation
 from memtune.report import Ending
 from memtune.spec.job import Job
@@ -140,7 +141,7 @@ def _ended(context: Context, record: RunStatus, run: RunObservation, conclusion:
         "message": sentence(conclusion.message),
     }
     if conclusion.verdict in OUT_OF_MEMORY:
-        found |= _out_of_memory(conclusion, run)
+        found |= _out_of_memory(conclusion, run, record)
     if conclusion.verdict is Verdict.DISRUPTED:
         if isinstance(record, AttemptStatus):
             found["lost_node"] = _lost_node(conclusion, run)
@@ -209,7 +210,7 @@ def _may_have_trained(record: RunStatus, run: RunObservation) -> bool:
     return bool(_starts(run)) or bool(gone)
 
 
-def _out_of_memory(conclusion: Conclusion, run: RunObservation) -> dict[str, Any]:
+def _out_of_memory(conclusion: Conclusion, run: RunObservation, record: RunStatus) -> dict[str, Any]:
     if conclusion.verdict is Verdict.HOST_OOM:
         return {}
     pods = sorted(run.pods, key=lambda pod: pod.index != conclusion.pod_index)
@@ -217,11 +218,15 @@ def _out_of_memory(conclusion: Conclusion, run: RunObservation) -> dict[str, Any
     reports = [report for report in measuring.reports_of(pods) if report.ending is Ending.DEVICE_OOM][:1]
     kind = measuring.kind_of_oom(reports[0] if reports else None)
     phase = reports[0].phase if reports else None
-    return {
+    found = {
         "out_of_memory": kind.value,
         "phase": phase.value if phase else "",
         "demanded_bytes": measuring.demanded_bytes(reports),
     }
+    if kind is OutOfMemory.EVALUATION and isinstance(record, AttemptStatus):
+        # What the script really took: the job may describe no evaluation, or another one.
+        found["evaluation_batch"] = reports[0].applied.evaluation_batch or record.evaluation_batch
+    return found
 
 
 def _lost_node(conclusion: Conclusion, run: RunObservation) -> str:

@@ -6,6 +6,7 @@ from typing import Literal
 
 from memtune.decide import reasons
 from memtune.decide.records import ended_as
+from memtune.ladder import OutOfMemory
 from memtune.plan import Plan
 from memtune.prediction import Prediction
 from memtune.spec.status import AttemptStatus, RunStatus
@@ -61,6 +62,11 @@ def inherited(record: RunStatus) -> str:
 def verdict_words(record: RunStatus) -> str:
     """What became of a run that has a verdict, in a few words."""
     words = VERDICT_WORDS[Verdict(record.verdict)]
+    if record.out_of_memory == OutOfMemory.SAVING.value:
+        return f"{words} during a save"
+    if record.out_of_memory == OutOfMemory.EVALUATION.value:
+        batch = record.evaluation_batch if isinstance(record, AttemptStatus) else 0
+        return f"{words} during an evaluation{f' in batches of {batch:,}' if batch else ''}"
     return f"{words} in {record.phase}" if record.phase else words
 
 

@@ -195,7 +195,9 @@ class AttemptStatus(RunStatus):
     )
     lost_node: NodeName = Field(default="", description="Node that took the run down with it.")
     evaluation_batch: Natural = Field(
-        default=0, description="Evaluation batch after one ran out of memory; 0 leaves the job's own."
+        default=0,
+        description="Evaluation batch: what an evaluation that ran out of memory took, or what it was lowered to after "
+        "one; 0 leaves the script's own.",
     )
     sharded_save: Flag = Field(default=False, description="Whether saves gather nothing, after one ran out of memory.")
     host_request_bytes: Natural = Field(

@@ -66,12 +66,20 @@ def _post_init(settings: Settings) -> Inherited:
         for name, value in _overrides(settings).items():
             if hasattr(args, name):  # a field of another version of transformers
                 setattr(args, name, value)
+        if settings.evaluation_batch is not None:
+            _evaluate_less(args, settings.evaluation_batch)
         max_steps = first_max_steps(settings.resume_from)
         if max_steps is not None and args.max_steps <= 0:
             args.max_steps = max_steps
         inherited(args)
 
     return post_init
+
+
+def _evaluate_less(args: Any, batch: int) -> None:
+    """Smaller evaluation batches than the one that ran out of memory, whose outputs wait for their end on the host."""
+    args.per_device_eval_batch_size = min(args.per_device_eval_batch_size, batch)
+    args.eval_accumulation_steps = args.eval_accumulation_steps or 1
 
 
 def _overrides(settings: Settings) -> dict[str, Any]:

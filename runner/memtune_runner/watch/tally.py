@@ -34,6 +34,7 @@ class Tally:
         self.samples_per_step: int | None = None
         self.largest_tokens: int | None = None
         self.checkpointed_blocks: int | None = None
+        self.evaluation_batch: int | None = None
         self._blocks = 0
         self._backward, self._asked = _Passes(), _Passes()
 
@@ -54,6 +55,10 @@ class Tally:
         for each in (self._backward, self._asked):
             each.forward_began(rows, tokens)
         self._blocks = 0
+
+    def evaluation_began(self, rows: int) -> None:
+        """The model is given ``rows`` samples to evaluate."""
+        self.evaluation_batch = max(self.evaluation_batch or 0, rows)
 
     def block_checkpointed(self) -> None:
         """A part of the model runs under activation checkpointing."""

@@ -87,12 +87,14 @@ class Watch:
         if self.probe is not None:
             self.probe.forward_begins(is_evaluation=not trains)
         self.note_saves()
+        size = batch_size(args, kwargs)
         if not trains:
             self._evaluation_began()
+            if size is not None:
+                self.tally.evaluation_began(size.rows)
             return True
         phases.enter(Phase.FORWARD)
         self._training_began(module)
-        size = batch_size(args, kwargs)
         if size is not None:
             self.tally.forward_began(size.rows, size.tokens)
         self.busy = True
@@ -209,6 +211,7 @@ class Watch:
             compute_dtype=self._compute_dtype,
             # Compiled code calls no hook: what it checkpoints is not seen.
             checkpointed_blocks=None if engine and engine.is_compiled else tally.checkpointed_blocks,
+            evaluation_batch=tally.evaluation_batch,
         )
 
     def device_is_full(self) -> bool:
