@@ -37,10 +37,17 @@ def variables(current: Mapping[str, str]) -> dict[str, str]:
     file that it cannot read is bad input: accelerate would have started nothing.
     """
     written = current.get(environment.ACCELERATE_OPTIONS)
-    if not written:
-        return {}
+    return _read(lambda: _parsed(json.loads(written))) if written else {}
+
+
+def variables_of_call(args: Any) -> dict[str, str]:
+    """The same of a launcher that a program calls as a function, with the options that it has parsed."""
+    return _read(lambda: args)
+
+
+def _read(parse: Callable[[], Any]) -> dict[str, str]:
     try:
-        return _asked_of_accelerate(json.loads(written))
+        return _asked_of_accelerate(parse())
     except BadInputError:
         raise
     except Exception as error:  # a library's inner functions, of any version, may fail in any way
@@ -48,12 +55,16 @@ def variables(current: Mapping[str, str]) -> dict[str, str]:
         return {}
 
 
-def _asked_of_accelerate(options: list[str]) -> dict[str, str]:
+def _parsed(options: list[str]) -> Any:
     launch: Any = import_module("accelerate.commands.launch")  # it has no types
+    # The name of the script does not matter here.
+    return launch.launch_command_parser().parse_args([*options, "script.py"])
+
+
+def _asked_of_accelerate(args: Any) -> dict[str, str]:
+    launch: Any = import_module("accelerate.commands.launch")
     utilities: Any = import_module("accelerate.utils.launch")
 
-    # The name of the script does not matter here.
-    args = launch.launch_command_parser().parse_args([*options, "script.py"])
     if args.config_file is not None:
         _check_readable(args.config_file, launch.load_config_from_file)
     # Where the ranks are is decided; any port will do, since none is used.

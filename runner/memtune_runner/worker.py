@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import os
-import pkgutil
 import runpy
 import signal
 import sys
-import types
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from importlib.machinery import SourceFileLoader, SourcelessFileLoader
-from pathlib import Path
-from typing import Any
 
 from memtune import environment
 from memtune.report import EXIT_CODES, Ending, Report
-from memtune_runner import accelerate_options, allocator_settings, failures, ranks, stacks
+from memtune_runner import accelerate_options, allocator_settings, failures, ranks, run_target, stacks
 from memtune_runner.bad_input import BadInputError
 from memtune_runner.command import Kind
 from memtune_runner.preflight import check_worker
@@ -25,9 +20,7 @@ from memtune_runner.settings import SettingsError, read_settings
 from memtune_runner.watch import watching
 
 # Whatever is run from these files stands between Python and the user's script, and explains none of its errors.
-_OURS = {__file__, runpy.__file__, "<frozen runpy>", "<frozen importlib._bootstrap_external>"}
-# What Python itself calls for -m, directories and archives. Its public likes put another __main__ back at the end.
-_run_as_main: Callable[..., object] = runpy._run_module_as_main  # type: ignore[attr-defined]
+_OURS = {__file__, run_target.__file__, runpy.__file__, "<frozen runpy>", "<frozen importlib._bootstrap_external>"}
 
 
 def main(words: Sequence[str]) -> int:
@@ -51,7 +44,7 @@ def main(words: Sequence[str]) -> int:
         with _ending_on_sigterm(), watching(settings, rank, must_train):
             for name, value in accelerate_options.variables(os.environ).items():
                 os.environ.setdefault(name, value)
-            _run(Kind(words[0]), words[1], list(words[2:]))
+            run_target.run(Kind(words[0]), words[1], words[2:])
     except SystemExit:
         raise  # its code, or its message, is Python's to deal with
     except BadInputError as error:
@@ -74,48 +67,6 @@ def _refused(rank: Rank, message: str) -> int:
 def _told(message: object) -> int:
     print(f"memtune: {message}", file=sys.stderr, flush=True)
     return EXIT_CODES[Ending.BAD_INPUT]
-
-
-def _run(kind: Kind, target: str, arguments: list[str]) -> None:
-    """Run the target as ``python``, ``python -m`` or ``python -c`` would.
-
-    Its module stays ``__main__``: threads that outlive the script, and what runs at Python's end, pickle its classes.
-    """
-    main = sys.modules["__main__"] = types.ModuleType("__main__")
-    if kind is Kind.SCRIPT:
-        sys.argv[:] = [target, *arguments]
-        _run_file(str(Path(target).absolute()), main)  # the script may go to another directory
-    elif kind is Kind.MODULE:
-        sys.argv[:] = [target, *arguments]
-        _put_first(str(Path.cwd()))
-        _run_as_main(target)
-    else:
-        sys.argv[:] = ["-c", *arguments]
-        _put_first("")
-        exec(compile(target, "<string>", "exec", dont_inherit=True), main.__dict__)
-
-
-def _run_file(path: str, main: types.ModuleType) -> None:
-    """Run a script, compiled or not, or the ``__main__`` in a directory or archive."""
-    if pkgutil.get_importer(path) is not None:
-        sys.path.insert(0, path)
-        _run_as_main("__main__", alter_argv=False)
-        return
-    _put_first(str(Path(path).resolve().parent))
-    loader: SourceFileLoader | SourcelessFileLoader = SourceFileLoader("__main__", path)
-    if path.endswith(".pyc"):
-        loader = SourcelessFileLoader("__main__", path)
-        code: Any = loader.get_code("__main__")  # or an ImportError
-    else:
-        code = loader.source_to_code(loader.get_data(path), path)
-    vars(main).update(__file__=path, __loader__=loader, __cached__=None)
-    exec(code, main.__dict__)
-
-
-def _put_first(directory: str) -> None:
-    """Where Python looks first for the script's own modules, unless it was told not to."""
-    if not getattr(sys.flags, "safe_path", False):  # Python 3.11 and later
-        sys.path.insert(0, directory)
 
 
 @contextmanager

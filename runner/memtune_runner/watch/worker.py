@@ -15,7 +15,7 @@ from memtune import environment
 from memtune.allocator import AllocatorSettings
 from memtune.report import Device
 from memtune.units import MIB
-from memtune_runner import deepspeed_on_cpu, integrations, phases, stacks
+from memtune_runner import called_launchers, deepspeed_on_cpu, integrations, phases, stacks
 from memtune_runner.bad_input import BadInputError
 from memtune_runner.checkpoints.loading import CheckpointLoad
 from memtune_runner.failures import Failure, of_exception
@@ -94,6 +94,7 @@ class _Worker:
         # Expected from the start as well: it may be what imports torch.
         self._imports.when_imported("safetensors.torch", self._hook_safetensors)
         self._imports.when_imported("torch", self._hook_torch)
+        called_launchers.install(self._imports, self._patches)
         self._unfinished = integrations.install(
             self._settings, self._probe, self._imports, self._patches, self._samples
         )

@@ -1,0 +1,62 @@
+"""Launchers that a program calls as a function: their script runs in the process that calls them, as its rank."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from accelerate.commands import launch  # type: ignore[import-untyped]  # it has no types
+from torch.distributed import run as torchrun
+
+from memtune_runner import called_launchers
+from memtune_runner.bad_input import BadInputError
+from memtune_runner.watch.imports import ImportWatch
+from memtune_runner.watch.patches import Patches
+
+_SCRIPT = """
+import json, os, sys
+from pathlib import Path
+print("runs", __name__)
+Path(sys.argv[1]).write_text(json.dumps([os.getpid(), sys.argv[2:], os.environ.get("ACCELERATE_MIXED_PRECISION")]))
+"""
+
+
+@pytest.fixture(autouse=True)
+def _in_a_rank(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(sys, "argv", [*sys.argv])
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    main, patches = sys.modules["__main__"], Patches()
+    called_launchers.install(ImportWatch(), patches)
+    yield
+    patches.undo()
+    sys.modules["__main__"] = main
+
+
+def call_torchrun(words: list[str]) -> None:
+    torchrun.run(torchrun.get_args_parser().parse_args(["--nproc-per-node", "8", *words]))
+
+
+def call_accelerate(words: list[str]) -> None:
+    options = ["--num_processes", "8", "--mixed_precision", "bf16"]
+    launch.launch_command(launch.launch_command_parser().parse_args([*options, *words]))
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(("launcher", "precision"), [(call_torchrun, None), (call_accelerate, "bf16")])
+def test_the_script_runs_in_the_process_that_calls(
+    launcher: Callable[[list[str]], Any], precision: str | None, tmp_path: Path
+) -> None:
+    script, told = tmp_path / "train.py", tmp_path / "told.json"
+    script.write_text(_SCRIPT)
+    launcher([str(script), str(told), "--rate", "0.1"])
+    assert json.loads(told.read_text()) == [os.getpid(), ["--rate", "0.1"], precision]
+
+
+def test_a_program_that_is_no_script_is_refused() -> None:
+    with pytest.raises(BadInputError, match="name that program in the job's command"):
+        call_torchrun(["--no-python", "./train"])

@@ -1,0 +1,59 @@
+"""Tiny models and data on the disk, for programs that load theirs from a directory: nothing is fetched."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+_WORDS = ("the", "red", "blue", "small", "cat", "dog", "bird", "runs", "sees", "eats", "finds", "under", "near", "tree")
+_CHAT = (
+    "{% for message in messages %}<|{{ message['role'] }}|> {{ message['content'] }}{{ eos_token }}{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|> {% endif %}"
+)
+# Of the model that `save_llama` makes, as a job describes it.
+HF_CONFIG = {
+    "model_type": "llama",
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 128,
+    "vocab_size": 384,
+}
+
+
+def save_llama(directory: Path) -> Path:
+    """A decoder with random weights, and a tokenizer of bytes beside it."""
+    import torch
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+    torch.manual_seed(0)
+    config = LlamaConfig(**{**HF_CONFIG, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 1})
+    LlamaForCausalLM(config).save_pretrained(directory)
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel()
+    tokenizer.decoder = decoders.ByteLevel()
+    special = ["<pad>", "<eos>"]
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=HF_CONFIG["vocab_size"], special_tokens=special, initial_alphabet=alphabet)
+    tokenizer.train_from_iterator((sentence(number) for number in range(100)), trainer)
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="<pad>", bos_token="<eos>", eos_token="<eos>")
+    fast.chat_template = _CHAT
+    fast.save_pretrained(directory)
+    return directory
+
+
+def sentence(number: int, words: int = 12) -> str:
+    """One of endlessly many, always the same for the same number."""
+    return " ".join(_WORDS[(number * 7 + place * (number % 5 + 3)) % len(_WORDS)] for place in range(words))
+
+
+def save_rows(directory: Path, split: str, rows: Iterable[dict[str, Any]]) -> Path:
+    """Lines of JSON, where `datasets` finds the split of a data set."""
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / f"{split}.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    return directory

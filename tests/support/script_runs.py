@@ -1,0 +1,105 @@
+"""`memtune run` of programs that came with other packages, and what became of their training."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+from script_material import HF_CONFIG
+
+from memtune.applied import mismatch
+from memtune.plan import Plan
+from memtune.report import Report, read_report
+from memtune.spec import API_VERSION, KIND
+
+ROOT = Path(__file__).parents[2]
+# Apart from the other packages: what is there would be found by every test, and imported by libraries that look for it.
+PACKAGES = ROOT / ".venv" / "scripts"
+GLOBAL_BATCH = 8
+LENGTH = 64
+CHECKPOINTS = "$(MEMTUNE_CHECKPOINT_PATH)"
+
+
+@dataclass(frozen=True)
+class Ended:
+    """What a job came to: its status, the report of each train run, the losses of each step, and what was printed."""
+
+    status: dict[str, Any]
+    reports: list[Report]
+    losses: dict[int, float]
+    said: str
+
+    @property
+    def samples(self) -> int:
+        """How many samples the last attempt has trained, with those that it went on from."""
+        last = self.reports[-1]
+        return (last.resumed_samples or 0) + (last.steps or 0) * GLOBAL_BATCH
+
+    def check_applied(self) -> None:
+        """Each attempt trained as its plan says."""
+        for attempt, report in zip(self.status["attempts"], self.reports, strict=True):
+            assert not mismatch(Plan.parse(attempt["plan"]), report.applied, 1, False, by_script=False)
+            assert report.applied.micro_batch
+
+
+def job(command: list[str], plan: str, integration: str = "hf-trainer", **spec: Any) -> dict[str, Any]:
+    """A job of one virtual GPU that runs ``command`` on ``plan``; ``spec`` are further blocks of its spec."""
+    container = {"name": "trainer", "image": "registry.example.com/training", "command": command}
+    body = {
+        "model": {"hfConfig": HF_CONFIG},
+        "training": {"globalBatchSize": GLOBAL_BATCH, "sequenceLength": LENGTH, "attention": "sdpa"},
+        "resources": {"gpusPerNode": 1, "gpuMemory": "128Mi", "device": "virtual"},
+        "integration": integration,
+        "template": {"spec": {"containers": [container]}},
+        "tuning": {"mode": "Fixed", "plan": plan, "space": {"backends": ["ddp"], "checkpointing": ["none"]}},
+        "checkpoint": {"path": "/checkpoints", "volume": {"persistentVolumeClaim": {"claimName": "checkpoints"}}},
+        **spec,
+    }
+    return {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": "script"}, "spec": body}
+
+
+def run(body: dict[str, Any], directory: Path, succeeds: bool = True, packages: tuple[Path, ...] = ()) -> Ended:
+    """Run a job to its end, and say how it ended; ``packages`` are directories of further ones."""
+    directory.mkdir(parents=True, exist_ok=True)
+    file, state = directory / "job.yaml", directory / "state"
+    file.write_text(yaml.safe_dump(body))
+    done = subprocess.run(
+        [sys.executable, "-m", "memtune_cli.main", "run", str(file), "--state", str(state)],
+        env=_environment(packages),
+        cwd=directory,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=900,
+        check=False,
+    )
+    runs = sorted(state.glob("runs/*-train-*"), key=lambda path: int(path.name.rpartition("-")[2]))
+    logs = [(path / "log").read_text() for path in runs]
+    assert (done.returncode == 0) is succeeds, done.stdout + "".join(f"\n{log[-4000:]}" for log in logs)
+    status = json.loads((state / "job.json").read_text())["status"]
+    reports = [read_report((path / "report.json").read_text()) for path in runs]
+    return Ended(status, reports, _losses(state), done.stdout)
+
+
+def _environment(packages: tuple[Path, ...]) -> dict[str, str]:
+    paths = [*sys.path, str(PACKAGES), *map(str, packages)]
+    return {
+        **os.environ,
+        "PATH": os.pathsep.join([str(PACKAGES / "bin"), str(Path(sys.executable).parent), os.environ["PATH"]]),
+        "PYTHONPATH": os.pathsep.join(paths),
+        "HF_HUB_OFFLINE": "1",
+        "OMP_NUM_THREADS": "1",
+    }
+
+
+def _losses(state: Path) -> dict[int, float]:
+    """The loss of each step, as transformers' Trainer writes them into its last checkpoint."""
+    states = sorted(state.glob("checkpoints/**/trainer_state.json"), key=lambda path: path.stat().st_mtime)
+    history = json.loads(states[-1].read_text())["log_history"] if states else []
+    return {entry["step"]: entry["loss"] for entry in history if "loss" in entry}
