@@ -48,6 +48,10 @@ test-unit: env ## the unit tests: seconds, no I/O
 test-contract: env ## golden files, the command line, real libraries' parsers
 	$(python) -m pytest tests/contract
 
+.PHONY: test-scripts
+test-scripts: env ## programs of other packages, run unmodified by memtune run: some ten minutes
+	@$(python) tools/run_tests.py scripts
+
 .PHONY: bench
 bench: env ## the tables of bench/; PEAKS=FILE.csv scores the memory prediction on other peaks
 	$(python) bench/allocator.py

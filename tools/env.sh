@@ -53,6 +53,11 @@ if [ "$part" = dev ]; then
     rm -rf .venv/eight-bit
     install --no-deps --require-hashes --target .venv/eight-bit -r tools/eight-bit.lock
 fi
+if [ "$part" = dev ]; then
+    step "installing the programs of tools/scripts.lock"
+    rm -rf .venv/scripts
+    pip install --quiet --no-deps --require-hashes --target .venv/scripts -r tools/scripts.lock
+fi
 step "installing memtune itself"
 install --no-deps --no-build-isolation --editable .
 # pip compiles what it installs, but not what it only points to; without this the first command of all is a slow one.

@@ -25,6 +25,14 @@ echo torch | lock --extra cli --extra operator --constraint tools/dev.lock --con
 # What only the tests of 8-bit optimizers import.
 printf 'bitsandbytes\ntorchao\n' | lock --no-deps - --output-file tools/eight-bit.lock
 
+# The programs that tests/scripts runs, with what they bring beside the development environment. LitGPT asks for an
+# older hub than transformers does, and needs none for models on the disk.
+have=$(sed -n 's/^\([a-zA-Z0-9_.-]*\)==.*/--no-emit-package \1/p' tools/dev.lock)
+# shellcheck disable=SC2086
+printf 'datasets\nlitgpt>=0.5\nsentence-transformers\ntrl\n' | lock --constraint tools/dev.lock --constraint tools/torch.lock \
+    --override <(grep -oE '^huggingface-hub==[0-9.]+' tools/dev.lock) $cuda $have \
+    - --output-file tools/scripts.lock
+
 # What the images hold: the same versions, and of them only what the operator and the runner need.
 # shellcheck disable=SC2086
 lock --extra operator --constraint tools/dev.lock $database --no-emit-package markupsafe --output-file images/operator.lock pyproject.toml

@@ -54,6 +54,7 @@ class Outcome:
 STAGES = (
     Stage("unit", shares=min(os.cpu_count() or 1, 8)),
     Stage("contract"),
+    Stage("scripts"),
     Stage("cluster", guard=(sys.executable, "-m", "devcluster", "can-run"), waits=True),
     Stage("gpu", guard=(sys.executable, "tests/support/cuda_gpu.py")),
 )

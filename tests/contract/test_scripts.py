@@ -55,6 +55,17 @@ def test_the_trainers_arguments_are_replaced(plan: str, blocks: int, tmp_path: P
     assert (outcomes[0].report.save_covered, outcomes[0].report.evaluation_covered) == (True, True)
 
 
+def test_a_pair_is_one_sample_and_a_reference_is_no_evaluation(tmp_path: Path) -> None:
+    script, plan = SUPPORT / "preference_trainer.py", "bf16-ddp-none-mb4x2"
+    ((_, report, said),) = run(script, plan, tmp_path, INTEGRATION="hf-trainer")
+    assert report.applied.micro_batch == 4, said[-3000:]
+    # 36 samples in steps of 8: the last one has fewer.
+    assert (report.applied.samples_per_step, report.steps) == (8, 5)
+    assert report.applied.evaluation_batch == 4
+    ((_, probe, _),) = run(script, plan, tmp_path, **PROBE, INTEGRATION="hf-trainer")
+    assert (probe.steps, probe.evaluation_covered) == (int(PROBE["PROBE_STEPS"]), True)
+
+
 def test_a_model_and_texts_of_ones_own_are_fine_tuned(tmp_path: Path) -> None:
     plan = "bf16-ddp-every2-mb4x2"
     arguments = fine_tune(tmp_path)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 _WORDS = ("the", "red", "blue", "small", "cat", "dog", "bird", "runs", "sees", "eats", "finds", "under", "near", "tree")
 _CHAT = (
     "{% for message in messages %}<|{{ message['role'] }}|> {{ message['content'] }}{{ eos_token }}{% endfor %}"
     "{% if add_generation_prompt %}<|assistant|> {% endif %}"
 )
+_ANSWERS = ((1, "chosen"), (2, "rejected"))
 # Of the model that `save_llama` makes, as a job describes it.
 HF_CONFIG = {
     "model_type": "llama",
@@ -23,6 +24,28 @@ HF_CONFIG = {
     "max_position_embeddings": 128,
     "vocab_size": 384,
 }
+
+
+class Material(NamedTuple):
+    """Directories: a decoder, texts and pairs of a good and a bad answer, each with a train and a test split."""
+
+    llama: Path
+    texts: Path
+    pairs: Path
+
+
+def make_material(root: Path) -> Material:
+    """All of it, below ``root``: 48 rows to train on and 16 to evaluate."""
+    made = Material(save_llama(root / "llama"), root / "texts", root / "pairs")
+    for split, rows in (("train", range(48)), ("test", range(1000, 1016))):
+        save_rows(made.texts, split, ({"text": sentence(row, 60)} for row in rows))
+        save_rows(made.pairs, split, map(_pair, rows))
+    return made
+
+
+def _pair(row: int) -> dict[str, Any]:
+    answers = {name: [{"role": "assistant", "content": sentence(row + 7 * place, 8)}] for place, name in _ANSWERS}
+    return {"prompt": [{"role": "user", "content": sentence(row, 8)}], **answers}
 
 
 def save_llama(directory: Path) -> Path:

@@ -64,6 +64,12 @@ def job(command: list[str], plan: str, integration: str = "hf-trainer", **spec: 
     return {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": "script"}, "spec": body}
 
 
+def shrinking(memory: str, after_step: int, by: str) -> dict[str, Any]:
+    """The resources of a virtual GPU that loses memory in the middle of the training."""
+    shrink = {"afterStep": after_step, "by": by}
+    return {"gpusPerNode": 1, "gpuMemory": memory, "device": "virtual", "shrink": shrink}
+
+
 def run(body: dict[str, Any], directory: Path, succeeds: bool = True, packages: tuple[Path, ...] = ()) -> Ended:
     """Run a job to its end, and say how it ended; ``packages`` are directories of further ones."""
     directory.mkdir(parents=True, exist_ok=True)

@@ -9,12 +9,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from memtune_runner import library_step
 from memtune_runner.checkpoints import huggingface
 from memtune_runner.checkpoints.kernel import keep_kernel
 from memtune_runner.integrations import arguments
 from memtune_runner.integrations.checkpointing import set_checkpointing
 from memtune_runner.integrations.padding import PaddingCollator
 from memtune_runner.ranks import own_directory
+from memtune_runner.watch.batch import batch_size
 
 if TYPE_CHECKING:
     from memtune_runner.probe import Probe
@@ -37,6 +39,7 @@ def install(settings: Settings, probe: Probe | None, imports: ImportWatch, patch
 
     def wrap_trainer(module: Any) -> None:
         patches.wrap(module.Trainer, "__init__", _init(settings, probe))
+        patches.wrap(module.Trainer, "training_step", _training_step)
         patches.wrap(module.Trainer, "create_optimizer", _create_optimizer)
         patches.wrap(module.Trainer, "train", _train(settings, probe))
         patches.wrap(module.TrainerState, "load_from_json", huggingface.state_of_plan(settings))
@@ -101,6 +104,21 @@ def _init(settings: Settings, probe: Probe | None) -> Inherited:
             trainer.add_callback(_probe_callback(probe, trainer))
 
     return init
+
+
+def _training_step(inherited: Inherited, trainer: Any, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+    with library_step.during(_rows_of_sample(trainer, inputs)):
+        return inherited(trainer, model, inputs, *args, **kwargs)
+
+
+def _rows_of_sample(trainer: Any, inputs: Any) -> int:
+    """More than one where the collator makes several rows of a sample: of a full batch a multiple of its samples."""
+    size = batch_size((inputs,), {})
+    samples = getattr(trainer.callback_handler.train_dataloader, "total_batch_size", None)
+    if size is None or not samples:
+        return 1
+    rows, rest = divmod(size.rows, samples // trainer.accelerator.num_processes)
+    return library_step.rows_of_sample() if rest or not rows else rows
 
 
 def _create_optimizer(inherited: Inherited, trainer: Any, *args: Any, **kwargs: Any) -> Any:

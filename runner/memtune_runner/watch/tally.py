@@ -56,9 +56,9 @@ class Tally:
             each.forward_began(rows, tokens)
         self._blocks = 0
 
-    def evaluation_began(self, rows: int) -> None:
-        """The model is given ``rows`` samples to evaluate."""
-        self.evaluation_batch = max(self.evaluation_batch or 0, rows)
+    def evaluation_began(self, samples: int) -> None:
+        """The model is given so many samples to evaluate; 0 where they cannot be counted."""
+        self.evaluation_batch = max(self.evaluation_batch or 0, samples) or None
 
     def block_checkpointed(self) -> None:
         """A part of the model runs under activation checkpointing."""

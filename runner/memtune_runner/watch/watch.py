@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from memtune.report import Applied, Component, Phase
-from memtune_runner import phases
+from memtune_runner import library_step, phases
 from memtune_runner.bad_input import BadInputError
 from memtune_runner.checkpoints.loading import CheckpointLoad
 from memtune_runner.probe import Probe
@@ -81,22 +81,22 @@ class Watch:
         """A module is called from outside of any other; True where it is the model, so that it must be followed."""
         if not learns(module):
             return False
-        trains = module.training and torch.is_grad_enabled()
+        trains = (module.training and torch.is_grad_enabled()) or library_step.goes_on()
         if self.evaluates and not trains:
             return False  # a part of the batch that is evaluated already
         if self.probe is not None:
             self.probe.forward_begins(is_evaluation=not trains)
         self.note_saves()
         size = batch_size(args, kwargs)
+        samples = size.rows // library_step.rows_of_sample() if size is not None else 0
         if not trains:
             self._evaluation_began()
-            if size is not None:
-                self.tally.evaluation_began(size.rows)
+            self.tally.evaluation_began(samples)
             return True
         phases.enter(Phase.FORWARD)
         self._training_began(module)
         if size is not None:
-            self.tally.forward_began(size.rows, size.tokens)
+            self.tally.forward_began(samples, size.tokens)
         self.busy = True
         return True
 

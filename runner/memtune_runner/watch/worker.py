@@ -15,7 +15,7 @@ from memtune import environment
 from memtune.allocator import AllocatorSettings
 from memtune.report import Device
 from memtune.units import MIB
-from memtune_runner import called_launchers, deepspeed_on_cpu, integrations, phases, stacks
+from memtune_runner import called_launchers, deepspeed_on_cpu, integrations, library_step, phases, stacks
 from memtune_runner.bad_input import BadInputError
 from memtune_runner.checkpoints.loading import CheckpointLoad
 from memtune_runner.failures import Failure, of_exception
@@ -82,6 +82,7 @@ class _Worker:
 
     def begin(self) -> None:
         phases.reset()
+        library_step.reset()
         self._imports.install()
         if self._load is not None:
             self._load.watch()

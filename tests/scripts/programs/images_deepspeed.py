@@ -1,0 +1,56 @@
+"""Classifies small random images with DeepSpeed, which makes the engine and the loader of its configuration.
+
+deepspeed images_deepspeed.py --epochs 2 --deepspeed --deepspeed_config FILE
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import deepspeed  # type: ignore[import-untyped]  # it has no types
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.utils.data import TensorDataset
+
+
+class Net(nn.Module):
+    """Two convolutions and two linear layers."""
+
+    def __init__(self, width: int = 16) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(3, width, 3, padding=1)
+        self.second = nn.Conv2d(width, 2 * width, 3, padding=1)
+        self.hidden = nn.Linear(2 * width * 8 * 8, 64)
+        self.classes = nn.Linear(64, 10)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        found = functional.max_pool2d(functional.relu(self.first(images)), 2)
+        found = functional.max_pool2d(functional.relu(self.second(found)), 2)
+        classes: torch.Tensor = self.classes(functional.relu(self.hidden(found.flatten(1))))
+        return classes
+
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--epochs", type=int, default=2)
+parser.add_argument("--output", type=Path, required=True)
+parser.add_argument("--local_rank", type=int, default=-1)
+options = deepspeed.add_config_arguments(parser).parse_args()
+deepspeed.init_distributed()
+torch.manual_seed(0)
+images = TensorDataset(torch.randn(48, 3, 32, 32), torch.randint(10, (48,)))
+net = Net()
+engine, _, loader, _ = deepspeed.initialize(
+    args=options, model=net, model_parameters=net.parameters(), training_data=images
+)
+dtype = next(engine.parameters()).dtype
+for epoch in range(options.epochs):
+    total = 0.0
+    for batch, labels in loader:
+        loss = functional.cross_entropy(engine(batch.to(engine.device, dtype)).float(), labels.to(engine.device))
+        engine.backward(loss)
+        engine.step()
+        total += loss.item()
+    print(f"epoch {epoch} loss {total / len(loader):.4f}")
+    engine.save_checkpoint(str(options.output), tag=f"epoch-{epoch}")
