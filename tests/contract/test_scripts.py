@@ -62,7 +62,7 @@ def test_a_pair_is_one_sample_and_a_reference_is_no_evaluation(tmp_path: Path) -
     # 36 samples in steps of 8: the last one has fewer.
     assert (report.applied.samples_per_step, report.steps) == (8, 5)
     assert report.applied.evaluation_batch == 4
-    ((_, probe, _),) = run(script, plan, tmp_path, **PROBE, INTEGRATION="hf-trainer")
+    ((_, probe, _),) = run(script, plan, tmp_path, 1, **PROBE, INTEGRATION="hf-trainer")
     assert (probe.steps, probe.evaluation_covered) == (int(PROBE["PROBE_STEPS"]), True)
 
 

@@ -40,27 +40,27 @@ def test_sft_recovers_in_training_with_the_same_losses(material: Material, undis
     assert ended.losses == pytest.approx(undisturbed.losses, rel=5e-3)
 
 
-def test_dpo_trains_adapters_as_planned(material: Material, tmp_path: Path) -> None:
-    adapters = ("--use_peft", "--lora_r", "4", "--lora_target_modules", "q_proj", "v_proj")
-    model = {"hfConfig": HF_CONFIG, "peft": {"rank": 4, "targets": ["q_proj", "v_proj"]}}
-    command = trl("dpo", material, material.pairs, *adapters, "--save_steps", "2")
-    ended = run(job(command, PLAN, model=model), tmp_path)
-    ended.check_applied()
-    assert ended.samples == 3 * ROWS, "the Trainer's own three epochs"
-    assert ended.reports[-1].checkpoint_samples == 3 * ROWS
-
-
-def test_reward_recovers_from_an_evaluation_that_is_too_large(material: Material, tmp_path: Path) -> None:
+def test_sft_recovers_from_an_evaluation_that_is_too_large(material: Material, tmp_path: Path) -> None:
     evaluates = ("--eval_strategy", "steps", "--eval_steps", "2", "--per_device_eval_batch_size", "16")
-    command = trl("reward", material, material.pairs, *evaluates, "--save_steps", "1", "--num_train_epochs", "1")
-    ended = run(job(command, "bf16-ddp-none-mb2x4-sdpa", resources=shrinking("64Mi", 2, "90%")), tmp_path)
+    command = trl("sft", material, material.texts, *evaluates, "--save_steps", "1", "--num_train_epochs", "1")
+    ended = run(job(command, "bf16-ddp-none-mb2x4-sdpa", resources=shrinking("128Mi", 3, "75%")), tmp_path)
     first, last = ended.status["attempts"]
     assert (first["verdict"], first["outOfMemory"]) == ("device-oom", "evaluation")
-    assert f"during an evaluation in batches of {first['evaluationBatch']}" in ended.said
+    assert "ran out of GPU memory during an evaluation in batches of 16" in ended.said
     assert (last["verdict"], last["plan"], last["rung"]) == ("succeeded", first["plan"], "evaluation-batch")
     assert last["resumedSamples"] > 0
     ended.check_applied()
     assert ended.samples == ROWS
+
+
+@pytest.mark.parametrize(("script", "task"), [("dpo", "CAUSAL_LM"), ("reward", "SEQ_CLS")])
+def test_adapters_learn_preferences_as_planned(script: str, task: str, material: Material, tmp_path: Path) -> None:
+    adapters = ("--use_peft", "--lora_task_type", task, "--lora_r", "4", "--lora_target_modules", "q_proj", "v_proj")
+    model = {"hfConfig": HF_CONFIG, "peft": {"rank": 4, "targets": ["q_proj", "v_proj"]}}
+    command = trl(script, material, material.pairs, *adapters, "--save_steps", "3", "--num_train_epochs", "1")
+    ended = run(job(command, PLAN, model=model), tmp_path)
+    ended.check_applied()
+    assert ended.samples == ended.reports[-1].checkpoint_samples == ROWS
 
 
 def test_a_mistake_in_the_arguments_is_told(material: Material, tmp_path: Path) -> None:

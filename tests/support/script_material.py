@@ -14,7 +14,7 @@ _CHAT = (
 )
 _ANSWERS = ((1, "chosen"), (2, "rejected"))
 # Of the model that `save_llama` makes, as a job describes it.
-HF_CONFIG = {
+HF_CONFIG: dict[str, Any] = {
     "model_type": "llama",
     "hidden_size": 32,
     "intermediate_size": 64,
@@ -27,25 +27,37 @@ HF_CONFIG = {
 
 
 class Material(NamedTuple):
-    """Directories: a decoder, texts and pairs of a good and a bad answer, each with a train and a test split."""
+    """Directories: a decoder, and data sets with a train and a test split: texts, pairs of a good and a bad answer,
+    sentences that are more or less alike. ``instructions`` is a file."""
 
     llama: Path
     texts: Path
     pairs: Path
+    alike: Path
+    instructions: Path
 
 
 def make_material(root: Path) -> Material:
     """All of it, below ``root``: 48 rows to train on and 16 to evaluate."""
-    made = Material(save_llama(root / "llama"), root / "texts", root / "pairs")
+    made = Material(
+        save_llama(root / "llama"), root / "texts", root / "pairs", root / "alike", root / "instructions.json"
+    )
+    asked = [{"instruction": sentence(row), "input": "", "output": sentence(row + 3, 30)} for row in range(48)]
+    made.instructions.write_text(json.dumps(asked))
     for split, rows in (("train", range(48)), ("test", range(1000, 1016))):
         save_rows(made.texts, split, ({"text": sentence(row, 60)} for row in rows))
         save_rows(made.pairs, split, map(_pair, rows))
+        save_rows(made.alike, split, map(_alike, rows))
     return made
 
 
 def _pair(row: int) -> dict[str, Any]:
     answers = {name: [{"role": "assistant", "content": sentence(row + 7 * place, 8)}] for place, name in _ANSWERS}
     return {"prompt": [{"role": "user", "content": sentence(row, 8)}], **answers}
+
+
+def _alike(row: int) -> dict[str, Any]:
+    return {"sentence1": sentence(row), "sentence2": sentence(row + row % 3), "score": 1.0 - row % 3 / 2}
 
 
 def save_llama(directory: Path) -> Path:
@@ -64,7 +76,8 @@ def save_llama(directory: Path) -> Path:
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     trainer = trainers.BpeTrainer(vocab_size=HF_CONFIG["vocab_size"], special_tokens=special, initial_alphabet=alphabet)
     tokenizer.train_from_iterator((sentence(number) for number in range(100)), trainer)
-    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="<pad>", bos_token="<eos>", eos_token="<eos>")
+    tokens = {"pad_token": special[0], "bos_token": special[1], "eos_token": special[1]}
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, **tokens)  # type: ignore[no-untyped-call]  # has no types
     fast.chat_template = _CHAT
     fast.save_pretrained(directory)
     return directory

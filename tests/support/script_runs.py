@@ -21,6 +21,7 @@ from memtune.spec import API_VERSION, KIND
 ROOT = Path(__file__).parents[2]
 # Apart from the other packages: what is there would be found by every test, and imported by libraries that look for it.
 PACKAGES = ROOT / ".venv" / "scripts"
+PROGRAMS = ROOT / "tests" / "scripts" / "programs"
 GLOBAL_BATCH = 8
 LENGTH = 64
 CHECKPOINTS = "$(MEMTUNE_CHECKPOINT_PATH)"
@@ -70,14 +71,19 @@ def shrinking(memory: str, after_step: int, by: str) -> dict[str, Any]:
     return {"gpusPerNode": 1, "gpuMemory": memory, "device": "virtual", "shrink": shrink}
 
 
-def run(body: dict[str, Any], directory: Path, succeeds: bool = True, packages: tuple[Path, ...] = ()) -> Ended:
-    """Run a job to its end, and say how it ended; ``packages`` are directories of further ones."""
+def python(script: Path, *arguments: object) -> None:
+    """Run a script with the packages of the programs."""
+    subprocess.run([sys.executable, str(script), *map(str, arguments)], env=_environment(), check=True)
+
+
+def run(body: dict[str, Any], directory: Path, succeeds: bool = True) -> Ended:
+    """Run a job to its end, and say how it ended."""
     directory.mkdir(parents=True, exist_ok=True)
     file, state = directory / "job.yaml", directory / "state"
     file.write_text(yaml.safe_dump(body))
     done = subprocess.run(
         [sys.executable, "-m", "memtune_cli.main", "run", str(file), "--state", str(state)],
-        env=_environment(packages),
+        env=_environment(),
         cwd=directory,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -93,8 +99,8 @@ def run(body: dict[str, Any], directory: Path, succeeds: bool = True, packages: 
     return Ended(status, reports, _losses(state), done.stdout)
 
 
-def _environment(packages: tuple[Path, ...]) -> dict[str, str]:
-    paths = [*sys.path, str(PACKAGES), *map(str, packages)]
+def _environment() -> dict[str, str]:
+    paths = [*sys.path, str(PACKAGES)]
     return {
         **os.environ,
         "PATH": os.pathsep.join([str(PACKAGES / "bin"), str(Path(sys.executable).parent), os.environ["PATH"]]),

@@ -41,9 +41,8 @@ deepspeed.init_distributed()
 torch.manual_seed(0)
 images = TensorDataset(torch.randn(48, 3, 32, 32), torch.randint(10, (48,)))
 net = Net()
-engine, _, loader, _ = deepspeed.initialize(
-    args=options, model=net, model_parameters=net.parameters(), training_data=images
-)
+optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3)
+engine, _, loader, _ = deepspeed.initialize(args=options, model=net, optimizer=optimizer, training_data=images)
 dtype = next(engine.parameters()).dtype
 for epoch in range(options.epochs):
     total = 0.0

@@ -28,13 +28,13 @@ options = parser.parse_args()
 
 device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 torch.manual_seed(0)
-images, labels = torch.randn(64, 3, 32, 32), torch.randint(10, (64,))
+images, labels = torch.randn(64, 3, 64, 64), torch.randint(10, (64,))
 training = DataLoader(TensorDataset(images[:48], labels[:48]), batch_size=options.batch_size, shuffle=True)
 validation = DataLoader(TensorDataset(images[48:], labels[48:]), batch_size=options.batch_size)
 model = nn.Sequential(
-    nn.Conv2d(3, 16, 3, padding=1), nn.ReLU(), nn.MaxPool2d(4), nn.Flatten(), nn.Linear(16 * 8 * 8, 64), nn.ReLU()
-)
-model = nn.Sequential(*model, nn.Linear(64, 10)).to(device)
+    *(nn.Conv2d(3, 16, 3, padding=1), nn.ReLU(), nn.Conv2d(16, 16, 3, padding=1), nn.ReLU(), nn.AdaptiveAvgPool2d(4)),
+    *(nn.Flatten(), nn.Linear(256, 10)),
+).to(device)
 average = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.9))
 optimizer = torch.optim.AdamW(model.parameters(), lr=options.lr)
 first = 0

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import sys
 
-from datasets import load_dataset  # type: ignore[import-not-found]  # it lies in .venv/scripts, as the next ones do
-from sentence_transformers import (  # type: ignore[import-not-found]
+from datasets import load_dataset
+from sentence_transformers import (
     SentenceTransformer,
     SentenceTransformerTrainer,
     SentenceTransformerTrainingArguments,
 )
-from sentence_transformers.losses import CosineSimilarityLoss  # type: ignore[import-not-found]
+from sentence_transformers.losses import CosineSimilarityLoss
 
 name, data, output = sys.argv[1:]
 model = SentenceTransformer(name)
