@@ -9,6 +9,7 @@ from typing import Any
 
 from memtune import environment
 from memtune.decide import reasons
+from memtune.frameworks import framework_of
 from memtune.references import escape
 from memtune.run import Run
 from memtune.spec import Job
@@ -76,6 +77,10 @@ def wrap(container: Manifest, job: Job, run: Run, variables: dict[str, str]) -> 
     where = f"spec.containers[{container['name']}]"
     if not container.get("command"):
         raise CommandRequiredError(container["name"])
+    framework = framework_of([*container["command"], *(container.get("args") or [])])
+    if framework is not None and job.spec.integration not in framework.integrations:
+        message = f"spec.template.{where}.command: {framework.refusal(job.spec.integration)}"
+        raise TemplateError(reasons.TEMPLATE_REJECTED, message)
     # Newer servers let a container be started again within its pod, whatever the pod's own policy.
     for part in ("restartPolicy", "restartPolicyRules"):
         if container.get(part) not in (None, "Never", []):

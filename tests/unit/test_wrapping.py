@@ -92,6 +92,12 @@ def test_a_command_is_required_and_the_refusal_says_the_line(command: Any) -> No
     assert caught.value.reason == "CommandRequired"
 
 
+def test_a_framework_that_the_integration_does_not_support_is_refused_by_its_command() -> None:
+    with pytest.raises(TemplateError, match=r"\[.*\]\.command: integration env does not support Axolotl") as caught:
+        pod_of(template(command=["accelerate", "launch"], args=["-m", "axolotl.cli.train", "config.yaml"]))
+    assert caught.value.reason == "TemplateRejected"
+
+
 def test_the_command_is_wrapped_and_the_arguments_stay() -> None:
     trainer = pod_of(template(args=["$(MEMTUNE_MICRO_BATCH)"]), runner={"python": "/opt/py/bin/python"})
     container = trainer["spec"]["containers"][0]

@@ -20,6 +20,7 @@ class ImportWatch(MetaPathFinder):
 
     def __init__(self) -> None:
         self._callbacks: dict[str, list[Callback]] = {}
+        self._checks: dict[str, Callable[[], None]] = {}
 
     def when_imported(self, name: str, callback: Callback) -> None:
         """Call back with the module once it is there; at once if it is already."""
@@ -29,6 +30,10 @@ class ImportWatch(MetaPathFinder):
         else:
             self._callbacks.setdefault(name, []).append(callback)
 
+    def before_imported(self, name: str, check: Callable[[], None]) -> None:
+        """Call a check before the module is executed; its exception becomes that of the import."""
+        self._checks[name] = check
+
     def install(self) -> None:
         """Go to the front of Python's finders."""
         sys.meta_path.insert(0, self)
@@ -36,6 +41,7 @@ class ImportWatch(MetaPathFinder):
     def remove(self) -> None:
         """Leave Python's finders; whatever was not imported until now goes unnoticed."""
         self._callbacks.clear()
+        self._checks.clear()
         if self in sys.meta_path:
             sys.meta_path.remove(self)
 
@@ -43,7 +49,7 @@ class ImportWatch(MetaPathFinder):
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         """The spec that the next finder has for an expected module, made to call back after execution."""
-        if fullname not in self._callbacks:
+        if fullname not in self._callbacks and fullname not in self._checks:
             return None
         others = (each for each in sys.meta_path if each is not self)
         found = (each.find_spec(fullname, path, target) for each in others if hasattr(each, "find_spec"))
@@ -58,6 +64,8 @@ class ImportWatch(MetaPathFinder):
         execute = loader.exec_module
 
         def exec_module(module: ModuleType) -> None:
+            if name in self._checks:
+                self._checks[name]()
             execute(module)
             for callback in self._callbacks.pop(name, ()):
                 callback(module)

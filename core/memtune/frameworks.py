@@ -1,0 +1,105 @@
+"""Training frameworks that bring a loop or a launcher of their own: which integrations reach them, and what to do else.
+
+A job whose command starts one that its integration does not reach is refused before any pod is created; a script that
+imports one is refused by the runner before it trains.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import PurePosixPath
+from typing import NamedTuple
+
+
+class Framework(NamedTuple):
+    """A framework: how its commands begin, what its training loops import, and what its users can do."""
+
+    name: str
+    commands: tuple[tuple[str, ...], ...]
+    modules: tuple[str, ...]
+    instead: str
+    integrations: tuple[str, ...] = ()
+
+    def refusal(self, integration: str) -> str:
+        """Why a job that uses the framework under an integration is refused, and what to do."""
+        return f"integration {integration} does not support {self.name}: {self.instead} (docs/integrations.md)"
+
+
+_HF_TRAINER = (
+    "train with transformers' Trainer or TRL's SFTTrainer in a script of your own, and set integration hf-trainer"
+)
+
+FRAMEWORKS = (
+    Framework(
+        "Ray Train",
+        (("ray",),),
+        ("ray.train",),
+        "start the training function with torchrun and set the integration of the library that it trains with, or keep "
+        "Ray and copy the plan that `memtune plan` chooses into its configuration",
+    ),
+    Framework(
+        "torchtune",
+        (("tune", "run"),),
+        ("torchtune.recipe_interfaces",),
+        "set integration env, and pass batch_size=$(MEMTUNE_MICRO_BATCH) and "
+        "gradient_accumulation_steps=$(MEMTUNE_ACCUMULATION) to the recipe",
+        ("env",),
+    ),
+    Framework(
+        "LitGPT",
+        (("litgpt",),),
+        ("litgpt",),
+        "set integration env, and pass --train.micro_batch_size $(MEMTUNE_MICRO_BATCH) and --train.global_batch_size "
+        "$(MEMTUNE_GLOBAL_BATCH) to it",
+        ("env", "lightning"),
+    ),
+    Framework("Axolotl", (("axolotl",),), ("axolotl",), _HF_TRAINER),
+    Framework("LLaMA-Factory", (("llamafactory-cli",), ("lmf",)), ("llamafactory", "llmtuner"), _HF_TRAINER),
+)
+_SHELLS = ("sh", "bash", "dash", "zsh")
+_BETWEEN_COMMANDS = re.compile(r"&&|\|\||[;|&\n]")
+
+
+def framework_of(words: Sequence[str]) -> Framework | None:
+    """The framework that a command starts, by itself, as a module or from a shell; None if there is none."""
+    if not words:
+        return None
+    name = PurePosixPath(words[0]).name
+    if name in _SHELLS:
+        return next(filter(None, map(framework_of, _commands_in_shell(words))), None)
+    started = (name, *words[1:])
+    for framework in FRAMEWORKS:
+        if any(started[: len(command)] == command for command in framework.commands):
+            return framework
+    return _framework_of_module(words)
+
+
+def _framework_of_module(words: Sequence[str]) -> Framework | None:
+    """The framework that ``-m`` starts, of Python or of a launcher; what follows a script are its own arguments."""
+    for option, module in pairwise(words):
+        if option.endswith(".py"):
+            return None
+        if option in ("-m", "--module"):
+            package = module.split(".")[0]
+            for framework in FRAMEWORKS:
+                if package in {name.split(".")[0] for name in framework.modules}:
+                    return framework
+    return None
+
+
+def _commands_in_shell(words: Sequence[str]) -> list[list[str]]:
+    """The commands in a shell's ``-c``, as far as they can be read without running it."""
+    scripts = [script for option, script in pairwise(words) if re.fullmatch(r"-[a-z]*c", option)]
+    found = []
+    for text in _BETWEEN_COMMANDS.split(scripts[0] if scripts else ""):
+        try:
+            command = shlex.split(text, comments=True)
+        except ValueError:
+            continue  # a quoted part was cut: it is no command of its own
+        while command and (command[0] == "exec" or "=" in command[0]):
+            del command[0]
+        found.append(command)
+    return found

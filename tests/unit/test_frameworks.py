@@ -1,0 +1,45 @@
+"""Which framework a command line starts, and under which integrations that is refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from memtune.frameworks import FRAMEWORKS, framework_of
+
+
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [
+        (["ray", "job", "submit", "--", "python", "train.py"], "Ray Train"),
+        (["/opt/conda/bin/tune", "run", "full_finetune_single_device"], "torchtune"),
+        (["sh", "-ec", "cd /data && exec litgpt finetune_lora model"], "LitGPT"),
+        (["accelerate", "launch", "-m", "axolotl.cli.train", "config.yaml"], "Axolotl"),
+        (["python", "-m", "torch.distributed.run", "-m", "axolotl.cli.train"], "Axolotl"),
+        (["llamafactory-cli", "train", "llama.yaml"], "LLaMA-Factory"),
+    ],
+)
+def test_a_command_names_its_framework(command: list[str], name: str) -> None:
+    framework = framework_of(command)
+    assert framework is not None
+    assert framework.name == name
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        [],
+        ["torchrun", "train.py", "-m", "axolotl"],
+        ["tune", "--epochs", "3"],
+        ["bash", "-c", "NAME='litgpt; ray' python train.py"],
+        ["bash", "train.sh"],
+        ["python", "-m", "trainer.axolotl"],
+    ],
+)
+def test_other_commands_are_left_alone(command: list[str]) -> None:
+    assert framework_of(command) is None
+
+
+def test_a_refusal_names_the_framework_and_the_integration() -> None:
+    for framework in FRAMEWORKS:
+        assert framework.refusal("accelerate").startswith(f"integration accelerate does not support {framework.name}: ")
+        assert "accelerate" not in framework.integrations
