@@ -25,6 +25,7 @@ class Format(str, Enum):
     DCP = "dcp"
     HF_TRAINER = "hf-trainer"
     ACCELERATE = "accelerate"
+    LIGHTNING = "lightning"
     SCRIPT = "script"
 
     def __str__(self) -> str:
@@ -151,7 +152,7 @@ def _dcp(saved: Plan, wanted: Plan, _same_world: bool) -> Resumption:
 
 
 def _integration(saved: Plan, wanted: Plan, same_world: bool) -> Resumption:
-    """Trainer and accelerate write what the engine behind them writes."""
+    """These libraries write what the engine behind them writes."""
     before, after = saved.sharding.backend, wanted.sharding.backend
     if before != after:
         return _impossible(f"it was written through {before}, whose files {after} does not read")
@@ -191,5 +192,6 @@ _TABLE: dict[Format, Callable[[Plan, Plan, bool], Resumption]] = {
     Format.DCP: _dcp,
     Format.HF_TRAINER: _integration,
     Format.ACCELERATE: _integration,
+    Format.LIGHTNING: _integration,
     Format.SCRIPT: _script,
 }

@@ -17,7 +17,7 @@ from memtune.plan import Plan
 from memtune.report import Device
 from memtune.run import RunKind
 
-INTEGRATIONS = ("env", "hf-trainer", "accelerate", "sdk")
+INTEGRATIONS = ("env", "hf-trainer", "accelerate", "lightning", "sdk")
 _Value = TypeVar("_Value")
 
 

@@ -20,6 +20,7 @@ ONE_OF_EACH = {
     "accelerate": "bf16-ddp-full-mb4x4-sdpa",
     "env": "bf16-ddp-none-mb4x4-sdpa",
     "hf-trainer": "bf16-ddp-full-mb4x4-sdpa",
+    "lightning": "bf16-ddp-full-mb4x4-sdpa",
     "kueue-2x8": "bf16-fsdp-sel-mb1x8-sdpa",
     "llama-7b-8gpu": "bf16-z3-full-mb1x32",
     "llama-8b-deepspeed": "bf16-z2-sel-mb1x16-sdpa",
@@ -34,7 +35,7 @@ ONE_OF_EACH = {
     "sdk": "bf16-fsdp-full-mb4x2-sdpa",
 }
 # The model of the scripts is so small that all of its plans fit.
-TINY = ("accelerate", "env", "hf-trainer", "own-batch", "own-model", "sdk")
+TINY = ("accelerate", "env", "hf-trainer", "lightning", "own-batch", "own-model", "sdk")
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)

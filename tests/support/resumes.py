@@ -1,4 +1,4 @@
-"""A training through the Trainer or accelerate that one of its checkpoints is gone on from, under another plan."""
+"""A training through one of the libraries that one of its checkpoints is gone on from, under another plan."""
 
 from __future__ import annotations
 
@@ -19,8 +19,12 @@ from memtune_runner.checkpoints import manifest, resolve
 from memtune_runner.settings import Settings
 
 SUPPORT = Path(__file__).parent
-_SCRIPTS = {"hf-trainer": "trainer_saves.py", "accelerate": "accelerate_saves.py"}
-_CHECKPOINTS = {"hf-trainer": "checkpoint-4", "accelerate": "step-3"}
+_SCRIPTS = {
+    "hf-trainer": "trainer_saves.py",
+    "accelerate": "accelerate_saves.py",
+    "lightning": "lightning_saves.py",
+}
+_CHECKPOINTS = {"hf-trainer": "checkpoint-4", "accelerate": "step-3", "lightning": "memtune-step-00000008-attempt-0"}
 
 
 @dataclass

@@ -51,7 +51,7 @@ def _format(job: Job, source: AttemptStatus) -> Format:
     """The format that the report told, else the one that the integration writes under this plan."""
     if source.checkpoint_format in {each.value for each in Format}:
         return Format(source.checkpoint_format)
-    if job.spec.integration in ("hf-trainer", "accelerate"):
+    if job.spec.integration in ("hf-trainer", "accelerate", "lightning"):
         return Format(job.spec.integration)
     if job.spec.integration == "env" and job.spec.template is not None:
         return Format.SCRIPT

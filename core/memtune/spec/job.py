@@ -95,10 +95,10 @@ class JobSpec(Block):
         default=None,
         description="An ordinary PodTemplateSpec; the built-in trainer on synthetic tokens runs if left out.",
     )
-    integration: Literal["env", "hf-trainer", "accelerate", "sdk"] = Field(
+    integration: Literal["env", "hf-trainer", "accelerate", "lightning", "sdk"] = Field(
         default="env",
-        description="How a plan reaches the script in template: env as MEMTUNE_* variables, hf-trainer and accelerate "
-        "through that library's own arguments, sdk through a call of memtune_runner.initialize in the script.",
+        description="How a plan reaches the script in template: env as MEMTUNE_* variables, hf-trainer, accelerate and "
+        "lightning through that library's own arguments, sdk through a call of memtune_runner.initialize.",
     )
     launcher: Literal["Pods", "JobSet"] = Field(
         default="Pods", description="Whether a run is made of plain pods, or of a JobSet, which then must be installed."

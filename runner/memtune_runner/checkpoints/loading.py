@@ -19,6 +19,10 @@ _REMEDIES = {
         "call accelerator.load_state(path) before the training, with $MEMTUNE_RESUME_FROM or, in a script that takes "
         "it as an argument, --resume_from_checkpoint=$(MEMTUNE_RESUME_FROM)"
     ),
+    "lightning": (
+        "let trainer.fit(...) make the training, which resumes by itself, or call fabric.load(path, state) with "
+        "$MEMTUNE_RESUME_FROM before it"
+    ),
     "sdk": 'call engine.load(os.environ["MEMTUNE_RESUME_FROM"]) before the training',
 }
 

@@ -16,6 +16,7 @@ from memtune_runner.blocks import repeated_blocks
 from memtune_runner.engine.precision import cast_weights
 from memtune_runner.engine.protocol import Setup
 from memtune_runner.engine.torch_backend import TorchBackend
+from memtune_runner.settings import Settings
 
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 
@@ -24,16 +25,7 @@ class FsdpBackend(TorchBackend):
     """``fully_shard`` on each repeated block and on the root."""
 
     def __init__(self, model: nn.Module, setup: Setup) -> None:
-        settings = setup.settings
-        cast_weights(model, settings.plan)
-        config = fsdp_config(settings.plan, settings.nodes, settings.gpus_per_node)
-        shard = _arguments(config, setup.device)
-        for unit in [*(block for row in repeated_blocks(model) for block in row), model]:
-            for each in _unsharded(unit):
-                # Shards must be of the same weights on every rank, as the other backends see to it themselves.
-                each.data = each.data.to(setup.device)
-                distributed.broadcast(each.data, 0)
-            fully_shard(unit, **shard)
+        config = shard(model, setup.settings, setup.device)
         # FSDP casts weights and inputs itself; autocast is for the loss around the model.
         model.forward = torch.autocast(setup.device.type, enabled=False)(model.forward)
         self._root: FSDPModule = model  # type: ignore[assignment]  # fully_shard gives the model that class
@@ -44,6 +36,20 @@ class FsdpBackend(TorchBackend):
         """Reduce each micro-batch to shards, or whole gradients would pile up; only copies of shards can wait."""
         if self._replicates:
             self._root.set_requires_all_reduce(is_last)
+
+
+def shard(model: nn.Module, settings: Settings, device: torch.device) -> dict[str, Any]:
+    """Shard a model as the plan says, and return the settings by which it was done."""
+    cast_weights(model, settings.plan)
+    config = fsdp_config(settings.plan, settings.nodes, settings.gpus_per_node)
+    arguments = _arguments(config, device)
+    for unit in [*(block for row in repeated_blocks(model) for block in row), model]:
+        for each in _unsharded(unit):
+            # Shards must be of the same weights on every rank, as the other backends see to it themselves.
+            each.data = each.data.to(device)
+            distributed.broadcast(each.data, 0)
+        fully_shard(unit, **arguments)
+    return config
 
 
 def _arguments(config: dict[str, Any], device: torch.device) -> dict[str, Any]:

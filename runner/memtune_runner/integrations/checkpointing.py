@@ -11,7 +11,10 @@ def set_checkpointing(model: Any, plan: Plan) -> None:
     """Checkpoint the model's blocks as the plan says, whatever the script or the library had in mind."""
     from memtune_runner import checkpointing
 
+    for each in model.modules():  # a library's model may be a part of the script's
+        checkpointing.switch_off_own(each)
     blocks = checkpointing.apply(model, plan.checkpointing)
-    if blocks and hasattr(model, "config") and hasattr(model.config, "use_cache"):
-        # A block that is run again would put its keys and values into the cache a second time.
-        model.config.use_cache = False
+    for each in model.modules():
+        if blocks and hasattr(each, "config") and hasattr(each.config, "use_cache"):
+            # A block that is run again would put its keys and values into the cache a second time.
+            each.config.use_cache = False

@@ -1,0 +1,52 @@
+"""The integration `lightning`: PyTorch Lightning's Trainer and Fabric are made as the plan says.
+
+The package exists under two names, `lightning` and `pytorch_lightning` with `lightning_fabric`; both are served.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from memtune.report import Device
+from memtune_runner.integrations.lightning import fabric, strategies, trainer
+
+if TYPE_CHECKING:
+    from memtune_runner.probe import Probe
+    from memtune_runner.settings import Settings
+    from memtune_runner.watch.imports import ImportWatch
+    from memtune_runner.watch.patches import Patches
+
+_TRAINERS = ("lightning.pytorch", "pytorch_lightning")
+_FABRICS = ("lightning.fabric", "lightning_fabric")
+
+
+def install(
+    settings: Settings, probe: Probe | None, imports: ImportWatch, patches: Patches, samples: Callable[[], int]
+) -> None:
+    """Wrap Trainer and Fabric as soon as the script imports them."""
+    strategies.refuse(settings)
+    for package in _TRAINERS:
+        trainer.install(package, settings, probe, imports, patches, samples)
+    for package in _FABRICS:
+        fabric.install(package, settings, probe, imports, patches, samples)
+    if settings.device is Device.VIRTUAL:
+        _let_deepspeed_run_on_cpu(imports, patches)
+
+
+def _let_deepspeed_run_on_cpu(imports: ImportWatch, patches: Patches) -> None:
+    """Lightning starts DeepSpeed on CUDA only, by a device's index. DeepSpeed itself runs on CPU tensors as well."""
+
+    def wrap_strategy(module: Any) -> None:
+        strategy = module.DeepSpeedStrategy
+        patches.replace(strategy, "setup_environment", super(strategy, strategy).setup_environment)
+        patches.replace(module, "_validate_device_index_selection", lambda _: None)
+
+    def wrap_engine(module: Any) -> None:
+        # Without arguments it takes the local rank.
+        engine = module.DeepSpeedEngine
+        patches.wrap(engine, "_set_distributed_vars", lambda inherited, made, _: inherited(made, None))
+
+    for package in (*_TRAINERS, *_FABRICS):
+        imports.when_imported(f"{package}.strategies.deepspeed", wrap_strategy)
+    imports.when_imported("deepspeed.runtime.engine", wrap_engine)

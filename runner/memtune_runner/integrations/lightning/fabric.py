@@ -1,0 +1,150 @@
+"""Lightning's Fabric: its arguments, its training data in micro-batches, its checkpoints. The loop is the script's."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from memtune.report import Phase
+from memtune_runner import phases
+from memtune_runner.bad_input import BadInputError
+from memtune_runner.checkpoints import lightning
+from memtune_runner.integrations.checkpointing import set_checkpointing
+from memtune_runner.integrations.lightning import strategies
+from memtune_runner.integrations.loaders import in_micro_batches, training_loader
+
+if TYPE_CHECKING:
+    from memtune_runner.probe import Probe
+    from memtune_runner.settings import Settings
+    from memtune_runner.watch.imports import ImportWatch
+    from memtune_runner.watch.patches import Patches
+
+Inherited = Callable[..., Any]
+
+
+def install(
+    package: str,
+    settings: Settings,
+    probe: Probe | None,
+    imports: ImportWatch,
+    patches: Patches,
+    samples: Callable[[], int],
+) -> None:
+    """Wrap the Fabric of one of the two packages."""
+
+    def wrap_fabric(module: Any) -> None:
+        state = _State()
+        if probe is not None:
+            probe.at_the_end(state.save_once)
+        patches.wrap(module.Fabric, "__init__", _init(settings, package))
+        patches.wrap(module.Fabric, "setup", _setup(settings, state))
+        patches.wrap(module.Fabric, "setup_module", _setup(settings, state))
+        patches.wrap(module.Fabric, "setup_optimizers", state.setup_optimizers)
+        patches.wrap(module.Fabric, "setup_dataloaders", _setup_dataloaders(settings))
+        patches.wrap(module.Fabric, "save", lightning.save_aside if probe is not None else _save(settings, samples))
+        patches.wrap(module.Fabric, "load", _load(settings))
+
+    imports.when_imported(f"{package}.fabric", wrap_fabric)
+
+
+class _State:
+    """What the script has set up, which a probe saves once if the script has not done so."""
+
+    def __init__(self) -> None:
+        self._fabric: Any = None
+        self._parts: dict[str, Any] = {}
+
+    def keep(self, fabric: Any, made: Any) -> None:
+        """Remember a model, optimizers, or both."""
+        self._fabric = fabric
+        parts = made if isinstance(made, tuple) else (made,)
+        self._parts |= {f"part{len(self._parts) + number}": each for number, each in enumerate(parts)}
+
+    def setup_optimizers(self, inherited: Inherited, fabric: Any, *optimizers: Any) -> Any:
+        """The wrapper of ``Fabric.setup_optimizers``."""
+        made = inherited(fabric, *optimizers)
+        self.keep(fabric, made)
+        return made
+
+    def save_once(self) -> None:
+        """Save at the end of a probe."""
+        if self._fabric is not None and not phases.times_ended(Phase.SAVE):
+            self._fabric.save("probe.ckpt", self._parts)
+
+
+def _init(settings: Settings, package: str) -> Inherited:
+    def init(inherited: Inherited, fabric: Any, *args: Any, **kwargs: Any) -> None:
+        if settings.plan.sharding.backend == "deepspeed":
+            raise BadInputError(
+                f"plan {settings.plan} is DeepSpeed's, which accumulates by itself, and under Fabric the script's loop "
+                "does that; leave only ddp and fsdp in tuning.space.backends"
+            )
+        strategies.use_tf32(settings.plan)
+        given = inspect.signature(inherited).bind(fabric, *args, **kwargs)
+        given.arguments.update(strategies.overrides(settings, package, given.arguments))
+        inherited(*given.args, **given.kwargs)
+
+    return init
+
+
+def _setup(settings: Settings, state: _State) -> Inherited:
+    def setup(inherited: Inherited, fabric: Any, module: Any, *optimizers: Any, **kwargs: Any) -> Any:
+        if optimizers and settings.plan.sharding.backend == "fsdp":
+            raise BadInputError(
+                f"plan {settings.plan} shards the weights before an optimizer can be made of them: let the script call "
+                "model = fabric.setup(model), make the optimizer of that model's parameters, and call "
+                "optimizer = fabric.setup_optimizers(optimizer)"
+            )
+        is_trained = any(each.requires_grad for each in module.parameters())
+        if is_trained:
+            set_checkpointing(module, settings.plan)
+        made = inherited(fabric, module, *optimizers, **kwargs)
+        if is_trained:
+            state.keep(fabric, made)
+        return made
+
+    return setup
+
+
+def _setup_dataloaders(settings: Settings) -> Inherited:
+    def setup_dataloaders(inherited: Inherited, fabric: Any, *loaders: Any, **kwargs: Any) -> Any:
+        made = inherited(fabric, *loaders, **kwargs)
+        all_made = made if len(loaders) > 1 else [made]
+        trained = training_loader(list(loaders))
+        changed = [
+            _in_micro_batches(each, settings) if asked is trained else each
+            for asked, each in zip(loaders, all_made, strict=True)
+        ]
+        return changed if len(loaders) > 1 else changed[0]
+
+    return setup_dataloaders
+
+
+def _in_micro_batches(loader: Any, settings: Settings) -> Any:
+    pad_to = settings.sequence_length if settings.is_probe else None
+    inner = in_micro_batches(loader._dataloader, settings.plan.micro_batch, pad_to)
+    return type(loader)(inner, device=loader.device)
+
+
+def _save(settings: Settings, samples: Callable[[], int]) -> Inherited:
+    def save(inherited: Inherited, fabric: Any, path: Any, state: Any, *args: Any, **kwargs: Any) -> None:
+        from torch.optim import Optimizer
+
+        with phases.during(Phase.SAVE):
+            inherited(fabric, path, state, *args, **kwargs)
+        # Weights alone are a result; a training goes on from those that come with their optimizer.
+        if any(isinstance(each, Optimizer) for each in state.values()):
+            lightning.keep(settings, lambda directory: inherited(fabric, directory, state), samples())
+
+    return save
+
+
+def _load(settings: Settings) -> Inherited:
+    def load(inherited: Inherited, fabric: Any, path: Any, *args: Any, **kwargs: Any) -> Any:
+        # A script may load weights to begin with, too.
+        is_resumed = settings.resume_from is not None and Path(path) == settings.resume_from
+        return inherited(fabric, lightning.resume_from(settings, path) if is_resumed else path, *args, **kwargs)
+
+    return load
