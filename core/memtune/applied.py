@@ -121,6 +121,7 @@ _BATCH = {
     "env": "the script must take it from $MEMTUNE_MICRO_BATCH, or use an integration that sets it",
     "hf-trainer": "leave the training data loader to the Trainer",
     "accelerate": "let torch's own BatchSampler make the batches of the loader that accelerator.prepare is given",
+    "lightning": "let torch's own BatchSampler make the batches of the training loader",
     "sdk": "give the engine what engine.micro_batches(batch) yields",
 }
 _STEPS = {
@@ -130,6 +131,9 @@ _STEPS = {
         "train each batch within accelerator.accumulate(model); a loop that accumulates by itself must take the number "
         "from $MEMTUNE_ACCUMULATION"
     ),
+    "lightning": (
+        "leave the training loop to Lightning's Trainer; under Fabric, accumulate $MEMTUNE_ACCUMULATION micro-batches"
+    ),
     "sdk": "call engine.step() once for each global batch",
 }
 _SAMPLES = {"env": "each rank must train on its own samples"}
@@ -137,6 +141,7 @@ _ENGINE = {
     "env": "the script must wrap its model as the plan says, or use an integration that does",
     "hf-trainer": "leave DeepSpeed, FSDP and DDP to the Trainer",
     "accelerate": "train the model that accelerator.prepare returns, and wrap it in nothing else",
+    "lightning": "leave DeepSpeed, FSDP and DDP to Lightning, or train the model that fabric.setup returns",
     "sdk": "train through the engine, and wrap the model in nothing else",
 }
 _NO_CAST = "the script must neither cast the model nor open an autocast of its own"
@@ -144,6 +149,7 @@ _DTYPE = {
     "env": "the script must take the precision from $MEMTUNE_PLAN, or use an integration that sets it",
     "hf-trainer": _NO_CAST,
     "accelerate": _NO_CAST,
+    "lightning": _NO_CAST,
     "sdk": _NO_CAST,
 }
 _FIELDS = (
