@@ -45,7 +45,7 @@ class Ended:
     def check_applied(self) -> None:
         """Each attempt trained as its plan says."""
         for attempt, report in zip(self.status["attempts"], self.reports, strict=True):
-            assert not mismatch(Plan.parse(attempt["plan"]), report.applied, 1, False, by_script=False)
+            assert not mismatch(Plan.parse(attempt["plan"]), report.applied, 1, False)
             assert report.applied.micro_batch
 
 
