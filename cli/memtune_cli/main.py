@@ -14,6 +14,7 @@ import memtune
 from memtune.gpu import GPUS
 from memtune.trace import NUMERICS
 from memtune.units import parse_bytes
+from memtune_cli import emulate as emulation
 from memtune_cli.errors import INTERRUPTED, InputError, installing
 from memtune_cli.trace import BATCH, MEMORY, TIME_LIMIT_SECONDS
 
@@ -132,6 +133,7 @@ def build_parser() -> argparse.ArgumentParser:
     logs.add_argument("--rank", type=_natural, metavar="N", help="one rank alone")
     _trace_command(commands)
     _timeline_command(commands)
+    _emulate_command(commands)
     completion = commands.add_parser("completion", help="print a shell's completion script")
     completion.add_argument("shell", choices=("bash", "fish", "zsh"))
     return parser
@@ -171,16 +173,36 @@ def _timeline_command(commands: argparse._SubParsersAction[argparse.ArgumentPars
     )
 
 
+def _emulate_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    emulate = _command(commands, "emulate", "run a training command on an emulated GPU, and show the memory it takes")
+    emulate.epilog = emulation.EXIT_CODES
+    _add_gpu(emulate, f"the GPU to emulate (default: {emulation.GPU}): {', '.join(GPUS)}", emulation.GPU)
+    emulate.add_argument(
+        "--ranks", type=_positive, metavar="N", help="run as rank 0 of N (default: as the launcher says)"
+    )
+    limit = emulation.TIME_LIMIT_SECONDS
+    emulate.add_argument("--time-limit", type=_positive, default=limit, metavar="SECONDS", help=f"at most ({limit})")
+    emulate.add_argument("--snapshot", metavar="FILE", help="write torch's memory snapshot, for pytorch.org/memory_viz")
+    _add_format(emulate)
+    emulate.add_argument(
+        "words", nargs="+", metavar="COMMAND", help="after --, like torchrun --nproc-per-node 8 train.py"
+    )
+
+
 def _job_command(
     commands: argparse._SubParsersAction[argparse.ArgumentParser], name: str, purpose: str
 ) -> argparse.ArgumentParser:
     command = _file_command(commands, name, purpose)
     _add_format(command)
-    gpu = command.add_argument("--gpu", metavar="NAME", help=f"a GPU in place of the job's own: {', '.join(GPUS)}")
+    _add_gpu(command, f"a GPU in place of the job's own: {', '.join(GPUS)}")
+    return command
+
+
+def _add_gpu(command: argparse.ArgumentParser, purpose: str, default: str | None = None) -> None:
+    gpu = command.add_argument("--gpu", metavar="NAME", default=default, help=purpose)
     # No choices: our own message is the better one. memtune_cli.completion defines the function for bash.
     names = " ".join(GPUS)
     gpu.complete = {"bash": "_memtune_gpus", "fish": names, "zsh": f"({names})"}  # type: ignore[attr-defined]
-    return command
 
 
 def _file_command(

@@ -68,6 +68,8 @@ NODE_DIRECTORY = "MEMTUNE_NODE_DIRECTORY"
 HOOKED = "MEMTUNE_HOOKED"
 LAUNCHED = "MEMTUNE_LAUNCHED"
 ACCELERATE_OPTIONS = "MEMTUNE_ACCELERATE_OPTIONS"
+# Between `memtune emulate` and the library that it preloads: what the emulated GPU is like.
+EMULATED_GPU = "MEMTUNE_EMULATED_GPU"
 
 # The runner sets these from the plan and the run, before torch is imported. A value of the user's would contradict it.
 OWNED_BY_RUNNER = frozenset(
@@ -86,7 +88,9 @@ OWNED_BY_RUNNER = frozenset(
 
 # Known once the launcher has looked for checkpoints: it fills in references to them, which no pod can.
 FOUND_BY_LAUNCHER = (RESUME_FROM, RESUME_SAMPLES)
-_INTERNAL = frozenset({TRACE_VOLUMES, RANK_DIRECTORY, NODE_DIRECTORY, HOOKED, LAUNCHED, ACCELERATE_OPTIONS})
+_INTERNAL = frozenset(
+    {TRACE_VOLUMES, RANK_DIRECTORY, NODE_DIRECTORY, HOOKED, LAUNCHED, ACCELERATE_OPTIONS, EMULATED_GPU}
+)
 # What a command may refer to as $(NAME). Each is set in every run, empty where there is nothing to tell.
 REFERABLE = frozenset(
     value

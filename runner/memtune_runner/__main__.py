@@ -28,6 +28,14 @@ def main(words: "Sequence[str]") -> int:
         from memtune_runner.trace_process.main import main as trace
 
         return trace(words[1:])
+    if list(words[:1]) == ["emulate"]:
+        from memtune_runner.emulated.main import main as emulate
+
+        return emulate(words[1:])
+    if list(words[:1]) == ["emulated"]:
+        from memtune_runner.emulated.worker import main as emulated
+
+        return emulated(words[1:])
     if list(words[:1]) == ["convert"]:
         from memtune_runner.checkpoints.convert import main as convert
 

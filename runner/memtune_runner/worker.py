@@ -51,7 +51,7 @@ def main(words: Sequence[str]) -> int:
         return _told(error)
     except BaseException as error:
         exit_code = failures.of_exception(error).exit_code
-        _show(error)
+        show(error)
         return exit_code
     return 0
 
@@ -86,7 +86,7 @@ def _ending_on_sigterm() -> Iterator[None]:
     yield
 
 
-def _show(error: BaseException) -> None:
+def show(error: BaseException) -> None:
     """Print the traceback as Python would, from the script's first line on."""
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_code.co_filename in _OURS:

@@ -1,0 +1,71 @@
+"""Where the mode that follows values has to step aside, and where torch would leave it out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+import torch
+from torch import _tensor_str
+from torch.utils import _python_dispatch, checkpoint
+
+from memtune_runner.emulated.following import Following
+
+# torch leaves these untyped.
+_modes: Callable[[], list[Any]] = _python_dispatch._get_current_dispatch_mode_stack
+_text: Any = _tensor_str
+
+
+def _entered(mode: Any) -> AbstractContextManager[Any]:
+    return mode  # type: ignore[no-any-return]  # torch leaves the base class untyped
+
+
+@contextmanager
+def standing_aside(mode: Following) -> Iterator[None]:
+    """Take the mode away during backward passes, and put it back for what checkpointing recomputes in them."""
+    variable: Any = torch.autograd.Variable
+    engine, plain, text = variable._execution_engine, checkpoint.checkpoint, _text._str
+    variable._execution_engine = _Engine(engine, mode)
+
+    def checkpointed(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        def followed(*inner: Any, **named: Any) -> Any:
+            if _modes():
+                return function(*inner, **named)
+            with _entered(mode):
+                return function(*inner, **named)
+
+        return plain(followed, *args, **kwargs)
+
+    def shown(tensor: Any, *args: Any, **kwargs: Any) -> str:
+        is_followed = type(tensor) in (torch.Tensor, torch.nn.Parameter) and tensor.is_cuda
+        return mode.show(tensor, text) if is_followed else text(tensor, *args, **kwargs)
+
+    checkpoint.checkpoint, _text._str = checkpointed, shown
+    try:
+        yield
+    finally:
+        variable._execution_engine, checkpoint.checkpoint, _text._str = engine, plain, text
+
+
+class _Engine:
+    """The autograd engine, which the mode does not see at work."""
+
+    def __init__(self, engine: Any, mode: Following) -> None:
+        self._engine: Any = engine
+        self._mode: Any = mode
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
+
+    def run_backward(self, *args: Any, **kwargs: Any) -> Any:
+        """As torch's own."""
+        # With a mode of the script's own above it, torch adds up out of place anyhow.
+        if _modes() != [self._mode]:
+            return self._engine.run_backward(*args, **kwargs)
+        self._mode.__exit__(None, None, None)
+        try:
+            return self._engine.run_backward(*args, **kwargs)
+        finally:
+            self._mode.__enter__()
+            self._mode.doubt_numbers()

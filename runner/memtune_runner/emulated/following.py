@@ -1,0 +1,296 @@
+"""The dispatch mode that follows values: each operator runs on the emulated GPU, and then, if it can, on the CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_iter, tree_map_only
+
+from memtune_runner.emulated.values import (
+    Book,
+    Known,
+    Reads,
+    balanced_choice,
+    is_small,
+    on_host,
+    uniform_result,
+)
+
+_aten = torch.ops.aten
+# Their output has the shape that values say, and on a GPU without values that would be any shape.
+_SHAPED_BY_VALUES = torch.Tag.dynamic_output_shape
+_SCALARS = (_aten._local_scalar_dense, _aten.is_nonzero, _aten.equal)
+_COPIES = (_aten._to_copy, _aten.copy_, _aten.clone, _aten._foreach_copy_)
+_EMPTY = (_aten.empty, _aten.empty_like, _aten.empty_strided, _aten.new_empty, _aten.new_empty_strided)
+_INDEXING = (_aten.index, _aten.index_put, _aten.index_put_, _aten._index_put_impl_)
+
+
+class Following(TorchDispatchMode):
+    """See `memtune_runner.emulated.values`."""
+
+    def __init__(self, reads: Reads) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # torch leaves the base class untyped
+        self._reads = reads
+        self._book = Book()
+
+    def __torch_dispatch__(
+        self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        """Run the operator where it belongs, and say what is known of its results."""
+        kwargs = dict(kwargs or {})
+        if torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) is not None:
+            return func(*args, **kwargs)  # it asks for shapes only
+        if any(each is not torch.Tensor and each is not torch.nn.Parameter for each in types):
+            return NotImplemented  # a tensor of tensors: what it calls comes by here again
+        inputs = [each for each in tree_iter((args, kwargs)) if isinstance(each, torch.Tensor)]
+        packet = func.overloadpacket
+        if packet in _SCALARS and any(each.is_cuda for each in inputs):
+            return self._read(func, args, kwargs, inputs)
+        if _SHAPED_BY_VALUES in func.tags and any(each.is_cuda for each in inputs):
+            return self._shaped_by_values(func, args, kwargs, inputs)
+        if packet in _INDEXING:
+            args = (args[0], self._numbers_of_masks(args[1]), *args[2:])
+        result = func(*args, **kwargs)
+        outputs = [each for each in tree_iter(result) if isinstance(each, torch.Tensor)]
+        if any(each.is_cuda for each in (*inputs, *outputs)):
+            self._follow(func, args, kwargs, inputs, outputs)
+        return result
+
+    def show(self, tensor: torch.Tensor, plain: Callable[..., str]) -> str:
+        """A tensor as text; torch takes every mode away before it looks, and would find no values."""
+        if not is_small(tensor):
+            return f"tensor(..., device='{tensor.device}', size={tuple(tensor.shape)}, dtype={tensor.dtype})"
+        self._note([tensor])
+        return plain(self._tensor_on_host(tensor.detach()).clone())
+
+    def doubt_numbers(self) -> None:
+        """After a backward pass, whose operators nobody followed: gradients may have been added to what was zero."""
+        self._book.doubt()
+
+    def _read(self, func: Any, args: Any, kwargs: Any, inputs: Sequence[torch.Tensor]) -> Any:
+        self._note(inputs)
+        if all(is_small(each) for each in inputs):
+            return func(*self._on_host(args), **kwargs)
+        return func is not _aten.equal.default or inputs[0] is inputs[1]
+
+    def _note(self, tensors: Sequence[torch.Tensor]) -> None:
+        self._reads.note(self._are_true(tensors))
+
+    def _are_true(self, tensors: Sequence[torch.Tensor]) -> bool:
+        known = [self._book.of(each) for each in tensors if each.is_cuda]
+        return all(each is not None and each.is_true for each in known)
+
+    def _shaped_by_values(self, func: Any, args: Any, kwargs: Any, inputs: Sequence[torch.Tensor]) -> Any:
+        """A script reads a shape here, whether it looks at it or not."""
+        self._note(inputs)
+        is_true = self._are_true(inputs)
+        device = next(each.device for each in inputs if each.is_cuda)
+        if func.overloadpacket is _aten.masked_select and not is_small(args[0]):
+            mask = self._on_host(args[1]).expand(args[0].shape)
+            return torch.empty(int(mask.sum()), dtype=args[0].dtype, device=device)
+        result = func(*self._on_host(args), **self._on_host(kwargs))
+
+        def there(tensor: torch.Tensor) -> torch.Tensor:
+            made = torch.empty(tensor.shape, dtype=tensor.dtype, device=device)
+            self._put(made, tensor, is_true)
+            return made
+
+        return tree_map_only(torch.Tensor, there, result)
+
+    def _numbers_of_masks(self, indices: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None]:
+        """Indexing by a mask asks for its places inside the operator, where nobody could follow."""
+        found: list[torch.Tensor | None] = []
+        for index in indices:
+            if index is not None and index.is_cuda and index.dtype in (torch.bool, torch.uint8):
+                places = self._shaped_by_values(_aten.nonzero.default, (index,), {}, [index])
+                values = self._on_host(places)
+                for dimension in range(places.shape[1]):
+                    column = places.select(1, dimension).contiguous()
+                    self._put(column, values.select(1, dimension), self._are_true([index]))
+                    found.append(column)
+            else:
+                found.append(index)
+        return found
+
+    def _on_host(self, values: Any) -> Any:
+        """The arguments with the emulated GPU's tensors as the CPU sees them."""
+        values = tree_map_only(torch.device, lambda _: torch.device("cpu"), values)
+        return tree_map_only(torch.Tensor, self._tensor_on_host, values)
+
+    def _tensor_on_host(self, tensor: torch.Tensor) -> torch.Tensor:
+        if not tensor.is_cuda:
+            return tensor
+        fill = self._book.fill_of(tensor)
+        if fill is None:
+            return on_host(tensor)  # type: ignore[no-any-return]  # it cannot name torch
+        return torch.full((), fill, dtype=tensor.dtype).expand(tensor.shape)
+
+    def _put(self, tensor: torch.Tensor, values: torch.Tensor, is_true: bool) -> None:
+        """Write values into the emulated GPU's memory."""
+        if tensor.numel():
+            on_host(tensor).copy_(values)
+        self._book.put(tensor, Known(is_true))
+
+    def _follow(
+        self, func: Any, args: Any, kwargs: Any, inputs: list[torch.Tensor], outputs: list[torch.Tensor]
+    ) -> None:
+        if func.overloadpacket is _aten.lift_fresh:
+            # What torch.tensor() made: its copy from the host was kept from every mode.
+            self._book.put(outputs[0], Known(True) if is_small(outputs[0]) else None)
+            return
+        written = self._written(func, args, kwargs, inputs, outputs)
+        if func.namespace in ("c10d", "_c10d_functional"):
+            self._follow_messages(inputs, outputs)
+        elif not written or func.overloadpacket in _EMPTY:
+            return  # views, and memory that nobody has written
+        elif any(each.is_meta for each in written):
+            return
+        elif func.overloadpacket in _COPIES and not all(each.is_cuda for each in written):
+            self._copied_to_host(inputs, written)
+        else:
+            try:
+                is_followed = self._compute(func, args, kwargs, inputs, written)
+            except (NotImplementedError, RuntimeError, ValueError, IndexError, TypeError):
+                is_followed = False  # a kernel that the CPU has not, or values that it does not take
+            if not is_followed:
+                self._lose(inputs, written)
+
+    def _written(
+        self, func: Any, args: Any, kwargs: Any, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]
+    ) -> list[torch.Tensor]:
+        """The tensors that the operator has written: its new outputs, and arguments that its schema marks."""
+        old = {each.untyped_storage()._cdata for each in inputs}
+        new = [each for each in outputs if each.untyped_storage()._cdata not in old]
+        marked = [each for each in func._schema.arguments if each.alias_info is not None and each.alias_info.is_write]
+        names = {each.name: place for place, each in enumerate(func._schema.arguments)}
+        for each in marked:
+            place = names[each.name]
+            value = args[place] if place < len(args) else kwargs.get(each.name)
+            new += [tensor for tensor in tree_iter(value) if isinstance(tensor, torch.Tensor)]
+        return new
+
+    def _copied_to_host(self, inputs: Sequence[torch.Tensor], written: Sequence[torch.Tensor]) -> None:
+        sources = [each for each in inputs if each.is_cuda]
+        self._note(sources)
+        for source, target in zip(sources, written, strict=False):
+            if is_small(source):
+                target.copy_(self._tensor_on_host(source))
+
+    def _follow_messages(self, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> None:
+        """Every peer is taken to hold what this rank holds; the library has copied small messages."""
+        there = [each for each in (*inputs, *outputs) if each.is_cuda]
+        known = [self._book.of(each) for each in there]
+        if any(each is not None and each.fill is None for each in known):
+            for tensor in there:
+                if is_small(tensor):
+                    self._book.put(tensor, Known(False))
+
+    def _lose(self, inputs: Sequence[torch.Tensor], written: Sequence[torch.Tensor]) -> None:
+        """What was written anew is absent; what was written over keeps its numbers, which are sane, but not true."""
+        old = {each.untyped_storage()._cdata for each in inputs}
+        for tensor in written:
+            known = self._book.of(tensor)
+            is_kept = known is not None and tensor.untyped_storage()._cdata in old
+            self._book.put(tensor, known._replace(is_true=False) if is_kept and known is not None else None)
+
+    def _compute(
+        self, func: Any, args: Any, kwargs: Any, inputs: Sequence[torch.Tensor], written: Sequence[torch.Tensor]
+    ) -> bool:
+        is_random = torch.Tag.nondeterministic_seeded in func.tags
+        is_true = self._are_true(inputs) and not is_random
+        if all(is_small(each) for each in (*inputs, *written)):
+            if func.overloadpacket is _aten.topk and not is_true:
+                return self._choose(args, written)
+            self._materialize(inputs, written)
+            state = torch.get_rng_state() if is_random else None
+            result = func(*self._on_host(args), **self._on_host(kwargs))
+            if state is not None:
+                torch.set_rng_state(state)
+            self._write(result, inputs, written, is_true)
+            return True
+        return self._compute_uniform(func, args, kwargs, inputs, written, is_true)
+
+    def _choose(self, args: Any, written: Sequence[torch.Tensor]) -> bool:
+        source, dimension = args[0], args[2] if len(args) > 2 else -1
+        values, indices = written
+        self._put(values, torch.full((), self._book.fill_of(source) or 1.0, dtype=values.dtype), False)
+        self._put(indices, balanced_choice(indices.shape, source.shape[dimension]), False)
+        return True
+
+    def _materialize(self, inputs: Sequence[torch.Tensor], written: Sequence[torch.Tensor]) -> None:
+        """What is written over has to be in memory first, as the CPU will write only a part of it."""
+        old = {each.untyped_storage()._cdata for each in inputs}
+        for tensor in written:
+            if tensor.is_cuda and tensor.untyped_storage()._cdata in old:
+                fill, known = self._book.fill_of(tensor), self._book.of(tensor)
+                if fill is not None:
+                    whole = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+                    whole.set_(tensor.untyped_storage())
+                    if not is_small(whole):
+                        raise ValueError("a part of what is too large")
+                    self._put(whole, torch.full((), fill, dtype=tensor.dtype), known is not None and known.is_true)
+
+    def _write(
+        self, result: Any, inputs: Sequence[torch.Tensor], written: Sequence[torch.Tensor], is_true: bool
+    ) -> None:
+        """New outputs are copied to where they belong; arguments that were written over have been so already."""
+        old = {each.untyped_storage()._cdata for each in inputs}
+        fresh = [each for each in written if each.untyped_storage()._cdata not in old]
+        made = [each for each in tree_iter(result) if isinstance(each, torch.Tensor)]
+        for tensor, values in zip(fresh, made, strict=False):
+            if tensor.is_cuda:
+                self._put(tensor, values, is_true)
+        for tensor in written:
+            if tensor.is_cuda and tensor.untyped_storage()._cdata in old:
+                self._book.put(tensor, Known(is_true))
+
+    def _compute_uniform(
+        self,
+        func: Any,
+        args: Any,
+        kwargs: Any,
+        inputs: Sequence[torch.Tensor],
+        written: Sequence[torch.Tensor],
+        is_true: bool,
+    ) -> bool:
+        """Of equal elements the result is equal, too: one element is computed for all."""
+        if torch.Tag.pointwise not in func.tags and func.overloadpacket not in _FILLING:
+            return self._reduce_uniform(func, inputs, written, is_true)
+        if any(each.numel() > 1 and each.is_cuda and self._book.fill_of(each) is None for each in inputs):
+            return False
+        sample = tree_map_only(torch.Tensor, self._one_element, self._on_device_names(args))
+        result = func(*sample, **tree_map_only(torch.Tensor, self._one_element, self._on_device_names(kwargs)))
+        made = [each for each in tree_iter(result) if isinstance(each, torch.Tensor)]
+        for tensor, values in zip(written, made, strict=False):
+            whole = tensor.numel() * tensor.element_size() == tensor.untyped_storage().nbytes()
+            self._book.put(tensor, Known(is_true, float(values.reshape(-1)[0])) if whole else None)
+        return True
+
+    def _on_device_names(self, values: Any) -> Any:
+        return tree_map_only(torch.device, lambda _: torch.device("cpu"), values)
+
+    def _one_element(self, tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.numel() == 1:
+            return self._tensor_on_host(tensor)
+        return torch.full([1] * tensor.dim(), self._book.fill_of(tensor) or 0.0, dtype=tensor.dtype)
+
+    def _reduce_uniform(
+        self, func: Any, inputs: Sequence[torch.Tensor], written: Sequence[torch.Tensor], is_true: bool
+    ) -> bool:
+        if len(inputs) != 1 or len(written) != 1 or (fill := self._book.fill_of(inputs[0])) is None:
+            return False
+        shrink = inputs[0].numel() / max(written[0].numel(), 1)
+        value = uniform_result(func.overloadpacket.__name__, fill, shrink)
+        if value is None:
+            return False
+        self._book.put(written[0], Known(is_true, float(value)))
+        return True
+
+
+_FILLING = (
+    *(_aten.zero_, _aten.zeros, _aten.zeros_like, _aten.new_zeros, _aten.ones, _aten.ones_like, _aten.new_ones),
+    *(_aten.fill_, _aten.full, _aten.full_like, _aten.new_full, _aten._to_copy, _aten.copy_, _aten.clone),
+)

@@ -1,0 +1,110 @@
+"""The torch that a command's Python would import: found without importing it, which takes the emulation to be built."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from memtune_runner.command import Command, Kind
+from memtune_runner.emulated.errors import ArchitectureError, EmulationError, NoCudaTorchError
+
+# Run by the command's own Python, whose version may be older than ours.
+_LOOK = """
+import importlib.util, json, pathlib, platform, runpy, sys
+from importlib import metadata
+found = {"system": platform.system(), "machine": platform.machine(), "python": platform.python_version()}
+spec = importlib.util.find_spec("torch")
+if spec and spec.origin:
+    directory = pathlib.Path(spec.origin).parent
+    version = runpy.run_path(str(directory / "version.py"))
+    found.update(directory=str(directory), torch=version["__version__"], cuda=version.get("cuda"))
+    try:
+        found["requires"] = metadata.requires("torch") or []
+    except metadata.PackageNotFoundError:
+        pass
+    for each in metadata.distributions():
+        name = each.metadata["Name"] or ""
+        if name.startswith(("nvidia-cudnn-cu", "nvidia-nccl-cu")):
+            found.setdefault("installed", {})[name] = each.version
+print(json.dumps(found))
+"""
+_LOOK_SECONDS = 60
+# Where nothing says which release of a library torch was built with, a recent one.
+_CUDNN, _NCCL = (9, 20, 0), (2, 29, 7)
+
+
+class Installed(NamedTuple):
+    """A CUDA build of torch, and the versions of NVIDIA's libraries that it runs with."""
+
+    python: tuple[str, ...]
+    directory: Path
+    torch: str
+    cuda: str
+    cudnn: tuple[int, ...]
+    nccl: tuple[int, ...]
+
+
+def find(command: Command) -> Installed:
+    """The torch of the Python that a command names, by itself or by its launcher."""
+    python = _python(command)
+    found = _look(python)
+    if (found["system"], found["machine"]) != ("Linux", "x86_64"):
+        raise ArchitectureError(
+            f"this machine is {found['system']} on {found['machine']}; the emulated GPU needs Linux on x86_64"
+        )
+    if "directory" not in found:
+        raise NoCudaTorchError(f"{python[0]} has no torch; name a Python that has a CUDA build of it")
+    if not found["cuda"]:
+        raise NoCudaTorchError(
+            f"torch {found['torch']} of {python[0]} was not built for CUDA; name a Python that has a CUDA build of it "
+            "(the wheel alone is enough, without NVIDIA's packages; no GPU is needed)"
+        )
+    return Installed(
+        python, Path(found["directory"]), found["torch"], found["cuda"],
+        _version(found, "nvidia-cudnn-cu", _CUDNN), _version(found, "nvidia-nccl-cu", _NCCL),
+    )  # fmt: skip
+
+
+def _python(command: Command) -> tuple[str, ...]:
+    if command.kind is Kind.PROGRAM:
+        raise EmulationError(
+            f"{command.target} is neither Python nor a launcher that is known; give the command that runs your script, "
+            "like python train.py or torchrun train.py"
+        )
+    named = command.interpreter[0] if command.interpreter else command.launcher
+    path = shutil.which(named)
+    if path is None:
+        raise EmulationError(f"{named} was not found; give its path, or activate the environment that has it")
+    if command.interpreter:
+        return (path, *command.interpreter[1:])
+    beside = Path(path).parent / "python"
+    if not beside.exists():
+        raise EmulationError(f"no Python lies beside {path}; give the command as python -m {command.launcher} ...")
+    return (str(beside),)
+
+
+def _look(python: Sequence[str]) -> dict[str, Any]:
+    try:
+        looked = subprocess.run(
+            [python[0], "-c", _LOOK], check=True, capture_output=True, text=True, timeout=_LOOK_SECONDS
+        )
+        return dict(json.loads(looked.stdout.splitlines()[-1]))
+    except (OSError, subprocess.SubprocessError, ValueError, IndexError) as error:
+        raise EmulationError(f"{python[0]} cannot say which torch it has: {error}") from None
+
+
+def _version(found: dict[str, Any], name: str, default: tuple[int, ...]) -> tuple[int, ...]:
+    """The release of a library that is installed; else the one that torch's own package requires."""
+    installed = found.get("installed")
+    lines = [f"{key}=={value}" for key, value in installed.items()] if isinstance(installed, dict) else []
+    requires = found.get("requires")
+    lines += requires if isinstance(requires, list) else []
+    for line in lines:
+        if match := re.match(rf"{name}\d+ *\(?==(\d+)\.(\d+)\.(\d+)", line):
+            return tuple(int(part) for part in match.groups())
+    return default

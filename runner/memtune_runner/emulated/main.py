@@ -1,0 +1,188 @@
+"""The `emulate` subcommand: runs a command as one rank on an emulated GPU, and writes down what its memory did."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import memtune
+import memtune_runner
+from memtune import environment
+from memtune.gpu import find as find_gpu
+from memtune.gpu_chips import Chip, chip_of
+from memtune.predict.outside import outside_sizes
+from memtune_runner import worker_command
+from memtune_runner.command import Command, CommandError, parse
+from memtune_runner.emulated import installed
+from memtune_runner.emulated.build import LIBRARY, build
+from memtune_runner.emulated.errors import EmulationError, UnknownGpuError
+from memtune_runner.emulated.installed import Installed
+from memtune_runner.emulated.ranks import of_command
+
+COMPLETED, FAILED, OUT_OF_MEMORY, TIME_LIMIT = "completed", "failed", "outOfMemory", "timeLimit"
+EXIT_CODES = {COMPLETED: 0, FAILED: 1, OUT_OF_MEMORY: 6, TIME_LIMIT: 7}
+_GPUS_PER_NODE = 8
+# For a command whose time is up, to write down what its memory was.
+_GRACE_SECONDS = 10
+
+
+class Request(NamedTuple):
+    """What is to be emulated."""
+
+    gpu: str
+    ranks: int | None
+    time_limit: int
+    snapshot: Path | None
+    words: tuple[str, ...]
+
+
+def main(words: Sequence[str]) -> int:
+    """Emulate what the command line says; the result goes to ``--output``, and the exit code says how it ended."""
+    parser = argparse.ArgumentParser(prog="python -m memtune_runner emulate")
+    parser.add_argument("--gpu", required=True)
+    parser.add_argument("--ranks", type=int)
+    parser.add_argument("--time-limit", type=int, required=True)
+    parser.add_argument("--snapshot", type=Path)
+    parser.add_argument("--output", type=Path, required=True)
+    parser.add_argument("words", nargs="+")
+    given = parser.parse_args(words)
+    request = Request(given.gpu, given.ranks, given.time_limit, given.snapshot, tuple(given.words))
+    try:
+        result = emulate(request)
+    except EmulationError as error:
+        print(f"memtune: {error}", file=sys.stderr)
+        return error.exit_code
+    given.output.write_text(json.dumps(result), encoding="utf-8")
+    return EXIT_CODES[result["outcome"]]
+
+
+def emulate(request: Request) -> dict[str, Any]:
+    """Run the command and tell what its memory did."""
+    try:
+        gpu, chip = find_gpu(request.gpu), chip_of(request.gpu)
+    except ValueError as error:
+        raise UnknownGpuError(str(error)) from None
+    try:
+        command = parse(request.words)
+    except CommandError as error:
+        raise EmulationError(str(error)) from None
+    torch = installed.find(command)
+    ranks = request.ranks or of_command(command, request.words)
+    library = build(torch.directory, torch.torch, torch.cuda)
+    outside = {name: int(size) for name, size in outside_sizes(ranks).items()}
+    variables = {
+        **os.environ,
+        **_preloading(library),
+        **(_of_rank(ranks) if ranks > 1 or command.launcher else {}),
+        **worker_command.variables(command),
+        environment.EMULATED_GPU: gpu_variable(chip, gpu.usable_bytes, sum(outside.values()), torch),
+    }
+    started = time.monotonic()
+    code, told = _run(torch.python, _task(command, ranks, request.snapshot), variables, request.time_limit)
+    return {
+        "gpu": {"name": gpu.name, "product": chip.product, "usableBytes": gpu.usable_bytes},
+        "ranks": ranks,
+        "outcome": _outcome(code, told),
+        "message": told.get("message", ""),
+        "exitCode": code,
+        "seconds": round(time.monotonic() - started, 1),
+        "measured": told.get("measured"),
+        "outsideBytes": outside,
+        "torch": {
+            "version": torch.torch, "cuda": torch.cuda,
+            "cudnn": ".".join(map(str, torch.cudnn)), "nccl": ".".join(map(str, torch.nccl)),
+        },
+    }  # fmt: skip
+
+
+def _outcome(code: int | None, measured: Mapping[str, Any]) -> str:
+    if code is None:
+        return TIME_LIMIT
+    return OUT_OF_MEMORY if measured.get("outOfMemory") else FAILED if code else COMPLETED
+
+
+def gpu_variable(chip: Chip, usable_bytes: int, outside_bytes: int, torch: Installed) -> str:
+    """The GPU as the emulation in C reads it."""
+    cuda = [int(part) for part in torch.cuda.split(".")[:2]]
+    cudnn, nccl = torch.cudnn, torch.nccl
+    numbers = {
+        "total": usable_bytes, "outside": outside_bytes, "cuda": cuda[0] * 1000 + cuda[1] * 10,
+        "cublas": cuda[0] * 10000 + cuda[1] * 100, "cudnn": cudnn[0] * 10000 + cudnn[1] * 100 + cudnn[2],
+        "nccl": nccl[0] * 10000 + nccl[1] * 100 + nccl[2], "major": chip.major, "minor": chip.minor,
+        "sms": chip.multiprocessors, "threads_per_sm": chip.threads_per_multiprocessor,
+        "blocks_per_sm": chip.blocks_per_multiprocessor, "shared_per_sm": chip.shared_bytes_per_multiprocessor,
+        "shared_per_block_optin": chip.shared_bytes_per_block, "shared_reserved": chip.shared_bytes_reserved,
+    }  # fmt: skip
+    return ";".join([f"name={chip.product}", *(f"{name}={number}" for name, number in numbers.items())])
+
+
+def _preloading(library: Path) -> dict[str, str]:
+    """What puts the emulation before NVIDIA's libraries. A library's own search path beats LD_LIBRARY_PATH, so it is
+    the preloaded symbols that win; the empty libraries only answer to names that are not there."""
+    return {
+        "LD_PRELOAD": _before(str(library / LIBRARY), os.environ.get("LD_PRELOAD")),
+        "LD_LIBRARY_PATH": _before(str(library / "empty"), os.environ.get("LD_LIBRARY_PATH")),
+    }
+
+
+def _of_rank(ranks: int) -> dict[str, str]:
+    """What a launcher would tell the first rank."""
+    return {
+        "RANK": "0", "LOCAL_RANK": "0", "GROUP_RANK": "0", "WORLD_SIZE": str(ranks),
+        "LOCAL_WORLD_SIZE": str(min(ranks, _GPUS_PER_NODE)), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500",
+        # NCCL's watchdogs would wait for ranks that are not there.
+        "TORCH_NCCL_ENABLE_MONITORING": "0", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0",
+    }  # fmt: skip
+
+
+def _before(first: str, rest: str | None) -> str:
+    return f"{first}:{rest}" if rest else first
+
+
+def _task(command: Command, ranks: int, snapshot: Path | None) -> dict[str, Any]:
+    rank = [f"{command.local_rank}=0"] if command.local_rank else []
+    return {
+        "kind": command.kind.value, "target": command.target, "arguments": [*rank, *command.arguments],
+        "ranks": ranks, "snapshot": str(snapshot.absolute()) if snapshot else None,
+    }  # fmt: skip
+
+
+def _run(
+    python: Sequence[str], task: Mapping[str, Any], variables: Mapping[str, str], time_limit: int
+) -> tuple[int | None, dict[str, Any]]:
+    """The exit code, or None if the time was up, and what the process has written down."""
+    with tempfile.TemporaryDirectory() as temporary:
+        directory, told = Path(temporary), Path(temporary, "result.json")
+        for package in (memtune, memtune_runner):
+            # The command's Python gets these two and nothing else of ours.
+            (directory / package.__name__).symlink_to(Path(str(package.__file__)).parent)
+        path = _before(temporary, variables.get("PYTHONPATH"))
+        words = [*python, "-m", "memtune_runner", "emulated", json.dumps({**task, "told": str(told)})]
+        # Standard output is the report's.
+        process = subprocess.Popen(
+            words, env={**variables, "PYTHONPATH": path}, stdin=subprocess.DEVNULL, stdout=sys.stderr,
+            start_new_session=True,
+        )  # fmt: skip
+        try:
+            code: int | None = process.wait(time_limit)
+        except subprocess.TimeoutExpired:
+            code = None
+            process.terminate()
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(_GRACE_SECONDS)
+        finally:
+            # What the command has started ends with it.
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        return code, json.loads(told.read_text(encoding="utf-8")) if told.exists() else {}

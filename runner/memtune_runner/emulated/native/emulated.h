@@ -1,0 +1,42 @@
+/* What the parts of the emulated GPU share. The declarations are our own: they say what a binary interface needs, no more. */
+#ifndef MEMTUNE_EMULATED_H
+#define MEMTUNE_EMULATED_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* The CUDA release that torch was built for: one structure lost fields with release 13. */
+#ifndef CUDA_MAJOR
+#define CUDA_MAJOR 13
+#endif
+
+enum { SUCCESS = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2 };
+
+/* Copies and fills up to this size are real, so that host code reads what host code wrote; larger ones would only fill
+ * the host's memory. */
+#define REAL_BYTES ((size_t)1 << 20)
+
+struct gpu {
+    char name[128];
+    size_t total, outside;
+    int major, minor, sms, warp, threads_per_sm, blocks_per_sm, registers_per_sm, l2;
+    int shared_per_block, shared_per_block_optin, shared_per_sm, shared_reserved;
+    int cudnn, nccl, cublas, cuda;
+};
+
+extern struct gpu gpu;
+
+/* memory.c */
+int fail(int code);
+int device_reserve(size_t size);
+void device_release(size_t size);
+void *address_reserve(size_t size, size_t alignment);
+int address_free(void *address);
+int is_device(const void *address);
+size_t device_free_bytes(void);
+size_t device_used_bytes(void);
+
+/* A handle that nobody looks into: each is another number, and none is null. */
+void *new_handle(void);
+
+#endif

@@ -1,0 +1,40 @@
+"""How many ranks a launcher was asked to start, by its options on the command line."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from memtune_runner.command import Command
+from memtune_runner.emulated.errors import EmulationError
+
+# Each pair: the option that counts processes, and the one that counts the nodes which have so many.
+_OPTIONS = {
+    "--nproc-per-node": "--nnodes",
+    "--num-gpus": "--num-nodes",
+    "--num-processes": "",  # of all nodes together
+}
+
+
+def of_command(command: Command, words: Sequence[str]) -> int:
+    """The ranks that a command's launcher would start; one where there is none, or where it says nothing."""
+    before = words[: list(words).index(command.target)]
+    options = _options(before)
+    for processes, nodes in _OPTIONS.items():
+        if processes in options:
+            return _count(processes, options[processes]) * _count(nodes, options.get(nodes, "1"))
+    return 1
+
+
+def _options(words: Sequence[str]) -> dict[str, str]:
+    found = {}
+    for word, following in zip(words, [*words[1:], ""], strict=True):
+        name, equals, value = word.partition("=")
+        if name.startswith("--"):
+            found[name.replace("_", "-")] = value if equals else following
+    return found
+
+
+def _count(option: str, value: str) -> int:
+    if not value.isdecimal() or int(value) < 1:
+        raise EmulationError(f"{option} {value} does not say how many ranks there are; give --ranks")
+    return int(value)

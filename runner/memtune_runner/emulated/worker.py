@@ -1,0 +1,175 @@
+"""The process on the emulated GPU: runs the user's script as Python would, and writes down what its memory did."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import re
+import signal
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from memtune_runner import accelerate_options, run_target
+from memtune_runner.command import Kind
+from memtune_runner.emulated.values import Values
+from memtune_runner.watch.imports import ImportWatch
+from memtune_runner.worker import show
+
+_PEAKS = {
+    "allocated": "allocated_bytes",
+    "active": "active_bytes",
+    "reserved": "reserved_bytes",
+    "requested": "requested_bytes",
+}
+
+
+def main(words: Sequence[str]) -> int:
+    """Run one task, which the process above has written as JSON."""
+    task = json.loads(words[0])
+    # What the script starts by itself finds nothing of ours on its path.
+    os.environ["PYTHONPATH"] = os.environ["PYTHONPATH"].partition(os.pathsep)[2]
+    session = Session(task)
+    imports = ImportWatch()
+    imports.when_imported("torch", session.torch_imported)
+    imports.install()
+    signal.signal(signal.SIGTERM, _end)
+    code, ending = 0, {}
+    try:
+        with session.active:
+            for name, value in accelerate_options.variables(os.environ).items():
+                os.environ.setdefault(name, value)
+            run_target.run(Kind(task["kind"]), task["target"], task["arguments"])
+    except SystemExit as error:
+        code, ending = _exit_code(error), {"message": error.code if isinstance(error.code, str) else ""}
+    except BaseException as error:
+        # The first frame is this file's.
+        show(error.with_traceback(error.__traceback__ and error.__traceback__.tb_next))
+        code, ending = 1, session.ending_of(error)
+    session.tell(ending)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Communicators would wait at Python's end for ranks that are not there.
+    os._exit(code)
+
+
+def _end(number: int, _frame: object) -> None:
+    raise SystemExit(128 + number)
+
+
+def _exit_code(error: SystemExit) -> int:
+    """As Python itself reads it: nothing is 0, and a sentence is printed and is 1."""
+    if error.code is None or isinstance(error.code, int):
+        return error.code or 0
+    print(error.code, file=sys.stderr)
+    return 1
+
+
+class Session:
+    """What is set up once torch is there, and what is read from it at the end."""
+
+    def __init__(self, task: dict[str, Any]) -> None:
+        self._task = task
+        self._torch: ModuleType | None = None
+        self._peaks: dict[str, int] = {}
+        self._compilations = 0
+        self.active = ExitStack()
+        self.values = Values()
+
+    def torch_imported(self, torch: ModuleType) -> None:
+        """Called when the script has imported torch."""
+        from memtune_runner.emulated import store
+
+        self._torch = torch
+        if "RANK" in os.environ:
+            store.install(self._task["ranks"])
+        reset = torch._C._cuda_resetPeakMemoryStats
+
+        def keep_and_reset(device: int) -> None:
+            self._keep_peaks()
+            reset(device)
+
+        torch._C._cuda_resetPeakMemoryStats = keep_and_reset
+        self._count_compilations(torch)
+        if self._task["snapshot"]:
+            torch.cuda.memory._record_memory_history(max_entries=1_000_000, stacks="python")
+        self.active.enter_context(self.values.following())
+
+    def _count_compilations(self, torch: ModuleType) -> None:
+        """Compiled code is not emulated: it runs as it was written, and the result says so."""
+        os.environ["TORCHDYNAMO_DISABLE"] = "1"
+        plain = torch.compile
+
+        def counted(*args: Any, **kwargs: Any) -> Any:
+            self._compilations += 1
+            return plain(*args, **kwargs)
+
+        torch.compile = counted  # type: ignore[attr-defined]  # of a module
+
+    def _keep_peaks(self) -> None:
+        """A script that resets the peaks must not hide the largest."""
+        assert self._torch is not None
+        if self._torch.cuda.is_initialized():
+            statistics = self._torch.cuda.memory_stats()
+            for name, key in _PEAKS.items():
+                self._peaks[name] = max(self._peaks.get(name, 0), statistics.get(f"{key}.all.peak", 0))
+
+    def ending_of(self, error: BaseException) -> dict[str, Any]:
+        """How an exception of the script's is told."""
+        out_of_memory = self._torch is not None and isinstance(error, self._torch.OutOfMemoryError)
+        return {"outOfMemory": out_of_memory, "message": f"{type(error).__name__}: {error}"}
+
+    def tell(self, ending: dict[str, Any]) -> None:
+        """Write the result for the process above."""
+        told = {**ending, "measured": self._measured() if self._torch is not None else None}
+        Path(self._task["told"]).write_text(json.dumps(told), encoding="utf-8")
+
+    def _measured(self) -> dict[str, Any] | None:
+        assert self._torch is not None
+        cuda = self._torch.cuda
+        if not cuda.is_initialized():
+            return None
+        self._keep_peaks()
+        if self._task["snapshot"]:
+            cuda.memory._dump_snapshot(self._task["snapshot"])
+        statistics = cuda.memory_stats()
+        library = ctypes.CDLL(None)
+        return {
+            "peakBytes": {**self._peaks, "driver": _number(library, "emulated_used_peak")},
+            "endBytes": {name: statistics.get(f"{key}.all.current", 0) for name, key in _PEAKS.items()},
+            "allocatorRetries": statistics.get("num_alloc_retries", 0),
+            "outOfMemoryErrors": statistics.get("num_ooms", 0),
+            "hostPeakBytes": _host_peak_bytes(),
+            "pinnedPeakBytes": _number(library, "emulated_pinned_peak"),
+            "kernelLaunches": _number(library, "emulated_launches"),
+            "stubs": [{"name": name, "calls": calls} for name, calls in _stub_calls(library)],
+            "compilations": self._compilations,
+            "values": self.values.report(),
+        }
+
+
+def _number(library: Any, name: str) -> int:
+    function = getattr(library, name)
+    function.restype = ctypes.c_uint64
+    return int(function())
+
+
+def _stub_calls(library: Any) -> Iterator[tuple[str, int]]:
+    library.emulated_stub.restype = ctypes.c_char_p
+    library.emulated_stub.argtypes = library.emulated_stub_calls.argtypes = [ctypes.c_size_t]
+    library.emulated_stub_calls.restype = ctypes.c_uint64
+    place = 0
+    while (name := library.emulated_stub(place)) is not None:
+        if calls := library.emulated_stub_calls(place):
+            yield name.decode(), calls
+        place += 1
+
+
+def _host_peak_bytes() -> int:
+    status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
+    match = re.search(r"VmHWM:\s+(\d+) kB", status)
+    return int(match[1]) * 1024 if match else 0

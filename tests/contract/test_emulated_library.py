@@ -1,0 +1,146 @@
+"""The emulated GPU's C, compiled alone and called as torch would call it: books, copies, driver, messages."""
+
+from __future__ import annotations
+
+import ctypes
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from memtune.units import GIB, MIB
+from memtune_runner.emulated.build import SOURCES, stubs
+
+_GPU = "name=NVIDIA H100 80GB HBM3;total=1073741824;outside=104857600;major=9;minor=0;sms=132;threads_per_sm=2048"
+_OUT_OF_MEMORY = 2
+
+pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
+
+
+@pytest.fixture
+def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setenv("MEMTUNE_EMULATED_GPU", _GPU)
+    generated = tmp_path / "stubs.c"
+    generated.write_text(stubs(["cublasSgemm_v2", "cusolverDnCreate"], []))
+    built = tmp_path / "library.so"
+    options = ["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared"]
+    subprocess.run(["cc", *options, *SOURCES.glob("*.c"), generated, "-o", built], check=True)
+    return ctypes.CDLL(str(built))
+
+
+def _allocate(library: Any, size: int) -> tuple[int, int]:
+    address = ctypes.c_void_p()
+    code = library.cudaMalloc(ctypes.byref(address), ctypes.c_size_t(size))
+    return code, address.value or 0
+
+
+def _free_bytes(library: Any) -> int:
+    free, total = ctypes.c_size_t(), ctypes.c_size_t()
+    library.cudaMemGetInfo(ctypes.byref(free), ctypes.byref(total))
+    assert total.value == GIB
+    return free.value
+
+
+def test_memory_is_rounded_to_pages_and_counted_with_what_lies_outside(library: Any) -> None:
+    assert _free_bytes(library) == GIB - 100 * MIB
+    code, address = _allocate(library, 3 * MIB)
+    assert code == 0
+    assert _free_bytes(library) == GIB - 104 * MIB
+    assert library.cudaFree(ctypes.c_void_p(address)) == 0
+    assert _free_bytes(library) == GIB - 100 * MIB
+    library.emulated_used_peak.restype = ctypes.c_uint64
+    assert library.emulated_used_peak() == 4 * MIB
+
+
+def test_too_much_is_an_error_that_stays_until_somebody_asks(library: Any) -> None:
+    assert _allocate(library, GIB) == (_OUT_OF_MEMORY, 0)
+    assert library.cudaPeekAtLastError() == _OUT_OF_MEMORY
+    assert library.cudaGetLastError() == _OUT_OF_MEMORY
+    assert library.cudaGetLastError() == 0
+    library.cudaGetErrorString.restype = ctypes.c_char_p
+    assert library.cudaGetErrorString(_OUT_OF_MEMORY) == b"out of memory"
+
+
+def test_freeing_what_was_never_allocated_is_an_error(library: Any) -> None:
+    _, address = _allocate(library, MIB)
+    assert library.cudaFree(ctypes.c_void_p(address + 4096)) != 0
+    assert library.cudaFree(ctypes.c_void_p(address)) == 0
+    assert library.cudaFree(ctypes.c_void_p(address)) != 0
+
+
+def test_pointers_know_where_they_lie(library: Any) -> None:
+    class Attributes(ctypes.Structure):
+        _fields_ = [
+            ("type", ctypes.c_int),
+            ("device", ctypes.c_int),
+            ("there", ctypes.c_void_p),
+            ("here", ctypes.c_void_p),
+        ]
+
+    def kind(address: int) -> int:
+        attributes = Attributes()
+        library.cudaPointerGetAttributes(ctypes.byref(attributes), ctypes.c_void_p(address))
+        return int(attributes.type)
+
+    _, device = _allocate(library, 4 * MIB)
+    pinned = ctypes.c_void_p()
+    library.cudaHostAlloc(ctypes.byref(pinned), ctypes.c_size_t(100), 0)
+    assert kind(device + 3 * MIB) == 2
+    assert kind(pinned.value or 0) == 1
+    assert kind(ctypes.addressof(ctypes.c_int())) == 0
+
+
+def test_small_copies_are_real_and_large_ones_take_no_memory(library: Any) -> None:
+    _, device = _allocate(library, 512 * MIB)
+    source, target = ctypes.create_string_buffer(b"memtune", 8), ctypes.create_string_buffer(8)
+    library.cudaMemcpy(ctypes.c_void_p(device), source, ctypes.c_size_t(8), 1)
+    library.cudaMemcpy(target, ctypes.c_void_p(device), ctypes.c_size_t(8), 2)
+    assert target.value == b"memtune"
+    before = _resident_pages()
+    library.cudaMemset(ctypes.c_void_p(device), 1, ctypes.c_size_t(512 * MIB))
+    assert _resident_pages() - before < 1000
+    assert ctypes.string_at(device, 7) == b"memtune"
+
+
+def _resident_pages() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1])
+
+
+def test_virtual_memory_counts_when_it_is_made_and_not_when_it_is_reserved(library: Any) -> None:
+    address, handle = ctypes.c_uint64(), ctypes.c_uint64()
+    size = ctypes.c_size_t(64 * GIB)
+    assert library.cuMemAddressReserve(ctypes.byref(address), size, ctypes.c_size_t(0), ctypes.c_uint64(0), 0) == 0
+    assert _free_bytes(library) == GIB - 100 * MIB
+    assert library.cuMemCreate(ctypes.byref(handle), ctypes.c_size_t(20 * MIB), None, 0) == 0
+    assert _free_bytes(library) == GIB - 120 * MIB
+    assert library.cuMemCreate(ctypes.byref(handle), ctypes.c_size_t(GIB), None, 0) == _OUT_OF_MEMORY
+    assert library.cuMemRelease(handle) == 0
+    assert _free_bytes(library) == GIB - 100 * MIB
+    assert library.cuMemAddressFree(address, size) == 0
+
+
+def test_peers_hold_what_this_rank_holds(library: Any) -> None:
+    communicator, ranks = ctypes.c_void_p(), ctypes.c_int()
+    identity = (ctypes.c_char * 128)()
+
+    class Identity(ctypes.Structure):
+        _fields_ = [("bytes", ctypes.c_char * 128)]
+
+    library.ncclGetUniqueId(ctypes.byref(identity))
+    library.ncclCommInitRankConfig(ctypes.byref(communicator), 4, Identity.from_buffer(identity), 0, None)
+    library.ncclCommCount(communicator, ctypes.byref(ranks))
+    assert ranks.value == 4
+    sent, received = (ctypes.c_int64 * 1)(7), (ctypes.c_int64 * 4)()
+    library.ncclAllGather(sent, received, ctypes.c_size_t(1), 4, communicator, None)
+    assert list(received) == [7, 7, 7, 7]
+
+
+def test_stubs_count_only_what_somebody_may_read_an_answer_of(library: Any) -> None:
+    library.emulated_stub.restype = ctypes.c_char_p
+    assert library.cublasSgemm_v2() == 0
+    assert library.cusolverDnCreate() == 0
+    assert library.emulated_stub(0) == b"cusolverDnCreate"
+    assert library.emulated_stub(1) is None
+    assert library.emulated_stub_calls(0) == 1

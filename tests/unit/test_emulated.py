@@ -1,0 +1,65 @@
+"""What the emulated GPU is told, and what is read off a command line; no compiler and no torch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from memtune.gpu import GPUS
+from memtune.gpu_chips import chip_of
+from memtune_runner.command import parse
+from memtune_runner.emulated.errors import EmulationError
+from memtune_runner.emulated.installed import Installed
+from memtune_runner.emulated.main import gpu_variable
+from memtune_runner.emulated.ranks import of_command
+from memtune_runner.emulated.store import LonelyStore
+
+
+@pytest.mark.parametrize(
+    ("words", "ranks"),
+    [
+        ("python train.py --nproc-per-node 8", 1),
+        ("torchrun train.py", 1),
+        ("torchrun --nproc-per-node 8 train.py", 8),
+        ("torchrun --nproc_per_node=8 --nnodes=16 train.py", 128),
+        ("python -m torch.distributed.run --nproc-per-node 4 train.py", 4),
+        ("accelerate launch --num_processes 16 train.py", 16),
+        ("deepspeed --num_gpus 8 --num_nodes 2 train.py", 16),
+    ],
+)
+def test_a_launcher_says_how_many_ranks_there_are(words: str, ranks: int) -> None:
+    assert of_command(parse(words.split()), words.split()) == ranks
+
+
+def test_a_launcher_that_would_look_at_the_machine_has_to_be_told() -> None:
+    words = ["torchrun", "--nproc-per-node", "gpu", "train.py"]
+    with pytest.raises(EmulationError, match="give --ranks"):
+        of_command(parse(words), words)
+
+
+@pytest.mark.parametrize("name", GPUS)
+def test_every_gpu_has_a_chip(name: str) -> None:
+    chip = chip_of(name)
+    assert chip.product
+    assert chip.shared_bytes_per_block + chip.shared_bytes_reserved <= chip.shared_bytes_per_multiprocessor
+
+
+def test_the_variable_has_the_versions_as_the_libraries_write_them() -> None:
+    torch = Installed(("python",), Path("torch"), "2.13.0+cu130", "13.0", (9, 20, 0), (2, 29, 7))
+    parts = dict(part.split("=") for part in gpu_variable(chip_of("a100-80gb"), 100, 10, torch).split(";"))
+    assert parts["name"] == "NVIDIA A100-SXM4-80GB"
+    assert (parts["total"], parts["outside"]) == ("100", "10")
+    assert (parts["cuda"], parts["cudnn"], parts["nccl"]) == ("13000", "92000", "22907")
+    assert (parts["major"], parts["minor"], parts["sms"]) == ("8", "0", "108")
+
+
+def test_a_store_answers_for_ranks_that_are_not_there() -> None:
+    store = LonelyStore(8)
+    assert store.add("arrived", 1) == 8
+    store.set("address/0", "here")
+    assert store.get("address/5") == b"here"
+    assert store.check(["address/0"])
+    assert not store.check(["address/5"])
+    assert store.compare_set("leader", "", "0") == b"0"
+    assert store.compare_set("leader", "", "1") == b"0"
