@@ -11,6 +11,10 @@ help: ## list the targets
 env: ## make or update the locked development environment in .venv
 	@tools/env.sh
 
+.PHONY: env-emulated
+env-emulated: env ## make or update .venv-emulated, with the CUDA build of torch for the emulated GPU
+	@tools/env_emulated.sh
+
 .PHONY: lock
 lock: env ## write the lock files anew after a dependency changed
 	@tools/lock.sh
@@ -63,6 +67,10 @@ bench: env ## the tables of bench/; PEAKS=FILE.csv scores the memory prediction 
 	PYTHONPATH=bench $(python) bench/tracing.py
 	$(python) bench/accuracy.py $(or $(PEAKS),bench/data/measured_memory.csv) --leave-one-source-out
 
+.PHONY: bench-emulated
+bench-emulated: env-emulated ## published peaks beside the emulated GPU's
+	$(python) bench/emulated.py
+
 .PHONY: bench-operator
 bench-operator: env ## what the operator costs, on the cluster, started if none is up: some ten minutes
 	@python3 -m devcluster up
@@ -93,7 +101,7 @@ release-version: ## check that TAG=vX.Y.Z names the version of the packages, the
 
 .PHONY: clean
 clean: ## remove the development environment and every cache
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist
+	rm -rf .venv .venv-emulated .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist
 
 .PHONY: cluster
 cluster: ## a real Kubernetes on this Debian machine; NODES=1 for a smaller one

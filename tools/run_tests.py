@@ -56,6 +56,7 @@ STAGES = (
     Stage("contract"),
     Stage("scripts"),
     Stage("cluster", guard=(sys.executable, "-m", "devcluster", "can-run"), waits=True),
+    Stage("emulated", guard=(sys.executable, "tests/support/emulated_gpu.py")),
     Stage("gpu", guard=(sys.executable, "tests/support/cuda_gpu.py")),
 )
 

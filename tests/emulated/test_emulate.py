@@ -1,0 +1,122 @@
+"""`memtune emulate` with the CUDA build of torch: published peaks, exact books, values, and how commands end."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from emulated_gpu import PYTHON, emulate
+
+from memtune.units import GIB, MIB
+
+_SCRIPTS = Path(__file__).parent / "scripts"
+_LLAMA = Path(__file__).parents[2] / "bench" / "emulated_llama.py"
+
+
+@pytest.fixture(autouse=True)
+def one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+
+
+def test_llama_on_8_gpus_reserves_what_torchtitan_published() -> None:
+    code, result = emulate(_LLAMA, "--gpu", "h100-96gb", "--ranks", "8", arguments=("2", "8192"))
+    assert code == 0, result["printed"][-2000:]
+    measured = result["measured"]
+    # 82.4 GiB: benchmarks/llama3_h100_202412_torchtitan.md.
+    assert measured["peakBytes"]["reserved"] == pytest.approx(82.4 * GIB, rel=0.005)
+    assert measured["stubs"] == []
+    assert measured["allocatorRetries"] == 0
+    assert measured["hostPeakBytes"] < 2 * GIB
+
+
+def test_a_gpu_that_is_too_small_is_told_in_torchs_own_words() -> None:
+    code, result = emulate(_LLAMA, "--gpu", "a100-40gb", "--ranks", "8", arguments=("2", "8192"))
+    assert (code, result["outcome"]) == (6, "outOfMemory")
+    assert "CUDA out of memory. Tried to allocate 448.00 MiB" in result["message"]
+    assert "GPU 0 has a total capacity of 39.38 GiB" in result["message"]
+    assert result["measured"]["outOfMemoryErrors"] == 1
+
+
+def test_books_are_exact_and_survive_a_reset_of_the_peaks(tmp_path: Path) -> None:
+    code, result = emulate(_SCRIPTS / "books.py", "--snapshot", str(tmp_path / "snapshot.pickle"))
+    assert code == 0, result["printed"][-2000:]
+    said = json.loads(result["printed"].splitlines()[-1])
+    # Blocks are rounded to 512 bytes: 4,000,256 and 128 MiB; then 512, and 512 for the sum.
+    assert result["measured"]["peakBytes"]["allocated"] == 4_000_256 + 128 * MIB
+    # A segment of 20 MiB for the first, one of its own for the second, and 2 MiB for what is small.
+    assert result["measured"]["peakBytes"]["reserved"] == 150 * MIB
+    assert said["allocated"] == 128 * MIB + 512
+    assert said["total"] - said["free"] == 150 * MIB + sum(result["outsideBytes"].values())
+    assert said["sum"] == 3.0
+    assert result["measured"]["pinnedPeakBytes"] >= MIB
+    assert pickle.loads((tmp_path / "snapshot.pickle").read_bytes())["segments"]
+
+
+def test_expandable_segments_take_what_is_needed_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
+    code, result = emulate(_SCRIPTS / "books.py")
+    assert code == 0, result["printed"][-2000:]
+    # 4,000,256 bytes and 128 MiB side by side, in pieces of 20 MiB; 2 MiB for what is small.
+    assert result["measured"]["peakBytes"]["reserved"] == 142 * MIB
+
+
+def test_values_steer_a_script_as_on_a_gpu() -> None:
+    code, result = emulate(_SCRIPTS / "values.py")
+    assert code == 0, result["printed"][-2000:]
+    lines = (_SCRIPTS / "values.py").read_text().splitlines()
+    reads = {lines[each["line"] - 1]: each["value"] for each in result["measured"]["values"]}
+    assert reads["assert numbers.tolist() == list(range(10))"] == "true"
+    assert reads["assert loss.item() == 1.0  # a value that no kernel has computed"] == "made up"
+
+
+@pytest.mark.parametrize("stage", ["1", "2", "3"])
+def test_deepspeed_runs_as_rank_0_of_8(stage: str) -> None:
+    code, result = emulate(_SCRIPTS / "training.py", "--ranks", "8", arguments=(stage,))
+    assert code == 0, result["printed"][-2000:]
+    assert result["measured"]["peakBytes"]["reserved"] > 0
+    assert result["measured"]["stubs"] == []
+
+
+def test_transformers_trainer_trains_and_evaluates_on_one_gpu() -> None:
+    code, result = emulate(_SCRIPTS / "training.py")
+    assert code == 0, result["printed"][-2000:]
+    # Weights, gradients and two moments of 4 bytes at least.
+    assert result["measured"]["peakBytes"]["allocated"] > 4 * 4 * 18e6
+
+
+def test_each_ending_has_its_own_code(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("import torch\ntorch.ones(3, device='cuda')\nraise SystemExit(3)\n")
+    code, result = emulate(script)
+    assert (code, result["outcome"], result["exitCode"]) == (1, "failed", 3)
+    script.write_text("import torch\nkept = torch.ones(3, device='cuda')\nwhile True:\n    pass\n")
+    code, result = emulate(script, "--time-limit", "15")
+    assert (code, result["outcome"]) == (7, "timeLimit")
+    assert result["measured"]["peakBytes"]["allocated"] == 512
+
+
+def test_what_cannot_be_emulated_is_one_sentence(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def refused(*words: str) -> tuple[int, str]:
+        command = [sys.executable, "-m", "memtune_cli.main", "emulate", *words]
+        done = subprocess.run(command, check=False, capture_output=True, text=True)
+        assert len(done.stderr.splitlines()) == 1
+        return done.returncode, done.stderr
+
+    code, sentence = refused("--gpu", "h900", "--", str(PYTHON), "train.py")
+    assert code == 5
+    assert "'h900' is unknown; use one of" in sentence
+    code, sentence = refused("--", sys.executable, "train.py")
+    assert code == 3
+    assert "was not built for CUDA" in sentence
+    code, sentence = refused("--", "./train.sh")
+    assert code == 2
+    assert "neither Python nor a launcher" in sentence
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("CC", "no-such-compiler")
+    code, sentence = refused("--", str(PYTHON), "train.py")
+    assert code == 3
+    assert "no C compiler" in sentence
