@@ -52,6 +52,10 @@ test-unit: env ## the unit tests: seconds, no I/O
 test-contract: env ## golden files, the command line, real libraries' parsers
 	$(python) -m pytest tests/contract
 
+.PHONY: test-emulated
+test-emulated: env-emulated ## the emulated GPU with the CUDA build of torch
+	$(python) -m pytest tests/emulated
+
 .PHONY: test-scripts
 test-scripts: env ## programs of other packages, run unmodified by memtune run: some ten minutes
 	@$(python) tools/run_tests.py scripts
