@@ -49,7 +49,10 @@ def test_values_arrive() -> None:
     led = settings_of("replicas")
     assert (led.lease_namespace, led.lease_name) == (NAMESPACE, FULL_NAME)
     policy = settings_of("namespaces").policy
-    assert (policy.host_path, policy.host_network, policy.service_accounts) == (False, True, ("trainer", "default"))
+    assert (policy.host_path, policy.host_network, policy.service_accounts) == (False, False, ("trainer", "default"))
+    assert policy.is_restricted
+    policy = settings_of("own namespace").policy
+    assert (policy.host_path, policy.host_network, policy.is_restricted) == (True, True, False)
     policy = settings_of("fenced").policy
     assert (policy.host_path, policy.host_network, policy.privileged) == (False, True, True)
     assert policy.service_accounts is None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import cast
 from urllib.request import urlopen
@@ -141,9 +142,12 @@ def test_nothing_yet_is_no_error(tmp_path: Path) -> None:
 
 
 def test_one_port_serves_all_ranks_and_a_taken_one_stops_nobody(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     leave_samples(tmp_path)
+    # In a pod every address is served; here loopback will do.
+    on_loopback = partial(prometheus_client.start_http_server, addr="127.0.0.1")
+    monkeypatch.setattr(prometheus_client, "start_http_server", on_loopback)
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         port: int = listener.getsockname()[1]
