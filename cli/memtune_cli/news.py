@@ -9,21 +9,21 @@ from memtune.decide.stories import ended
 from memtune_cli.story import Story
 
 
-def untold(text: str, told: Collection[str]) -> str:
-    """The text without what it begins with and was told before: what became of a run, for the most part."""
-    for each in told:
+def without_shown(text: str, shown: Collection[str]) -> str:
+    """The text without a beginning that was shown before: as a rule, how a run ended."""
+    for each in shown:
         if text.startswith((f"{each}; ", f"{each}. ")):
             text = text[len(each) + 2 :]
     return text
 
 
-def saying(before: Story | None, after: Story, told: Collection[str] = ()) -> list[str]:
-    """What a job is doing now, if that is news, and of its message what was not ``told`` already."""
+def saying(before: Story | None, after: Story, shown: Collection[str] = ()) -> list[str]:
+    """What a job is doing now, if that is news, and of its message what was not ``shown`` already."""
     was, now = before.status if before else None, after.status
     is_new_phase = was is None or was.phase != now.phase
     if was and not is_new_phase and was.message == now.message:
         return []
-    rest = "" if now.message in told else untold(now.message, told)
+    rest = "" if now.message in shown else without_shown(now.message, shown)
     return [f"[{now.phase}] {rest}".rstrip()] if rest or is_new_phase else []
 
 

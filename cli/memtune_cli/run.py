@@ -22,7 +22,7 @@ from memtune_cli.earlier_result import begin_anew, earlier_result
 from memtune_cli.errors import INTERRUPTED, InputError, installing
 from memtune_cli.live_page import live_page
 from memtune_cli.local_job import told_here
-from memtune_cli.news import saying, untold
+from memtune_cli.news import saying, without_shown
 from memtune_cli.story import Story
 
 if TYPE_CHECKING:
@@ -142,7 +142,7 @@ class _Screen:
 
     def tell(self, event: Event) -> None:
         """Say what happened."""
-        self._display.tell(untold(event.message, self._told))
+        self._display.tell(without_shown(event.message, self._told))
         self._told.append(event.message)
 
     def interrupted(self) -> None:

@@ -91,10 +91,10 @@ def _progress(story: Story) -> str:
     found = story.budget
     if found is None:
         return ""
-    allowed = f"at most {found.most}" if found.most > found.done else f"{found.allowed} allowed"
+    allowed = f"at most {found.most}" if found.most > found.done else f"{found.allowed}"
     plans = counted(story.measured_plans, "plan")
     return (
-        f"{found.done} made of {allowed}, {plans} measured, "
+        f"{found.done} of {allowed} made, {plans} measured, "
         f"{found.spent_seconds:,} of {found.allowed_seconds:,} GPU-seconds spent"
     )
 

@@ -74,7 +74,7 @@ async def reconcile(
                 if refusal.kind is Kind.REFUSED:
                     # The operator can read the job: the CRD is of another version, or rights are missing. That is the
                     # operator's trouble; the event tells the job's author why nothing happens.
-                    why = f"nothing goes on, since the API server refuses the job's status: {refusal.message}"
+                    why = f"The job stands still: the API server refuses its status: {refusal.message}"
                     await shell.tell(snapshot, [Event("Warning", reasons.STATUS_REFUSED, why)])
                 raise
         is_changed = await _act(shell, snapshot, decision, now())

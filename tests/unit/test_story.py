@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from told_job import GIB, MESSAGE, NOW_SECONDS, OUT_OF_MEMORY, TOTAL_BYTES, WON, ended_well, still_probing, told_job
 
-from memtune_cli.news import news, saying, untold
+from memtune_cli.news import news, saying, without_shown
 from memtune_cli.next_step import next_step
 from memtune_cli.story import Budget, error_ratio, measured_bytes, run_seconds, story_of
 
@@ -178,8 +178,8 @@ def test_news_are_told_once() -> None:
     assert saying(before, recovering, [died]) == ["[Recovering] the next attempt follows after a pause"]
     assert saying(before, after, [died, MESSAGE]) == ["[Running]"]
     failed = story_of(told_job(phase="Failed", message=f"{died}. No probe is left: all were tried"))
-    assert untold(f"{died}; its last lines: KeyError", [died]) == "its last lines: KeyError"
-    assert untold(f"{died}, and more", [died]) == f"{died}, and more"
+    assert without_shown(f"{died}; its last lines: KeyError", [died]) == "its last lines: KeyError"
+    assert without_shown(f"{died}, and more", [died]) == f"{died}, and more"
     assert saying(before, failed, [died]) == ["[Failed] No probe is left: all were tried"]
     assert saying(story_of(told_job(message="it was")), after, [MESSAGE]) == []
 
