@@ -52,25 +52,42 @@ def provision(api: Client) -> None:
     """Make the volume of every claim that has none, and remove those whose claims are gone.
 
     The claims are listed first: a volume that is listed without its claim has outlived it. A claim that a pod still
-    uses is not gone, since Kubernetes keeps it until the pod has ended.
+    uses is not gone, since Kubernetes keeps it until the pod has ended. What fails for one blocks no other, and is
+    raised at the end.
     """
     claims = {_name(claim): claim for claim in _of_class(api, _CLAIMS)}
     there = {volume["metadata"]["name"] for volume in _of_class(api, _VOLUMES)}
-    for name in claims.keys() - there:
-        _make_directory(name)
-        api.request("POST", _VOLUMES, _volume(name, claims[name]))
-        print(
-            f"{name}: made for {claims[name]['metadata']['namespace']}/{claims[name]['metadata']['name']}", flush=True
-        )
-    for name in there - claims.keys():
-        with suppress(FileNotFoundError):
-            shutil.rmtree(VOLUMES / name)
+    failures = []
+    for name in [*(claims.keys() - there), *(there - claims.keys())]:
         try:
-            api.request("DELETE", f"{_VOLUMES}/{name}")
-            print(f"{name}: removed, its claim is gone", flush=True)
-        except ApiError as error:
-            if error.code != 404:  # listed while it was being deleted
-                raise
+            if name in claims:
+                _make(api, name, claims[name])
+            else:
+                _remove(api, name)
+        except (OSError, ApiError) as error:
+            failures.append(f"{name}: {error}")
+    if failures:
+        raise OSError("; ".join(failures))
+
+
+def _make(api: Client, name: str, claim: dict[str, Any]) -> None:
+    directory = VOLUMES / name
+    directory.mkdir(parents=True, exist_ok=True)
+    # Kubelet changes neither the owner nor the mode of a hostPath, and pods run as any user.
+    directory.chmod(0o777)
+    api.request("POST", _VOLUMES, _volume(name, claim))
+    print(f"{name}: made for {claim['metadata']['namespace']}/{claim['metadata']['name']}", flush=True)
+
+
+def _remove(api: Client, name: str) -> None:
+    with suppress(FileNotFoundError):
+        shutil.rmtree(VOLUMES / name)
+    try:
+        api.request("DELETE", f"{_VOLUMES}/{name}")
+        print(f"{name}: removed, its claim is gone", flush=True)
+    except ApiError as error:
+        if error.code != 404:  # listed while it was being deleted
+            raise
 
 
 def _of_class(api: Client, path: str) -> list[dict[str, Any]]:
@@ -80,13 +97,6 @@ def _of_class(api: Client, path: str) -> list[dict[str, Any]]:
 
 def _name(claim: dict[str, Any]) -> str:
     return f"pvc-{claim['metadata']['uid']}"
-
-
-def _make_directory(name: str) -> None:
-    directory = VOLUMES / name
-    directory.mkdir(parents=True, exist_ok=True)
-    # Kubelet changes neither the owner nor the mode of a hostPath, and pods run as any user.
-    directory.chmod(0o777)
 
 
 def _volume(name: str, claim: dict[str, Any]) -> dict[str, Any]:

@@ -18,6 +18,7 @@ class Api:
         self.claims: dict[str, Any] = {}
         self.volumes: dict[str, Any] = {}
         self.classes: list[str] = []
+        self.refused: set[str] = set()
 
     def claim(self, uid: str, storage_class: str = volumes.STORAGE_CLASS) -> None:
         self.claims[uid] = {
@@ -35,6 +36,8 @@ class Api:
             if body["metadata"]["name"] in self.classes:
                 raise ApiError(409, "already exists")
             self.classes.append(body["metadata"]["name"])
+        elif (name or (body or {}).get("metadata", {}).get("name")) in self.refused:
+            raise ApiError(422, f"{method} is invalid")
         elif method == "POST":
             self.volumes[body["metadata"]["name"]] = body
         elif method == "DELETE":
@@ -103,6 +106,29 @@ def test_claims_and_volumes_of_other_classes_are_left_alone(api: Api, tmp_path: 
     provision(api)
     assert list(api.volumes) == ["own"]
     assert not (tmp_path / "volumes").exists()
+
+
+def test_a_claim_that_fails_blocks_no_other(api: Api, tmp_path: Path) -> None:
+    for number in range(10):
+        api.claim(f"u{number}")
+    api.refused = {"pvc-u3"}
+    (tmp_path / "volumes").mkdir()
+    (tmp_path / "volumes" / "pvc-u5").touch()  # no directory can be made there
+    with pytest.raises(OSError, match=r"pvc-u[35]: .*; pvc-u[35]: ") as failed:
+        provision(api)
+    assert "pvc-u3: 422: POST is invalid" in str(failed.value)
+    assert api.volumes.keys() == {f"pvc-u{number}" for number in (0, 1, 2, 4, 6, 7, 8, 9)}
+
+
+def test_a_volume_that_cannot_be_removed_blocks_no_other(api: Api) -> None:
+    for number in range(10):
+        api.claim(f"u{number}")
+    provision(api)
+    api.claims.clear()
+    api.refused = {"pvc-u3"}
+    with pytest.raises(OSError, match=r"^pvc-u3: 422: DELETE is invalid$"):
+        provision(api)
+    assert list(api.volumes) == ["pvc-u3"]
 
 
 def test_the_class_is_made_once(api: Api) -> None:
