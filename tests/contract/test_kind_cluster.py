@@ -18,13 +18,14 @@ from tools import kind_cluster
 
 NODES = ("memtune-tests-control-plane", "memtune-tests-worker")
 IMAGES = [*(image_name(image) for image in OURS), BASE_IMAGE]
-# It notes what it is asked for. `kind create` leaves a kubeconfig where it was told to, and `kind get nodes` names one.
+# It notes what it is asked for. `kind create` leaves a kubeconfig where it was told to, and `kind get nodes` names two.
 STAND_IN = """#!/bin/sh
 echo "$(basename "$0") $*" >>"$ASKED"
 for word in "$@"; do
     case "$1-$word" in create---kubeconfig=*) cp "$KUBECONFIG_OF_KIND" "${word#--kubeconfig=}" ;; esac
 done
-[ "$1-$2" != get-nodes ] || echo memtune-tests-worker
+[ "$1-$2" != get-nodes ] || printf 'memtune-tests-control-plane\\nmemtune-tests-worker\\n'
+[ "$1-$2" != "exec-$STOPPED_NODE" ]
 """
 
 
@@ -49,6 +50,7 @@ def asked(tmp_path: Path, api: ApiServer, monkeypatch: pytest.MonkeyPatch) -> Pa
         (programs / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{programs}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setenv("ASKED", str(tmp_path / "asked"))
+    monkeypatch.setenv("STOPPED_NODE", "none")
     monkeypatch.setenv("KUBECONFIG_OF_KIND", api.kubeconfig(tmp_path))
     monkeypatch.setattr(time, "sleep", lambda _: None)
     return tmp_path / "asked"
@@ -105,6 +107,8 @@ def test_without_docker_or_a_cluster_it_says_what_to_do(
     monkeypatch.setenv("PATH", str(tmp_path))
     assert kind_cluster.main(["up", "1.36"], tmp_path) == 1
     assert "there is no docker on this machine: install it" in capsys.readouterr().err
+    assert kind_cluster.main(["down"], tmp_path) == 1
+    assert "there is no docker on this machine: install it" in capsys.readouterr().err
     assert kind_cluster.main(["test"], tmp_path) == 1
     assert capsys.readouterr().err == "kind: no kind cluster is up: run `make kind` first\n"
 
@@ -129,7 +133,33 @@ def test_down_ends_it_and_leaves_nothing(tmp_path: Path, asked: Path) -> None:
     assert kind_cluster.main(["down"], work) == 0
     assert asked.read_text().splitlines() == [
         "kind get nodes --name=memtune-tests",
-        f"docker exec memtune-tests-worker find {work}/shared -mindepth 1 -delete",
+        f"docker exec memtune-tests-control-plane find {work}/shared -mindepth 1 -delete",
         f"kind delete cluster --name=memtune-tests --kubeconfig={work}/kubeconfig",
     ]
     assert not work.exists()
+
+
+def test_down_ends_it_where_no_directory_of_it_is_left(tmp_path: Path, asked: Path) -> None:
+    work = tmp_path / "kind"
+    assert kind_cluster.main(["down"], work) == 0
+    assert asked.read_text().splitlines()[-1].startswith("kind delete cluster --name=memtune-tests")
+
+
+def test_down_asks_the_next_node_where_one_is_stopped(
+    tmp_path: Path, asked: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STOPPED_NODE", NODES[0])
+    (tmp_path / "kind").mkdir()
+    assert kind_cluster.main(["down"], tmp_path / "kind") == 0
+    commands = [" ".join(command.split()[:3]) for command in asked.read_text().splitlines()]
+    assert commands[1:] == [*(f"docker exec {name}" for name in NODES), "kind delete cluster"]
+
+
+@pytest.mark.usefixtures("asked")
+def test_down_names_what_it_could_not_remove(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "kind").mkdir()
+    monkeypatch.setattr(kind_cluster.shutil, "rmtree", lambda *_, **__: None)
+    assert kind_cluster.main(["down"], tmp_path / "kind") == 1
+    assert f"the cluster has ended, but files in {tmp_path}/kind belong to its pods" in capsys.readouterr().err
