@@ -35,7 +35,7 @@ _HF_TRAINER = (
 FRAMEWORKS = (
     Framework(
         "Ray Train",
-        (("ray",),),
+        (("ray", "job", "submit"),),  # other commands of ray start what RL libraries generate with
         ("ray.train",),
         "start the training function with torchrun and set the integration of the library that it trains with, or keep "
         "Ray and copy the plan that `memtune plan` chooses into its configuration",
@@ -59,22 +59,42 @@ FRAMEWORKS = (
     Framework("Axolotl", (("axolotl",),), ("axolotl",), _HF_TRAINER),
     Framework("LLaMA-Factory", (("llamafactory-cli",), ("lmf",)), ("llamafactory", "llmtuner"), _HF_TRAINER),
 )
+# What may stand before a command, with options and assignments of its own.
+_PREFIXES = (("exec",), ("env",), ("uv", "run"), ("poetry", "run"))
 _SHELLS = ("sh", "bash", "dash", "zsh")
 _BETWEEN_COMMANDS = re.compile(r"&&|\|\||[;|&\n]")
 
 
 def framework_of(words: Sequence[str]) -> Framework | None:
     """The framework that a command starts, by itself, as a module or from a shell; None if there is none."""
-    if not words:
-        return None
-    name = PurePosixPath(words[0]).name
-    if name in _SHELLS:
-        return next(filter(None, map(framework_of, _commands_in_shell(words))), None)
-    started = (name, *words[1:])
+    command = _without_prefixes(words)
+    if command and command[0] in _SHELLS:
+        return next(filter(None, map(framework_of, _commands_in_shell(command))), None)
     for framework in FRAMEWORKS:
-        if any(started[: len(command)] == command for command in framework.commands):
+        if any(_begins(command, start) for start in framework.commands):
             return framework
     return _framework_of_module(words)
+
+
+def _without_prefixes(words: Sequence[str]) -> list[str]:
+    """A command without what only prepares it; its program is named without a directory."""
+    command = list(words)
+    while command:
+        if "=" in command[0]:
+            del command[0]
+            continue
+        command[0] = PurePosixPath(command[0]).name
+        prefix = next((each for each in _PREFIXES if _begins(command, each)), None)
+        if prefix is None:
+            break
+        del command[: len(prefix)]
+        while command and command[0].startswith("-"):
+            del command[0]
+    return command
+
+
+def _begins(command: Sequence[str], start: tuple[str, ...]) -> bool:
+    return tuple(command[: len(start)]) == start
 
 
 def _framework_of_module(words: Sequence[str]) -> Framework | None:
@@ -96,10 +116,7 @@ def _commands_in_shell(words: Sequence[str]) -> list[list[str]]:
     found = []
     for text in _BETWEEN_COMMANDS.split(scripts[0] if scripts else ""):
         try:
-            command = shlex.split(text, comments=True)
+            found.append(shlex.split(text, comments=True))
         except ValueError:
             continue  # a quoted part was cut: it is no command of its own
-        while command and (command[0] == "exec" or "=" in command[0]):
-            del command[0]
-        found.append(command)
     return found

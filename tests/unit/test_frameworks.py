@@ -16,6 +16,13 @@ from memtune.frameworks import FRAMEWORKS, framework_of
         (["accelerate", "launch", "-m", "axolotl.cli.train", "config.yaml"], "Axolotl"),
         (["python", "-m", "torch.distributed.run", "-m", "axolotl.cli.train"], "Axolotl"),
         (["llamafactory-cli", "train", "llama.yaml"], "LLaMA-Factory"),
+        (["env", "A=1", "axolotl", "train", "config.yaml"], "Axolotl"),
+        (["/usr/bin/env", "-i", "A=1", "B=2", "litgpt", "pretrain"], "LitGPT"),
+        (["uv", "run", "llamafactory-cli", "train", "llama.yaml"], "LLaMA-Factory"),
+        (["uv", "run", "--no-sync", "-m", "axolotl.cli.train"], "Axolotl"),
+        (["poetry", "run", "tune", "run", "recipe"], "torchtune"),
+        (["bash", "-c", "A=1 exec env B=2 uv run axolotl train"], "Axolotl"),
+        (["env", "A=1", "bash", "-c", "ray job submit -- python train.py"], "Ray Train"),
     ],
 )
 def test_a_command_names_its_framework(command: list[str], name: str) -> None:
@@ -32,6 +39,13 @@ def test_a_command_names_its_framework(command: list[str], name: str) -> None:
         ["tune", "--epochs", "3"],
         ["bash", "-c", "NAME='litgpt; ray' python train.py"],
         ["bash", "train.sh"],
+        ["bash", "-c", "ray stop --force; torchrun train.py"],
+        ["bash", "-c", "ray start --head && accelerate launch grpo.py"],
+        ["ray", "start", "--head"],
+        ["env"],
+        ["env", "A=1", "torchrun", "train.py"],
+        ["uv", "run", "train.py", "-m", "axolotl"],
+        ["uv", "pip", "install", "axolotl"],
         ["python", "-m", "trainer.axolotl"],
     ],
 )
