@@ -100,8 +100,10 @@ chart: env ## the chart's package in dist/chart, for the images of REGISTRY=HOST
 	$(python) tools/release.py chart "$(REGISTRY)" dist/chart
 
 .PHONY: release-version
+# A tag is named by who pushes it: neither make nor the shell is to expand its name.
+release-version: override export TAG := $(value TAG)
 release-version: ## check that TAG=vX.Y.Z names the version of the packages, the chart and the changelog
-	@python3 tools/release.py version "$(TAG)"
+	@python3 tools/release.py version "$$TAG"
 
 .PHONY: clean
 clean: ## remove the development environment and every cache

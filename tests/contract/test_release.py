@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 from pathlib import Path
 
 import helm_python
@@ -68,3 +70,16 @@ def test_the_packaged_chart_names_the_images_of_the_registry(
 def test_a_chart_without_a_registry_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert release.main(["chart", "", str(tmp_path)]) == 1
     assert capsys.readouterr().err.startswith("release: no registry is named: `make chart REGISTRY=HOST/OWNER`")
+
+
+@pytest.mark.parametrize("way", ["argument", "environment"])
+@pytest.mark.parametrize("tag", ['v1";echo INJECTED;echo "', "v1$(shell touch {})", "v1$$(touch {})", "v1`touch {}`"])
+def test_make_executes_nothing_of_a_tags_name(tag: str, way: str, tmp_path: Path) -> None:
+    tag = tag.format(tmp_path / "injected")
+    command = ["make", "--silent", "release-version", *([f"TAG={tag}"] if way == "argument" else [])]
+    environment = {**os.environ, **({"TAG": tag} if way == "environment" else {})}
+    done = subprocess.run(command, cwd=release.ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode != 0
+    assert f"release: the tag is {tag}; " in done.stderr
+    assert done.stdout == ""
+    assert not (tmp_path / "injected").exists()
