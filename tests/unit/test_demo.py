@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from types import ModuleType, SimpleNamespace
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -151,6 +152,74 @@ def test_the_end_names_the_report_and_one_command(demo: Any, kubectl: str | None
     assert f"report        {demo.REPORT.as_uri()}\n" in said
     assert further in said
     assert "docs/dashboards.md" in said
+
+
+class Namespaces:
+    """The API's namespaces by name, with their labels."""
+
+    def __init__(self, **labels: dict[str, str] | None) -> None:
+        self.labels = {name.replace("_", "-"): each for name, each in labels.items()}
+        self.changes: list[str] = []
+
+    def list_namespace(self) -> Any:
+        found = [
+            SimpleNamespace(metadata=SimpleNamespace(name=name, labels=each)) for name, each in self.labels.items()
+        ]
+        return SimpleNamespace(items=found)
+
+    def create_namespace(self, body: Any) -> None:
+        self.changes.append(f"create {body['metadata']['name']}")
+        self.labels[body["metadata"]["name"]] = body["metadata"]["labels"]
+
+    def delete_namespace(self, name: str) -> None:
+        self.changes.append(f"delete {name}")
+        del self.labels[name]
+
+
+@pytest.fixture
+def cluster(demo: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A cluster that is not ours, on which the demo may go as far as Helm."""
+    monkeypatch.setattr(demo.config, "new_client_from_config", nullcontext)
+    monkeypatch.setattr(demo.time, "sleep", lambda _: None)
+    monkeypatch.setattr(demo, "chart_installs_crd", lambda *_: True)
+    helm = Helm([], "as far as this test goes")
+    demo.helm_python.Config = lambda **_: helm
+    return SimpleNamespace(kubeconfig="k", is_ours=False, start=lambda: None, images=dict, helm=helm)
+
+
+@pytest.mark.parametrize("name", ["memtune-demo", "memtune-demo-system"])
+@pytest.mark.parametrize("labels", [None, {"team": "lab"}, {"app.kubernetes.io/managed-by": "Helm"}])
+@pytest.mark.parametrize("act", ["demo", "clean"])
+def test_a_namespace_of_somebody_else_is_refused_before_anything_is_touched(
+    name: str, labels: dict[str, str] | None, act: str, demo: Any, cluster: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    core = Namespaces(default=None, **{name: labels})
+    monkeypatch.setattr(demo.client, "CoreV1Api", lambda _: core)
+    with pytest.raises(
+        demo.DemoError, match=rf"{name} has no label .*=memtune-demo: .*`kubectl delete namespace {name}`"
+    ):
+        getattr(demo, act)(cluster)
+    assert (core.changes, cluster.helm.asked) == ([], [])
+
+
+def test_the_demo_labels_its_namespaces_and_removes_them(
+    demo: Any, cluster: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    core = Namespaces(default=None)
+    monkeypatch.setattr(demo.client, "CoreV1Api", lambda _: core)
+    for _ in range(2):
+        with pytest.raises(demo.DemoError, match="as far as this test goes"):
+            demo.demo(cluster)
+    label = {"app.kubernetes.io/managed-by": "memtune-demo"}
+    assert core.labels == {"default": None, "memtune-demo": label, "memtune-demo-system": label}
+    assert core.changes[2:] == ["delete memtune-demo", "create memtune-demo"]
+    demo.clean(cluster)
+    assert list(core.labels) == ["default"]
+    assert cluster.helm.asked[-2:] == ["uninstall memtune", "close"]
+
+
+def test_on_a_cluster_of_ours_namespaces_need_no_label(demo: Any) -> None:
+    demo.check_namespaces(Namespaces(memtune_demo=None), is_ours=True)
 
 
 def raising(error: BaseException) -> Callable[[object], None]:

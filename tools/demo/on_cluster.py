@@ -41,6 +41,8 @@ RELEASE = "memtune"
 # Not memtune-system, where README.md has people install: the demo must never be mistaken for their installation.
 SYSTEM_NAMESPACE = "memtune-demo-system"
 NAMESPACE = "memtune-demo"
+# On both namespaces: on a cluster that is not ours, one without it is somebody else's.
+MADE_BY_US = {"app.kubernetes.io/managed-by": "memtune-demo"}
 DELETION_SECONDS = 120
 INSTALLATION_SECONDS = 180
 SHOWN_SECONDS = 600
@@ -57,9 +59,11 @@ def demo(cluster: DemoCluster) -> None:
     began = time.monotonic()
     cluster.start()
     with config.new_client_from_config(cluster.kubeconfig) as connection:
+        core = client.CoreV1Api(connection)
+        check_namespaces(core, cluster.is_ours)
         crd = {"crd": {"install": chart_installs_crd(connection, cluster.is_ours)}}
         with step("A fresh namespace, and the chart by Helm"):
-            make_namespace(client.CoreV1Api(connection))
+            make_namespaces(core)
             install(cluster.kubeconfig, {**cluster.images(), **SCOPE, **crd})
         pages = cluster.pages()
         with step(f"{JOB_FILE.relative_to(ROOT)}, applied"):
@@ -130,23 +134,40 @@ def install(kubeconfig: str | None, values: dict[str, Any]) -> None:
     try:
         if RELEASE in [found["name"] for found in helm.list(all_states=True)]:
             helm.uninstall(RELEASE, **_WAITING)
-        helm.install(CHART, RELEASE, values, create_namespace=True, **_WAITING)
+        helm.install(CHART, RELEASE, values, **_WAITING)
     except helm_python.HelmError as error:
         raise DemoError(f"Helm could not install the chart: {error}") from error
     finally:
         helm.close()
 
 
-def make_namespace(core: Any) -> None:
-    """The demo's namespace, without what an earlier demo left in it."""
+def check_namespaces(core: Any, is_ours: bool) -> None:
+    """Refuse a namespace of ours that somebody else made: the demo deletes both."""
+    for name, labels in _namespaces(core).items():
+        if name in (NAMESPACE, SYSTEM_NAMESPACE) and not (is_ours or MADE_BY_US.items() <= labels.items()):
+            label = "=".join(*MADE_BY_US.items())
+            raise DemoError(
+                f"the namespace {name} has no label {label}: the demo did not make it, and does not delete it. Use "
+                f"another cluster, or delete it yourself by `kubectl delete namespace {name}` if nobody needs it"
+            )
+
+
+def make_namespaces(core: Any) -> None:
+    """The demo's namespaces; that of the job without what an earlier demo left in it."""
     delete_namespace(core, NAMESPACE)
-    core.create_namespace({"metadata": {"name": NAMESPACE}})
+    for name in {NAMESPACE, SYSTEM_NAMESPACE} - _namespaces(core).keys():
+        core.create_namespace({"metadata": {"name": name, "labels": MADE_BY_US}})
+
+
+def _namespaces(core: Any) -> dict[str, dict[str, str]]:
+    """The labels of each namespace."""
+    return {each.metadata.name: each.metadata.labels or {} for each in core.list_namespace().items}
 
 
 def delete_namespace(core: Any, name: str) -> None:
     """Delete it, if it is there, and wait until it is gone."""
     until = time.monotonic() + DELETION_SECONDS
-    while name in (each.metadata.name for each in core.list_namespace().items):
+    while name in _namespaces(core):
         if time.monotonic() > until:
             raise DemoError(f"the namespace {name} of an earlier demo does not go away; `make demo-clean` removes it")
         try:
@@ -167,6 +188,8 @@ def apply(connection: Any) -> None:
 
 def clean(cluster: DemoCluster) -> None:
     """Remove everything of the demo from a cluster that stays, but the CRD: others may have jobs by now."""
+    with config.new_client_from_config(cluster.kubeconfig) as connection:
+        check_namespaces(client.CoreV1Api(connection), cluster.is_ours)
     helm = helm_python.Config(kubeconfig_path=cluster.kubeconfig, namespace=SYSTEM_NAMESPACE)
     try:
         helm.uninstall(RELEASE, ignore_not_found=True, **_WAITING)

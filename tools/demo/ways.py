@@ -22,6 +22,7 @@ class Way:
     installs: str
     takes: str
     ends: str
+    removes: str = ""
     environment: str = "demo"
     meanwhile: tuple[str, ...] = ()
 
@@ -35,7 +36,9 @@ WAYS = {
         does="installs MemTune there and runs examples/quickstart.yaml in the namespace memtune-demo",
         installs=f"on the cluster {_CHART}; {_CHECKOUT}",
         takes="about 3 minutes, and the time that nodes take to pull the images",
-        ends="`make demo-clean CLUSTER=current` removes all but the CRD from the cluster",
+        ends="`make demo-clean CLUSTER=current` removes the release and both namespaces, not the CRD",
+        removes="what an earlier demo left: the release memtune in memtune-demo-system, and the namespace memtune-demo "
+        "with all that is in it; one that no demo has labelled is never removed, and ends the demo",
     ),
     "kind": Way(
         title="on a kind cluster in this machine's Docker",
@@ -109,7 +112,11 @@ def announcement(name: str, environ: Mapping[str, str]) -> str:
     """What the way will do, printed before anything is done."""
     way = WAYS[name]
     lines = [f"make demo: {way.title} (CLUSTER={name})"]
-    lines += [f"  {word:<9} {getattr(way, word)}" for word in ("does", "installs", "takes", "ends")]
+    lines += [
+        f"  {word:<9} {getattr(way, word)}"
+        for word in ("does", "removes", "installs", "takes", "ends")
+        if getattr(way, word)
+    ]
     if name == "current":
         lines += [f"  context   the current one of {environ.get('KUBECONFIG') or '~/.kube/config'}"]
     return "\n".join(lines)
