@@ -123,6 +123,7 @@ def test_kind_makes_a_cluster_builds_the_images_and_loads_them(
     machine.has("docker")
     machine.has("kind", prints=clusters_there)
     monkeypatch.setattr(clusters, "BUILD", tmp_path / "build")
+    monkeypatch.setattr(clusters, "KIND_MADE", tmp_path / "made")
     given: list[Any] = []
     monkeypatch.setattr(clusters, "advertise_gpus", lambda *words: given.append(words))
     listed = SimpleNamespace(items=[SimpleNamespace(metadata=SimpleNamespace(name="memtune-demo-control-plane"))])
@@ -141,6 +142,7 @@ def test_kind_makes_a_cluster_builds_the_images_and_loads_them(
         "kind load docker-image localhost/memtune-operator:dev localhost/memtune-runner:dev --name memtune-demo",
     ]
     assert given == [(core, "memtune-demo-control-plane")]
+    assert (tmp_path / "made").exists() == (made == "create")
     assert kind.images()["runnerImage"] == {"repository": "localhost/memtune-runner", "tag": "dev"}
 
 
@@ -151,17 +153,66 @@ def test_a_failed_command_ends_the_demo_with_its_name(machine: Machine, tmp_path
         clusters.Kind().start()
 
 
-def test_clean_deletes_the_kind_cluster_of_the_demo_alone(
-    machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def left(machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A machine with something of every way: what `clean` runs is noted, and the kind cluster was made by a demo."""
     machine.has("docker")
     machine.has("kind", prints="other\\nmemtune-demo\\n")
-    monkeypatch.setattr(main, "devcluster_lacks", lambda: "no")
-    monkeypatch.setattr(main, "BUILD", tmp_path / "build")
-    (tmp_path / "build" / "state").mkdir(parents=True)
+    monkeypatch.setitem(ways._LACKING, "devcluster", str)
+    called: list[str] = []
+    monkeypatch.setattr(main, "call", lambda *words: called.append(" ".join(words)))
+    monkeypatch.setattr(main, "BUILD", tmp_path / "demo")
+    monkeypatch.setattr(main, "KIND_MADE", tmp_path / "made")
+    (tmp_path / "demo" / "state").mkdir(parents=True)
+    (tmp_path / "made").touch()
+    return SimpleNamespace(called=called, build=tmp_path / "demo", made=tmp_path / "made")
+
+
+KIND_DOWN = "kind delete cluster --name memtune-demo"
+DEVCLUSTER_DOWN = f"{sys.executable} -m devcluster down"
+CURRENT_CLEAN = ["tools/env.sh demo", ".venv/bin/python -m tools.demo.on_cluster current clean"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "called", "files_stay"),
+    [
+        ("", [KIND_DOWN, DEVCLUSTER_DOWN], False),
+        ("current", CURRENT_CLEAN, True),
+        ("kind", [KIND_DOWN], True),
+        ("devcluster", [DEVCLUSTER_DOWN], True),
+        ("none", [], False),
+    ],
+)
+def test_clean_ends_the_way_that_is_named_alone(asked: str, called: list[str], files_stay: bool, left: Any) -> None:
+    assert main.clean(asked) == 0
+    assert left.called == called
+    assert left.build.exists() == files_stay
+    assert left.made.exists() == (KIND_DOWN not in called)
+
+
+def test_clean_leaves_a_kind_cluster_that_no_demo_made_unless_it_is_named(left: Any) -> None:
+    left.made.unlink()
     assert main.clean("") == 0
-    assert machine.ran()[-1] == "kind delete cluster --name memtune-demo"
-    assert not (tmp_path / "build").exists()
+    assert left.called == [DEVCLUSTER_DOWN]
+    left.called.clear()
+    assert main.clean("kind") == 0
+    assert left.called == [KIND_DOWN]
+
+
+def test_clean_leaves_out_what_cannot_run_here(left: Any, machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine.has("docker", code=1)
+    monkeypatch.setitem(ways._LACKING, "devcluster", lambda: "no")
+    assert main.clean("") == 0
+    assert left.called == []
+    with pytest.raises(DemoError, match="CLUSTER=kind cannot be used here"):
+        main.clean("kind")
+
+
+def test_clean_refuses_a_way_that_is_not_known(left: Any) -> None:
+    with pytest.raises(DemoError, match="CLUSTER=typo is not known; give one of current, kind, devcluster, none"):
+        main.clean("typo")
+    assert left.called == []
+    assert left.build.exists()
 
 
 def test_the_current_context_needs_images_and_says_which() -> None:

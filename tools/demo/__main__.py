@@ -7,8 +7,8 @@ import shutil
 import subprocess
 import sys
 
-from tools.demo.terminal import BUILD, INTERRUPTED, KIND_CLUSTER, ROOT, DemoError, call
-from tools.demo.ways import WAYS, announcement, choose, devcluster_lacks, kind_lacks
+from tools.demo.terminal import BUILD, INTERRUPTED, KIND_CLUSTER, KIND_MADE, ROOT, DemoError, call
+from tools.demo.ways import WAYS, announcement, choose, lacks
 
 
 def demo(asked: str) -> int:
@@ -22,20 +22,38 @@ def demo(asked: str) -> int:
 
 
 def clean(asked: str) -> int:
-    """End what demos left: on the cluster that is named, or whatever they made on this machine."""
-    if asked == "current":
-        call("tools/env.sh", "demo")
-        call(".venv/bin/python", "-m", "tools.demo.on_cluster", "current", "clean")
-    if not kind_lacks() and KIND_CLUSTER in _lines("kind", "get", "clusters"):
-        call("kind", "delete", "cluster", "--name", KIND_CLUSTER)
-    if not devcluster_lacks():
-        call(sys.executable, "-m", "devcluster", "down")
-    shutil.rmtree(BUILD, ignore_errors=True)
+    """End what demos left: of the way that is named, or whatever they made on this machine."""
+    if asked:
+        name, _ = choose(asked)
+        _ENDS[name]()
+        return 0
+    if KIND_MADE.exists() and not lacks("kind"):
+        _end_kind()
+    if not lacks("devcluster"):
+        _end_devcluster()
+    _end_files()
     return 0
 
 
-def _lines(*command: str) -> list[str]:
-    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.splitlines()
+def _end_current() -> None:
+    call("tools/env.sh", "demo")
+    call(".venv/bin/python", "-m", "tools.demo.on_cluster", "current", "clean")
+
+
+def _end_kind() -> None:
+    call("kind", "delete", "cluster", "--name", KIND_CLUSTER)
+    KIND_MADE.unlink(missing_ok=True)
+
+
+def _end_devcluster() -> None:
+    call(sys.executable, "-m", "devcluster", "down")
+
+
+def _end_files() -> None:
+    shutil.rmtree(BUILD, ignore_errors=True)
+
+
+_ENDS = {"current": _end_current, "kind": _end_kind, "devcluster": _end_devcluster, "none": _end_files}
 
 
 def _at_once(*commands: tuple[str, ...]) -> None:

@@ -12,7 +12,7 @@ from kubernetes import client, config
 
 from devcluster import binaries
 from devcluster.builds import OURS, image_name
-from tools.demo.terminal import BUILD, KIND_CLUSTER, DemoError, answer, call, step
+from tools.demo.terminal import BUILD, KIND_CLUSTER, KIND_MADE, DemoError, answer, call, step
 from tools.kind_cluster import GPU, KindError, advertise_gpus, build_images
 
 
@@ -83,6 +83,7 @@ class Kind:
             if KIND_CLUSTER in answer("kind", "get", "clusters").splitlines():
                 call("kind", "export", "kubeconfig", *own)
             else:
+                KIND_MADE.touch()  # first: one whose start is interrupted is to end as well
                 call("kind", "create", "cluster", *own, "--wait", "120s")
             with config.new_client_from_config(self.kubeconfig) as connection:
                 core: Any = client.CoreV1Api(connection)

@@ -17,6 +17,8 @@ REPORT = BUILD / "report.html"
 JOB_FILE = ROOT / "examples" / "quickstart.yaml"
 JOB = "quickstart"
 KIND_CLUSTER = "memtune-demo"
+# There while a kind cluster is that a demo made. Outside of BUILD, which ends on its own.
+KIND_MADE = ROOT / "build" / "demo-kind-cluster"
 MEMTUNE = ROOT / ".venv" / "bin" / "memtune"
 INTERRUPTED = 130
 

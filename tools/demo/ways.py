@@ -46,7 +46,8 @@ WAYS = {
         installs=f"in Docker kind's node, the images memtune-operator and memtune-runner, 4 GB; on kind {_CHART}; "
         f"{_CHECKOUT}; your kubeconfig is left alone",
         takes="10 minutes the first time, by the network; then about 3",
-        ends="`make demo-clean` deletes the cluster; the images stay",
+        ends="`make demo-clean` deletes the cluster if a demo made it, `make demo-clean CLUSTER=kind` in any case; "
+        "the images stay",
     ),
     "devcluster": Way(
         title="on a Kubernetes made from Debian's packages (docs/devcluster.md)",
@@ -73,7 +74,7 @@ def choose(asked: str) -> tuple[str, str]:
     if asked:
         if asked not in WAYS:
             raise DemoError(f"CLUSTER={asked} is not known; give one of {', '.join(WAYS)}, or none to have one chosen")
-        if lacking := _LACKING.get(asked, lambda: "")():
+        if lacking := lacks(asked):
             raise DemoError(f"CLUSTER={asked} cannot be used here: {lacking}")
         return asked, ""
     reasons = {name: lacking() for name, lacking in _LACKING.items()}
@@ -86,8 +87,12 @@ def choose(asked: str) -> tuple[str, str]:
     )
 
 
-def kind_lacks() -> str:
-    """What keeps kind from being used here; empty if nothing does."""
+def lacks(name: str) -> str:
+    """What keeps a way from being taken here; empty if nothing does."""
+    return _LACKING[name]() if name in _LACKING else ""
+
+
+def _kind_lacks() -> str:
     for command in ("docker", "kind"):
         if shutil.which(command) is None:
             return f"there is no command `{command}`"
@@ -98,14 +103,13 @@ def kind_lacks() -> str:
     return "`docker info` finds no engine" if engine.returncode else ""
 
 
-def devcluster_lacks() -> str:
-    """What keeps devcluster from running here; empty if nothing does."""
+def _devcluster_lacks() -> str:
     asked = [sys.executable, "-m", "devcluster", "can-run"]
     done = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, check=False)
     return (done.stdout + done.stderr).strip() if done.returncode else ""
 
 
-_LACKING = {"kind": kind_lacks, "devcluster": devcluster_lacks}
+_LACKING = {"kind": _kind_lacks, "devcluster": _devcluster_lacks}
 
 
 def announcement(name: str, environ: Mapping[str, str]) -> str:
