@@ -215,9 +215,30 @@ def test_clean_refuses_a_way_that_is_not_known(left: Any) -> None:
     assert left.build.exists()
 
 
+NO_REGISTRY = r"REGISTRY is not set: build and push REGISTRY/memtune-operator .*README.md"
+
+
 def test_the_current_context_needs_images_and_says_which() -> None:
-    with pytest.raises(DemoError, match=r"REGISTRY is not set: build and push REGISTRY/memtune-operator .*README.md"):
+    with pytest.raises(DemoError, match=NO_REGISTRY):
         clusters.Current().start()
+
+
+def test_without_a_registry_nothing_is_prepared(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    prepared: list[object] = []
+    monkeypatch.setattr(main, "_at_once", lambda *commands: prepared.append(commands))
+    with pytest.raises(DemoError, match=NO_REGISTRY):
+        main.demo("current")
+    assert (prepared, capsys.readouterr().out) == ([], "")
+
+
+def test_what_runs_beside_a_failed_command_is_waited_for(tmp_path: Path) -> None:
+    # The first fails while the second waits for it.
+    first = ("sh", "-c", f"trap 'touch {tmp_path}/failed' EXIT; exit 3")
+    second = ("sh", "-c", f"until [ -e {tmp_path}/failed ]; do :; done; sleep 0.2; touch {tmp_path}/through; exit 4")
+    with pytest.raises(DemoError) as failed:
+        main._at_once(first, (), second)
+    assert (tmp_path / "through").exists()
+    assert [code in str(failed.value) for code in ("exit code 3", "exit code 4")] == [True, True]
 
 
 def nodes(*gpus: str) -> Any:

@@ -8,12 +8,14 @@ import subprocess
 import sys
 
 from tools.demo.terminal import BUILD, INTERRUPTED, KIND_CLUSTER, KIND_MADE, ROOT, DemoError, call
-from tools.demo.ways import WAYS, announcement, choose, lacks
+from tools.demo.ways import WAYS, announcement, choose, lacks, registry
 
 
 def demo(asked: str) -> int:
     """Run the demo; its exit code."""
     name, hint = choose(asked)
+    if name == "current":
+        registry(os.environ)
     print(announcement(name, os.environ), flush=True)
     way = WAYS[name]
     _at_once(("tools/env.sh", way.environment), way.meanwhile)
@@ -58,9 +60,9 @@ _ENDS = {"current": _end_current, "kind": _end_kind, "devcluster": _end_devclust
 
 def _at_once(*commands: tuple[str, ...]) -> None:
     running = {command: subprocess.Popen(command, cwd=ROOT) for command in commands if command}
-    for command, process in running.items():
-        if code := process.wait():
-            raise DemoError(f"`{' '.join(command)}` ended with exit code {code}")
+    codes = {command: process.wait() for command, process in running.items()}
+    if failed := [f"`{' '.join(command)}` ended with exit code {code}" for command, code in codes.items() if code]:
+        raise DemoError("; ".join(failed))
 
 
 def main() -> int:

@@ -13,6 +13,7 @@ from kubernetes import client, config
 from devcluster import binaries
 from devcluster.builds import OURS, image_name
 from tools.demo.terminal import BUILD, KIND_CLUSTER, KIND_MADE, DemoError, answer, call, step
+from tools.demo.ways import registry
 from tools.kind_cluster import GPU, KindError, advertise_gpus, build_images
 
 
@@ -113,13 +114,7 @@ class Current:
     kubeconfig: str | None = None
 
     def start(self) -> None:
-        registry = os.environ.get("REGISTRY", "")
-        if not registry:
-            raise DemoError(
-                "CLUSTER=current needs images that its nodes can pull, and REGISTRY is not set: build and push "
-                'REGISTRY/memtune-operator and REGISTRY/memtune-runner as "On a cluster" in README.md says, then run '
-                "`make demo CLUSTER=current REGISTRY=...`, with TAG=... if the tag is not that of the chart"
-            )
+        self._registry = registry(os.environ)
         try:
             context = config.list_kube_config_contexts()[1]["name"]
         except config.ConfigException as error:
@@ -132,7 +127,6 @@ class Current:
                     f"`kubectl patch node NODE --subresource=status --patch "
                     f"""'{{"status": {{"capacity": {{"{GPU}": "1"}}}}}}'` makes one do so"""
                 )
-        self._registry = registry
 
     def images(self) -> dict[str, Any]:
         tag = os.environ.get("TAG", "")

@@ -112,6 +112,17 @@ def _devcluster_lacks() -> str:
 _LACKING = {"kind": _kind_lacks, "devcluster": _devcluster_lacks}
 
 
+def registry(environ: Mapping[str, str]) -> str:
+    """Where the nodes of the current context pull the images from."""
+    if not environ.get("REGISTRY"):
+        raise DemoError(
+            "CLUSTER=current needs images that its nodes can pull, and REGISTRY is not set: build and push "
+            'REGISTRY/memtune-operator and REGISTRY/memtune-runner as "On a cluster" in README.md says, then run '
+            "`make demo CLUSTER=current REGISTRY=...`, with TAG=... if the tag is not that of the chart"
+        )
+    return environ["REGISTRY"]
+
+
 def announcement(name: str, environ: Mapping[str, str]) -> str:
     """What the way will do, printed before anything is done."""
     way = WAYS[name]
