@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -160,6 +161,6 @@ def test_down_names_what_it_could_not_remove(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "kind").mkdir()
-    monkeypatch.setattr(kind_cluster.shutil, "rmtree", lambda *_, **__: None)
+    monkeypatch.setattr(shutil, "rmtree", lambda *_, **__: None)
     assert kind_cluster.main(["down"], tmp_path / "kind") == 1
     assert f"the cluster has ended, but files in {tmp_path}/kind belong to its pods" in capsys.readouterr().err
