@@ -218,12 +218,14 @@ def test_clean_refuses_a_way_that_is_not_known(left: Any) -> None:
 NO_REGISTRY = r"REGISTRY is not set: build and push REGISTRY/memtune-operator .*README.md"
 
 
-def test_the_current_context_needs_images_and_says_which() -> None:
+def test_the_current_context_needs_images_and_says_which(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("REGISTRY", raising=False)
     with pytest.raises(DemoError, match=NO_REGISTRY):
         clusters.Current().start()
 
 
 def test_without_a_registry_nothing_is_prepared(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    monkeypatch.delenv("REGISTRY", raising=False)
     prepared: list[object] = []
     monkeypatch.setattr(main, "_at_once", lambda *commands: prepared.append(commands))
     with pytest.raises(DemoError, match=NO_REGISTRY):
