@@ -61,7 +61,8 @@ def kept_apart(directory: Path) -> Iterator[None]:
         patch.setenv("HOME", str(home))
         patch.setenv("TMPDIR", str(directory))
         patch.setattr(tempfile, "tempdir", None)
-        patch.setattr(os, "stat", _looking(os.stat))
+        for name in ("stat", "lstat", "access"):
+            patch.setattr(os, name, _looking(getattr(os, name)))
         before = _own
         _own = (str(directory.resolve()), *_ALWAYS)
         _install_hook()
@@ -125,13 +126,13 @@ def _is_loopback(host: str) -> bool:
         return False
 
 
-def _looking(stat: Callable[..., os.stat_result]) -> Callable[..., os.stat_result]:
+def _looking(look: Callable[..., Any]) -> Callable[..., Any]:
     """No event tells that somebody asks whether a file is there."""
 
-    def guarded(path: Any, **more: Any) -> os.stat_result:
+    def guarded(path: Any, *more: Any, **named: Any) -> Any:
         if _own is not None:
             _check_looked_at(path)
-        return stat(path, **more)
+        return look(path, *more, **named)
 
     return guarded
 

@@ -41,6 +41,10 @@ def bind(address: tuple[str, int]) -> None:
         (lambda: connect(("192.0.2.1", 6443)), "socket.connect of ('192.0.2.1', 6443)"),
         (lambda: bind(("0.0.0.0", 0)), "socket.bind of ('0.0.0.0', 0)"),
         (STATE.exists, f"{STATE} is read"),
+        (STATE.is_symlink, f"{STATE} is read"),
+        (lambda: os.lstat(STATE), f"{STATE} is read"),
+        (lambda: os.path.lexists(STATE), f"{STATE} is read"),
+        (lambda: os.access(STATE, os.R_OK), f"{STATE} is read"),
         (MONITORING_LOCK.read_text, f"{MONITORING_LOCK} is read"),
     ],
 )
