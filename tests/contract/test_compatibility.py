@@ -33,7 +33,7 @@ def rows(header: str) -> dict[str, list[str]]:
 
 
 def locked(name: str) -> str:
-    for lock in ("dev", "torch"):
+    for lock in ("dev", "torch", "scripts"):
         if found := re.search(rf"(?m)^{name}==([^ ;\n]+)", (_ROOT / "tools" / f"{lock}.lock").read_text()):
             return found[1]
     raise AssertionError(f"{name} is not locked")
@@ -42,7 +42,21 @@ def locked(name: str) -> str:
 def test_the_versions_that_were_run_are_the_locked_ones() -> None:
     packages = {name: row[0] for name, row in rows("package").items() if not name.startswith("Python")}
     assert packages == {name: locked(name) for name in packages}
-    assert {"torch", "deepspeed", "transformers", "accelerate"} <= packages.keys()
+    libraries = {"torch", "deepspeed", "transformers", "accelerate", "peft", "lightning"}
+    programs = {"trl", "litgpt", "sentence-transformers"}
+    assert libraries | programs <= packages.keys()
+
+
+def test_the_pythons_are_those_of_the_workflow() -> None:
+    workflow = yaml.safe_load((_ROOT / ".github" / "workflows" / "ci.yaml").read_text())
+    assert workflow["jobs"]["test"]["strategy"]["matrix"]["python"] == ["3.11", "3.13"]
+    run = [row[0] for name, row in rows("package").items() if name.startswith("Python of ")]
+    assert run == 2 * ["3.11; 3.13 in the workflow, not run yet"]
+
+
+def test_the_two_builds_of_torch_are_of_one_version() -> None:
+    cuda = (_ROOT / "tools" / "torch-cuda.lock").read_text()
+    assert f"torch==={locked('torch')}" in cuda.split()
 
 
 def test_the_versions_that_are_accepted_are_those_of_the_packages_and_the_code() -> None:
