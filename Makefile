@@ -2,6 +2,11 @@
 .DEFAULT_GOAL := help
 SHELL := /bin/bash
 python := .venv/bin/python
+# A tag can have any name: recipes have it as it is from their environment, expanded neither by make nor by the shell.
+ifdef TAG
+override TAG := $(value TAG)
+export TAG
+endif
 
 .PHONY: help
 help: ## list the targets
@@ -100,8 +105,6 @@ chart: env ## the chart's package in dist/chart, for the images of REGISTRY=HOST
 	$(python) tools/release.py chart "$(REGISTRY)" dist/chart
 
 .PHONY: release-version
-# A tag is named by who pushes it: neither make nor the shell is to expand its name.
-release-version: override export TAG := $(value TAG)
 release-version: ## check that TAG=vX.Y.Z names the version of the packages, the chart and the changelog
 	@python3 tools/release.py version "$$TAG"
 
