@@ -216,8 +216,18 @@ def test_what_the_api_takes_for_a_plan_python_takes_for_one(text: str, batch: in
     agree(job(fixed(text, training={"globalBatchSize": batch}, resources={"gpusPerNode": gpus, "nodes": 1})))
 
 
+def as_kubectl_sends(value: Any) -> Any:
+    """Go writes a float64 that is a whole number without a point, so that the API server reads an integer."""
+    if isinstance(value, dict):
+        return {name: as_kubectl_sends(inner) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [as_kubectl_sends(item) for item in value]
+    return int(value) if isinstance(value, float) and value.is_integer() and abs(value) < 2**53 else value
+
+
 def agree(data: Node) -> None:
     """Both halves take the object, or both refuse it; if only rules are broken, both blame the same fields."""
+    data = as_kubectl_sends(data)
     by_schema, by_rules = refusals(SCHEMA, with_defaults(SCHEMA, data)), refused_by_rules(data)
     said = python_says(data)
     assert bool(by_schema or by_rules) == bool(said), (by_schema, by_rules, said)
@@ -309,6 +319,41 @@ def test_an_edit_of_what_is_foreign_to_the_schema_is_seen() -> None:
 def test_a_number_with_a_point_is_the_number() -> None:
     assert load_job(job(spec(training={"globalBatchSize": 96.0}))).spec.training.global_batch_size == 96
     assert python_says(job(spec(training={"globalBatchSize": 96.5}))) == {"spec.training.globalBatchSize"}
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "blamed", "rule"),
+    [
+        ("tuning.maxProbes", 8.0, "spec.tuning", "parallelProbes must be at most maxProbes"),
+        (
+            "tuning.space.microBatch",
+            [8.0],
+            "spec",
+            "tuning.space.microBatch: one of them must divide a GPU's share of training.globalBatchSize",
+        ),
+        (
+            "training.globalBatchSize",
+            96.0,
+            "spec",
+            "training.globalBatchSize must be divisible by resources.nodes x resources.gpusPerNode",
+        ),
+        ("model.architecture.hiddenSize", 64.0, "spec.model.architecture", "hiddenSize cannot be divided among the"),
+        ("training.sequenceLength", 128.0, "", ""),  # no rule reads it
+        ("model.architecture.kvHeads", 4.0, "spec.model.architecture", "heads must be divisible by kvHeads"),
+    ],
+)
+def test_an_integer_that_a_client_sends_with_a_point_fails_the_rules_that_read_it(
+    path: str, value: Any, blamed: str, rule: str
+) -> None:
+    """kubectl never sends one; a client that writes JSON by itself may."""
+    made = _with(job(spec()), f"spec.{path}", value)
+    assert made is not None
+    assert refusals(SCHEMA, with_defaults(SCHEMA, made)) == []
+    wanted = f"invalid data, expected int, got float64 evaluating rule: {rule}"
+    assert [(each.path, each.message[: len(wanted)]) for each in refused_by_rules(made)] == (
+        [(blamed, wanted)] if rule else []
+    )
+    agree(made)
 
 
 def test_a_null_in_what_a_factory_is_called_with_is_kept() -> None:

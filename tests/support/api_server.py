@@ -8,6 +8,7 @@ k8s.io/apiextensions-apiserver: pkg/apiserver/schema/defaulting and pkg/apiserve
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Iterator
 from functools import cache
 from typing import Any, NamedTuple
@@ -49,16 +50,19 @@ def with_defaults(schema: Schema, value: Any) -> Any:
 def broken_rules(schema: Schema, new: Any, old: Any = None, path: str = "") -> Iterator[Broken]:
     """The rules of the schema that an object with its defaults breaks; ``old`` is what is kept so far."""
     rules = schema.get("x-kubernetes-validations", ())
+    floats = [each for value in (new, old) for each in _floats_for_integers(schema, value)]
     names = {"self": _as_cel(schema, new)} | ({} if old is None else {"oldSelf": _as_cel(schema, old)})
     for rule in rules:
         if "oldSelf" in rule["rule"] and old is None:
             continue
+        program = _program(_knowing_fields(rule["rule"], floats))
         try:
-            holds = _program(rule["rule"]).execute(cel.Context(variables=names, functions=_FUNCTIONS))
-        except TypeError:
-            if not _has_float_for_integer(schema, new):
+            holds = program.execute(cel.Context(variables=names, functions=_FUNCTIONS))
+        except KeyError as missing:
+            if missing.args[0] not in {each.rpartition(".")[2] for each in floats}:
                 raise
-            yield Broken(path.removeprefix("."), "expected int, got float64", "FieldValueInvalid")
+            words = f"invalid data, expected int, got float64 evaluating rule: {rule['message']}"
+            yield Broken(path.removeprefix("."), words, "FieldValueInvalid")
             continue
         assert isinstance(holds, bool), f"{path}: {rule['rule']} is {holds!r}"
         if not holds:
@@ -93,20 +97,40 @@ def _program(rule: str) -> Any:
     return cel.compile(rule)
 
 
-def _has_float_for_integer(schema: Schema, value: Any) -> bool:
-    """Whether a whole number was written with a point: the schema takes it, and a rule that reads it fails."""
-    if isinstance(value, dict):
-        return any(
-            _has_float_for_integer(schema.get("properties", {}).get(name, {}), each) for name, each in value.items()
-        )
+def _floats_for_integers(schema: Schema, value: Any, path: str = "") -> Iterator[str]:
+    """Each field in which a client wrote an integer, or one in its list, with a point.
+
+    The schema takes it, but a rule that reads it fails.
+    """
+    if _is_float_for_integer(schema, value):
+        yield path
+    elif isinstance(value, dict):
+        for name, field in schema.get("properties", {}).items():
+            yield from _floats_for_integers(field, value.get(name), f"{path}.{name}")
+
+
+def _is_float_for_integer(schema: Schema, value: Any) -> bool:
+    if isinstance(value, list) and "items" in schema:
+        return any(_is_float_for_integer(schema["items"], item) for item in value)
     return schema.get("type") == "integer" and isinstance(value, float)
 
 
+def _knowing_fields(rule: str, paths: list[str]) -> str:
+    """The rule for an object without these fields, which has them by its own account: only to read one fails."""
+    for path in paths:
+        rule = re.sub(rf"has\((self|oldSelf){re.escape(path)}\)", "true", rule)
+    return rule
+
+
 def _as_cel(schema: Schema, value: Any) -> Any:
-    """A value as a rule sees it: by the types of the schema, without what the schema does not know."""
+    """A value as a rule can read it: by the types of the schema, and nothing else."""
     if isinstance(value, dict) and "properties" in schema:
         fields = schema["properties"]
-        return {name: _as_cel(fields[name], inner) for name, inner in value.items() if name in fields}
+        return {
+            name: _as_cel(fields[name], inner)
+            for name, inner in value.items()
+            if name in fields and not _is_float_for_integer(fields[name], inner)
+        }
     if isinstance(value, list) and "items" in schema:
         return [_as_cel(schema["items"], item) for item in value]
     return float(value) if schema.get("type") == "number" else value
