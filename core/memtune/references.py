@@ -26,5 +26,5 @@ def substitute(text: str, variables: Mapping[str, str]) -> str:
 
 
 def escape(text: str) -> str:
-    """The text so that nothing in it is taken for a reference."""
-    return text.replace("$(", "$$(")
+    """The text so that it comes out of ``substitute`` as it is, with nothing in it taken for a reference."""
+    return text.replace("$", "$$")

@@ -1,0 +1,33 @@
+"""References to variables come out as the kubelet expands them, and what is escaped has none."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from memtune.references import escape, names_in, substitute
+
+VARIABLES = {"A": "1", "MEMTUNE_PLAN": "P"}
+PIECES = st.sampled_from(["$", "$$", "$(", ")", "(", "$(A)", "$(MEMTUNE_PLAN)", "$$(A)", "A", "b", " ", "\n"])
+
+
+@given(st.lists(PIECES).map("".join) | st.text())
+def test_what_is_escaped_reaches_the_container_as_it_was(text: str) -> None:
+    assert substitute(escape(text), VARIABLES) == text
+    assert list(names_in(escape(text))) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "expanded"),
+    [
+        ("$(A)/$(MEMTUNE_PLAN)", "1/P"),
+        ("$$(A)", "$(A)"),
+        ("$$$(A)", "$1"),
+        ("$$$$(A)", "$$(A)"),
+        ("a$$b", "a$b"),
+        ("$(UNKNOWN) $A $", "$(UNKNOWN) $A $"),
+    ],
+)
+def test_references_are_expanded_as_the_kubelet_does(text: str, expanded: str) -> None:
+    assert substitute(text, VARIABLES) == expanded
