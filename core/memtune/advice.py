@@ -215,7 +215,9 @@ class _Advice:
         return min(plans, key=lambda plan: predictor.predict(plan).device.upper)
 
     def _on(self, workload: Workload, plan: Plan) -> Plan:
-        size = self._sizes(workload)[-1]
+        sizes = self._sizes(workload)
+        # The plan may be below every micro-batch of the space.
+        size = sizes[-1] if sizes else plan.micro_batch
         return plan.with_batch(size, workload.samples_per_rank // size)
 
     def _sizes(self, workload: Workload) -> list[int]:

@@ -62,6 +62,11 @@ def test_advice_keeps_to_the_micro_batches_of_the_script_or_says_that_it_does_no
     assert not any("GPUs in place of" in sentence for sentence in advice)
 
 
+def test_a_plan_below_every_micro_batch_of_the_script_keeps_its_own() -> None:
+    advice = advise(FOUR, Shared, BOTTOM, 0.06, Space(micro_batches=(4,)))
+    assert advice[-1] == "use GPUs with at least 107.4 GiB, such as h200-141gb"
+
+
 def test_no_smaller_gpu_is_advised_where_measurements_ruled_out_what_should_fit() -> None:
     fitting = replace(FOUR, gpu=find("h200-141gb"))
     assert advise(fitting, Shared, BOTTOM, 0.06, Space())[-1] == "use larger GPUs, such as b200-180gb"
