@@ -27,9 +27,7 @@ def outside(job: Job, plan: Plan) -> list[str]:
         _sharding(job, plan),
         _of_space(f"checkpointing {plan.checkpointing}", plan.checkpointing, "checkpointing", space.checkpointing),
         _of_space(f"offload {plan.offload}", plan.offload, "offload", space.offload),
-        _of_space(
-            f"micro-batch {plan.micro_batch}", plan.micro_batch, "microBatch", space.micro_batch or [plan.micro_batch]
-        ),
+        _micro_batch(plan, space.micro_batch),
         _of_ladder(job, plan, "optimizer", "training.optimizer", (training.optimizer,)),
         _of_ladder(job, plan, "gradient_dtype", "training.gradientDtype", (training.gradient_dtype,)),
         _of_ladder(job, plan, "attention", "training.attention", (training.attention,)),
