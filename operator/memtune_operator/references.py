@@ -1,7 +1,8 @@
 """Which of MemTune's variables a template refers to by ``$(NAME)``. Pure.
 
 Kubernetes leaves a reference to an unknown variable as it stands: the script would get the text ``$(MEMTUNE_...)`` and
-take it for the name of a directory. So a reference that no run can fill in is refused.
+take it for the name of a directory. In a mount's ``subPathExpr`` it keeps the container from starting. So a reference
+that no run can fill in is refused.
 """
 
 from __future__ import annotations
@@ -12,6 +13,9 @@ from memtune import environment
 from memtune.references import names_in
 from memtune.spec import Job
 from memtune_operator.wrapping import Manifest, conflict
+
+# The kubelet expands it before the container starts, and so before the launcher has found a checkpoint.
+_SUB_PATH = "subPathExpr"
 
 
 def check_references(spec: Manifest, wrapped: Manifest, job: Job) -> None:
@@ -28,7 +32,11 @@ def check_references(spec: Manifest, wrapped: Manifest, job: Job) -> None:
 def _texts(container: Manifest) -> list[tuple[str, str]]:
     words = [(field, word) for field in ("command", "args") for word in container.get(field) or []]
     values = [(f"env[{each['name']}]", each.get("value") or "") for each in container.get("env") or []]
-    return [*words, *values]
+    mounts = [
+        (f"volumeMounts[{each['mountPath']}].{_SUB_PATH}", each.get(_SUB_PATH) or "")
+        for each in container.get("volumeMounts") or []
+    ]
+    return [*words, *values, *mounts]
 
 
 def _check(where: str, name: str, rest: str, job: Job | None, container: Manifest) -> None:
@@ -43,6 +51,9 @@ def _check(where: str, name: str, rest: str, job: Job | None, container: Manifes
         near = difflib.get_close_matches(name.removeprefix(environment.PREFIX), known, n=1)
         advice = f"did you mean $({known[near[0]]})?" if near else "docs/integrations.md lists all of them"
         raise conflict(where, f"$({name}) is not a variable of MemTune", advice)
+    if where.endswith(f".{_SUB_PATH}") and name in environment.FOUND_BY_LAUNCHER:
+        problem = f"$({name}) is known only after the volumes are mounted"
+        raise conflict(where, problem, "mount the directory above, and refer to it in command, args or env")
     field = _fields_of_paths(job).get(name)
     if field and rest.startswith("/"):
         problem = f"$({name}){rest} would be {rest}, since the job has no {field}"

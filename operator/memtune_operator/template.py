@@ -98,7 +98,9 @@ def _check_container(container: Manifest, where: str) -> None:
     for variable in container.get("env") or []:
         _texts([text for text in [variable.get("value")] if text is not None], f"{where}.env[{variable['name']}].value")
     for mount in container.get("volumeMounts") or []:
-        _texts([mount.get("name", "")], f"{where}.volumeMounts[{mount['mountPath']}].name")
+        mounted = f"{where}.volumeMounts[{mount['mountPath']}]"
+        _texts([mount.get("name", "")], f"{mounted}.name")
+        _texts([mount.get("subPathExpr") or ""], f"{mounted}.subPathExpr")
 
 
 def _check_conflicts(spec: Manifest) -> None:

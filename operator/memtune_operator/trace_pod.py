@@ -150,7 +150,9 @@ def _tracer(job: Job, spec: Manifest, container: Manifest) -> Manifest:
     path = container.get("terminationMessagePath") or TERMINATION_MESSAGE
     words = [*tracing_words(job), "--memory", str(_TRACER_BYTES), "--message", "--output", f"$({_OUTPUT})"]
     own = container.get("env") or []
-    referred = {name for each in own for name, _ in names_in(each.get("value") or "")}
+    texts = [each.get("value") for each in own]
+    texts += [each.get("subPathExpr") for each in container.get("volumeMounts") or []]
+    referred = {name for text in texts for name, _ in names_in(text or "")}
     told = {**of_trace(job, referred), _OUTPUT: path, environment.TRACE_VOLUMES: ":".join(_filled(spec, container))}
     return {
         **_kept(container, *_KEPT_ASIDE),

@@ -36,7 +36,7 @@ def of_pod(job: Job, run: Run, index: int, termination_message_path: str) -> dic
 
 
 def of_trace(job: Job, referred: Iterable[str]) -> dict[str, str]:
-    """The variables that a trace pod's own variables refer to: there is no plan, and so most of them are empty.
+    """The variables that a trace pod's own variables and mounts refer to: there is no plan, so most are empty.
 
     The others stay unset, as they are wherever a model is built without MemTune.
     """

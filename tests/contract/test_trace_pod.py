@@ -135,15 +135,17 @@ def test_what_changes_no_trace_leaves_its_key(other: Job) -> None:
     assert key_of(other, RUNNER_IMAGE) == key_of(job(), RUNNER_IMAGE)
 
 
-def test_variables_that_refer_to_those_of_a_run_have_nothing_literal_in_a_trace() -> None:
+def test_variables_and_mounts_that_refer_to_those_of_a_run_have_nothing_literal_in_a_trace() -> None:
     own = [
         {"name": "OUT", "value": "$(MEMTUNE_CHECKPOINT_PATH)/run"},
         {"name": "BATCH", "value": "$(MEMTUNE_MICRO_BATCH)"},
     ]
-    referring = job(container={"env": own}, checkpoint={"path": "/saves"})
+    mounts = [{"name": "code", "mountPath": "/code", "subPathExpr": "$(MEMTUNE_JOB)"}]
+    referring = job(container={"env": own, "volumeMounts": mounts}, checkpoint={"path": "/saves"})
     (container,) = trace_pod(referring, TraceRun(1), RUNNER_IMAGE)["spec"]["containers"]
     told = expanded({each["name"]: each["value"] for each in container["env"]})
     assert (told["OUT"], told["BATCH"]) == ("/saves/run", "")
+    assert told[environment.JOB] == referring.metadata.name
     assert not {environment.PLAN, environment.ACCUMULATION} & set(told)
 
 

@@ -358,6 +358,17 @@ def test_every_variable_that_may_be_referred_to_is_set_but_those_that_the_launch
             {"args": ["--out", "$(MEMTUNE_CHECKPOINT_PATH)/run"]},
             r"\$\(MEMTUNE_CHECKPOINT_PATH\)/run would be /run, since the job has no spec.checkpoint; give",
         ),
+        (
+            {"volumeMounts": [{"name": "d", "mountPath": "/d", "subPathExpr": "$(MEMTUNE_JOBB)"}]},
+            r"containers\[train\].volumeMounts\[/d\].subPathExpr: \$\(MEMTUNE_JOBB\) is not a variable of MemTune; did",
+        ),
+        *(
+            (
+                {"volumeMounts": [{"name": "d", "mountPath": "/d", "subPathExpr": f"a/$({name})"}]},
+                rf"volumeMounts\[/d\].subPathExpr: \$\({name}\) is known only after the volumes are mounted; mount the",
+            )
+            for name in environment.FOUND_BY_LAUNCHER
+        ),
         ({"args": ["$(MEMTUNE_NVME_PATH)/a"]}, r"would be /a, since the job has no spec.resources.nvmePath"),
     ],
 )
@@ -372,12 +383,14 @@ def test_a_reference_that_no_run_can_fill_in_is_refused(container: dict[str, Any
     [
         {"args": ["$(MEMTUNE_CHECKPOINT_PATH)", "$(MEMTUNE_RESUME_FROM)", "$$(MEMTUNE_OTHER)", "$(OTHER)"]},
         {"env": [{"name": "A", "value": "$(MEMTUNE_NODE_RANK)/$$(MEMTUNE_"}]},
+        {"volumeMounts": [{"name": "d", "mountPath": "/d", "subPathExpr": "$(MEMTUNE_JOB)/$(OTHER)"}]},
     ],
 )
 def test_other_references_stay_as_they_are(container: dict[str, Any]) -> None:
     made = pod_of(template(**container))["spec"]["containers"][0]
     assert made.get("args") == container.get("args")
     assert [each for each in made["env"] if each["name"] == "A"] == container.get("env", [])
+    assert [each for each in made["volumeMounts"] if "subPathExpr" in each] == container.get("volumeMounts", [])
 
 
 def test_a_container_that_does_not_train_cannot_refer_to_what_it_does_not_have() -> None:
