@@ -2,7 +2,8 @@
 
 A field that the standard requires and the template leaves open is filled in. A field that contradicts the standard is
 refused by its name: a namespace that enforces the level would reject the pod anyway, or the pod would never start.
-Policy checks what the level `baseline` forbids; this module adds the controls that belong to `restricted`.
+Policy checks what the level `baseline` forbids; this module adds the controls that belong to `restricted`, and all
+types of volumes.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ def _with_context(container: _Spec) -> _Spec:
 
 
 def contradictions(job: Job, spec: _Spec) -> Iterator[str]:
-    """Each field of the job that `restricted` forbids beyond `baseline`, with what to write instead."""
+    """Each field of the job that `restricted` forbids beyond what Policy checks, with what to write instead."""
     yield from _of_context(spec, "spec.template.spec")
     for sysctl in _part(spec, "securityContext").get("sysctls") or []:
         name = sysctl.get("name") if isinstance(sysctl, dict) else sysctl
@@ -84,8 +85,9 @@ def _of_container(container: _Spec, where: str) -> Iterator[str]:
 
 def _of_volumes(job: Job, spec: _Spec) -> Iterator[str]:
     checkpoint = job.spec.checkpoint
-    if checkpoint and checkpoint.volume and checkpoint.volume.nfs:
-        yield "spec.checkpoint.volume.nfs (mount it through a persistentVolumeClaim)"
+    if checkpoint and checkpoint.volume and not checkpoint.volume.persistent_volume_claim:
+        kind = "nfs" if checkpoint.volume.nfs else "hostPath"
+        yield f"spec.checkpoint.volume.{kind} (mount it through a persistentVolumeClaim)"
     for volume in spec.get("volumes") or []:
         for kind in sorted(volume.keys() - {"name", *_VOLUME_TYPES}):
             yield f"spec.template.spec.volumes[{volume['name']}].{kind} (mount it through a persistentVolumeClaim)"

@@ -41,14 +41,13 @@ class Policy:
 
 
 def refusal(policy: Policy, job: Job, template: dict[str, Any]) -> str:
-    """Why no pod of this job may be made, in one sentence; empty if it may. ``template`` has its shape checked."""
+    """Why no pod of this job may be made, everything at once; empty if it may. ``template`` has its shape checked."""
     found = [*_namespace(policy, job), *_host(policy, job, template), *_accounts(policy, template["spec"])]
-    if found:
-        return f"{found[0]}; ask whoever installed the operator, or change it"
     forbidden = list(pod_security.contradictions(job, template["spec"])) if policy.is_restricted else []
-    return (
-        f"the operator's policy is Pod Security restricted, which forbids {', '.join(forbidden)}" if forbidden else ""
-    )
+    sentences = [f"{'; '.join(found)}; ask whoever installed the operator, or change it"] if found else []
+    if forbidden:
+        sentences.append(f"the operator's policy is Pod Security restricted, which forbids {', '.join(forbidden)}")
+    return "; ".join(sentences)
 
 
 def _namespace(policy: Policy, job: Job) -> Iterator[str]:
@@ -61,7 +60,8 @@ def _namespace(policy: Policy, job: Job) -> Iterator[str]:
 
 def _host(policy: Policy, job: Job, template: dict[str, Any]) -> Iterator[str]:
     spec = template["spec"]
-    if not policy.host_path:
+    # Pod Security restricted names these itself, with what to mount instead.
+    if not policy.host_path and not policy.is_restricted:
         yield from (f"{where} is a hostPath, which the operator's policy denies" for where in _host_paths(job, spec))
     if not policy.host_network:
         yield from (f"{where} is set, which the operator's policy denies" for where in _host_namespaces(spec))

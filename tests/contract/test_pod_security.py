@@ -132,8 +132,9 @@ CONTRADICTIONS = {
     "initContainers[fetch].securityContext.runAsUser: 0 (give": with_context(
         {"initContainers": [{"name": "fetch", "image": "fetch:1", "securityContext": {"runAsUser": 0}}]}
     ),
-    "volumes[data] is a hostPath": with_context({"volumes": [{"name": "data", "hostPath": {"path": "/data"}}]}),
+    "volumes[data].hostPath (mount": with_context({"volumes": [{"name": "data", "hostPath": {"path": "/data"}}]}),
     "volumes[data].nfs (mount": with_context({"volumes": [{"name": "data", "nfs": {"server": "a", "path": "/"}}]}),
+    "spec.checkpoint.volume.hostPath (mount": with_context(checkpoint={"volume": {"hostPath": {"path": "/data"}}}),
     "spec.checkpoint.volume.nfs (mount": with_context(checkpoint={"volume": {"nfs": {"server": "a", "path": "/"}}}),
 }
 
@@ -149,6 +150,19 @@ def test_all_contradictions_are_named_at_once() -> None:
     problem = problem_of(with_context({"securityContext": {"runAsUser": 0}}, {"securityContext": {"runAsUser": 0}}))
     assert problem.startswith("the operator's policy is Pod Security restricted, which forbids spec.template.spec.sec")
     assert problem.count("runAsUser: 0 (give the number of a user that is not root)") == 2
+
+
+def test_what_baseline_forbids_is_named_with_what_restricted_does() -> None:
+    pod = {"hostNetwork": True, "volumes": [{"name": "data", "hostPath": {"path": "/data"}}]}
+    context = {"privileged": True, "runAsUser": 0}
+    assert problem_of(with_context(pod, {"securityContext": context})) == (
+        "spec.template.spec.hostNetwork is set, which the operator's policy denies; "
+        "spec.template.spec.containers[train].securityContext.privileged is set, which the operator's policy denies; "
+        "ask whoever installed the operator, or change it; "
+        "the operator's policy is Pod Security restricted, which forbids "
+        "spec.template.spec.volumes[data].hostPath (mount it through a persistentVolumeClaim), "
+        "spec.template.spec.containers[train].securityContext.runAsUser: 0 (give the number of a user that is not root)"
+    )
 
 
 def test_without_the_setting_nothing_of_it_is_refused() -> None:
