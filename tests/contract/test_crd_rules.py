@@ -297,6 +297,7 @@ def test_what_the_api_takes_for_an_edit_the_operator_takes_for_one(data: st.Data
         new = _with({"spec": old}, f"spec.{field}", data.draw(good_values(SPEC["properties"][field])))["spec"]  # type: ignore[index]
     phase = data.draw(st.sampled_from([None, "Pending", "Probing", "Running", "Succeeded"]))
     status = {} if phase is None else {"phase": phase}
+    new = as_kubectl_sends(new)
     if python_says(job(new)):
         return
     by_rules = {each.path for each in refused_by_rules(job(new, **status), job(old, **status))}
