@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import NamedTuple
 
 from memtune.knobs import GradientDtype, Precision, Sharding
 from memtune.plan import Plan
 from memtune.report import Applied
 
+# What a script decides by its own batch.
+BATCH_FIELDS = ("microBatch", "microSteps", "samplesPerStep")
 # A shortened step of a probe has this many micro-batches: enough to hold accumulated gradients.
 SHORTENED_ACCUMULATION = 2
 
@@ -49,8 +51,10 @@ def shortened_accumulation(plan: Plan) -> int:
     return min(plan.accumulation, SHORTENED_ACCUMULATION)
 
 
-def mismatch(plan: Plan, applied: Applied, world: int, is_probe: bool, *, integration: str = "env") -> str:
-    """One sentence about all fields in which a run differs from its plan; empty where none does.
+def mismatch(
+    plan: Plan, applied: Applied, world: int, is_probe: bool, *, integration: str = "env", without: Collection[str] = ()
+) -> str:
+    """One sentence about all fields in which a run differs from its plan, but those ``without``; empty where none does.
 
     The remedies are those of the integration. What was not seen, because the run ended before, is not held against it.
     """
@@ -62,6 +66,7 @@ def mismatch(plan: Plan, applied: Applied, world: int, is_probe: bool, *, integr
             asked = " or ".join(str(each) for each in allowed)
             found.append(_Difference(field.name, seen, asked, field.remedies.get(integration, field.remedies["env"])))
     found += _checkpointing_difference(plan, applied, integration)
+    found = [each for each in found if each.name not in without]
     if not found:
         return ""
     first, *others = found

@@ -13,6 +13,7 @@ from small_jobs import make_job, template
 
 from memtune.acquisition import Question, expected_improvement
 from memtune.decide import Node, decide
+from memtune.decide.completing import complete
 from memtune.decide.context import Context
 from memtune.decide.downgrading import after_host_oom
 from memtune.decide.hosting import host_need
@@ -60,6 +61,20 @@ def test_a_failure_ends_with_whole_lines_and_repeats_none() -> None:
     message = condition(cluster, "Failed")["message"]
     assert message.count(error) == 1
     assert f"; its last lines: Traceback (most recent call last): in read, {'y' * 300}. This was seen twice" in message
+
+
+def test_a_script_with_a_batch_of_its_own_is_told_of_every_other_difference_too() -> None:
+    cluster = launched(make_job(template=template()))
+    applied = Applied(micro_batch=4096, micro_steps=1, backend="none", compute_dtype="float32", weight_dtype="float16")
+    (pod,) = (pod for pod in cluster.pods.values() if pod.is_running)
+    cluster.end(pod, 0, cluster.report(pod, Ending.SUCCEEDED, applied=applied))
+    runs = complete(cluster.job, load_status(cluster.status), cluster.observe(), cluster.now)
+    told = runs[last(cluster)["name"]].pods[0].mismatch
+    assert told.startswith("applied.microBatch is 4096, but the plan asks for ")
+    assert "; applied.backend is none, but plan " in told
+    assert "applied.computeDtype is float32" in told
+    assert "applied.weightDtype is float16" in told
+    assert (told.count("microBatch is"), told.count("microSteps")) == (1, 0)
 
 
 def test_a_run_that_applied_another_plan_is_made_again_from_what_it_saved() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from memtune.applied import mismatch
+from memtune.applied import BATCH_FIELDS, mismatch
 from memtune.decide import budget
 from memtune.decide.observed import Observed
 from memtune.decide.records import has_ended, plan_of
@@ -67,9 +67,11 @@ def _checked(job: Job, record: RunStatus, pod: PodObservation) -> PodObservation
     integration = job.spec.integration if job.spec.template is not None else "sdk"
     world = job.spec.resources.world
     plan, applied = plan_of(record), pod.report.applied
-    found = mismatch(plan, applied, world, is_probe, integration=integration)
-    own = own_batch(plan, applied, world, is_probe) if found and integration == "env" else ""
-    return replace(pod, present=True, mismatch=own or found)
+    # A script of its own that keeps its own batch is told both batches first: the message of a run is cut.
+    own = own_batch(plan, applied, world, is_probe) if integration == "env" else ""
+    without = BATCH_FIELDS if own else ()
+    found = mismatch(plan, applied, world, is_probe, integration=integration, without=without)
+    return replace(pod, present=True, mismatch="; ".join(filter(None, (own, found))))
 
 
 def _own_report(record: RunStatus, pod: PodObservation) -> PodObservation:
