@@ -282,6 +282,24 @@ def test_an_evaluation_that_nothing_helps_ends_with_what_the_script_can_do() -> 
     assert "tuning.space.checkpointing" not in told["message"], "it saves nothing in an evaluation"
 
 
+@pytest.mark.parametrize("follows", [True, False])
+def test_a_script_that_evaluates_in_the_batches_that_it_is_given_is_not_told_to(follows: bool) -> None:
+    cluster = launched(make_job(template=template(), retry={"maxOomRetries": 9}))
+    for _ in range(9):
+        if condition(cluster, "Failed")["status"] == "True":
+            break
+        asked = last(cluster).get("evaluationBatch", 0)
+        taken = Applied(evaluation_batch=asked if follows and asked else 8)
+        die(cluster, Ending.DEVICE_OOM, 85, phase=Phase.EVALUATION, applied=taken, **SAVED)
+        cluster.tick(400.0)
+        for run in cluster.runs():
+            cluster.start(run)
+    told = condition(cluster, "Failed")
+    assert told["reason"] == "LadderExhausted"
+    assert ("evaluate in batches of $MEMTUNE_EVALUATION_BATCH" in told["message"]) is not follows
+    assert "keep no outputs" in told["message"]
+
+
 def test_a_disruption_is_followed_by_the_same_plan_and_has_a_budget_of_its_own() -> None:
     cluster = launched(make_job(retry={"maxDisruptions": 1}))
     plan = last(cluster)["plan"]

@@ -101,18 +101,31 @@ def _exhausted(context: Context, model: Model, last: AttemptStatus) -> Context:
         return _unresumable(context.having(oom_retries=context.status.oom_retries + 1), last, unresumable)
     kind = OutOfMemory(last.out_of_memory or "activation")
     smallest = model.smallest() or plan_of(last)
-    advice = "; or ".join([*_of_script(context, kind), *_advice(context, model, smallest, PHASE_OF.get(kind, ""))])
+    changes = _advice(context, model, smallest, PHASE_OF.get(kind, ""))
+    advice = "; or ".join([*_of_script(context, last, kind), *changes])
     text = f"{ended(last)}, and no smaller plan that the job allows would fit. What would help: {advice}"
     return failed(context, reasons.LADDER_EXHAUSTED, text)
 
 
-def _of_script(context: Context, kind: OutOfMemory) -> list[str]:
+def _of_script(context: Context, last: AttemptStatus, kind: OutOfMemory) -> list[str]:
     """What the script itself can do about an evaluation that ran out of memory."""
     if kind is not OutOfMemory.EVALUATION:
         return []
     if context.job.spec.integration == "hf-trainer":
         return ["let the evaluation keep no logits: prediction_loss_only, or preprocess_logits_for_metrics"]
+    if _evaluates_in_small_batches(context, last):
+        return ["let the script keep no outputs of its evaluation on the GPU"]
     return ["let the script evaluate in batches of $MEMTUNE_EVALUATION_BATCH, and keep no outputs on the GPU"]
+
+
+def _evaluates_in_small_batches(context: Context, last: AttemptStatus) -> bool:
+    """Whether a batch could not be smaller, or became smaller after an evaluation died before."""
+    earlier = [
+        each.evaluation_batch
+        for each in context.status.attempts
+        if each.number < last.number and each.out_of_memory == OutOfMemory.EVALUATION.value
+    ]
+    return last.evaluation_batch == 1 or 0 < last.evaluation_batch < max(earlier, default=0)
 
 
 def _advice(context: Context, model: Model, smallest: Plan, phase: str) -> list[str]:
