@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from typing import Any
 
+import yaml
+
 Schema = dict[str, Any]
 
 INTRODUCTION = """\
@@ -92,8 +94,11 @@ def _number(value: float) -> str:
 
 
 def _plain(value: Any) -> str:
+    """As one writes it in a manifest; the items of a list alone without brackets."""
     if isinstance(value, bool):
         return str(value).lower()
+    if isinstance(value, dict) or value == []:
+        return yaml.safe_dump(value, default_flow_style=True, sort_keys=False, width=10**6).strip()
     return ", ".join(map(_plain, value)) if isinstance(value, list) else str(value)
 
 

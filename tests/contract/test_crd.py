@@ -184,3 +184,11 @@ def test_a_status_is_written_in_snake_case_and_read_back() -> None:
     written = status.model_dump(mode="json", by_alias=True, exclude_none=True)
     assert written["gpuSecondsSpent"] == 5
     assert load_status(written) == status
+
+
+def test_the_page_shows_the_default_of_a_block_as_one_writes_it() -> None:
+    defaults = [node["default"] for _, node in nodes(object_schema()) if node.get("default") == []]
+    defaults += [node["default"] for _, node in nodes(object_schema()) if isinstance(node.get("default"), dict)]
+    shown = re.findall(r" \| `([{\[].*?)` \| ", (ROOT / "docs" / "object.md").read_text())
+    assert len(shown) > 5
+    assert sorted(map(json.dumps, map(yaml.safe_load, shown))) == sorted(map(json.dumps, defaults))
