@@ -39,7 +39,7 @@ install_torch() {
         { echo "the CUDA build of torch is in .venv; remove .venv and try again with an index that has the CPU build" >&2; exit 1; }
 }
 
-[ "$part" = dev ] && step "making .venv: 2 to 10 minutes, about 2 GB"
+[ "$part" = dev ] && step "making .venv: 2 to 10 minutes, about 3 GB"
 [ "$part" = demo ] || install_torch
 step "installing the build tools of tools/build.lock"
 install --no-deps --require-hashes -r tools/build.lock

@@ -32,6 +32,7 @@ exit codes:
 """
 _METRICS = ("allocated", "active", "reserved")
 _READS_SHOWN = 5
+_TRIED = ("2.6", "2.13")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -63,6 +64,7 @@ def _page(screen: Screen, result: Mapping[str, Any]) -> Iterator[str]:
     where = f"rank 0 of {result['ranks']}" if result["ranks"] > 1 else "one GPU"
     yield screen.bold(f"{gpu['product']} ({gpu['name']}, {gib(gpu['usableBytes'])}), emulated, {where}")
     yield f"  {_ending(result)}"
+    yield from _untried(result["torch"]["version"])
     if measured is None:
         yield "  Nothing is known of its memory: it ended before it used the GPU, or without a chance to tell."
         return
@@ -79,6 +81,13 @@ def _page(screen: Screen, result: Mapping[str, Any]) -> Iterator[str]:
     yield from _caveats(measured)
     torch = result["torch"]
     yield screen.dim(f"torch {torch['version']}, CUDA {torch['cuda']}, cuDNN {torch['cudnn']}, NCCL {torch['nccl']}")
+
+
+def _untried(version: str) -> Iterator[str]:
+    """A warning where the emulation was never run with this torch."""
+    if ".".join(version.split(".")[:2]) not in _TRIED:
+        tried = " and ".join(_TRIED)
+        yield f"  The emulated GPU was tried with torch {tried}, not with {version}: an error may be its own."
 
 
 def _size(size_bytes: int) -> str:

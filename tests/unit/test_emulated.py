@@ -8,6 +8,7 @@ import pytest
 
 from memtune.gpu import GPUS
 from memtune.gpu_chips import chip_of
+from memtune_cli.emulate import _untried
 from memtune_runner.command import parse
 from memtune_runner.emulated.errors import EmulationError
 from memtune_runner.emulated.installed import Installed
@@ -63,3 +64,10 @@ def test_a_store_answers_for_ranks_that_are_not_there() -> None:
     assert not store.check(["address/5"])
     assert store.compare_set("leader", "", "0") == b"0"
     assert store.compare_set("leader", "", "1") == b"0"
+
+
+@pytest.mark.parametrize(
+    ("version", "is_tried"), [("2.13.0+cu130", True), ("2.6.0+cu124", True), ("2.15.0+cu130", False)]
+)
+def test_a_torch_that_was_never_tried_is_named(version: str, is_tried: bool) -> None:
+    assert [version in line for line in _untried(version)] == ([] if is_tried else [True])
