@@ -59,7 +59,7 @@ def find(command: Command) -> Installed:
         )
     if "directory" not in found:
         raise NoCudaTorchError(
-            f"{python[0]} has no torch; name a Python that has a CUDA build of it (docs/emulated-gpu.md)"
+            f"{python[0]} has no torch; name one with a CUDA build of it: docs/emulated-gpu.md"
         )
     if not found["cuda"]:
         raise NoCudaTorchError(
