@@ -66,8 +66,6 @@ def test_a_store_answers_for_ranks_that_are_not_there() -> None:
     assert store.compare_set("leader", "", "1") == b"0"
 
 
-@pytest.mark.parametrize(
-    ("version", "is_tried"), [("2.13.0+cu130", True), ("2.6.0", True), ("2.15.0+cu130", False)]
-)
+@pytest.mark.parametrize(("version", "is_tried"), [("2.13.0+cu130", True), ("2.6.0", True), ("2.15.0+cu130", False)])
 def test_a_torch_that_was_never_tried_is_named(version: str, is_tried: bool) -> None:
     assert [version in line for line in _untried(version)] == ([] if is_tried else [True])

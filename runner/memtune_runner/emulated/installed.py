@@ -58,9 +58,7 @@ def find(command: Command) -> Installed:
             f"this machine is {found['system']} on {found['machine']}; the emulated GPU needs Linux on x86_64"
         )
     if "directory" not in found:
-        raise NoCudaTorchError(
-            f"{python[0]} has no torch; name one with a CUDA build of it: docs/emulated-gpu.md"
-        )
+        raise NoCudaTorchError(f"{python[0]} has no torch; name one with a CUDA build of it: docs/emulated-gpu.md")
     if not found["cuda"]:
         raise NoCudaTorchError(
             f"torch {found['torch']} of {python[0]} was not built for CUDA; name a Python that has a CUDA build of it "
