@@ -16,7 +16,7 @@ from memtune_operator import names, pod_security
 from memtune_operator.manifests import TERMINATION_MESSAGE, copy_runner, metadata_of, objects
 from memtune_operator.template import read_template
 from memtune_operator.variables import of_trace
-from memtune_operator.wrapping import BOOTSTRAP, WORK_DIRECTORY, Manifest, TemplateError, wrapped_index
+from memtune_operator.wrapping import BOOTSTRAP, WORK_DIRECTORY, Manifest, TemplateError, env_of, wrapped_index
 
 # torch's own code and one model's shapes: 70 billion parameters take 0.3 GiB beside the import.
 _LIMIT_BYTES = 4 * GIB
@@ -157,7 +157,7 @@ def _tracer(job: Job, spec: Manifest, container: Manifest) -> Manifest:
     return {
         **_kept(container, *_KEPT_ASIDE),
         "command": [job.spec.runner.python, "-c", BOOTSTRAP, "trace", *map(escape, words[:-1]), words[-1]],
-        "env": [*({"name": name, "value": escape(value)} for name, value in told.items()), *own],
+        "env": [*env_of(told), *own],
         "resources": _RESOURCES,
         "volumeMounts": [
             *(container.get("volumeMounts") or []), {"name": names.RUNNER_VOLUME, "mountPath": WORK_DIRECTORY}

@@ -5,6 +5,7 @@ A value of the user's that conflicts with what a plan needs is refused with a se
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from memtune import environment
@@ -104,7 +105,15 @@ def _environment(container: Manifest, variables: dict[str, str], where: str) -> 
         if environment.is_reserved(variable["name"]):
             raise conflict(f"{where}.env", f"{variable['name']} is set by the plan of each run", "take it out")
     # Ours first: a value may refer by $(NAME) only to variables before it.
-    return [{"name": name, "value": escape(value)} for name, value in variables.items()] + own
+    return [*env_of(variables), *own]
+
+
+def env_of(variables: Mapping[str, str]) -> list[Manifest]:
+    """The variables as a container has them, with nothing in them to be expanded.
+
+    An empty one has no value: a JobSet's is refused by API servers that take an empty text for a null.
+    """
+    return [{"name": name, "value": escape(value)} if value else {"name": name} for name, value in variables.items()]
 
 
 def _with_gpus(container: Manifest, gpu_resource: str, gpus: int, where: str) -> Manifest:

@@ -261,7 +261,7 @@ def test_only_a_train_run_has_an_attempt_and_what_others_have_taught() -> None:
     train = Run(RunKind.TRAIN, 2, PROBE.plan, evaluation_batch=4, sharded_save=True)
     checkpoint = {"path": "/saves/$(x)"}
     env = pod_of(template(), train, checkpoint=checkpoint)["spec"]["containers"][0]["env"]
-    told = {variable["name"]: variable["value"] for variable in env}
+    told = {variable["name"]: variable.get("value", "") for variable in env}
     assert told["MEMTUNE_GRACE_SECONDS"] == "25"
     assert (told["MEMTUNE_ATTEMPT"], told["MEMTUNE_EVALUATION_BATCH"], told["MEMTUNE_SHARDED_SAVE"]) == ("2", "4", "1")
     assert told["MEMTUNE_CHECKPOINT_PATH"] == "/saves/$$(x)"  # The kubelet makes it /saves/$(x) again.
