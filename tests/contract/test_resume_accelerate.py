@@ -199,3 +199,9 @@ def test_a_trainer_never_resumes_from_what_was_not_completed(
     assert "the training starts anew" in capsys.readouterr().err
     assert huggingface.resume_from(settings, "/models/pretrained") == "/models/pretrained"
     assert huggingface.resume_from(replace(settings, resume_from=tmp_path), given) == str(tmp_path)
+
+
+@pytest.mark.parametrize("asked", ["", None, False])
+def test_a_trainer_given_an_empty_checkpoint_begins_at_step_0(asked: Any, settings: Settings) -> None:
+    assert huggingface.resume_from(settings, asked) is None
+    assert huggingface.resume_from(replace(settings, checkpoint_path=None), asked) is None

@@ -62,8 +62,10 @@ def resume_from(settings: Settings, asked: Any) -> Any:
     """What ``Trainer.train`` resumes from, whatever the script asks for: never what was not completed."""
     if settings.resume_from is not None:
         return str(settings.resume_from)
+    if not asked:
+        return None  # $(MEMTUNE_RESUME_FROM) is empty for a fresh start, and some releases only test for None
     root = settings.checkpoint_path
-    if not asked or root is None or settings.is_probe:
+    if root is None or settings.is_probe:
         return asked
     is_ours = asked is True or Path(asked).resolve().is_relative_to(root.resolve())
     if is_ours and (asked is True or not is_complete(Path(asked))):
