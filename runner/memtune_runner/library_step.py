@@ -1,7 +1,7 @@
 """What a library's own training step tells of the batch that it is given, where the model's inputs alone mislead.
 
 A sample may be several rows: the pair of a good and a bad answer is two. And a model may be called without gradients in
-the midst of a step, as the reference of a preference loss is: that is no evaluation.
+the midst of a step, as the reference of a preference loss is: that is neither evaluation nor training.
 """
 
 from __future__ import annotations

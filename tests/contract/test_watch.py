@@ -25,7 +25,7 @@ from memtune.plan import Plan
 from memtune.report import Applied, Device, Ending, Phase, Report, read_report
 from memtune.run import RunKind
 from memtune.units import MIB
-from memtune_runner import checkpointing, phases
+from memtune_runner import checkpointing, library_step, phases
 from memtune_runner.bad_input import BadInputError
 from memtune_runner.ranks import Rank, report_path
 from memtune_runner.settings import Settings
@@ -566,6 +566,24 @@ def test_the_end_of_a_forked_child_is_none_of_its_rank(directory: Path, end: str
             os._exit(7)
     assert os.waitstatus_to_exitcode(ended[0]) == 7
     assert read_report(report_path(directory, RANK).read_bytes()).steps == 1
+
+
+def test_samples_generated_within_a_librarys_step_are_no_batch_of_it(directory: Path) -> None:
+    def loop() -> None:
+        model = nn.Linear(WIDTH, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for step in range(2):
+            for micro_step in range(2):
+                with library_step.during(1):
+                    if micro_step == 0:  # as GRPO does: the answers of the whole step at once
+                        with torch.no_grad():
+                            model(torch.ones(16, WIDTH))
+                        assert phases.current() is Phase.FORWARD, step
+                    model(torch.ones(4, WIDTH)).sum().backward()
+            optimizer.step()
+
+    applied = watched(directory, loop, settings_of("fp32-ddp-none-mb4x2")).applied
+    assert (applied.micro_batch, applied.samples_per_step, applied.evaluation_batch) == (4, 8, None)
 
 
 def resuming(directory: Path, integration: str = "env") -> Settings:

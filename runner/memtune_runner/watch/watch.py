@@ -81,7 +81,11 @@ class Watch:
         """A module is called from outside of any other; True where it is the model, so that it must be followed."""
         if not learns(module):
             return False
-        trains = (module.training and torch.is_grad_enabled()) or library_step.goes_on()
+        if library_step.goes_on() and not torch.is_grad_enabled():
+            # A reference, or samples that are generated: neither an evaluation nor a batch that is trained on.
+            phases.enter(Phase.FORWARD)
+            return False
+        trains = torch.is_grad_enabled() and (module.training or library_step.goes_on())
         if self.evaluates and not trains:
             return False  # a part of the batch that is evaluated already
         if self.probe is not None:
