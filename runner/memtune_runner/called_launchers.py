@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from memtune_runner import accelerate_options, run_target
+from memtune_runner import accelerate_options, ranks, run_target
 from memtune_runner.bad_input import BadInputError
 from memtune_runner.command import Kind
 
@@ -33,6 +33,7 @@ def _accelerate(_launch: object, args: Any) -> None:
 
 
 def _torchrun(_launch: object, args: Any) -> None:
+    ranks.show_launcher(os.environ)
     _run_script(args)
 
 

@@ -16,6 +16,7 @@ from memtune_runner.settings import Settings
 
 # What torch asks for to learn whether torchrun has started a process.
 _OF_TORCHRUN = ("TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS", "TORCHELASTIC_RUN_ID")
+_hidden: dict[str, str] = {}  # by hide_launcher, from this process
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,13 @@ def hide_launcher(settings: Settings, variables: MutableMapping[str, str]) -> No
     is_plain = settings.integration == "env" and settings.plan.sharding is Sharding.DDP
     if settings.world == 1 and is_plain and not variables.get(environment.LAUNCHED):
         for name in [*Rank().variables(), "MASTER_ADDR", "MASTER_PORT", *_OF_TORCHRUN]:
-            variables.pop(name, None)
+            if name in variables:
+                _hidden[name] = variables.pop(name)
+
+
+def show_launcher(variables: MutableMapping[str, str]) -> None:
+    """Put back what ``hide_launcher`` took out: the script calls a launcher after all."""
+    variables.update(_hidden)
 
 
 def own_directory(variables: Mapping[str, str]) -> Path | None:

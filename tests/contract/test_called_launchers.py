@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,13 +12,16 @@ from typing import Any
 
 import pytest
 from accelerate.commands import launch  # type: ignore[import-untyped]  # it has no types
+from launches import free_port
 from torch.distributed import run as torchrun
 
 from memtune_runner import called_launchers
 from memtune_runner.bad_input import BadInputError
+from memtune_runner.ranks import Rank
 from memtune_runner.watch.imports import ImportWatch
 from memtune_runner.watch.patches import Patches
 
+RUN_WORKER = Path(called_launchers.__file__).parent / "enter" / "run_worker.py"
 _SCRIPT = """
 import json, os, sys
 from pathlib import Path
@@ -60,3 +64,27 @@ def test_the_script_runs_in_the_process_that_calls(
 def test_a_program_that_is_no_script_is_refused() -> None:
     with pytest.raises(BadInputError, match="name that program in the job's command"):
         call_torchrun(["--no-python", "./train"])
+
+
+def test_one_rank_finds_torchruns_variables_in_the_script_that_a_called_torchrun_runs(tmp_path: Path) -> None:
+    script, caller = tmp_path / "train.py", tmp_path / "recipe.py"
+    script.write_text("import torch.distributed as d; d.init_process_group('gloo'); print('world', d.get_world_size())")
+    caller.write_text(
+        "import os; from torch.distributed.run import main\n"
+        f"print('RANK' in os.environ); main(['--nproc-per-node', '1', {str(script)!r}])"
+    )
+    told = {
+        "MEMTUNE_PLAN": "fp32-ddp-none-mb2x2",
+        "MEMTUNE_RUN_KIND": "train",
+        "MEMTUNE_GLOBAL_BATCH": "4",
+        "MEMTUNE_SEQUENCE_LENGTH": "8",
+        "MEMTUNE_DEVICE": "virtual",
+        "MEMTUNE_GPU_MEMORY_BYTES": str(1 << 30),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(free_port()),
+        "PYTHONPATH": os.pathsep.join(sys.path),
+        **Rank().variables(),
+    }
+    words = [sys.executable, str(RUN_WORKER), "script", str(caller)]
+    ended = subprocess.run(words, env={**os.environ, **told}, capture_output=True, text=True, timeout=120, check=False)
+    assert ended.stdout.split("\n")[:2] == ["False", "world 1"], ended.stderr[-3000:]
