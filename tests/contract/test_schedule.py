@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -120,18 +121,29 @@ class Loader:
         return iter(range(57))
 
 
-def begun(own: dict[str, Any], **environ: str) -> tuple[Any, Any]:
-    """The Accelerator and the loader of a script that passed ``own``, under a plan that accumulates 8 batches."""
-    plan = Plan.parse("fp32-ddp-none-mb1x8")
-    schedule, patches = Schedule(Settings(plan, RunKind.TRAIN, "accelerate", 8, 32)), Patches()
+PLAN = Plan.parse("fp32-ddp-none-mb1x8")
+FRESH = Settings(PLAN, RunKind.TRAIN, "accelerate", 8, 32)
+RESUMED = replace(FRESH, resume_from=Path("/checkpoints/step_10"), resume_samples=80)  # 2 steps into the second epoch
+
+
+def begun(own: dict[str, Any], settings: Settings = FRESH, **environ: str) -> tuple[Any, Any, Any]:
+    """The Accelerator, the loader and the data module of a script that passed ``own``, under a plan of 1x8 batches."""
+    schedule, patches = Schedule(settings), Patches()
     accelerator, loader = type("Own", (Accelerator,), {}), type("Own", (Loader,), {})
-    dispatcher = type("Other", (Loader,), {})
+    data = SimpleNamespace(
+        DataLoaderShard=loader, DataLoaderDispatcher=type("Other", (Loader,), {}), skip_first_batches=skipped
+    )
     schedule.wrap_accelerator(SimpleNamespace(Accelerator=accelerator), patches)
-    schedule.wrap_loaders(SimpleNamespace(DataLoaderShard=loader, DataLoaderDispatcher=dispatcher), patches)
+    schedule.wrap_loaders(data, patches)
     assert schedule.plugin(own, 8, environ).num_steps == 8
     made = accelerator(), loader()
     schedule.follow(*made)
-    return made
+    return *made, data
+
+
+def skipped(_: Loader, num_batches: int) -> range:
+    """What remains of the loader."""
+    return range(num_batches, 57)
 
 
 @pytest.mark.parametrize(
@@ -147,23 +159,31 @@ def begun(own: dict[str, Any], **environ: str) -> tuple[Any, Any]:
 def test_a_script_sees_its_own_accumulation_and_as_many_batches_a_step(
     own: dict[str, Any], environ: dict[str, str], accumulation: int, length: int
 ) -> None:
-    accelerator, loader = begun(own, **environ)
+    accelerator, loader, _ = begun(own, **environ)
     assert (accelerator.gradient_accumulation_steps, len(loader), len(list(loader))) == (accumulation, length, 57)
 
 
 def test_a_loop_that_accumulates_by_itself_has_its_losses_divided_as_without_a_plan() -> None:
-    accelerator, loader = begun({})
+    accelerator, loader, _ = begun({})
     assert len(loader) == 57
     accelerator.backward()
     assert accelerator.gradient_state.plugin_kwargs["num_steps"] == 1
 
 
 def test_what_says_one_thing_and_does_another_is_refused_before_it_trains() -> None:
-    accelerator, loader = begun({"gradient_accumulation_steps": 2})
+    accelerator, loader, _ = begun({"gradient_accumulation_steps": 2})
     assert len(loader) == 16
     with pytest.raises(BadInputError, match=r"accumulates 2 batches by itself, .* within accelerator\.accumulate"):
         accelerator.backward()
-    accelerator, loader = begun({})
+    accelerator, loader, _ = begun({})
     assert len(loader) == 57
     with pytest.raises(BadInputError, match="pass its own number, if only gradient_accumulation_steps=1"):
         accelerator.accumulate()
+
+
+def test_a_skip_of_nothing_in_the_epoch_after_the_resumed_one_is_taken() -> None:
+    _, loader, data = begun({"gradient_accumulation_steps": 2}, RESUMED)
+    with pytest.raises(BadInputError, match="the script skips 3 batches of the epoch"):
+        data.skip_first_batches(loader, 3)
+    assert data.skip_first_batches(loader, 4) == range(16, 57)
+    assert data.skip_first_batches(loader, 0) == range(57)

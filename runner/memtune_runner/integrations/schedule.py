@@ -36,6 +36,7 @@ class Schedule:
         self._has_told_length = False
         self._loaders: list[tuple[Any, int | None]] = []  # with their batches, where it is known how many
         self._accelerator: Any = None
+        self._has_skipped = False  # what a resumed run has trained of its epoch
         self._taken = 0  # batches of a pass over the training loader that has not come to its end
 
     def wrap_accelerator(self, module: Any, patches: Patches) -> None:
@@ -155,9 +156,9 @@ class Schedule:
         return made
 
     def _batches_behind(self, loader: Any, asked: int) -> int:
-        """The batches of the plan that a script wants to skip, by its own count. Where it resumes, they are known."""
+        """The batches of the plan that a script wants to skip, by its own count. Of the epoch in which it resumes, they are known."""
         accumulation = self._plan.accumulation
-        if self._settings.resume_from is None:
+        if self._settings.resume_from is None or self._has_skipped:
             return asked * accumulation // self._own if self._own else asked
         steps = steps_of_epoch = self._settings.resume_samples // self._settings.global_batch
         epochs_told = 0
@@ -174,6 +175,7 @@ class Schedule:
                 "steps into one: let it name its checkpoints after optimizer steps (accelerator.sync_gradients), and "
                 "skip as many batches as these times its own gradient_accumulation_steps"
             )
+        self._has_skipped = True
         return steps_of_epoch * accumulation
 
 
