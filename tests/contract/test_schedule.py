@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -12,6 +13,7 @@ from typing import Any
 
 import pytest
 import watched
+from tqdm import tqdm  # type: ignore[import-untyped]  # it has no types
 
 from memtune.plan import Plan
 from memtune.report import Ending
@@ -168,6 +170,17 @@ def test_a_loop_that_accumulates_by_itself_has_its_losses_divided_as_without_a_p
     assert len(loader) == 57
     accelerator.backward()
     assert accelerator.gradient_state.plugin_kwargs["num_steps"] == 1
+
+
+def test_a_progress_bar_has_the_batches_of_the_loop_and_computes_no_schedule() -> None:
+    accelerator, loader, _ = begun({})
+    assert tqdm(loader, disable=False, file=io.StringIO()).total == 57
+    accelerator.accumulate()
+    assert len(loader) == 8, "a batch for each optimizer step, as without accumulation"
+    accelerator, loader, _ = begun({})
+    assert len(tqdm(loader, disable=True)) == 57
+    with pytest.raises(BadInputError, match=r"asked for the loader's length \(by len\(\), list\(\) or bool\(\)\)"):
+        accelerator.accumulate()
 
 
 def test_what_says_one_thing_and_does_another_is_refused_before_it_trains() -> None:

@@ -105,8 +105,8 @@ class Schedule:
 
     def _length(self, inherited: Inherited, loader: Any) -> int:
         batches: int = inherited(loader)
-        # Behind this function's own frame is that of its wrapper.
-        if not self._is_followed(loader) or _is_of_accelerate(sys._getframe(2)):
+        asker = sys._getframe(2)  # behind this function's own frame is that of its wrapper
+        if not self._is_followed(loader) or _is_of_accelerate(asker) or _is_progress_bar(asker):
             return batches
         self._has_told_length = True
         return self._in_scripts_batches(batches)
@@ -125,11 +125,11 @@ class Schedule:
     def _accumulate(self, inherited: Inherited, *args: Any, **kwargs: Any) -> Any:
         if not self._accumulates and self._own is None and self._has_told_length and self._plan.accumulation > 1:
             raise BadInputError(
-                "the script trains within accelerator.accumulate(model), but computed its schedule from the loader's "
-                "length before it said how many batches make an optimizer step; pass its own number, if only "
-                "gradient_accumulation_steps=1, to Accelerator"
+                "the script trains within accelerator.accumulate(model), but asked for the loader's length (by len(), "
+                "list() or bool()) before it said how many batches make an optimizer step, and may have computed its "
+                "schedule from it; pass its own number, if only gradient_accumulation_steps=1, to Accelerator"
             )
-        self._accumulates = True
+        self._accumulates, self._own = True, self._own or 1
         return inherited(*args, **kwargs)
 
     def _backward(self, inherited: Inherited, accelerator: Any, *args: Any, **kwargs: Any) -> Any:
@@ -181,6 +181,12 @@ class Schedule:
 
 def _is_of_accelerate(frame: FrameType) -> bool:
     return str(frame.f_globals.get("__name__", "")).startswith("accelerate.")
+
+
+def _is_progress_bar(frame: FrameType) -> bool:
+    """Whether tqdm asks, which counts what the loop is given, and not the script through ``len`` of its bar."""
+    module = str(frame.f_globals.get("__name__", ""))
+    return module.startswith("tqdm.") and frame.f_code.co_name == "__init__"
 
 
 def _saved_accumulation(settings: Settings, default: int) -> int:
