@@ -635,6 +635,19 @@ def test_a_training_that_loaded_its_checkpoint_goes_on(directory: Path, load: Ca
     assert (report.ending, report.steps, report.resumed_samples) == (Ending.SUCCEEDED, 2, 24)
 
 
+def test_a_script_with_nothing_left_to_train_must_have_loaded_its_checkpoint(directory: Path) -> None:
+    settings = resuming(directory)
+    assert settings.resume_from is not None
+    state = settings.resume_from / "state.pt"
+    report = watched(directory, lambda: torch.load(state), settings)
+    assert (report.ending, report.steps, report.resumed_samples) == (Ending.SUCCEEDED, 0, 24)
+    with pytest.raises(SystemExit):
+        watched(directory, lambda: None, settings)
+    report = read_report(report_path(directory, RANK).read_bytes())
+    assert (report.ending, report.resumed_samples) == (Ending.BAD_INPUT, 0)
+    assert "ended without an optimizer step and without having loaded it: load it from" in report.message
+
+
 def load_weights(directory: Path) -> None:
     import safetensors  # only here, as a script's: it is hooked when it is imported
 

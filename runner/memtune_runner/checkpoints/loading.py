@@ -70,10 +70,16 @@ class CheckpointLoad:
     @property
     def missing(self) -> str:
         """What to say of a training that begins without it."""
-        return (
-            f"the run resumes from {self._directory}, {self._settings.resume_samples} samples into the training, and "
-            f"the script trains without having loaded it: {_REMEDIES[self._settings.integration]}"
-        )
+        return self._message("the script trains without having loaded it")
+
+    @property
+    def unused(self) -> str:
+        """What to say of a script that ended without it, and without training."""
+        return self._message("the script ended without an optimizer step and without having loaded it")
+
+    def _message(self, what: str) -> str:
+        samples, remedy = self._settings.resume_samples, _REMEDIES[self._settings.integration]
+        return f"the run resumes from {self._directory}, {samples} samples into the training, and {what}: {remedy}"
 
     def _heard(self, event: str, args: tuple[Any, ...]) -> None:
         if self._is_watching and not self.is_done and event == "open" and not _writes(args):

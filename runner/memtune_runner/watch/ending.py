@@ -27,9 +27,11 @@ def bad_input(error: Exception) -> Failure:
     return Failure(Ending.BAD_INPUT, EXIT_CODES[Ending.BAD_INPUT], str(error))
 
 
-def ended_well(watch: Watch | None, settings: Settings, unfinished: str) -> Failure:
+def ended_well(
+    watch: Watch | None, settings: Settings, rank: Rank, load: CheckpointLoad | None, unfinished: str
+) -> Failure:
     """What it comes to when a script ends without an error: success, unless it never trained, or not to its end."""
-    message = _never_stepped(watch, settings) or ("" if settings.is_probe else unfinished)
+    message = _never_stepped(watch, rank, load) or ("" if settings.is_probe else unfinished)
     ending = Ending.BAD_INPUT if message else Ending.SUCCEEDED
     return Failure(ending, EXIT_CODES.get(ending, 0), message)
 
@@ -62,13 +64,14 @@ def _resumed(load: CheckpointLoad | None, rank: Rank) -> int | None:
     return load.samples if load is not None and (load.is_done or rank.rank == 0) else None
 
 
-def _never_stepped(watch: Watch | None, settings: Settings) -> str:
+def _never_stepped(watch: Watch | None, rank: Rank, load: CheckpointLoad | None) -> str:
     if watch is not None and watch.counter.steps:
         return ""
     if watch is not None and watch.counter.skipped:
         return f"the loss scaler skipped every one of {watch.counter.skipped} optimizer steps: the gradients overflow"
-    if settings.resume_from is not None:
-        return ""  # the checkpoint may have been the end of the training
+    if load is not None:
+        # What was loaded may have been the end of the training. The first rank may have loaded it for all.
+        return "" if load.is_done or rank.rank else load.unused
     return "the script ended without a single optimizer step; MemTune measures and launches scripts that train"
 
 

@@ -127,7 +127,7 @@ class _Worker:
             self._imports.remove()
             self._patches.undo()
             return 0
-        failure = ending.ended_well(self._watch, self._settings, self._unfinished())
+        failure = ending.ended_well(self._watch, self._settings, self._rank, self._load, self._unfinished())
         self.end(failure)
         return failure.exit_code
 
