@@ -72,6 +72,13 @@ def test_a_loop_that_counts_batches_is_not_taken_for_a_whole_training(tmp_path: 
     assert outcome.report.message.startswith("the script left its loop after 15 batches of an epoch, within an")
 
 
+def test_a_loader_prepared_by_itself_is_evaluated_and_hides_no_training_cut_short(tmp_path: Path) -> None:
+    script = SCRIPT.with_name("prepared_apart.py")
+    (outcome,) = watched.run(script, "fp32-ddp-none-mb1x4", tmp_path, 1, (), INTEGRATION="accelerate")
+    assert "evaluated 12 batches of 12" in outcome.output
+    assert "the script left its loop after 6 batches" in outcome.report.message
+
+
 def test_a_relaunch_under_another_plan_goes_on_within_the_epoch_and_is_told_where_the_script_miscounts(
     tmp_path: Path,
 ) -> None:

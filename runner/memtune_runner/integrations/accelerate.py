@@ -162,13 +162,16 @@ def _fsdp_plugin(settings: Settings) -> Any:
 
 def _prepare(settings: Settings, prepared: Prepared, schedule: Schedule) -> Inherited:
     def prepare(inherited: Inherited, accelerator: Any, *objects: Any, **kwargs: Any) -> Any:
+        from torch.optim import Optimizer
         from torch.utils.data import DataLoader
 
         models = trained_models(objects)
         for model in models:
             set_checkpointing(model, settings.plan)
         loaders = [each for each in objects if isinstance(each, DataLoader) and not _is_prepared(each)]
-        trained = training_loader(loaders)
+        # A loader in order, prepared by itself beside the one that is trained on, is there to be evaluated.
+        takes_in_order = not schedule.follows or any(isinstance(each, Optimizer) for each in objects)
+        trained = training_loader(loaders, takes_in_order)
         given = [_in_micro_batches(each, settings, accelerator) if each is trained else each for each in objects]
         result = inherited(accelerator, *given, **kwargs)
         # As many as there are objects: a tuple, or under FSDP2 a list; the one by itself if there is one.

@@ -8,9 +8,10 @@ from typing import Any
 from memtune_runner.integrations.padding import PaddingCollator
 
 
-def training_loader(loaders: list[Any]) -> Any:
-    """Of several loaders the one that is trained on: the first that shuffles or streams, else the first."""
-    return next((each for each in loaders if not _is_in_order(each)), loaders[0] if loaders else None)
+def training_loader(loaders: list[Any], takes_in_order: bool = True) -> Any:
+    """Of several loaders the one that is trained on: the first that shuffles or streams, else the first if it may be."""
+    first = loaders[0] if loaders and takes_in_order else None
+    return next((each for each in loaders if not _is_in_order(each)), first)
 
 
 def in_micro_batches(loader: Any, micro_batch: int, pad_to: int | None) -> Any:

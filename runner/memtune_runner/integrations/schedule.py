@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from types import FrameType
 from typing import Any
 
@@ -25,6 +25,15 @@ Inherited = Callable[..., Any]
 _OWN_ACCUMULATION = "ACCELERATE_GRADIENT_ACCUMULATION_STEPS"  # of `accelerate launch`, before what the script says
 
 
+@dataclass
+class _Followed:
+    """A loader that the script trains on."""
+
+    loader: Any
+    batches: int | None  # None where it is not known how many
+    taken: int = 0  # of a pass that has not come to its end
+
+
 class Schedule:
     """What a script sees of the length of its training, and what it makes of it."""
 
@@ -34,10 +43,9 @@ class Schedule:
         self._own: int | None = None
         self._accumulates = False
         self._has_told_length = False
-        self._loaders: list[tuple[Any, int | None]] = []  # with their batches, where it is known how many
+        self._loaders: list[_Followed] = []
         self._accelerator: Any = None
         self._has_skipped = False  # what a resumed run has trained of its epoch
-        self._taken = 0  # batches of a pass over the training loader that has not come to its end
 
     def wrap_accelerator(self, module: Any, patches: Patches) -> None:
         """Let an Accelerator tell the script its own accumulation, and see whether the script uses the plan's."""
@@ -82,21 +90,27 @@ class Schedule:
             batches = len(loader)  # not told to the script: the loader is not followed yet
         except TypeError:
             batches = None
-        self._loaders.append((loader, batches))
+        self._loaders.append(_Followed(loader, batches))
+
+    @property
+    def follows(self) -> bool:
+        """Whether a loader is known that the script trains on."""
+        return bool(self._loaders)
 
     @property
     def unfinished(self) -> str:
         """What shows that a script which ended well has not trained as long as it meant to; empty if nothing does."""
-        if not (self._accumulates and self._taken) or self._accelerator.sync_gradients:
+        taken = max((each.taken for each in self._loaders), default=0)
+        if not (self._accumulates and taken) or self._accelerator.sync_gradients:
             return ""
         return (
-            f"the script left its loop after {self._taken} batches of an epoch, within an optimizer step: it counts "
+            f"the script left its loop after {taken} batches of an epoch, within an optimizer step: it counts "
             f"batches, and plan {self._plan} makes {self._plan.accumulation} of them an optimizer step; let it count "
             "optimizer steps by accelerator.sync_gradients"
         )
 
-    def _is_followed(self, loader: Any) -> bool:
-        return any(each is loader for each, _ in self._loaders)
+    def _followed(self, loader: Any) -> _Followed | None:
+        return next((each for each in self._loaders if each.loader is loader), None)
 
     def _in_scripts_batches(self, batches: int) -> int:
         if self._own is None or self._own == self._plan.accumulation:
@@ -106,21 +120,22 @@ class Schedule:
     def _length(self, inherited: Inherited, loader: Any) -> int:
         batches: int = inherited(loader)
         asker = sys._getframe(2)  # behind this function's own frame is that of its wrapper
-        if not self._is_followed(loader) or _is_of_accelerate(asker) or _is_progress_bar(asker):
+        if self._followed(loader) is None or _is_of_accelerate(asker) or _is_progress_bar(asker):
             return batches
         self._has_told_length = True
         return self._in_scripts_batches(batches)
 
     def _iterate(self, inherited: Inherited, loader: Any) -> Iterator[Any]:
         batches: Iterator[Any] = inherited(loader)
-        return self._counted(batches) if self._is_followed(loader) else batches
+        followed = self._followed(loader)
+        return batches if followed is None else self._counted(followed, batches)
 
-    def _counted(self, batches: Iterator[Any]) -> Iterator[Any]:
-        self._taken = 0
+    def _counted(self, followed: _Followed, batches: Iterator[Any]) -> Iterator[Any]:
+        followed.taken = 0
         for batch in batches:
-            self._taken += 1
+            followed.taken += 1
             yield batch
-        self._taken = 0
+        followed.taken = 0
 
     def _accumulate(self, inherited: Inherited, *args: Any, **kwargs: Any) -> Any:
         if not self._accumulates and self._own is None and self._has_told_length and self._plan.accumulation > 1:
@@ -149,20 +164,20 @@ class Schedule:
         accelerator.gradient_state.plugin_kwargs.update(num_steps=own)
 
     def _skip(self, inherited: Inherited, dataloader: Any, num_batches: int = 0) -> Any:
-        if not self._is_followed(dataloader):
+        followed = self._followed(dataloader)
+        if followed is None:
             return inherited(dataloader, num_batches)
-        made = inherited(dataloader, self._batches_behind(dataloader, num_batches))
+        made = inherited(dataloader, self._batches_behind(followed.batches, num_batches))
         self.follow(self._accelerator, made)
         return made
 
-    def _batches_behind(self, loader: Any, asked: int) -> int:
+    def _batches_behind(self, batches: int | None, asked: int) -> int:
         """The batches of the plan that a script wants to skip, by its own count. Of the epoch in which it resumes, they are known."""
         accumulation = self._plan.accumulation
         if self._settings.resume_from is None or self._has_skipped:
             return asked * accumulation // self._own if self._own else asked
         steps = steps_of_epoch = self._settings.resume_samples // self._settings.global_batch
         epochs_told = 0
-        batches = next(batches for each, batches in self._loaders if each is loader)
         if batches:
             epoch, steps_of_epoch = divmod(steps, math.ceil(batches / accumulation))
             epochs_told = epoch * self._in_scripts_batches(batches)
