@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -79,6 +80,19 @@ def test_a_loader_prepared_by_itself_is_evaluated_and_hides_no_training_cut_shor
     assert "the script left its loop after 6 batches" in outcome.report.message
 
 
+def test_a_relaunch_that_skips_by_hand_in_another_number_of_batches_is_told(tmp_path: Path) -> None:
+    script, saves = SCRIPT.with_name("skips_by_hand.py"), tmp_path / "saves"
+    told = {"INTEGRATION": "accelerate", "CHECKPOINT_PATH": str(saves)}
+    (first,) = watched.run(script, "fp32-ddp-none-mb2x4", tmp_path, 1, (), **told, ATTEMPT="1")
+    assert first.report.steps == 4, first.output[-3000:]
+    told |= {"RESUME_FROM": str(saves / "step-4"), "RESUME_SAMPLES": "32", "ATTEMPT": "2"}
+    (again,) = watched.run(script, "fp32-ddp-none-mb2x4", tmp_path, 1, (), **told)
+    assert (again.report.ending, again.report.steps) == (Ending.SUCCEEDED, 4), again.output[-3000:]
+    (all_skipped,) = watched.run(script, "fp32-ddp-none-mb8x1", tmp_path, 1, (), **told)
+    assert (all_skipped.report.ending, all_skipped.report.steps) == (Ending.BAD_INPUT, 0)
+    assert "the script passed over 8 batches after it had loaded its checkpoint" in all_skipped.report.message
+
+
 def test_a_relaunch_under_another_plan_goes_on_within_the_epoch_and_is_told_where_the_script_miscounts(
     tmp_path: Path,
 ) -> None:
@@ -111,6 +125,9 @@ class Accelerator:
     @property
     def gradient_accumulation_steps(self) -> int:
         return int(self.gradient_state.plugin_kwargs["num_steps"])
+
+    def load_state(self) -> None:
+        """Load nothing."""
 
     def accumulate(self) -> AbstractContextManager[None]:
         return nullcontext()
@@ -207,3 +224,19 @@ def test_a_skip_of_nothing_in_the_epoch_after_the_resumed_one_is_taken() -> None
         data.skip_first_batches(loader, 3)
     assert data.skip_first_batches(loader, 4) == range(16, 57)
     assert data.skip_first_batches(loader, 0) == range(57)
+
+
+@pytest.mark.parametrize(
+    ("passed_over", "is_right"), [(0, True), (7, True), (12, False), (16, True), (40, False), (73, True)]
+)
+def test_batches_that_a_resumed_script_passes_over_by_hand_are_those_that_were_trained(
+    passed_over: int, is_right: bool
+) -> None:
+    accelerator, loader, _ = begun({"gradient_accumulation_steps": 2}, RESUMED)
+    list(loader)  # before the checkpoint is loaded, for statistics
+    accelerator.load_state()
+    given = itertools.chain(loader, loader)
+    for _ in range(passed_over + 1):
+        next(given)
+    with nullcontext() if is_right else pytest.raises(BadInputError, match="2 optimizer steps into an epoch, 16"):
+        accelerator.accumulate()

@@ -46,6 +46,8 @@ class Schedule:
         self._loaders: list[_Followed] = []
         self._accelerator: Any = None
         self._has_skipped = False  # what a resumed run has trained of its epoch
+        self._is_resuming = False  # the checkpoint is loaded, and nothing trained since
+        self._passed_over = 0  # batches that were given to the script meanwhile
 
     def wrap_accelerator(self, module: Any, patches: Patches) -> None:
         """Let an Accelerator tell the script its own accumulation, and see whether the script uses the plan's."""
@@ -64,6 +66,8 @@ class Schedule:
         patches.replace(module.Accelerator, "gradient_accumulation_steps", property(get, put))
         patches.wrap(module.Accelerator, "accumulate", self._accumulate)
         patches.wrap(module.Accelerator, "backward", self._backward)
+        if self._settings.resume_from is not None:
+            patches.wrap(module.Accelerator, "load_state", self._load_state)
 
     def wrap_loaders(self, module: Any, patches: Patches) -> None:
         """Let the training loader tell its length in the script's batches, and be skipped by the script's count."""
@@ -100,6 +104,8 @@ class Schedule:
     @property
     def unfinished(self) -> str:
         """What shows that a script which ended well has not trained as long as it meant to; empty if nothing does."""
+        if self._passed_over and not self._may_have_passed_over(self._passed_over):
+            return self._miscount
         taken = max((each.taken for each in self._loaders), default=0)
         if not (self._accumulates and taken) or self._accelerator.sync_gradients:
             return ""
@@ -134,8 +140,43 @@ class Schedule:
         followed.taken = 0
         for batch in batches:
             followed.taken += 1
+            self._passed_over += self._is_resuming
             yield batch
         followed.taken = 0
+
+    def _load_state(self, inherited: Inherited, *args: Any, **kwargs: Any) -> Any:
+        result = inherited(*args, **kwargs)
+        self._is_resuming, self._passed_over = True, 0
+        return result
+
+    def _training_begins(self) -> None:
+        """Raise BadInputError where a script that skips batches by hand has not come to where its checkpoint was."""
+        if self._passed_over and not self._may_have_passed_over(self._passed_over - 1):
+            raise BadInputError(self._miscount)
+        self._is_resuming, self._passed_over = False, 0
+
+    def _may_have_passed_over(self, batches: int) -> bool:
+        """Whether so many batches lie before the next step: none where the script begins the epoch anew."""
+        in_epoch = self._loaders[-1].batches if self._loaders else None
+        epoch, steps = self._place(in_epoch)
+        of_epoch = steps * self._plan.accumulation
+        # A loop may take the batches of a step together before it trains on the first of them.
+        ahead = max(self._own or 1, self._plan.accumulation)
+        return any(0 <= batches - each < ahead for each in (0, of_epoch, epoch * (in_epoch or 0) + of_epoch))
+
+    @property
+    def _miscount(self) -> str:
+        _, steps = self._place(self._loaders[-1].batches if self._loaders else None)
+        return (
+            f"the script passed over {self._passed_over} batches after it had loaded its checkpoint, which is {steps} "
+            f"optimizer steps into an epoch, {steps * self._plan.accumulation} batches under plan {self._plan}: skip "
+            "them by accelerator.skip_first_batches(loader, n), which takes the script's own count"
+        )
+
+    def _place(self, batches: int | None) -> tuple[int, int]:
+        """The epoch that the checkpoint is in, and its optimizer steps there."""
+        steps = self._settings.resume_samples // self._settings.global_batch
+        return divmod(steps, math.ceil(batches / self._plan.accumulation)) if batches else (0, steps)
 
     def _accumulate(self, inherited: Inherited, *args: Any, **kwargs: Any) -> Any:
         if not self._accumulates and self._own is None and self._has_told_length and self._plan.accumulation > 1:
@@ -144,11 +185,13 @@ class Schedule:
                 "list() or bool()) before it said how many batches make an optimizer step, and may have computed its "
                 "schedule from it; pass its own number, if only gradient_accumulation_steps=1, to Accelerator"
             )
+        self._training_begins()
         self._accumulates, self._own = True, self._own or 1
         return inherited(*args, **kwargs)
 
     def _backward(self, inherited: Inherited, accelerator: Any, *args: Any, **kwargs: Any) -> Any:
         if not self._accumulates:
+            self._training_begins()
             self._leave_accumulation_to_script(accelerator)
         return inherited(accelerator, *args, **kwargs)
 
@@ -176,11 +219,9 @@ class Schedule:
         accumulation = self._plan.accumulation
         if self._settings.resume_from is None or self._has_skipped:
             return asked * accumulation // self._own if self._own else asked
-        steps = steps_of_epoch = self._settings.resume_samples // self._settings.global_batch
-        epochs_told = 0
-        if batches:
-            epoch, steps_of_epoch = divmod(steps, math.ceil(batches / accumulation))
-            epochs_told = epoch * self._in_scripts_batches(batches)
+        steps = self._settings.resume_samples // self._settings.global_batch
+        epoch, steps_of_epoch = self._place(batches)
+        epochs_told = epoch * self._in_scripts_batches(batches or 0)
         # Scripts count in their own batches, or in those that they were given, now or under the plan that saved.
         units = (self._own or 1, accumulation, _saved_accumulation(self._settings, accumulation))
         meant = {each for unit in units for each in (steps_of_epoch * unit, steps * unit - epochs_told)}
@@ -191,6 +232,7 @@ class Schedule:
                 "skip as many batches as these times its own gradient_accumulation_steps"
             )
         self._has_skipped = True
+        self._is_resuming, self._passed_over = False, 0
         return steps_of_epoch * accumulation
 
 
