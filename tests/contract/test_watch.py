@@ -27,6 +27,7 @@ from memtune.run import RunKind
 from memtune.units import MIB
 from memtune_runner import checkpointing, library_step, phases
 from memtune_runner.bad_input import BadInputError
+from memtune_runner.checkpoints.loading import CheckpointLoad
 from memtune_runner.ranks import Rank, report_path
 from memtune_runner.settings import Settings
 from memtune_runner.watch import components, watching
@@ -646,6 +647,30 @@ def test_a_script_with_nothing_left_to_train_must_have_loaded_its_checkpoint(dir
     report = read_report(report_path(directory, RANK).read_bytes())
     assert (report.ending, report.resumed_samples) == (Ending.BAD_INPUT, 0)
     assert "ended without an optimizer step and without having loaded it: load it from" in report.message
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "is_loaded"),
+    [
+        ("README.md", 9000, False),
+        ("chat_template.jinja", 9000, False),
+        ("tokenizer.model", 9000, False),
+        ("latest", 20, False),
+        ("weights", 9000, True),
+        ("optimizer.npz", 9000, True),
+        (".metadata", 20, True),
+    ],
+)
+def test_only_what_may_hold_tensors_is_a_checkpoint_loaded(
+    directory: Path, name: str, size: int, is_loaded: bool
+) -> None:
+    settings = resuming(directory)
+    assert settings.resume_from is not None
+    load = CheckpointLoad(settings, settings.resume_from)
+    path = settings.resume_from / name
+    path.write_bytes(bytes(size))
+    load.opened(path)
+    assert load.is_done == is_loaded
 
 
 def load_weights(directory: Path) -> None:

@@ -1,6 +1,6 @@
 """Whether the checkpoint that a run resumes from was loaded: nobody but the script, or its library, can do that.
 
-It counts as loaded once one of its files was opened that is not JSON, be it by torch, a library or the script itself.
+It counts as loaded once a file of weights or of an optimizer was opened, be it by torch, a library or the script itself.
 """
 
 from __future__ import annotations
@@ -11,6 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from memtune_runner.settings import Settings
+
+_TENSORS = (".pt", ".pth", ".bin", ".ckpt", ".distcp", ".metadata", ".safetensors", ".pkl")
+# What lies beside them without a tensor in it, however large.
+_OTHERS = (".json", ".jsonl", ".md", ".txt", ".jinja", ".yaml", ".yml", ".toml", ".py", ".log", ".csv")
+_TOKENIZERS = ("tokenizer.model", "spiece.model", "sentencepiece.bpe.model")
+_LEAST_BYTES = 4096  # of a file of any other kind: less is a note of the script's, such as its step
 
 _REMEDIES = {
     "env": "load it from $MEMTUNE_RESUME_FROM before the training",
@@ -55,7 +61,7 @@ class CheckpointLoad:
         if self.is_done or not isinstance(path, (str, bytes, os.PathLike)):
             return
         name = os.path.realpath(os.fsdecode(path))
-        self.is_done = name.startswith(self._prefix) and not name.endswith(".json")
+        self.is_done = name.startswith(self._prefix) and _holds_tensors(name)
 
     def weights_opened(self, path: Any) -> None:
         """safetensors reads a file; what accelerate saves is more than weights, and load_state opens the rest."""
@@ -84,6 +90,16 @@ class CheckpointLoad:
     def _heard(self, event: str, args: tuple[Any, ...]) -> None:
         if self._is_watching and not self.is_done and event == "open" and not _writes(args):
             self.opened(args[0])
+
+
+def _holds_tensors(name: str) -> bool:
+    """Whether a file is one of weights or of an optimizer, as far as its name and its size show."""
+    if name.endswith((*_OTHERS, *_TOKENIZERS)):
+        return False
+    try:
+        return name.endswith(_TENSORS) or os.path.getsize(name) >= _LEAST_BYTES
+    except OSError:
+        return False
 
 
 def _writes(args: tuple[Any, ...]) -> bool:
