@@ -9,7 +9,7 @@ from memtune_runner.integrations.padding import PaddingCollator
 
 
 def training_loader(loaders: list[Any], takes_in_order: bool = True) -> Any:
-    """Of several loaders the one that is trained on: the first that shuffles or streams, else the first if it may be."""
+    """Of several loaders the one that is trained on: the first that shuffles or streams, else the first if allowed."""
     first = loaders[0] if loaders and takes_in_order else None
     return next((each for each in loaders if not _is_in_order(each)), first)
 
