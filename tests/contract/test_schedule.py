@@ -71,6 +71,7 @@ def test_a_loop_that_counts_batches_is_not_taken_for_a_whole_training(tmp_path: 
     outcome = run("fp32-ddp-none-mb1x8", tmp_path, ["--micro-steps", "15"])
     assert (outcome.exit_code, outcome.report.ending) == (88, Ending.BAD_INPUT), outcome.output[-3000:]
     assert outcome.report.message.startswith("the script left its loop after 15 batches of an epoch, within an")
+    assert "if it stops early, for a time limit" in outcome.report.message
 
 
 def test_a_loader_prepared_by_itself_is_evaluated_and_hides_no_training_cut_short(tmp_path: Path) -> None:

@@ -110,9 +110,10 @@ class Schedule:
         if not (self._accumulates and taken) or self._accelerator.sync_gradients:
             return ""
         return (
-            f"the script left its loop after {taken} batches of an epoch, within an optimizer step: it counts "
-            f"batches, and plan {self._plan} makes {self._plan.accumulation} of them an optimizer step; let it count "
-            "optimizer steps by accelerator.sync_gradients"
+            f"the script left its loop after {taken} batches of an epoch, within an optimizer step: if it counts "
+            f"batches, plan {self._plan} makes {self._plan.accumulation} of them an optimizer step, so let it "
+            "count optimizer steps by accelerator.sync_gradients; if it stops early, for a time limit or a loss that "
+            "no longer falls, let it do so only where accelerator.sync_gradients is true"
         )
 
     def _followed(self, loader: Any) -> _Followed | None:
@@ -215,7 +216,7 @@ class Schedule:
         return made
 
     def _batches_behind(self, batches: int | None, asked: int) -> int:
-        """The batches of the plan that a script wants to skip, by its own count. Of the epoch in which it resumes, they are known."""
+        """The batches of the plan that a script wants to skip, by its own count. Of a resumed epoch they are known."""
         accumulation = self._plan.accumulation
         if self._settings.resume_from is None or self._has_skipped:
             return asked * accumulation // self._own if self._own else asked
