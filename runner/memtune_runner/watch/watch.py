@@ -79,11 +79,10 @@ class Watch:
 
     def forward_began(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
         """A module is called from outside of any other; True where it is the model, so that it must be followed."""
-        if not learns(module):
-            return False
         if library_step.goes_on() and not torch.is_grad_enabled():
-            # A reference, or samples that are generated: neither an evaluation nor a batch that is trained on.
-            phases.enter(Phase.FORWARD)
+            phases.enter(Phase.FORWARD)  # a reference, or samples that are generated: no evaluation, and not trained on
+            return False
+        if not learns(module):
             return False
         trains = torch.is_grad_enabled() and (module.training or library_step.goes_on())
         if self.evaluates and not trains:
