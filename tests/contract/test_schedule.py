@@ -186,7 +186,7 @@ def skipped(_: Loader, num_batches: int) -> range:
 def test_a_script_sees_its_own_accumulation_and_as_many_batches_a_step(
     own: dict[str, Any], environ: dict[str, str], accumulation: int, length: int
 ) -> None:
-    accelerator, loader, _ = begun(own, **environ)
+    accelerator, loader, _ = begun(own, FRESH, **environ)
     assert (accelerator.gradient_accumulation_steps, len(loader), len(list(loader))) == (accumulation, length, 57)
 
 
