@@ -82,3 +82,15 @@ def test_a_framework_that_no_integration_reaches_is_refused_when_it_is_imported(
     assert outcome.report.ending is Ending.BAD_INPUT
     assert outcome.report.message.startswith("integration env does not support")
     assert "it went on" not in outcome.output
+
+
+def test_a_script_that_can_do_without_such_a_framework_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # its Trainer saves there
+    (tmp_path / "axolotl.py").write_text("")
+    script = tmp_path / "script.py"
+    text = (SUPPORT / "lightning_mistakes.py").read_text()
+    script.write_text(
+        text.replace("import lightning\n", "try:\n    import axolotl\nexcept ImportError:\n    import lightning\n")
+    )
+    (outcome,) = run(script, "fp32-ddp-none-mb2x2", tmp_path, 1, ["none"], INTEGRATION="lightning")
+    assert outcome.report.ending is Ending.SUCCEEDED, outcome.output[-3000:]

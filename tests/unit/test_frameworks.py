@@ -57,3 +57,10 @@ def test_a_refusal_names_the_framework_and_the_integration() -> None:
     for framework in FRAMEWORKS:
         assert framework.refusal("accelerate").startswith(f"integration accelerate does not support {framework.name}: ")
         assert "accelerate" not in framework.integrations
+
+
+def test_only_env_reaches_the_commands_of_litgpt_and_torchtune() -> None:
+    assert {each.name: each.integrations for each in FRAMEWORKS if each.integrations} == {
+        "torchtune": ("env",),
+        "LitGPT": ("env",),
+    }

@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from memtune.frameworks import FRAMEWORKS
-from memtune_runner.bad_input import BadInputError
+from memtune_runner.bad_input import RefusedImportError
 from memtune_runner.checkpoints import universal
 from memtune_runner.integrations import accelerate, hf_trainer, lightning
 
@@ -42,4 +42,4 @@ def install(
 
 
 def _refuse(message: str) -> None:
-    raise BadInputError(message)
+    raise RefusedImportError(message)
