@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from torch.utils.data import DataLoader, IterableDataset
 
 from memtune.plan import Plan
 from memtune.run import RunKind
 from memtune_runner.integrations.lightning import trainer
-from memtune_runner.integrations.lightning.progress import Cut, recounted
+from memtune_runner.integrations.lightning.progress import Cut, goes_on, recounted
 from memtune_runner.settings import Settings
 
 
@@ -49,3 +51,15 @@ def test_limits_that_count_batches_are_of_the_same_samples() -> None:
     trainer._scale_limits(limited, 6 / 4, Settings(plan, RunKind.TRAIN, "lightning", 8, 32))
     assert limited.limit_train_batches == 8, "30 samples, and no fewer"
     assert limited.val_check_interval == 0.5, "a share of an epoch stays"
+
+
+class Stream(IterableDataset[int]):
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(8))
+
+
+def test_a_stream_begins_anew_and_the_log_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    loader = DataLoader(Stream(), batch_size=2)
+    goes_on(loader, 1, 3)
+    assert len(list(loader)) == 4
+    assert "behind 3 batches of epoch 1, which are not skipped" in capsys.readouterr().err

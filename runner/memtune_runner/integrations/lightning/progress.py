@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from torch.utils.data import BatchSampler, DistributedSampler, RandomSampler
+from torch.utils.data import BatchSampler, DistributedSampler, IterableDataset, RandomSampler
 
 from memtune.plan import Plan
 
@@ -63,12 +63,12 @@ def _moved(counts: dict[str, int], processed: int) -> dict[str, int]:
 def goes_on(loader: Any, epoch: int, skipped: int) -> None:
     """Let a loader begin behind the batches that the epoch has trained already."""
     batches = loader.batch_sampler
-    if type(batches) is not BatchSampler:
+    if type(batches) is not BatchSampler or isinstance(loader.dataset, IterableDataset):
         if skipped and not hasattr(loader, "load_state_dict"):
             print(
-                f"memtune: the training goes on behind {skipped} batches of epoch {epoch}, which are not skipped: the "
-                "script makes its batches by itself; give its DataLoader state_dict and load_state_dict, or save at "
-                "the end of epochs",
+                f"memtune: the training goes on behind {skipped} batches of epoch {epoch}, which are not skipped: they "
+                "are streamed, or the script makes them by itself; give its DataLoader state_dict and "
+                "load_state_dict, or save at the end of epochs",
                 file=sys.stderr,
             )
         return
