@@ -282,9 +282,18 @@ def test_an_evaluation_that_nothing_helps_ends_with_what_the_script_can_do() -> 
     assert "tuning.space.checkpointing" not in told["message"], "it saves nothing in an evaluation"
 
 
-@pytest.mark.parametrize("follows", [True, False])
-def test_a_script_that_evaluates_in_the_batches_that_it_is_given_is_not_told_to(follows: bool) -> None:
-    cluster = launched(make_job(template=template(), retry={"maxOomRetries": 9}))
+@pytest.mark.parametrize(
+    ("integration", "follows", "advice"),
+    [
+        ("env", True, "let the script keep no outputs"),
+        ("env", False, "let the script evaluate in batches of $MEMTUNE_EVALUATION_BATCH"),
+        ("lightning", False, "under Fabric, let the script evaluate in batches of $MEMTUNE_EVALUATION_BATCH"),
+    ],
+)
+def test_a_script_that_evaluates_in_the_batches_that_it_is_given_is_not_told_to(
+    integration: str, follows: bool, advice: str
+) -> None:
+    cluster = launched(make_job(integration=integration, template=template(), retry={"maxOomRetries": 9}))
     for _ in range(9):
         if condition(cluster, "Failed")["status"] == "True":
             break
@@ -296,6 +305,7 @@ def test_a_script_that_evaluates_in_the_batches_that_it_is_given_is_not_told_to(
             cluster.start(run)
     told = condition(cluster, "Failed")
     assert told["reason"] == "LadderExhausted"
+    assert advice in told["message"]
     assert ("evaluate in batches of $MEMTUNE_EVALUATION_BATCH" in told["message"]) is not follows
     assert "keep no outputs" in told["message"]
 

@@ -7,7 +7,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from torch.utils.data import DataLoader, IterableDataset
+import torch
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from memtune.plan import Plan
 from memtune.run import RunKind
@@ -63,3 +64,12 @@ def test_a_stream_begins_anew_and_the_log_says_so(capsys: pytest.CaptureFixture[
     goes_on(loader, 1, 3)
     assert len(list(loader)) == 4
     assert "behind 3 batches of epoch 1, which are not skipped" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("asked", "expected"), [(2, 2), (64, 16)])
+def test_an_evaluation_batch_is_lowered_and_never_raised(asked: int, expected: int) -> None:
+    settings = Settings(Plan.parse("fp32-ddp-none-mb4x2"), RunKind.TRAIN, "lightning", 8, 32, evaluation_batch=16)
+    loader = DataLoader(TensorDataset(torch.zeros(64)), batch_size=asked)
+    stage = SimpleNamespace(value="validate")
+    found = trainer._process(settings)(lambda *_: loader, None, None, stage, None)
+    assert found.batch_size == expected

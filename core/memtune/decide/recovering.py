@@ -115,6 +115,11 @@ def _of_script(context: Context, last: AttemptStatus, kind: OutOfMemory) -> list
         return ["let the evaluation keep no logits: prediction_loss_only, or preprocess_logits_for_metrics"]
     if _evaluates_in_small_batches(context, last):
         return ["let the script keep no outputs of its evaluation on the GPU"]
+    if context.job.spec.integration == "lightning":
+        return [
+            "let validation_step keep no outputs on the GPU; under Fabric, let the script evaluate in batches of "
+            "$MEMTUNE_EVALUATION_BATCH"
+        ]
     return ["let the script evaluate in batches of $MEMTUNE_EVALUATION_BATCH, and keep no outputs on the GPU"]
 
 

@@ -176,7 +176,7 @@ def _process(settings: Settings) -> Inherited:
         asked = getattr(loader.batch_sampler, "batch_size", 1)
         pad_to = settings.sequence_length if settings.is_probe else None
         if stage.value != "train":
-            return in_micro_batches(loader, settings.evaluation_batch or asked, pad_to)
+            return in_micro_batches(loader, min(asked, settings.evaluation_batch or asked), pad_to)
         changed = in_micro_batches(loader, settings.plan.micro_batch, pad_to)
         if trainer not in scaled:
             scaled.append(trainer)
