@@ -44,6 +44,8 @@ def _least_change(context: Context, model: Model, last: AttemptStatus, kind: Out
     """An evaluation or a save that died leaves the plan as it is, as long as it can give way itself."""
     if kind not in PHASE_OF or _did_not_help(context, last, kind):
         return None
+    if kind is OutOfMemory.SAVING and context.job.spec.integration == "lightning":
+        return None  # its strategies save shards in any case
     plan, workload = plan_of(last), model.workload
     if last.evaluation_batch:
         workload = replace(workload, evaluation=replace(workload.evaluation, batch_size=last.evaluation_batch))
