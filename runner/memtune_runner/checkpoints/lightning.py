@@ -27,8 +27,8 @@ _FILE = "checkpoint.ckpt"
 _NEWEST = "last"
 
 
-def trainer_save(settings: Settings, samples: Callable[[], int]) -> Inherited:
-    """The wrapper of ``Trainer.save_checkpoint``. ``samples`` tells how many are behind the weights of this process."""
+def trainer_save(settings: Settings, keeps: Callable[[], bool]) -> Inherited:
+    """The wrapper of ``Trainer.save_checkpoint``. ``keeps`` tells whether the next attempt may resume from a save."""
 
     def save_checkpoint(
         inherited: Inherited, trainer: Any, filepath: Any, weights_only: Any = None, *args: Any, **kwargs: Any
@@ -36,10 +36,20 @@ def trainer_save(settings: Settings, samples: Callable[[], int]) -> Inherited:
         with phases.during(Phase.SAVE):
             inherited(trainer, filepath, weights_only, *args, **kwargs)
         # After an exception the other ranks may be elsewhere, and the weights within a step.
-        if not weights_only and trainer.state.fn.value == "fit" and not trainer.interrupted:
-            keep(settings, lambda path: inherited(trainer, path), samples())
+        if not weights_only and trainer.state.fn.value == "fit" and not trainer.interrupted and keeps():
+            keep(settings, lambda path: inherited(trainer, path), _samples(trainer, settings))
 
     return save_checkpoint
+
+
+def _samples(trainer: Any, settings: Settings) -> int:
+    """The samples behind a Trainer's weights, by its own count of steps.
+
+    The watch also counts those of a search for a learning rate, which are undone. A loop that steps by itself counts
+    each of its optimizers.
+    """
+    steps: int = trainer.global_step // max(len(trainer.optimizers), 1)
+    return steps * settings.global_batch
 
 
 def keep(settings: Settings, write: Callable[[Path], None], samples: int) -> None:

@@ -27,7 +27,7 @@ def install(
     """Wrap Trainer and Fabric as soon as the script imports them."""
     strategies.refuse(settings)
     for package in _TRAINERS:
-        trainer.install(package, settings, probe, imports, patches, samples)
+        trainer.install(package, settings, probe, imports, patches)
     for package in _FABRICS:
         fabric.install(package, settings, probe, imports, patches, samples)
     if settings.device is Device.VIRTUAL:

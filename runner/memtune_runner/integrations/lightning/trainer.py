@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import math
+import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -26,20 +27,14 @@ Inherited = Callable[..., Any]
 _CONTRADICTING = ("GradientAccumulationScheduler", "BatchSizeFinder")
 
 
-def install(
-    package: str,
-    settings: Settings,
-    probe: Probe | None,
-    imports: ImportWatch,
-    patches: Patches,
-    samples: Callable[[], int],
-) -> None:
+def install(package: str, settings: Settings, probe: Probe | None, imports: ImportWatch, patches: Patches) -> None:
     """Wrap the Trainer of one of the two packages."""
 
     def wrap_trainer(module: Any) -> None:
-        patches.wrap(module.Trainer, "__init__", _init(settings, probe, package))
-        patches.wrap(module.Trainer, "fit", _fit(settings, probe))
-        saving = lightning.trainer_save(settings, samples) if probe is None else lightning.save_aside
+        fits = _Fits(settings)
+        patches.wrap(module.Trainer, "__init__", _init(settings, probe, package, fits))
+        patches.wrap(module.Trainer, "fit", _fit(settings, probe, fits))
+        saving = lightning.trainer_save(settings, fits.keeps_saves) if probe is None else lightning.save_aside
         patches.wrap(module.Trainer, "save_checkpoint", saving)
 
     def wrap_data(module: Any) -> None:
@@ -53,7 +48,39 @@ def install(
     imports.when_imported(f"{package}.trainer.connectors.data_connector", wrap_data)
 
 
-def _init(settings: Settings, probe: Probe | None, package: str) -> Inherited:
+class _Fits:
+    """The calls of ``fit`` in this process: the first resumes, and its saves are those that are resumed from.
+
+    A checkpoint does not say which call it is of. A relaunched script makes its later trainings anew.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._saves_are_missed = settings.checkpoint_path is not None
+        self._has_ended = False
+        self.is_first = True
+
+    def begins(self) -> None:
+        """A call begins. What the script saves between two belongs to the one before."""
+        self.is_first = not self._has_ended
+
+    def ended(self, trainer: Any) -> None:
+        """A call has returned; that of a Tuner, which trains nothing, is none."""
+        if not any(getattr(each, "_early_exit", False) for each in trainer.callbacks):
+            self._has_ended = True
+
+    def keeps_saves(self) -> bool:
+        """Whether a save is resumed from; says so once if it is not."""
+        if not self.is_first and self._saves_are_missed:
+            self._saves_are_missed = False
+            print(
+                "memtune: of several calls of Trainer.fit only the first resumes from its checkpoints: a relaunch "
+                "makes the trainings after it anew; train each one in a job of its own to resume it as well",
+                file=sys.stderr,
+            )
+        return self.is_first
+
+
+def _init(settings: Settings, probe: Probe | None, package: str, fits: _Fits) -> Inherited:
     def init(inherited: Inherited, trainer: Any, *args: Any, **asked: Any) -> None:
         callbacks = asked.get("callbacks") or []
         callbacks = list(callbacks) if isinstance(callbacks, (list, tuple)) else [callbacks]
@@ -64,7 +91,7 @@ def _init(settings: Settings, probe: Probe | None, package: str) -> Inherited:
             probe.defer()
             overrides |= _of_probe(settings, asked)
         overrides["accumulate_grad_batches"] = accumulation(settings)
-        overrides["callbacks"] = [*callbacks, _callback(settings, probe, package)]
+        overrides["callbacks"] = [*callbacks, _callback(settings, probe, package, fits)]
         inherited(trainer, *args, **{**asked, **overrides})
         _checkpoint_before_setup(trainer.strategy, settings)
 
@@ -103,16 +130,20 @@ def _checkpoint_before_setup(strategy: Any, settings: Settings) -> None:
     strategy.setup = setup
 
 
-def _fit(settings: Settings, probe: Probe | None) -> Inherited:
+def _fit(settings: Settings, probe: Probe | None, fits: _Fits) -> Inherited:
     def fit(inherited: Inherited, trainer: Any, *args: Any, **kwargs: Any) -> None:
         signature = inspect.signature(inherited)
         given = signature.bind(trainer, *args, **kwargs)
         _check_optimization(given.arguments["model"], settings)
-        path = lightning.resume_from(settings, given.arguments.get("ckpt_path"))
-        given.arguments["ckpt_path"] = None if probe is not None else path
-        if settings.resume_from is not None and "weights_only" in signature.parameters:
-            given.arguments["weights_only"] = False  # written by the attempt before: it holds more than tensors
+        fits.begins()
+        if probe is not None:
+            given.arguments["ckpt_path"] = None
+        elif fits.is_first:
+            given.arguments["ckpt_path"] = lightning.resume_from(settings, given.arguments.get("ckpt_path"))
+            if settings.resume_from is not None and "weights_only" in signature.parameters:
+                given.arguments["weights_only"] = False  # written by the attempt before: it holds more than tensors
         inherited(*given.args, **given.kwargs)
+        fits.ended(trainer)
         if probe is not None:
             probe.finish()
 
@@ -128,7 +159,7 @@ def _check_optimization(module: Any, settings: Settings) -> None:
         )
 
 
-def _callback(settings: Settings, probe: Probe | None, package: str) -> Any:
+def _callback(settings: Settings, probe: Probe | None, package: str, fits: _Fits) -> Any:
     base = importlib.import_module(f"{package}.callbacks").Callback
 
     class FollowPlan(base):  # type: ignore[misc, valid-type]  # what Lightning is there decides on the base
@@ -141,7 +172,7 @@ def _callback(settings: Settings, probe: Probe | None, package: str) -> Any:
             self._end(trainer)
 
         def on_load_checkpoint(self, trainer: Any, _module: Any, checkpoint: dict[str, Any]) -> None:
-            if settings.resume_from is not None and trainer.state.fn.value == "fit":
+            if settings.resume_from is not None and fits.is_first and trainer.state.fn.value == "fit":
                 _recount(checkpoint, settings)
 
         def _end(self, trainer: Any) -> None:
