@@ -73,3 +73,22 @@ def test_a_fit_behind_the_tuner_resumes(tmp_path: Path) -> None:
     assert again.exit_code == 0, again.output[-3000:]
     assert batches(again) == {"first": (2, 4)}
     assert again.report.checkpoint_samples == 8
+
+
+def test_ranks_that_were_given_the_checkpoint_save_as_the_first_one_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watched, "LIMIT_SECONDS", 90)
+    plan = "fp32-ddp-none-mb1x1"
+    variables = {"INTEGRATION": "lightning", "CHECKPOINT_PATH": str(tmp_path / "store")}
+
+    def train_both(attempt: int, **more: str) -> list[watched.Outcome]:
+        own = tmp_path / f"ranks-{attempt}"
+        own.mkdir()
+        script = SUPPORT / "fabric_broadcasts.py"
+        return watched.run(script, plan, own, 2, ATTEMPT=str(attempt), **variables, **more)
+
+    assert [each.exit_code for each in train_both(0)] == [0, 0]
+    again = train_both(1, **newest_in(tmp_path))
+    assert [each.exit_code for each in again] == [0, 0], again[0].output[-3000:]
+    assert again[0].report.checkpoint_samples == 12, "six before, and three steps of two"

@@ -136,7 +136,9 @@ def _save(settings: Settings, samples: Callable[[], int]) -> Inherited:
             inherited(fabric, path, state, *args, **kwargs)
         # Weights alone are a result; a training goes on from those that come with their optimizer.
         if any(isinstance(each, Optimizer) for each in state.values()):
-            lightning.keep(settings, lambda directory: inherited(fabric, directory, state), samples())
+            # Only the first rank may know that the training was resumed: it may have read the checkpoint for all.
+            done = fabric.broadcast(samples())
+            lightning.keep(settings, lambda directory: inherited(fabric, directory, state), done)
 
     return save
 
