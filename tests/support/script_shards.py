@@ -45,6 +45,14 @@ def step(model: nn.Module, optimizer: torch.optim.Optimizer, number: int) -> flo
     return float(mean)
 
 
+def make_states(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """Make the optimizer's states, to be read into; a backward pass would be a training that has loaded nothing."""
+    for weight in model.parameters():
+        weight.grad = torch.zeros_like(weight)
+    optimizer.step()
+    optimizer.zero_grad()
+
+
 def main(directory: Path) -> None:
     distributed.init_process_group("gloo")
     torch.manual_seed(0)
@@ -55,7 +63,7 @@ def main(directory: Path) -> None:
     source = os.environ.get("MEMTUNE_RESUME_FROM")
     if source:
         done = int(os.environ["MEMTUNE_RESUME_SAMPLES"]) // BATCH
-        step(model, optimizer, 0)  # makes the states that are read into
+        make_states(model, optimizer)
         for own, read in zip(states(model, optimizer), torch.load(Path(source) / file), strict=True):
             own.copy_(read)
     for number in range(done + 1, STEPS + 1):
