@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from pathlib import Path
@@ -73,6 +74,9 @@ def main(directory: Path) -> None:
             target.mkdir(parents=True, exist_ok=True)
             torch.save(states(model, optimizer), target / file)
             checkpoint_saved(target, samples=number * BATCH)
+    # FSDP's hooks refer to each other and to their group, whose threads abort the process if they see Python's end.
+    del model, optimizer
+    gc.collect()
     distributed.destroy_process_group()
 
 
