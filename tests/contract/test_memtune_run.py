@@ -143,11 +143,13 @@ def test_whatever_became_of_the_state_an_interruption_ends_everything(tmp_path: 
     state = tmp_path / "state"
     process = start(job(tmp_path))
     wait_for(state / "runs" / "tiny-probe-1" / "process.json", process)
+    process.send_signal(signal.SIGSTOP)  # else the job may fail of it and end before the interruption arrives
     if garbage is None:
         shutil.rmtree(state)
     else:
         (state / "job.json").write_text(garbage)
     process.send_signal(signal.SIGINT)
+    process.send_signal(signal.SIGCONT)
     said, _ = process.communicate(timeout=60)
     assert process.returncode in (1, 130), said
     assert processes_of(state) == []
