@@ -30,7 +30,7 @@ def html_page(
     sections = (
         _tiles(story),
         _section("What happened", _chronicle(story)),
-        _section("Predicted before any GPU was touched", _predicted(story)),
+        _section("The prediction", _predicted(story)),
         _section("The plans that the job allows", _candidates(story, plans)),
         _section("Predicted against measured", _measured(story)),
         _section("Memory over time", _over_time(story, series, now)),
@@ -105,7 +105,7 @@ def _chronicle(story: Story) -> str:
         if each.status == "True"
         and each.type != "Launched"  # its message is of the last attempt, its time of the first
     ]
-    told += [(run.started_at, trains(run), "step") for run in story.status.attempts if run.started_at]
+    told += [(run.started_at, trains(run, story.shrink), "step") for run in story.status.attempts if run.started_at]
     told += [(run.ended_at or "", ended(run), charts.look(story, run)) for run in story.runs if has_ended(run)]
     # What was written in the same second stays in the order of cause and effect.
     moments = sorted(told, key=lambda each: to_seconds(each[0]) or 0.0)

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from memtune.decide import budget
-from memtune.decide.records import OUT_OF_MEMORY, counted, ended_as, has_ended, newest_saved, of_training
+from memtune.decide.records import counted, ended_as, has_ended, newest_saved, of_training
 from memtune.decide.restoring import read_status, restore
 from memtune.decide.stories import verdict_words
 from memtune.decide.times import to_seconds
@@ -16,6 +16,7 @@ from memtune.plan import Plan
 from memtune.prediction import Component, Interval
 from memtune.spec import Job, SpecError, load_job
 from memtune.spec.status import AttemptStatus, Condition, IntervalBytes, RunStatus, Status
+from memtune.spec.training import Shrink
 from memtune.units import amount
 from memtune.verdict import Verdict
 
@@ -90,6 +91,11 @@ class Story:
         size = f" of {self.amount(self.usable_bytes)}" if self.usable_bytes else ""
         batch = f"{training.global_batch_size} sequences of {training.sequence_length:,} tokens a step"
         return f"{nodes}{resources.gpus_per_node} × {gpu}{size}, {batch}"
+
+    @property
+    def shrink(self) -> Shrink | None:
+        """The memory that a rehearsal takes away."""
+        return self.job.spec.resources.shrink if self.job else None
 
     @property
     def world(self) -> int:
@@ -265,8 +271,8 @@ def story_of(manifest: Mapping[str, Any]) -> Story:
 
 
 def error_ratio(run: RunStatus) -> float | None:
-    """Measured over predicted memory, less 1; positive where more was used than predicted."""
-    if not (run.peak_bytes and run.peak_bytes.device and run.predicted_bytes) or ended_as(run, *OUT_OF_MEMORY):
+    """Measured over predicted memory, less 1; positive where more was used. A run that died was never at its peak."""
+    if not (run.peak_bytes and run.peak_bytes.device and run.predicted_bytes and ended_as(run, Verdict.SUCCEEDED)):
         return None
     return run.peak_bytes.device / run.predicted_bytes - 1
 

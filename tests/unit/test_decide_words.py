@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 from decided import SAVED, die, edit, launched
 from simulated_cluster import SimulatedCluster
+from small_jobs import make_job
 
 from memtune.report import Ending
 
@@ -63,3 +64,13 @@ def test_nothing_that_only_a_cluster_has_is_named(happens: Callable[[SimulatedCl
     status = cluster.status
     said = [each["message"] for each in (*status["conditions"], *status["probes"], *status["attempts"])]
     assert [each for each in (*cluster.events, *said, status["message"]) if CLUSTERS_OWN.search(each)] == []
+
+
+def test_memory_that_a_rehearsal_takes_away_is_announced_with_every_attempt() -> None:
+    shrink = {"afterStep": 12, "by": "70%"}
+    cluster = launched(make_job(resources={"device": "virtual", "gpuMemory": "80Gi", "shrink": shrink}))
+    die(cluster, Ending.DEVICE_OOM, 97, **SAVED)
+    told = [text for text in cluster.events if "trains on" in text]
+    loss = "; resources.shrink takes 70% of the GPU's memory after step 12"
+    assert len(told) == 2
+    assert all(text.endswith(loss) for text in told), told

@@ -44,6 +44,8 @@ def test_measured_is_compared_with_predicted_only_where_the_run_lived() -> None:
         pytest.approx(69.4 / 67.9 - 1, abs=1e-6),
         None,
     ]
+    died_early = story_of(changed("probes", 0, verdict="user-error"))
+    assert error_ratio(died_early.status.probes[0]) is None
     assert measured_bytes(story.status.probes[2]) == story.status.probes[2].demanded_bytes
     assert run_seconds(story.status.probes[0], NOW_SECONDS) == 90
     assert run_seconds(story.status.attempts[1], NOW_SECONDS) == 600

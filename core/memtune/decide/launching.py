@@ -95,7 +95,7 @@ def record_attempt(
     if shown is None or shown.name != str(plan):
         context = context.having(plan=_shown(plan, expected_bytes, prediction))
     context = context.becoming(with_attempt(context.status, record))
-    text = trains(record)
+    text = trains(record, context.job.spec.resources.shrink)
     context = context.with_condition("Launched", True, reason, text)
     return context.telling("Normal", reason, text).saying(text)
 

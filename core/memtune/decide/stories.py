@@ -10,6 +10,7 @@ from memtune.ladder import OutOfMemory
 from memtune.plan import Plan
 from memtune.prediction import Prediction
 from memtune.spec.status import AttemptStatus, RunStatus
+from memtune.spec.training import Shrink
 from memtune.units import amount, counted, gib, unit_of
 from memtune.verdict import Verdict
 
@@ -33,10 +34,12 @@ def run_words(record: RunStatus) -> str:
     return f"{'attempt' if isinstance(record, AttemptStatus) else 'probe'} {record.number} ({record.plan})"
 
 
-def trains(record: AttemptStatus) -> str:
+def trains(record: AttemptStatus, shrink: Shrink | None = None) -> str:
     """What a train run does, and how it came about."""
     rung = f", by {record.rung}" if record.rung else ""
-    return f"attempt {record.number} trains on {record.plan}{rung}{_from(record)}{asking(record.host_request_bytes)}"
+    loss = f"; resources.shrink takes {shrink.by} of the GPU's memory after step {shrink.after_step}" if shrink else ""
+    what = f"attempt {record.number} trains on {record.plan}"
+    return f"{what}{rung}{_from(record)}{asking(record.host_request_bytes)}{loss}"
 
 
 def asking(host_request_bytes: int) -> str:
