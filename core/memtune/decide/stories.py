@@ -23,7 +23,7 @@ VERDICT_WORDS = {
     Verdict.UNSCHEDULABLE: "could not be scheduled as a whole",
     Verdict.QUEUED: "went back to the queue",
     Verdict.IMAGE_ERROR: "could not start from its image",
-    Verdict.USER_ERROR: "died of an error in the job's own code",
+    Verdict.USER_ERROR: "failed",
     Verdict.PLAN_NOT_APPLIED: "did not apply its plan",
     Verdict.HUNG: "hung",
 }
