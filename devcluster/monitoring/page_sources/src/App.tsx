@@ -2,7 +2,7 @@ import { useEffect, useState } from 'react';
 import { rangeUtil } from '@grafana/data';
 import { Combobox, InlineField, MultiCombobox, Stack, Tab, TabsBar, useTheme2 } from '@grafana/ui';
 import { DashboardView } from './DashboardView';
-import { filledIn, spanOf } from './dashboard';
+import { filledIn, rangeOf, spanOf } from './dashboard';
 import type { Chosen, Dashboard, Variable } from './dashboard';
 import { askLabelValues } from './prometheus';
 import type { Span } from './prometheus';
@@ -21,6 +21,8 @@ export function App({ dashboards }: { dashboards: Dashboard[] }) {
   const from = state.get('from') ?? dashboard.time.from;
   const to = state.get('to') ?? dashboard.time.to;
   const span = useSpan(from, to, state.get('refresh') ?? dashboard.refresh);
+  const isListed = RANGES.some(({ value }) => value === from);
+  const ranges = isListed ? RANGES : [{ value: from, label: rangeUtil.describeTimeRange(rangeOf(from, to)) }, ...RANGES];
   const variables = dashboard.templating.list.filter(({ type }) => type === 'query');
   const chosen: Chosen = Object.fromEntries(variables.map(({ name }) => [name, state.getAll(`var-${name}`)]));
 
@@ -53,8 +55,9 @@ export function App({ dashboards }: { dashboards: Dashboard[] }) {
           ))}
           <InlineField label="Time">
             <Combobox
-              width={20}
-              options={RANGES}
+              width="auto"
+              minWidth={20}
+              options={ranges}
               value={from}
               createCustomValue
               onChange={({ value }) => go(address.pathname, { from: [value], to: ['now'] })}

@@ -1,7 +1,7 @@
 /** The JSON of a dashboard, as far as ours use it, and the values of its variables. */
 
 import { dateTime, rangeUtil } from '@grafana/data';
-import type { FieldConfigSource } from '@grafana/data';
+import type { FieldConfigSource, RawTimeRange } from '@grafana/data';
 import type { Span } from './prometheus';
 
 export interface Target {
@@ -51,9 +51,13 @@ export interface Dashboard {
 export type Chosen = Record<string, string[]>;
 
 /** Times are as in Grafana's addresses: relative to now, or milliseconds since 1970. */
-export function spanOf(from: string, to: string): Span {
+export function rangeOf(from: string, to: string): RawTimeRange {
   const [start, end] = [from, to].map((time) => (/^\d+$/.test(time) ? dateTime(Number(time)) : time));
-  const range = rangeUtil.convertRawToRange({ from: start, to: end });
+  return { from: start, to: end };
+}
+
+export function spanOf(from: string, to: string): Span {
+  const range = rangeUtil.convertRawToRange(rangeOf(from, to));
   return { from: range.from.valueOf() / 1000, to: range.to.valueOf() / 1000 };
 }
 
