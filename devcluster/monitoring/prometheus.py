@@ -30,8 +30,8 @@ def prometheus() -> Part:
         "--storage.tsdb.retention.size=512MB",
         f"--web.listen-address=127.0.0.1:{PROMETHEUS_PORT}",
         "--log.level=warn",
-        # A run of the quickstart ends after eight seconds. Prometheus takes up to five to notice a new target, and would
-        # take five more to scrape it.
+        # A run of the quickstart ends after eight seconds. Prometheus takes up to five to notice a new target, and
+        # would take five more to scrape it.
         "--scrape.discovery-reload-interval=1s",
     ]
     return Part("prometheus", argv, LOGS / "prometheus.log", ready=_is_ready)
