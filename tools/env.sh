@@ -47,16 +47,14 @@ install --no-deps --require-hashes -r tools/build.lock
 step "installing the packages of tools/$part.lock"
 install --no-deps --no-build-isolation --require-hashes -r "tools/$part.lock"
 if [ "$part" = dev ]; then
-    # Apart from the rest: every process that imports transformers would import these as well, for seconds.
-    step "installing the 8-bit optimizers of tools/eight-bit.lock"
-    # Anew, since pip leaves the old metadata there of what it upgrades in a directory.
-    rm -rf .venv/eight-bit
-    install --no-deps --require-hashes --target .venv/eight-bit -r tools/eight-bit.lock
-fi
-if [ "$part" = dev ]; then
-    step "installing the programs of tools/scripts.lock"
-    rm -rf .venv/scripts
-    pip install --quiet --no-deps --require-hashes --target .venv/scripts -r tools/scripts.lock
+    # Apart from the rest: every process that imports transformers would import the 8-bit optimizers as well, for
+    # seconds, and refuse the torchao that torchtune needs. The rest are programs that only tests/scripts runs.
+    for apart in eight-bit scripts torchtune; do
+        step "installing the packages of tools/$apart.lock in .venv/$apart"
+        # Anew, since pip leaves the old metadata there of what it upgrades in a directory.
+        rm -rf ".venv/$apart"
+        pip install --quiet --no-deps --require-hashes --target ".venv/$apart" -r "tools/$apart.lock"
+    done
 fi
 step "installing memtune itself"
 install --no-deps --no-build-isolation --editable .

@@ -29,9 +29,15 @@ printf 'bitsandbytes\ntorchao\n' | lock --no-deps - --output-file tools/eight-bi
 # older hub than transformers does, and needs none for models on the disk.
 have=$(sed -n 's/^\([a-zA-Z0-9_.-]*\)==.*/--no-emit-package \1/p' tools/dev.lock)
 # shellcheck disable=SC2086
-printf 'datasets\nlitgpt>=0.5\nsentence-transformers\ntrl\n' | lock --constraint tools/dev.lock --constraint tools/torch.lock \
+printf 'datasets\nevaluate\nlitgpt>=0.5\nsentence-transformers\ntrl\n' | lock --constraint tools/dev.lock --constraint tools/torch.lock \
     --override <(grep -oE '^huggingface-hub==[0-9.]+' tools/dev.lock) $cuda $have \
     - --output-file tools/scripts.lock
+# torchtune imports what torchao had until 0.15. Its extra of the hub only downloads.
+have=$(sed -n 's/^\([a-zA-Z0-9_.-]*\)==.*/--no-emit-package \1/p' tools/dev.lock tools/scripts.lock)
+# shellcheck disable=SC2086
+printf 'torchao<0.16\ntorchtune>=0.6\n' | lock --constraint tools/dev.lock --constraint tools/scripts.lock --constraint tools/torch.lock \
+    --override <(grep -oE '^huggingface-hub==[0-9.]+' tools/dev.lock) $cuda $have --no-emit-package hf-transfer \
+    - --output-file tools/torchtune.lock
 
 # What the images hold: the same versions, and of them only what the operator and the runner need.
 # shellcheck disable=SC2086

@@ -12,6 +12,28 @@ _CHAT = (
     "{% for message in messages %}<|{{ message['role'] }}|> {{ message['content'] }}{{ eos_token }}{% endfor %}"
     "{% if add_generation_prompt %}<|assistant|> {% endif %}"
 )
+_GLUE = """---
+configs:
+- config_name: mrpc
+  data_files:
+  - {split: train, path: train.jsonl}
+  - {split: validation, path: validation.jsonl}
+---
+"""
+_ACCURACY = '''import datasets
+import evaluate
+
+
+class Glue(evaluate.Metric):
+    """The share of labels that were predicted."""
+
+    def _info(self):
+        features = datasets.Features({"predictions": datasets.Value("int64"), "references": datasets.Value("int64")})
+        return evaluate.MetricInfo(description="accuracy", citation="", features=features)
+
+    def _compute(self, predictions, references):
+        return {"accuracy": sum(map(int.__eq__, predictions, references)) / len(references)}
+'''
 _ANSWERS = ((1, "chosen"), (2, "rejected"))
 # Of the model that `save_llama` makes, as a job describes it.
 HF_CONFIG: dict[str, Any] = {
@@ -28,19 +50,22 @@ HF_CONFIG: dict[str, Any] = {
 
 class Material(NamedTuple):
     """Directories: a decoder, and data sets with a train and a test split: texts, pairs of a good and a bad answer,
-    sentences that are more or less alike. ``instructions`` is a file."""
+    sentences that are more or less alike. ``instructions`` is a file, ``hub`` a directory with ``glue``'s data set and
+    metric under the names by which programs load them, which finds them there before it looks for them elsewhere."""
 
     llama: Path
     texts: Path
     pairs: Path
     alike: Path
     instructions: Path
+    hub: Path
 
 
 def make_material(root: Path) -> Material:
     """All of it, below ``root``: 48 rows to train on and 16 to evaluate."""
     made = Material(
-        save_llama(root / "llama"), root / "texts", root / "pairs", root / "alike", root / "instructions.json"
+        save_llama(root / "llama"),
+        *(root / name for name in ("texts", "pairs", "alike", "instructions.json", "hub")),
     )
     asked = [{"instruction": sentence(row), "input": "", "output": sentence(row + 3, 30)} for row in range(48)]
     made.instructions.write_text(json.dumps(asked))
@@ -48,6 +73,10 @@ def make_material(root: Path) -> Material:
         save_rows(made.texts, split, ({"text": sentence(row, 60)} for row in rows))
         save_rows(made.pairs, split, map(_pair, rows))
         save_rows(made.alike, split, map(_alike, rows))
+        save_rows(made.hub / "nyu-mll" / "glue", "validation" if split == "test" else split, map(_paraphrase, rows))
+    (made.hub / "nyu-mll" / "glue" / "README.md").write_text(_GLUE)
+    (made.hub / "glue").mkdir()
+    (made.hub / "glue" / "glue.py").write_text(_ACCURACY)
     return made
 
 
@@ -58,6 +87,10 @@ def _pair(row: int) -> dict[str, Any]:
 
 def _alike(row: int) -> dict[str, Any]:
     return {"sentence1": sentence(row), "sentence2": sentence(row + row % 3), "score": 1.0 - row % 3 / 2}
+
+
+def _paraphrase(row: int) -> dict[str, Any]:
+    return {"sentence1": sentence(row, 6), "sentence2": sentence(row + row % 2, 6), "label": row % 2, "idx": row}
 
 
 def save_llama(directory: Path) -> Path:

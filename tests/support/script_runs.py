@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -21,26 +22,35 @@ from memtune.spec import API_VERSION, KIND
 ROOT = Path(__file__).parents[2]
 # Apart from the other packages: what is there would be found by every test, and imported by libraries that look for it.
 PACKAGES = ROOT / ".venv" / "scripts"
+# And these apart from those: torchtune needs a torchao that other libraries refuse as too old.
+TORCHTUNE = ROOT / ".venv" / "torchtune"
 PROGRAMS = ROOT / "tests" / "scripts" / "programs"
 GLOBAL_BATCH = 8
 LENGTH = 64
+# What loops of ours print of each optimizer step; of a step that was trained again, the last line counts.
+_PRINTED_LOSS = re.compile(r"^(?:\[rank 0\] )?step (\d+) loss ([\d.]+)$", re.MULTILINE)
 CHECKPOINTS = "$(MEMTUNE_CHECKPOINT_PATH)"
 
 
 @dataclass(frozen=True)
 class Ended:
-    """What a job came to: its status, the report of each train run, the losses of each step, and what was printed."""
+    """What a job came to: its status, the report of each train run, the losses of each step.
+
+    ``said`` is what MemTune printed, ``printed`` what the program did in all train runs.
+    """
 
     status: dict[str, Any]
     reports: list[Report]
     losses: dict[int, float]
     said: str
+    printed: str
+    global_batch: int
 
     @property
     def samples(self) -> int:
         """How many samples the last attempt has trained, with those that it went on from."""
         last = self.reports[-1]
-        return (last.resumed_samples or 0) + (last.steps or 0) * GLOBAL_BATCH
+        return (last.resumed_samples or 0) + (last.steps or 0) * self.global_batch
 
     def check_applied(self) -> None:
         """Each attempt trained as its plan says."""
@@ -71,19 +81,19 @@ def shrinking(memory: str, after_step: int, by: str) -> dict[str, Any]:
     return {"gpusPerNode": 1, "gpuMemory": memory, "device": "virtual", "shrink": shrink}
 
 
-def python(script: Path, *arguments: object) -> None:
+def python(script: Path, *arguments: object, packages: Path = PACKAGES) -> None:
     """Run a script with the packages of the programs."""
-    subprocess.run([sys.executable, str(script), *map(str, arguments)], env=_environment(), check=True)
+    subprocess.run([sys.executable, str(script), *map(str, arguments)], env=_environment(packages), check=True)
 
 
-def run(body: dict[str, Any], directory: Path, succeeds: bool = True) -> Ended:
+def run(body: dict[str, Any], directory: Path, succeeds: bool = True, packages: Path = PACKAGES) -> Ended:
     """Run a job to its end, and say how it ended."""
     directory.mkdir(parents=True, exist_ok=True)
     file, state = directory / "job.yaml", directory / "state"
     file.write_text(yaml.safe_dump(body))
     done = subprocess.run(
         [sys.executable, "-m", "memtune_cli.main", "run", str(file), "--state", str(state)],
-        env=_environment(),
+        env=_environment(packages),
         cwd=directory,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -96,15 +106,18 @@ def run(body: dict[str, Any], directory: Path, succeeds: bool = True) -> Ended:
     assert (done.returncode == 0) is succeeds, done.stdout + "".join(f"\n{log[-4000:]}" for log in logs)
     status = json.loads((state / "job.json").read_text())["status"]
     reports = [read_report((path / "report.json").read_text()) for path in runs]
-    return Ended(status, reports, _losses(state), done.stdout)
+    losses = _losses(state) or {int(step): float(loss) for step, loss in _PRINTED_LOSS.findall("".join(logs))}
+    return Ended(status, reports, losses, done.stdout, "".join(logs), body["spec"]["training"]["globalBatchSize"])
 
 
-def _environment() -> dict[str, str]:
-    paths = [*sys.path, str(PACKAGES)]
+def _environment(packages: Path) -> dict[str, str]:
+    directories = dict.fromkeys((str(packages), str(PACKAGES)))
     return {
         **os.environ,
-        "PATH": os.pathsep.join([str(PACKAGES / "bin"), str(Path(sys.executable).parent), os.environ["PATH"]]),
-        "PYTHONPATH": os.pathsep.join(paths),
+        "PATH": os.pathsep.join(
+            [str(packages / "bin"), str(PACKAGES / "bin"), str(Path(sys.executable).parent), os.environ["PATH"]]
+        ),
+        "PYTHONPATH": os.pathsep.join([*sys.path, *directories]),
         "HF_HUB_OFFLINE": "1",
         "OMP_NUM_THREADS": "1",
     }

@@ -114,7 +114,7 @@ def test_a_model_whose_states_are_too_large_could_learn_in_adapters_or_on_more_g
         "allow optimizer+parameters in tuning.space.offload",
         "if the model is pretrained, train LoRA adapters alone (model.peft, in a template)",
         "use 16 GPUs in place of 1, 8 on each of 2 nodes",
-        "use GPUs with at least 177.1 GiB, such as b200-180gb",
+        "use GPUs with at least 177.0 GiB, such as b200-180gb",
     ]
 
 

@@ -16,7 +16,7 @@ from memtune.model.architecture import Architecture, Kind
 from memtune.plan import Plan
 from memtune.predict import Predictor
 from memtune.predict.constants import DEFAULT_CONSTANTS
-from memtune.predict.recipe import lower
+from memtune.predict.recipe import lower, workspace_bytes
 from memtune.predict.trace import packing, step_trace
 from memtune.units import MIB
 from memtune.workload import Workload
@@ -90,8 +90,8 @@ def test_a_trace_frees_what_a_step_makes() -> None:
     for event in events:
         if event.action == "free":
             del left[event.tensor]
-    # Weights in fp32 and their two moments stay, sharded among eight ranks, with the cuBLAS workspace.
-    states = (4 + 8) * PREDICTOR.shape.total / 8 + DEFAULT_CONSTANTS.workspace_bytes
+    # Weights in fp32 and their two moments stay, sharded among eight ranks, with the cuBLAS workspaces.
+    states = (4 + 8) * PREDICTOR.shape.total / 8 + workspace_bytes("h100-80gb")
     assert sum(left.values()) == pytest.approx(states, rel=1e-6)
 
 

@@ -9,11 +9,12 @@ from memtune.calibrate import Measurement, calibrate
 from memtune.gpu import find
 from memtune.knobs import Attention
 from memtune.model.architecture import Architecture, Kind
+from memtune.model.huggingface import from_hf_config
 from memtune.plan import Plan
 from memtune.predict import Predictor
 from memtune.predict.constants import DEFAULT_CONSTANTS
 from memtune.predict.pools import largest_tensors, unused_bytes
-from memtune.predict.recipe import lower
+from memtune.predict.recipe import lower, workspace_bytes
 from memtune.predict.shape import shape_of
 from memtune.replay.traced import TracedModel
 from memtune.units import GIB, MIB
@@ -21,6 +22,20 @@ from memtune.workload import Workload
 
 # 131,072 parameters are the embedding, as many the head, 46,208 a layer, and 64 the last norm.
 TINY = Architecture("tiny", Kind.DECODER, 64, 8, 4, 2, 16, 176, 2048)
+# Models whose training was measured, one GPU without DistributedDataParallel: 41,856 and 858,880 parameters of GPT-2,
+# 1,066,112 of Llama.
+_GPT2 = {"model_type": "gpt2", "bos_token_id": 1, "eos_token_id": 1}
+SMALLEST = from_hf_config({**_GPT2, "n_embd": 32, "n_layer": 2, "n_head": 2, "vocab_size": 384, "n_positions": 128})
+SMALL = from_hf_config({**_GPT2, "n_embd": 128, "n_layer": 4, "n_head": 4, "vocab_size": 256, "n_positions": 256})
+LLAMA = from_hf_config(
+    {
+        "model_type": "llama", "hidden_size": 128, "num_hidden_layers": 4, "num_attention_heads": 4,
+        "num_key_value_heads": 4, "intermediate_size": 352, "vocab_size": 1024, "max_position_embeddings": 512,
+    }
+)  # fmt: skip
+ONE_AT_A_TIME, FOUR, ALL_AT_ONCE = (
+    f"{each}-sdpa" for each in ("fp32-ddp-none-mb1x16", "fp32-ddp-none-mb4x4", "bf16-ddp-none-mb16x1")
+)
 WORKLOAD = Workload(TINY, find("h100-80gb"), 64, 64, virtual=True)
 PLAN = Plan.parse("fp32-ddp-none-mb1x64-sdpa")
 
@@ -69,6 +84,56 @@ def test_a_model_whose_tensors_are_all_small_has_no_large_segment() -> None:
     smaller = replace(WORKLOAD, architecture=replace(TINY, layers=1, vocab_size=128))
     found = Predictor(smaller).predict(PLAN)
     assert found.reserved.expected == pytest.approx(found.allocated.expected + 1.5 * MIB)
+
+
+@pytest.mark.parametrize(
+    ("model", "length", "plan", "virtual", "emulated"),
+    [
+        (SMALLEST, 32, ONE_AT_A_TIME, 2, 66),
+        (SMALLEST, 128, ALL_AT_ONCE, 32, 100),
+        (SMALL, 32, ONE_AT_A_TIME, 16, 80),
+        (SMALL, 128, FOUR, 48, 110),
+        (SMALL, 128, ALL_AT_ONCE, 98, 198),
+        (LLAMA, 128, FOUR, 62, 126),
+        (LLAMA, 128, ALL_AT_ONCE, 116, 180),
+    ],
+)
+def test_what_a_small_model_was_measured_to_reserve_is_within_its_interval(
+    model: Architecture, length: int, plan: str, virtual: int, emulated: int
+) -> None:
+    """In MiB: of a virtual GPU, and of an emulated H100 with torch 2.13."""
+    for is_virtual, measured in ((True, virtual), (False, emulated)):
+        workload = Workload(model, find("h100-80gb"), 16, length, virtual=is_virtual, without_reducer=True)
+        found = Predictor(workload).predict(Plan.parse(plan)).reserved
+        assert found.lower <= measured * MIB <= found.upper
+        assert found.upper - found.lower < 2 * 22 * MIB + 0.5 * measured * MIB
+
+
+def test_the_workspaces_of_a_gpu_by_hand() -> None:
+    assert [workspace_bytes(gpu) / MIB for gpu in ("h100-80gb", "b200-180gb", "a100-80gb", "t4-16gb")] == [
+        64,
+        64,
+        16.25,
+        16.25,
+    ]
+    assert workspace_bytes("GPU of 8.0 GiB") == 0
+
+
+def test_without_a_reducer_there_is_no_second_copy_of_the_gradients() -> None:
+    alone = replace(WORKLOAD, without_reducer=True)
+    assert {term.name for term in Predictor(WORKLOAD).explain(PLAN)} - {
+        term.name for term in Predictor(alone).explain(PLAN)
+    } == {"buckets"}
+    # The largest gradient is that of the embedding, 131,072 elements, and is added to the sum when it is whole.
+    assert largest_tensors(shape_of(TINY, None), lower(alone, PLAN))[0] == 4 * 131_072
+    added = [t.bytes for t in Predictor(alone).explain(PLAN) if t.source.startswith("torch autograd")]
+    assert added == [4 * 131_072]
+
+
+def test_a_tensor_that_nobody_told_of_may_need_one_more_segment_of_each_pool() -> None:
+    model, plan = TracedModel("small", small_trace()), Plan.parse("fp32-ddp-none-mb16x1")
+    found = Predictor(replace(WORKLOAD, architecture=model, global_batch=16)).predict(plan)
+    assert found.reserved.upper > found.reserved.expected + 20 * MIB
 
 
 def test_a_run_of_gigabytes_reserves_a_share() -> None:

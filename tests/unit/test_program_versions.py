@@ -12,6 +12,9 @@ def test_the_versions_in_the_table_are_those_of_the_locks() -> None:
     page = (ROOT / "docs" / "integrations.md").read_text()
     table = page.partition("## Programs that are run")[2].partition("Not run:")[0]
     told = re.findall(r"([\w-]+) (\d+\.\d+[\d.]*)", table)
-    locks = "".join((ROOT / "tools" / name).read_text() for name in ("scripts.lock", "dev.lock"))
-    assert {name for name, _ in told} == {"trl", "peft", "sentence-transformers", "litgpt", "deepspeed"}
+    locks = "".join((ROOT / "tools" / name).read_text() for name in ("scripts.lock", "torchtune.lock", "dev.lock"))
+    assert {name for name, _ in told} == {
+        *("accelerate", "deepspeed", "evaluate", "lightning", "litgpt", "peft", "sentence-transformers"),
+        *("torchao", "torchtune", "trl"),
+    }
     assert [f"{name}=={version}" for name, version in told if f"{name}=={version} " not in locks] == []

@@ -90,3 +90,29 @@ def test_a_factory_is_not_predicted_before_it_was_traced() -> None:
     made = job({"factory": "train:build"}, template={"spec": {}})
     with pytest.raises(SpecError, match=r"spec\.model\.factory: what a factory builds is known once it was traced"):
         architecture_of(made)
+
+
+@pytest.mark.parametrize(
+    ("integration", "command", "device", "gpus", "without"),
+    [
+        ("env", ["python", "train.py"], "cuda", 1, True),
+        ("env", ["sh", "-c", "torchrun train.py"], "cuda", 1, False),
+        ("env", ["python", "train.py"], "cuda", 2, False),
+        ("lightning", ["python", "train.py"], "cuda", 1, True),
+        ("hf-trainer", ["python", "train.py"], "cuda", 1, False),
+        ("hf-trainer", ["accelerate", "launch", "train.py"], "virtual", 1, True),
+        ("sdk", ["python", "train.py"], "virtual", 1, False),
+    ],
+)
+def test_a_single_gpu_is_without_a_reducer_where_nothing_wraps_the_model(
+    integration: str, command: list[str], device: str, gpus: int, without: bool
+) -> None:
+    container = {"name": "trainer", "image": "registry.example.com/training", "command": command}
+    resources = {"gpusPerNode": gpus, "device": device, "gpuMemory": "80Gi"}
+    template = {"spec": {"containers": [container]}}
+    asked = job(integration=integration, resources=resources, template=template)
+    assert to_workload(asked, GPUS["h100-80gb"]).without_reducer is without
+
+
+def test_the_built_in_trainer_has_a_reducer_on_a_single_gpu() -> None:
+    assert not to_workload(job(resources={"gpusPerNode": 1}), GPUS["h100-80gb"]).without_reducer

@@ -110,9 +110,10 @@ def _mlp(shape: Shape, recipe: Recipe) -> float:
         tensors -= 1
     routed = 2 * wide * shape.hidden * shape.expert_copies
     widened = 0
-    if recipe.autocasts and activation == _TENSORS_OF_A_CUBE:
+    if recipe.autocasts and activation == _TENSORS_OF_A_CUBE and not recipe.virtual:
         # Autocast computes a power in fp32, and with it what is made of it (ATen/autocast_mode.h): the power's input,
-        # the tanh, one plus it, and what a gate multiplies. The input of the down projection is cast back.
+        # the tanh, one plus it, and what a gate multiplies. The input of the down projection is cast back. On a CPU,
+        # which computes for a virtual GPU, autocast leaves powers as they are.
         widened = (3 + shape.gated) * (4 - wide)
     return (wide * tensors + widened) * shape.ffn + routed
 

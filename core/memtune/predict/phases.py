@@ -15,7 +15,7 @@ from typing import NamedTuple
 from memtune.predict.belief import UNMODELLED, Belief, Square
 from memtune.predict.constants import Constants
 from memtune.predict.outside import OUTSIDE
-from memtune.predict.pools import unused_bytes
+from memtune.predict.pools import ONE_MORE_EACH, unused_bytes, whole_segments
 from memtune.predict.recipe import Recipe
 from memtune.predict.terms import PHASES, Term
 from memtune.prediction import Component, Interval
@@ -75,11 +75,15 @@ class Ledger:
         """What the allocator reserves for the believed bytes of a phase."""
         allocated = requested * (1 + self.rounding)
         cached = allocated * self.overhead
-        if self.largest is None:
-            return Reserved(allocated + cached, 0.0)
-        still, moving = self.largest
-        short = max(unused_bytes(max(still, moving * micro_batch), self.constants) - cached, 0.0)
-        return Reserved(allocated + cached + short, self.constants.trust[ALLOCATOR] * short)
+        short, least = 0.0, allocated + cached
+        if self.largest is not None:
+            still, moving = self.largest
+            largest = max(still, moving * micro_batch)
+            short = max(unused_bytes(largest, self.constants) - cached, 0.0)
+            # As if segments were full, but whole ones; a tensor that is near the limit may be below it.
+            least = max(least, min(whole_segments(largest / 2), least + short))
+        more = max(ONE_MORE_EACH - cached - short, 0.0)
+        return Reserved(allocated + cached + short, self.constants.trust[ALLOCATOR] * short, least, more)
 
     def _phase(self, phase: int) -> _Phase:
         parts: dict[str, tuple[float, float]] = {}
@@ -104,10 +108,19 @@ class Ledger:
 
 
 class Reserved(NamedTuple):
-    """Reserved bytes, and by how much segments that are not full may move them, in each plan for itself."""
+    """Reserved bytes; by how much segments that are not full may move them, in each plan for itself; the least of
+    them, in full segments; and how much ``more`` the segments of a tensor are that nobody told of."""
 
     bytes: float
     unsure: float
+    least: float
+    more: float
+
+    def interval(self, width: float, outside: float = 0.0) -> Interval:
+        """With what lies ``outside`` of the allocator, where all but the segments is known to a width."""
+        expected = self.bytes + outside
+        upper = around(expected, hypot(width, self.unsure, self.more)).upper
+        return Interval(min(around(self.least + outside, width).lower, expected), expected, upper)
 
 
 class Peaks(NamedTuple):
@@ -184,7 +197,7 @@ def peaks(sums: Ledger, micro_batch: int) -> Peaks:
     index = totals.index(requested)
     phase = sums.phase(index)
     allocated, outside = requested * (1 + sums.rounding), sums.outside_bytes
-    reserved, unsure = sums.reserved(requested, micro_batch)
+    held = sums.reserved(requested, micro_batch)
     width = phase.allocated.root(micro_batch)
     return Peaks(
         phase=PHASES[index],
@@ -192,8 +205,8 @@ def peaks(sums: Ledger, micro_batch: int) -> Peaks:
         breakdown=partial(_components, sums, phase, micro_batch, requested),
         requested=around(requested, width),
         allocated=around(allocated, width),
-        reserved=around(reserved, hypot(phase.reserved.root(micro_batch), unsure)),
-        device=around(reserved + outside, hypot(phase.device.root(micro_batch), unsure)),
+        reserved=held.interval(phase.reserved.root(micro_batch)),
+        device=held.interval(phase.device.root(micro_batch), outside),
     )
 
 
@@ -234,7 +247,7 @@ def around(expected: float, half_width: float) -> Interval:
 def _phase_intervals(sums: Ledger, micro_batch: int) -> dict[str, Interval]:
     held = [sums.reserved(total, micro_batch) for total in sums.totals(micro_batch)]
     return {
-        name: around(each.bytes + sums.outside_bytes, hypot(sums.phase(index).device.root(micro_batch), each.unsure))
+        name: each.interval(sums.phase(index).device.root(micro_batch), sums.outside_bytes)
         for index, (name, each) in enumerate(zip(PHASES, held, strict=True))
     }
 

@@ -152,8 +152,8 @@ def _workspace(recipe: Recipe, constants: Constants) -> list[Term]:
     """What the CUDA libraries take of the allocator; a virtual GPU has none of them."""
     if recipe.virtual:
         return []
-    size = constants.workspace_bytes
-    return [Term("workspace", size, ALWAYS, "{:,.0f} B of cuBLAS workspace", (size,), "CublasHandlePool.cpp")]
+    size = recipe.workspace_bytes or constants.workspace_bytes
+    return [Term("workspace", size, ALWAYS, "{:,.0f} B of cuBLAS workspaces", (size,), "CublasHandlePool.cpp")]
 
 
 def predict_recipe(shape: Shape, recipe: Recipe, constants: Constants = DEFAULT_CONSTANTS) -> Peaks:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from memtune.deepspeed_config import has_own_products
+from memtune.gpu_chips import chip_of
 from memtune.knobs import (
     NO_CHECKPOINTING,
     Attention,
@@ -21,6 +22,7 @@ from memtune.knobs import (
 )
 from memtune.plan import Plan
 from memtune.predict.terms import ALWAYS, BACKWARD, FORWARD, LOSS, REDUCE
+from memtune.units import KIB, MIB
 from memtune.workload import Workload
 
 # Optimizer state per parameter, in bytes, where moments are fp32. AdamW: two moments (torch.optim.AdamW). 8-bit: two
@@ -75,6 +77,7 @@ class Recipe:
     fused_loss_kernel: bool = False
     upcasts_loss: bool = True
     context_bytes: float = 0.0
+    workspace_bytes: float = 0.0
     virtual: bool = False
     compiled: bool = False
     fused_step: bool = True
@@ -162,6 +165,7 @@ class Recipe:
         return self.weight_bytes > self.compute_bytes and self.backend != "fsdp"
 
 
+_HOPPER = 9  # of compute capability
 _OFFLOADS_STATES = (Offload.OPTIMIZER, Offload.PARAMETERS, Offload.NVME)
 
 
@@ -202,6 +206,7 @@ def lower(workload: Workload, plan: Plan) -> Recipe:
         checkpointing=plan.checkpointing,
         attention=plan.attention,
         fused_loss=plan.fused_loss,
+        workspace_bytes=workspace_bytes(workload.gpu.name),
         virtual=workload.virtual,
         compiled=workload.compiled,
         fused_step=plan.fused_optimizer,
@@ -218,8 +223,20 @@ def lower(workload: Workload, plan: Plan) -> Recipe:
         widens_as_it_comes=widens_as_it_comes(plan),
         world=1 if workload.fake_ranks else world,
         expandable_segments=plan.expandable_segments,
-        bucket_view=sharding is not Sharding.DDP,
+        bucket_view=sharding is not Sharding.DDP or workload.without_reducer,
     )
+
+
+def workspace_bytes(gpu: str) -> float:
+    """What cuBLAS takes on a GPU whose chip is known, else 0. The backward pass has a workspace of its own.
+
+    PyTorch, CublasHandlePool.cpp, parseChosenWorkspaceSize; an emulated run of an H100, a B200, an A100 and a T4.
+    """
+    try:
+        chip = chip_of(gpu)
+    except KeyError:
+        return 0.0
+    return 2 * (32 * MIB if chip.major >= _HOPPER else 8 * MIB + 128 * KIB)
 
 
 def keeps_whole_fp32(plan: Plan) -> bool:

@@ -90,6 +90,8 @@ def _gradients(shape: Shape, recipe: Recipe, trainable: float) -> list[Term]:
     if recipe.widens_as_it_comes:
         # The rank's own part is added up beside whole gradients that wait for the bucket.
         terms.append(_per_parameter("gradients", (REDUCE,), each, trainable, recipe.state_shards))
+    if recipe.backend == "ddp" and recipe.bucket_view and recipe.accumulates and not shape.has_adapter:
+        terms.append(_on_its_way(shape, recipe))
     if recipe.backend == "ddp" and not recipe.bucket_view:
         size = recipe.gradient_bytes * trainable
         values = (recipe.gradient_bytes, trainable)
@@ -97,6 +99,16 @@ def _gradients(shape: Shape, recipe: Recipe, trainable: float) -> list[Term]:
         source = "torch DistributedDataParallel, gradient_as_bucket_view=False"
         terms.append(Term("buckets", size, TRAINING, template, values, source))
     return terms
+
+
+def _on_its_way(shape: Shape, recipe: Recipe) -> Term:
+    """The largest gradient, which is whole before it is added; that of a head waits for that of its tied embedding."""
+    table = shape.vocab * shape.hidden
+    is_tied = shape.root < 2 * table
+    elements = max((1 + is_tied) * table, shape.largest_linear)
+    template, values = "{:.4g} B x {:,.0f} elements that are added", (recipe.gradient_bytes, elements)
+    size = recipe.gradient_bytes * elements
+    return Term("gradients", size, (BACKWARD, REDUCE), template, values, "torch autograd InputBuffer, AccumulateGrad")
 
 
 def _autocast_copies(shape: Shape, recipe: Recipe, parallel: int) -> list[Term]:

@@ -9,6 +9,7 @@ from memtune.spec.job import Job
 from memtune.units import parse_bytes
 
 TRAINER_CONTAINER = "trainer"
+_LAUNCHERS = ("torchrun", "torch.distributed", "accelerate", "deepspeed", "tune run")
 
 
 class TrainerMemory(NamedTuple):
@@ -26,14 +27,27 @@ class TrainerMemory(NamedTuple):
 def trainer_memory(job: Job) -> TrainerMemory:
     """Of a template that has no such container, or not the shape of one, nothing is known."""
     try:
-        containers = (job.spec.template or {})["spec"]["containers"]
-        index = trainer_index(containers, job.spec.resources.gpu_resource)
-        if index is None:
-            return TrainerMemory()
-        resources = containers[index].get("resources") or {}
+        resources = _trainer(job).get("resources") or {}
         return TrainerMemory(memory_bytes(resources, "requests"), memory_bytes(resources, "limits"))
     except (AttributeError, LookupError, TypeError):
         return TrainerMemory()
+
+
+def names_launcher(job: Job) -> bool:
+    """Whether a launcher is anywhere in the command, by which a script of one rank finds the variables of several."""
+    try:
+        container = _trainer(job)
+        words = " ".join(map(str, [*(container.get("command") or ()), *(container.get("args") or ())]))
+    except (AttributeError, LookupError, TypeError):
+        return False
+    return any(launcher in words for launcher in _LAUNCHERS)
+
+
+def _trainer(job: Job) -> Mapping[str, Any]:
+    containers = (job.spec.template or {})["spec"]["containers"]
+    index = trainer_index(containers, job.spec.resources.gpu_resource)
+    found: Mapping[str, Any] = {} if index is None else containers[index]
+    return found
 
 
 def trainer_index(containers: Sequence[Mapping[str, Any]], gpu_resource: str) -> int | None:

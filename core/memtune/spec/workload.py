@@ -12,7 +12,7 @@ from memtune.model.plain import from_facts
 from memtune.spec.errors import Problem, SpecError
 from memtune.spec.job import Job
 from memtune.spec.model import Peft
-from memtune.spec.trainer import trainer_memory
+from memtune.spec.trainer import names_launcher, trainer_memory
 from memtune.spec.training import EvaluationBlock
 from memtune.workload import Evaluation, Workload
 
@@ -73,6 +73,19 @@ def _adapter(peft: Peft, architecture: Architecture) -> Adapter:
     return adapter
 
 
+def _is_without_reducer(job: Job) -> bool:
+    """Whether the ranks of a plan with DDP wrap nothing: on a single GPU all but the engine and, on CUDA, accelerate.
+
+    A launcher in the command of an ``env`` job has its script see one rank of several, and many then wrap the model.
+    """
+    spec = job.spec
+    if spec.resources.nodes * spec.resources.gpus_per_node > 1 or spec.template is None:
+        return False
+    if spec.integration == "env":
+        return not names_launcher(job)
+    return spec.integration == "lightning" or (spec.integration != "sdk" and spec.resources.device == "virtual")
+
+
 def to_workload(job: Job, gpu: Gpu, model: Architecture | TracedModel | None = None) -> Workload:
     """What the job asks of every plan alike, on this GPU. ``model`` is what its factory builds."""
     spec, peft, block = job.spec, job.spec.model.peft, job.spec.training.evaluation
@@ -94,5 +107,6 @@ def to_workload(job: Job, gpu: Gpu, model: Architecture | TracedModel | None = N
         evaluation=evaluation,
         compiled=spec.training.compile,
         virtual=spec.resources.device == "virtual",
+        without_reducer=_is_without_reducer(job),
         host_limit_bytes=trainer_memory(job).limit_bytes,
     )
