@@ -212,6 +212,7 @@ def _attempts(story: Story, now: float) -> str:
     head = ("", "plan", "HBM", "tokens/s", "took", "came about by", "went on from", "outcome")
     rows = (_attempt_cells(story, attempt, now) for attempt in story.status.attempts)
     facts = [f"Relaunched {story.recoveries}."]
+    facts += [f"Samples: {story.samples}."] if story.samples else []
     facts += [f"Checkpoint: {story.checkpoint}."] if story.checkpoint else []
     facts.append(f"Next: {next_step(story)}.")
     return _table(head, rows, numbers=(2, 3, 4)) + "".join(f"<p>{escape(fact)}</p>" for fact in facts)

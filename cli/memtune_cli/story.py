@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from memtune.decide import budget
 from memtune.decide.records import counted, ended_as, has_ended, newest_saved, of_training
 from memtune.decide.restoring import read_status, restore
-from memtune.decide.stories import verdict_words
+from memtune.decide.stories import samples, verdict_words
 from memtune.decide.times import to_seconds
 from memtune.plan import Plan
 from memtune.prediction import Component, Interval
@@ -165,7 +165,7 @@ class Story:
         if not ended_as(run, Verdict.SUCCEEDED):
             return verdict_words(run)
         if isinstance(run, AttemptStatus):
-            return "trained to its end"
+            return "ended early" if 0 < run.trained_samples < run.total_samples else "trained to its end"
         if not self.is_tight(run):
             return "fits"
         if run.allocator_retries:
@@ -245,6 +245,13 @@ class Story:
             return f"the newest complete one in {path}, from which attempt {resumed[-1].number} went on"
         has_told = self.is_over or (self.status.attempts and self.live_run is None)
         return f"in {path}; {'no report told of one' if has_told else 'none is known of until a run ends'}"
+
+    @property
+    def samples(self) -> str:
+        """How far the newest train run that has ended had come, in words."""
+        ended = [attempt for attempt in self.status.attempts if has_ended(attempt)]
+        words = samples(ended[-1]) if ended else ""
+        return f"{words} trained when attempt {ended[-1].number} ended" if words else ""
 
     @property
     def recoveries(self) -> str:

@@ -170,7 +170,7 @@ def _last_words(screen: Screen, attempt: AttemptStatus) -> Iterable[str]:
 
 def _facts(screen: Screen, story: Story) -> list[str]:
     """Where the job would go on from, and what happens next."""
-    facts = [("Checkpoint", story.checkpoint)] if story.checkpoint else []
+    facts = [(name, text) for name, text in (("Samples", story.samples), ("Checkpoint", story.checkpoint)) if text]
     return [line for name, text in [*facts, ("Next", next_step(story))] for line in titled(screen, name, text)]
 
 

@@ -153,7 +153,9 @@ class Report:
 
     ``failure_order`` is the place of this pod's failure among those of all pods, as the rendezvous store counted them.
     ``resumed_samples`` and ``checkpoint_samples`` count the samples behind the checkpoint that the run started from
-    and behind the newest complete one when it ended.
+    and behind the newest complete one when it ended; ``trained_samples`` those that the training had behind it then,
+    and ``total_samples`` those that it has in all, over the ranks of this pod. ``own_batch`` is what the script's own
+    numbers make of an optimizer step over all pods, where the integration has replaced them.
     """
 
     ending: Annotated[Ending, choice(Ending)]
@@ -168,6 +170,9 @@ class Report:
     skipped_steps: _Count = None
     resumed_samples: _Count = None
     checkpoint_samples: _Count = None
+    trained_samples: _Count = None
+    total_samples: _Count = None
+    own_batch: _Count = None
     checkpoint_format: _Word = None
     phase: Annotated[Phase | None, choice(Phase)] = None
     device: Annotated[Device | None, choice(Device)] = None

@@ -21,7 +21,7 @@ from torch import distributed, nn
 from torch.nn import functional
 
 from memtune.report import Phase
-from memtune_runner import phases
+from memtune_runner import phases, training_length
 from memtune_runner.checkpoints.saving import current_ranks
 from memtune_runner.decoder import Decoder, read_architecture
 from memtune_runner.engine import PlanError, initialize
@@ -64,6 +64,7 @@ class Trainer:
     def train(self) -> None:
         """Go on from the checkpoint that was found, if there is one, to the last step."""
         engine, settings = self._engine, self._settings
+        training_length.tell(self._options.steps * settings.global_batch // settings.world)
         if settings.resume_from is not None:
             engine.load(settings.resume_from)
             self._say(f"resumed from {settings.resume_from} after step {engine.steps}, {engine.samples} samples")

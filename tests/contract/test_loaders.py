@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
+import pytest
 import torch
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, SequentialSampler
 
+from memtune.plan import Plan
+from memtune.run import RunKind
+from memtune_runner.integrations.accelerate import _evaluated_less
 from memtune_runner.integrations.loaders import in_micro_batches, training_loader
+from memtune_runner.settings import Settings
+
+ROWS = list(range(64))
 
 
 class Rows(IterableDataset[int]):
@@ -82,3 +91,23 @@ def test_the_loader_that_shuffles_or_streams_is_trained_on() -> None:
         assert training_loader([ordered, trained]) is trained
     assert training_loader([ordered]) is ordered
     assert training_loader([]) is None
+
+
+@pytest.mark.parametrize(
+    ("loader", "split_batches", "size"),
+    [
+        (DataLoader(ROWS, batch_size=64), False, 16),
+        (DataLoader(ROWS, batch_size=2), False, 2),  # never raised
+        (DataLoader(ROWS, batch_size=64), True, 32),  # shared by two ranks
+        (DataLoader(ROWS, batch_size=64, shuffle=True), False, 64),  # another one that is trained on
+        (DataLoader(ROWS, batch_size=None), False, None),
+    ],
+)
+def test_an_evaluation_that_ran_out_of_memory_gets_smaller_batches_under_accelerate(
+    loader: DataLoader[Any], split_batches: bool, size: int | None
+) -> None:
+    settings = Settings(Plan.parse("fp32-ddp-none-mb4x1"), RunKind.TRAIN, "accelerate", 8, 32, gpus_per_node=2)
+    accelerator = SimpleNamespace(split_batches=split_batches, num_processes=2)
+    assert _evaluated_less(loader, settings, accelerator) is loader
+    changed = _evaluated_less(loader, replace(settings, evaluation_batch=16), accelerator)
+    assert changed.batch_size == size

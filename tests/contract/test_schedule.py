@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import itertools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -155,7 +155,7 @@ RESUMED = replace(FRESH, resume_from=Path("/checkpoints/step_10"), resume_sample
 
 def begun(own: dict[str, Any], settings: Settings = FRESH, **environ: str) -> tuple[Any, Any, Any]:
     """The Accelerator, the loader and the data module of a script that passed ``own``, under a plan of 1x8 batches."""
-    schedule, patches = Schedule(settings), Patches()
+    schedule, patches = Schedule(settings, lambda: 0), Patches()
     accelerator, loader = type("Own", (Accelerator,), {}), type("Own", (Loader,), {})
     data = SimpleNamespace(
         DataLoaderShard=loader, DataLoaderDispatcher=type("Other", (Loader,), {}), skip_first_batches=skipped
@@ -204,7 +204,19 @@ def test_a_progress_bar_has_the_batches_of_the_loop_and_computes_no_schedule() -
     assert len(loader) == 8, "a batch for each optimizer step, as without accumulation"
     accelerator, loader, _ = begun({})
     assert len(tqdm(loader, disable=True)) == 57
-    with pytest.raises(BadInputError, match=r"asked for the loader's length \(by len\(\), list\(\) or bool\(\)\)"):
+    with pytest.raises(BadInputError, match=r"asked for the loader's length \(by len\(\)\)"):
+        accelerator.accumulate()
+
+
+@pytest.mark.parametrize("look", [list, tuple, sorted, bool, lambda loader: [*loader]])
+def test_looking_through_a_loader_computes_no_schedule(look: Callable[[Any], Any]) -> None:
+    accelerator, loader, _ = begun({})
+    assert look(loader)
+    accelerator.accumulate()
+    accelerator, loader, _ = begun({})
+    look(loader)
+    assert len(loader) == 57
+    with pytest.raises(BadInputError, match="asked for the loader's length"):
         accelerator.accumulate()
 
 

@@ -2,7 +2,8 @@
 
 The model comes from a directory, in evaluation mode; the length of the training and of the schedule comes from the
 loader and the script's own accumulation; checkpoints are named after the optimizer steps; each epoch is evaluated.
-``--own-accumulation`` accumulates without the Accelerator's help, ``--stream`` hides the length of the data. What
+``--own-accumulation`` accumulates without the Accelerator's help, ``--stream`` hides the length of the data,
+``--listed`` keeps the batches of an epoch, ``--all-epochs`` begins each epoch although all steps are made. What
 ``--micro-steps`` and ``--miscount`` do is wrong under any plan but the script's own.
 """
 
@@ -53,6 +54,8 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--dispatch", action="store_true")
     parser.add_argument("--micro-steps", type=int)
     parser.add_argument("--miscount", action="store_true")
+    parser.add_argument("--all-epochs", action="store_true")
+    parser.add_argument("--listed", action="store_true")
     return parser.parse_args()
 
 
@@ -81,7 +84,7 @@ model, optimizer, loader, evaluation, scheduler = accelerator.prepare(model, opt
 steps_per_epoch = None if args.stream else math.ceil(len(loader) / args.accumulation)
 if args.max_steps is None and steps_per_epoch is not None:
     max_steps = args.epochs * steps_per_epoch
-epochs = args.epochs if steps_per_epoch is None else math.ceil(max_steps / steps_per_epoch)
+epochs = args.epochs if steps_per_epoch is None or args.all_epochs else math.ceil(max_steps / steps_per_epoch)
 accelerator.print(f"{max_steps} steps in {epochs} epochs")
 
 completed = first_epoch = skipped = 0
@@ -126,6 +129,8 @@ for epoch in range(first_epoch, epochs):
     model.train()
     is_resumed = args.resume_from and epoch == first_epoch
     batches = accelerator.skip_first_batches(loader, skipped) if is_resumed else loader
+    if args.listed:
+        batches = list(batches) if batches else []
     losses: list[torch.Tensor] = []
     for number, batch in enumerate(batches, 1):
         losses.append(trained_on(batch) * len(batch["input_ids"]))

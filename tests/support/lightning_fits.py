@@ -12,7 +12,7 @@ from typing import Any
 
 import lightning
 import torch
-from lightning.pytorch.callbacks import LearningRateFinder, ModelCheckpoint
+from lightning.pytorch.callbacks import Callback, LearningRateFinder, ModelCheckpoint
 from lightning.pytorch.tuner.tuning import Tuner
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -37,6 +37,20 @@ class Linear(lightning.LightningModule):
         return torch.optim.SGD(self.parameters(), lr=self.lr)
 
 
+class StopEarly(Callback):
+    """Stands for early stopping."""
+
+    def on_train_batch_end(self, trainer: lightning.Trainer, *_: Any) -> None:
+        trainer.should_stop |= trainer.global_step == 4
+
+
+def train_epochs(*callbacks: Callback) -> None:
+    """Two passes over 21 samples."""
+    data = DataLoader(TensorDataset(torch.randn(21, 4)), batch_size=4, shuffle=True)
+    quiet: dict[str, Any] = {"logger": False, "enable_progress_bar": False, "enable_checkpointing": False}
+    lightning.Trainer(max_epochs=2, accumulate_grad_batches=5, callbacks=list(callbacks), **quiet).fit(Linear(), data)
+
+
 def fit(name: str, *callbacks: Any) -> None:
     saving = ModelCheckpoint(Path(os.environ["SAVES_IN"]) / name, every_n_train_steps=2)
     trainer = lightning.Trainer(
@@ -55,6 +69,8 @@ def fit(name: str, *callbacks: Any) -> None:
 if kind == "folds":
     fit("first")
     fit("second")
+elif kind in ("epochs", "early"):
+    train_epochs(*([StopEarly()] if kind == "early" else []))
 else:
     fit("first", *([LearningRateFinder(num_training_steps=20, **FINDING)] if kind == "finder" else []))
 if "FAILS" in os.environ:

@@ -57,6 +57,42 @@ def out_of_memory(cluster: SimulatedCluster) -> None:
     die(cluster, Ending.DEVICE_OOM, 85, **SAVED)
 
 
+@pytest.mark.parametrize(
+    ("told", "words"),
+    [
+        ({"trained_samples": 455, "total_samples": 455}, "has trained to its end, 455 of 455 samples"),
+        (
+            {"trained_samples": 240, "total_samples": 455},
+            "has ended well, but after 240 of 455 samples: the script ended its training early",
+        ),
+        ({"trained_samples": 910, "total_samples": 455}, "has trained to its end, 910 samples"),
+        ({"trained_samples": 240}, "has ended well after 240 samples"),
+        ({}, "has trained to its end,"),
+    ],
+)
+def test_only_what_is_known_to_be_all_of_a_training_is_called_its_end(told: dict[str, int], words: str) -> None:
+    cluster = launched()
+    (run,) = [run for run in cluster.runs() if "train" in run]
+    cluster.finish(run, **told)
+    cluster.reconcile()
+    assert cluster.status["phase"] == "Succeeded"
+    assert words in cluster.status["message"]
+    (attempt,) = cluster.status["attempts"]
+    assert attempt.get("trainedSamples", 0) == told.get("trained_samples", 0)
+    assert attempt.get("totalSamples", 0) == told.get("total_samples", 0)
+
+
+@pytest.mark.parametrize(("own", "is_told"), [(None, False), (64, True)])
+def test_a_batch_of_the_scripts_own_that_is_not_the_jobs_is_told(own: int | None, is_told: bool) -> None:
+    cluster = launched()
+    (run,) = [run for run in cluster.runs() if "train" in run]
+    batch = cluster.job.spec.training.global_batch_size
+    cluster.finish(run, own_batch=own or batch)
+    cluster.reconcile()
+    assert cluster.status["attempts"][0].get("ownBatch", 0) == (own or 0)
+    assert ("with globalBatchSize in place of the script's own batch of 64" in cluster.status["message"]) is is_told
+
+
 @pytest.mark.parametrize("happens", [suspended, resumed_too_soon, gone, killed, too_long, trained, out_of_memory])
 def test_nothing_that_only_a_cluster_has_is_named(happens: Callable[[SimulatedCluster], None]) -> None:
     cluster = launched()

@@ -60,6 +60,14 @@ def test_what_was_resumed_is_what_a_rank_has_loaded() -> None:
         assert merge(settings, ends, None).resumed_samples == resumed
 
 
+def test_the_samples_of_a_node_are_those_of_all_its_ranks() -> None:
+    shares: list[tuple[tuple[int | None, int | None], int | None]] = [((60, 55), 115), ((0, 0), 0), ((60, None), None)]
+    for trained, of_all in shares:
+        ends = [RankEnd(rank, 0, (report(rank, trained_samples=each),)) for rank, each in enumerate(trained)]
+        assert merge(SETTINGS, ends, None).trained_samples == of_all
+    assert merge(SETTINGS, [RankEnd(0, 0, (report(0, total_samples=60),))], None).total_samples is None
+
+
 def test_a_failure_has_the_failed_ranks_words_and_the_fullest_ranks_memory() -> None:
     failed = replace(OOM, memory=Memory(peak_reserved_bytes=50, failed_request_bytes=7))
     merged = merge(SETTINGS, [RankEnd(0, 85, (failed,), log="a\nb"), STOPPED], None)

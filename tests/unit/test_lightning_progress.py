@@ -15,6 +15,7 @@ from memtune.run import RunKind
 from memtune_runner.integrations.lightning import trainer
 from memtune_runner.integrations.lightning.progress import Cut, goes_on, recounted
 from memtune_runner.settings import Settings
+from memtune_runner.training_length import LibraryLength
 
 
 def progress(now: int, total: int, is_last: bool) -> dict[str, Any]:
@@ -71,5 +72,7 @@ def test_an_evaluation_batch_is_lowered_and_never_raised(asked: int, expected: i
     settings = Settings(Plan.parse("fp32-ddp-none-mb4x2"), RunKind.TRAIN, "lightning", 8, 32, evaluation_batch=16)
     loader = DataLoader(TensorDataset(torch.zeros(64)), batch_size=asked)
     stage = SimpleNamespace(value="validate")
-    found = trainer._process(settings)(lambda *_: loader, None, None, stage, None)
+    found = trainer._process(settings, trainer.FitLength(settings, LibraryLength(), int))(
+        lambda *_: loader, None, None, stage, None
+    )
     assert found.batch_size == expected

@@ -85,6 +85,18 @@ def test_what_a_step_over_all_ranks_saw() -> None:
     assert (tally.micro_batch, tally.largest_tokens) == (4, 128)
     assert (tally.micro_steps, tally.samples_per_step) == (3, 24)
     assert tally.checkpointed_blocks == 2
+    assert tally.trained_samples == 13, "on this rank"
+    tally.forward_began(4, 128)
+    tally.backward_began()
+    assert tally.trained_samples == 13, "those that wait for their step are not trained"
+
+
+def test_samples_that_nobody_saw_in_a_step_are_not_counted_as_none() -> None:
+    tally = Tally()
+    assert tally.trained_samples == 0
+    tally.backward_began()
+    tally.stepped(world=1)
+    assert tally.trained_samples is None
 
 
 def test_a_model_that_sees_its_samples_twice_before_the_backward_pass_sees_them_once() -> None:

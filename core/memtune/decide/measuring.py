@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 from memtune.decide.times import to_text
@@ -110,6 +110,23 @@ def checkpointed(reports: list[Report], is_started: bool) -> dict[str, Any]:
         "checkpoint_samples": _count(newest.checkpoint_samples),
         "checkpoint_format": newest.checkpoint_format or "",
     }
+
+
+def trained(pods: Collection[PodObservation]) -> dict[str, Any]:
+    """How many samples a train run had behind it, of how many, as fields of its record; only all pods can tell."""
+    reports = reports_of(pods)
+    shares = [report.trained_samples for report in reports if report.trained_samples is not None]
+    totals = [report.total_samples for report in reports if report.total_samples is not None]
+    if not shares or len(shares) < len(pods):
+        return {}
+    is_known = len(totals) == len(pods)
+    return {"trained_samples": _count(sum(shares)), "total_samples": _count(sum(totals)) if is_known else 0}
+
+
+def own_batch(reports: list[Report], global_batch: int) -> int:
+    """The batch that the script means, where it is another one than the job's; else 0."""
+    found = max((_count(report.own_batch) for report in reports), default=0)
+    return 0 if found == global_batch else found
 
 
 def started_at(run: RunObservation) -> str | None:

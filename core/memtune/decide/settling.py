@@ -136,6 +136,7 @@ def _ended(context: Context, record: RunStatus, run: RunObservation, conclusion:
     found: dict[str, Any] = {
         **_spent(context, record, run),
         **measuring.measured(run),
+        "own_batch": measuring.own_batch(measuring.reports_of(run.pods), context.job.spec.training.global_batch_size),
         "verdict": str(conclusion.verdict),
         "ended_at": to_text(min(ended_at, context.now)),
         "message": sentence(conclusion.message),
@@ -186,6 +187,7 @@ def _spent(context: Context, record: RunStatus, run: RunObservation) -> dict[str
     found: dict[str, Any] = {"gpu_seconds": min(seen + int(lost), 2**61)}
     if not is_probe:
         found |= measuring.checkpointed(measuring.reports_of(run.pods), _may_have_trained(record, run))
+        found |= measuring.trained(run.pods)
     return found
 
 
@@ -248,5 +250,6 @@ def _last_words(context: Context) -> Context:
         # One rank that saved nothing says nothing of the others.
         is_first_word = record.checkpoint == "unknown" and 0 < len(reports) == len(pods)
         if is_first_word or told.get("checkpoint_samples", 0) > record.checkpoint_samples:
+            told |= measuring.trained(pods)
             context = context.becoming(replaced(context.status, record.model_copy(update=told)))
     return context

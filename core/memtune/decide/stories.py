@@ -62,6 +62,26 @@ def inherited(record: RunStatus) -> str:
     return f" (it went on from {record.resumed_samples:,} samples that another job saved in checkpoint.path)"
 
 
+def trained(record: AttemptStatus) -> str:
+    """How far a train run that ended well has come; only what is known to be all of a training is called its end."""
+    done, total = record.trained_samples, record.total_samples
+    if not done:
+        return "has trained to its end"
+    if not total:
+        return f"has ended well after {done:,} samples"
+    if done < total:
+        return f"has ended well, but after {done:,} of {total:,} samples: the script ended its training early"
+    return f"has trained to its end, {samples(record)}"
+
+
+def samples(record: AttemptStatus) -> str:
+    """The samples that a train run had behind it, of how many; empty if nobody could count them."""
+    done, total = record.trained_samples, record.total_samples
+    # A script may train on a sample several times in one pass.
+    of = f" of {total:,}" if done <= total else ""
+    return f"{done:,}{of} samples" if done else ""
+
+
 def verdict_words(record: RunStatus) -> str:
     """What became of a run that has a verdict, in a few words."""
     words = VERDICT_WORDS[Verdict(record.verdict)]
@@ -100,7 +120,10 @@ def measured(record: RunStatus) -> str:
     predicted = f" (predicted {amount(record.predicted_bytes, total)})" if record.predicted_bytes else ""
     measured = f"measured {amount(peaks.device, total)}{predicted} of {amount(total, total)}"
     shorter = ", without the longest sequences" if record.length_covered is False else ""
-    return f"{measured}, {record.tokens_per_second:,} tokens/s{retries}{shorter}"
+    own = (
+        f", with globalBatchSize in place of the script's own batch of {record.own_batch:,}" if record.own_batch else ""
+    )
+    return f"{measured}, {record.tokens_per_second:,} tokens/s{retries}{shorter}{own}"
 
 
 def predicted(plan: Plan, prediction: Prediction, usable_bytes: int, device_kind: str, earlier_jobs: int = 0) -> str:

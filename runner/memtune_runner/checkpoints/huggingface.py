@@ -21,8 +21,11 @@ from memtune_runner.settings import Settings
 Inherited = Callable[..., Any]
 
 
-def trainer_save(settings: Settings, rotate: Callable[..., None] | None) -> Inherited:
-    """The wrapper of ``Trainer._save_checkpoint``. ``rotate`` is what deletes old checkpoints, by a limit."""
+def trainer_save(settings: Settings, rotate: Callable[..., None] | None, keeps: Callable[[], bool]) -> Inherited:
+    """The wrapper of ``Trainer._save_checkpoint``. ``rotate`` is what deletes old checkpoints, by a limit.
+
+    ``keeps`` tells whether the next attempt may resume from a save.
+    """
 
     def save(inherited: Inherited, trainer: Any, *args: Any, **kwargs: Any) -> None:
         output_dir = Path(trainer.args.output_dir)
@@ -35,7 +38,8 @@ def trainer_save(settings: Settings, rotate: Callable[..., None] | None) -> Inhe
                 inherited(trainer, *args, **kwargs)
         finally:
             trainer.args.save_total_limit = limit
-        complete(settings, directory, trainer.state.global_step * settings.global_batch, Format.HF_TRAINER)
+        if keeps():
+            complete(settings, directory, trainer.state.global_step * settings.global_batch, Format.HF_TRAINER)
         if rotate is not None and limit and trainer.args.should_save:
             best = trainer.state.best_model_checkpoint
             rotate(str(output_dir), save_total_limit=limit, best_model_checkpoint=best, use_mtime=True)

@@ -10,6 +10,7 @@ from memtune.frameworks import FRAMEWORKS
 from memtune_runner.bad_input import RefusedImportError
 from memtune_runner.checkpoints import universal
 from memtune_runner.integrations import accelerate, hf_trainer, lightning
+from memtune_runner.training_length import TrainingLength
 
 if TYPE_CHECKING:
     from memtune_runner.probe import Probe
@@ -19,12 +20,17 @@ if TYPE_CHECKING:
 
 
 def install(
-    settings: Settings, probe: Probe | None, imports: ImportWatch, patches: Patches, samples: Callable[[], int]
-) -> Callable[[], str]:
+    settings: Settings,
+    probe: Probe | None,
+    imports: ImportWatch,
+    patches: Patches,
+    samples: Callable[[], int],
+    counted: Callable[[], int],
+) -> TrainingLength:
     """Prepare the integration that the run asks for; `env` and `sdk` read the environment by themselves.
 
-    What is returned tells why a script that ended well has not trained as long as it meant to, or nothing.
-    ``samples`` tells how many are behind the weights of this process, over all ranks.
+    What is returned tells how long the training is to be. ``samples`` tells how many are behind the weights of this
+    process, over all ranks, by full steps; ``counted`` how many this rank has trained in this process.
     """
     for framework in FRAMEWORKS:
         if settings.integration not in framework.integrations:
@@ -33,12 +39,12 @@ def install(
                 imports.before_imported(name, refuse)
     imports.when_imported("deepspeed.runtime.engine", lambda module: universal.read_by_its_kind(module.DeepSpeedEngine))
     if settings.integration == "hf-trainer":
-        hf_trainer.install(settings, probe, imports, patches)
-    elif settings.integration == "accelerate":
+        return hf_trainer.install(settings, probe, imports, patches)
+    if settings.integration == "accelerate":
         return accelerate.install(settings, probe, imports, patches, samples)
-    elif settings.integration == "lightning":
-        lightning.install(settings, probe, imports, patches, samples)
-    return str
+    if settings.integration == "lightning":
+        return lightning.install(settings, probe, imports, patches, samples, counted)
+    return TrainingLength()
 
 
 def _refuse(message: str) -> None:

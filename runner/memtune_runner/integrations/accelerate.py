@@ -20,7 +20,7 @@ from memtune_runner.checkpoints import huggingface
 from memtune_runner.failures import of_exception
 from memtune_runner.integrations import arguments
 from memtune_runner.integrations.checkpointing import set_checkpointing
-from memtune_runner.integrations.loaders import in_micro_batches, training_loader
+from memtune_runner.integrations.loaders import batch_size_of, in_micro_batches, is_in_order, training_loader
 from memtune_runner.integrations.schedule import Schedule
 from memtune_runner.probe import accumulation
 from memtune_runner.ranks import own_directory
@@ -36,10 +36,10 @@ Inherited = Callable[..., Any]
 
 def install(
     settings: Settings, probe: Probe | None, imports: ImportWatch, patches: Patches, samples: Callable[[], int]
-) -> Callable[[], str]:
-    """Wrap Accelerator as soon as the script imports it. What is returned tells why a training is not whole."""
+) -> Schedule:
+    """Wrap Accelerator as soon as the script imports it. What is returned tells how long its training is."""
     arguments.refuse(settings)
-    prepared, schedule = Prepared(), Schedule(settings)
+    prepared, schedule = Prepared(), Schedule(settings, samples)
     if probe is not None:
         probe.at_the_end(lambda: prepared.evaluate_and_save(probe))
 
@@ -56,7 +56,7 @@ def install(
     if settings.device is Device.VIRTUAL:
         # accelerate takes ranks without GPUs for one rank each, unless it is told that the CPU is meant.
         imports.when_imported("accelerate.state", lambda module: patches.wrap(module.PartialState, "__init__", _on_cpu))
-    return lambda: schedule.unfinished
+    return schedule
 
 
 class Prepared:
@@ -172,12 +172,16 @@ def _prepare(settings: Settings, prepared: Prepared, schedule: Schedule) -> Inhe
         # A loader in order, prepared by itself beside the one that is trained on, is there to be evaluated.
         takes_in_order = not schedule.follows or any(isinstance(each, Optimizer) for each in objects)
         trained = training_loader(loaders, takes_in_order)
-        given = [_in_micro_batches(each, settings, accelerator) if each is trained else each for each in objects]
+        changed = {id(each): _evaluated_less(each, settings, accelerator) for each in loaders}
+        if trained is not None:
+            changed[id(trained)] = _in_micro_batches(trained, settings, accelerator)
+        given = [changed.get(id(each), each) for each in objects]
         result = inherited(accelerator, *given, **kwargs)
         # As many as there are objects: a tuple, or under FSDP2 a list; the one by itself if there is one.
         made = dict(zip(map(id, objects), result if len(objects) > 1 else (result,), strict=True))
         model = next(iter(models), None)
         if trained is not None:
+            schedule.script_batches(batch_size_of(trained), settings.world // _sharing(accelerator))
             schedule.follow(accelerator, made[id(trained)])
         other = next((each for each in loaders if each is not trained), None)
         prepared.add(accelerator, made.get(id(model)), made.get(id(other)))
@@ -209,7 +213,18 @@ def _is_prepared(loader: Any) -> bool:
 
 
 def _in_micro_batches(loader: Any, settings: Settings, accelerator: Any) -> Any:
-    # With split_batches one batch is shared by all ranks.
-    sharing = accelerator.num_processes if accelerator.split_batches else 1
     pad_to = settings.sequence_length if settings.is_probe else None
-    return in_micro_batches(loader, settings.plan.micro_batch * sharing, pad_to)
+    return in_micro_batches(loader, settings.plan.micro_batch * _sharing(accelerator), pad_to)
+
+
+def _evaluated_less(loader: Any, settings: Settings, accelerator: Any) -> Any:
+    """A loader in order, in smaller batches than those in which an evaluation ran out of memory."""
+    size = batch_size_of(loader)
+    if settings.evaluation_batch is None or size is None or not is_in_order(loader):
+        return loader
+    return in_micro_batches(loader, min(size, settings.evaluation_batch * _sharing(accelerator)), None)
+
+
+def _sharing(accelerator: Any) -> int:
+    """Over how many ranks one batch of a loader is spread: all of them with split_batches."""
+    return int(accelerator.num_processes) if accelerator.split_batches else 1

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,8 +16,11 @@ from memtune_runner.checkpoints import huggingface
 from memtune_runner.checkpoints.kernel import keep_kernel
 from memtune_runner.integrations import arguments
 from memtune_runner.integrations.checkpointing import set_checkpointing
+from memtune_runner.integrations.first_training import FirstTraining
+from memtune_runner.integrations.loaders import samples_of_pass
 from memtune_runner.integrations.padding import PaddingCollator
 from memtune_runner.ranks import own_directory
+from memtune_runner.training_length import Epoch, LibraryLength, Training
 from memtune_runner.watch.batch import batch_size
 
 if TYPE_CHECKING:
@@ -28,9 +33,10 @@ Inherited = Callable[..., Any]
 _STATE = "trainer_state.json"
 
 
-def install(settings: Settings, probe: Probe | None, imports: ImportWatch, patches: Patches) -> None:
+def install(settings: Settings, probe: Probe | None, imports: ImportWatch, patches: Patches) -> LibraryLength:
     """Wrap TrainingArguments and Trainer as soon as the script imports them."""
     arguments.refuse(settings)
+    length, first = LibraryLength(), FirstTraining(settings, "Trainer.train")
     if probe is not None:
         probe.defer()
 
@@ -38,19 +44,22 @@ def install(settings: Settings, probe: Probe | None, imports: ImportWatch, patch
         patches.wrap(module.TrainingArguments, "__post_init__", _post_init(settings))
 
     def wrap_trainer(module: Any) -> None:
-        patches.wrap(module.Trainer, "__init__", _init(settings, probe))
+        patches.wrap(module.Trainer, "__init__", _init(settings, probe, length))
         patches.wrap(module.Trainer, "training_step", _training_step)
         patches.wrap(module.Trainer, "create_optimizer", _create_optimizer)
-        patches.wrap(module.Trainer, "train", _train(settings, probe))
+        patches.wrap(module.Trainer, "train", _train(settings, probe, first))
         patches.wrap(module.TrainerState, "load_from_json", huggingface.state_of_plan(settings))
         if probe is None:
             rotate = getattr(module, "rotate_checkpoints", None)
-            patches.wrap(module.Trainer, "_save_checkpoint", huggingface.trainer_save(settings, rotate))
+            patches.wrap(
+                module.Trainer, "_save_checkpoint", huggingface.trainer_save(settings, rotate, first.keeps_saves)
+            )
         else:
             patches.wrap(module.Trainer, "get_eval_dataloader", _one_evaluation_batch)
 
     imports.when_imported("transformers.training_args", wrap_arguments)
     imports.when_imported("transformers.trainer", wrap_trainer)
+    return length
 
 
 def first_max_steps(resume_from: Path | None) -> int | None:
@@ -71,9 +80,6 @@ def _post_init(settings: Settings) -> Inherited:
                 setattr(args, name, value)
         if settings.evaluation_batch is not None:
             _evaluate_less(args, settings.evaluation_batch)
-        max_steps = first_max_steps(settings.resume_from)
-        if max_steps is not None and args.max_steps <= 0:
-            args.max_steps = max_steps
         inherited(args)
 
     return post_init
@@ -95,13 +101,15 @@ def _overrides(settings: Settings) -> dict[str, Any]:
     return values
 
 
-def _init(settings: Settings, probe: Probe | None) -> Inherited:
+def _init(settings: Settings, probe: Probe | None, length: LibraryLength) -> Inherited:
     def init(inherited: Inherited, trainer: Any, *args: Any, **kwargs: Any) -> None:
         inherited(trainer, *args, **kwargs)
         set_checkpointing(trainer.model, settings.plan)
         if probe is not None:
             trainer.data_collator = PaddingCollator(trainer.data_collator, settings.sequence_length)
             trainer.add_callback(_probe_callback(probe, trainer))
+        else:
+            trainer.add_callback(_length_callback(settings, trainer, length))
 
     return init
 
@@ -129,14 +137,50 @@ def _create_optimizer(inherited: Inherited, trainer: Any, *args: Any, **kwargs: 
     return optimizer
 
 
-def _train(settings: Settings, probe: Probe | None) -> Inherited:
+def _train(settings: Settings, probe: Probe | None, first: FirstTraining) -> Inherited:
     def train(inherited: Inherited, trainer: Any, resume_from_checkpoint: Any = None, *args: Any, **kwargs: Any) -> Any:
         if probe is not None:
             inherited(trainer, None, *args, **kwargs)
             probe.finish()
-        return inherited(trainer, huggingface.resume_from(settings, resume_from_checkpoint), *args, **kwargs)
+        first.begins()
+        if not first.is_current:
+            return inherited(trainer, resume_from_checkpoint or None, *args, **kwargs)
+        with _as_long_as_at_first(trainer.args, settings):
+            result = inherited(trainer, huggingface.resume_from(settings, resume_from_checkpoint), *args, **kwargs)
+        first.ended()
+        return result
 
     return train
+
+
+@contextmanager
+def _as_long_as_at_first(args: Any, settings: Settings) -> Iterator[None]:
+    """Let a resumed training have the steps that its first attempt set out to make."""
+    asked, max_steps = args.max_steps, first_max_steps(settings.resume_from)
+    if max_steps is not None and asked <= 0:
+        args.max_steps = max_steps
+    try:
+        yield
+    finally:
+        args.max_steps = asked
+
+
+def _length_callback(settings: Settings, trainer: Any, length: LibraryLength) -> Any:
+    from transformers import TrainerCallback
+
+    class TellLength(TrainerCallback):
+        """Tells the steps that a training has, once the Trainer has computed them."""
+
+        def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            loader, plan = trainer.callback_handler.train_dataloader, settings.plan
+            samples = samples_of_pass(loader)
+            epoch = None
+            if samples is not None:
+                epoch = Epoch(max(math.ceil(len(loader) / plan.accumulation), 1), samples)
+            per_step = plan.micro_batch * plan.accumulation
+            length.begins(Training(state.max_steps, state.global_step, lambda: int(state.global_step), per_step, epoch))
+
+    return TellLength()
 
 
 def _probe_callback(probe: Probe, trainer: Any) -> Any:

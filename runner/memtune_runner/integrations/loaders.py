@@ -11,7 +11,27 @@ from memtune_runner.integrations.padding import PaddingCollator
 def training_loader(loaders: list[Any], takes_in_order: bool = True) -> Any:
     """Of several loaders the one that is trained on: the first that shuffles or streams, else the first if allowed."""
     first = loaders[0] if loaders and takes_in_order else None
-    return next((each for each in loaders if not _is_in_order(each)), first)
+    return next((each for each in loaders if not is_in_order(each)), first)
+
+
+def samples_of_pass(loader: Any, batches: int | None = None) -> int | None:
+    """The samples that this rank is given in a pass, or in so many batches of it; None where nobody can know."""
+    from torch.utils.data import BatchSampler
+
+    sampler: Any = getattr(loader, "batch_sampler", None)
+    size = getattr(sampler, "batch_size", None)
+    # What accelerate dispatches is read by one rank for all of them.
+    is_shared = type(loader).__name__ == "DataLoaderDispatcher" and loader.state.num_processes > 1
+    if not isinstance(sampler, BatchSampler) or not isinstance(size, int) or is_shared:
+        return None
+    try:
+        count: int = len(sampler) if batches is None else batches
+        if getattr(sampler, "even_batches", False):  # accelerate's share of a rank: filled up from the beginning
+            return count * (size // int(sampler.num_processes if sampler.split_batches else 1))
+        is_torchs = type(sampler).__len__ is BatchSampler.__len__
+        return min(count * size, len(sampler.sampler)) if is_torchs else None
+    except TypeError:
+        return None  # a stream
 
 
 def in_micro_batches(loader: Any, micro_batch: int, pad_to: int | None) -> Any:
@@ -42,7 +62,14 @@ def _batches(loader: Any, micro_batch: int) -> dict[str, Any]:
     }
 
 
-def _is_in_order(loader: Any) -> bool:
+def batch_size_of(loader: Any) -> int | None:
+    """The size of a loader's batches; None where the script makes them by itself."""
+    size = getattr(loader.batch_sampler, "batch_size", None)
+    return size if isinstance(size, int) else None
+
+
+def is_in_order(loader: Any) -> bool:
+    """Whether a loader takes its samples one after the other, as one for an evaluation does."""
     from torch.utils.data import SequentialSampler
 
     # Beside a batch_sampler that was given torch fills in a sampler that nobody asks.

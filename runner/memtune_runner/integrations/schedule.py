@@ -11,16 +11,19 @@ import math
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 from memtune_runner.bad_input import BadInputError
 from memtune_runner.checkpoints import manifest
 from memtune_runner.checkpoints.manifest import ManifestError
+from memtune_runner.integrations.loaders import samples_of_pass
 from memtune_runner.settings import Settings
+from memtune_runner.training_length import TrainingLength
 from memtune_runner.watch.patches import Patches
 
 Inherited = Callable[..., Any]
+_Place = tuple[int, CodeType, int]
 
 _OWN_ACCUMULATION = "ACCELERATE_GRADIENT_ACCUMULATION_STEPS"  # of `accelerate launch`, before what the script says
 
@@ -31,14 +34,20 @@ class _Followed:
 
     loader: Any
     batches: int | None  # None where it is not known how many
+    samples: int | None  # of a pass on this rank; None where it is not known how many
     taken: int = 0  # of a pass that has not come to its end
+    trained_after: int | None = None  # the steps that were made before the first batch of the pass was trained
+    passed_over: int = 0  # the samples of the pass that a resumed script took and did not train
 
 
-class Schedule:
-    """What a script sees of the length of its training, and what it makes of it."""
+class Schedule(TrainingLength):
+    """What a script sees of the length of its training, and what it makes of it.
 
-    def __init__(self, settings: Settings) -> None:
-        self._settings = settings
+    ``samples`` tells how many are behind the weights of this process, over all ranks.
+    """
+
+    def __init__(self, settings: Settings, samples: Callable[[], int]) -> None:
+        self._settings, self._samples = settings, samples
         self._plan = settings.plan
         self._own: int | None = None
         self._accumulates = False
@@ -48,6 +57,9 @@ class Schedule:
         self._has_skipped = False  # what a resumed run has trained of its epoch
         self._is_resuming = False  # the checkpoint is loaded, and nothing trained since
         self._passed_over = 0  # batches that were given to the script meanwhile
+        self._begun_samples: int | None = 0  # of all passes that have ended or were left, in which a step was made
+        self._asked_for_batches: _Place | None = None  # where, as long as none was taken
+        self._own_share = 0  # the samples of a batch by the script's own loader, over all ranks
 
     def wrap_accelerator(self, module: Any, patches: Patches) -> None:
         """Let an Accelerator tell the script its own accumulation, and see whether the script uses the plan's."""
@@ -72,6 +84,7 @@ class Schedule:
     def wrap_loaders(self, module: Any, patches: Patches) -> None:
         """Let the training loader tell its length in the script's batches, and be skipped by the script's count."""
         for kind in (module.DataLoaderShard, module.DataLoaderDispatcher):
+            patches.replace(kind, "__bool__", _truth(kind.__len__))
             patches.wrap(kind, "__len__", self._length)
             patches.wrap(kind, "__iter__", self._iterate)
         patches.wrap(module, "skip_first_batches", self._skip)
@@ -87,6 +100,10 @@ class Schedule:
             self._own = int(told) if told.isdecimal() else given.get("gradient_accumulation_steps")
         return replace(plugin or GradientAccumulationPlugin(), num_steps=accumulation)
 
+    def script_batches(self, size: int | None, ranks: int) -> None:
+        """The script's own training loader makes batches of this size on so many ranks."""
+        self._own_share = (size or 0) * ranks
+
     def follow(self, accelerator: Any, loader: Any) -> None:
         """The script trains on this loader, which accelerate has prepared."""
         self._accelerator = accelerator
@@ -94,7 +111,7 @@ class Schedule:
             batches = len(loader)  # not told to the script: the loader is not followed yet
         except TypeError:
             batches = None
-        self._loaders.append(_Followed(loader, batches))
+        self._loaders.append(_Followed(loader, batches, samples_of_pass(loader)))
 
     @property
     def follows(self) -> bool:
@@ -106,7 +123,7 @@ class Schedule:
         """What shows that a script which ended well has not trained as long as it meant to; empty if nothing does."""
         if self._passed_over and not self._may_have_passed_over(self._passed_over):
             return self._miscount
-        taken = max((each.taken for each in self._loaders), default=0)
+        taken = max((each.taken for each in self._loaders if not self._is_left_at_once(each)), default=0)
         if not (self._accumulates and taken) or self._accelerator.sync_gradients:
             return ""
         return (
@@ -115,6 +132,43 @@ class Schedule:
             "count optimizer steps by accelerator.sync_gradients; if it stops early, for a time limit or a loss that "
             "no longer falls, let it do so only where accelerator.sync_gradients is true"
         )
+
+    @property
+    def resumed_samples(self) -> int | None:
+        """What the steps behind the checkpoint were made of, if the loader tells how many samples an epoch has."""
+        first = self._loaders[0] if self._loaders else None
+        if self._settings.resume_from is None or first is None or first.samples is None or not first.batches:
+            return None
+        epochs, steps = self._place(first.batches)
+        return epochs * first.samples + steps * self._plan.accumulation * self._plan.micro_batch
+
+    def total_samples(self, _trained: int) -> int | None:
+        """The samples of all passes that the script has begun to train on: more than these it has not asked for."""
+        for each in self._loaders:
+            self._end_pass(each)
+        if self._begun_samples is None or not self._loaders:
+            return None
+        resumed = self.resumed_samples
+        return None if resumed is None and self._settings.resume_from else (resumed or 0) + self._begun_samples
+
+    def _end_pass(self, followed: _Followed, missing: int = 0) -> None:
+        """A pass has come to its end, so many batches too early, or was left; one without a step trained nothing."""
+        if followed.trained_after is not None and self._steps > followed.trained_after:
+            if followed.samples is None or self._begun_samples is None:
+                self._begun_samples = None
+            else:
+                own = followed.samples - followed.passed_over - missing * self._plan.micro_batch
+                self._begun_samples += own
+        followed.taken, followed.trained_after, followed.passed_over = 0, None, 0
+
+    @property
+    def _steps(self) -> int:
+        return self._samples() // self._settings.global_batch
+
+    def _is_left_at_once(self, followed: _Followed) -> bool:
+        """Whether a pass was left after the first batch of the script's, by a script that had made all of its steps."""
+        is_first = followed.taken <= (self._own or 1) and followed.trained_after == self._steps
+        return is_first and self._steps > 0
 
     def _followed(self, loader: Any) -> _Followed | None:
         return next((each for each in self._loaders if each.loader is loader), None)
@@ -129,21 +183,25 @@ class Schedule:
         asker = sys._getframe(2)  # behind this function's own frame is that of its wrapper
         if self._followed(loader) is None or _is_of_accelerate(asker) or _is_progress_bar(asker):
             return batches
+        if self._asked_for_batches == _place_in(asker):
+            return batches  # list(), tuple() and sorted() ask for the batches, then how many there may be
         self._has_told_length = True
         return self._in_scripts_batches(batches)
 
     def _iterate(self, inherited: Inherited, loader: Any) -> Iterator[Any]:
         batches: Iterator[Any] = inherited(loader)
         followed = self._followed(loader)
+        self._asked_for_batches = _place_in(sys._getframe(2))
         return batches if followed is None else self._counted(followed, batches)
 
     def _counted(self, followed: _Followed, batches: Iterator[Any]) -> Iterator[Any]:
-        followed.taken = 0
+        self._end_pass(followed)
         for batch in batches:
+            self._asked_for_batches = None
             followed.taken += 1
             self._passed_over += self._is_resuming
             yield batch
-        followed.taken = 0
+        self._end_pass(followed, missing=(followed.batches or followed.taken) - followed.taken)
 
     def _load_state(self, inherited: Inherited, *args: Any, **kwargs: Any) -> Any:
         result = inherited(*args, **kwargs)
@@ -154,7 +212,21 @@ class Schedule:
         """Raise BadInputError where a script that skips batches by hand has not come to where its checkpoint was."""
         if self._passed_over and not self._may_have_passed_over(self._passed_over - 1):
             raise BadInputError(self._miscount)
-        self._is_resuming, self._passed_over = False, 0
+        is_first, self._is_resuming = self._is_resuming, False
+        begun = [each for each in self._loaders if each.taken]
+        if not begun:
+            self._begun_samples = None  # the script has kept the batches of a pass: nobody sees how often it uses them
+        for each in begun:
+            if each.trained_after is None:
+                each.trained_after = self._steps
+                each.passed_over = self._samples_passed_over(each) if is_first else 0
+        self._passed_over = 0
+
+    def _samples_passed_over(self, followed: _Followed) -> int:
+        """Of the resumed epoch, where a script takes its batches one by one up to the checkpoint's place."""
+        _, steps = self._place(followed.batches)
+        batches = steps * self._plan.accumulation
+        return batches * self._plan.micro_batch if self._passed_over > batches else 0
 
     def _may_have_passed_over(self, batches: int) -> bool:
         """Whether so many batches lie before the next step: none where the script begins the epoch anew."""
@@ -182,12 +254,13 @@ class Schedule:
     def _accumulate(self, inherited: Inherited, *args: Any, **kwargs: Any) -> Any:
         if not self._accumulates and self._own is None and self._has_told_length and self._plan.accumulation > 1:
             raise BadInputError(
-                "the script trains within accelerator.accumulate(model), but asked for the loader's length (by len(), "
-                "list() or bool()) before it said how many batches make an optimizer step, and may have computed its "
+                "the script trains within accelerator.accumulate(model), but asked for the loader's length (by len()) "
+                "before it said how many batches make an optimizer step, and may have computed its "
                 "schedule from it; pass its own number, if only gradient_accumulation_steps=1, to Accelerator"
             )
         self._training_begins()
         self._accumulates, self._own = True, self._own or 1
+        self.own_batch = self._own_share * self._own or None  # a script that accumulates by itself does not say
         return inherited(*args, **kwargs)
 
     def _backward(self, inherited: Inherited, accelerator: Any, *args: Any, **kwargs: Any) -> Any:
@@ -211,8 +284,11 @@ class Schedule:
         followed = self._followed(dataloader)
         if followed is None:
             return inherited(dataloader, num_batches)
-        made = inherited(dataloader, self._batches_behind(followed.batches, num_batches))
+        behind = self._batches_behind(followed.batches, num_batches)
+        made = inherited(dataloader, behind)
         self.follow(self._accelerator, made)
+        if followed.samples is not None:
+            self._loaders[-1].samples = max(followed.samples - behind * self._plan.micro_batch, 0)
         return made
 
     def _batches_behind(self, batches: int | None, asked: int) -> int:
@@ -235,6 +311,21 @@ class Schedule:
         self._has_skipped = True
         self._is_resuming, self._passed_over = False, 0
         return steps_of_epoch * accumulation
+
+
+def _place_in(frame: FrameType) -> _Place:
+    """The call of a function, and the instruction where it stands."""
+    return id(frame), frame.f_code, frame.f_lasti
+
+
+def _truth(inherited: Inherited) -> Callable[[Any], bool]:
+    """A loader's ``bool``, as without it: that there are batches says nothing of how many make a step."""
+
+    def truth(loader: Any) -> bool:
+        length: int = inherited(loader)
+        return length > 0
+
+    return truth
 
 
 def _is_of_accelerate(frame: FrameType) -> bool:

@@ -133,6 +133,9 @@ def _measured(settings: Settings, ends: Sequence[RankEnd], failed: RankEnd | Non
         skipped_steps=_most(each.skipped_steps for each in reports.values()),
         resumed_samples=_most(each.resumed_samples for each in reports.values()),
         checkpoint_samples=_most(each.checkpoint_samples for each in reports.values()),
+        trained_samples=_of_all(settings, [each.trained_samples for each in reports.values()]),
+        total_samples=_of_all(settings, [each.total_samples for each in reports.values()]),
+        own_batch=_most(each.own_batch for each in reports.values()),
         device=settings.device,
         memory=replace(
             fullest.memory,
@@ -146,6 +149,12 @@ def _measured(settings: Settings, ends: Sequence[RankEnd], failed: RankEnd | Non
 
 
 _EMPTY = Report(Ending.SUCCEEDED, 0)
+
+
+def _of_all(settings: Settings, shares: Sequence[int | None]) -> int | None:
+    """The sum over all ranks of the node; None where one of them does not tell its share."""
+    known = [share for share in shares if share is not None]
+    return sum(known) if len(known) == settings.gpus_per_node else None
 
 
 def _least(values: Iterable[_Number | None]) -> _Number | None:

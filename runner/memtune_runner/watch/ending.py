@@ -11,6 +11,7 @@ from memtune_runner.checkpoints.loading import CheckpointLoad
 from memtune_runner.failures import Failure
 from memtune_runner.ranks import Rank
 from memtune_runner.settings import Settings
+from memtune_runner.training_length import TrainingLength
 
 if TYPE_CHECKING:
     from memtune_runner.watch.watch import Watch  # needs torch, which a script may never import
@@ -28,16 +29,21 @@ def bad_input(error: Exception) -> Failure:
 
 
 def ended_well(
-    watch: Watch | None, settings: Settings, rank: Rank, load: CheckpointLoad | None, unfinished: str
+    watch: Watch | None, settings: Settings, rank: Rank, load: CheckpointLoad | None, length: TrainingLength
 ) -> Failure:
     """What it comes to when a script ends without an error: success, unless it never trained, or not to its end."""
-    message = _never_stepped(watch, rank, load) or ("" if settings.is_probe else unfinished)
+    message = _never_stepped(watch, rank, load) or ("" if settings.is_probe else length.unfinished)
     ending = Ending.BAD_INPUT if message else Ending.SUCCEEDED
     return Failure(ending, EXIT_CODES.get(ending, 0), message)
 
 
 def report_of(
-    settings: Settings, rank: Rank, watch: Watch | None, failure: Failure, load: CheckpointLoad | None = None
+    settings: Settings,
+    rank: Rank,
+    watch: Watch | None,
+    failure: Failure,
+    load: CheckpointLoad | None = None,
+    length: TrainingLength | None = None,
 ) -> Report:
     """The report of one rank. ``watch`` is None where the script never imported torch."""
     saved = checkpoints.newest_known(settings)
@@ -56,7 +62,23 @@ def report_of(
         device=settings.device,
         message=failure.message,
     )
-    return report if watch is None else _measured(report, watch)
+    if watch is None:
+        return report
+    length = length or TrainingLength()
+    samples = {} if settings.is_probe else _samples(watch, rank, load, length)
+    return _measured(replace(report, own_batch=length.own_batch, **samples), watch)
+
+
+def _samples(watch: Watch, rank: Rank, load: CheckpointLoad | None, length: TrainingLength) -> dict[str, Any]:
+    """This rank's share of what the training has behind it, with what it resumed from, and of what it has in all."""
+    counted, resumed = watch.tally.trained_samples, length.resumed_samples
+    if counted is None:
+        return {}
+    if resumed is None:
+        share, rest = divmod(_resumed(load, rank) or 0, rank.world)
+        resumed = share + (0 if rank.rank else rest)
+    trained = resumed + counted - length.discarded_samples
+    return {"trained_samples": trained, "total_samples": length.total_samples(trained)}
 
 
 def _resumed(load: CheckpointLoad | None, rank: Rank) -> int | None:

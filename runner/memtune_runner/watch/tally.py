@@ -22,7 +22,7 @@ class _Passes:
 
 
 class Tally:
-    """The batches of a run. What is kept is the largest: the last batch of an epoch may be smaller than the others.
+    """The batches of a run: the samples of all of them, and else the largest, since the last one may be smaller.
 
     Gradients come from backward passes, or a script asks for them and sets them itself. Where both are in one step,
     what was asked for served something else, such as a penalty or the balance of several losses.
@@ -35,8 +35,15 @@ class Tally:
         self.largest_tokens: int | None = None
         self.checkpointed_blocks: int | None = None
         self.evaluation_batch: int | None = None
+        self._trained_samples = 0
+        self._is_countable = True
         self._blocks = 0
         self._backward, self._asked = _Passes(), _Passes()
+
+    @property
+    def trained_samples(self) -> int | None:
+        """The samples of all steps on this rank; None where those of a step could not be counted."""
+        return self._trained_samples if self._is_countable else None
 
     @property
     def micro_steps_now(self) -> int:
@@ -81,6 +88,8 @@ class Tally:
         now = self._now
         self.micro_steps = max(self.micro_steps or 0, now.count)
         self.samples_per_step = max(self.samples_per_step or 0, now.samples * world)
+        self._trained_samples += now.samples
+        self._is_countable &= now.samples > 0 or not now.count
         self._backward, self._asked = _Passes(), _Passes()
 
     @property

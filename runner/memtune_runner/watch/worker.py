@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
@@ -15,7 +15,15 @@ from memtune import environment
 from memtune.allocator import AllocatorSettings
 from memtune.report import Device
 from memtune.units import MIB
-from memtune_runner import called_launchers, deepspeed_on_cpu, integrations, library_step, phases, stacks
+from memtune_runner import (
+    called_launchers,
+    deepspeed_on_cpu,
+    integrations,
+    library_step,
+    phases,
+    stacks,
+    training_length,
+)
 from memtune_runner.bad_input import BadInputError
 from memtune_runner.checkpoints.loading import CheckpointLoad
 from memtune_runner.failures import Failure, of_exception
@@ -23,6 +31,7 @@ from memtune_runner.patience import Patience
 from memtune_runner.probe import Probe, ProbeFinished
 from memtune_runner.ranks import Rank, own_directory, write_rank_report
 from memtune_runner.settings import Settings, SettingsError
+from memtune_runner.training_length import TrainingLength
 from memtune_runner.watch import ending
 from memtune_runner.watch.hang import PATIENT, HangLimits, HangRule, Watchdog
 from memtune_runner.watch.imports import ImportWatch
@@ -77,12 +86,13 @@ class _Worker:
         self._probe = Probe.of(settings)
         self._watch: Watch | None = None
         self._load = CheckpointLoad.of(settings)
-        self._unfinished: Callable[[], str] = str
+        self._length = TrainingLength()
         self._imports, self._patches = ImportWatch(), Patches()
 
     def begin(self) -> None:
         phases.reset()
         library_step.reset()
+        training_length.reset()
         self._imports.install()
         if self._load is not None:
             self._load.watch()
@@ -96,14 +106,18 @@ class _Worker:
         self._imports.when_imported("safetensors.torch", self._hook_safetensors)
         self._imports.when_imported("torch", self._hook_torch)
         called_launchers.install(self._imports, self._patches)
-        self._unfinished = integrations.install(
-            self._settings, self._probe, self._imports, self._patches, self._samples
+        self._length = integrations.install(
+            self._settings, self._probe, self._imports, self._patches, self._samples, self._counted
         )
 
     def _samples(self) -> int:
         """The samples behind this process's weights, over all ranks; the steps that a loss scaler skipped took some."""
         steps = self._watch.counter.steps + self._watch.counter.skipped if self._watch else 0
         return (self._load.samples if self._load else 0) + steps * self._settings.global_batch
+
+    def _counted(self) -> int:
+        """The samples that this rank has trained in this process; 0 where they cannot be counted."""
+        return (self._watch.tally.trained_samples if self._watch else None) or 0
 
     def failure_of(self, error: BaseException) -> Failure:
         """What the error says the script died of, on a device that is as full as it left it."""
@@ -127,14 +141,14 @@ class _Worker:
             self._imports.remove()
             self._patches.undo()
             return 0
-        failure = ending.ended_well(self._watch, self._settings, self._rank, self._load, self._unfinished())
+        failure = ending.ended_well(self._watch, self._settings, self._rank, self._load, self._length)
         self.end(failure)
         return failure.exit_code
 
     def _leave_report(self, failure: Failure) -> None:
         directory = own_directory(os.environ)
         if directory is not None:
-            report = ending.report_of(self._settings, self._rank, self._watch, failure, self._load)
+            report = ending.report_of(self._settings, self._rank, self._watch, failure, self._load, self._length)
             write_rank_report(directory, self._rank, report)
 
     def _hook_torch(self, _: ModuleType) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from memtune.report import Device
 from memtune_runner.integrations.lightning import fabric, strategies, trainer
+from memtune_runner.training_length import LibraryLength
 
 if TYPE_CHECKING:
     from memtune_runner.probe import Probe
@@ -22,16 +23,23 @@ _FABRICS = ("lightning.fabric", "lightning_fabric")
 
 
 def install(
-    settings: Settings, probe: Probe | None, imports: ImportWatch, patches: Patches, samples: Callable[[], int]
-) -> None:
+    settings: Settings,
+    probe: Probe | None,
+    imports: ImportWatch,
+    patches: Patches,
+    samples: Callable[[], int],
+    counted: Callable[[], int],
+) -> LibraryLength:
     """Wrap Trainer and Fabric as soon as the script imports them."""
     strategies.refuse(settings)
+    length = LibraryLength()
     for package in _TRAINERS:
-        trainer.install(package, settings, probe, imports, patches)
+        trainer.install(package, settings, probe, imports, patches, trainer.FitLength(settings, length, counted))
     for package in _FABRICS:
-        fabric.install(package, settings, probe, imports, patches, samples)
+        fabric.install(package, settings, probe, imports, patches, samples, length)
     if settings.device is Device.VIRTUAL:
         _let_deepspeed_run_on_cpu(imports, patches)
+    return length
 
 
 def _let_deepspeed_run_on_cpu(imports: ImportWatch, patches: Patches) -> None:

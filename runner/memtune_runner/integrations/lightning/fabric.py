@@ -13,7 +13,8 @@ from memtune_runner.bad_input import BadInputError
 from memtune_runner.checkpoints import lightning
 from memtune_runner.integrations.checkpointing import set_checkpointing
 from memtune_runner.integrations.lightning import strategies
-from memtune_runner.integrations.loaders import in_micro_batches, training_loader
+from memtune_runner.integrations.loaders import batch_size_of, in_micro_batches, training_loader
+from memtune_runner.training_length import TrainingLength
 
 if TYPE_CHECKING:
     from memtune_runner.probe import Probe
@@ -31,6 +32,7 @@ def install(
     imports: ImportWatch,
     patches: Patches,
     samples: Callable[[], int],
+    length: TrainingLength,
 ) -> None:
     """Wrap the Fabric of one of the two packages."""
 
@@ -42,7 +44,7 @@ def install(
         patches.wrap(module.Fabric, "setup", _setup(settings, state))
         patches.wrap(module.Fabric, "setup_module", _setup(settings, state))
         patches.wrap(module.Fabric, "setup_optimizers", state.setup_optimizers)
-        patches.wrap(module.Fabric, "setup_dataloaders", _setup_dataloaders(settings))
+        patches.wrap(module.Fabric, "setup_dataloaders", _setup_dataloaders(settings, length))
         patches.wrap(module.Fabric, "save", lightning.save_aside if probe is not None else _save(settings, samples))
         patches.wrap(module.Fabric, "load", _load(settings))
 
@@ -108,11 +110,14 @@ def _setup(settings: Settings, state: _State) -> Inherited:
     return setup
 
 
-def _setup_dataloaders(settings: Settings) -> Inherited:
+def _setup_dataloaders(settings: Settings, length: TrainingLength) -> Inherited:
     def setup_dataloaders(inherited: Inherited, fabric: Any, *loaders: Any, **kwargs: Any) -> Any:
         made = inherited(fabric, *loaders, **kwargs)
         all_made = made if len(loaders) > 1 else [made]
         trained = training_loader(list(loaders))
+        size = batch_size_of(trained) if trained is not None else None
+        if size and settings.plan.accumulation == 1:  # else the loop takes the plan's numbers, and has none of its own
+            length.own_batch = size * settings.world
         changed = [
             _in_micro_batches(each, settings) if asked is trained else each
             for asked, each in zip(loaders, all_made, strict=True)

@@ -5,16 +5,18 @@ from __future__ import annotations
 import importlib
 import inspect
 import math
-import sys
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from memtune_runner.bad_input import BadInputError
 from memtune_runner.checkpoints import lightning, manifest
 from memtune_runner.integrations.checkpointing import set_checkpointing
+from memtune_runner.integrations.first_training import FirstTraining
 from memtune_runner.integrations.lightning import strategies
-from memtune_runner.integrations.loaders import in_micro_batches
+from memtune_runner.integrations.loaders import batch_size_of, in_micro_batches, samples_of_pass
 from memtune_runner.probe import accumulation
+from memtune_runner.training_length import Epoch, LibraryLength, Training
 
 if TYPE_CHECKING:
     from memtune_runner.probe import Probe
@@ -27,18 +29,25 @@ Inherited = Callable[..., Any]
 _CONTRADICTING = ("GradientAccumulationScheduler", "BatchSizeFinder")
 
 
-def install(package: str, settings: Settings, probe: Probe | None, imports: ImportWatch, patches: Patches) -> None:
+def install(
+    package: str,
+    settings: Settings,
+    probe: Probe | None,
+    imports: ImportWatch,
+    patches: Patches,
+    length: FitLength,
+) -> None:
     """Wrap the Trainer of one of the two packages."""
 
     def wrap_trainer(module: Any) -> None:
-        fits = _Fits(settings)
-        patches.wrap(module.Trainer, "__init__", _init(settings, probe, package, fits))
-        patches.wrap(module.Trainer, "fit", _fit(settings, probe, fits))
+        fits = FirstTraining(settings, "Trainer.fit")
+        patches.wrap(module.Trainer, "__init__", _init(settings, probe, package, fits, length))
+        patches.wrap(module.Trainer, "fit", _fit(settings, probe, fits, length))
         saving = lightning.trainer_save(settings, fits.keeps_saves) if probe is None else lightning.save_aside
         patches.wrap(module.Trainer, "save_checkpoint", saving)
 
     def wrap_data(module: Any) -> None:
-        patches.wrap(module, "_process_dataloader", _process(settings))
+        patches.wrap(module, "_process_dataloader", _process(settings, length))
 
     def wrap_loop(module: Any) -> None:
         patches.wrap(module._FitLoop, "run", _run_loop(settings))
@@ -48,39 +57,48 @@ def install(package: str, settings: Settings, probe: Probe | None, imports: Impo
     imports.when_imported(f"{package}.trainer.connectors.data_connector", wrap_data)
 
 
-class _Fits:
-    """The calls of ``fit`` in this process: the first resumes, and its saves are those that are resumed from.
+class FitLength:
+    """How long the calls of ``fit`` are. ``counted`` tells the samples that this rank has trained in this process."""
 
-    A checkpoint does not say which call it is of. A relaunched script makes its later trainings anew.
-    """
+    def __init__(self, settings: Settings, length: LibraryLength, counted: Callable[[], int]) -> None:
+        self._settings, self._length, self._counted = settings, length, counted
+        self._before = 0
+        self.own_accumulation = 1
 
-    def __init__(self, settings: Settings) -> None:
-        self._saves_are_missed = settings.checkpoint_path is not None
-        self._has_ended = False
-        self.is_first = True
+    def script_batches(self, size: int | None) -> None:
+        """The script's own training loader makes batches of this size on each rank."""
+        self._length.own_batch = size * self.own_accumulation * self._settings.world if size else None
 
-    def begins(self) -> None:
-        """A call begins. What the script saves between two belongs to the one before."""
-        self.is_first = not self._has_ended
+    def fit_begins(self) -> None:
+        """What is trained from here to the begin of the training is undone: a search for a learning rate."""
+        self._before = self._counted()
 
-    def ended(self, trainer: Any) -> None:
-        """A call has returned; that of a Tuner, which trains nothing, is none."""
-        if not any(getattr(each, "_early_exit", False) for each in trainer.callbacks):
-            self._has_ended = True
+    def discard(self) -> None:
+        """Count no sample that was trained since the call of ``fit`` began."""
+        self._length.discarded_samples += self._counted() - self._before
+        self._before = self._counted()
 
-    def keeps_saves(self) -> bool:
-        """Whether a save is resumed from; says so once if it is not."""
-        if not self.is_first and self._saves_are_missed:
-            self._saves_are_missed = False
-            print(
-                "memtune: of several calls of Trainer.fit only the first resumes from its checkpoints: a relaunch "
-                "makes the trainings after it anew; train each one in a job of its own to resume it as well",
-                file=sys.stderr,
-            )
-        return self.is_first
+    def training_begins(self, trainer: Any) -> None:
+        """Lightning knows now how many steps it makes; with several optimizers it counts the steps of each."""
+        self.discard()
+        steps = trainer.estimated_stepping_batches
+        if len(trainer.optimizers) != 1 or not 0 <= steps < math.inf:
+            return
+        plan = self._settings.plan
+        per_step, resumed = plan.micro_batch * plan.accumulation, int(trainer.global_step)
+        made = partial(getattr, trainer, "global_step")
+        self._length.begins(Training(int(steps), resumed, made, per_step, self._epoch(trainer)))
+
+    def _epoch(self, trainer: Any) -> Epoch | None:
+        loaders, batches = trainer.fit_loop._combined_loader.flattened, trainer.num_training_batches
+        # DeepSpeed's steps go on over the end of an epoch.
+        if len(loaders) != 1 or batches == math.inf or self._settings.plan.sharding.backend == "deepspeed":
+            return None
+        samples = samples_of_pass(loaders[0], int(batches))
+        return None if samples is None else Epoch(math.ceil(batches / self._settings.plan.accumulation), samples)
 
 
-def _init(settings: Settings, probe: Probe | None, package: str, fits: _Fits) -> Inherited:
+def _init(settings: Settings, probe: Probe | None, package: str, fits: FirstTraining, length: FitLength) -> Inherited:
     def init(inherited: Inherited, trainer: Any, *args: Any, **asked: Any) -> None:
         callbacks = asked.get("callbacks") or []
         callbacks = list(callbacks) if isinstance(callbacks, (list, tuple)) else [callbacks]
@@ -90,8 +108,9 @@ def _init(settings: Settings, probe: Probe | None, package: str, fits: _Fits) ->
         if probe is not None:
             probe.defer()
             overrides |= _of_probe(settings, asked)
+        length.own_accumulation = asked.get("accumulate_grad_batches", 1)
         overrides["accumulate_grad_batches"] = accumulation(settings)
-        overrides["callbacks"] = [*callbacks, _callback(settings, probe, package, fits)]
+        overrides["callbacks"] = [*callbacks, _callback(settings, probe, package, fits, length)]
         inherited(trainer, *args, **{**asked, **overrides})
         _checkpoint_before_setup(trainer.strategy, settings)
 
@@ -130,24 +149,33 @@ def _checkpoint_before_setup(strategy: Any, settings: Settings) -> None:
     strategy.setup = setup
 
 
-def _fit(settings: Settings, probe: Probe | None, fits: _Fits) -> Inherited:
+def _fit(settings: Settings, probe: Probe | None, fits: FirstTraining, length: FitLength) -> Inherited:
     def fit(inherited: Inherited, trainer: Any, *args: Any, **kwargs: Any) -> None:
         signature = inspect.signature(inherited)
         given = signature.bind(trainer, *args, **kwargs)
         _check_optimization(given.arguments["model"], settings)
         fits.begins()
+        length.fit_begins()
         if probe is not None:
             given.arguments["ckpt_path"] = None
-        elif fits.is_first:
+        elif fits.is_current:
             given.arguments["ckpt_path"] = lightning.resume_from(settings, given.arguments.get("ckpt_path"))
             if settings.resume_from is not None and "weights_only" in signature.parameters:
                 given.arguments["weights_only"] = False  # written by the attempt before: it holds more than tensors
         inherited(*given.args, **given.kwargs)
-        fits.ended(trainer)
+        if _is_tuners(trainer):
+            length.discard()
+        else:
+            fits.ended()
         if probe is not None:
             probe.finish()
 
     return fit
+
+
+def _is_tuners(trainer: Any) -> bool:
+    """Whether a call of ``fit`` is that of a Tuner, which undoes what it has trained."""
+    return any(getattr(each, "_early_exit", False) for each in trainer.callbacks)
 
 
 def _check_optimization(module: Any, settings: Settings) -> None:
@@ -159,11 +187,14 @@ def _check_optimization(module: Any, settings: Settings) -> None:
         )
 
 
-def _callback(settings: Settings, probe: Probe | None, package: str, fits: _Fits) -> Any:
+def _callback(settings: Settings, probe: Probe | None, package: str, fits: FirstTraining, length: FitLength) -> Any:
     base = importlib.import_module(f"{package}.callbacks").Callback
 
     class FollowPlan(base):  # type: ignore[misc, valid-type]  # what Lightning is there decides on the base
         """Ends a probe with one batch of validation and one save; says in the plan's batches where a resume goes on."""
+
+        def on_train_start(self, trainer: Any, _module: Any) -> None:
+            length.training_begins(trainer)
 
         def on_validation_end(self, trainer: Any, _module: Any) -> None:
             self._end(trainer)
@@ -172,7 +203,7 @@ def _callback(settings: Settings, probe: Probe | None, package: str, fits: _Fits
             self._end(trainer)
 
         def on_load_checkpoint(self, trainer: Any, _module: Any, checkpoint: dict[str, Any]) -> None:
-            if settings.resume_from is not None and fits.is_first and trainer.state.fn.value == "fit":
+            if settings.resume_from is not None and fits.is_current and trainer.state.fn.value == "fit":
                 _recount(checkpoint, settings)
 
         def _end(self, trainer: Any) -> None:
@@ -194,7 +225,7 @@ def _recount(checkpoint: dict[str, Any], settings: Settings) -> None:
     loop[name] = recounted(loop[name], *cuts, across_epochs=saved.plan.sharding.backend == "deepspeed")
 
 
-def _process(settings: Settings) -> Inherited:
+def _process(settings: Settings, length: FitLength) -> Inherited:
     """Of ``_process_dataloader``, behind which a loader has its sampler for several ranks."""
     scaled: list[Any] = []
 
@@ -208,6 +239,7 @@ def _process(settings: Settings) -> Inherited:
         pad_to = settings.sequence_length if settings.is_probe else None
         if stage.value != "train":
             return in_micro_batches(loader, min(asked, settings.evaluation_batch or asked), pad_to)
+        length.script_batches(batch_size_of(loader))
         changed = in_micro_batches(loader, settings.plan.micro_batch, pad_to)
         if trainer not in scaled:
             scaled.append(trainer)
