@@ -82,7 +82,7 @@ def test_of_several_trainings_of_a_trainer_only_the_first_is_resumed(tmp_path: P
         (["--stream", "--max-steps", "5"], 40, None, 8),
         (["--own-accumulation", "--batch-size", "2", "--accumulation", "4"], 58, 58, None),
         (["--epochs", "3", "--max-steps", "3", "--all-epochs"], 24, 58, 8),
-        (["--listed"], 58, None, 8),
+        (["--listed"], 56, None, 8),  # accelerate does not see the end of a list, be it without a plan
     ],
 )
 def test_of_a_loop_with_accelerate(

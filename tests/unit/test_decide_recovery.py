@@ -295,6 +295,7 @@ def test_an_evaluation_that_nothing_helps_ends_with_what_the_script_can_do() -> 
     [
         ("env", True, "let the script keep no outputs"),
         ("env", False, "let the script evaluate in batches of $MEMTUNE_EVALUATION_BATCH"),
+        ("accelerate", False, "give accelerator.prepare the evaluation's loader"),
         ("lightning", False, "under Fabric, let the script evaluate in batches of $MEMTUNE_EVALUATION_BATCH"),
     ],
 )

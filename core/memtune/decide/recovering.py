@@ -120,6 +120,11 @@ def _of_script(context: Context, last: AttemptStatus, kind: OutOfMemory) -> list
             "let validation_step keep no outputs on the GPU; under Fabric, let the script evaluate in batches of "
             "$MEMTUNE_EVALUATION_BATCH"
         ]
+    if context.job.spec.integration == "accelerate":
+        return [
+            "give accelerator.prepare the evaluation's loader, whose batches become smaller then, or let the script "
+            "evaluate in batches of $MEMTUNE_EVALUATION_BATCH; keep no outputs on the GPU"
+        ]
     return ["let the script evaluate in batches of $MEMTUNE_EVALUATION_BATCH, and keep no outputs on the GPU"]
 
 
