@@ -8,7 +8,7 @@ from statistics import median
 
 from memtune import __version__
 from memtune.decide.records import has_ended
-from memtune.decide.stories import ended, trains
+from memtune.decide.stories import ended, replaced_batch, trains
 from memtune.decide.texts import span
 from memtune.decide.times import to_seconds, to_text
 from memtune.spec.status import AttemptStatus
@@ -213,6 +213,7 @@ def _attempts(story: Story, now: float) -> str:
     rows = (_attempt_cells(story, attempt, now) for attempt in story.status.attempts)
     facts = [f"Relaunched {story.recoveries}."]
     facts += [f"Samples: {story.samples}."] if story.samples else []
+    facts += [f"Batch: {batch}."] if (batch := replaced_batch(story.status)) else []
     facts += [f"Checkpoint: {story.checkpoint}."] if story.checkpoint else []
     facts.append(f"Next: {next_step(story)}.")
     return _table(head, rows, numbers=(2, 3, 4)) + "".join(f"<p>{escape(fact)}</p>" for fact in facts)

@@ -165,7 +165,7 @@ class Story:
         if not ended_as(run, Verdict.SUCCEEDED):
             return verdict_words(run)
         if isinstance(run, AttemptStatus):
-            return "ended early" if 0 < run.trained_samples < run.total_samples else "trained to its end"
+            return "ended early" if self.ended_early(run) else "trained to its end"
         if not self.is_tight(run):
             return "fits"
         if run.allocator_retries:
@@ -246,12 +246,17 @@ class Story:
         has_told = self.is_over or (self.status.attempts and self.live_run is None)
         return f"in {path}; {'no report told of one' if has_told else 'none is known of until a run ends'}"
 
+    def ended_early(self, run: RunStatus) -> bool:
+        """Whether a run is the newest train run to end, and its script left samples untrained."""
+        is_newest = run in [attempt for attempt in self.status.attempts if has_ended(attempt)][-1:]
+        return is_newest and 0 < self.status.trained_samples < self.status.total_samples
+
     @property
     def samples(self) -> str:
         """How far the newest train run that has ended had come, in words."""
-        ended = [attempt for attempt in self.status.attempts if has_ended(attempt)]
-        words = samples(ended[-1]) if ended else ""
-        return f"{words} trained when attempt {ended[-1].number} ended" if words else ""
+        words = samples(self.status)
+        ended = [attempt.number for attempt in self.status.attempts if has_ended(attempt)]
+        return f"{words} when attempt {ended[-1]} ended" if words and ended else words
 
     @property
     def recoveries(self) -> str:

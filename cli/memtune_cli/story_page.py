@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from memtune.decide.records import ended_as
+from memtune.decide.stories import replaced_batch
 from memtune.decide.texts import span
 from memtune.decide.times import to_seconds
 from memtune.spec.status import AttemptStatus, RunStatus
@@ -170,7 +171,15 @@ def _last_words(screen: Screen, attempt: AttemptStatus) -> Iterable[str]:
 
 def _facts(screen: Screen, story: Story) -> list[str]:
     """Where the job would go on from, and what happens next."""
-    facts = [(name, text) for name, text in (("Samples", story.samples), ("Checkpoint", story.checkpoint)) if text]
+    facts = [
+        (name, text)
+        for name, text in (
+            ("Samples", story.samples),
+            ("Batch", replaced_batch(story.status)),
+            ("Checkpoint", story.checkpoint),
+        )
+        if text
+    ]
     return [line for name, text in [*facts, ("Next", next_step(story))] for line in titled(screen, name, text)]
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, SequentialSampler
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, SequentialSampler, TensorDataset
 
 from memtune.plan import Plan
 from memtune.run import RunKind
@@ -17,7 +17,7 @@ from memtune_runner.integrations.accelerate import _evaluated_less
 from memtune_runner.integrations.loaders import in_micro_batches, training_loader
 from memtune_runner.settings import Settings
 
-ROWS = list(range(64))
+ROWS = TensorDataset(torch.zeros(64))
 
 
 class Rows(IterableDataset[int]):

@@ -59,12 +59,13 @@ def test_each_rank_of_a_trainer_tells_its_share(tmp_path: Path) -> None:
 
 
 def test_of_several_trainings_of_a_trainer_only_the_first_is_resumed(tmp_path: Path) -> None:
-    script, told = SUPPORT / "trainer_lengths.py", {"CHECKPOINT_PATH": str(tmp_path)}
+    script, saves = SUPPORT / "trainer_lengths.py", tmp_path / "saves"
+    told = {"CHECKPOINT_PATH": str(saves)}
     first = run(script, "hf-trainer", tmp_path, ["--epochs", "2", "3"], **told, ATTEMPT="0")
     assert first.output.count("of several calls of Trainer.train only the first") == 1, first.output[-3000:]
-    found = newest(tmp_path)
+    found = newest(saves)
     assert found is not None
-    assert found.directory == tmp_path / "saves" / "call-1" / "checkpoint-6", "the later call saved later"
+    assert found.directory == saves / "call-1" / "checkpoint-6", "the later call saved later"
     told |= {"RESUME_FROM": str(found.directory.with_name("checkpoint-4")), "RESUME_SAMPLES": "32", "ATTEMPT": "1"}
     again = run(script, "hf-trainer", tmp_path, ["--epochs", "2", "3"], **told)
     assert "call 1 came to step 6 of 6" in again.output

@@ -58,9 +58,18 @@ def ended_well(**status: Any) -> dict[str, Any]:
     done = {**second, "verdict": "succeeded", "endedAt": "2026-03-01T16:10:00Z", "peakBytes": peaks}
     done |= {"tokensPerSecond": 33_050, "stepSeconds": 31.7, "gpuSeconds": 67_200}
     done["message"] = "the command ended with exit code 0"
-    text = "attempt 2 on bf16-z2-none-mb1x32 has trained to its end, measured 57.9 GiB of 79.2 GiB, 33,050 tokens/s"
+    text = (
+        "attempt 2 on bf16-z2-none-mb1x32 has trained to its end, 640,000 of 640,000 samples, measured 57.9 GiB of "
+        "79.2 GiB, 33,050 tokens/s"
+    )
     conditions = [*_STATUS["conditions"], _condition("Complete", "Succeeded", text, "16:10:05")]
-    changes = {"phase": "Succeeded", "message": text, "attempts": [first, done], "conditions": conditions}
+    changes = {
+        "phase": "Succeeded",
+        "message": text,
+        "trainedSamples": 640_000,
+        "attempts": [first, done],
+        "conditions": conditions,
+    }
     return told_job(**{**changes, **status})
 
 
@@ -82,6 +91,8 @@ def still_probing() -> dict[str, Any]:
         plan=None,
         oomRetries=0,
         gpuSecondsSpent=1_440,
+        trainedSamples=0,
+        totalSamples=0,
     )
 
 
@@ -127,6 +138,8 @@ _STATUS: dict[str, Any] = {
     "firstRunningAt": "2026-03-01T10:01:10Z",
     "gpuSecondsSpent": 2_160,
     "oomRetries": 1,
+    "trainedSamples": 109_312,
+    "totalSamples": 640_000,
     "conditions": [
         _condition("Predicted", "Predicted", PREDICTED, "10:00:02"),
         _condition("Tuned", "Measured", WON, "10:07:00"),

@@ -12,7 +12,7 @@ from memtune.decide.model import believed
 from memtune.decide.predicting import natural, prediction_status
 from memtune.decide.probing import may_be_launched
 from memtune.decide.records import has_ended, last_attempt, new_name, with_attempt
-from memtune.decide.stories import inherited, measured, trained, trains
+from memtune.decide.stories import inherited, measured, replaced_batch, trained, trains
 from memtune.decide.texts import line, over
 from memtune.plan import Plan
 from memtune.run import RunKind
@@ -59,11 +59,12 @@ def running(context: Context) -> Context:
     if last is None or not has_ended(last):
         number, plan = (last.number, last.plan) if last else (0, "")
         return context.saying(f"attempt {number} is training on {plan}")
-    text = f"attempt {last.number} on {last.plan} {trained(last)}{inherited(last)}"
+    text = f"attempt {last.number} on {last.plan} {trained(context.status)}{inherited(last)}"
     if peaks := last.peak_bytes:
         hbm = over(peaks.device, peaks.total)
         context = context.having(plan=PlanStatus(name=last.plan, hbm=hbm, tokens_per_second=last.tokens_per_second))
         text = f"{text}, {measured(last)}"
+    text = "; ".join(filter(None, (text, replaced_batch(context.status))))
     return completed(context, reasons.SUCCEEDED, text)
 
 

@@ -113,7 +113,7 @@ def checkpointed(reports: list[Report], is_started: bool) -> dict[str, Any]:
 
 
 def trained(pods: Collection[PodObservation]) -> dict[str, Any]:
-    """How many samples a train run had behind it, of how many, as fields of its record; only all pods can tell."""
+    """How many samples a train run had behind it, of how many, as fields of the status; only all pods can tell."""
     reports = reports_of(pods)
     shares = [report.trained_samples for report in reports if report.trained_samples is not None]
     totals = [report.total_samples for report in reports if report.total_samples is not None]
@@ -123,10 +123,10 @@ def trained(pods: Collection[PodObservation]) -> dict[str, Any]:
     return {"trained_samples": _count(sum(shares)), "total_samples": _count(sum(totals)) if is_known else 0}
 
 
-def own_batch(reports: list[Report], global_batch: int) -> int:
-    """The batch that the script means, where it is another one than the job's; else 0."""
-    found = max((_count(report.own_batch) for report in reports), default=0)
-    return 0 if found == global_batch else found
+def own_batch(pods: Iterable[PodObservation]) -> int | None:
+    """The samples of a step by the script's own numbers; None where no report tells them."""
+    found = [_count(report.own_batch) for report in reports_of(pods) if report.own_batch]
+    return max(found, default=None)
 
 
 def started_at(run: RunObservation) -> str | None:

@@ -136,7 +136,6 @@ def _ended(context: Context, record: RunStatus, run: RunObservation, conclusion:
     found: dict[str, Any] = {
         **_spent(context, record, run),
         **measuring.measured(run),
-        "own_batch": measuring.own_batch(measuring.reports_of(run.pods), context.job.spec.training.global_batch_size),
         "verdict": str(conclusion.verdict),
         "ended_at": to_text(min(ended_at, context.now)),
         "message": sentence(conclusion.message),
@@ -174,8 +173,15 @@ def all_stopped(context: Context, why: str) -> Context:
 def _closed(context: Context, record: RunStatus, found: dict[str, Any]) -> Context:
     new = record.model_copy(update=found)
     context = context.becoming(replaced(context.status, new))
-    if not isinstance(record, AttemptStatus):
+    pods = context.runs[record.name].pods
+    if isinstance(record, AttemptStatus):
+        unknown = {"trained_samples": 0, "total_samples": 0}
+        context = context.having(**(measuring.trained(pods) or unknown))
+    else:
         context = context.having(gpu_seconds_spent=context.status.gpu_seconds_spent + new.gpu_seconds)
+    if (batch := measuring.own_batch(pods)) is not None:
+        is_jobs = batch == context.job.spec.training.global_batch_size
+        context = context.having(own_batch=0 if is_jobs else batch)
     return context.telling(*ended_event(new))
 
 
@@ -187,7 +193,6 @@ def _spent(context: Context, record: RunStatus, run: RunObservation) -> dict[str
     found: dict[str, Any] = {"gpu_seconds": min(seen + int(lost), 2**61)}
     if not is_probe:
         found |= measuring.checkpointed(measuring.reports_of(run.pods), _may_have_trained(record, run))
-        found |= measuring.trained(run.pods)
     return found
 
 
@@ -250,6 +255,7 @@ def _last_words(context: Context) -> Context:
         # One rank that saved nothing says nothing of the others.
         is_first_word = record.checkpoint == "unknown" and 0 < len(reports) == len(pods)
         if is_first_word or told.get("checkpoint_samples", 0) > record.checkpoint_samples:
-            told |= measuring.trained(pods)
             context = context.becoming(replaced(context.status, record.model_copy(update=told)))
+        if trained := measuring.trained(pods):
+            context = context.having(**trained)
     return context

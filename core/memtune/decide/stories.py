@@ -9,7 +9,7 @@ from memtune.decide.records import ended_as
 from memtune.ladder import OutOfMemory
 from memtune.plan import Plan
 from memtune.prediction import Prediction
-from memtune.spec.status import AttemptStatus, RunStatus
+from memtune.spec.status import AttemptStatus, RunStatus, Status
 from memtune.spec.training import Shrink
 from memtune.units import amount, counted, gib, unit_of
 from memtune.verdict import Verdict
@@ -62,24 +62,31 @@ def inherited(record: RunStatus) -> str:
     return f" (it went on from {record.resumed_samples:,} samples that another job saved in checkpoint.path)"
 
 
-def trained(record: AttemptStatus) -> str:
+def trained(status: Status) -> str:
     """How far a train run that ended well has come; only what is known to be all of a training is called its end."""
-    done, total = record.trained_samples, record.total_samples
+    done, total = status.trained_samples, status.total_samples
     if not done:
         return "has trained to its end"
     if not total:
         return f"has ended well after {done:,} samples"
     if done < total:
-        return f"has ended well, but after {done:,} of {total:,} samples: the script ended its training early"
-    return f"has trained to its end, {samples(record)}"
+        return f"has ended well, but after {samples(status)}: the script ended its training early"
+    return f"has trained to its end, {samples(status)}"
 
 
-def samples(record: AttemptStatus) -> str:
-    """The samples that a train run had behind it, of how many; empty if nobody could count them."""
-    done, total = record.trained_samples, record.total_samples
+def samples(status: Status) -> str:
+    """The samples that the newest train run to end had trained, of how many; empty if nobody could count them."""
+    done, total = status.trained_samples, status.total_samples
     # A script may train on a sample several times in one pass.
     of = f" of {total:,}" if done <= total else ""
     return f"{done:,}{of} samples" if done else ""
+
+
+def replaced_batch(status: Status) -> str:
+    """That the script's own numbers make another batch than the job's; empty if they do not."""
+    if not status.own_batch:
+        return ""
+    return f"an optimizer step takes training.globalBatchSize, the script's own numbers make it {status.own_batch:,}"
 
 
 def verdict_words(record: RunStatus) -> str:
@@ -120,10 +127,7 @@ def measured(record: RunStatus) -> str:
     predicted = f" (predicted {amount(record.predicted_bytes, total)})" if record.predicted_bytes else ""
     measured = f"measured {amount(peaks.device, total)}{predicted} of {amount(total, total)}"
     shorter = ", without the longest sequences" if record.length_covered is False else ""
-    own = (
-        f", with globalBatchSize in place of the script's own batch of {record.own_batch:,}" if record.own_batch else ""
-    )
-    return f"{measured}, {record.tokens_per_second:,} tokens/s{retries}{shorter}{own}"
+    return f"{measured}, {record.tokens_per_second:,} tokens/s{retries}{shorter}"
 
 
 def predicted(plan: Plan, prediction: Prediction, usable_bytes: int, device_kind: str, earlier_jobs: int = 0) -> str:

@@ -166,11 +166,6 @@ class RunStatus(RecordStatus):
     demanded_bytes: Natural = Field(
         default=0, description="Device memory that it had and asked for when it ran out; 0 if it did not."
     )
-    own_batch: Natural = Field(
-        default=0,
-        description="Samples of an optimizer step by the script's own numbers, if they are not "
-        "training.globalBatchSize and the integration replaced them; else 0.",
-    )
     message: Sentence = Field(default="", description="What happened, in one sentence.")
 
 
@@ -186,14 +181,6 @@ class AttemptStatus(RunStatus):
     )
     checkpoint_samples: Natural = Field(
         default=0, description="Samples behind the newest complete checkpoint when it ended."
-    )
-    trained_samples: Natural = Field(
-        default=0,
-        description="Samples trained when it ended, with those it resumed from; 0 if nobody could count them.",
-    )
-    total_samples: Natural = Field(
-        default=0,
-        description="Samples of the whole training, by the script's own schedule; 0 if the integration cannot know.",
     )
     checkpoint_format: Annotated[str, Field(pattern=WORD, max_length=16)] = Field(
         default="", description="Format of the newest complete checkpoint when it ended."
@@ -256,6 +243,20 @@ class Status(StatusBlock):
     gpu_seconds_spent: Natural = Field(default=0, description="GPU-seconds that all probe runs took.")
     oom_retries: Natural = Field(default=0, description="Relaunches after an out-of-memory.")
     disruptions: Natural = Field(default=0, description="Relaunches after preemption, eviction or loss of a node.")
+    trained_samples: Natural = Field(
+        default=0,
+        description="Samples trained when the newest train run that has ended did, with those it resumed from; 0 if "
+        "nobody could count them.",
+    )
+    total_samples: Natural = Field(
+        default=0,
+        description="Samples of the whole training, by the script's own schedule; 0 if the integration cannot know.",
+    )
+    own_batch: Natural = Field(
+        default=0,
+        description="Samples of an optimizer step by the script's own numbers, if they are not "
+        "training.globalBatchSize and the integration replaced them; else 0.",
+    )
     message: Story = Field(default="", description="What the job is doing now, in one sentence.")
 
 
