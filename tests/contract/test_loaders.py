@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+import watched
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, SequentialSampler, TensorDataset
 
 from memtune.plan import Plan
@@ -111,3 +113,11 @@ def test_an_evaluation_that_ran_out_of_memory_gets_smaller_batches_under_acceler
     assert _evaluated_less(loader, settings, accelerator) is loader
     changed = _evaluated_less(loader, replace(settings, evaluation_batch=16), accelerator)
     assert changed.batch_size == size
+
+
+def test_a_loader_prepared_beside_the_training_loader_is_evaluated_in_these_batches(tmp_path: Path) -> None:
+    script, plan = Path(__file__).parents[1] / "support" / "language_modeling.py", "fp32-ddp-none-mb4x2"
+    told = {"INTEGRATION": "accelerate", "EVALUATION_BATCH": "2"}
+    (outcome,) = watched.run(script, plan, tmp_path, 1, ["--max-steps", "1"], **told)
+    assert outcome.exit_code == 0, outcome.output[-3000:]
+    assert (outcome.report.applied.micro_batch, outcome.report.applied.evaluation_batch) == (4, 2)

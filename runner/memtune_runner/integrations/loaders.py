@@ -16,22 +16,26 @@ def training_loader(loaders: list[Any], takes_in_order: bool = True) -> Any:
 
 def samples_of_pass(loader: Any, batches: int | None = None) -> int | None:
     """The samples that this rank is given in a pass, or in so many batches of it; None where nobody can know."""
-    from torch.utils.data import BatchSampler
-
-    sampler: Any = getattr(loader, "batch_sampler", None)
-    size = getattr(sampler, "batch_size", None)
+    sampler, size = getattr(loader, "batch_sampler", None), batch_size_of(loader)
     # What accelerate dispatches is read by one rank for all of them.
     is_shared = type(loader).__name__ == "DataLoaderDispatcher" and loader.state.num_processes > 1
-    if not isinstance(sampler, BatchSampler) or not isinstance(size, int) or is_shared:
+    if size is None or is_shared:
         return None
     try:
-        count: int = len(sampler) if batches is None else batches
-        if getattr(sampler, "even_batches", False):  # accelerate's share of a rank: filled up from the beginning
-            return count * (size // int(sampler.num_processes if sampler.split_batches else 1))
-        is_torchs = type(sampler).__len__ is BatchSampler.__len__
-        return min(count * size, len(sampler.sampler)) if is_torchs else None
+        return _samples_of(sampler, size, batches)
     except TypeError:
         return None  # a stream
+
+
+def _samples_of(sampler: Any, size: int, batches: int | None) -> int | None:
+    from torch.utils.data import BatchSampler
+
+    count = len(sampler) if batches is None else batches
+    if getattr(sampler, "even_batches", False):  # accelerate's share of a rank: filled up from the beginning
+        return count * (size // int(sampler.num_processes if sampler.split_batches else 1))
+    if getattr(type(sampler), "__len__", None) is not BatchSampler.__len__:
+        return None  # one of the script's own
+    return min(count * size, len(sampler.sampler))
 
 
 def in_micro_batches(loader: Any, micro_batch: int, pad_to: int | None) -> Any:
@@ -64,7 +68,7 @@ def _batches(loader: Any, micro_batch: int) -> dict[str, Any]:
 
 def batch_size_of(loader: Any) -> int | None:
     """The size of a loader's batches; None where the script makes them by itself."""
-    size = getattr(loader.batch_sampler, "batch_size", None)
+    size = getattr(getattr(loader, "batch_sampler", None), "batch_size", None)
     return size if isinstance(size, int) else None
 
 
