@@ -254,7 +254,7 @@ class Story:
     @property
     def samples(self) -> str:
         """How far the newest train run that has ended had come, in words."""
-        words = samples(self.status)
+        words = samples(self.status).removesuffix(" samples")
         ended = [attempt.number for attempt in self.status.attempts if has_ended(attempt)]
         return f"{words} when attempt {ended[-1]} ended" if words and ended else words
 

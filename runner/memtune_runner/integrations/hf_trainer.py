@@ -8,6 +8,7 @@ import os
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,7 @@ from memtune_runner.checkpoints.kernel import keep_kernel
 from memtune_runner.integrations import arguments
 from memtune_runner.integrations.checkpointing import set_checkpointing
 from memtune_runner.integrations.first_training import FirstTraining
-from memtune_runner.integrations.loaders import samples_of_pass
+from memtune_runner.integrations.loaders import batch_size_of, samples_of_pass
 from memtune_runner.integrations.padding import PaddingCollator
 from memtune_runner.ranks import own_directory
 from memtune_runner.training_length import Epoch, LibraryLength, Training
@@ -173,12 +174,12 @@ def _length_callback(settings: Settings, trainer: Any, length: LibraryLength) ->
 
         def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
             loader, plan = trainer.callback_handler.train_dataloader, settings.plan
-            samples = samples_of_pass(loader)
-            epoch = None
-            if samples is not None:
-                epoch = Epoch(max(math.ceil(len(loader) / plan.accumulation), 1), samples)
-            per_step = plan.micro_batch * plan.accumulation
-            length.begins(Training(state.max_steps, state.global_step, lambda: int(state.global_step), per_step, epoch))
+            # Some trainers take more samples at a time than they train on, such as those that generate.
+            samples = samples_of_pass(loader) if batch_size_of(loader) == plan.micro_batch else None
+            steps = 0 if samples is None else math.ceil(len(loader) / plan.accumulation)
+            epoch = Epoch(steps, samples) if samples and steps else None
+            per_step, made = plan.micro_batch * plan.accumulation, partial(getattr, state, "global_step")
+            length.begins(Training(state.max_steps, state.global_step, made, per_step, epoch))
 
     return TellLength()
 

@@ -108,7 +108,7 @@ def _init(settings: Settings, probe: Probe | None, package: str, fits: FirstTrai
         if probe is not None:
             probe.defer()
             overrides |= _of_probe(settings, asked)
-        length.own_accumulation = asked.get("accumulate_grad_batches", 1)
+        length.own_accumulation = asked.get("accumulate_grad_batches") or 1
         overrides["accumulate_grad_batches"] = accumulation(settings)
         overrides["callbacks"] = [*callbacks, _callback(settings, probe, package, fits, length)]
         inherited(trainer, *args, **{**asked, **overrides})
