@@ -16,6 +16,7 @@ class TrainingLength:
     """What an integration knows of the length of the training; nothing where the script's own loop decides."""
 
     discarded_samples = 0  # of steps that a library has undone, such as a search for a learning rate
+    is_known_at_end = False  # whether the total shows only in what a script did that ended well
     own_batch: int | None = None  # the samples of a step by the script's own numbers, over all ranks, if replaced
 
     @property

@@ -94,6 +94,8 @@ def test_an_interrupted_job_goes_on_where_it_stopped(tmp_path: Path) -> None:
     assert not MOUNTED.exists()
     assert "predicted" in said
     assert "trained to its end" in said
+    assert status["trainedSamples"] == status["totalSamples"] > 0
+    assert f"{status['totalSamples']:,} of {status['totalSamples']:,} samples" in said.replace("\n", " ")
     told_once(said)
 
 

@@ -94,6 +94,13 @@ def test_of_a_loop_with_accelerate(
     assert outcome.report.own_batch == own_batch
 
 
+def test_how_long_a_loop_with_accelerate_is_to_be_shows_only_at_its_end(tmp_path: Path) -> None:
+    arguments = ["--micro-steps", "15"]
+    (outcome,) = watched.run(SUPPORT / "language_modeling.py", PLAN, tmp_path, 1, arguments, INTEGRATION="accelerate")
+    assert outcome.report.ending is Ending.BAD_INPUT, "it counts batches, and has left the last step undone"
+    assert samples(outcome) == (24, None)
+
+
 @pytest.mark.parametrize("step", [3, 10, 16])
 def test_a_resumed_loop_with_accelerate_counts_what_was_trained_before(step: int, tmp_path: Path) -> None:
     script, saves = SUPPORT / "language_modeling.py", tmp_path / "saves"

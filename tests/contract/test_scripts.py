@@ -138,5 +138,7 @@ def test_deepspeeds_own_count_is_taken(tmp_path: Path) -> None:
     assert counted["sub_groups"] > 1
     assert outcome.report.skipped_steps == counted["skipped"]
     assert outcome.report.steps == counted["steps"] - counted["skipped"] == 2
+    assert outcome.report.trained_samples == 3 * 8, "a step that is skipped has taken its samples"
+    assert outcome.report.total_samples is None
     assert (outcome.report.applied.zero_stage, outcome.report.applied.micro_steps) == (3, 4)
     assert (outcome.report.applied.weight_dtype, outcome.report.applied.compute_dtype) == ("float16", "float16")

@@ -9,7 +9,10 @@ from told_job import GIB, MESSAGE, NOW_SECONDS, OUT_OF_MEMORY, TOTAL_BYTES, WON,
 
 from memtune_cli.news import news, saying, without_shown
 from memtune_cli.next_step import next_step
+from memtune_cli.report_page import html_page
+from memtune_cli.screen import Screen
 from memtune_cli.story import Budget, error_ratio, measured_bytes, run_seconds, story_of
+from memtune_cli.story_page import page
 
 
 def changed(part: str, place: int, **fields: Any) -> dict[str, Any]:
@@ -97,6 +100,19 @@ def test_only_what_was_measured_counts_as_measured() -> None:
 def test_an_out_of_memory_says_in_which_phase() -> None:
     story = story_of(changed("attempts", 0, phase="backward"))
     assert story.outcome(story.status.attempts[0]) == "ran out of GPU memory in backward"
+
+
+def test_a_training_that_its_script_ended_early_is_told_so() -> None:
+    story = story_of(ended_well(trainedSamples=240_000, ownBatch=64))
+    assert [story.outcome(attempt) for attempt in story.status.attempts][-1] == "ended early"
+    assert story.samples == "240,000 of 640,000 when attempt 2 ended"
+    assert story_of(ended_well()).outcome(story.status.attempts[-1]) == "trained to its end"
+    said = "\n".join(page(Screen(140, colours=False, unicode=True), story, 0.0))
+    assert "Samples  240,000 of 640,000 when attempt 2 ended" in said
+    assert "Batch  an optimizer step takes training.globalBatchSize, the script's own numbers make it 64" in said
+    html = html_page(story, [], [], [], 0.0)
+    assert "Samples: 240,000 of 640,000 when attempt 2 ended." in html
+    assert "numbers make it 64." in html
 
 
 def test_before_the_first_probe_its_cost_is_that_of_the_prediction() -> None:

@@ -10,14 +10,14 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import CodeType, FrameType
 from typing import Any
 
 from memtune_runner.bad_input import BadInputError
 from memtune_runner.checkpoints import manifest
 from memtune_runner.checkpoints.manifest import ManifestError
-from memtune_runner.integrations.loaders import samples_of_pass
+from memtune_runner.integrations.passes import Followed, Passes
 from memtune_runner.settings import Settings
 from memtune_runner.training_length import TrainingLength
 from memtune_runner.watch.patches import Patches
@@ -28,36 +28,24 @@ _Place = tuple[int, CodeType, int]
 _OWN_ACCUMULATION = "ACCELERATE_GRADIENT_ACCUMULATION_STEPS"  # of `accelerate launch`, before what the script says
 
 
-@dataclass
-class _Followed:
-    """A loader that the script trains on."""
-
-    loader: Any
-    batches: int | None  # None where it is not known how many
-    samples: int | None  # of a pass on this rank; None where it is not known how many
-    taken: int = 0  # of a pass that has not come to its end
-    trained_after: int | None = None  # the steps that were made before the first batch of the pass was trained
-    passed_over: int = 0  # the samples of the pass that a resumed script took and did not train
-
-
 class Schedule(TrainingLength):
     """What a script sees of the length of its training, and what it makes of it.
 
     ``samples`` tells how many are behind the weights of this process, over all ranks.
     """
 
+    is_known_at_end = True
+
     def __init__(self, settings: Settings, samples: Callable[[], int]) -> None:
-        self._settings, self._samples = settings, samples
-        self._plan = settings.plan
+        self._settings, self._plan = settings, settings.plan
+        self._passes = Passes(lambda: samples() // settings.global_batch, settings.plan.micro_batch)
         self._own: int | None = None
         self._accumulates = False
         self._has_told_length = False
-        self._loaders: list[_Followed] = []
         self._accelerator: Any = None
         self._has_skipped = False  # what a resumed run has trained of its epoch
         self._is_resuming = False  # the checkpoint is loaded, and nothing trained since
         self._passed_over = 0  # batches that were given to the script meanwhile
-        self._begun_samples: int | None = 0  # of all passes that have ended or were left, in which a step was made
         self._asked_for_batches: _Place | None = None  # where, as long as none was taken
         self._own_share = 0  # the samples of a batch by the script's own loader, over all ranks
 
@@ -107,23 +95,20 @@ class Schedule(TrainingLength):
     def follow(self, accelerator: Any, loader: Any) -> None:
         """The script trains on this loader, which accelerate has prepared."""
         self._accelerator = accelerator
-        try:
-            batches = len(loader)  # not told to the script: the loader is not followed yet
-        except TypeError:
-            batches = None
-        self._loaders.append(_Followed(loader, batches, samples_of_pass(loader)))
+        self._passes.follow(loader)
 
     @property
     def follows(self) -> bool:
         """Whether a loader is known that the script trains on."""
-        return bool(self._loaders)
+        return bool(self._passes.loaders)
 
     @property
     def unfinished(self) -> str:
         """What shows that a script which ended well has not trained as long as it meant to; empty if nothing does."""
         if self._passed_over and not self._may_have_passed_over(self._passed_over):
             return self._miscount
-        taken = max((each.taken for each in self._loaders if not self._is_left_at_once(each)), default=0)
+        own, loaders = self._own or 1, self._passes.loaders
+        taken = max((each.taken for each in loaders if not self._passes.is_left_at_once(each, own)), default=0)
         if not (self._accumulates and taken) or self._accelerator.sync_gradients:
             return ""
         return (
@@ -136,7 +121,7 @@ class Schedule(TrainingLength):
     @property
     def resumed_samples(self) -> int | None:
         """What the steps behind the checkpoint were made of, if the loader tells how many samples an epoch has."""
-        first = self._loaders[0] if self._loaders else None
+        first = next(iter(self._passes.loaders), None)
         if self._settings.resume_from is None or first is None or first.samples is None or not first.batches:
             return None
         epochs, steps = self._place(first.batches)
@@ -144,34 +129,10 @@ class Schedule(TrainingLength):
 
     def total_samples(self, _trained: int) -> int | None:
         """The samples of all passes that the script has begun to train on: more than these it has not asked for."""
-        for each in self._loaders:
-            self._end_pass(each)
-        if self._begun_samples is None or not self._loaders:
-            return None
-        resumed = self.resumed_samples
-        return None if resumed is None and self._settings.resume_from else (resumed or 0) + self._begun_samples
-
-    def _end_pass(self, followed: _Followed, missing: int = 0) -> None:
-        """A pass has come to its end, so many batches too early, or was left; one without a step trained nothing."""
-        if followed.trained_after is not None and self._steps > followed.trained_after:
-            if followed.samples is None or self._begun_samples is None:
-                self._begun_samples = None
-            else:
-                own = followed.samples - followed.passed_over - missing * self._plan.micro_batch
-                self._begun_samples += own
-        followed.taken, followed.trained_after, followed.passed_over = 0, None, 0
-
-    @property
-    def _steps(self) -> int:
-        return self._samples() // self._settings.global_batch
-
-    def _is_left_at_once(self, followed: _Followed) -> bool:
-        """Whether a pass was left after the first batch of the script's, by a script that had made all of its steps."""
-        is_first = followed.taken <= (self._own or 1) and followed.trained_after == self._steps
-        return is_first and self._steps > 0
-
-    def _followed(self, loader: Any) -> _Followed | None:
-        return next((each for each in self._loaders if each.loader is loader), None)
+        begun, resumed = self._passes.begun_samples(), self.resumed_samples
+        if self._settings.resume_from is None:
+            return begun
+        return None if begun is None or resumed is None else resumed + begun
 
     def _in_scripts_batches(self, batches: int) -> int:
         if self._own is None or self._own == self._plan.accumulation:
@@ -181,7 +142,7 @@ class Schedule(TrainingLength):
     def _length(self, inherited: Inherited, loader: Any) -> int:
         batches: int = inherited(loader)
         asker = sys._getframe(2)  # behind this function's own frame is that of its wrapper
-        if self._followed(loader) is None or _is_of_accelerate(asker) or _is_progress_bar(asker):
+        if self._passes.of(loader) is None or _is_of_accelerate(asker) or _is_progress_bar(asker):
             return batches
         if self._asked_for_batches == _place_in(asker):
             return batches  # list(), tuple() and sorted() ask for the batches, then how many there may be
@@ -190,18 +151,18 @@ class Schedule(TrainingLength):
 
     def _iterate(self, inherited: Inherited, loader: Any) -> Iterator[Any]:
         batches: Iterator[Any] = inherited(loader)
-        followed = self._followed(loader)
+        followed = self._passes.of(loader)
         self._asked_for_batches = _place_in(sys._getframe(2))
         return batches if followed is None else self._counted(followed, batches)
 
-    def _counted(self, followed: _Followed, batches: Iterator[Any]) -> Iterator[Any]:
-        self._end_pass(followed)
+    def _counted(self, followed: Followed, batches: Iterator[Any]) -> Iterator[Any]:
+        self._passes.end(followed)
         for batch in batches:
             self._asked_for_batches = None
             followed.taken += 1
             self._passed_over += self._is_resuming
             yield batch
-        self._end_pass(followed, missing=(followed.batches or followed.taken) - followed.taken)
+        self._passes.end(followed, (followed.batches or followed.taken) - followed.taken)
 
     def _load_state(self, inherited: Inherited, *args: Any, **kwargs: Any) -> Any:
         result = inherited(*args, **kwargs)
@@ -212,17 +173,10 @@ class Schedule(TrainingLength):
         """Raise BadInputError where a script that skips batches by hand has not come to where its checkpoint was."""
         if self._passed_over and not self._may_have_passed_over(self._passed_over - 1):
             raise BadInputError(self._miscount)
-        is_first, self._is_resuming = self._is_resuming, False
-        begun = [each for each in self._loaders if each.taken]
-        if not begun:
-            self._begun_samples = None  # the script has kept the batches of a pass: nobody sees how often it uses them
-        for each in begun:
-            if each.trained_after is None:
-                each.trained_after = self._steps
-                each.passed_over = self._samples_passed_over(each) if is_first else 0
-        self._passed_over = 0
+        self._passes.train(self._samples_passed_over)
+        self._is_resuming, self._passed_over = False, 0
 
-    def _samples_passed_over(self, followed: _Followed) -> int:
+    def _samples_passed_over(self, followed: Followed) -> int:
         """Of the resumed epoch, where a script takes its batches one by one up to the checkpoint's place."""
         _, steps = self._place(followed.batches)
         batches = steps * self._plan.accumulation
@@ -230,7 +184,7 @@ class Schedule(TrainingLength):
 
     def _may_have_passed_over(self, batches: int) -> bool:
         """Whether so many batches lie before the next step: none where the script begins the epoch anew."""
-        in_epoch = self._loaders[-1].batches if self._loaders else None
+        in_epoch = self._batches_in_epoch
         epoch, steps = self._place(in_epoch)
         of_epoch = steps * self._plan.accumulation
         # A loop may take the batches of a step together before it trains on the first of them.
@@ -238,8 +192,12 @@ class Schedule(TrainingLength):
         return any(0 <= batches - each < ahead for each in (0, of_epoch, epoch * (in_epoch or 0) + of_epoch))
 
     @property
+    def _batches_in_epoch(self) -> int | None:
+        return self._passes.loaders[-1].batches if self._passes.loaders else None
+
+    @property
     def _miscount(self) -> str:
-        _, steps = self._place(self._loaders[-1].batches if self._loaders else None)
+        _, steps = self._place(self._batches_in_epoch)
         return (
             f"the script passed over {self._passed_over} batches after it had loaded its checkpoint, which is {steps} "
             f"optimizer steps into an epoch, {steps * self._plan.accumulation} batches under plan {self._plan}: skip "
@@ -281,14 +239,14 @@ class Schedule(TrainingLength):
         accelerator.gradient_state.plugin_kwargs.update(num_steps=own)
 
     def _skip(self, inherited: Inherited, dataloader: Any, num_batches: int = 0) -> Any:
-        followed = self._followed(dataloader)
+        followed = self._passes.of(dataloader)
         if followed is None:
             return inherited(dataloader, num_batches)
         behind = self._batches_behind(followed.batches, num_batches)
         made = inherited(dataloader, behind)
-        self.follow(self._accelerator, made)
+        rest = self._passes.follow(made)
         if followed.samples is not None:
-            self._loaders[-1].samples = max(followed.samples - behind * self._plan.micro_batch, 0)
+            rest.samples = max(followed.samples - behind * self._plan.micro_batch, 0)
         return made
 
     def _batches_behind(self, batches: int | None, asked: int) -> int:

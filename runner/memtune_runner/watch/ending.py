@@ -66,6 +66,8 @@ def report_of(
         return report
     length = length or TrainingLength()
     samples = {} if settings.is_probe else _samples(watch, rank, load, length)
+    if length.is_known_at_end and failure.ending is not Ending.SUCCEEDED:
+        samples.pop("total_samples", None)
     return _measured(replace(report, own_batch=length.own_batch, **samples), watch)
 
 
