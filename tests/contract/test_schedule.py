@@ -65,6 +65,7 @@ def test_each_of_two_ranks_trains_on_its_half(tmp_path: Path) -> None:
     arguments = ["--batch-size", "2"]
     outcomes = watched.run(SCRIPT, "fp32-ddp-none-mb1x4", tmp_path, 2, arguments, INTEGRATION="accelerate")
     assert trained(outcomes[0]) == (8, 29, 0.0)
+    assert [(each.report.trained_samples, each.report.total_samples) for each in outcomes] == [(29, 29), (29, 29)]
 
 
 def test_a_loop_that_counts_batches_is_not_taken_for_a_whole_training(tmp_path: Path) -> None:
