@@ -1,6 +1,6 @@
 """How many probes find a good plan: the operator's search against random, grid, TPE, GPSampler and DeepSpeed's order.
 
-    OMP_NUM_THREADS=1 PYTHONPATH=core:bench python bench/search.py > bench/results/search.md
+    OMP_NUM_THREADS=1 PYTHONPATH=core:operator:bench python bench/search.py > bench/results/search.md
 
 On modelled tables (search_tables.py), until a probe has measured a plan that fits and reaches 97% of the throughput of
 the best plan that does.
@@ -19,7 +19,7 @@ from search_tables import CASES, GOOD, HEADROOM, Case, table_of
 
 from memtune.spec.tuning import Tuning
 
-COMMAND = "OMP_NUM_THREADS=1 PYTHONPATH=core:bench python bench/search.py > bench/results/search.md"
+COMMAND = "OMP_NUM_THREADS=1 PYTHONPATH=core:operator:bench python bench/search.py > bench/results/search.md"
 SEEDS = 20
 # The tables whose factors reach twice as far take less seeds and not the slowest method: they check the conclusion.
 FAR_SEEDS = 5

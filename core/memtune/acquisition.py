@@ -1,7 +1,7 @@
 """Which plan to probe next: expected improvement of the recalibrated predictor, times the probability of fitting.
 
-The question carries everything that the answer rests on, so that an equal question has an equal answer and a sampler
-can be rebuilt from it after every restart.
+A search carries everything that its answer rests on, so that an equal search has an equal answer and a sampler can be
+rebuilt from it after every restart.
 """
 
 from __future__ import annotations
@@ -9,7 +9,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 
+from memtune.knowledge import Lesson, Model
 from memtune.plan import Plan
 from memtune.prediction import Interval
 from memtune.space import THROUGHPUT, Candidate, divisors
@@ -29,7 +31,8 @@ class Trial:
 
     ``fits`` is None while it runs or if it told nothing, False after an out-of-memory or if it left too little headroom
     or had to retry; ``died`` tells the out-of-memory. ``score`` is what the objective maximises, as measured: tokens
-    per second, or free bytes.
+    per second, or free bytes. ``lesson`` is what it taught of the memory. A plan that is not ``tried`` may be probed
+    again: its probe was taken away, or never started.
     """
 
     number: int
@@ -37,14 +40,16 @@ class Trial:
     fits: bool | None = None
     died: bool = False
     score: float = 0.0
+    lesson: Lesson | None = None
+    is_running: bool = False
+    tried: bool = True
 
 
 @dataclass(frozen=True)
 class Question:
     """What to probe next? ``candidates`` are the plans that may still be probed, predicted by the recalibrated model.
 
-    Nothing in ``trials`` is among them any more. ``seed`` is different for each job and each probe, equal after a
-    restart. ``incumbent`` is the best score of a trial that fits, 0 if there is none yet.
+    No plan that was tried is among them. ``incumbent`` is the best score of a trial that fits, 0 if there is none yet.
     """
 
     candidates: tuple[Candidate, ...]
@@ -53,11 +58,39 @@ class Question:
     headroom: float
     objective: str = THROUGHPUT
     incumbent: float = 0.0
+
+
+@dataclass(frozen=True)
+class SearchState:
+    """How far a search is: what the trials taught of the job's plans, and the trials.
+
+    ``seed`` differs between jobs and between the probes of a job, and is the same after a restart.
+    """
+
+    model: Model
+    trials: tuple[Trial, ...]
     seed: str = ""
+
+    @cached_property
+    def question(self) -> Question:
+        """What to choose the next probe from."""
+        return Question(
+            candidates=self.model.candidates({trial.plan for trial in self.trials if trial.tried}),
+            trials=self.trials,
+            usable_bytes=self.model.usable_bytes,
+            headroom=self.model.headroom,
+            objective=self.model.objective,
+            incumbent=max((trial.score for trial in self.trials if trial.fits), default=0.0),
+        )
 
 
 # The answer is the plan of one of the candidates, or None if none of them is worth a probe.
-Search = Callable[[Question], Plan | None]
+Search = Callable[[SearchState], Plan | None]
+
+
+def most_promising(state: SearchState) -> Plan | None:
+    """The search that needs no library: the plan of the greatest expected improvement."""
+    return expected_improvement(state.question)
 
 
 def expected_improvement(question: Question) -> Plan | None:

@@ -11,8 +11,9 @@ from simulated_cluster import SimulatedCluster
 from small_jobs import make_job, template
 
 from memtune.decide.hosting import host_need
-from memtune.decide.model import Model, model_of
+from memtune.decide.model import model_of
 from memtune.knobs import Offload
+from memtune.knowledge import Model
 from memtune.observation import Condition
 from memtune.plan import Plan
 from memtune.report import Ending

@@ -7,13 +7,14 @@ from memtune.decide import budget, reasons
 from memtune.decide.context import Context
 from memtune.decide.ending import completed, failed
 from memtune.decide.fixing import fingerprints
-from memtune.decide.model import Model, believed
+from memtune.decide.model import believed
 from memtune.decide.observed import only_product
 from memtune.decide.records import live
 from memtune.decide.settling import is_kept_to_met, stopped
 from memtune.decide.stories import predicted
 from memtune.decide.texts import line, over
 from memtune.decide.tracing import is_unknown, untraced
+from memtune.knowledge import Model
 from memtune.plan import Plan
 from memtune.prediction import Interval
 from memtune.space import Candidate, refusals
