@@ -16,6 +16,8 @@ from memtune.plan import Plan
 from memtune.prediction import Interval
 from memtune.space import THROUGHPUT, Candidate, divisors
 
+# The sampler that chooses by expected improvement under the prediction.
+MEMTUNE = "MemTune"
 # A gain below this share is none, and after so many probes in a row without one the search is over.
 _GAIN = 0.03
 _PATIENCE = 3
@@ -64,12 +66,14 @@ class Question:
 class SearchState:
     """How far a search is: what the trials taught of the job's plans, and the trials.
 
-    ``seed`` differs between jobs and between the probes of a job, and is the same after a restart.
+    ``seed`` differs between jobs and between the probes of a job, and is the same after a restart. ``sampler`` is what
+    chooses the next plan.
     """
 
     model: Model
     trials: tuple[Trial, ...]
     seed: str = ""
+    sampler: str = MEMTUNE
 
     @cached_property
     def question(self) -> Question:

@@ -2,19 +2,85 @@
 
 from __future__ import annotations
 
-import optuna
+import warnings
+import zlib
+from collections.abc import Callable
 
-from memtune.acquisition import SearchState
+import optuna
+from optuna.samplers import BaseSampler, GPSampler, RandomSampler, TPESampler
+from optuna.trial import TrialState
+
+from memtune.acquisition import MEMTUNE, SearchState, Trial, most_promising
+from memtune.knowledge import Lesson
+from memtune.parameters import Parameters
 from memtune.plan import Plan
 from memtune_operator.sampler import MemTuneSampler
-from memtune_operator.study import all_parameters, frozen, suggesting
+from memtune_operator.study import FITS, all_parameters, frozen, suggesting, violation
+
+# A sampler of Optuna's starts from so many probes that the prediction chooses.
+PRIOR_PROBES = 3
+# It may name plans that were tried or cannot fit, so often for each probe.
+_MOST_ASKS = 32
 
 
 def propose(state: SearchState) -> Plan | None:
     """The plan to probe next, None if none is worth it."""
+    possible = {candidate.plan for candidate in state.question.candidates}
+    if not possible:
+        return None
     parameters = all_parameters(state)
-    study = optuna.create_study(direction="maximize", sampler=MemTuneSampler(state.model, parameters))
+    study = optuna.create_study(direction="maximize", sampler=_sampler(state, parameters))
     study.add_trials([frozen(state.model, parameters, trial) for trial in state.trials])
-    plan = parameters.plan(suggesting(study.ask()))
-    # A sampler has to answer something, be it a plan that was tried.
-    return plan if any(candidate.plan == plan for candidate in state.question.candidates) else None
+    if (first := _of_prior(state)) is not None:
+        study.enqueue_trial(parameters.values_of(first))
+    for _ in range(1 if state.sampler == MEMTUNE else _MOST_ASKS):
+        trial = study.ask()
+        plan = parameters.plan(suggesting(trial))
+        if plan in possible:
+            return plan
+        _tell(study, trial, state, plan)
+    return None if state.sampler == MEMTUNE else most_promising(state)
+
+
+def _of_prior(state: SearchState) -> Plan | None:
+    """What a sampler that knows nothing of plans probes first."""
+    is_early = sum(trial.tried for trial in state.trials) < PRIOR_PROBES
+    return most_promising(state) if is_early and state.sampler != MEMTUNE else None
+
+
+def _sampler(state: SearchState, parameters: Parameters) -> BaseSampler:
+    if state.sampler == MEMTUNE:
+        return MemTuneSampler(state.model, parameters)
+    return _OF_OPTUNA[state.sampler](zlib.crc32(state.seed.encode()))
+
+
+def _tpe(seed: int) -> BaseSampler:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        return TPESampler(n_startup_trials=1, multivariate=True, group=True, seed=seed)
+
+
+def _gp(seed: int) -> BaseSampler:
+    return GPSampler(n_startup_trials=1, warn_independent_sampling=False, seed=seed)
+
+
+_OF_OPTUNA: dict[str, Callable[[int], BaseSampler]] = {"TPE": _tpe, "GP": _gp, "Random": RandomSampler}
+
+
+def _tell(study: optuna.Study, trial: optuna.Trial, state: SearchState, plan: Plan | None) -> None:
+    """Tell a sampler of a plan that is not probed: what its probe measured, or by how much it cannot fit."""
+    probed = [each for each in state.trials if each.plan == plan]
+    known = next((each for each in probed if each.fits is not None), None)
+    if known is None and probed:
+        study.tell(trial, state=TrialState.FAIL)
+        return
+    trial.set_constraint(FITS, violation(state.model, known) if known else _predicted_violation(state, plan))
+    study.tell(trial, known.score if known and known.fits else 0.0)
+
+
+def _predicted_violation(state: SearchState, plan: Plan | None) -> float:
+    """Of a plan that cannot fit; of parameters that no plan has, as much as the whole GPU."""
+    if plan is None:
+        return 1.0
+    expected = int(state.model.predict(plan).device.expected)
+    return violation(state.model, Trial(0, plan, fits=False, lesson=Lesson(plan, device_bytes=expected)))

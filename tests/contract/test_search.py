@@ -100,6 +100,53 @@ def test_a_plan_that_the_space_has_no_more_is_still_a_trial(model: Model) -> Non
     assert propose(state) == most_promising(state)
 
 
+OF_OPTUNA = ["TPE", "GP", "Random"]
+
+
+def searched(model: Model, sampler: str, count: int) -> list[Plan]:
+    """The plans of so many probes; what is a fifth larger than predicted runs out of memory above the GPU's end."""
+    trials: tuple[Trial, ...] = ()
+    for number in range(1, count + 1):
+        state = replace(after(model, *trials), sampler=sampler, seed=f"uid/{number}")
+        plan = propose(state)
+        if plan is None:
+            break
+        assert plan in [candidate.plan for candidate in state.question.candidates]
+        assert propose(replace(state, trials=tuple(trials))) == plan  # as after a restart
+        found = model.predict(plan)
+        is_large = found.device.expected * 1.2 > model.usable_bytes
+        fitting = fitted(model, number, plan, found.tokens_per_second.expected)
+        trials = (*trials, died(number, plan) if is_large else fitting)
+    return [trial.plan for trial in trials]
+
+
+@pytest.mark.parametrize("sampler", OF_OPTUNA)
+def test_a_sampler_of_optuna_s_starts_from_the_prior_and_proposes_only_what_can_fit(model: Model, sampler: str) -> None:
+    own, others = searched(model, "MemTune", 3), searched(model, sampler, 6)
+    assert others[:3] == own
+    assert len(set(others)) == 6
+
+
+def test_each_sampler_goes_its_own_way(model: Model) -> None:
+    assert len({tuple(searched(model, sampler, 7)) for sampler in ("MemTune", *OF_OPTUNA)}) == 4
+
+
+def test_the_seed_is_the_job_s_and_the_probe_s(model: Model) -> None:
+    trials = [fitted(model, number, plan) for number, plan in enumerate(searched(model, "MemTune", 3), 1)]
+    state = replace(after(model, *trials), sampler="Random")
+    found = {propose(replace(state, seed=f"{job}/4")) for job in "abcdefgh"}
+    assert len(found) > 1
+
+
+@pytest.mark.parametrize("sampler", OF_OPTUNA)
+def test_a_sampler_of_optuna_s_finds_the_last_plan_and_then_nothing(model: Model, sampler: str) -> None:
+    *tried, last = [candidate.plan for candidate in SearchState(model, ()).question.candidates]
+    trials = tuple(Trial(number, plan) for number, plan in enumerate(tried, 1))
+    state = replace(after(model, *trials), sampler=sampler)
+    assert propose(state) == last
+    assert propose(replace(state, trials=(*trials, Trial(99, last, is_running=True)))) is None
+
+
 def measured_study(sampler: MemTuneSampler, storage: str | None = None, trials: int = 6) -> optuna.Study:
     study = optuna.create_study(
         study_name="any", direction="maximize", sampler=sampler, storage=storage, load_if_exists=True

@@ -104,6 +104,7 @@ WHOLE: Node = {
             "maxGpuSeconds": 100,
             "headroom": "7.5%",
             "objective": "memory",
+            "sampler": "TPE",
         },
         "retry": {
             "maxOomRetries": 0,

@@ -203,7 +203,7 @@ def test_nothing_as_large_as_what_died_is_tried_again() -> None:
 
 
 def test_the_search_is_told_of_what_died_and_of_what_fits() -> None:
-    cluster = SimulatedCluster(make_job())
+    cluster = SimulatedCluster(make_job(tuning={"sampler": "TPE"}))
     cluster.reconcile()
     for pod in cluster.pods.values():
         cluster.start(pod.run)
@@ -214,6 +214,7 @@ def test_the_search_is_told_of_what_died_and_of_what_fits() -> None:
         asked.append(state)
 
     decide(cluster.job, cluster.observe(), cluster.now, search)
+    assert (asked[0].sampler, asked[0].seed) == ("TPE", f"{cluster.job.metadata.uid}/2")
     (died,) = asked[0].trials
     assert (died.fits, died.died) == (False, True)
     assert died.plan not in [candidate.plan for candidate in asked[0].question.candidates]

@@ -15,7 +15,7 @@ from memtune.verdict import Verdict
 def search_state(job: Job, status: Status, model: Model) -> SearchState:
     """How far the search for a job's plan is."""
     trials = tuple(trial_of(job, model, probe) for probe in status.probes)
-    return SearchState(model, trials, seed=f"{job.metadata.uid}/{len(trials) + 1}")
+    return SearchState(model, trials, f"{job.metadata.uid}/{len(trials) + 1}", job.spec.tuning.sampler)
 
 
 def trial_of(job: Job, model: Model, probe: RunStatus) -> Trial:

@@ -26,6 +26,7 @@ ZeroStage = Annotated[Whole, Field(ge=0, le=3)]
 MicroBatch = Annotated[Count, Field(le=10_000_000)]
 Backend = Literal["deepspeed", "fsdp", "ddp"]
 FsdpStrategy = Literal["full", "shard-grad-op", "hybrid"]
+Sampler = Literal["MemTune", "TPE", "GP", "Random"]
 Consent = Literal["optimizer-8bit", "gradient-dtype", "precision"]
 # The status keeps every probe, and it has to stay under 100 kB.
 MAX_PROBES = 48
@@ -98,6 +99,11 @@ class Tuning(Block):
     )
     objective: Literal["throughput", "memory"] = Field(
         default="throughput", description="What the best plan has most of: tokens per second, or free memory."
+    )
+    sampler: Sampler = Field(
+        default="MemTune",
+        description="What chooses the next probe: MemTune, by expected improvement under the prediction, or a sampler "
+        "of Optuna's after three probes that MemTune chooses; GP needs torch and scipy beside the operator.",
     )
 
     @property
