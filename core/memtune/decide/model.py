@@ -37,16 +37,24 @@ def believed(context: Context) -> Model:
 
 
 def model_of(
-    job: Job, status: Status, nodes: Sequence[Node] | None, trace: str = "", outside_bytes: tuple[int, ...] = ()
+    job: Job,
+    status: Status,
+    nodes: Sequence[Node] | None,
+    trace: str = "",
+    outside_bytes: tuple[int, ...] = (),
+    *,
+    is_traced_elsewhere: bool = False,
 ) -> Model:
     """What is believed now; raises ValueError (or SpecError, which is one) where the job describes no workload.
 
     ``trace`` is that of the job's factory, if it has one; ``outside_bytes`` what earlier jobs had beside the allocator.
+    Where a trace exists that is not at hand, the plans are known and what they take is assumed.
     """
     gpu, known = _gpu(job, status, nodes)
     tuning = job.spec.tuning
     model: Architecture | TracedModel | None = traced_model(trace)
-    if is_assumed := model is None and is_given_up(job, status):
+    is_untraced = is_given_up(job, status) or (is_traced_elsewhere and job.spec.model.factory is not None)
+    if is_assumed := model is None and is_untraced:
         model = assumed_architecture(gpu.usable_bytes, job.spec.resources.world)
     workload = replace(to_workload(job, gpu, model), assumed=is_assumed, outside_bytes=outside_bytes)
     lessons = tuple(lesson for record in (*status.probes, *status.attempts) if (lesson := lesson_of(record)))
