@@ -8,7 +8,7 @@ from random import Random
 
 from search_tables import HEADROOM, Outcome, Table
 
-from memtune.acquisition import SearchState, Trial, enough
+from memtune.acquisition import MEMTUNE, SearchState, Trial, enough
 from memtune.knowledge import Lesson, Model
 from memtune.plan import Plan
 from memtune.space import THROUGHPUT, Space
@@ -23,13 +23,16 @@ MOST_PROBES = 12
 class Hunt:
     """One search of one table. It is over when a good plan was measured, or when the probes are spent.
 
-    ``blind`` is one that does not know when it has found a good plan, as in real life.
+    ``blind`` is one that does not know when it has found a good plan, as in real life. ``sampler`` is that of
+    ``tuning.sampler``, seeded by ``seed`` and the number of the probe.
     """
 
     table: Table
     random: Random
     blind: bool = False
     most: int = MOST_PROBES
+    sampler: str = MEMTUNE
+    seed: str = ""
     plans: list[Plan] = field(default_factory=list)
     outcomes: list[Outcome] = field(default_factory=list)
     found: bool = False
@@ -86,7 +89,8 @@ def state_of(hunt: Hunt) -> SearchState:
         for number, (plan, outcome) in enumerate(zip(hunt.plans, hunt.outcomes, strict=True), 1)
     )
     lessons = tuple(trial.lesson for trial in trials if trial.lesson)
-    return SearchState(Model(hunt.table.workload, Space(), lessons, HEADROOM, THROUGHPUT), trials)
+    model = Model(hunt.table.workload, Space(), lessons, HEADROOM, THROUGHPUT)
+    return SearchState(model, trials, f"{hunt.seed}/{len(trials) + 1}", hunt.sampler)
 
 
 def _lesson(plan: Plan, outcome: Outcome) -> Lesson:
