@@ -154,7 +154,8 @@ def _candidates(story: Story, plans: Sequence[Believed]) -> str:
     )
     text = (
         f"<p>The job allows {len(plans):,} plans. Each point is one, where the model, corrected by every run of this "
-        "job, expects it; rings are the probes by number, the filled one won.</p>"
+        "job, expects it; rings are the probes by number, the filled one won."
+        f"{' The line joins the measured plans that no other one beats in both objectives.' if story.front else ''}</p>"
     )
     return f"{text}{_legend(entries)}{picture}"
 

@@ -23,17 +23,19 @@ from memtune.decide.trials import search_state
 from memtune.knowledge import Model
 from memtune.naming import pod_name
 from memtune.run import RunKind
-from memtune.space import THROUGHPUT
+from memtune.space import BOTH, MEMORY, THROUGHPUT
 from memtune.spec.status import RunStatus
 from memtune.units import counted
 from memtune_cli.errors import InputError
 from memtune_cli.named_job import story_of_named
 from memtune_cli.story import Story
-from memtune_operator.study import all_parameters, distributions_of, frozen
+from memtune_operator.study import all_parameters, directions_of, distributions_of, frozen
 
 _JOB = "job_uid"  # the attribute of a study that says whose it is
 _RUN = "run"  # the attribute of a trial that says which probe it was
 _USE = "give a database like sqlite:///study.db, or a journal file like study.log"
+_SPEED, _FREE = "tokens per second", "free bytes"
+_METRICS = {THROUGHPUT: [_SPEED], MEMORY: [_FREE], BOTH: [_SPEED, _FREE]}
 # The first line of a journal makes a study, and is short.
 _LONGEST_LINE = 10_000
 
@@ -44,13 +46,13 @@ def run(arguments: argparse.Namespace) -> int:
     name, state = arguments.study or story.title, _search_state(story)
     trials, about = _trials(story, state), _about(story, state.model)
     with _told_of_storage(shown):
-        study = _study(_uid(story), name, _storage(arguments.storage))
+        study = _study(_uid(story), name, _storage(arguments.storage), state.model)
         earlier = study.trials
         _check_choices(earlier, state, shown)
         known = {trial.user_attrs.get(_RUN) for trial in earlier}
         new = [trial for trial in trials if trial.user_attrs[_RUN] not in known]
         study.add_trials(new)
-        study.set_metric_names(["tokens per second" if state.model.objective == THROUGHPUT else "free bytes"])
+        study.set_metric_names(_METRICS[state.model.objective])
         for attribute, value in about.items():
             study.set_user_attr(attribute, value)
     print(f"{shown}: study {name} has {counted(len(earlier) + len(new), 'trial')}, {len(new)} of them new")
@@ -115,15 +117,17 @@ def _told_of_storage(shown: str) -> Iterator[None]:
         raise InputError(f"--storage: {shown} cannot be used: {why[0]}; {_USE}") from None
 
 
-def _study(uid: str, name: str, storage: BaseStorage) -> optuna.Study:
+def _study(uid: str, name: str, storage: BaseStorage, model: Model) -> optuna.Study:
     """The study of this job, which is made if there is none."""
     if name not in optuna.get_all_study_names(storage):
-        study = optuna.create_study(study_name=name, storage=storage, direction="maximize")
+        study = optuna.create_study(study_name=name, storage=storage, directions=directions_of(model))
         study.set_user_attr(_JOB, uid)
         return study
     study = optuna.load_study(study_name=name, storage=storage)
     if study.user_attrs.get(_JOB) != uid:
         raise InputError(f"--storage: its study {name} is not of this job; give another storage, or another --study")
+    if study.directions != directions_of(model):
+        raise InputError(f"--storage: its study {name} was written for other tuning.objectives; give another --study")
     return study
 
 

@@ -18,7 +18,7 @@ from typing import Any
 import optuna
 from optuna.distributions import BaseDistribution
 from optuna.samplers import BaseSampler, RandomSampler
-from optuna.study import Study, StudyDirection
+from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 
 from memtune.acquisition import SearchState, enough, most_promising
@@ -26,9 +26,10 @@ from memtune.decide.model import model_of
 from memtune.knowledge import Model
 from memtune.parameters import Parameters, Value
 from memtune.plan import Plan
+from memtune.space import BOTH, MEMORY
 from memtune.spec import load_job
 from memtune.spec.status import Status
-from memtune_operator.study import DIED, FITS, distributions_of, suggesting, thawed
+from memtune_operator.study import DIED, FITS, directions_of, distributions_of, suggesting, thawed
 
 
 class MemTuneSampler(BaseSampler):
@@ -56,22 +57,25 @@ class MemTuneSampler(BaseSampler):
         trial.set_user_attr("plan", str(plan))
         return plan
 
-    def measured(self, trial: optuna.Trial, tokens_per_second: float, device_bytes: int) -> float:
-        """Record what a plan took and brought; returns the value of its trial."""
+    def measured(self, trial: optuna.Trial, tokens_per_second: float, device_bytes: int) -> float | tuple[float, float]:
+        """Record what a plan took and brought; returns the value of its trial, or both values with both objectives."""
         workload = self._model.workload
         seconds = workload.global_batch * workload.sequence_length / tokens_per_second if tokens_per_second > 0 else 0.0
         for name, value in ((DIED, False), ("device_bytes", int(device_bytes)), ("step_seconds", seconds)):
             trial.set_user_attr(name, value)
         usable_bytes = self._model.usable_bytes
         trial.set_constraint(FITS, device_bytes / usable_bytes - (1 - self._model.headroom))
-        return tokens_per_second if self._model.objective == "throughput" else float(usable_bytes - device_bytes)
+        free_bytes = float(usable_bytes - device_bytes)
+        if self._model.objective == BOTH:
+            return tokens_per_second, free_bytes
+        return free_bytes if self._model.objective == MEMORY else tokens_per_second
 
-    def ran_out_of_memory(self, trial: optuna.Trial, demanded_bytes: int = 0) -> float:
+    def ran_out_of_memory(self, trial: optuna.Trial, demanded_bytes: int = 0) -> float | tuple[float, float]:
         """Record that a plan ran out of memory, and what it had and asked for if known; returns the trial's value."""
         trial.set_user_attr(DIED, True)
         trial.set_user_attr("demanded_bytes", int(demanded_bytes))
         trial.set_constraint(FITS, max(demanded_bytes / self._model.usable_bytes, 1.0) - (1 - self._model.headroom))
-        return 0.0
+        return (0.0, 0.0) if self._model.objective == BOTH else 0.0
 
     def state(self, trials: Sequence[FrozenTrial]) -> SearchState:
         """How far the search is, read off the trials of a study."""
@@ -83,8 +87,10 @@ class MemTuneSampler(BaseSampler):
 
     def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
         """All knobs are chosen together."""
-        if study.directions != [StudyDirection.MAXIMIZE]:
-            raise ValueError("MemTuneSampler needs a study of one objective with direction='maximize'")
+        wanted = directions_of(self._model)
+        if study.directions != wanted:
+            said = "two objectives with directions" if len(wanted) > 1 else "one objective with direction"
+            raise ValueError(f"MemTuneSampler needs a study of {said} 'maximize', as the job's tuning.objectives say")
         return distributions_of(self._parameters)
 
     def sample_relative(

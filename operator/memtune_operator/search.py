@@ -15,7 +15,7 @@ from memtune.knowledge import Lesson
 from memtune.parameters import Parameters
 from memtune.plan import Plan
 from memtune_operator.sampler import MemTuneSampler
-from memtune_operator.study import FITS, all_parameters, frozen, suggesting, violation
+from memtune_operator.study import FITS, all_parameters, directions_of, frozen, suggesting, values_of, violation
 
 # A sampler of Optuna's starts from so many probes that the prediction chooses.
 PRIOR_PROBES = 3
@@ -29,7 +29,7 @@ def propose(state: SearchState) -> Plan | None:
     if not possible:
         return None
     parameters = all_parameters(state)
-    study = optuna.create_study(direction="maximize", sampler=_sampler(state, parameters))
+    study = optuna.create_study(directions=directions_of(state.model), sampler=_sampler(state, parameters))
     study.add_trials([frozen(state.model, parameters, trial) for trial in state.trials])
     if (first := _of_prior(state)) is not None:
         study.enqueue_trial(parameters.values_of(first))
@@ -74,13 +74,13 @@ def _tell(study: optuna.Study, trial: optuna.Trial, state: SearchState, plan: Pl
     if known is None and probed:
         study.tell(trial, state=TrialState.FAIL)
         return
-    trial.set_constraint(FITS, violation(state.model, known) if known else _predicted_violation(state, plan))
-    study.tell(trial, known.score if known and known.fits else 0.0)
+    told = known or _predicted(state, plan)
+    trial.set_constraint(FITS, violation(state.model, told))
+    study.tell(trial, values_of(state.model, told))
 
 
-def _predicted_violation(state: SearchState, plan: Plan | None) -> float:
-    """Of a plan that cannot fit; of parameters that no plan has, as much as the whole GPU."""
-    if plan is None:
-        return 1.0
-    expected = int(state.model.predict(plan).device.expected)
-    return violation(state.model, Trial(0, plan, fits=False, lesson=Lesson(plan, device_bytes=expected)))
+def _predicted(state: SearchState, plan: Plan | None) -> Trial:
+    """A plan that cannot fit, as if a probe had shown it; parameters that no plan has take the GPU twice."""
+    needed = int(state.model.predict(plan).device.expected) if plan else 2 * state.model.usable_bytes
+    known = plan or state.model.plans[0]
+    return Trial(0, known, fits=False, lesson=Lesson(known, device_bytes=needed))

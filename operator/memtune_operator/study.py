@@ -11,12 +11,14 @@ from typing import Any
 
 import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution
+from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
 from memtune.acquisition import SearchState, Trial
 from memtune.knowledge import Lesson, Model
 from memtune.parameters import Choose, Parameters
 from memtune.plan import Plan
+from memtune.space import BOTH
 
 FITS = "fits"  # the constraint: at most 0 where the plan fits
 DIED = "died"  # a trial that has this attribute taught something of the memory
@@ -48,13 +50,13 @@ def frozen(
 ) -> FrozenTrial:
     """A probe as a trial of a study. One that told nothing of its plan is a failed one, which teaches no sampler."""
     known = distributions_of(parameters)
-    values = parameters.values_of(trial.plan)
+    chosen = parameters.values_of(trial.plan)
     return optuna.create_trial(
         state=_state(trial),
         # A plan that does not fit is complete with the worst score: as a failed trial it would teach a sampler nothing.
-        value=None if trial.fits is None else trial.score * trial.fits,
-        params=values,
-        distributions={name: known[name] for name in values},
+        values=None if trial.fits is None else values_of(model, trial),
+        params=chosen,
+        distributions={name: known[name] for name in chosen},
         user_attrs={**(attributes or {}), **_measured(trial)},
         constraints=None if trial.fits is None else {FITS: violation(model, trial)},
     )
@@ -65,17 +67,29 @@ def thawed(model: Model, parameters: Parameters, trial: FrozenTrial) -> Trial | 
     plan = parameters.plan_of(trial.params)
     if plan is None:
         return None
-    value, lesson = trial.value if trial.state is TrialState.COMPLETE else None, _lesson(plan, trial.user_attrs)
+    values, lesson = trial.values if trial.state is TrialState.COMPLETE else None, _lesson(plan, trial.user_attrs)
     return Trial(
         number=trial.number + 1,
         plan=plan,
-        fits=None if value is None else _fits(model, lesson, trial),
+        fits=None if values is None else _fits(model, lesson, trial),
         died=lesson is not None and lesson.died,
-        score=value or 0.0,
+        score=values[0] if values else 0.0,
         lesson=lesson,
         is_running=trial.state in (TrialState.RUNNING, TrialState.WAITING),
         tried=RETRY not in trial.user_attrs,
+        free_bytes=values[-1] if values and model.objective == BOTH else 0.0,
     )
+
+
+def directions_of(model: Model) -> list[StudyDirection]:
+    """Whatever the objectives are, more of them is better."""
+    return [StudyDirection.MAXIMIZE] * (2 if model.objective == BOTH else 1)
+
+
+def values_of(model: Model, trial: Trial) -> list[float]:
+    """What the objectives are told of a plan. One that does not fit has the worst of each."""
+    values = [trial.score, trial.free_bytes] if model.objective == BOTH else [trial.score]
+    return [value if trial.fits else 0.0 for value in values]
 
 
 def violation(model: Model, trial: Trial) -> float:

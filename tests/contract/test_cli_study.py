@@ -17,7 +17,7 @@ from optuna import visualization
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import TrialState
-from told_job import NAME, TOTAL_BYTES, still_probing, told_job
+from told_job import NAME, TOTAL_BYTES, still_probing, told_job, two_objectives
 
 from memtune_cli.main import main
 
@@ -164,6 +164,19 @@ def test_a_study_of_another_job_is_left_alone(tmp_path: Path, url: str, capsys: 
     assert f"its study {NAME} is not of this job; give another storage, or another --study" in said
     assert optuna.load_study(study_name=NAME, storage=url).trials == []
     assert main(["study", "--state", state, "--storage", url, "--study", "mine"]) == 0
+
+
+def test_with_both_objectives_a_trial_has_two_values(tmp_path: Path, url: str, capsys: Captured) -> None:
+    assert main(["study", "--state", state_of(tmp_path / "state", told_job()), "--storage", url]) == 0
+    state = state_of(tmp_path / "state", two_objectives())
+    capsys.readouterr()
+    said = refused(capsys, "study", "--state", state, "--storage", url)
+    assert f"its study {NAME} was written for other tuning.objectives; give another --study" in said
+    assert main(["study", "--state", state, "--storage", url, "--study", "both"]) == 0
+    study = optuna.load_study(study_name="both", storage=url)
+    assert study.metric_names == ["tokens per second", "free bytes"]
+    assert {trial.user_attrs["plan"] for trial in study.best_trials} == {"bf16-z1-none-mb1x32", "bf16-z2-none-mb1x32"}
+    assert visualization.plot_pareto_front(study).data
 
 
 def test_a_space_that_was_edited_needs_another_study(tmp_path: Path, url: str, capsys: Captured) -> None:

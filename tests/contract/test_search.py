@@ -17,10 +17,11 @@ from memtune.acquisition import SearchState, Trial, most_promising, promise
 from memtune.decide.model import model_of
 from memtune.knowledge import Lesson, Model
 from memtune.plan import Plan
+from memtune.space import BOTH
 from memtune.spec.status import Status
 from memtune_operator.sampler import MemTuneSampler
 from memtune_operator.search import propose
-from memtune_operator.study import FITS, all_parameters, distributions_of, frozen, thawed
+from memtune_operator.study import FITS, all_parameters, directions_of, distributions_of, frozen, thawed
 
 ROOT = Path(__file__).parents[2]
 
@@ -147,12 +148,30 @@ def test_a_sampler_of_optuna_s_finds_the_last_plan_and_then_nothing(model: Model
     assert propose(replace(state, trials=(*trials, Trial(99, last, is_running=True)))) is None
 
 
+@pytest.mark.parametrize("sampler", ["MemTune", *OF_OPTUNA])
+def test_with_both_objectives_every_sampler_knows_both_values_of_a_trial(model: Model, sampler: str) -> None:
+    both = replace(model, objective=BOTH)
+    plans = searched(both, sampler, 6)
+    assert len(set(plans)) == 6
+    trials = tuple(replace(fitted(both, number, plan), free_bytes=2.0**30) for number, plan in enumerate(plans, 1))
+    state = after(both, *trials, died(7, both.plans[-1]))
+    parameters = all_parameters(state)
+    study = optuna.create_study(directions=directions_of(both))
+    study.add_trials([frozen(state.model, parameters, trial) for trial in state.trials])
+    assert [trial.values for trial in study.trials] == [[1000.0, 2.0**30]] * 6 + [[0.0, 0.0]]
+    assert tuple(thawed(state.model, parameters, trial) for trial in study.trials) == state.trials
+
+
 def measured_study(sampler: MemTuneSampler, storage: str | None = None, trials: int = 6) -> optuna.Study:
     study = optuna.create_study(
-        study_name="any", direction="maximize", sampler=sampler, storage=storage, load_if_exists=True
+        study_name="any",
+        directions=directions_of(sampler.state([]).model),
+        sampler=sampler,
+        storage=storage,
+        load_if_exists=True,
     )
 
-    def objective(trial: optuna.Trial) -> float:
+    def objective(trial: optuna.Trial) -> float | tuple[float, float]:
         plan = sampler.plan(trial)
         trial.suggest_float("learning_rate", 1e-5, 1e-3, log=True)
         taken, tokens_per_second = truth(sampler, plan)
@@ -199,6 +218,18 @@ def test_the_sampler_goes_on_from_a_storage_as_if_it_had_never_stopped(tmp_path:
         assert plans(study) == whole[:count]
 
 
+def test_a_study_of_both_objectives_ends_with_a_front() -> None:
+    job = manifest()
+    job["spec"]["tuning"]["objectives"] = ["throughput", "memory"]
+    study = measured_study(MemTuneSampler.for_job(job), trials=50)
+    assert 2 < len(study.trials) < 50
+    assert len(study.best_trials) > 2
+    smallest = max(study.best_trials, key=lambda trial: trial.values[1])
+    fastest = max(study.best_trials, key=lambda trial: trial.values[0])
+    assert smallest.params["micro_batch"] == 1
+    assert fastest.values[0] > 1.1 * smallest.values[0]
+
+
 def test_what_the_study_measured_corrects_the_prediction() -> None:
     sampler = MemTuneSampler.for_job(manifest())
     study = measured_study(sampler, trials=1)
@@ -233,11 +264,22 @@ def test_a_combination_that_no_plan_has_is_pruned() -> None:
         sampler.plan(study.ask())
 
 
-@pytest.mark.parametrize("directions", [["minimize"], ["maximize", "minimize"]])
-def test_a_study_of_other_objectives_is_refused(directions: list[Literal["minimize", "maximize"]]) -> None:
-    sampler = MemTuneSampler.for_job(manifest())
+@pytest.mark.parametrize(
+    ("objectives", "directions", "needed"),
+    [
+        (["throughput"], ["minimize"], "one objective with direction 'maximize'"),
+        (["memory"], ["maximize", "maximize"], "one objective with direction 'maximize'"),
+        (["throughput", "memory"], ["maximize"], "two objectives with directions 'maximize'"),
+    ],
+)
+def test_a_study_of_other_objectives_is_refused(
+    objectives: list[str], directions: list[Literal["minimize", "maximize"]], needed: str
+) -> None:
+    job = manifest()
+    job["spec"]["tuning"]["objectives"] = objectives
+    sampler = MemTuneSampler.for_job(job)
     study = optuna.create_study(directions=directions, sampler=sampler)
-    with pytest.raises(ValueError, match="needs a study of one objective with direction='maximize'"):
+    with pytest.raises(ValueError, match=f"needs a study of {needed}, as the job's tuning.objectives say"):
         sampler.plan(study.ask())
 
 

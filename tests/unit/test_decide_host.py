@@ -28,7 +28,7 @@ OPTIMIZER = Plan.parse("bf16-z1-full-mb1x16-oopt")
 def offloading(*offloads: str, **resources: Any) -> Job:
     """A job that may offload, to a pod of these resources; its optimizer is 4.1 GiB there, the whole pod 6.6 GiB."""
     space = {"zeroStages": [1], "checkpointing": ["full"], "backends": ["deepspeed"], "offload": list(offloads)}
-    tuning = {"space": space, "objective": "memory"}
+    tuning = {"space": space, "objectives": ["memory"]}
     pods = template(**{kind: {"memory": size} for kind, size in resources.items()})
     return make_job(tuning=tuning, template=pods, resources={"gpuMemory": "8Gi"})
 

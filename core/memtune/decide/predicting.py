@@ -173,7 +173,7 @@ def with_budget(context: Context, best: Candidate | None) -> Context:
         cost = budget.estimate(context, best.plan, best.prediction)
         told = f"{seconds:,} GPU-seconds pay for about {pays}, at about {cost:,.0f} each"
     text = f"up to {counted(allowed, 'probe')} may be made; {told}"
-    context = context.having(plan=None).with_condition("Tuned", False, reasons.PROBING, text)
+    context = context.having(plan=None, front=()).with_condition("Tuned", False, reasons.PROBING, text)
     return context.telling("Normal" if pays else "Warning", reasons.BUDGET, text)
 
 

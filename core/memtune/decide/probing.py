@@ -5,6 +5,7 @@ from __future__ import annotations
 from memtune import units
 from memtune.acquisition import enough
 from memtune.decide import budget, reasons
+from memtune.decide.choosing import front_of, winner
 from memtune.decide.context import Context, holds_gpus
 from memtune.decide.ending import failed
 from memtune.decide.failing import last_lines
@@ -26,7 +27,7 @@ from memtune.decide.records import (
 from memtune.decide.settling import stopped
 from memtune.decide.stories import asking, ended, measured
 from memtune.decide.texts import over
-from memtune.decide.trials import may_be_launched, score, search_state, too_tight
+from memtune.decide.trials import may_be_launched, search_state, too_tight
 from memtune.knowledge import Model
 from memtune.plan import Plan
 from memtune.run import RunKind
@@ -174,7 +175,7 @@ def _choose(context: Context, model: Model, why: str) -> Context:
             return failed(context, reasons.NOTHING_MEASURED, text)
         text = f"no plan fits as measured: {why}{f' ({tried})' if tried else ''}"
         return nothing_fits(context, model, text, _untried(context, model))
-    best = max(good, key=lambda probe: (score(context.job, model, probe), -probe.number))
+    best = winner(context.job, model, good)
     device_bytes = best.peak_bytes.device if best.peak_bytes else 0
     plan = PlanStatus(
         name=best.plan, hbm=over(device_bytes, model.usable_bytes), tokens_per_second=best.tokens_per_second
@@ -184,10 +185,14 @@ def _choose(context: Context, model: Model, why: str) -> Context:
         (probe.number, found) for probe in context.status.probes if (found := too_tight(context.job, model, probe))
     ]
     others = "; ".join(f"probe {number} is {found}" for number, found in tight[-3:])
+    slack = context.job.spec.tuning.slack
+    rule = f" as the smallest within {slack} of the fastest" if slack else ""
     text = (
-        f"{best.plan} won: probe {best.number} {measured(best)}; {fitting}{f' ({others})' if others else ''}, and {why}"
+        f"{best.plan} won{rule}: probe {best.number} {measured(best)}; "
+        f"{fitting}{f' ({others})' if others else ''}, and {why}"
     )
-    context = context.having(plan=plan).with_condition("Tuned", True, reasons.MEASURED, text)
+    context = context.having(plan=plan, front=front_of(context.job, model, good))
+    context = context.with_condition("Tuned", True, reasons.MEASURED, text)
     return context.telling("Normal", reasons.MEASURED, text).saying(text)
 
 

@@ -31,6 +31,7 @@ def trial_of(job: Job, model: Model, probe: RunStatus) -> Trial:
         lesson=lesson_of(probe),
         is_running=not has_ended(probe),
         tried=not has_ended(probe) or ended_as(probe, *TRIED),
+        free_bytes=free_bytes(model, probe) if has_measured else 0.0,
     )
 
 
@@ -63,5 +64,10 @@ def too_tight(job: Job, model: Model, probe: RunStatus) -> str:
 def score(job: Job, model: Model, probe: RunStatus) -> float:
     """What the objective asks for, as measured; the speed as predicted where no report told it."""
     if job.spec.tuning.objective == MEMORY and probe.peak_bytes:
-        return float(max(model.usable_bytes - probe.peak_bytes.device, 0))
+        return free_bytes(model, probe)
     return float(probe.tokens_per_second) or model.predict(plan_of(probe)).tokens_per_second.expected
+
+
+def free_bytes(model: Model, probe: RunStatus) -> float:
+    """What a measured plan left free."""
+    return float(max(model.usable_bytes - (probe.peak_bytes.device if probe.peak_bytes else 0), 0))
