@@ -136,6 +136,23 @@ def test_a_report_joins_the_plans_of_the_front() -> None:
     assert "The line joins" not in report(told_job())
 
 
+def test_a_report_says_which_knobs_matter() -> None:
+    text = report(told_job())
+    section = text[text.index("Which knobs matter") : text.index("Predicted against measured")]
+    rows = re.findall(
+        r"<tr><td><code>(\w+)</code></td><td>(.*?)</td><td.*?>(\d+)%</td><td.*?>(\d+)%</td></tr>", section
+    )
+    assert {knob: choices for knob, choices, *_ in rows} == {
+        "sharding": "fsdp, fsdpsgo, z0, z1, z2, z3",
+        "checkpointing": "full, none, selective",
+        "micro_batch": "1, 2, 4, 8, 16, 32",
+    }
+    shares = {knob: (int(memory), int(speed)) for knob, _, memory, speed in rows}
+    assert max(shares, key=lambda knob: shares[knob][0]) == rows[0][0] == "micro_batch"
+    assert max(shares, key=lambda knob: shares[knob][1]) == "checkpointing"
+    assert "Which knobs matter" not in html_page(story_of(told_job()), [], [], [], NOW_SECONDS)
+
+
 def test_what_comes_next_tells_of_the_slack() -> None:
     job = still_probing()
     job["spec"]["tuning"] |= two_objectives()["spec"]["tuning"]
