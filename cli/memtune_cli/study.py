@@ -42,6 +42,7 @@ _LONGEST_LINE = 10_000
 
 def run(arguments: argparse.Namespace) -> int:
     """Add the probes that ended and that the study does not have yet."""
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
     story, shown = story_of_named(arguments), _shown(arguments.storage)
     name, state = arguments.study or story.title, _search_state(story)
     trials, about = _trials(story, state), _about(story, state.model)
@@ -106,12 +107,12 @@ def _told_of_storage(shown: str) -> Iterator[None]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
             yield
+    except InputError:
+        raise
     except ImportError as error:
         needs = str(error).strip().splitlines()[0]
         raise InputError(f"--storage: {shown} needs a package that is not installed: {needs}") from None
     except Exception as error:
-        if isinstance(error, InputError):
-            raise
         # SQLAlchemy, its drivers, Optuna and the journal's JSON each have errors of their own.
         why = str(getattr(error, "orig", None) or error).strip().splitlines() or [type(error).__name__]
         raise InputError(f"--storage: {shown} cannot be used: {why[0]}; {_USE}") from None

@@ -22,6 +22,9 @@ PRIOR_PROBES = 3
 # It may name plans that were tried or cannot fit, so often for each probe.
 _MOST_ASKS = 32
 
+# Optuna would log each study and each trial; events and the status tell of them.
+optuna.logging.set_verbosity(optuna.logging.WARNING)
+
 
 def propose(state: SearchState) -> Plan | None:
     """The plan to probe next, None if none is worth it."""

@@ -27,8 +27,6 @@ _MEASURED = tuple(field.name for field in fields(Lesson) if field.name != "plan"
 # What a plan that does not fit is over its limit by at least, as a share of the GPU.
 _LEAST_OVER = 1e-3
 
-optuna.logging.set_verbosity(optuna.logging.WARNING)
-
 
 def distributions_of(parameters: Parameters) -> dict[str, BaseDistribution]:
     """The parameters as Optuna knows them."""
