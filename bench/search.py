@@ -1,6 +1,6 @@
 """How many probes find a good plan: the operator's search against random, grid, TPE, GPSampler and DeepSpeed's order.
 
-    OMP_NUM_THREADS=1 PYTHONPATH=core:bench python bench/search.py > bench/results/search.md
+    OMP_NUM_THREADS=1 PYTHONPATH=core:operator:bench python bench/search.py > bench/results/search.md
 
 On modelled tables (search_tables.py), until a probe has measured a plan that fits and reaches 97% of the throughput of
 the best plan that does.
@@ -11,15 +11,15 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Iterable
 from random import Random
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
 from search_methods import MOST_PROBES, Hunt, Method, deepspeed_order, grid_order, memtune, random_order
 from search_samplers import gp, tpe
 from search_tables import CASES, GOOD, HEADROOM, Case, table_of
 
-from memtune.spec.tuning import Tuning
+from memtune.spec.tuning import Sampler, Tuning
 
-COMMAND = "OMP_NUM_THREADS=1 PYTHONPATH=core:bench python bench/search.py > bench/results/search.md"
+COMMAND = "OMP_NUM_THREADS=1 PYTHONPATH=core:operator:bench python bench/search.py > bench/results/search.md"
 SEEDS = 20
 # The tables whose factors reach twice as far take less seeds and not the slowest method: they check the conclusion.
 FAR_SEEDS = 5
@@ -80,10 +80,10 @@ def scored(hunt: Hunt) -> Score:
     return Score(len(hunt.plans), hunt.gpu_seconds, hunt.died)
 
 
-def hunted(case: Case, method: Method, seed: int, reach: float = 1.0, blind: bool = False) -> Hunt:
+def hunted(case: Case, method: Method, seed: int, reach: float = 1.0, blind: bool = False, sampler: str = OURS) -> Hunt:
     """One search. Every method meets the same truth at the same seed."""
     table = table_of(case.workload, Random(f"{case.size}/{seed}"), reach)
-    hunt = Hunt(table, Random(f"{case.size}/{seed}/probes"), blind)
+    hunt = Hunt(table, Random(f"{case.size}/{seed}/probes"), blind, sampler=sampler, seed=f"{case.size}/{seed}")
     method(hunt)
     return hunt
 
@@ -176,6 +176,24 @@ def print_blind(reach: float, seeds: int) -> None:
     )
 
 
+def print_samplers() -> None:
+    """What a job spends and ends with under each choice of `tuning.sampler`."""
+    print(f"\n## The choices of tuning.sampler, {FAR_SEEDS} seeds\n\nLeft alone until the operator's rules end them.\n")
+    print("| sampler | probes | GPU seconds | out of memory, mean | share of the best throughput | 10th percentile |")
+    print("|---|--:|--:|--:|--:|--:|")
+    for sampler in get_args(Sampler):
+        hunts = [hunted(case, memtune, seed, 1.0, True, sampler) for case in CASES for seed in range(FAR_SEEDS)]
+        shares = sorted(hunt.share for hunt in hunts)
+        cells = (
+            f"{statistics.median(len(hunt.plans) for hunt in hunts):g}",
+            f"{statistics.median(hunt.gpu_seconds for hunt in hunts):,.0f}",
+            f"{statistics.mean(hunt.died for hunt in hunts):.2f}",
+            f"{statistics.median(shares):.1%}",
+            f"{shares[len(shares) // 10]:.1%}",
+        )
+        print(f"| {sampler} | {' | '.join(cells)} |")
+
+
 def main() -> None:
     """Print the medians of all tables, of each, and of tables that the prediction misses by twice as much."""
     scores = compared(METHODS, SEEDS, 1.0)
@@ -191,6 +209,7 @@ def main() -> None:
     far = {name: method for name, method in METHODS.items() if method is not gp}
     print_summary(f"Hidden factors that reach twice as far, {FAR_SEEDS} seeds", compared(far, FAR_SEEDS, FAR))
     print_blind(FAR, FAR_SEEDS)
+    print_samplers()
     print(f"\n## How it is measured\n{METHOD_NOTES}")
 
 

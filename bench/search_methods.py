@@ -8,11 +8,12 @@ from random import Random
 
 from search_tables import HEADROOM, Outcome, Table
 
-from memtune.acquisition import Question, Trial, enough, expected_improvement
-from memtune.decide.model import Lesson, Model
+from memtune.acquisition import MEMTUNE, SearchState, Trial, enough
+from memtune.knowledge import Lesson, Model
 from memtune.plan import Plan
 from memtune.space import THROUGHPUT, Space
 from memtune.spec.tuning import Tuning
+from memtune_operator.search import propose
 
 # What the other methods may spend, half as much again as the operator allows itself by default.
 MOST_PROBES = 12
@@ -22,13 +23,16 @@ MOST_PROBES = 12
 class Hunt:
     """One search of one table. It is over when a good plan was measured, or when the probes are spent.
 
-    ``blind`` is one that does not know when it has found a good plan, as in real life.
+    ``blind`` is one that does not know when it has found a good plan, as in real life. ``sampler`` is that of
+    ``tuning.sampler``, seeded by ``seed`` and the number of the probe.
     """
 
     table: Table
     random: Random
     blind: bool = False
     most: int = MOST_PROBES
+    sampler: str = MEMTUNE
+    seed: str = ""
     plans: list[Plan] = field(default_factory=list)
     outcomes: list[Outcome] = field(default_factory=list)
     found: bool = False
@@ -71,28 +75,22 @@ def memtune(hunt: Hunt) -> None:
     """As the operator does: recalibrated after every probe, ended by its own rules and its default of maxProbes."""
     hunt.most = Tuning().max_probes
     while not hunt.is_over:
-        question = question_of(hunt)
-        plan = None if enough(question) else expected_improvement(question)
+        state = state_of(hunt)
+        plan = None if enough(state.question) else propose(state)
         if plan is None:
             return
         hunt.probe(plan)
 
 
-def question_of(hunt: Hunt) -> Question:
-    """What the operator asks after the probes so far, as `memtune.decide.probing` does from a status."""
-    lessons = tuple(_lesson(plan, outcome) for plan, outcome in zip(hunt.plans, hunt.outcomes, strict=True))
-    model = Model(hunt.table.workload, Space(), lessons, HEADROOM, THROUGHPUT)
-    scores = [outcome.tokens_per_second for outcome in hunt.outcomes if outcome.fits]
-    return Question(
-        candidates=model.candidates(hunt.plans),
-        trials=tuple(
-            Trial(number, plan, fits=outcome.fits, died=outcome.died, score=outcome.tokens_per_second)
-            for number, (plan, outcome) in enumerate(zip(hunt.plans, hunt.outcomes, strict=True), 1)
-        ),
-        usable_bytes=model.usable_bytes,
-        headroom=HEADROOM,
-        incumbent=max(scores, default=0.0),
+def state_of(hunt: Hunt) -> SearchState:
+    """What the operator knows after the probes so far, as `memtune.decide.probing` does from a status."""
+    trials = tuple(
+        Trial(number, plan, outcome.fits, outcome.died, outcome.tokens_per_second, _lesson(plan, outcome))
+        for number, (plan, outcome) in enumerate(zip(hunt.plans, hunt.outcomes, strict=True), 1)
     )
+    lessons = tuple(trial.lesson for trial in trials if trial.lesson)
+    model = Model(hunt.table.workload, Space(), lessons, HEADROOM, THROUGHPUT)
+    return SearchState(model, trials, f"{hunt.seed}/{len(trials) + 1}", hunt.sampler)
 
 
 def _lesson(plan: Plan, outcome: Outcome) -> Lesson:

@@ -9,8 +9,9 @@ from __future__ import annotations
 from enum import Enum
 from typing import NamedTuple
 
-from memtune.decide.model import Model, model_of
+from memtune.decide.model import model_of
 from memtune.decide.records import RAN, ended_as
+from memtune.knowledge import Model
 from memtune.plan import Plan
 from memtune.space import host_refusal
 from memtune_cli.story import Story

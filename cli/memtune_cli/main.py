@@ -26,6 +26,8 @@ exit codes:
   130  the command was interrupted; run and watch go on when they are called again
 """
 _PLAN_HELP = "a plan in short form, like bf16-z3-full-mb1x32"
+# What installs a package that is missing; what is not named here comes with the command's own extra.
+_EXTRAS = {"optuna": "cli,operator"}
 _NAME_HELP = "a MemoryTunedJob of the cluster"
 
 # shtab reads these of an argument's attribute to complete names of files and of directories.
@@ -80,7 +82,8 @@ def _run(arguments: argparse.Namespace) -> int:
         if package.startswith("memtune"):
             raise
         raise InputError(
-            f"memtune {arguments.command} needs {package}, which is not installed; {installing('cli')}"
+            f"memtune {arguments.command} needs {package}, which is not installed; "
+            f"{installing(_EXTRAS.get(package, 'cli'))}"
         ) from None
 
 
@@ -127,6 +130,12 @@ def build_parser() -> argparse.ArgumentParser:
     )
     output.complete = _FILES  # type: ignore[attr-defined]
     report.add_argument("--prometheus", metavar="URL", help="where the memory over time is asked for")
+    study = _named_command(commands, "study", "write the probes of a job as an Optuna study, for Optuna's tools")
+    storage = study.add_argument(
+        "--storage", required=True, metavar="URL", help="a database like sqlite:///study.db, or a journal file"
+    )
+    storage.complete = _FILES  # type: ignore[attr-defined]
+    study.add_argument("--study", metavar="NAME", help="the study's name (default: the job's, with its namespace)")
     logs = _named_command(commands, "logs", "show what a job's ranks said, the failing one first")
     logs.add_argument("-f", "--follow", action="store_true", help="go on until the run ends")
     logs.add_argument("--run", metavar="RUN", help="a run like probe-2 or train-1 (default: the newest with logs)")

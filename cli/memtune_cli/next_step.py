@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from memtune.decide.records import has_ended
+from memtune.space import MEMORY
 from memtune.units import counted
 from memtune_cli.story import Story
 
@@ -28,15 +29,20 @@ def _probing(story: Story) -> str:
     job, found = story.job, story.budget
     if job is None or found is None:
         return "a probe starts or ends"
-    aim = "fastest" if job.spec.tuning.objective == "throughput" else "smallest"
+    tuning = job.spec.tuning
+    aim = "smallest" if tuning.objective == MEMORY else "fastest"
     live = sum(1 for probe in story.status.probes if not has_ended(probe))
     more = found.most - found.done - live
     parts = [
         *([f"{live} running probes end" if live > 1 else "the running probe ends"] if live else []),
         *([f"up to {counted(more, 'more probe')}"] if more > 0 else []),
-        f"then the {aim} measured plan that leaves {job.spec.tuning.headroom} free is launched",
+        f"then the {aim} measured plan that leaves {tuning.headroom} free is launched{_traded(tuning.slack)}",
     ]
     return "; ".join(parts)
+
+
+def _traded(slack: str | None) -> str:
+    return f", or a smaller one that is at most {slack} slower" if slack else ""
 
 
 def _running(story: Story) -> str:

@@ -167,7 +167,16 @@ def scatter(story: Story, plans: Sequence[Believed]) -> str:
             )
             parts.append(svg.dot(x, y, 3.2, LOOKS[each.group], told))
     parts += _limit(frame, across(story.usable_bytes), f"GPU {story.amount(story.usable_bytes)}")
-    return svg.picture(_WIDTH, 440, "Candidates by memory and speed", [*parts, *_probed(story, plans, across, up)])
+    parts += [*_front(story, plans, across, up), *_probed(story, plans, across, up)]
+    return svg.picture(_WIDTH, 440, "Candidates by memory and speed", parts)
+
+
+def _front(story: Story, plans: Sequence[Believed], across: svg.Scale, up: svg.Scale) -> list[str]:
+    """A line through the plans that no other measured one beats in both objectives."""
+    known = {str(each.plan): each for each in plans}
+    found = [known[probe.plan] for probe in story.front if probe.plan in known]
+    points = [(across(each.device_bytes), up(each.tokens_per_second)) for each in found]
+    return [svg.path(points, "front", "the Pareto front of the measured plans")] if len(points) > 1 else []
 
 
 def _probed(story: Story, plans: Sequence[Believed], across: svg.Scale, up: svg.Scale) -> list[str]:

@@ -16,6 +16,7 @@ from memtune.units import counted, unit_of
 from memtune_cli import report_charts as charts
 from memtune_cli import svg
 from memtune_cli.candidates import Believed, Group, Reckoned
+from memtune_cli.importance import importances
 from memtune_cli.next_step import next_step
 from memtune_cli.prometheus import Series
 from memtune_cli.render import visible_parts
@@ -32,6 +33,7 @@ def html_page(
         _section("What happened", _chronicle(story)),
         _section("The prediction", _predicted(story)),
         _section("The plans that the job allows", _candidates(story, plans)),
+        _section("Which knobs matter", _importances(plans)),
         _section("Predicted against measured", _measured(story)),
         _section("Memory over time", _over_time(story, series, now)),
         _section("What it took, and what it would have taken without", _costs(costs)),
@@ -154,9 +156,28 @@ def _candidates(story: Story, plans: Sequence[Believed]) -> str:
     )
     text = (
         f"<p>The job allows {len(plans):,} plans. Each point is one, where the model, corrected by every run of this "
-        "job, expects it; rings are the probes by number, the filled one won.</p>"
+        "job, expects it; rings are the probes by number, the filled one won."
+        f"{' The line joins the measured plans that no other one beats in both objectives.' if story.front else ''}</p>"
     )
     return f"{text}{_legend(entries)}{picture}"
+
+
+def _importances(plans: Sequence[Believed]) -> str:
+    found = importances(plans) if plans else []
+    rows = (
+        (
+            f"<code>{each.knob}</code>",
+            escape(", ".join(each.choices)),
+            f"{each.memory:.0%}",
+            f"{each.speed:.0%}",
+        )
+        for each in found
+    )
+    text = (
+        "<p>How much of the differences between these plans each knob explains by itself: the variance between the "
+        "means of its choices, over that of all plans. What knobs do only together is in none of the shares.</p>"
+    )
+    return text + _table(("knob", "choices", "of memory", "of speed"), rows, numbers=(2, 3)) if found else ""
 
 
 _RUN_LOOKS = (

@@ -58,6 +58,7 @@ svg .expected { stroke: var(--ink); stroke-width: 1.4; stroke-dasharray: 4 3 }
 svg rect, svg circle { fill: var(--c) }
 svg path, svg .edge { stroke: var(--c); stroke-width: 2; stroke-linejoin: round }
 .cannot { opacity: .5 } svg .area { fill-opacity: .22 } svg .band { --c: var(--panel) }
+svg .front { stroke: var(--green); stroke-width: 2 }
 svg .ring { --c: var(--ground); stroke: var(--ink); stroke-width: 2 } svg .ring.winner { --c: var(--green) }
 footer { margin-top: 44px; color: var(--soft); font-size: 12.5px }
 @media print { main { max-width: none; padding: 0 } section { break-inside: avoid } }

@@ -211,6 +211,12 @@ class Story:
         pays = int(max(allowed - spent, 0) // cost) if cost else most_probes
         return Budget(done, min(most_probes, done + max(pays, live)), most_probes, spent, allowed)
 
+    @cached_property
+    def front(self) -> list[RunStatus]:
+        """The probes whose plans no other one beats in both objectives, the fastest first."""
+        by_number = {probe.number: probe for probe in self.status.probes}
+        return [by_number[number] for number in self.status.front if number in by_number]
+
     @property
     def measured_plans(self) -> int:
         """How many plans probes have measured; one that died has shown only that it takes more."""

@@ -30,6 +30,7 @@ def page(screen: Screen, story: Story, now: float) -> list[str]:
         _conditions(screen, story, now),
         _prediction(screen, story),
         probes(screen, story),
+        _front(screen, story),
         attempts(screen, story, now),
         _facts(screen, story),
     )
@@ -86,6 +87,25 @@ def probes(screen: Screen, story: Story) -> list[str]:
     for probe in story.status.probes:
         lines += _run_bars(screen, story, probe)
     return lines + wrapped(screen, f"  {story.why}", 2) if story.why else lines
+
+
+def _front(screen: Screen, story: Story) -> list[str]:
+    """With two objectives: the plans to choose between."""
+    if not story.front:
+        return []
+    columns = [Column(""), Column("plan", right=False), Column("HBM"), Column("tokens/s"), Column("", right=False)]
+    rows = [
+        [
+            str(probe.number),
+            probe.plan,
+            story.amount(measured_bytes(probe)),
+            f"{probe.tokens_per_second:,}",
+            "launched" if story.is_winner(probe) else "",
+        ]
+        for probe in story.front
+    ]
+    title = titled(screen, "Front", "no other measured plan is both faster and smaller")
+    return title + table(screen, columns, rows)
 
 
 def _progress(story: Story) -> str:

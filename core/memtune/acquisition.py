@@ -1,24 +1,26 @@
 """Which plan to probe next: expected improvement of the recalibrated predictor, times the probability of fitting.
 
-The question carries everything that the answer rests on, so that an equal question has an equal answer and a sampler
-can be rebuilt from it after every restart.
+A search carries everything that its answer rests on, so that an equal search has an equal answer and a sampler can be
+rebuilt from it after every restart.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 
+from memtune.knowledge import Lesson, Model
+from memtune.pareto import BOUND, Point, covered, expected_excess, expected_gain, is_on_front, share_below
 from memtune.plan import Plan
 from memtune.prediction import Interval
-from memtune.space import THROUGHPUT, Candidate, divisors
+from memtune.space import BOTH, THROUGHPUT, Candidate, divisors
 
+# The sampler that chooses by expected improvement under the prediction.
+MEMTUNE = "MemTune"
 # A gain below this share is none, and after so many probes in a row without one the search is over.
 _GAIN = 0.03
 _PATIENCE = 3
-# How far an interval's upper bound is from its middle, in standard deviations: the bound is that of 97.5%.
-_BOUND = 1.96
 # Below this chance of fitting, the next divisor down after an out-of-memory is no better guess than any other plan.
 _LIKELY = 0.5
 
@@ -29,7 +31,9 @@ class Trial:
 
     ``fits`` is None while it runs or if it told nothing, False after an out-of-memory or if it left too little headroom
     or had to retry; ``died`` tells the out-of-memory. ``score`` is what the objective maximises, as measured: tokens
-    per second, or free bytes.
+    per second, or free bytes. With both objectives it is the former, and ``free_bytes`` the latter. ``lesson`` is what
+    it taught of the memory. A plan that is not ``tried`` may be probed again: its probe was taken away, or never
+    started.
     """
 
     number: int
@@ -37,14 +41,22 @@ class Trial:
     fits: bool | None = None
     died: bool = False
     score: float = 0.0
+    lesson: Lesson | None = None
+    is_running: bool = False
+    tried: bool = True
+    free_bytes: float = 0.0
+
+    @property
+    def point(self) -> Point:
+        """Both objectives."""
+        return Point(self.score, self.free_bytes)
 
 
 @dataclass(frozen=True)
 class Question:
     """What to probe next? ``candidates`` are the plans that may still be probed, predicted by the recalibrated model.
 
-    Nothing in ``trials`` is among them any more. ``seed`` is different for each job and each probe, equal after a
-    restart. ``incumbent`` is the best score of a trial that fits, 0 if there is none yet.
+    No plan that was tried is among them. ``incumbent`` is the best score of a trial that fits, 0 if there is none yet.
     """
 
     candidates: tuple[Candidate, ...]
@@ -53,11 +65,46 @@ class Question:
     headroom: float
     objective: str = THROUGHPUT
     incumbent: float = 0.0
+
+    @cached_property
+    def points(self) -> tuple[Point, ...]:
+        """Both objectives of each plan that fits, as measured."""
+        return tuple(trial.point for trial in self.trials if trial.fits)
+
+
+@dataclass(frozen=True)
+class SearchState:
+    """How far a search is: what the trials taught of the job's plans, and the trials.
+
+    ``seed`` differs between jobs and between the probes of a job, and is the same after a restart. ``sampler`` is what
+    chooses the next plan.
+    """
+
+    model: Model
+    trials: tuple[Trial, ...]
     seed: str = ""
+    sampler: str = MEMTUNE
+
+    @cached_property
+    def question(self) -> Question:
+        """What to choose the next probe from."""
+        return Question(
+            candidates=self.model.candidates({trial.plan for trial in self.trials if trial.tried}),
+            trials=self.trials,
+            usable_bytes=self.model.usable_bytes,
+            headroom=self.model.headroom,
+            objective=self.model.objective,
+            incumbent=max((trial.score for trial in self.trials if trial.fits), default=0.0),
+        )
 
 
 # The answer is the plan of one of the candidates, or None if none of them is worth a probe.
-Search = Callable[[Question], Plan | None]
+Search = Callable[[SearchState], Plan | None]
+
+
+def most_promising(state: SearchState) -> Plan | None:
+    """The search that needs no library: the plan of the greatest expected improvement."""
+    return expected_improvement(state.question)
 
 
 def expected_improvement(question: Question) -> Plan | None:
@@ -74,20 +121,19 @@ def expected_improvement(question: Question) -> Plan | None:
 
 
 def promise(question: Question, candidate: Candidate) -> float:
-    """Expected improvement over the incumbent, times the probability of fitting with headroom."""
-    score = _score(question, candidate)
-    spread = max((score.upper - score.lower) / (2 * _BOUND), 1e-9 * abs(score.expected), 1e-12)
-    gain = score.expected - question.incumbent
-    place = gain / spread
-    improvement = gain * _below(place) + spread * math.exp(-place * place / 2) / math.sqrt(2 * math.pi)
-    return max(improvement, 0.0) * probability_of_fitting(question, candidate)
+    """Expected improvement over what was measured, times the probability of fitting with headroom."""
+    if question.objective == BOTH:
+        improvement = expected_gain(question.points, *_both(question, candidate))
+    else:
+        improvement = expected_excess(_score(question, candidate), question.incumbent)
+    return improvement * probability_of_fitting(question, candidate)
 
 
 def probability_of_fitting(question: Question, candidate: Candidate) -> float:
     """How likely a plan leaves its headroom free, by the interval of its prediction."""
     device = candidate.prediction.device
-    spread = max((device.upper - device.expected) / _BOUND, 1.0)
-    return _below((question.usable_bytes * (1 - question.headroom) - device.expected) / spread)
+    spread = max((device.upper - device.expected) / BOUND, 1.0)
+    return share_below((question.usable_bytes * (1 - question.headroom) - device.expected) / spread)
 
 
 def enough(question: Question) -> str | None:
@@ -96,25 +142,45 @@ def enough(question: Question) -> str | None:
         return "every plan that can fit was probed"
     if not question.incumbent:
         return None
-    if _without_gain(question.trials) >= _PATIENCE:
+    if _without_gain(question) >= _PATIENCE:
         return f"{_PATIENCE} probes in a row gained less than {_GAIN:.0%}"
-    if all(_score(question, candidate).upper <= question.incumbent for candidate in question.candidates):
-        return "no plan left is predicted to be better than the best one measured"
+    if not any(_may_gain(question, candidate) for candidate in question.candidates):
+        best = "those measured" if question.objective == BOTH else "the best one measured"
+        return f"no plan left is predicted to be better than {best}"
     return None
 
 
-def _without_gain(trials: tuple[Trial, ...]) -> int:
+def _may_gain(question: Question, candidate: Candidate) -> bool:
+    """Whether a plan is better than what was measured, if all goes as well as predicted at best."""
+    if question.objective != BOTH:
+        return _score(question, candidate).upper > question.incumbent
+    speed, free = _both(question, candidate)
+    best = Point(speed.upper, free.upper)
+    return best not in question.points and is_on_front(best, question.points)
+
+
+def _without_gain(question: Question) -> int:
     """How many of the last probes brought nothing. Before the first that fits nothing can be gained upon."""
-    best, idle = 0.0, 0
-    for trial in trials:
+    best, idle, fitting = 0.0, 0, list[Trial]()
+    for trial in question.trials:
         if trial.fits is None:
             continue
-        if trial.fits and trial.score > best * (1 + _GAIN):
+        if trial.fits:
+            fitting.append(trial)
+        now = _gained(question.objective, fitting)
+        if now > best * (1 + _GAIN):
             idle = 0
         elif best:
             idle += 1
-        best = max(best, trial.score) if trial.fits else best
+        best = now
     return idle
+
+
+def _gained(objective: str, fitting: list[Trial]) -> float:
+    """What the plans that fit have come to: the best score, or the area that both objectives cover."""
+    if objective == BOTH:
+        return covered([trial.point for trial in fitting])
+    return max((trial.score for trial in fitting), default=0.0)
 
 
 def _next_divisor_down(question: Question) -> Plan | None:
@@ -130,12 +196,12 @@ def _next_divisor_down(question: Question) -> Plan | None:
 
 def _score(question: Question, candidate: Candidate) -> Interval:
     """What the objective maximises, as predicted."""
-    if question.objective == THROUGHPUT:
-        return candidate.prediction.tokens_per_second
+    speed, free = _both(question, candidate)
+    return speed if question.objective == THROUGHPUT else free
+
+
+def _both(question: Question, candidate: Candidate) -> tuple[Interval, Interval]:
+    """Tokens per second and free bytes, as predicted."""
     device, usable = candidate.prediction.device, question.usable_bytes
-    return Interval(usable - device.upper, usable - device.expected, usable - device.lower)
-
-
-def _below(place: float) -> float:
-    """The share of a standard normal distribution that lies below."""
-    return (1 + math.erf(place / math.sqrt(2))) / 2
+    free = Interval(usable - device.upper, usable - device.expected, usable - device.lower)
+    return candidate.prediction.tokens_per_second, free

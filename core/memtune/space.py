@@ -30,6 +30,7 @@ from memtune.workload import Workload
 
 THROUGHPUT = "throughput"
 MEMORY = "memory"
+BOTH = "both"  # the front of throughput and memory
 _ON_HOST = (Offload.OPTIMIZER, Offload.PARAMETERS, Offload.NVME)
 
 
@@ -263,7 +264,7 @@ def rank(
             fitting.append(Candidate(plan, prediction))
         else:
             uncertain.append(Dropped(plan, prediction, _too_close(prediction, usable_bytes, headroom)))
-    best_first = _quickest if objective == THROUGHPUT else _smallest
+    best_first = _smallest if objective == MEMORY else _quickest
     return Ranking(
         tuple(sorted(fitting, key=best_first)),
         tuple(sorted(uncertain, key=best_first)),

@@ -1,7 +1,8 @@
-"""What can be said of a job's pods before the first one is made. Pure."""
+"""What can be said of a job's pods before the first one is made."""
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Collection
 from typing import NamedTuple
 
@@ -16,6 +17,8 @@ from memtune_operator.wrapping import Manifest, TemplateError
 
 # Any plan will do: only numbers in variables and the name differ between the pods of two plans.
 _ANY_RUN = Run(RunKind.TRAIN, 1, Plan(Precision.BF16, Sharding.ZERO_0, NO_CHECKPOINTING, 1, 1))
+# What a sampler needs beside Optuna. The operator's image has none of it.
+_LIBRARIES = {"GP": ("torch", "scipy")}
 
 
 class Preflight(NamedTuple):
@@ -38,4 +41,16 @@ def check(
         return Preflight(refusal=Refusal(reasons.POLICY_DENIED, denied))
     if missing := gangs.refusal(job, template, installed):
         return Preflight(refusal=missing)
+    if absent := _sampler_refusal(job):
+        return Preflight(refusal=absent)
     return Preflight(pod)
+
+
+def _sampler_refusal(job: Job) -> Refusal | None:
+    """Why the job's sampler cannot run here."""
+    tuning = job.spec.tuning
+    absent = [name for name in _LIBRARIES.get(tuning.sampler, ()) if importlib.util.find_spec(name) is None]
+    if tuning.mode != "Probe" or not absent:
+        return None
+    needs = f"{tuning.sampler} needs {' and '.join(absent)}, not installed beside the operator"
+    return Refusal(reasons.SAMPLER_MISSING, f"spec.tuning.sampler: {needs}; use MemTune, TPE or Random")

@@ -1,88 +1,89 @@
-"""The search as an Optuna study, made anew from what the status records of each probe.
-
-The study knows one parameter, the plan; its choices are the plans that can fit. Which to probe next is the business of
-`memtune.acquisition`; Optuna keeps the trials, the infeasible ones as such, so that any of its samplers could answer.
-"""
+"""Which plan to probe next, asked of an Optuna study that is made anew from what the status records of each probe."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+import warnings
+import zlib
+from collections.abc import Callable
 
 import optuna
-from optuna.distributions import BaseDistribution, CategoricalDistribution
-from optuna.samplers import BaseSampler
-from optuna.study import Study
-from optuna.trial import FrozenTrial, TrialState
+from optuna.samplers import BaseSampler, GPSampler, RandomSampler, TPESampler
+from optuna.trial import TrialState
 
-from memtune.acquisition import Question, Trial, expected_improvement
+from memtune.acquisition import MEMTUNE, SearchState, Trial, most_promising
+from memtune.knowledge import Lesson
+from memtune.parameters import Parameters
 from memtune.plan import Plan
+from memtune_operator.sampler import MemTuneSampler
+from memtune_operator.study import FITS, all_parameters, directions_of, frozen, suggesting, values_of, violation
 
-PLAN = "plan"
-FITS = "fits"  # a constraint: at most 0 where the plan fits
+# A sampler of Optuna's starts from so many probes that the prediction chooses.
+PRIOR_PROBES = 3
+# It may name plans that were tried or cannot fit, so often for each probe.
+_MOST_ASKS = 32
 
+# Optuna would log each study and each trial; events and the status tell of them.
 optuna.logging.set_verbosity(optuna.logging.WARNING)
 
 
-def propose(question: Question) -> Plan | None:
+def propose(state: SearchState) -> Plan | None:
     """The plan to probe next, None if none is worth it."""
-    plan = expected_improvement(question)
-    if plan is None:
+    possible = {candidate.plan for candidate in state.question.candidates}
+    if not possible:
         return None
-    names = choices(question)
-    study = study_of(question, PlanSampler(plan), names)
-    return Plan.parse(study.ask({PLAN: CategoricalDistribution(names)}).params[PLAN])
+    parameters = all_parameters(state)
+    study = optuna.create_study(directions=directions_of(state.model), sampler=_sampler(state, parameters))
+    study.add_trials([frozen(state.model, parameters, trial) for trial in state.trials])
+    if (first := _of_prior(state)) is not None:
+        study.enqueue_trial(parameters.values_of(first))
+    for _ in range(1 if state.sampler == MEMTUNE else _MOST_ASKS):
+        trial = study.ask()
+        plan = parameters.plan(suggesting(trial))
+        if plan in possible:
+            return plan
+        _tell(study, trial, state, plan)
+    return None if state.sampler == MEMTUNE else most_promising(state)
 
 
-def choices(question: Question) -> list[str]:
-    """All plans of the study, those that were tried and those that may be, in an order that does not tell which."""
-    plans = {candidate.plan for candidate in question.candidates} | {trial.plan for trial in question.trials}
-    return sorted(str(plan) for plan in plans)
+def _of_prior(state: SearchState) -> Plan | None:
+    """What a sampler that knows nothing of plans probes first."""
+    is_early = sum(trial.tried for trial in state.trials) < PRIOR_PROBES
+    return most_promising(state) if is_early and state.sampler != MEMTUNE else None
 
 
-def study_of(question: Question, sampler: BaseSampler, names: Sequence[str]) -> Study:
-    """The study as it stands after the probes that were recorded."""
-    study = optuna.create_study(direction="maximize", sampler=sampler)
-    study.add_trials([_frozen(trial, CategoricalDistribution(names)) for trial in question.trials])
-    return study
+def _sampler(state: SearchState, parameters: Parameters) -> BaseSampler:
+    if state.sampler == MEMTUNE:
+        return MemTuneSampler(state.model, parameters)
+    return _OF_OPTUNA[state.sampler](zlib.crc32(state.seed.encode()))
 
 
-def _frozen(trial: Trial, distribution: CategoricalDistribution) -> FrozenTrial:
-    # A plan that does not fit is a completed trial with the worst score: a failed one would teach a sampler nothing.
-    return optuna.create_trial(
-        state=TrialState.RUNNING if trial.fits is None else TrialState.COMPLETE,
-        value=None if trial.fits is None else trial.score * trial.fits,
-        params={PLAN: str(trial.plan)},
-        distributions={PLAN: distribution},
-        constraints=None if trial.fits is None else {FITS: -1.0 if trial.fits else 1.0},
-    )
+def _tpe(seed: int) -> BaseSampler:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        return TPESampler(n_startup_trials=1, multivariate=True, group=True, seed=seed)
 
 
-class PlanSampler(BaseSampler):
-    """Answers with the one plan that the acquisition chose."""
+def _gp(seed: int) -> BaseSampler:
+    return GPSampler(n_startup_trials=1, warn_independent_sampling=False, seed=seed)
 
-    def __init__(self, plan: Plan) -> None:
-        self._plan = plan
 
-    def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
-        """Nothing is sampled together."""
-        return {}
+_OF_OPTUNA: dict[str, Callable[[int], BaseSampler]] = {"TPE": _tpe, "GP": _gp, "Random": RandomSampler}
 
-    def sample_relative(
-        self,
-        study: Study,
-        trial: FrozenTrial,
-        search_space: dict[str, BaseDistribution],
-    ) -> dict[str, Any]:
-        """Nothing is sampled together."""
-        return {}
 
-    def sample_independent(
-        self,
-        study: Study,
-        trial: FrozenTrial,
-        param_name: str,
-        param_distribution: BaseDistribution,
-    ) -> str:
-        """The plan in its short form."""
-        return str(self._plan)
+def _tell(study: optuna.Study, trial: optuna.Trial, state: SearchState, plan: Plan | None) -> None:
+    """Tell a sampler of a plan that is not probed: what its probe measured, or by how much it cannot fit."""
+    probed = [each for each in state.trials if each.plan == plan]
+    known = next((each for each in probed if each.fits is not None), None)
+    if known is None and probed:
+        study.tell(trial, state=TrialState.FAIL)
+        return
+    told = known or _predicted(state, plan)
+    trial.set_constraint(FITS, violation(state.model, told))
+    study.tell(trial, values_of(state.model, told))
+
+
+def _predicted(state: SearchState, plan: Plan | None) -> Trial:
+    """A plan that cannot fit, as if a probe had shown it; parameters that no plan has take the GPU twice."""
+    needed = int(state.model.predict(plan).device.expected) if plan else 2 * state.model.usable_bytes
+    known = plan or state.model.plans[0]
+    return Trial(0, known, fits=False, lesson=Lesson(known, device_bytes=needed))

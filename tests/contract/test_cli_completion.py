@@ -31,6 +31,7 @@ def test_completion_knows_the_subcommands(shell: str, capsys: pytest.CaptureFixt
             "status",
             "watch",
             "report",
+            "study",
             "logs",
             "format",
             "table json yaml",

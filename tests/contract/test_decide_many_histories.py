@@ -23,7 +23,7 @@ JOBS = (
     *(make_job(nodes, tuning={"parallelProbes": parallel}) for nodes in (1, 2) for parallel in (1, 2)),
     factory_job(),
     make_job(tuning={"parallelProbes": 3}),
-    make_job(tuning={"objective": "memory", "maxGpuSeconds": 150}),
+    make_job(tuning={"objectives": ["memory"], "maxGpuSeconds": 150}),
     make_job(tuning={"mode": "PredictOnly"}),
     make_job(2, tuning={**FIXED, "plan": "bf16-z1-none-mb2x4"}),
     make_job(tuning=FIXED, checkpoint=None, retry={"allowRestart": True, "maxOomRetries": 3}),

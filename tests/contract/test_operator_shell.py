@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 
-from memtune.acquisition import expected_improvement
+from memtune.acquisition import most_promising
 from memtune.decide import Event, reasons
 from memtune.knobs import NO_CHECKPOINTING, Precision, Sharding
 from memtune.plan import Plan
@@ -229,7 +229,7 @@ OLD_PODS: list[dict[str, Any]] = [
 
 
 async def looked_at(server: Server, shell: ClusterShell, now: float = NOW) -> dict[str, Any]:
-    await reconcile(shell, KEY, expected_improvement, lambda: now)
+    await reconcile(shell, KEY, most_promising, lambda: now)
     status: dict[str, Any] = server.job["status"]
     return status
 

@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from told_job import NOW_SECONDS, TOTAL_BYTES, ended_well, still_probing, told_job
+from told_job import NOW_SECONDS, TOTAL_BYTES, ended_well, still_probing, told_job, two_objectives
 
 from memtune.units import parse_bytes
 from memtune_cli.candidates import believed, costs
 from memtune_cli.live_page import live_page
+from memtune_cli.next_step import next_step
 from memtune_cli.prometheus import Series
 from memtune_cli.ranks import Ranks, Reading
 from memtune_cli.report_page import html_page
@@ -60,7 +61,8 @@ def same_as_golden(name: str, text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "job"), [("recovered", told_job()), ("probing", still_probing()), ("succeeded", ended_well())]
+    ("name", "job"),
+    [("recovered", told_job()), ("probing", still_probing()), ("succeeded", ended_well()), ("front", two_objectives())],
 )
 def test_the_page_of_status_is_the_golden_one(name: str, job: dict[str, Any]) -> None:
     same_as_golden(f"status-{name}.txt", "\n".join([*page(PLAIN, story_of(job), NOW_SECONDS), ""]))
@@ -77,7 +79,7 @@ def test_the_document_of_status_is_the_golden_one() -> None:
 
 
 @pytest.mark.parametrize("width", [60, 80, 140])
-@pytest.mark.parametrize("job", [told_job(), still_probing(), ended_well(), told_job(phase="Failed")])
+@pytest.mark.parametrize("job", [told_job(), still_probing(), ended_well(), two_objectives(), told_job(phase="Failed")])
 def test_pages_fit_the_screen(width: int, job: dict[str, Any]) -> None:
     screen, story = Screen(width, colours=False, unicode=False), story_of(job)
     for lines in (page(screen, story, NOW_SECONDS), live_page(screen, story, ranks(), NOW_SECONDS)):
@@ -124,6 +126,37 @@ def report(job: dict[str, Any], *series: Series) -> str:
     story = story_of(job)
     plans = believed(story)
     return html_page(story, plans, costs(story, plans), series, NOW_SECONDS)
+
+
+def test_a_report_joins_the_plans_of_the_front() -> None:
+    text = report(two_objectives())
+    assert "The line joins the measured plans that no other one beats in both objectives." in text
+    assert text.count('class="front"') == 1
+    assert 'class="front"' not in report(told_job())
+    assert "The line joins" not in report(told_job())
+
+
+def test_a_report_says_which_knobs_matter() -> None:
+    text = report(told_job())
+    section = text[text.index("Which knobs matter") : text.index("Predicted against measured")]
+    rows = re.findall(
+        r"<tr><td><code>(\w+)</code></td><td>(.*?)</td><td.*?>(\d+)%</td><td.*?>(\d+)%</td></tr>", section
+    )
+    assert {knob: choices for knob, choices, *_ in rows} == {
+        "sharding": "fsdp, fsdpsgo, z0, z1, z2, z3",
+        "checkpointing": "full, none, selective",
+        "micro_batch": "1, 2, 4, 8, 16, 32",
+    }
+    shares = {knob: (int(memory), int(speed)) for knob, _, memory, speed in rows}
+    assert max(shares, key=lambda knob: shares[knob][0]) == rows[0][0] == "micro_batch"
+    assert max(shares, key=lambda knob: shares[knob][1]) == "checkpointing"
+    assert "Which knobs matter" not in html_page(story_of(told_job()), [], [], [], NOW_SECONDS)
+
+
+def test_what_comes_next_tells_of_the_slack() -> None:
+    job = still_probing()
+    job["spec"]["tuning"] |= two_objectives()["spec"]["tuning"]
+    assert "is launched, or a smaller one that is at most 5% slower" in next_step(story_of(job))
 
 
 def test_a_report_stands_alone() -> None:

@@ -70,6 +70,8 @@ BROKEN: list[tuple[str, dict[str, Any], str]] = [
     ("offload nvme writes", spec(tuning__space={"offload": ["none", "nvme"]}), "spec.resources.nvmePath"),
     ("offload nvme writes", fixed("bf16-z3-none-mb12x8-onvme"), "spec.resources.nvmePath"),
     ("parallelProbes must", spec(tuning={"maxProbes": 2, "parallelProbes": 3}), "spec.tuning.parallelProbes"),
+    ("slack trades", spec(tuning={"slack": "5%"}), "spec.tuning.slack"),
+    ("slack trades", spec(tuning={"slack": "5%", "objectives": ["memory"]}), "spec.tuning.slack"),
     (
         "offload optimizer needs",
         spec(tuning__space={"offload": ["optimizer"], "backends": ["fsdp"]}),

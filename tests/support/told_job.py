@@ -73,6 +73,13 @@ def ended_well(**status: Any) -> dict[str, Any]:
     return told_job(**{**changes, **status})
 
 
+def two_objectives() -> dict[str, Any]:
+    """The same job with both objectives: its two measured plans are a front."""
+    job = told_job(front=[2, 1])
+    job["spec"]["tuning"] |= {"objectives": ["throughput", "memory"], "slack": "5%"}
+    return job
+
+
 def without_end(run: dict[str, Any]) -> dict[str, Any]:
     """A run's record as it was while the run went on."""
     known = ("name", "number", "plan", "created", "startedAt", "predictedBytes")

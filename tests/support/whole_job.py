@@ -103,7 +103,9 @@ WHOLE: Node = {
             "probeSteps": 4,
             "maxGpuSeconds": 100,
             "headroom": "7.5%",
-            "objective": "memory",
+            "objectives": ["throughput", "memory"],
+            "slack": "5%",
+            "sampler": "TPE",
         },
         "retry": {
             "maxOomRetries": 0,

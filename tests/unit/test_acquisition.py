@@ -9,7 +9,7 @@ import pytest
 from memtune.acquisition import Question, Trial, enough, expected_improvement, probability_of_fitting, promise
 from memtune.plan import Plan
 from memtune.prediction import Interval, Prediction
-from memtune.space import MEMORY, Candidate
+from memtune.space import BOTH, MEMORY, Candidate
 from memtune.units import GIB
 
 
@@ -93,3 +93,40 @@ def test_the_search_is_over_when_no_upper_bound_beats_the_best() -> None:
     assert (
         enough(replace(ASKED, incumbent=139.6)) == "no plan left is predicted to be better than the best one measured"
     )
+
+
+BOTH_ASKED = replace(ASKED, objective=BOTH)
+
+
+def told(number: int, plan: Plan, tokens: float, free_gib: float) -> Trial:
+    return Trial(number, plan, fits=True, score=tokens, free_bytes=free_gib * GIB)
+
+
+def test_with_both_objectives_the_first_probe_is_a_compromise() -> None:
+    quick, small = candidate("bf16-z1-none-mb4x2", 110.0, 8.5), candidate("bf16-z3-full-mb1x8", 20.0, 1.0)
+    middle = candidate("bf16-z2-none-mb1x8", 90.0, 4.0)
+    asked = replace(BOTH_ASKED, candidates=(quick, middle, small))
+    # Tokens times free GiB: 110 x 1.5, 90 x 6 and 20 x 9.
+    assert expected_improvement(asked) == middle.plan
+    # Measured, it leaves the ends of the front.
+    trials = (told(1, middle.plan, 90.0, 6.0),)
+    after = replace(asked, candidates=(quick, small), trials=trials, incumbent=90.0)
+    assert promise(after, small) > 0
+    assert promise(after, quick) > 0
+
+
+def test_with_both_objectives_a_plan_that_is_worse_in_both_ends_the_search() -> None:
+    trials = (told(1, QUICK_CLOSE.plan, 120.0, 9.9),)
+    asked = replace(BOTH_ASKED, candidates=(SLOW_SURE,), trials=trials, incumbent=120.0)
+    # At best 109.6 tokens a second and 9.96 GiB free.
+    assert enough(asked) is None
+    better = (told(1, QUICK_CLOSE.plan, 120.0, 9.97),)
+    assert enough(replace(asked, trials=better)) == "no plan left is predicted to be better than those measured"
+
+
+def test_with_both_objectives_a_smaller_plan_is_a_gain() -> None:
+    free = (1.0, 2.0, 3.0, 4.0)
+    trials = tuple(told(number, SLOW_SURE.plan, 100.0 - number, gib) for number, gib in enumerate(free, 1))
+    assert enough(replace(BOTH_ASKED, trials=trials, incumbent=99.0)) is None
+    single = replace(ASKED, trials=trials, incumbent=99.0)
+    assert enough(single) == "3 probes in a row gained less than 3%"

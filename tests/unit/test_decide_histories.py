@@ -15,7 +15,9 @@ moves = st.lists(st.tuples(st.sampled_from(WEIGHTED), st.integers(0, 9)), max_si
 SPACE = {"zeroStages": [1, 3], "checkpointing": ["full"], "backends": ["deepspeed"], "offload": ["none", "optimizer"]}
 BOUNDED = template(requests={"memory": "1Gi"}, limits={"memory": "5Gi"})
 # On a GPU: a virtual one offloads nothing.
-OFFLOADING = make_job(template=BOUNDED, resources={"gpuMemory": "8Gi"}, tuning={"space": SPACE, "objective": "memory"})
+OFFLOADING = make_job(
+    template=BOUNDED, resources={"gpuMemory": "8Gi"}, tuning={"space": SPACE, "objectives": ["memory"]}
+)
 JOBS = tuple(make_job(nodes, tuning={"parallelProbes": parallel}) for nodes in (1, 2) for parallel in (1, 2))
 
 

@@ -11,8 +11,9 @@ from simulated_cluster import SimulatedCluster
 from small_jobs import make_job, template
 
 from memtune.decide.hosting import host_need
-from memtune.decide.model import Model, model_of
+from memtune.decide.model import model_of
 from memtune.knobs import Offload
+from memtune.knowledge import Model
 from memtune.observation import Condition
 from memtune.plan import Plan
 from memtune.report import Ending
@@ -27,7 +28,7 @@ OPTIMIZER = Plan.parse("bf16-z1-full-mb1x16-oopt")
 def offloading(*offloads: str, **resources: Any) -> Job:
     """A job that may offload, to a pod of these resources; its optimizer is 4.1 GiB there, the whole pod 6.6 GiB."""
     space = {"zeroStages": [1], "checkpointing": ["full"], "backends": ["deepspeed"], "offload": list(offloads)}
-    tuning = {"space": space, "objective": "memory"}
+    tuning = {"space": space, "objectives": ["memory"]}
     pods = template(**{kind: {"memory": size} for kind, size in resources.items()})
     return make_job(tuning=tuning, template=pods, resources={"gpuMemory": "8Gi"})
 

@@ -11,15 +11,16 @@ from decided import SAVED, condition, die, last, launched, probed
 from simulated_cluster import SimulatedCluster
 from small_jobs import make_job, template
 
-from memtune.acquisition import Question, expected_improvement
+from memtune.acquisition import SearchState, most_promising
 from memtune.decide import Node, decide
 from memtune.decide.completing import complete
 from memtune.decide.context import Context
 from memtune.decide.downgrading import after_host_oom
 from memtune.decide.hosting import host_need
-from memtune.decide.model import Lesson, model_of
+from memtune.decide.model import model_of
 from memtune.decide.records import plan_of, to_run
 from memtune.decide.texts import over
+from memtune.knowledge import Lesson
 from memtune.observation import Condition, RunObservation
 from memtune.plan import Plan
 from memtune.report import Applied, Ending, Phase
@@ -202,20 +203,21 @@ def test_nothing_as_large_as_what_died_is_tried_again() -> None:
 
 
 def test_the_search_is_told_of_what_died_and_of_what_fits() -> None:
-    cluster = SimulatedCluster(make_job())
+    cluster = SimulatedCluster(make_job(tuning={"sampler": "TPE"}))
     cluster.reconcile()
     for pod in cluster.pods.values():
         cluster.start(pod.run)
         cluster.end(pod, 85, cluster.report(pod, Ending.DEVICE_OOM))
-    asked: list[Question] = []
+    asked: list[SearchState] = []
 
-    def search(question: Question) -> None:
-        asked.append(question)
+    def search(state: SearchState) -> None:
+        asked.append(state)
 
     decide(cluster.job, cluster.observe(), cluster.now, search)
+    assert (asked[0].sampler, asked[0].seed) == ("TPE", f"{cluster.job.metadata.uid}/2")
     (died,) = asked[0].trials
     assert (died.fits, died.died) == (False, True)
-    assert died.plan not in [candidate.plan for candidate in asked[0].candidates]
+    assert died.plan not in [candidate.plan for candidate in asked[0].question.candidates]
 
 
 def test_an_out_of_memory_in_evaluation_lowers_the_evaluation_batch_and_nothing_else() -> None:
@@ -377,7 +379,7 @@ def test_more_host_memory_is_asked_for_once_where_the_containers_own_limit_kille
     assert first.attempts[-1].verdict == "host-oom"
     last_run = first.attempts[-1]
     model = model_of(cluster.job, first, None)
-    context = Context(cluster.job, observed, cluster.now, expected_improvement, first, observed.runs)
+    context = Context(cluster.job, observed, cluster.now, most_promising, first, observed.runs)
     again = after_host_oom(context, model, last_run)
     assert again is not None
     assert (again.rung, again.host_request_bytes) == ("host-memory", 12 * GIB)
@@ -393,7 +395,7 @@ def test_a_run_that_died_of_converting_asks_for_what_that_takes() -> None:
     plan = plan_of(converting)
     needed = host_need(model, plan, "convert")
     assert needed > host_need(model, plan, "no")
-    context = Context(cluster.job, observed, cluster.now, expected_improvement, status, observed.runs)
+    context = Context(cluster.job, observed, cluster.now, most_promising, status, observed.runs)
     again = after_host_oom(context, model, converting)
     assert again is not None
     assert (again.rung, again.host_request_bytes) == ("host-memory", needed)

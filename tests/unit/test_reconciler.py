@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from memtune.acquisition import expected_improvement
+from memtune.acquisition import most_promising
 from memtune.decide import Deletion, Event, Observed, Refusal, reasons
 from memtune.naming import pod_name, run_name
 from memtune.observation import PodObservation, RunObservation
@@ -120,7 +120,7 @@ class Ledger:
 
 
 def turn(shell: MemoryShell, now: float = NOW) -> tuple[Snapshot | None, float | None]:
-    return asyncio.run(reconcile(shell, KEY, expected_improvement, lambda: now))
+    return asyncio.run(reconcile(shell, KEY, most_promising, lambda: now))
 
 
 def test_a_run_is_recorded_before_it_is_created() -> None:
@@ -202,8 +202,8 @@ def test_a_job_that_a_new_rule_refuses_is_looked_at_again_and_again_and_its_runs
 
     async def story() -> None:
         shell, ledger = MemoryShell(manifest()), Ledger()
-        reconciler = Reconciler(shell, expected_improvement, lambda: NOW, ledger)
-        await reconcile(shell, KEY, expected_improvement, lambda: NOW)
+        reconciler = Reconciler(shell, most_promising, lambda: NOW, ledger)
+        await reconcile(shell, KEY, most_promising, lambda: NOW)
         assert shell.job is not None
         running = dict(shell.pods)
         assert running
@@ -250,7 +250,7 @@ def test_the_task_of_a_job_ends_with_it_and_a_failure_is_told() -> None:
     async def life() -> list[str]:
         shell, ledger = MemoryShell(None), Ledger()
         shell.answers["observe"] = [RefusalError(Kind.RETRY, "no answer", retry_after_seconds=0.0)]
-        reconciler = Reconciler(shell, expected_improvement, lambda: NOW, ledger)
+        reconciler = Reconciler(shell, most_promising, lambda: NOW, ledger)
         reconciler.wake(KEY)
         while "failed" not in ledger.told:
             await asyncio.sleep(0)
@@ -274,7 +274,7 @@ class Blind(MemoryShell):
 def test_a_job_that_is_out_of_sight_is_told_of_as_a_failure_of_the_operator() -> None:
     async def life() -> Blind:
         shell, ledger = Blind(manifest()), Ledger()
-        reconciler = Reconciler(shell, expected_improvement, lambda: NOW, ledger)
+        reconciler = Reconciler(shell, most_promising, lambda: NOW, ledger)
         reconciler.wake(KEY)
         while not ledger.told:
             await asyncio.sleep(0)
@@ -290,7 +290,7 @@ def test_a_job_that_is_out_of_sight_is_told_of_as_a_failure_of_the_operator() ->
 
 def test_a_job_that_is_out_of_sight_is_looked_at_again_though_nothing_tells_of_it() -> None:
     async def life() -> float | None:
-        reconciler = Reconciler(Blind(manifest()), expected_improvement, lambda: NOW, Ledger())
+        reconciler = Reconciler(Blind(manifest()), most_promising, lambda: NOW, Ledger())
         wait, *_ = await reconciler._turn(KEY, 0)
         return wait
 
@@ -301,7 +301,7 @@ def test_what_a_turn_that_broke_off_has_written_is_news_to_the_watcher() -> None
     async def life() -> list[dict[str, Any]]:
         shell, ledger = MemoryShell(manifest()), Ledger()
         shell.answers["create"] = [RefusalError(Kind.RETRY, "no answer", retry_after_seconds=0.0)]
-        reconciler = Reconciler(shell, expected_improvement, lambda: NOW, ledger)
+        reconciler = Reconciler(shell, most_promising, lambda: NOW, ledger)
         for told in ("failed", "reconciled"):
             reconciler.wake(KEY)
             while told not in ledger.told:
@@ -317,7 +317,7 @@ def test_one_jobs_trouble_does_not_end_the_others() -> None:
     async def life() -> list[str]:
         shell, ledger = MemoryShell(manifest()), Ledger()
         shell.answers["observe"] = [ZeroDivisionError("a mistake of ours")]
-        reconciler = Reconciler(shell, expected_improvement, lambda: NOW, ledger)
+        reconciler = Reconciler(shell, most_promising, lambda: NOW, ledger)
         reconciler.wake(KEY)
         reconciler.wake(Key("default", "other"))
         while "reconciled" not in ledger.told:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 
 import pytest
-from search_methods import Hunt, deepspeed_order, grid_order, memtune, question_of
+from search_methods import Hunt, deepspeed_order, grid_order, memtune, state_of
 from search_tables import CASES, HEADROOM, Table, table_of
 
 from memtune.knobs import NO_CHECKPOINTING
@@ -67,7 +67,7 @@ def test_memtune_asks_what_it_has_not_probed_and_keeps_to_its_budget(table: Tabl
     hunt = Hunt(table, Random(0), blind=True)
     memtune(hunt)
     assert 1 <= len(hunt.plans) == len(set(hunt.plans)) <= 8
-    question = question_of(hunt)
+    question = state_of(hunt).question
     assert not {candidate.plan for candidate in question.candidates} & set(hunt.plans)
     assert question.incumbent == max((o.tokens_per_second for o in hunt.outcomes if o.fits), default=0.0)
 

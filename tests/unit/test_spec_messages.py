@@ -32,6 +32,11 @@ def test_a_misspelt_choice_is_met_with_the_right_one() -> None:
     )
 
 
+def test_an_unknown_sampler_is_met_with_those_there_are() -> None:
+    advice = problems(put(WHOLE, "spec.tuning.sampler", "tpe"))["spec.tuning.sampler"]
+    assert advice == "tpe is not allowed; did you mean TPE? use MemTune, TPE, GP or Random"
+
+
 def test_a_gpu_named_as_the_driver_does_is_met_with_its_label() -> None:
     path = "spec.resources.gpuProduct"
     advice = problems(put(WHOLE, path, "NVIDIA A100-SXM4-80GB"))[path]

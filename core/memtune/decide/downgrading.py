@@ -7,10 +7,10 @@ from dataclasses import dataclass, fields, replace
 
 from memtune.decide.context import Context
 from memtune.decide.hosting import host_need, host_request
-from memtune.decide.model import Model
 from memtune.decide.records import plan_of
 from memtune.decide.resuming import start_under
 from memtune.knobs import Offload
+from memtune.knowledge import Model
 from memtune.ladder import PHASE_OF, RUNG_OF, Downgrade, Exhausted, Failure, OutOfMemory, descend
 from memtune.plan import Plan
 from memtune.spec.status import AttemptStatus

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from memtune.decide.context import Context
-from memtune.decide.model import Model, believed
+from memtune.decide.model import believed
 from memtune.decide.predicting import natural
 from memtune.decide.records import plan_of
 from memtune.host import predicted_host
 from memtune.knobs import Offload
+from memtune.knowledge import Model
 from memtune.plan import Plan
 from memtune.spec.status import AttemptStatus, RunStatus
 from memtune.spec.trainer import trainer_memory

@@ -10,10 +10,10 @@ from memtune.decide.ending import completed
 from memtune.decide.hosting import host_request
 from memtune.decide.model import believed
 from memtune.decide.predicting import natural, prediction_status
-from memtune.decide.probing import may_be_launched
 from memtune.decide.records import has_ended, last_attempt, new_name, with_attempt
 from memtune.decide.stories import inherited, measured, replaced_batch, trained, trains
 from memtune.decide.texts import line, over
+from memtune.decide.trials import may_be_launched
 from memtune.plan import Plan
 from memtune.run import RunKind
 from memtune.space import Candidate
@@ -42,14 +42,16 @@ def _is_outdated(context: Context) -> bool:
     if plan is None or context.job.spec.tuning.mode != "Probe":
         return False
     model = believed(context)
-    return not any(each.plan == plan.name and may_be_launched(context, model, each) for each in context.status.probes)
+    return not any(
+        each.plan == plan.name and may_be_launched(context.job, model, each) for each in context.status.probes
+    )
 
 
 def _asked_anew(context: Context) -> Context:
     """Back to the probes, which choose another plan or measure one more."""
     assert context.status.plan is not None
     text = f"{context.status.plan.name} was measured, and may not be launched as spec.tuning is now"
-    context = context.having(plan=None).with_condition("Tuned", False, reasons.PROBING, text)
+    context = context.having(plan=None, front=()).with_condition("Tuned", False, reasons.PROBING, text)
     return context.telling("Normal", reasons.PROBING, text).saying(text)
 
 

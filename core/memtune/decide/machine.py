@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from memtune.acquisition import Search, expected_improvement
+from memtune.acquisition import Search, most_promising
 from memtune.decide import reasons
 from memtune.decide.blocking import forbidden, told, with_blocks
 from memtune.decide.cleaning import creations, deletions
@@ -50,7 +50,7 @@ _LATEST = 1e11
 _NO_MODEL = (ValueError, ArithmeticError)
 
 
-def decide(job: Job, observed: Observed, now: float, search: Search = expected_improvement) -> Decision:
+def decide(job: Job, observed: Observed, now: float, search: Search = most_promising) -> Decision:
     """What follows from what was seen of a job. Equal arguments give an equal decision, and none of them raises."""
     changed = _illegible(job, read_status(observed.status))
     read = restore(job, observed.status, is_legible=not changed)

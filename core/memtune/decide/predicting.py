@@ -7,13 +7,14 @@ from memtune.decide import budget, reasons
 from memtune.decide.context import Context
 from memtune.decide.ending import completed, failed
 from memtune.decide.fixing import fingerprints
-from memtune.decide.model import Model, believed
+from memtune.decide.model import believed
 from memtune.decide.observed import only_product
 from memtune.decide.records import live
 from memtune.decide.settling import is_kept_to_met, stopped
 from memtune.decide.stories import predicted
 from memtune.decide.texts import line, over
 from memtune.decide.tracing import is_unknown, untraced
+from memtune.knowledge import Model
 from memtune.plan import Plan
 from memtune.prediction import Interval
 from memtune.space import Candidate, refusals
@@ -172,7 +173,7 @@ def with_budget(context: Context, best: Candidate | None) -> Context:
         cost = budget.estimate(context, best.plan, best.prediction)
         told = f"{seconds:,} GPU-seconds pay for about {pays}, at about {cost:,.0f} each"
     text = f"up to {counted(allowed, 'probe')} may be made; {told}"
-    context = context.having(plan=None).with_condition("Tuned", False, reasons.PROBING, text)
+    context = context.having(plan=None, front=()).with_condition("Tuned", False, reasons.PROBING, text)
     return context.telling("Normal" if pays else "Warning", reasons.BUDGET, text)
 
 

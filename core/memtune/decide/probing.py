@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from memtune import units
-from memtune.acquisition import Question, Trial, enough
+from memtune.acquisition import enough
 from memtune.decide import budget, reasons
+from memtune.decide.choosing import front_of, winner
 from memtune.decide.context import Context, holds_gpus
 from memtune.decide.ending import failed
 from memtune.decide.failing import last_lines
 from memtune.decide.hosting import host_request
-from memtune.decide.model import Model, believed
+from memtune.decide.model import believed
 from memtune.decide.predicting import best_candidate, natural, nothing_fits, with_budget, with_prediction
 from memtune.decide.records import (
     MOST_MISTAKES,
-    OUT_OF_MEMORY,
     TRIED,
     backoff_of,
     counted,
@@ -27,9 +27,10 @@ from memtune.decide.records import (
 from memtune.decide.settling import stopped
 from memtune.decide.stories import asking, ended, measured
 from memtune.decide.texts import over
+from memtune.decide.trials import may_be_launched, search_state, too_tight
+from memtune.knowledge import Model
 from memtune.plan import Plan
 from memtune.run import RunKind
-from memtune.space import MEMORY
 from memtune.spec.status import PlanStatus, RunStatus
 from memtune.spec.tuning import MAX_PROBES
 from memtune.verdict import Verdict
@@ -96,74 +97,13 @@ def _why_no_more(context: Context, model: Model) -> str | None:
         return f"tuning.maxProbes allows no more than {units.counted(allowed, 'probe')}"
     if len(context.status.probes) >= MAX_PROBES and all(ended_as(probe, *TRIED) for probe in context.status.probes):
         return f"the status has no room for more than {MAX_PROBES} probes"
-    asked = question(context, model)
+    asked = search_state(context.job, context.status, model).question
     if why := enough(asked):
         return why
     cheapest = asked.candidates[0]
     if not budget.allows(context, cheapest.plan, cheapest.prediction) and not budget.running_seconds(context):
         return budget.refusal(context, cheapest.plan, cheapest.prediction)
     return None
-
-
-def question(context: Context, model: Model) -> Question:
-    """What the search is asked."""
-    trials = tuple(_trial(context, model, probe) for probe in context.status.probes)
-    tried = {trial.plan for trial, probe in zip(trials, context.status.probes, strict=True) if _is_tried(probe)}
-    tuning = context.job.spec.tuning
-    return Question(
-        candidates=model.candidates(tried),
-        trials=trials,
-        usable_bytes=model.usable_bytes,
-        headroom=tuning.headroom_ratio,
-        objective=tuning.objective,
-        incumbent=max((trial.score for trial in trials if trial.fits), default=0.0),
-        seed=f"{context.job.metadata.uid}/{len(trials) + 1}",
-    )
-
-
-def _is_tried(probe: RunStatus) -> bool:
-    """Whether a plan needs no other probe: it runs, or its probe told what it could."""
-    return not has_ended(probe) or ended_as(probe, *TRIED)
-
-
-def _trial(context: Context, model: Model, probe: RunStatus) -> Trial:
-    plan, died = plan_of(probe), ended_as(probe, Verdict.DEVICE_OOM)
-    if not ended_as(probe, Verdict.SUCCEEDED) or probe.peak_bytes is None:
-        return Trial(probe.number, plan, fits=False if ended_as(probe, *OUT_OF_MEMORY) else None, died=died)
-    return Trial(probe.number, plan, fits=may_be_launched(context, model, probe), score=_score(context, model, probe))
-
-
-def may_be_launched(context: Context, model: Model, probe: RunStatus) -> bool:
-    """Whether a measured plan may be launched: headroom kept, no allocation retries, and the space still has it.
-
-    One that never saw the longest sequences takes more than was measured: its prediction has to fit as well.
-    """
-    is_measured = probe.peak_bytes is not None and probe.peak_bytes.device > 0 and ended_as(probe, Verdict.SUCCEEDED)
-    plan, space = plan_of(probe), model.space
-    is_allowed = space.has(plan) and plan.precision in space.precisions
-    return is_measured and is_allowed and not _too_tight(context, model, probe)
-
-
-def _too_tight(context: Context, model: Model, probe: RunStatus) -> str:
-    """Why a plan that was measured and did not die may not be launched, in words; empty where it may."""
-    if probe.peak_bytes is None or not ended_as(probe, Verdict.SUCCEEDED):
-        return ""
-    if probe.allocator_retries:
-        return "too tight: the allocator had to retry"
-    tuning, device_bytes = context.job.spec.tuning, probe.peak_bytes.device
-    if device_bytes > model.usable_bytes * (1 - tuning.headroom_ratio):
-        free = 1 - device_bytes / model.usable_bytes
-        return f"too tight: {max(free, 0):.1%} free of {tuning.headroom}"
-    if probe.length_covered is False and not model.fits(plan_of(probe)):
-        return "too tight for the longest sequences, as predicted"
-    return ""
-
-
-def _score(context: Context, model: Model, probe: RunStatus) -> float:
-    """What the objective asks for, as measured; the speed as predicted where no report told it."""
-    if context.job.spec.tuning.objective == MEMORY and probe.peak_bytes:
-        return float(max(model.usable_bytes - probe.peak_bytes.device, 0))
-    return float(probe.tokens_per_second) or model.predict(plan_of(probe)).tokens_per_second.expected
 
 
 def _more(context: Context, model: Model, running: list[RunStatus]) -> tuple[Context, str]:
@@ -193,14 +133,14 @@ def _busy(context: Context) -> int:
 
 
 def _next_plan(context: Context, model: Model) -> Plan | None:
-    asked = question(context, model)
+    state = search_state(context.job, context.status, model)
     if model.is_known:
-        return context.search(asked)
+        return context.search(state)
     if any(not has_ended(probe) for probe in context.status.probes):
         return None
     # The smallest plan runs on whatever GPU there is, and with whatever model, if any does.
     return min(
-        (candidate.plan for candidate in asked.candidates),
+        (candidate.plan for candidate in state.question.candidates),
         key=lambda plan: (model.predict(plan).device.expected, plan),
         default=None,
     )
@@ -225,7 +165,7 @@ def _watched(context: Context) -> Context:
 
 def _choose(context: Context, model: Model, why: str) -> Context:
     """The best of the measured plans that kept their headroom, or the end of the job."""
-    good = [probe for probe in context.status.probes if may_be_launched(context, model, probe)]
+    good = [probe for probe in context.status.probes if may_be_launched(context.job, model, probe)]
     if not good:
         tried = "; ".join(_tried(context, model, probe) for probe in context.status.probes[-3:])
         if not any(ended_as(probe, Verdict.SUCCEEDED, Verdict.DEVICE_OOM) for probe in context.status.probes):
@@ -235,29 +175,35 @@ def _choose(context: Context, model: Model, why: str) -> Context:
             return failed(context, reasons.NOTHING_MEASURED, text)
         text = f"no plan fits as measured: {why}{f' ({tried})' if tried else ''}"
         return nothing_fits(context, model, text, _untried(context, model))
-    best = max(good, key=lambda probe: (_score(context, model, probe), -probe.number))
+    best = winner(context.job, model, good)
     device_bytes = best.peak_bytes.device if best.peak_bytes else 0
     plan = PlanStatus(
         name=best.plan, hbm=over(device_bytes, model.usable_bytes), tokens_per_second=best.tokens_per_second
     )
     fitting = f"{units.counted(len(good), 'measured plan')} {'fits' if len(good) == 1 else 'fit'}"
-    tight = [(probe.number, found) for probe in context.status.probes if (found := _too_tight(context, model, probe))]
+    tight = [
+        (probe.number, found) for probe in context.status.probes if (found := too_tight(context.job, model, probe))
+    ]
     others = "; ".join(f"probe {number} is {found}" for number, found in tight[-3:])
+    slack = context.job.spec.tuning.slack
+    rule = f" as the smallest within {slack} of the fastest" if slack else ""
     text = (
-        f"{best.plan} won: probe {best.number} {measured(best)}; {fitting}{f' ({others})' if others else ''}, and {why}"
+        f"{best.plan} won{rule}: probe {best.number} {measured(best)}; "
+        f"{fitting}{f' ({others})' if others else ''}, and {why}"
     )
-    context = context.having(plan=plan).with_condition("Tuned", True, reasons.MEASURED, text)
+    context = context.having(plan=plan, front=front_of(context.job, model, good))
+    context = context.with_condition("Tuned", True, reasons.MEASURED, text)
     return context.telling("Normal", reasons.MEASURED, text).saying(text)
 
 
 def _tried(context: Context, model: Model, probe: RunStatus) -> str:
     """What became of a probe, and why its plan cannot be launched where that does not say it."""
-    return ", ".join(filter(None, (ended(probe), _too_tight(context, model, probe))))
+    return ", ".join(filter(None, (ended(probe), too_tight(context.job, model, probe))))
 
 
 def _untried(context: Context, model: Model) -> str:
     """What to write into a job that may try no more plans, where one is left that may fit."""
-    left, tuning = question(context, model).candidates, context.job.spec.tuning
+    left, tuning = search_state(context.job, context.status, model).question.candidates, context.job.spec.tuning
     if not left:
         return ""
     plan, prediction = left[0].plan, left[0].prediction

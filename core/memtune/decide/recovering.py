@@ -13,10 +13,11 @@ from memtune.decide.ending import failed
 from memtune.decide.failing import last_lines
 from memtune.decide.hosting import host_need, host_request
 from memtune.decide.launching import others_hold_gpus, record_attempt
-from memtune.decide.model import Model, believed
+from memtune.decide.model import believed
 from memtune.decide.records import MOST_MISTAKES, backoff_of, last_attempt, mistakes, next_number, plan_of
 from memtune.decide.resuming import start_under
 from memtune.decide.stories import ended
+from memtune.knowledge import Model
 from memtune.ladder import PHASE_OF, OutOfMemory
 from memtune.plan import Plan
 from memtune.spec.fixed_rules import fixed_plan

@@ -129,6 +129,13 @@ def _parallel_within_all(spec: JobSpec) -> Problem | None:
     return Problem("spec.tuning.parallelProbes", parallel, advice)
 
 
+def _slack_has_objectives(spec: JobSpec) -> Problem | None:
+    if spec.tuning.slack is None or len(spec.tuning.objectives) > 1:
+        return None
+    advice = "it trades throughput for memory; set objectives to [throughput, memory], or leave slack out"
+    return Problem("spec.tuning.slack", spec.tuning.slack, advice)
+
+
 def _hybrid_has_nodes(spec: JobSpec) -> Problem | None:
     strategies = spec.tuning.space.fsdp_strategies
     if "hybrid" not in strategies or spec.resources.nodes > 1:
@@ -279,6 +286,13 @@ RULES = (
         "self.parallelProbes <= self.maxProbes",
         "parallelProbes must be at most maxProbes",
         _parallel_within_all,
+    ),
+    Rule(
+        "spec.tuning",
+        "spec.tuning.slack",
+        "!has(self.slack) || ('throughput' in self.objectives && 'memory' in self.objectives)",
+        "slack trades throughput for memory; set objectives to both",
+        _slack_has_objectives,
     ),
     Rule(
         "spec.tuning.space",

@@ -15,6 +15,7 @@ from memtune.spec.tuning import MAX_PROBES
 MAX_ATTEMPTS = 12
 MAX_NUMBER = 10_000
 MAX_COMPONENTS = 32
+MAX_FRONT = 12
 
 Phase = Literal[
     "Pending", "Predicting", "Probing", "Launching", "Running", "Recovering", "Suspended", "Succeeded", "Failed"
@@ -41,6 +42,7 @@ PlanName = Annotated[str, Field(pattern=PLAN_NAME, max_length=128)]
 Sentence = Annotated[str, Field(pattern=ASCII, max_length=176)]
 Explanation = Annotated[str, Field(pattern=ASCII, max_length=512)]
 Story = Annotated[str, Field(pattern=ASCII, max_length=768)]
+RunNumber = Annotated[Count, Field(le=MAX_NUMBER)]
 Time = Annotated[str, Field(max_length=40, json_schema_extra={"format": "date-time"})]
 NodeName = Annotated[str, Field(pattern=WORD, max_length=128)]
 OutOfMemoryPhase = Literal["", "init", "forward", "backward", "optimizer-step", "evaluation", "save"]
@@ -122,9 +124,7 @@ class RecordStatus(StatusBlock):
     """What is known of every run, whatever it does."""
 
     name: RunName = Field(description="Name of the run; its pods and its Service begin with it.")
-    number: Annotated[Count, Field(le=MAX_NUMBER)] = Field(
-        description="Number of the run among those of its kind, from 1."
-    )
+    number: RunNumber = Field(description="Number of the run among those of its kind, from 1.")
     created: Flag = Field(default=False, description="Whether all its pods have been seen; one missing now is lost.")
     verdict: Verdict | None = Field(
         default=None, description="What became of the run; absent until it has ended, and if the operator stopped it."
@@ -222,6 +222,11 @@ class Status(StatusBlock):
         default=None, description="What the plan in force was predicted to need; before any is, the best one."
     )
     plan: PlanStatus | None = Field(default=None, description="The plan that runs, or will be launched.")
+    front: Annotated[tuple[RunNumber, ...], Field(max_length=MAX_FRONT)] = Field(
+        default=(),
+        description="With both objectives: numbers of the probes whose plans no other one beats in both, the fastest "
+        "first.",
+    )
     gpu_product: Annotated[str, Field(pattern=WORD, max_length=63)] = Field(
         default="",
         description="GPU product that every run is kept to; empty if no node tells its own, or the job names one.",

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from memtune.knobs import Offload, Precision
+from memtune.space import BOTH
 from memtune.spec.fields import (
     CHECKPOINTING,
     MOST,
@@ -26,6 +27,8 @@ ZeroStage = Annotated[Whole, Field(ge=0, le=3)]
 MicroBatch = Annotated[Count, Field(le=10_000_000)]
 Backend = Literal["deepspeed", "fsdp", "ddp"]
 FsdpStrategy = Literal["full", "shard-grad-op", "hybrid"]
+Objective = Literal["throughput", "memory"]
+Sampler = Literal["MemTune", "TPE", "GP", "Random"]
 Consent = Literal["optimizer-8bit", "gradient-dtype", "precision"]
 # The status keeps every probe, and it has to stay under 100 kB.
 MAX_PROBES = 48
@@ -96,14 +99,31 @@ class Tuning(Block):
     headroom: Percent = Field(
         default="6%", description="Share of HBM that a measured plan must leave free to be launched."
     )
-    objective: Literal["throughput", "memory"] = Field(
-        default="throughput", description="What the best plan has most of: tokens per second, or free memory."
+    objectives: Annotated[tuple[Objective, ...], Field(min_length=1, max_length=2), Distinct] = Field(
+        default=("throughput",),
+        description="What the best plan has most of: tokens per second, or free memory. With both, status.front has "
+        "the measured plans that no other one beats in both, and the fastest is launched, or the one that slack picks.",
+    )
+    slack: Percent | None = Field(
+        default=None,
+        description="With both objectives: the smallest measured plan that is slower than the fastest by no more than "
+        "this is launched.",
+    )
+    sampler: Sampler = Field(
+        default="MemTune",
+        description="What chooses the next probe: MemTune, by expected improvement under the prediction, or a sampler "
+        "of Optuna's after three probes that MemTune chooses; GP needs torch and scipy beside the operator.",
     )
 
     @property
     def headroom_ratio(self) -> float:
         """Headroom as a share of 1."""
         return to_ratio(self.headroom)
+
+    @property
+    def objective(self) -> str:
+        """The objective, or that there are both."""
+        return BOTH if len(self.objectives) > 1 else self.objectives[0]
 
 
 class Retry(Block):

@@ -1,0 +1,45 @@
+"""Which of the measured plans is launched, and what the others are with two objectives."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from memtune.decide.trials import score, trial_of
+from memtune.knowledge import Model
+from memtune.pareto import Point, front
+from memtune.space import BOTH
+from memtune.spec.fields import to_ratio
+from memtune.spec.job import Job
+from memtune.spec.status import MAX_FRONT, RunStatus
+
+
+def winner(job: Job, model: Model, good: Sequence[RunStatus]) -> RunStatus:
+    """The probe whose plan has most of the objective; of both, the smallest that is fast enough."""
+    best = max(good, key=lambda probe: (score(job, model, probe), -probe.number))
+    if not job.spec.tuning.slack:
+        return best
+    least = (1 - to_ratio(job.spec.tuning.slack)) * score(job, model, best)
+    fast = [probe for probe in good if score(job, model, probe) >= least]
+    return max(fast, key=lambda probe: (_point(job, model, probe).free, score(job, model, probe), -probe.number))
+
+
+def front_of(job: Job, model: Model, good: Sequence[RunStatus]) -> tuple[int, ...]:
+    """The probes whose plans no other one beats in both objectives, the fastest first; none with one objective."""
+    if job.spec.tuning.objective != BOTH:
+        return ()
+    by_point: dict[Point, int] = {}
+    for probe in good:
+        by_point.setdefault(_point(job, model, probe), probe.number)
+    return _spread([by_point[point] for point in reversed(front(list(by_point)))])
+
+
+def _point(job: Job, model: Model, probe: RunStatus) -> Point:
+    return trial_of(job, model, probe).point
+
+
+def _spread(numbers: list[int]) -> tuple[int, ...]:
+    """As many as the status holds, both ends among them."""
+    if len(numbers) <= MAX_FRONT:
+        return tuple(numbers)
+    step = (len(numbers) - 1) / (MAX_FRONT - 1)
+    return tuple(numbers[round(place * step)] for place in range(MAX_FRONT))

@@ -1,0 +1,122 @@
+"""An Optuna sampler that knows how much memory and time a plan takes before it was tried.
+
+    sampler = MemTuneSampler.for_job(yaml.safe_load(Path("job.yaml").read_text()))
+    study = optuna.create_study(direction="maximize", sampler=sampler)
+    study.optimize(lambda trial: sampler.measured(trial, *run(sampler.plan(trial))), n_trials=8)
+
+`run` takes a plan to tokens per second and the bytes of the device at their peak.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from copy import copy
+from dataclasses import replace
+from typing import Any
+
+import optuna
+from optuna.distributions import BaseDistribution
+from optuna.samplers import BaseSampler, RandomSampler
+from optuna.study import Study
+from optuna.trial import FrozenTrial, TrialState
+
+from memtune.acquisition import SearchState, enough, most_promising
+from memtune.decide.model import model_of
+from memtune.knowledge import Model
+from memtune.parameters import Parameters, Value
+from memtune.plan import Plan
+from memtune.space import BOTH, MEMORY
+from memtune.spec import load_job
+from memtune.spec.status import Status
+from memtune_operator.study import DIED, FITS, directions_of, distributions_of, suggesting, thawed
+
+
+class MemTuneSampler(BaseSampler):
+    """Proposes the plan of the greatest expected improvement, times its probability of fitting.
+
+    Both are predicted from the model and the GPU, and corrected by what the study's trials measured. The sampler keeps
+    nothing of its own between two trials: in another process, or after a restart, it proposes the same.
+    """
+
+    def __init__(self, model: Model, parameters: Parameters | None = None) -> None:
+        self._model = model
+        self._parameters = parameters or Parameters(model.plans)
+        self._others = RandomSampler(seed=0)
+
+    @classmethod
+    def for_job(cls, manifest: dict[str, Any]) -> MemTuneSampler:
+        """The sampler for the plans of a MemoryTunedJob, by its manifest."""
+        return cls(model_of(load_job(manifest), Status(), None))
+
+    def plan(self, trial: optuna.Trial) -> Plan:
+        """The plan of a trial that has just begun. One whose parameters no plan has is pruned."""
+        plan = self._parameters.plan(suggesting(trial))
+        if plan is None:
+            raise optuna.TrialPruned(f"no plan that the job allows has all of {trial.params}")
+        trial.set_user_attr("plan", str(plan))
+        return plan
+
+    def measured(self, trial: optuna.Trial, tokens_per_second: float, device_bytes: int) -> float | tuple[float, float]:
+        """Record what a plan took and brought; returns the value of its trial, or both values with both objectives."""
+        workload = self._model.workload
+        seconds = workload.global_batch * workload.sequence_length / tokens_per_second if tokens_per_second > 0 else 0.0
+        for name, value in ((DIED, False), ("device_bytes", int(device_bytes)), ("step_seconds", seconds)):
+            trial.set_user_attr(name, value)
+        usable_bytes = self._model.usable_bytes
+        trial.set_constraint(FITS, device_bytes / usable_bytes - (1 - self._model.headroom))
+        free_bytes = float(usable_bytes - device_bytes)
+        if self._model.objective == BOTH:
+            return tokens_per_second, free_bytes
+        return free_bytes if self._model.objective == MEMORY else tokens_per_second
+
+    def ran_out_of_memory(self, trial: optuna.Trial, demanded_bytes: int = 0) -> float | tuple[float, float]:
+        """Record that a plan ran out of memory, and what it had and asked for if known; returns the trial's value."""
+        trial.set_user_attr(DIED, True)
+        trial.set_user_attr("demanded_bytes", int(demanded_bytes))
+        trial.set_constraint(FITS, max(demanded_bytes / self._model.usable_bytes, 1.0) - (1 - self._model.headroom))
+        return (0.0, 0.0) if self._model.objective == BOTH else 0.0
+
+    def state(self, trials: Sequence[FrozenTrial]) -> SearchState:
+        """How far the search is, read off the trials of a study."""
+        found = [thawed(self._model, self._parameters, trial) for trial in trials]
+        told = tuple(trial for trial in found if trial)
+        lessons = tuple(trial.lesson for trial in told if trial.lesson)
+        model = self._model
+        return SearchState(model if lessons == model.lessons else replace(model, lessons=lessons), told)
+
+    def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
+        """All knobs are chosen together."""
+        wanted = directions_of(self._model)
+        if study.directions != wanted:
+            said = "two objectives with directions" if len(wanted) > 1 else "one objective with direction"
+            raise ValueError(f"MemTuneSampler needs a study of {said} 'maximize', as the job's tuning.objectives say")
+        return distributions_of(self._parameters)
+
+    def sample_relative(
+        self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
+    ) -> dict[str, Value]:
+        """The parameters of the next plan. Where none is worth a trial any more, those of the best one so far."""
+        state = self.state([each for each in study.get_trials(deepcopy=False) if each.number != trial.number])
+        plan = most_promising(state) or _best(state)
+        return self._parameters.values_of(plan) if plan else {}
+
+    def sample_independent(
+        self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
+    ) -> Any:
+        """Parameters that are no knobs of a plan are drawn at random."""
+        return self._others.sample_independent(study, trial, param_name, param_distribution)
+
+    def after_trial(self, study: Study, trial: FrozenTrial, state: TrialState, values: Sequence[float] | None) -> None:
+        """End ``study.optimize`` once no further plan is worth a trial."""
+        ended = copy(trial)
+        ended.state, ended.values = state, list(values) if values else None
+        trials = [ended if each.number == trial.number else each for each in study.get_trials(deepcopy=False)]
+        if enough(self.state(trials).question):
+            with suppress(RuntimeError):  # there is nothing to end where trials are asked for one by one
+                study.stop()
+
+
+def _best(state: SearchState) -> Plan | None:
+    fitting = [trial for trial in state.trials if trial.fits]
+    return max(fitting, key=lambda trial: trial.score).plan if fitting else next(iter(state.model.plans), None)

@@ -1,0 +1,221 @@
+"""`memtune study`: the probes of a job as a study that Optuna's own tools open as it is."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import optuna
+import optuna_dashboard  # type: ignore[import-untyped]  # it has none
+import pytest
+from api_answers import JOB, ApiServer, found
+from cli_jobs import refused
+from optuna import visualization
+from optuna.storages import JournalStorage
+from optuna.storages.journal import JournalFileBackend
+from optuna.trial import TrialState
+from told_job import NAME, TOTAL_BYTES, still_probing, told_job, two_objectives
+
+from memtune_cli.main import main
+
+Flags = tuple[str, str]
+Captured = pytest.CaptureFixture[str]
+STUDY = f"research/{NAME}"
+
+
+def state_of(directory: Path, job: dict[str, Any]) -> str:
+    directory.mkdir(exist_ok=True)
+    (directory / "job.json").write_text(json.dumps(job))
+    return str(directory)
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path}/study.db"
+
+
+@pytest.fixture
+def study(flags: Flags, url: str, capsys: Captured) -> optuna.Study:
+    assert main(["study", NAME, *flags, "--storage", url]) == 0
+    assert capsys.readouterr().out == f"{url}: study {STUDY} has 3 trials, 3 of them new\n"
+    return optuna.load_study(study_name=STUDY, storage=url)
+
+
+def test_each_probe_is_a_trial_with_what_was_predicted_and_measured(study: optuna.Study) -> None:
+    assert [trial.params for trial in study.trials] == [
+        {"sharding": "z2", "checkpointing": "none", "micro_batch": 1},
+        {"sharding": "z1", "checkpointing": "none", "micro_batch": 1},
+        {"sharding": "z2", "checkpointing": "none", "micro_batch": 2},
+    ]
+    assert [trial.value for trial in study.trials] == [33_101, 34_012, 0]
+    assert all(trial.state is TrialState.COMPLETE for trial in study.trials)
+    first, second, last = study.trials
+    assert study.best_trial.number == second.number
+    assert first.user_attrs["plan"] == "bf16-z2-none-mb1x32"
+    assert first.user_attrs["predicted_bytes"] == int(55.8 * 2**30)
+    assert first.user_attrs["device_bytes"] == int(57.0 * 2**30)
+    assert (first.user_attrs["run"], first.user_attrs["pods"]) == (f"{NAME}-probe-1", [f"{NAME}-probe-1-0"])
+    assert (last.user_attrs["verdict"], last.user_attrs["died"]) == ("device-oom", True)
+    assert last.constraints == {"fits": pytest.approx(82.0 * 2**30 / TOTAL_BYTES - 0.94, abs=1e-6)}
+    assert second.constraints == {"fits": pytest.approx(69.4 * 2**30 / TOTAL_BYTES - 0.94, abs=1e-6)}
+    assert first.duration is not None
+    assert first.duration.total_seconds() == 90
+    assert study.metric_names == ["tokens per second"]
+    assert study.user_attrs == {
+        "job": STUDY,
+        "job_uid": "0b5e",
+        "gpu": "a100-80gb",
+        "gpus": 8,
+        "usable_bytes": TOTAL_BYTES,
+        "headroom": 0.06,
+        "plan": "bf16-z2-none-mb1x32",
+    }
+
+
+def test_optuna_s_pictures_are_drawn_of_it(study: optuna.Study) -> None:
+    for draw in (
+        visualization.plot_optimization_history,
+        visualization.plot_parallel_coordinate,
+        visualization.plot_slice,
+        visualization.plot_timeline,
+        visualization.plot_contour,
+    ):
+        assert draw(study).data
+
+
+@pytest.mark.usefixtures("study")
+def test_optuna_s_dashboard_opens_it(url: str) -> None:
+    dashboard = optuna_dashboard.wsgi(url)
+
+    def asked(path: str) -> dict[str, Any]:
+        said: list[str] = []
+        environ = {"REQUEST_METHOD": "GET", "PATH_INFO": path, "wsgi.input": io.BytesIO(), "wsgi.errors": io.StringIO()}
+        body = b"".join(dashboard(environ, lambda *answer: said.append(answer[0])))
+        assert said == ["200 OK"]
+        answer: dict[str, Any] = json.loads(body)
+        return answer
+
+    (summary,) = asked("/api/studies")["study_summaries"]
+    assert summary["study_name"] == STUDY
+    detail = asked(f"/api/studies/{summary['study_id']}")
+    assert [trial["state"] for trial in detail["trials"]] == ["Complete"] * 3
+    attributes = {each["key"]: each["value"] for each in detail["trials"][2]["user_attrs"]}
+    assert "device-oom" in attributes["verdict"]
+
+
+def test_a_journal_file_holds_the_same(study: optuna.Study, tmp_path: Path, flags: Flags) -> None:
+    path = str(tmp_path / "study.log")
+    assert main(["study", NAME, *flags, "--storage", path, "--study", "other"]) == 0
+    same = optuna.load_study(study_name="other", storage=JournalStorage(JournalFileBackend(path)))
+    told = [(trial.params, trial.values, trial.user_attrs, trial.constraints) for trial in same.trials]
+    assert told == [(trial.params, trial.values, trial.user_attrs, trial.constraints) for trial in study.trials]
+
+
+def test_a_second_call_adds_what_has_ended_since_and_leaves_the_rest(
+    server: ApiServer, flags: Flags, url: str, capsys: Captured
+) -> None:
+    server.answer(JOB, found(still_probing()))
+    assert main(["study", NAME, *flags, "--storage", url]) == 0
+    study = optuna.load_study(study_name=STUDY, storage=url)
+    study.set_user_attr("note", "a person's")
+    server.answer(JOB, found(told_job()))
+    assert main(["study", NAME, *flags, "--storage", url]) == 0
+    assert main(["study", NAME, *flags, "--storage", url]) == 0
+    assert re.findall(r"has (.*)", capsys.readouterr().out) == [
+        "2 trials, 2 of them new",
+        "3 trials, 1 of them new",
+        "3 trials, 0 of them new",
+    ]
+    study = optuna.load_study(study_name=STUDY, storage=url)
+    assert len(study.trials) == 3
+    assert study.user_attrs["note"] == "a person's"
+
+
+def test_a_job_of_this_machine_has_no_pods(tmp_path: Path, url: str) -> None:
+    assert main(["study", "--state", state_of(tmp_path / "state", told_job()), "--storage", url]) == 0
+    study = optuna.load_study(study_name=NAME, storage=url)
+    assert all("pods" not in trial.user_attrs for trial in study.trials)
+
+
+def test_gpus_that_lost_memory_later_change_no_probe(tmp_path: Path, url: str) -> None:
+    job = told_job()
+    peaks = job["status"]["attempts"][0]["peakBytes"]
+    job["status"]["attempts"][0]["peakBytes"] = dict.fromkeys(peaks, 40 * 2**30)
+    assert main(["study", "--state", state_of(tmp_path / "state", job), "--storage", url]) == 0
+    study = optuna.load_study(study_name=NAME, storage=url)
+    assert [max(trial.constraints.values()) <= 0 for trial in study.trials] == [True, True, False]
+
+
+def test_a_job_whose_model_was_traced_on_the_cluster_has_a_study_too(tmp_path: Path, url: str) -> None:
+    job = told_job(prediction=None)
+    job["spec"]["model"] = {"factory": "train:build"}
+    job["spec"]["template"] = {"spec": {"containers": [{"name": "trainer", "image": "i", "command": ["python"]}]}}
+    assert main(["study", "--state", state_of(tmp_path / "state", job), "--storage", url]) == 0
+    assert len(optuna.load_study(study_name=NAME, storage=url).trials) == 3
+
+
+def test_a_study_of_another_job_is_left_alone(tmp_path: Path, url: str, capsys: Captured) -> None:
+    optuna.create_study(study_name=NAME, storage=url)
+    state = state_of(tmp_path / "state", told_job())
+    said = refused(capsys, "study", "--state", state, "--storage", url)
+    assert f"its study {NAME} is not of this job; give another storage, or another --study" in said
+    assert optuna.load_study(study_name=NAME, storage=url).trials == []
+    assert main(["study", "--state", state, "--storage", url, "--study", "mine"]) == 0
+
+
+def test_with_both_objectives_a_trial_has_two_values(tmp_path: Path, url: str, capsys: Captured) -> None:
+    assert main(["study", "--state", state_of(tmp_path / "state", told_job()), "--storage", url]) == 0
+    state = state_of(tmp_path / "state", two_objectives())
+    capsys.readouterr()
+    said = refused(capsys, "study", "--state", state, "--storage", url)
+    assert f"its study {NAME} was written for other tuning.objectives; give another --study" in said
+    assert main(["study", "--state", state, "--storage", url, "--study", "both"]) == 0
+    study = optuna.load_study(study_name="both", storage=url)
+    assert study.metric_names == ["tokens per second", "free bytes"]
+    assert {trial.user_attrs["plan"] for trial in study.best_trials} == {"bf16-z1-none-mb1x32", "bf16-z2-none-mb1x32"}
+    assert visualization.plot_pareto_front(study).data
+
+
+def test_a_space_that_was_edited_needs_another_study(tmp_path: Path, url: str, capsys: Captured) -> None:
+    job = told_job()
+    assert main(["study", "--state", state_of(tmp_path / "state", job), "--storage", url]) == 0
+    job["spec"]["tuning"]["space"] = {"checkpointing": ["none", "full"]}
+    capsys.readouterr()
+    said = refused(capsys, "study", "--state", state_of(tmp_path / "state", job), "--storage", url)
+    assert "the parameter checkpointing has other choices than tuning.space now allows; give another --study" in said
+    assert len(optuna.load_study(study_name=NAME, storage=url).trials) == 3
+
+
+@pytest.mark.parametrize(
+    ("storage", "why"),
+    [
+        ("sqlite:///{here}/none/study.db", "unable to open database file"),
+        ("sqlite:///{here}/text", "file is not a database"),
+        ("{here}/none/study.log", "No such file or directory"),
+        ("{here}", "Is a directory"),
+        ("{here}/text", "is no journal of Optuna's"),
+        ("nothing://eve:secret@host/study", "Can't load plugin"),
+        ("mysql://eve:secret@host/study", "needs a package that is not installed"),
+    ],
+)
+def test_a_storage_that_cannot_be_written_is_one_sentence(
+    storage: str, why: str, tmp_path: Path, capsys: Captured
+) -> None:
+    (tmp_path / "text").write_text("neither a database nor a journal\n")
+    given = storage.format(here=tmp_path)
+    said = refused(capsys, "study", "--state", state_of(tmp_path / "state", told_job()), "--storage", given)
+    assert why in said
+    assert said.startswith("memtune: --storage: ")
+    assert said.count("\n") == 1
+    assert "secret" not in said
+    assert (tmp_path / "text").read_text() == "neither a database nor a journal\n"
+
+
+def test_a_spec_that_cannot_be_read_has_no_study(tmp_path: Path, url: str, capsys: Captured) -> None:
+    job = told_job()
+    job["spec"]["training"] = {}
+    said = refused(capsys, "study", "--state", state_of(tmp_path / "state", job), "--storage", url)
+    assert said == f"memtune: the spec of {NAME} cannot be read; memtune status says why\n"

@@ -1,0 +1,35 @@
+"""What forbids a job's pods before the first one is made."""
+
+from __future__ import annotations
+
+import importlib.util
+
+import pytest
+from small_jobs import make_job
+
+from memtune.decide import reasons
+from memtune_operator import preflight
+from memtune_operator.policy import Policy
+
+
+def refused(monkeypatch: pytest.MonkeyPatch, installed: set[str], **tuning: str) -> str:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: name in installed or None)
+    refusal = preflight.check(make_job(tuning=tuning), Policy(), "runner:1").refusal
+    assert refusal is None or refusal.reason == reasons.SAMPLER_MISSING
+    return refusal.message if refusal else ""
+
+
+def test_a_sampler_without_its_libraries_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = "spec.tuning.sampler: GP needs {}, not installed beside the operator; use MemTune, TPE or Random"
+    assert refused(monkeypatch, set(), sampler="GP") == said.format("torch and scipy")
+    assert refused(monkeypatch, {"torch"}, sampler="GP") == said.format("scipy")
+    assert refused(monkeypatch, {"torch", "scipy"}, sampler="GP") == ""
+
+
+@pytest.mark.parametrize("sampler", ["MemTune", "TPE", "Random"])
+def test_the_other_samplers_need_nothing(monkeypatch: pytest.MonkeyPatch, sampler: str) -> None:
+    assert refused(monkeypatch, set(), sampler=sampler) == ""
+
+
+def test_a_job_that_probes_nothing_needs_no_sampler(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert refused(monkeypatch, set(), sampler="GP", mode="PredictOnly") == ""
