@@ -7,7 +7,7 @@ import pickle
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +59,7 @@ def _name(frames: Iterable[Mapping[str, Any]], root: Path) -> str:
     return WITHOUT_LINE
 
 
-@lru_cache(maxsize=None)
+@cache
 def _line(file: str, line: int, function: str, root: Path) -> str:
     text = linecache.getline(file, line).strip()
     return f"{_short(file, root)}, {function}: {text}" if text else f"{_short(file, root)}, {function}"

@@ -93,27 +93,31 @@ def test_a_launcher_is_run_as_it_is(pytester: pytest.Pytester, emulation: Emulat
     assert emulation.words[-4:] == ["--nproc-per-node", "8", "a.py", "b c"]
 
 
-def test_two_peaks_of_one_test_have_names(pytester: pytest.Pytester, emulation: Emulation) -> None:
+@pytest.mark.usefixtures("emulation")
+def test_two_peaks_of_one_test_have_names(pytester: pytest.Pytester) -> None:
     second = "    assert_peak('eval.py'{name})\n"
     pytester.makepyfile(test_memory=_TEST.format(options="") + second.format(name=""))
-    pytester.runpytest(*_PLUGIN, "--memtune-write-baseline").stdout.fnmatch_lines(["*give each call a name of its own*"])
+    refused = pytester.runpytest(*_PLUGIN, "--memtune-write-baseline")
+    refused.stdout.fnmatch_lines(["*give each call a name of its own*"])
     pytester.makepyfile(test_memory=_TEST.format(options="") + second.format(name=", name='eval'"))
     pytester.runpytest(*_PLUGIN, "--memtune-write-baseline").assert_outcomes(passed=1)
     kept = json.loads((pytester.path / "memtune-baseline.json").read_text())
     assert list(kept["peaks"]) == ["test_memory.py::test_step", "test_memory.py::test_step: eval"]
 
 
+@pytest.mark.usefixtures("emulation")
 @pytest.mark.parametrize("tolerance", ["1%", "-0.1", "1"])
-def test_a_tolerance_is_a_share(pytester: pytest.Pytester, emulation: Emulation, tolerance: str) -> None:
+def test_a_tolerance_is_a_share(pytester: pytest.Pytester, tolerance: str) -> None:
     pytester.makepyfile(_TEST.format(options=""))
     pytester.makeini(f"[pytest]\nmemtune_tolerance = {tolerance}")
     pytester.runpytest(*_PLUGIN).stdout.fnmatch_lines(["*write a share below 1, like 0.01 for 1%*"])
 
 
-@pytest.mark.parametrize(("options", "sentence"), [("metric='peak'", "use one of"), ("at_most='lots'", "not a quantity")])
-def test_what_no_peak_can_be_is_an_error(
-    pytester: pytest.Pytester, emulation: Emulation, options: str, sentence: str
-) -> None:
+@pytest.mark.usefixtures("emulation")
+@pytest.mark.parametrize(
+    ("options", "sentence"), [("metric='peak'", "use one of"), ("at_most='lots'", "not a quantity")]
+)
+def test_what_no_peak_can_be_is_an_error(pytester: pytest.Pytester, options: str, sentence: str) -> None:
     pytester.makepyfile(_TEST.format(options=f", {options}"))
     pytester.runpytest(*_PLUGIN).stdout.fnmatch_lines([f"E*{sentence}*"])
 
