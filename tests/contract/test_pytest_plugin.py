@@ -35,6 +35,12 @@ class Emulation:
         return {"outcome": "completed"}, Peak("h100-80gb", 1, "2.13.0", peaks, {"train.py, main: x": size})
 
 
+@pytest.fixture(autouse=True)
+def no_other_plugins(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor this one by its entry point, whether MemTune is installed here or not."""
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+
+
 @pytest.fixture
 def emulation(monkeypatch: pytest.MonkeyPatch) -> Emulation:
     emulation = Emulation()

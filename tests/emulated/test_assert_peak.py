@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -48,7 +49,9 @@ def test_broken(assert_peak):
 
 def _pytest(project: Path, *options: str) -> tuple[int, str]:
     command = [sys.executable, "-m", "pytest", "-p", "memtune_cli.pytest_plugin", "--memtune-require", *options]
-    done = subprocess.run(command, check=False, capture_output=True, text=True, cwd=project)
+    # The plugin by its name alone, whether MemTune is installed here or not.
+    variables = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    done = subprocess.run(command, check=False, capture_output=True, text=True, cwd=project, env=variables)
     return done.returncode, done.stdout
 
 
