@@ -26,7 +26,8 @@ def test_nvidia_smi_and_nvml_answer_for_the_emulated_gpu() -> None:
         "index, memory.total [MiB]",
         "0, 40325 MiB",
         "GPU 0: NVIDIA A100-SXM4-40GB (UUID: GPU-6d656d74-756e-652d-656d-756c61746564)",
-        "2 nvidia-smi of the emulated GPU answers -L, --query-gpu=... --format=csv, and no options at all; not: topo -m",
+        "2 nvidia-smi of the emulated GPU answers -L, --query-gpu=... --format=csv, and no options at all; "
+        "not: topo -m",
     ]
 
 
