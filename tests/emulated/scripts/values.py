@@ -9,7 +9,6 @@ assert numbers[numbers > 4].tolist() == [5, 6, 7, 8, 9]
 assert (torch.tensor([3, 4], device="cuda") * 2).tolist() == [6, 8]
 
 
-
 class Kept(torch.nn.Parameter):
     """A class of weights without operators of its own, as those of bitsandbytes are."""
 
