@@ -25,15 +25,16 @@ lock: env ## write the lock files anew after a dependency changed
 	@tools/lock.sh
 
 .PHONY: lint
-lint: env ## style (ruff), types (mypy strict), import rules (import-linter) and the workflows (zizmor and their schemas)
+lint: env ## style (ruff), types (mypy strict), import rules (import-linter), workflows and action (zizmor and their schemas)
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
 	.venv/bin/mypy
 	PYTHONPATH=core:operator:runner:cli .venv/bin/lint-imports
-	.venv/bin/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yaml
+	.venv/bin/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yaml examples/peaks/workflow.yaml
+	.venv/bin/check-jsonschema --builtin-schema vendor.github-actions .github/actions/*/action.yaml
 	.venv/bin/check-jsonschema --builtin-schema vendor.dependabot .github/dependabot.yml
 	.venv/bin/check-jsonschema --builtin-schema vendor.github-issue-forms .github/ISSUE_TEMPLATE/bug_report.yml .github/ISSUE_TEMPLATE/feature_request.yml
-	.venv/bin/zizmor --offline --quiet .github
+	.venv/bin/zizmor --offline --quiet .github examples/peaks/workflow.yaml
 
 .PHONY: generate
 generate: env ## write the generated files anew
@@ -79,6 +80,7 @@ bench: env ## the tables of bench/; PEAKS=FILE.csv scores the memory prediction 
 .PHONY: bench-emulated
 bench-emulated: env-emulated ## published peaks beside the emulated GPU's
 	$(python) bench/emulated.py
+	$(python) bench/emulated_sources.py
 
 .PHONY: bench-operator
 bench-operator: env ## what the operator costs, on the cluster, started if none is up: some ten minutes

@@ -28,6 +28,8 @@ exit codes:
   5  a GPU that is not in the table
   6  the command ran out of the emulated GPU's memory
   7  the time was up
+  8  the machine has too little memory for the command
+  9  a library of the command needs what the emulated GPU does not have
   130  the command was interrupted
 """
 _METRICS = ("allocated", "active", "reserved")
@@ -64,6 +66,8 @@ def _page(screen: Screen, result: Mapping[str, Any]) -> Iterator[str]:
     where = f"rank 0 of {result['ranks']}" if result["ranks"] > 1 else "one GPU"
     yield screen.bold(f"{gpu['product']} ({gpu['name']}, {gib(gpu['usableBytes'])}), emulated, {where}")
     yield f"  {_ending(result)}"
+    if result["outcome"] == "failed" and measured and any(each["value"] != "true" for each in measured["values"]):
+        yield "  It had read values that no kernel has computed, which are listed below and may be the reason."
     yield from _untried(result["torch"]["version"])
     if measured is None:
         yield "  Nothing is known of its memory: it ended before it used the GPU, or without a chance to tell."
@@ -103,6 +107,13 @@ def _ending(result: Mapping[str, Any]) -> str:
         return f"Out of memory after {seconds}: {message}"
     if result["outcome"] == "timeLimit":
         return f"Ended after {seconds}, when its time was up; give a larger --time-limit if it needs more."
+    if result["outcome"] == "hostMemory":
+        return (
+            f"Out of host memory after {seconds}: {message}; make the weights on the meta device, or give this machine "
+            "more memory."
+        )
+    if result["outcome"] == "missingSymbol":
+        return f"A library needs what the emulated GPU does not have, found after {seconds}: {message}."
     return f"Failed after {seconds} with exit code {result['exitCode']}" + (f": {message}" if message else ".")
 
 

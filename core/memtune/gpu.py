@@ -10,6 +10,7 @@ of 79.11 GiB``).
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 
 from memtune.units import GIB
 
@@ -105,4 +106,6 @@ def find(name: str) -> Gpu:
     try:
         return GPUS[name.lower()]
     except KeyError:
-        raise ValueError(f"GPU {name!r} is unknown; use one of {', '.join(GPUS)}") from None
+        near = get_close_matches(name.lower(), GPUS, n=3)
+        meant = f"; did you mean {' or '.join(near)}?" if near else ""
+        raise ValueError(f"GPU {name!r} is unknown; use one of {', '.join(GPUS)}{meant}") from None

@@ -144,3 +144,14 @@ def test_stubs_count_only_what_somebody_may_read_an_answer_of(library: Any) -> N
     assert library.emulated_stub(0) == b"cusolverDnCreate"
     assert library.emulated_stub(1) is None
     assert library.emulated_stub_calls(0) == 1
+
+
+def test_managed_memory_gives_way_to_the_gpus_own(library: Any) -> None:
+    free, address = _free_bytes(library), ctypes.c_void_p()
+    assert library.cudaMallocManaged(ctypes.byref(address), ctypes.c_size_t(2 * GIB), 1) == 0
+    assert _free_bytes(library) == free
+    ctypes.memset(address, 1, 4096)  # the host reaches it
+    assert library.cudaMemPrefetchAsync(address, ctypes.c_size_t(4096), 0, None) == 0
+    assert library.cudaFree(address) == 0
+    assert _free_bytes(library) == free
+    assert library.cudaFree(address) != 0

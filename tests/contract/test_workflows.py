@@ -66,9 +66,19 @@ def test_jobs_have_an_end_and_say_their_rights(workflow: Path) -> None:
 def test_actions_are_pinned_and_no_registry_is_named(workflow: Path) -> None:
     text = workflow.read_text()
     used = re.findall(r"uses: (.*)", text)
-    others = [each for each in used if not (each.startswith("./") and (_ROOT / each.split()[0]).is_file())]
+    others = [each for each in used if not (each.startswith("./") and (_ROOT / each.split()[0]).exists())]
     assert [each for each in others if not re.fullmatch(r"[\w.-]+/[\w.-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+", each)] == []
     assert re.findall(r"\b[\w-]+\.(?:io|com|dev|org)\b", text) == []
+
+
+def test_the_action_is_called_with_inputs_that_it_has_and_uses() -> None:
+    text = (_ROOT / ".github/actions/emulated-gpu/action.yaml").read_text()
+    inputs = yaml.safe_load(text)["inputs"]
+    assert set(re.findall(r"\$\{\{ inputs\.([\w-]+) \}\}", text)) == set(inputs)
+    required = {name for name, each in inputs.items() if each.get("required")}
+    for file, job in ((".github/workflows/ci.yaml", "peaks"), ("examples/peaks/workflow.yaml", "peaks")):
+        given = read(_ROOT / file)["jobs"][job]["steps"][-1]["with"]
+        assert required <= set(given) <= set(inputs)
 
 
 def test_scripts_that_make_calls_are_there_and_can_be_run() -> None:

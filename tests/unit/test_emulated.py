@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,8 @@ from memtune.gpu import GPUS
 from memtune.gpu_chips import chip_of
 from memtune_cli.emulate import _untried
 from memtune_runner.command import parse
-from memtune_runner.emulated.errors import EmulationError
+from memtune_runner.emulated import installed
+from memtune_runner.emulated.errors import ArchitectureError, EmulationError
 from memtune_runner.emulated.installed import Installed
 from memtune_runner.emulated.main import gpu_variable
 from memtune_runner.emulated.ranks import of_command
@@ -69,3 +71,15 @@ def test_a_store_answers_for_ranks_that_are_not_there() -> None:
 @pytest.mark.parametrize(("version", "is_tried"), [("2.13.0+cu130", True), ("2.6.0", True), ("2.15.0+cu130", False)])
 def test_a_torch_that_was_never_tried_is_named(version: str, is_tried: bool) -> None:
     assert [version in line for line in _untried(version)] == ([] if is_tried else [True])
+
+
+@pytest.mark.parametrize(("system", "machine"), [("Linux", "aarch64"), ("Darwin", "arm64")])
+def test_another_machine_is_refused_with_one_sentence(
+    monkeypatch: pytest.MonkeyPatch, system: str, machine: str
+) -> None:
+    monkeypatch.setattr(installed, "_look", lambda _: {"system": system, "machine": machine})
+    with pytest.raises(
+        ArchitectureError, match=f"this machine is {system} on {machine}; the emulated GPU needs"
+    ) as told:
+        installed.find(parse([sys.executable, "train.py"]))
+    assert told.value.exit_code == 4

@@ -43,7 +43,7 @@ class Following(TorchDispatchMode):
         kwargs = dict(kwargs or {})
         if torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) is not None:
             return func(*args, **kwargs)  # it asks for shapes only
-        if any(each is not torch.Tensor and each is not torch.nn.Parameter for each in types):
+        if any(each.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__ for each in types):  # type: ignore[attr-defined]
             return NotImplemented  # a tensor of tensors: what it calls comes by here again
         inputs = [each for each in tree_iter((args, kwargs)) if isinstance(each, torch.Tensor)]
         packet = func.overloadpacket

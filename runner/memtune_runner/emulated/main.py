@@ -23,14 +23,16 @@ from memtune.gpu_chips import Chip, chip_of
 from memtune.predict.outside import outside_sizes
 from memtune_runner import worker_command
 from memtune_runner.command import Command, CommandError, parse
-from memtune_runner.emulated import installed
+from memtune_runner.emulated import endings, installed, nvidia_smi
 from memtune_runner.emulated.build import LIBRARY, build
 from memtune_runner.emulated.errors import EmulationError, UnknownGpuError
 from memtune_runner.emulated.installed import Installed
 from memtune_runner.emulated.ranks import of_command
 
 COMPLETED, FAILED, OUT_OF_MEMORY, TIME_LIMIT = "completed", "failed", "outOfMemory", "timeLimit"
-EXIT_CODES = {COMPLETED: 0, FAILED: 1, OUT_OF_MEMORY: 6, TIME_LIMIT: 7}
+EXIT_CODES = {
+    COMPLETED: 0, FAILED: 1, OUT_OF_MEMORY: 6, TIME_LIMIT: 7, endings.HOST_MEMORY: 8, endings.MISSING_SYMBOL: 9,
+}  # fmt: skip
 _GPUS_PER_NODE = 8
 # For a command whose time is up, to write down what its memory was.
 _GRACE_SECONDS = 10
@@ -93,7 +95,7 @@ def emulate(request: Request) -> dict[str, Any]:
         "gpu": {"name": gpu.name, "product": chip.product, "usableBytes": gpu.usable_bytes},
         "ranks": ranks,
         "outcome": _outcome(code, told),
-        "message": told.get("message", ""),
+        "message": endings.of_process(code, told)[1],
         "exitCode": code,
         "seconds": round(time.monotonic() - started, 1),
         "measured": told.get("measured"),
@@ -108,7 +110,9 @@ def emulate(request: Request) -> dict[str, Any]:
 def _outcome(code: int | None, measured: Mapping[str, Any]) -> str:
     if code is None:
         return TIME_LIMIT
-    return OUT_OF_MEMORY if measured.get("outOfMemory") else FAILED if code else COMPLETED
+    if measured.get("outOfMemory"):
+        return OUT_OF_MEMORY
+    return endings.of_process(code, measured)[0] or (FAILED if code else COMPLETED)
 
 
 def gpu_variable(chip: Chip, usable_bytes: int, outside_bytes: int, torch: Installed) -> str:
@@ -167,10 +171,11 @@ def _run(
             # The command's Python gets these two and nothing else of ours.
             (directory / package.__name__).symlink_to(Path(str(package.__file__)).parent)
         path = _before(temporary, variables.get("PYTHONPATH"))
+        programs = nvidia_smi.beside(directory, python[0], variables.get("PATH"))
         words = [*python, "-m", "memtune_runner", "emulated", json.dumps({**task, "told": str(told)})]
         # Standard output is the report's.
         process = subprocess.Popen(
-            words, env={**variables, "PYTHONPATH": path}, stdin=subprocess.DEVNULL, stdout=sys.stderr,
+            words, env={**variables, "PYTHONPATH": path, "PATH": programs}, stdin=subprocess.DEVNULL, stdout=sys.stderr,
             start_new_session=True,
         )  # fmt: skip
         try:

@@ -16,6 +16,7 @@ from typing import Any
 
 from memtune_runner import accelerate_options, run_target
 from memtune_runner.command import Kind
+from memtune_runner.emulated import endings
 from memtune_runner.emulated.values import Values
 from memtune_runner.watch.imports import ImportWatch
 from memtune_runner.worker import show
@@ -38,6 +39,7 @@ def main(words: Sequence[str]) -> int:
     imports.when_imported("torch", session.torch_imported)
     imports.install()
     signal.signal(signal.SIGTERM, _end)
+    endings.go_first()
     code, ending = 0, {}
     try:
         with session.active:
@@ -121,7 +123,8 @@ class Session:
     def ending_of(self, error: BaseException) -> dict[str, Any]:
         """How an exception of the script's is told."""
         out_of_memory = self._torch is not None and isinstance(error, self._torch.OutOfMemoryError)
-        return {"outOfMemory": out_of_memory, "message": f"{type(error).__name__}: {error}"}
+        message = f"{type(error).__name__}: {error}"
+        return {"outOfMemory": out_of_memory, "outcome": endings.of_exception(error), "message": message}
 
     def tell(self, ending: dict[str, Any]) -> None:
         """Write the result for the process above."""

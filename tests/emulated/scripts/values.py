@@ -8,6 +8,13 @@ assert numbers.tolist() == list(range(10))
 assert numbers[numbers > 4].tolist() == [5, 6, 7, 8, 9]
 assert (torch.tensor([3, 4], device="cuda") * 2).tolist() == [6, 8]
 
+
+class Kept(torch.nn.Parameter):
+    """A class of weights without operators of its own, as those of bitsandbytes are."""
+
+
+assert Kept(torch.arange(3.0, device="cuda")).detach().tolist() == [0, 1, 2]
+
 mask = torch.ones(2, 8, device="cuda", dtype=torch.bool)
 assert mask.all().item()
 mask[0, 3] = False

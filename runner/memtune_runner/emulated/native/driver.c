@@ -86,23 +86,3 @@ int cuGetProcAddress_v2(const char *name, void **function, int version, uint64_t
     entry_point(name, function, found);
     return *function ? SUCCESS : 500;
 }
-
-/* NVML, of which torch asks who holds memory when it has run out of it. */
-struct running_process {
-    unsigned pid;
-    unsigned long long used;
-    unsigned instance, slice;
-};
-int nvmlInit_v2(void) { return SUCCESS; }
-int nvmlShutdown(void) { return SUCCESS; }
-int nvmlDeviceGetCount_v2(unsigned *devices) { return *devices = 1, SUCCESS; }
-int nvmlDeviceGetHandleByPciBusId_v2(const char *bus, void **device) { return (void)bus, *device = (void *)0x10, SUCCESS; }
-int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **device) { return (void)index, *device = (void *)0x10, SUCCESS; }
-int nvmlDeviceGetComputeRunningProcesses(void *device, unsigned *count, struct running_process *processes) {
-    enum { INSUFFICIENT_SIZE = 7 };
-    (void)device;
-    if (*count < 1) return *count = 1, INSUFFICIENT_SIZE;
-    *count = 1;
-    *processes = (struct running_process){.pid = getpid(), .used = device_used_bytes() + gpu.outside};
-    return SUCCESS;
-}

@@ -14,6 +14,10 @@ int cublasGetVersion_v2(void *handle, int *version) { return (void)handle, *vers
 size_t cublasLtGetVersion(void) { return gpu.cublas; }
 int cublasLtCreate(void **handle) { return *handle = new_handle(), SUCCESS; }
 int cublasLtMatmulDescCreate(void **description) { return *description = new_handle(), SUCCESS; }
+/* torch has no use for these three, bitsandbytes is linked with them. */
+int cublasLtMatrixTransformDescCreate(void **description) { return *description = new_handle(), SUCCESS; }
+int cublasLtMatrixTransformDescDestroy(void *description) { return (void)description, SUCCESS; }
+int cublasLtMatrixTransform(void) { return SUCCESS; }
 int cublasLtMatrixLayoutCreate(void **layout) { return *layout = new_handle(), SUCCESS; }
 int cublasLtMatmulPreferenceCreate(void **preference) { return *preference = new_handle(), SUCCESS; }
 

@@ -12,8 +12,10 @@
 struct range {
     char *start;
     size_t size;
-    int pinned;
+    int pinned; /* or MANAGED */
 };
+
+enum { MANAGED = 2 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct range *ranges;
@@ -151,10 +153,28 @@ int cudaMalloc(void **address, size_t size) {
 int cudaFree(void *address) {
     size_t size;
     if (!address) return SUCCESS;
-    if (remove_range(address, &size, 0)) return fail(INVALID_VALUE);
+    int is_of_device = remove_range(address, &size, 0) == SUCCESS;
+    if (!is_of_device && remove_range(address, &size, MANAGED)) return fail(INVALID_VALUE);
     munmap(address, size);
-    device_release(size);
+    if (is_of_device) device_release(size);
     return SUCCESS;
+}
+
+/* Memory that the driver moves between host and GPU as it is used. It gives way when the GPU is full, so that it is not
+ * counted; paged optimizers are made of it. */
+int cudaMallocManaged(void **address, size_t size, unsigned flags) {
+    (void)flags;
+    size = round_up(size ? size : 1, PAGE);
+    *address = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (*address == MAP_FAILED) return *address = NULL, fail(OUT_OF_MEMORY);
+    pthread_mutex_lock(&lock);
+    int code = add(*address, size, MANAGED);
+    pthread_mutex_unlock(&lock);
+    return code;
+}
+
+int cudaMemPrefetchAsync(const void *address, size_t size, int device, void *stream) {
+    return (void)address, (void)size, (void)device, (void)stream, SUCCESS;
 }
 
 int cudaMallocAsync(void **address, size_t size, void *stream) {
@@ -228,10 +248,10 @@ struct pointer_attributes {
 };
 
 int cudaPointerGetAttributes(struct pointer_attributes *attributes, const void *address) {
-    enum { UNREGISTERED, HOST, DEVICE };
+    enum { UNREGISTERED, HOST, DEVICE, BOTH };
     pthread_mutex_lock(&lock);
     struct range *range = find(address);
-    int type = !range ? UNREGISTERED : range->pinned ? HOST : DEVICE;
+    int type = !range ? UNREGISTERED : range->pinned == MANAGED ? BOTH : range->pinned ? HOST : DEVICE;
     pthread_mutex_unlock(&lock);
     attributes->type = type;
     attributes->device = type == UNREGISTERED ? -1 : 0;

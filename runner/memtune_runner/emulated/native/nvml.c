@@ -1,0 +1,89 @@
+/* NVML: what torch, pynvml and our nvidia-smi ask of the driver. What is not here, a caller finds to be missing. */
+#include "emulated.h"
+
+#include <stdio.h>
+#include <unistd.h>
+
+enum { INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, INSUFFICIENT_SIZE = 7 };
+
+/* The driver that came with CUDA 13.0; drivers also run what was built for earlier releases. */
+static const char driver[] = "580.65.06";
+/* The bytes of "memtune-emulated", as cudaGetDeviceProperties gives them. */
+static const char uuid[] = "GPU-6d656d74-756e-652d-656d-756c61746564";
+static void *const handle = (void *)0x10;
+
+static int written(char *text, unsigned length, const char *what) {
+    return snprintf(text, length, "%s", what) < (int)length ? SUCCESS : INSUFFICIENT_SIZE;
+}
+
+int nvmlInit(void) { return SUCCESS; }
+int nvmlInit_v2(void) { return SUCCESS; }
+int nvmlInitWithFlags(unsigned flags) { return (void)flags, SUCCESS; }
+int nvmlShutdown(void) { return SUCCESS; }
+const char *nvmlErrorString(int code) {
+    return code == SUCCESS ? "Success" : code == NOT_SUPPORTED ? "Not Supported" : "Not emulated";
+}
+
+int nvmlSystemGetDriverVersion(char *text, unsigned length) { return written(text, length, driver); }
+int nvmlSystemGetNVMLVersion(char *text, unsigned length) { return written(text, length, driver); }
+int nvmlSystemGetCudaDriverVersion(int *version) { return *version = gpu.cuda, SUCCESS; }
+int nvmlSystemGetCudaDriverVersion_v2(int *version) { return *version = gpu.cuda, SUCCESS; }
+
+int nvmlDeviceGetCount(unsigned *devices) { return *devices = 1, SUCCESS; }
+int nvmlDeviceGetCount_v2(unsigned *devices) { return *devices = 1, SUCCESS; }
+int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **device) {
+    return index ? INVALID_ARGUMENT : (*device = handle, SUCCESS);
+}
+int nvmlDeviceGetHandleByIndex(unsigned index, void **device) { return nvmlDeviceGetHandleByIndex_v2(index, device); }
+int nvmlDeviceGetHandleByPciBusId_v2(const char *bus, void **device) { return (void)bus, *device = handle, SUCCESS; }
+int nvmlDeviceGetHandleByUUID(const char *text, void **device) { return (void)text, *device = handle, SUCCESS; }
+
+int nvmlDeviceGetIndex(void *device, unsigned *index) { return (void)device, *index = 0, SUCCESS; }
+int nvmlDeviceGetName(void *device, char *text, unsigned length) {
+    return (void)device, written(text, length, gpu.name);
+}
+int nvmlDeviceGetUUID(void *device, char *text, unsigned length) { return (void)device, written(text, length, uuid); }
+int nvmlDeviceGetCudaComputeCapability(void *device, int *major, int *minor) {
+    return (void)device, *major = gpu.major, *minor = gpu.minor, SUCCESS;
+}
+
+struct memory {
+    unsigned long long total, free, used;
+};
+struct memory_v2 {
+    unsigned version;
+    unsigned long long total, reserved, free, used;
+};
+int nvmlDeviceGetMemoryInfo(void *device, struct memory *memory) {
+    (void)device;
+    *memory = (struct memory){.total = gpu.total, .free = device_free_bytes()};
+    memory->used = memory->total - memory->free;
+    return SUCCESS;
+}
+int nvmlDeviceGetMemoryInfo_v2(void *device, struct memory_v2 *memory) {
+    struct memory found;
+    nvmlDeviceGetMemoryInfo(device, &found);
+    memory->total = found.total, memory->reserved = 0, memory->free = found.free, memory->used = found.used;
+    return SUCCESS;
+}
+
+/* Of these, an emulated GPU has none. */
+int nvmlDeviceGetUtilizationRates(void *device, void *rates) { return (void)device, (void)rates, NOT_SUPPORTED; }
+int nvmlDeviceGetPowerUsage(void *device, unsigned *power) { return (void)device, (void)power, NOT_SUPPORTED; }
+int nvmlDeviceGetTemperature(void *device, int sensor, unsigned *temperature) {
+    return (void)device, (void)sensor, (void)temperature, NOT_SUPPORTED;
+}
+
+/* torch asks who holds memory when it has run out of it. */
+struct running_process {
+    unsigned pid;
+    unsigned long long used;
+    unsigned instance, slice;
+};
+int nvmlDeviceGetComputeRunningProcesses(void *device, unsigned *count, struct running_process *processes) {
+    (void)device;
+    if (*count < 1) return *count = 1, INSUFFICIENT_SIZE;
+    *count = 1;
+    *processes = (struct running_process){.pid = getpid(), .used = device_used_bytes() + gpu.outside};
+    return SUCCESS;
+}

@@ -1,0 +1,110 @@
+"""An `nvidia-smi` that answers for the emulated GPU, for scripts that call it.
+
+Its file is run by the command's own Python, without our packages; the preloaded library answers it, as NVML does.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shlex
+import sys
+from pathlib import Path
+
+NAME = "nvidia-smi"
+_NOT_KNOWN = "[N/A]"
+_MIB = 2**20
+
+
+def beside(directory: Path, python: str, path: str | None) -> str:
+    """Put the program in a directory; the PATH that finds it first."""
+    programs = directory / "bin"
+    programs.mkdir()
+    program = programs / NAME
+    program.write_text(f'#!/bin/sh\nexec {shlex.quote(python)} -I {shlex.quote(__file__)} "$@"\n', encoding="utf-8")
+    program.chmod(0o755)
+    return f"{programs}{os.pathsep}{path or os.defpath}"
+
+
+def main(words: list[str]) -> int:
+    """Answer what scripts ask most: the list of GPUs, a query of their properties, or the page."""
+    options = _options(words)
+    facts = _facts()
+    if options is None:
+        print(
+            f"{NAME} of the emulated GPU answers -L, --query-gpu=... --format=csv, and no options at all; "
+            f"not: {' '.join(words)}",
+            file=sys.stderr,
+        )
+        return 2
+    if "-L" in options:
+        print(f"GPU 0: {facts['name']} (UUID: {facts['uuid']})")
+    elif "--query-gpu" in options:
+        print("\n".join(_queried(options["--query-gpu"].split(","), options.get("--format", "csv").split(","), facts)))
+    else:
+        print(f"NVIDIA-SMI {facts['driver_version']} (emulated)", end="  ")
+        print(f"Driver Version: {facts['driver_version']}  CUDA Version: {facts['cuda_version']}")
+        print(f"  0  {facts['name']}  {_NOT_KNOWN} / {facts['memory.total']}MiB")
+    return 0
+
+
+def _options(words: list[str]) -> dict[str, str] | None:
+    """The options by their long names; None if there is one that is not known."""
+    longer = {"-i": "--id", "--list-gpus": "-L"}
+    found: dict[str, str] = {}
+    left = list(words)
+    while left:
+        name, equals, value = left.pop(0).partition("=")
+        name = longer.get(name, name)
+        if name not in ("-L", "--query-gpu", "--format", "--id"):
+            return None
+        if name != "-L" and not equals:
+            if not left:
+                return None
+            value = left.pop(0)
+        found[name] = value
+    return None if found.get("--id", "0") != "0" else found
+
+
+def _queried(names: list[str], form: list[str], facts: dict[str, str]) -> list[str]:
+    names = [name.strip() for name in names]
+    has_units = "nounits" not in [word.strip() for word in form]
+    units = {name: " MiB" for name in names if name.startswith("memory.") and has_units}
+    values = [facts[name] + units.get(name, "") if name in facts else _NOT_KNOWN for name in names]
+    titles = [f"{name} [MiB]" if name.startswith("memory.") else name for name in names]
+    rows = [", ".join(values)]
+    return rows if "noheader" in [word.strip() for word in form] else [", ".join(titles), *rows]
+
+
+def _facts() -> dict[str, str]:
+    """What the library says. How much memory another process has in use, it cannot know."""
+    nvml = ctypes.CDLL(None)
+    text = ctypes.create_string_buffer(96)
+
+    def said(function: str, *device: ctypes.c_void_p) -> str:
+        getattr(nvml, function)(*device, text, len(text))
+        return text.value.decode()
+
+    device, memory = ctypes.c_void_p(), (ctypes.c_ulonglong * 3)()
+    version, major, minor = ctypes.c_int(), ctypes.c_int(), ctypes.c_int()
+    nvml.nvmlDeviceGetHandleByIndex_v2(0, ctypes.byref(device))
+    nvml.nvmlDeviceGetMemoryInfo(device, memory)
+    nvml.nvmlSystemGetCudaDriverVersion(ctypes.byref(version))
+    nvml.nvmlDeviceGetCudaComputeCapability(device, ctypes.byref(major), ctypes.byref(minor))
+    uuid = said("nvmlDeviceGetUUID", device)
+    return {
+        "name": said("nvmlDeviceGetName", device),
+        "gpu_name": said("nvmlDeviceGetName", device),
+        "uuid": uuid,
+        "gpu_uuid": uuid,
+        "driver_version": said("nvmlSystemGetDriverVersion"),
+        "cuda_version": f"{version.value // 1000}.{version.value % 1000 // 10}",
+        "memory.total": str(memory[0] // _MIB),
+        "compute_cap": f"{major.value}.{minor.value}",
+        "count": "1",
+        "index": "0",
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
