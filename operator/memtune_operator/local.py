@@ -29,7 +29,8 @@ from memtune_operator.policy import Policy
 from memtune_operator.refusals import Kind, RefusalError
 from memtune_operator.shell import Key, Snapshot
 from memtune_operator.trace_pod import trace_pod
-from memtune_operator.wrapping import BOOTSTRAP, Manifest, wrapped_index
+from memtune_operator.bootstrap import BOOTSTRAP
+from memtune_operator.wrapping import Manifest, wrapped_index
 
 # Nobody is protected from anybody: it is the user's own machine, and images and volumes are not used at all.
 _POLICY = Policy(host_path=True, host_network=True, privileged=True, service_accounts=None)
