@@ -192,7 +192,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     memory = CudaStatistics(None)
     code = told(lambda: measure(pair, MODELS[pair.model], LENGTH, device, memory), memory)
     if options.fixture and not code:
-        gpu_snapshot.write(gpu_snapshot.fixture_of(torch.cuda.memory._snapshot()), options.fixture)
+        fixture = gpu_snapshot.fixture_of(torch.cuda.memory._snapshot(), torch.__version__)
+        gpu_snapshot.write(fixture, options.fixture)
     return code
 
 

@@ -1,4 +1,4 @@
-"""What was measured on a GPU, kept pair by pair in one folder: a call may end before it is through, and another goes on.
+"""What was measured on a GPU, kept pair by pair in one folder: a call may end early, and another goes on from there.
 
 ``pairs.jsonl`` has a line for each machine and for each pair, with what it took; ``fixtures.zip`` what the allocators
 of some pairs were asked for (bench/gpu_snapshot.py). Two files, however many pairs there are.

@@ -1,8 +1,8 @@
 """What torch.cuda.memory._snapshot tells, as a fixture of the allocator model: every request, and what the driver gave.
 
-A fixture has the events without their stacks, small enough to be kept in bench/results/snapshots, in the form that
-tests/support/allocator_recordings.py replays: `a` is an allocation, `f` a free, `+` memory that the driver gave and `-`
-memory that it took back, as for a retry or an ``empty_cache``. Replayed, the allocator model must reserve the same bytes.
+A fixture has the events without their stacks, small enough to be kept in bench/results/snapshots, in the form of the
+recordings that tests/contract replays: `a` is an allocation, `f` a free, `+` memory that the driver gave and `-`
+memory that it took back, as for a retry or an ``empty_cache``. Replayed, the model must reserve the same bytes.
 """
 
 from __future__ import annotations
@@ -16,11 +16,15 @@ from typing import Any
 from memtune.allocator import AllocatorSettings, Event, replay
 
 KEPT = Path(__file__).parent / "results" / "snapshots"
+_OLDEST_FIRST = (2, 13)  # see AllocatorSettings
 _KINDS = {"free_completed": "f", "segment_alloc": "+", "segment_map": "+", "segment_free": "-", "segment_unmap": "-"}
 
 
-def fixture_of(snapshot: Mapping[str, Any], device: int = 0) -> dict[str, Any]:
-    """The events of one device, from the beginning of the recording, which must be that of the process."""
+def fixture_of(snapshot: Mapping[str, Any], torch: str, device: int = 0) -> dict[str, Any]:
+    """The events of one device, from the beginning of the recording, which must be that of the process.
+
+    ``torch`` is the version that recorded it.
+    """
     streams: dict[int, int] = {}
     events: list[list[Any]] = []
     for each in snapshot["device_traces"][device]:
@@ -30,6 +34,7 @@ def fixture_of(snapshot: Mapping[str, Any], device: int = 0) -> dict[str, Any]:
             # A block that another stream uses can be had again only when that stream is done with it: `f` comes then.
             events.append([kind, each["addr"], *([] if kind == "f" else [each["size"]])])
     return {
+        "torch": torch,
         "expandable": bool(snapshot.get("allocator_settings", {}).get("expandable_segments", False)),
         "segments": [],
         "live": [],
@@ -57,7 +62,9 @@ def peak_reserved_bytes(fixture: Mapping[str, Any]) -> int:
 
 def replayed_bytes(fixture: Mapping[str, Any]) -> int:
     """What the allocator model reserves at most for the same requests, if it empties its cache where the GPU's did."""
-    return replay(_requests(fixture["events"]), settings=AllocatorSettings(fixture["expandable"])).peak_reserved_bytes
+    major, minor = (int(part) for part in fixture["torch"].split(".")[:2])
+    settings = AllocatorSettings(fixture["expandable"], oldest_first=(major, minor) >= _OLDEST_FIRST)
+    return replay(_requests(fixture["events"]), settings=settings).peak_reserved_bytes
 
 
 def _requests(events: Iterable[list[Any]]) -> Iterator[Event]:

@@ -83,8 +83,8 @@ def report(
             f"torch {each.torch}, DeepSpeed {each.deepspeed}, Python {each.python};"
             for each in machines
         ),
-        f"sequences of {LENGTH:,} tokens, sizes in GiB. *Device* is what is reserved while the model steps, and the CUDA context",
-        "beside it; *building* is what was reserved at most before the first step.",
+        f"sequences of {LENGTH:,} tokens, sizes in GiB. *Device* is what is reserved while the model steps, and the",
+        "CUDA context beside it; *building* is what was reserved at most before the first step.",
         "Each pair is predicted by formulas and by a replayed trace of the model that was measured. A rank of several",
         "is rank 0 of a `fake` process group: its shards, buckets and gathered weights are real, the other ranks and",
         "NCCL's buffers are not there, so that these are not in the predictions beside it either; *NCCL* is what is",

@@ -2,8 +2,8 @@
 
     PYTHONPATH=core:runner:bench python bench/gpu_truth.py > bench/results/gpu-truth.md
 
-``--folder DIRECTORY`` keeps what each pair took: a call that finds it goes on with the pairs that are missing, and prints
-the page without a GPU, too. ``--fixtures`` also keeps there what each pair asked the allocator for (bench/gpu_results.py).
+``--folder DIRECTORY`` keeps what each pair took: a call that finds it goes on with the pairs that are missing, and
+prints the page without a GPU, too. ``--fixtures`` also keeps there what each pair asked the allocator for.
 ``--seconds N`` ends a call in time. Before it measures, it traces the models on the CPU; ``--measure-only`` spends no
 time of a GPU on that, and prints no page. Where neither GPU nor results are, it ends with 2 and one sentence.
 """
@@ -120,9 +120,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--folder", type=Path, help="where what was measured is kept, to go on from")
     parser.add_argument("--fixtures", action="store_true", help="keep the allocator's events in --folder, too")
     parser.add_argument("--seconds", type=float, default=math.inf, help="let every pair end within so long")
-    parser.add_argument(
-        "--model", action="append", help="measure pairs of this model alone; may be given several times"
-    )
+    parser.add_argument("--model", action="append", help="pairs of this model alone; may be given several times")
     parser.add_argument("--measure-only", action="store_true", help="trace nothing and print no page")
     options = parser.parse_args(arguments)
     if options.folder is None and (options.fixtures or options.measure_only):

@@ -16,7 +16,7 @@ from memtune.run import Run
 from memtune.spec import Job
 from memtune.spec.trainer import TRAINER_CONTAINER, asked_gpus, memory_bytes, trainer_index
 from memtune_operator import names
-from memtune_operator.bootstrap import BOOTSTRAP, RUNNER_DIRECTORY, WORK_DIRECTORY
+from memtune_operator.bootstrap import BOOTSTRAP, WORK_DIRECTORY
 
 Manifest = dict[str, Any]
 

@@ -77,7 +77,7 @@ def test_every_pair_is_in_the_page_with_what_it_took_or_why_it_took_nothing(
     monkeypatch.setattr(gpu_truth, "no_gpu", lambda: None)
     monkeypatch.setattr(gpu_truth, "this_machine", lambda: MACHINE)
 
-    def measured(pair: Pair, _: Path | None, limit_seconds: float) -> Result:
+    def measured(pair: Pair, _: Path | None, _limit_seconds: float) -> Result:
         return Result(pair, problem="no fp8 here") if "fp8" in pair.plan else Result(pair, GIB, GIB, GIB, 1.0)
 
     traces = dict.fromkeys(MODELS, TracedModel("small", small_trace()))
@@ -96,7 +96,7 @@ def test_a_call_goes_on_from_what_was_measured_and_tells_of_it_without_a_gpu(
     words = ["--folder", str(tmp_path / "day")]
     asked: list[Pair] = []
 
-    def measured(pair: Pair, _: Path | None, limit_seconds: float) -> Result:
+    def measured(pair: Pair, _: Path | None, _limit_seconds: float) -> Result:
         asked.append(pair)
         return Result(pair, GIB, GIB, GIB, 1.0)
 
@@ -143,7 +143,7 @@ def test_what_was_measured_with_another_driver_stands_beside_it_and_another_gpu_
 
 
 def test_fixtures_are_kept_in_one_file(tmp_path: Path) -> None:
-    def measured(pair: Pair, fixture: Path | None, limit_seconds: float) -> Result:
+    def measured(pair: Pair, fixture: Path | None, _limit_seconds: float) -> Result:
         assert fixture is not None
         fixture.write_text(pair.plan)
         return Result(pair, GIB, GIB, GIB, 1.0)

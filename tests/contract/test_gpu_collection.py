@@ -19,7 +19,8 @@ class Missing:
 
 sys.meta_path.insert(0, Missing())
 import pytest
-sys.exit(pytest.main(["tests/gpu", "--collect-only", "-q", "-o", "addopts=--import-mode=importlib", "-p", "no:cacheprovider"]))
+options = ["--collect-only", "-q", "-o", "addopts=--import-mode=importlib", "-p", "no:cacheprovider"]
+sys.exit(pytest.main(["tests/gpu", *options]))
 """
 MISSING = {"pydantic", "pydantic_core", "kopf", "kubernetes", "optuna", "deepspeed", "hypothesis", "shtab", "yaml"}
 

@@ -208,7 +208,7 @@ def made() -> dict[str, Any]:
         _entry("segment_alloc", 1 << 40, 20 * MIB, stream=7),
         _entry("alloc", 1 << 40, 6 * MIB, stream=7),
     ]
-    return fixture_of({"device_traces": [trace], "allocator_settings": {"expandable_segments": False}})
+    return fixture_of({"device_traces": [trace], "allocator_settings": {"expandable_segments": False}}, "2.9.0")
 
 
 def test_a_snapshot_becomes_requests_that_the_allocator_model_reserves_alike(made: dict[str, Any]) -> None:
@@ -238,8 +238,22 @@ def test_memory_that_was_given_back_is_given_back_in_the_replay(given_back: str)
         _entry("segment_alloc", 0, 24 * MIB),
         _entry("alloc", 0, 24 * MIB),
     ]
-    fixture = fixture_of({"device_traces": [trace]})
+    fixture = fixture_of({"device_traces": [trace]}, "2.9.0")
     assert (fixture["reserved_at_end"], peak_reserved_bytes(fixture)) == (24 * MIB, 24 * MIB)
     assert replayed_bytes(fixture) == 24 * MIB
     kept = [each for each in fixture["events"] if each[0] != "-"]
     assert replayed_bytes({**fixture, "events": kept}) == 44 * MIB
+
+
+@pytest.mark.parametrize(("torch", "reserved"), [("2.11.0+cu130", 60 * MIB), ("2.13.0", 40 * MIB)])
+def test_of_two_blocks_of_one_size_a_newer_torch_takes_that_of_the_older_segment(torch: str, reserved: int) -> None:
+    """Which one is taken shows later: only a segment that is free as a whole has room for the last request."""
+    old, new = 1 << 40, 1 << 30
+    trace = []
+    for address in (old, new):
+        trace += [_entry("segment_alloc", address, 20 * MIB), _entry("alloc", address, 9 * MIB)]
+        trace += [_entry("alloc", address + 9 * MIB, 9 * MIB)]
+    trace += [_entry("free_completed", address, 9 * MIB) for address in (old, new)]
+    trace += [_entry("alloc", old, 9 * MIB), _entry("free_completed", new + 9 * MIB, 9 * MIB)]
+    trace += [_entry("alloc", new, 20 * MIB)]
+    assert replayed_bytes(fixture_of({"device_traces": [trace]}, torch)) == reserved
