@@ -61,14 +61,13 @@ def measured(pair: Pair, fixture: Path | None = None, limit_seconds: float = _LI
 def measure_all(
     found: Results, pairs: Sequence[Pair], seconds: float, fixtures: bool, measure: Callable[..., Result] = measured
 ) -> None:
-    """Measure what is missing while there is time; a pair that the end of the time cuts off stays missing."""
+    """Measure while there is time; a pair that the end of the time cuts off stays missing."""
     deadline = time.monotonic() + seconds
-    waiting = [pair for pair in pairs if pair not in found.of_pairs]
-    for number, pair in enumerate(waiting, start=1):
+    for number, pair in enumerate(pairs, start=1):
         left = deadline - time.monotonic()
         if left < _LEAST_SECONDS:
             break
-        print(f"gpu_truth: {number} of {len(waiting)}: {pair}", file=sys.stderr, flush=True)
+        print(f"gpu_truth: {number} of {len(pairs)}: {pair}", file=sys.stderr, flush=True)
         limit = min(_LIMIT_SECONDS, left)
         with TemporaryDirectory() as directory:
             kept = Path(directory, f"{pair.model}-{pair.plan}-{pair.world}.json.gz") if fixtures else None
@@ -105,7 +104,8 @@ def main(
     may, cannot = split(pairs, gpu)
     traces = {} if options.measure_only else trace(pairs)
     if not missing:
-        measure_all(found, may, options.seconds, options.fixtures, measure)
+        waiting = [pair for pair in may if pair not in found.of_pairs]
+        measure_all(found, waiting[: options.most], options.seconds, options.fixtures, measure)
     if options.measure_only:
         return 0
     results = [Result(pair, problem="predicted not to fit into this GPU, even by its lower bound") for pair in cannot]
@@ -120,6 +120,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--folder", type=Path, help="where what was measured is kept, to go on from")
     parser.add_argument("--fixtures", action="store_true", help="keep the allocator's events in --folder, too")
     parser.add_argument("--seconds", type=float, default=math.inf, help="let every pair end within so long")
+    parser.add_argument("--most", type=int, help="measure at most so many pairs")
     parser.add_argument("--model", action="append", help="pairs of this model alone; may be given several times")
     parser.add_argument("--measure-only", action="store_true", help="trace nothing and print no page")
     options = parser.parse_args(arguments)

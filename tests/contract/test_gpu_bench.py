@@ -107,6 +107,8 @@ def test_a_call_goes_on_from_what_was_measured_and_tells_of_it_without_a_gpu(
 
     assert call(None, "--seconds", "-1").count("there was no time for it yet") == len(PAIRS)
     assert asked == []
+    assert call(None, "--most", "3").count("there was no time for it yet") == len(PAIRS) - 3
+    assert asked == list(PAIRS[:3])
     page = call(None)
     assert sorted(asked) == sorted(PAIRS)
     assert call(None).splitlines()[2:] == call("there is none").splitlines()[2:] == page.splitlines()[2:]
@@ -149,7 +151,7 @@ def test_fixtures_are_kept_in_one_file(tmp_path: Path) -> None:
         return Result(pair, GIB, GIB, GIB, 1.0)
 
     gpu_truth.measure_all(Results(tmp_path), PAIRS[:3], 500.0, True, measured)
-    gpu_truth.measure_all(Results(tmp_path), PAIRS[:4], 500.0, True, measured)
+    gpu_truth.measure_all(Results(tmp_path), PAIRS[2:4], 500.0, True, measured)
     assert sorted(each.name for each in tmp_path.iterdir()) == [FIXTURES_FILE, PAIRS_FILE]
     with ZipFile(tmp_path / FIXTURES_FILE) as archive:
         assert archive.namelist() == [f"{pair.model}-{pair.plan}-{pair.world}.json.gz" for pair in PAIRS[:4]]
