@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from gpu_day.commands import COMMANDS
-from gpu_day.places import PREDICTIONS, ROOT, variables
+from gpu_day.places import PREDICTIONS, ROOT, development_python, variables
 from gpu_day.prepare import predictions
 
 
@@ -35,7 +35,7 @@ def collect(folder: Path, into: Path, models: Sequence[str] = ()) -> int:
 
 def _page_of_pairs(folder: Path, models: Sequence[str]) -> str:
     chosen = [word for each in models for word in ("--model", each)]
-    words = [sys.executable, "bench/gpu_truth.py", "--folder", str(folder.absolute()), *chosen]
+    words = [development_python(), "bench/gpu_truth.py", "--folder", str(folder.absolute()), *chosen]
     # Without a GPU it measures nothing and prints the page of what is there.
     hidden = {**variables(), "CUDA_VISIBLE_DEVICES": ""}
     return subprocess.run(words, cwd=ROOT, env=hidden, check=True, stdout=subprocess.PIPE, text=True).stdout

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -10,6 +11,12 @@ PREPARED = Path("build/gpu-day")
 RESULTS = PREPARED / "results"
 WHEELS, SITE, PREDICTIONS = PREPARED / "wheels", PREPARED / "site", PREPARED / "predictions.json"
 _PACKAGES = ("core", "operator", "runner", "cli", "bench")
+
+
+def development_python() -> str:
+    """The Python of `make env`, whichever has started this one."""
+    own = ROOT / ".venv" / "bin" / "python"
+    return str(own) if own.exists() else sys.executable
 
 
 def variables() -> dict[str, str]:

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from gpu_day.places import PREDICTIONS, PREPARED, ROOT, SITE, WHEELS, variables
+from gpu_day.places import PREDICTIONS, PREPARED, ROOT, SITE, WHEELS, development_python, variables
 
 # What tests/gpu, the benchmark and `memtune run` import beside torch and what comes with it, and what that imports.
 _PURE = (
@@ -52,14 +52,18 @@ def prepare(python: str, gpu: str, models: Sequence[str]) -> int:
 def predictions(gpu: str, models: Sequence[str]) -> dict[str, dict[str, list[float]]]:
     """What this checkout predicts of every pair, by formulas and by traces."""
     done = subprocess.run(
-        [sys.executable, "-c", _PREDICT, gpu, *models], cwd=ROOT, env=variables(), check=True, stdout=subprocess.PIPE
+        [development_python(), "-c", _PREDICT, gpu, *models],
+        cwd=ROOT,
+        env=variables(),
+        check=True,
+        stdout=subprocess.PIPE,
     )
     found: dict[str, dict[str, list[float]]] = json.loads(done.stdout.splitlines()[-1])
     return found
 
 
 def _fetch(python: str) -> None:
-    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
+    pip = [development_python(), "-m", "pip", "--quiet", "--disable-pip-version-check"]
     # DeepSpeed has no wheel. Without its compiled operators it is a pure one, as `make env` installs it.
     build = [*pip, "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", str(WHEELS), _pinned("deepspeed")]
     subprocess.run(build, cwd=ROOT, env={**variables(), "DS_BUILD_OPS": "0"}, check=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from zipfile import ZipFile
 
@@ -119,7 +120,7 @@ def test_a_pair_gets_no_more_time_than_is_left_and_is_missing_where_that_was_too
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     now = [0.0]
-    monkeypatch.setattr(gpu_truth.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
     limits: list[float] = []
 
     def measured(pair: Pair, _: Path | None, limit_seconds: float) -> Result:
