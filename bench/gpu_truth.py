@@ -59,10 +59,9 @@ def measured(pair: Pair, fixture: Path | None = None, limit_seconds: float = _LI
 
 
 def measure_all(
-    found: Results, pairs: Sequence[Pair], seconds: float, fixtures: bool, measure: Callable[..., Result] = measured
+    found: Results, pairs: Sequence[Pair], deadline: float, fixtures: bool, measure: Callable[..., Result] = measured
 ) -> None:
-    """Measure while there is time; a pair that the end of the time cuts off stays missing."""
-    deadline = time.monotonic() + seconds
+    """Measure until the monotonic clock shows ``deadline``; a pair that this cuts off stays missing."""
     for number, pair in enumerate(pairs, start=1):
         left = deadline - time.monotonic()
         if left < _LEAST_SECONDS:
@@ -92,6 +91,7 @@ def main(
 ) -> int:
     """Trace all models, measure all pairs that this GPU may hold, and print the page."""
     options = _options(arguments)
+    deadline = time.monotonic() + options.seconds
     found = Results(options.folder)
     missing = no_gpu()
     if not missing:
@@ -105,7 +105,7 @@ def main(
     traces = {} if options.measure_only else trace(pairs)
     if not missing:
         waiting = [pair for pair in may if pair not in found.of_pairs]
-        measure_all(found, waiting[: options.most], options.seconds, options.fixtures, measure)
+        measure_all(found, waiting[: options.most], deadline, options.fixtures, measure)
     if options.measure_only:
         return 0
     results = [Result(pair, problem="predicted not to fit into this GPU, even by its lower bound") for pair in cannot]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import zipfile
@@ -11,17 +12,24 @@ from pathlib import Path
 from typing import Any
 
 from gpu_day.commands import COMMANDS
-from gpu_day.places import PREDICTIONS, ROOT, development_python, variables
+from gpu_day.places import MEASURED, PREDICTIONS, ROOT, development_python, variables
 from gpu_day.prepare import predictions
 
 
 def collect(folder: Path, into: Path, models: Sequence[str] = ()) -> int:
-    """Write bench/results/gpu-truth.md, gpu-day.md and snapshots; 1 where there is nothing to make them of."""
-    told = {name: json.loads(path.read_text()) for name in COMMANDS if (path := folder / f"{name}.json").exists()}
-    if not told:
+    """Write gpu-truth.md, gpu-day.md and snapshots; 1 where there is nothing to make them of."""
+    kept = {name: json.loads(path.read_text()) for name in COMMANDS if (path := folder / f"{name}.json").exists()}
+    if not kept:
         names = " or ".join(f"{name}.json" for name in COMMANDS)
         print(f"gpu-day: {folder} has no {names}; bring there what the commands have left", file=sys.stderr)
         return 1
+    if any(each["rehearsal"] for each in kept.values()) and into.resolve() == ROOT / MEASURED:
+        print(
+            f"gpu-day: {folder} is of a rehearsal: nothing was measured; name another directory by --into",
+            file=sys.stderr,
+        )
+        return 1
+    told = {name: each["parts"] for name, each in kept.items()}
     into.mkdir(parents=True, exist_ok=True)
     (into / "gpu-truth.md").write_text(_page_of_pairs(folder, models), encoding="utf-8")
     (into / "gpu-day.md").write_text("\n".join(_page(told, models)) + "\n", encoding="utf-8")
@@ -35,7 +43,8 @@ def collect(folder: Path, into: Path, models: Sequence[str] = ()) -> int:
 
 def _page_of_pairs(folder: Path, models: Sequence[str]) -> str:
     chosen = [word for each in models for word in ("--model", each)]
-    words = [development_python(), "bench/gpu_truth.py", "--folder", str(folder.absolute()), *chosen]
+    # The page names the command that made it, which is no path of this machine.
+    words = [development_python(), "bench/gpu_truth.py", "--folder", os.path.relpath(folder, ROOT), *chosen]
     # Without a GPU it measures nothing and prints the page of what is there.
     hidden = {**variables(), "CUDA_VISIBLE_DEVICES": ""}
     return subprocess.run(words, cwd=ROOT, env=hidden, check=True, stdout=subprocess.PIPE, text=True).stdout

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from gpu_day import collect, prepare
 from gpu_day.commands import COMMANDS, run
-from gpu_day.places import PREPARED, RESULTS
+from gpu_day.places import MEASURED, PREPARED, RESULTS
 
 _SECONDS = 540.0
 
@@ -39,7 +39,7 @@ def _parser() -> argparse.ArgumentParser:
         )
     after = what.add_parser("collect", help="make tables and fixtures of the results, in the environment of `make env`")
     after.add_argument("folder", type=Path, nargs="?", default=RESULTS, help=f"where the results are ({RESULTS})")
-    after.add_argument("--into", type=Path, default=Path("bench/results"), help="where they go (bench/results)")
+    after.add_argument("--into", type=Path, default=MEASURED, help=f"where they go ({MEASURED})")
     for each in (before, after):
         each.add_argument("--model", action="append", default=[], help="of the pairs, those of this model alone")
     return parser

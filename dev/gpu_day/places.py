@@ -9,6 +9,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 PREPARED = Path("build/gpu-day")
 RESULTS = PREPARED / "results"
+MEASURED = Path("bench/results")
 WHEELS, SITE, PREDICTIONS = PREPARED / "wheels", PREPARED / "site", PREPARED / "predictions.json"
 _PACKAGES = ("core", "operator", "runner", "cli", "bench")
 

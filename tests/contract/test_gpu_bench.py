@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import subprocess
 import sys
@@ -151,8 +152,8 @@ def test_fixtures_are_kept_in_one_file(tmp_path: Path) -> None:
         fixture.write_text(pair.plan)
         return Result(pair, GIB, GIB, GIB, 1.0)
 
-    gpu_truth.measure_all(Results(tmp_path), PAIRS[:3], 500.0, True, measured)
-    gpu_truth.measure_all(Results(tmp_path), PAIRS[2:4], 500.0, True, measured)
+    gpu_truth.measure_all(Results(tmp_path), PAIRS[:3], math.inf, True, measured)
+    gpu_truth.measure_all(Results(tmp_path), PAIRS[2:4], math.inf, True, measured)
     assert sorted(each.name for each in tmp_path.iterdir()) == [FIXTURES_FILE, PAIRS_FILE]
     with ZipFile(tmp_path / FIXTURES_FILE) as archive:
         assert archive.namelist() == [f"{pair.model}-{pair.plan}-{pair.world}.json.gz" for pair in PAIRS[:4]]

@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 from gpu_day import collect, commands, prepare
 from gpu_day.commands import Part, run
+from gpu_day.places import MEASURED, ROOT
 
 
 def outcomes(parts: tuple[Part, ...], seconds: float, results: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(commands, "COMMANDS", {"1": parts})
     monkeypatch.setattr(commands, "_install_missing", lambda: None)
     code = run("1", results, seconds)
-    return code, json.loads((results / "1.json").read_text())
+    return code, json.loads((results / "1.json").read_text())["parts"]
 
 
 def test_a_part_that_fails_or_hangs_is_told_of_and_the_next_one_runs(
@@ -51,3 +52,11 @@ def test_without_results_there_is_nothing_to_collect(tmp_path: Path, capsys: pyt
     assert collect.collect(tmp_path, tmp_path / "into") == 1
     assert f"gpu-day: {tmp_path} has no 1.json or 2.json or 3.json" in capsys.readouterr().err
     assert not (tmp_path / "into").exists()
+
+
+def test_a_rehearsal_is_not_collected_among_what_was_measured(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "2.json").write_text('{"rehearsal": true, "parts": []}')
+    assert collect.collect(tmp_path, ROOT / MEASURED) == 1
+    assert "is of a rehearsal: nothing was measured; name another directory by --into" in capsys.readouterr().err

@@ -23,7 +23,7 @@ def outcomes(command: str, results: Path) -> dict[str, Any]:
     arguments = (command, "--rehearsal", "--results", str(results))
     code, result = emulate(ROOT / "dev" / "gpu-day", "--gpu", "h200-141gb", arguments=arguments)
     assert code == 0, result["printed"][-2000:] + (results / f"{command}.log").read_text()[-3000:]
-    found = {each["name"]: each for each in json.loads((results / f"{command}.json").read_text())}
+    found = {each["name"]: each for each in json.loads((results / f"{command}.json").read_text())["parts"]}
     assert {each["outcome"] for each in found.values()} == {"ended well"}
     return found
 
