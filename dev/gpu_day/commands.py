@@ -58,7 +58,7 @@ COMMANDS = {
     "3": (
         Part("a job from its first probe to its end", (*_TESTS, "tests/gpu/test_gpu_run.py"), 150, _COLLECT),
         Part("scripts under their plans", (*_TESTS, "tests/gpu/test_gpu_scripts.py"), 300, _COLLECT),
-        Part("engine, resume", (*_TESTS, "tests/gpu/test_gpu_engine.py", "-k", "one"), 200, _COLLECT),
+        Part("engine, resume", (*_TESTS, "tests/gpu/test_gpu_engine.py"), 200, _COLLECT),
         Part("offloads", (*_TESTS, "tests/gpu/test_gpu_offload.py"), 120, _COLLECT),
         Part("allocator", (*_TESTS, "tests/gpu/test_gpu_plans.py", "-k", "allocator_model"), 120, _COLLECT),
     ),
