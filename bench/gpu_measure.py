@@ -15,7 +15,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 from unittest import mock
 
 import fake_ranks
@@ -226,5 +226,12 @@ def variables(pair: Pair, current: dict[str, str]) -> dict[str, Any]:
     return {**current, **path, **allocator_settings.variables(Plan.parse(pair.plan), current)}
 
 
+def end(code: int) -> NoReturn:
+    """End this process at once: one of torch's threads may abort it at Python's end, after all was measured."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    end(main())

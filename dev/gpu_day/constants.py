@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import torch
+from gpu_measure import end
 
 _WIDTH = 1024
 
@@ -49,3 +50,4 @@ def _workspaces() -> tuple[int, int]:
 
 if __name__ == "__main__":
     print(json.dumps(measured()))
+    end(0)

@@ -175,6 +175,17 @@ def test_a_pair_finds_what_this_process_finds() -> None:
     assert (variables["PATH"], variables["PYTORCH_ALLOC_CONF"]) == ("/bin", "expandable_segments:True")
 
 
+def test_an_abort_at_pythons_end_loses_nothing_that_was_measured() -> None:
+    ends = "import atexit, os; from gpu_measure import end; atexit.register(os.abort); print('{}'); end(3)"
+    done = subprocess.run(
+        [sys.executable, "-c", ends],
+        env=gpu_measure.variables(PAIRS[0], dict(os.environ)),
+        capture_output=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (3, b"{}\n")
+
+
 def test_a_process_that_died_is_told_by_its_last_words() -> None:
     assert gpu_truth.last_words("Traceback\n  File\ntorch.OutOfMemoryError: CUDA out of memory.\n\n").endswith(
         "memory."
