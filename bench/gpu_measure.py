@@ -1,6 +1,6 @@
 """Measures one pair in this process, and prints what it took as one line of JSON: a process for each pair.
 
-python bench/gpu_measure.py MODEL PLAN WORLD [--snapshot FILE]
+python bench/gpu_measure.py MODEL PLAN WORLD [--fixture FILE] [--record none|events|stacks]
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 from unittest import mock
 
 import fake_ranks
+import gpu_snapshot
 import torch
 from gpu_pairs import GPUS_PER_NODE, LENGTH, MODELS, Pair
 from torch import nn
@@ -40,23 +41,28 @@ from memtune_runner.watch.statistics import CudaStatistics, Statistics, is_full
 
 STEPS = 4  # the first of them warms up
 REFUSED, RAN_OUT = 2, EXIT_CODES[Ending.DEVICE_OOM]
+RECORDED = ("none", "events", "stacks")
 _EVENTS = 1_000_000
 _DRAWN = 1 << 20
 
 
 class Measured(NamedTuple):
-    """What a pair took. ``device_bytes`` is what the driver counts: the context too, and NCCL's buffers if any."""
+    """What a pair took while it stepped. ``device_bytes`` is what the driver counts: the context too, and NCCL's
+    buffers if any. ``building_bytes`` were reserved at most before the first step, for what is then sharded or cast.
+    """
 
     allocated_bytes: int
     reserved_bytes: int
     device_bytes: int
     step_seconds: float
+    building_bytes: int
 
 
 def measure(pair: Pair, facts: Architecture, length: int, device: torch.device, memory: Statistics) -> Measured:
     """Train a few steps, and read the counters."""
     plan = Plan.parse(pair.plan)
     backend, tokens = _built(pair, facts, length, device), _tokens(facts, plan, length, device)
+    building_bytes = _end_building(memory)
     seconds, skipped = [], []
     for _ in range(STEPS):
         began = time.monotonic()
@@ -78,7 +84,17 @@ def measure(pair: Pair, facts: Architecture, length: int, device: torch.device, 
         reading.peak_reserved_bytes,
         reading.peak_reserved_bytes + (reading.non_torch_bytes or 0),
         statistics.median(seconds[1:]),
+        building_bytes,
     )
+
+
+def _end_building(memory: Statistics) -> int:
+    """The peak of building, which leaves nothing to the steps: neither in the counters nor in the cache."""
+    reading = memory.read()
+    if torch.cuda.is_initialized():
+        torch.cuda.empty_cache()
+    memory.reset_peaks()
+    return reading.peak_reserved_bytes if reading else 0
 
 
 def _built(pair: Pair, facts: Architecture, length: int, device: torch.device) -> Backend:
@@ -161,18 +177,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("model", choices=MODELS)
     parser.add_argument("plan")
     parser.add_argument("world", type=int)
-    parser.add_argument("--snapshot", type=Path, help="where torch.cuda.memory._dump_snapshot writes")
+    parser.add_argument("--fixture", type=Path, help="where the allocator's events are kept")
+    parser.add_argument(
+        "--record", choices=RECORDED, default="none", help="what torch records of each allocation (--fixture: events)"
+    )
     options = parser.parse_args(arguments)
     warnings.simplefilter("ignore")
     device, pair = torch.device("cuda", 0), Pair(options.model, options.plan, options.world)
     torch.cuda.set_device(device)
-    if options.snapshot:
-        torch.cuda.memory._record_memory_history(stacks="python", max_entries=_EVENTS)
+    if options.record != "none" or options.fixture:
+        context = "all" if options.record == "stacks" else None
+        torch.cuda.memory._record_memory_history(context=context, stacks="python", max_entries=_EVENTS)
     fake_ranks.join(pair.world)
     memory = CudaStatistics(None)
     code = told(lambda: measure(pair, MODELS[pair.model], LENGTH, device, memory), memory)
-    if options.snapshot and not code:
-        torch.cuda.memory._dump_snapshot(str(options.snapshot))
+    if options.fixture and not code:
+        fixture = gpu_snapshot.fixture_of(torch.cuda.memory._snapshot(), torch.__version__)
+        gpu_snapshot.write(fixture, options.fixture)
     return code
 
 
@@ -192,10 +213,10 @@ def told(measuring: Callable[[], Measured], memory: Statistics) -> int:
     return 0
 
 
-def command(pair: Pair, snapshot: Path | None = None) -> list[str]:
+def command(pair: Pair, fixture: Path | None = None, record: str = "none") -> list[str]:
     """The command line that measures a pair."""
-    words = [sys.executable, str(Path(__file__)), pair.model, pair.plan, str(pair.world)]
-    return [*words, "--snapshot", str(snapshot)] if snapshot else words
+    words = [sys.executable, str(Path(__file__)), pair.model, pair.plan, str(pair.world), "--record", record]
+    return [*words, "--fixture", str(fixture)] if fixture else words
 
 
 def variables(pair: Pair, current: dict[str, str]) -> dict[str, Any]:
@@ -205,5 +226,12 @@ def variables(pair: Pair, current: dict[str, str]) -> dict[str, Any]:
     return {**current, **path, **allocator_settings.variables(Plan.parse(pair.plan), current)}
 
 
+def end(code: int) -> NoReturn:
+    """End this process at once: one of torch's threads may abort it at Python's end, after all was measured."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    end(main())

@@ -1,6 +1,7 @@
-"""What was measured on a GPU, kept pair by pair: a call may end before it is through, and another goes on from there.
+"""What was measured on a GPU, kept pair by pair in one folder: a call may end early, and another goes on from there.
 
-The first line of the file is the machine, each other one a pair and what it took.
+``pairs.jsonl`` has a line for each machine and for each pair, with what it took; ``fixtures.zip`` what the allocators
+of some pairs were asked for (bench/gpu_snapshot.py). Two files, however many pairs there are.
 """
 
 from __future__ import annotations
@@ -8,44 +9,59 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import Any
+from zipfile import ZipFile
 
 from gpu_pairs import Pair
 from gpu_score import Result
 from gpu_table import Machine
 
+PAIRS_FILE, FIXTURES_FILE = "pairs.jsonl", "fixtures.zip"
+
 
 class Results:
-    """The machine, and what its pairs took; in memory alone where there is no file."""
+    """The machines, and what pairs took on them; in memory alone where there is no folder."""
 
-    def __init__(self, path: Path | None = None) -> None:
-        self._path = path
-        self.machine: Machine | None = None
+    def __init__(self, folder: Path | None = None) -> None:
+        self.folder = folder
+        self.machines: list[Machine] = []
         self.of_pairs: dict[Pair, Result] = {}
+        path = folder / PAIRS_FILE if folder else None
         for line in path.read_text(encoding="utf-8").splitlines() if path and path.exists() else []:
             self._read(json.loads(line))
 
     def begin(self, machine: Machine) -> None:
-        """Measure on this machine; what another one took is not put beside it."""
-        if self.machine is None:
-            self.machine = machine
+        """Measure on this machine. A later one may have another driver, but not another GPU."""
+        for each in self.machines[:1]:
+            if machine.product != each.product:
+                raise ValueError(
+                    f"{self.folder} is of {each.product}, and this is {machine.product}: name another folder"
+                )
+        if machine not in self.machines:
+            self.machines.append(machine)
             self._write(machine._asdict())
-        if self.machine != machine:
-            raise ValueError(f"{self._path} is of {self.machine}, this is {machine}; give another file")
 
     def add(self, result: Result) -> None:
         """Keep what a pair took."""
         self.of_pairs[result.pair] = result
         self._write({**result._asdict(), "pair": result.pair._asdict()})
 
+    def add_fixture(self, fixture: Path) -> None:
+        """Keep a fixture."""
+        if self.folder is not None:
+            with ZipFile(self.folder / FIXTURES_FILE, "a") as archive:  # gzip has made it small
+                if fixture.name not in archive.namelist():
+                    archive.write(fixture, fixture.name)
+
     def _read(self, line: dict[str, Any]) -> None:
         if "pair" not in line:
-            self.machine = Machine(**line)
+            self.machines.append(Machine(**line))
             return
         result = Result(**{**line, "pair": Pair(**line["pair"])})
         self.of_pairs[result.pair] = result
 
     def _write(self, line: dict[str, Any]) -> None:
-        if self._path is None:
+        if self.folder is None:
             return
-        with self._path.open("a", encoding="utf-8") as file:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with (self.folder / PAIRS_FILE).open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")

@@ -32,6 +32,7 @@ class Result(NamedTuple):
     reserved_bytes: int = 0
     device_bytes: int = 0
     step_seconds: float = 0.0
+    building_bytes: int = 0
     ran_out: bool = False
     problem: str = ""
 

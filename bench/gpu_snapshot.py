@@ -1,41 +1,45 @@
-"""What torch.cuda.memory._dump_snapshot tells, as a fixture of the allocator model: requests, and what it reserved.
+"""What torch.cuda.memory._snapshot tells, as a fixture of the allocator model: every request, and what the driver gave.
 
-A snapshot has a stack for every event; a fixture has the events alone, small enough to be kept, in
-bench/results/snapshots. Replayed through the allocator model it must reserve the same bytes.
+A fixture has the events without their stacks, small enough to be kept in bench/results/snapshots, in the form of the
+recordings that tests/contract replays: `a` is an allocation, `f` a free, `+` memory that the driver gave and `-`
+memory that it took back, as for a retry or an ``empty_cache``. Replayed, the model must reserve the same bytes.
 """
 
 from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from memtune.allocator import AllocatorSettings, Event, replay
 
 KEPT = Path(__file__).parent / "results" / "snapshots"
-_GROWS = ("segment_alloc", "segment_map")
-_SHRINKS = ("segment_free", "segment_unmap")
+_OLDEST_FIRST = (2, 13)  # see AllocatorSettings
+_KINDS = {"free_completed": "f", "segment_alloc": "+", "segment_map": "+", "segment_free": "-", "segment_unmap": "-"}
 
 
-def fixture_of(snapshot: Mapping[str, Any], device: int = 0) -> dict[str, Any]:
-    """The events of one device, from the beginning of the recording, which must be that of the process."""
-    trace = snapshot["device_traces"][device]
+def fixture_of(snapshot: Mapping[str, Any], torch: str, device: int = 0) -> dict[str, Any]:
+    """The events of one device, from the beginning of the recording, which must be that of the process.
+
+    ``torch`` is the version that recorded it.
+    """
     streams: dict[int, int] = {}
-    events = [
-        # A block that another stream uses can be had again only when that stream is done with it.
-        ["a", each["addr"], each["size"], streams.setdefault(each["stream"], len(streams))]
-        if each["action"] == "alloc"
-        else ["f", each["addr"]]
-        for each in trace
-        if each["action"] in ("alloc", "free_completed")
-    ]
-    settings = snapshot.get("allocator_settings", {})
+    events: list[list[Any]] = []
+    for each in snapshot["device_traces"][device]:
+        if each["action"] == "alloc":
+            events.append(["a", each["addr"], each["size"], streams.setdefault(each["stream"], len(streams))])
+        elif kind := _KINDS.get(each["action"]):
+            # A block that another stream uses can be had again only when that stream is done with it: `f` comes then.
+            events.append([kind, each["addr"], *([] if kind == "f" else [each["size"]])])
     return {
-        "expandable": bool(settings.get("expandable_segments", False)),
-        "peak_reserved_bytes": _peak_reserved(trace),
+        "torch": torch,
+        "expandable": bool(snapshot.get("allocator_settings", {}).get("expandable_segments", False)),
+        "segments": [],
+        "live": [],
         "events": events,
+        "reserved_at_end": [0, *_reserved(events)][-1],
     }
 
 
@@ -51,21 +55,33 @@ def read(path: Path) -> dict[str, Any]:
     return found
 
 
+def peak_reserved_bytes(fixture: Mapping[str, Any]) -> int:
+    """What the GPU's allocator reserved at most."""
+    return max(_reserved(fixture["events"]), default=0)
+
+
 def replayed_bytes(fixture: Mapping[str, Any]) -> int:
-    """What the allocator model reserves at most for the same requests."""
-    events = [
-        Event("alloc", each[1], each[2], each[3]) if each[0] == "a" else Event("free", each[1])
-        for each in fixture["events"]
-    ]
-    return replay(events, settings=AllocatorSettings(fixture["expandable"])).peak_reserved_bytes
+    """What the allocator model reserves at most for the same requests, if it empties its cache where the GPU's did."""
+    major, minor = (int(part) for part in fixture["torch"].split(".")[:2])
+    settings = AllocatorSettings(fixture["expandable"], oldest_first=(major, minor) >= _OLDEST_FIRST)
+    return replay(_requests(fixture["events"]), settings=settings).peak_reserved_bytes
 
 
-def _peak_reserved(trace: Iterable[Mapping[str, Any]]) -> int:
-    reserved = peak = 0
-    for each in trace:
-        if each["action"] in _GROWS:
-            reserved += each["size"]
-            peak = max(peak, reserved)
-        elif each["action"] in _SHRINKS:
-            reserved -= each["size"]
-    return peak
+def _requests(events: Iterable[list[Any]]) -> Iterator[Event]:
+    before = ""
+    for kind, *values in events:
+        if kind == "a":
+            yield Event("alloc", *values)
+        elif kind == "f":
+            yield Event("free", values[0])
+        elif kind == "-" and before != "-":
+            yield Event("empty_cache")
+        before = kind
+
+
+def _reserved(events: Iterable[list[Any]]) -> Iterator[int]:
+    reserved = 0
+    for kind, *values in events:
+        if kind in "+-":
+            reserved += values[1] if kind == "+" else -values[1]
+            yield reserved

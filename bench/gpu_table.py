@@ -38,6 +38,7 @@ class Machine(NamedTuple):
     cuda: str
     torch: str
     deepspeed: str
+    python: str
 
     @property
     def gpu(self) -> Gpu:
@@ -60,22 +61,30 @@ def this_machine() -> Machine:
         cuda=str(torch.version.cuda),
         torch=torch.__version__,
         deepspeed=_installed("deepspeed"),
+        python=platform.python_version(),
     )
 
 
 def report(
-    title: str, command: str, machine: Machine, results: Sequence[Result], traces: Mapping[str, TracedModel]
+    title: str, command: str, machines: Sequence[Machine], results: Sequence[Result], traces: Mapping[str, TracedModel]
 ) -> list[str]:
-    """The whole page, by formulas and by the traces of the models. Nothing is in it that was not measured."""
-    gpu, both = machine.gpu, ways(machine.gpu, traces)
+    """The whole page, by formulas and by the traces of the models. Nothing is in it that was not measured.
+
+    The machines have one kind of GPU; they may differ in their drivers and libraries.
+    """
+    gpu = machines[0].gpu
+    both = ways(gpu, traces)
     lines = [
         f"# {title}",
         "",
         f"Made by `{command}`",
-        f"on one {machine.product} ({machine.usable_bytes / GIB:.1f} GiB), driver {machine.driver}, "
-        f"CUDA {machine.cuda}, torch {machine.torch}, DeepSpeed {machine.deepspeed}, "
-        f"Python {platform.python_version()};",
-        f"sequences of {LENGTH:,} tokens, sizes in GiB. *Device* is what is reserved, and the CUDA context beside it.",
+        *(
+            f"on one {each.product} ({each.usable_bytes / GIB:.1f} GiB), driver {each.driver}, CUDA {each.cuda}, "
+            f"torch {each.torch}, DeepSpeed {each.deepspeed}, Python {each.python};"
+            for each in machines
+        ),
+        f"sequences of {LENGTH:,} tokens, sizes in GiB. *Device* is what is reserved while the model steps, and the",
+        "CUDA context beside it; *building* is what was reserved at most before the first step.",
         "Each pair is predicted by formulas and by a replayed trace of the model that was measured. A rank of several",
         "is rank 0 of a `fake` process group: its shards, buckets and gathered weights are real, the other ranks and",
         "NCCL's buffers are not there, so that these are not in the predictions beside it either; *NCCL* is what is",
@@ -89,6 +98,8 @@ def report(
     for way, known in ((FORMULAS, {}), (TRACE, traces)):
         lines += _scores_after_probes(f"by {way}, after two probes", after_probes(results, gpu, known))
     lines += _listed("Ran out of memory:", [_ran_out(each, gpu, both) for each in results if each.ran_out])
+    whole = [_built_larger(each) for each in measured if each.building_bytes > each.reserved_bytes]
+    lines += _listed("Building the model took more than its steps:", whole)
     return lines + _listed("Not measured:", [f"{each.pair}: {each.problem}" for each in results if each.problem])
 
 
@@ -109,12 +120,12 @@ RULES: Mapping[str, Callable[[Row], float]] = {"LLMem-style": llmem, **BASELINES
 
 
 def _pair_table(results: Sequence[Result], gpu: Gpu, both: Mapping[str, Predict]) -> list[str]:
-    columns = ["model", "plan", "rank 0 of", "allocated", "reserved", "device"]
+    columns = ["model", "plan", "rank 0 of", "building", "allocated", "reserved", "device"]
     columns += [name for way in both for name in (f"by {way}", "error")] + ["NCCL", "step", "step by formulas"]
     lines = [_line(*columns), "|---|---|" + "--:|" * (len(columns) - 2)]
     for each in results:
         seconds = both[FORMULAS](each.pair).step_seconds
-        told = (each.allocated_bytes, each.reserved_bytes, each.device_bytes)
+        told = (each.building_bytes, each.allocated_bytes, each.reserved_bytes, each.device_bytes)
         intervals = [predict(each.pair).device for predict in both.values()]
         errors = [f"{interval.expected / each.device_bytes - 1:+.1%}" for interval in intervals]
         lines.append(
@@ -166,6 +177,10 @@ def _ran_out(result: Result, gpu: Gpu, both: Mapping[str, Predict]) -> str:
             verdict = f"too little by {short:.1%} or more, scored as above the upper bound"
         told.append(f"by {way} {_gib(interval)}, {verdict}")
     return "; ".join(told)
+
+
+def _built_larger(result: Result) -> str:
+    return f"{result.pair}: {result.building_bytes / GIB:.2f} GiB, {result.reserved_bytes / GIB:.2f} GiB"
 
 
 def _listed(title: str, points: Sequence[str]) -> list[str]:

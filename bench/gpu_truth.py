@@ -2,11 +2,10 @@
 
     PYTHONPATH=core:runner:bench python bench/gpu_truth.py > bench/results/gpu-truth.md
 
-``--snapshots DIRECTORY`` keeps what torch.cuda.memory._dump_snapshot tells of each pair, and as a fixture of the
-allocator model the requests alone (bench/gpu_snapshot.py). ``--results FILE`` keeps what each pair took: a call that
-finds it goes on with the pairs that are missing, and prints the page without a GPU, too. ``--seconds N`` ends a call
-in time. Before it measures, it traces the models on the CPU. Where neither GPU nor results are, it ends with 2 and one
-sentence.
+``--folder DIRECTORY`` keeps what each pair took: a call that finds it goes on with the pairs that are missing, and
+prints the page without a GPU, too. ``--fixtures`` also keeps there what each pair asked the allocator for.
+``--seconds N`` ends a call in time. Before it measures, it traces the models on the CPU; ``--measure-only`` spends no
+time of a GPU on that, and prints no page. Where neither GPU nor results are, it ends with 2 and one sentence.
 """
 
 from __future__ import annotations
@@ -15,14 +14,13 @@ import argparse
 import json
 import math
 import os
-import pickle
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
-import gpu_snapshot
 from gpu_measure import RAN_OUT, command, variables
 from gpu_pairs import PAIRS, Pair, split
 from gpu_results import Results
@@ -34,33 +32,50 @@ from memtune.replay.traced import TracedModel
 from memtune_runner.preflight import no_gpu
 
 NO_GPU = 2
-_LIMIT_SECONDS = 900.0
+# A pair of the largest model takes a minute, most of it to fill the weights. Less than _LEAST is not worth a beginning.
+_LIMIT_SECONDS, _LEAST_SECONDS = 180.0, 20.0
 _LAST_CHARACTERS = 300
 
 
-def measured(pair: Pair, snapshots: Path | None = None) -> Result:
-    """Measure a pair in a process of its own."""
-    snapshot = snapshots / f"{pair.model}-{pair.plan}-{pair.world}.pickle" if snapshots else None
+def measured(pair: Pair, fixture: Path | None = None, limit_seconds: float = _LIMIT_SECONDS) -> Result:
+    """Measure a pair in a process of its own; its fixture is written where there is one."""
     try:
         done = subprocess.run(
-            command(pair, snapshot),
+            command(pair, fixture),
             env=variables(pair, dict(os.environ)),
             capture_output=True,
             text=True,
             check=False,
-            timeout=_LIMIT_SECONDS,
+            timeout=limit_seconds,
         )
     except subprocess.TimeoutExpired:
-        return Result(pair, problem=f"it did not end within {_LIMIT_SECONDS:.0f} s")
+        return Result(pair, problem=f"it did not end within {limit_seconds:.0f} s")
     if done.returncode == RAN_OUT:
         return Result(pair, ran_out=True)
     if done.returncode:
         return Result(pair, problem=last_words(done.stderr))
-    if snapshot:
-        with snapshot.open("rb") as file:
-            gpu_snapshot.write(gpu_snapshot.fixture_of(pickle.load(file)), snapshot.with_suffix(".json.gz"))
     told = (line for line in reversed(done.stdout.splitlines()) if line.startswith("{"))  # among what libraries print
     return Result(pair, **json.loads(next(told)))
+
+
+def measure_all(
+    found: Results, pairs: Sequence[Pair], deadline: float, fixtures: bool, measure: Callable[..., Result] = measured
+) -> None:
+    """Measure until the monotonic clock shows ``deadline``; a pair that this cuts off stays missing."""
+    for number, pair in enumerate(pairs, start=1):
+        left = deadline - time.monotonic()
+        if left < _LEAST_SECONDS:
+            break
+        print(f"gpu_truth: {number} of {len(pairs)}: {pair}", file=sys.stderr, flush=True)
+        limit = min(_LIMIT_SECONDS, left)
+        with TemporaryDirectory() as directory:
+            kept = Path(directory, f"{pair.model}-{pair.plan}-{pair.world}.json.gz") if fixtures else None
+            result = measure(pair, kept, limit)
+            if result.problem and time.monotonic() >= deadline and limit < _LIMIT_SECONDS:
+                break
+            found.add(result)
+            if kept is not None and kept.exists():
+                found.add_fixture(kept)
 
 
 def last_words(stderr: str) -> str:
@@ -71,38 +86,47 @@ def last_words(stderr: str) -> str:
 
 def main(
     arguments: Sequence[str] | None = None,
-    measure: Callable[[Pair, Path | None], Result] = measured,
+    measure: Callable[..., Result] = measured,
     trace: Callable[[Iterable[Pair]], Mapping[str, TracedModel]] = traced,
 ) -> int:
     """Trace all models, measure all pairs that this GPU may hold, and print the page."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--snapshots", type=Path, help="a directory for the snapshots, which are large")
-    parser.add_argument("--results", type=Path, help="a file of what was measured, to go on from")
-    parser.add_argument("--seconds", type=float, default=math.inf, help="begin no other pair after so long")
-    options = parser.parse_args(arguments)
+    options = _options(arguments)
     deadline = time.monotonic() + options.seconds
-    found = Results(options.results)
+    found = Results(options.folder)
     missing = no_gpu()
     if not missing:
         found.begin(this_machine())
-    if found.machine is None:
+    if not found.machines:
         print(f"gpu_truth: it measures on a CUDA GPU, and {missing}; run it where a GPU is", file=sys.stderr)
         return NO_GPU
-    if options.snapshots:
-        options.snapshots.mkdir(parents=True, exist_ok=True)
-    may, cannot = split(PAIRS, found.machine.gpu)
-    traces = trace(PAIRS)
-    waiting = [] if missing else [pair for pair in may if pair not in found.of_pairs]
-    for number, pair in enumerate(waiting, start=1):
-        if time.monotonic() > deadline:
-            break
-        print(f"gpu_truth: {number} of {len(waiting)}: {pair}", file=sys.stderr, flush=True)
-        found.add(measure(pair, options.snapshots))
+    gpu = found.machines[0].gpu
+    pairs = [pair for pair in PAIRS if not options.model or pair.model in options.model]
+    may, cannot = split(pairs, gpu)
+    traces = {} if options.measure_only else trace(pairs)
+    if not missing:
+        waiting = [pair for pair in may if pair not in found.of_pairs]
+        measure_all(found, waiting[: options.most], deadline, options.fixtures, measure)
+    if options.measure_only:
+        return 0
     results = [Result(pair, problem="predicted not to fit into this GPU, even by its lower bound") for pair in cannot]
     results += [found.of_pairs.get(pair, Result(pair, problem="there was no time for it yet")) for pair in may]
     made_by = " ".join(["PYTHONPATH=core:runner:bench python bench/gpu_truth.py", *(arguments or sys.argv[1:])])
-    print("\n".join(report("Predicted against measured on a GPU", made_by, found.machine, results, traces)))
+    print("\n".join(report("Predicted against measured on a GPU", made_by, found.machines, results, traces)))
     return 0
+
+
+def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--folder", type=Path, help="where what was measured is kept, to go on from")
+    parser.add_argument("--fixtures", action="store_true", help="keep the allocator's events in --folder, too")
+    parser.add_argument("--seconds", type=float, default=math.inf, help="let every pair end within so long")
+    parser.add_argument("--most", type=int, help="measure at most so many pairs")
+    parser.add_argument("--model", action="append", help="pairs of this model alone; may be given several times")
+    parser.add_argument("--measure-only", action="store_true", help="trace nothing and print no page")
+    options = parser.parse_args(arguments)
+    if options.folder is None and (options.fixtures or options.measure_only):
+        parser.error("--fixtures and --measure-only keep what they measure in a folder: give --folder")
+    return options
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ from memtune.remembered import JobOutside
 from memtune.run import Run, TraceRun
 from memtune.spec import Job, SpecError, load_job
 from memtune_operator import kept_measurements, preflight
+from memtune_operator.bootstrap import BOOTSTRAP
 from memtune_operator.local_checkpoints import checkpoint_path, moved
 from memtune_operator.local_runs import LocalRun, write_whole
 from memtune_operator.manifests import pods
@@ -29,7 +30,7 @@ from memtune_operator.policy import Policy
 from memtune_operator.refusals import Kind, RefusalError
 from memtune_operator.shell import Key, Snapshot
 from memtune_operator.trace_pod import trace_pod
-from memtune_operator.wrapping import BOOTSTRAP, Manifest, wrapped_index
+from memtune_operator.wrapping import Manifest, wrapped_index
 
 # Nobody is protected from anybody: it is the user's own machine, and images and volumes are not used at all.
 _POLICY = Policy(host_path=True, host_network=True, privileged=True, service_accounts=None)

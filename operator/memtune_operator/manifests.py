@@ -12,7 +12,7 @@ from typing import Any
 from memtune.decide.budget import longest_seconds
 from memtune.run import Run, RunKind
 from memtune.spec import API_VERSION, KIND, Job
-from memtune_operator import gangs, names, placement, pod_security, variables, wrapping
+from memtune_operator import bootstrap, gangs, names, placement, pod_security, variables, wrapping
 from memtune_operator.jobset import job_set
 from memtune_operator.references import check_references
 from memtune_operator.template import IMAGE_USER, read_template
@@ -138,10 +138,10 @@ def copy_runner(spec: Manifest, runner_image: str) -> Manifest:
     return {
         "name": names.COPY_CONTAINER,
         "image": runner_image,
-        "command": ["python3", "-m", "memtune_runner", "install", wrapping.RUNNER_DIRECTORY],
+        "command": ["python3", "-m", "memtune_runner", "install", bootstrap.RUNNER_DIRECTORY],
         "resources": deepcopy(_COPY_RESOURCES),
         "securityContext": context,
-        "volumeMounts": [{"name": names.RUNNER_VOLUME, "mountPath": wrapping.WORK_DIRECTORY}],
+        "volumeMounts": [{"name": names.RUNNER_VOLUME, "mountPath": bootstrap.WORK_DIRECTORY}],
     }
 
 

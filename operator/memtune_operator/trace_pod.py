@@ -13,10 +13,11 @@ from memtune.spec import Job
 from memtune.spec.factory import trace_key, tracing_words
 from memtune.units import GIB, MIB
 from memtune_operator import names, pod_security
+from memtune_operator.bootstrap import BOOTSTRAP, WORK_DIRECTORY
 from memtune_operator.manifests import TERMINATION_MESSAGE, copy_runner, metadata_of, objects
 from memtune_operator.template import read_template
 from memtune_operator.variables import of_trace
-from memtune_operator.wrapping import BOOTSTRAP, WORK_DIRECTORY, Manifest, TemplateError, env_of, wrapped_index
+from memtune_operator.wrapping import Manifest, TemplateError, env_of, wrapped_index
 
 # torch's own code and one model's shapes: 70 billion parameters take 0.3 GiB beside the import.
 _LIMIT_BYTES = 4 * GIB

@@ -16,23 +16,15 @@ from memtune.run import Run
 from memtune.spec import Job
 from memtune.spec.trainer import TRAINER_CONTAINER, asked_gpus, memory_bytes, trainer_index
 from memtune_operator import names
+from memtune_operator.bootstrap import BOOTSTRAP, WORK_DIRECTORY
 
 Manifest = dict[str, Any]
 
-WORK_DIRECTORY = "/memtune"
-RUNNER_DIRECTORY = f"{WORK_DIRECTORY}/runner"
 REPORT_PATH = f"{WORK_DIRECTORY}/report.json"
 DEEPSPEED_PATH = f"{WORK_DIRECTORY}/deepspeed.json"
 SHM_PATH = "/dev/shm"
 METRICS_PORT = 9400
 
-# `python -m memtune_runner`, with the runner put before what PYTHONPATH holds inside the image. Setting PYTHONPATH on
-# the container would replace the image's own, which cannot be seen from outside, and the user's imports would break.
-BOOTSTRAP = (
-    "import os,sys;"
-    f"os.environ['PYTHONPATH']=os.pathsep.join(filter(None,['{RUNNER_DIRECTORY}',os.environ.get('PYTHONPATH')]));"
-    "os.execv(sys.executable,[sys.executable,'-m','memtune_runner',*sys.argv[1:]])"
-)
 # What the runner is told to do with the command behind it.
 LAUNCH = ("launch", "--")
 

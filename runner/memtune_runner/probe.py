@@ -11,7 +11,7 @@ from memtune_runner.settings import Settings
 
 DEFAULT_STEPS = 3
 # A dynamic loss scale starts at 2^16 or 2^32 and is halved at each skipped step: beyond that nothing will ever fit it.
-_MOST_SKIPPED_STEPS = 64
+MOST_SKIPPED_STEPS = 64
 
 
 class ProbeFinished(BaseException):
@@ -54,7 +54,7 @@ class Probe:
 
     def stepped(self, steps: int, skipped: int) -> None:
         """So many steps were made and so many skipped until now."""
-        self.has_enough = steps >= self._wanted_steps or skipped >= _MOST_SKIPPED_STEPS
+        self.has_enough = steps >= self._wanted_steps or skipped >= MOST_SKIPPED_STEPS
 
     def forward_begins(self, is_evaluation: bool) -> None:
         """Raise ProbeFinished where the script goes on after the last step; one batch of an evaluation still counts.

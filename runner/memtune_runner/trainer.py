@@ -25,6 +25,7 @@ from memtune_runner import phases, training_length
 from memtune_runner.checkpoints.saving import current_ranks
 from memtune_runner.decoder import Decoder, read_architecture
 from memtune_runner.engine import PlanError, initialize
+from memtune_runner.probe import DEFAULT_STEPS, MOST_SKIPPED_STEPS
 from memtune_runner.sampler import ResumableSampler
 from memtune_runner.settings import Settings, SettingsError, read_settings
 
@@ -77,8 +78,10 @@ class Trainer:
 
     def probe(self) -> None:
         """A few steps, one save, which no run will ever resume from, and one evaluation batch, which ends the probe."""
-        for _ in self._steps(self._settings.probe_steps or 1):
-            pass
+        engine, wanted = self._engine, self._settings.probe_steps or DEFAULT_STEPS
+        for _ in self._steps(wanted + MOST_SKIPPED_STEPS):
+            if engine.steps - engine.skipped_steps == wanted:  # a probe counts the steps that were made
+                break
         if self._settings.checkpoint_path is not None:
             self._save_for_nobody(self._settings.checkpoint_path)
         self._evaluate()

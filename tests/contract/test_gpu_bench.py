@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
+from zipfile import ZipFile
 
 import fake_ranks
 import gpu_measure
@@ -14,6 +17,7 @@ import pytest
 import torch
 from gpu_measure import RAN_OUT, Measured, measure, told
 from gpu_pairs import MODELS, PAIRS, Pair
+from gpu_results import FIXTURES_FILE, PAIRS_FILE, Results
 from gpu_score import Result
 from gpu_table import Machine
 from gpu_trace import traced_model
@@ -30,7 +34,7 @@ from memtune_runner.virtual import VirtualGpu
 from memtune_runner.watch.statistics import VirtualStatistics
 
 GUARD = Path(__file__).parents[1] / "support" / "cuda_gpu.py"
-MACHINE = Machine("NVIDIA A100-SXM4-80GB", int(79.2 * GIB), "550.54", "12.8", "2.9.0", "0.18.0")
+MACHINE = Machine("NVIDIA A100-SXM4-80GB", int(79.2 * GIB), "550.54", "12.8", "2.9.0", "0.18.0", "3.12.3")
 TINY = from_facts({"hiddenSize": 32, "layers": 2, "heads": 2, "ffnSize": 64, "vocabSize": 256})
 
 
@@ -75,7 +79,7 @@ def test_every_pair_is_in_the_page_with_what_it_took_or_why_it_took_nothing(
     monkeypatch.setattr(gpu_truth, "no_gpu", lambda: None)
     monkeypatch.setattr(gpu_truth, "this_machine", lambda: MACHINE)
 
-    def measured(pair: Pair, _: Path | None) -> Result:
+    def measured(pair: Pair, _: Path | None, _limit_seconds: float) -> Result:
         return Result(pair, problem="no fp8 here") if "fp8" in pair.plan else Result(pair, GIB, GIB, GIB, 1.0)
 
     traces = dict.fromkeys(MODELS, TracedModel("small", small_trace()))
@@ -91,10 +95,10 @@ def test_a_call_goes_on_from_what_was_measured_and_tells_of_it_without_a_gpu(
 ) -> None:
     monkeypatch.setattr(gpu_truth, "this_machine", lambda: MACHINE)
     traces = dict.fromkeys(MODELS, TracedModel("small", small_trace()))
-    words = ["--results", str(tmp_path / "results.jsonl")]
+    words = ["--folder", str(tmp_path / "day")]
     asked: list[Pair] = []
 
-    def measured(pair: Pair, _: Path | None) -> Result:
+    def measured(pair: Pair, _: Path | None, _limit_seconds: float) -> Result:
         asked.append(pair)
         return Result(pair, GIB, GIB, GIB, 1.0)
 
@@ -105,10 +109,54 @@ def test_a_call_goes_on_from_what_was_measured_and_tells_of_it_without_a_gpu(
 
     assert call(None, "--seconds", "-1").count("there was no time for it yet") == len(PAIRS)
     assert asked == []
+    assert call(None, "--most", "3").count("there was no time for it yet") == len(PAIRS) - 3
+    assert asked == list(PAIRS[:3])
     page = call(None)
     assert sorted(asked) == sorted(PAIRS)
     assert call(None).splitlines()[2:] == call("there is none").splitlines()[2:] == page.splitlines()[2:]
     assert len(asked) == len(PAIRS), "what was measured is not measured again"
+
+
+def test_a_pair_gets_no_more_time_than_is_left_and_is_missing_where_that_was_too_little(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    limits: list[float] = []
+
+    def measured(pair: Pair, _: Path | None, limit_seconds: float) -> Result:
+        limits.append(limit_seconds)
+        took = 170.0 if len(limits) < 3 else 1000.0
+        now[0] += min(took, limit_seconds)
+        return Result(pair, GIB, GIB, GIB, 1.0) if took <= limit_seconds else Result(pair, problem="it did not end")
+
+    found = Results(tmp_path)
+    gpu_truth.measure_all(found, PAIRS, 500.0, False, measured)
+    assert limits == [180.0, 180.0, 160.0]
+    assert list(found.of_pairs) == list(PAIRS[:2]), "the third may have been quick enough, had it begun earlier"
+    assert list(Results(tmp_path).of_pairs) == list(PAIRS[:2])
+
+
+def test_what_was_measured_with_another_driver_stands_beside_it_and_another_gpu_is_refused(tmp_path: Path) -> None:
+    later = MACHINE._replace(driver="580.1")
+    for machine in (MACHINE, later, MACHINE):
+        Results(tmp_path).begin(machine)
+    assert Results(tmp_path).machines == [MACHINE, later]
+    with pytest.raises(ValueError, match="and this is NVIDIA H200: name another folder"):
+        Results(tmp_path).begin(MACHINE._replace(product="NVIDIA H200"))
+
+
+def test_fixtures_are_kept_in_one_file(tmp_path: Path) -> None:
+    def measured(pair: Pair, fixture: Path | None, _limit_seconds: float) -> Result:
+        assert fixture is not None
+        fixture.write_text(pair.plan)
+        return Result(pair, GIB, GIB, GIB, 1.0)
+
+    gpu_truth.measure_all(Results(tmp_path), PAIRS[:3], math.inf, True, measured)
+    gpu_truth.measure_all(Results(tmp_path), PAIRS[2:4], math.inf, True, measured)
+    assert sorted(each.name for each in tmp_path.iterdir()) == [FIXTURES_FILE, PAIRS_FILE]
+    with ZipFile(tmp_path / FIXTURES_FILE) as archive:
+        assert archive.namelist() == [f"{pair.model}-{pair.plan}-{pair.world}.json.gz" for pair in PAIRS[:4]]
 
 
 def test_weights_are_drawn_once() -> None:
@@ -125,6 +173,17 @@ def test_a_pair_finds_what_this_process_finds() -> None:
     variables = gpu_measure.variables(Pair("0.1B", "bf16-ddp-none-mb1x1-exp"), {"PATH": "/bin"})
     assert variables["PYTHONPATH"].split(os.pathsep) == sys.path
     assert (variables["PATH"], variables["PYTORCH_ALLOC_CONF"]) == ("/bin", "expandable_segments:True")
+
+
+def test_an_abort_at_pythons_end_loses_nothing_that_was_measured() -> None:
+    ends = "import atexit, os; from gpu_measure import end; atexit.register(os.abort); print('{}'); end(3)"
+    done = subprocess.run(
+        [sys.executable, "-c", ends],
+        env=gpu_measure.variables(PAIRS[0], dict(os.environ)),
+        capture_output=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (3, b"{}\n")
 
 
 def test_a_process_that_died_is_told_by_its_last_words() -> None:

@@ -41,6 +41,13 @@ def test_a_factory_is_traced_in_every_way_of_computing() -> None:
     assert loads(dumps(traced)) == traced
 
 
+def test_ranges_for_a_profiler_change_nothing() -> None:
+    """A CPU build of torch refuses them."""
+    assert trace("factories:profiled", ROWS, LENGTH).programs == trace("factories:plain", ROWS, LENGTH).programs
+    with pytest.raises(RuntimeError, match="NVTX"):
+        torch.cuda.nvtx.mark("after the trace")
+
+
 def test_what_a_factory_checkpoints_by_itself_is_left_to_the_plan() -> None:
     """As the runner does it: predictions were 36% low where the factory switched it on."""
     own, plain = (

@@ -6,8 +6,11 @@ import json
 import os
 import re
 import sys
+from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from watched import Outcome, run
@@ -19,6 +22,7 @@ from memtune.run import RunKind
 from memtune.units import MIB
 from memtune_runner.checkpoints import NotResumableError, newest, resolve
 from memtune_runner.settings import Settings
+from memtune_runner.trainer import Trainer
 
 SCRIPT = Path(__file__).parents[1] / "support" / "trainer_script.py"
 FACTS = {"hiddenSize": 64, "layers": 3, "heads": 4, "kvHeads": 2, "ffnSize": 2048, "vocabSize": 256}
@@ -140,6 +144,22 @@ def test_a_probe_evaluates_and_saves_and_leaves_nothing_behind(tmp_path: Path, m
     assert (probe.report.steps, probe.report.applied.micro_batch) == (2, 2)
     assert (probe.report.evaluation_covered, probe.report.save_covered) == (True, True)
     assert not list(store.iterdir())
+
+
+def test_a_probe_makes_its_steps_beside_those_that_the_loss_scale_skips(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = SimpleNamespace(steps=0, skipped_steps=0)
+    subject: Any = object.__new__(Trainer)
+    subject._engine, subject._settings = engine, SimpleNamespace(probe_steps=2, checkpoint_path=None)
+
+    def stepping(count: int) -> Iterator[None]:
+        for number in range(count):
+            engine.steps, engine.skipped_steps = number + 1, min(number + 1, 3)
+            yield
+
+    monkeypatch.setattr(subject, "_steps", stepping)
+    monkeypatch.setattr(subject, "_evaluate", lambda: None)
+    subject.probe()
+    assert (engine.steps, engine.skipped_steps) == (5, 3)
 
 
 def test_an_architecture_that_it_does_not_build_is_refused_in_one_line(

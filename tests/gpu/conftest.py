@@ -9,6 +9,14 @@ from cuda_gpu import why_not
 
 from memtune_runner.install import install
 
+RESULTS = Path(__file__).parents[2] / "bench" / "results"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--results", type=Path, default=RESULTS, metavar="DIRECTORY", help="where pages and fixtures are written"
+    )
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     here = [each for each in items if Path(__file__).parent in each.path.parents]
@@ -18,6 +26,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         each.add_marker(pytest.mark.filterwarnings("default"))
         if reason:
             each.add_marker(pytest.mark.skip(reason=reason))
+
+
+@pytest.fixture(scope="session")
+def results(request: pytest.FixtureRequest) -> Path:
+    """What the tests write that is to be kept: a page, and fixtures in one file."""
+    directory: Path = request.config.getoption("--results")
+    directory.mkdir(parents=True, exist_ok=True)
+    return directory
 
 
 @pytest.fixture(scope="session")

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from memtune.report import LOG_MARK, Report, read_report
-from memtune_operator.wrapping import BOOTSTRAP, RUNNER_DIRECTORY
+from memtune_operator.bootstrap import BOOTSTRAP, RUNNER_DIRECTORY
 from memtune_runner import install
 
 TIMEOUT_SECONDS = 150

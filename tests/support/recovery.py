@@ -15,7 +15,6 @@ from pathlib import Path
 import pytest
 from launches import Launch, Place
 
-from memtune.decide.measuring import demanded_bytes, kind_of_oom
 from memtune.gpu_products import nearest
 from memtune.ladder import Downgrade, Failure, descend
 from memtune.model.plain import from_facts
@@ -64,6 +63,9 @@ def losses(launch: Launch) -> dict[int, float]:
 
 def next_rung(report: Report) -> Downgrade:
     """What the ladder offers for what the report tells."""
+    # pydantic is needed where this runs, not where it is collected
+    from memtune.decide.measuring import demanded_bytes, kind_of_oom
+
     gpu = nearest(LITTLE_BYTES).with_memory(LITTLE_BYTES)
     workload = Workload(FACTS, gpu, BATCH, LENGTH, virtual=report.device is Device.VIRTUAL)
     failure = Failure(kind_of_oom(report), max(demanded_bytes([report]) - LITTLE_BYTES, 0))

@@ -11,7 +11,7 @@ import pytest
 from accuracy import summary
 from gpu_pairs import MODELS, PAIRS, SINGLE_GPU_PLANS, Pair, nccl, prediction, single_gpu_pairs, split, workload
 from gpu_score import Result, after_probes, scored, ways
-from gpu_snapshot import KEPT, fixture_of, read, replayed_bytes, write
+from gpu_snapshot import KEPT, fixture_of, peak_reserved_bytes, read, replayed_bytes, write
 from gpu_table import Machine, llmem, report
 from small_traces import small_trace
 
@@ -23,7 +23,7 @@ from memtune.prediction import Interval, Prediction
 from memtune.replay.traced import TracedModel
 from memtune.units import GIB, KIB, MIB
 
-MACHINE = Machine("NVIDIA H100 80GB HBM3", int(79.1 * GIB), "550.54", "12.8", "2.9.0", "0.18.0")
+MACHINE = Machine("NVIDIA H100 80GB HBM3", int(79.1 * GIB), "550.54", "12.8", "2.9.0", "0.18.0", "3.12.3")
 TRACES = dict.fromkeys(MODELS, TracedModel("small", small_trace()))
 ALONE, OF_EIGHT = Pair("0.5B", "bf16-z1-none-mb4x2"), Pair("7B", "bf16-z3-full-mb4x2", 8)
 
@@ -79,15 +79,19 @@ def test_what_is_left_without_nccl_is_as_unsure_as_its_parts() -> None:
 
 
 def test_the_page_tells_what_was_measured_where_and_what_was_not() -> None:
-    measured = Result(ALONE, 20 * GIB, 21 * GIB, 22 * GIB, 0.25)
-    page = report("A page", "the command", MACHINE, [measured, Result(OF_EIGHT, problem="it broke")], TRACES)
+    measured = Result(ALONE, 20 * GIB, 21 * GIB, 22 * GIB, 0.25, 23 * GIB)
+    page = report("A page", "the command", [MACHINE], [measured, Result(OF_EIGHT, problem="it broke")], TRACES)
     text = "\n".join(page)
-    assert "NVIDIA H100 80GB HBM3 (79.1 GiB), driver 550.54, CUDA 12.8, torch 2.9.0, DeepSpeed 0.18.0" in text
+    assert (
+        "NVIDIA H100 80GB HBM3 (79.1 GiB), driver 550.54, CUDA 12.8, torch 2.9.0, DeepSpeed 0.18.0, Python 3.12.3;"
+        in text
+    )
     (line,) = (line for line in page if line.startswith("| 0.5B |"))
-    assert line.startswith("| 0.5B | bf16-z1-none-mb4x2 | 1 | 20.00 | 21.00 | 22.00 | ")
+    assert line.startswith("| 0.5B | bf16-z1-none-mb4x2 | 1 | 23.00 | 20.00 | 21.00 | 22.00 | ")
     error = scored([measured], MACHINE.gpu, formulas)[0].interval.expected / (22 * GIB) - 1
     assert f" | {error:+.1%} | " in line
     assert "|  | 250 ms |" in line
+    assert "- 0.5B, bf16-z1-none-mb4x2: 23.00 GiB, 21.00 GiB" in page, "building took more than stepping"
     assert "- 7B, bf16-z3-full-mb4x2, rank 0 of 8: it broke" in page
     assert "by formulas: n=1 " in text
     assert "by trace: n=1 " in text
@@ -95,7 +99,9 @@ def test_the_page_tells_what_was_measured_where_and_what_was_not() -> None:
 
 def test_the_page_tells_nccl_apart_where_a_rank_has_others() -> None:
     low, middle, high = (size / GIB for size in nccl(OF_EIGHT, MACHINE.gpu))
-    page = report("A page", "the command", MACHINE, [Result(pair, 1, 1, 1, 0.25) for pair in (ALONE, OF_EIGHT)], TRACES)
+    page = report(
+        "A page", "the command", [MACHINE], [Result(pair, 1, 1, 1, 0.25) for pair in (ALONE, OF_EIGHT)], TRACES
+    )
     cells = {line.split(" | ")[0]: line.split(" | ")[-3] for line in page if " | 250 ms | " in line}
     assert cells == {"| 0.5B": "", "| 7B": f"{middle:.2f} ({low:.2f}–{high:.2f})"}
 
@@ -107,7 +113,7 @@ def test_memory_that_was_predicted_to_suffice_and_did_not_counts_as_truth_above_
     (one,) = scored(results, gpu, formulas)
     assert one.is_under
     assert one.error == pytest.approx(1 - expected / gpu.usable_bytes)
-    page = report("A page", "the command", MACHINE._replace(usable_bytes=gpu.usable_bytes), results, TRACES)
+    page = report("A page", "the command", [MACHINE._replace(usable_bytes=gpu.usable_bytes)], results, TRACES)
     assert f"ran out of memory, > {gpu.usable_bytes / GIB:.1f} GiB; by formulas " in page[-1]
     assert f"too little by {one.error:.1%} or more, scored as above the upper bound; by trace " in page[-1]
     assert any(line.startswith("by formulas: n=1 ") and "under_rate=100.00" in line for line in page)
@@ -117,7 +123,7 @@ def test_memory_that_was_not_predicted_to_suffice_for_sure_is_told_of_and_not_sc
     gpu = MACHINE.gpu.with_memory(int(formulas(ALONE).device.upper) - MIB)
     results = [Result(ALONE, ran_out=True)]
     assert scored(results, gpu, formulas) == []
-    page = report("A page", "the command", MACHINE._replace(usable_bytes=gpu.usable_bytes), results, TRACES)
+    page = report("A page", "the command", [MACHINE._replace(usable_bytes=gpu.usable_bytes)], results, TRACES)
     assert page[-3] == "Ran out of memory:"
     assert "), which allows for it, not scored; by trace " in page[-1]
 
@@ -126,7 +132,7 @@ def test_formulas_and_traces_are_scored_side_by_side() -> None:
     predict = ways(MACHINE.gpu, TRACES)["trace"]
     expected = predict(ALONE).device.expected
     assert expected == Predictor(workload(ALONE, MACHINE.gpu, TRACES["0.5B"])).predict(Plan.parse(ALONE.plan)).device[1]
-    page = report("A page", "the command", MACHINE, [Result(ALONE, 1, 1, int(expected), 0.25)], TRACES)
+    page = report("A page", "the command", [MACHINE], [Result(ALONE, 1, 1, int(expected), 0.25)], TRACES)
     (line,) = (line for line in page if line.startswith("| 0.5B |"))
     off = formulas(ALONE).device.expected / int(expected) - 1
     assert [cell for cell in line.split(" | ") if "%" in cell] == [f"{off:+.1%}", "+0.0%"]
@@ -154,7 +160,7 @@ def test_two_pairs_of_a_model_correct_the_prediction_of_its_others() -> None:
     for each in after:
         assert each.error < before[each.row.id].error / 2
         assert each.interval.width < before[each.row.id].interval.width
-    page = report("A page", "the command", MACHINE, results, TRACES)
+    page = report("A page", "the command", [MACHINE], results, TRACES)
     assert any(line.startswith("| by formulas, after two probes: model |") for line in page)
     assert f"by formulas, after two probes: {summary(after)}" in page
 
@@ -173,7 +179,7 @@ def test_what_ran_out_of_memory_is_no_probe_and_is_scored_after_probes_as_before
 
 
 def test_a_page_without_a_measurement_has_no_number() -> None:
-    page = report("A page", "the command", MACHINE, [Result(ALONE, problem="no memory")], TRACES)
+    page = report("A page", "the command", [MACHINE], [Result(ALONE, problem="no memory")], TRACES)
     assert not any(line.startswith("|") for line in page)
 
 
@@ -202,15 +208,17 @@ def made() -> dict[str, Any]:
         _entry("segment_alloc", 1 << 40, 20 * MIB, stream=7),
         _entry("alloc", 1 << 40, 6 * MIB, stream=7),
     ]
-    return fixture_of({"device_traces": [trace], "allocator_settings": {"expandable_segments": False}})
+    return fixture_of({"device_traces": [trace], "allocator_settings": {"expandable_segments": False}}, "2.9.0")
 
 
 def test_a_snapshot_becomes_requests_that_the_allocator_model_reserves_alike(made: dict[str, Any]) -> None:
-    assert made["events"][1:4] == [["a", 1 << 30, 5 * MIB, 0], ["f", 1 << 30], ["a", 1 << 30, 6 * MIB, 0]]
-    assert made["events"][-1] == ["a", 1 << 40, 6 * MIB, 1]
-    assert made["peak_reserved_bytes"] == 42 * MIB
+    assert [each for each in made["events"] if each[0] != "+"][1:4] == [
+        ["a", 1 << 30, 5 * MIB, 0], ["f", 1 << 30], ["a", 1 << 30, 6 * MIB, 0]
+    ]  # fmt: skip
+    assert made["events"][-2:] == [["+", 1 << 40, 20 * MIB], ["a", 1 << 40, 6 * MIB, 1]]
+    assert peak_reserved_bytes(made) == made["reserved_at_end"] == 42 * MIB
     fixtures = {"made": made, **{each.name: read(each) for each in KEPT.glob("*.json.gz")}}
-    reserved_bytes = {name: fixture["peak_reserved_bytes"] for name, fixture in fixtures.items()}
+    reserved_bytes = {name: peak_reserved_bytes(fixture) for name, fixture in fixtures.items()}
     assert {name: replayed_bytes(fixture) for name, fixture in fixtures.items()} == reserved_bytes
 
 
@@ -219,10 +227,33 @@ def test_what_was_kept_is_read_as_it_was(made: dict[str, Any], tmp_path: Path) -
     assert read(tmp_path / "new" / "made.json.gz") == made
 
 
-def test_a_segment_that_was_given_back_is_in_the_peak_and_no_longer_in_what_is_reserved() -> None:
+@pytest.mark.parametrize("given_back", ["segment_free", "segment_unmap"])
+def test_memory_that_was_given_back_is_given_back_in_the_replay(given_back: str) -> None:
+    """By an emptied cache, or for a request that found no room: without it, 44 MiB would be reserved."""
     trace = [
         _entry("segment_alloc", 0, 20 * MIB),
-        _entry("segment_free", 0, 20 * MIB),
-        _entry("segment_map", 0, 2 * MIB),
+        _entry("alloc", 0, 9 * MIB),
+        _entry("free_completed", 0, 9 * MIB),
+        _entry(given_back, 0, 20 * MIB),
+        _entry("segment_alloc", 0, 24 * MIB),
+        _entry("alloc", 0, 24 * MIB),
     ]
-    assert fixture_of({"device_traces": [trace]})["peak_reserved_bytes"] == 20 * MIB
+    fixture = fixture_of({"device_traces": [trace]}, "2.9.0")
+    assert (fixture["reserved_at_end"], peak_reserved_bytes(fixture)) == (24 * MIB, 24 * MIB)
+    assert replayed_bytes(fixture) == 24 * MIB
+    kept = [each for each in fixture["events"] if each[0] != "-"]
+    assert replayed_bytes({**fixture, "events": kept}) == 44 * MIB
+
+
+@pytest.mark.parametrize(("torch", "reserved"), [("2.11.0+cu130", 60 * MIB), ("2.13.0", 40 * MIB)])
+def test_of_two_blocks_of_one_size_a_newer_torch_takes_that_of_the_older_segment(torch: str, reserved: int) -> None:
+    """Which one is taken shows later: only a segment that is free as a whole has room for the last request."""
+    old, new = 1 << 40, 1 << 30
+    trace = []
+    for address in (old, new):
+        trace += [_entry("segment_alloc", address, 20 * MIB), _entry("alloc", address, 9 * MIB)]
+        trace += [_entry("alloc", address + 9 * MIB, 9 * MIB)]
+    trace += [_entry("free_completed", address, 9 * MIB) for address in (old, new)]
+    trace += [_entry("alloc", old, 9 * MIB), _entry("free_completed", new + 9 * MIB, 9 * MIB)]
+    trace += [_entry("alloc", new, 20 * MIB)]
+    assert replayed_bytes(fixture_of({"device_traces": [trace]}, torch)) == reserved

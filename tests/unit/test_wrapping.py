@@ -20,9 +20,10 @@ from memtune.plan import Plan
 from memtune.run import Checkpointed, Run, RunKind
 from memtune.spec import Job, load_job
 from memtune_operator import manifests
+from memtune_operator.bootstrap import BOOTSTRAP
 from memtune_operator.nodes import candidates
 from memtune_operator.placement import REQUIRED
-from memtune_operator.wrapping import BOOTSTRAP, CommandRequiredError, TemplateError, wrapped_index
+from memtune_operator.wrapping import CommandRequiredError, TemplateError, wrapped_index
 
 PROBE = Run(RunKind.PROBE, 0, Plan.parse("bf16-z2-sel-mb4x8"), seconds=298)
 GPU = "nvidia.com/gpu"

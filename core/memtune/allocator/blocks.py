@@ -26,10 +26,15 @@ _ADDRESS_BITS = 64
 
 @dataclass(frozen=True)
 class AllocatorSettings:
-    """The part of PYTORCH_ALLOC_CONF that decides where memory goes."""
+    """What decides where memory goes: a part of PYTORCH_ALLOC_CONF, and a rule that PyTorch has changed.
+
+    ``oldest_first`` says which of two free blocks of the same size is taken: from torch 2.13 on that of the older
+    segment (pytorch/pytorch#183591), before that the one at the lower address.
+    """
 
     expandable_segments: bool = False
     max_split_size_bytes: int | None = None
+    oldest_first: bool = False
 
     def __post_init__(self) -> None:
         if self.max_split_size_bytes is not None and self.max_split_size_bytes < LARGE_SEGMENT_BYTES:

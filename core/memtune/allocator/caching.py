@@ -51,7 +51,7 @@ class CachingAllocator:
             raise ValueError(f"limit_bytes is {limit_bytes}; give 0 or more, or None for no limit")
         self._settings = settings or AllocatorSettings()
         self._counters = Counters()
-        self._device = Device(limit_bytes, self._counters)
+        self._device = Device(limit_bytes, self._counters, self._settings.oldest_first)
         self._small_pools: dict[int, Pool] = {}
         self._large_pools: dict[int, Pool] = {}
         self._live: dict[int, Block] = {}

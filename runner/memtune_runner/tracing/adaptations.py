@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 from torch.nn import functional, init
 
+# What torch.cuda.nvtx calls for each of its functions.
+_NVTX = ("markA", "rangePushA", "rangePop", "rangeStartA", "rangeEnd", "deviceRangeStart", "deviceRangeEnd")
 _NO_PACKING = "no row holds several sequences, which would need a mask in attention"
 
 
@@ -28,6 +31,7 @@ def usual_paths(assumed: set[str]) -> Iterator[None]:
     with (
         replaced(masks, "find_packed_sequence_indices", no_packing),
         replaced(functional, "grouped_mm", _grouped_products),
+        _unmarked(),
     ):
         yield
 
@@ -42,8 +46,14 @@ def usual_values() -> Iterator[None]:
     with (
         replaced(init, "_no_grad_trunc_normal_", _drawn),
         replaced(torch.utils, "swap_tensors", _converted),
+        _unmarked(),
     ):
         yield
+
+
+def _unmarked() -> AbstractContextManager[None]:
+    """Ranges for a profiler mark nothing: a CPU build of torch refuses them."""
+    return replaced(torch.cuda.nvtx, "_nvtx", SimpleNamespace(**dict.fromkeys(_NVTX, lambda *_: 0)))
 
 
 def _converted(weight: torch.Tensor, converted: torch.Tensor) -> None:

@@ -43,4 +43,5 @@ def _line(component: Component) -> str:
 def _site(frames: Iterable[Mapping[str, Any]]) -> str:
     named = [f"{each['filename']}:{each['line']} {each['name']}" for each in frames]
     own = (each for each in named if not any(part in each for part in _INNER))
-    return next(own, named[0] if named else "unknown: allocated before the recording began")
+    # The recording begins before CUDA does. What it has no stack of was allocated by a thread that runs no Python.
+    return next(own, named[0] if named else "backward pass: autograd's thread runs no line of Python")

@@ -1,0 +1,49 @@
+"""The command line of `dev/gpu-day`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from gpu_day import collect, prepare
+from gpu_day.commands import COMMANDS, run
+from gpu_day.places import MEASURED, PREPARED, RESULTS
+
+_SECONDS = 540.0
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Do one part of the day; the exit code is 1 where something of it failed."""
+    options = _parser().parse_args(arguments)
+    if options.what == "prepare":
+        return prepare.prepare(options.python, options.gpu, options.model)
+    if options.what == "collect":
+        return collect.collect(options.folder, options.into, options.model)
+    return run(options.what, options.results, options.seconds, options.rehearsal)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="dev/gpu-day", description=__doc__)
+    what = parser.add_subparsers(dest="what", required=True)
+    before = what.add_parser("prepare", help=f"fetch wheels and predict, in the environment of `make env`: {PREPARED}")
+    before.add_argument("--python", default="3.12", help="the Python of the machine with the GPU (3.12)")
+    before.add_argument("--gpu", default="h200-141gb", help="the GPU, as predictions name it (h200-141gb)")
+    for name, parts in COMMANDS.items():
+        each = what.add_parser(name, help=f"on the machine with the GPU: {', '.join(part.name for part in parts)}")
+        each.add_argument("--results", type=Path, default=RESULTS, metavar="DIRECTORY", help="where its files go")
+        each.add_argument("--seconds", type=float, default=_SECONDS, help="when it ends at the latest (540)")
+        each.add_argument(
+            "--rehearsal", action="store_true", help="on an emulated GPU: few pairs; tests that compute are collected"
+        )
+    after = what.add_parser("collect", help="make tables and fixtures of the results, in the environment of `make env`")
+    after.add_argument("folder", type=Path, nargs="?", default=RESULTS, help=f"where the results are ({RESULTS})")
+    after.add_argument("--into", type=Path, default=MEASURED, help=f"where they go ({MEASURED})")
+    for each in (before, after):
+        each.add_argument("--model", action="append", default=[], help="of the pairs, those of this model alone")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,27 @@
+"""Where things are, seen from the checkout, and the variables with which its Python finds them."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+PREPARED = Path("build/gpu-day")
+RESULTS = PREPARED / "results"
+MEASURED = Path("bench/results")
+WHEELS, SITE, PREDICTIONS = PREPARED / "wheels", PREPARED / "site", PREPARED / "predictions.json"
+_PACKAGES = ("core", "operator", "runner", "cli", "bench")
+
+
+def development_python() -> str:
+    """The Python of `make env`, whichever has started this one."""
+    own = ROOT / ".venv" / "bin" / "python"
+    return str(own) if own.exists() else sys.executable
+
+
+def variables() -> dict[str, str]:
+    """The environment of a Python that has our packages, and behind them what was brought along."""
+    own = [str(ROOT / each) for each in (*_PACKAGES, SITE)]
+    path = os.pathsep.join([*own, *filter(None, [os.environ.get("PYTHONPATH")])])
+    return {**os.environ, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"}

@@ -1,0 +1,97 @@
+"""Before the day: wheels of what a bare Python with torch lacks, and predictions, made before anything is measured."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from gpu_day.places import PREDICTIONS, PREPARED, ROOT, SITE, WHEELS, development_python, variables
+
+# What tests/gpu, the benchmark and `memtune run` import beside torch and what comes with it, and what that imports.
+_PURE = (
+    "deepspeed hjson py-cpuinfo einops tqdm packaging pydantic annotated-types typing-inspection typing-extensions "
+    "pytest pluggy iniconfig pygments optuna alembic mako colorlog sqlalchemy"
+)
+_BINARY = "pydantic-core msgpack psutil markupsafe pyyaml numpy ninja"
+_PLATFORMS = ("manylinux_2_28_x86_64", "manylinux_2_17_x86_64", "manylinux2014_x86_64", "manylinux_2_12_x86_64")
+_LIMIT_BYTES = 64 << 20
+_PREDICT = """
+import json, sys
+from gpu_pairs import PAIRS
+from gpu_score import ways
+from gpu_trace import traced
+from memtune.gpu import find
+models = sys.argv[2:]
+pairs = [pair for pair in PAIRS if not models or pair.model in models]
+both = ways(find(sys.argv[1]), traced(pairs))
+print(json.dumps({str(pair): {way: predict(pair).device for way, predict in both.items()} for pair in pairs}))
+"""
+
+
+def prepare(python: str, gpu: str, models: Sequence[str]) -> int:
+    """Fill build/gpu-day, and see whether it and the checkout can travel."""
+    for each in (WHEELS, SITE):
+        shutil.rmtree(ROOT / each, ignore_errors=True)
+    (ROOT / WHEELS).mkdir(parents=True)
+    _fetch(python)
+    made = {"gpu": gpu, "commit": _commit(), "pairs": predictions(gpu, models)}
+    (ROOT / PREDICTIONS).write_text(json.dumps(made, indent=1), encoding="utf-8")
+    size = sum(each.stat().st_size for each in _travelling())
+    print(f"gpu-day: {PREPARED} is ready; with the checkout it is {size / (1 << 20):.0f} MiB")
+    if size > _LIMIT_BYTES:
+        print(f"gpu-day: that is more than {_LIMIT_BYTES >> 20} MiB; remove what git does not know", file=sys.stderr)
+        return 1
+    return 0
+
+
+def predictions(gpu: str, models: Sequence[str]) -> dict[str, dict[str, list[float]]]:
+    """What this checkout predicts of every pair, by formulas and by traces."""
+    done = subprocess.run(
+        [development_python(), "-c", _PREDICT, gpu, *models],
+        cwd=ROOT,
+        env=variables(),
+        check=True,
+        stdout=subprocess.PIPE,
+    )
+    found: dict[str, dict[str, list[float]]] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def _fetch(python: str) -> None:
+    pip = [development_python(), "-m", "pip", "--quiet", "--disable-pip-version-check"]
+    # DeepSpeed has no wheel. Without its compiled operators it is a pure one, as `make env` installs it.
+    build = [*pip, "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", str(WHEELS), _pinned("deepspeed")]
+    subprocess.run(build, cwd=ROOT, env={**variables(), "DS_BUILD_OPS": "0"}, check=True)
+    platforms = [word for each in _PLATFORMS for word in ("--platform", each)]
+    names = [name for name in f"{_PURE} {_BINARY}".split() if name != "deepspeed"]
+    options = ["--no-deps", "--only-binary=:all:", "--implementation", "cp", "--python-version", python, *platforms]
+    fetch = [*pip, "download", *options, "--dest", str(WHEELS), *map(_pinned, names)]
+    subprocess.run(fetch, cwd=ROOT, check=True)
+
+
+def _pinned(name: str) -> str:
+    """A package in the version of tools/dev.lock."""
+    lock = (ROOT / "tools" / "dev.lock").read_text(encoding="utf-8")
+    found = re.search(rf"^({re.escape(name)}==\S+)", lock, re.MULTILINE)
+    if found is None:
+        raise ValueError(f"tools/dev.lock has no {name}")
+    return found[1]
+
+
+def _travelling() -> Iterator[Path]:
+    known = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT, check=True, capture_output=True, text=True,
+    ).stdout.splitlines()  # fmt: skip
+    yield from (ROOT / each for each in known if (ROOT / each).is_file())
+    yield from (each for each in (ROOT / PREPARED).rglob("*") if each.is_file())
+
+
+def _commit() -> str:
+    done = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, check=True, capture_output=True, text=True)
+    return done.stdout.strip()

@@ -1,0 +1,62 @@
+"""A GPU day from its preparation to its tables, on the emulated GPU, so that its first run is not on a real one."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from emulated_gpu import emulate
+from gpu_day import collect, prepare
+from gpu_day.places import ROOT
+from gpu_snapshot import peak_reserved_bytes, read, replayed_bytes
+
+from memtune.predict.outside import outside_sizes
+from memtune.units import MIB
+
+_MODEL = "0.1B"
+
+
+def outcomes(command: str, results: Path) -> dict[str, Any]:
+    """What each part of a command came to; all of them must end well."""
+    arguments = (command, "--rehearsal", "--results", str(results))
+    code, result = emulate(ROOT / "dev" / "gpu-day", "--gpu", "h200-141gb", arguments=arguments)
+    assert code == 0, result["printed"][-2000:] + (results / f"{command}.log").read_text()[-3000:]
+    found = {each["name"]: each for each in json.loads((results / f"{command}.json").read_text())["parts"]}
+    assert {each["outcome"] for each in found.values()} == {"ended well"}
+    return found
+
+
+def test_a_gpu_day_from_its_preparation_to_its_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    prepared, results, into = (tmp_path / each for each in ("prepared", "results", "into"))
+    for module, names in {prepare: ("PREPARED", "WHEELS", "SITE", "PREDICTIONS"), collect: ("PREDICTIONS",)}.items():
+        for name in names:
+            monkeypatch.setattr(module, name, prepared / name.lower())
+    monkeypatch.setattr(prepare, "_fetch", lambda _: None)  # from the network
+    assert prepare.prepare("3.12", "h200-141gb", [_MODEL]) == 0
+
+    parts = outcomes("1", results)
+    constants = parts["constants"]["told"]
+    assert constants["context_bytes"] == outside_sizes(1)["context"], "the emulated GPU has what is predicted"
+    assert constants["workspace_bytes_of_the_forward_pass"] == 32 * MIB
+    assert constants["workspace_bytes_of_the_backward_pass"] == 32 * MIB
+    recorded = [
+        parts[f"steps with{each}"]["told"] for each in ("out a recording", " recorded events", " recorded stacks")
+    ]
+    assert len({each["reserved_bytes"] for each in recorded}) == 1
+    outcomes("2", results)
+    outcomes("3", results)
+    assert len(list(results.iterdir())) <= 8
+
+    assert collect.collect(results, into, [_MODEL]) == 0
+    rows = [line for line in (into / "gpu-truth.md").read_text().splitlines() if line.startswith(f"| {_MODEL} |")]
+    assert len(rows) == 2, "one pair of each command, for the second goes on from the first"
+    day = (into / "gpu-day.md").read_text()
+    assert "| 3 | scripts under their plans | ended well |" in day
+    assert "The prediction has changed since for: none." in day
+    kept = [read(each) for each in (into / "snapshots").iterdir()]
+    assert len(kept) == 2
+    for fixture in kept:
+        assert replayed_bytes(fixture) == peak_reserved_bytes(fixture)
