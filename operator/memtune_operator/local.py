@@ -19,7 +19,7 @@ from memtune.decide import Deletion, Event, Observed, Refusal, reasons
 from memtune.observation import RunObservation
 from memtune.remembered import JobOutside
 from memtune.run import Run, TraceRun
-from memtune.spec import Job, SpecError, load_job
+from memtune.spec import Job, SpecError, load_job, unknown_product
 from memtune_operator import kept_measurements, preflight
 from memtune_operator.bootstrap import BOOTSTRAP
 from memtune_operator.local_checkpoints import checkpoint_path, moved
@@ -106,7 +106,9 @@ class LocalShell:
         runs = {}
         for name in {*self._runs, *self._refused}:
             pod = self._runs[name].observe() if name in self._runs else None
-            runs[name] = RunObservation((pod,) if pod else (), self._refused.get(name, ""))
+            # Of an emulated run one process stands for the pods of all nodes.
+            seen = [replace(pod, index=index) for index in range(job.spec.resources.nodes)] if pod else []
+            runs[name] = RunObservation(tuple(seen), self._refused.get(name, ""))
         # What was stopped is seen once more: its report came after its end was decided.
         self._runs = {name: run for name, run in self._runs.items() if not run.is_deleted}
         checked = preflight.check(job, _POLICY, _NO_IMAGE)
@@ -275,7 +277,10 @@ def _with_python(manifest: Manifest) -> Manifest:
 
 def _not_here(job: Job, pod: Manifest | None) -> Refusal | None:
     """What a machine alone cannot do, though a cluster can."""
-    if job.spec.resources.nodes > 1:
+    resources = job.spec.resources
+    if resources.is_emulated and (problem := unknown_product(job)):
+        return Refusal(reasons.TEMPLATE_REJECTED, f"spec.resources.gpuProduct: {problem}; name a GPU to emulate")
+    if resources.nodes > 1 and not resources.is_emulated:
         return Refusal(reasons.TEMPLATE_REJECTED, "spec.resources.nodes: this is one machine; set 1, or use a cluster")
     if job.spec.tuning.parallel_probes > 1:
         sentence = "spec.tuning.parallelProbes: one machine's GPUs hold one probe at a time; set 1, or use a cluster"
