@@ -105,7 +105,9 @@ def _of_place(job: Job, run: Run, index: int) -> dict[str, str]:
         environment.DEVICE: resources.device,
         **({environment.GPU_NAME: emulated.name} if emulated else {}),
         **({environment.GPU_MEMORY_BYTES: str(memory)} if memory else {}),
-        **({environment.MEMORY_SHARE: f"{resources.memory_ratio:g}"} if resources.memory_share and not emulated else {}),
+        **(
+            {environment.MEMORY_SHARE: f"{resources.memory_ratio:g}"} if resources.memory_share and not emulated else {}
+        ),
         **({environment.NVME_PATH: resources.nvme_path} if resources.nvme_path else {}),
         **({environment.SHRINK: _left_after(shrink, own)} if (shrink := resources.shrink) else {}),
         environment.METRICS_PORT: str(wrapping.METRICS_PORT),

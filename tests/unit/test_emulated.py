@@ -13,8 +13,8 @@ from memtune_cli.emulate import _untried
 from memtune_runner.command import parse
 from memtune_runner.emulated import installed
 from memtune_runner.emulated.errors import ArchitectureError, EmulationError
-from memtune_runner.emulated.installed import Installed
 from memtune_runner.emulated.gpu import gpu_variable
+from memtune_runner.emulated.installed import Installed
 from memtune_runner.emulated.ranks import of_command
 from memtune_runner.emulated.store import LonelyStore
 

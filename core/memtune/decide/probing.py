@@ -152,9 +152,7 @@ def _recorded(context: Context, model: Model, plan: Plan) -> Context:
     is_blind = model.workload.assumed and not model.is_known
     expected = 0.0 if is_blind else prediction.device.expected
     emulated = context.job.spec.resources.is_emulated
-    record = RunStatus(
-        name=name, number=number, plan=str(plan), emulated=emulated, predicted_bytes=natural(expected)
-    )
+    record = RunStatus(name=name, number=number, plan=str(plan), emulated=emulated, predicted_bytes=natural(expected))
     context = context.becoming(with_probe(context.status, record))
     told = "of which nothing is known" if is_blind else f"predicted at {over(expected, model.usable_bytes)}"
     verb = "emulates" if emulated else "measures"
@@ -189,12 +187,10 @@ def _choose(context: Context, model: Model, why: str) -> Context:
         (probe.number, found) for probe in context.status.probes if (found := too_tight(context.job, model, probe))
     ]
     others = "; ".join(f"probe {number} is {found}" for number, found in tight[-3:])
+    fitting += f" ({others})" if others else ""
     slack = context.job.spec.tuning.slack
     rule = f" as the smallest within {slack} of the fastest" if slack else ""
-    text = (
-        f"{best.plan} won{rule}: probe {best.number} {measured(best)}{foretold}; "
-        f"{fitting}{f' ({others})' if others else ''}, and {why}"
-    )
+    text = f"{best.plan} won{rule}: probe {best.number} {measured(best)}{foretold}; {fitting}, and {why}"
     context = context.having(plan=plan, front=front_of(context.job, model, good))
     context = context.with_condition("Tuned", True, reasons.MEASURED, text)
     return context.telling("Normal", reasons.MEASURED, text).saying(text)

@@ -78,7 +78,7 @@ class Training(Block):
 
 
 class Shrink(Block):
-    """Memory that a virtual or emulated GPU loses in the middle of the training, as if another process had come to it."""
+    """Memory that a virtual or emulated GPU loses during the training, as if another process had come to it."""
 
     after_step: Annotated[Count, Field(le=MOST)] = Field(
         description="Optimizer steps of the training after which the memory is gone, for every attempt from then on."
@@ -125,8 +125,8 @@ class Resources(Block):
     )
     shrink: Shrink | None = Field(
         default=None,
-        description="A fault for rehearsals: memory that the virtual or emulated GPU loses while the job trains; refused on "
-        "cuda.",
+        description="A fault for rehearsals: memory that the virtual or emulated GPU loses while the job trains; "
+        "refused on cuda.",
     )
 
     @property

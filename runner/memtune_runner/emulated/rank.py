@@ -46,7 +46,7 @@ class EmulatedRank:
 
 
 def _words(measured: Mapping[str, Any]) -> Iterator[str]:
-    yield "memory was counted, nothing was computed, and what was saved is no trained model"
+    yield "memory was counted, no kernel ran, and what was saved is no trained model"
     made_up = [each for each in measured["values"] if each["value"] != "true"]
     if made_up:
         times = counted(sum(each["times"] for each in made_up), "value")
