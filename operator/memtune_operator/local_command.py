@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import socket
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 from memtune import environment
+from memtune.references import substitute
 from memtune.spec import Job
 from memtune_operator.bootstrap import BOOTSTRAP
 from memtune_operator.local_checkpoints import checkpoint_path, moved
@@ -23,9 +25,10 @@ class LocalCommand(NamedTuple):
     variables: dict[str, str]
     workdir: Path
 
-    def variables_here(self) -> dict[str, str]:
-        """All variables of the process, each as the kubelet would have expanded it."""
-        return {**os.environ, **expanded(self.variables)}
+    def expanded(self, others: Mapping[str, str] | None = None) -> tuple[list[str], dict[str, str]]:
+        """The words and all variables of the process, as the kubelet would have expanded them."""
+        whole = {**os.environ, **expanded(self.variables), **(others or {})}
+        return [substitute(word, whole) for word in self.words], whole
 
 
 def command_of(job: Job, pod: Manifest, directory: Path) -> LocalCommand:

@@ -29,12 +29,12 @@ class Preflight(NamedTuple):
     refusal: Refusal | None = None
 
 
-def check_on_cluster(
-    job: Job, rules: policy.Policy, runner_image: str, installed: Collection[gangs.Gang]
-) -> Preflight:
+def check_on_cluster(job: Job, rules: policy.Policy, runner_image: str, installed: Collection[gangs.Gang]) -> Preflight:
     """The same on a cluster, whose pods emulate no GPU."""
     if job.spec.resources.is_emulated:
-        sentence = "spec.resources.device: emulated is for memtune run, on one machine; use cuda or virtual on a cluster"
+        sentence = (
+            "spec.resources.device: emulated is for memtune run, on one machine; use cuda or virtual on a cluster"
+        )
         return Preflight(refusal=Refusal(reasons.TEMPLATE_REJECTED, sentence))
     return check(job, rules, runner_image, installed)
 

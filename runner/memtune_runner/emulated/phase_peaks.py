@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
 from types import ModuleType
 from typing import Any
 
 from memtune.report import Phase
 from memtune_runner import phases
+from memtune_runner.emulated.history import Change
 
 _METRICS = {"allocated": "allocated_bytes", "active": "active_bytes", "reserved": "reserved_bytes"}
 
@@ -20,10 +22,11 @@ class PhasePeaks:
         self._read, self._reset = native._cuda_memoryStats, native._cuda_resetPeakMemoryStats
         self._by_phase: dict[Phase, dict[str, int]] = defaultdict(lambda: dict.fromkeys(_METRICS, 0))
         self._recent = dict.fromkeys(_METRICS, 0)
+        self._changes: list[Change] = []
         # What the script would see, had nobody else reset anything.
         self._since_reset: dict[tuple[str, str], int] = {}
         native._cuda_memoryStats, native._cuda_resetPeakMemoryStats = self._shown, self._reset_by_script
-        phases.when_left(self._left)
+        phases.when_left(self._changed)
 
     def by_phase(self) -> dict[str, dict[str, int]]:
         """The peaks of every phase until now, in the order in which they first began."""
@@ -35,6 +38,14 @@ class PhasePeaks:
         self._left(phases.current())
         found, self._recent = self._recent, dict.fromkeys(_METRICS, 0)
         return found
+
+    def changes(self) -> list[Change]:
+        """When which phase was left, and the one that the process is in now."""
+        return [*self._changes, Change(_now_us(), str(phases.current()))]
+
+    def _changed(self, phase: Phase) -> None:
+        self._changes.append(Change(_now_us(), str(phase)))
+        self._left(phase)
 
     def _left(self, phase: Phase) -> None:
         if not self._cuda.is_initialized():
@@ -61,3 +72,8 @@ class PhasePeaks:
         self._left(phases.current())
         self._since_reset.clear()
         self._reset(device)
+
+
+def _now_us() -> int:
+    """The time as torch's memory history tells it."""
+    return time.time_ns() // 1000
