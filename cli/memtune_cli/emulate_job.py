@@ -94,8 +94,12 @@ def _emulated(
     case: Case, plans: Sequence[Plan], arguments: argparse.Namespace, directory: Path
 ) -> list[dict[str, Any]]:
     """The results of all plans, one run after the other."""
-    install_runner(directory)
+    from memtune_operator.local import refusal_of
+
     job = _with_python(case.job)
+    if refusal := refusal_of(job):
+        raise InputError(f"{case.name}: {refusal.message}")
+    install_runner(directory)
     prepare(job, directory)
     results = []
     for number, plan in enumerate(plans, start=1):

@@ -28,7 +28,9 @@ def page(screen: Screen, case: Case, told: Mapping[str, Any]) -> list[str]:
     for each in told["plans"]:
         lines += ["", *_plan(screen, each)]
     parts = ", ".join(f"{name} {size(amount)}" for name, amount in told["outsideBytes"].items())
-    return [*lines, "", *wrapped(screen, f"device is reserved and, by estimate, what is outside of torch: {parts}", 2)]
+    versions = sorted({each["torch"] for each in told["plans"] if each["torch"]})
+    lines += ["", *(screen.dim(f"torch {version}") for version in versions)]
+    return [*lines, *wrapped(screen, f"device is reserved and, by estimate, what is outside of torch: {parts}", 2)]
 
 
 def _plan(screen: Screen, result: Mapping[str, Any]) -> Iterator[str]:
@@ -42,9 +44,9 @@ def _plan(screen: Screen, result: Mapping[str, Any]) -> Iterator[str]:
         yield ""
         yield from _phases(screen, unit, result["phaseBytes"])
     if result["hostPeakBytes"] is not None:
-        pinned = f"of which pinned {size(result['pinnedPeakBytes'])}"
+        host, pinned = size(result["hostPeakBytes"]), size(result["pinnedPeakBytes"])
         yield ""
-        yield f"  Host memory {size(result['hostPeakBytes'])}, {pinned}; allocator retries: {result['allocatorRetries']}"
+        yield f"  Host memory {host}, of which pinned {pinned}; allocator retries: {result['allocatorRetries']}"
     if result["largest"]:
         yield from _largest(screen, result["largest"])
     if result["values"] is not None:
@@ -75,15 +77,15 @@ def _peaks(screen: Screen, unit: Unit, result: Mapping[str, Any]) -> list[str]:
 
 def _peak(unit: Unit, result: Mapping[str, Any], metric: str) -> tuple[str, ...]:
     seen, predicted = result["peakBytes"][metric], result["predictedBytes"][metric]
-    between = f"{unit.number(predicted['lower'])} to {unit.number(predicted['upper'])}"
+    between = f"{_in(unit, predicted['lower'])} to {_in(unit, predicted['upper'])}"
     # What ran out of memory would have taken more.
-    error = f"{predicted['expected'] / seen - 1:+.1%}" if seen and result["outcome"] == "completed" else ""
-    return metric, f"{unit.number(seen)} {unit.name}B", unit.number(predicted["expected"]), between, error
+    error = f"{seen / predicted['expected'] - 1:+.1%}" if result["outcome"] == "completed" else ""
+    return metric, f"{_in(unit, seen)} {unit.name}B", _in(unit, predicted["expected"]), between, error
 
 
 def _phases(screen: Screen, unit: Unit, phases: Mapping[str, Mapping[str, int]]) -> list[str]:
     columns = (Column("phase", right=False), *(Column(metric) for metric in _METRICS[:3]))
-    rows = [(name, *(unit.number(peaks[metric]) for metric in _METRICS[:3])) for name, peaks in phases.items()]
+    rows = [(name, *(_in(unit, peaks[metric]) for metric in _METRICS[:3])) for name, peaks in phases.items()]
     return table(screen, columns, rows)
 
 
@@ -107,6 +109,11 @@ def _largest(screen: Screen, found: Mapping[str, Any]) -> Iterator[str]:
         for each in found["largest"][:_SITES_SHOWN]
     ]
     yield from table(screen, columns, rows)
+
+
+def _in(unit: Unit, size_bytes: float) -> str:
+    """An amount with a digit more than elsewhere: an emulation is exact."""
+    return unit.number(size_bytes, unit.digits)
 
 
 def _short(place: str) -> str:

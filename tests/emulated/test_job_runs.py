@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -81,3 +82,64 @@ def test_a_python_without_a_cuda_torch_is_one_sentence_before_anything_runs(tmp_
     assert "was not built for CUDA" in sentence
     assert "activate its environment, or set spec.runner.python" in sentence
     assert not list((tmp_path / "state").glob("runs/*"))
+
+
+def test_a_job_is_emulated_under_each_of_the_plans_that_rank_first(tmp_path: Path) -> None:
+    snapshot, picture = tmp_path / "s.pickle", tmp_path / "step.html"
+    job = example(tmp_path, "env", {})
+    done = memtune(
+        "emulate", str(job), "--top", "2", "--format", "json", "--snapshot", str(snapshot), "--timeline", str(picture)
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    told = json.loads(done.stdout)
+    assert (told["job"], told["ranks"], told["gpu"]["name"]) == ("env", 1, "h100-80gb")
+    first, second = told["plans"]
+    assert first["plan"] != second["plan"]
+    peaks, phases = first["peakBytes"], first["phaseBytes"]
+    assert peaks["device"] == peaks["reserved"] + told["outsideBytes"]["context"]
+    for metric in ("allocated", "active", "reserved"):
+        assert max(phase[metric] for phase in phases.values()) == peaks[metric]
+    assert {"init", "forward", "backward", "optimizer-step"} <= phases.keys()
+    assert set(first["predictedBytes"]) == set(peaks)
+    largest = first["largest"]
+    # Blocks are rounded up to 512 bytes each, and what is asked for is not.
+    assert 0.9 * peaks["active"] < largest["tensorBytes"] <= peaks["active"]
+    lines = {each["line"].rsplit("/", 1)[-1].split(":")[0] for each in largest["largest"]}
+    assert "checkpointed_loop.py" in lines
+    assert pickle.loads(snapshot.read_bytes())["segments"]
+    assert "optimizer-step" in picture.read_text()
+
+
+def test_a_deepspeed_job_is_emulated_under_its_plan_as_rank_0_of_8(tmp_path: Path) -> None:
+    training = {"globalBatchSize": 64, "sequenceLength": 128, "optimizer": "adamw", "attention": "sdpa"}
+    job = example(
+        tmp_path, "hf-trainer", {"gpusPerNode": 8}, training=training, tuning={"space": _DEEPSPEED, "probeSteps": 1}
+    )
+    done = memtune("emulate", str(job), "--plan", "bf16-z3-none-mb8x1")
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "emulated, rank 0 of 8" in done.stdout
+    assert "_setup_for_real_optimizer" in done.stdout, "DeepSpeed's own line, asked for by the user's"
+    assert "hf_trainer.py:" in done.stdout
+
+
+def test_each_ending_of_an_emulated_job_has_its_own_code(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    template = {"spec": {"containers": [{"name": "trainer", "image": "own:1", "command": ["python", str(script)]}]}}
+    job = str(example(tmp_path, "env", {"gpuMemory": "1Gi"}, template=template))
+    script.write_text("import torch\nwhile True:\n    pass\n")
+    done = memtune("emulate", job, "--time-limit", "15")
+    assert done.returncode == 7
+    assert "when its time was up; give a larger --time-limit" in done.stdout
+    script.write_text("import torch\ntorch.empty(1 << 30, device='cuda')\n")
+    done = memtune("emulate", job)
+    assert done.returncode == 6
+    assert "out of memory after 0 steps" in done.stdout
+    assert "CUDA out of memory. Tried to allocate 4.00 GiB." in done.stdout
+    script.write_text("raise RuntimeError('no data')\n")
+    done = memtune("emulate", job)
+    assert done.returncode == 1
+    assert "RuntimeError: no data" in done.stdout
+    done = memtune("emulate", job, activated=False)
+    assert done.returncode == 3
+    (sentence,) = done.stderr.splitlines()
+    assert "was not built for CUDA" in sentence

@@ -114,12 +114,11 @@ def _line(frame: Mapping[str, Any]) -> str:
 
 def _step(events: Sequence[Mapping[str, Any]], changes: Sequence[Change]) -> dict[str, Any] | None:
     """The last whole optimizer step: bytes after its events by the phase that asked for them; None if there is none."""
-    ends = [place for place, change in enumerate(changes) if change.phase == str(Phase.OPTIMIZER_STEP)]
-    if not ends:
+    found = _last_step([change.phase for change in changes])
+    if found is None:
         return None
-    begins = ends[-2] + 1 if len(ends) > 1 else next(p for p, c in enumerate(changes) if c.phase == str(Phase.FORWARD))
-    begin_us = changes[begins - 1].until_us if begins else 0
-    end_us = changes[ends[-1]].until_us
+    begins, ends = found
+    begin_us, end_us = changes[begins - 1].until_us if begins else 0, changes[ends].until_us
     points, times, now = [], [], [0] * len(KINDS)
     for event, (_, block, gain) in zip(events, _replayed(events, changes), strict=True):
         if block is not None:
@@ -130,15 +129,29 @@ def _step(events: Sequence[Mapping[str, Any]], changes: Sequence[Change]) -> dic
     if not points:
         return None
     places = _thinned(points)
+    starts = [changes[place - 1].until_us if place else 0 for place in range(begins, ends + 1)]
     marks = [
-        {
-            "point": bisect_left(places, bisect_left(times, changes[place - 1].until_us if place else 0)),
-            "phase": change.phase,
-        }
-        for place, change in enumerate(changes)
-        if begins <= place <= ends[-1]
+        {"point": min(bisect_left(places, bisect_left(times, start)), len(places) - 1), "phase": change.phase}
+        for start, change in zip(starts, changes[begins : ends + 1], strict=True)
     ]
     return {"kinds": list(KINDS), "points": [points[place] for place in places], "marks": marks}
+
+
+def _last_step(phases: Sequence[str]) -> tuple[int, int] | None:
+    """The places of the first and the last phase of the last step that came to its end; None if none did.
+
+    A save or an evaluation goes back to the phase before it: it is the first one after a backward pass that counts.
+    """
+    found, first, is_backward = None, None, False
+    for place, phase in enumerate(phases):
+        if phase == Phase.FORWARD and first is None:
+            first = place
+        elif phase == Phase.BACKWARD:
+            is_backward = True
+        elif phase == Phase.OPTIMIZER_STEP and is_backward:
+            found = (first or 0, place)
+            first, is_backward = None, False
+    return found
 
 
 def _thinned(points: Sequence[tuple[int, ...]]) -> list[int]:
