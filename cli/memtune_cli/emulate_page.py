@@ -47,7 +47,7 @@ def _plan(screen: Screen, result: Mapping[str, Any]) -> Iterator[str]:
         host, pinned = size(result["hostPeakBytes"]), size(result["pinnedPeakBytes"])
         yield ""
         yield f"  Host memory {host}, of which pinned {pinned}; allocator retries: {result['allocatorRetries']}"
-    if result["largest"]:
+    if result["largest"] and result["largest"]["largest"]:
         yield from _largest(screen, result["largest"])
     if result["values"] is not None:
         yield from (f"  {line}" for line in caveats(result))

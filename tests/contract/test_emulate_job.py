@@ -61,11 +61,12 @@ def nothing(plan: str, **changes: Any) -> dict[str, Any]:
 
 def told() -> tuple[Any, dict[str, Any]]:
     """The case and the document of four runs that ended differently."""
+    empty = {"isWhole": True, "phase": "", "tensorBytes": 0, "largest": [], "step": None}
     oom = "OutOfMemoryError: CUDA out of memory. Tried to allocate 448.00 MiB."
     case = _case(Namespace(words=[JOB], gpu=None))
     results = [
         result("bf16-z3-full-mb4x4-sdpa"),
-        result("bf16-z3-full-mb8x2-sdpa", outcome="outOfMemory", message=oom, exitCode=85, steps=0),
+        result("bf16-z3-full-mb8x2-sdpa", outcome="outOfMemory", message=oom, exitCode=85, steps=0, history=empty),
         nothing("bf16-z3-none-mb2x8-sdpa", outcome="timeLimit", message="", exitCode=None),
         nothing("bf16-z3-none-mb1x16-sdpa", outcome="failed", message="FileNotFoundError: train.jsonl", exitCode=1),
     ]
