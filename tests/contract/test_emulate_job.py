@@ -93,7 +93,7 @@ def test_yaml_holds_the_same_as_json() -> None:
 @pytest.mark.parametrize(
     ("words", "code", "sentence"),
     [
-        (["--plan", "bf16-fsdp-none-mb4x4", JOB], 8, "does not allow bf16-fsdp-full-mb4x4-sdpa"),
+        (["--plan", "bf16-fsdp-none-mb4x4", JOB], 8, "does not allow bf16-fsdp-none-mb4x4-sdpa"),
         (["--plan", "bf16-z3-none-mb4x8", JOB], 8, "makes 256 sequences a step on 8 GPUs"),
         (["--plan", "fast", JOB], 2, "--plan: "),
         (["--ranks", "8", JOB], 2, "--ranks: a job says itself"),
