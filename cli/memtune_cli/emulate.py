@@ -98,7 +98,7 @@ def _page(screen: Screen, result: Mapping[str, Any]) -> Iterator[str]:
     peaks, outside = measured["peakBytes"], result["outsideBytes"]
     for metric in _METRICS:
         yield f"  {metric:<12}{size(peaks[metric]):>12}"
-    parts = ", ".join(f"{name} {size(size)}" for name, size in outside.items())
+    parts = ", ".join(f"{name} {size(part)}" for name, part in outside.items())
     yield f"  {'outside':<12}{size(sum(outside.values())):>12}  not emulated, an estimate: {parts}"
     yield f"  {'host':<12}{size(measured['hostPeakBytes']):>12}  of which pinned {size(measured['pinnedPeakBytes'])}"
     yield ""

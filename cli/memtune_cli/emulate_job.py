@@ -24,7 +24,7 @@ from memtune_cli.run import install_runner
 from memtune_cli.screen import stdout_screen
 
 EXIT_CODES = {"completed": 0, "failed": 1, "outOfMemory": 6, "timeLimit": 7}
-UNKNOWN_GPU, NO_PLAN = 5, 8
+UNKNOWN_GPU, NO_PLAN = 5, 10
 
 
 class PlanRefusedError(InputError):
@@ -32,7 +32,7 @@ class PlanRefusedError(InputError):
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Emulate, show what was seen beside what was predicted, and tell by the exit code how the first run ended."""
+    """Emulate, show what was seen beside what was predicted; the exit code says whether all came to their end."""
     try:
         case = _case(arguments)
         plans = _plans(arguments, case)
@@ -42,13 +42,13 @@ def run(arguments: argparse.Namespace) -> int:
         return _refused(error, error.code)
     except PlanRefusedError as error:
         return _refused(error, NO_PLAN)
+    told, screen = _document(case, results), stdout_screen()
+    is_table = arguments.format == "table"
+    print(screen.plain("\n".join(page(screen, case, told))) if is_table else document.dump(told, arguments.format))
+    # Last, so that a picture that cannot be drawn costs nothing else.
     drawn = _draw(arguments, case, results[0]) if arguments.timeline else ""
-    told = _document(case, results)
-    if arguments.format == "table":
-        screen = stdout_screen()
-        print(screen.plain("\n".join([*page(screen, case, told), *([drawn] if drawn else [])])))
-    else:
-        print(document.dump(told, arguments.format))
+    if drawn and is_table:
+        print(screen.plain(drawn))
     return next((code for each in results if (code := EXIT_CODES[each["outcome"]])), 0)
 
 

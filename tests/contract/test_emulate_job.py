@@ -93,8 +93,8 @@ def test_yaml_holds_the_same_as_json() -> None:
 @pytest.mark.parametrize(
     ("words", "code", "sentence"),
     [
-        (["--plan", "bf16-fsdp-none-mb4x4", JOB], 8, "does not allow bf16-fsdp-none-mb4x4-sdpa"),
-        (["--plan", "bf16-z3-none-mb4x8", JOB], 8, "makes 256 sequences a step on 8 GPUs"),
+        (["--plan", "bf16-fsdp-none-mb4x4", JOB], 10, "does not allow bf16-fsdp-none-mb4x4-sdpa"),
+        (["--plan", "bf16-z3-none-mb4x8", JOB], 10, "makes 256 sequences a step on 8 GPUs"),
         (["--plan", "fast", JOB], 2, "--plan: "),
         (["--ranks", "8", JOB], 2, "--ranks: a job says itself"),
         ([str(_EXAMPLES / "env.yaml")], 5, "the GPU to emulate is not named; set gpuProduct, or give --gpu"),
