@@ -1,4 +1,4 @@
-"""`status`: the story of a job, written by the operator alone. Every size is bounded: the whole stays under 100 kB."""
+"""`status`: the story of a job, written by the operator alone. Every size is bounded: the whole stays under 100 KiB."""
 
 from __future__ import annotations
 
