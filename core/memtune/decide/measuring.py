@@ -117,6 +117,8 @@ def checkpointed(reports: list[Report], is_started: bool) -> dict[str, Any]:
 def trained(pods: Collection[PodObservation]) -> dict[str, Any]:
     """How many samples a train run had behind it, of how many, as fields of the status; only all pods can tell."""
     reports = reports_of(pods)
+    if any(report.device is Device.EMULATED for report in reports):
+        return {}  # nothing was trained
     shares = [report.trained_samples for report in reports if report.trained_samples is not None]
     totals = [report.total_samples for report in reports if report.total_samples is not None]
     if not shares or len(shares) < len(pods):
