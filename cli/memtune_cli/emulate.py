@@ -9,12 +9,13 @@ import argparse
 import json
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from memtune.units import counted, gib, unit_of
+from memtune_cli.errors import InputError
 from memtune_cli.screen import Screen, stdout_screen
 
 GPU, TIME_LIMIT_SECONDS = "h100-80gb", 600
@@ -22,7 +23,7 @@ EXIT_CODES = """\
 exit codes:
   0  the command ran to its end
   1  the command failed
-  2  bad input: a command that cannot be read, or whose Python is not there
+  2  bad input: a command or job that cannot be read, or a command whose Python is not there
   3  no C compiler, or no CUDA build of torch in the command's Python
   4  a machine that is not Linux on x86_64
   5  a GPU that is not in the table
@@ -30,20 +31,40 @@ exit codes:
   7  the time was up
   8  the machine has too little memory for the command
   9  a library of the command needs what the emulated GPU does not have
+  10  a plan that the job does not allow
   130  the command was interrupted
 """
 _METRICS = ("allocated", "active", "reserved")
 _READS_SHOWN = 5
+_OF_JOBS = (".yaml", ".yml", ".json")
 _TRIED = ("2.6", "2.13")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the command in a process of its own, and show what it writes down."""
+    if _is_job(arguments.words):
+        if arguments.ranks:
+            raise InputError("--ranks: a job says itself how many GPUs it has; set spec.resources, or leave it out")
+        from memtune_cli.emulate_job import run as run_job
+
+        return run_job(arguments)
+    for option in ("plan", "top", "timeline"):
+        if getattr(arguments, option) is not None:
+            raise InputError(f"--{option} is for a job: memtune emulate JOB.yaml --{option} ...")
+    return _run_command(arguments)
+
+
+def _is_job(words: Sequence[str]) -> bool:
+    """Whether the one word is the file of a job, as no script and no program is called."""
+    return len(words) == 1 and (words[0] == "-" or words[0].endswith(_OF_JOBS))
+
+
+def _run_command(arguments: argparse.Namespace) -> int:
     from memtune_cli import document
 
     with TemporaryDirectory() as directory:
         output = Path(directory) / "result.json"
-        words = ["--gpu", arguments.gpu, "--time-limit", str(arguments.time_limit), "--output", str(output)]
+        words = ["--gpu", arguments.gpu or GPU, "--time-limit", str(arguments.time_limit), "--output", str(output)]
         if arguments.ranks:
             words += ["--ranks", str(arguments.ranks)]
         if arguments.snapshot:
@@ -76,13 +97,13 @@ def _page(screen: Screen, result: Mapping[str, Any]) -> Iterator[str]:
     yield screen.bold("Peaks")
     peaks, outside = measured["peakBytes"], result["outsideBytes"]
     for metric in _METRICS:
-        yield f"  {metric:<12}{_size(peaks[metric]):>12}"
-    parts = ", ".join(f"{name} {_size(size)}" for name, size in outside.items())
-    yield f"  {'outside':<12}{_size(sum(outside.values())):>12}  not emulated, an estimate: {parts}"
-    yield f"  {'host':<12}{_size(measured['hostPeakBytes']):>12}  of which pinned {_size(measured['pinnedPeakBytes'])}"
+        yield f"  {metric:<12}{size(peaks[metric]):>12}"
+    parts = ", ".join(f"{name} {size(part)}" for name, part in outside.items())
+    yield f"  {'outside':<12}{size(sum(outside.values())):>12}  not emulated, an estimate: {parts}"
+    yield f"  {'host':<12}{size(measured['hostPeakBytes']):>12}  of which pinned {size(measured['pinnedPeakBytes'])}"
     yield ""
     yield f"Allocator retries: {measured['allocatorRetries']}; out-of-memory errors: {measured['outOfMemoryErrors']}"
-    yield from _caveats(measured)
+    yield from caveats(measured)
     torch = result["torch"]
     yield screen.dim(f"torch {torch['version']}, CUDA {torch['cuda']}, cuDNN {torch['cudnn']}, NCCL {torch['nccl']}")
 
@@ -94,7 +115,8 @@ def _untried(version: str) -> Iterator[str]:
         yield f"  The emulated GPU was tried with torch {tried}, not with {version}: an error may be its own."
 
 
-def _size(size_bytes: int) -> str:
+def size(size_bytes: int) -> str:
+    """An amount in the unit that suits it."""
     unit = unit_of(size_bytes)
     return f"{unit.number(size_bytes, unit.digits)} {unit.name}B"
 
@@ -117,7 +139,7 @@ def _ending(result: Mapping[str, Any]) -> str:
     return f"Failed after {seconds} with exit code {result['exitCode']}" + (f": {message}" if message else ".")
 
 
-def _caveats(measured: Mapping[str, Any]) -> Iterator[str]:
+def caveats(measured: Mapping[str, Any]) -> Iterator[str]:
     """What makes the numbers less certain."""
     made_up = [each for each in measured["values"] if each["value"] != "true"]
     if made_up:

@@ -185,17 +185,27 @@ def _timeline_command(commands: argparse._SubParsersAction[argparse.ArgumentPars
 def _emulate_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     emulate = _command(commands, "emulate", "run a training command on an emulated GPU, and show the memory it takes")
     emulate.epilog = emulation.EXIT_CODES
-    _add_gpu(emulate, f"the GPU to emulate (default: {emulation.GPU}): {', '.join(GPUS)}", emulation.GPU)
+    _add_gpu(emulate, f"the GPU to emulate (default: the job's, or {emulation.GPU}): {', '.join(GPUS)}")
     emulate.add_argument(
         "--ranks", type=_positive, metavar="N", help="run as rank 0 of N (default: as the launcher says)"
     )
     limit = emulation.TIME_LIMIT_SECONDS
     emulate.add_argument("--time-limit", type=_positive, default=limit, metavar="SECONDS", help=f"at most ({limit})")
     emulate.add_argument("--snapshot", metavar="FILE", help="write torch's memory snapshot, for pytorch.org/memory_viz")
+    plans = emulate.add_mutually_exclusive_group()
+    plans.add_argument(
+        "--plan", metavar="PLAN", help="of a job: one plan that it allows (default: the first that ranks)"
+    )
+    plans.add_argument("--top", type=_positive, metavar="N", help="of a job: each of the N plans that rank first")
+    emulate.add_argument(
+        "--timeline", type=_page_or_picture, metavar="FILE",
+        help="of a job: draw a step of its first plan into a .html, .png or .svg file",
+    )  # fmt: skip
     _add_format(emulate)
     emulate.add_argument(
-        "words", nargs="+", metavar="COMMAND", help="after --, like torchrun --nproc-per-node 8 train.py"
-    )
+        "words", nargs="+", metavar="JOB.yaml | COMMAND",
+        help="a job, whose command is run; or a command after --, like torchrun --nproc-per-node 8 train.py",
+    )  # fmt: skip
 
 
 def _job_command(
@@ -207,8 +217,8 @@ def _job_command(
     return command
 
 
-def _add_gpu(command: argparse.ArgumentParser, purpose: str, default: str | None = None) -> None:
-    gpu = command.add_argument("--gpu", metavar="NAME", default=default, help=purpose)
+def _add_gpu(command: argparse.ArgumentParser, purpose: str) -> None:
+    gpu = command.add_argument("--gpu", metavar="NAME", help=purpose)
     # No choices: our own message is the better one. memtune_cli.completion defines the function for bash.
     names = " ".join(GPUS)
     gpu.complete = {"bash": "_memtune_gpus", "fish": names, "zsh": f"({names})"}  # type: ignore[attr-defined]

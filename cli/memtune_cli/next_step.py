@@ -49,13 +49,14 @@ def _running(story: Story) -> str:
     job = story.job
     if job is None:
         return "it trains to its end"
+    goes_on = "it runs to its end, emulated" if story.is_emulated else "it trains to its end"
     left = max(job.spec.retry.max_oom_retries - story.status.oom_retries, 0)
     can_go_on = job.spec.checkpoint is not None or job.spec.retry.allow_restart
     if not left or not can_go_on:
         why = "retry.maxOomRetries is spent" if not left else "there is no spec.checkpoint"
-        return f"it trains to its end; an out-of-memory would end the job, since {why}"
+        return f"{goes_on}; an out-of-memory would end the job, since {why}"
     start = "the newest checkpoint" if job.spec.checkpoint else "step 0"
-    return f"it trains to its end; after an out-of-memory it would go on from {start} on a plan that fits ({left} left)"
+    return f"{goes_on}; after an out-of-memory it would go on from {start} on a plan that fits ({left} left)"
 
 
 def _over(story: Story) -> str:

@@ -63,6 +63,11 @@ def _header(story: Story) -> str:
     lines = [f"<p class=sub>{escape(story.subject)}</p>"]
     if story.is_virtual:
         lines.append("<p class=note>Measured on the virtual GPU: the sizes and times are a rehearsal, no GPU's.</p>")
+    if story.is_emulated:
+        lines.append(
+            "<p class=note>Run on an emulated GPU: memory is what torch's own allocator took there, speeds are "
+            "predicted, and no model was trained.</p>"
+        )
     phase = story.status.phase
     return "\n".join(
         [

@@ -39,7 +39,8 @@ def run(arguments: argparse.Namespace) -> int:
     with _alone(directory):
         earlier = earlier_result(manifest, directory)
         _make_checkpoints(manifest, directory)
-        _install_runner(directory)
+        install_runner(directory)
+        _prepare_emulation(manifest, directory)
         # Jobs side by side learn from each other; a directory of one's own is left alone.
         shared = directory if arguments.state else directory.parent
         return asyncio.run(_drive(manifest, directory, shared, earlier))
@@ -79,7 +80,19 @@ def _make_checkpoints(manifest: dict[str, Any], directory: Path) -> None:
         raise InputError(str(error)) from None
 
 
-def _install_runner(directory: Path) -> None:
+def _prepare_emulation(manifest: dict[str, Any], directory: Path) -> None:
+    """Before a probe takes its time, and its end is taken for an error of the user's code."""
+    from memtune.spec import load_job
+    from memtune_operator.local_command import with_python
+
+    job = load_job(with_python(manifest))
+    if job.spec.resources.is_emulated:
+        from memtune_cli.emulated_job import prepare
+
+        prepare(job, directory)
+
+
+def install_runner(directory: Path) -> None:
     """Put the runner where every Python child finds it, as a pod's init container does."""
     command = [sys.executable, "-m", "memtune_runner", "install", str(directory / "runner")]
     installed = subprocess.run(command, check=False, capture_output=True, text=True)

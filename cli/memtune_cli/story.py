@@ -81,6 +81,11 @@ class Story:
         return self.job is not None and self.job.spec.resources.device == "virtual"
 
     @property
+    def is_emulated(self) -> bool:
+        """Whether the job runs on an emulated GPU, whose memory is counted and which computes nothing."""
+        return self.job is not None and self.job.spec.resources.is_emulated
+
+    @property
     def subject(self) -> str:
         """What the job trains on, in one line; empty if its spec cannot be read."""
         if self.job is None:
@@ -88,6 +93,7 @@ class Story:
         resources, training = self.job.spec.resources, self.job.spec.training
         nodes = f"{resources.nodes} × " if resources.nodes > 1 else ""
         gpu = self.status.gpu_product or resources.gpu_product or ("virtual GPU" if self.is_virtual else "GPU")
+        gpu = f"emulated {gpu}" if self.is_emulated else gpu
         size = f" of {self.amount(self.usable_bytes)}" if self.usable_bytes else ""
         batch = f"{training.global_batch_size} sequences of {training.sequence_length:,} tokens a step"
         return f"{nodes}{resources.gpus_per_node} × {gpu}{size}, {batch}"
@@ -165,6 +171,8 @@ class Story:
         if not ended_as(run, Verdict.SUCCEEDED):
             return verdict_words(run)
         if isinstance(run, AttemptStatus):
+            if run.emulated:
+                return "ran to its end, emulated"
             return "ended early" if self.ended_early(run) else "trained to its end"
         if not self.is_tight(run):
             return "fits"

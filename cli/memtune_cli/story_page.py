@@ -135,7 +135,7 @@ def _run_bars(screen: Screen, story: Story, run: RunStatus) -> list[str]:
         error = error_ratio(run)
         beside = f" {error:+.1%}" if error is not None else " at least" if run.demanded_bytes else ""
         bar = level_bar(screen, measured, full, width, memory_colour(measured, full, story.headroom))
-        lines.append(f"      measured  {bar} {story.amount(measured):>10}{beside}")
+        lines.append(f"      {'emulated ' if run.emulated else 'measured '} {bar} {story.amount(measured):>10}{beside}")
     return lines
 
 

@@ -41,6 +41,7 @@ NODE_RANK = "MEMTUNE_NODE_RANK"
 GPUS_PER_NODE = "MEMTUNE_GPUS_PER_NODE"
 RENDEZVOUS = "MEMTUNE_RENDEZVOUS"
 DEVICE = "MEMTUNE_DEVICE"
+GPU_NAME = "MEMTUNE_GPU_NAME"
 GPU_MEMORY_BYTES = "MEMTUNE_GPU_MEMORY_BYTES"
 MEMORY_SHARE = "MEMTUNE_MEMORY_SHARE"
 NVME_PATH = "MEMTUNE_NVME_PATH"
@@ -70,6 +71,9 @@ LAUNCHED = "MEMTUNE_LAUNCHED"
 ACCELERATE_OPTIONS = "MEMTUNE_ACCELERATE_OPTIONS"
 # Between `memtune emulate` and the library that it preloads: what the emulated GPU is like.
 EMULATED_GPU = "MEMTUNE_EMULATED_GPU"
+# Between `memtune emulate JOB.yaml` and the rank that it runs: where to write what the emulation knows, and a snapshot.
+EMULATED_RESULT = "MEMTUNE_EMULATED_RESULT"
+EMULATED_SNAPSHOT = "MEMTUNE_EMULATED_SNAPSHOT"
 
 # The runner sets these from the plan and the run, before torch is imported. A value of the user's would contradict it.
 OWNED_BY_RUNNER = frozenset(
@@ -89,7 +93,10 @@ OWNED_BY_RUNNER = frozenset(
 # Known once the launcher has looked for checkpoints: it fills in references to them, which no pod can.
 FOUND_BY_LAUNCHER = (RESUME_FROM, RESUME_SAMPLES)
 _INTERNAL = frozenset(
-    {TRACE_VOLUMES, RANK_DIRECTORY, NODE_DIRECTORY, HOOKED, LAUNCHED, ACCELERATE_OPTIONS, EMULATED_GPU}
+    {
+        *(TRACE_VOLUMES, RANK_DIRECTORY, NODE_DIRECTORY, HOOKED, LAUNCHED, ACCELERATE_OPTIONS),
+        *(EMULATED_GPU, EMULATED_RESULT, EMULATED_SNAPSHOT),
+    }
 )
 # What a command may refer to as $(NAME). Each is set in every run, empty where there is nothing to tell.
 REFERABLE = frozenset(

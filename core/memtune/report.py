@@ -69,6 +69,7 @@ class Device(str, Enum):
 
     CUDA = "cuda"
     VIRTUAL = "virtual"
+    EMULATED = "emulated"
 
     def __str__(self) -> str:
         return str(self.value)

@@ -5,24 +5,19 @@ from __future__ import annotations
 import fcntl
 import json
 import logging
-import os
-import socket
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from memtune import environment
 from memtune.decide import Deletion, Event, Observed, Refusal, reasons
 from memtune.observation import RunObservation
 from memtune.remembered import JobOutside
 from memtune.run import Run, TraceRun
-from memtune.spec import Job, SpecError, load_job
+from memtune.spec import Job, SpecError, load_job, unknown_product
 from memtune_operator import kept_measurements, preflight
-from memtune_operator.bootstrap import BOOTSTRAP
-from memtune_operator.local_checkpoints import checkpoint_path, moved
+from memtune_operator.local_command import LocalCommand, command_of, with_python
 from memtune_operator.local_runs import LocalRun, write_whole
 from memtune_operator.manifests import pods
 from memtune_operator.observing import run_of
@@ -30,7 +25,7 @@ from memtune_operator.policy import Policy
 from memtune_operator.refusals import Kind, RefusalError
 from memtune_operator.shell import Key, Snapshot
 from memtune_operator.trace_pod import trace_pod
-from memtune_operator.wrapping import Manifest, wrapped_index
+from memtune_operator.wrapping import Manifest
 
 # Nobody is protected from anybody: it is the user's own machine, and images and volumes are not used at all.
 _POLICY = Policy(host_path=True, host_network=True, privileged=True, service_accounts=None)
@@ -65,7 +60,7 @@ class LocalShell:
     def accept(self, manifest: Manifest) -> Key:
         """Take the job as the user gives it now: its status goes on, and its generation if the spec changed."""
         known = self._read()
-        manifest = _with_python(manifest)
+        manifest = with_python(manifest)
         metadata = {**manifest.get("metadata", {}), "uid": str(uuid4()), "generation": 1}
         if known:
             is_changed = known["spec"] != manifest.get("spec")
@@ -106,11 +101,12 @@ class LocalShell:
         runs = {}
         for name in {*self._runs, *self._refused}:
             pod = self._runs[name].observe() if name in self._runs else None
-            runs[name] = RunObservation((pod,) if pod else (), self._refused.get(name, ""))
+            # Of an emulated run one process stands for the pods of all nodes.
+            seen = [replace(pod, index=index) for index in range(job.spec.resources.nodes)] if pod else []
+            runs[name] = RunObservation(tuple(seen), self._refused.get(name, ""))
         # What was stopped is seen once more: its report came after its end was decided.
         self._runs = {name: run for name, run in self._runs.items() if not run.is_deleted}
-        checked = preflight.check(job, _POLICY, _NO_IMAGE)
-        refusal = checked.refusal or _not_here(job, checked.pod)
+        refusal = refusal_of(job)
         observed = Observed(
             status=status,
             runs=runs,
@@ -138,7 +134,7 @@ class LocalShell:
                 continue
             started = LocalRun(self._directory / "runs" / name, self._wake)
             try:
-                await started.start(*self._command(snapshot.job, pod))
+                await started.start(*command_of(snapshot.job, pod, self._directory))
             except (OSError, ValueError) as error:
                 self._refused[name] = f"the command could not be started: {error}"
                 continue
@@ -181,29 +177,6 @@ class LocalShell:
     async def delete_job(self, snapshot: Snapshot) -> None:
         """A directory is not cleaned up behind its user's back: the job just ends here."""
 
-    def _command(self, job: Job, pod: Manifest) -> tuple[list[str], dict[str, str], Path]:
-        """What to start: the wrapped container's command, with the runner from where this program installed it."""
-        containers = pod["spec"]["containers"]
-        container = containers[wrapped_index(containers, job.spec.resources.gpu_resource)]
-        variables = {each["name"]: each.get("value") or "" for each in container["env"]}
-        variables |= self._python_path(variables.get("PYTHONPATH") or os.environ.get("PYTHONPATH", ""))
-        variables |= {environment.RENDEZVOUS: f"127.0.0.1:{_free_port()}", **_program_path()}
-        # One port for each pod is the cluster's to give; here two probes would fight for it.
-        variables[environment.METRICS_PORT] = ""
-        begin = container["command"].index(BOOTSTRAP) + 1
-        words = [*container["command"][begin:], *(container.get("args") or [])]
-        if job.spec.checkpoint:
-            here = checkpoint_path(job, self._directory)
-            words = [moved(word, job.spec.checkpoint.path, here) for word in words]
-            variables = {name: moved(value, job.spec.checkpoint.path, here) for name, value in variables.items()}
-            variables[environment.CHECKPOINT_PATH] = here
-        launch = [job.spec.runner.python, "-m", "memtune_runner", *words]
-        return launch, variables, Path(container.get("workingDir") or Path.cwd())
-
-    def _python_path(self, own: str) -> dict[str, str]:
-        found = [str(self._directory / "runner"), own]
-        return {"PYTHONPATH": os.pathsep.join(filter(None, found))}
-
     def _read(self) -> Manifest:
         return job_in(self._directory)
 
@@ -213,6 +186,17 @@ class LocalShell:
             write_whole(file, json.dumps(manifest, indent=1))
         except OSError as error:
             raise RefusalError(Kind.RETRY, f"{file} cannot be written: {error.strerror}") from error
+
+
+def refusal_of(job: Job) -> Refusal | None:
+    """Why no run of the job can be started on this machine; None where one can."""
+    checked = preflight.check(job, _POLICY, _NO_IMAGE)
+    return checked.refusal or _not_here(job, checked.pod)
+
+
+def started_here(job: Job, run: Run, directory: Path) -> LocalCommand:
+    """What would be started of a run, if nothing is to be said against the job."""
+    return command_of(job, _pod(job, run), directory)
 
 
 class StateError(Exception):
@@ -239,14 +223,6 @@ def _file(directory: Path) -> Path:
     return directory / "job.json"
 
 
-def _program_path() -> dict[str, str]:
-    """An environment that was activated is the one that is meant, but conda activates its `base` unasked; else it is
-    that of this very program."""
-    if os.environ.get("VIRTUAL_ENV") or os.environ.get("CONDA_DEFAULT_ENV", "base") != "base":
-        return {}
-    return {"PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])}
-
-
 def _subject(job: Job, observed: Observed) -> kept_measurements.Subject:
     """Where nobody names the GPU, it is this machine's, and so is what the processes run."""
     return kept_measurements.subject(job, _NO_IMAGE, kept_measurements.product_of(job, observed) or _OWN_GPU)
@@ -265,17 +241,12 @@ def _read_json(path: Path) -> Manifest:
     return found if isinstance(found, dict) else {}
 
 
-def _with_python(manifest: Manifest) -> Manifest:
-    """The job with the interpreter that runs this program, unless it names one of its own."""
-    spec = manifest.get("spec")
-    if not isinstance(spec, dict) or not isinstance(spec.get("runner", {}), dict):
-        return manifest  # whoever reads the job says what is wrong with it
-    return {**manifest, "spec": {**spec, "runner": {"python": sys.executable, **spec.get("runner", {})}}}
-
-
 def _not_here(job: Job, pod: Manifest | None) -> Refusal | None:
     """What a machine alone cannot do, though a cluster can."""
-    if job.spec.resources.nodes > 1:
+    resources = job.spec.resources
+    if resources.is_emulated and (problem := unknown_product(job)):
+        return Refusal(reasons.TEMPLATE_REJECTED, f"spec.resources.gpuProduct: {problem}; name a GPU to emulate")
+    if resources.nodes > 1 and not resources.is_emulated:
         return Refusal(reasons.TEMPLATE_REJECTED, "spec.resources.nodes: this is one machine; set 1, or use a cluster")
     if job.spec.tuning.parallel_probes > 1:
         sentence = "spec.tuning.parallelProbes: one machine's GPUs hold one probe at a time; set 1, or use a cluster"
@@ -286,10 +257,3 @@ def _not_here(job: Job, pod: Manifest | None) -> Refusal | None:
                 sentence = f"env {variable['name']}: only a cluster has what valueFrom names; give a value"
                 return Refusal(reasons.TEMPLATE_REJECTED, sentence)
     return None
-
-
-def _free_port() -> int:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        port: int = taken.getsockname()[1]
-        return port

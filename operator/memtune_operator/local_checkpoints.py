@@ -19,11 +19,14 @@ def checkpoint_path(job: Job, directory: Path) -> str:
     """Where the job's checkpoints are; empty if it has none.
 
     What is mounted in a pod may be anything here, and the default is a name in the root of the machine that every job
-    has in common: both are in the state directory. A path that is neither is one the user has chosen.
+    has in common: both are in the state directory. A path that is neither is one the user has chosen. What an emulated
+    GPU saves was never computed: it has a place of its own, so that no real training goes on from it.
     """
     checkpoint = job.spec.checkpoint
     if checkpoint is None:
         return ""
+    if job.spec.resources.is_emulated:
+        return str(directory / "emulated-checkpoints")
     is_chosen = "path" in checkpoint.model_fields_set and not checkpoint.volume and not _is_mounted(job)
     return checkpoint.path if is_chosen else str(directory / "checkpoints")
 

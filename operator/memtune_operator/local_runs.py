@@ -54,14 +54,7 @@ class LocalRun:
         # One may be left of a start that failed, or that this program did not live to record.
         shutil.rmtree(self.directory, ignore_errors=True)
         self.directory.mkdir(parents=True)
-        told = {
-            **variables,
-            environment.REPORT_PATH: str(self.directory / "report.json"),
-            environment.TERMINATION_MESSAGE_PATH: str(self.directory / "message"),
-        }
-        if variables.get(environment.DEEPSPEED_CONFIG):
-            told[environment.DEEPSPEED_CONFIG] = str(self.directory / "deepspeed.json")
-        whole = {**os.environ, **expanded(told)}
+        whole = {**os.environ, **expanded(with_files(variables, self.directory))}
         began_at = time.time()
         # First, so that a process is looked for even if this program dies before it could tell which one it is.
         self._write("process.json", {"at": began_at})
@@ -210,6 +203,17 @@ def write_whole(path: Path, text: str) -> None:
     beside = path.with_name(f".{path.name}.new")
     beside.write_text(text)
     beside.replace(path)
+
+
+def with_files(variables: Mapping[str, str], directory: Path) -> dict[str, str]:
+    """The variables with the run's own files in its directory."""
+    config = {environment.DEEPSPEED_CONFIG: str(directory / "deepspeed.json")}
+    return {
+        **variables,
+        environment.REPORT_PATH: str(directory / "report.json"),
+        environment.TERMINATION_MESSAGE_PATH: str(directory / "message"),
+        **(config if variables.get(environment.DEEPSPEED_CONFIG) else {}),
+    }
 
 
 def expanded(variables: Mapping[str, str]) -> dict[str, str]:

@@ -16,7 +16,8 @@ from memtune_operator.template import read_template
 from memtune_operator.wrapping import Manifest, TemplateError
 
 # Any plan will do: only numbers in variables and the name differ between the pods of two plans.
-_ANY_RUN = Run(RunKind.TRAIN, 1, Plan(Precision.BF16, Sharding.ZERO_0, NO_CHECKPOINTING, 1, 1))
+ANY_PLAN = Plan(Precision.BF16, Sharding.ZERO_0, NO_CHECKPOINTING, 1, 1)
+_ANY_RUN = Run(RunKind.TRAIN, 1, ANY_PLAN)
 # What a sampler needs beside Optuna. The operator's image has none of it.
 _LIBRARIES = {"GP": ("torch", "scipy")}
 
@@ -26,6 +27,16 @@ class Preflight(NamedTuple):
 
     pod: Manifest | None = None
     refusal: Refusal | None = None
+
+
+def check_on_cluster(job: Job, rules: policy.Policy, runner_image: str, installed: Collection[gangs.Gang]) -> Preflight:
+    """The same on a cluster, whose pods emulate no GPU."""
+    if job.spec.resources.is_emulated:
+        sentence = (
+            "spec.resources.device: emulated is for memtune run, on one machine; use cuda or virtual on a cluster"
+        )
+        return Preflight(refusal=Refusal(reasons.TEMPLATE_REJECTED, sentence))
+    return check(job, rules, runner_image, installed)
 
 
 def check(

@@ -8,7 +8,7 @@ from dataclasses import asdict
 
 from memtune import environment
 from memtune.run import Run, RunKind
-from memtune.spec import Job, architecture_of
+from memtune.spec import Job, architecture_of, gpu_of
 from memtune.spec.training import Shrink
 from memtune.units import parse_bytes
 from memtune_operator import names, wrapping
@@ -89,8 +89,12 @@ def _of_place(job: Job, run: Run, index: int) -> dict[str, str]:
     resources, name = job.spec.resources, job.metadata.name
     host = _first_host(job, run)
     service = f"{names.run_name(name, run.kind, run.number)}.{job.metadata.namespace}.svc"
+    emulated = gpu_of(job) if resources.is_emulated else None
     memory = parse_bytes(resources.gpu_memory) if resources.gpu_memory else 0
     own = memory * resources.memory_ratio
+    if emulated:
+        # It is as large as what the job may use, so that there is no share to keep to.
+        memory = own = emulated.usable_bytes
     return {
         environment.NODES: str(resources.nodes),
         environment.NODE_RANK: str(index),
@@ -99,8 +103,11 @@ def _of_place(job: Job, run: Run, index: int) -> dict[str, str]:
         environment.RENDEZVOUS_SECONDS: str(RENDEZVOUS_SECONDS),
         environment.GRACE_SECONDS: str(_grace_seconds(job)),
         environment.DEVICE: resources.device,
+        **({environment.GPU_NAME: emulated.name} if emulated else {}),
         **({environment.GPU_MEMORY_BYTES: str(memory)} if memory else {}),
-        **({environment.MEMORY_SHARE: f"{resources.memory_ratio:g}"} if resources.memory_share else {}),
+        **(
+            {environment.MEMORY_SHARE: f"{resources.memory_ratio:g}"} if resources.memory_share and not emulated else {}
+        ),
         **({environment.NVME_PATH: resources.nvme_path} if resources.nvme_path else {}),
         **({environment.SHRINK: _left_after(shrink, own)} if (shrink := resources.shrink) else {}),
         environment.METRICS_PORT: str(wrapping.METRICS_PORT),
@@ -108,7 +115,7 @@ def _of_place(job: Job, run: Run, index: int) -> dict[str, str]:
 
 
 def _left_after(shrink: Shrink, memory_bytes: float) -> str:
-    """From which step on a virtual GPU has how much."""
+    """From which step on a virtual or emulated GPU has how much."""
     return f"{shrink.after_step}:{int(memory_bytes * (1 - shrink.ratio))}"
 
 

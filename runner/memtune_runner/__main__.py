@@ -32,6 +32,10 @@ def main(words: "Sequence[str]") -> int:
         from memtune_runner.emulated.main import main as emulate
 
         return emulate(words[1:])
+    if list(words[:2]) == ["prepare-emulation", "--"]:
+        from memtune_runner.emulated.job import prepare
+
+        return prepare(words[2:])
     if list(words[:1]) == ["emulated"]:
         from memtune_runner.emulated.worker import main as emulated
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import get_ident
 
@@ -11,6 +11,7 @@ from memtune.report import Phase
 
 _current = Phase.INIT
 _ended: Counter[Phase] = Counter()
+_when_left: list[Callable[[Phase], None]] = []
 _trains: int | None = None  # the thread that was the last to enter a phase
 
 
@@ -36,7 +37,13 @@ def reset() -> None:
     global _trains
     _trains = None
     _ended.clear()
+    _when_left.clear()
     _set(Phase.INIT)
+
+
+def when_left(told: Callable[[Phase], None]) -> None:
+    """Call with each phase that the process leaves, just before it does, until the next run begins."""
+    _when_left.append(told)
 
 
 @contextmanager
@@ -56,4 +63,7 @@ def during(phase: Phase) -> Iterator[None]:
 
 def _set(phase: Phase) -> None:
     global _current
+    if phase is not _current:
+        for told in _when_left:
+            told(_current)
     _current = phase

@@ -26,7 +26,7 @@ class SettingsError(ValueError):
 
 
 class Shrink(NamedTuple):
-    """What a virtual GPU has left once so many steps of the training have ended."""
+    """What a virtual or emulated GPU has left once so many steps of the training have ended."""
 
     after_step: int
     left_bytes: int
@@ -55,6 +55,7 @@ class Settings:
     rendezvous_seconds: int = 50
     grace_seconds: int = 30
     device: Device = Device.CUDA
+    gpu_name: str = ""
     gpu_memory_bytes: int | None = None
     memory_share: float | None = None
     nvme_path: Path | None = None
@@ -82,10 +83,15 @@ class Settings:
                 f"{environment.NODE_RANK}={self.node_rank}: with {environment.NODES}={self.nodes} it goes from 0 to "
                 f"{self.nodes - 1}"
             )
-        if self.device is Device.VIRTUAL and self.gpu_memory_bytes is None:
-            raise SettingsError(f"{environment.GPU_MEMORY_BYTES} is missing: a virtual GPU has the size it is given")
-        if self.device is not Device.VIRTUAL and self.shrink is not None:
-            raise SettingsError(f"{environment.SHRINK} is for virtual GPUs: no memory is taken away from a real one")
+        if self.device is not Device.CUDA and self.gpu_memory_bytes is None:
+            name = environment.GPU_MEMORY_BYTES
+            raise SettingsError(f"{name} is missing: an emulated GPU, like a virtual GPU, has the size it is given")
+        if self.device is Device.EMULATED and not self.gpu_name:
+            raise SettingsError(f"{environment.GPU_NAME} is missing: it says which GPU is emulated")
+        if self.device is Device.CUDA and self.shrink is not None:
+            raise SettingsError(
+                f"{environment.SHRINK} is for virtual and emulated GPUs: no memory is taken away from a real one"
+            )
         if self.plan.offload is Offload.NVME and self.nvme_path is None:
             raise SettingsError(
                 f"{environment.NVME_PATH} is missing: {self.plan} offloads to a disk; give resources.nvmePath, "
@@ -104,7 +110,7 @@ class Settings:
 
     @property
     def budget_from_step(self) -> dict[int, int]:
-        """What a virtual GPU has from a step of this process on; 0 is the start.
+        """What a virtual or emulated GPU has from a step of this process on; 0 is the start.
 
         What was lost before the step that is resumed from stays lost. A probe is no part of the training.
         """
@@ -137,6 +143,7 @@ def read_settings(variables: Mapping[str, str]) -> Settings:
         rendezvous_seconds=read.optional(environment.RENDEZVOUS_SECONDS, _positive, Settings.rendezvous_seconds),
         grace_seconds=read.optional(environment.GRACE_SECONDS, _positive, Settings.grace_seconds),
         device=read.optional(environment.DEVICE, Device, Device.CUDA),
+        gpu_name=read.optional(environment.GPU_NAME, str, ""),
         gpu_memory_bytes=read.optional(environment.GPU_MEMORY_BYTES, _positive, None),
         memory_share=read.optional(environment.MEMORY_SHARE, _share, None),
         nvme_path=read.optional(environment.NVME_PATH, Path, None),

@@ -81,6 +81,11 @@ def test_deepspeed_runs_as_rank_0_of_8(stage: str) -> None:
     assert result["measured"]["stubs"] == []
 
 
+def test_groups_over_gloo_wait_for_nobody() -> None:
+    code, result = emulate(_SCRIPTS / "groups.py", "--ranks", "8", "--time-limit", "60")
+    assert code == 0, result["printed"][-2000:]
+
+
 def test_transformers_trainer_trains_and_evaluates_on_one_gpu() -> None:
     code, result = emulate(_SCRIPTS / "training.py")
     assert code == 0, result["printed"][-2000:]

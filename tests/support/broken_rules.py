@@ -61,6 +61,7 @@ BROKEN: list[tuple[str, dict[str, Any], str]] = [
         "spec.tuning.space.fsdpStrategies",
     ),
     ("device virtual", spec(resources={"device": "virtual"}), "spec.resources.gpuMemory"),
+    ("device emulated", spec(resources={"device": "emulated"}), "spec.resources.gpuProduct"),
     ("shrink takes", spec(resources={"shrink": {"afterStep": 3, "by": "40%"}}), "spec.resources.shrink"),
     (
         "CUDA shows",
@@ -162,6 +163,7 @@ GOOD: list[dict[str, Any]] = [
     spec(integration="sdk", template=POD),
     spec(resources={"nodes": 2, "gpusPerNode": 8}, tuning__space={"fsdpStrategies": ["hybrid"]}),
     spec(resources={"device": "virtual", "gpuMemory": "2Gi"}),
+    spec(resources={"device": "emulated", "gpuProduct": "h100-80gb", "shrink": {"afterStep": 3, "by": "40%"}}),
     spec(resources={"device": "virtual", "gpuMemory": "2Gi", "shrink": {"afterStep": 3, "by": "40%"}}),
     spec(tuning__space={"microBatch": [5, 12]}, resources={"gpusPerNode": 8}),
     spec(tuning={"maxProbes": 2, "parallelProbes": 2}),

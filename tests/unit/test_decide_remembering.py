@@ -89,6 +89,14 @@ def test_a_virtual_gpu_neither_learns_nor_leaves_anything() -> None:
     assert "earlier job" not in condition(before, "Predicted")["message"]
 
 
+def test_an_emulated_gpu_neither_learns_nor_leaves_anything() -> None:
+    emulated = {**CUDA, "device": "emulated"}
+    known = remembered([JobOutside(1, "another", 400 * MIB)])
+    before = cluster_of("first", known, resources=emulated)
+    assert expected_outside(before) == 500 * MIB
+    assert after_probes("first", known, resources=emulated).measured == known
+
+
 def test_what_cannot_be_true_is_passed_over() -> None:
     known = remembered(JobOutside(n, f"job-{n}", size) for n, size in enumerate((1, 60 * GIB, 2**59)))
     assert expected_outside(cluster_of("first", known)) == 500 * MIB

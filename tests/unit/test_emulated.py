@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
@@ -9,12 +10,13 @@ import pytest
 
 from memtune.gpu import GPUS
 from memtune.gpu_chips import chip_of
-from memtune_cli.emulate import _untried
+from memtune_cli.emulate import _page, _untried
+from memtune_cli.screen import Screen
 from memtune_runner.command import parse
 from memtune_runner.emulated import installed
 from memtune_runner.emulated.errors import ArchitectureError, EmulationError
+from memtune_runner.emulated.gpu import gpu_variable
 from memtune_runner.emulated.installed import Installed
-from memtune_runner.emulated.main import gpu_variable
 from memtune_runner.emulated.ranks import of_command
 from memtune_runner.emulated.store import LonelyStore
 
@@ -33,6 +35,23 @@ from memtune_runner.emulated.store import LonelyStore
 )
 def test_a_launcher_says_how_many_ranks_there_are(words: str, ranks: int) -> None:
     assert of_command(parse(words.split()), words.split()) == ranks
+
+
+def test_the_page_of_a_command_has_what_is_inside_and_outside_of_the_allocator() -> None:
+    result = {
+        "gpu": {"name": "h100-80gb", "product": "NVIDIA H100 80GB HBM3", "usableBytes": 80 << 30},
+        "ranks": 8, "outcome": "completed", "message": "", "exitCode": 0, "seconds": 5.0,
+        "outsideBytes": {"context": 500 << 20, "nccl": 1 << 30},
+        "torch": {"version": "2.13.0", "cuda": "13.0", "cudnn": "9.20.0", "nccl": "2.29.7"},
+        "measured": {
+            "peakBytes": {"allocated": 10 << 30, "active": 11 << 30, "reserved": 12 << 30},
+            "hostPeakBytes": 1 << 30, "pinnedPeakBytes": 0, "allocatorRetries": 0, "outOfMemoryErrors": 0,
+            "values": [], "compilations": 0, "stubs": [],
+        },
+    }  # fmt: skip
+    shown = "\n".join(_page(Screen(100, colours=False, unicode=True), result))
+    assert re.search(r"reserved +12\.00 GiB\n", shown)
+    assert re.search(r"outside +1\.49 GiB  not emulated, an estimate: context 500 MiB, nccl 1\.00 GiB\n", shown)
 
 
 def test_a_launcher_that_would_look_at_the_machine_has_to_be_told() -> None:

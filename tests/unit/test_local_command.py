@@ -13,8 +13,9 @@ from memtune import environment
 from memtune.plan import Plan
 from memtune.references import substitute
 from memtune.run import Run, RunKind
-from memtune_operator.local import LocalShell, _pod
+from memtune_operator.local import _pod
 from memtune_operator.local_checkpoints import checkpoint_path, moved
+from memtune_operator.local_command import command_of
 from memtune_operator.local_runs import expanded
 
 OWN = str(Path(sys.executable).parent)
@@ -28,7 +29,7 @@ def command(state: Path, **variables: str) -> tuple[list[str], dict[str, str]]:
         template={"spec": {"containers": [{**CONTAINER, "env": env}]}},
         checkpoint={"path": "/checkpoints", "volume": {"persistentVolumeClaim": {"claimName": "own"}}},
     )
-    words, told, _ = LocalShell(state, lambda _: None, state)._command(job, _pod(job, RUN))
+    words, told, _ = command_of(job, _pod(job, RUN), state)
     return words, told
 
 

@@ -41,6 +41,16 @@ def test_a_virtual_gpu_has_a_size() -> None:
         read_settings(virtual)
 
 
+def test_an_emulated_gpu_has_a_name_and_a_size() -> None:
+    size = {**VARIABLES, "MEMTUNE_DEVICE": "emulated", "MEMTUNE_GPU_MEMORY_BYTES": "1024"}
+    whole = {**size, "MEMTUNE_GPU_NAME": "h100-80gb", "MEMTUNE_SHRINK": "30:512"}
+    assert read_settings(whole).budget_from_step == {30: 512}
+    with pytest.raises(SettingsError, match="MEMTUNE_GPU_NAME is missing"):
+        read_settings(size)
+    with pytest.raises(SettingsError, match="MEMTUNE_GPU_MEMORY_BYTES is missing"):
+        read_settings({**whole, "MEMTUNE_GPU_MEMORY_BYTES": ""})
+
+
 def shrinking(**variables: str) -> dict[int, int]:
     virtual = {"MEMTUNE_DEVICE": "virtual", "MEMTUNE_GPU_MEMORY_BYTES": "2048", "MEMTUNE_SHRINK": "30:1024"}
     return read_settings({**VARIABLES, **virtual, **variables}).budget_from_step
@@ -61,7 +71,7 @@ def test_a_plan_that_offloads_to_a_disk_needs_one() -> None:
 
 
 def test_no_memory_is_taken_away_from_a_real_gpu() -> None:
-    with pytest.raises(SettingsError, match="MEMTUNE_SHRINK is for virtual GPUs"):
+    with pytest.raises(SettingsError, match="MEMTUNE_SHRINK is for virtual and emulated GPUs"):
         read_settings({**VARIABLES, "MEMTUNE_SHRINK": "30:1024"})
 
 

@@ -50,7 +50,7 @@ def _of_job(context: Context) -> Iterator[Refusal]:
 def _of_nodes(context: Context) -> Iterator[Refusal]:
     """Measured on one GPU product, launched on the same: the nodes that may run the job have to agree."""
     resources = context.job.spec.resources
-    if resources.device == "virtual":
+    if resources.device != "cuda":
         return
     products = sorted({node.gpu_product for node in context.observed.nodes or () if node.gpu_product})
     wanted = resources.gpu_product or context.status.gpu_product

@@ -60,11 +60,15 @@ def running(context: Context) -> Context:
     last = last_attempt(context.status)
     if last is None or not has_ended(last):
         number, plan = (last.number, last.plan) if last else (0, "")
-        return context.saying(f"attempt {number} is training on {plan}")
-    text = f"attempt {last.number} on {last.plan} {trained(context.status)}{inherited(last)}"
+        doing = "running emulated" if last and last.emulated else "training"
+        return context.saying(f"attempt {number} is {doing} on {plan}")
+    emulated = "has run to its end on an emulated GPU, no model was trained"
+    did = emulated if last.emulated else trained(context.status)
+    text = f"attempt {last.number} on {last.plan} {did}{inherited(last)}"
     if peaks := last.peak_bytes:
-        hbm = over(peaks.device, peaks.total)
-        context = context.having(plan=PlanStatus(name=last.plan, hbm=hbm, tokens_per_second=last.tokens_per_second))
+        hbm, foretold = over(peaks.device, peaks.total), context.status.prediction
+        speed = foretold.tokens_per_second if last.emulated and foretold else last.tokens_per_second
+        context = context.having(plan=PlanStatus(name=last.plan, hbm=hbm, tokens_per_second=speed))
         text = f"{text}, {measured(last)}"
     text = "; ".join(filter(None, (text, replaced_batch(context.status))))
     return completed(context, reasons.SUCCEEDED, text)
@@ -87,6 +91,7 @@ def record_attempt(
         name=name,
         number=number,
         plan=str(plan),
+        emulated=context.job.spec.resources.is_emulated,
         predicted_bytes=expected_bytes,
         rung=line(rung, _LONGEST_RUNG),
         host_request_bytes=max(host_request_bytes, host_request(context, plan, details.get("resume", "no"))),

@@ -8,7 +8,7 @@ from typing import Any
 from memtune.decide.times import to_text
 from memtune.ladder import OutOfMemory
 from memtune.observation import PodObservation, RunObservation
-from memtune.report import Memory, Phase, Report
+from memtune.report import Device, Memory, Phase, Report
 from memtune.spec.status import PeakBytes
 
 _LARGEST = 2**60
@@ -33,11 +33,13 @@ def measured(run: RunObservation) -> dict[str, Any]:
     if not reports:
         return {}
     fullest = max(reports, key=lambda report: _device_bytes(report.memory))
+    # What takes how long where nothing is computed says nothing of a GPU.
+    timed = [report for report in reports if report.device is not Device.EMULATED]
     return {
         "peak_bytes": _peaks(fullest.memory),
         "allocator_retries": max(_count(report.memory.alloc_retries) for report in reports),
-        "tokens_per_second": int(max(_rate(report.tokens_per_second) for report in reports)),
-        "step_seconds": max(_rate(report.step_seconds) for report in reports),
+        "tokens_per_second": int(max((_rate(report.tokens_per_second) for report in timed), default=0)),
+        "step_seconds": max((_rate(report.step_seconds) for report in timed), default=0.0),
         "length_covered": _on_all([report.length_covered for report in reports]),
     }
 
@@ -115,6 +117,8 @@ def checkpointed(reports: list[Report], is_started: bool) -> dict[str, Any]:
 def trained(pods: Collection[PodObservation]) -> dict[str, Any]:
     """How many samples a train run had behind it, of how many, as fields of the status; only all pods can tell."""
     reports = reports_of(pods)
+    if any(report.device is Device.EMULATED for report in reports):
+        return {}  # nothing was trained
     shares = [report.trained_samples for report in reports if report.trained_samples is not None]
     totals = [report.total_samples for report in reports if report.total_samples is not None]
     if not shares or len(shares) < len(pods):

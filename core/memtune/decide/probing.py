@@ -151,10 +151,12 @@ def _recorded(context: Context, model: Model, plan: Plan) -> Context:
     prediction = model.predict(plan)
     is_blind = model.workload.assumed and not model.is_known
     expected = 0.0 if is_blind else prediction.device.expected
-    record = RunStatus(name=name, number=number, plan=str(plan), predicted_bytes=natural(expected))
+    emulated = context.job.spec.resources.is_emulated
+    record = RunStatus(name=name, number=number, plan=str(plan), emulated=emulated, predicted_bytes=natural(expected))
     context = context.becoming(with_probe(context.status, record))
     told = "of which nothing is known" if is_blind else f"predicted at {over(expected, model.usable_bytes)}"
-    text = f"probe {number} measures {plan}, {told}{asking(host_request(context, plan))}"
+    verb = "emulates" if emulated else "measures"
+    text = f"probe {number} {verb} {plan}, {told}{asking(host_request(context, plan))}"
     return context.telling("Normal", reasons.PROBE_RECORDED, text).saying(text)
 
 
@@ -177,20 +179,18 @@ def _choose(context: Context, model: Model, why: str) -> Context:
         return nothing_fits(context, model, text, _untried(context, model))
     best = winner(context.job, model, good)
     device_bytes = best.peak_bytes.device if best.peak_bytes else 0
-    plan = PlanStatus(
-        name=best.plan, hbm=over(device_bytes, model.usable_bytes), tokens_per_second=best.tokens_per_second
-    )
+    speed = best.tokens_per_second or natural(model.predict(plan_of(best)).tokens_per_second.expected)
+    plan = PlanStatus(name=best.plan, hbm=over(device_bytes, model.usable_bytes), tokens_per_second=speed)
+    foretold = f", {speed:,} tokens/s predicted" if best.emulated else ""
     fitting = f"{units.counted(len(good), 'measured plan')} {'fits' if len(good) == 1 else 'fit'}"
     tight = [
         (probe.number, found) for probe in context.status.probes if (found := too_tight(context.job, model, probe))
     ]
     others = "; ".join(f"probe {number} is {found}" for number, found in tight[-3:])
+    fitting += f" ({others})" if others else ""
     slack = context.job.spec.tuning.slack
     rule = f" as the smallest within {slack} of the fastest" if slack else ""
-    text = (
-        f"{best.plan} won{rule}: probe {best.number} {measured(best)}; "
-        f"{fitting}{f' ({others})' if others else ''}, and {why}"
-    )
+    text = f"{best.plan} won{rule}: probe {best.number} {measured(best)}{foretold}; {fitting}, and {why}"
     context = context.having(plan=plan, front=front_of(context.job, model, good))
     context = context.with_condition("Tuned", True, reasons.MEASURED, text)
     return context.telling("Normal", reasons.MEASURED, text).saying(text)

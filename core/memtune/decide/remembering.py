@@ -16,9 +16,9 @@ _NAME_CHARACTERS = 12
 
 
 def of_earlier_jobs(context: Context) -> tuple[int, ...]:
-    """What other jobs measured outside of the allocator, as far as it can be true; a virtual GPU has nothing there."""
+    """What other jobs measured outside of the allocator, as far as it can be true; a GPU that is not real has none."""
     found = context.observed.remembered
-    if found is None or context.job.spec.resources.device == "virtual":
+    if found is None or context.job.spec.resources.device != "cuda":
         return ()
     return tuple(size for size in found.of_others(_name(context.job)) if is_credible(size, context.world))
 
@@ -31,6 +31,8 @@ def to_remember(context: Context) -> JobOutside | None:
 
 def _measured(job: Job, status: Status) -> JobOutside | None:
     """The most that one of the runs had: kernels are loaded as they are needed, and stay."""
+    if job.spec.resources.device != "cuda":
+        return None  # what is outside of an emulated GPU's allocator is the estimate that predictions use
     found = [
         (int(to_seconds(record.ended_at) or 0), peaks.device - peaks.reserved)
         for record in (*status.probes, *status.attempts)

@@ -31,14 +31,16 @@ VERDICT_WORDS = {
 
 def run_words(record: RunStatus) -> str:
     """Which run, in words."""
-    return f"{'attempt' if isinstance(record, AttemptStatus) else 'probe'} {record.number} ({record.plan})"
+    emulated = "emulated " if record.emulated else ""
+    return f"{emulated}{'attempt' if isinstance(record, AttemptStatus) else 'probe'} {record.number} ({record.plan})"
 
 
 def trains(record: AttemptStatus, shrink: Shrink | None = None) -> str:
     """What a train run does, and how it came about."""
     rung = f", by {record.rung}" if record.rung else ""
     loss = f"; resources.shrink takes {shrink.by} of the GPU's memory after step {shrink.after_step}" if shrink else ""
-    what = f"attempt {record.number} trains on {record.plan}"
+    does = "runs emulated" if record.emulated else "trains"
+    what = f"attempt {record.number} {does} on {record.plan}"
     return f"{what}{rung}{_from(record)}{asking(record.host_request_bytes)}{loss}"
 
 
@@ -125,9 +127,11 @@ def measured(record: RunStatus) -> str:
     retries = f", {record.allocator_retries} allocation retries" if record.allocator_retries else ""
     total = peaks.total
     predicted = f" (predicted {amount(record.predicted_bytes, total)})" if record.predicted_bytes else ""
-    measured = f"measured {amount(peaks.device, total)}{predicted} of {amount(total, total)}"
+    verb = "emulated" if record.emulated else "measured"
+    measured = f"{verb} {amount(peaks.device, total)}{predicted} of {amount(total, total)}"
+    speed = ", speed not measured" if record.emulated else f", {record.tokens_per_second:,} tokens/s"
     shorter = ", without the longest sequences" if record.length_covered is False else ""
-    return f"{measured}, {record.tokens_per_second:,} tokens/s{retries}{shorter}"
+    return f"{measured}{speed}{retries}{shorter}"
 
 
 def predicted(plan: Plan, prediction: Prediction, usable_bytes: int, device_kind: str, earlier_jobs: int = 0) -> str:

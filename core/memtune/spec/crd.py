@@ -14,14 +14,14 @@ from memtune.spec.transition import TRANSITIONS, Transition
 
 Schema = dict[str, Any]
 
-# The Device column shows cuda or virtual, so that no list passes a rehearsal off as a real run.
+# The Device column shows cuda, virtual or emulated, so that no list passes a rehearsal off as a real run.
 _COLUMNS = (
     ("Phase", "string", ".status.phase", "Where the job is on its way."),
     ("Plan", "string", ".status.plan.name", "The plan that runs, or will be launched."),
     ("HBM", "string", ".status.plan.hbm", "Peak over usable memory of the fullest GPU."),
     ("Tok/s", "integer", ".status.plan.tokensPerSecond", "Tokens per second over all GPUs."),
     ("OOMs", "integer", ".status.oomRetries", "Relaunches after an out-of-memory."),
-    ("Device", "string", ".spec.resources.device", "cuda, or virtual for a rehearsal."),
+    ("Device", "string", ".spec.resources.device", "cuda, or virtual or emulated for a rehearsal."),
     ("Age", "date", ".metadata.creationTimestamp", "Time since the job was created."),
 )
 _SPEC_KEYS = {

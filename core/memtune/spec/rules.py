@@ -113,11 +113,18 @@ def _virtual_has_memory(spec: JobSpec) -> Problem | None:
     return Problem("spec.resources.gpuMemory", None, advice)
 
 
+def _emulated_has_product(spec: JobSpec) -> Problem | None:
+    if spec.resources.device != "emulated" or spec.resources.gpu_product is not None:
+        return None
+    advice = "device emulated needs to know which GPU to emulate; name one, like h100-80gb"
+    return Problem("spec.resources.gpuProduct", None, advice)
+
+
 def _shrink_is_rehearsed(spec: JobSpec) -> Problem | None:
     shrink = spec.resources.shrink
-    if shrink is None or spec.resources.device == "virtual":
+    if shrink is None or spec.resources.device != "cuda":
         return None
-    advice = "memory is taken away from virtual GPUs only; set device to virtual, or leave shrink out"
+    advice = "memory is not taken away from real GPUs; set device to virtual or emulated, or leave shrink out"
     return Problem("spec.resources.shrink", shrink, advice)
 
 
@@ -258,9 +265,17 @@ RULES = (
     ),
     Rule(
         "spec.resources",
+        "spec.resources.gpuProduct",
+        "self.device != 'emulated' || has(self.gpuProduct)",
+        "device emulated needs to know which GPU to emulate; set gpuProduct",
+        _emulated_has_product,
+        REQUIRED,
+    ),
+    Rule(
+        "spec.resources",
         "spec.resources.shrink",
-        "!has(self.shrink) || self.device == 'virtual'",
-        "shrink takes memory away from virtual GPUs only; set device to virtual",
+        "!has(self.shrink) || self.device != 'cuda'",
+        "shrink takes no memory away from real GPUs; set device to virtual or emulated",
         _shrink_is_rehearsed,
         FORBIDDEN,
     ),

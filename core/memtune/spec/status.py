@@ -1,4 +1,4 @@
-"""`status`: the story of a job, written by the operator alone. Every size is bounded: the whole stays under 100 kB."""
+"""`status`: the story of a job, written by the operator alone. Every size is bounded: the whole stays under 100 KiB."""
 
 from __future__ import annotations
 
@@ -143,6 +143,11 @@ class RunStatus(RecordStatus):
     """One run, recorded before its first pod is created."""
 
     plan: PlanName = Field(description="Short form of the plan that the run executes.")
+    emulated: Flag = Field(
+        default=False,
+        description="Whether it runs on an emulated GPU: its memory is counted, nothing is computed and no time means "
+        "anything.",
+    )
     predicted_bytes: Natural = Field(
         default=0, description="Device memory that was expected when the run was recorded."
     )

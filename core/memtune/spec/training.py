@@ -78,7 +78,7 @@ class Training(Block):
 
 
 class Shrink(Block):
-    """Memory that a virtual GPU loses in the middle of the training, as if another process had come to it."""
+    """Memory that a virtual or emulated GPU loses during the training, as if another process had come to it."""
 
     after_step: Annotated[Count, Field(le=MOST)] = Field(
         description="Optimizer steps of the training after which the memory is gone, for every attempt from then on."
@@ -115,21 +115,29 @@ class Resources(Block):
     gpu_resource: Annotated[str, Field(pattern=RESOURCE_NAME, max_length=253)] = Field(
         default="nvidia.com/gpu", description="Extended resource that a pod asks for to get a GPU."
     )
-    device: Literal["cuda", "virtual"] = Field(
-        default="cuda", description="cuda runs on GPUs; virtual rehearses on CPU against a modelled GPU of gpuMemory."
+    device: Literal["cuda", "virtual", "emulated"] = Field(
+        default="cuda",
+        description="cuda runs on GPUs; virtual rehearses on CPU against a modelled GPU of gpuMemory; emulated runs on "
+        "an emulated gpuProduct, which counts memory and computes nothing (memtune run only).",
     )
     nvme_path: AbsolutePath | None = Field(
         default=None, description="Directory of the container on a local NVMe disk, for plans that offload to nvme."
     )
     shrink: Shrink | None = Field(
         default=None,
-        description="A fault for rehearsals: memory that the virtual GPU loses while the job trains; refused on cuda.",
+        description="A fault for rehearsals: memory that the virtual or emulated GPU loses while the job trains; "
+        "refused on cuda.",
     )
 
     @property
     def world(self) -> int:
         """All GPUs of the job."""
         return self.nodes * self.gpus_per_node
+
+    @property
+    def is_emulated(self) -> bool:
+        """Whether the job runs on emulated GPUs."""
+        return self.device == "emulated"
 
     @property
     def memory_ratio(self) -> float:

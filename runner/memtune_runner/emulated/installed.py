@@ -51,7 +51,11 @@ class Installed(NamedTuple):
 
 def find(command: Command) -> Installed:
     """The torch of the Python that a command names, by itself or by its launcher."""
-    python = _python(command)
+    return find_in(_python(command))
+
+
+def find_in(python: tuple[str, ...]) -> Installed:
+    """The torch of a Python, given with its options."""
     found = _look(python)
     if (found["system"], found["machine"]) != ("Linux", "x86_64"):
         raise ArchitectureError(

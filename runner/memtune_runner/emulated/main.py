@@ -17,16 +17,13 @@ from typing import Any, NamedTuple
 
 import memtune
 import memtune_runner
-from memtune import environment
-from memtune.gpu import find as find_gpu
-from memtune.gpu_chips import Chip, chip_of
-from memtune.predict.outside import outside_sizes
+from memtune.gpu_chips import chip_of
 from memtune_runner import worker_command
 from memtune_runner.command import Command, CommandError, parse
 from memtune_runner.emulated import endings, installed, nvidia_smi
-from memtune_runner.emulated.build import LIBRARY, build
-from memtune_runner.emulated.errors import EmulationError, UnknownGpuError
-from memtune_runner.emulated.installed import Installed
+from memtune_runner.emulated.errors import EmulationError
+from memtune_runner.emulated.gpu import known_gpu, outside_bytes, prepended
+from memtune_runner.emulated.gpu import variables as on_gpu
 from memtune_runner.emulated.ranks import of_command
 
 COMPLETED, FAILED, OUT_OF_MEMORY, TIME_LIMIT = "completed", "failed", "outOfMemory", "timeLimit"
@@ -70,36 +67,30 @@ def main(words: Sequence[str]) -> int:
 
 def emulate(request: Request) -> dict[str, Any]:
     """Run the command and tell what its memory did."""
-    try:
-        gpu, chip = find_gpu(request.gpu), chip_of(request.gpu)
-    except ValueError as error:
-        raise UnknownGpuError(str(error)) from None
+    gpu = known_gpu(request.gpu)
     try:
         command = parse(request.words)
     except CommandError as error:
         raise EmulationError(str(error)) from None
     torch = installed.find(command)
     ranks = request.ranks or of_command(command, request.words)
-    library = build(torch.directory, torch.torch, torch.cuda)
-    outside = {name: int(size) for name, size in outside_sizes(ranks).items()}
     variables = {
         **os.environ,
-        **_preloading(library),
+        **on_gpu(gpu, ranks, torch),
         **(_of_rank(ranks) if ranks > 1 or command.launcher else {}),
         **worker_command.variables(command),
-        environment.EMULATED_GPU: gpu_variable(chip, gpu.usable_bytes, sum(outside.values()), torch),
     }
     started = time.monotonic()
     code, told = _run(torch.python, _task(command, ranks, request.snapshot), variables, request.time_limit)
     return {
-        "gpu": {"name": gpu.name, "product": chip.product, "usableBytes": gpu.usable_bytes},
+        "gpu": {"name": gpu.name, "product": chip_of(gpu.name).product, "usableBytes": gpu.usable_bytes},
         "ranks": ranks,
         "outcome": _outcome(code, told),
         "message": endings.of_process(code, told)[1],
         "exitCode": code,
         "seconds": round(time.monotonic() - started, 1),
         "measured": told.get("measured"),
-        "outsideBytes": outside,
+        "outsideBytes": outside_bytes(ranks),
         "torch": {
             "version": torch.torch, "cuda": torch.cuda,
             "cudnn": ".".join(map(str, torch.cudnn)), "nccl": ".".join(map(str, torch.nccl)),
@@ -115,42 +106,12 @@ def _outcome(code: int | None, measured: Mapping[str, Any]) -> str:
     return endings.of_process(code, measured)[0] or (FAILED if code else COMPLETED)
 
 
-def gpu_variable(chip: Chip, usable_bytes: int, outside_bytes: int, torch: Installed) -> str:
-    """The GPU as the emulation in C reads it."""
-    cuda = [int(part) for part in torch.cuda.split(".")[:2]]
-    cudnn, nccl = torch.cudnn, torch.nccl
-    numbers = {
-        "total": usable_bytes, "outside": outside_bytes, "cuda": cuda[0] * 1000 + cuda[1] * 10,
-        "cublas": cuda[0] * 10000 + cuda[1] * 100, "cudnn": cudnn[0] * 10000 + cudnn[1] * 100 + cudnn[2],
-        "nccl": nccl[0] * 10000 + nccl[1] * 100 + nccl[2], "major": chip.major, "minor": chip.minor,
-        "sms": chip.multiprocessors, "threads_per_sm": chip.threads_per_multiprocessor,
-        "blocks_per_sm": chip.blocks_per_multiprocessor, "shared_per_sm": chip.shared_bytes_per_multiprocessor,
-        "shared_per_block_optin": chip.shared_bytes_per_block, "shared_reserved": chip.shared_bytes_reserved,
-    }  # fmt: skip
-    return ";".join([f"name={chip.product}", *(f"{name}={number}" for name, number in numbers.items())])
-
-
-def _preloading(library: Path) -> dict[str, str]:
-    """What puts the emulation before NVIDIA's libraries. A library's own search path beats LD_LIBRARY_PATH, so it is
-    the preloaded symbols that win; the empty libraries only answer to names that are not there."""
-    return {
-        "LD_PRELOAD": _before(str(library / LIBRARY), os.environ.get("LD_PRELOAD")),
-        "LD_LIBRARY_PATH": _before(str(library / "empty"), os.environ.get("LD_LIBRARY_PATH")),
-    }
-
-
 def _of_rank(ranks: int) -> dict[str, str]:
     """What a launcher would tell the first rank."""
     return {
         "RANK": "0", "LOCAL_RANK": "0", "GROUP_RANK": "0", "WORLD_SIZE": str(ranks),
         "LOCAL_WORLD_SIZE": str(min(ranks, _GPUS_PER_NODE)), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500",
-        # NCCL's watchdogs would wait for ranks that are not there.
-        "TORCH_NCCL_ENABLE_MONITORING": "0", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0",
     }  # fmt: skip
-
-
-def _before(first: str, rest: str | None) -> str:
-    return f"{first}:{rest}" if rest else first
 
 
 def _task(command: Command, ranks: int, snapshot: Path | None) -> dict[str, Any]:
@@ -170,7 +131,7 @@ def _run(
         for package in (memtune, memtune_runner):
             # The command's Python gets these two and nothing else of ours.
             (directory / package.__name__).symlink_to(Path(str(package.__file__)).parent)
-        path = _before(temporary, variables.get("PYTHONPATH"))
+        path = prepended(temporary, variables.get("PYTHONPATH"))
         programs = nvidia_smi.beside(directory, python[0], variables.get("PATH"))
         words = [*python, "-m", "memtune_runner", "emulated", json.dumps({**task, "told": str(told)})]
         # Standard output is the report's.

@@ -26,6 +26,20 @@ def install(ranks: int) -> None:
     # The package has a function of the same name.
     handlers: dict[str, Any] = import_module("torch.distributed.rendezvous")._rendezvous_handlers
     handlers.update(dict.fromkeys(("env", "tcp", "file"), meet))
+    _replace_gloo()
+
+
+def _replace_gloo() -> None:
+    """Give torch's own `fake` backend to groups that ask for gloo, which would connect to each of the other ranks."""
+    import_module("torch.testing._internal.distributed.fake_pg")  # registers it
+    config: Any = import_module("torch.distributed.distributed_c10d").BackendConfig
+    plain = config.get_device_backend_map
+
+    def without_gloo(self: Any) -> dict[str, str]:
+        backends: dict[str, str] = plain(self)
+        return {device: "fake" if backend == "gloo" else backend for device, backend in backends.items()}
+
+    config.get_device_backend_map = without_gloo
 
 
 class LonelyStore:

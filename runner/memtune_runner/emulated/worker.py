@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
-import re
 import signal
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -17,7 +14,7 @@ from typing import Any
 from memtune_runner import accelerate_options, run_target
 from memtune_runner.command import Kind
 from memtune_runner.emulated import endings
-from memtune_runner.emulated.values import Values
+from memtune_runner.emulated.process import Emulation, used_peak_bytes
 from memtune_runner.watch.imports import ImportWatch
 from memtune_runner.worker import show
 
@@ -42,7 +39,7 @@ def main(words: Sequence[str]) -> int:
     endings.go_first()
     code, ending = 0, {}
     try:
-        with session.active:
+        with session.emulation.active:
             for name, value in accelerate_options.variables(os.environ).items():
                 os.environ.setdefault(name, value)
             run_target.run(Kind(task["kind"]), task["target"], task["arguments"])
@@ -78,17 +75,11 @@ class Session:
         self._task = task
         self._torch: ModuleType | None = None
         self._peaks: dict[str, int] = {}
-        self._compilations = 0
-        self.active = ExitStack()
-        self.values = Values()
+        self.emulation = Emulation(task["ranks"])
 
     def torch_imported(self, torch: ModuleType) -> None:
         """Called when the script has imported torch."""
-        from memtune_runner.emulated import store
-
         self._torch = torch
-        if "RANK" in os.environ:
-            store.install(self._task["ranks"])
         reset = torch._C._cuda_resetPeakMemoryStats
 
         def keep_and_reset(device: int) -> None:
@@ -96,21 +87,9 @@ class Session:
             reset(device)
 
         torch._C._cuda_resetPeakMemoryStats = keep_and_reset
-        self._count_compilations(torch)
         if self._task["snapshot"]:
             torch.cuda.memory._record_memory_history(max_entries=1_000_000, stacks="python")
-        self.active.enter_context(self.values.following())
-
-    def _count_compilations(self, torch: ModuleType) -> None:
-        """Compiled code is not emulated: it runs as it was written, and the result says so."""
-        os.environ["TORCHDYNAMO_DISABLE"] = "1"
-        plain = torch.compile
-
-        def counted(*args: Any, **kwargs: Any) -> Any:
-            self._compilations += 1
-            return plain(*args, **kwargs)
-
-        torch.compile = counted  # type: ignore[attr-defined]  # of a module
+        self.emulation.torch_imported(torch)
 
     def _keep_peaks(self) -> None:
         """A script that resets the peaks must not hide the largest."""
@@ -140,39 +119,10 @@ class Session:
         if self._task["snapshot"]:
             cuda.memory._dump_snapshot(self._task["snapshot"])
         statistics = cuda.memory_stats()
-        library = ctypes.CDLL(None)
         return {
-            "peakBytes": {**self._peaks, "driver": _number(library, "emulated_used_peak")},
+            "peakBytes": {**self._peaks, "driver": used_peak_bytes()},
             "endBytes": {name: statistics.get(f"{key}.all.current", 0) for name, key in _PEAKS.items()},
             "allocatorRetries": statistics.get("num_alloc_retries", 0),
             "outOfMemoryErrors": statistics.get("num_ooms", 0),
-            "hostPeakBytes": _host_peak_bytes(),
-            "pinnedPeakBytes": _number(library, "emulated_pinned_peak"),
-            "kernelLaunches": _number(library, "emulated_launches"),
-            "stubs": [{"name": name, "calls": calls} for name, calls in _stub_calls(library)],
-            "compilations": self._compilations,
-            "values": self.values.report(),
+            **self.emulation.measured(),
         }
-
-
-def _number(library: Any, name: str) -> int:
-    function = getattr(library, name)
-    function.restype = ctypes.c_uint64
-    return int(function())
-
-
-def _stub_calls(library: Any) -> Iterator[tuple[str, int]]:
-    library.emulated_stub.restype = ctypes.c_char_p
-    library.emulated_stub.argtypes = library.emulated_stub_calls.argtypes = [ctypes.c_size_t]
-    library.emulated_stub_calls.restype = ctypes.c_uint64
-    place = 0
-    while (name := library.emulated_stub(place)) is not None:
-        if calls := library.emulated_stub_calls(place):
-            yield name.decode(), calls
-        place += 1
-
-
-def _host_peak_bytes() -> int:
-    status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
-    match = re.search(r"VmHWM:\s+(\d+) kB", status)
-    return int(match[1]) * 1024 if match else 0

@@ -53,7 +53,7 @@ def training_arguments(settings: Settings) -> dict[str, Any]:
         **({"ddp_backend": "cuda:nccl,cpu:gloo"} if reduces_on_host(plan) else {}),
         "use_cpu": settings.device is Device.VIRTUAL,
         **_optimizer(plan),
-        **({"tf32": True} if plan.precision is Precision.TF32 and settings.device is Device.CUDA else {}),
+        **({"tf32": True} if plan.precision is Precision.TF32 and settings.device is not Device.VIRTUAL else {}),
     }
 
 

@@ -13,11 +13,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from memtune import environment
-from memtune.report import EXIT_CODES, Ending, Report
+from memtune.report import EXIT_CODES, Device, Ending, Report
 from memtune_runner import deepspeed_file, ranks, worker_command
 from memtune_runner.bad_input import BadInputError
 from memtune_runner.checkpoints import newest, resolve
 from memtune_runner.command import Command, Kind
+from memtune_runner.emulated import job as emulated_job
 from memtune_runner.launch import checks, processes
 from memtune_runner.launch.merging import RankEnd, cause, merge
 from memtune_runner.launch.peers import Alone, Ended, Peers, join
@@ -62,7 +63,7 @@ class Launcher:
             checks.runnable(self._command)
             self._peers = join(
                 settings.node_rank,
-                settings.nodes,
+                1 if settings.device is Device.EMULATED else settings.nodes,
                 settings.rendezvous,
                 settings.rendezvous_seconds,
                 Patience(self._directory),
@@ -120,8 +121,12 @@ class Launcher:
             environment.NODE_DIRECTORY: str(self._directory),
         }
         python = () if is_program else checks.python_of(command)
+        started = ranks.of_node(settings.node_rank, settings.gpus_per_node, settings.nodes)
+        if settings.device is Device.EMULATED:
+            common |= emulated_job.variables(settings, command, python)
+            started = started[:1]
         own = {name: with_resume(value, common) for name, value in os.environ.items()}
-        for rank in ranks.of_node(settings.node_rank, settings.gpus_per_node, settings.nodes):
+        for rank in started:
             words = [with_resume(word, common) for word in worker_command.words(command, python, str(rank.local_rank))]
             self._workers.start(rank, words, {**own, **common, **rank.variables()}, is_program)
         self._workers.pass_on_output()

@@ -21,7 +21,7 @@ def of_worker(settings: Settings, current: Mapping[str, str], is_program: bool) 
         "PYTHONUNBUFFERED": current.get("PYTHONUNBUFFERED") or "1",
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": current.get("TORCH_NCCL_ASYNC_ERROR_HANDLING") or "1",
     }
-    if settings.gpus_per_node > 1 or settings.device is Device.VIRTUAL:
+    if settings.gpus_per_node > 1 or settings.device is not Device.CUDA:
         # As torchrun does: otherwise each rank starts as many threads as there are cores. A rehearsal shares these with
         # whatever else is on its node, and threads that are kept from them wait for each other most of the time.
         common["OMP_NUM_THREADS"] = current.get("OMP_NUM_THREADS") or "1"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from memtune.report import EXIT_CODES, Ending, Memory, Report
+from memtune.report import EXIT_CODES, Device, Ending, Memory, Report
 from memtune_runner import checkpoints, phases
 from memtune_runner.checkpoints.loading import CheckpointLoad
 from memtune_runner.failures import Failure
@@ -103,7 +103,10 @@ def _measured(report: Report, watch: Watch) -> Report:
     """With all that the watch has seen."""
     watch.note_saves()
     accumulation = watch.settings.plan.accumulation
-    seconds, tokens = watch.pace.step_seconds(accumulation), watch.pace.tokens_per_step(accumulation)
+    # What takes how long where nothing is computed says nothing of a GPU.
+    is_timed = watch.settings.device is not Device.EMULATED
+    seconds = watch.pace.step_seconds(accumulation) if is_timed else None
+    tokens = watch.pace.tokens_per_step(accumulation)
     measured = replace(
         report,
         steps=watch.counter.steps,

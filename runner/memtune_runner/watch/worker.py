@@ -26,6 +26,7 @@ from memtune_runner import (
 )
 from memtune_runner.bad_input import BadInputError
 from memtune_runner.checkpoints.loading import CheckpointLoad
+from memtune_runner.emulated.rank import EmulatedRank
 from memtune_runner.failures import Failure, of_exception
 from memtune_runner.patience import Patience
 from memtune_runner.probe import Probe, ProbeFinished
@@ -87,6 +88,7 @@ class _Worker:
         self._watch: Watch | None = None
         self._load = CheckpointLoad.of(settings)
         self._length = TrainingLength()
+        self._emulated = EmulatedRank(rank.world)
         self._imports, self._patches = ImportWatch(), Patches()
 
     def begin(self) -> None:
@@ -146,6 +148,7 @@ class _Worker:
         return failure.exit_code
 
     def _leave_report(self, failure: Failure) -> None:
+        self._emulated.tell()
         directory = own_directory(os.environ)
         if directory is not None:
             report = ending.report_of(self._settings, self._rank, self._watch, failure, self._load, self._length)
@@ -194,11 +197,14 @@ class _Worker:
         from memtune_runner.virtual import VirtualGpu
         from memtune_runner.watch.statistics import CudaStatistics, VirtualStatistics
 
-        if self._settings.device is Device.CUDA:
-            limit_bytes, share = self._settings.gpu_memory_bytes, self._settings.memory_share
-            watch.attach(CudaStatistics(limit_bytes, share, self._rank.local_rank))
-            return
         settings = self._settings
+        if settings.device is Device.CUDA:
+            watch.attach(CudaStatistics(settings.gpu_memory_bytes, settings.memory_share, self._rank.local_rank))
+            return
+        if settings.device is Device.EMULATED:
+            watch.attach(self._emulated.attach(sys.modules["torch"], settings))
+            self._patches.when_undone(self._emulated.detach)
+            return
         assert settings.gpu_memory_bytes is not None  # the settings refuse a virtual GPU without a size
         budget_bytes = int(settings.gpu_memory_bytes * (settings.memory_share or 1.0))
         gpu = VirtualGpu(budget_bytes, _allocator_settings(settings), settings.budget_from_step)

@@ -296,6 +296,13 @@ int cudaMemsetAsync(void *address, int value, size_t size, void *stream) {
     return cudaMemset(address, value, size);
 }
 
+/* For a rehearsal in which memory is lost. */
+void emulated_resize(size_t total) {
+    pthread_mutex_lock(&lock);
+    gpu.total = total;
+    pthread_mutex_unlock(&lock);
+}
+
 /* What the report asks for. */
 size_t emulated_used_peak(void) { return used_peak; }
 size_t emulated_pinned_peak(void) { return pinned_peak; }

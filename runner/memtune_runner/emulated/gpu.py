@@ -1,0 +1,69 @@
+"""What a process has to be started with, so that it sees the emulated GPU."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from memtune import environment
+from memtune.gpu import Gpu, find
+from memtune.gpu_chips import Chip, chip_of
+from memtune.predict.outside import outside_sizes
+from memtune_runner.emulated.build import LIBRARY, build
+from memtune_runner.emulated.errors import UnknownGpuError
+from memtune_runner.emulated.installed import Installed
+
+
+def known_gpu(name: str) -> Gpu:
+    """The GPU of the table; raise UnknownGpuError if there is none of this name."""
+    try:
+        return find(name)
+    except ValueError as error:
+        raise UnknownGpuError(str(error)) from None
+
+
+def outside_bytes(ranks: int) -> dict[str, int]:
+    """What is kept free of the GPU for that which lies outside of torch's allocator, by its parts."""
+    return {name: int(size) for name, size in outside_sizes(ranks).items()}
+
+
+def variables(gpu: Gpu, ranks: int, torch: Installed) -> dict[str, str]:
+    """The variables of a process on this GPU; the library is built unless it is there."""
+    library = build(torch.directory, torch.torch, torch.cuda)
+    outside = sum(outside_bytes(ranks).values())
+    return {
+        **_preloading(library),
+        environment.EMULATED_GPU: gpu_variable(chip_of(gpu.name), gpu.usable_bytes, outside, torch),
+        # NCCL's watchdogs would wait for ranks that are not there.
+        "TORCH_NCCL_ENABLE_MONITORING": "0",
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0",
+    }
+
+
+def gpu_variable(chip: Chip, usable_bytes: int, outside_bytes: int, torch: Installed) -> str:
+    """The GPU as the emulation in C reads it."""
+    cuda = [int(part) for part in torch.cuda.split(".")[:2]]
+    cudnn, nccl = torch.cudnn, torch.nccl
+    numbers = {
+        "total": usable_bytes, "outside": outside_bytes, "cuda": cuda[0] * 1000 + cuda[1] * 10,
+        "cublas": cuda[0] * 10000 + cuda[1] * 100, "cudnn": cudnn[0] * 10000 + cudnn[1] * 100 + cudnn[2],
+        "nccl": nccl[0] * 10000 + nccl[1] * 100 + nccl[2], "major": chip.major, "minor": chip.minor,
+        "sms": chip.multiprocessors, "threads_per_sm": chip.threads_per_multiprocessor,
+        "blocks_per_sm": chip.blocks_per_multiprocessor, "shared_per_sm": chip.shared_bytes_per_multiprocessor,
+        "shared_per_block_optin": chip.shared_bytes_per_block, "shared_reserved": chip.shared_bytes_reserved,
+    }  # fmt: skip
+    return ";".join([f"name={chip.product}", *(f"{name}={number}" for name, number in numbers.items())])
+
+
+def _preloading(library: Path) -> dict[str, str]:
+    """What puts the emulation before NVIDIA's libraries. A library's own search path beats LD_LIBRARY_PATH, so it is
+    the preloaded symbols that win; the empty libraries only answer to names that are not there."""
+    return {
+        "LD_PRELOAD": prepended(str(library / LIBRARY), os.environ.get("LD_PRELOAD")),
+        "LD_LIBRARY_PATH": prepended(str(library / "empty"), os.environ.get("LD_LIBRARY_PATH")),
+    }
+
+
+def prepended(first: str, rest: str | None) -> str:
+    """A search path with one more entry in front."""
+    return f"{first}:{rest}" if rest else first

@@ -1,0 +1,161 @@
+"""What torch's memory history tells of a run: who held the memory at its peak, and what came and went in a step."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from memtune.report import Phase
+from memtune_runner.users_code import is_users
+
+# Events that torch keeps, each with its stack; the oldest go first.
+MOST_EVENTS = 1_000_000
+KINDS = tuple(str(phase) for phase in Phase)
+_MOST_SITES = 20
+_MOST_POINTS = 1600
+_LIBRARIES = ("/site-packages/", "/dist-packages/")
+# torch, and what stands in between here: neither is the line that asked.
+_INNER = ("/torch/", "/memtune_runner/emulated/", "/memtune_runner/watch/", "<")
+_NOBODY = "no line of Python"
+
+
+class Change(NamedTuple):
+    """A phase and when it was left, in microseconds as torch counts them."""
+
+    until_us: int
+    phase: str
+
+
+class _Block(NamedTuple):
+    size: int
+    kind: int
+    frames: Sequence[Mapping[str, Any]]
+
+
+def told(events: Sequence[Mapping[str, Any]], changes: Sequence[Change]) -> dict[str, Any]:
+    """Both, as a result tells them. ``changes`` are in order, the last one that of the phase at the end."""
+    blocks, most, place = _at_peak(events, changes)
+    return {
+        "isWhole": len(events) < MOST_EVENTS,
+        "tensorBytes": most,
+        "phase": changes[_phase_at(changes, events[place]["time_us"])].phase if events else "",
+        "largest": _largest(blocks),
+        "step": _step(events, changes),
+    }
+
+
+def _replayed(
+    events: Sequence[Mapping[str, Any]], changes: Sequence[Change]
+) -> Iterator[tuple[dict[int, _Block], _Block | None, int]]:
+    """After each event: the blocks that live, and the one that came or went, with its size as a gain or a loss."""
+    live: dict[int, _Block] = {}
+    for event in events:
+        block, gain = None, 0
+        if event["action"] == "alloc":
+            kind = KINDS.index(changes[_phase_at(changes, event["time_us"])].phase)
+            block = live[event["addr"]] = _Block(event["size"], kind, event.get("frames", ()))
+            gain = block.size
+        elif event["action"] == "free_completed" and (block := live.pop(event["addr"], None)):
+            gain = -block.size
+        yield live, block, gain
+
+
+def _phase_at(changes: Sequence[Change], time_us: int) -> int:
+    return min(bisect_left(changes, time_us, key=lambda change: change.until_us), len(changes) - 1)
+
+
+def _at_peak(events: Sequence[Mapping[str, Any]], changes: Sequence[Change]) -> tuple[list[_Block], int, int]:
+    """The blocks that lived when most did, their bytes, and the place of that event."""
+    now = most = peak = 0
+    for place, (_, _, gain) in enumerate(_replayed(events, changes)):
+        now += gain
+        if now > most:
+            most, peak = now, place
+    for place, (live, _, _) in enumerate(_replayed(events, changes)):
+        if place == peak:
+            return list(live.values()), most, peak
+    return [], 0, 0
+
+
+def _largest(blocks: Sequence[_Block]) -> list[dict[str, Any]]:
+    """The lines that hold most, each with the line of a library that asked for it on its behalf."""
+    sizes: Counter[tuple[str, str, str]] = Counter()
+    counts: Counter[tuple[str, str, str]] = Counter()
+    for block in blocks:
+        site = (*_site(block.frames), KINDS[block.kind])
+        sizes[site] += block.size
+        counts[site] += 1
+    return [
+        {"line": line, "within": within, "phase": phase, "tensors": counts[line, within, phase], "bytes": size}
+        for (line, within, phase), size in sizes.most_common(_MOST_SITES)
+    ]
+
+
+def _site(frames: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
+    """The user's line, and the innermost one that is not torch's, where that is another."""
+    outer = [each for each in frames if not any(part in each["filename"] for part in _INNER)]
+    own = (each for each in outer if is_users(each["filename"]) and not _is_library(each["filename"]))
+    users, within = next(own, None), next(iter(outer), None)
+    if within is None:
+        return _NOBODY, ""
+    line = _line(users or within)
+    return line, "" if users in (None, within) else f"{_line(within)} {within['name']}"
+
+
+def _is_library(file: str) -> bool:
+    return any(part in file for part in _LIBRARIES)
+
+
+def _line(frame: Mapping[str, Any]) -> str:
+    return f"{frame['filename']}:{frame['line']}"
+
+
+def _step(events: Sequence[Mapping[str, Any]], changes: Sequence[Change]) -> dict[str, Any] | None:
+    """The last whole optimizer step: bytes after its events by the phase that asked for them; None if there is none."""
+    found = _last_step([change.phase for change in changes])
+    if found is None:
+        return None
+    begins, ends = found
+    begin_us, end_us = changes[begins - 1].until_us if begins else 0, changes[ends].until_us
+    points, times, now = [], [], [0] * len(KINDS)
+    for event, (_, block, gain) in zip(events, _replayed(events, changes), strict=True):
+        if block is not None:
+            now[block.kind] += gain
+            if begin_us < event["time_us"] <= end_us:
+                points.append(tuple(now))
+                times.append(event["time_us"])
+    if not points:
+        return None
+    places = _thinned(points)
+    starts = [changes[place - 1].until_us if place else 0 for place in range(begins, ends + 1)]
+    marks = [
+        {"point": min(bisect_left(places, bisect_left(times, start)), len(places) - 1), "phase": change.phase}
+        for start, change in zip(starts, changes[begins : ends + 1], strict=True)
+    ]
+    return {"kinds": list(KINDS), "points": [points[place] for place in places], "marks": marks}
+
+
+def _last_step(phases: Sequence[str]) -> tuple[int, int] | None:
+    """The places of the first and the last phase of the last step that came to its end; None if none did.
+
+    A save or an evaluation goes back to the phase before it: it is the first one after a backward pass that counts.
+    """
+    found, first, is_backward = None, None, False
+    for place, phase in enumerate(phases):
+        if phase == Phase.FORWARD and first is None:
+            first = place
+        elif phase == Phase.BACKWARD:
+            is_backward = True
+        elif phase == Phase.OPTIMIZER_STEP and is_backward:
+            found = (first or 0, place)
+            first, is_backward = None, False
+    return found
+
+
+def _thinned(points: Sequence[tuple[int, ...]]) -> list[int]:
+    """Places evenly spread over all points: of each stretch the one at which most is there."""
+    stride = -(-len(points) // _MOST_POINTS)
+    stretches = (range(start, min(start + stride, len(points))) for start in range(0, len(points), stride))
+    return [max(stretch, key=lambda place: sum(points[place])) for stretch in stretches]

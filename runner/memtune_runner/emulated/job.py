@@ -1,0 +1,50 @@
+"""A rank of a job on the emulated GPU: rank 0, whose process stands for all ranks of all nodes."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from memtune_runner.bad_input import BadInputError
+from memtune_runner.command import Command, CommandError, Kind, parse
+from memtune_runner.emulated import gpu as emulated_gpu
+from memtune_runner.emulated import installed
+from memtune_runner.emulated.build import build
+from memtune_runner.emulated.errors import EmulationError
+from memtune_runner.emulated.installed import Installed
+from memtune_runner.launch import checks
+from memtune_runner.settings import Settings
+
+
+def prepare(words: Sequence[str]) -> int:
+    """Find what runs of a command need and build it, before there are any; the exit code, and a sentence if not 0."""
+    try:
+        command = parse(words)
+        torch = _torch_of(command, checks.python_of(command))
+        build(torch.directory, torch.torch, torch.cuda)
+    except CommandError as error:
+        print(f"memtune: {error}", file=sys.stderr)
+        return EmulationError.exit_code
+    except EmulationError as error:
+        print(f"memtune: {error}", file=sys.stderr)
+        return error.exit_code
+    return 0
+
+
+def variables(settings: Settings, command: Command, python: tuple[str, ...]) -> dict[str, str]:
+    """What the rank's process has to be started with."""
+    assert settings.gpu_memory_bytes is not None  # the settings refuse an emulated GPU without a size
+    try:
+        gpu = emulated_gpu.known_gpu(settings.gpu_name).with_memory(settings.gpu_memory_bytes)
+        return emulated_gpu.variables(gpu, settings.world, _torch_of(command, python))
+    except EmulationError as error:
+        raise BadInputError(f"device emulated: {error}") from None
+
+
+def _torch_of(command: Command, python: tuple[str, ...]) -> Installed:
+    if command.kind is Kind.PROGRAM:
+        raise EmulationError(
+            f"{command.target} is neither Python nor a launcher that is known, and the emulated GPU is made for one "
+            "torch; make the command that of your script, like torchrun train.py"
+        )
+    return installed.find_in(python)

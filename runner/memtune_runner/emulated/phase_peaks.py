@@ -1,0 +1,79 @@
+"""The allocator's peaks in each phase of a training, hidden from the script: it sees the peaks since its own resets."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from types import ModuleType
+from typing import Any
+
+from memtune.report import Phase
+from memtune_runner import phases
+from memtune_runner.emulated.history import Change
+
+_METRICS = {"allocated": "allocated_bytes", "active": "active_bytes", "reserved": "reserved_bytes"}
+
+
+class PhasePeaks:
+    """Starts new peaks whenever the process goes from one phase to another. Made once torch is imported."""
+
+    def __init__(self, torch: ModuleType) -> None:
+        self._cuda, native = torch.cuda, torch._C
+        self._read, self._reset = native._cuda_memoryStats, native._cuda_resetPeakMemoryStats
+        self._by_phase: dict[Phase, dict[str, int]] = defaultdict(lambda: dict.fromkeys(_METRICS, 0))
+        self._recent = dict.fromkeys(_METRICS, 0)
+        self._changes: list[Change] = []
+        # What the script would see, had nobody else reset anything.
+        self._since_reset: dict[tuple[str, str], int] = {}
+        native._cuda_memoryStats, native._cuda_resetPeakMemoryStats = self._shown, self._reset_by_script
+        phases.when_left(self._changed)
+
+    def by_phase(self) -> dict[str, dict[str, int]]:
+        """The peaks of every phase until now, in the order in which they first began."""
+        self._left(phases.current())
+        return {str(phase): dict(peaks) for phase, peaks in self._by_phase.items()}
+
+    def since_last_call(self) -> dict[str, int]:
+        """The peaks since this was last called, whatever the script has reset meanwhile."""
+        self._left(phases.current())
+        found, self._recent = self._recent, dict.fromkeys(_METRICS, 0)
+        return found
+
+    def changes(self) -> list[Change]:
+        """When which phase was left, and the one that the process is in now."""
+        return [*self._changes, Change(_now_us(), str(phases.current()))]
+
+    def _changed(self, phase: Phase) -> None:
+        self._changes.append(Change(_now_us(), str(phase)))
+        self._left(phase)
+
+    def _left(self, phase: Phase) -> None:
+        if not self._cuda.is_initialized():
+            return
+        statistics = self._read(0)
+        peaks = self._by_phase[phase]
+        for metric, name in _METRICS.items():
+            peak = statistics[name]["all"]["peak"]
+            peaks[metric], self._recent[metric] = max(peaks[metric], peak), max(self._recent[metric], peak)
+        for name, pools in statistics.items():
+            for pool, counters in pools.items() if isinstance(pools, dict) else ():
+                if isinstance(counters, dict):
+                    self._since_reset[name, pool] = max(self._since_reset.get((name, pool), 0), counters["peak"])
+        self._reset(0)
+
+    def _shown(self, device: int) -> Any:
+        statistics = self._read(device)
+        for (name, pool), peak in self._since_reset.items():
+            counters = statistics[name][pool]
+            counters["peak"] = max(counters["peak"], peak)
+        return statistics
+
+    def _reset_by_script(self, device: int) -> None:
+        self._left(phases.current())
+        self._since_reset.clear()
+        self._reset(device)
+
+
+def _now_us() -> int:
+    """The time as torch's memory history tells it."""
+    return time.time_ns() // 1000

@@ -1,0 +1,89 @@
+"""What a process on the emulated GPU needs of torch, and what it did there that a result has to tell."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from memtune_runner.emulated.values import Values
+
+
+class Emulation:
+    """One process on the emulated GPU, as rank 0 of so many."""
+
+    def __init__(self, ranks: int) -> None:
+        self._ranks = ranks
+        self._compilations = 0
+        self._values = Values()
+        self.active = ExitStack()
+
+    def torch_imported(self, torch: ModuleType) -> None:
+        """From here on no other rank is waited for, nothing is compiled, and values are followed."""
+        from memtune_runner.emulated import store
+
+        if "RANK" in os.environ:
+            store.install(self._ranks)
+        self._count_compilations(torch)
+        self.active.enter_context(self._values.following())
+
+    def _count_compilations(self, torch: ModuleType) -> None:
+        """Compiled code is not emulated: it runs as it was written, and the result says so."""
+        os.environ["TORCHDYNAMO_DISABLE"] = "1"
+        plain = torch.compile
+
+        def counted(*args: Any, **kwargs: Any) -> Any:
+            self._compilations += 1
+            return plain(*args, **kwargs)
+
+        torch.compile = counted  # type: ignore[attr-defined]  # of a module
+
+    def measured(self) -> dict[str, Any]:
+        """What only the emulation knows, and what makes its numbers less certain."""
+        library = ctypes.CDLL(None)
+        return {
+            "hostPeakBytes": _host_peak_bytes(),
+            "pinnedPeakBytes": _number(library, "emulated_pinned_peak"),
+            "kernelLaunches": _number(library, "emulated_launches"),
+            "stubs": [{"name": name, "calls": calls} for name, calls in _stub_calls(library)],
+            "compilations": self._compilations,
+            "values": self._values.report(),
+        }
+
+
+def used_peak_bytes() -> int:
+    """The most that was taken of the emulated GPU."""
+    return _number(ctypes.CDLL(None), "emulated_used_peak")
+
+
+def resize(total_bytes: int) -> None:
+    """Give the emulated GPU another size from here on."""
+    ctypes.CDLL(None).emulated_resize(ctypes.c_size_t(total_bytes))
+
+
+def _number(library: Any, name: str) -> int:
+    function = getattr(library, name)
+    function.restype = ctypes.c_uint64
+    return int(function())
+
+
+def _stub_calls(library: Any) -> Iterator[tuple[str, int]]:
+    library.emulated_stub.restype = ctypes.c_char_p
+    library.emulated_stub.argtypes = library.emulated_stub_calls.argtypes = [ctypes.c_size_t]
+    library.emulated_stub_calls.restype = ctypes.c_uint64
+    place = 0
+    while (name := library.emulated_stub(place)) is not None:
+        if calls := library.emulated_stub_calls(place):
+            yield name.decode(), calls
+        place += 1
+
+
+def _host_peak_bytes() -> int:
+    status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
+    match = re.search(r"VmHWM:\s+(\d+) kB", status)
+    return int(match[1]) * 1024 if match else 0

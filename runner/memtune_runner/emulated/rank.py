@@ -1,0 +1,84 @@
+"""One rank of a job on the emulated GPU, from the import of torch to the words about it in the log."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from memtune import environment
+from memtune.units import counted
+from memtune_runner.emulated import history
+from memtune_runner.emulated.history import Change
+from memtune_runner.emulated.phase_peaks import PhasePeaks
+from memtune_runner.emulated.process import Emulation
+from memtune_runner.settings import Settings
+
+if TYPE_CHECKING:
+    from memtune_runner.emulated.statistics import EmulatedStatistics  # needs torch, which is not imported yet
+
+_READS_TOLD = 3
+
+
+class EmulatedRank:
+    """Does nothing until it is attached, which a rank on another device never is."""
+
+    def __init__(self, ranks: int) -> None:
+        self._emulation = Emulation(ranks)
+        self._torch: ModuleType | None = None
+        self._peaks: PhasePeaks | None = None
+
+    def attach(self, torch: ModuleType, settings: Settings) -> EmulatedStatistics:
+        """Make torch, which has just been imported, ready for the emulated GPU; its counters."""
+        from memtune_runner.emulated.statistics import EmulatedStatistics
+
+        self._torch, self._peaks = torch, PhasePeaks(torch)
+        keeps_history = environment.EMULATED_RESULT in os.environ
+        statistics = EmulatedStatistics(settings.budget_from_step, self._peaks, keeps_history)
+        self._emulation.torch_imported(torch)
+        return statistics
+
+    def detach(self) -> None:
+        """Stop following values."""
+        self._emulation.active.close()
+
+    def tell(self) -> None:
+        """Say in the log what an emulated run is worth."""
+        if self._torch is None or self._peaks is None:
+            return
+        measured = self._emulation.measured()
+        if path := os.environ.get(environment.EMULATED_RESULT):
+            phase_bytes, changes = self._peaks.by_phase(), self._peaks.changes()
+            told = {**measured, "phaseBytes": phase_bytes, **self._history(changes), "torch": self._torch.__version__}
+            Path(path).write_text(json.dumps(told), encoding="utf-8")
+            return  # whoever asked for it says so
+        for line in _words(measured):
+            print(f"memtune: emulated GPU: {line}", file=sys.stderr, flush=True)
+
+    def _history(self, changes: Sequence[Change]) -> dict[str, Any]:
+        assert self._torch is not None  # who has peaks has torch
+        cuda = self._torch.cuda
+        if not cuda.is_initialized():
+            return {"history": None}
+        if snapshot := os.environ.get(environment.EMULATED_SNAPSHOT):
+            cuda.memory._dump_snapshot(snapshot)
+        return {"history": history.told(cuda.memory._snapshot()["device_traces"][0], changes)}
+
+
+def _words(measured: Mapping[str, Any]) -> Iterator[str]:
+    yield "memory was counted, no kernel ran, and what was saved is no trained model"
+    made_up = [each for each in measured["values"] if each["value"] != "true"]
+    if made_up:
+        times = counted(sum(each["times"] for each in made_up), "value")
+        places = ", ".join(f"{each['file']}:{each['line']}" for each in made_up[:_READS_TOLD])
+        more = ", ..." if len(made_up) > _READS_TOLD else ""
+        yield f"the script read {times} that no kernel has computed ({places}{more}); memory may depend on them"
+    if measured["compilations"]:
+        yield "what torch.compile was to compile ran as it is written, which may take other memory"
+    if measured["stubs"]:
+        names = ", ".join(each["name"] for each in measured["stubs"])
+        yield f"functions that only pretended to succeed were called: {names}"

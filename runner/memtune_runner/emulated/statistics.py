@@ -1,0 +1,53 @@
+"""The counters of an emulated GPU: those of torch's own allocator, and the size that a rehearsal takes away from it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+
+import torch
+
+from memtune.units import gib
+from memtune_runner.emulated.history import MOST_EVENTS
+from memtune_runner.emulated.phase_peaks import PhasePeaks
+from memtune_runner.emulated.process import resize
+from memtune_runner.watch.statistics import CudaStatistics, Reading
+
+
+class EmulatedStatistics(CudaStatistics):
+    """``budget_from_step`` is what the GPU has left once so many steps have ended; 0 is the start."""
+
+    def __init__(self, budget_from_step: Mapping[int, int], peaks: PhasePeaks, keeps_history: bool) -> None:
+        super().__init__(None)
+        self._budget_from_step, self._steps = budget_from_step, 0
+        self._peaks, self._keeps_history = peaks, keeps_history
+        if left_bytes := budget_from_step.get(0):
+            resize(left_bytes)
+
+    def read(self) -> Reading | None:
+        reading = super().read()
+        if reading is None:
+            return None
+        highest = self._peaks.since_last_call()
+        return replace(
+            reading,
+            peak_allocated_bytes=highest["allocated"],
+            peak_active_bytes=highest["active"],
+            peak_reserved_bytes=highest["reserved"],
+        )
+
+    def record_sites(self) -> None:
+        if not self._keeps_history:
+            super().record_sites()
+            return
+        record = torch.cuda.memory._record_memory_history
+        torch.cuda._lazy_call(lambda: record(stacks="python", max_entries=MOST_EVENTS))
+
+    def step_ended(self) -> None:
+        self._steps += 1
+        if left_bytes := self._budget_from_step.get(self._steps):
+            print(f"memtune: rehearsal: the emulated GPU has {gib(left_bytes)} from here on", file=sys.stderr)
+            # What is cached would hide the loss.
+            torch.cuda.empty_cache()
+            resize(left_bytes)

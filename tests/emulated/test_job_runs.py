@@ -1,0 +1,145 @@
+"""`memtune run` with `device: emulated`: users' own commands from the first probe to the last attempt."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from pathlib import Path
+from typing import Any
+
+from emulated_runs import example, memtune
+
+from memtune.units import GIB, MIB
+
+_DEEPSPEED = {"precision": ["bf16"], "checkpointing": ["none"], "backends": ["deepspeed"], "zeroStages": [3]}
+
+
+def run(job: Path) -> tuple[dict[str, Any], str]:
+    """The status in the end, of a job that must succeed, and what was said."""
+    state = job.parent / "state"
+    done = memtune("run", str(job), "--state", str(state))
+    logs = "".join(f"\n{log}\n{log.read_text()[-2000:]}" for log in sorted(state.glob("runs/*/log")))
+    assert done.returncode == 0, done.stdout + done.stderr + logs
+    return json.loads((state / "job.json").read_text())["status"], done.stdout
+
+
+def report_of(state: Path, run_name: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((state / "runs" / run_name / "report.json").read_text())
+    return found
+
+
+def test_a_script_with_the_trainer_runs_as_rank_0_of_16_under_zero_3(tmp_path: Path) -> None:
+    training = {"globalBatchSize": 64, "sequenceLength": 128, "optimizer": "adamw", "attention": "sdpa"}
+    tuning = {"space": _DEEPSPEED, "maxProbes": 1, "probeSteps": 2}
+    job = example(tmp_path, "hf-trainer", {"nodes": 2, "gpusPerNode": 8}, training=training, tuning=tuning)
+    status, said = run(job)
+    report = report_of(tmp_path / "state", "hf-trainer-probe-1")
+    assert (report["device"], report["world"], report["applied"]["zeroStage"]) == ("emulated", 16, 3)
+    assert not {"stepSeconds", "tokensPerSecond"} & report.keys()
+    (probe,) = status["probes"]
+    peaks = probe["peakBytes"]
+    # The context and NCCL's buffers among 16 ranks are kept free of the GPU.
+    assert peaks["device"] - peaks["reserved"] > 1.5 * GIB
+    assert peaks["total"] == int(79.1 * GIB)
+    assert 0 < peaks["allocated"] <= peaks["active"] <= peaks["reserved"]
+    assert status["phase"] == "Succeeded"
+    assert "has run to its end on an emulated GPU, no model was trained" in said
+
+
+def test_what_runs_out_of_memory_is_launched_again_on_a_plan_that_fits(tmp_path: Path) -> None:
+    shrink = {"afterStep": 3, "by": "24%"}
+    resources = {"gpuMemory": "900Mi", "shrink": shrink}
+    space = {"precision": ["fp32"], "checkpointing": ["full"], "backends": ["ddp"]}
+    tuning = {"space": space, "maxProbes": 1, "probeSteps": 2}
+    trainer = ["python", "-m", "memtune_runner.trainer", "--steps", "6", "--save-every", "2"]
+    containers = [{"name": "trainer", "image": "own:1", "command": trainer}]
+    template = {"spec": {"containers": containers}}
+    checkpoint = {"path": str(tmp_path / "never-there")}
+    job = example(
+        tmp_path, "quickstart", resources,
+        tuning=tuning, integration="sdk", template=template, checkpoint=checkpoint,
+    )  # fmt: skip
+    status, said = run(job)
+    first, second = status["attempts"]
+    assert (first["verdict"], second["verdict"]) == ("device-oom", "succeeded")
+    assert "CUDA out of memory. Tried to allocate" in first["message"]
+    assert second["peakBytes"]["total"] == int(900 * MIB * 0.76)
+    assert second["resumedSamples"] > 0
+    assert not (tmp_path / "never-there").exists(), "nothing real may go on from what was never computed"
+    assert (tmp_path / "state" / "emulated-checkpoints").exists()
+    assert (
+        "the emulated GPU has 0.7 GiB from here on"
+        in (tmp_path / "state" / "runs" / "quickstart-train-1" / "log").read_text()
+    )
+    assert "attempt 2 runs emulated on" in said
+
+
+def test_a_python_without_a_cuda_torch_is_one_sentence_before_anything_runs(tmp_path: Path) -> None:
+    job = example(tmp_path, "hf-trainer", {})
+    done = memtune("run", str(job), "--state", str(tmp_path / "state"), activated=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    (sentence,) = done.stderr.splitlines()
+    assert "was not built for CUDA" in sentence
+    assert "activate its environment, or set spec.runner.python" in sentence
+    assert not list((tmp_path / "state").glob("runs/*"))
+
+
+def test_a_job_is_emulated_under_each_of_the_plans_that_rank_first(tmp_path: Path) -> None:
+    snapshot, picture = tmp_path / "s.pickle", tmp_path / "step.html"
+    job = example(tmp_path, "env", {})
+    done = memtune(
+        "emulate", str(job), "--top", "2", "--format", "json", "--snapshot", str(snapshot), "--timeline", str(picture)
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    told = json.loads(done.stdout)
+    assert (told["job"], told["ranks"], told["gpu"]["name"]) == ("env", 1, "h100-80gb")
+    first, second = told["plans"]
+    assert first["plan"] != second["plan"]
+    peaks, phases = first["peakBytes"], first["phaseBytes"]
+    assert peaks["device"] == peaks["reserved"] + told["outsideBytes"]["context"]
+    for metric in ("allocated", "active", "reserved"):
+        assert max(phase[metric] for phase in phases.values()) == peaks[metric]
+    assert {"init", "forward", "backward", "optimizer-step"} <= phases.keys()
+    assert set(first["predictedBytes"]) == set(peaks)
+    largest = first["largest"]
+    # Blocks are rounded up to 512 bytes each, and what is asked for is not.
+    assert 0.9 * peaks["active"] < largest["tensorBytes"] <= peaks["active"]
+    lines = {each["line"].rsplit("/", 1)[-1].split(":")[0] for each in largest["largest"]}
+    assert "checkpointed_loop.py" in lines
+    assert pickle.loads(snapshot.read_bytes())["segments"]
+    assert "optimizer-step" in picture.read_text()
+
+
+def test_a_deepspeed_job_is_emulated_under_its_plan_as_rank_0_of_8(tmp_path: Path) -> None:
+    training = {"globalBatchSize": 64, "sequenceLength": 128, "optimizer": "adamw", "attention": "sdpa"}
+    job = example(
+        tmp_path, "hf-trainer", {"gpusPerNode": 8}, training=training, tuning={"space": _DEEPSPEED, "probeSteps": 1}
+    )
+    done = memtune("emulate", str(job), "--plan", "bf16-z3-none-mb8x1")
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "emulated, rank 0 of 8" in done.stdout
+    assert "_setup_for_real_optimizer" in done.stdout, "DeepSpeed's own line, asked for by the user's"
+    assert "hf_trainer.py:" in done.stdout
+
+
+def test_each_ending_of_an_emulated_job_has_its_own_code(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    template = {"spec": {"containers": [{"name": "trainer", "image": "own:1", "command": ["python", str(script)]}]}}
+    job = str(example(tmp_path, "env", {"gpuMemory": "1Gi"}, template=template))
+    script.write_text("import torch\nwhile True:\n    pass\n")
+    done = memtune("emulate", job, "--time-limit", "15")
+    assert done.returncode == 7
+    assert "when its time was up; give a larger --time-limit" in done.stdout
+    script.write_text("import torch\ntorch.empty(1 << 30, device='cuda')\n")
+    done = memtune("emulate", job)
+    assert done.returncode == 6
+    assert "out of memory after 0 steps" in done.stdout
+    assert "CUDA out of memory. Tried to allocate 4.00 GiB." in done.stdout
+    script.write_text("raise RuntimeError('no data')\n")
+    done = memtune("emulate", job)
+    assert done.returncode == 1
+    assert "RuntimeError: no data" in done.stdout
+    done = memtune("emulate", job, activated=False)
+    assert done.returncode == 3
+    (sentence,) = done.stderr.splitlines()
+    assert "was not built for CUDA" in sentence

@@ -1,0 +1,37 @@
+"""Jobs of examples/ with `device: emulated`, and `memtune` called as by somebody who has activated .venv-emulated."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import yaml
+from emulated_gpu import PYTHON
+
+_EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+
+
+def example(directory: Path, name: str, resources: dict[str, Any], **spec: Any) -> Path:
+    """A job of examples/ on an emulated H100, with blocks of its spec replaced."""
+    documents = yaml.safe_load_all((_EXAMPLES / f"{name}.yaml").read_text())
+    body = next(each for each in documents if each["kind"] == "MemoryTunedJob")
+    body["spec"] |= {"resources": {"gpuProduct": "h100-80gb", "device": "emulated", **resources}, **spec}
+    file = directory / f"{name}.yaml"
+    file.write_text(yaml.safe_dump(body))
+    return file
+
+
+def memtune(*words: str, activated: bool = True, limit: int = 300) -> subprocess.CompletedProcess[str]:
+    """Call the command from the root of the repository, where the scripts of the examples are."""
+    # Without the packages of this Python, whose torch is the CPU build.
+    ours = os.pathsep.join(str(_EXAMPLES.parent / part) for part in ("core", "runner", "operator", "cli"))
+    own = {"VIRTUAL_ENV": str(PYTHON.parents[1]), "PATH": f"{PYTHON.parent}{os.pathsep}{os.environ['PATH']}"}
+    return subprocess.run(
+        [sys.executable, "-m", "memtune_cli.main", *words],
+        env={**os.environ, "PYTHONPATH": ours, "OMP_NUM_THREADS": "1", **(own if activated else {})},
+        cwd=_EXAMPLES.parent,
+        check=False, capture_output=True, text=True, timeout=limit,
+    )  # fmt: skip

@@ -1,0 +1,204 @@
+"""A job with `device: emulated`: what is decided and said of it, what its process is told, where it may run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from decided import condition, die, last, probed
+from small_jobs import make_job, template
+
+from memtune import environment
+from memtune.gpu import GPUS
+from memtune.plan import Plan
+from memtune.report import Device, Ending, Phase
+from memtune.run import Run, RunKind
+from memtune.spec.job import Job
+from memtune.units import GIB
+from memtune_cli.next_step import next_step
+from memtune_cli.report_page import html_page
+from memtune_cli.screen import Screen
+from memtune_cli.story import Story
+from memtune_cli.story_page import page
+from memtune_operator import preflight, variables
+from memtune_operator.local import refusal_of
+from memtune_operator.local_checkpoints import checkpoint_path
+from memtune_operator.policy import Policy
+from memtune_runner import phases
+from memtune_runner.bad_input import BadInputError
+from memtune_runner.command import parse
+from memtune_runner.emulated import job as emulated_job
+from memtune_runner.emulated.phase_peaks import PhasePeaks
+from memtune_runner.emulated.rank import _words
+from memtune_runner.settings import Settings
+
+RUN = Run(RunKind.TRAIN, 1, Plan.parse("bf16-z1-none-mb4x1"))
+
+
+def job(**resources: Any) -> Job:
+    emulated = {"nodes": 1, "gpusPerNode": 1, "gpuProduct": "h100-80gb", "gpuMemory": "8Gi", "device": "emulated"}
+    return make_job(resources={**emulated, **resources})
+
+
+def story_of(cluster: Any) -> Story:
+    from memtune.decide.restoring import restore
+
+    return Story("tiny", "default", restore(cluster.job, cluster.status), cluster.job)
+
+
+def test_its_speed_is_the_predicted_one_whatever_the_reports_say() -> None:
+    cluster = probed(job(), device=Device.EMULATED, tokens_per_second=1.0, step_seconds=900.0)
+    probes = cluster.status["probes"]
+    assert not any(probe["tokensPerSecond"] or probe["stepSeconds"] for probe in probes)
+    plan = cluster.status["plan"]
+    assert plan["tokensPerSecond"] > 1000
+    told = condition(cluster, "Tuned")["message"]
+    assert f"speed not measured, {plan['tokensPerSecond']:,} tokens/s predicted" in told
+    (run,) = cluster.runs(RunKind.TRAIN)
+    cluster.finish(run, device=Device.EMULATED, tokens_per_second=1.0)
+    cluster.reconcile()
+    assert cluster.status["plan"]["tokensPerSecond"] > 1000
+
+
+def test_every_record_and_every_sentence_says_that_it_is_emulated() -> None:
+    cluster = probed(job(), device=Device.EMULATED)
+    assert all(probe["emulated"] for probe in cluster.status["probes"])
+    assert any("probe 1 emulates " in event for event in cluster.events)
+    assert any("emulated probe 1 " in event and "succeeded: emulated " in event for event in cluster.events)
+    assert not any("measures" in event or "trains" in event for event in cluster.events)
+    running = story_of(cluster)
+    assert next_step(running).startswith("it runs to its end, emulated")
+    die(cluster, Ending.DEVICE_OOM, 85, device=Device.EMULATED, phase=Phase.FORWARD)
+    assert any("emulated attempt 1 " in event and "ran out of GPU memory" in event for event in cluster.events)
+    assert last(cluster)["number"] == 2
+    assert last(cluster)["emulated"]
+    cluster.start(last(cluster)["name"])
+    cluster.finish(last(cluster)["name"], device=Device.EMULATED)
+    cluster.reconcile()
+    assert "run to its end on an emulated GPU, no model was trained" in cluster.status["message"]
+    story = story_of(cluster)
+    shown = "\n".join(page(Screen(100, colours=False, unicode=True), story, cluster.now))
+    assert "emulated h100-80gb of " in shown
+    assert "emulated  █" in shown
+    assert "measured  █" not in shown
+    assert "ran to its end, emulated" in shown
+    assert "Run on an emulated GPU" in html_page(story, [], [], [], cluster.now)
+
+
+def test_the_process_is_told_which_gpu_of_which_size() -> None:
+    found = variables.of_pod(job(nodes=2, gpusPerNode=4), RUN, 0, "/dev/termination-log")
+    assert found[environment.DEVICE] == "emulated"
+    assert (found[environment.GPU_NAME], found[environment.GPU_MEMORY_BYTES]) == ("h100-80gb", str(8 * GIB))
+    sold = variables.of_pod(job(gpuProduct="NVIDIA-H100-80GB-HBM3", gpuMemory="80Gi"), RUN, 0, "")
+    assert sold[environment.GPU_MEMORY_BYTES] == str(GPUS["h100-80gb"].usable_bytes)
+    half = variables.of_pod(job(memoryShare="50%"), RUN, 0, "")
+    assert (half[environment.GPU_MEMORY_BYTES], half[environment.MEMORY_SHARE]) == (str(4 * GIB), "")
+
+
+def test_a_rehearsal_takes_memory_away_from_what_the_gpu_has() -> None:
+    found = variables.of_pod(job(shrink={"afterStep": 3, "by": "25%"}), RUN, 0, "")
+    assert found[environment.SHRINK] == f"3:{6 * GIB}"
+
+
+def test_it_runs_on_one_machine_and_says_so_elsewhere() -> None:
+    assert refusal_of(job(nodes=2)) is None, "one process stands for all nodes"
+    unknown = refusal_of(job(gpuProduct="NVIDIA-H900"))
+    assert unknown is not None
+    assert "gpuProduct: NVIDIA-H900 is unknown" in unknown.message
+    policy = Policy(service_accounts=None)
+    found = preflight.check_on_cluster(job(), policy, "runner:1", ()).refusal
+    assert found is not None
+    assert "emulated is for memtune run" in found.message
+    assert preflight.check_on_cluster(make_job(), policy, "runner:1", ()).refusal is None
+
+
+def test_what_it_saves_is_never_where_a_real_training_looks(tmp_path: Path) -> None:
+    own = make_job(checkpoint={"path": str(tmp_path / "own")}, template=template())
+    emulated = own.model_copy(update={"spec": own.spec.model_copy(update={"resources": job().spec.resources})})
+    assert checkpoint_path(own, tmp_path) == str(tmp_path / "own")
+    assert checkpoint_path(emulated, tmp_path) == str(tmp_path / "emulated-checkpoints")
+
+
+def test_a_command_whose_torch_cannot_be_known_is_refused() -> None:
+    settings = Settings(
+        RUN.plan, RunKind.PROBE, "env", 4, 8, device=Device.EMULATED, gpu_name="h100-80gb", gpu_memory_bytes=GIB
+    )
+    with pytest.raises(BadInputError, match=r"device emulated: ./train\.sh is neither Python nor a launcher"):
+        emulated_job.variables(settings, parse(["./train.sh"]), ())
+
+
+class _Native:
+    """The allocator's counters, as torch's C part gives them and resets them."""
+
+    def __init__(self) -> None:
+        self.now = self.peak = 0
+
+    def use(self, size: int) -> None:
+        self.now, self.peak = size, max(self.peak, size)
+
+    def _cuda_memoryStats(self, device: int) -> dict[str, Any]:  # noqa: N802 - torch's own name
+        counters = {"all": {"current": self.now, "peak": self.peak}}
+        names = ("allocated_bytes", "active_bytes", "reserved_bytes")
+        return {**{name: {"all": dict(counters["all"])} for name in names}, "oversize": {"current": 0}, "num_ooms": 0}
+
+    def _cuda_resetPeakMemoryStats(self, device: int) -> None:  # noqa: N802 - as above
+        self.peak = self.now
+
+
+class _Torch:
+    def __init__(self) -> None:
+        self._C = _Native()
+        self.cuda = self
+
+    def is_initialized(self) -> bool:
+        return True
+
+
+@pytest.fixture
+def torch() -> Any:
+    phases.reset()
+    yield _Torch()
+    phases.reset()
+
+
+def test_each_phase_has_peaks_of_its_own_and_the_script_sees_its_own(torch: Any) -> None:
+    peaks, native = PhasePeaks(torch), torch._C
+
+    def shown() -> int:
+        found: int = native._cuda_memoryStats(0)["allocated_bytes"]["all"]["peak"]
+        return found
+
+    native.use(10)
+    phases.enter(Phase.FORWARD)
+    native.use(50)
+    native.use(30)
+    phases.enter(Phase.BACKWARD)
+    native.use(40)
+    assert shown() == 50, "nothing was reset as far as the script knows"
+    assert {phase: found["allocated"] for phase, found in peaks.by_phase().items()} == {
+        "init": 10,
+        "forward": 50,
+        "backward": 40,
+    }
+    native._cuda_resetPeakMemoryStats(0)
+    native.use(35)
+    assert shown() == 40
+    assert peaks.since_last_call()["reserved"] == 50, "what the script resets is not lost"
+    assert peaks.since_last_call()["reserved"] == 35
+
+
+def test_the_log_says_what_an_emulated_run_is_worth() -> None:
+    measured = {
+        "values": [
+            {"file": "a.py", "line": 3, "value": "made up", "times": 2},
+            {"file": "a.py", "line": 4, "value": "true", "times": 9},
+        ],
+        "compilations": 1,
+        "stubs": [{"name": "cufftPlan1d", "calls": 2}],
+    }
+    said = " ".join(_words(measured))
+    assert "no trained model" in said
+    assert "read 2 values that no kernel has computed (a.py:3)" in said
+    assert "torch.compile" in said
+    assert "cufftPlan1d" in said
