@@ -74,6 +74,19 @@ def test_of_several_trainings_of_a_trainer_only_the_first_is_resumed(tmp_path: P
     assert samples(again) == (105, 105)
 
 
+def test_later_trainings_in_the_same_directory_neither_delete_nor_load_what_the_first_saved(tmp_path: Path) -> None:
+    script, saves = SUPPORT / "trainer_lengths.py", tmp_path / "saves"
+    arguments, told = ["--share", "--epochs", "2", "2", "1"], {"CHECKPOINT_PATH": str(saves)}
+    run(script, "hf-trainer", tmp_path, arguments, **told, ATTEMPT="0")
+    found = newest(saves)
+    assert found is not None
+    assert found.directory == saves / "checkpoint-6", "the second training saved under the same name"
+    told |= {"RESUME_FROM": str(found.directory), "RESUME_SAMPLES": "48", "ATTEMPT": "1"}
+    again = run(script, "hf-trainer", tmp_path, [*arguments, "--resume", str(found.directory)], **told)
+    assert "call 2 came to step 6 of 6" in again.output
+    assert again.report.steps == 0 + 6 + 3, "the later trainings are made anew"
+
+
 @pytest.mark.parametrize(
     ("arguments", "trained", "total", "own_batch"),
     [

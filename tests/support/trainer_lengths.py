@@ -1,6 +1,6 @@
 """Trainings with transformers' Trainer whose length is told from outside; each evaluates, the calls after another one.
 
-``SAVES_IN`` is the directory in which each call of ``train`` has one of its own.
+``SAVES_IN`` is the directory in which each call of ``train`` has one of its own, unless they share it.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ parser.add_argument("--epochs", type=int, nargs="+", default=[2], help="of each 
 parser.add_argument("--drop-last", action="store_true")
 parser.add_argument("--stream", action="store_true")
 parser.add_argument("--stop-after", type=int)
+parser.add_argument("--share", action="store_true", help="one directory, for at most one save of each call")
+parser.add_argument("--resume", help="what each call is told to resume from")
 own = parser.parse_args()
 rows = RandomTokens(21, 32)
 
@@ -45,7 +47,8 @@ for number, epochs in enumerate(own.epochs, 1):
     trainer = Trainer(
         model=tiny_llama(),
         args=TrainingArguments(
-            output_dir=str(Path(os.environ["SAVES_IN"]) / f"call-{number}"),
+            output_dir=str(Path(os.environ["SAVES_IN"]) / ("" if own.share else f"call-{number}")),
+            save_total_limit=1 if own.share else None,
             num_train_epochs=epochs,
             max_steps=epochs * 3 if own.stream else -1,
             eval_strategy="no" if own.stream else "epoch",
@@ -58,5 +61,5 @@ for number, epochs in enumerate(own.epochs, 1):
         eval_dataset=RandomTokens(7, 32),
         callbacks=[StopEarly()],
     )
-    trainer.train()
+    trainer.train(resume_from_checkpoint=own.resume)
     print(f"call {number} came to step {trainer.state.global_step} of {trainer.state.max_steps}", flush=True)

@@ -28,23 +28,31 @@ def trainer_save(settings: Settings, rotate: Callable[..., None] | None, keeps: 
     """
 
     def save(inherited: Inherited, trainer: Any, *args: Any, **kwargs: Any) -> None:
-        output_dir = Path(trainer.args.output_dir)
+        is_kept, asked = keeps(), trainer.args.output_dir
+        output_dir = Path(asked) if is_kept else _apart(Path(asked))
         directory = output_dir / f"checkpoint-{trainer.state.global_step}"
         begin(directory)
         # The Trainer would delete the previous checkpoint while this one is not complete yet.
         limit, trainer.args.save_total_limit = trainer.args.save_total_limit, None
+        trainer.args.output_dir = str(output_dir)
         try:
             with phases.during(Phase.SAVE):
                 inherited(trainer, *args, **kwargs)
         finally:
-            trainer.args.save_total_limit = limit
-        if keeps():
+            trainer.args.save_total_limit, trainer.args.output_dir = limit, asked
+        if is_kept:
             complete(settings, directory, trainer.state.global_step * settings.global_batch, Format.HF_TRAINER)
         if rotate is not None and limit and trainer.args.should_save:
             best = trainer.state.best_model_checkpoint
             rotate(str(output_dir), save_total_limit=limit, best_model_checkpoint=best, use_mtime=True)
 
     return save
+
+
+def _apart(output_dir: Path) -> Path:
+    """Where saves go that are not resumed from: not in the place, nor under the limit, of those that are."""
+    is_shared = any(is_complete(path) for path in output_dir.glob("checkpoint-*"))
+    return output_dir / "not-resumed" if is_shared else output_dir
 
 
 def state_of_plan(settings: Settings) -> Inherited:

@@ -145,7 +145,10 @@ def _train(settings: Settings, probe: Probe | None, first: FirstTraining) -> Inh
             probe.finish()
         first.begins()
         if not first.is_current:
-            return inherited(trainer, resume_from_checkpoint or None, *args, **kwargs)
+            # The script may give each of its trainings what the relaunch resumes from: that is the first one's alone.
+            is_first_ones = settings.resume_from is not None and resume_from_checkpoint == str(settings.resume_from)
+            asked = None if is_first_ones else resume_from_checkpoint or None
+            return inherited(trainer, asked, *args, **kwargs)
         with _as_long_as_at_first(trainer.args, settings):
             result = inherited(trainer, huggingface.resume_from(settings, resume_from_checkpoint), *args, **kwargs)
         first.ended()
