@@ -52,10 +52,13 @@ def prepare(job: Job, directory: Path) -> None:
     command = started_here(job, Run(RunKind.PROBE, 1, ANY_PLAN), directory)
     words, variables = command.expanded()
     users = words[words.index("--") + 1 :]
-    done = subprocess.run(
-        [words[0], "-m", "memtune_runner", "prepare-emulation", "--", *users],
-        check=False, capture_output=True, text=True, env=variables, cwd=command.workdir,
-    )  # fmt: skip
+    try:
+        done = subprocess.run(
+            [words[0], "-m", "memtune_runner", "prepare-emulation", "--", *users],
+            check=False, capture_output=True, text=True, env=variables, cwd=command.workdir,
+        )  # fmt: skip
+    except OSError as error:
+        raise EmulationRefusedError(f"the command of {job.metadata.name} could not be started: {error}", 2) from error
     if done.returncode:
         said = (done.stderr.strip().splitlines() or ["it said nothing"])[-1].removeprefix("memtune: ")
         advice = "; activate its environment, or set spec.runner.python" if done.returncode == _NO_TORCH else ""
@@ -82,6 +85,8 @@ def emulated(
         told[environment.EMULATED_SNAPSHOT] = str(snapshot)
     words, variables = command._replace(variables=with_files(command.variables, own)).expanded(told)
     started = time.monotonic()
+    if checkpoints := variables.get(environment.CHECKPOINT_PATH):
+        Path(checkpoints).mkdir(parents=True, exist_ok=True)
     code = _run(words, variables, command.workdir, time_limit)
     found = json.loads(result.read_text(encoding="utf-8")) if result.exists() else {}
     return _result(plan, code, time.monotonic() - started, _report(own), found)

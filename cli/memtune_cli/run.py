@@ -40,7 +40,8 @@ def run(arguments: argparse.Namespace) -> int:
         earlier = earlier_result(manifest, directory)
         _make_checkpoints(manifest, directory)
         install_runner(directory)
-        _prepare_emulation(manifest, directory)
+        if not earlier:
+            _prepare_emulation(manifest, directory)
         # Jobs side by side learn from each other; a directory of one's own is left alone.
         shared = directory if arguments.state else directory.parent
         return asyncio.run(_drive(manifest, directory, shared, earlier))

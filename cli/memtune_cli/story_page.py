@@ -99,7 +99,7 @@ def _front(screen: Screen, story: Story) -> list[str]:
             str(probe.number),
             probe.plan,
             story.amount(measured_bytes(probe)),
-            f"{probe.tokens_per_second:,}",
+            f"{probe.tokens_per_second:,}" if probe.tokens_per_second else "not measured",
             "launched" if story.is_winner(probe) else "",
         ]
         for probe in story.front

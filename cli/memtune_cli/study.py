@@ -167,6 +167,8 @@ def _attributes(story: Story, probe: RunStatus) -> dict[str, Any]:
         "predicted_bytes": probe.predicted_bytes,
         "tokens_per_second": probe.tokens_per_second,
         "gpu_seconds": probe.gpu_seconds,
+        # Memory is torch's own allocator's then; the speed that the trial's value has is predicted.
+        "emulated": probe.emulated,
     }
     return {name: value for name, value in found.items() if value}
 
@@ -179,10 +181,11 @@ def _local(text: str | None) -> datetime | None:
 
 def _about(story: Story, model: Model) -> dict[str, Any]:
     """What holds for all trials, as attributes of the study."""
-    plan = story.status.plan
+    plan, device = story.status.plan, story.job.spec.resources.device if story.job else ""
     return {
         "job": story.title,
-        "gpu": "virtual" if model.workload.virtual else model.workload.gpu.name,
+        "device": device,
+        "gpu": "virtual" if model.workload.virtual else story.status.gpu_product or model.workload.gpu.name,
         "gpus": model.workload.world,
         "usable_bytes": model.usable_bytes,
         "headroom": model.headroom,

@@ -46,8 +46,11 @@ class MemTuneSampler(BaseSampler):
 
     @classmethod
     def for_job(cls, manifest: dict[str, Any]) -> MemTuneSampler:
-        """The sampler for the plans of a MemoryTunedJob, by its manifest."""
-        return cls(model_of(load_job(manifest), Status(), None))
+        """The sampler for the plans of a MemoryTunedJob, by its manifest. It must name its GPU, or its memory."""
+        model = model_of(load_job(manifest), Status(), None)
+        if not model.is_gpu_known:
+            raise ValueError("no plan is known to fit a GPU that is not known: set resources.gpuProduct or gpuMemory")
+        return cls(model)
 
     def plan(self, trial: optuna.Trial) -> Plan:
         """The plan of a trial that has just begun. One whose parameters no plan has is pruned."""

@@ -67,12 +67,25 @@ def test_each_probe_is_a_trial_with_what_was_predicted_and_measured(study: optun
     assert study.user_attrs == {
         "job": STUDY,
         "job_uid": "0b5e",
-        "gpu": "a100-80gb",
+        "device": "cuda",
+        "gpu": "NVIDIA-A100-SXM4-80GB",
         "gpus": 8,
         "usable_bytes": TOTAL_BYTES,
         "headroom": 0.06,
         "plan": "bf16-z2-none-mb1x32",
     }
+
+
+def test_what_was_emulated_is_told_apart(tmp_path: Path, url: str) -> None:
+    job = told_job()
+    job["spec"]["resources"]["device"] = "emulated"
+    for record in (*job["status"]["probes"], *job["status"]["attempts"]):
+        record["emulated"] = True
+    assert main(["study", "--state", state_of(tmp_path / "state", job), "--storage", url]) == 0
+    (found,) = optuna.get_all_study_summaries(url)
+    assert found.user_attrs["device"] == "emulated"
+    trials = optuna.load_study(study_name=found.study_name, storage=url).trials
+    assert all(trial.user_attrs["emulated"] for trial in trials)
 
 
 def test_optuna_s_pictures_are_drawn_of_it(study: optuna.Study) -> None:

@@ -14,9 +14,11 @@ from typing import Any
 import pytest
 import yaml
 
+from memtune.spec import load_job
 from memtune_cli import document
 from memtune_cli.emulate_job import _case, _document
 from memtune_cli.emulate_page import page
+from memtune_cli.emulated_job import EmulationRefusedError, prepare
 from memtune_cli.main import build_parser, main
 from memtune_cli.screen import Screen
 
@@ -129,3 +131,11 @@ def test_a_job_for_another_device_is_predicted_as_for_a_gpu() -> None:
 if __name__ == "__main__" and os.environ.get("MEMTUNE_WRITE_GOLDEN"):
     for name, text in golden().items():
         (GOLDEN / name).write_text(text)
+
+
+def test_a_command_that_cannot_be_started_is_refused_with_its_reason(tmp_path: Path) -> None:
+    manifest = yaml.safe_load(Path(JOB).read_text())
+    manifest["spec"]["resources"]["device"] = "emulated"
+    manifest["spec"]["template"]["spec"]["containers"][0]["workingDir"] = str(tmp_path / "nowhere")
+    with pytest.raises(EmulationRefusedError, match=r"could not be started: .*nowhere"):
+        prepare(load_job(manifest), tmp_path)

@@ -195,6 +195,13 @@ def manifest() -> dict[str, Any]:
     return found
 
 
+def test_the_sampler_does_not_guess_the_gpu() -> None:
+    job = manifest()
+    del job["spec"]["resources"]["gpuProduct"], job["spec"]["resources"]["gpuMemory"]
+    with pytest.raises(ValueError, match=r"set resources\.gpuProduct or gpuMemory"):
+        MemTuneSampler.for_job(job)
+
+
 def test_the_sampler_serves_a_study_of_anybody_s() -> None:
     sampler = MemTuneSampler.for_job(manifest())
     study = measured_study(sampler, trials=50)

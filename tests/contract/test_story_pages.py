@@ -128,6 +128,13 @@ def report(job: dict[str, Any], *series: Series) -> str:
     return html_page(story, plans, costs(story, plans), series, NOW_SECONDS)
 
 
+def test_a_plan_of_the_front_without_a_speed_is_not_said_to_have_none() -> None:
+    job = two_objectives()
+    job["status"]["probes"] = [{**probe, "tokensPerSecond": 0} for probe in job["status"]["probes"]]
+    rows = [line for line in page(PLAIN, story_of(job), NOW_SECONDS) if "not measured" in line]
+    assert len(rows) == 2
+
+
 def test_a_report_joins_the_plans_of_the_front() -> None:
     text = report(two_objectives())
     assert "The line joins the measured plans that no other one beats in both objectives." in text

@@ -61,11 +61,17 @@ def test_of_plans_that_are_equal_the_first_is_on_the_front() -> None:
     assert chosen(((100, 4.0), (100, 4.0)), objectives=BOTH) == ((1,), 1)
 
 
-def test_a_front_that_is_too_long_keeps_its_ends() -> None:
+def test_of_plans_that_are_equally_fast_the_smallest_is_launched() -> None:
+    assert chosen(((100, 5.0), (100, 4.0)), objectives=BOTH) == ((2,), 2)
+
+
+@pytest.mark.parametrize("slack", ["0%", "3%", "5%", "7%", "12%", "30%"])
+def test_a_front_that_is_too_long_keeps_its_ends_and_what_is_launched(slack: str) -> None:
     many = tuple((100 + number, 1.0 + number / 10) for number in range(30))
-    numbers, _ = chosen(many, objectives=BOTH)
+    numbers, launched_number = chosen(many, objectives=BOTH, slack=slack)
     assert len(numbers) == len(set(numbers)) == MAX_FRONT
     assert (numbers[0], numbers[-1]) == (30, 1)
+    assert launched_number in numbers
     assert list(numbers) == sorted(numbers, reverse=True)
 
 

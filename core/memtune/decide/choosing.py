@@ -15,7 +15,7 @@ from memtune.spec.status import MAX_FRONT, RunStatus
 
 def winner(job: Job, model: Model, good: Sequence[RunStatus]) -> RunStatus:
     """The probe whose plan has most of the objective; of both, the smallest that is fast enough."""
-    best = max(good, key=lambda probe: (score(job, model, probe), -probe.number))
+    best = max(good, key=lambda probe: (score(job, model, probe), _point(job, model, probe).free, -probe.number))
     if not job.spec.tuning.slack:
         return best
     least = (1 - to_ratio(job.spec.tuning.slack)) * score(job, model, best)
@@ -30,16 +30,19 @@ def front_of(job: Job, model: Model, good: Sequence[RunStatus]) -> tuple[int, ..
     by_point: dict[Point, int] = {}
     for probe in good:
         by_point.setdefault(_point(job, model, probe), probe.number)
-    return _spread([by_point[point] for point in reversed(front(list(by_point)))])
+    return _spread([by_point[point] for point in reversed(front(list(by_point)))], winner(job, model, good).number)
 
 
 def _point(job: Job, model: Model, probe: RunStatus) -> Point:
     return trial_of(job, model, probe).point
 
 
-def _spread(numbers: list[int]) -> tuple[int, ...]:
-    """As many as the status holds, both ends among them."""
+def _spread(numbers: list[int], launched: int) -> tuple[int, ...]:
+    """As many as the status holds, both ends and the launched one among them."""
     if len(numbers) <= MAX_FRONT:
         return tuple(numbers)
     step = (len(numbers) - 1) / (MAX_FRONT - 1)
-    return tuple(numbers[round(place * step)] for place in range(MAX_FRONT))
+    shown, own = [round(number * step) for number in range(MAX_FRONT)], numbers.index(launched)
+    if own not in shown:
+        shown[min(range(1, MAX_FRONT - 1), key=lambda place: abs(shown[place] - own))] = own
+    return tuple(numbers[place] for place in shown)
