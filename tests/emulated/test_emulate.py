@@ -56,6 +56,12 @@ def test_books_are_exact_and_survive_a_reset_of_the_peaks(tmp_path: Path) -> Non
     assert pickle.loads((tmp_path / "snapshot.pickle").read_bytes())["segments"]
 
 
+def test_a_reset_of_the_peaks_hides_none() -> None:
+    code, result = emulate(_SCRIPTS / "books.py", arguments=("accelerator",))
+    assert code == 0, result["printed"][-2000:]
+    assert result["measured"]["peakBytes"]["allocated"] == 4_000_256 + 128 * MIB
+
+
 def test_expandable_segments_take_what_is_needed_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
     code, result = emulate(_SCRIPTS / "books.py")

@@ -26,6 +26,8 @@ class PhasePeaks:
         # What the script would see, had nobody else reset anything.
         self._since_reset: dict[tuple[str, str], int] = {}
         native._cuda_memoryStats, native._cuda_resetPeakMemoryStats = self._shown, self._reset_by_script
+        if hasattr(native, "_accelerator_resetPeakStats"):  # torch.accelerator has ways of its own to the same peaks
+            native._accelerator_getDeviceStats, native._accelerator_resetPeakStats = self._shown, self._reset_by_script
         phases.when_left(self._changed)
 
     def by_phase(self) -> dict[str, dict[str, int]]:

@@ -87,6 +87,8 @@ class Session:
             reset(device)
 
         torch._C._cuda_resetPeakMemoryStats = keep_and_reset
+        if hasattr(torch._C, "_accelerator_resetPeakStats"):  # torch.accelerator has a way of its own to the same peaks
+            torch._C._accelerator_resetPeakStats = keep_and_reset
         if self._task["snapshot"]:
             torch.cuda.memory._record_memory_history(max_entries=1_000_000, stacks="python")
         self.emulation.torch_imported(torch)
