@@ -173,7 +173,7 @@ class Story:
         if isinstance(run, AttemptStatus):
             if run.emulated:
                 return "ran to its end, emulated"
-            return "ended early" if self.ended_early(run) else "trained to its end"
+            return "ended by its script" if self.ended_early(run) else "trained to its end"
         if not self.is_tight(run):
             return "fits"
         if run.allocator_retries:

@@ -11,6 +11,7 @@ from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from threading import Event, Thread
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -30,7 +31,9 @@ from memtune_runner.bad_input import BadInputError
 from memtune_runner.checkpoints.loading import CheckpointLoad
 from memtune_runner.ranks import Rank, report_path
 from memtune_runner.settings import Settings
+from memtune_runner.training_length import TrainingLength
 from memtune_runner.watch import components, watching
+from memtune_runner.watch.ending import _samples
 from memtune_runner.watch.statistics import VirtualStatistics
 
 RANK = Rank(0, 0, 1, 1, 0)
@@ -690,3 +693,10 @@ def test_weights_alone_are_not_what_accelerate_has_saved(directory: Path) -> Non
 
     with pytest.raises(BadInputError):
         watched(directory, loop, settings)
+
+
+def test_every_rank_has_its_share_of_what_rank_0_alone_has_loaded() -> None:
+    watch: Any = SimpleNamespace(tally=SimpleNamespace(trained_samples=20))
+    load: Any = SimpleNamespace(samples=81, is_done=False)
+    told = [_samples(watch, Rank(rank, rank, 4, 4, 0), load, TrainingLength()) for rank in range(4)]
+    assert [each["trained_samples"] for each in told] == [41, 40, 40, 40]

@@ -63,7 +63,7 @@ def out_of_memory(cluster: SimulatedCluster) -> None:
         ({"trained_samples": 455, "total_samples": 455}, "has trained to its end, 455 of 455 samples"),
         (
             {"trained_samples": 240, "total_samples": 455},
-            "has ended well, but after 240 of 455 samples (the script ended its training early)",
+            "has ended well after 240 of 455 samples, where its script ended the training",
         ),
         ({"trained_samples": 910, "total_samples": 455}, "has trained to its end, 910 samples"),
         ({"trained_samples": 240}, "has ended well after 240 samples"),

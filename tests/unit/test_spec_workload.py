@@ -96,7 +96,10 @@ def test_a_factory_is_not_predicted_before_it_was_traced() -> None:
     ("integration", "command", "device", "gpus", "without"),
     [
         ("env", ["python", "train.py"], "cuda", 1, True),
+        ("env", ["/opt/conda/bin/python3.11", "-u", "train.py"], "cuda", 1, True),
         ("env", ["sh", "-c", "torchrun train.py"], "cuda", 1, False),
+        ("env", ["bash", "run.sh"], "cuda", 1, False),
+        ("env", [], "cuda", 1, False),
         ("env", ["python", "train.py"], "cuda", 2, False),
         ("lightning", ["python", "train.py"], "cuda", 1, True),
         ("hf-trainer", ["python", "train.py"], "cuda", 1, False),

@@ -104,7 +104,7 @@ def test_an_out_of_memory_says_in_which_phase() -> None:
 
 def test_a_training_that_its_script_ended_early_is_told_so() -> None:
     story = story_of(ended_well(trainedSamples=240_000, ownBatch=64))
-    assert [story.outcome(attempt) for attempt in story.status.attempts][-1] == "ended early"
+    assert [story.outcome(attempt) for attempt in story.status.attempts][-1] == "ended by its script"
     assert story.samples == "240,000 of 640,000 when attempt 2 ended"
     assert story_of(ended_well()).outcome(story.status.attempts[-1]) == "trained to its end"
     said = "\n".join(page(Screen(140, colours=False, unicode=True), story, 0.0))

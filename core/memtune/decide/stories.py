@@ -72,7 +72,7 @@ def trained(status: Status) -> str:
     if not total:
         return f"has ended well after {done:,} samples"
     if done < total:
-        return f"has ended well, but after {samples(status)} (the script ended its training early)"
+        return f"has ended well after {samples(status)}, where its script ended the training"
     return f"has trained to its end, {samples(status)}"
 
 

@@ -33,14 +33,18 @@ def trainer_memory(job: Job) -> TrainerMemory:
         return TrainerMemory()
 
 
-def names_launcher(job: Job) -> bool:
-    """Whether a launcher is anywhere in the command, by which a script of one rank finds the variables of several."""
+def is_plain_python(job: Job) -> bool:
+    """Whether the command is Python without a launcher, so that a script of one rank finds no variables of several.
+
+    A shell, another program or the image's own entry point may start a launcher that nobody sees from here.
+    """
     try:
         container = _trainer(job)
-        words = " ".join(map(str, [*(container.get("command") or ()), *(container.get("args") or ())]))
+        words = [str(word) for word in (*(container.get("command") or ()), *(container.get("args") or ()))]
     except (AttributeError, LookupError, TypeError):
         return False
-    return any(launcher in words for launcher in _LAUNCHERS)
+    program = words[0].rpartition("/")[2] if words else ""
+    return program.startswith("python") and not any(launcher in " ".join(words) for launcher in _LAUNCHERS)
 
 
 def _trainer(job: Job) -> Mapping[str, Any]:

@@ -12,7 +12,7 @@ from memtune.model.plain import from_facts
 from memtune.spec.errors import Problem, SpecError
 from memtune.spec.job import Job
 from memtune.spec.model import Peft
-from memtune.spec.trainer import names_launcher, trainer_memory
+from memtune.spec.trainer import is_plain_python, trainer_memory
 from memtune.spec.training import EvaluationBlock
 from memtune.workload import Evaluation, Workload
 
@@ -76,13 +76,13 @@ def _adapter(peft: Peft, architecture: Architecture) -> Adapter:
 def _is_without_reducer(job: Job) -> bool:
     """Whether the ranks of a plan with DDP wrap nothing: on a single GPU all but the engine and, on CUDA, accelerate.
 
-    A launcher in the command of an ``env`` job has its script see one rank of several, and many then wrap the model.
+    Below a launcher the script of an ``env`` job sees one rank of several, and many then wrap the model.
     """
     spec = job.spec
     if spec.resources.nodes * spec.resources.gpus_per_node > 1 or spec.template is None:
         return False
     if spec.integration == "env":
-        return not names_launcher(job)
+        return is_plain_python(job)
     return spec.integration == "lightning" or (spec.integration != "sdk" and spec.resources.device == "virtual")
 
 

@@ -77,7 +77,7 @@ def _samples(watch: Watch, rank: Rank, load: CheckpointLoad | None, length: Trai
     if counted is None:
         return {}
     if resumed is None:
-        share, rest = divmod(_resumed(load, rank) or 0, rank.world)
+        share, rest = divmod(load.samples if load else 0, rank.world)
         resumed = share + (0 if rank.rank else rest)
     trained = resumed + counted - length.discarded_samples
     return {"trained_samples": trained, "total_samples": length.total_samples(trained)}

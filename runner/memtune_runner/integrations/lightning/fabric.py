@@ -116,7 +116,8 @@ def _setup_dataloaders(settings: Settings, length: TrainingLength) -> Inherited:
         all_made = made if len(loaders) > 1 else [made]
         trained = training_loader(list(loaders))
         size = batch_size_of(trained) if trained is not None else None
-        if size and settings.plan.accumulation == 1:  # else the loop takes the plan's numbers, and has none of its own
+        # A loop under a plan that accumulates takes the plan's numbers. Loaders that are set up later evaluate.
+        if size and settings.plan.accumulation == 1 and length.own_batch is None:
             length.own_batch = size * settings.world
         changed = [
             _in_micro_batches(each, settings) if asked is trained else each
