@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from memtune.units import unit_of
 
-SENTENCE = 176
+SENTENCE = 288
 EXPLANATION = 512
 STORY = 768
 

@@ -1,4 +1,4 @@
-"""`status`: the story of a job, written by the operator alone. Every size is bounded: the whole stays under 100 KiB."""
+"""`status`: the story of a job, written by the operator alone. Every size is bounded: the whole stays under 128 KiB."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ Amount = Annotated[Number, Field(ge=0, le=1e18)]
 Name = Annotated[str, Field(pattern=WORD, max_length=63)]
 RunName = Annotated[str, Field(pattern=OBJECT_NAME, max_length=63)]
 PlanName = Annotated[str, Field(pattern=PLAN_NAME, max_length=128)]
-Sentence = Annotated[str, Field(pattern=ASCII, max_length=176)]
+Sentence = Annotated[str, Field(pattern=ASCII, max_length=288)]
 Explanation = Annotated[str, Field(pattern=ASCII, max_length=512)]
 Story = Annotated[str, Field(pattern=ASCII, max_length=768)]
 RunNumber = Annotated[Count, Field(le=MAX_NUMBER)]

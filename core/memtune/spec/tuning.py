@@ -30,7 +30,7 @@ FsdpStrategy = Literal["full", "shard-grad-op", "hybrid"]
 Objective = Literal["throughput", "memory"]
 Sampler = Literal["MemTune", "TPE", "GP", "Random"]
 Consent = Literal["optimizer-8bit", "gradient-dtype", "precision"]
-# The status keeps every probe, and it has to stay under 100 KiB.
+# The status keeps every probe, and it has to stay under 128 KiB.
 MAX_PROBES = 48
 Probes = Annotated[Count, Field(le=MAX_PROBES)]
 
