@@ -71,7 +71,7 @@ def costs(story: Story, plans: list[Believed]) -> list[Reckoned]:
     """What finding the plan and keeping it alive took, and what it would have taken without; nothing if emulated."""
     if story.is_emulated:
         return []
-    paid = [probe for probe in story.status.probes if probe.gpu_seconds]
+    paid = [probe for probe in story.status.own_probes if probe.gpu_seconds]
     unit = min((probe.gpu_seconds for probe in paid if ended_as(probe, *RAN)), default=0)
     found = []
     if paid:

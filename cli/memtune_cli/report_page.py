@@ -92,7 +92,7 @@ def _tiles(story: Story) -> str:
     if found:
         tiles.append(("Prediction error, median", f"{median(map(abs, found)):.1%}", ""))
     if story.status.probes:
-        count, spent = len(story.status.probes), story.status.gpu_seconds_spent
+        count, spent = len(story.status.own_probes), story.status.gpu_seconds_spent
         tiles.append(("Probing", f"{counted(count, 'run')}, {spent:,} GPU-s", ""))
     if story.status.attempts:
         tiles.append(("Recoveries", str(story.status.oom_retries + story.status.disruptions), ""))

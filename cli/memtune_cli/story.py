@@ -194,7 +194,7 @@ class Story:
 
     def is_winner(self, run: RunStatus) -> bool:
         """Whether a probe measured the plan that was chosen."""
-        if isinstance(run, AttemptStatus) or not self.why:
+        if isinstance(run, AttemptStatus) or run.measured_by or not self.why:
             return False
         # Later attempts may have other plans; after many of them the first is not recorded any more.
         attempts, plan = self.status.attempts, self.status.plan
@@ -210,7 +210,7 @@ class Story:
         if job is None or job.spec.tuning.mode != "Probe":
             return None
         live = sum(1 for probe in self.status.probes if not has_ended(probe))
-        done = counted(self.status) - live
+        done = counted(self.status.own_probes) - live
         spent, allowed = self.status.gpu_seconds_spent, job.max_gpu_seconds
         most_probes = job.spec.tuning.max_probes
         if self.why or self.is_over:

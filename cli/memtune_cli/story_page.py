@@ -114,8 +114,10 @@ def _progress(story: Story) -> str:
         return ""
     allowed = f"at most {found.most}" if found.most > found.done else f"{found.allowed}"
     plans = counted(story.measured_plans, "plan")
+    known = len(story.status.probes) - len(story.status.own_probes)
+    earlier = f", {known} more by earlier jobs" if known else ""
     return (
-        f"{found.done} of {allowed} made, {plans} measured, "
+        f"{found.done} of {allowed} made{earlier}, {plans} measured, "
         f"{found.spent_seconds:,} of {found.allowed_seconds:,} GPU-seconds spent"
     )
 
@@ -127,6 +129,7 @@ def _run_bars(screen: Screen, story: Story, run: RunStatus) -> list[str]:
     mark = screen.paint("*" if story.is_winner(run) else " ", f"{GREEN};1")
     name = screen.bold(run.plan) if story.is_winner(run) else run.plan
     speed = f"  {run.tokens_per_second:,} tokens/s" if run.tokens_per_second else ""
+    speed += f"  by job {run.measured_by}" if run.measured_by else ""
     lines = [f" {mark}{run.number:>2}  {name}  {screen.paint(story.outcome(run), _outcome_colour(run, story))}{speed}"]
     if run.predicted_bytes and full:
         bar = level_bar(screen, run.predicted_bytes, full, width, BLUE)

@@ -156,7 +156,8 @@ class Report:
     ``resumed_samples`` and ``checkpoint_samples`` count the samples behind the checkpoint that the run started from
     and behind the newest complete one when it ended; ``trained_samples`` those that the training had behind it then,
     and ``total_samples`` those that it has in all, over the ranks of this pod. ``own_batch`` is what the script's own
-    numbers make of an optimizer step over all pods, where the integration has replaced them.
+    numbers make of an optimizer step over all pods, where the integration has replaced them. ``torch`` and ``driver``
+    are the versions that it was measured with.
     """
 
     ending: Annotated[Ending, choice(Ending)]
@@ -184,6 +185,8 @@ class Report:
     save_covered: _Flag = None
     step_seconds: _Rate = None
     tokens_per_second: _Rate = None
+    torch: Annotated[str | None, word(32)] = None
+    driver: _Word = None
     message: Annotated[str, text(_LARGEST_MESSAGE)] = ""
     largest: Annotated[tuple[Component, ...], _components] = ()
     log_tail: Annotated[str, text(LOG_TAIL_BYTES, keep_end=True)] = ""

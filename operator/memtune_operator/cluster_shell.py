@@ -11,6 +11,7 @@ from memtune.observation import PodObservation, RunObservation
 from memtune.remembered import JobOutside
 from memtune.run import Run, TraceRun
 from memtune.spec import API_VERSION, KIND, Job, SpecError, load_job
+from memtune.spec.status import RunStatus
 from memtune_operator import gangs, preflight
 from memtune_operator.cache import Cache, NotWatchedError, Place
 from memtune_operator.cluster import Cluster
@@ -98,6 +99,10 @@ class ClusterShell:
     async def remember_measured(self, snapshot: Snapshot, measured: JobOutside) -> bool:
         """In another ConfigMap of the namespace."""
         return await self._measurements.remember(snapshot, measured)
+
+    async def remember_probes(self, snapshot: Snapshot, probes: Sequence[RunStatus], now: float) -> bool:
+        """In the same ConfigMap."""
+        return await self._measurements.remember_probes(snapshot, probes, now)
 
     async def delete(self, snapshot: Snapshot, deletions: Sequence[Deletion]) -> None:
         """Each with its uid as precondition."""

@@ -14,7 +14,7 @@ from memtune_operator.wrapping import Manifest
 API_VERSION, KIND = "v1", "ConfigMap"
 # A ConfigMap holds 1 MiB.
 _MOST_ENTRIES = 64
-_LONGEST_ENTRY = 8192
+LONGEST_ENTRY = 8192
 
 
 def entry(kept: Manifest | None, key: str) -> dict[str, Any]:
@@ -43,7 +43,7 @@ def _part(kept: Manifest | None, name: str) -> dict[str, Any]:
 
 
 def _read(text: Any) -> dict[str, Any]:
-    if not isinstance(text, str) or len(text) > _LONGEST_ENTRY:
+    if not isinstance(text, str) or len(text) > LONGEST_ENTRY:
         return {}
     try:
         found = json.loads(text)

@@ -1,4 +1,5 @@
-"""What a namespace remembers of its jobs' runs: what they had outside of the allocator, in one ConfigMap.
+"""What a namespace remembers of its jobs' runs: what they had outside of the allocator, and what their probes measured.
+Both are entries of one ConfigMap.
 
 What is read is checked, and at worst an interval is wrong, which the first probe shows. Pure but for a line in the log.
 """
@@ -7,12 +8,15 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Sequence
 
 from memtune.decide import Observed, only_product
+from memtune.decide.earlier import read_probes, to_json
 from memtune.naming import short_hash
 from memtune.remembered import JobOutside, Remembered, read_remembered
 from memtune.spec import Job
-from memtune_operator.kept import entry, keeping
+from memtune.spec.status import RunStatus
+from memtune_operator.kept import LONGEST_ENTRY, entry, keeping
 from memtune_operator.wrapping import Manifest
 
 NAME = "memtune-measurements"
@@ -22,6 +26,10 @@ _KEY_CHARACTERS = 32
 _LONGEST_PRODUCT = 63
 # Of a name that nobody bounds, as much as a person needs.
 _SHOWN_IMAGE = 256
+# The fields of a job on which the measurements of its probes rest.
+_ASKED = {"model", "training", "resources", "template", "integration"}
+# For what stands beside the probes in their entry.
+_ROOM = 1024
 _log = logging.getLogger("memtune")
 
 
@@ -61,6 +69,36 @@ def remembering(kept: Manifest | None, namespace: str, of: Subject, new: JobOuts
     # For people who look into it, to whom the key tells nothing.
     shown = {**of, "image": str(of["image"])[:_SHOWN_IMAGE]}
     return keeping(kept, NAME, namespace, _key(of), {"of": shown, **known.to_json()}, known.newest_at)
+
+
+def probed_subject(job: Job, image: str, product: str) -> Subject:
+    """What the memory and the speed of a job's plans depend on."""
+    spec = job.spec.model_dump(mode="json", by_alias=True, include=_ASKED, exclude_defaults=True)
+    asked = json.dumps([spec, job.spec.tuning.probe_steps], sort_keys=True, default=str)
+    return {**subject(job, image, product), "probesOf": short_hash(asked, _KEY_CHARACTERS)}
+
+
+def recall_probes(kept: Manifest | None, of: Subject) -> tuple[RunStatus, ...]:
+    """The probes that the newest job of a subject left, none if it is not what an operator wrote."""
+    found = entry(kept, _key(of))
+    if not found:
+        return ()
+    try:
+        return read_probes(found.get("probes"))
+    except ValueError as error:
+        _log.warning("%s, entry %s is passed over: %s", NAME, _key(of), error)
+        return ()
+
+
+def remembering_probes(
+    kept: Manifest | None, namespace: str, of: Subject, probes: Sequence[RunStatus], at: int
+) -> Manifest:
+    """The ConfigMap with the probes of the newest job in place of those before; they take some 300 bytes each."""
+    shown = {**of, "image": str(of["image"])[:_SHOWN_IMAGE]}
+    entries = [to_json(probe) for probe in probes]
+    while len(json.dumps(entries)) > LONGEST_ENTRY - _ROOM:
+        entries = entries[1:]
+    return keeping(kept, NAME, namespace, _key(of), {"of": shown, "probes": entries}, at)
 
 
 def _key(of: Subject) -> str:

@@ -16,6 +16,7 @@ from memtune.observation import RunObservation
 from memtune.remembered import JobOutside
 from memtune.run import Run, TraceRun
 from memtune.spec import Job, SpecError, load_job, unknown_product
+from memtune.spec.status import RunStatus
 from memtune_operator import kept_measurements, preflight
 from memtune_operator.local_command import LocalCommand, command_of, with_python
 from memtune_operator.local_runs import LocalRun, write_whole
@@ -113,8 +114,10 @@ class LocalShell:
             refusals=(refusal,) if refusal else (),
             trace=self._trace,
         )
-        known = kept_measurements.recall(_read_json(self._measurements), _subject(job, observed))
-        return Snapshot(manifest, replace(observed, remembered=known), job)
+        kept = _read_json(self._measurements)
+        known = kept_measurements.recall(kept, kept_measurements.subject(*_asked(job, observed)))
+        earlier = kept_measurements.recall_probes(kept, kept_measurements.probed_subject(*_asked(job, observed)))
+        return Snapshot(manifest, replace(observed, remembered=known, earlier=earlier), job)
 
     async def write(self, snapshot: Snapshot, status: dict[str, Any]) -> None:
         """Write the status, if the file is still the one that was read."""
@@ -148,14 +151,23 @@ class LocalShell:
         return True
 
     async def remember_measured(self, snapshot: Snapshot, measured: JobOutside) -> bool:
-        """In one file of all jobs, whose programs write it one after the other."""
+        """In one file of all jobs."""
         assert snapshot.job is not None  # only a job that could be read has runs
-        subject = _subject(snapshot.job, snapshot.observed)
+        subject = kept_measurements.subject(*_asked(snapshot.job, snapshot.observed))
+        return self._keep(lambda kept: kept_measurements.remembering(kept, "", subject, measured))
+
+    async def remember_probes(self, snapshot: Snapshot, probes: Sequence[RunStatus], now: float) -> bool:
+        """In the same file."""
+        assert snapshot.job is not None  # only a job that could be read has runs
+        subject = kept_measurements.probed_subject(*_asked(snapshot.job, snapshot.observed))
+        return self._keep(lambda kept: kept_measurements.remembering_probes(kept, "", subject, probes, int(now)))
+
+    def _keep(self, change: Callable[[Manifest], Manifest]) -> bool:
+        """Write what is made of what is there. The programs of several jobs do so one after the other."""
         try:
             with self._measurements.with_suffix(".lock").open("w") as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX)
-                kept = kept_measurements.remembering(_read_json(self._measurements), "", subject, measured)
-                write_whole(self._measurements, json.dumps(kept, indent=1))
+                write_whole(self._measurements, json.dumps(change(_read_json(self._measurements)), indent=1))
         except OSError as error:
             # Later jobs would have begun with it; this one goes on without.
             _log.warning("%s cannot be written: %s", self._measurements, error)
@@ -223,9 +235,9 @@ def _file(directory: Path) -> Path:
     return directory / "job.json"
 
 
-def _subject(job: Job, observed: Observed) -> kept_measurements.Subject:
+def _asked(job: Job, observed: Observed) -> tuple[Job, str, str]:
     """Where nobody names the GPU, it is this machine's, and so is what the processes run."""
-    return kept_measurements.subject(job, _NO_IMAGE, kept_measurements.product_of(job, observed) or _OWN_GPU)
+    return job, _NO_IMAGE, kept_measurements.product_of(job, observed) or _OWN_GPU
 
 
 def _pod(job: Job, run: Run | TraceRun) -> Manifest:

@@ -1,13 +1,15 @@
-"""What jobs of a namespace measured outside of the allocator, where the API server keeps it."""
+"""What jobs of a namespace measured, where the API server keeps it."""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import replace
 
 from memtune.decide import Observed
 from memtune.remembered import JobOutside
 from memtune.spec import Job
+from memtune.spec.status import RunStatus
 from memtune_operator import kept_measurements
 from memtune_operator.cluster import Cluster
 from memtune_operator.refusals import RefusalError
@@ -37,8 +39,11 @@ class Measurements:
             # It would have made an interval narrower; nobody has to wait for that.
             _log.info("%s/%s cannot be read: %s", job.metadata.namespace, kept_measurements.NAME, refusal.message)
             return snapshot
-        found = kept_measurements.recall(kept, self._subject(job, observed)) if kept is not None else None
-        return replace(snapshot, observed=replace(observed, remembered=found))
+        if kept is None:
+            return snapshot
+        found = kept_measurements.recall(kept, self._subject(job, observed))
+        earlier = kept_measurements.recall_probes(kept, self._probed_subject(job, observed))
+        return replace(snapshot, observed=replace(observed, remembered=found, earlier=earlier))
 
     async def remember(self, snapshot: Snapshot, measured: JobOutside) -> bool:
         """Keep what a job has measured; whether it is worth looking again."""
@@ -47,6 +52,19 @@ class Measurements:
         return await self._shelf.change(
             namespace, lambda kept: kept_measurements.remembering(kept, namespace, subject, measured)
         )
+
+    async def remember_probes(self, snapshot: Snapshot, probes: Sequence[RunStatus], now: float) -> bool:
+        """Keep what a job's probes measured; whether it is worth looking again."""
+        assert snapshot.job is not None  # only a job that could be read has runs
+        namespace, subject = snapshot.job.metadata.namespace, self._probed_subject(snapshot.job, snapshot.observed)
+        return await self._shelf.change(
+            namespace,
+            lambda kept: kept_measurements.remembering_probes(kept, namespace, subject, probes, int(now)),
+        )
+
+    def _probed_subject(self, job: Job, observed: Observed) -> kept_measurements.Subject:
+        product = kept_measurements.product_of(job, observed)
+        return kept_measurements.probed_subject(job, image_of(job, self._runner_image), product)
 
     def _subject(self, job: Job, observed: Observed) -> kept_measurements.Subject:
         product = kept_measurements.product_of(job, observed)

@@ -111,7 +111,7 @@ class Metrics:
             metric.remove_by_labels(dict(zip(_JOB, key, strict=True)))
 
     def _count(self, key: Key, before: Status, after: Status) -> None:
-        probes = list(_newly_ended(before.probes, after.probes))
+        probes = list(_newly_ended(before.probes, after.own_probes))
         for run in probes:
             # One that the operator stopped has no verdict, and took its time all the same.
             self._probes.labels(*key, run.verdict or "stopped").inc()
@@ -193,7 +193,7 @@ def _predicted(seen: _Seen) -> _Samples:
 
 
 def _measured(seen: _Seen) -> _Samples:
-    runs = [run for run in (*seen.status.probes, *seen.status.attempts) if run.peak_bytes]
+    runs = [run for run in (*seen.status.own_probes, *seen.status.attempts) if run.peak_bytes]
     if runs and (peak := runs[-1].peak_bytes):
         yield from (((name,), getattr(peak, name)) for name in ("allocated", "active", "reserved", "device"))
 

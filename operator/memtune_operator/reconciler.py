@@ -97,10 +97,11 @@ async def _act(shell: Shell, snapshot: Snapshot, decision: Decision, now: float)
     await shell.delete(snapshot, decision.delete)
     is_traced = await shell.remember_trace(snapshot, decision.trace, now) if decision.trace else False
     is_measured = await shell.remember_measured(snapshot, decision.measured) if decision.measured else False
+    is_probed = await shell.remember_probes(snapshot, decision.probes, now) if decision.probes else False
     is_refused = await shell.create(snapshot, decision.create, now) if decision.create else False
     if decision.delete_job:
         await shell.delete_job(snapshot)
-    return is_refused or is_traced or is_measured
+    return is_refused or is_traced or is_measured or is_probed
 
 
 class Reconciler:

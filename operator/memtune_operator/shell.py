@@ -10,6 +10,7 @@ from memtune.decide import Deletion, Event, Observed, Refusal, reasons
 from memtune.remembered import JobOutside
 from memtune.run import Run, TraceRun
 from memtune.spec import Job
+from memtune.spec.status import RunStatus
 
 
 class Key(NamedTuple):
@@ -71,6 +72,9 @@ class Shell(Protocol):
     async def remember_measured(self, snapshot: Snapshot, measured: JobOutside) -> bool:
         """Keep what the job measured outside of the allocator for later ones on the same GPU; whether it is worth
         looking again."""
+
+    async def remember_probes(self, snapshot: Snapshot, probes: Sequence[RunStatus], now: float) -> bool:
+        """Keep what the job's probes measured for later ones that ask the same; whether it is worth looking again."""
 
     async def delete(self, snapshot: Snapshot, deletions: Sequence[Deletion]) -> None:
         """Delete these objects, each only if it is still the one that was seen."""

@@ -122,6 +122,7 @@ def test_a_run_that_follows_its_plan(directory: Path) -> None:
     assert (memory.largest_free_block_bytes or 0) > 0
     assert report.step_seconds is not None
     assert report.tokens_per_second == pytest.approx(64 / report.step_seconds)
+    assert (report.torch, report.driver) == (torch.__version__, None), "a virtual GPU has no driver"
     assert report.length_covered is None, "only a probe covers something"
 
 

@@ -18,6 +18,7 @@ from memtune.plan import Plan
 from memtune.remembered import JobOutside, Remembered
 from memtune.report import Ending
 from memtune.run import Run, RunKind
+from memtune.spec.status import RunStatus
 from memtune_operator.refusals import Kind, RefusalError
 from memtune_operator.shell import Key, Shell, Snapshot
 
@@ -187,6 +188,28 @@ class ShellContract:
 
         async def look(shell: Shell, key: Key) -> None:
             assert (await seen(shell, key)).observed.remembered == Remembered((first, second))
+
+        told(world, learn, look)
+
+    def test_probes_are_known_to_every_later_program(self, world: World) -> None:
+        world.apply(reporter_job(NAME, resources={"gpuMemory": "2Gi", "gpuProduct": "NVIDIA-L4", "device": "virtual"}))
+        probe = RunStatus(
+            name="a-probe-1",
+            number=1,
+            plan="bf16-z0-none-mb1x8",
+            verdict="device-oom",
+            ended_at="2026-03-01T10:00:00Z",
+            measured_by="earlier-job",
+        )
+
+        async def learn(shell: Shell, key: Key) -> None:
+            before = await seen(shell, key)
+            assert before.observed.earlier == ()
+            assert await shell.remember_probes(before, [probe], 7.0) is True
+
+        async def look(shell: Shell, key: Key) -> None:
+            (found,) = (await seen(shell, key)).observed.earlier or ()
+            assert (found.plan, found.measured_by) == (probe.plan, probe.measured_by)
 
         told(world, learn, look)
 

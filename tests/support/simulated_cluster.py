@@ -22,6 +22,7 @@ from memtune.report import Device, Ending, Memory, Report
 from memtune.run import Run, RunKind, TraceRun
 from memtune.spec import gpu_of, load_job, to_workload
 from memtune.spec.job import Job
+from memtune.spec.status import RunStatus
 from memtune.units import GIB, MIB
 
 OUTSIDE_BYTES = 256 * MIB
@@ -117,7 +118,7 @@ class SimulatedCluster:
     """The world of one job. ``factor`` is how far the predictor is from the truth, ``usable_bytes`` what a GPU has.
 
     ``built`` is the trace of what the job's factory builds, ``remembered`` the one that its namespace remembers;
-    ``measured`` is what it remembers of earlier jobs on this GPU, and keeps of this one.
+    ``measured`` is what it remembers of earlier jobs on this GPU, and keeps of this one; ``earlier`` of probes.
     """
 
     job: Job
@@ -132,6 +133,7 @@ class SimulatedCluster:
     built: str = ""
     remembered: str = ""
     measured: Remembered | None = None
+    earlier: tuple[RunStatus, ...] | None = None
     is_forgetful: bool = False
     refusal: str = ""
     refusals: tuple[Refusal, ...] = ()
@@ -173,6 +175,7 @@ class SimulatedCluster:
             seen_going=dict(self.seen_going),
             trace=self.remembered,
             remembered=self.measured,
+            earlier=self.earlier,
         )
 
     def _watch(self) -> None:
@@ -255,6 +258,7 @@ class SimulatedCluster:
             *(partial(self.delete, d) for d in decision.delete),
             *([partial(self.remember, decision.trace)] if decision.trace else []),
             *([partial(self.keep, decision.measured)] if decision.measured else []),
+            *([partial(setattr, self, "earlier", decision.probes)] if decision.probes else []),
             *(partial(self.post, run) for run in decision.create),
         ]
         for action in actions[: None if cut is None else cut - 1]:
@@ -272,7 +276,7 @@ class SimulatedCluster:
         raise AssertionError(f"the operator does not come to rest: {self.events[-5:]}")
 
     def _books(self) -> tuple[object, ...]:
-        return self.version, sorted(self.pods), sorted(self.services), self.remembered, self.measured
+        return self.version, sorted(self.pods), sorted(self.services), self.remembered, self.measured, self.earlier
 
     # The world.
 

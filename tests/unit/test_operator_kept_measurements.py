@@ -11,8 +11,17 @@ from small_jobs import make_job
 
 from memtune.decide import Node, Observed
 from memtune.remembered import JobOutside, Remembered
+from memtune.spec.status import PeakBytes, RunStatus
 from memtune_operator import kept_measurements
-from memtune_operator.kept_measurements import product_of, recall, remembering, subject
+from memtune_operator.kept_measurements import (
+    probed_subject,
+    product_of,
+    recall,
+    recall_probes,
+    remembering,
+    remembering_probes,
+    subject,
+)
 from memtune_operator.wrapping import Manifest
 
 GPU = {"gpuMemory": "8Gi", "gpuProduct": "NVIDIA-L4"}
@@ -102,3 +111,68 @@ def test_the_product_is_the_one_that_every_run_is_kept_to() -> None:
     assert product_of(unnamed, Observed(nodes=nodes)) == "NVIDIA-L4"
     assert product_of(unnamed, Observed(nodes=(*nodes, Node("b", "B")))) == product_of(unnamed, Observed()) == ""
     assert len(product_of(unnamed, Observed(status={"gpuProduct": ["x" * 1000]}))) == 63
+
+
+def probe(number: int, **changes: Any) -> RunStatus:
+    told = {"verdict": "succeeded", "measured_by": "first", "torch": "2.9.1", "gpu_seconds": 60, **changes}
+    peaks = PeakBytes(allocated=1, active=1, reserved=1, device=2**30, total=2**33)
+    ended_at = f"2026-03-01T10:00:{number:02}Z"
+    return RunStatus(
+        name="first-probe-1", number=1, plan=f"bf16-z1-none-mb1x{number}", peak_bytes=peaks, ended_at=ended_at, **told
+    )
+
+
+SCRIPT = {"spec": {"containers": [{"name": "trainer", "image": "mine:1", "command": ["python", "train.py"]}]}}
+PROBED = probed_subject(make_job(resources=GPU), "mine:1", "NVIDIA-L4")
+
+
+def test_probes_are_recalled_beside_what_was_outside_of_the_allocator() -> None:
+    kept = remembering_probes(filled(), "research", PROBED, [probe(1), probe(2)], at=7)
+    assert [each.plan for each in recall_probes(kept, PROBED)] == ["bf16-z1-none-mb1x1", "bf16-z1-none-mb1x2"]
+    assert recall(kept, OF) == Remembered((ONE, TWO))
+    assert recall_probes(filled(), PROBED) == ()
+    newer = remembering_probes(kept, "research", PROBED, [probe(3)], at=8)
+    assert [each.plan for each in recall_probes(newer, PROBED)] == ["bf16-z1-none-mb1x3"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_same"),
+    [
+        ({"tuning": {"maxProbes": 3, "headroom": "9%", "space": {"precision": ["bf16"]}}}, True),
+        ({"retry": {"maxOomRetries": 1}}, True),
+        ({"tuning": {"probeSteps": 7}}, False),
+        ({"training": {"sequenceLength": 256}}, False),
+        ({"integration": "hf-trainer", "template": SCRIPT}, False),
+        ({"template": SCRIPT}, False),
+    ],
+)
+def test_only_a_job_that_asks_the_same_finds_them(changes: dict[str, Any], is_same: bool) -> None:
+    kept = remembering_probes(None, "research", PROBED, [probe(1)], at=7)
+    if "training" in changes:
+        changes = {
+            "training": {**make_job().spec.training.model_dump(by_alias=True, mode="json"), **changes["training"]}
+        }
+    other = make_job(**{"resources": GPU, **changes})
+    assert bool(recall_probes(kept, probed_subject(other, "mine:1", "NVIDIA-L4"))) == is_same
+    assert not recall_probes(kept, probed_subject(other, "mine:2", "NVIDIA-L4"))
+    assert not recall_probes(kept, probed_subject(other, "mine:1", "NVIDIA-T4"))
+
+
+def test_the_oldest_probes_go_when_they_take_too_much_room() -> None:
+    words = {"torch": "2" * 32, "driver": "5" * 16, "measured_by": "a" * 63, "phase": "optimizer-step"}
+    sizes = dict.fromkeys(("demanded_bytes", "tokens_per_second", "allocator_retries"), 2**50)
+    many = [probe(number, out_of_memory="activation", **words, **sizes) for number in range(1, 17)]
+    kept = remembering_probes(None, "research", PROBED, many, at=7)
+    found = recall_probes(kept, PROBED)
+    assert 8 < len(found) < 16
+    assert found[-1].plan == many[-1].plan
+    assert all(len(text) <= 8192 for text in kept["data"].values())
+
+
+@pytest.mark.parametrize("found", ["1", "[]", '{"probes": 1}', '{"probes": [{"plan": "<script>"}]}'])
+def test_probes_that_no_operator_wrote_are_passed_over(found: str, caplog: pytest.LogCaptureFixture) -> None:
+    kept = remembering_probes(None, "research", PROBED, [probe(1)], at=7)
+    (key,) = kept["data"]
+    with caplog.at_level(logging.WARNING):
+        assert recall_probes({**kept, "data": {key: found}}, PROBED) == ()
+    assert ("is passed over" in caplog.text) == found.startswith('{"')

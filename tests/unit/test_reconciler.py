@@ -17,6 +17,7 @@ from memtune.observation import PodObservation, RunObservation
 from memtune.remembered import JobOutside
 from memtune.run import Run, TraceRun
 from memtune.spec import SpecError, load_job
+from memtune.spec.status import RunStatus
 from memtune_operator.reconciler import Reconciler, reconcile
 from memtune_operator.refusals import Kind, RefusalError
 from memtune_operator.shell import Key, Snapshot
@@ -72,6 +73,10 @@ class MemoryShell:
 
     async def remember_measured(self, snapshot: Snapshot, measured: JobOutside) -> bool:
         self.done.append("learn")
+        return False
+
+    async def remember_probes(self, snapshot: Snapshot, probes: Sequence[RunStatus], now: float) -> bool:
+        self.done.append("learn probes")
         return False
 
     async def create(self, snapshot: Snapshot, runs: Sequence[Run | TraceRun], now: float) -> bool:

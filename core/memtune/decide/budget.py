@@ -130,12 +130,21 @@ def allows(context: Context, plan: Plan, prediction: Prediction) -> bool:
     running = [probe for probe in context.status.probes if not has_ended(probe)]
     known = sum(max(cost, estimate(context, plan_of(probe), prediction)) for probe in running)
     committed = max(known, float(running_seconds(context)))
-    return context.status.gpu_seconds_spent + committed + cost <= context.job.max_gpu_seconds
+    spent = context.status.gpu_seconds_spent + _inherited(context, plan)
+    return spent + committed + cost <= context.job.max_gpu_seconds
+
+
+def _inherited(context: Context, plan: Plan) -> int:
+    """What earlier jobs spent on the same question is spent; but a plan of theirs may be probed once more."""
+    earlier = [probe for probe in context.status.probes if probe.measured_by]
+    is_repeated = any(probe.plan == str(plan) for probe in earlier)
+    return 0 if is_repeated else sum(probe.gpu_seconds for probe in earlier)
 
 
 def refusal(context: Context, plan: Plan, prediction: Prediction) -> str:
     """Why the probe of a plan that the budget does not allow is not made, in words."""
-    left = context.job.max_gpu_seconds - context.status.gpu_seconds_spent
+    spent = context.status.gpu_seconds_spent + _inherited(context, plan)
+    left = max(context.job.max_gpu_seconds - spent, 0)
     return f"the {left:,} GPU-seconds {_ENDED} of about {estimate(context, plan, prediction):,.0f}"
 
 

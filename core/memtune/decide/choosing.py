@@ -4,13 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from memtune.decide.trials import score, trial_of
+from memtune.decide.records import TRIED, ended_as
+from memtune.decide.trials import may_be_launched, score, trial_of
 from memtune.knowledge import Model
 from memtune.pareto import Point, front
 from memtune.space import BOTH
 from memtune.spec.fields import to_ratio
 from memtune.spec.job import Job
 from memtune.spec.status import MAX_FRONT, RunStatus
+
+
+def ranked(job: Job, model: Model, probes: Sequence[RunStatus]) -> list[RunStatus]:
+    """The probes to choose from, one for each plan that may be launched.
+
+    Of a plan that an earlier job probed, too, this job's own word decides whether it may be; its place among the others
+    is what the earlier job measured beside them, so that noise alone does not make another plan the best.
+    """
+    good = [probe for probe in probes if may_be_launched(job, model, probe)]
+    own = {probe.plan for probe in good if not probe.measured_by}
+    tried = {probe.plan for probe in probes if not probe.measured_by and ended_as(probe, *TRIED)}
+    earlier = [probe for probe in good if probe.measured_by and (probe.plan in own or probe.plan not in tried)]
+    repeated = {probe.plan for probe in earlier}
+    return [*earlier, *(probe for probe in good if not probe.measured_by and probe.plan not in repeated)]
 
 
 def winner(job: Job, model: Model, good: Sequence[RunStatus]) -> RunStatus:

@@ -7,7 +7,7 @@ from typing import Literal
 
 from memtune.remembered import JobOutside
 from memtune.run import Run, TraceRun
-from memtune.spec.status import Status
+from memtune.spec.status import RunStatus, Status
 
 
 @dataclass(frozen=True)
@@ -37,8 +37,8 @@ class Decision:
     when that succeeded does the rest: on a conflict it observes again and does nothing. ``create`` holds runs that the
     status *as read* had recorded and not ended: every pod and object of them that does not exist is POSTed. A run that
     this decision records comes in ``create`` of the next one, which the shell asks for at once when the status changed.
-    ``trace`` is that of the job's factory and ``measured`` what its runs measured outside of the allocator, as far as
-    the namespace does not remember them yet.
+    ``trace`` is that of the job's factory, ``measured`` what its runs measured outside of the allocator, and ``probes``
+    what its probes measured, as far as the namespace does not remember them yet.
     ``wake_after_seconds`` is when to ask again even if nothing happens, None if only a change can matter.
     """
 
@@ -50,3 +50,4 @@ class Decision:
     delete_job: bool = False
     trace: str = ""
     measured: JobOutside | None = None
+    probes: tuple[RunStatus, ...] = ()

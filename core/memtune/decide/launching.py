@@ -43,7 +43,7 @@ def _is_outdated(context: Context) -> bool:
         return False
     model = believed(context)
     return not any(
-        each.plan == plan.name and may_be_launched(context.job, model, each) for each in context.status.probes
+        each.plan == plan.name and may_be_launched(context.job, model, each) for each in context.status.own_probes
     )
 
 

@@ -12,6 +12,7 @@ from memtune.decide.cleaning import creations, deletions
 from memtune.decide.completing import complete
 from memtune.decide.context import Context
 from memtune.decide.decision import Decision, Event
+from memtune.decide.earlier import to_keep
 from memtune.decide.ending import failed, finished, past_deadline, resumed, suspended
 from memtune.decide.fixing import changed_fields, spec_changed
 from memtune.decide.launching import launching, running
@@ -66,7 +67,7 @@ def decide(job: Job, observed: Observed, now: float, search: Search = most_promi
         context = finished(context)
     decision = _decision(context, read)
     # What was measured is not remembered as that of what the job was made to be since.
-    return replace(decision, measured=None) if changed else decision
+    return replace(decision, measured=None, probes=()) if changed else decision
 
 
 def refuse(observed: Observed, generation: int, problem: Refusal, now: float) -> Decision:
@@ -203,4 +204,5 @@ def _decision(context: Context, read: Status) -> Decision:
         trace=context.trace if context.trace != context.observed.trace else "",
         # Once a job is over it says no more, so that what was forgotten stays forgotten.
         measured=None if is_over(read) else to_remember(context),
+        probes=() if is_over(read) else to_keep(context),
     )

@@ -41,6 +41,8 @@ def measured(run: RunObservation) -> dict[str, Any]:
         "tokens_per_second": int(max((_rate(report.tokens_per_second) for report in timed), default=0)),
         "step_seconds": max((_rate(report.step_seconds) for report in timed), default=0.0),
         "length_covered": _on_all([report.length_covered for report in reports]),
+        "torch": fullest.torch or "",
+        "driver": fullest.driver or "",
     }
 
 

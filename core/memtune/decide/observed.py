@@ -8,6 +8,7 @@ from typing import Any
 
 from memtune.observation import RunObservation
 from memtune.remembered import Remembered
+from memtune.spec.status import RunStatus
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,8 @@ class Observed:
     their wrapped containers ran.
     ``trace`` is the message that the namespace remembers of the job's factory, empty if it remembers none.
     ``remembered`` is what jobs of the same image, GPU and world measured outside of the allocator, None where the GPU
-    is not known or nobody keeps it.
+    is not known or nobody keeps it. ``earlier`` are the probes that the newest job which asked the same left, each
+    with the job that ran it; None for the same reasons.
     """
 
     status: Mapping[str, Any] = field(default_factory=dict)
@@ -72,3 +74,4 @@ class Observed:
     seen_going: Mapping[tuple[str, int], float] = field(default_factory=dict)
     trace: str = ""
     remembered: Remembered | None = None
+    earlier: tuple[RunStatus, ...] | None = None

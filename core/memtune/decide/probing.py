@@ -5,8 +5,9 @@ from __future__ import annotations
 from memtune import units
 from memtune.acquisition import enough
 from memtune.decide import budget, reasons
-from memtune.decide.choosing import front_of, winner
+from memtune.decide.choosing import front_of, ranked, winner
 from memtune.decide.context import Context, holds_gpus
+from memtune.decide.earlier import confirms, unconfirmed, with_earlier, without_outdated
 from memtune.decide.ending import failed
 from memtune.decide.failing import last_lines
 from memtune.decide.hosting import host_request
@@ -30,6 +31,7 @@ from memtune.decide.texts import over
 from memtune.decide.trials import may_be_launched, search_state, too_tight
 from memtune.knowledge import Model
 from memtune.plan import Plan
+from memtune.prediction import Prediction
 from memtune.run import RunKind
 from memtune.spec.status import PlanStatus, RunStatus
 from memtune.spec.tuning import MAX_PROBES
@@ -38,6 +40,7 @@ from memtune.verdict import Verdict
 
 def probing(context: Context) -> Context:
     """End what costs too much, start what is worth it, and choose when nothing more is."""
+    context = without_outdated(with_earlier(context))
     if budget.is_spent(context):
         context = _out_of_budget(context)
     probes = context.status.probes
@@ -48,7 +51,8 @@ def probing(context: Context) -> Context:
         return failed(context, reasons.DISRUPTIONS_SPENT, text)
     context = _without_hopeless(context)
     running = [probe for probe in context.status.probes if not has_ended(probe)]
-    if running and _busy(context) >= context.job.spec.tuning.parallel_probes:
+    is_confirming = any(confirms(probe.plan, context.status.probes) for probe in running)
+    if running and (is_confirming or _busy(context) >= context.job.spec.tuning.parallel_probes):
         return _watched(context)
     model = believed(context)
     context = _first_prediction(context, model)
@@ -92,18 +96,27 @@ def _first_prediction(context: Context, model: Model) -> Context:
 
 def _why_no_more(context: Context, model: Model) -> str | None:
     """Why no further probe is started, in words; None while one may be."""
-    allowed = context.job.spec.tuning.max_probes
-    if counted(context.status) >= allowed:
-        return f"tuning.maxProbes allows no more than {units.counted(allowed, 'probe')}"
+    allowed, probes = context.job.spec.tuning.max_probes, context.status.probes
+    again = unconfirmed(context.job, model, probes)
+    # What earlier jobs probed is probed; but the plan that is launched, this job probes itself.
+    if counted(context.status.own_probes if again else probes) >= allowed:
+        earlier = ", with those of earlier jobs" if any(probe.measured_by for probe in probes) else ""
+        return f"tuning.maxProbes allows no more than {units.counted(allowed, 'probe')}{earlier}"
+    if again:
+        return _unpaid(context, plan_of(again), model.predict(plan_of(again)))
     if len(context.status.probes) >= MAX_PROBES and all(ended_as(probe, *TRIED) for probe in context.status.probes):
         return f"the status has no room for more than {MAX_PROBES} probes"
     asked = search_state(context.job, context.status, model).question
     if why := enough(asked):
         return why
-    cheapest = asked.candidates[0]
-    if not budget.allows(context, cheapest.plan, cheapest.prediction) and not budget.running_seconds(context):
-        return budget.refusal(context, cheapest.plan, cheapest.prediction)
-    return None
+    return _unpaid(context, asked.candidates[0].plan, asked.candidates[0].prediction)
+
+
+def _unpaid(context: Context, plan: Plan, prediction: Prediction) -> str | None:
+    """Why the budget pays for no probe of a plan, once what runs has ended; None if it does, or may."""
+    if budget.allows(context, plan, prediction) or budget.running_seconds(context):
+        return None
+    return budget.refusal(context, plan, prediction)
 
 
 def _more(context: Context, model: Model, running: list[RunStatus]) -> tuple[Context, str]:
@@ -113,9 +126,11 @@ def _more(context: Context, model: Model, running: list[RunStatus]) -> tuple[Con
     wait = backoff_of(context.status.probes, context.now)
     if wait > 0:
         return context.waking(wait), ""
+    if again := unconfirmed(context.job, model, context.status.probes):
+        return _recorded(context, model, plan_of(again)), ""
     while _busy(context) < context.job.spec.tuning.parallel_probes:
         plan = _next_plan(context, model)
-        if plan is None or counted(context.status) >= context.job.spec.tuning.max_probes:
+        if plan is None or counted(context.status.probes) >= context.job.spec.tuning.max_probes:
             return context, "no plan left is worth a probe"
         if not budget.allows(context, plan, model.predict(plan)):
             return context, budget.refusal(context, plan, model.predict(plan))
@@ -156,7 +171,9 @@ def _recorded(context: Context, model: Model, plan: Plan) -> Context:
     context = context.becoming(with_probe(context.status, record))
     told = "of which nothing is known" if is_blind else f"predicted at {over(expected, model.usable_bytes)}"
     verb = "emulates" if emulated else "measures"
-    text = f"probe {number} {verb} {plan}, {told}{asking(host_request(context, plan))}"
+    again = next((probe for probe in context.status.probes if probe.measured_by and probe.plan == str(plan)), None)
+    before = f", as job {again.measured_by} did" if again else ""
+    text = f"probe {number} {verb} {plan}{before}, {told}{asking(host_request(context, plan))}"
     return context.telling("Normal", reasons.PROBE_RECORDED, text).saying(text)
 
 
@@ -167,22 +184,25 @@ def _watched(context: Context) -> Context:
 
 def _choose(context: Context, model: Model, why: str) -> Context:
     """The best of the measured plans that kept their headroom, or the end of the job."""
-    good = [probe for probe in context.status.probes if may_be_launched(context.job, model, probe)]
+    fit = ranked(context.job, model, context.status.probes)
+    own = {probe.plan: probe for probe in context.status.own_probes if may_be_launched(context.job, model, probe)}
+    good = [probe for probe in fit if probe.plan in own]
     if not good:
         tried = "; ".join(_tried(context, model, probe) for probe in context.status.probes[-3:])
-        if not any(ended_as(probe, Verdict.SUCCEEDED, Verdict.DEVICE_OOM) for probe in context.status.probes):
+        if not any(ended_as(probe, Verdict.SUCCEEDED, Verdict.DEVICE_OOM) for probe in context.status.own_probes):
             if mistakes(context.status.probes):
                 return failed(context, *last_lines(context, context.status.probes, f"No probe is left: {why}"))
             text = f"no probe measured anything: {why}{f' ({tried})' if tried else ''}"
             return failed(context, reasons.NOTHING_MEASURED, text)
         text = f"no plan fits as measured: {why}{f' ({tried})' if tried else ''}"
         return nothing_fits(context, model, text, _untried(context, model))
-    best = winner(context.job, model, good)
+    first = winner(context.job, model, good)
+    best = own[first.plan]
     device_bytes = best.peak_bytes.device if best.peak_bytes else 0
     speed = best.tokens_per_second or natural(model.predict(plan_of(best)).tokens_per_second.expected)
     plan = PlanStatus(name=best.plan, hbm=over(device_bytes, model.usable_bytes), tokens_per_second=speed)
     foretold = f", {speed:,} tokens/s predicted" if best.emulated else ""
-    fitting = f"{units.counted(len(good), 'measured plan')} {'fits' if len(good) == 1 else 'fit'}"
+    fitting = f"{units.counted(len(fit), 'measured plan')} {'fits' if len(fit) == 1 else 'fit'}"
     tight = [
         (probe.number, found) for probe in context.status.probes if (found := too_tight(context.job, model, probe))
     ]
@@ -190,7 +210,8 @@ def _choose(context: Context, model: Model, why: str) -> Context:
     fitting += f" ({others})" if others else ""
     slack = context.job.spec.tuning.slack
     rule = f" as the smallest within {slack} of the fastest" if slack else ""
-    text = f"{best.plan} won{rule}: probe {best.number} {measured(best)}{foretold}; {fitting}, and {why}"
+    as_before = f", which job {first.measured_by} found best" if first.measured_by else ""
+    text = f"{best.plan} won{rule}{as_before}: probe {best.number} {measured(best)}{foretold}; {fitting}, and {why}"
     context = context.having(plan=plan, front=front_of(context.job, model, good))
     context = context.with_condition("Tuned", True, reasons.MEASURED, text)
     return context.telling("Normal", reasons.MEASURED, text).saying(text)
@@ -207,7 +228,7 @@ def _untried(context: Context, model: Model) -> str:
     if not left:
         return ""
     plan, prediction = left[0].plan, left[0].prediction
-    if counted(context.status) >= tuning.max_probes < MAX_PROBES:
+    if counted(context.status.probes) >= tuning.max_probes < MAX_PROBES:
         limit = "tuning.maxProbes"
     elif not budget.allows(context, plan, prediction):
         limit = "tuning.maxGpuSeconds"

@@ -68,9 +68,9 @@ def next_number(records: Sequence[RunStatus]) -> int:
     return max((record.number for record in records), default=0) + 1
 
 
-def counted(status: Status) -> int:
+def counted(probes: Sequence[RunStatus]) -> int:
     """How many probes count against maxProbes, those that still run among them."""
-    return sum(1 for probe in status.probes if not has_ended(probe) or ended_as(probe, *COUNTED))
+    return sum(1 for probe in probes if not has_ended(probe) or ended_as(probe, *COUNTED))
 
 
 def mistakes(records: Sequence[RunStatus]) -> int:

@@ -25,7 +25,7 @@ def restore(job: Job, data: Mapping[str, Any], is_legible: bool = True) -> Statu
     """
     status = read_status(data)
     conditions = {condition.type: condition for condition in status.conditions}
-    is_plan = partial(_is_of_job, job) if is_legible else _is_a_plan
+    is_plan = partial(is_plan_of, job) if is_legible else _is_a_plan
     return status.model_copy(
         update={
             "plan": status.plan if status.plan and is_plan(status.plan.name) else None,
@@ -71,7 +71,7 @@ def _is_named(job: Job, kind: RunKind, record: RecordStatus) -> bool:
     return record.number < MAX_NUMBER and record.name == run_name(job.metadata.name, kind, record.number)
 
 
-def _is_of_job(job: Job, name: str) -> bool:
+def is_plan_of(job: Job, name: str) -> bool:
     """Whether a name is that of a plan that trains the job's global batch."""
     return (
         _is_a_plan(name)

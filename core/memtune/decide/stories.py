@@ -32,7 +32,9 @@ VERDICT_WORDS = {
 def run_words(record: RunStatus) -> str:
     """Which run, in words."""
     emulated = "emulated " if record.emulated else ""
-    return f"{emulated}{'attempt' if isinstance(record, AttemptStatus) else 'probe'} {record.number} ({record.plan})"
+    of_job = f" of job {record.measured_by}" if record.measured_by else ""
+    kind = "attempt" if isinstance(record, AttemptStatus) else "probe"
+    return f"{emulated}{kind} {record.number}{of_job} ({record.plan})"
 
 
 def trains(record: AttemptStatus, shrink: Shrink | None = None) -> str:

@@ -171,6 +171,16 @@ class RunStatus(RecordStatus):
     demanded_bytes: Natural = Field(
         default=0, description="Device memory that it had and asked for when it ran out; 0 if it did not."
     )
+    torch: Annotated[str, Field(pattern=WORD, max_length=32)] = Field(
+        default="", description="Version of torch that the run reported; empty if it reported none."
+    )
+    driver: Annotated[str, Field(pattern=WORD, max_length=16)] = Field(
+        default="", description="Version of the NVIDIA driver that the run reported; empty if it reported none."
+    )
+    measured_by: Name = Field(
+        default="",
+        description="Name of the earlier job that ran the probe; empty if this job did.",
+    )
     message: Sentence = Field(default="", description="What happened, in one sentence.")
 
 
@@ -245,12 +255,13 @@ class Status(StatusBlock):
         default=None, description="When the first pod of the job was running; activeDeadlineSeconds counts from it."
     )
     probes: Annotated[tuple[RunStatus, ...], Field(max_length=MAX_PROBES)] = Field(
-        default=(), description="Every probe run, in the order in which they were recorded."
+        default=(),
+        description="Every probe run, in the order in which they were recorded; those of earlier jobs come first.",
     )
     attempts: Annotated[tuple[AttemptStatus, ...], Field(max_length=MAX_ATTEMPTS)] = Field(
         default=(), description="The newest train runs, in the order in which they were recorded."
     )
-    gpu_seconds_spent: Natural = Field(default=0, description="GPU-seconds that all probe runs took.")
+    gpu_seconds_spent: Natural = Field(default=0, description="GPU-seconds that all probe runs of this job took.")
     oom_retries: Natural = Field(default=0, description="Relaunches after an out-of-memory.")
     disruptions: Natural = Field(default=0, description="Relaunches after preemption, eviction or loss of a node.")
     trained_samples: Natural = Field(
@@ -268,6 +279,11 @@ class Status(StatusBlock):
         "training.globalBatchSize and the integration replaced them; else 0.",
     )
     message: Story = Field(default="", description="What the job is doing now, in one sentence.")
+
+    @property
+    def own_probes(self) -> tuple[RunStatus, ...]:
+        """The probes that this job ran itself."""
+        return tuple(probe for probe in self.probes if not probe.measured_by)
 
 
 def load_status(data: Mapping[str, Any]) -> Status:

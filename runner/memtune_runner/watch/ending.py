@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from memtune.report import EXIT_CODES, Device, Ending, Memory, Report
 from memtune_runner import checkpoints, phases
 from memtune_runner.checkpoints.loading import CheckpointLoad
+from memtune_runner.driver import driver_version
 from memtune_runner.failures import Failure
 from memtune_runner.ranks import Rank
 from memtune_runner.settings import Settings
@@ -116,6 +118,8 @@ def _measured(report: Report, watch: Watch) -> Report:
         applied=watch.applied(),
         step_seconds=seconds,
         tokens_per_second=tokens * (report.world or 1) / seconds if seconds and tokens else None,
+        torch=str(sys.modules["torch"].__version__)[:32],
+        driver=driver_version() if watch.settings.device is Device.CUDA else None,
         **_coverage(watch),
     )
     ran_out = watch.out_of_memory

@@ -1,0 +1,20 @@
+"""Which NVIDIA driver the kernel of this node has loaded."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+# The container toolkit shows it to every container that has a GPU.
+VERSION_FILE = Path("/proc/driver/nvidia/version")
+# As in "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  560.35.03  Release Build".
+_VERSION = re.compile(r"\b\d+(?:\.\d+)+\b")
+
+
+def driver_version(file: Path = VERSION_FILE) -> str | None:
+    """The version of the driver; None where no file tells it."""
+    try:
+        found = _VERSION.search(file.read_text())
+    except OSError:
+        return None
+    return found[0][:16] if found else None
