@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from memtune_runner.integrations.loaders import samples_of_pass
+from memtune_runner.integrations.row_order import RowOrder
 
 
 @dataclass
@@ -16,6 +17,7 @@ class Followed:
     loader: Any
     batches: int | None  # None where it is not known how many
     samples: int | None  # of a pass on this rank; None where it is not known how many
+    order: RowOrder
     taken: int = 0  # batches of a pass that has not come to its end
     trained_after: int | None = None  # the steps that were made before the first batch of the pass was trained
     passed_over: int = 0  # the samples of the pass that a resumed script took and did not train
@@ -32,14 +34,19 @@ class Passes:
         self._samples: int | None = 0  # of the passes that have ended or were left
         self.loaders: list[Followed] = []
 
-    def follow(self, loader: Any) -> Followed:
-        """Follow a loader that accelerate has prepared."""
+    def follow(self, loader: Any, order: RowOrder | None = None) -> Followed:
+        """Follow a loader that accelerate has prepared, or made of one in whose order it gives its rows."""
         try:
             batches = len(loader)  # not told to the script: the loader is not followed yet
         except TypeError:
             batches = None
-        self.loaders.append(Followed(loader, batches, samples_of_pass(loader)))
+        self.loaders.append(Followed(loader, batches, samples_of_pass(loader), order or RowOrder(loader)))
         return self.loaders[-1]
+
+    @property
+    def orders(self) -> list[RowOrder]:
+        """The orders of all loaders, each once."""
+        return list(dict.fromkeys(each.order for each in self.loaders))
 
     def of(self, loader: Any) -> Followed | None:
         """What is known of a loader; None if it is not followed."""
@@ -50,6 +57,8 @@ class Passes:
         begun = [each for each in self.loaders if each.taken]
         if not begun:
             self._samples = None  # the script has kept the batches of a pass: nobody sees how often it uses them
+        for order in self.orders:
+            order.trains()
         for each in begun:
             if each.trained_after is None:
                 each.trained_after, each.passed_over = self._steps(), passed_over(each)

@@ -11,19 +11,20 @@ import math
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from types import CodeType, FrameType
+from pathlib import Path
 from typing import Any
 
 from memtune_runner.bad_input import BadInputError
 from memtune_runner.checkpoints import manifest
 from memtune_runner.checkpoints.manifest import ManifestError
+from memtune_runner.integrations import row_order
+from memtune_runner.integrations.askers import Place, is_of_accelerate, is_progress_bar, place_in, truth_of
 from memtune_runner.integrations.passes import Followed, Passes
 from memtune_runner.settings import Settings
 from memtune_runner.training_length import TrainingLength
 from memtune_runner.watch.patches import Patches
 
 Inherited = Callable[..., Any]
-_Place = tuple[int, CodeType, int]
 
 _OWN_ACCUMULATION = "ACCELERATE_GRADIENT_ACCUMULATION_STEPS"  # of `accelerate launch`, before what the script says
 
@@ -46,7 +47,7 @@ class Schedule(TrainingLength):
         self._has_skipped = False  # what a resumed run has trained of its epoch
         self._is_resuming = False  # the checkpoint is loaded, and nothing trained since
         self._passed_over = 0  # batches that were given to the script meanwhile
-        self._asked_for_batches: _Place | None = None  # where, as long as none was taken
+        self._asked_for_batches: Place | None = None  # where, as long as none was taken
         self._own_share = 0  # the samples of a batch by the script's own loader, over all ranks
 
     def wrap_accelerator(self, module: Any, patches: Patches) -> None:
@@ -54,11 +55,11 @@ class Schedule(TrainingLength):
         inherited = module.Accelerator.gradient_accumulation_steps
 
         def get(accelerator: Any) -> int:
-            is_within = _is_of_accelerate(sys._getframe(1))
+            is_within = is_of_accelerate(sys._getframe(1))
             return int(inherited.fget(accelerator)) if is_within else self._own or 1
 
         def put(accelerator: Any, steps: int) -> None:
-            if _is_of_accelerate(sys._getframe(1)):
+            if is_of_accelerate(sys._getframe(1)):
                 inherited.fset(accelerator, steps)
             else:
                 self._own = steps
@@ -66,13 +67,15 @@ class Schedule(TrainingLength):
         patches.replace(module.Accelerator, "gradient_accumulation_steps", property(get, put))
         patches.wrap(module.Accelerator, "accumulate", self._accumulate)
         patches.wrap(module.Accelerator, "backward", self._backward)
+        if self._settings.checkpoint_path is not None and not self._settings.is_probe:
+            patches.wrap(module.Accelerator, "save_state", self._save_state)
         if self._settings.resume_from is not None:
             patches.wrap(module.Accelerator, "load_state", self._load_state)
 
     def wrap_loaders(self, module: Any, patches: Patches) -> None:
         """Let the training loader tell its length in the script's batches, and be skipped by the script's count."""
         for kind in (module.DataLoaderShard, module.DataLoaderDispatcher):
-            patches.replace(kind, "__bool__", _truth(kind.__len__))
+            patches.replace(kind, "__bool__", truth_of(kind.__len__))
             patches.wrap(kind, "__len__", self._length)
             patches.wrap(kind, "__iter__", self._iterate)
         patches.wrap(module, "skip_first_batches", self._skip)
@@ -142,9 +145,9 @@ class Schedule(TrainingLength):
     def _length(self, inherited: Inherited, loader: Any) -> int:
         batches: int = inherited(loader)
         asker = sys._getframe(2)  # behind this function's own frame is that of its wrapper
-        if self._passes.of(loader) is None or _is_of_accelerate(asker) or _is_progress_bar(asker):
+        if self._passes.of(loader) is None or is_of_accelerate(asker) or is_progress_bar(asker):
             return batches
-        if self._asked_for_batches == _place_in(asker):
+        if self._asked_for_batches == place_in(asker):
             return batches  # list(), tuple() and sorted() ask for the batches, then how many there may be
         self._has_told_length = True
         return self._in_scripts_batches(batches)
@@ -152,20 +155,33 @@ class Schedule(TrainingLength):
     def _iterate(self, inherited: Inherited, loader: Any) -> Iterator[Any]:
         batches: Iterator[Any] = inherited(loader)
         followed = self._passes.of(loader)
-        self._asked_for_batches = _place_in(sys._getframe(2))
+        self._asked_for_batches = place_in(sys._getframe(2))
         return batches if followed is None else self._counted(followed, batches)
 
     def _counted(self, followed: Followed, batches: Iterator[Any]) -> Iterator[Any]:
         self._passes.end(followed)
-        for batch in batches:
-            self._asked_for_batches = None
-            followed.taken += 1
-            self._passed_over += self._is_resuming
-            yield batch
+        followed.order.pass_begins(followed.loader)
+        try:
+            for batch in batches:
+                self._asked_for_batches = None
+                followed.taken += 1
+                self._passed_over += self._is_resuming
+                followed.order.batch_given(followed.loader)
+                yield batch
+        finally:
+            followed.order.pass_ends(followed.loader)
         self._passes.end(followed, (followed.batches or followed.taken) - followed.taken)
+
+    def _save_state(self, inherited: Inherited, accelerator: Any, *args: Any, **kwargs: Any) -> Any:
+        directory = inherited(accelerator, *args, **kwargs)
+        if accelerator.is_main_process:
+            row_order.save(Path(directory), self._passes.orders)
+        return directory
 
     def _load_state(self, inherited: Inherited, *args: Any, **kwargs: Any) -> Any:
         result = inherited(*args, **kwargs)
+        if self._settings.resume_from is not None:
+            row_order.resume(self._settings.resume_from, self._passes.orders)
         self._is_resuming, self._passed_over = True, 0
         return result
 
@@ -244,7 +260,7 @@ class Schedule(TrainingLength):
             return inherited(dataloader, num_batches)
         behind = self._batches_behind(followed.batches, num_batches)
         made = inherited(dataloader, behind)
-        rest = self._passes.follow(made)
+        rest = self._passes.follow(made, followed.order)
         if followed.samples is not None:
             rest.samples = max(followed.samples - behind * self._plan.micro_batch, 0)
         return made
@@ -269,31 +285,6 @@ class Schedule(TrainingLength):
         self._has_skipped = True
         self._is_resuming, self._passed_over = False, 0
         return steps_of_epoch * accumulation
-
-
-def _place_in(frame: FrameType) -> _Place:
-    """The call of a function, and the instruction where it stands."""
-    return id(frame), frame.f_code, frame.f_lasti
-
-
-def _truth(inherited: Inherited) -> Callable[[Any], bool]:
-    """A loader's ``bool``, as without it: that there are batches says nothing of how many make a step."""
-
-    def truth(loader: Any) -> bool:
-        length: int = inherited(loader)
-        return length > 0
-
-    return truth
-
-
-def _is_of_accelerate(frame: FrameType) -> bool:
-    return str(frame.f_globals.get("__name__", "")).startswith("accelerate.")
-
-
-def _is_progress_bar(frame: FrameType) -> bool:
-    """Whether tqdm asks, which counts what the loop is given, and not the script through ``len`` of its bar."""
-    module = str(frame.f_globals.get("__name__", ""))
-    return module.startswith("tqdm.") and frame.f_code.co_name == "__init__"
 
 
 def _saved_accumulation(settings: Settings, default: int) -> int:

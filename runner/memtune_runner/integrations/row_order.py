@@ -1,0 +1,129 @@
+"""The order in which a shuffled loader of accelerate's gives its rows, saved so that a resumed epoch goes on in it.
+
+torch's samplers shuffle by a random generator, whose state at the start of a pass decides its order. accelerate's own
+sampler, and those with a ``set_epoch``, shuffle by a seed and the number of the pass, the loader's ``iteration``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, TypedDict
+
+_FILE = "data_order.json"  # not a name of MemTune's own: a conversion of the checkpoint must copy it
+
+
+class Order(TypedDict):
+    """What decides the order of a pass. ``generator`` is the state in hexadecimal digits."""
+
+    iteration: int
+    seed: int | None
+    generator: str | None
+
+
+class RowOrder:
+    """The order of one training loader, also of what ``skip_first_batches`` has made of it."""
+
+    def __init__(self, loader: Any) -> None:
+        self._loader, self._sampler = loader, _sampler_of(loader)
+        _give_generator(self._sampler)
+        self._kept: Order | None = None  # what a save within a pass writes
+        self._resumed: Order | None = None
+        self._has_trained = False
+
+    def pass_begins(self, loader: Any) -> None:
+        """A pass begins: in the order of the checkpoint if nothing was trained since it was loaded."""
+        if self._resumed is not None:
+            self._put(self._resumed)
+        self._kept = self._now(_iteration(loader))
+
+    def batch_given(self, loader: Any) -> None:
+        """The script gets a batch. After the last one, what is saved is the order of the next pass."""
+        if getattr(loader, "end_of_dataloader", False):
+            self._kept = self._now(loader.iteration + 1)
+
+    def pass_ends(self, loader: Any) -> None:
+        """A pass has come to its end, or was left."""
+        self._kept = None
+        # accelerate counts the passes of each loader by itself, and a resumed one is made over another.
+        self._loader.iteration = max(_iteration(self._loader), _iteration(loader))
+
+    def trains(self) -> None:
+        """A batch is trained: the passes to come have orders of their own."""
+        self._resumed, self._has_trained = None, True
+
+    def saved(self) -> Order:
+        """The order in which a training that resumes from a checkpoint of now must go on."""
+        return self._kept or self._now(_iteration(self._loader))
+
+    def resume(self, order: Order) -> None:
+        """Let the next pass have the order that was saved, unless this process has trained already."""
+        if not self._has_trained:
+            self._resumed = order
+            self._put(order)
+
+    def _now(self, iteration: int) -> Order:
+        generator = _generator_of(self._sampler)
+        state = None if generator is None else generator.get_state().numpy().tobytes().hex()
+        return Order(iteration=iteration, seed=getattr(self._sampler, "initial_seed", None), generator=state)
+
+    def _put(self, order: Order) -> None:
+        import torch
+
+        self._loader.iteration = order["iteration"]
+        if hasattr(self._sampler, "set_epoch"):
+            self._sampler.set_epoch(order["iteration"])  # accelerate does not, behind batches skipped on several GPUs
+        if order["seed"] is not None:
+            self._sampler.initial_seed = order["seed"]
+        generator = _generator_of(self._sampler)
+        if generator is not None and order["generator"] is not None:
+            generator.set_state(torch.frombuffer(bytearray.fromhex(order["generator"]), dtype=torch.uint8))
+
+
+def save(directory: Path, orders: Iterable[RowOrder]) -> None:
+    """Write the orders of all training loaders into a checkpoint."""
+    (directory / _FILE).write_text(json.dumps([each.saved() for each in orders]), encoding="ascii")
+
+
+def resume(directory: Path, orders: Iterable[RowOrder]) -> None:
+    """Go on in the orders that a checkpoint holds."""
+    file = directory / _FILE
+    saved = json.loads(file.read_text(encoding="ascii")) if file.exists() else []
+    for each, order in zip(orders, saved, strict=False):
+        each.resume(order)
+
+
+def _sampler_of(loader: Any) -> Any:
+    """The sampler of the rows, below all that accelerate and ``skip_first_batches`` have put around it."""
+    batches: Any = getattr(loader, "batch_sampler", None)
+    if batches is None:
+        batches = getattr(loader, "sampler", None)  # whole batches of a script that makes them by a sampler
+    while hasattr(batches, "batch_sampler"):
+        batches = batches.batch_sampler
+    return getattr(batches, "sampler", None)
+
+
+def _generator_of(sampler: Any) -> Any:
+    import torch
+
+    generator = getattr(sampler, "generator", None)
+    return generator if isinstance(generator, torch.Generator) else None
+
+
+def _give_generator(sampler: Any) -> None:
+    """Let torch's samplers draw from a generator of their own, as accelerate does over several GPUs.
+
+    Otherwise they draw from the random numbers of the process, as does all else in it.
+    """
+    import torch
+    from torch.utils.data import RandomSampler, SubsetRandomSampler, WeightedRandomSampler
+
+    is_torchs = isinstance(sampler, (RandomSampler, SubsetRandomSampler, WeightedRandomSampler))
+    if is_torchs and sampler.generator is None and not hasattr(sampler, "initial_seed"):
+        sampler.generator = torch.Generator(device=torch.get_default_device())
+        sampler.generator.manual_seed(int(torch.empty((), dtype=torch.int64).random_().item()))
+
+
+def _iteration(loader: Any) -> int:
+    return int(getattr(loader, "iteration", 0))
