@@ -26,7 +26,8 @@ def draw(path: Path, case: Case, plan: Plan, trace_file: str | None) -> str:
     trace = timeline.read(trace_file) if trace_file else _traced(case, plan)
     if trace_file:
         _refuse_another_model(case, trace, trace_file)
-    replayer = Replayer(trace, case.workload.nodes, case.workload.gpus_per_node)
+    workload = case.workload
+    replayer = Replayer(trace, workload.nodes, workload.gpus_per_node, without_reducer=workload.without_reducer)
     try:
         replayed, step = replayer.replay(plan), replayer.timeline(plan)
     except TraceError as error:

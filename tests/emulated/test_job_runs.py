@@ -7,10 +7,12 @@ import pickle
 from pathlib import Path
 from typing import Any
 
+import pytest
 from emulated_runs import example, memtune
 
 from memtune.units import GIB, MIB
 
+_ALONE = "fp32-ddp-none-mb4x4-sdpa"
 _DEEPSPEED = {"precision": ["bf16"], "checkpointing": ["none"], "backends": ["deepspeed"], "zeroStages": [3]}
 
 
@@ -44,6 +46,17 @@ def test_a_script_with_the_trainer_runs_as_rank_0_of_16_under_zero_3(tmp_path: P
     assert 0 < peaks["allocated"] <= peaks["active"] <= peaks["reserved"]
     assert status["phase"] == "Succeeded"
     assert "has run to its end on an emulated GPU, no model was trained" in said
+
+
+@pytest.mark.parametrize(("name", "script"), [("hf-trainer", "hf_trainer.py"), ("accelerate", "accelerate_loop.py")])
+def test_on_one_gpu_nothing_wraps_the_model_in_ddp(name: str, script: str, tmp_path: Path) -> None:
+    # It would hold a second copy of the gradients. A launcher asks accelerate for it.
+    container = {"name": "trainer", "image": "own:1", "command": ["torchrun", f"examples/scripts/{script}"]}
+    template = {"spec": {"containers": [container]}}
+    tuning = {"mode": "Fixed", "plan": _ALONE}
+    status, _ = run(example(tmp_path, name, {"gpusPerNode": 1}, tuning=tuning, template=template))
+    report = report_of(tmp_path / "state", f"{name}-train-1")
+    assert (report["applied"]["backend"], status["attempts"][-1]["verdict"]) == ("none", "succeeded")
 
 
 def test_what_runs_out_of_memory_is_launched_again_on_a_plan_that_fits(tmp_path: Path) -> None:

@@ -130,6 +130,19 @@ def test_without_a_reducer_there_is_no_second_copy_of_the_gradients() -> None:
     assert added == [4 * 131_072]
 
 
+def test_a_traced_model_without_a_reducer_has_no_second_copy_of_the_gradients_either() -> None:
+    model, plan = TracedModel("small", small_trace()), Plan.parse("fp32-ddp-none-mb4x4")
+    wrapped = model.footprint(plan, 1, 1).peaks["backward"]
+    alone = model.footprint(plan, 1, 1, without_reducer=True).peaks["backward"]
+    assert (wrapped["communication"], alone["communication"]) == (wrapped["gradients"], 0)
+    workload = Workload(model, find("h100-80gb"), 16, 8)
+    names = [
+        {part.name for part in Predictor(each).predict(plan).components}
+        for each in (workload, replace(workload, without_reducer=True))
+    ]
+    assert names[0] - names[1] == {"buckets"}
+
+
 def test_a_tensor_that_nobody_told_of_may_need_one_more_segment_of_each_pool() -> None:
     model, plan = TracedModel("small", small_trace()), Plan.parse("fp32-ddp-none-mb16x1")
     found = Predictor(replace(WORKLOAD, architecture=model, global_batch=16)).predict(plan)

@@ -109,8 +109,9 @@ class Predictor:
         return found
 
     def _footprint(self, plan: Plan) -> Footprint:
-        assert self.workload.traced
-        return self.workload.traced.footprint(plan, self.workload.nodes, self.workload.gpus_per_node)
+        workload = self.workload
+        assert workload.traced
+        return workload.traced.footprint(plan, workload.nodes, workload.gpus_per_node, workload.without_reducer)
 
     def _terms(self, plan: Plan, recipe: Recipe) -> list[Term]:
         if self.workload.traced:

@@ -21,9 +21,16 @@ __all__ = ["PhasePeak", "Replayed", "Replayer", "Tape", "Timeline", "live_peak",
 class Replayer:
     """Replays plans on one trace. It remembers what plans share, so ask one for many."""
 
-    def __init__(self, trace: Trace, nodes: int = 1, gpus_per_node: int = 1, rank: int | None = None) -> None:
+    def __init__(
+        self,
+        trace: Trace,
+        nodes: int = 1,
+        gpus_per_node: int = 1,
+        rank: int | None = None,
+        without_reducer: bool = False,
+    ) -> None:
         self.trace = trace
-        self._ranks = nodes, gpus_per_node, rank
+        self._ranks = nodes, gpus_per_node, rank, without_reducer
         self._recorder = Recorder()
 
     def replay(self, plan: Plan, limit_bytes: int | None = None, tape: Tape | None = None) -> Replayed:

@@ -13,7 +13,7 @@ _BUCKET_BYTES = 25 * MIB
 
 
 class Backend:
-    """One rank of DistributedDataParallel: everything is there as a whole."""
+    """One rank of DistributedDataParallel, or one that nothing wraps: everything is there as a whole."""
 
     def __init__(self, setting: Setting, tape: Tape) -> None:
         self.setting = setting
@@ -24,8 +24,9 @@ class Backend:
         """What is there before the first step."""
         self.tape.hold_all(self.setting.program.weights, WEIGHTS)
         self.tape.hold_all(self.setting.program.buffers, WEIGHTS)
-        # The reducer's copies of the gradients, which a single rank has as well.
-        self.tape.hold_all(_buckets(self._gradient_sizes()), COMMUNICATION)
+        if not self.setting.without_reducer:
+            # The reducer's copies of the gradients, which a single rank has as well.
+            self.tape.hold_all(_buckets(self._gradient_sizes()), COMMUNICATION)
 
     def _gradient_sizes(self) -> list[int]:
         weights = zip(self.setting.trace.parameters, self.setting.program.weights, strict=True)

@@ -17,13 +17,14 @@ _FULL = (Precision.FP32, Precision.TF32)
 
 @dataclass(frozen=True)
 class Setting:
-    """A trace, a plan, and the ranks of the job."""
+    """A trace, a plan, and the ranks of the job. ``without_reducer`` is the workload's."""
 
     trace: Trace
     plan: Plan
     nodes: int = 1
     gpus_per_node: int = 1
     rank: int | None = None  # none in particular: the one that holds most
+    without_reducer: bool = False
 
     def __post_init__(self) -> None:
         if min(self.nodes, self.gpus_per_node) < 1:

@@ -44,18 +44,18 @@ class TracedModel:
         return self.trace.model
 
     @cached_property
-    def _replayers(self) -> dict[tuple[int, int], Replayer]:
+    def _replayers(self) -> dict[tuple[int, int, bool], Replayer]:
         return {}
 
     @cached_property
-    def _footprints(self) -> dict[tuple[int, int, Plan], Footprint]:
+    def _footprints(self) -> dict[tuple[int, int, bool, Plan], Footprint]:
         return {}
 
-    def footprint(self, plan: Plan, nodes: int, gpus_per_node: int) -> Footprint:
+    def footprint(self, plan: Plan, nodes: int, gpus_per_node: int, without_reducer: bool = False) -> Footprint:
         """Replay a plan; one that was replayed before is remembered."""
-        key = nodes, gpus_per_node, plan
+        key = nodes, gpus_per_node, without_reducer, plan
         if key not in self._footprints:
-            self._footprints[key] = self._replayed(plan, nodes, gpus_per_node)
+            self._footprints[key] = self._replayed(plan, (nodes, gpus_per_node, without_reducer))
         return self._footprints[key]
 
     def evaluation_bytes(self, plan: Plan, rows: int, keeps_logits: bool) -> int:
@@ -64,11 +64,11 @@ class TracedModel:
         kept = _KEPT_LOGITS * rows * _logits(program) if keeps_logits else 0
         return forward_bytes(program, rows) + kept
 
-    def _replayed(self, plan: Plan, nodes: int, gpus_per_node: int) -> Footprint:
-        ranks = nodes, gpus_per_node
+    def _replayed(self, plan: Plan, ranks: tuple[int, int, bool]) -> Footprint:
         try:
             if ranks not in self._replayers:
-                self._replayers[ranks] = Replayer(self.trace, *ranks)
+                nodes, gpus_per_node, without_reducer = ranks
+                self._replayers[ranks] = Replayer(self.trace, nodes, gpus_per_node, without_reducer=without_reducer)
             replayer = self._replayers[ranks]
             tape = replayer.tape(plan)
             peak = replayer.replay(plan, tape=tape).peak

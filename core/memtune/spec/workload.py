@@ -74,7 +74,7 @@ def _adapter(peft: Peft, architecture: Architecture) -> Adapter:
 
 
 def _is_without_reducer(job: Job) -> bool:
-    """Whether the ranks of a plan with DDP wrap nothing: on a single GPU all but the engine and, on CUDA, accelerate.
+    """Whether the ranks of a plan with DDP wrap nothing: on a single GPU all but the engine.
 
     Below a launcher the script of an ``env`` job sees one rank of several, and many then wrap the model.
     """
@@ -83,7 +83,7 @@ def _is_without_reducer(job: Job) -> bool:
         return False
     if spec.integration == "env":
         return is_plain_python(job)
-    return spec.integration == "lightning" or (spec.integration != "sdk" and spec.resources.device == "virtual")
+    return spec.integration != "sdk"
 
 
 def to_workload(job: Job, gpu: Gpu, model: Architecture | TracedModel | None = None) -> Workload:

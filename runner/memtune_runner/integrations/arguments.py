@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from memtune import environment
 from memtune.knobs import Offload, Optimizer, Precision, Sharding
@@ -11,6 +11,9 @@ from memtune.report import Device
 from memtune_runner.deepspeed_file import config_of
 from memtune_runner.probe import accumulation, effective_plan
 from memtune_runner.settings import Settings, SettingsError
+
+if TYPE_CHECKING:
+    from memtune_runner.watch.patches import Patches
 
 _OPTIMIZERS = {
     Optimizer.ADAMW_8BIT: "adamw_bnb_8bit",
@@ -29,6 +32,16 @@ def refuse(settings: Settings) -> None:
             f"{environment.PLAN}: {plan} cannot be carried out by integration {settings.integration}: {reason}; "
             "leave it out of tuning.space, or use integration sdk"
         )
+
+
+def leave_unwrapped(settings: Settings, accelerator_class: Any, patches: Patches) -> None:
+    """Let accelerate wrap no model in DistributedDataParallel on a single GPU, as without a launcher.
+
+    The launcher's variables make accelerate take one GPU for one of several. DDP would hold a second copy of all
+    gradients there, to reduce it with nobody.
+    """
+    if settings.world == 1 and settings.plan.sharding is Sharding.DDP:
+        patches.replace(accelerator_class, "multi_device", property(lambda _: False))
 
 
 def mixed_precision(plan: Plan) -> str:
