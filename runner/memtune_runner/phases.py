@@ -27,6 +27,11 @@ def enter(phase: Phase) -> None:
     _set(phase)
 
 
+def is_beside_training() -> bool:
+    """Whether another thread than this one trains: this one saves in the background, say."""
+    return _trains not in (None, get_ident())
+
+
 def times_ended(phase: Phase) -> int:
     """How many blocks of ``phase`` have come to their end, without an exception."""
     return _ended[phase]
@@ -52,7 +57,7 @@ def during(phase: Phase) -> Iterator[None]:
 
     What another thread does beside the training, such as a save in the background, is no phase of it.
     """
-    before, is_beside = _current, _trains not in (None, get_ident())
+    before, is_beside = _current, is_beside_training()
     if not is_beside:
         _set(phase)
     yield

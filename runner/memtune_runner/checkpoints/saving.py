@@ -9,7 +9,10 @@ from pathlib import Path
 
 from memtune import environment
 from memtune.resume import Format
+from memtune_runner import progress
+from memtune_runner.bad_input import BadInputError
 from memtune_runner.checkpoints import manifest as manifests
+from memtune_runner.checkpoints import meeting
 from memtune_runner.checkpoints.manifest import Manifest, ManifestError
 from memtune_runner.checkpoints.store import Ranks, Store, discard
 from memtune_runner.settings import Settings, read_settings
@@ -23,8 +26,13 @@ def checkpoint_saved(directory: str | Path, *, samples: int) -> None:
     what is overwritten is lost if the run is killed meanwhile. The relaunch finds it in ``MEMTUNE_RESUME_FROM``.
     Without MemTune this does nothing.
     """
-    if os.environ.get(environment.PLAN):
-        complete(read_settings(os.environ), Path(directory), samples, Format.SCRIPT)
+    if not os.environ.get(environment.PLAN):
+        return
+    settings, saved = read_settings(os.environ), Path(directory)
+    if _is_kept(settings, saved):
+        _check_samples(settings, samples)
+        meeting.meet(directory)
+        _complete(settings, saved, samples, Format.SCRIPT)
 
 
 def save(settings: Settings, write: Callable[[Path], None], samples: int, checkpoint_format: Format) -> Path:
@@ -34,18 +42,8 @@ def save(settings: Settings, write: Callable[[Path], None], samples: int, checkp
 
 def complete(settings: Settings, directory: Path, samples: int, checkpoint_format: Format) -> None:
     """Make what all ranks have written a complete checkpoint; that of a probe is none."""
-    if settings.is_probe or settings.checkpoint_path is None:
-        return
-    ranks = current_ranks()
-    if not directory.resolve().is_relative_to(settings.checkpoint_path.resolve()):
-        if ranks.rank == 0:
-            print(
-                f"memtune: no relaunch will find the checkpoint {directory}: it is not below the job's "
-                f"checkpoint.path, {settings.checkpoint_path}; let the script save there",
-                file=sys.stderr,
-            )
-        return
-    _store(settings, ranks).complete(directory, _manifest(settings, samples, checkpoint_format))
+    if _is_kept(settings, directory):
+        _complete(settings, directory, samples, checkpoint_format)
 
 
 def begin(directory: Path) -> None:
@@ -72,6 +70,42 @@ def current_ranks() -> Ranks:
     if not (distributed.is_available() and distributed.is_initialized()):
         return Ranks()
     return Ranks(distributed.get_rank(), int(os.environ.get("LOCAL_RANK", "0")), distributed.barrier)
+
+
+def _is_kept(settings: Settings, directory: Path) -> bool:
+    """Whether a relaunch can find what is saved there; that of a probe is not meant to be found."""
+    if settings.is_probe or settings.checkpoint_path is None:
+        return False
+    if directory.resolve().is_relative_to(settings.checkpoint_path.resolve()):
+        return True
+    if current_ranks().rank == 0:
+        print(
+            f"memtune: no relaunch will find the checkpoint {directory}: it is not below the job's "
+            f"checkpoint.path, {settings.checkpoint_path}; let the script save there",
+            file=sys.stderr,
+        )
+    return False
+
+
+def _check_samples(settings: Settings, samples: int) -> None:
+    """Raise BadInputError where a script that was resumed counts its samples from 0 again.
+
+    The first call tells: later ones may count more than was resumed. A script that goes on counting is always above
+    what this process alone has trained.
+    """
+    resumed, trained = settings.resume_samples, progress.now().samples
+    if not resumed or Store.last_completed is not None:
+        return
+    if samples < resumed or samples <= trained:
+        raise BadInputError(
+            f"checkpoint_saved(samples={samples}): the run was resumed after {resumed} samples and has trained about "
+            f"{trained} since, so the script counts them from 0 again: start its count of samples, or of steps, from "
+            "$MEMTUNE_RESUME_SAMPLES, or from what it saved in the checkpoint"
+        )
+
+
+def _complete(settings: Settings, directory: Path, samples: int, checkpoint_format: Format) -> None:
+    _store(settings, current_ranks()).complete(directory, _manifest(settings, samples, checkpoint_format))
 
 
 def _store(settings: Settings, ranks: Ranks) -> Store:

@@ -15,6 +15,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from memtune.report import Phase
 from memtune_runner import phases
+from memtune_runner.checkpoints import meeting
 from memtune_runner.watch.patches import Patches
 
 if TYPE_CHECKING:
@@ -54,6 +55,17 @@ def hook_checkpointing(module: ModuleType, watch: Watch, patches: Patches) -> No
 def hook_distributed_checkpoints(module: ModuleType, patches: Patches) -> None:
     """Notice saves through ``torch.distributed.checkpoint``."""
     patches.wrap(module, "save", _saving)
+
+
+def hook_process_group(patches: Patches) -> None:
+    """Notice that this rank leaves the others, who may wait for it in a save."""
+
+    def destroy(inherited: Inherited, group: Any = None) -> Any:
+        if group in (None, torch.distributed.group.WORLD):
+            meeting.leave()
+        return inherited(group)
+
+    patches.wrap(torch.distributed, "destroy_process_group", destroy)
 
 
 def hook_safetensors(module: ModuleType, patches: Patches) -> None:

@@ -14,11 +14,13 @@ class StepCounter:
     def __init__(self) -> None:
         self.steps = 0
         self.skipped = 0
+        self.backward_passes = 0
         self._backward_came = False
         self._last_was_skipped = False
 
     def backward_began(self) -> None:
         """A backward pass has begun; the next optimizer step is a new one. Some optimizers step within it."""
+        self.backward_passes += 1
         self._backward_came = True
 
     def optimizer_stepped(self, skipped: bool = False) -> bool:

@@ -21,15 +21,19 @@ from memtune_runner import (
     integrations,
     library_step,
     phases,
+    progress,
     stacks,
     training_length,
 )
 from memtune_runner.bad_input import BadInputError
+from memtune_runner.checkpoints import meeting
 from memtune_runner.checkpoints.loading import CheckpointLoad
+from memtune_runner.checkpoints.meeting import Lookout
 from memtune_runner.emulated.rank import EmulatedRank
 from memtune_runner.failures import Failure, of_exception
 from memtune_runner.patience import Patience
 from memtune_runner.probe import Probe, ProbeFinished
+from memtune_runner.progress import Progress
 from memtune_runner.ranks import Rank, own_directory, write_rank_report
 from memtune_runner.settings import Settings, SettingsError
 from memtune_runner.training_length import TrainingLength
@@ -95,6 +99,8 @@ class _Worker:
         phases.reset()
         library_step.reset()
         training_length.reset()
+        meeting.reset()
+        progress.begin(self._progress)
         self._imports.install()
         if self._load is not None:
             self._load.watch()
@@ -121,6 +127,15 @@ class _Worker:
         """The samples that this rank has trained in this process; 0 where they cannot be counted."""
         return (self._watch.tally.trained_samples if self._watch else None) or 0
 
+    def _progress(self) -> Progress:
+        if self._watch is None:
+            return Progress()
+        counter = self._watch.counter
+        steps = counter.steps + counter.skipped
+        full, counted = steps * self._settings.global_batch, self._counted() * self._rank.world
+        samples = min(full, counted) if counted else full
+        return Progress(counter.backward_passes, steps, samples)
+
     def failure_of(self, error: BaseException) -> Failure:
         """What the error says the script died of, on a device that is as full as it left it."""
         if isinstance(error, (SettingsError, BadInputError)):
@@ -134,6 +149,7 @@ class _Worker:
                 os._exit(self._hung.exit_code)
             self._leave_report(failure)
             self._has_ended = True
+        meeting.leave()
         self._imports.remove()
         self._patches.undo()
 
@@ -174,6 +190,11 @@ class _Worker:
             self._imports.when_imported(name, hook)
         self._publish(watch)
         self._start_watchdog(watch)
+        if self._rank.world > 1 and self._settings.checkpoint_path is not None:
+            hooks.hook_process_group(self._patches)
+            lookout = Lookout(self._hang_limits.period_seconds)
+            lookout.start()
+            self._patches.when_undone(lookout.stop)
 
     def _hook_safetensors(self, module: ModuleType) -> None:
         from memtune_runner.watch import hooks

@@ -1,0 +1,140 @@
+"""Where all ranks wait for each other in ``checkpoint_saved``, and how a rank that will not come is noticed.
+
+Scripts often call it on rank 0 alone. In a barrier that rank would wait for the others, and they would wait for it in a
+collective of their next step. So the ranks meet by keys in torch.distributed's store. Each rank has a thread that looks
+there for a call that waits: if the rank has begun another backward pass since, it will not come, and the thread says
+so. The rank may stand still anywhere in its next step: on a GPU, it does when it asks for a value behind a collective.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from contextlib import suppress
+from typing import Any
+
+from memtune.report import Phase
+from memtune_runner import phases, progress
+from memtune_runner.bad_input import BadInputError
+
+# As long as gloo's own barrier waits: another rank may still write a large shard.
+LONGEST_WAIT_SECONDS = 1_800.0
+_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.01, 0.5
+# A rank with more batches than the others may just have trained its last one, and be about to come.
+_SECOND_LOOK_SECONDS = 2.0
+_TRAINS = (Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER_STEP)
+_PREFIX = "memtune/checkpoint-saved"
+
+_calls = 0  # of this process; all ranks make the same ones
+
+
+def meet(directory: object) -> None:
+    """Wait until every rank has called this; raise BadInputError if one of them goes on without, or takes too long."""
+    global _calls
+    store = _store()
+    if store is None:
+        return
+    from torch import distributed
+
+    rank, world = distributed.get_rank(), distributed.get_world_size()
+    _calls += 1
+    call = f"{_PREFIX}/{_calls}"
+    store.set(f"{call}/came/{rank}", "")
+    if not phases.is_beside_training():  # else the script saves in the background, and trains meanwhile
+        store.set(f"{call}/passes", str(progress.now().backward_passes))
+    deadline, pause = time.monotonic() + LONGEST_WAIT_SECONDS, _FIRST_PAUSE_SECONDS
+    while missing := _without(store, f"{call}/came", range(world)):
+        if any(store.check([f"{call}/passed/{rank}"]) for rank in missing):
+            time.sleep(_SECOND_LOOK_SECONDS)
+            missing = _without(store, f"{call}/came", range(world))
+            if gone := [rank for rank in missing if store.check([f"{call}/passed/{rank}"])]:
+                raise BadInputError(_message(directory, world, missing, f"{_named(gone)} went on without it"))
+        if time.monotonic() > deadline:
+            took = f"{_named(missing)} did not come within {LONGEST_WAIT_SECONDS / 60:.0f} minutes"
+            raise BadInputError(_message(directory, world, missing, took))
+        time.sleep(pause)
+        pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+
+
+class Lookout:
+    """The thread that tells the ranks that wait if this one has gone past their call; this one may stand still then.
+
+    It is not the watchdog's, since the store may keep it waiting for what the training asks of the store.
+    """
+
+    def __init__(self, period_seconds: float) -> None:
+        self._period_seconds = period_seconds
+        self._ended = threading.Event()
+
+    def start(self) -> None:
+        """Begin to look."""
+        threading.Thread(target=self._watch, name="memtune-lookout", daemon=True).start()
+
+    def stop(self) -> None:
+        """Look no longer."""
+        self._ended.set()
+
+    def _watch(self) -> None:
+        with suppress(RuntimeError):  # the store may have gone with its host
+            while not self._ended.wait(self._period_seconds):
+                _look()
+
+
+def _look() -> None:
+    store, call = _store(), f"{_PREFIX}/{_calls + 1}"
+    if store is None or phases.current() not in _TRAINS or not store.check([f"{call}/passes"]):
+        return
+    if progress.now().backward_passes > int(store.get(f"{call}/passes")):
+        _pass(store)
+
+
+def leave() -> None:
+    """Tell the ranks that wait, or will wait, that this one makes no further call: its group, or its script, ends."""
+    global _calls
+    store = _store()
+    if store is not None:
+        with suppress(RuntimeError):  # the store may have gone with its host
+            _pass(store)
+        _calls += 1  # what a later group calls is another call
+
+
+def reset() -> None:
+    """Back to the beginning of a run."""
+    global _calls
+    _calls = 0
+
+
+def _pass(store: Any) -> None:
+    from torch import distributed
+
+    store.set(f"{_PREFIX}/{_calls + 1}/passed/{distributed.get_rank()}", "")
+
+
+def _store() -> Any | None:
+    """The store of the default process group; None where there is nobody to meet, or the backend has none."""
+    torch = sys.modules.get("torch")
+    distributed = getattr(torch, "distributed", None)
+    if distributed is None or not (distributed.is_available() and distributed.is_initialized()):
+        return None
+    if distributed.get_world_size() == 1 or distributed.get_backend() == "mpi":
+        return None
+    return distributed.distributed_c10d._get_default_store()
+
+
+def _without(store: Any, prefix: str, ranks: range) -> list[int]:
+    """The ranks without a key below the prefix; one question where all have one."""
+    keys = [f"{prefix}/{rank}" for rank in ranks]
+    return [] if store.check(keys) else [rank for rank, key in zip(ranks, keys, strict=True) if not store.check([key])]
+
+
+def _message(directory: object, world: int, missing: list[int], why: str) -> str:
+    came = _named([rank for rank in range(world) if rank not in missing])
+    return (
+        f"checkpoint_saved({directory}) was called on {came} only, and {why}: call it on every rank, outside of any "
+        "condition on the rank, once that rank has written its part"
+    )
+
+
+def _named(ranks: list[int]) -> str:
+    return f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {', '.join(map(str, ranks))}"
