@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import signal
+import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
@@ -84,7 +85,7 @@ def of_exception(error: BaseException, device_is_full: Callable[[], bool] = lamb
     if without_handle is not None and device_is_full():
         return Failure(Ending.DEVICE_OOM, EXIT_CODES[Ending.DEVICE_OOM], _described(without_handle))
     is_consequence = any(_CONSEQUENCE.search(words_of(each)) for each in _chain(error))
-    return Failure(Ending.ERROR, own_exit_code, _described(error), is_consequence)
+    return Failure(Ending.ERROR, own_exit_code, _why_it_ended(error), is_consequence)
 
 
 def of_words(log: str, exit_code: int) -> Failure:
@@ -176,6 +177,26 @@ def _own_exit_code(error: BaseException) -> int:
 def _described(error: BaseException) -> str:
     described = f"{type(error).__name__}: {words_of(error)}".strip().removesuffix(":")
     return f"{described}; {INSTALL}" if missing_module(error) else described
+
+
+def _why_it_ended(error: BaseException) -> str:
+    """What a script died of; if it ended itself with a number, the parser's error or the exception behind it."""
+    if isinstance(error, SystemExit) and isinstance(error.code, int):
+        if said := _parser_error(error):
+            return said
+        if isinstance(error.__context__, Exception):
+            return _described(error.__context__)
+    return _described(error)
+
+
+def _parser_error(error: SystemExit) -> str:
+    """What an ``argparse.ArgumentParser``, or a parser derived from it, found wrong with the arguments."""
+    parsers = getattr(sys.modules.get("argparse"), "ArgumentParser", ())
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        parser, message = frame.f_locals.get("self"), frame.f_locals.get("message")
+        if frame.f_code.co_name == "error" and isinstance(parser, parsers) and isinstance(message, str):
+            return f"{parser.prog}: error: {message}"
+    return ""
 
 
 def in_words(error: BaseException) -> str:

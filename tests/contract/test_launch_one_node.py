@@ -193,6 +193,7 @@ def test_an_out_of_memory_in_one_rank_ends_all(place: Place) -> None:
     [
         ("raise KeyError('lr')", Ending.ERROR, 1, "KeyError: 'lr'"),
         ("raise SystemExit(3)", Ending.ERROR, 3, "SystemExit: 3"),
+        ("import argparse; argparse.ArgumentParser().error('no --lr')", Ending.ERROR, 2, ".py: error: no --lr"),
         ("os.kill(os.getpid(), 9)", Ending.KILLED, 137, "SIGKILL"),
         ("os.kill(os.getpid(), 11)", Ending.KILLED, 139, "SIGSEGV"),
         ("print('std::bad_alloc', flush=True); os.abort()", Ending.HOST_OOM, 86, "std::bad_alloc"),

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Callable
 from itertools import pairwise
+from typing import NoReturn
 
 import pytest
 from hypothesis import given
@@ -259,6 +261,29 @@ def test_pinning_host_memory_fails_in_the_words_of_the_device() -> None:
 )
 def test_the_users_own_exit_code_is_kept(error: BaseException, failure: Failure) -> None:
     assert of_exception(error) == failure
+
+
+class OwnParser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise SystemExit(3)
+
+
+@pytest.mark.parametrize(("parser", "code"), [(argparse.ArgumentParser, 2), (OwnParser, 3)])
+def test_wrong_arguments_are_told_in_the_parsers_words(parser: type[argparse.ArgumentParser], code: int) -> None:
+    def main() -> None:
+        parser(prog="train.py").parse_args(["--lr-rate=3"])
+
+    assert of_exception(caught(main)) == Failure(ERROR, code, "train.py: error: unrecognized arguments: --lr-rate=3")
+
+
+def test_a_script_that_ends_itself_for_an_exception_is_told_by_the_exception() -> None:
+    def main() -> None:
+        try:
+            raise ValueError("no such dataset")
+        except ValueError:
+            raise SystemExit(4)  # noqa: B904
+
+    assert of_exception(caught(main)) == Failure(ERROR, 4, "ValueError: no such dataset")
 
 
 def test_an_exit_with_success_is_one_even_after_an_out_of_memory_that_was_handled() -> None:
