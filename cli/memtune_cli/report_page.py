@@ -107,22 +107,28 @@ def _tiles(story: Story) -> str:
 def _chronicle(story: Story) -> str:
     """Conditions and ends of runs in the order of their times."""
     told = [
-        (each.last_transition_time, each.message, _LOOKS.get(each.type, "step"))
+        (each.last_transition_time, _CONDITIONS.get(each.type, 4), each.message, _LOOKS.get(each.type, "step"))
         for each in story.status.conditions
         if each.status == "True"
         and each.type != "Launched"  # its message is of the last attempt, its time of the first
     ]
-    told += [(run.started_at, trains(run, story.shrink), "step") for run in story.status.attempts if run.started_at]
-    told += [(run.ended_at or "", ended(run), charts.look(story, run)) for run in story.runs if has_ended(run)]
-    # What was written in the same second stays in the order of cause and effect.
-    moments = sorted(told, key=lambda each: to_seconds(each[0]) or 0.0)
+    for run in story.runs:
+        if isinstance(run, AttemptStatus) and run.started_at:
+            told.append((run.started_at, 3, trains(run, story.shrink), "step"))
+        if has_ended(run):
+            place = 3 if isinstance(run, AttemptStatus) else 1
+            told.append((run.ended_at or "", place, ended(run), charts.look(story, run)))
+    # Sorting leaves what has the same time and place in its order, which is that of the attempts.
+    told.sort(key=lambda each: (to_seconds(each[0]) or 0.0, each[1]))
     items = (
         f"<li class={look}><time>{escape(at.replace('T', ' ').rstrip('Z'))}</time><p>{escape(text)}</p></li>"
-        for at, text, look in moments
+        for at, _, text, look in told
     )
-    return f"<ol class=chronicle>{''.join(items)}</ol>" if moments else ""
+    return f"<ol class=chronicle>{''.join(items)}</ol>" if told else ""
 
 
+# The place of a condition among what happened in one second: probes end at 1, attempts start and end at 3.
+_CONDITIONS = {"Predicted": 0, "Tuned": 2}
 _LOOKS = {"Complete": "good", "Failed": "bad", "Stalled": "bad"}
 
 

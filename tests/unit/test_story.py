@@ -115,6 +115,19 @@ def test_a_training_that_its_script_ended_early_is_told_so() -> None:
     assert "numbers make it 64." in html
 
 
+def test_what_happened_in_one_second_is_told_in_the_order_of_cause_and_effect() -> None:
+    job, second = ended_well(), "2026-03-01T10:00:00Z"
+    for each in job["status"]["conditions"]:
+        each["lastTransitionTime"] = second
+    for each in (*job["status"]["probes"], *job["status"]["attempts"]):
+        each.update(startedAt=second, endedAt=second)
+    html = html_page(story_of(job), [], [], [], 0.0)
+    told = html[html.index("<ol class=chronicle>") :]
+    order = ("is predicted", "probe 1 (", "probe 2 (", " won: ", "attempt 1 trains", "attempt 1 (", "attempt 2 trains")
+    places = [told.index(each) for each in (*order, "attempt 2 (")]
+    assert places == sorted(places)
+
+
 def test_before_the_first_probe_its_cost_is_that_of_the_prediction() -> None:
     job = still_probing()
     job["status"] |= {"probes": [], "gpuSecondsSpent": 0}
