@@ -26,7 +26,7 @@ from accuracy_shapes import model_name, quantization, read_shape
 
 from memtune.knobs import Attention, Checkpointing
 from memtune.plan import DEFAULT_BUCKET_ELEMENTS
-from memtune.predict.recipe import QUANTIZED_BYTES, Recipe
+from memtune.predict.recipe import QUANTIZED_BYTES, SCALE_BYTES, Recipe
 from memtune.predict.shape import Shape
 from memtune.predict.terms import BACKWARD, REDUCE
 
@@ -108,6 +108,7 @@ def _recipe(cells: Cells, shape: Shape) -> Recipe:
         reduce_bytes=gradient,
         master_bytes=4 if cells.says("fp32_master") else 0,
         state_bytes=_state_bytes(cells),
+        scale_bytes=SCALE_BYTES.get(quantization(cells), 0.0),
         weight_shards=shards if stage >= 3 else 1,
         gradient_shards=shards if stage >= 2 else 1,
         state_shards=shards if stage >= 1 else 1,

@@ -37,6 +37,7 @@ class Workload:
     ``outside_bytes`` is what earlier jobs of the same image, GPU and world measured outside of the allocator, one each.
     Where ``fake_ranks`` stand for all but one rank, nothing is sent, and NCCL takes nothing.
     ``without_reducer`` says that nothing wraps the model in DistributedDataParallel, as on a single GPU by itself.
+    ``builds_whole`` says that a model which DeepSpeed's stage 3 shards is whole on each GPU before (no zero.Init).
     ``host_limit_bytes`` is the host memory that a pod may take at most, 0 where nothing says.
     """
 
@@ -54,6 +55,7 @@ class Workload:
     outside_bytes: tuple[int, ...] = ()
     fake_ranks: bool = False
     without_reducer: bool = False
+    builds_whole: bool = False
     host_limit_bytes: int = 0
 
     def __post_init__(self) -> None:

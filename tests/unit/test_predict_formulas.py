@@ -13,7 +13,7 @@ from memtune.predict import Predictor
 from memtune.predict.activations import activation_terms, boundary_bytes, layer_bytes, selective_bytes
 from memtune.predict.buffers import logit_bytes
 from memtune.predict.constants import DEFAULT_CONSTANTS
-from memtune.predict.recipe import Recipe, lower
+from memtune.predict.recipe import SCALE_BYTES, Recipe, lower
 from memtune.predict.shape import shape_of
 from memtune.predict.terms import PHASES
 from memtune.workload import Evaluation, Workload
@@ -22,6 +22,7 @@ H100 = find("h100-80gb")
 LLAMA_2_7B = Architecture("llama-2-7b", Kind.DECODER, 4096, 32, 32, 32, 128, 11008, 32000)
 GPT = Architecture("gpt", Kind.DECODER, 1024, 24, 16, 16, 64, 4096, 50257, gated_ffn=False, rms_norm=False)
 P = 6_738_415_616
+_NOT_THE_MODELS = ("context", "nccl", "workspace")
 CLEAN = replace(DEFAULT_CONSTANTS, activation_factor=1.0)
 
 
@@ -268,6 +269,51 @@ def test_quantized_base_takes_half_a_byte_and_its_scales() -> None:
     assert _bytes("bf16-ddp-full-mb1x8", "weights", "loss", workload) == pytest.approx(expected)
     # 32 layers x 2 projections x 16 x (4096 + 4096) learn, with two fp32 moments.
     assert _bytes("bf16-ddp-full-mb1x8", "optimizer states", "step", workload) == pytest.approx(8 * 8_388_608)
+
+
+def test_the_scales_of_a_quantized_base_are_whole_on_each_rank() -> None:
+    # FSDP shards and offloads parameters; an absmax (4 bytes for 64 weights) is an attribute beside one.
+    adapter = Adapter(16, ("q_proj", "v_proj"), "nf4")
+    workload = Workload(LLAMA_2_7B, H100, 8, 4096, gpus_per_node=8, adapter=adapter)
+    quantized, scales = 6_476_005_376, 6_476_005_376 / 16
+    expected = (quantized * 0.5 + 262_410_240 * 2) / 8 + scales
+    assert _bytes("bf16-fsdp-full-mb1x1", "weights", "loss", workload) == pytest.approx(expected)
+    assert _bytes("bf16-fsdp-full-mb1x1-oparam", "weights", "loss", workload) == pytest.approx(scales)
+    # Nor do they travel with a unit: the root in bf16, and two layers of half a byte.
+    root, layer = 2 * 32000 * 4096 + 4096, 4 * 4096**2 + 3 * 4096 * 11008 + 2 * 4096
+    unpacked = 2 * 4096 * 11008
+    found = _bytes("bf16-fsdp-full-mb1x1", "gathered units", "loss", workload)
+    assert found == pytest.approx(2 * root + 2 * 0.5 * layer + unpacked)
+    # Double quantization holds them in a byte for 64 weights, and 4 bytes for 256 of those.
+    assert SCALE_BYTES["nf4-dq"] == 1 / 64 + 4 / 16384
+
+
+def test_stage_3_shards_a_model_that_was_whole() -> None:
+    # 13B on 64 GPUs: 26 GB in bf16 before they are sharded, when all states together have 16 x 13B / 64 and a bucket.
+    llama = replace(LLAMA_2_7B, hidden_size=5120, layers=40, heads=40, kv_heads=40, ffn_size=13824)
+    few = Workload(llama, H100, 64, 128, nodes=8, gpus_per_node=8)
+    total = shape_of(llama, None).total
+    whole = replace(few, builds_whole=True)
+    plan, finer = "bf16-z3-full-mb1x1", "bf16-z3-full-mb1x1-bk50m"
+
+    def at_start(workload: Workload, plan: str = plan) -> float:
+        terms = Predictor(workload).explain(Plan.parse(plan))
+        return sum(term.bytes for term in terms if "init" in term.phase_names and term.name not in _NOT_THE_MODELS)
+
+    assert at_start(few) == pytest.approx(16 * total / 64 + 1e9)
+    assert at_start(whole) == at_start(whole, finer) == pytest.approx(2 * total)
+    prediction = Predictor(whole).predict(Plan.parse(plan))
+    assert prediction.peak_phase == "init"
+    assert prediction.allocated.expected > 2 * total
+    # Offloaded parameters begin on the GPU as well; other stages and libraries shard nothing that was whole.
+    assert at_start(whole, "bf16-z3-full-mb1x1-oparam") == pytest.approx(2 * total)
+    for other in ("bf16-z2-full-mb1x1", "bf16-fsdp-full-mb1x1"):
+        assert at_start(whole, other) == at_start(few, other)
+    # A single rank shares its states with none: they are more than the model.
+    alone = replace(whole, nodes=1, gpus_per_node=1)
+    assert at_start(alone) == pytest.approx(16 * total + 1e9)
+    base = replace(whole, adapter=Adapter(16, ("q_proj", "v_proj")))
+    assert at_start(base) == pytest.approx(2 * total)
 
 
 def test_foreach_steps_need_a_copy_and_fused_ones_none() -> None:

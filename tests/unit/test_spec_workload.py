@@ -92,6 +92,11 @@ def test_a_factory_is_not_predicted_before_it_was_traced() -> None:
         architecture_of(made)
 
 
+def _template(command: list[str]) -> dict[str, object]:
+    container = {"name": "trainer", "image": "registry.example.com/training", "command": command}
+    return {"spec": {"containers": [container]}}
+
+
 @pytest.mark.parametrize(
     ("integration", "command", "device", "gpus", "without"),
     [
@@ -112,11 +117,18 @@ def test_a_factory_is_not_predicted_before_it_was_traced() -> None:
 def test_a_single_gpu_is_without_a_reducer_where_nothing_wraps_the_model(
     integration: str, command: list[str], device: str, gpus: int, without: bool
 ) -> None:
-    container = {"name": "trainer", "image": "registry.example.com/training", "command": command}
     resources = {"gpusPerNode": gpus, "device": device, "gpuMemory": "80Gi"}
-    template = {"spec": {"containers": [container]}}
-    asked = job(integration=integration, resources=resources, template=template)
+    asked = job(integration=integration, resources=resources, template=_template(command))
     assert to_workload(asked, GPUS["h100-80gb"]).without_reducer is without
+
+
+@pytest.mark.parametrize(
+    ("integration", "whole"),
+    [("sdk", True), ("env", False), ("lightning", False), ("hf-trainer", False), ("accelerate", False)],
+)
+def test_the_engine_builds_a_model_before_it_is_sharded(integration: str, whole: bool) -> None:
+    asked = job(integration=integration, template=_template(["python", "train.py"]))
+    assert to_workload(asked, GPUS["h100-80gb"]).builds_whole is whole
 
 
 def test_the_built_in_trainer_has_a_reducer_on_a_single_gpu() -> None:

@@ -7,9 +7,12 @@ Sources: DeepSpeed runtime/zero/config.py (bucket sizes), stage3.py, stage_1_and
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from memtune.deepspeed_config import MAX_LIVE_BUCKETS, SUB_GROUP_ELEMENTS
 from memtune.knobs import Attention
 from memtune.predict.constants import Constants
+from memtune.predict.outside import OUTSIDE
 from memtune.predict.recipe import Recipe
 from memtune.predict.shape import Shape
 from memtune.predict.terms import (
@@ -17,6 +20,7 @@ from memtune.predict.terms import (
     BACKWARD,
     EVALUATION,
     FORWARD,
+    INIT,
     LOSS,
     REDUCE,
     SAVE,
@@ -56,7 +60,7 @@ def _unit_bytes(shape: Shape, recipe: Recipe) -> tuple[float, float]:
     root = shape.root * recipe.compute_bytes / parallel
     if shape.quantization == "none":
         return root, shape.layer * recipe.compute_bytes / parallel
-    return root, shape.layer * recipe.base_bytes / parallel
+    return root, shape.layer * (recipe.base_bytes - recipe.scale_bytes) / parallel
 
 
 def _gathered(shape: Shape, recipe: Recipe) -> list[Term]:
@@ -243,6 +247,25 @@ def _kv_cache(shape: Shape, recipe: Recipe, tokens: int) -> Term:
     template = "2 x {} layers x {} x {} B x {:,.0f} tokens of KV cache, in whole pages"
     values = (shape.cached_attentions, shape.key_value, recipe.compute_bytes, tokens)
     return Term("evaluation", each * tokens, (EVALUATION,), template, values, "2309.06180, section 3")
+
+
+def building_terms(shape: Shape, recipe: Recipe, terms: Sequence[Term]) -> list[Term]:
+    """What starting takes beyond the ``terms`` that are there from the start: stage 3 shards a model that is whole.
+
+    Without zero.Init the engine moves all of it to the GPU (deepspeed runtime/engine.py, _configure_distributed_model).
+    """
+    if not (recipe.is_stage_3 and recipe.builds_whole):
+        return []
+    learns = 0 if shape.has_adapter else shape.total
+    quantized = shape.quantizable if shape.quantization != "none" else 0
+    frozen = shape.total - learns - quantized
+    whole = learns * recipe.weight_bytes + frozen * recipe.frozen_bytes + quantized * recipe.base_bytes
+    there = sum(term.bytes for term in terms if INIT in term.phases and term.name not in (*OUTSIDE, "workspace"))
+    if whole <= there:
+        return []
+    template = "{:,.0f} B of the whole model before it is sharded - {:,.0f} B that come after it"
+    source = "deepspeed runtime/engine.py, _configure_distributed_model"
+    return [Term("gathered units", whole - there, (INIT,), template, (whole, there), source)]
 
 
 def save_terms(shape: Shape, recipe: Recipe) -> list[Term]:

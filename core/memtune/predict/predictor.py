@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from memtune.plan import Plan
 from memtune.predict.activations import activation_terms
 from memtune.predict.belief import Belief
-from memtune.predict.buffers import buffer_terms, evaluation_terms, save_terms
+from memtune.predict.buffers import buffer_terms, building_terms, evaluation_terms, save_terms
 from memtune.predict.constants import DEFAULT_CONSTANTS, Constants
 from memtune.predict.outside import experienced, outside_sizes, outside_terms
 from memtune.predict.phases import Ledger, Peaks, fragmentation, ledger, peaks, sensitivities
@@ -116,7 +116,8 @@ class Predictor:
     def _terms(self, plan: Plan, recipe: Recipe) -> list[Term]:
         if self.workload.traced:
             outside = [*_workspace(recipe, DEFAULT_CONSTANTS), *outside_terms(recipe, DEFAULT_CONSTANTS)]
-            return [*self._traced_terms(plan, recipe), *outside]
+            terms = [*self._traced_terms(plan, recipe), *outside]
+            return terms + building_terms(self.shape, recipe, terms)
         return recipe_terms(self.shape, recipe, DEFAULT_CONSTANTS, self.workload.evaluation)
 
     def _traced_terms(self, plan: Plan, recipe: Recipe) -> list[Term]:
@@ -138,7 +139,7 @@ def _prior(workload: Workload) -> Belief:
 
 def recipe_terms(shape: Shape, recipe: Recipe, constants: Constants, evaluation: Evaluation) -> list[Term]:
     """Every addend of a recipe, in the order in which a person would tell them."""
-    return [
+    terms = [
         *state_terms(shape, recipe),
         *activation_terms(shape, recipe, constants),
         *buffer_terms(shape, recipe, constants),
@@ -147,6 +148,7 @@ def recipe_terms(shape: Shape, recipe: Recipe, constants: Constants, evaluation:
         *_workspace(recipe, constants),
         *outside_terms(recipe, constants),
     ]
+    return terms + building_terms(shape, recipe, terms)
 
 
 def _workspace(recipe: Recipe, constants: Constants) -> list[Term]:

@@ -37,12 +37,12 @@ STATE_BYTES: dict[Optimizer, float] = {
     Optimizer.ADAFACTOR: 0.02,
 }
 
-# Frozen base weights, in bytes: nf4 holds half a byte and an fp32 absmax per 64 (bitsandbytes Params4bit); double
-# quantization stores that absmax in 8 bits with an fp32 per 256 of them (QLoRA, 2305.14314, section 3).
+# The scales of a quantized weight: nf4 has an fp32 absmax per 64 (bitsandbytes Params4bit); double quantization stores
+# that absmax in 8 bits with an fp32 per 256 of them (QLoRA, 2305.14314, section 3).
+SCALE_BYTES: dict[str, float] = {"int8": 4 / 4096, "nf4": 4 / 64, "nf4-dq": 1 / 64 + 4 / (64 * 256)}
+# Such a weight with its scales.
 QUANTIZED_BYTES: dict[str, float] = {
-    "int8": 1.0 + 4 / 4096,
-    "nf4": 0.5 + 4 / 64,
-    "nf4-dq": 0.5 + 1 / 64 + 4 / (64 * 256),
+    name: (1.0 if name == "int8" else 0.5) + scales for name, scales in SCALE_BYTES.items()
 }
 
 
@@ -50,9 +50,11 @@ QUANTIZED_BYTES: dict[str, float] = {
 class Recipe:
     """What one rank holds and does. `backend` is none, ddp, deepspeed or fsdp.
 
-    `base_bytes` is a quantized frozen weight, `frozen_bytes` one that is not quantized; `weight_bytes` one that learns.
+    `base_bytes` is a quantized frozen weight with its `scale_bytes`, `frozen_bytes` one that is not quantized;
+    `weight_bytes` one that learns.
     `reduce_bytes` is an element of FSDP's gradients on their way. `keeps_gathered` units stay unsharded from their
-    forward to their backward pass. `world` counts the ranks that NCCL joins.
+    forward to their backward pass. With `builds_whole` the model is on the GPU before it is sharded. `world` counts the
+    ranks that NCCL joins.
     """
 
     backend: str
@@ -67,6 +69,7 @@ class Recipe:
     reduce_bytes: float
     master_bytes: float
     state_bytes: float
+    scale_bytes: float = 0.0
     weight_shards: int = 1
     gradient_shards: int = 1
     state_shards: int = 1
@@ -87,6 +90,7 @@ class Recipe:
     offloads_weights: bool = False
     offloads_activations: bool = False
     keeps_gathered: bool = False
+    builds_whole: bool = False
     bucket_elements: int = 0
     bucket_phases: tuple[int, ...] = ()
     whole_fp32_gradients: bool = False
@@ -199,6 +203,7 @@ def lower(workload: Workload, plan: Plan) -> Recipe:
         # _create_fp32_partitions, means to spare it but compares a device with the name of one).
         master_bytes=4 if deepspeed and (compute == 2 or stage) else 0,
         state_bytes=STATE_BYTES[plan.optimizer],
+        scale_bytes=SCALE_BYTES.get(quantization, 0.0),
         weight_shards=shards if stage == 3 else 1,
         # Stage 1 reduces once in a step, when the backward pass is over (deepspeed stage_1_and_2.py, reduce_gradients).
         gradient_shards=shards if stage >= 2 else 1,
@@ -217,6 +222,7 @@ def lower(workload: Workload, plan: Plan) -> Recipe:
         offloads_weights=plan.offload in (Offload.PARAMETERS, Offload.NVME),
         offloads_activations=plan.offload is Offload.ACTIVATIONS,
         keeps_gathered=sharding is Sharding.FSDP_SHARD_GRAD_OP,
+        builds_whole=workload.builds_whole,
         bucket_elements=plan.bucket_elements if deepspeed else 0,
         bucket_phases=_bucket_phases(plan, world),
         whole_fp32_gradients=keeps_whole_fp32(plan),

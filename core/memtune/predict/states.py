@@ -47,19 +47,31 @@ def _per_parameter(name: str, phases: tuple[int, ...], each: float, parameters: 
 
 
 def _weights(shape: Shape, recipe: Recipe, parallel: int) -> list[Term]:
+    scales = _scales(shape, recipe, parallel)
     if recipe.offloads_weights:
-        return []
+        return scales
     if not shape.has_adapter:
         return [_per_parameter("weights", ALWAYS, recipe.weight_bytes, shape.total / parallel, recipe.weight_shards)]
     quantized = shape.quantizable if shape.quantization != "none" else 0
     kept = shape.total - quantized
-    size = (quantized * recipe.base_bytes + kept * recipe.frozen_bytes) / parallel / recipe.weight_shards
+    codes = recipe.base_bytes - recipe.scale_bytes
+    size = (quantized * codes + kept * recipe.frozen_bytes) / parallel / recipe.weight_shards
     shards = recipe.weight_shards * parallel
     template = ("({0:,} x {1:.4g} B + {2:,} x {3:.4g} B)" if quantized else "{2:,} x {3:.4g} B") + " frozen"
     template += " / {4} ranks" if shards > 1 else ""
-    values = (quantized, recipe.base_bytes, kept, recipe.frozen_bytes, shards)
+    values = (quantized, codes, kept, recipe.frozen_bytes, shards)
+    frozen = Term("weights", size, ALWAYS, template, values, "2305.14314, sections 2 and 3")
     adapter = _per_parameter("adapter", ALWAYS, recipe.weight_bytes, shape.trainable / parallel, recipe.weight_shards)
-    return [Term("weights", size, ALWAYS, template, values, "2305.14314, sections 2 and 3"), adapter]
+    return [frozen, adapter, *scales]
+
+
+def _scales(shape: Shape, recipe: Recipe, parallel: int) -> list[Term]:
+    """What a quantized weight is scaled by: tensors beside the parameter, which nobody shards or offloads with it."""
+    if shape.quantization == "none":
+        return []
+    template, values = "{:,} x {:.4g} B of scales, whole on each rank", (shape.quantizable, recipe.scale_bytes)
+    size = shape.quantizable * recipe.scale_bytes / parallel
+    return [Term("weights", size, ALWAYS, template, values, "bitsandbytes functional.py, QuantState")]
 
 
 def _gradients(shape: Shape, recipe: Recipe, trainable: float) -> list[Term]:

@@ -103,7 +103,9 @@ class _Tracer:
     def run(self) -> list[Event]:
         for terms in self.terms.values():
             for term in terms:
-                if INIT in term.phases:
+                if term.phases == (INIT,):
+                    self._pass([term.bytes])
+                elif INIT in term.phases:
                     self._hold(*self._flat(self.cut.parameters(term.bytes)))
         for step in range(_STEPS):
             self._step(is_first=step == 0)

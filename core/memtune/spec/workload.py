@@ -108,5 +108,8 @@ def to_workload(job: Job, gpu: Gpu, model: Architecture | TracedModel | None = N
         compiled=spec.training.compile,
         virtual=spec.resources.device == "virtual",
         without_reducer=_is_without_reducer(job),
+        # The engine gives DeepSpeed the model as the factory built it. transformers loads its models under zero.Init;
+        # of other scripts nobody knows.
+        builds_whole=spec.integration == "sdk",
         host_limit_bytes=trainer_memory(job).limit_bytes,
     )
