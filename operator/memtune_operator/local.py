@@ -107,7 +107,7 @@ class LocalShell:
             runs[name] = RunObservation(tuple(seen), self._refused.get(name, ""))
         # What was stopped is seen once more: its report came after its end was decided.
         self._runs = {name: run for name, run in self._runs.items() if not run.is_deleted}
-        refusal = refusal_of(job)
+        refusal = refusal_of(job, has_attempts=bool(status.get("attempts")))
         observed = Observed(
             status=status,
             runs=runs,
@@ -200,9 +200,9 @@ class LocalShell:
             raise RefusalError(Kind.RETRY, f"{file} cannot be written: {error.strerror}") from error
 
 
-def refusal_of(job: Job) -> Refusal | None:
+def refusal_of(job: Job, has_attempts: bool = False) -> Refusal | None:
     """Why no run of the job can be started on this machine; None where one can."""
-    checked = preflight.check(job, _POLICY, _NO_IMAGE)
+    checked = preflight.check(job, _POLICY, _NO_IMAGE, has_attempts=has_attempts)
     return checked.refusal or _not_here(job, checked.pod)
 
 

@@ -29,20 +29,26 @@ class Preflight(NamedTuple):
     refusal: Refusal | None = None
 
 
-def check_on_cluster(job: Job, rules: policy.Policy, runner_image: str, installed: Collection[gangs.Gang]) -> Preflight:
+def check_on_cluster(
+    job: Job, rules: policy.Policy, runner_image: str, installed: Collection[gangs.Gang], has_attempts: bool = False
+) -> Preflight:
     """The same on a cluster, whose pods emulate no GPU."""
     if job.spec.resources.is_emulated:
         sentence = (
             "spec.resources.device: emulated is for memtune run, on one machine; use cuda or virtual on a cluster"
         )
         return Preflight(refusal=Refusal(reasons.TEMPLATE_REJECTED, sentence))
-    return check(job, rules, runner_image, installed)
+    return check(job, rules, runner_image, installed, has_attempts)
 
 
 def check(
-    job: Job, rules: policy.Policy, runner_image: str, installed: Collection[gangs.Gang] = tuple(gangs.Gang)
+    job: Job,
+    rules: policy.Policy,
+    runner_image: str,
+    installed: Collection[gangs.Gang] = tuple(gangs.Gang),
+    has_attempts: bool = False,
 ) -> Preflight:
-    """Look at the job's template as every run of it will."""
+    """Look at the job's template as every run of it will. A job that ``has_attempts`` searches no more."""
     try:
         template = read_template(job, runner_image)
         pod = manifests.pods(job, _ANY_RUN, runner_image, rules.is_restricted)[0]
@@ -52,7 +58,7 @@ def check(
         return Preflight(refusal=Refusal(reasons.POLICY_DENIED, denied))
     if missing := gangs.refusal(job, template, installed):
         return Preflight(refusal=missing)
-    if absent := _sampler_refusal(job):
+    if not has_attempts and (absent := _sampler_refusal(job)):
         return Preflight(refusal=absent)
     return Preflight(pod)
 

@@ -8,7 +8,7 @@ import pytest
 from small_jobs import make_job
 
 from memtune.decide import reasons
-from memtune_operator import preflight
+from memtune_operator import local, preflight
 from memtune_operator.policy import Policy
 
 
@@ -33,3 +33,13 @@ def test_the_other_samplers_need_nothing(monkeypatch: pytest.MonkeyPatch, sample
 
 def test_a_job_that_probes_nothing_needs_no_sampler(monkeypatch: pytest.MonkeyPatch) -> None:
     assert refused(monkeypatch, set(), sampler="GP", mode="PredictOnly") == ""
+
+
+def test_a_job_that_was_launched_needs_no_sampler(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Its relaunch after an out-of-memory asks no sampler, and an operator that lost a library must not hold it back.
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+    job = make_job(tuning={"sampler": "GP"})
+    assert preflight.check(job, Policy(), "runner:1", has_attempts=True).refusal is None
+    assert preflight.check_on_cluster(job, Policy(), "runner:1", (), has_attempts=True).refusal is None
+    assert local.refusal_of(job) is not None
+    assert local.refusal_of(job, has_attempts=True) is None
