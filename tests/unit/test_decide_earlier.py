@@ -198,6 +198,21 @@ def test_without_anything_remembered_a_job_begins_as_ever(kept: Earlier | None) 
     assert len(cluster.runs()) == 1
 
 
+def test_where_no_plan_of_an_earlier_job_fitted_the_job_searches_for_itself(first: SimulatedCluster) -> None:
+    # A stranger's process may have filled the GPU then, and whoever tries again must not be told the old answer.
+    died = tuple(probe.model_copy(update={"verdict": "device-oom"}) for probe in left(first))
+    second = run_job("second", died)
+    assert not taken_over(second)
+    assert second.status["plan"]["name"] == first.status["plan"]["name"]
+
+
+def test_earlier_probes_of_plans_that_the_space_has_lost_are_not_taken_over(first: SimulatedCluster) -> None:
+    second = SimulatedCluster(job_of("second", tuning={"space": {"precision": ["fp16"]}}), earlier=left(first))
+    second.reconcile()
+    assert not taken_over(second)
+    assert len(second.runs()) == 1
+
+
 def test_what_cannot_be_of_this_job_is_passed_over(first: SimulatedCluster) -> None:
     sound = left(first)[0]
     wrong = (

@@ -12,6 +12,7 @@ from typing import Any
 from memtune.decide import reasons
 from memtune.decide.choosing import ranked, winner
 from memtune.decide.context import Context
+from memtune.decide.model import believed
 from memtune.decide.records import TRIED, ended_as, has_ended
 from memtune.decide.restoring import is_plan_of
 from memtune.decide.texts import sentence
@@ -32,11 +33,16 @@ _OF_ITS_JOB = {"name", "number", "created", "started_at", "predicted_bytes", "me
 
 
 def with_earlier(context: Context) -> Context:
-    """Begin with the probes of earlier jobs, if this one has made none yet."""
+    """Begin with the probes of earlier jobs, if this one has made none yet and may launch one of their plans.
+
+    Where all of them failed, the job finds out for itself whether they still do.
+    """
     found = [probe for probe in context.observed.earlier or () if _is_usable(context.job, probe)]
     if context.status.probes or not found:
         return context
     probes = tuple(_taken_over(context.job, number, probe) for number, probe in enumerate(found, 1))
+    if not ranked(context.job, believed(context.having(probes=probes)), probes):
+        return context
     jobs = ", ".join(dict.fromkeys(probe.measured_by for probe in probes))
     text = (
         f"{counted(len(probes), 'probe')} of earlier jobs ({jobs}) are taken over; only the best plan is probed again"
