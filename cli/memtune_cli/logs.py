@@ -16,7 +16,7 @@ from typing import NamedTuple
 from memtune.decide.records import has_ended
 from memtune.observation import PodObservation, RunObservation
 from memtune.report import LOG_MARK, Report
-from memtune.spec.status import AttemptStatus, RunStatus
+from memtune.spec.status import AttemptStatus, EmulationStatus, RunStatus
 from memtune.verdict import conclude
 from memtune_cli import cluster
 from memtune_cli.cluster import JobAddress
@@ -97,11 +97,12 @@ async def _show(
 
 def _chosen(story: Story, present: set[str], asked: str | None) -> RunStatus:
     """The run that is asked for, else the newest that has begun and still has pods."""
-    runs = sorted(story.runs, key=lambda run: (isinstance(run, AttemptStatus), run.number))
+    order = {EmulationStatus: 0, RunStatus: 1, AttemptStatus: 2}
+    runs = sorted(story.trail, key=lambda run: (order[type(run)], run.number))
     if asked is not None:
         runs = [run for run in runs if asked in (run.name, run.name.removeprefix(f"{names.job_stem(story.name)}-"))]
         if not runs:
-            known = ", ".join(run.name.removeprefix(f"{names.job_stem(story.name)}-") for run in story.runs) or "none"
+            known = ", ".join(run.name.removeprefix(f"{names.job_stem(story.name)}-") for run in story.trail) or "none"
             raise InputError(f"--run: {story.name} has no run {asked}; its runs are: {known}")
     found = [run for run in runs if run.name in present]
     if not found:

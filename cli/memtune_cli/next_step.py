@@ -34,6 +34,7 @@ def _probing(story: Story) -> str:
     live = sum(1 for probe in story.status.probes if not has_ended(probe))
     more = found.most - found.done - live
     parts = [
+        *(["the emulated probe ends"] if any(not has_ended(each) for each in story.status.emulations) else []),
         *([f"{live} running probes end" if live > 1 else "the running probe ends"] if live else []),
         *([f"up to {counted(more, 'more probe')}"] if more > 0 else []),
         f"then the {aim} measured plan that leaves {tuning.headroom} free is launched{_traded(tuning.slack)}",

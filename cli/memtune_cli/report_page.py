@@ -112,7 +112,7 @@ def _chronicle(story: Story) -> str:
         if each.status == "True"
         and each.type != "Launched"  # its message is of the last attempt, its time of the first
     ]
-    for run in story.runs:
+    for run in story.trail:
         if isinstance(run, AttemptStatus) and run.started_at:
             told.append((run.started_at, 3, trains(run, story.shrink), "step"))
         if has_ended(run):

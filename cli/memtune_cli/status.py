@@ -41,7 +41,11 @@ def document_of(story: Story) -> dict[str, Any]:
     )
     runs = {
         part: [{**written, **_derived(story, run)} for written, run in zip(status[part], records, strict=True)]
-        for part, records in (("probes", story.status.probes), ("attempts", story.status.attempts))
+        for part, records in (
+            ("emulations", story.status.emulations),
+            ("probes", story.status.probes),
+            ("attempts", story.status.attempts),
+        )
     }
     return {
         "version": document.VERSION,

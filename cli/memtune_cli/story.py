@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from memtune.decide import budget
+from memtune.decide import budget, reasons
 from memtune.decide.records import counted, ended_as, has_ended, newest_saved, of_training
 from memtune.decide.restoring import read_status, restore
 from memtune.decide.stories import samples, verdict_words
@@ -15,7 +15,7 @@ from memtune.decide.times import to_seconds
 from memtune.plan import Plan
 from memtune.prediction import Component, Interval
 from memtune.spec import Job, SpecError, load_job
-from memtune.spec.status import AttemptStatus, Condition, IntervalBytes, RunStatus, Status
+from memtune.spec.status import AttemptStatus, Condition, EmulationStatus, IntervalBytes, RunStatus, Status
 from memtune.spec.training import Shrink
 from memtune.units import amount
 from memtune.verdict import Verdict
@@ -134,6 +134,11 @@ class Story:
         return (*self.status.probes, *self.status.attempts)
 
     @property
+    def trail(self) -> tuple[RunStatus, ...]:
+        """Every run and every emulated probe that is recorded."""
+        return (*self.status.emulations, *self.runs)
+
+    @property
     def live_run(self) -> RunStatus | None:
         """The newest run that goes on."""
         return next((run for run in reversed(self.runs) if not has_ended(run)), None)
@@ -196,12 +201,19 @@ class Story:
         """Whether a probe measured the plan that was chosen."""
         if isinstance(run, AttemptStatus) or run.measured_by or not self.why:
             return False
+        if isinstance(run, EmulationStatus) != self._is_chosen_by_emulation:
+            return False
         # Later attempts may have other plans; after many of them the first is not recorded any more.
         attempts, plan = self.status.attempts, self.status.plan
         chosen = (
             [attempt.plan for attempt in attempts if attempt.number == 1] if attempts else [plan.name if plan else ""]
         )
         return run.plan in chosen and ended_as(run, Verdict.SUCCEEDED)
+
+    @property
+    def _is_chosen_by_emulation(self) -> bool:
+        tuned = self.condition("Tuned")
+        return tuned is not None and tuned.reason == reasons.EMULATED
 
     @cached_property
     def budget(self) -> Budget | None:

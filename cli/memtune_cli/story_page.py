@@ -29,6 +29,7 @@ def page(screen: Screen, story: Story, now: float) -> list[str]:
         heading(screen, story),
         _conditions(screen, story, now),
         _prediction(screen, story),
+        emulations(screen, story),
         probes(screen, story),
         _front(screen, story),
         attempts(screen, story, now),
@@ -74,6 +75,18 @@ def _prediction(screen: Screen, story: Story) -> list[str]:
     )
     bar = memory_bar(screen, peak, prediction.usable_bytes) if peak.components else []
     return [*titled(screen, "Prediction", text), *bar]
+
+
+def emulations(screen: Screen, story: Story) -> list[str]:
+    """Each emulated probe's memory as predicted and as emulated."""
+    if not story.status.emulations:
+        return []
+    lines = titled(screen, "Emulated probes", "without a GPU; what lies outside of the allocator is an estimate")
+    for record in story.status.emulations:
+        lines += _run_bars(screen, story, record)
+        if record.verdict not in (None, "succeeded", "device-oom"):
+            lines += wrapped(screen, f"      {record.message}", 6)
+    return lines
 
 
 def probes(screen: Screen, story: Story) -> list[str]:

@@ -69,6 +69,8 @@ NODE_DIRECTORY = "MEMTUNE_NODE_DIRECTORY"
 HOOKED = "MEMTUNE_HOOKED"
 LAUNCHED = "MEMTUNE_LAUNCHED"
 ACCELERATE_OPTIONS = "MEMTUNE_ACCELERATE_OPTIONS"
+# Where the emulated GPU is built and kept, if not in the user's cache directory.
+EMULATED_CACHE = "MEMTUNE_EMULATED_CACHE"
 # Between `memtune emulate` and the library that it preloads: what the emulated GPU is like.
 EMULATED_GPU = "MEMTUNE_EMULATED_GPU"
 # Between `memtune emulate JOB.yaml` and the rank that it runs: where to write what the emulation knows, and a snapshot.
@@ -95,7 +97,7 @@ FOUND_BY_LAUNCHER = (RESUME_FROM, RESUME_SAMPLES)
 _INTERNAL = frozenset(
     {
         *(TRACE_VOLUMES, RANK_DIRECTORY, NODE_DIRECTORY, HOOKED, LAUNCHED, ACCELERATE_OPTIONS),
-        *(EMULATED_GPU, EMULATED_RESULT, EMULATED_SNAPSHOT),
+        *(EMULATED_CACHE, EMULATED_GPU, EMULATED_RESULT, EMULATED_SNAPSHOT),
     }
 )
 # What a command may refer to as $(NAME). Each is set in every run, empty where there is nothing to tell.

@@ -6,12 +6,17 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import ClassVar
 
+from memtune.gpu import Gpu
 from memtune.plan import Plan
 
 
 class RunKind(str, Enum):
-    """A probe run measures a plan in a few steps, a train run is the real thing. A trace run comes before any plan."""
+    """A probe run measures a plan in a few steps, a train run is the real thing. A trace run comes before any plan.
 
+    An emulate run is a probe on an emulated GPU: it measures the plan's memory, and asks for no GPU.
+    """
+
+    EMULATE = "emulate"
     PROBE = "probe"
     TRAIN = "train"
     TRACE = "trace"
@@ -42,7 +47,7 @@ class Run:
     taught: a smaller batch than the job's, and a save that gathers nothing on one rank. ``host_request_bytes`` is the
     host memory that a pod asks for at least. Empty values leave everything as it is. ``restarted_at`` is the number of
     the attempt with which the training began from step 0 again, 0 if it never did. ``seconds`` is after how long a
-    probe ends by itself, 0 for never.
+    probe ends by itself, 0 for never. ``gpu`` is the one that an emulate run emulates.
     """
 
     kind: RunKind
@@ -56,8 +61,11 @@ class Run:
     host_request_bytes: int = 0
     restarted_at: int = 0
     seconds: int = 0
+    gpu: Gpu | None = None
 
     def __post_init__(self) -> None:
+        if (self.kind is RunKind.EMULATE) != (self.gpu is not None):
+            raise ValueError(f"{self.kind} run {self.number}: only an emulate run has a GPU to emulate")
         if self.kind is RunKind.PROBE and self.resume:
             raise ValueError(f"probe {self.number}: a probe starts from fresh weights; only a train run resumes")
 

@@ -18,6 +18,7 @@ from memtune.run import Run, TraceRun
 from memtune.spec import Job, SpecError, load_job, unknown_product
 from memtune.spec.status import RunStatus
 from memtune_operator import kept_measurements, preflight
+from memtune_operator.emulated_pod import emulated_pod
 from memtune_operator.local_command import LocalCommand, command_of, with_python
 from memtune_operator.local_runs import LocalRun, write_whole
 from memtune_operator.manifests import pods
@@ -102,7 +103,7 @@ class LocalShell:
         runs = {}
         for name in {*self._runs, *self._refused}:
             pod = self._runs[name].observe() if name in self._runs else None
-            # Of an emulated run one process stands for the pods of all nodes.
+            # Of a run of a job on emulated GPUs one process stands for the pods of all nodes.
             seen = [replace(pod, index=index) for index in range(job.spec.resources.nodes)] if pod else []
             runs[name] = RunObservation(tuple(seen), self._refused.get(name, ""))
         # What was stopped is seen once more: its report came after its end was decided.
@@ -242,7 +243,9 @@ def _asked(job: Job, observed: Observed) -> tuple[Job, str, str]:
 
 def _pod(job: Job, run: Run | TraceRun) -> Manifest:
     """The pod that the run's process stands for."""
-    return trace_pod(job, run, _NO_IMAGE) if isinstance(run, TraceRun) else pods(job, run, _NO_IMAGE)[0]
+    if isinstance(run, TraceRun):
+        return trace_pod(job, run, _NO_IMAGE)
+    return emulated_pod(job, run, _NO_IMAGE) if run.gpu else pods(job, run, _NO_IMAGE)[0]
 
 
 def _read_json(path: Path) -> Manifest:

@@ -26,9 +26,14 @@ def checkpoint_path(job: Job, directory: Path) -> str:
     if checkpoint is None:
         return ""
     if job.spec.resources.is_emulated:
-        return str(directory / "emulated-checkpoints")
+        return emulated_checkpoints(directory)
     is_chosen = "path" in checkpoint.model_fields_set and not checkpoint.volume and not _is_mounted(job)
     return checkpoint.path if is_chosen else str(directory / "checkpoints")
+
+
+def emulated_checkpoints(directory: Path) -> str:
+    """Where emulated runs save."""
+    return str(directory / "emulated-checkpoints")
 
 
 def _is_mounted(job: Job) -> bool:

@@ -13,7 +13,7 @@ from memtune import environment
 from memtune.references import substitute
 from memtune.spec import Job
 from memtune_operator.bootstrap import BOOTSTRAP
-from memtune_operator.local_checkpoints import checkpoint_path, moved
+from memtune_operator.local_checkpoints import checkpoint_path, emulated_checkpoints, moved
 from memtune_operator.local_runs import expanded
 from memtune_operator.wrapping import Manifest, wrapped_index
 
@@ -40,10 +40,13 @@ def command_of(job: Job, pod: Manifest, directory: Path) -> LocalCommand:
     variables |= {environment.RENDEZVOUS: f"127.0.0.1:{_free_port()}", **_program_path()}
     # One port for each pod is the cluster's to give; here two probes would fight for it.
     variables[environment.METRICS_PORT] = ""
+    # What was built for one job serves all others of this user.
+    variables[environment.EMULATED_CACHE] = ""
     begin = container["command"].index(BOOTSTRAP) + 1
     words = [*container["command"][begin:], *(container.get("args") or [])]
     if job.spec.checkpoint:
-        here = checkpoint_path(job, directory)
+        is_emulated = variables.get(environment.DEVICE) == "emulated"
+        here = emulated_checkpoints(directory) if is_emulated else checkpoint_path(job, directory)
         words = [moved(word, job.spec.checkpoint.path, here) for word in words]
         variables = {name: moved(value, job.spec.checkpoint.path, here) for name, value in variables.items()}
         variables[environment.CHECKPOINT_PATH] = here

@@ -47,7 +47,7 @@ def service(job: Job, run: Run) -> Manifest:
     return {
         "apiVersion": "v1",
         "kind": "Service",
-        "metadata": metadata_of(job, name, labels, _plan_annotations(run)),
+        "metadata": metadata_of(job, name, labels, plan_annotations(run)),
         "spec": {
             "clusterIP": "None",
             "publishNotReadyAddresses": True,
@@ -66,7 +66,7 @@ def _pod_groups(job: Job, run: Run, runner_image: str) -> list[Manifest]:
     kind, spec = found
     name = names.run_name(job.metadata.name, run.kind, run.number)
     labels = names.run_labels(job.metadata.name, run.kind, run.number)
-    metadata = metadata_of(job, name, labels, _plan_annotations(run))
+    metadata = metadata_of(job, name, labels, plan_annotations(run))
     return [{"apiVersion": kind.api_version, "kind": kind.name, "metadata": metadata, "spec": spec}]
 
 
@@ -83,8 +83,8 @@ def _pod(job: Job, run: Run, index: int, runner_image: str) -> Manifest:
     template = read_template(job, runner_image)
     gang_labels, gang_annotations = gangs.pod_metadata(job, run, template)
     run_labels = names.run_labels(job.metadata.name, run.kind, run.number)
-    labels = _merged(template, "labels", {**run_labels, names.LABEL_INDEX: str(index), **gang_labels})
-    annotations = _merged(template, "annotations", {**_plan_annotations(run), **gang_annotations})
+    labels = merged(template, "labels", {**run_labels, names.LABEL_INDEX: str(index), **gang_labels})
+    annotations = merged(template, "annotations", {**plan_annotations(run), **gang_annotations})
     name = names.pod_name(job.metadata.name, run.kind, run.number, index)
     return {
         "apiVersion": "v1",
@@ -108,7 +108,7 @@ def _pod_spec(spec: Manifest, job: Job, run: Run, index: int, runner_image: str)
         "subdomain": names.run_name(job.metadata.name, run.kind, run.number),
         "initContainers": [copy_runner(spec, runner_image), *(spec.get("initContainers") or [])],
         "containers": [*spec["containers"][:position], wrapped, *spec["containers"][position + 1 :]],
-        "volumes": [*(spec.get("volumes") or []), *_volumes(wrapped, job)],
+        "volumes": [*(spec.get("volumes") or []), *volumes(wrapped, job)],
     }
 
 
@@ -145,7 +145,7 @@ def copy_runner(spec: Manifest, runner_image: str) -> Manifest:
     }
 
 
-def _volumes(wrapped: Manifest, job: Job) -> list[Manifest]:
+def volumes(wrapped: Manifest, job: Job) -> list[Manifest]:
     """The volumes that the wrapped container's mounts ask for, beside the user's own."""
     sources: dict[str, Manifest] = {
         names.RUNNER_VOLUME: {"emptyDir": {}},
@@ -178,12 +178,14 @@ def metadata_of(job: Job, name: str, labels: dict[str, str], annotations: dict[s
     }
 
 
-def _merged(template: Manifest, part: str, ours: dict[str, str]) -> dict[str, str]:
+def merged(template: Manifest, part: str, ours: dict[str, str]) -> dict[str, str]:
+    """The template's labels or annotations, with those of a run."""
     own = template["metadata"].get(part) or {}
     for key in sorted(set(own) & set(ours)):
         raise wrapping.conflict(f"metadata.{part}", f"{key} is set by each run", "take it out")
     return {**own, **ours}
 
 
-def _plan_annotations(run: Run) -> dict[str, str]:
+def plan_annotations(run: Run) -> dict[str, str]:
+    """Which plan an object was made for."""
     return {names.ANNOTATION_PLAN: str(run.plan), names.ANNOTATION_PLAN_HASH: names.plan_hash(run.plan)}

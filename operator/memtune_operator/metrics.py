@@ -193,9 +193,17 @@ def _predicted(seen: _Seen) -> _Samples:
 
 
 def _measured(seen: _Seen) -> _Samples:
-    runs = [run for run in (*seen.status.own_probes, *seen.status.attempts) if run.peak_bytes]
-    if runs and (peak := runs[-1].peak_bytes):
-        yield from (((name,), getattr(peak, name)) for name in ("allocated", "active", "reserved", "device"))
+    return _newest_peak((*seen.status.own_probes, *seen.status.attempts))
+
+
+def _emulated(seen: _Seen) -> _Samples:
+    return _newest_peak(seen.status.emulations)
+
+
+def _newest_peak(runs: Iterable[RunStatus]) -> _Samples:
+    peaks = [run.peak_bytes for run in runs if run.peak_bytes]
+    for name in ("allocated", "active", "reserved", "device") if peaks else ():
+        yield (name,), getattr(peaks[-1], name)
 
 
 _GAUGES: tuple[tuple[str, str, tuple[str, ...], Callable[[_Seen], _Samples]], ...] = (
@@ -210,5 +218,6 @@ _GAUGES: tuple[tuple[str, str, tuple[str, ...], Callable[[_Seen], _Samples]], ..
     ),
     ("memtune_job_headroom_ratio", "Share of a GPU that the job's plans have to leave free.", (), _headroom),
     ("memtune_predicted_bytes", "Memory that was expected at the peak.", ("component",), _predicted),
+    ("memtune_emulated_bytes", "Peak memory of the newest emulated probe that measured.", ("component",), _emulated),
     ("memtune_measured_bytes", "Peak memory of the newest run that measured.", ("component",), _measured),
 )

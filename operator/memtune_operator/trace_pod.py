@@ -14,6 +14,7 @@ from memtune.spec.factory import trace_key, tracing_words
 from memtune.units import GIB, MIB
 from memtune_operator import names, pod_security
 from memtune_operator.bootstrap import BOOTSTRAP, WORK_DIRECTORY
+from memtune_operator.emulated_pod import emulated_pod
 from memtune_operator.manifests import TERMINATION_MESSAGE, copy_runner, metadata_of, objects
 from memtune_operator.template import read_template
 from memtune_operator.variables import of_trace
@@ -44,6 +45,8 @@ def run_objects(job: Job, run: Run | TraceRun, runner_image: str, is_restricted:
     """Everything that a run is made of, in the order in which it is made."""
     if isinstance(run, TraceRun):
         return [trace_pod(job, run, runner_image, is_restricted)]
+    if run.kind is RunKind.EMULATE:
+        return [emulated_pod(job, run, runner_image, is_restricted)]
     return objects(job, run, runner_image, is_restricted)
 
 

@@ -46,7 +46,8 @@ def of_trace(job: Job, referred: Iterable[str]) -> dict[str, str]:
 
 def _of_run(job: Job, run: Run) -> dict[str, str]:
     restarted = {environment.RESTARTED_AT: str(run.restarted_at)} if run.restarted_at else {}
-    if run.kind is RunKind.PROBE:
+    is_probe = run.kind in (RunKind.PROBE, RunKind.EMULATE)
+    if is_probe:
         seconds = {environment.PROBE_SECONDS: str(run.seconds)} if run.seconds else {}
         own = {environment.PROBE_STEPS: str(job.spec.tuning.probe_steps), **seconds}
     else:
@@ -55,7 +56,8 @@ def _of_run(job: Job, run: Run) -> dict[str, str]:
         environment.JOB: job.metadata.name,
         environment.JOB_UID: job.metadata.uid,
         environment.RUN: names.run_name(job.metadata.name, run.kind, run.number),
-        environment.RUN_KIND: str(run.kind),
+        # For the runner, what is emulated is a probe as any other.
+        environment.RUN_KIND: str(RunKind.PROBE if is_probe else run.kind),
         **own,
         **({environment.EVALUATION_BATCH: str(run.evaluation_batch)} if run.evaluation_batch else {}),
         **({environment.SHARDED_SAVE: "1"} if run.sharded_save else {}),
@@ -89,7 +91,7 @@ def _of_place(job: Job, run: Run, index: int) -> dict[str, str]:
     resources, name = job.spec.resources, job.metadata.name
     host = _first_host(job, run)
     service = f"{names.run_name(name, run.kind, run.number)}.{job.metadata.namespace}.svc"
-    emulated = gpu_of(job) if resources.is_emulated else None
+    emulated = run.gpu or (gpu_of(job) if resources.is_emulated else None)
     memory = parse_bytes(resources.gpu_memory) if resources.gpu_memory else 0
     own = memory * resources.memory_ratio
     if emulated:
@@ -102,16 +104,23 @@ def _of_place(job: Job, run: Run, index: int) -> dict[str, str]:
         environment.RENDEZVOUS: f"{host}.{service}:{RENDEZVOUS_PORT}",
         environment.RENDEZVOUS_SECONDS: str(RENDEZVOUS_SECONDS),
         environment.GRACE_SECONDS: str(_grace_seconds(job)),
-        environment.DEVICE: resources.device,
+        environment.DEVICE: "emulated" if run.gpu else resources.device,
         **({environment.GPU_NAME: emulated.name} if emulated else {}),
         **({environment.GPU_MEMORY_BYTES: str(memory)} if memory else {}),
         **(
             {environment.MEMORY_SHARE: f"{resources.memory_ratio:g}"} if resources.memory_share and not emulated else {}
         ),
         **({environment.NVME_PATH: resources.nvme_path} if resources.nvme_path else {}),
-        **({environment.SHRINK: _left_after(shrink, own)} if (shrink := resources.shrink) else {}),
-        environment.METRICS_PORT: str(wrapping.METRICS_PORT),
+        **({environment.SHRINK: _left_after(resources.shrink, own)} if resources.shrink and not run.gpu else {}),
+        **_of_emulation(run),
     }
+
+
+def _of_emulation(run: Run) -> dict[str, str]:
+    """An emulated probe's image may have no home directory to build in, and its metrics would be no GPU's."""
+    if run.gpu is None:
+        return {environment.METRICS_PORT: str(wrapping.METRICS_PORT)}
+    return {environment.METRICS_PORT: "", environment.EMULATED_CACHE: wrapping.EMULATED_PATH}
 
 
 def _left_after(shrink: Shrink, memory_bytes: float) -> str:

@@ -22,6 +22,7 @@ Manifest = dict[str, Any]
 
 REPORT_PATH = f"{WORK_DIRECTORY}/report.json"
 DEEPSPEED_PATH = f"{WORK_DIRECTORY}/deepspeed.json"
+EMULATED_PATH = f"{WORK_DIRECTORY}/emulated"
 SHM_PATH = "/dev/shm"
 METRICS_PORT = 9400
 

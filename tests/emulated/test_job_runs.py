@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import json
 import pickle
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from emulated_gpu import PYTHON
 from emulated_runs import example, memtune
 
 from memtune.units import GIB, MIB
 
 _ALONE = "fp32-ddp-none-mb4x4-sdpa"
 _DEEPSPEED = {"precision": ["bf16"], "checkpointing": ["none"], "backends": ["deepspeed"], "zeroStages": [3]}
+_TORCHRUN = ("python", "-m", "torch.distributed.run")
+_LOOP = {"precision": ["bf16"], "checkpointing": ["none"], "backends": ["ddp"], "microBatch": [4, 8]}
 
 
 def run(job: Path) -> tuple[dict[str, Any], str]:
@@ -156,3 +160,45 @@ def test_each_ending_of_an_emulated_job_has_its_own_code(tmp_path: Path) -> None
     assert done.returncode == 3
     (sentence,) = done.stderr.splitlines()
     assert "was not built for CUDA" in sentence
+
+
+def both_pythons(directory: Path) -> Path:
+    """A `python` of two builds of torch: the CUDA build on an emulated GPU, ours on the virtual one."""
+    program = directory / "bin" / "python"
+    program.parent.mkdir()
+    program.write_text(
+        f'#!/bin/sh\n[ "$MEMTUNE_DEVICE" = emulated ] && exec {PYTHON} "$@"\nexec {sys.executable} "$@"\n'
+    )
+    program.chmod(0o755)
+    return program
+
+
+@pytest.mark.parametrize(("emulation", "probes"), [("Auto", 1), ("Only", 0)])
+def test_plans_are_emulated_before_they_are_probed(tmp_path: Path, emulation: str, probes: int) -> None:
+    tuning = {"space": _LOOP, "maxProbes": 1, "probeSteps": 2, "emulation": emulation}
+    trainer = {"name": "trainer", "image": "own:1", "command": [*_TORCHRUN, "examples/scripts/checkpointed_loop.py"]}
+    template = {"spec": {"containers": [trainer]}}
+    resources = {"device": "virtual", "gpuMemory": "8Gi"}
+    job = example(tmp_path, "env", resources, tuning=tuning, template=template)
+    both_pythons(tmp_path)
+    state = tmp_path / "state"
+    done = memtune("run", str(job), "--state", str(state), programs=tmp_path / "bin")
+    logs = "".join(f"\n{log}\n{log.read_text()[-2000:]}" for log in sorted(state.glob("runs/*/log")))
+    assert done.returncode == 0, done.stdout + done.stderr + logs
+    status = json.loads((state / "job.json").read_text())["status"]
+    assert {each["verdict"] for each in status["emulations"]} == {"succeeded"}, status["emulations"]
+    assert len(status["probes"]) == probes
+    assert report_of(state, "env-emulate-1")["device"] == "emulated"
+    (attempt,) = status["attempts"]
+    assert attempt["plan"] in {each["plan"] for each in status["emulations"]}
+    assert not attempt["emulated"]
+    assert "emulated probe 1" in done.stdout
+
+
+def test_a_job_whose_python_has_no_cuda_torch_goes_on_without_emulated_probes(tmp_path: Path) -> None:
+    tuning = {"space": _LOOP, "maxProbes": 1, "probeSteps": 2, "emulation": "Auto"}
+    job = example(tmp_path, "env", {"device": "virtual", "gpuMemory": "8Gi"}, tuning=tuning)
+    done = memtune("run", str(job), "--state", str(tmp_path / "state"), activated=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (told,) = [line for line in done.stdout.splitlines() if "goes on without emulated probes" in line]
+    assert "was not built for CUDA" in told

@@ -71,6 +71,15 @@ BROKEN: list[tuple[str, dict[str, Any], str]] = [
     ("offload nvme writes", spec(tuning__space={"offload": ["none", "nvme"]}), "spec.resources.nvmePath"),
     ("offload nvme writes", fixed("bf16-z3-none-mb12x8-onvme"), "spec.resources.nvmePath"),
     ("parallelProbes must", spec(tuning={"maxProbes": 2, "parallelProbes": 3}), "spec.tuning.parallelProbes"),
+    ("plans are emulated", spec(tuning={"emulation": "Auto", "mode": "PredictOnly"}), "spec.tuning.emulation"),
+    (
+        "device emulated emulates every run",
+        spec(
+            tuning={"emulation": "Only"},
+            resources={"gpusPerNode": 1, "device": "emulated", "gpuProduct": "h100-80gb"},
+        ),
+        "spec.tuning.emulation",
+    ),
     ("slack trades", spec(tuning={"slack": "5%"}), "spec.tuning.slack"),
     ("slack trades", spec(tuning={"slack": "5%", "objectives": ["memory"]}), "spec.tuning.slack"),
     (

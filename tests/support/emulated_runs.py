@@ -24,11 +24,13 @@ def example(directory: Path, name: str, resources: dict[str, Any], **spec: Any) 
     return file
 
 
-def memtune(*words: str, activated: bool = True, limit: int = 300) -> subprocess.CompletedProcess[str]:
+def memtune(
+    *words: str, activated: bool = True, programs: Path = PYTHON.parent, limit: int = 300
+) -> subprocess.CompletedProcess[str]:
     """Call the command from the root of the repository, where the scripts of the examples are."""
     # Without the packages of this Python, whose torch is the CPU build.
     ours = os.pathsep.join(str(_EXAMPLES.parent / part) for part in ("core", "runner", "operator", "cli"))
-    own = {"VIRTUAL_ENV": str(PYTHON.parents[1]), "PATH": f"{PYTHON.parent}{os.pathsep}{os.environ['PATH']}"}
+    own = {"VIRTUAL_ENV": str(PYTHON.parents[1]), "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}"}
     return subprocess.run(
         [sys.executable, "-m", "memtune_cli.main", *words],
         env={**os.environ, "PYTHONPATH": ours, "OMP_NUM_THREADS": "1", **(own if activated else {})},

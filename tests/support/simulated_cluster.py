@@ -188,7 +188,8 @@ class SimulatedCluster:
     def records(self) -> list[dict[str, Any]]:
         """Every recorded run."""
         trace = self.status.get("trace")
-        return [*([trace] if trace else []), *self.status.get("probes", []), *self.status.get("attempts", [])]
+        lists = (self.status.get(name, []) for name in ("emulations", "probes", "attempts"))
+        return [*([trace] if trace else []), *(record for each in lists for record in each)]
 
     def write(self, decision: Decision, version: int) -> bool:
         """Replace the status if nobody else did since it was read."""
@@ -205,9 +206,10 @@ class SimulatedCluster:
             return
         count, plan, asked, seconds = 1, "", 0, 0
         if isinstance(run, Run):
-            count, plan = self.job.spec.resources.nodes, str(run.plan)
+            count, plan = 1 if run.gpu else self.job.spec.resources.nodes, str(run.plan)
             asked, seconds = run.host_request_bytes, run.seconds
-            self.services.setdefault(name, self._uid())
+            if not run.gpu:
+                self.services.setdefault(name, self._uid())
         for index in range(count):
             pod = pod_name(self.job.metadata.name, run.kind, run.number, index)
             if pod not in self.pods:

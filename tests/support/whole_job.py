@@ -102,6 +102,7 @@ WHOLE: Node = {
             "parallelProbes": 2,
             "probeSteps": 4,
             "maxGpuSeconds": 100,
+            "emulation": "Never",
             "headroom": "7.5%",
             "objectives": ["throughput", "memory"],
             "slack": "5%",

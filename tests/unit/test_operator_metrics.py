@@ -180,3 +180,13 @@ def test_a_job_that_goes_during_a_scrape_does_not_break_it(monkeypatch: pytest.M
 
     monkeypatch.setattr(module, "_GAUGES", (("memtune_slow", "A gauge that takes its time.", (), slow),))
     assert 'memtune_slow{mtj="tiny",mtj_namespace="research"} 1.0' in lines(metrics)
+
+
+def test_emulated_probes_have_peaks_of_their_own_and_count_as_no_probe() -> None:
+    metrics = Metrics()
+    record = {**ENDED, "name": "tiny-emulate-1", "emulated": True, "gpu": "h100-80gb"}
+    metrics.reconciled(snapshot(), snapshot(emulations=[record]), 0.02)
+    found = lines(metrics)
+    of = 'mtj="tiny",mtj_namespace="research"'
+    assert f'memtune_emulated_bytes{{component="reserved",{of}}} 110.0' in found
+    assert not [line for line in found if line.startswith(("memtune_measured_bytes", "memtune_probes_total"))]

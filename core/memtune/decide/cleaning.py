@@ -31,13 +31,13 @@ def creations(context: Context, read: Status) -> tuple[Run | TraceRun, ...]:
 
 
 def _creations(context: Context, read: Status) -> tuple[Run, ...]:
-    recorded = {record.name for record in (*read.probes, *read.attempts) if not has_ended(record)}
+    recorded = {record.name for record in (*read.emulations, *read.probes, *read.attempts) if not has_ended(record)}
     return tuple(
         replace(
             to_run(context.job, context.status, record, asked_bytes(context, record), budget.own_seconds(context)),
             avoided_nodes=avoided_nodes(context, record),
         )
-        for record in (*context.status.probes, *context.status.attempts)
+        for record in (*context.status.emulations, *context.status.probes, *context.status.attempts)
         if record.name in recorded and not has_ended(record) and not record.created
     )
 
@@ -68,7 +68,8 @@ def deletions(context: Context, read: Status) -> tuple[Deletion, ...]:
 
 def _records(context: Context) -> list[RecordStatus]:
     trace = context.status.trace
-    return [*([trace] if trace else []), *context.status.probes, *context.status.attempts]
+    status = context.status
+    return [*([trace] if trace else []), *status.emulations, *status.probes, *status.attempts]
 
 
 def _of_pod(context: Context, record: RecordStatus | None, pod: PodObservation, is_kept: bool) -> Iterator[Deletion]:

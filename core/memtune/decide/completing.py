@@ -9,19 +9,23 @@ from memtune.applied import BATCH_FIELDS, mismatch
 from memtune.decide import budget
 from memtune.decide.observed import Observed
 from memtune.decide.records import has_ended, plan_of
+from memtune.decide.times import to_seconds
 from memtune.observation import PodObservation, RunObservation
 from memtune.report import Report
 from memtune.script_batch import own_batch
 from memtune.spec.job import Job
-from memtune.spec.status import AttemptStatus, RunStatus, Status
+from memtune.spec.status import AttemptStatus, EmulationStatus, RunStatus, Status
 
 _NONE = RunObservation(())
+# How long an emulated probe may run.
+EMULATION_SECONDS = 600.0
 IGNORED = "a report of another run or plan was ignored"
 
 
 def complete(job: Job, status: Status, observed: Observed, now: float) -> Mapping[str, RunObservation]:
     """Every recorded run with all of its pods, whether they are there or not."""
-    return {record.name: _complete(job, record, observed, now) for record in (*status.probes, *status.attempts)}
+    records = (*status.emulations, *status.probes, *status.attempts)
+    return {record.name: _complete(job, record, observed, now) for record in records}
 
 
 def own_pods(job: Job, record: RunStatus, seen: RunObservation) -> dict[int, PodObservation]:
@@ -30,7 +34,7 @@ def own_pods(job: Job, record: RunStatus, seen: RunObservation) -> dict[int, Pod
     for pod in sorted(seen.pods, key=lambda pod: (pod.name == f"{record.name}-{pod.index}", pod.uid)):
         # One that goes before the run has all its pods is of an earlier life, or is made anew.
         is_going = pod.deleting and not record.created
-        if 0 <= pod.index < job.spec.resources.nodes and pod.plan in ("", record.plan) and not is_going:
+        if 0 <= pod.index < _pods_of(job, record) and pod.plan in ("", record.plan) and not is_going:
             found[pod.index] = pod
     return found
 
@@ -42,13 +46,25 @@ def _complete(job: Job, record: RunStatus, observed: Observed, now: float) -> Ru
         _checked(job, record, found[index])
         if index in found and (found[index].uid or not record.created)
         else _missing(record, index, observed)
-        for index in range(job.spec.resources.nodes)
+        for index in range(_pods_of(job, record))
     )
     is_probe = not isinstance(record, AttemptStatus)
     run = RunObservation(pods, refusal=seen.refusal if not record.created else "", is_probe=is_probe)
     if has_ended(record) or not is_probe:
         return run
-    return replace(run, overdue=budget.is_overdue(job, run, now))
+    return replace(run, overdue=_is_overdue(job, record, run, now))
+
+
+def _pods_of(job: Job, record: RunStatus) -> int:
+    """How many pods a run has: one for all ranks that are emulated."""
+    return 1 if isinstance(record, EmulationStatus) else job.spec.resources.nodes
+
+
+def _is_overdue(job: Job, record: RunStatus, run: RunObservation, now: float) -> bool:
+    if not isinstance(record, EmulationStatus):
+        return budget.is_overdue(job, run, now)
+    started = to_seconds(record.started_at)
+    return started is not None and now - started > EMULATION_SECONDS
 
 
 def _missing(record: RunStatus, index: int, observed: Observed) -> PodObservation:

@@ -10,7 +10,7 @@ from memtune.host import predicted_host
 from memtune.knobs import Offload
 from memtune.knowledge import Model
 from memtune.plan import Plan
-from memtune.spec.status import AttemptStatus, RunStatus
+from memtune.spec.status import AttemptStatus, EmulationStatus, RunStatus
 from memtune.spec.trainer import trainer_memory
 
 
@@ -22,8 +22,10 @@ def host_need(model: Model, plan: Plan, resume: str) -> int:
 
 def asked_bytes(context: Context, record: RunStatus) -> int:
     """What each pod of a recorded run asks for; 0 where that is what the template asks for."""
-    # The record of a probe does not say: its pods are made at once, so that what is predicted anew is the same.
-    return record.host_request_bytes if isinstance(record, AttemptStatus) else host_request(context, plan_of(record))
+    # The record of a probe on GPUs does not say: its pods are made at once, so that what is predicted anew is the same.
+    if isinstance(record, (AttemptStatus, EmulationStatus)):
+        return record.host_request_bytes
+    return host_request(context, plan_of(record))
 
 
 def host_request(context: Context, plan: Plan, resume: str = "no") -> int:

@@ -41,10 +41,10 @@ def _is_outdated(context: Context) -> bool:
     plan = context.status.plan
     if plan is None or context.job.spec.tuning.mode != "Probe":
         return False
-    model = believed(context)
-    return not any(
-        each.plan == plan.name and may_be_launched(context.job, model, each) for each in context.status.own_probes
-    )
+    model, tuned = believed(context), context.condition("Tuned")
+    is_emulated = tuned is not None and tuned.reason == reasons.EMULATED
+    records = context.status.emulations if is_emulated else context.status.own_probes
+    return not any(each.plan == plan.name and may_be_launched(context.job, model, each) for each in records)
 
 
 def _asked_anew(context: Context) -> Context:
@@ -78,7 +78,8 @@ def others_hold_gpus(context: Context) -> bool:
     """Whether a pod of an earlier run, recorded or not, may still hold its GPUs or write its checkpoints."""
     # What bears the name of the next run already is adopted if it has its plan; else that name is not free yet.
     _, own = new_name(context.job, RunKind.TRAIN, context.status.attempts)
-    return any(holds_gpus(pod) for name, run in context.observed.runs.items() if name != own for pod in run.pods)
+    others = {own, *(record.name for record in context.status.emulations)}
+    return any(holds_gpus(pod) for name, run in context.observed.runs.items() if name not in others for pod in run.pods)
 
 
 def record_attempt(

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from memtune.acquisition import Search, most_promising
-from memtune.decide import reasons
+from memtune.decide import emulating, reasons
 from memtune.decide.blocking import forbidden, told, with_blocks
 from memtune.decide.cleaning import creations, deletions
 from memtune.decide.completing import complete
@@ -60,7 +60,7 @@ def decide(job: Job, observed: Observed, now: float, search: Search = most_promi
     runs = complete(job, status, observed, now)
     context = with_trace(Context(job, observed, now, search, status, runs, trace=observed.trace))
     if not is_over(context.status):
-        context = _looked_after(context, changed) if changed else _advanced(settle(context))
+        context = _looked_after(context, changed) if changed else _advanced(emulating.settled(settle(context)))
         if changed and not _is_halted(context):
             return _refused(context, changed)
     if is_over(context.status):
@@ -188,7 +188,8 @@ def _is_tuned(context: Context) -> bool:
         return False
     if given := fixed_plan(spec):
         return plan.name == str(given)
-    return spec.tuning.mode == "Probe" and tuned.reason == reasons.MEASURED
+    is_emulated = tuned.reason == reasons.EMULATED and spec.tuning.emulation == "Only"
+    return spec.tuning.mode == "Probe" and (tuned.reason == reasons.MEASURED or is_emulated)
 
 
 def _decision(context: Context, read: Status) -> Decision:

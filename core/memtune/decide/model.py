@@ -21,7 +21,7 @@ from memtune.space import Space
 from memtune.spec.gpu import gpu_of, own_part
 from memtune.spec.job import Job
 from memtune.spec.space import to_space
-from memtune.spec.status import AttemptStatus, PeakBytes, RunStatus, Status
+from memtune.spec.status import AttemptStatus, EmulationStatus, PeakBytes, RunStatus, Status
 from memtune.spec.workload import to_workload
 from memtune.verdict import Verdict
 from memtune.workload import Workload
@@ -57,16 +57,27 @@ def model_of(
     if is_assumed := model is None and is_untraced:
         model = assumed_architecture(gpu.usable_bytes, job.spec.resources.world)
     workload = replace(to_workload(job, gpu, model), assumed=is_assumed, outside_bytes=outside_bytes)
-    lessons = tuple(lesson for record in (*status.probes, *status.attempts) if (lesson := lesson_of(record)))
-    return _cached(workload, to_space(job), lessons, tuning.headroom_ratio, tuning.objective, known)
+    lessons = _lessons((*status.probes, *status.attempts))
+    emulations = _lessons(status.emulations)
+    return _cached(workload, to_space(job), lessons, tuning.headroom_ratio, tuning.objective, known, emulations)
+
+
+def _lessons(records: Sequence[RunStatus]) -> tuple[Lesson, ...]:
+    return tuple(lesson for record in records if (lesson := lesson_of(record)))
 
 
 @lru_cache(maxsize=64)
 def _cached(
-    workload: Workload, space: Space, lessons: tuple[Lesson, ...], headroom: float, objective: str, known: bool
+    workload: Workload,
+    space: Space,
+    lessons: tuple[Lesson, ...],
+    headroom: float,
+    objective: str,
+    known: bool,
+    emulations: tuple[Lesson, ...],
 ) -> Model:
     """Equal knowledge is one model, so that what it has computed is not computed again at the next decision."""
-    return Model(workload, space, lessons, headroom, objective, known)
+    return Model(workload, space, lessons, headroom, objective, known, emulations)
 
 
 def _gpu(job: Job, status: Status, nodes: Sequence[Node] | None) -> tuple[Gpu, bool]:
@@ -115,4 +126,6 @@ def lesson_of(record: RunStatus) -> Lesson | None:
         return Lesson(plan)  # what shorter sequences take teaches nothing about the longest
     peaks = record.peak_bytes or PeakBytes(allocated=0, active=0, reserved=0, device=0, total=0)
     has_retried = record.allocator_retries > 0
-    return Lesson(plan, peaks.allocated, peaks.reserved, peaks.device, record.step_seconds, retried=has_retried)
+    # What lies outside of an emulated GPU's allocator is an estimate, of which nothing can be learned.
+    device_bytes = 0 if isinstance(record, EmulationStatus) else peaks.device
+    return Lesson(plan, peaks.allocated, peaks.reserved, device_bytes, record.step_seconds, retried=has_retried)

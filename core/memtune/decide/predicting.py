@@ -9,7 +9,7 @@ from memtune.decide.ending import completed, failed
 from memtune.decide.fixing import fingerprints
 from memtune.decide.model import believed
 from memtune.decide.observed import only_product
-from memtune.decide.records import live
+from memtune.decide.records import live, without_emulations
 from memtune.decide.settling import is_kept_to_met, stopped
 from memtune.decide.stories import predicted
 from memtune.decide.texts import line, over
@@ -19,7 +19,14 @@ from memtune.plan import Plan
 from memtune.prediction import Interval
 from memtune.space import Candidate, refusals
 from memtune.spec.fixed_rules import fixed_plan
-from memtune.spec.status import MAX_COMPONENTS, ComponentBytes, IntervalBytes, PlanStatus, PredictionStatus
+from memtune.spec.status import (
+    MAX_COMPONENTS,
+    MAX_EMULATIONS,
+    ComponentBytes,
+    IntervalBytes,
+    PlanStatus,
+    PredictionStatus,
+)
 from memtune.units import counted
 
 _LARGEST = 2**61
@@ -36,8 +43,11 @@ def pending(context: Context) -> Context:
 
 def predicting(context: Context) -> Context:
     """Predict every plan; say what the best one takes, or that none can fit."""
+    why = f"tuning.mode is {context.job.spec.tuning.mode} now"
     for record in live(context.status):
-        context = stopped(context, record, f"tuning.mode is {context.job.spec.tuning.mode} now")
+        context = stopped(context, record, why)
+    if context.job.spec.tuning.mode != "Probe":
+        context = context.becoming(without_emulations(context.status, why, context.now))
     if given := fixed_plan(context.job.spec):
         return _given(context, given)
     if is_unknown(context):
@@ -172,9 +182,18 @@ def with_budget(context: Context, best: Candidate | None) -> Context:
         pays = budget.pays_for(context, best.plan, best.prediction)
         cost = budget.estimate(context, best.plan, best.prediction)
         told = f"{seconds:,} GPU-seconds pay for about {pays}, at about {cost:,.0f} each"
-    text = f"up to {counted(allowed, 'probe')} may be made; {told}"
+    text = f"up to {counted(allowed, 'probe')} may be made; {told}{_emulating(context)}"
     context = context.having(plan=None, front=()).with_condition("Tuned", False, reasons.PROBING, text)
     return context.telling("Normal" if pays else "Warning", reasons.BUDGET, text)
+
+
+def _emulating(context: Context) -> str:
+    """What a job that wants emulated probes can have of them."""
+    if context.job.spec.tuning.emulation == "Never":
+        return ""
+    if believed(context).is_gpu_named:
+        return f"; up to {counted(MAX_EMULATIONS, 'plan')} are emulated first"
+    return "; nothing is emulated, since nothing names the GPU: set resources.gpuProduct"
 
 
 def _word(name: str) -> str:

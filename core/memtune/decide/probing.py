@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from memtune import units
 from memtune.acquisition import enough
-from memtune.decide import budget, reasons
+from memtune.decide import budget, emulating, reasons
 from memtune.decide.choosing import front_of, ranked, winner
 from memtune.decide.context import Context, holds_gpus
 from memtune.decide.earlier import confirms, unconfirmed, with_earlier, without_outdated
@@ -49,13 +49,17 @@ def probing(context: Context) -> Context:
     if context.status.disruptions > context.job.spec.retry.max_disruptions:
         text = f"probes were taken away {context.status.disruptions} times, more than retry.maxDisruptions allows"
         return failed(context, reasons.DISRUPTIONS_SPENT, text)
-    context = _without_hopeless(context)
+    context = emulating.as_wanted(_without_hopeless(context))
+    if emulating.is_under_way(context):
+        return _watched(context)
     running = [probe for probe in context.status.probes if not has_ended(probe)]
     is_confirming = any(confirms(probe.plan, context.status.probes) for probe in running)
     if running and (is_confirming or _busy(context) >= context.job.spec.tuning.parallel_probes):
         return _watched(context)
     model = believed(context)
     context = _first_prediction(context, model)
+    if not running and (emulated := emulating.instead_of_probes(context, model)) is not None:
+        return emulated
     why = _why_no_more(context, model)
     if why is None:
         more, why = _more(context, model, running)
@@ -132,6 +136,8 @@ def _more(context: Context, model: Model, running: list[RunStatus]) -> tuple[Con
         plan = _next_plan(context, model)
         if plan is None or counted(context.status.probes) >= context.job.spec.tuning.max_probes:
             return context, "no plan left is worth a probe"
+        if emulating.is_wanted(context, model, plan):
+            return emulating.recorded(context, model, plan), ""
         if not budget.allows(context, plan, model.predict(plan)):
             return context, budget.refusal(context, plan, model.predict(plan))
         context = _recorded(context, model, plan)
@@ -188,8 +194,12 @@ def _choose(context: Context, model: Model, why: str) -> Context:
     own = {probe.plan: probe for probe in context.status.own_probes if may_be_launched(context.job, model, probe)}
     good = [probe for probe in fit if probe.plan in own]
     if not good:
-        tried = "; ".join(_tried(context, model, probe) for probe in context.status.probes[-3:])
-        if not any(ended_as(probe, Verdict.SUCCEEDED, Verdict.DEVICE_OOM) for probe in context.status.own_probes):
+        runs = (*context.status.emulations, *context.status.probes)
+        tried = "; ".join(_tried(context, model, run) for run in runs[-3:])
+        if not any(
+            ended_as(run, Verdict.SUCCEEDED, Verdict.DEVICE_OOM)
+            for run in (*context.status.emulations, *context.status.own_probes)
+        ):
             if mistakes(context.status.probes):
                 return failed(context, *last_lines(context, context.status.probes, f"No probe is left: {why}"))
             text = f"no probe measured anything: {why}{f' ({tried})' if tried else ''}"

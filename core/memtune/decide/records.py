@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeVar
 
-from memtune.decide.times import to_seconds
+from memtune.decide.times import to_seconds, to_text
+from memtune.gpu import find
 from memtune.naming import run_name
 from memtune.plan import Plan
 from memtune.run import Checkpointed, Run, RunKind
 from memtune.spec.job import Job
-from memtune.spec.status import MAX_ATTEMPTS, AttemptStatus, RecordStatus, RunStatus, Status
+from memtune.spec.status import MAX_ATTEMPTS, AttemptStatus, EmulationStatus, RecordStatus, RunStatus, Status
 from memtune.spec.tuning import MAX_PROBES
 from memtune.verdict import Verdict
 
@@ -54,7 +55,7 @@ def plan_of(record: RunStatus) -> Plan:
 
 
 def live(status: Status) -> list[RunStatus]:
-    """Every run that is recorded and has not ended."""
+    """Every run with GPUs that is recorded and has not ended."""
     return [record for record in (*status.probes, *status.attempts) if not has_ended(record)]
 
 
@@ -128,8 +129,16 @@ def replaced(status: Status, new: RunStatus) -> Status:
         update={
             "probes": tuple(new if record.name == new.name else record for record in status.probes),
             "attempts": tuple(new if record.name == new.name else record for record in status.attempts),
+            "emulations": tuple(new if record.name == new.name else record for record in status.emulations),
         }
     )
+
+
+def without_emulations(status: Status, why: str, now: float) -> Status:
+    """The status with every emulated probe ended that goes on. It has no verdict: nothing was learned of its plan."""
+    stopped = {"ended_at": to_text(now), "message": why}
+    emulations = (each if has_ended(each) else each.model_copy(update=stopped) for each in status.emulations)
+    return status.model_copy(update={"emulations": tuple(emulations)})
 
 
 def lost_twice(status: Status) -> tuple[str, ...]:
@@ -174,6 +183,9 @@ def new_name(job: Job, kind: RunKind, records: Sequence[RunStatus]) -> tuple[int
 def to_run(job: Job, status: Status, record: RunStatus, host_request_bytes: int, probe_seconds: int = 0) -> Run:
     """The run that a record stands for: what its pods are made from."""
     plan = plan_of(record)
+    if isinstance(record, EmulationStatus):
+        gpu = find(record.gpu).with_memory(record.gpu_bytes)
+        return Run(RunKind.EMULATE, record.number, plan, host_request_bytes=host_request_bytes, gpu=gpu)
     if not isinstance(record, AttemptStatus):
         return Run(
             RunKind.PROBE,

@@ -7,15 +7,16 @@ from functools import partial
 from typing import Any
 
 from memtune.decide.records import Record
+from memtune.gpu import GPUS
 from memtune.naming import run_name
 from memtune.plan import Plan
 from memtune.run import RunKind
 from memtune.spec.errors import SpecError
 from memtune.spec.job import Job
-from memtune.spec.status import MAX_ATTEMPTS, MAX_NUMBER, RecordStatus, Status, load_status
+from memtune.spec.status import MAX_ATTEMPTS, MAX_EMULATIONS, MAX_NUMBER, RecordStatus, Status, load_status
 from memtune.spec.tuning import MAX_PROBES
 
-_LISTS = {"probes": MAX_PROBES, "attempts": MAX_ATTEMPTS, "conditions": 8}
+_LISTS = {"emulations": MAX_EMULATIONS, "probes": MAX_PROBES, "attempts": MAX_ATTEMPTS, "conditions": 8}
 
 
 def restore(job: Job, data: Mapping[str, Any], is_legible: bool = True) -> Status:
@@ -31,6 +32,9 @@ def restore(job: Job, data: Mapping[str, Any], is_legible: bool = True) -> Statu
             "plan": status.plan if status.plan and is_plan(status.plan.name) else None,
             "conditions": tuple(conditions.values()),
             "trace": status.trace if status.trace and _is_named(job, RunKind.TRACE, status.trace) else None,
+            "emulations": tuple(
+                each for each in _sound(job, RunKind.EMULATE, status.emulations, is_plan) if each.gpu in GPUS
+            ),
             "probes": _sound(job, RunKind.PROBE, status.probes, is_plan),
             "attempts": _sound(job, RunKind.TRAIN, status.attempts, is_plan),
         }

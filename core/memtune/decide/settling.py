@@ -7,7 +7,7 @@ from typing import Any
 
 from memtune.decide import budget, completing, measuring, reasons
 from memtune.decide.context import LOOK_AGAIN_SECONDS, Context
-from memtune.decide.records import OUT_OF_MEMORY, ended_as, has_ended, live, replaced
+from memtune.decide.records import OUT_OF_MEMORY, ended_as, has_ended, live, replaced, without_emulations
 from memtune.decide.stories import ended_event
 from memtune.decide.texts import line, sentence
 from memtune.decide.times import to_seconds, to_text
@@ -141,7 +141,7 @@ def _ended(context: Context, record: RunStatus, run: RunObservation, conclusion:
         "message": sentence(conclusion.message),
     }
     if conclusion.verdict in OUT_OF_MEMORY:
-        found |= _out_of_memory(conclusion, run, record)
+        found |= out_of_memory(conclusion, run, record)
     if conclusion.verdict is Verdict.DISRUPTED:
         if isinstance(record, AttemptStatus):
             found["lost_node"] = _lost_node(conclusion, run)
@@ -164,6 +164,7 @@ def all_stopped(context: Context, why: str) -> Context:
     """End every run that goes on."""
     for record in live(context.status):
         context = stopped(context, record, why)
+    context = context.becoming(without_emulations(context.status, why, context.now))
     trace = context.status.trace
     if trace is None or has_ended(trace):
         return context
@@ -217,7 +218,8 @@ def _may_have_trained(record: RunStatus, run: RunObservation) -> bool:
     return bool(_starts(run)) or bool(gone)
 
 
-def _out_of_memory(conclusion: Conclusion, run: RunObservation, record: RunStatus) -> dict[str, Any]:
+def out_of_memory(conclusion: Conclusion, run: RunObservation, record: RunStatus) -> dict[str, Any]:
+    """What the reports of a run that ran out of memory tell of it, as fields of its record."""
     if conclusion.verdict is Verdict.HOST_OOM:
         return {}
     pods = sorted(run.pods, key=lambda pod: pod.index != conclusion.pod_index)

@@ -143,6 +143,21 @@ def _slack_has_objectives(spec: JobSpec) -> Problem | None:
     return Problem("spec.tuning.slack", spec.tuning.slack, advice)
 
 
+def _emulation_has_probes(spec: JobSpec) -> Problem | None:
+    emulation, mode = spec.tuning.emulation, spec.tuning.mode
+    if emulation == "Never" or mode == "Probe":
+        return None
+    advice = f"plans are emulated before they are probed, and mode {mode} probes none; leave it out"
+    return Problem("spec.tuning.emulation", emulation, advice)
+
+
+def _emulation_has_gpus(spec: JobSpec) -> Problem | None:
+    if spec.tuning.emulation == "Never" or not spec.resources.is_emulated:
+        return None
+    advice = "device emulated emulates every run; leave it out"
+    return Problem("spec.tuning.emulation", spec.tuning.emulation, advice)
+
+
 def _hybrid_has_nodes(spec: JobSpec) -> Problem | None:
     strategies = spec.tuning.space.fsdp_strategies
     if "hybrid" not in strategies or spec.resources.nodes > 1:
@@ -308,6 +323,22 @@ RULES = (
         "!has(self.slack) || ('throughput' in self.objectives && 'memory' in self.objectives)",
         "slack trades throughput for memory; set objectives to both",
         _slack_has_objectives,
+    ),
+    Rule(
+        "spec.tuning",
+        "spec.tuning.emulation",
+        "self.emulation == 'Never' || self.mode == 'Probe'",
+        "plans are emulated before they are probed; set mode to Probe, or leave emulation out",
+        _emulation_has_probes,
+        FORBIDDEN,
+    ),
+    Rule(
+        "spec",
+        "spec.tuning.emulation",
+        "self.tuning.emulation == 'Never' || self.resources.device != 'emulated'",
+        "device emulated emulates every run; leave tuning.emulation out",
+        _emulation_has_gpus,
+        FORBIDDEN,
     ),
     Rule(
         "spec.tuning.space",

@@ -16,6 +16,7 @@ MAX_ATTEMPTS = 12
 MAX_NUMBER = 10_000
 MAX_COMPONENTS = 32
 MAX_FRONT = 12
+MAX_EMULATIONS = 4
 
 Phase = Literal[
     "Pending", "Predicting", "Probing", "Launching", "Running", "Recovering", "Suspended", "Succeeded", "Failed"
@@ -184,6 +185,17 @@ class RunStatus(RecordStatus):
     message: Sentence = Field(default="", description="What happened, in one sentence.")
 
 
+class EmulationStatus(RunStatus):
+    """One emulated probe: a few steps of a plan on an emulated GPU, in one pod without a GPU."""
+
+    recorded_at: Time | None = Field(
+        default=None, description="When it was recorded; one that has not started long after is given up."
+    )
+    gpu: Name = Field(default="", description="GPU that is emulated, as MemTune names it, such as h100-80gb.")
+    gpu_bytes: Natural = Field(default=0, description="Memory of the emulated GPU.")
+    host_request_bytes: Natural = Field(default=0, description="Host memory that its pod asks for, and may take.")
+
+
 class AttemptStatus(RunStatus):
     """One train run in the sequence of relaunches."""
 
@@ -253,6 +265,9 @@ class Status(StatusBlock):
     )
     first_running_at: Time | None = Field(
         default=None, description="When the first pod of the job was running; activeDeadlineSeconds counts from it."
+    )
+    emulations: Annotated[tuple[EmulationStatus, ...], Field(max_length=MAX_EMULATIONS)] = Field(
+        default=(), description="Every emulated probe, in the order in which they were recorded."
     )
     probes: Annotated[tuple[RunStatus, ...], Field(max_length=MAX_PROBES)] = Field(
         default=(),

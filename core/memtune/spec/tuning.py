@@ -29,6 +29,7 @@ Backend = Literal["deepspeed", "fsdp", "ddp"]
 FsdpStrategy = Literal["full", "shard-grad-op", "hybrid"]
 Objective = Literal["throughput", "memory"]
 Sampler = Literal["MemTune", "TPE", "GP", "Random"]
+Emulation = Literal["Auto", "Only", "Never"]
 Consent = Literal["optimizer-8bit", "gradient-dtype", "precision"]
 # The status keeps every probe, and it has to stay under 128 KiB.
 MAX_PROBES = 48
@@ -95,6 +96,12 @@ class Tuning(Block):
     )
     max_gpu_seconds: Annotated[Count, Field(le=MOST)] | None = Field(
         default=None, description="Most GPU-seconds that all probes may take; 600 for each GPU of the job if left out."
+    )
+    emulation: Emulation = Field(
+        default="Never",
+        description="Whether plans are emulated before they are probed, in the job's image on a node without GPUs, to "
+        "measure their memory. Auto probes only those that fit as emulated; Only launches the one predicted best of "
+        "them, without a probe; Never probes at once.",
     )
     headroom: Percent = Field(
         default="6%", description="Share of HBM that a measured plan must leave free to be launched."

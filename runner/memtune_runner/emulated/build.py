@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from memtune import environment
 from memtune_runner.emulated.errors import NoCompilerError
 
 LIBRARY = "libmemtune_emulated.so"
@@ -132,7 +133,9 @@ def build(torch_directory: Path, torch_version: str, cuda: str, cache: Path | No
 
 
 def cache_directory() -> Path:
-    """Where built libraries are kept, by the rules of the XDG base directories."""
+    """Where built libraries are kept: where a run is told to, else by the rules of the XDG base directories."""
+    if told := os.environ.get(environment.EMULATED_CACHE):
+        return Path(told)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "memtune" / "emulated"
 
 

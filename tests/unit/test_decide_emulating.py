@@ -1,0 +1,206 @@
+"""Emulated probes: before a GPU is asked for, the plans that the search proposes run without one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from decided import condition, edit
+from simulated_cluster import Pod, SimulatedCluster
+from small_jobs import make_job
+
+from memtune.observation import Condition
+from memtune.report import Device, Ending
+from memtune.run import RunKind
+from memtune.spec.job import Job
+
+NAMED = {"nodes": 1, "gpusPerNode": 1, "gpuMemory": "8Gi", "gpuProduct": "a10g-24gb", "device": "virtual"}
+
+
+def job(emulation: str = "Auto", **tuning: Any) -> Job:
+    return make_job(resources=NAMED, tuning={"emulation": emulation, **tuning})
+
+
+def emulated(cluster: SimulatedCluster, factor: float = 1.0) -> None:
+    """The emulated probe that waits for its end comes to it, on an allocator that takes ``factor`` of the truth."""
+    for run in cluster.runs(RunKind.EMULATE):
+        cluster.start(run)
+        for pod in cluster.of(run):
+            if pod.is_running:
+                cluster.tick(5.0)
+                peak = int(cluster.truth(pod.plan) * factor)
+                fits = peak <= cluster.usable_bytes
+                ending = Ending.SUCCEEDED if fits else Ending.DEVICE_OOM
+                report = cluster.report(pod, ending, device=Device.EMULATED)
+                taken = min(peak, cluster.usable_bytes)
+                memory = replace(
+                    report.memory, peak_reserved_bytes=taken, peak_allocated_bytes=taken, non_torch_bytes=0
+                )
+                cluster.end(pod, 0 if fits else 85, replace(report, memory=memory))
+    cluster.reconcile()
+
+
+def until_probed(cluster: SimulatedCluster, factor: float = 1.0) -> None:
+    """Emulated probes end well until a probe on GPUs is there, or the job has chosen."""
+    cluster.reconcile()
+    for _ in range(10):
+        if cluster.runs(RunKind.PROBE) or cluster.status["phase"] != "Probing":
+            return
+        emulated(cluster, factor)
+    raise AssertionError(cluster.events)
+
+
+def failed(cluster: SimulatedCluster, message: str) -> Pod:
+    """The first emulated probe fails with this message."""
+    cluster.reconcile()
+    (run,) = cluster.runs(RunKind.EMULATE)
+    cluster.start(run)
+    (pod,) = cluster.of(run)
+    cluster.end(pod, 88, cluster.report(pod, Ending.BAD_INPUT, message=message))
+    cluster.reconcile()
+    return pod
+
+
+def test_a_job_that_does_not_ask_for_it_is_not_emulated() -> None:
+    cluster = SimulatedCluster(job("Never"))
+    cluster.reconcile()
+    assert cluster.posted == ["tiny-probe-1-0"]
+    assert cluster.status["emulations"] == []
+
+
+def test_the_first_plan_is_emulated_by_one_pod_before_it_is_probed() -> None:
+    cluster = SimulatedCluster(job())
+    cluster.reconcile()
+    assert cluster.posted == ["tiny-emulate-1-0"]
+    assert cluster.services == {}
+    (record,) = cluster.status["emulations"]
+    assert (record["gpu"], record["emulated"]) == ("a10g-24gb", True)
+    assert cluster.pods["tiny-emulate-1-0"].host_request_bytes == record["hostRequestBytes"] > 0
+    until_probed(cluster)
+    fitting = {each["plan"] for each in cluster.status["emulations"] if each["verdict"] == "succeeded"}
+    assert cluster.status["probes"][0]["plan"] in fitting
+
+
+def test_an_emulated_probe_costs_no_gpu_seconds_and_no_probe() -> None:
+    cluster = SimulatedCluster(job(maxProbes=1))
+    until_probed(cluster)
+    assert cluster.status["gpuSecondsSpent"] == 0
+    assert len(cluster.status["probes"]) == 1
+
+
+def test_a_plan_that_runs_out_of_emulated_memory_is_never_probed() -> None:
+    cluster = SimulatedCluster(job())
+    until_probed(cluster, factor=1.6)
+    died = {each["plan"] for each in cluster.status["emulations"] if each["verdict"] == "device-oom"}
+    assert died
+    for run in cluster.runs(RunKind.PROBE):
+        assert not died & {pod.plan for pod in cluster.of(run)}
+
+
+def test_a_plan_that_leaves_too_little_as_emulated_is_never_probed() -> None:
+    cluster = SimulatedCluster(job())
+    cluster.reconcile()
+    (pod,) = cluster.pods.values()
+    first = pod.plan
+    until_probed(cluster, factor=0.97 * cluster.usable_bytes / cluster.truth(first))
+    (record, *_) = cluster.status["emulations"]
+    assert (record["plan"], record["verdict"]) == (first, "succeeded")
+    assert all(each["plan"] != first for each in cluster.status["probes"])
+
+
+def test_only_launches_without_a_probe() -> None:
+    cluster = SimulatedCluster(job("Only"))
+    until_probed(cluster)
+    cluster.reconcile()
+    assert cluster.status["probes"] == []
+    assert [run for run in cluster.runs() if "-train-" in run] == ["tiny-train-1"]
+    tuned = condition(cluster, "Tuned")
+    assert tuned["reason"] == "Emulated"
+    assert "is launched without a probe: emulated probe" in tuned["message"]
+
+
+def test_only_fails_where_nothing_fits_as_emulated() -> None:
+    cluster = SimulatedCluster(job("Only"), factor=50)
+    until_probed(cluster)
+    assert condition(cluster, "Failed")["reason"] == "NothingFits"
+    assert cluster.status["probes"] == []
+
+
+@pytest.mark.parametrize("emulation", ["Auto", "Only"])
+def test_an_image_without_a_cuda_torch_is_one_sentence_and_probes_follow(emulation: str) -> None:
+    cluster = SimulatedCluster(job(emulation))
+    failed(cluster, "device emulated: torch 2.13.0+cpu of python was not built for CUDA")
+    assert cluster.runs(RunKind.PROBE) == ["tiny-probe-1"]
+    (told,) = [each for each in cluster.events if "EmulatedProbeEnded" in each]
+    assert "was not built for CUDA" in told
+    assert told.endswith("; the job goes on without emulated probes")
+    assert len(cluster.status["emulations"]) == 1
+
+
+def test_a_pod_that_no_node_takes_is_given_up_after_two_minutes() -> None:
+    cluster = SimulatedCluster(job())
+    cluster.reconcile()
+    (pod,) = cluster.pods.values()
+    pod.node, pod.conditions = "", (Condition("PodScheduled", "False", "Unschedulable", "0/3 nodes: no amd64"),)
+    cluster.tick(100.0)
+    assert cluster.runs(RunKind.PROBE) == []
+    cluster.tick(30.0)
+    assert cluster.runs(RunKind.PROBE) == ["tiny-probe-1"]
+    assert cluster.status["emulations"][0]["verdict"] == "unschedulable"
+    assert "no amd64" in cluster.status["emulations"][0]["message"]
+
+
+def test_a_script_that_never_ends_is_given_up_after_ten_minutes() -> None:
+    cluster = SimulatedCluster(job())
+    cluster.reconcile()
+    cluster.start("tiny-emulate-1")
+    cluster.tick(590.0)
+    assert cluster.runs(RunKind.PROBE) == []
+    cluster.tick(30.0)
+    assert cluster.status["emulations"][0]["verdict"] == "hung"
+    assert cluster.runs(RunKind.PROBE) == ["tiny-probe-1"]
+
+
+def test_a_gpu_that_nothing_names_is_not_emulated() -> None:
+    cluster = SimulatedCluster(make_job(tuning={"emulation": "Auto"}))
+    cluster.reconcile()
+    assert cluster.posted == ["tiny-probe-1-0"]
+    assert any("nothing names the GPU: set resources.gpuProduct" in each for each in cluster.events)
+
+
+def test_an_operator_that_is_killed_after_any_action_goes_on_with_the_same_emulated_probe() -> None:
+    for cut in range(4):
+        cluster = SimulatedCluster(job())
+        for _ in range(6):
+            cluster.step(cut)
+        cluster.reconcile()
+        assert cluster.posted == ["tiny-emulate-1-0"]
+        assert len(cluster.status["emulations"]) == 1
+
+
+def test_a_job_that_is_suspended_stops_its_emulated_probe_and_makes_another_afterwards() -> None:
+    cluster = SimulatedCluster(job())
+    cluster.reconcile()
+    edit(cluster, suspend=True)
+    assert cluster.pods == {}
+    (record,) = cluster.status["emulations"]
+    assert record["endedAt"]
+    assert "verdict" not in record
+    edit(cluster, suspend=False)
+    assert cluster.posted == ["tiny-emulate-1-0", "tiny-emulate-2-0"]
+
+
+def test_an_edit_to_never_stops_the_emulated_probe_and_probes() -> None:
+    cluster = SimulatedCluster(job())
+    cluster.reconcile()
+    edit(cluster, "tuning", emulation="Never")
+    assert cluster.runs() == ["tiny-probe-1"]
+
+
+def test_a_status_that_names_a_gpu_nobody_knows_is_as_if_it_had_not() -> None:
+    cluster = SimulatedCluster(job())
+    cluster.reconcile()
+    cluster.status["emulations"][0]["gpu"] = "none-such"
+    cluster.reconcile()
+    assert cluster.status["emulations"][0]["gpu"] == "a10g-24gb"
