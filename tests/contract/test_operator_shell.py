@@ -108,6 +108,11 @@ class Server:
         if self.refusals:
             raise self.refusals.pop(0) if len(self.refusals) > 1 else self.refusals[0]
 
+    async def replace(self, manifest: dict[str, Any]) -> None:
+        assert self.kept
+        assert manifest["metadata"]["name"] == self.kept["metadata"]["name"]
+        self.kept = manifest
+
     async def replace_status(self, job: dict[str, Any], status: dict[str, Any]) -> None:
         self.job = {**job, "status": status}
 
