@@ -50,9 +50,11 @@ def test_an_out_of_memory_says_in_which_phase_of_the_step() -> None:
     assert any("ran out of GPU memory in backward: CUDA out of memory" in event for event in cluster.events)
 
 
-def test_a_failure_ends_with_whole_lines_and_repeats_none() -> None:
+@pytest.mark.parametrize("begins", ["", "memtune: "])
+def test_a_failure_ends_with_whole_lines_and_repeats_none(begins: str) -> None:
     error = "ValueError: the data is gone"
-    log = "\n".join([f"line {'x' * 300}", "Traceback (most recent call last):", f"  in read, {'y' * 300}", error])
+    lines = [f"line {'x' * 300}", "Traceback (most recent call last):", f"  in read, {'y' * 300}", begins + error]
+    log = "\n".join(lines)
     cluster = SimulatedCluster(make_job())
     for _ in range(2):
         cluster.reconcile()

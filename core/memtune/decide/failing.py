@@ -14,6 +14,8 @@ from memtune.spec.status import RunStatus
 from memtune.verdict import Verdict
 
 _LINES = 400
+# How the runner begins a line of its own.
+_RUNNER = "memtune: "
 _TWICE = "This was seen twice, so no more GPUs are spent on it"
 _REASONS = {
     Verdict.USER_ERROR: reasons.USER_ERROR,
@@ -37,7 +39,7 @@ def last_lines(context: Context, records: Sequence[RunStatus], why: str = _TWICE
 def _last_lines(log: str, message: str) -> str:
     """As many whole lines from the end of a log as there is room for, without those that the message has already."""
     lines = [plain for each in log.splitlines() if (plain := line(each, _LINES))]
-    while lines and lines[-1] in message:
+    while lines and lines[-1].removeprefix(_RUNNER) in message:
         lines.pop()
     taken: list[str] = []
     while lines and len(" ".join([lines[-1], *taken])) <= _LINES:
