@@ -90,6 +90,8 @@ def _stage_3(plan: Plan) -> dict[str, Any]:
         "stage3_param_persistence_threshold": PERSISTENT_ELEMENTS,
         "sub_group_size": SUB_GROUP_ELEMENTS,
         "memory_efficient_linear": has_own_products(plan.checkpointing),
+        # Without it, what a script saves for others to load is no model but the ranks' shards, or an error.
+        "stage3_gather_16bit_weights_on_model_save": True,
     }
 
 
