@@ -67,12 +67,11 @@ def test_a_rank_that_writes_for_long_is_waited_for(train: Train) -> None:
 def test_nobody_is_waited_for_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
     store = HashStore()
     monkeypatch.setattr(meeting, "_store", lambda: store)
-    monkeypatch.setattr(meeting, "LONGEST_WAIT_SECONDS", 0.1)
     monkeypatch.setattr(distributed, "get_rank", lambda: 1)
     monkeypatch.setattr(distributed, "get_world_size", lambda: 3)
     meeting.reset()
     with pytest.raises(BadInputError, match=r"was called on rank 1 only, and ranks 0, 2 did not come within"):
-        meeting.meet("checkpoints/1")
+        meeting.meet("checkpoint_saved(checkpoints/1)", "call it on every rank", 0.1)
 
 
 def test_a_resumed_script_that_counts_from_0_again_is_ended_at_its_first_checkpoint(

@@ -13,11 +13,30 @@ from memtune.report import Ending
 SCRIPT = Path(__file__).parents[1] / "support" / "saves_model.py"
 
 
-@pytest.mark.parametrize(("kind", "integration"), [("trainer", "hf-trainer"), ("accelerate", "accelerate")])
+def run(kind: str, integration: str, directory: Path) -> list[watched.Outcome]:
+    arguments = (kind, str(directory / "saved"))
+    return watched.run(SCRIPT, "bf16-z3-none-mb2x1-bk1m", directory, 2, arguments, INTEGRATION=integration)
+
+
+@pytest.mark.parametrize(
+    ("kind", "integration"), [("trainer", "hf-trainer"), ("state", "accelerate"), ("model", "accelerate")]
+)
 def test_a_model_saved_under_stage_3_can_be_loaded(kind: str, integration: str, tmp_path: Path) -> None:
-    saved = tmp_path / "saved"
-    outcomes = watched.run(SCRIPT, "bf16-z3-none-mb2x1-bk1m", tmp_path, 2, (kind, str(saved)), INTEGRATION=integration)
+    outcomes = run(kind, integration, tmp_path)
     assert [each.report.ending for each in outcomes] == [Ending.SUCCEEDED] * 2, outcomes[0].output[-3000:]
-    weights = load_file(saved / "model.safetensors")
-    assert len(weights) > 10
+    weights = load_file(tmp_path / "saved" / "model.safetensors")
+    assert weights["model.embed_tokens.weight"].shape == (4096, 64)
     assert all(each.numel() for each in weights.values())
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        ("main", "was called on rank 0 only, and rank 1 went on without it: call it on every rank"),
+        ("part", "LlamaModel.save_pretrained would save empty weights, since plan bf16-z3-none-mb2x1-bk1m shards them"),
+    ],
+)
+def test_a_model_that_would_be_saved_empty_is_refused(kind: str, words: str, tmp_path: Path) -> None:
+    outcome = run(kind, "accelerate", tmp_path)[0]
+    assert outcome.report.ending is Ending.BAD_INPUT, outcome.output[-3000:]
+    assert words in outcome.report.message

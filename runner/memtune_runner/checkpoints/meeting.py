@@ -1,9 +1,10 @@
-"""Where all ranks wait for each other in ``checkpoint_saved``, and how a rank that will not come is noticed.
+"""Where all ranks wait for each other in a save, and how a rank that will not come is noticed.
 
-Scripts often call it on rank 0 alone. In a barrier that rank would wait for the others, and they would wait for it in a
-collective of their next step. So the ranks meet by keys in torch.distributed's store. Each rank has a thread that looks
-there for a call that waits: if the rank has begun another backward pass since, it will not come, and the thread says
-so. The rank may stand still anywhere in its next step: on a GPU, it does when it asks for a value behind a collective.
+Scripts often call ``checkpoint_saved`` or ``save_pretrained`` on rank 0 alone. In a barrier that rank would wait for
+the others, and they would wait for it in a collective of their next step. So the ranks meet by keys in
+torch.distributed's store. Each rank has a thread that looks there for a call that waits: if the rank has begun another
+backward pass since, it will not come, and the thread says so. The rank may stand still anywhere in its next step: on a
+GPU, it does when it asks for a value behind a collective.
 """
 
 from __future__ import annotations
@@ -24,13 +25,16 @@ _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.01, 0.5
 # A rank with more batches than the others may just have trained its last one, and be about to come.
 _SECOND_LOOK_SECONDS = 2.0
 _TRAINS = (Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER_STEP)
-_PREFIX = "memtune/checkpoint-saved"
+_PREFIX = "memtune/saved"
 
 _calls = 0  # of this process; all ranks make the same ones
 
 
-def meet(directory: object) -> None:
-    """Wait until every rank has called this; raise BadInputError if one of them goes on without, or takes too long."""
+def meet(called: str, remedy: str, longest_wait_seconds: float = LONGEST_WAIT_SECONDS) -> None:
+    """Wait until every rank has called this; raise BadInputError if one of them goes on without, or takes too long.
+
+    ``called`` is the call as the script made it.
+    """
     global _calls
     store = _store()
     if store is None:
@@ -43,16 +47,16 @@ def meet(directory: object) -> None:
     store.set(f"{call}/came/{rank}", "")
     if not phases.is_beside_training():  # else the script saves in the background, and trains meanwhile
         store.set(f"{call}/passes", str(progress.now().backward_passes))
-    deadline, pause = time.monotonic() + LONGEST_WAIT_SECONDS, _FIRST_PAUSE_SECONDS
+    deadline, pause = time.monotonic() + longest_wait_seconds, _FIRST_PAUSE_SECONDS
     while missing := _without(store, f"{call}/came", range(world)):
         if any(store.check([f"{call}/passed/{rank}"]) for rank in missing):
             time.sleep(_SECOND_LOOK_SECONDS)
             missing = _without(store, f"{call}/came", range(world))
             if gone := [rank for rank in missing if store.check([f"{call}/passed/{rank}"])]:
-                raise BadInputError(_message(directory, world, missing, f"{_named(gone)} went on without it"))
+                raise BadInputError(_message(called, world, missing, f"{_named(gone)} went on without it", remedy))
         if time.monotonic() > deadline:
-            took = f"{_named(missing)} did not come within {LONGEST_WAIT_SECONDS / 60:.0f} minutes"
-            raise BadInputError(_message(directory, world, missing, took))
+            took = f"{_named(missing)} did not come within {longest_wait_seconds / 60:.0f} minutes"
+            raise BadInputError(_message(called, world, missing, took, remedy))
         time.sleep(pause)
         pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
 
@@ -128,12 +132,9 @@ def _without(store: Any, prefix: str, ranks: range) -> list[int]:
     return [] if store.check(keys) else [rank for rank, key in zip(ranks, keys, strict=True) if not store.check([key])]
 
 
-def _message(directory: object, world: int, missing: list[int], why: str) -> str:
+def _message(called: str, world: int, missing: list[int], why: str, remedy: str) -> str:
     came = _named([rank for rank in range(world) if rank not in missing])
-    return (
-        f"checkpoint_saved({directory}) was called on {came} only, and {why}: call it on every rank, outside of any "
-        "condition on the rank, once that rank has written its part"
-    )
+    return f"{called} was called on {came} only, and {why}: {remedy}"
 
 
 def _named(ranks: list[int]) -> str:

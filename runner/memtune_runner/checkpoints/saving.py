@@ -17,6 +17,8 @@ from memtune_runner.checkpoints.manifest import Manifest, ManifestError
 from memtune_runner.checkpoints.store import Ranks, Store, discard
 from memtune_runner.settings import Settings, read_settings
 
+_ON_EVERY_RANK = "call it on every rank, outside of any condition on the rank, once that rank has written its part"
+
 
 def checkpoint_saved(directory: str | Path, *, samples: int) -> None:
     """Tell that all of a checkpoint of your own lies in ``directory``, so that a relaunch goes on from it.
@@ -31,7 +33,7 @@ def checkpoint_saved(directory: str | Path, *, samples: int) -> None:
     settings, saved = read_settings(os.environ), Path(directory)
     if _is_kept(settings, saved):
         _check_samples(settings, samples)
-        meeting.meet(directory)
+        meeting.meet(f"checkpoint_saved({saved})", _ON_EVERY_RANK)
         _complete(settings, saved, samples, Format.SCRIPT)
 
 

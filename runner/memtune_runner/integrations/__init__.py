@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from memtune.frameworks import FRAMEWORKS
 from memtune_runner.bad_input import RefusedImportError
-from memtune_runner.checkpoints import universal
+from memtune_runner.checkpoints import universal, whole_model
 from memtune_runner.integrations import accelerate, hf_trainer, lightning
 from memtune_runner.training_length import TrainingLength
 
@@ -38,6 +38,8 @@ def install(
             for name in framework.modules:
                 imports.before_imported(name, refuse)
     imports.when_imported("deepspeed.runtime.engine", lambda module: universal.read_by_its_kind(module.DeepSpeedEngine))
+    if settings.integration in ("hf-trainer", "accelerate"):
+        whole_model.install(settings, imports, patches)
     if settings.integration == "hf-trainer":
         return hf_trainer.install(settings, probe, imports, patches)
     if settings.integration == "accelerate":
