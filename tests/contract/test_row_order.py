@@ -41,6 +41,20 @@ def interrupted(step: int, plans: tuple[str, str], directory: Path, arguments: S
     return steps
 
 
+def test_what_the_script_drops_is_dropped_whatever_the_plan(tmp_path: Path) -> None:
+    plans = "fp32-ddp-none-mb8x1", "fp32-ddp-none-mb1x8"
+    steps = interrupted(10, plans, tmp_path, ["--batch", "4", "--drop-last"])
+    assert sorted(steps) == list(range(1, 3 * 7 + 1)), "14 batches of 4 are 7 steps; 2 rows are dropped"
+    for epoch in range(EPOCHS):
+        rows = [row for step in range(epoch * 7 + 1, epoch * 7 + 8) for row in steps[step]]
+        assert len(rows) == len(set(rows)) == 56
+
+
+def test_what_the_script_does_not_drop_is_trained_whatever_the_plan(tmp_path: Path) -> None:
+    steps = train("fp32-ddp-none-mb8x1", 1, tmp_path, ["--drop-last"], ATTEMPT="1")
+    check_each_row_once_in_every_epoch(steps)
+
+
 def check_each_row_once_in_every_epoch(steps: Steps, copies: Sequence[int] = (0, 0, 0)) -> None:
     """``copies`` are the rows that accelerate adds to each epoch, to fill the last batches of several ranks."""
     assert sorted(steps) == list(range(1, EPOCHS * STEPS_OF_EPOCH + 1))

@@ -17,17 +17,20 @@ from accelerate import Accelerator  # type: ignore[import-untyped]  # accelerate
 from accelerate.utils import DataLoaderConfiguration  # type: ignore[import-untyped]  # as above
 from torch.utils.data import DataLoader, SubsetRandomSampler, TensorDataset
 
-ROWS, EPOCHS, BATCH, ACCUMULATION = 58, 3, 2, 4
+ROWS, EPOCHS, GLOBAL_BATCH = 58, 3, 8
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--shuffle", default="plain", choices=["plain", "generator", "subset", "seedable"])
 parser.add_argument("--resume-from")
 parser.add_argument("--by-hand", action="store_true")
 parser.add_argument("--workers", type=int, default=0)
+parser.add_argument("--batch", type=int, default=2)
+parser.add_argument("--drop-last", action="store_true")
 args = parser.parse_args()
+accumulation = GLOBAL_BATCH // args.batch
 
 config = DataLoaderConfiguration(use_seedable_sampler=args.shuffle == "seedable")
-accelerator = Accelerator(gradient_accumulation_steps=ACCUMULATION, dataloader_config=config)
+accelerator = Accelerator(gradient_accumulation_steps=accumulation, dataloader_config=config)
 # Each attempt's random numbers are its own.
 torch.manual_seed(int(os.environ["MEMTUNE_ATTEMPT"]))
 data = TensorDataset(torch.arange(ROWS).float().unsqueeze(1))
@@ -36,7 +39,7 @@ if args.shuffle == "generator":
     shuffled["generator"] = torch.Generator()
 if args.shuffle == "subset":
     shuffled = {"sampler": SubsetRandomSampler(range(ROWS))}
-loader = DataLoader(data, batch_size=BATCH, num_workers=args.workers, **shuffled)
+loader = DataLoader(data, batch_size=args.batch, num_workers=args.workers, drop_last=args.drop_last, **shuffled)
 model = torch.nn.Linear(1, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
 model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
@@ -46,8 +49,8 @@ if args.resume_from:
     accelerator.load_state(args.resume_from)
     completed = int(args.resume_from.rpartition("-")[2])
     # transformers' examples take the last step of an epoch for a whole one, which skip_first_batches allows for.
-    batches_of_epoch = math.ceil(len(loader) / ACCUMULATION) * ACCUMULATION if args.by_hand else len(loader)
-    first_epoch, skipped = divmod(completed * ACCUMULATION, batches_of_epoch)
+    batches_of_epoch = math.ceil(len(loader) / accumulation) * accumulation if args.by_hand else len(loader)
+    first_epoch, skipped = divmod(completed * accumulation, batches_of_epoch)
 
 for epoch in range(first_epoch, EPOCHS):
     batches = loader

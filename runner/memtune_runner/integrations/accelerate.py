@@ -214,8 +214,8 @@ def _is_prepared(loader: Any) -> bool:
 
 
 def _in_micro_batches(loader: Any, settings: Settings, accelerator: Any) -> Any:
-    pad_to = settings.sequence_length if settings.is_probe else None
-    return in_micro_batches(loader, settings.plan.micro_batch * _sharing(accelerator), pad_to)
+    pad_to, sharing = settings.sequence_length if settings.is_probe else None, _sharing(accelerator)
+    return in_micro_batches(loader, settings.plan.micro_batch * sharing, pad_to, settings.world // sharing)
 
 
 def _evaluated_less(loader: Any, settings: Settings, accelerator: Any) -> Any:

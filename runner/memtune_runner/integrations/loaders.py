@@ -30,36 +30,46 @@ def samples_of_pass(loader: Any, batches: int | None = None) -> int | None:
 def _samples_of(sampler: Any, size: int, batches: int | None) -> int | None:
     from torch.utils.data import BatchSampler
 
+    from memtune_runner.integrations.whole_batches import WholeBatches
+
     count = len(sampler) if batches is None else batches
     if getattr(sampler, "even_batches", False):  # accelerate's share of a rank: filled up from the beginning
         return count * (size // int(sampler.num_processes if sampler.split_batches else 1))
+    if isinstance(sampler, WholeBatches):
+        return min(count * size, sampler.rows)
     if getattr(type(sampler), "__len__", None) is not BatchSampler.__len__:
         return None  # one of the script's own
     return min(count * size, len(sampler.sampler))
 
 
-def in_micro_batches(loader: Any, micro_batch: int, pad_to: int | None) -> Any:
+def in_micro_batches(loader: Any, micro_batch: int, pad_to: int | None, ranks: int | None = None) -> Any:
     """The same loader with batches of this size, and of this sequence length where one is given.
 
+    Where the script drops what does not fill its own batch on each of so many ``ranks``, just that is dropped.
     A copy is changed instead of a new loader being made: it stays of its class, with all of its options, and data
     that is streamed is handed over only once.
     """
     changed = copy(loader)
     # Past the loader's own __setattr__, which lets nobody change these once it is made.
-    vars(changed).update(_iterator=None, **_batches(loader, micro_batch))
+    vars(changed).update(_iterator=None, **_batches(loader, micro_batch, ranks))
     if pad_to is not None:
         changed.collate_fn = PaddingCollator(loader.collate_fn, pad_to)
     return changed
 
 
-def _batches(loader: Any, micro_batch: int) -> dict[str, Any]:
+def _batches(loader: Any, micro_batch: int, ranks: int | None) -> dict[str, Any]:
     """The attributes by which a loader makes its batches; none where the script makes them by itself."""
     from torch.utils.data import BatchSampler
+
+    from memtune_runner.integrations.whole_batches import WholeBatches
 
     sampler = loader.batch_sampler
     if type(sampler) is not BatchSampler:
         return {}  # what it makes is seen at the model's forward
     batch_size = None if loader.batch_size is None else micro_batch  # torch keeps none beside a given batch_sampler
+    if ranks and sampler.drop_last and hasattr(sampler.sampler, "__len__"):
+        whole = WholeBatches(sampler.sampler, micro_batch, sampler.batch_size * ranks)
+        return {"batch_size": batch_size, "batch_sampler": whole}
     return {
         "batch_size": batch_size,
         "batch_sampler": BatchSampler(sampler.sampler, micro_batch, sampler.drop_last),
