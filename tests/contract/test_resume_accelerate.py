@@ -16,6 +16,7 @@ from memtune.plan import Plan
 from memtune.report import Device, Ending
 from memtune.resume import Format
 from memtune.run import RunKind
+from memtune_runner.bad_input import BadInputError
 from memtune_runner.checkpoints import huggingface, last_completed, newest
 from memtune_runner.settings import Settings
 from memtune_runner.watch.patches import Patches
@@ -187,6 +188,17 @@ def test_a_script_tells_of_its_own_checkpoints(
     elsewhere.mkdir()
     memtune_runner.checkpoint_saved(elsewhere, samples=32)
     assert "no relaunch will find the checkpoint" in capsys.readouterr().err
+    with pytest.raises(BadInputError, match=r"checkpoint\.path itself, which each save would overwrite"):
+        memtune_runner.checkpoint_saved(tmp_path / "store", samples=32)
+
+
+def test_nothing_is_saved_over_the_place_of_all_checkpoints(settings: Settings, patches: Patches) -> None:
+    job = Job(settings, patches)
+    assert settings.checkpoint_path is not None
+    (settings.checkpoint_path / "fence").touch()
+    with pytest.raises(BadInputError, match=r"let the script save into a new directory below it"):
+        job.accelerator.save_state(str(settings.checkpoint_path))
+    assert (settings.checkpoint_path / "fence").exists()
 
 
 @pytest.mark.parametrize("asked", [True, "output/checkpoint-6"])

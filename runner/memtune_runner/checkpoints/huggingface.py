@@ -14,7 +14,7 @@ from typing import Any
 from memtune.report import Phase
 from memtune.resume import Format
 from memtune_runner import phases
-from memtune_runner.checkpoints.saving import begin, complete, current_ranks, is_complete
+from memtune_runner.checkpoints.saving import begin, complete, current_ranks, is_complete, refuse_root
 from memtune_runner.checkpoints.store import Store, discard
 from memtune_runner.settings import Settings
 
@@ -92,6 +92,7 @@ def accelerate_save(settings: Settings, samples: Callable[[], int]) -> Inherited
     def save_state(inherited: Inherited, accelerator: Any, output_dir: Any = None, *args: Any, **kwargs: Any) -> Any:
         project = accelerator.project_configuration
         target = _next_target(accelerator) if project.automatic_checkpoint_naming else Path(output_dir)
+        refuse_root(settings, target)
         # What is there already stays the newest until its successor is complete.
         directory = target.with_name(f"{target.name}-next") if is_complete(target) else target
         begin(directory)

@@ -78,6 +78,7 @@ def _is_kept(settings: Settings, directory: Path) -> bool:
     """Whether a relaunch can find what is saved there; that of a probe is not meant to be found."""
     if settings.is_probe or settings.checkpoint_path is None:
         return False
+    refuse_root(settings, directory)
     if directory.resolve().is_relative_to(settings.checkpoint_path.resolve()):
         return True
     if current_ranks().rank == 0:
@@ -87,6 +88,16 @@ def _is_kept(settings: Settings, directory: Path) -> bool:
             file=sys.stderr,
         )
     return False
+
+
+def refuse_root(settings: Settings, directory: Path) -> None:
+    """Raise BadInputError for a save into the job's checkpoint.path itself: the next one would overwrite it."""
+    root = settings.checkpoint_path
+    if root is not None and directory.resolve() == root.resolve():
+        raise BadInputError(
+            f"the checkpoint {directory} is the job's checkpoint.path itself, which each save would overwrite: let the "
+            f"script save into a new directory below it each time, such as {root / 'step-100'}"
+        )
 
 
 def _check_samples(settings: Settings, samples: int) -> None:
