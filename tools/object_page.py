@@ -79,9 +79,12 @@ def _type(path: str, field: Schema, paths: Collection[str]) -> str:
 
 def _bounds(field: Schema) -> str:
     least, most = field.get("minimum"), field.get("maximum")
+    above = field.get("exclusiveMinimum", False)
     # What only keeps a number inside 64 bits tells nobody anything.
     if most is not None and most >= 10**7:
         most = None
+    if above and least is not None and most is not None:
+        return f", above {_number(least)}, at most {_number(most)}"
     if least is not None and most is not None:
         return f", {_number(least)} to {_number(most)}"
     if most is not None:

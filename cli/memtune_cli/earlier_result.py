@@ -32,6 +32,9 @@ def begin_anew(directory: Path) -> str:
 
 
 def _as_written(manifest: dict[str, Any]) -> dict[str, Any]:
-    """The spec but for what `memtune run` itself puts there: its own interpreter, and that it was interrupted."""
+    """The spec but for what `memtune run` itself puts there, its own interpreter and that it was interrupted, and for
+    the price, on which no result depends."""
     spec = manifest.get("spec") or {}
-    return {**spec, "runner": {**(spec.get("runner") or {}), "python": ""}, "suspend": False}
+    runner, resources = spec.get("runner") or {}, spec.get("resources") or {}
+    unpriced = {name: value for name, value in resources.items() if name != "gpuHourPrice"}
+    return {**spec, "resources": unpriced, "runner": {**runner, "python": ""}, "suspend": False}

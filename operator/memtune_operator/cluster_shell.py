@@ -145,6 +145,7 @@ class ClusterShell:
             refusals=refusals,
             seen_going=self._seen_going(job),
             trace="" if checked.refusal else await self._traces.recall(job, _status(manifest), pods),
+            gpu_hour_prices=settings.gpu_hour_prices,
         )
 
     def _seen_going(self, job: Job) -> dict[Place, float]:

@@ -73,7 +73,7 @@ def remembering(kept: Manifest | None, namespace: str, of: Subject, new: JobOuts
 
 def probed_subject(job: Job, image: str, product: str) -> Subject:
     """What the memory and the speed of a job's plans depend on."""
-    spec = job.spec.model_dump(mode="json", by_alias=True, include=_ASKED, exclude_defaults=True)
+    spec = job.spec.unpriced.model_dump(mode="json", by_alias=True, include=_ASKED, exclude_defaults=True)
     asked = json.dumps([spec, job.spec.tuning.probe_steps], sort_keys=True, default=str)
     return {**subject(job, image, product), "probesOf": short_hash(asked, _KEY_CHARACTERS)}
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
+from memtune.cost import read_prices
 from memtune_operator.gangs import Gang
 from memtune_operator.pod_security import RESTRICTED
 from memtune_operator.policy import Policy
@@ -22,6 +23,7 @@ SERVICE_ACCOUNTS = PREFIX + "SERVICE_ACCOUNTS"
 POD_SECURITY = PREFIX + "POD_SECURITY"
 READ_NODES = PREFIX + "READ_NODES"
 GANGS = PREFIX + "GANGS"
+GPU_HOUR_PRICES = PREFIX + "GPU_HOUR_PRICES"
 LEASE_NAMESPACE = PREFIX + "LEASE_NAMESPACE"
 LEASE_NAME = PREFIX + "LEASE_NAME"
 IDENTITY = PREFIX + "IDENTITY"
@@ -38,7 +40,10 @@ class SettingsError(ValueError):
 
 @dataclass(frozen=True)
 class Settings:
-    """How this operator runs. No ``namespaces`` means the whole cluster; no ``lease_namespace``, that it runs alone."""
+    """How this operator runs. No ``namespaces`` means the whole cluster; no ``lease_namespace``, that it runs alone.
+
+    ``gpu_hour_prices`` are dollars by GPU product.
+    """
 
     runner_image: str
     policy: Policy
@@ -46,6 +51,7 @@ class Settings:
     namespaces: tuple[str, ...] = ()
     reads_nodes: bool = True
     gangs: frozenset[Gang] = frozenset()
+    gpu_hour_prices: Mapping[str, float] = field(default_factory=dict)
     lease_namespace: str = ""
     lease_name: str = "memtune-operator"
     metrics_port: int = 9401
@@ -64,6 +70,7 @@ def read_settings(variables: Mapping[str, str]) -> Settings:
         namespaces=namespaces,
         reads_nodes=_read(variables, READ_NODES, _flag, True),
         gangs=_read(variables, GANGS, _gangs, frozenset()),
+        gpu_hour_prices=_read(variables, GPU_HOUR_PRICES, read_prices, {}),
         lease_namespace=variables.get(LEASE_NAMESPACE, ""),
         lease_name=variables.get(LEASE_NAME) or Settings.lease_name,
         metrics_port=_read(variables, METRICS_PORT, _port, Settings.metrics_port),

@@ -48,6 +48,12 @@ def test_values_arrive() -> None:
     assert settings_of("own namespace").namespaces == (NAMESPACE,)
     led = settings_of("replicas")
     assert (led.lease_namespace, led.lease_name) == (NAMESPACE, FULL_NAME)
+    assert settings_of("defaults").gpu_hour_prices == {}
+    assert settings_of("namespaces").gpu_hour_prices == {
+        "NVIDIA-A100-SXM4-80GB-MIG-1g.10gb": 1e-05,
+        "NVIDIA-H100-80GB-HBM3": 2.5,
+        "NVIDIA-L4": 1.0,
+    }
     policy = settings_of("namespaces").policy
     assert (policy.host_path, policy.host_network, policy.service_accounts) == (False, False, ("trainer", "default"))
     assert policy.is_restricted

@@ -124,6 +124,9 @@ def test_a_value_of_the_wrong_type_is_refused(path: tuple[str, ...]) -> None:
         (("rbac", "scope"), "namespace"),
         (("rbac",), {"scope": "cluster", "namespaces": ["a"]}),
         (("policy", "serviceAccounts"), ["*", "a"]),
+        (("gpuHourPrices",), {"NVIDIA-L4": 0}),
+        (("gpuHourPrices",), {"NVIDIA-L4": "0.5"}),
+        (("gpuHourPrices",), {"NVIDIA-L4": 1000001}),
         (("policy", "podSecurity"), "baseline"),
         (("policy", "allowedNamespaces"), ["a,b"]),
         (("tolerations",), [{"keys": "a"}]),
@@ -213,6 +216,12 @@ def test_another_chart_may_depend_on_this_one_under_a_condition() -> None:
 
 def test_a_repository_may_name_the_port_of_its_registry() -> None:
     assert objects({"image": {"repository": "registry.example:5000/memtune"}})
+
+
+@pytest.mark.parametrize("product", ["NVIDIA L4", "a=1,b", 64 * "a"])
+def test_a_price_is_one_of_a_product_as_nodes_name_it(product: str) -> None:
+    with pytest.raises(helm_python.HelmValuesError, match=f"invalid propertyName '{product}'"):
+        objects({"gpuHourPrices": {product: 0.5}})
 
 
 @pytest.mark.parametrize("block", ["labels", "podLabels"])

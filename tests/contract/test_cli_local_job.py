@@ -150,6 +150,18 @@ def test_who_calls_again_after_the_end_is_told_that_nothing_is_run(tmp_path: Pat
     assert f"an earlier call, and nothing is run now; to begin anew, give another --state, or remove {state}" in said
 
 
+def test_a_price_that_is_given_after_the_end_is_shown_with_the_result(tmp_path: Path, capsys: Captured) -> None:
+    job, state = tiny_rehearsal(4), tmp_path / "state"
+    job["spec"]["resources"] = {"gpusPerNode": 1, "gpuProduct": "NVIDIA-L4"}
+    state.mkdir()
+    accepted = {**job["metadata"], "uid": "u", "generation": 1}
+    (state / "job.json").write_text(json.dumps({**job, "metadata": accepted, "status": ended_well()["status"]}))
+    job["spec"]["resources"]["gpuHourPrice"] = 0.5
+    assert main(["run", written(tmp_path, job), "--state", str(state)]) == 0
+    assert "nothing is run now" in capsys.readouterr().out
+    assert json.loads((state / "job.json").read_text())["status"]["gpuHourPrice"] == 0.5
+
+
 @pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
 def test_the_result_of_another_job_is_not_given_for_that_of_an_edited_one(
     phase: str, tmp_path: Path, capsys: Captured

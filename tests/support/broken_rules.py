@@ -185,6 +185,8 @@ GOOD: list[dict[str, Any]] = [
         resources={"nvmePath": "/mnt/nvme"},
     ),
     spec(tuning__space={"offload": ["none", "activations"], "backends": ["ddp"]}),
+    spec(resources={"gpuHourPrice": 2}),
+    spec(resources={"gpuProduct": "NVIDIA-L4", "gpuHourPrice": 0.25}),
     spec(checkpoint={"volume": CLAIM}),
     spec(checkpoint={"volume": NFS}),
     spec(checkpoint={"volume": {"hostPath": {"path": "/a"}}}),

@@ -36,6 +36,7 @@ VALUE_SETS: dict[str, dict[str, Any]] = {
         "rbac": {"scope": "namespaces", "namespaces": ["team-a", "team-b"], "readNodes": False},
         "policy": {"hostPath": False, "podSecurity": "restricted", "serviceAccounts": ["trainer", "default"]},
         "gangs": ["volcano", "coscheduling", "jobset"],
+        "gpuHourPrices": {"NVIDIA-H100-80GB-HBM3": 2.5, "NVIDIA-L4": 1, "NVIDIA-A100-SXM4-80GB-MIG-1g.10gb": 1e-05},
     },
     "own namespace": {
         "rbac": {"scope": "namespaces", "readNodes": False, "aggregateRoles": False},

@@ -119,6 +119,7 @@ class SimulatedCluster:
 
     ``built`` is the trace of what the job's factory builds, ``remembered`` the one that its namespace remembers;
     ``measured`` is what it remembers of earlier jobs on this GPU, and keeps of this one; ``earlier`` of probes.
+    ``prices`` are the operator's, by GPU product.
     """
 
     job: Job
@@ -134,6 +135,7 @@ class SimulatedCluster:
     remembered: str = ""
     measured: Remembered | None = None
     earlier: tuple[RunStatus, ...] | None = None
+    prices: dict[str, float] = field(default_factory=dict)
     is_forgetful: bool = False
     refusal: str = ""
     refusals: tuple[Refusal, ...] = ()
@@ -176,6 +178,7 @@ class SimulatedCluster:
             trace=self.remembered,
             remembered=self.measured,
             earlier=self.earlier,
+            gpu_hour_prices=self.prices,
         )
 
     def _watch(self) -> None:

@@ -79,6 +79,7 @@ WHOLE: Node = {
             "gpuResource": "nvidia.com/gpu",
             "device": "virtual",
             "memoryShare": "50%",
+            "gpuHourPrice": 2.5,
             "nvmePath": "/mnt/nvme",
             "shrink": {"afterStep": 30, "by": "45%"},
         },

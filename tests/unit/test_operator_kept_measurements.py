@@ -140,6 +140,7 @@ def test_probes_are_recalled_beside_what_was_outside_of_the_allocator() -> None:
     [
         ({"tuning": {"maxProbes": 3, "headroom": "9%", "space": {"precision": ["bf16"]}}}, True),
         ({"retry": {"maxOomRetries": 1}}, True),
+        ({"resources": {**GPU, "gpuHourPrice": 2.5}}, True),
         ({"tuning": {"probeSteps": 7}}, False),
         ({"training": {"sequenceLength": 256}}, False),
         ({"integration": "hf-trainer", "template": SCRIPT}, False),

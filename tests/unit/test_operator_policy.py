@@ -157,6 +157,7 @@ def test_each_part_of_the_policy_can_be_set() -> None:
         ("ALLOW_PRIVILEGED", "yes", "neither true nor false"),
         ("METRICS_PORT", "0", "from 1 to 65535"),
         ("LIVENESS_PORT", "http", "from 1 to 65535"),
+        ("GPU_HOUR_PRICES", "NVIDIA-L4=0", "a price is a number above 0"),
     ],
 )
 def test_a_setting_that_does_not_hold_is_named(name: str, value: str, words: str) -> None:

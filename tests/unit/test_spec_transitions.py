@@ -49,6 +49,36 @@ def test_what_steers_a_running_job_may_change() -> None:
     assert blamed_by_the_crd(old, new, status) == []
 
 
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [({}, {"gpuHourPrice": 2}), ({"gpuHourPrice": 2}, {"gpuHourPrice": 3}), ({"gpuHourPrice": 2}, {})],
+)
+def test_a_price_may_come_change_and_go_while_running(before: dict[str, Any], after: dict[str, Any]) -> None:
+    old, new = spec(resources=before), spec(resources=after)
+    status = {"phase": "Running"}
+    assert forbidden_changes(load_job(job(old, **status)), load_job(job(new, **status))) == []
+    assert blamed_by_the_crd(old, new, status) == []
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"nodes": 2},
+        {"gpuMemory": "80Gi"},
+        {"memoryShare": "50%"},
+        {"gpuProduct": "NVIDIA-L4"},
+        {"gpuResource": "amd.com/gpu"},
+        {"nvmePath": "/mnt/nvme"},
+    ],
+)
+def test_nothing_else_of_the_resources_changes_beside_a_price(other: dict[str, Any]) -> None:
+    status = {"phase": "Running"}
+    for before, after in ((other, {"gpuHourPrice": 2}), ({}, {**other, "gpuHourPrice": 2})):
+        old, new = spec(resources=before), spec(resources=after)
+        found = forbidden_changes(load_job(job(old, **status)), load_job(job(new, **status)))
+        assert [p.path for p in found] == blamed_by_the_crd(old, new, status) == ["spec.resources"]
+
+
 def test_a_checkpoint_may_neither_come_nor_go_while_running() -> None:
     without, with_one = spec(), spec(checkpoint={"path": "/a"})
     running = {"phase": "Running"}

@@ -20,6 +20,14 @@
 - name: MEMTUNE_OPERATOR_GANGS
   value: {{ join "," . | quote }}
 {{- end }}
+{{- with .Values.gpuHourPrices }}
+{{- $prices := list }}
+{{- range $product, $price := . }}
+{{- $prices = append $prices (printf "%s=%s" $product (toJson $price)) }}
+{{- end }}
+- name: MEMTUNE_OPERATOR_GPU_HOUR_PRICES
+  value: {{ join "," $prices | quote }}
+{{- end }}
 {{- if gt (int .Values.replicas) 1 }}
 - name: MEMTUNE_OPERATOR_LEASE_NAMESPACE
   value: {{ .Release.Namespace | quote }}

@@ -16,7 +16,7 @@ _GENERATION = "generation"
 def fingerprints(job: Job) -> tuple[str, ...]:
     """The generation of the spec, and a hash of each field that cannot change, by its name."""
     # A field that a later operator adds has its default in every job that is under way.
-    spec = job.spec.model_dump(mode="json", by_alias=True, include=set(FIXED), exclude_defaults=True)
+    spec = job.spec.unpriced.model_dump(mode="json", by_alias=True, include=set(FIXED), exclude_defaults=True)
     written = {name: json.dumps(spec.get(name), sort_keys=True, default=str) for name in sorted(FIXED)}
     return (_generation(job), *(f"{name}.{short_hash(text, _HASH_CHARACTERS)}" for name, text in written.items()))
 

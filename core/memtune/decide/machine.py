@@ -18,6 +18,7 @@ from memtune.decide.fixing import changed_fields, spec_changed
 from memtune.decide.launching import launching, running
 from memtune.decide.observed import Observed, Refusal
 from memtune.decide.predicting import pending, predicting
+from memtune.decide.pricing import priced
 from memtune.decide.probing import probing
 from memtune.decide.records import ended_as, has_ended, is_over, last_attempt
 from memtune.decide.recovering import recovering
@@ -194,6 +195,7 @@ def _is_tuned(context: Context) -> bool:
 
 def _decision(context: Context, read: Status) -> Decision:
     """The context's outcome, with what to create and delete read off its records."""
+    context = priced(context, read)
     held = context.job.spec.suspend or is_over(context.status) or forbidden(context) is not None
     return Decision(
         status=context.status,

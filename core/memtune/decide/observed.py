@@ -63,7 +63,7 @@ class Observed:
     ``trace`` is the message that the namespace remembers of the job's factory, empty if it remembers none.
     ``remembered`` is what jobs of the same image, GPU and world measured outside of the allocator, None where the GPU
     is not known or nobody keeps it. ``earlier`` are the probes that the newest job which asked the same left, each
-    with the job that ran it; None for the same reasons.
+    with the job that ran it; None for the same reasons. ``gpu_hour_prices`` are dollars by GPU product.
     """
 
     status: Mapping[str, Any] = field(default_factory=dict)
@@ -75,3 +75,4 @@ class Observed:
     trace: str = ""
     remembered: Remembered | None = None
     earlier: tuple[RunStatus, ...] | None = None
+    gpu_hour_prices: Mapping[str, float] = field(default_factory=dict)

@@ -9,6 +9,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, Strict
 from pydantic.alias_generators import to_camel
 from pydantic_core import PydanticCustomError
 
+from memtune.cost import MOST_DOLLARS
 from memtune.plan import SHORT_FORM, Plan
 
 
@@ -79,6 +80,8 @@ Count = Annotated[int, Strict(), Field(ge=1)]
 # For a number that has no limit of its own: the API server keeps 64 bits.
 MOST = 2**62
 Number = Annotated[float, Strict()]
+# In dollars.
+Price = Annotated[Number, Field(gt=0, le=MOST_DOLLARS)]
 Flag = Annotated[bool, Strict()]
 Text = Annotated[str, Field(min_length=1, max_length=253)]
 Quantity = Annotated[str, Field(pattern=QUANTITY, max_length=32)]

@@ -126,6 +126,13 @@ class JobSpec(Block):
         default=None, description="Seconds after its end at which the job is deleted; it stays if left out."
     )
 
+    @property
+    def unpriced(self) -> JobSpec:
+        """The same without a price: what is measured does not depend on it."""
+        if self.resources.gpu_hour_price is None:
+            return self
+        return self.model_copy(update={"resources": self.resources.model_copy(update={"gpu_hour_price": None})})
+
 
 class Metadata(BaseModel):
     """What MemTune reads of an object's metadata; the rest is the API server's."""

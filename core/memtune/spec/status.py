@@ -9,7 +9,19 @@ from pydantic import ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
 
 from memtune.spec.errors import SpecError, problems_of
-from memtune.spec.fields import ASCII, CONDITION_REASON, OBJECT_NAME, PLAN_NAME, WORD, Block, Count, Flag, Number, Whole
+from memtune.spec.fields import (
+    ASCII,
+    CONDITION_REASON,
+    OBJECT_NAME,
+    PLAN_NAME,
+    WORD,
+    Block,
+    Count,
+    Flag,
+    Number,
+    Price,
+    Whole,
+)
 from memtune.spec.tuning import MAX_PROBES
 
 MAX_ATTEMPTS = 12
@@ -94,6 +106,9 @@ class PredictionStatus(StatusBlock):
         default=(), description="The components that add up to deviceBytes."
     )
     tokens_per_second: Natural = Field(default=0, description="Tokens per second over all GPUs, as expected.")
+    cost_per_million_tokens: Amount | None = Field(
+        default=None, description="Dollars per million tokens at that speed and at gpuHourPrice; absent without either."
+    )
 
 
 class PlanStatus(StatusBlock):
@@ -108,6 +123,9 @@ class PlanStatus(StatusBlock):
     )
     tokens_per_second: Natural = Field(
         default=0, description="Tokens per second over all GPUs: as measured, else as predicted."
+    )
+    cost_per_million_tokens: Amount | None = Field(
+        default=None, description="Dollars per million tokens at that speed and at gpuHourPrice; absent without either."
     )
 
 
@@ -257,6 +275,11 @@ class Status(StatusBlock):
     gpu_product: Annotated[str, Field(pattern=WORD, max_length=63)] = Field(
         default="",
         description="GPU product that every run is kept to; empty if no node tells its own, or the job names one.",
+    )
+    gpu_hour_price: Price | None = Field(
+        default=None,
+        description="Dollars of one GPU for one hour by which costs are reckoned: the job's own, or the operator's of "
+        "the product; absent without one.",
     )
     fixed: Annotated[tuple[Name, ...], Field(max_length=9)] = Field(
         default=(),

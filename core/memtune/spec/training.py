@@ -15,6 +15,7 @@ from memtune.spec.fields import (
     Block,
     Count,
     Flag,
+    Price,
     Quantity,
     Share,
     left_out,
@@ -120,6 +121,11 @@ class Resources(Block):
         description="cuda runs on GPUs; virtual rehearses on CPU against a modelled GPU of gpuMemory; emulated runs on "
         "an emulated gpuProduct, which counts memory and computes nothing (memtune run only).",
     )
+    gpu_hour_price: Price | None = Field(
+        default=None,
+        description="Dollars of one GPU, as the job asks for it, for one hour; the operator's price of the product if "
+        "left out. It is shown as cost per million tokens, decides nothing, and may change at any time.",
+    )
     nvme_path: AbsolutePath | None = Field(
         default=None, description="Directory of the container on a local NVMe disk, for plans that offload to nvme."
     )
@@ -138,6 +144,11 @@ class Resources(Block):
     def is_emulated(self) -> bool:
         """Whether the job runs on emulated GPUs."""
         return self.device == "emulated"
+
+    @property
+    def is_part(self) -> bool:
+        """Whether the job has a part of each GPU: a MIG slice, or a share of its memory."""
+        return "/mig-" in self.gpu_resource or self.memory_share is not None
 
     @property
     def memory_ratio(self) -> float:

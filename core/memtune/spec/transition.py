@@ -6,8 +6,10 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from memtune.spec.errors import Problem
+from memtune.spec.fields import Block
 from memtune.spec.job import Job, JobSpec
 from memtune.spec.rule import FORBIDDEN
+from memtune.spec.training import Resources
 
 # A plan was measured for these; with others the measurements would mean nothing, and the global batch is sacred.
 FIXED = ("model", "training", "resources", "template", "integration", "launcher", "runner", "checkpoint")
@@ -33,15 +35,23 @@ class Transition:
         of as many fields for equal if one has a field that the other has not; then the operator alone sees the edit.
         """
         pending = "!has(oldSelf.status) || !has(oldSelf.status.phase) || oldSelf.status.phase == 'Pending'"
-        new, old = f"self.spec.{self.field}", f"oldSelf.spec.{self.field}"
-        if JobSpec.model_fields[self.field].default is None:
-            return f"{pending} || (has({new}) ? has({old}) && {new} == {old} : !has({old}))"
-        return f"{pending} || {new} == {old}"
+        if self.field != "resources":
+            return f"{pending} || {_unchanged(JobSpec, self.field, 'spec')}"
+        # Nothing was measured for the price: field by field, so that it may come, change and go.
+        fields = (name for name in Resources.model_fields if name != "gpu_hour_price")
+        return f"{pending} || ({' && '.join(_unchanged(Resources, name, self.path) for name in fields)})"
 
     @property
     def message(self) -> str:
         """What the user reads."""
         return f"{self.path} cannot change once the job is under way; delete the job and create it again"
+
+
+def _unchanged(block: type[Block], name: str, path: str) -> str:
+    """That a field of the block at ``path`` is as it was, or is left out as it was."""
+    field = block.model_fields[name]
+    new, old = (f"{side}.{path}.{field.alias or name}" for side in ("self", "oldSelf"))
+    return f"(has({new}) ? has({old}) && {new} == {old} : !has({old}))" if field.default is None else f"{new} == {old}"
 
 
 TRANSITIONS = tuple(Transition(field) for field in FIXED)
@@ -56,5 +66,5 @@ def forbidden_changes(old: Job, new: Job) -> list[Problem]:
             f"spec.{field}", getattr(new.spec, field), "it cannot change once the job is under way; create a new job"
         )
         for field in FIXED
-        if getattr(old.spec, field) != getattr(new.spec, field)
+        if getattr(old.spec.unpriced, field) != getattr(new.spec.unpriced, field)
     ]
