@@ -8,9 +8,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from memtune.cost import per_million_tokens
 from memtune.gpu import find
+from memtune.gpu_products import of_product
 from memtune.knobs import Offload
 from memtune.plan import Plan
+from memtune.prediction import Interval
 from memtune.units import counted, gib
 from memtune_cli.errors import InputError
 
@@ -37,6 +40,7 @@ class Case:
     headroom: float
     objective: str
     fixed: Plan | None = None
+    gpu_hour_price: float | None = None
     notes: tuple[str, ...] = ()
 
     @cached_property
@@ -105,6 +109,15 @@ class Case:
         reasons = outside(self.job, plan)
         return [f"the operator would not choose this plan: {'; '.join(reasons)}"] if reasons else []
 
+    def cost(self, prediction: Prediction) -> Interval | None:
+        """Dollars per million tokens at the predicted speed; None without a price."""
+        if self.gpu_hour_price is None:
+            return None
+        world, speed = self.workload.world, prediction.tokens_per_second
+        found = [per_million_tokens(self.gpu_hour_price, world, each) for each in reversed(speed)]
+        costs = [each for each in found if each is not None]
+        return Interval(*costs) if len(costs) == len(found) else None
+
     def host(self, plan: Plan) -> HostMemory:
         """The host memory of one pod under a plan."""
         from memtune.host import predicted_host
@@ -143,6 +156,7 @@ def read_case(file: str, gpu_name: str | None) -> Case:
             headroom=job.spec.tuning.headroom_ratio,
             objective=job.spec.tuning.objective,
             fixed=fixed_plan(job.spec),
+            gpu_hour_price=_own_price(job, gpu_name),
             notes=(
                 *_trace_notes(job, traced),
                 *_model_notes(job.spec.model.hf_config),
@@ -236,6 +250,13 @@ def _read(file: str) -> str:
         raise InputError(f"{file}: there is no such file; give the file of a job, or - for standard input") from None
     except OSError as error:
         raise InputError(f"{file}: cannot be read: {error.strerror}") from None
+
+
+def _own_price(job: Job, gpu_name: str | None) -> float | None:
+    """The job's price, unless another GPU is named than the job's own. A virtual GPU's speed, and cost, is no GPU's."""
+    resources = job.spec.resources
+    is_other = gpu_name and resources.gpu_product and of_product(resources.gpu_product) != find(gpu_name)
+    return None if is_other or resources.device == "virtual" else resources.gpu_hour_price
 
 
 def _gpu(job: Job, gpu_name: str | None, shown: str) -> Gpu:

@@ -31,6 +31,7 @@ def header(command: str, case: Case) -> dict[str, Any]:
         "globalBatchSize": workload.global_batch,
         "headroom": case.headroom,
         "objective": case.objective,
+        **({"gpuHourPrice": case.gpu_hour_price} if case.gpu_hour_price is not None else {}),
         "notes": list(case.notes),
     }
 
@@ -47,15 +48,15 @@ def detail(case: Case, plan: Plan, prediction: Prediction) -> dict[str, Any]:
         "components": [{"name": part.name, **_bytes(part.bytes)} for part in prediction.components],
         "phaseBytes": {name: _bytes(size) for name, size in prediction.phases.items()},
         "hostBytesPerPod": case.host(plan).required_bytes,
-        **_speed(prediction),
+        **_speed(case, prediction),
     }
 
 
-def brief(candidate: Candidate | Dropped) -> dict[str, Any]:
+def brief(case: Case, candidate: Candidate | Dropped) -> dict[str, Any]:
     """One candidate of many."""
     prediction = candidate.prediction
     reason = {"reason": candidate.reason} if isinstance(candidate, Dropped) else {}
-    return {"plan": str(candidate.plan), "deviceBytes": _bytes(prediction.device), **_speed(prediction), **reason}
+    return {"plan": str(candidate.plan), "deviceBytes": _bytes(prediction.device), **_speed(case, prediction), **reason}
 
 
 def dump(document: Mapping[str, Any], form: str) -> str:
@@ -67,17 +68,19 @@ def dump(document: Mapping[str, Any], form: str) -> str:
     return str(yaml.safe_dump(dict(document), sort_keys=False, allow_unicode=True)).rstrip("\n")
 
 
-def briefs(candidates: Sequence[Candidate | Dropped]) -> list[dict[str, Any]]:
+def briefs(case: Case, candidates: Sequence[Candidate | Dropped]) -> list[dict[str, Any]]:
     """Many candidates, each in brief."""
-    return [brief(candidate) for candidate in candidates]
+    return [brief(case, candidate) for candidate in candidates]
 
 
 def _bytes(interval: Interval) -> dict[str, int]:
     return {name: round(value) for name, value in interval._asdict().items()}
 
 
-def _speed(prediction: Prediction) -> dict[str, Any]:
+def _speed(case: Case, prediction: Prediction) -> dict[str, Any]:
+    cost = case.cost(prediction)
     return {
         "stepSeconds": {name: round(value, 4) for name, value in prediction.step_seconds._asdict().items()},
         "tokensPerSecond": {name: round(value, 1) for name, value in prediction.tokens_per_second._asdict().items()},
+        **({"costPerMillionTokens": cost._asdict()} if cost else {}),
     }

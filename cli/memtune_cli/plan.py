@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Sequence
 from typing import Any
 
+from memtune.cost import dollars
 from memtune.plan import Plan
 from memtune.prediction import Prediction
 from memtune.space import Candidate, Dropped, Ranking
@@ -20,6 +21,7 @@ from memtune_cli.sheet import detail_lines, title
 
 _UNFIT_SHOWN = 6
 _SPEED_COLUMNS = (Column("step", weight=3), Column("tokens/s"), Column("between", weight=5))
+COST_COLUMN = Column("1M tokens")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -76,9 +78,9 @@ def _document(case: Case, ranking: Ranking, advice: list[str]) -> dict[str, Any]
     return {
         **document.header("plan", case),
         "chosen": document.detail(case, chosen.plan, chosen.prediction),
-        "fitting": document.briefs(ranking.fitting),
-        "uncertain": document.briefs(ranking.uncertain),
-        "dropped": document.briefs(ranking.dropped),
+        "fitting": document.briefs(case, ranking.fitting),
+        "uncertain": document.briefs(case, ranking.uncertain),
+        "dropped": document.briefs(case, ranking.dropped),
         "refused": case.refusals(),
         "advice": advice,
         **({"generation": cache_document(cache)} if cache else {}),
@@ -117,6 +119,7 @@ def _candidates(
         Column("between", weight=2),
         Column("of GPU", weight=4),
         *(() if case.workload.virtual else _SPEED_COLUMNS),
+        *((COST_COLUMN,) if case.gpu_hour_price is not None else ()),
     ]
     rows = [_row(case, number, candidate) for number, candidate in enumerate(candidates[:top], start=1)]
     left = len(candidates) - len(rows)
@@ -133,6 +136,7 @@ def _row(case: Case, number: int, candidate: Candidate | Dropped) -> tuple[str, 
         between_bytes(prediction.device, unit),
         f"{prediction.device.expected / case.workload.gpu.usable_bytes:.0%}",
         *(() if case.workload.virtual else _speed(prediction)),
+        *(_cost(case, prediction) if case.gpu_hour_price is not None else ()),
     )
 
 
@@ -142,6 +146,11 @@ def _speed(prediction: Prediction) -> tuple[str, ...]:
         f"{prediction.tokens_per_second.expected:,.0f}",
         between(prediction.tokens_per_second, digits=0),
     )
+
+
+def _cost(case: Case, prediction: Prediction) -> tuple[str, ...]:
+    found = case.cost(prediction)
+    return (dollars(found.expected) if found else "",)
 
 
 def _family(plan: Plan) -> tuple[object, ...]:

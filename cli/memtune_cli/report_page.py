@@ -7,6 +7,7 @@ from html import escape
 from statistics import median
 
 from memtune import __version__
+from memtune.cost import dollars
 from memtune.decide.records import has_ended
 from memtune.decide.stories import ended, replaced_batch, trains
 from memtune.decide.texts import span
@@ -36,6 +37,7 @@ def html_page(
         _section("Which knobs matter", _importances(plans)),
         _section("Predicted against measured", _measured(story)),
         _section("Memory over time", _over_time(story, series, now)),
+        _section("What a million tokens cost", _costs_of_tokens(story)),
         _section("What it took, and what it would have taken without", _costs(costs)),
         _section("Train runs", _attempts(story, now)),
     )
@@ -89,6 +91,8 @@ def _tiles(story: Story) -> str:
         tiles.append(("Peak of the last run", f"{story.amount(peaks[-1])} of {story.amount(story.usable_bytes)}", ""))
     if speeds:
         tiles.append(("Tokens a second", f"{speeds[-1]:,}", ""))
+    if prices := story.costs:
+        tiles.append(("A million tokens", dollars(prices[-1].dollars), ""))
     if found:
         tiles.append(("Prediction error, median", f"{median(map(abs, found)):.1%}", ""))
     if story.status.probes:
@@ -223,6 +227,18 @@ def _over_time(story: Story, series: Sequence[Series], now: float) -> str:
         else "Each area is the peak that a run reported, from its start to its end; the dashes are its prediction."
     )
     return f"<p>{source} Probes and train runs have times of their own.</p>{picture}"
+
+
+def _costs_of_tokens(story: Story) -> str:
+    found, price = story.costs, story.status.gpu_hour_price
+    if not found or price is None:
+        return ""
+    rows = (
+        (each.what, f"<code>{escape(each.plan)}</code>", f"{each.tokens_per_second:,}", dollars(each.dollars))
+        for each in found
+    )
+    text = f"<p>At {dollars(price)} a GPU-hour on {counted(story.world, 'GPU')}, by the speeds that are known.</p>"
+    return text + _table(("", "plan", "tokens/s", "a million tokens"), rows, numbers=(2, 3))
 
 
 def _costs(costs: Sequence[Reckoned]) -> str:

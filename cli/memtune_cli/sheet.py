@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from memtune.cost import dollars
 from memtune.plan import Plan
 from memtune.prediction import Interval, Prediction
 from memtune.units import GIB, amount, gib, unit_of
@@ -49,6 +50,7 @@ def detail_lines(screen: Screen, case: Case, plan: Plan, prediction: Prediction)
         f"  GPU memory   {amount(device.expected, usable_bytes)} ({spread}), {room}; "
         f"the peak is in phase {prediction.peak_phase}",
         f"  Speed        {_speed(case.workload, prediction)}",
+        *_cost(case, prediction),
         f"  Host memory  {gib(host.required_bytes)} a pod{shared}",
     )
     lines = [line for fact in facts for line in wrapped(screen, fact, 15)]
@@ -62,6 +64,14 @@ def _speed(workload: Workload, prediction: Prediction) -> str:
     step, tokens = prediction.step_seconds, prediction.tokens_per_second
     shown = f"{tokens.expected:,.0f} tokens/s ({between(tokens, digits=0)})"
     return f"{seconds(step.expected)} a step ({_step(step)}), {shown}"
+
+
+def _cost(case: Case, prediction: Prediction) -> list[str]:
+    found, price = case.cost(prediction), case.gpu_hour_price
+    if found is None or price is None:
+        return []
+    spread = f"{dollars(found.lower)} to {dollars(found.upper)}"
+    return [f"  Cost         {dollars(found.expected)} a million tokens ({spread}), at {dollars(price)} a GPU-hour"]
 
 
 def _step(interval: Interval) -> str:

@@ -62,10 +62,11 @@ def document_of(story: Story) -> dict[str, Any]:
 
 
 def _derived(story: Story, run: RunStatus) -> dict[str, Any]:
-    error, free = error_ratio(run), story.free_share(run)
+    error, free, cost = error_ratio(run), story.free_share(run), story.cost(run.tokens_per_second)
     return {
         "outcome": story.outcome(run),
         "isWinner": story.is_winner(run),
         **({"errorRatio": round(error, 4)} if error is not None else {}),
         **({"freeRatio": round(free, 4)} if free is not None else {}),
+        **({"costPerMillionTokens": cost} if cost is not None else {}),
     }

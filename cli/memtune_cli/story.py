@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
+from memtune.cost import per_million_tokens
 from memtune.decide import budget, reasons
 from memtune.decide.records import counted, ended_as, has_ended, newest_saved, of_training
 from memtune.decide.restoring import read_status, restore
@@ -38,6 +39,15 @@ class Budget(NamedTuple):
     allowed: int
     spent_seconds: int
     allowed_seconds: int
+
+
+class Cost(NamedTuple):
+    """What a million tokens cost under a plan: as predicted, or as a run measured its speed."""
+
+    what: str
+    plan: str
+    tokens_per_second: int
+    dollars: float
 
 
 @dataclass(frozen=True)
@@ -236,6 +246,21 @@ class Story:
         """The probes whose plans no other one beats in both objectives, the fastest first."""
         by_number = {probe.number: probe for probe in self.status.probes}
         return [by_number[number] for number in self.status.front if number in by_number]
+
+    def cost(self, tokens_per_second: int) -> float | None:
+        """Dollars per million tokens at a speed; None where no price is known, or no speed."""
+        price = self.status.gpu_hour_price
+        return per_million_tokens(price, self.world, tokens_per_second) if price and self.job else None
+
+    @property
+    def costs(self) -> list[Cost]:
+        """What a million tokens were predicted to cost, and what they cost in each run that measured its speed."""
+        prediction = self.status.prediction
+        speeds = [("predicted", prediction.plan, prediction.tokens_per_second)] if prediction else []
+        for run in self.runs:
+            kind = "attempt" if isinstance(run, AttemptStatus) else "probe"
+            speeds.append((f"{kind} {run.number}", run.plan, run.tokens_per_second))
+        return [Cost(*each, found) for each in speeds if (found := self.cost(each[-1])) is not None]
 
     @property
     def measured_plans(self) -> int:

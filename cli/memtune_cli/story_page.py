@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from memtune.cost import dollars
 from memtune.decide.records import ended_as
 from memtune.decide.stories import replaced_batch
 from memtune.decide.texts import span
@@ -33,6 +34,7 @@ def page(screen: Screen, story: Story, now: float) -> list[str]:
         probes(screen, story),
         _front(screen, story),
         attempts(screen, story, now),
+        _costs(screen, story),
         _facts(screen, story),
     )
     return [line for number, part in enumerate(filter(None, parts)) for line in ([""] if number else []) + part]
@@ -203,6 +205,17 @@ def _attempt_row(story: Story, attempt: AttemptStatus, now: float) -> list[str]:
 
 def _last_words(screen: Screen, attempt: AttemptStatus) -> Iterable[str]:
     return wrapped(screen, f"  attempt {attempt.number}: {attempt.message}", 4) if attempt.message else ()
+
+
+def _costs(screen: Screen, story: Story) -> list[str]:
+    """What a million tokens cost, by each speed that is known."""
+    found, price = story.costs, story.status.gpu_hour_price
+    if not found or price is None:
+        return []
+    columns = [Column("", right=False), Column("plan", right=False), Column("tokens/s", weight=1), Column("cost")]
+    rows = [[each.what, each.plan, f"{each.tokens_per_second:,}", dollars(each.dollars)] for each in found]
+    text = f"of a million tokens, at {dollars(price)} a GPU-hour on {counted(story.world, 'GPU')}"
+    return [*titled(screen, "Cost", text), *table(screen, columns, rows)]
 
 
 def _facts(screen: Screen, story: Story) -> list[str]:

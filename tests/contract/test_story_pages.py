@@ -62,7 +62,13 @@ def same_as_golden(name: str, text: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "job"),
-    [("recovered", told_job()), ("probing", still_probing()), ("succeeded", ended_well()), ("front", two_objectives())],
+    [
+        ("recovered", told_job()),
+        ("probing", still_probing()),
+        ("succeeded", ended_well()),
+        ("front", two_objectives()),
+        ("priced", ended_well(gpuHourPrice=1.25)),
+    ],
 )
 def test_the_page_of_status_is_the_golden_one(name: str, job: dict[str, Any]) -> None:
     same_as_golden(f"status-{name}.txt", "\n".join([*page(PLAIN, story_of(job), NOW_SECONDS), ""]))
@@ -79,7 +85,7 @@ def test_the_document_of_status_is_the_golden_one() -> None:
 
 
 @pytest.mark.parametrize("width", [60, 80, 140])
-@pytest.mark.parametrize("job", [told_job(), still_probing(), ended_well(), two_objectives(), told_job(phase="Failed")])
+@pytest.mark.parametrize("job", [told_job(gpuHourPrice=1.25), still_probing(), ended_well(), two_objectives()])
 def test_pages_fit_the_screen(width: int, job: dict[str, Any]) -> None:
     screen, story = Screen(width, colours=False, unicode=False), story_of(job)
     for lines in (page(screen, story, NOW_SECONDS), live_page(screen, story, ranks(), NOW_SECONDS)):
@@ -158,6 +164,32 @@ def test_a_report_says_which_knobs_matter() -> None:
     assert max(shares, key=lambda knob: shares[knob][0]) == rows[0][0] == "micro_batch"
     assert max(shares, key=lambda knob: shares[knob][1]) == "checkpointing"
     assert "Which knobs matter" not in html_page(story_of(told_job()), [], [], [], NOW_SECONDS)
+
+
+def test_a_report_says_what_a_million_tokens_cost_by_each_speed() -> None:
+    text = report(ended_well(gpuHourPrice=1.25))
+    section = text[text.index("What a million tokens cost") : text.index("What it took, and")]
+    assert "At $1.25 a GPU-hour on 8 GPUs" in section
+    rows = re.findall(
+        r"<tr><td>([\w ]+)</td><td><code>.*?</code></td><td.*?>([\d,]+)</td><td.*?>\$(.*?)</td></tr>", section
+    )
+    # Eight GPUs at $1.25 are $10 an hour: a million tokens at 34,012 a second take 29.4 s, which is $0.0817.
+    assert ("probe 2", "34,012", "0.0817") in rows
+    assert [what for what, *_ in rows] == ["predicted", "probe 1", "probe 2", "attempt 1", "attempt 2"]
+    assert '<b class="">$0.0840</b><span>A million tokens</span>' in text
+    assert "illion tokens" not in report(ended_well())
+
+
+def test_the_document_of_status_has_the_cost_of_each_run_that_measured_its_speed() -> None:
+    runs = document_of(story_of(told_job(gpuHourPrice=1.25)))["status"]
+    assert [probe.get("costPerMillionTokens") for probe in runs["probes"]] == [0.0839182, 0.0816705, None]
+    assert "costPerMillionTokens" not in json.dumps(document_of(story_of(told_job())))
+
+
+def test_a_job_that_cannot_be_read_has_no_costs() -> None:
+    job = told_job(gpuHourPrice=1.25)
+    job["spec"] = {}
+    assert story_of(job).costs == []
 
 
 def test_what_comes_next_tells_of_the_slack() -> None:
