@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from memtune.cost import per_million_tokens
-from memtune.gpu import find
+from memtune.gpu import GPUS, find
 from memtune.gpu_products import of_product
 from memtune.knobs import Offload
 from memtune.plan import Plan
@@ -137,38 +138,82 @@ class Case:
 
 def read_case(file: str, gpu_name: str | None) -> Case:
     """Read a job's file, or standard input if it is ``-``."""
-    from memtune.spec import SpecError, gpu_notes, load_job, to_workload
-    from memtune.spec.fixed_rules import fixed_plan
-    from memtune.spec.space import to_space
+    return _read_cases(file, [gpu_name], {})[0]
+
+
+def read_cases(file: str, gpu_names: str | None, prices: Mapping[str, float]) -> list[Case]:
+    """Read a job's file, for each GPU of a list with commas, or for its own. ``prices`` are dollars an hour by GPU."""
+    prices = {name.lower(): price for name, price in prices.items()}
+    if unknown := [name for name in prices if name not in GPUS]:
+        raise InputError(f"--gpu-hour-price: {_unknown(unknown)}")
+    cases = _read_cases(file, [None] if gpu_names is None else _listed(gpu_names), prices)
+    if prices and cases[0].workload.virtual:
+        raise InputError("--gpu-hour-price: the job is for device virtual, whose speed is not predicted; leave it out")
+    planned = [case.workload.gpu.name for case in cases]
+    if others := [name for name in prices if name not in planned]:
+        raise InputError(
+            f"--gpu-hour-price: {others[0]} has a price, and the job is planned for {', '.join(planned)}; "
+            "leave it out, or name it in --gpu"
+        )
+    return cases
+
+
+def _unknown(names: Sequence[str]) -> str:
+    from memtune.spec import unknown_gpu
+
+    return "; ".join(map(unknown_gpu, names))
+
+
+def _listed(gpu_names: str) -> list[str]:
+    names = [name.strip() for name in gpu_names.split(",")]
+    if not all(names):
+        raise InputError(f"--gpu: a name is missing in {gpu_names!r}; write names with commas between, like a,b,c")
+    if unknown := [name for name in names if name.lower() not in GPUS]:
+        raise InputError(f"--gpu: {_unknown(unknown)}")
+    if twice := [name for place, name in enumerate(names) if name.lower() in map(str.lower, names[:place])]:
+        raise InputError(f"--gpu: {twice[0]} is given twice; leave one out")
+    return names
+
+
+def _read_cases(file: str, gpu_names: Sequence[str | None], prices: Mapping[str, float]) -> list[Case]:
+    from memtune.spec import SpecError, load_job
     from memtune_cli.trace import traced_model
 
     shown = shown_name(file)
     try:
         job = load_job(read_manifest(file))
-        gpu = _gpu(job, gpu_name, shown)
+        gpus = [_gpu(job, name, shown) for name in gpu_names]
         traced = traced_model(job) if job.spec.model.factory else None
-        workload = to_workload(job, gpu, traced)
-        return Case(
-            name=job.metadata.name,
-            job=job,
-            workload=workload,
-            space=to_space(job),
-            headroom=job.spec.tuning.headroom_ratio,
-            objective=job.spec.tuning.objective,
-            fixed=fixed_plan(job.spec),
-            gpu_hour_price=_own_price(job, gpu_name),
-            notes=(
-                *_trace_notes(job, traced),
-                *_model_notes(job.spec.model.hf_config),
-                *_quantization_notes(job.spec.model),
-                *_picture_notes(workload),
-                *(() if gpu_name else gpu_notes(job, workload.gpu)),
-            ),
-        )
+        return [_case(job, gpu, name, traced, prices) for gpu, name in zip(gpus, gpu_names, strict=True)]
     except SpecError as error:
         raise InputError("\n".join(f"{shown}: {problem}" for problem in error.problems)) from None
     except (ValueError, RecursionError) as error:
         raise InputError(f"{shown}: {error}") from None
+
+
+def _case(job: Job, gpu: Gpu, gpu_name: str | None, traced: TracedModel | None, prices: Mapping[str, float]) -> Case:
+    from memtune.spec import gpu_notes, to_workload
+    from memtune.spec.fixed_rules import fixed_plan
+    from memtune.spec.space import to_space
+
+    workload = to_workload(job, gpu, traced)
+    return Case(
+        name=job.metadata.name,
+        job=job,
+        workload=workload,
+        space=to_space(job),
+        headroom=job.spec.tuning.headroom_ratio,
+        objective=job.spec.tuning.objective,
+        fixed=fixed_plan(job.spec),
+        gpu_hour_price=prices.get(gpu.name, _own_price(job, gpu_name)),
+        notes=(
+            *_trace_notes(job, traced),
+            *_model_notes(job.spec.model.hf_config),
+            *_quantization_notes(job.spec.model),
+            *_picture_notes(workload),
+            *(() if gpu_name else gpu_notes(job, workload.gpu)),
+        ),
+    )
 
 
 def _model_notes(config: dict[str, Any] | None) -> tuple[str, ...]:

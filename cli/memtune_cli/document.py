@@ -15,23 +15,36 @@ VERSION = 1
 
 
 def header(command: str, case: Case) -> dict[str, Any]:
-    """What every document begins with."""
+    """What every document about one GPU begins with."""
+    return {**_begun(command, case), **gpu(case), **_asked(case)}
+
+
+def header_of_several(command: str, case: Case) -> dict[str, Any]:
+    """What a document about several GPUs begins with."""
+    return {**_begun(command, case), **_asked(case)}
+
+
+def gpu(case: Case) -> dict[str, Any]:
+    """Which GPU, and its price if it is known."""
+    found = case.workload.gpu
+    return {
+        "gpu": {"name": found.name, "usableBytes": found.usable_bytes, "guessed": found.guessed},
+        **({"gpuHourPrice": case.gpu_hour_price} if case.gpu_hour_price is not None else {}),
+    }
+
+
+def _begun(command: str, case: Case) -> dict[str, Any]:
+    return {"version": VERSION, "command": command, "job": case.name}
+
+
+def _asked(case: Case) -> dict[str, Any]:
     workload = case.workload
     return {
-        "version": VERSION,
-        "command": command,
-        "job": case.name,
-        "gpu": {
-            "name": workload.gpu.name,
-            "usableBytes": workload.gpu.usable_bytes,
-            "guessed": workload.gpu.guessed,
-        },
         "nodes": workload.nodes,
         "gpusPerNode": workload.gpus_per_node,
         "globalBatchSize": workload.global_batch,
         "headroom": case.headroom,
         "objective": case.objective,
-        **({"gpuHourPrice": case.gpu_hour_price} if case.gpu_hour_price is not None else {}),
         "notes": list(case.notes),
     }
 

@@ -11,6 +11,7 @@ from importlib import import_module
 from pathlib import Path
 
 import memtune
+from memtune.cost import read_prices
 from memtune.gpu import GPUS
 from memtune.trace import NUMERICS
 from memtune.units import parse_bytes
@@ -99,8 +100,14 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"memtune {memtune.__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    plan = _job_command(commands, "plan", "rank all plans that the job allows, and show the best")
-    plan.add_argument("--top", type=_positive, default=10, metavar="N", help="rows of the table (default: 10)")
+    plan = _file_command(commands, "plan", "rank all plans that the job allows, and show the best")
+    _add_format(plan)
+    _add_gpu(plan, f"a GPU in place of the job's own, or several to compare, as A,B,C: {', '.join(GPUS)}")
+    plan.add_argument(
+        "--gpu-hour-price", type=_prices, metavar="NAME=DOLLARS",
+        help="what a GPU costs an hour (default: the job's gpuHourPrice); of several as A=2.5,B=1",
+    )  # fmt: skip
+    plan.add_argument("--top", type=_positive, metavar="N", help="rows of the table (default: 10)")
     _add_plot(plan)
     plan.add_argument(
         "--timeline", type=_page_or_picture, metavar="FILE",
@@ -302,6 +309,13 @@ def _picture(text: str) -> Path:
     if path.suffix not in (".png", ".svg"):
         raise argparse.ArgumentTypeError(f"{text} has no picture's name; end it with .png or .svg")
     return path
+
+
+def _prices(text: str) -> dict[str, float]:
+    try:
+        return read_prices(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def _page_or_picture(text: str) -> Path:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from memtune.cost import dollars
@@ -12,21 +12,27 @@ from memtune.prediction import Prediction
 from memtune.space import Candidate, Dropped, Ranking
 from memtune.units import unit_of
 from memtune_cli import document
-from memtune_cli.case import Case, read_case
+from memtune_cli.case import Case, read_cases
 from memtune_cli.errors import InputError
 from memtune_cli.generating import cache_document, cache_of, generating
 from memtune_cli.render import Column, between, between_bytes, seconds, table, wrapped
 from memtune_cli.screen import Screen, stdout_screen
 from memtune_cli.sheet import detail_lines, title
 
+_TOP = 10
 _UNFIT_SHOWN = 6
 _SPEED_COLUMNS = (Column("step", weight=3), Column("tokens/s"), Column("between", weight=5))
 COST_COLUMN = Column("1M tokens")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Rank all plans of a job and show the best."""
-    case = read_case(arguments.job, arguments.gpu)
+    """Rank all plans of a job and show the best; on several GPUs, the best on each."""
+    cases = read_cases(arguments.job, arguments.gpu, arguments.gpu_hour_price or {})
+    if len(cases) > 1:
+        from memtune_cli.compare import compare
+
+        return compare(arguments, cases)
+    case = cases[0]
     ranking = case.ranking()
     chosen = choose(ranking)
     advice = [] if ranking.fitting else _advice(case, ranking)
@@ -38,7 +44,7 @@ def run(arguments: argparse.Namespace) -> int:
     drawn = _timeline(arguments, case, chosen.plan)
     if arguments.format == "table":
         screen = stdout_screen()
-        lines = [*_page(screen, case, ranking, advice, arguments.top), *_section(screen, "Timeline", drawn)]
+        lines = [*_page(screen, case, ranking, advice, arguments.top or _TOP), *_section(screen, "Timeline", drawn)]
         print(screen.plain("\n".join(lines)))
     else:
         print(document.dump(_document(case, ranking, advice), arguments.format))
@@ -57,19 +63,20 @@ def _timeline(arguments: argparse.Namespace, case: Case, plan: Plan) -> list[str
 
 def choose(ranking: Ranking) -> Candidate | Dropped:
     """The best that fits, else the one that needs least."""
-    return ranking.fitting[0] if ranking.fitting else _smallest(ranking)
+    return ranking.fitting[0] if ranking.fitting else smallest(ranking.uncertain or ranking.dropped)
 
 
-def _smallest(ranking: Ranking) -> Dropped:
-    return min(ranking.uncertain or ranking.dropped, key=lambda dropped: dropped.prediction.device.expected)
+def smallest(plans: Iterable[Dropped]) -> Dropped:
+    """The one that is expected to need least."""
+    return min(plans, key=lambda dropped: dropped.prediction.device.expected)
 
 
 def _advice(case: Case, ranking: Ranking) -> list[str]:
     from memtune.advice import advise
     from memtune.predict import Predictor
 
-    smallest = _smallest(ranking).plan
-    return advise(case.workload, Predictor, smallest, case.headroom, case.space, is_fixed=case.fixed is not None)
+    least = smallest(ranking.uncertain or ranking.dropped).plan
+    return advise(case.workload, Predictor, least, case.headroom, case.space, is_fixed=case.fixed is not None)
 
 
 def _document(case: Case, ranking: Ranking, advice: list[str]) -> dict[str, Any]:

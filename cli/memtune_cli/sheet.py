@@ -5,7 +5,7 @@ from __future__ import annotations
 from memtune.cost import dollars
 from memtune.plan import Plan
 from memtune.prediction import Interval, Prediction
-from memtune.units import GIB, amount, gib, unit_of
+from memtune.units import GIB, amount, counted, gib, unit_of
 from memtune.workload import Workload
 from memtune_cli.case import Case
 from memtune_cli.render import between, between_bytes, memory_bar, seconds, wrapped
@@ -17,8 +17,16 @@ _HOST = unit_of(GIB)
 
 def title(screen: Screen, case: Case) -> list[str]:
     """Which job on which GPUs, and what had to be assumed of it."""
+    return _title(screen, case, f"{case.workload.gpus_per_node} × {_gpu(case.workload)}")
+
+
+def title_of_several(screen: Screen, case: Case) -> list[str]:
+    """The same of a job that is compared on several GPUs."""
+    return _title(screen, case, f"{counted(case.workload.gpus_per_node, 'GPU')} of each kind")
+
+
+def _title(screen: Screen, case: Case, gpus: str) -> list[str]:
     workload = case.workload
-    gpus = f"{workload.gpus_per_node} × {_gpu(workload)}"
     nodes = f"{workload.nodes} × " if workload.nodes > 1 else ""
     text = (
         f"{case.name} on {nodes}{gpus}, {workload.global_batch} sequences of {workload.sequence_length:,} tokens a step"
