@@ -143,6 +143,17 @@ def test_where_no_gpu_is_sure_to_do_the_command_fails(tmp_path: Path, capsys: Ca
     assert "May fit: only a probe can tell\n  l4-24gb: the smallest plan, " in page
 
 
+def test_a_gpu_that_may_do_comes_after_those_that_are_sure_to_however_cheap_it_is(
+    tmp_path: Path, capsys: Captured
+) -> None:
+    tight = written(tmp_path, job(tuning={"headroom": "20%", "space": {"precision": ["bf16"]}}))
+    arguments = ["--gpu", "l4-24gb,a100-80gb", "--gpu-hour-price", "l4-24gb=0.01,a100-80gb=2"]
+    assert main(["plan", tight, *arguments]) == 0
+    rows = table_of(capsys.readouterr().out)
+    assert [row[0] for row in rows] == ["a100-80gb", "l4-24gb"]
+    assert float(rows[1][-1].removeprefix("$")) < float(rows[0][-1].removeprefix("$"))
+
+
 def test_a_virtual_job_is_compared_by_memory_alone(tmp_path: Path, capsys: Captured) -> None:
     file = priced(tmp_path, device="virtual")
     assert main(["plan", file, "--gpu", "a100-80gb,h100-80gb"]) == 0

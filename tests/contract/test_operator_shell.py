@@ -133,8 +133,8 @@ class Server:
 class Life:
     """A shell that follows the server, for as long as a test takes."""
 
-    def __init__(self, server: Server, *gangs: Gang) -> None:
-        settings = Settings("runner:1", Policy(), identity="me", gangs=frozenset(gangs))
+    def __init__(self, server: Server, *gangs: Gang, prices: dict[str, float] | None = None) -> None:
+        settings = Settings("runner:1", Policy(), identity="me", gangs=frozenset(gangs), gpu_hour_prices=prices or {})
         self.shell = ClusterShell(cast("Cluster", server), settings)
 
     async def __aenter__(self) -> ClusterShell:
@@ -508,6 +508,18 @@ def test_a_kind_that_the_cluster_does_not_know_is_said() -> None:
             assert await shell.create(await seen(shell), [PROBE], NOW)
             told = (await seen(shell)).observed.runs["tiny-probe-1"].refusal
             assert told == "the cluster does not know PodGroup of scheduling.volcano.sh/v1beta1; install it there"
+
+    asyncio.run(life())
+
+
+def test_the_price_of_a_product_reaches_the_status_of_its_job() -> None:
+    async def life() -> None:
+        server = Server()
+        server.job["spec"]["resources"]["gpuProduct"] = "NVIDIA-L4"
+        async with Life(server, prices={"NVIDIA-L4": 0.5}) as shell:
+            status = await looked_at(server, shell)
+        assert status["gpuHourPrice"] == 0.5
+        assert status["prediction"]["costPerMillionTokens"] > 0
 
     asyncio.run(life())
 
