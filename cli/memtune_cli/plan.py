@@ -22,7 +22,7 @@ from memtune_cli.sheet import detail_lines, title
 _TOP = 10
 _UNFIT_SHOWN = 6
 _SPEED_COLUMNS = (Column("step", weight=3), Column("tokens/s"), Column("between", weight=5))
-COST_COLUMN = Column("1M tokens")
+_COST_COLUMN = Column("1M tokens")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -126,7 +126,7 @@ def _candidates(
         Column("between", weight=2),
         Column("of GPU", weight=4),
         *(() if case.workload.virtual else _SPEED_COLUMNS),
-        *((COST_COLUMN,) if case.gpu_hour_price is not None else ()),
+        *((_COST_COLUMN,) if case.gpu_hour_price is not None else ()),
     ]
     rows = [_row(case, number, candidate) for number, candidate in enumerate(candidates[:top], start=1)]
     left = len(candidates) - len(rows)

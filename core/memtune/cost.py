@@ -7,8 +7,8 @@ from math import floor, isfinite, log10
 MILLION = 1_000_000
 MOST_DOLLARS = 1_000_000
 _HOUR_SECONDS = 3600
-# Where cents are small change, and where cents are not enough.
-_WHOLE_DOLLARS, _CENTS = 100, 1
+# From here on cents are small change; below a dollar they are not enough.
+_WHOLE_DOLLARS = 100
 _DIGITS = 3
 # What is kept of a cost: more digits than any prediction or measurement of speed has.
 _KEPT_DIGITS = 6
@@ -26,18 +26,19 @@ def dollars(amount: float) -> str:
     """``$1,234``, ``$2.50``, ``$0.0417``: three digits at least."""
     if amount >= _WHOLE_DOLLARS:
         return f"${amount:,.0f}"
-    if amount >= _CENTS or amount <= 0:
+    rounded = float(f"{amount:.{_DIGITS}g}")
+    if not 0 < rounded < 1:
         return f"${amount:.2f}"
-    return f"${amount:.{_DIGITS - 1 - floor(log10(amount))}f}"
+    return f"${rounded:.{_DIGITS - 1 - floor(log10(rounded))}f}"
 
 
 def read_prices(text: str) -> dict[str, float]:
     """The prices in ``NAME=DOLLARS,NAME=DOLLARS``; raise ValueError at the first that is none, or is given twice."""
     prices: dict[str, float] = {}
-    for part in filter(None, (part.strip() for part in text.split(","))):
+    for part in text.split(","):
         name, _, number = (each.strip() for each in part.partition("="))
         if not name or not number:
-            raise ValueError(f"{part} is no price; write NAME=DOLLARS, like h100-80gb=2.5")
+            raise ValueError(f"{part.strip() or repr(text)} is no price; write NAME=DOLLARS, like h100-80gb=2.5")
         if name in prices:
             raise ValueError(f"{name} has two prices; leave one out")
         prices[name] = _price(number, name)
