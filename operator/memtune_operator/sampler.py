@@ -47,10 +47,7 @@ class MemTuneSampler(BaseSampler):
     @classmethod
     def for_job(cls, manifest: dict[str, Any]) -> MemTuneSampler:
         """The sampler for the plans of a MemoryTunedJob, by its manifest. It must name its GPU, or its memory."""
-        model = model_of(load_job(manifest), Status(), None)
-        if not model.is_gpu_known:
-            raise ValueError("no plan is known to fit a GPU that is not known: set resources.gpuProduct or gpuMemory")
-        return cls(model)
+        return cls(model_for(manifest))
 
     def plan(self, trial: optuna.Trial) -> Plan:
         """The plan of a trial that has just begun. One whose parameters no plan has is pruned."""
@@ -60,18 +57,16 @@ class MemTuneSampler(BaseSampler):
         trial.set_user_attr("plan", str(plan))
         return plan
 
+    def stepped(self, trial: optuna.Trial, step: int, tokens_per_second: float, device_bytes: int) -> None:
+        """Record what a plan has taken and brought by the end of a step, so that a pruner may end its trial."""
+        value = self._recorded(trial, tokens_per_second, device_bytes)
+        if not isinstance(value, tuple):  # of two objectives Optuna takes no intermediate values
+            trial.report(value, step)
+
     def measured(self, trial: optuna.Trial, tokens_per_second: float, device_bytes: int) -> float | tuple[float, float]:
         """Record what a plan took and brought; returns the value of its trial, or both values with both objectives."""
-        workload = self._model.workload
-        seconds = workload.global_batch * workload.sequence_length / tokens_per_second if tokens_per_second > 0 else 0.0
-        for name, value in ((DIED, False), ("device_bytes", int(device_bytes)), ("step_seconds", seconds)):
-            trial.set_user_attr(name, value)
-        usable_bytes = self._model.usable_bytes
-        trial.set_constraint(FITS, device_bytes / usable_bytes - (1 - self._model.headroom))
-        free_bytes = float(usable_bytes - device_bytes)
-        if self._model.objective == BOTH:
-            return tokens_per_second, free_bytes
-        return free_bytes if self._model.objective == MEMORY else tokens_per_second
+        trial.set_constraint(FITS, device_bytes / self._model.usable_bytes - (1 - self._model.headroom))
+        return self._recorded(trial, tokens_per_second, device_bytes)
 
     def ran_out_of_memory(self, trial: optuna.Trial, demanded_bytes: int = 0) -> float | tuple[float, float]:
         """Record that a plan ran out of memory, and what it had and asked for if known; returns the trial's value."""
@@ -79,6 +74,18 @@ class MemTuneSampler(BaseSampler):
         trial.set_user_attr("demanded_bytes", int(demanded_bytes))
         trial.set_constraint(FITS, max(demanded_bytes / self._model.usable_bytes, 1.0) - (1 - self._model.headroom))
         return (0.0, 0.0) if self._model.objective == BOTH else 0.0
+
+    def _recorded(
+        self, trial: optuna.Trial, tokens_per_second: float, device_bytes: int
+    ) -> float | tuple[float, float]:
+        workload = self._model.workload
+        seconds = workload.global_batch * workload.sequence_length / tokens_per_second if tokens_per_second > 0 else 0.0
+        for name, value in ((DIED, False), ("device_bytes", int(device_bytes)), ("step_seconds", seconds)):
+            trial.set_user_attr(name, value)
+        free_bytes = float(self._model.usable_bytes - device_bytes)
+        if self._model.objective == BOTH:
+            return tokens_per_second, free_bytes
+        return free_bytes if self._model.objective == MEMORY else tokens_per_second
 
     def state(self, trials: Sequence[FrozenTrial]) -> SearchState:
         """How far the search is, read off the trials of a study."""
@@ -118,6 +125,14 @@ class MemTuneSampler(BaseSampler):
         if enough(self.state(trials).question):
             with suppress(RuntimeError):  # there is nothing to end where trials are asked for one by one
                 study.stop()
+
+
+def model_for(manifest: dict[str, Any]) -> Model:
+    """What is known of the plans of a MemoryTunedJob before any of them was tried, by its manifest."""
+    model = model_of(load_job(manifest), Status(), None)
+    if not model.is_gpu_known:
+        raise ValueError("no plan is known to fit a GPU that is not known: set resources.gpuProduct or gpuMemory")
+    return model
 
 
 def _best(state: SearchState) -> Plan | None:

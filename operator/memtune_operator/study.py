@@ -65,7 +65,10 @@ def thawed(model: Model, parameters: Parameters, trial: FrozenTrial) -> Trial | 
     plan = parameters.plan_of(trial.params)
     if plan is None:
         return None
-    values, lesson = trial.values if trial.state is TrialState.COMPLETE else None, _lesson(plan, trial.user_attrs)
+    lesson = _lesson(plan, trial.user_attrs)
+    # One that was pruned before it measured anything taught nothing.
+    has_told = trial.state is TrialState.COMPLETE or (trial.state is TrialState.PRUNED and lesson is not None)
+    values = trial.values if has_told else None
     return Trial(
         number=trial.number + 1,
         plan=plan,

@@ -1,0 +1,66 @@
+"""When a probe may end early: its plan can no longer win, or leaves too little memory free, whatever it does next.
+
+One rule for the runner, which ends its own probe, and for the pruner of an Optuna study.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import Enum
+from typing import NamedTuple
+
+from memtune.space import MEMORY, THROUGHPUT
+
+# By how much the fastest of several steps may still be slower than the plan really is; of one step, kernels that are
+# compiled late or a slow disk may have taken a third.
+_NOISE = 0.1
+_NOISE_OF_ONE = 0.5
+
+
+class Pruned(str, Enum):
+    """Why a probe ended early."""
+
+    SPEED = "speed"
+    MEMORY = "memory"
+
+    def __str__(self) -> str:
+        return str(self.value)
+
+
+class Target(NamedTuple):
+    """What a probe has to beat: the tokens per second of the best plan, and the bytes of a device that it must not
+    exceed. 0 where there is nothing to beat."""
+
+    tokens_per_second: int = 0
+    device_bytes: int = 0
+
+
+class Step(NamedTuple):
+    """What a step told that was not the first one: tokens per second (0 if unknown), and the peak until its end."""
+
+    tokens_per_second: float
+    device_bytes: int
+
+
+def target_of(
+    objective: str, tokens_per_second: float, device_bytes: int, usable_bytes: int, headroom: float
+) -> Target:
+    """What the plan with this speed and peak, the best one so far, leaves to beat.
+
+    With both objectives a slower plan may still be on the front: there only memory counts.
+    """
+    most = int(usable_bytes * (1 - headroom))
+    if objective == MEMORY:
+        return Target(device_bytes=min(device_bytes, most))
+    return Target(int(tokens_per_second) if objective == THROUGHPUT else 0, most)
+
+
+def pruned(target: Target, steps: Sequence[Step]) -> Pruned | None:
+    """Why a probe needs no further step after these; None while it does. A peak only rises, a speed may be noise."""
+    if target.device_bytes and max((step.device_bytes for step in steps), default=0) > target.device_bytes:
+        return Pruned.MEMORY
+    speeds = [step.tokens_per_second for step in steps if step.tokens_per_second > 0]
+    noise = _NOISE_OF_ONE if len(speeds) == 1 else _NOISE
+    if speeds and max(speeds) * (1 + noise) < target.tokens_per_second:
+        return Pruned.SPEED
+    return None
