@@ -15,6 +15,7 @@ from memtune.decide.stories import samples, verdict_words
 from memtune.decide.times import to_seconds
 from memtune.plan import Plan
 from memtune.prediction import Component, Interval
+from memtune.pruning import Pruned
 from memtune.spec import Job, SpecError, load_job
 from memtune.spec.status import AttemptStatus, Condition, EmulationStatus, IntervalBytes, RunStatus, Status
 from memtune.spec.training import Shrink
@@ -190,7 +191,7 @@ class Story:
                 return "ran to its end, emulated"
             return "ended by its script" if self.ended_early(run) else "trained to its end"
         if not self.is_tight(run):
-            return "fits"
+            return f"fits, {Pruned(run.pruned).words}" if run.pruned else "fits"
         if run.allocator_retries:
             return "too tight: the allocator had to retry"
         return f"too tight: {max(self.free_share(run) or 0, 0):.1%} free of {self.headroom:.0%}"

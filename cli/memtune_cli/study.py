@@ -171,6 +171,7 @@ def _attributes(story: Story, probe: RunStatus) -> dict[str, Any]:
         "predicted_bytes": probe.predicted_bytes,
         "tokens_per_second": probe.tokens_per_second,
         "gpu_seconds": probe.gpu_seconds,
+        "pruned": probe.pruned,
         # Memory is torch's own allocator's then; the speed that the trial's value has is predicted.
         "emulated": probe.emulated,
     }

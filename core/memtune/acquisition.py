@@ -14,7 +14,8 @@ from memtune.knowledge import Lesson, Model
 from memtune.pareto import BOUND, Point, covered, expected_excess, expected_gain, is_on_front, share_below
 from memtune.plan import Plan
 from memtune.prediction import Interval
-from memtune.space import BOTH, THROUGHPUT, Candidate, divisors
+from memtune.pruning import Target
+from memtune.space import BOTH, MEMORY, THROUGHPUT, Candidate, divisors
 
 # The sampler that chooses by expected improvement under the prediction.
 MEMTUNE = "MemTune"
@@ -32,7 +33,8 @@ class Trial:
     ``fits`` is None while it runs or if it told nothing, False after an out-of-memory or if it left too little headroom
     or had to retry; ``died`` tells the out-of-memory. ``score`` is what the objective maximises, as measured: tokens
     per second, or free bytes. With both objectives it is the former, and ``free_bytes`` the latter. ``lesson`` is what
-    it taught of the memory. A plan that is not ``tried`` may be probed again: its probe was taken away, or never
+    it taught of the memory. ``steps`` have the score after each of its steps, by their numbers; one that was ``pruned``
+    made fewer than it was to. A plan that is not ``tried`` may be probed again: its probe was taken away, or never
     started.
     """
 
@@ -45,6 +47,8 @@ class Trial:
     is_running: bool = False
     tried: bool = True
     free_bytes: float = 0.0
+    pruned: bool = False
+    steps: tuple[tuple[int, float], ...] = ()
 
     @property
     def point(self) -> Point:
@@ -134,6 +138,17 @@ def probability_of_fitting(question: Question, candidate: Candidate) -> float:
     device = candidate.prediction.device
     spread = max((device.upper - device.expected) / BOUND, 1.0)
     return share_below((question.usable_bytes * (1 - question.headroom) - device.expected) / spread)
+
+
+def target_of(model: Model, tokens_per_second: float, device_bytes: int) -> Target:
+    """What the best plan measured so far, with this speed and this peak, leaves for others to beat.
+
+    With both objectives a slower plan may still be on the front: there only memory counts.
+    """
+    most = int(model.usable_bytes * (1 - model.headroom))
+    if model.objective == MEMORY:
+        return Target(device_bytes=min(device_bytes, most))
+    return Target(int(tokens_per_second) if model.objective == THROUGHPUT else 0, most)
 
 
 def enough(question: Question) -> str | None:

@@ -9,8 +9,6 @@ from collections.abc import Sequence
 from enum import Enum
 from typing import NamedTuple
 
-from memtune.space import MEMORY, THROUGHPUT
-
 # By how much the fastest of several steps may still be slower than the plan really is; of one step, kernels that are
 # compiled late or a slow disk may have taken a third.
 _NOISE = 0.1
@@ -26,6 +24,11 @@ class Pruned(str, Enum):
     def __str__(self) -> str:
         return str(self.value)
 
+    @property
+    def words(self) -> str:
+        """What its plan is."""
+        return "too slow to win" if self is Pruned.SPEED else "too large to win"
+
 
 class Target(NamedTuple):
     """What a probe has to beat: the tokens per second of the best plan, and the bytes of a device that it must not
@@ -35,24 +38,14 @@ class Target(NamedTuple):
     device_bytes: int = 0
 
 
+NOTHING = Target()
+
+
 class Step(NamedTuple):
     """What a step told that was not the first one: tokens per second (0 if unknown), and the peak until its end."""
 
     tokens_per_second: float
     device_bytes: int
-
-
-def target_of(
-    objective: str, tokens_per_second: float, device_bytes: int, usable_bytes: int, headroom: float
-) -> Target:
-    """What the plan with this speed and peak, the best one so far, leaves to beat.
-
-    With both objectives a slower plan may still be on the front: there only memory counts.
-    """
-    most = int(usable_bytes * (1 - headroom))
-    if objective == MEMORY:
-        return Target(device_bytes=min(device_bytes, most))
-    return Target(int(tokens_per_second) if objective == THROUGHPUT else 0, most)
 
 
 def pruned(target: Target, steps: Sequence[Step]) -> Pruned | None:

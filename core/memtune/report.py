@@ -14,12 +14,15 @@ from enum import Enum
 from typing import Annotated, Any, NamedTuple, get_type_hints
 
 from memtune.camel import camel
+from memtune.pruning import Pruned
 from memtune.report_checks import ReportError, choice, count, exit_code, flag, rate, shown, text, word
 
 VERSION = 1
 LOG_MARK = "memtune-report: "
 TERMINATION_MESSAGE_BYTES = 1_500
 LOG_TAIL_BYTES = 800
+# Enough for a curve; a status keeps them of every probe.
+MOST_STEPS = 5
 
 # Far above what the runner writes; whoever sends more is not the runner.
 _LARGEST_TEXT = 65_536
@@ -90,6 +93,21 @@ def _components(value: Any) -> tuple[Component, ...]:
     return tuple(Component(text(_LARGEST_NAME)(name), count(size_bytes)) for name, size_bytes in pairs)
 
 
+class MeasuredStep(NamedTuple):
+    """What one step of a probe told: its number, its seconds with all micro-batches, and the peak until its end."""
+
+    number: int
+    seconds: float
+    device_bytes: int
+
+
+def _measured_steps(value: Any) -> tuple[MeasuredStep, ...]:
+    if not isinstance(value, (list, tuple)) or len(value) > MOST_STEPS:
+        raise ReportError(f"{shown(value)} is not a list of at most {MOST_STEPS} steps")
+    told = [each for each in value if isinstance(each, (list, tuple)) and len(each) == 3]
+    return tuple(MeasuredStep(count(number), rate(seconds), count(size)) for number, seconds, size in told)
+
+
 # A field's type carries its check.
 _Count = Annotated[int | None, count]
 _Rate = Annotated[float | None, rate]
@@ -156,8 +174,8 @@ class Report:
     ``resumed_samples`` and ``checkpoint_samples`` count the samples behind the checkpoint that the run started from
     and behind the newest complete one when it ended; ``trained_samples`` those that the training had behind it then,
     and ``total_samples`` those that it has in all, over the ranks of this pod. ``own_batch`` is what the script's own
-    numbers make of an optimizer step over all pods, where the integration has replaced them. ``torch`` and ``driver``
-    are the versions that it was measured with.
+    numbers make of an optimizer step over all pods, where the integration has replaced them. ``pruned`` is why a probe
+    made fewer steps than it was asked for. ``torch`` and ``driver`` are the versions that it was measured with.
     """
 
     ending: Annotated[Ending, choice(Ending)]
@@ -185,10 +203,12 @@ class Report:
     save_covered: _Flag = None
     step_seconds: _Rate = None
     tokens_per_second: _Rate = None
+    pruned: Annotated[Pruned | None, choice(Pruned)] = None
     torch: Annotated[str | None, word(32)] = None
     driver: _Word = None
     message: Annotated[str, text(_LARGEST_MESSAGE)] = ""
     largest: Annotated[tuple[Component, ...], _components] = ()
+    measured_steps: Annotated[tuple[MeasuredStep, ...], _measured_steps] = ()
     log_tail: Annotated[str, text(LOG_TAIL_BYTES, keep_end=True)] = ""
 
     def __post_init__(self) -> None:

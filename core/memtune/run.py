@@ -8,6 +8,7 @@ from typing import ClassVar
 
 from memtune.gpu import Gpu
 from memtune.plan import Plan
+from memtune.pruning import NOTHING, Target
 
 
 class RunKind(str, Enum):
@@ -47,7 +48,8 @@ class Run:
     taught: a smaller batch than the job's, and a save that gathers nothing on one rank. ``host_request_bytes`` is the
     host memory that a pod asks for at least. Empty values leave everything as it is. ``restarted_at`` is the number of
     the attempt with which the training began from step 0 again, 0 if it never did. ``seconds`` is after how long a
-    probe ends by itself, 0 for never. ``gpu`` is the one that an emulate run emulates.
+    probe ends by itself, 0 for never. ``gpu`` is the one that an emulate run emulates, ``target`` what a probe has to
+    beat.
     """
 
     kind: RunKind
@@ -62,6 +64,7 @@ class Run:
     restarted_at: int = 0
     seconds: int = 0
     gpu: Gpu | None = None
+    target: Target = NOTHING
 
     def __post_init__(self) -> None:
         if (self.kind is RunKind.EMULATE) != (self.gpu is not None):

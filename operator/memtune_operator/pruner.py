@@ -11,8 +11,9 @@ from optuna.pruners import BasePruner
 from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 
+from memtune.acquisition import target_of
 from memtune.knowledge import Model
-from memtune.pruning import Step, pruned, target_of
+from memtune.pruning import Step, pruned
 from memtune.space import THROUGHPUT
 from memtune_operator.sampler import model_for
 from memtune_operator.study import FITS
@@ -42,13 +43,7 @@ class MemTunePruner(BasePruner):
         best = max(ended, key=lambda each: each.values[0], default=None)
         if best is None or not speeds:
             return False
-        target = target_of(
-            model.objective,
-            best.values[0],
-            best.user_attrs.get("device_bytes", 0),
-            model.usable_bytes,
-            model.headroom,
-        )
+        target = target_of(model, best.values[0], best.user_attrs.get("device_bytes", 0))
         is_timed = model.objective == THROUGHPUT
         return pruned(target, [Step(speed if is_timed else 0.0, device_bytes) for speed in speeds]) is not None
 

@@ -50,13 +50,15 @@ def frozen(
     known = distributions_of(parameters)
     chosen = parameters.values_of(trial.plan)
     return optuna.create_trial(
-        state=_state(trial),
+        state=_state(model, trial),
         # A plan that does not fit is complete with the worst score: as a failed trial it would teach a sampler nothing.
         values=None if trial.fits is None else values_of(model, trial),
         params=chosen,
         distributions={name: known[name] for name in chosen},
         user_attrs={**(attributes or {}), **_measured(trial)},
         constraints=None if trial.fits is None else {FITS: violation(model, trial)},
+        # Of two objectives Optuna knows no intermediate values, and no trial that was pruned.
+        intermediate_values=None if model.objective == BOTH else dict(trial.steps),
     )
 
 
@@ -79,6 +81,8 @@ def thawed(model: Model, parameters: Parameters, trial: FrozenTrial) -> Trial | 
         is_running=trial.state in (TrialState.RUNNING, TrialState.WAITING),
         tried=RETRY not in trial.user_attrs,
         free_bytes=values[-1] if values and model.objective == BOTH else 0.0,
+        pruned=trial.state is TrialState.PRUNED,
+        steps=tuple(sorted(trial.intermediate_values.items())),
     )
 
 
@@ -108,9 +112,9 @@ def _fits(model: Model, lesson: Lesson | None, trial: FrozenTrial) -> bool:
     return lesson is None or (not lesson.died and lesson.device_bytes <= model.usable_bytes * (1 - model.headroom))
 
 
-def _state(trial: Trial) -> TrialState:
+def _state(model: Model, trial: Trial) -> TrialState:
     if trial.fits is not None:
-        return TrialState.COMPLETE
+        return TrialState.PRUNED if trial.pruned and model.objective != BOTH else TrialState.COMPLETE
     return TrialState.RUNNING if trial.is_running else TrialState.FAIL
 
 

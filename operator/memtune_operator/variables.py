@@ -49,7 +49,7 @@ def _of_run(job: Job, run: Run) -> dict[str, str]:
     is_probe = run.kind in (RunKind.PROBE, RunKind.EMULATE)
     if is_probe:
         seconds = {environment.PROBE_SECONDS: str(run.seconds)} if run.seconds else {}
-        own = {environment.PROBE_STEPS: str(job.spec.tuning.probe_steps), **seconds}
+        own = {environment.PROBE_STEPS: str(job.spec.tuning.probe_steps), **seconds, **_of_target(run)}
     else:
         own = {environment.ATTEMPT: str(run.number), **restarted}
     return {
@@ -63,6 +63,12 @@ def _of_run(job: Job, run: Run) -> dict[str, str]:
         **({environment.SHARDED_SAVE: "1"} if run.sharded_save else {}),
         environment.INTEGRATION: job.spec.integration,
     }
+
+
+def _of_target(run: Run) -> dict[str, str]:
+    tokens_per_second, device_bytes = run.target
+    speed = {environment.PROBE_TARGET_TOKENS: str(tokens_per_second)} if tokens_per_second else {}
+    return {**speed, **({environment.PROBE_TARGET_BYTES: str(device_bytes)} if device_bytes else {})}
 
 
 def _of_plan(run: Run) -> dict[str, str]:

@@ -20,12 +20,13 @@ def whole(report: Report) -> str:
 
 
 def termination_message(report: Report) -> str:
-    """The report within what Kubernetes keeps of a container: numbers entirely, texts as far as they fit."""
-    short = replace(report, message="", largest=(), log_tail="")
+    """The report within what Kubernetes keeps of a container: numbers entirely, texts and lists as far as they fit."""
+    short = replace(report, message="", largest=(), measured_steps=(), log_tail="")
     room = TERMINATION_MESSAGE_BYTES - len(whole(short))
     # A long message may take half of the room; the rest is for the components and for the end of the log.
     short = _longest(short, report, "message", len(whole(short)) + room // 2)
     short = _longest(short, report, "largest", TERMINATION_MESSAGE_BYTES)
+    short = _longest(short, report, "measured_steps", TERMINATION_MESSAGE_BYTES)
     return whole(_longest(short, report, "log_tail", TERMINATION_MESSAGE_BYTES))
 
 

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 from memtune import environment
 from memtune.knobs import Offload
 from memtune.plan import Plan
+from memtune.pruning import NOTHING, Target
 from memtune.report import Device
 from memtune.run import RunKind
 
@@ -48,6 +49,7 @@ class Settings:
     restarted_at: int = 0
     probe_steps: int | None = None
     probe_seconds: int | None = None
+    target: Target = NOTHING
     nodes: int = 1
     node_rank: int = 0
     gpus_per_node: int = 1
@@ -136,6 +138,10 @@ def read_settings(variables: Mapping[str, str]) -> Settings:
         restarted_at=read.optional(environment.RESTARTED_AT, _natural, 0),
         probe_steps=read.optional(environment.PROBE_STEPS, _positive, None),
         probe_seconds=read.optional(environment.PROBE_SECONDS, _positive, None),
+        target=Target(
+            read.optional(environment.PROBE_TARGET_TOKENS, _natural, 0),
+            read.optional(environment.PROBE_TARGET_BYTES, _natural, 0),
+        ),
         nodes=read.optional(environment.NODES, _positive, 1),
         node_rank=read.optional(environment.NODE_RANK, _natural, 0),
         gpus_per_node=read.optional(environment.GPUS_PER_NODE, _positive, 1),

@@ -25,7 +25,7 @@ from memtune_runner import phases, training_length
 from memtune_runner.checkpoints.saving import current_ranks
 from memtune_runner.decoder import Decoder, read_architecture
 from memtune_runner.engine import PlanError, initialize
-from memtune_runner.probe import DEFAULT_STEPS, MOST_SKIPPED_STEPS
+from memtune_runner.probe import DEFAULT_STEPS, MOST_SKIPPED_STEPS, has_enough
 from memtune_runner.sampler import ResumableSampler
 from memtune_runner.settings import Settings, SettingsError, read_settings
 
@@ -80,7 +80,8 @@ class Trainer:
         """A few steps, one save, which no run will ever resume from, and one evaluation batch, which ends the probe."""
         engine, wanted = self._engine, self._settings.probe_steps or DEFAULT_STEPS
         for _ in self._steps(wanted + MOST_SKIPPED_STEPS):
-            if engine.steps - engine.skipped_steps == wanted:  # a probe counts the steps that were made
+            # A probe counts the steps that were made; it may have seen enough before.
+            if engine.steps - engine.skipped_steps == wanted or has_enough():
                 break
         if self._settings.checkpoint_path is not None:
             self._save_for_nobody(self._settings.checkpoint_path)

@@ -11,6 +11,7 @@ from torch import distributed
 from torch._C._distributed_c10d import HashStore
 
 from memtune.report import Ending
+from memtune_runner import shared_store
 from memtune_runner.bad_input import BadInputError
 from memtune_runner.checkpoints import meeting, newest
 from memtune_runner.install import install
@@ -66,7 +67,7 @@ def test_a_rank_that_writes_for_long_is_waited_for(train: Train) -> None:
 
 def test_nobody_is_waited_for_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
     store = HashStore()
-    monkeypatch.setattr(meeting, "_store", lambda: store)
+    monkeypatch.setattr(shared_store, "of_all_ranks", lambda: store)
     monkeypatch.setattr(distributed, "get_rank", lambda: 1)
     monkeypatch.setattr(distributed, "get_world_size", lambda: 3)
     meeting.reset()

@@ -88,6 +88,32 @@ def test_what_was_emulated_is_told_apart(tmp_path: Path, url: str) -> None:
     assert all(trial.user_attrs["emulated"] for trial in trials)
 
 
+def ended_early() -> dict[str, Any]:
+    """The same job, whose first probe had found the faster plan, so that the second one ended early."""
+    job = told_job()
+    first, second = job["status"]["probes"][:2]
+    second["pruned"] = "speed"
+    told = ((first, 2, 31.7), (first, 3, 31.7), (second, 2, 30.0))
+    job["status"]["measuredSteps"] = [
+        {"probe": probe["number"], "step": step, "seconds": seconds, "deviceBytes": probe["peakBytes"]["device"]}
+        for probe, step, seconds in told
+    ]
+    return job
+
+
+def test_a_probe_that_ended_early_is_a_pruned_trial_with_what_its_steps_told(tmp_path: Path, url: str) -> None:
+    assert main(["study", "--state", state_of(tmp_path / "state", ended_early()), "--storage", url]) == 0
+    study = optuna.load_study(study_name=NAME, storage=url)
+    first, second, last = study.trials
+    assert [trial.state.name for trial in (first, second, last)] == ["COMPLETE", "PRUNED", "COMPLETE"]
+    assert first.intermediate_values == {2: pytest.approx(33_101), 3: pytest.approx(33_101)}
+    speed = 34_012 * second.user_attrs["step_seconds"] / 30.0
+    assert second.intermediate_values == {2: pytest.approx(speed)}
+    assert second.user_attrs["pruned"] == "speed"
+    assert study.best_trial.number == first.number
+    assert visualization.plot_intermediate_values(study).data
+
+
 def test_optuna_s_pictures_are_drawn_of_it(study: optuna.Study) -> None:
     for draw in (
         visualization.plot_optimization_history,

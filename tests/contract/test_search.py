@@ -78,12 +78,15 @@ def test_nothing_is_proposed_when_everything_was_tried(model: Model) -> None:
 
 def test_the_trials_of_a_study_say_all_that_the_search_knows(model: Model) -> None:
     plans = [candidate.plan for candidate in SearchState(model, ()).question.candidates]
-    trials = (died(1, plans[0], 9 * 2**30), fitted(model, 2, plans[1]), Trial(3, plans[2], is_running=True))
+    slow = replace(fitted(model, 3, plans[2], 400.0), pruned=True, steps=((2, 390.0), (3, 410.0)))
+    running = Trial(4, plans[3], is_running=True)
+    trials = (died(1, plans[0], 9 * 2**30), fitted(model, 2, plans[1]), slow, running)
     state = after(model, *trials)
     parameters = all_parameters(state)
     study = optuna.create_study(direction="maximize")
     study.add_trials([frozen(state.model, parameters, trial) for trial in trials])
-    assert [trial.state for trial in study.trials] == [TrialState.COMPLETE, TrialState.COMPLETE, TrialState.RUNNING]
+    assert [trial.state.name for trial in study.trials] == ["COMPLETE", "COMPLETE", "PRUNED", "RUNNING"]
+    assert study.trials[2].intermediate_values == {2: 390.0, 3: 410.0}
     assert tuple(thawed(state.model, parameters, trial) for trial in study.trials) == trials
     assert set(study.trials[1].params) == set(parameters.values_of(plans[1])) <= set(distributions_of(parameters))
     # An out-of-memory never wins, and by how much it was above its limit is told.

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from small_jobs import make_job
 
-from memtune.pruning import Pruned, Step, Target, pruned, target_of
+from memtune.acquisition import target_of
+from memtune.decide.model import model_of
+from memtune.pruning import Pruned, Step, Target, pruned
 from memtune.space import BOTH, MEMORY, THROUGHPUT
+from memtune.spec.status import Status
 
 GIB = 2**30
 speeds = st.floats(min_value=0.1, max_value=1e9)
@@ -76,8 +81,8 @@ def test_what_a_faster_plan_does_not_rule_out_a_slower_one_does_not(
 
 
 def test_what_there_is_to_beat_depends_on_the_objective() -> None:
-    best = (1234.5, 60 * GIB, 80 * GIB, 0.1)
-    assert target_of(THROUGHPUT, *best) == Target(1234, 72 * GIB)
-    assert target_of(MEMORY, *best) == Target(0, 60 * GIB)
-    assert target_of(BOTH, *best) == Target(0, 72 * GIB)
-    assert target_of(MEMORY, 1.0, 79 * GIB, 80 * GIB, 0.1) == Target(0, 72 * GIB)
+    model = replace(model_of(make_job(), Status(), None), headroom=0.25)
+    most = model.usable_bytes * 3 // 4
+    found = {each: target_of(replace(model, objective=each), 1234.5, 5 * GIB) for each in (THROUGHPUT, MEMORY, BOTH)}
+    assert found == {THROUGHPUT: Target(1234, most), MEMORY: Target(0, 5 * GIB), BOTH: Target(0, most)}
+    assert target_of(replace(model, objective=MEMORY), 1.0, model.usable_bytes) == Target(0, most)

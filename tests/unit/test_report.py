@@ -11,13 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from nasty import texts
 
+from memtune.pruning import Pruned
 from memtune.report import (
     LOG_TAIL_BYTES,
+    MOST_STEPS,
     TERMINATION_MESSAGE_BYTES,
     Applied,
     Component,
     Device,
     Ending,
+    MeasuredStep,
     Memory,
     Phase,
     Report,
@@ -57,7 +60,12 @@ REPORTS = st.builds(
     memory=st.builds(Memory, peak_active_bytes=COUNT, non_torch_bytes=COUNT),
     step_seconds=st.none() | st.floats(0, LARGEST_COUNT),
     message=NASTY,
+    pruned=st.none() | st.sampled_from(Pruned),
     largest=st.lists(st.builds(Component, NASTY, st.integers(0, LARGEST_COUNT)), max_size=5).map(tuple),
+    measured_steps=st.lists(
+        st.builds(MeasuredStep, st.integers(1, 100), st.floats(0, LARGEST_COUNT), st.integers(0, LARGEST_COUNT)),
+        max_size=MOST_STEPS,
+    ).map(tuple),
     log_tail=NASTY,
 )
 
@@ -80,7 +88,16 @@ def test_short_report_fits_and_keeps_every_number(report: Report) -> None:
     assert report.message.startswith(short.message)
     assert report.log_tail.endswith(short.log_tail)
     assert short.largest == report.largest[: len(short.largest)]
-    assert replace(short, message="", largest=(), log_tail="") == replace(report, message="", largest=(), log_tail="")
+    assert short.measured_steps == report.measured_steps[: len(short.measured_steps)]
+    without: dict[str, Any] = {"message": "", "largest": (), "measured_steps": (), "log_tail": ""}
+    assert replace(short, **without) == replace(report, **without)
+
+
+def test_a_success_has_all_of_its_steps_in_the_short_form_too() -> None:
+    steps = tuple(MeasuredStep(100 - place, 1234.567891, 141 * 10**9 + place) for place in range(MOST_STEPS))
+    memory = Memory(**{each.name: 141 * 10**9 for each in fields(Memory)})
+    success = replace(OOM, ending=Ending.SUCCEEDED, exit_code=0, memory=memory, message="", largest=(), log_tail="")
+    assert read_report(termination_message(replace(success, measured_steps=steps))).measured_steps == steps
 
 
 def test_the_longest_report_fits_too() -> None:
@@ -151,6 +168,9 @@ def test_a_part_that_was_cut_is_none_so_that_half_a_measurement_is_not_taken_for
         ({"memory": {"peakActiveBytes": 0.5}}, "memory: peakActiveBytes: 0.5 is not a whole"),
         ({"largest": [["x", -1]]}, "largest: .* is not a whole number"),
         ({"largest": [["x", 1]] * 33}, "largest: .* at most 32"),
+        ({"pruned": "boredom"}, "pruned: 'boredom' is not one of speed, memory"),
+        ({"measuredSteps": [[1, 1.0, 1]] * 6}, "measuredSteps: .* at most 5 steps"),
+        ({"measuredSteps": [[1, -1.0, 1]]}, "measuredSteps: -1.0 is not a number"),
     ],
 )
 def test_what_no_runner_writes_is_refused_by_field(change: dict[str, Any], complaint: str) -> None:

@@ -60,6 +60,8 @@ def test_measured_is_compared_with_predicted_only_where_the_run_lived() -> None:
         ({"allocatorRetries": 2}, "too tight: the allocator had to retry"),
         ({"peakBytes": {**told_job()["status"]["probes"][0]["peakBytes"], "device": int(0.98 * TOTAL_BYTES)}},
          "too tight: 2.0% free of 6%"),
+        ({"pruned": "speed"}, "fits, too slow to win"),
+        ({"pruned": "memory"}, "fits, too large to win"),
         ({"verdict": "plan-not-applied"}, "did not apply its plan"),
         ({"verdict": None}, "stopped"),
         ({"verdict": None, "endedAt": None}, "running"),

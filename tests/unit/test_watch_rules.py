@@ -221,7 +221,7 @@ def test_a_probe_has_shorter_steps_and_a_train_run_has_not() -> None:
     assert accumulation(settings_of("bf16-z2-none-mb1x16")) == 2
     assert effective_plan(settings_of("bf16-z2-none-mb1x16")) == Plan.parse("bf16-z2-none-mb1x2")
     assert accumulation(settings_of("bf16-z2-none-mb1x16", RunKind.TRAIN)) == 16
-    assert Probe.of(settings_of("bf16-z2-none-mb1x16", RunKind.TRAIN)) is None
+    assert Probe.of(settings_of("bf16-z2-none-mb1x16", RunKind.TRAIN), world=1) is None
 
 
 def test_a_probe_ends_at_the_batch_after_its_last_step() -> None:

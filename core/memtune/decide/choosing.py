@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from memtune.acquisition import target_of
 from memtune.decide.records import TRIED, ended_as
 from memtune.decide.trials import may_be_launched, score, trial_of
 from memtune.knowledge import Model
 from memtune.pareto import Point, front
+from memtune.pruning import NOTHING, Pruned, Target
 from memtune.space import BOTH
 from memtune.spec.fields import to_ratio
 from memtune.spec.job import Job
@@ -28,8 +30,21 @@ def ranked(job: Job, model: Model, probes: Sequence[RunStatus]) -> list[RunStatu
     return [*earlier, *(probe for probe in good if not probe.measured_by and probe.plan not in repeated)]
 
 
+def next_target(job: Job, model: Model, probes: Sequence[RunStatus]) -> Target:
+    """What the next probe has to beat: the best that this job has measured itself; nothing before that."""
+    good = [probe for probe in probes if not probe.measured_by and may_be_launched(job, model, probe)]
+    if not good:
+        return NOTHING
+    best = winner(job, model, good)
+    return target_of(model, best.tokens_per_second, best.peak_bytes.device if best.peak_bytes else 0)
+
+
 def winner(job: Job, model: Model, good: Sequence[RunStatus]) -> RunStatus:
-    """The probe whose plan has most of the objective; of both, the smallest that is fast enough."""
+    """The probe whose plan has most of the objective; of both, the smallest that is fast enough.
+
+    One that ended early was too slow: it stands in only where those that beat it may not be launched any more.
+    """
+    good = [probe for probe in good if probe.pruned != Pruned.SPEED.value] or good
     best = max(good, key=lambda probe: (score(job, model, probe), _point(job, model, probe).free, -probe.number))
     if not job.spec.tuning.slack:
         return best

@@ -6,12 +6,15 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from memtune.decide import budget
+from memtune.decide.choosing import next_target
 from memtune.decide.completing import own_pods
 from memtune.decide.context import Context
 from memtune.decide.decision import Deletion
 from memtune.decide.hosting import asked_bytes
+from memtune.decide.model import believed
 from memtune.decide.records import ended_as, has_ended, is_over, lost_twice, to_run
 from memtune.observation import PodObservation
+from memtune.pruning import NOTHING, Target
 from memtune.run import Run, TraceRun
 from memtune.spec.status import AttemptStatus, RecordStatus, RunStatus, Status
 from memtune.verdict import Verdict
@@ -34,12 +37,31 @@ def _creations(context: Context, read: Status) -> tuple[Run, ...]:
     recorded = {record.name for record in (*read.emulations, *read.probes, *read.attempts) if not has_ended(record)}
     return tuple(
         replace(
-            to_run(context.job, context.status, record, asked_bytes(context, record), budget.own_seconds(context)),
+            to_run(
+                context.job,
+                context.status,
+                record,
+                asked_bytes(context, record),
+                budget.own_seconds(context),
+                _target(context, record),
+            ),
             avoided_nodes=avoided_nodes(context, record),
         )
         for record in (*context.status.emulations, *context.status.probes, *context.status.attempts)
         if record.name in recorded and not has_ended(record) and not record.created
     )
+
+
+def _target(context: Context, record: RunStatus) -> Target:
+    """What a probe has to beat. An emulated GPU costs nothing that could be saved.
+
+    Pods of one run that are made at different times may be told different targets: only the first rank's counts, and it
+    ends no probe that a rank without a target is part of.
+    """
+    probes = context.status.probes
+    if record not in probes or record.emulated or not any(ended_as(probe, Verdict.SUCCEEDED) for probe in probes):
+        return NOTHING
+    return next_target(context.job, believed(context), probes)
 
 
 def avoided_nodes(context: Context, record: RunStatus) -> tuple[str, ...]:

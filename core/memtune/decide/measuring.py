@@ -9,9 +9,8 @@ from memtune.decide.times import to_text
 from memtune.ladder import OutOfMemory
 from memtune.observation import PodObservation, RunObservation
 from memtune.report import Device, Memory, Phase, Report
-from memtune.spec.status import PeakBytes
+from memtune.spec.status import MAX_NATURAL, MAX_NUMBER, PeakBytes, StepStatus
 
-_LARGEST = 2**60
 # Seconds: a clock that is further off is wrong.
 _LONGEST = float(2**32)
 # Reserved above active by this share of reserved: GMLake (2401.08156) saw up to a third in the wild.
@@ -41,9 +40,24 @@ def measured(run: RunObservation) -> dict[str, Any]:
         "tokens_per_second": int(max((_rate(report.tokens_per_second) for report in timed), default=0)),
         "step_seconds": max((_rate(report.step_seconds) for report in timed), default=0.0),
         "length_covered": _on_all([report.length_covered for report in reports]),
+        "pruned": next((report.pruned.value for report in reports if report.pruned), ""),
         "torch": fullest.torch or "",
         "driver": fullest.driver or "",
     }
+
+
+def measured_steps(number: int, run: RunObservation) -> tuple[StepStatus, ...]:
+    """What the steps of the probe of this number told; all ranks made the same ones."""
+    told = next((report.measured_steps for report in reports_of(run.pods) if report.measured_steps), ())
+    return tuple(
+        StepStatus(
+            probe=number,
+            step=min(max(each.number, 1), MAX_NUMBER),
+            seconds=_rate(each.seconds),
+            device_bytes=_count(each.device_bytes),
+        )
+        for each in told
+    )
 
 
 def _on_all(covered: list[bool | None]) -> bool | None:
@@ -89,7 +103,7 @@ def kind_of_oom(report: Report | None) -> OutOfMemory:
     reserved, active = _count(memory.peak_reserved_bytes), _count(memory.peak_active_bytes)
     if reserved and active and reserved - active > _FRAGMENTED * reserved:
         return OutOfMemory.FRAGMENTATION
-    if _count(memory.non_torch_bytes) > _OUTSIDE * (_count(memory.device_total_bytes) or _LARGEST):
+    if _count(memory.non_torch_bytes) > _OUTSIDE * (_count(memory.device_total_bytes) or MAX_NATURAL):
         return OutOfMemory.OUTSIDE
     return OutOfMemory.STATE if report.phase in (Phase.INIT, Phase.OPTIMIZER_STEP) else OutOfMemory.ACTIVATION
 
@@ -155,7 +169,7 @@ def _seconds(pod: PodObservation, now: float, longest: float) -> float:
 
 
 def _count(value: int | None) -> int:
-    return min(value or 0, _LARGEST)
+    return min(value or 0, MAX_NATURAL)
 
 
 def _rate(value: float | None) -> float:

@@ -22,14 +22,13 @@ from memtune.spec.fixed_rules import fixed_plan
 from memtune.spec.status import (
     MAX_COMPONENTS,
     MAX_EMULATIONS,
+    MAX_NATURAL,
     ComponentBytes,
     IntervalBytes,
     PlanStatus,
     PredictionStatus,
 )
 from memtune.units import counted
-
-_LARGEST = 2**61
 
 
 def pending(context: Context) -> Context:
@@ -207,4 +206,4 @@ def _interval(interval: Interval) -> dict[str, int]:
 
 def natural(value: float) -> int:
     """A number as the status takes it."""
-    return int(min(max(value, 0.0), _LARGEST))
+    return int(min(max(value, 0.0), MAX_NATURAL))

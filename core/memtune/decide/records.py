@@ -9,6 +9,7 @@ from memtune.decide.times import to_seconds, to_text
 from memtune.gpu import find
 from memtune.naming import run_name
 from memtune.plan import Plan
+from memtune.pruning import NOTHING, Target
 from memtune.run import Checkpointed, Run, RunKind
 from memtune.spec.job import Job
 from memtune.spec.status import MAX_ATTEMPTS, AttemptStatus, EmulationStatus, RecordStatus, RunStatus, Status
@@ -180,7 +181,14 @@ def new_name(job: Job, kind: RunKind, records: Sequence[RunStatus]) -> tuple[int
     return number, run_name(job.metadata.name, kind, number)
 
 
-def to_run(job: Job, status: Status, record: RunStatus, host_request_bytes: int, probe_seconds: int = 0) -> Run:
+def to_run(
+    job: Job,
+    status: Status,
+    record: RunStatus,
+    host_request_bytes: int,
+    probe_seconds: int = 0,
+    target: Target = NOTHING,
+) -> Run:
     """The run that a record stands for: what its pods are made from."""
     plan = plan_of(record)
     if isinstance(record, EmulationStatus):
@@ -194,6 +202,7 @@ def to_run(job: Job, status: Status, record: RunStatus, host_request_bytes: int,
             gpu_product=status.gpu_product,
             host_request_bytes=host_request_bytes,
             seconds=probe_seconds,
+            target=target,
         )
     path = job.spec.checkpoint.path if job.spec.checkpoint else ""
     resume = Checkpointed(path, record.resumed_samples, record.resume == "convert")

@@ -15,7 +15,7 @@ from memtune.ladder import OutOfMemory
 from memtune.observation import PodObservation, RunObservation
 from memtune.report import Ending
 from memtune.spec.job import Job
-from memtune.spec.status import AttemptStatus, RunStatus
+from memtune.spec.status import MAX_NATURAL, MAX_STEPS, AttemptStatus, RunStatus
 from memtune.verdict import ECHO_SECONDS, PAST_DEADLINE, Conclusion, Verdict, broken_gpu, conclude
 
 # Pods that run while others of the same run still wait hold GPUs for nothing; longer than this they do not.
@@ -179,7 +179,9 @@ def _closed(context: Context, record: RunStatus, found: dict[str, Any]) -> Conte
         unknown = {"trained_samples": 0, "total_samples": 0}
         context = context.having(**(measuring.trained(pods) or unknown))
     else:
-        context = context.having(gpu_seconds_spent=context.status.gpu_seconds_spent + new.gpu_seconds)
+        spent = min(context.status.gpu_seconds_spent + new.gpu_seconds, MAX_NATURAL)
+        steps = (*context.status.measured_steps, *measuring.measured_steps(new.number, context.runs[record.name]))
+        context = context.having(gpu_seconds_spent=spent, measured_steps=steps[-MAX_STEPS:])
     if (batch := measuring.own_batch(pods)) is not None:
         is_jobs = batch == context.job.spec.training.global_batch_size
         context = context.having(own_batch=0 if is_jobs else batch)
@@ -191,7 +193,7 @@ def _spent(context: Context, record: RunStatus, run: RunObservation) -> dict[str
     longest = budget.most_seconds(context.job) if is_probe else inf
     seen = measuring.gpu_seconds(run, per_node, context.now, longest)
     lost = per_node * sum(_lost_seconds(context, record, pod, longest) for pod in run.pods if not pod.present)
-    found: dict[str, Any] = {"gpu_seconds": min(seen + int(lost), 2**61)}
+    found: dict[str, Any] = {"gpu_seconds": min(seen + int(lost), MAX_NATURAL)}
     if not is_probe:
         found |= measuring.checkpointed(measuring.reports_of(run.pods), _may_have_trained(record, run))
     return found

@@ -9,6 +9,7 @@ from memtune.decide.records import ended_as
 from memtune.ladder import OutOfMemory
 from memtune.plan import Plan
 from memtune.prediction import Prediction
+from memtune.pruning import Pruned
 from memtune.spec.status import AttemptStatus, RunStatus, Status
 from memtune.spec.training import Shrink
 from memtune.units import amount, counted, gib, unit_of
@@ -133,7 +134,12 @@ def measured(record: RunStatus) -> str:
     measured = f"{verb} {amount(peaks.device, total)}{predicted} of {amount(total, total)}"
     speed = ", speed not measured" if record.emulated else f", {record.tokens_per_second:,} tokens/s"
     shorter = ", without the longest sequences" if record.length_covered is False else ""
-    return f"{measured}{speed}{retries}{shorter}"
+    return f"{measured}{speed}{retries}{shorter}{ended_early(record)}"
+
+
+def ended_early(record: RunStatus) -> str:
+    """That a probe made not all of its steps, and why; empty if it did."""
+    return f", ended early: {Pruned(record.pruned).words}" if record.pruned else ""
 
 
 def predicted(plan: Plan, prediction: Prediction, usable_bytes: int, device_kind: str, earlier_jobs: int = 0) -> str:

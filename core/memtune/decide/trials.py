@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 from memtune.acquisition import SearchState, Trial
 from memtune.decide.model import lesson_of
 from memtune.decide.records import OUT_OF_MEMORY, TRIED, ended_as, has_ended, plan_of
 from memtune.knowledge import Model
 from memtune.space import MEMORY
 from memtune.spec.job import Job
-from memtune.spec.status import RunStatus, Status
+from memtune.spec.status import RunStatus, Status, StepStatus
 from memtune.verdict import Verdict
 
 
 def search_state(job: Job, status: Status, model: Model) -> SearchState:
     """How far the search for a job's plan is."""
-    trials = tuple(trial_of(job, model, probe) for probe in status.probes)
+    steps = status.measured_steps
+    trials = tuple(
+        replace(trial_of(job, model, probe), steps=_scores(job, model, probe, steps)) for probe in status.probes
+    )
     return SearchState(model, trials, f"{job.metadata.uid}/{len(trials) + 1}", job.spec.tuning.sampler)
 
 
@@ -32,7 +38,16 @@ def trial_of(job: Job, model: Model, probe: RunStatus) -> Trial:
         is_running=not has_ended(probe),
         tried=not has_ended(probe) or ended_as(probe, *TRIED),
         free_bytes=free_bytes(model, probe) if has_measured else 0.0,
+        pruned=has_measured and bool(probe.pruned),
     )
+
+
+def _scores(job: Job, model: Model, probe: RunStatus, steps: Sequence[StepStatus]) -> tuple[tuple[int, float], ...]:
+    """What the objective was after each step of a probe; a speed only where tokens were counted."""
+    told, tokens = [step for step in steps if step.probe == probe.number], probe.tokens_per_second * probe.step_seconds
+    if job.spec.tuning.objective == MEMORY:
+        return tuple((each.step, float(max(model.usable_bytes - each.device_bytes, 0))) for each in told)
+    return tuple((each.step, tokens / each.seconds) for each in told if tokens and each.seconds)
 
 
 def may_be_launched(job: Job, model: Model, probe: RunStatus) -> bool:

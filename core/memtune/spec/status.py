@@ -29,6 +29,9 @@ MAX_NUMBER = 10_000
 MAX_COMPONENTS = 32
 MAX_FRONT = 12
 MAX_EMULATIONS = 4
+MAX_STEPS = 24
+# What every reader of JSON holds exactly.
+MAX_NATURAL = 2**53
 
 Phase = Literal[
     "Pending", "Predicting", "Probing", "Launching", "Running", "Recovering", "Suspended", "Succeeded", "Failed"
@@ -47,7 +50,7 @@ Verdict = Literal[
     "hung",
 ]
 
-Natural = Annotated[Whole, Field(ge=0, le=2**62)]
+Natural = Annotated[Whole, Field(ge=0, le=MAX_NATURAL)]
 Amount = Annotated[Number, Field(ge=0, le=1e18)]
 Name = Annotated[str, Field(pattern=WORD, max_length=63)]
 RunName = Annotated[str, Field(pattern=OBJECT_NAME, max_length=63)]
@@ -158,6 +161,15 @@ class TraceStatus(RecordStatus):
     message: Explanation = Field(default="", description="What was traced, or what stopped it, in one sentence.")
 
 
+class StepStatus(StatusBlock):
+    """What one step of a probe told."""
+
+    probe: RunNumber = Field(description="Number of the probe.")
+    step: RunNumber = Field(description="Number of the step, from 1; the first one warms up, and is not here.")
+    seconds: Amount = Field(description="Seconds of the step, with all of the plan's micro-batches.")
+    device_bytes: Natural = Field(description="Peak of the device's memory until its end.")
+
+
 class RunStatus(RecordStatus):
     """One run, recorded before its first pod is created."""
 
@@ -195,6 +207,9 @@ class RunStatus(RecordStatus):
     )
     driver: Annotated[str, Field(pattern=WORD, max_length=16)] = Field(
         default="", description="Version of the NVIDIA driver that the run reported; empty if it reported none."
+    )
+    pruned: Literal["", "speed", "memory"] = Field(
+        default="", description="Why the probe ended early: by what it could not win any more. Empty if it did not."
     )
     measured_by: Name = Field(
         default="",
@@ -295,6 +310,9 @@ class Status(StatusBlock):
     probes: Annotated[tuple[RunStatus, ...], Field(max_length=MAX_PROBES)] = Field(
         default=(),
         description="Every probe run, in the order in which they were recorded; those of earlier jobs come first.",
+    )
+    measured_steps: Annotated[tuple[StepStatus, ...], Field(max_length=MAX_STEPS)] = Field(
+        default=(), description="What steps of the newest probes told, of each probe some."
     )
     attempts: Annotated[tuple[AttemptStatus, ...], Field(max_length=MAX_ATTEMPTS)] = Field(
         default=(), description="The newest train runs, in the order in which they were recorded."

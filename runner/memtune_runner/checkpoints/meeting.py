@@ -9,14 +9,13 @@ GPU, it does when it asks for a value behind a collective.
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
 from contextlib import suppress
 from typing import Any
 
 from memtune.report import Phase
-from memtune_runner import phases, progress
+from memtune_runner import phases, progress, shared_store
 from memtune_runner.bad_input import BadInputError
 
 # As long as gloo's own barrier waits: another rank may still write a large shard.
@@ -36,7 +35,7 @@ def meet(called: str, remedy: str, longest_wait_seconds: float = LONGEST_WAIT_SE
     ``called`` is the call as the script made it.
     """
     global _calls
-    store = _store()
+    store = shared_store.of_all_ranks()
     if store is None:
         return
     from torch import distributed
@@ -86,7 +85,7 @@ class Lookout:
 
 
 def _look() -> None:
-    store, call = _store(), f"{_PREFIX}/{_calls + 1}"
+    store, call = shared_store.of_all_ranks(), f"{_PREFIX}/{_calls + 1}"
     if store is None or phases.current() not in _TRAINS or not store.check([f"{call}/passes"]):
         return
     if progress.now().backward_passes > int(store.get(f"{call}/passes")):
@@ -96,7 +95,7 @@ def _look() -> None:
 def leave() -> None:
     """Tell the ranks that wait, or will wait, that this one makes no further call: its group, or its script, ends."""
     global _calls
-    store = _store()
+    store = shared_store.of_all_ranks()
     if store is not None:
         with suppress(RuntimeError):  # the store may have gone with its host
             _pass(store)
@@ -113,17 +112,6 @@ def _pass(store: Any) -> None:
     from torch import distributed
 
     store.set(f"{_PREFIX}/{_calls + 1}/passed/{distributed.get_rank()}", "")
-
-
-def _store() -> Any | None:
-    """The store of the default process group; None where there is nobody to meet, or the backend has none."""
-    torch = sys.modules.get("torch")
-    distributed = getattr(torch, "distributed", None)
-    if distributed is None or not (distributed.is_available() and distributed.is_initialized()):
-        return None
-    if distributed.get_world_size() == 1 or distributed.get_backend() == "mpi":
-        return None
-    return distributed.distributed_c10d._get_default_store()
 
 
 def _without(store: Any, prefix: str, ranks: range) -> list[int]:

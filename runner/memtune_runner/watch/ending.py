@@ -120,7 +120,7 @@ def _measured(report: Report, watch: Watch) -> Report:
         tokens_per_second=tokens * (report.world or 1) / seconds if seconds and tokens else None,
         torch=str(sys.modules["torch"].__version__)[:32],
         driver=driver_version() if watch.settings.device is Device.CUDA else None,
-        **_coverage(watch),
+        **_of_probe(watch),
     )
     ran_out = watch.out_of_memory
     if report.ending is not Ending.DEVICE_OOM or ran_out is None:
@@ -138,14 +138,16 @@ def _memory(watch: Watch) -> Memory:
     return replace(memory, largest_free_block_bytes=largest_bytes, failed_request_bytes=failed_bytes)
 
 
-def _coverage(watch: Watch) -> dict[str, Any]:
-    """What a probe has seen of what the real run will do; a train run does not need to say."""
-    settings = watch.settings
-    if not settings.is_probe:
+def _of_probe(watch: Watch) -> dict[str, Any]:
+    """What a probe has seen of what the real run will do, and step by step; a train run does not need to say."""
+    settings, probe = watch.settings, watch.probe
+    if probe is None:
         return {}
     whole = settings.plan.micro_batch * settings.sequence_length
     return {
         "length_covered": (watch.tally.largest_tokens or 0) >= whole,
         "evaluation_covered": watch.evaluation_covered,
         "save_covered": watch.save_covered,
+        "pruned": probe.pruned,
+        "measured_steps": probe.measured_steps,
     }

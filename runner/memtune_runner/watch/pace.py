@@ -61,6 +61,13 @@ class Pace:
         steps = [each for each in self._undisturbed() if each.micro_steps]
         return median(each.tokens * accumulation / each.micro_steps for each in steps) if steps else None
 
+    def last_step(self, accumulation: int) -> tuple[float, float] | None:
+        """Seconds and tokens of the last step, with ``accumulation`` micro-batches; None if it is like no other."""
+        last = self._steps[-1] if self._steps else None
+        if last is None or last.disturbed or not last.micro_steps:
+            return None
+        return _extrapolated(last, accumulation), last.tokens * accumulation / last.micro_steps
+
     def _undisturbed(self) -> list[_Step]:
         # If all were disturbed, as with an evaluation in every step, that is what a step is like.
         return [each for each in self._steps if not each.disturbed] or list(self._steps)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 import weakref
 from collections.abc import Callable, Mapping
@@ -10,7 +11,7 @@ from typing import Any
 
 import torch
 
-from memtune.report import Applied, Component, Phase
+from memtune.report import Applied, Component, Device, Phase
 from memtune_runner import library_step, phases
 from memtune_runner.bad_input import BadInputError
 from memtune_runner.checkpoints.loading import CheckpointLoad
@@ -271,7 +272,21 @@ class Watch:
             self.probe.stepped(self.counter.steps, self.counter.skipped)
         if self.statistics is not None:
             self.statistics.step_ended()
+        if self.probe is not None:
+            self._step_measured(self.probe)
         self._read_now_and_then(now)
+
+    def _step_measured(self, probe: Probe) -> None:
+        """Tell the probe of its last step, behind which it may end early."""
+        self.read()
+        # What takes how long where nothing is computed says nothing of a GPU.
+        is_timed = self.settings.device is not Device.EMULATED
+        seconds, tokens = (is_timed and self.pace.last_step(self.settings.plan.accumulation)) or (0.0, 0.0)
+        speed = tokens * probe.world / seconds if seconds else 0.0
+        probe.measured(seconds, speed, self.record.memory().peak_device_bytes)
+        if probe.pruned is not None and self.rank == 0:
+            told = f"memtune: the probe ends after {self.counter.steps} steps: its plan is {probe.pruned.words}"
+            print(told, file=sys.stderr, flush=True)
 
     def _read_now_and_then(self, now: float) -> None:
         if now - self._last_reading < READING_PERIOD_SECONDS:

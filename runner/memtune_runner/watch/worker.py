@@ -21,6 +21,7 @@ from memtune_runner import (
     integrations,
     library_step,
     phases,
+    probe,
     progress,
     stacks,
     training_length,
@@ -88,7 +89,7 @@ class _Worker:
         self._telling = threading.Lock()
         self._hung: Failure | None = None
         self._has_ended = False
-        self._probe = Probe.of(settings)
+        self._probe = Probe.of(settings, rank.world)
         self._watch: Watch | None = None
         self._load = CheckpointLoad.of(settings)
         self._length = TrainingLength()
@@ -100,6 +101,7 @@ class _Worker:
         library_step.reset()
         training_length.reset()
         meeting.reset()
+        probe.begin(self._probe)
         progress.begin(self._progress)
         self._imports.install()
         if self._load is not None:

@@ -202,6 +202,11 @@ def _callback(settings: Settings, probe: Probe | None, package: str, fits: First
         def on_train_batch_start(self, trainer: Any, *_: Any) -> None:
             self._end(trainer)
 
+        def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
+            if probe is not None and probe.pruned is not None:
+                # The validation was to come behind steps that are not made.
+                trainer.val_check_batch = trainer.fit_loop.total_batch_idx + 1
+
         def on_load_checkpoint(self, trainer: Any, _module: Any, checkpoint: dict[str, Any]) -> None:
             if settings.resume_from is not None and fits.is_current and trainer.state.fn.value == "fit":
                 _recount(checkpoint, settings)

@@ -1,0 +1,17 @@
+"""The store by which the ranks of a training tell each other what is in no collective."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+
+def of_all_ranks() -> Any | None:
+    """The store of the default process group; None where there is nobody to meet, or the backend has none."""
+    torch = sys.modules.get("torch")
+    distributed = getattr(torch, "distributed", None)
+    if distributed is None or not (distributed.is_available() and distributed.is_initialized()):
+        return None
+    if distributed.get_world_size() == 1 or distributed.get_backend() == "mpi":
+        return None
+    return distributed.distributed_c10d._get_default_store()

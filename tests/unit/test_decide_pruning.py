@@ -1,0 +1,197 @@
+"""Probes that end early: what they have to beat, and what becomes of what they told."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import decided
+import pytest
+from decided import condition
+from simulated_cluster import SimulatedCluster
+from small_jobs import make_job
+
+from memtune.decide.choosing import next_target, winner
+from memtune.decide.earlier import to_json
+from memtune.decide.model import model_of
+from memtune.decide.records import to_run
+from memtune.decide.trials import search_state
+from memtune.naming import run_name
+from memtune.pruning import NOTHING, Pruned, Step, Target, pruned
+from memtune.report import MOST_STEPS, MeasuredStep
+from memtune.run import Run, RunKind, TraceRun
+from memtune.spec.job import Job
+from memtune.spec.status import MAX_STEPS, PeakBytes, RunStatus, StepStatus, load_status
+from memtune.units import GIB
+from memtune_operator import variables
+
+PLAN, OTHER = "bf16-z1-none-mb1x8", "bf16-z1-none-mb2x4"
+
+
+def probe(number: int, plan: str = PLAN, tokens: int = 1000, gib: float = 4.0, **changes: Any) -> RunStatus:
+    return RunStatus(
+        name=f"{make_job().metadata.name}-probe-{number}",
+        number=number,
+        plan=plan,
+        verdict="succeeded",
+        ended_at="2026-03-01T10:00:00Z",
+        tokens_per_second=tokens,
+        step_seconds=2.0,
+        peak_bytes=PeakBytes(allocated=1, active=1, reserved=1, device=int(gib * GIB), total=8 * GIB),
+        **changes,
+    )
+
+
+def target(job: Job, *probes: RunStatus) -> Target:
+    return next_target(job, model_of(job, load_status({}), None), probes)
+
+
+MOST = int(8 * GIB * 0.94)
+
+
+@pytest.mark.parametrize(
+    ("objectives", "found"),
+    [
+        (["throughput"], Target(1200, MOST)),
+        (["memory"], Target(0, 4 * GIB)),
+        (["throughput", "memory"], Target(0, MOST)),
+    ],
+)
+def test_the_best_plan_that_the_job_measured_is_to_beat(objectives: list[str], found: Target) -> None:
+    job = make_job(tuning={"objectives": objectives})
+    tight = probe(3, tokens=9000, gib=7.9)
+    assert target(job, probe(1), probe(2, OTHER, 1200, 5.0), tight) == found
+
+
+def test_there_is_nothing_to_beat_before_a_plan_may_be_launched() -> None:
+    job = make_job()
+    assert target(job) == NOTHING
+    assert target(job, probe(1, gib=7.9)) == NOTHING
+    assert target(job, probe(1, measured_by="earlier")) == NOTHING
+
+
+def test_a_plan_whose_probe_was_too_slow_to_win_is_launched_only_where_no_other_is_left() -> None:
+    job = make_job()
+    model = model_of(job, load_status({}), None)
+    slow = probe(2, OTHER, 5000, pruned="speed")
+    assert winner(job, model, [probe(1), slow]).number == 1, "whatever its report says of its speed"
+    assert winner(job, model, [slow]).number == 2
+
+
+class PruningCluster(SimulatedCluster):
+    """A cluster that keeps what each run was told it has to beat."""
+
+    def __init__(self, job: Job) -> None:
+        super().__init__(job, 1.0)
+        self.targets: dict[str, Target] = {}
+
+    def post(self, run: Run | TraceRun) -> None:
+        super().post(run)
+        if isinstance(run, Run):
+            self.targets[run_name(self.job.metadata.name, run.kind, run.number)] = run.target
+
+
+def probed(job: Job) -> PruningCluster:
+    """A cluster whose probes end as the runner ends them."""
+    cluster = PruningCluster(job)
+    for _ in range(40):
+        cluster.reconcile()
+        for run in cluster.runs():
+            cluster.start(run)
+        cluster.reconcile()
+        if cluster.status["phase"] in ("Running", "Failed"):
+            return cluster
+        cluster.tick(20.0)
+        for run in cluster.runs(RunKind.PROBE):
+            for pod in cluster.of(run):
+                if pod.is_running:
+                    cluster.finish(run, **told(cluster, pod.plan, cluster.targets[run]))
+    raise AssertionError(cluster.events)
+
+
+def told(cluster: SimulatedCluster, plan: str, beats: Target) -> dict[str, Any]:
+    training, seconds, peak = cluster.job.spec.training, cluster.step_seconds(plan), cluster.truth(plan)
+    speed = training.global_batch_size * training.sequence_length / seconds
+    why = pruned(beats, [Step(speed, peak)])
+    steps = tuple(MeasuredStep(number, seconds, peak) for number in ((2,) if why else (2, 3)))
+    return {"pruned": why, "measured_steps": steps, "steps": steps[-1].number}
+
+
+def test_probes_that_end_early_are_told_and_the_best_plan_is_launched() -> None:
+    cluster = probed(make_job(tuning={"maxGpuSeconds": 100_000}))
+    probes = cluster.status["probes"]
+    assert not any(cluster.targets[probes[0]["name"]])
+    assert all(cluster.targets[each["name"]].tokens_per_second for each in probes[1:])
+    ended = [each for each in probes if each.get("pruned")]
+    assert ended
+    best = max((each for each in probes if each["verdict"] == "succeeded"), key=lambda each: each["tokensPerSecond"])
+    assert cluster.status["plan"]["name"] == best["plan"]
+    assert best not in ended
+    for each in ended:
+        assert [step["step"] for step in cluster.status["measuredSteps"] if step["probe"] == each["number"]] == [2]
+        assert any(
+            f"probe {each['number']} ({each['plan']}) succeeded: measured" in event
+            and f"ended early: {Pruned(each['pruned']).words}" in event
+            for event in cluster.events
+        )
+    assert condition(cluster, "Tuned")["reason"] == "Measured"
+    assert not any(cluster.targets[each["name"]] != NOTHING for each in cluster.status["attempts"])
+
+
+def test_with_both_objectives_only_memory_is_to_beat() -> None:
+    cluster = probed(make_job(tuning={"maxGpuSeconds": 100_000, "objectives": ["throughput", "memory"]}))
+    assert {found.tokens_per_second for found in cluster.targets.values()} == {0}
+    assert sum(found.device_bytes > 0 for found in cluster.targets.values()) > 1
+
+
+def test_an_emulated_probe_has_nothing_to_beat() -> None:
+    resources = {"gpusPerNode": 1, "gpuMemory": "8Gi", "gpuProduct": "h100-80gb", "device": "emulated"}
+    cluster = probed(make_job(resources=resources))
+    assert len(cluster.status["probes"]) > 1
+    assert set(cluster.targets.values()) == {NOTHING}
+
+
+def test_a_pod_is_told_what_its_plan_has_to_beat() -> None:
+    job, status = make_job(), load_status({})
+    run = to_run(job, status, probe(1), 0, target=Target(1200, MOST))
+    found = variables.of_pod(job, run, 0, "/dev/termination-log")
+    assert (found["MEMTUNE_PROBE_TARGET_TOKENS"], found["MEMTUNE_PROBE_TARGET_BYTES"]) == ("1200", str(MOST))
+    found = variables.of_pod(job, to_run(job, status, probe(1), 0), 0, "/dev/termination-log")
+    assert (found["MEMTUNE_PROBE_TARGET_TOKENS"], found["MEMTUNE_PROBE_TARGET_BYTES"]) == ("", "")
+
+
+def test_of_many_steps_the_status_has_the_newest() -> None:
+    job = make_job(tuning={"maxGpuSeconds": 1_000_000, "maxProbes": 12, "probeSteps": 100})
+    steps = tuple(MeasuredStep(number, 2.0**60 if number == 2 else 1.0, 2**60) for number in range(2, 2 + MOST_STEPS))
+    found = decided.probed(job, measured_steps=steps).status
+    probes = [each["number"] for each in found["probes"]]
+    told = [step["probe"] for step in found["measuredSteps"]]
+    assert len(told) <= MAX_STEPS
+    assert told == [number for number in probes for _ in range(MOST_STEPS)][-MAX_STEPS:]
+    load_status(found)
+
+
+STEPS = tuple(
+    StepStatus(probe=1, step=2 + place, seconds=2.0 / (place + 1), device_bytes=(4 + place) * GIB) for place in (0, 1)
+)
+
+
+@pytest.mark.parametrize(
+    ("objectives", "steps"),
+    [
+        (["throughput"], ((2, 1000.0), (3, 2000.0))),
+        (["memory"], ((2, 4.0 * GIB), (3, 3.0 * GIB))),
+    ],
+)
+def test_the_steps_are_told_to_the_search_in_terms_of_the_objective(
+    objectives: list[str], steps: tuple[tuple[int, float], ...]
+) -> None:
+    job = make_job(tuning={"objectives": objectives})
+    probes = (probe(1, pruned="speed"), probe(2, OTHER))
+    status = load_status({}).model_copy(update={"probes": probes, "measured_steps": STEPS})
+    first, second = search_state(job, status, model_of(job, status, None)).trials
+    assert (first.pruned, first.fits, first.steps) == (True, True, steps)
+    assert (second.pruned, second.fits, second.steps) == (False, True, ())
+
+
+def test_later_jobs_hear_that_a_probe_ended_early() -> None:
+    assert to_json(probe(1, pruned="speed"))["pruned"] == "speed"

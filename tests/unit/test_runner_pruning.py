@@ -1,0 +1,153 @@
+"""A probe that ends early: what it keeps of its steps, and how its ranks agree."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from threading import Barrier, local
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from memtune.pruning import Pruned, Target
+from memtune.report import MeasuredStep
+from memtune_runner import agreement, probe, shared_store
+from memtune_runner.probe import Probe, ProbeFinished
+from memtune_runner.watch.pace import Pace
+
+TARGET = Target(tokens_per_second=1000, device_bytes=100)
+
+
+def play(of: Probe, *steps: tuple[float, float, int]) -> None:
+    """Steps from the first one on, each with its seconds, its tokens per second and the peak until its end."""
+    for number, step in enumerate(steps, 1):
+        of.stepped(number, 0)
+        of.measured(*step)
+
+
+def test_a_probe_ends_behind_the_step_that_rules_its_plan_out() -> None:
+    near, slow = Probe(10, TARGET), Probe(10, TARGET)
+    play(near, (90.0, 1.0, 80), (2.0, 950.0, 90))
+    assert not near.has_enough
+    play(slow, (90.0, 1.0, 80), (2.0, 500.0, 90))
+    assert (slow.has_enough, slow.pruned) == (True, Pruned.SPEED)
+    with pytest.raises(ProbeFinished, match="after 2 steps"):
+        slow.forward_begins(is_evaluation=False)
+
+
+def test_its_first_step_decides_nothing() -> None:
+    large = Probe(10, TARGET)
+    play(large, (1.0, 2000.0, 101))
+    assert not large.has_enough
+    play(large, (1.0, 2000.0, 101), (1.0, 2000.0, 101))
+    assert large.pruned is Pruned.MEMORY
+
+
+def test_it_stays_ended_and_its_last_step_ends_it_as_ever() -> None:
+    pruned, whole = Probe(10, TARGET), Probe(2, TARGET)
+    play(pruned, (1.0, 500.0, 1), (1.0, 500.0, 1), (1.0, 2000.0, 1))
+    assert (pruned.has_enough, pruned.pruned) == (True, Pruned.SPEED)
+    play(whole, (1.0, 500.0, 1), (1.0, 500.0, 1))
+    assert (whole.has_enough, whole.pruned) == (True, None), "there was nothing left to save"
+
+
+def test_without_a_target_no_probe_ends_early() -> None:
+    first = Probe(10)
+    play(first, (1.0, 1.0, 2**60), (1.0, 1.0, 2**60), (1.0, 1.0, 2**60))
+    assert not first.has_enough
+    assert first.measured_steps == (MeasuredStep(2, 1.0, 2**60), MeasuredStep(3, 1.0, 2**60))
+
+
+def test_of_many_steps_a_report_has_some_with_the_first_and_the_last() -> None:
+    long = Probe(100)
+    play(long, *((1.0, 1.0, number) for number in range(100)))
+    assert [step.number for step in long.measured_steps] == [2, 26, 51, 76, 100]
+    few = Probe(6)
+    play(few, *((0.0 if number == 4 else 1.0, 1.0, 1) for number in range(1, 7)))
+    assert [step.number for step in few.measured_steps] == [2, 3, 5, 6], "a disturbed step tells no time"
+
+
+def test_only_a_probe_that_has_enough_is_over() -> None:
+    try:
+        assert not probe.has_enough()
+        current = Probe(1)
+        probe.begin(current)
+        assert not probe.has_enough()
+        current.stepped(1, 0)
+        assert probe.has_enough()
+    finally:
+        probe.begin(None)
+    assert not probe.has_enough()
+
+
+def test_the_last_step_is_told_as_a_whole_one() -> None:
+    pace = Pace()
+    pace.training_began(0.0)
+    assert pace.last_step(8) is None
+    pace.stepped(9.0, micro_steps=2, tokens=100, disturbed=False)
+    assert pace.last_step(8) is None, "it warmed up"
+    pace.optimizer_took(1.0)
+    pace.stepped(14.0, micro_steps=2, tokens=100, disturbed=False)
+    assert pace.last_step(8) == (17.0, 400.0)
+    pace.stepped(15.0, micro_steps=2, tokens=100, disturbed=True)
+    assert pace.last_step(8) is None
+
+
+class Ranks:
+    """Ranks that are threads, with a store between them."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, world: int) -> None:
+        distributed = pytest.importorskip("torch").distributed
+        self.store, self._world, self._own = distributed.HashStore(), world, local()
+        monkeypatch.setattr(shared_store, "of_all_ranks", lambda: self.store)
+        monkeypatch.setattr(distributed, "get_rank", lambda: self._own.rank)
+        monkeypatch.setattr(distributed, "get_world_size", lambda: world)
+        monkeypatch.setattr(agreement, "_GATHERING", timedelta(seconds=0.3))
+        monkeypatch.setattr(agreement, "_FOLLOWING", timedelta(seconds=0.6))
+
+    def agree(self, wishes: dict[int, tuple[int, Pruned | None]]) -> list[Pruned | None]:
+        """Each rank asks at its step, with what it would do."""
+        barrier = Barrier(len(wishes))
+
+        def ask(rank: int) -> Pruned | None:
+            self._own.rank = rank
+            barrier.wait()
+            step, mine = wishes[rank]
+            return agreement.on(step, mine, self._world)
+
+        with ThreadPoolExecutor(len(wishes)) as pool:
+            return list(pool.map(ask, wishes))
+
+
+def test_the_first_rank_decides_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    ranks = Ranks(monkeypatch, 3)
+    assert ranks.agree({rank: (2, None if rank == 0 else Pruned.SPEED) for rank in range(3)}) == [None] * 3
+    assert ranks.agree({rank: (3, Pruned.MEMORY if rank == 0 else None) for rank in range(3)}) == [Pruned.MEMORY] * 3
+
+
+def test_nobody_ends_where_a_rank_does_not_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    ranks = Ranks(monkeypatch, 3)
+    assert ranks.agree({0: (2, Pruned.SPEED), 1: (2, None)}) == [None, None]
+    assert ranks.agree({0: (3, Pruned.SPEED), 1: (3, None), 2: (4, None)}) == [None, None, None]
+
+
+def test_what_was_decided_stays_whoever_comes_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    ranks = Ranks(monkeypatch, 2)
+    assert ranks.agree({1: (2, None)}) == [None]
+    assert ranks.agree({0: (2, Pruned.SPEED)}) == [None]
+
+
+def test_ranks_without_a_store_never_end_early_and_a_single_one_needs_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shared_store, "of_all_ranks", lambda: None)
+    assert agreement.on(2, Pruned.SPEED, 1) is Pruned.SPEED
+    assert agreement.on(2, Pruned.SPEED, 2) is None
+
+
+def test_a_store_that_has_gone_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def gone(*_: Any) -> None:
+        raise RuntimeError("Connection reset by peer")
+
+    ranks = Ranks(monkeypatch, 2)
+    ranks.store = SimpleNamespace(set=gone, wait=gone, compare_set=gone)
+    assert ranks.agree({0: (2, Pruned.SPEED), 1: (2, None)}) == [None, None]
