@@ -73,6 +73,7 @@ bench: env ## the tables of bench/; PEAKS=FILE.csv scores the memory prediction 
 	$(python) bench/throughput.py
 	$(python) bench/overhead.py
 	$(python) bench/search.py
+	$(python) bench/pruning.py
 	PYTHONPATH=bench $(python) bench/truth.py
 	PYTHONPATH=bench $(python) bench/tracing.py
 	$(python) bench/accuracy.py $(or $(PEAKS),bench/data/measured_memory.csv) --leave-one-source-out

@@ -8,9 +8,10 @@ from random import Random
 
 from search_tables import HEADROOM, Outcome, Table
 
-from memtune.acquisition import MEMTUNE, SearchState, Trial, enough
+from memtune.acquisition import MEMTUNE, SearchState, Trial, enough, target_of
 from memtune.knowledge import Lesson, Model
 from memtune.plan import Plan
+from memtune.pruning import NOTHING, Target
 from memtune.space import THROUGHPUT, Space
 from memtune.spec.tuning import Tuning
 from memtune_operator.search import propose
@@ -24,7 +25,8 @@ class Hunt:
     """One search of one table. It is over when a good plan was measured, or when the probes are spent.
 
     ``blind`` is one that does not know when it has found a good plan, as in real life. ``sampler`` is that of
-    ``tuning.sampler``, seeded by ``seed`` and the number of the probe.
+    ``tuning.sampler``, seeded by ``seed`` and the number of the probe. A probe has so many ``steps``, or less in a hunt
+    that ``prunes``.
     """
 
     table: Table
@@ -33,6 +35,8 @@ class Hunt:
     most: int = MOST_PROBES
     sampler: str = MEMTUNE
     seed: str = ""
+    steps: int = Tuning().probe_steps
+    prunes: bool = False
     plans: list[Plan] = field(default_factory=list)
     outcomes: list[Outcome] = field(default_factory=list)
     found: bool = False
@@ -44,11 +48,18 @@ class Hunt:
 
     def probe(self, plan: Plan) -> Outcome:
         """Measure a plan."""
-        outcome = self.table.probe(plan, self.random)
+        outcome = self.table.probe(plan, self.random, self._target if self.prunes else NOTHING, self.steps)
         self.plans.append(plan)
         self.outcomes.append(outcome)
         self.found = self.found or (outcome.fits and self.table.is_good(plan))
         return outcome
+
+    @property
+    def _target(self) -> Target:
+        """What the next plan has to beat, as the operator tells a probe."""
+        fitting = [outcome for outcome in self.outcomes if outcome.fits]
+        best = max(fitting, key=lambda outcome: outcome.tokens_per_second, default=None)
+        return target_of(state_of(self).model, best.tokens_per_second, best.device_bytes) if best else NOTHING
 
     @property
     def share(self) -> float:

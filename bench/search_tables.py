@@ -9,6 +9,7 @@ Those that differ between plans of one job are assumed; nobody published enough 
 from __future__ import annotations
 
 import math
+import statistics
 from dataclasses import dataclass, field
 from functools import cached_property
 from random import Random
@@ -20,6 +21,7 @@ from memtune.model.architecture import Architecture, Kind
 from memtune.plan import Plan
 from memtune.predict import Predictor
 from memtune.prediction import Prediction
+from memtune.pruning import NOTHING, Step, Target, pruned
 from memtune.space import Space, enumerate_plans, rank
 from memtune.spec.tuning import Tuning
 from memtune.workload import Workload
@@ -37,6 +39,8 @@ _SPEED_OWN = 0.03  # of each plan
 # What two probes of one plan differ by.
 _MEMORY_NOISE = 0.003
 _SPEED_NOISE = 0.015
+# What the steps of one probe differ by; assumed.
+_STEP_NOISE = 0.05
 _DRAWS = 100
 
 
@@ -86,6 +90,7 @@ class Outcome(NamedTuple):
     tokens_per_second: float = 0.0
     demanded_bytes: int = 0
     gpu_seconds: float = 0.0
+    steps: int = 0
 
 
 @dataclass
@@ -158,8 +163,8 @@ class Table:
         """A plan's true throughput over the best one's."""
         return self.rows[plan].tokens_per_second / self.rows[self.best].tokens_per_second
 
-    def probe(self, plan: Plan, random: Random) -> Outcome:
-        """Run a plan: what it shows, and what it costs."""
+    def probe(self, plan: Plan, random: Random, target: Target = NOTHING, steps: int = Tuning().probe_steps) -> Outcome:
+        """Run a plan for so many steps, or until it cannot beat the target: what it shows, and what it costs."""
         row, usable_bytes = self.rows[plan], self.workload.gpu.usable_bytes
         tokens = self.workload.global_batch * self.workload.sequence_length
         missing = row.device_bytes - usable_bytes
@@ -170,6 +175,8 @@ class Table:
         factor = row.memory_factor * random.lognormvariate(0.0, _MEMORY_NOISE)
         speed = row.tokens_per_second * random.lognormvariate(0.0, _SPEED_NOISE)
         device = min(int(row.prediction.device.expected * factor), usable_bytes)
+        if speeds := _speeds_of_pruned(speed, device, target, steps):
+            steps, speed = len(speeds) + 1, statistics.median(speeds)
         return Outcome(
             died=False,
             fits=device <= usable_bytes * (1 - HEADROOM),
@@ -178,11 +185,22 @@ class Table:
             device_bytes=device,
             step_seconds=tokens / speed,
             tokens_per_second=speed,
-            gpu_seconds=self._cost(Tuning().probe_steps * tokens / speed * _shortened(plan)),
+            gpu_seconds=self._cost(steps * tokens / speed * _shortened(plan)),
+            steps=steps,
         )
 
     def _cost(self, seconds: float) -> float:
         return (STARTUP_SECONDS + seconds + ENDING_SECONDS) * self.workload.world
+
+
+def _speeds_of_pruned(speed: float, device_bytes: int, target: Target, steps: int) -> list[float]:
+    """The speeds of a probe's steps but the first, up to the one that rules its plan out; none if that is none."""
+    random, speeds = Random(speed), list[float]()
+    for _ in range(2, steps):
+        speeds.append(speed * random.lognormvariate(0.0, _STEP_NOISE))
+        if pruned(target, [Step(each, device_bytes) for each in speeds]):
+            return speeds
+    return []
 
 
 def _shortened(plan: Plan) -> float:

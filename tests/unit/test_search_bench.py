@@ -91,3 +91,19 @@ def test_deepspeed_goes_up_the_stages_and_ends_a_sweep_when_memory_does() -> Non
         for outcome, (stage, _), (later, _) in zip(hunt.outcomes, keys, keys[1:], strict=False)
         if stage == later
     )
+
+
+def test_a_probe_that_cannot_win_costs_less_and_shows_the_same_memory(table: Table) -> None:
+    fits = [plan for plan in table.rows if table.fits(plan)]
+    slow = min(fits, key=lambda plan: table.rows[plan].tokens_per_second)
+    whole, early = Hunt(table, Random(0), steps=30), Hunt(table, Random(0), steps=30, prunes=True)
+    for hunt in (whole, early):
+        hunt.probe(table.best)
+        hunt.probe(slow)
+    (first, second), (same, shorter) = whole.outcomes, early.outcomes
+    assert first == same, "there was nothing to beat"
+    assert second.steps == 30
+    assert 2 <= shorter.steps <= 5
+    assert shorter.gpu_seconds < second.gpu_seconds
+    assert shorter.device_bytes == second.device_bytes
+    assert shorter.tokens_per_second == pytest.approx(second.tokens_per_second, rel=0.3)
