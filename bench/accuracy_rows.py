@@ -113,7 +113,7 @@ def _recipe(cells: Cells, shape: Shape) -> Recipe:
         gradient_shards=shards if stage >= 2 else 1,
         state_shards=shards if stage >= 1 else 1,
         checkpointing=_checkpointing(cells),
-        attention=_attention(cells),
+        attention=_attention(cells, shape),
         fused_loss="fused-linear" in notes,
         chunked_loss="chunked ce" in notes,
         compiled=cells.says("compiled"),
@@ -168,8 +168,8 @@ def _checkpointing(cells: Cells) -> Checkpointing:
     return Checkpointing(cells.word("checkpointing", CHECKPOINTINGS, "none"))
 
 
-def _attention(cells: Cells) -> Attention:
-    if cells["attention_kind"] == "eager":
+def _attention(cells: Cells, shape: Shape) -> Attention:
+    if cells["attention_kind"] == "eager" or shape.attention_softcap:
         return Attention.EAGER
     # torch's scaled_dot_product_attention runs a flash kernel too, but on keys and values repeated for every head.
     return Attention.SDPA if cells["attention"].startswith("sdpa") else Attention.FLASH

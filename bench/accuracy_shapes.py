@@ -38,6 +38,7 @@ def _architecture(cells: Cells) -> tuple[Architecture, float]:
     layers = cells.whole("layers", max(hidden // 128, 1))
     # What the family's configuration class in transformers has by default.
     dropout = 0.1 if is_encoder or is_pair or re.search(r"^(distil)?gpt-?2|^opt", model) else 0.0
+    is_capped = re.search(r"^gemma-?2-", model) is not None
     classifies = "classification head" in cells["notes"]
     base = Architecture(
         name=cells["model"],
@@ -53,6 +54,8 @@ def _architecture(cells: Cells) -> tuple[Architecture, float]:
         tied_embeddings=cells["tied"] == "yes",
         hidden_dropout=dropout,
         attention_dropout=dropout,
+        attention_softcap=50.0 if is_capped else 0.0,
+        logit_softcap=30.0 if is_capped else 0.0,
         experts=_experts(cells),
         head=Head.CLASSIFIER if classifies else Head.LANGUAGE_MODEL,
         label_count=2 if classifies else 0,

@@ -66,7 +66,7 @@ class Decoder(nn.Module):
         """The logits of the next token at every place; with labels the mean loss, and never all logits at once."""
         hidden = self._hidden(tokens)
         if labels is None:
-            return cast(torch.Tensor, self.head(hidden))
+            return self._logits(hidden)
         chunks = zip(
             hidden.flatten(0, 1).chunk(FUSED_LOSS_CHUNKS), labels.flatten().chunk(FUSED_LOSS_CHUNKS), strict=True
         )
@@ -74,7 +74,10 @@ class Decoder(nn.Module):
         return torch.stack(losses).sum() / labels.numel()
 
     def _summed_loss(self, hidden: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        return functional.cross_entropy(self.head(hidden).float(), labels, reduction="sum")
+        return functional.cross_entropy(self._logits(hidden).float(), labels, reduction="sum")
+
+    def _logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        return _capped(self.head(hidden), self.facts.logit_softcap)
 
     def _hidden(self, tokens: torch.Tensor) -> torch.Tensor:
         hidden = self.project_in(self.tokens(tokens))
@@ -114,7 +117,7 @@ class SelfAttention(nn.Module):
     def __init__(self, facts: Architecture, attention: Attention) -> None:
         super().__init__()
         inner, shared = facts.heads * facts.head_dim, facts.kv_heads * facts.head_dim
-        self.facts, self.is_eager = facts, attention is Attention.EAGER
+        self.facts, self.is_eager = facts, attention is Attention.EAGER or bool(facts.attention_softcap)
         self.query = nn.Linear(facts.hidden_size, inner, bias=facts.qkv_bias)
         self.key = nn.Linear(facts.hidden_size, shared, bias=facts.qkv_bias)
         self.value = nn.Linear(facts.hidden_size, shared, bias=facts.qkv_bias)
@@ -151,9 +154,14 @@ class SelfAttention(nn.Module):
     def _eager(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
         key, value, length = self._repeated(key), self._repeated(value), query.shape[-2]
         future = torch.ones(length, length, dtype=torch.bool, device=query.device).triu(1)
-        scores = (query @ key.mT / self.facts.head_dim**0.5).masked_fill(future, float("-inf"))
+        scores = _capped(query @ key.mT / self.facts.head_dim**0.5, self.facts.attention_softcap)
+        scores = scores.masked_fill(future, float("-inf"))
         weights = functional.dropout(scores.softmax(-1), self.facts.attention_dropout, self.training)
         return weights @ value
+
+
+def _capped(scores: torch.Tensor, cap: float) -> torch.Tensor:
+    return cap * torch.tanh(scores / cap) if cap else scores
 
 
 class FeedForward(nn.Module):

@@ -66,6 +66,17 @@ def test_every_attention_and_loss_computes_the_same() -> None:
     torch.testing.assert_close(flash(tokens, tokens), plain)
 
 
+def test_scores_and_logits_are_capped() -> None:
+    capped = replace(from_facts(PLAIN), attention_softcap=0.1, logit_softcap=0.01)
+    torch.manual_seed(0)
+    plain, tokens = Decoder(from_facts(PLAIN)), _tokens()
+    bounded = [Decoder(each) for each in (capped, replace(capped, attention_softcap=0.0))]
+    for model in bounded:
+        model.load_state_dict(plain.state_dict())
+    torch.testing.assert_close(bounded[1](tokens), 0.01 * torch.tanh(plain(tokens) / 0.01))
+    assert not torch.equal(bounded[0](tokens), bounded[1](tokens))
+
+
 def test_shared_heads_compute_the_same_in_16_bits_as_in_32() -> None:
     torch.manual_seed(0)
     model, tokens = Decoder(from_facts(PLAIN)), _tokens()

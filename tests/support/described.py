@@ -1,4 +1,4 @@
-"""Ten described architectures with their real widths and few of their layers, which are alike."""
+"""Eleven described architectures with their real widths and few of their layers, which are alike."""
 
 from __future__ import annotations
 
@@ -32,6 +32,8 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "qwen3-0.6b": {"model_type": "qwen3", "hidden_size": 1024, "num_hidden_layers": 6, "num_attention_heads": 16,
                    "num_key_value_heads": 8, "head_dim": 128, "intermediate_size": 3072, "vocab_size": 151936,
                    "tie_word_embeddings": True},
+    "gemma-2-2b": {"model_type": "gemma2", "hidden_size": 2304, "num_hidden_layers": 6, "num_attention_heads": 8,
+                   "num_key_value_heads": 4, "head_dim": 256, "intermediate_size": 9216, "vocab_size": 256000},
     "gpt2": {"model_type": "gpt2", "vocab_size": 50257, "n_embd": 768, "n_layer": 6, "n_head": 12, "n_positions": 1024},
     "opt-125m": {"model_type": "opt", "vocab_size": 50272, "hidden_size": 768, "num_hidden_layers": 6,
                  "num_attention_heads": 12, "ffn_dim": 3072, "word_embed_proj_dim": 768,

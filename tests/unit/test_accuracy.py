@@ -54,6 +54,9 @@ def test_a_row_is_read_as_it_is_written() -> None:
     assert row(notes="grad accum 1").recipe.unknown_inputs == 0
     assert row(checkpointing="every-4").recipe.checkpointing == Checkpointing("every", 4)
     assert row(attention_kind="eager").recipe.attention is Attention.EAGER
+    # Its family bounds the scores, which no kernel that does not make them can do.
+    assert row(model="google/gemma-2-9b").recipe.attention is Attention.EAGER
+    assert row(model="google/gemma-2b").recipe.attention is Attention.FLASH
 
 
 def test_empty_cells_take_defaults_and_widen() -> None:

@@ -45,6 +45,7 @@ def test_a_config_of_several_models_points_to_its_text_model() -> None:
         ({"model_type": "llama", "num_hidden_layers": 0}, "num_hidden_layers: 0 is not a whole number of at least 1"),
         ({"model_type": "llama", "tie_word_embeddings": "no"}, "tie_word_embeddings: 'no' is not true or false"),
         ({"model_type": "llama", "attention_dropout": 1}, "attention_dropout: 1 is not a number from 0 up to"),
+        ({"model_type": "gemma2", "attn_logit_softcapping": -1}, "attn_logit_softcapping: -1 is not a number above 0"),
         ({"model_type": "llama", "num_attention_heads": 31}, "hidden_size: 4096 cannot be divided among 31"),
         ({"model_type": "llama", "num_key_value_heads": 5}, "num_key_value_heads: 5 does not divide the 32"),
         ({"model_type": "gpt2", "n_embd": 770}, "n_embd: 770 cannot be divided among 12"),

@@ -242,6 +242,22 @@ def test_eager_attention_keeps_the_scores() -> None:
     assert eager - flash == 16 * 4096 * 6
 
 
+def test_scores_with_a_softcap_are_kept_whatever_kernel_is_asked_for() -> None:
+    architecture = from_hf_config({"model_type": "gemma2", "num_hidden_layers": 2})
+    assert architecture.attention_softcap == 50.0
+    plan, workload = Plan.parse("bf16-z0-none-mb1x8"), Workload(architecture, H100, 64, 4096, gpus_per_node=8)
+    recipe, shape = lower(workload, plan), shape_of(architecture, None)
+    assert recipe.attention is Attention.EAGER
+    plain = replace(shape, attention_softcap=0.0)
+    # The tanh of 8 heads x 4096 keys, in 2 bytes; compiled, it is made anew.
+    assert layer_bytes(shape, recipe).attention - layer_bytes(plain, recipe).attention == 8 * 4096 * 2
+    compiled = replace(recipe, compiled=True)
+    assert layer_bytes(shape, compiled).attention == layer_bytes(plain, compiled).attention
+    without = Workload(replace(architecture, attention_softcap=0.0), H100, 64, 4096, gpus_per_node=8)
+    assert lower(without, plan).attention is Attention.FLASH
+    assert Predictor(workload).predict(plan).step_seconds > Predictor(without).predict(plan).step_seconds
+
+
 def test_checkpointing_keeps_inputs() -> None:
     shape, recipe = shape_of(LLAMA_2_7B, None), _recipe("bf16-z0-full-mb1x8")
     assert recipe.checkpointing == FULL
@@ -251,12 +267,16 @@ def test_checkpointing_keeps_inputs() -> None:
 
 
 def test_logits_are_upcast_unless_the_loss_is_fused() -> None:
-    recipe = _recipe("bf16-z0-full-mb1x8")
+    recipe, shape = _recipe("bf16-z0-full-mb1x8"), shape_of(LLAMA_2_7B, None)
     # 2 bytes and three fp32 tensors.
-    assert logit_bytes(recipe, replace(CLEAN, eager_loss_bytes=12.0)) == 14
+    assert logit_bytes(shape, recipe, replace(CLEAN, eager_loss_bytes=12.0)) == 14
     # In bf16 throughout, 8; with the fourth fp32 tensor of tensor parallelism, 18.
-    assert logit_bytes(replace(recipe, upcasts_loss=False), replace(CLEAN, eager_loss_bytes=12.0)) == 8
-    assert logit_bytes(replace(recipe, tensor_parallel=8), replace(CLEAN, eager_loss_bytes=12.0)) == 18
+    assert logit_bytes(shape, replace(recipe, upcasts_loss=False), replace(CLEAN, eager_loss_bytes=12.0)) == 8
+    assert logit_bytes(shape, replace(recipe, tensor_parallel=8), replace(CLEAN, eager_loss_bytes=12.0)) == 18
+    # A tanh keeps what it made, in 2 bytes.
+    capped = replace(shape, logit_softcap=30.0)
+    assert logit_bytes(capped, recipe, replace(CLEAN, eager_loss_bytes=12.0)) == 16
+    assert logit_bytes(capped, replace(recipe, fused_loss_kernel=True), CLEAN) == 10
     plain, fused = (_bytes(plan, "logits", "loss") for plan in ("bf16-z2-full-mb1x8", "bf16-z2-full-mb1x8-fl"))
     assert plain == pytest.approx((2 + DEFAULT_CONSTANTS.eager_loss_bytes) * 4096 * 32000)
     assert fused == pytest.approx(plain / 8)

@@ -85,6 +85,15 @@ class Facts:
             raise ValueError(f"{self.path(key)}: {value!r} is not a number from 0 up to (not including) 1")
         return float(value)
 
+    def cap(self, key: str) -> float:
+        """A number above 0, or 0 where none is given."""
+        if key not in self:
+            return 0.0
+        value = self.value(key)
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= _LARGEST:
+            raise ValueError(f"{self.path(key)}: {value!r} is not a number above 0")
+        return float(value)
+
     def text(self, key: str) -> str:
         """A string that is not empty."""
         value = self.value(key)

@@ -14,7 +14,9 @@ _NORMS = ["rmsnorm", "layernorm"]
 # Facts that have a reader of their own; every other field of the architecture is read by its type.
 _SPECIAL = {"name", "kind", "heads", "kv_heads", "head_dim", "ffn_size", "vocab_size", "rms_norm", "head"}
 # What a job cannot write: one is written as `norm`, the others are facts of transformers' own families.
-_UNWRITTEN = {"rms_norm", "unquantized", "activation_tensors", "class_token", "tower"}
+_UNWRITTEN = {
+    *("rms_norm", "unquantized", "activation_tensors", "attention_softcap", "logit_softcap", "class_token", "tower")
+}
 _READERS: dict[str, Callable[[Facts, str, Any], Any]] = {
     # A number that is 0 unless given may be 0.
     "int": lambda facts, key, default: facts.count(key) if default == 0 else facts.size(key),

@@ -95,7 +95,9 @@ def _attention(shape: Shape, recipe: Recipe) -> float:
     if recipe.attention is Attention.EAGER:
         scores = shape.heads * recipe.sequence_length / recipe.context_parallel
         dropped = (wide + 1) if shape.attention_dropout else 0
-        kept += scores * (wide + (4 if wide == 2 else 0) + dropped)
+        # A tanh keeps its output; what scales it by the cap, before and after, keeps nothing.
+        capped = wide if shape.attention_softcap and not recipe.compiled else 0
+        kept += scores * (wide + (4 if wide == 2 else 0) + dropped + capped)
     return kept
 
 

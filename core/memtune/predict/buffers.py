@@ -158,30 +158,37 @@ def _unpacked(shape: Shape, recipe: Recipe) -> Term:
     )
 
 
-def logit_bytes(recipe: Recipe, constants: Constants) -> float:
+def logit_bytes(shape: Shape, recipe: Recipe, constants: Constants) -> float:
     """Bytes per token and vocabulary entry at the loss.
 
     Eager: the logits, and in fp32, or in their own format if the loss does not upcast them, their log-softmax, its
     gradient and the gradient of the log-softmax's input. Tensor parallelism works that out in elementary operations,
     with one tensor more (torch/distributed/tensor/parallel/loss.py, _nll_loss_and_log_softmax_backward). A fused kernel
-    keeps one fp32 copy, a compiled loss none: it leaves the logits and their gradient.
+    keeps one fp32 copy, a compiled loss none: it leaves the logits and their gradient. A tanh that bounds logits keeps
+    its output beside them.
     """
     if recipe.compiles_loss:
         return 2.0 * recipe.compute_bytes
     if recipe.fused_loss_kernel:
-        return 2.0 * recipe.compute_bytes + 4
+        return _head_bytes(shape, recipe) + recipe.compute_bytes + 4
     tensors = 4 / 3 if recipe.tensor_parallel > 1 else 1
     width = 1 if recipe.upcasts_loss else recipe.compute_bytes / 4
-    return recipe.compute_bytes + constants.eager_loss_bytes * tensors * width
+    return _head_bytes(shape, recipe) + constants.eager_loss_bytes * tensors * width
+
+
+def _head_bytes(shape: Shape, recipe: Recipe) -> float:
+    """What the head leaves of each logit: the logit itself, and what its tanh keeps."""
+    return recipe.compute_bytes * (2.0 if shape.logit_softcap else 1.0)
 
 
 def _logits(shape: Shape, recipe: Recipe, constants: Constants) -> list[Term]:
-    tokens, each = recipe.tokens / recipe.tensor_parallel, logit_bytes(recipe, constants)
+    tokens, each = recipe.tokens / recipe.tensor_parallel, logit_bytes(shape, recipe, constants)
     if recipe.fused_loss:
         each = each / FUSED_LOSS_CHUNKS
     elif recipe.chunked_loss:
         # The logits of all chunks stay in compute precision; only one chunk at a time has anything else.
-        each = recipe.compute_bytes + (each - recipe.compute_bytes) / FUSED_LOSS_CHUNKS
+        kept = _head_bytes(shape, recipe)
+        each = kept + (each - kept) / FUSED_LOSS_CHUNKS
     template = "{:.3g} B x {:,.0f} tokens x {} entries of the vocabulary"
     values = (each, tokens, shape.vocab)
     terms = [Term("logits", each * tokens * shape.vocab, (LOSS,), template, values, "transformers loss_utils.py", True)]

@@ -20,6 +20,7 @@ from memtune.knobs import (
     Precision,
     Sharding,
 )
+from memtune.model.architecture import Architecture
 from memtune.plan import Plan
 from memtune.predict.terms import ALWAYS, BACKWARD, FORWARD, LOSS, REDUCE
 from memtune.units import KIB, MIB
@@ -178,6 +179,13 @@ def sharding_ranks(workload: Workload, plan: Plan) -> int:
     return workload.gpus_per_node if plan.sharding is Sharding.FSDP_HYBRID else workload.world
 
 
+def attention_of(workload: Workload, plan: Plan) -> Attention:
+    """The kernel that a job's attention has: torch has none that bounds scores (transformers sdpa_attention.py)."""
+    model = workload.architecture
+    is_capped = isinstance(model, Architecture) and model.attention_softcap
+    return Attention.EAGER if is_capped else plan.attention
+
+
 def lower(workload: Workload, plan: Plan) -> Recipe:
     """What a plan of ours does on each rank of a job."""
     sharding, world, compute = plan.sharding, workload.world, _compute_bytes(plan)
@@ -209,7 +217,7 @@ def lower(workload: Workload, plan: Plan) -> Recipe:
         gradient_shards=shards if stage >= 2 else 1,
         state_shards=shards if stage >= 1 else 1,
         checkpointing=plan.checkpointing,
-        attention=plan.attention,
+        attention=attention_of(workload, plan),
         fused_loss=plan.fused_loss,
         workspace_bytes=workspace_bytes(workload.gpu.name),
         virtual=workload.virtual,

@@ -49,6 +49,8 @@ class Shape:
     activation_tensors: int = 2
     readers: int = 5
     query_key_norm: bool = False
+    attention_softcap: float = 0.0
+    logit_softcap: float = 0.0
 
     @property
     def modulation(self) -> int:
@@ -111,6 +113,8 @@ def shape_of(architecture: Architecture | TracedModel, adapter: Adapter | None) 
         activation_tensors=a.activation_tensors,
         readers=_readers(a),
         query_key_norm=a.query_key_norm,
+        attention_softcap=a.attention_softcap,
+        logit_softcap=a.logit_softcap,
     )
 
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from memtune.gpu import Gpu
 from memtune.knobs import Attention, Checkpointing, GradientDtype, Offload, Optimizer, Precision, Sharding
 from memtune.plan import Plan
-from memtune.predict.recipe import STATE_BYTES, sharding_ranks
+from memtune.predict.recipe import STATE_BYTES, attention_of, sharding_ranks
 from memtune.predict.shape import Shape
 from memtune.workload import Workload
 
@@ -128,7 +128,7 @@ def _slowdown(shape: Shape, plan: Plan) -> float:
 
 
 def _eager_attention_seconds(workload: Workload, shape: Shape, plan: Plan) -> float:
-    if plan.attention is not Attention.EAGER:
+    if attention_of(workload, plan) is not Attention.EAGER:
         return 0.0
     return 8.0 * shape.attentions * shape.heads * workload.sequence_length**2 / workload.gpu.memory_bytes_per_second
 

@@ -71,7 +71,12 @@ def _qwen_experts(facts: Facts) -> Experts:
 
 def _gemma2(facts: Facts) -> Architecture:
     # A norm before and one after each half of the layer.
-    return replace(_with_attention_bias(facts), norms_per_layer=4)
+    return replace(
+        _with_attention_bias(facts),
+        norms_per_layer=4,
+        attention_softcap=facts.cap("attn_logit_softcapping"),
+        logit_softcap=facts.cap("final_logit_softcapping"),
+    )
 
 
 def _gemma3(facts: Facts) -> Architecture:
@@ -138,6 +143,7 @@ _GEMMA2 = {
     "num_attention_heads": 8,
     "num_key_value_heads": 4,
 }
+_SOFTCAPS = {"attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0}
 
 # The defaults are those of the family's configuration class in transformers 4.57. Version 5 writes the number of
 # experts as num_local_experts for Qwen3 too, where version 4 wrote num_experts, and takes either name for Mixtral.
@@ -152,7 +158,7 @@ FAMILIES = {
     "qwen3": Family(_qwen3, {**_QWEN2, "head_dim": 128}),
     "qwen3_moe": Family(_qwen3_moe, _QWEN3_MOE, {"num_local_experts": "num_experts"}),
     "gemma": Family(_with_attention_bias, _GEMMA),
-    "gemma2": Family(_gemma2, _GEMMA2),
+    "gemma2": Family(_gemma2, {**_GEMMA2, **_SOFTCAPS}),
     "gemma3_text": Family(_gemma3, {**_GEMMA2, "vocab_size": 262208}),
     "phi3": Family(
         _phi3, {**_LLAMA, "vocab_size": 32064, "hidden_size": 3072, "intermediate_size": 8192, "resid_pdrop": 0.0}
