@@ -242,6 +242,23 @@ def test_eager_attention_keeps_the_scores() -> None:
     assert eager - flash == 16 * 4096 * 6
 
 
+@pytest.mark.parametrize(
+    ("plan", "virtual", "each"),
+    # Both gradients of the softmax in fp32, on a GPU the product of one with its output, less the 16-bit scores.
+    [
+        ("bf16-z0-full-mb1x8-eager", False, 10),
+        ("fp32-ddp-full-mb1x8-eager", False, 12),
+        ("bf16-z0-full-mb1x8-eager", True, 6),
+    ],
+)
+def test_gradients_of_scores_are_made_in_the_backward_pass(plan: str, virtual: bool, each: int) -> None:
+    workload = Workload(LLAMA_2_7B, H100, 64, 4096, gpus_per_node=8, virtual=virtual)
+    assert _bytes(plan, "layer in backward", "reduce", workload) == each * 32 * 4096 * 4096
+    # Of short sequences the gradients inside the feed-forward are more.
+    short = replace(workload, sequence_length=64)
+    assert _bytes(plan, "layer in backward", "reduce", short) > each * 32 * 64 * 64
+
+
 def test_scores_with_a_softcap_are_kept_whatever_kernel_is_asked_for() -> None:
     architecture = from_hf_config({"model_type": "gemma2", "num_hidden_layers": 2})
     assert architecture.attention_softcap == 50.0

@@ -170,11 +170,31 @@ def activation_terms(shape: Shape, recipe: Recipe, constants: Constants) -> list
     if live:
         template = "{:,.0f} B a token x {:,.0f} tokens recomputed at once"
         terms.append(Term("layer in backward", live * tokens, (BACKWARD,), template, (live, tokens), _SAVED, True))
-    temporaries = constants.backward_factor * recipe.compute_bytes * max(shape.ffn, shape.hidden)
-    values = (constants.backward_factor, recipe.compute_bytes, max(shape.ffn, shape.hidden), tokens)
+    return [*terms, _gradients_inside(shape, recipe, constants, tokens)]
+
+
+def _gradients_inside(shape: Shape, recipe: Recipe, constants: Constants, tokens: float) -> Term:
+    """The gradients inside a layer: of its feed-forward, or where attention makes the scores, of these."""
+    width = max(shape.ffn, shape.hidden)
+    size, phases = constants.backward_factor * recipe.compute_bytes * width * tokens, (BACKWARD, REDUCE)
+    values: tuple[object, ...] = (constants.backward_factor, recipe.compute_bytes, width, tokens)
     template = "{:.3g} x {} B x {} x {:,.0f} tokens of gradients inside a layer"
-    terms.append(Term("layer in backward", temporaries * tokens, (BACKWARD, REDUCE), template, values, "derived", True))
-    return terms
+    scores = _score_gradient_bytes(recipe) * shape.heads * recipe.sequence_length / recipe.context_parallel * tokens
+    if scores <= size:
+        return Term("layer in backward", size, phases, template, values, "derived", True)
+    values = (_score_gradient_bytes(recipe), shape.heads, recipe.sequence_length, tokens)
+    template, source = "{} B x {} heads x {} scores x {:,.0f} tokens of gradients inside a layer", "aten SoftMax.cu"
+    return Term("layer in backward", scores, phases, template, values, source, True)
+
+
+def _score_gradient_bytes(recipe: Recipe) -> int:
+    """What the backward pass of a softmax in fp32 has of each score beside its output: the gradient that comes, the one
+    that goes, and on a GPU the product of output and gradient. What the next product kept in 16 bits is gone by then.
+    """
+    if recipe.attention is not Attention.EAGER or recipe.compiled:
+        return 0
+    tensors = 2 if recipe.virtual else 3
+    return 4 * tensors - (2 if recipe.compute_bytes == 2 else 0)
 
 
 def boundary_bytes(shape: Shape, recipe: Recipe) -> float:
