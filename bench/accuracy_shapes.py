@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from accuracy_cells import QUANTIZATIONS, TARGETS, Cells
 
-from memtune.model.architecture import Adapter, Architecture, Experts, Head, Kind
+from memtune.model.architecture import Adapter, Architecture, Experts, Head, Kind, ModuleNames
 from memtune.model.count import parameters
 from memtune.predict.shape import Shape, shape_of
 
@@ -15,6 +15,7 @@ from memtune.predict.shape import Shape, shape_of
 DEFAULT_TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj")
 # Whether counted parameters agree with the published number (a table rounds to two or three digits).
 COUNT_TOLERANCE = 0.03
+_FUSED = "qkv_proj"
 
 
 def read_shape(cells: Cells) -> Shape:
@@ -59,6 +60,7 @@ def _architecture(cells: Cells) -> tuple[Architecture, float]:
         experts=_experts(cells),
         head=Head.CLASSIFIER if classifies else Head.LANGUAGE_MODEL,
         label_count=2 if classifies else 0,
+        module_names=ModuleNames(query=_FUSED, key=_FUSED, value=_FUSED) if _is_fused(cells) else ModuleNames(),
     )
     published = published or float(parameters(base).total)
     return _closest(base, published), published
@@ -103,7 +105,16 @@ def _adapter(cells: Cells, architecture: Architecture) -> Adapter | None:
     named = [target for name in re.split(r"[,;\s]+", cells["lora_targets"].lower()) for target in _targets(name)]
     absent = set() if architecture.gated_ffn else {"gate_proj"}
     targets = tuple(target for target in dict.fromkeys(named) if target not in absent) or DEFAULT_TARGETS
-    return Adapter(rank, targets, quantization(cells))
+    if _is_fused(cells):
+        targets = tuple(
+            dict.fromkeys(_FUSED if target in ("q_proj", "k_proj", "v_proj") else target for target in targets)
+        )
+    return Adapter(rank, targets, quantization(cells), cells.number("lora_dropout", 0.0))
+
+
+def _is_fused(cells: Cells) -> bool:
+    """Whether queries, keys and values come of one module, whose input an adapter reads once."""
+    return "fused qkv" in cells["notes"]
 
 
 def _targets(name: str) -> tuple[str, ...]:

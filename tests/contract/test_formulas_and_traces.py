@@ -84,14 +84,17 @@ def test_formulas_and_traces_agree_under_autocast(name: str) -> None:
         assert formula_bytes(name, plan) == pytest.approx(replayed, rel=0.05), plan
 
 
+@pytest.mark.parametrize("dropout", [0.0, 0.05])
 @pytest.mark.parametrize("adapted", ADAPTED, ids=lambda each: str(len(each)))
 @pytest.mark.filterwarnings("ignore::FutureWarning")  # peft asks transformers for what has another name by now
-def test_formulas_and_traces_agree_on_adapters(adapted: tuple[str, ...]) -> None:
+def test_formulas_and_traces_agree_on_adapters(adapted: tuple[str, ...], dropout: float) -> None:
     name = "tinyllama-1.1b"
-    replayer = Replayer(traced(name, ["half"], adapted), gpus_per_node=GPUS)
+    replayer = Replayer(traced(name, ["half"], adapted, dropout), gpus_per_node=GPUS)
     for plan in ADAPTED_PLANS:
         replayed = replayer.replay(plan).peak.allocated
-        assert formula_bytes(name, plan, Adapter(RANK, adapted)) == pytest.approx(replayed, rel=0.05), plan
+        assert formula_bytes(name, plan, Adapter(RANK, adapted, dropout=dropout)) == pytest.approx(
+            replayed, rel=0.05
+        ), plan
 
 
 @pytest.mark.parametrize("pair", PAIRS, ids=str)

@@ -45,7 +45,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-def traced(name: str, numerics: Sequence[str], adapted: Sequence[str] = ()) -> Trace:
+def traced(name: str, numerics: Sequence[str], adapted: Sequence[str] = (), dropout: float = 0.0) -> Trace:
     """The model of a config, computed in these ways; with a frozen base where some of its modules are adapted."""
     from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -54,15 +54,16 @@ def traced(name: str, numerics: Sequence[str], adapted: Sequence[str] = ()) -> T
     config = AutoConfig.for_model(facts.pop("model_type"), **facts, use_cache=False)
     gc.disable()  # as `memtune trace` does: when garbage goes must not depend on chance
     try:
-        return _traced(name, lambda: _adapter(model.from_config(config), adapted), numerics)
+        return _traced(name, lambda: _adapter(model.from_config(config), adapted, dropout), numerics)
     finally:
         gc.enable()
 
 
-def _adapter(model: Any, adapted: Sequence[str]) -> Any:
+def _adapter(model: Any, adapted: Sequence[str], dropout: float) -> Any:
     from peft import LoraConfig, get_peft_model
 
-    return get_peft_model(model, LoraConfig(r=RANK, target_modules=list(adapted))) if adapted else model
+    adapter = LoraConfig(r=RANK, target_modules=list(adapted), lora_dropout=dropout)
+    return get_peft_model(model, adapter) if adapted else model
 
 
 def _traced(name: str, make: Callable[[], Any], numerics: Sequence[str]) -> Trace:

@@ -55,7 +55,7 @@ WHOLE: Node = {
                 "hiddenDropout": 0.1,
                 "attentionDropout": 0,
             },
-            "peft": {"method": "lora", "rank": 8, "targets": ["q_proj"], "baseQuantization": "nf4"},
+            "peft": {"method": "lora", "rank": 8, "targets": ["q_proj"], "baseQuantization": "nf4", "dropout": 0},
         },
         "training": {
             "globalBatchSize": 96,

@@ -59,6 +59,13 @@ def test_a_row_is_read_as_it_is_written() -> None:
     assert row(model="google/gemma-2b").recipe.attention is Attention.FLASH
 
 
+def test_an_adapter_of_a_fused_module_reads_it_once() -> None:
+    adapter = {"lora_rank": "8", "lora_targets": "q,v,o", "lora_dropout": "0.05"}
+    apart, fused = row(**adapter).shape, row(**adapter, notes="truncation cap; fused qkv").shape
+    assert (apart.adapter_reads, fused.adapter_reads) == (3 * 4096, 2 * 4096)
+    assert apart.adapter_dropout == fused.adapter_dropout == 0.05
+
+
 def test_empty_cells_take_defaults_and_widen() -> None:
     read = row(hidden="", layers="", heads="", kv_heads="", ffn="", attention_kind="", seq_len="")
     assert read.recipe.sequence_length == 2048

@@ -299,6 +299,37 @@ def test_logits_are_upcast_unless_the_loss_is_fused() -> None:
     assert fused == pytest.approx(plain / 8)
 
 
+@pytest.mark.parametrize(
+    ("plan", "dropout", "extra"),
+    [
+        # Modules share what they read, and keep the outputs of two norms and the input of `down` for the adapter.
+        ("bf16-z2-none-mb1x8", 0.0, 2 * (2 * 4096 + 11008)),
+        # Dropped, each of 6 of width 4096 and that of 11008 has its own in 2 bytes, and a mask of 1.
+        ("bf16-z2-none-mb1x8", 0.05, 3 * (6 * 4096 + 11008)),
+        # Under autocast each casts its own.
+        ("bf16-ddp-none-mb1x8", 0.0, 2 * (6 * 4096 + 11008)),
+        ("bf16-ddp-none-mb1x8", 0.05, 3 * (6 * 4096 + 11008)),
+        ("fp32-ddp-none-mb1x8", 0.05, 5 * (6 * 4096 + 11008)),
+    ],
+)
+def test_what_an_adapter_keeps_of_what_it_reads(plan: str, dropout: float, extra: int) -> None:
+    recipe = _recipe(plan)
+    shape = shape_of(LLAMA_2_7B, Adapter(8, ("all-linear",), dropout=dropout))
+    assert shape.adapter_reads == 6 * 4096 + 11008
+    bare = replace(shape, adapted=frozenset(), adapter_reads=0)
+    assert layer_bytes(shape, recipe).total - layer_bytes(bare, recipe).total == extra
+
+
+def test_adapters_of_cross_attention_and_of_fused_modules_read_what_these_read() -> None:
+    dropped = Adapter(8, ("all-linear",), dropout=0.1)
+    t5 = shape_of(from_hf_config({"model_type": "t5"}), dropped)
+    # Of both stacks four projections of 512 and the feed-forward's 512 and 2048; of the decoder four more.
+    assert (t5.adapter_reads, t5.crossing_reads) == (4 * 512 + 512 + 2048, 4 * 512)
+    phi = shape_of(from_hf_config({"model_type": "phi3"}), dropped)
+    # qkv_proj, o_proj, gate_up_proj and down_proj.
+    assert phi.adapter_reads == 3 * 3072 + 8192
+
+
 def test_quantized_base_takes_half_a_byte_and_its_scales() -> None:
     workload = Workload(LLAMA_2_7B, H100, 8, 4096, adapter=Adapter(16, ("q_proj", "v_proj"), "nf4"))
     # 6,476,005,376 matrix elements at 0.5625 bytes, the other 262,410,240 at 2.

@@ -30,7 +30,7 @@ def job(model: dict[str, Any] | None = None, **blocks: Any) -> Job:
 
 
 def test_the_workload_carries_what_no_plan_may_change() -> None:
-    peft = {"rank": 8, "targets": ["q_proj"], "baseQuantization": "nf4"}
+    peft = {"rank": 8, "targets": ["q_proj"], "baseQuantization": "nf4", "dropout": 0.05}
     made = to_workload(
         job(
             {"hfConfig": LLAMA, "peft": peft},
@@ -40,7 +40,7 @@ def test_the_workload_carries_what_no_plan_may_change() -> None:
         GPUS["h100-80gb"],
     )
     assert (made.global_batch, made.sequence_length, made.world, made.compiled) == (96, 128, 16, True)
-    assert made.adapter == Adapter(8, ("q_proj",), "nf4")
+    assert made.adapter == Adapter(8, ("q_proj",), "nf4", 0.05)
     assert made.evaluation == Evaluation(4, keeps_logits=True)
     assert isinstance(made.architecture, Architecture)
     assert (made.architecture.hidden_size, made.architecture.kv_heads) == (4096, 32)

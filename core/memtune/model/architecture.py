@@ -123,11 +123,15 @@ class Architecture:
 
 @dataclass(frozen=True)
 class Adapter:
-    """A LoRA adapter on a frozen base, which may be quantized (``none``, ``int8`` or ``nf4``)."""
+    """A LoRA adapter on a frozen base, which may be quantized (``none``, ``int8`` or ``nf4``).
+
+    ``dropout`` is that of what each of its modules reads.
+    """
 
     rank: int
     targets: tuple[str, ...]
     base_quantization: str = "none"
+    dropout: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from memtune.model import linears
 from memtune.model.architecture import Adapter, Architecture, Head, Kind, Parameters
 from memtune.model.linears import Linear
@@ -46,6 +48,12 @@ def adapter_parameters(architecture: Architecture, adapter: Adapter) -> int:
         for linear, layers in modules
         if any(_names(target, linear) for target in adapter.targets)
     )
+
+
+def adapter_reads(layer: Sequence[Linear], adapter: Adapter) -> int:
+    """The elements of one token that the adapter's modules read in a layer: each module for itself."""
+    adapted = (linear for linear in layer if any(_names(target, linear) for target in adapter.targets))
+    return sum(linear.inputs * linear.visited for linear in adapted)
 
 
 def quantizable_parameters(architecture: Architecture) -> int:

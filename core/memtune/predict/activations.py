@@ -22,17 +22,18 @@ _TENSORS_OF_A_CUBE = 5  # activation_tensors of gelu_new alone, which is written
 
 
 class LayerBytes(NamedTuple):
-    """Bytes per token that one layer keeps, by part; `masks` are the dropout masks."""
+    """Bytes per token that one layer keeps, by part; `masks` are those of dropout, `inputs` what only adapters read."""
 
     norms: float
     attention: float
     mlp: float
     masks: float
+    inputs: float = 0.0
 
     @property
     def total(self) -> float:
         """All parts together."""
-        return self.norms + self.attention + self.mlp + self.masks
+        return self.norms + self.attention + self.mlp + self.masks + self.inputs
 
 
 def layer_bytes(shape: Shape, recipe: Recipe) -> LayerBytes:
@@ -42,6 +43,7 @@ def layer_bytes(shape: Shape, recipe: Recipe) -> LayerBytes:
         attention=_attention(shape, recipe),
         mlp=_mlp(shape, recipe),
         masks=_masks(shape),
+        inputs=_own_input_bytes(shape, recipe) * shape.adapter_reads,
     )
 
 
@@ -57,8 +59,8 @@ def cross_bytes(shape: Shape, recipe: Recipe) -> LayerBytes:
     The job has one sequence length, which source and target are both taken to have. Keys and values are projected from
     the encoder's output, which all decoder layers share: it is no part of any of them.
     """
-    masks = _masks(shape) / 2
-    return LayerBytes(_norms(shape, recipe) / shape.norms, _attention(shape, recipe), 0.0, masks)
+    masks, inputs = _masks(shape) / 2, _own_input_bytes(shape, recipe) * shape.crossing_reads
+    return LayerBytes(_norms(shape, recipe) / shape.norms, _attention(shape, recipe), 0.0, masks, inputs)
 
 
 def _norms(shape: Shape, recipe: Recipe) -> float:
@@ -67,7 +69,7 @@ def _norms(shape: Shape, recipe: Recipe) -> float:
     learns = not shape.has_adapter
     # bitsandbytes' 4-bit product keeps its input although its weight is frozen (autograd/_functions.py, MatMul4Bit), or
     # kept it: recent versions do not, and published peaks are above rather than below what this gives.
-    by_adapter = shape.adapted & {"query", "key", "value", "gate", "up"}
+    by_adapter = shape.adapted & {"query", "key", "value", "gate", "up"} and not _own_input_bytes(shape, recipe)
     is_kept = learns or recipe.fp32_residuals or recipe.keeps_frozen_inputs or by_adapter
     output = wide * hidden if is_kept else 0
     kept = 4 if recipe.autocasts and not recipe.compiled else wide
@@ -107,7 +109,8 @@ def _mlp(shape: Shape, recipe: Recipe) -> float:
     # projection. A compiled layer recomputes the activation; a frozen down projection needs no input.
     activation = 1 + (not shape.gated) if recipe.compiled else shape.activation_tensors
     tensors = activation + (2 if shape.gated else 0)
-    needs_input = "down" in shape.adapted or recipe.fp32_residuals or recipe.keeps_frozen_inputs
+    by_adapter = "down" in shape.adapted and not _own_input_bytes(shape, recipe)
+    needs_input = by_adapter or recipe.fp32_residuals or recipe.keeps_frozen_inputs
     if shape.has_adapter and not needs_input:
         tensors -= 1
     routed = 2 * wide * shape.hidden * shape.expert_copies
@@ -118,6 +121,18 @@ def _mlp(shape: Shape, recipe: Recipe) -> float:
         # which computes for a virtual GPU, autocast leaves powers as they are.
         widened = (3 + shape.gated) * (4 - wide)
     return (wide * tensors + widened) * shape.ffn + routed
+
+
+def _own_input_bytes(shape: Shape, recipe: Recipe) -> int:
+    """What each module of an adapter keeps of an element that it reads, where that is not the layer's own.
+
+    Dropout makes another tensor for each module, and a mask of one byte. Under autocast an adapter in fp32 reads what
+    is cast for it, dropped or not, and its product casts that back for itself (peft tuners/lora/layer.py, Linear).
+    """
+    is_dropped = shape.adapter_dropout > 0
+    if not shape.has_adapter or recipe.compiled or not (is_dropped or recipe.autocasts):
+        return 0
+    return recipe.compute_bytes + is_dropped
 
 
 def _masks(shape: Shape) -> float:

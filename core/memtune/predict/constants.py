@@ -47,7 +47,7 @@ class Constants:
     """Global coefficients of the memory model."""
 
     # What layers keep over the tensors the formulas name. transformers' own code keeps nothing more (its models traced
-    # come out at 1.00); other code does: slices that keep a fused projection alive, dropped inputs of an adapter.
+    # come out at 1.00); other code does, such as slices that keep a fused projection alive.
     activation_factor: float = 1.12
     # Gradient temporaries of one layer's backward, in units of its widest feed-forward tensor.
     backward_factor: float = 3.2

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
+from memtune.model import linears
 from memtune.model.architecture import Adapter, Architecture, Head, Kind
-from memtune.model.count import ALL_LINEAR, adapter_parameters, parameters, quantizable_parameters
+from memtune.model.count import ALL_LINEAR, adapter_parameters, adapter_reads, parameters, quantizable_parameters
 
 if TYPE_CHECKING:
     from memtune.replay.traced import TracedModel
@@ -19,7 +20,8 @@ class Shape:
     ``layers`` are those of all stacks, ``crossed`` of them have cross-attention. ``layer`` is the largest of them in
     parameters. ``vocab`` is what the head makes of every token; a classifier's few labels are left out. ``readers`` are
     the projections that read the norms' outputs. ``has_adapter`` is whether the base is frozen and only an adapter
-    learns, which may be larger than its base.
+    learns, which may be larger than its base. Its modules read ``adapter_reads`` elements in a layer, and
+    ``crossing_reads`` in the cross-attention of one.
     """
 
     hidden: int
@@ -44,6 +46,9 @@ class Shape:
     quantization: str
     has_adapter: bool
     adapted: frozenset[str]
+    adapter_reads: int = 0
+    crossing_reads: int = 0
+    adapter_dropout: float = 0.0
     modulated: bool = False
     crossed: int = 0
     activation_tensors: int = 2
@@ -86,6 +91,7 @@ def shape_of(architecture: Architecture | TracedModel, adapter: Adapter | None) 
     root = counted.embedding + counted.final + counted.head
     routed = a.experts.per_token if a.experts else 0
     ffn = a.experts.ffn_size * routed + a.experts.shared_ffn_size if a.experts else a.ffn_size
+    reads, crossing_reads = _reads(a, adapter) if adapter else (0, 0)
     return Shape(
         hidden=a.hidden_size,
         layers=layers,
@@ -109,6 +115,9 @@ def shape_of(architecture: Architecture | TracedModel, adapter: Adapter | None) 
         quantization=adapter.base_quantization if adapter else "none",
         has_adapter=adapter is not None,
         adapted=_adapted(a, adapter) if adapter else frozenset(),
+        adapter_reads=reads,
+        crossing_reads=crossing_reads,
+        adapter_dropout=adapter.dropout if adapter else 0.0,
         crossed=counted.layers if a.kind is Kind.ENCODER_DECODER else 0,
         activation_tensors=a.activation_tensors,
         readers=_readers(a),
@@ -122,6 +131,15 @@ def _readers(architecture: Architecture) -> int:
     names = architecture.module_names
     fed = (names.gate, names.up) if architecture.gated_ffn else (names.up,)
     return len({names.query, names.key, names.value}) + len(set(fed))
+
+
+def _reads(architecture: Architecture, adapter: Adapter) -> tuple[int, int]:
+    """What adapters read in a layer, and in its cross-attention where it has one."""
+    whole = adapter_reads(linears.main_layer(architecture), adapter)
+    if architecture.kind is not Kind.ENCODER_DECODER:
+        return whole, 0
+    without = adapter_reads(linears.encoder_layer(architecture), adapter)
+    return without, whole - without
 
 
 def _adapted(architecture: Architecture, adapter: Adapter) -> frozenset[str]:

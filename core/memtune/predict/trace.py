@@ -87,7 +87,7 @@ class _Cut:
         scores, norms = max(parts.attention - flash, 0.0), 2 * self.shape.norms
         mlp = 4 if self.shape.gated else 2
         cut = [parts.norms / norms] * norms + [(parts.attention - scores) / 4] * 4 + [scores / 2] * 2
-        cut += [parts.mlp / mlp] * mlp + [parts.masks / 2] * 2
+        cut += [parts.mlp / mlp] * mlp + [parts.masks / 2] * 2 + [parts.inputs / 4] * 4
         return [total * size / parts.total for size in cut if size]
 
 

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from memtune.spec.architecture import ArchitectureFacts
+from memtune.spec.architecture import ArchitectureFacts, Probability
 from memtune.spec.fields import CALLABLE, Block, Count, Distinct, Foreign, Text
 
 
@@ -20,6 +20,9 @@ class Peft(Block):
     )
     base_quantization: Literal["none", "int8", "nf4"] = Field(
         default="none", description="Number format of the frozen base; none keeps the precision of the plan."
+    )
+    dropout: Probability = Field(
+        default=0.0, description="Dropout probability of what each adapter reads (lora_dropout in peft)."
     )
 
 

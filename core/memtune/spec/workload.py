@@ -65,7 +65,7 @@ def _check_positions(architecture: Architecture, sequence_length: int) -> None:
 
 
 def _adapter(peft: Peft, architecture: Architecture) -> Adapter:
-    adapter = Adapter(peft.rank, peft.targets, peft.base_quantization)
+    adapter = Adapter(peft.rank, peft.targets, peft.base_quantization, float(peft.dropout))
     try:
         adapter_parameters(architecture, adapter)
     except ValueError as error:
