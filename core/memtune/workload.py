@@ -38,6 +38,7 @@ class Workload:
     Where ``fake_ranks`` stand for all but one rank, nothing is sent, and NCCL takes nothing.
     ``without_reducer`` says that nothing wraps the model in DistributedDataParallel, as on a single GPU by itself.
     ``builds_whole`` says that a model which DeepSpeed's stage 3 shards is whole on each GPU before (no zero.Init).
+    ``keeps_outputs`` says that a loop keeps what the model returns until the next step; accelerate widens it to fp32.
     ``host_limit_bytes`` is the host memory that a pod may take at most, 0 where nothing says.
     """
 
@@ -56,6 +57,7 @@ class Workload:
     fake_ranks: bool = False
     without_reducer: bool = False
     builds_whole: bool = False
+    keeps_outputs: bool = False
     host_limit_bytes: int = 0
 
     def __post_init__(self) -> None:

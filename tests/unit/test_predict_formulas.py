@@ -180,6 +180,23 @@ def test_a_gpt_layer_keeps_34_bytes_with_its_masks() -> None:
     assert layer_bytes(replace(shape, hidden_dropout=0.1), _recipe("bf16-z0-none-mb1x8")).masks == 2 * 1024
 
 
+def test_logits_that_a_loop_keeps_are_widened_by_accelerate() -> None:
+    loop = Workload(LLAMA_2_7B, H100, 64, 4096, gpus_per_node=8, keeps_outputs=True)
+    plain, logits = replace(loop, keeps_outputs=False), 4096 * 32000
+    for plan in ("bf16-ddp-full-mb1x8", "fp16-fsdp-full-mb1x8"):
+        # 4 bytes instead of 2 beside what the loss makes, and 4 until the next micro-batch has its own.
+        more = _bytes(plan, "logits", "loss", loop) - _bytes(plan, "logits", "loss", plain)
+        assert more == pytest.approx(2 * logits)
+        for phase in ("forward", "backward", "reduce", "step"):
+            assert _bytes(plan, "logits", phase, loop) == 4 * logits
+            assert _bytes(plan, "logits", phase, plain) == 0
+    # DeepSpeed's own precision widens nothing, fp32 needs it not, and a fused loss has no logits.
+    for plan in ("bf16-z2-full-mb1x8", "fp32-ddp-full-mb1x8", "bf16-ddp-full-mb1x8-fl"):
+        assert [_bytes(plan, "logits", phase, loop) for phase in PHASES] == [
+            _bytes(plan, "logits", phase, plain) for phase in PHASES
+        ]
+
+
 def test_a_llama_layer_compiled_and_eager() -> None:
     shape, recipe = shape_of(LLAMA_2_7B, None), _recipe("bf16-z0-none-mb1x8")
     eager, compiled = layer_bytes(shape, recipe), layer_bytes(shape, replace(recipe, compiled=True))

@@ -133,3 +133,9 @@ def test_the_engine_builds_a_model_before_it_is_sharded(integration: str, whole:
 
 def test_the_built_in_trainer_has_a_reducer_on_a_single_gpu() -> None:
     assert not to_workload(job(resources={"gpusPerNode": 1}), GPUS["h100-80gb"]).without_reducer
+
+
+def test_only_loops_of_accelerate_keep_what_the_model_returns() -> None:
+    template = _template(["python", "train.py"])
+    asked = [job(integration=integration, template=template) for integration in ("accelerate", "env")]
+    assert [to_workload(each, GPUS["h100-80gb"]).keeps_outputs for each in asked] == [True, False]

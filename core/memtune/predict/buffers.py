@@ -168,7 +168,7 @@ def logit_bytes(shape: Shape, recipe: Recipe, constants: Constants) -> float:
     its output beside them.
     """
     if recipe.compiles_loss:
-        return 2.0 * recipe.compute_bytes
+        return _logit_bytes(recipe) + recipe.compute_bytes
     if recipe.fused_loss_kernel:
         return _head_bytes(shape, recipe) + recipe.compute_bytes + 4
     tensors = 4 / 3 if recipe.tensor_parallel > 1 else 1
@@ -178,7 +178,11 @@ def logit_bytes(shape: Shape, recipe: Recipe, constants: Constants) -> float:
 
 def _head_bytes(shape: Shape, recipe: Recipe) -> float:
     """What the head leaves of each logit: the logit itself, and what its tanh keeps."""
-    return recipe.compute_bytes * (2.0 if shape.logit_softcap else 1.0)
+    return _logit_bytes(recipe) + (recipe.compute_bytes if shape.logit_softcap else 0)
+
+
+def _logit_bytes(recipe: Recipe) -> float:
+    return 4.0 if recipe.keeps_fp32_logits else float(recipe.compute_bytes)
 
 
 def _logits(shape: Shape, recipe: Recipe, constants: Constants) -> list[Term]:
@@ -192,6 +196,11 @@ def _logits(shape: Shape, recipe: Recipe, constants: Constants) -> list[Term]:
     template = "{:.3g} B x {:,.0f} tokens x {} entries of the vocabulary"
     values = (each, tokens, shape.vocab)
     terms = [Term("logits", each * tokens * shape.vocab, (LOSS,), template, values, "transformers loss_utils.py", True)]
+    if recipe.keeps_fp32_logits and shape.vocab:
+        # A loop's variable has them until the next micro-batch has its own.
+        template, source = "4 B x {:,.0f} tokens x {} logits kept", "accelerate operations.py, ConvertOutputsToFp32"
+        size, phases = 4.0 * tokens * shape.vocab, (FORWARD, BACKWARD, REDUCE, *STEPPING)
+        terms.append(Term("logits", size, phases, template, (tokens, shape.vocab), source, True))
     if recipe.tensor_parallel > 1 and shape.vocab:
         # Sequence parallelism gathers the whole sequence before the head, and its gradient after (2205.05198, 4.2.2).
         size = 2.0 * recipe.tokens * shape.hidden * recipe.compute_bytes

@@ -54,8 +54,8 @@ class Recipe:
     `base_bytes` is a quantized frozen weight with its `scale_bytes`, `frozen_bytes` one that is not quantized;
     `weight_bytes` one that learns.
     `reduce_bytes` is an element of FSDP's gradients on their way. `keeps_gathered` units stay unsharded from their
-    forward to their backward pass. With `builds_whole` the model is on the GPU before it is sharded. `world` counts the
-    ranks that NCCL joins.
+    forward to their backward pass. With `keeps_fp32_logits` a loop has those of its last batch in a variable. With
+    `builds_whole` the model is on the GPU before it is sharded. `world` counts the ranks that NCCL joins.
     """
 
     backend: str
@@ -80,6 +80,7 @@ class Recipe:
     chunked_loss: bool = False
     fused_loss_kernel: bool = False
     upcasts_loss: bool = True
+    keeps_fp32_logits: bool = False
     context_bytes: float = 0.0
     workspace_bytes: float = 0.0
     virtual: bool = False
@@ -219,6 +220,8 @@ def lower(workload: Workload, plan: Plan) -> Recipe:
         checkpointing=plan.checkpointing,
         attention=attention_of(workload, plan),
         fused_loss=plan.fused_loss,
+        # DeepSpeed has its own mixed precision (accelerate accelerator.py, native_amp).
+        keeps_fp32_logits=workload.keeps_outputs and compute == 2 and not deepspeed and not plan.fused_loss,
         workspace_bytes=workspace_bytes(workload.gpu.name),
         virtual=workload.virtual,
         compiled=workload.compiled,

@@ -18,7 +18,7 @@ from memtune.predict.constants import Constants
 from memtune.predict.outside import OUTSIDE
 from memtune.predict.recipe import Recipe
 from memtune.predict.shape import Shape
-from memtune.predict.terms import BACKWARD, FORWARD, INIT, REDUCE, Term
+from memtune.predict.terms import BACKWARD, FORWARD, INIT, LOSS, REDUCE, Term
 
 # States of torch's optimizers appear with the first step, and what was cached before stays cut: the second step counts.
 _STEPS = 2
@@ -155,7 +155,7 @@ class _Tracer:
 
     def _logits(self) -> list[float]:
         """The logits, and equal copies of the loss's own."""
-        total, wide = self._bytes("logits"), self.cut.recipe.compute_bytes
+        total, wide = self._bytes("logits", living=LOSS), self.cut.recipe.compute_bytes
         entry = wide + self.cut.constants.eager_loss_bytes
         return [total * wide / entry, *[total * (1 - wide / entry) / 3] * 3]
 

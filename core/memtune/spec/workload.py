@@ -111,5 +111,6 @@ def to_workload(job: Job, gpu: Gpu, model: Architecture | TracedModel | None = N
         # The engine gives DeepSpeed the model as the factory built it. transformers loads its models under zero.Init;
         # of other scripts nobody knows.
         builds_whole=spec.integration == "sdk",
+        keeps_outputs=spec.integration == "accelerate",
         host_limit_bytes=trainer_memory(job).limit_bytes,
     )
