@@ -347,6 +347,30 @@ def test_adapters_of_cross_attention_and_of_fused_modules_read_what_these_read()
     assert phi.adapter_reads == 3 * 3072 + 8192
 
 
+def test_relative_positions_bias_every_score() -> None:
+    t5 = shape_of(from_hf_config({"model_type": "t5", "num_layers": 6, "num_decoder_layers": 2}), None)
+    each = 2 * 8 * 4096 * 4096  # of 8 heads in 2 bytes, for all rows
+
+    def biases(plan: str, attention: Attention = Attention.FLASH) -> list[float]:
+        terms = activation_terms(t5, replace(_recipe(plan), attention=attention), CLEAN)
+        return [term.bytes / each for term in terms if "biases" in term.template and not term.scales]
+
+    # One of each stack, and one of each layer with the mask; going back, a gradient and the sum of those before.
+    assert biases("bf16-z2-none-mb1x8") == [2 + 8, 2]
+    # Checkpointed layers join theirs with the mask anew; layers that make scores add it to them, which keeps nothing.
+    assert biases("bf16-z2-full-mb1x8") == [2, 3]
+    assert biases("bf16-z2-every4-mb1x8") == [2, 6]
+    assert biases("bf16-z2-none-mb1x8", attention=Attention.EAGER) == [2, 2]
+    bare = activation_terms(shape_of(LLAMA_2_7B, None), _recipe("bf16-z2-none-mb1x8"), CLEAN)
+    assert not any("biases" in term.template for term in bare)
+
+
+def test_a_dropped_feed_forward_has_a_mask() -> None:
+    t5, recipe = shape_of(from_hf_config({"model_type": "t5"}), None), _recipe("bf16-z2-none-mb1x8")
+    assert layer_bytes(t5, recipe).masks == 2 * 512 + 2048
+    assert layer_bytes(replace(t5, ffn_dropout=0.0), recipe).masks == 2 * 512
+
+
 def test_quantized_base_takes_half_a_byte_and_its_scales() -> None:
     workload = Workload(LLAMA_2_7B, H100, 8, 4096, adapter=Adapter(16, ("q_proj", "v_proj"), "nf4"))
     # 6,476,005,376 matrix elements at 0.5625 bytes, the other 262,410,240 at 2.

@@ -77,7 +77,8 @@ class Architecture:
     """A transformer by plain facts. ``layers`` is the main stack; an encoder-decoder has ``encoder_layers`` too.
 
     Scores are bounded by the tanh of ``attention_softcap``, logits by that of ``logit_softcap``, unless these are 0.
-    ``activation_tensors`` of the feed-forward's width are kept for the activation's backward pass, its output included.
+    ``activation_tensors`` of the feed-forward's width are kept for the activation's backward pass, its output included,
+    which may be dropped by ``ffn_dropout``.
     ``tower`` turns pictures into tokens of the stack, through a projector.
     """
 
@@ -115,6 +116,7 @@ class Architecture:
     label_count: int = 0
     unquantized: tuple[str, ...] = ()
     activation_tensors: int = 2
+    ffn_dropout: float = 0.0
     attention_softcap: float = 0.0
     logit_softcap: float = 0.0
     module_names: ModuleNames = ModuleNames()

@@ -15,7 +15,8 @@ _NORMS = ["rmsnorm", "layernorm"]
 _SPECIAL = {"name", "kind", "heads", "kv_heads", "head_dim", "ffn_size", "vocab_size", "rms_norm", "head"}
 # What a job cannot write: one is written as `norm`, the others are facts of transformers' own families.
 _UNWRITTEN = {
-    *("rms_norm", "unquantized", "activation_tensors", "attention_softcap", "logit_softcap", "class_token", "tower")
+    *("rms_norm", "unquantized", "activation_tensors", "ffn_dropout", "attention_softcap", "logit_softcap"),
+    *("class_token", "tower"),
 }
 _READERS: dict[str, Callable[[Facts, str, Any], Any]] = {
     # A number that is 0 unless given may be 0.

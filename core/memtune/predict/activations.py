@@ -42,7 +42,7 @@ def layer_bytes(shape: Shape, recipe: Recipe) -> LayerBytes:
         norms=_norms(shape, recipe),
         attention=_attention(shape, recipe),
         mlp=_mlp(shape, recipe),
-        masks=_masks(shape),
+        masks=_masks(shape) + (shape.ffn if shape.ffn_dropout else 0),
         inputs=_own_input_bytes(shape, recipe) * shape.adapter_reads,
     )
 
@@ -180,6 +180,8 @@ def activation_terms(shape: Shape, recipe: Recipe, constants: Constants) -> list
     crossing = constants.activation_factor * cross_bytes(shape, recipe).total if shape.crossed else 0.0
     kept, kept_crossing, live = _kept_and_live(shape, recipe, whole, crossing)
     terms = [_kept_term(shape, recipe, kept, tokens, shape.layers)]
+    if shape.biased_stacks:
+        terms += _position_biases(shape, recipe)
     if shape.crossed:
         terms += _between_stacks(shape, recipe, kept_crossing, tokens)
     if live:
@@ -247,6 +249,28 @@ def _between_stacks(shape: Shape, recipe: Recipe, kept: float, tokens: float) ->
         _kept_term(shape, recipe, kept, tokens, shape.crossed),
         Term("activations", each * tokens, (FORWARD, LOSS, BACKWARD), template, output, source, True),
         Term("layer in backward", each * tokens, (BACKWARD,), template, gradient, source, True),
+    ]
+
+
+def _position_biases(shape: Shape, recipe: Recipe) -> list[Term]:
+    """The bias of every score by its relative position, alike for all rows: of each stack, and joined with the mask of
+    each layer that does not make its scores (transformers sdpa_attention.py, create_position_bias_mask).
+
+    Going back, a layer has the gradient of its own beside the sum of those before.
+    """
+    each = float(recipe.compute_bytes * shape.heads * recipe.sequence_length**2) / recipe.context_parallel
+    mode = recipe.checkpointing.mode
+    layers = 0 if recipe.attention is Attention.EAGER else shape.layers
+    again = min(recipe.checkpointing.every if mode == "every" else 1, layers)
+    kept, live = shape.biased_stacks, 2
+    if mode == "none":
+        kept += layers
+    else:
+        live += again
+    template, source = "{} x {:,.0f} B of biases by relative position", "transformers modeling_t5.py, compute_bias"
+    return [
+        Term("activations", kept * each, (FORWARD, LOSS, BACKWARD), template, (kept, each), source),
+        Term("layer in backward", live * each, (BACKWARD,), template, (live, each), source),
     ]
 
 

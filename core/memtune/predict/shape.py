@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 class Shape:
     """Sizes of one layer in elements per token, and parameter counts of the whole model.
 
-    ``layers`` are those of all stacks, ``crossed`` of them have cross-attention. ``layer`` is the largest of them in
-    parameters. ``vocab`` is what the head makes of every token; a classifier's few labels are left out. ``readers`` are
-    the projections that read the norms' outputs. ``has_adapter`` is whether the base is frozen and only an adapter
-    learns, which may be larger than its base. Its modules read ``adapter_reads`` elements in a layer, and
-    ``crossing_reads`` in the cross-attention of one.
+    ``layers`` are those of all stacks, ``crossed`` of them have cross-attention. Each of ``biased_stacks`` biases
+    every score by its relative position. ``layer`` is the largest layer in parameters. ``vocab`` is what the head makes
+    of a token; a classifier's few labels are left out. ``readers`` are the projections that read the norms' outputs.
+    ``has_adapter`` is whether the base is frozen and only an adapter learns, which may be larger than its base. Its
+    modules read ``adapter_reads`` elements in a layer, and ``crossing_reads`` in the cross-attention of one.
     """
 
     hidden: int
@@ -54,6 +54,8 @@ class Shape:
     activation_tensors: int = 2
     readers: int = 5
     query_key_norm: bool = False
+    ffn_dropout: float = 0.0
+    biased_stacks: int = 0
     attention_softcap: float = 0.0
     logit_softcap: float = 0.0
 
@@ -122,6 +124,8 @@ def shape_of(architecture: Architecture | TracedModel, adapter: Adapter | None) 
         activation_tensors=a.activation_tensors,
         readers=_readers(a),
         query_key_norm=a.query_key_norm,
+        ffn_dropout=a.ffn_dropout,
+        biased_stacks=(2 if a.kind is Kind.ENCODER_DECODER else 1) if a.relative_position_buckets else 0,
         attention_softcap=a.attention_softcap,
         logit_softcap=a.logit_softcap,
     )

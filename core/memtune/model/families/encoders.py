@@ -151,6 +151,7 @@ def _t5(facts: Facts) -> Architecture:
         encoder_layers=layers,
         hidden_dropout=facts.rate("dropout_rate"),
         attention_dropout=facts.rate("dropout_rate"),
+        ffn_dropout=facts.rate("dropout_rate"),
         relative_position_buckets=facts.size("relative_attention_num_buckets"),
         head=head(facts, _T5_HEADS, Head.LANGUAGE_MODEL),
         # transformers keeps this module in fp32, whatever the rest is held in.
