@@ -117,7 +117,8 @@ class SelfAttention(nn.Module):
     def __init__(self, facts: Architecture, attention: Attention) -> None:
         super().__init__()
         inner, shared = facts.heads * facts.head_dim, facts.kv_heads * facts.head_dim
-        self.facts, self.is_eager = facts, attention is Attention.EAGER or bool(facts.attention_softcap)
+        self.facts = facts
+        self.is_eager = attention is Attention.EAGER or facts.makes_scores or bool(facts.attention_softcap)
         self.query = nn.Linear(facts.hidden_size, inner, bias=facts.qkv_bias)
         self.key = nn.Linear(facts.hidden_size, shared, bias=facts.qkv_bias)
         self.value = nn.Linear(facts.hidden_size, shared, bias=facts.qkv_bias)

@@ -276,6 +276,11 @@ def test_gradients_of_scores_are_made_in_the_backward_pass(plan: str, virtual: b
     assert _bytes(plan, "layer in backward", "reduce", short) > each * 32 * 64 * 64
 
 
+def test_a_family_that_no_kernel_knows_makes_its_scores() -> None:
+    workload = Workload(from_hf_config({"model_type": "bloom", "n_layer": 2}), H100, 8, 512)
+    assert lower(workload, Plan.parse("bf16-z0-none-mb1x8")).attention is Attention.EAGER
+
+
 def test_scores_with_a_softcap_are_kept_whatever_kernel_is_asked_for() -> None:
     architecture = from_hf_config({"model_type": "gemma2", "num_hidden_layers": 2})
     assert architecture.attention_softcap == 50.0

@@ -76,7 +76,8 @@ class ModuleNames:
 class Architecture:
     """A transformer by plain facts. ``layers`` is the main stack; an encoder-decoder has ``encoder_layers`` too.
 
-    Scores are bounded by the tanh of ``attention_softcap``, logits by that of ``logit_softcap``, unless these are 0.
+    With ``makes_scores`` no kernel computes its attention. Scores are bounded by the tanh of ``attention_softcap``,
+    logits by that of ``logit_softcap``, unless these are 0.
     ``activation_tensors`` of the feed-forward's width are kept for the activation's backward pass, its output included,
     which may be dropped by ``ffn_dropout``.
     ``tower`` turns pictures into tokens of the stack, through a projector.
@@ -117,6 +118,7 @@ class Architecture:
     unquantized: tuple[str, ...] = ()
     activation_tensors: int = 2
     ffn_dropout: float = 0.0
+    makes_scores: bool = False
     attention_softcap: float = 0.0
     logit_softcap: float = 0.0
     module_names: ModuleNames = ModuleNames()

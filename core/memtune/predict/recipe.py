@@ -181,10 +181,12 @@ def sharding_ranks(workload: Workload, plan: Plan) -> int:
 
 
 def attention_of(workload: Workload, plan: Plan) -> Attention:
-    """The kernel that a job's attention has: torch has none that bounds scores (transformers sdpa_attention.py)."""
+    """The kernel that a job's attention has: torch has none that bounds scores, and transformers asks for none in some
+    families (sdpa_attention.py; modeling_gemma2.py and modeling_bloom.py, _supports_sdpa).
+    """
     model = workload.architecture
-    is_capped = isinstance(model, Architecture) and model.attention_softcap
-    return Attention.EAGER if is_capped else plan.attention
+    is_eager = isinstance(model, Architecture) and (model.makes_scores or model.attention_softcap)
+    return Attention.EAGER if is_eager else plan.attention
 
 
 def lower(workload: Workload, plan: Plan) -> Recipe:

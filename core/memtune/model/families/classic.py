@@ -81,7 +81,7 @@ def _opt(facts: Facts) -> Architecture:
 
 
 def _bloom(facts: Facts) -> Architecture:
-    return replace(_plain(facts, 4 * facts.size("hidden_size"), _FUSED_NAMES), embedding_norm=True)
+    return replace(_plain(facts, 4 * facts.size("hidden_size"), _FUSED_NAMES), embedding_norm=True, makes_scores=True)
 
 
 def _falcon(facts: Facts) -> Architecture:
