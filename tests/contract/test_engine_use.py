@@ -22,6 +22,7 @@ from memtune.report import Device, Phase
 from memtune.run import RunKind
 from memtune_runner import phases
 from memtune_runner.engine import Engine, PlanError, batch, torch_backend
+from memtune_runner.engine.precision import prepare
 from memtune_runner.settings import Settings, SettingsError
 
 PLAN = Plan.parse("fp32-ddp-none-mb2x4")
@@ -201,3 +202,15 @@ def test_the_package_needs_no_torch_until_it_is_used() -> None:
     code = "import sys, memtune_runner; assert 'torch' not in sys.modules"
     paths = [str(Path(each).resolve()) for each in sys.path]
     subprocess.run([sys.executable, "-c", code], check=True, env={"PYTHONPATH": ":".join(paths)}, timeout=120)
+
+
+@pytest.mark.parametrize(("family", "attention"), [("gemma2", "eager"), ("llama", "sdpa")])
+def test_a_model_that_has_its_own_attention_alone_keeps_it(family: str, attention: str) -> None:
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    sizes = {"vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4, "head_dim": 8}
+    config = AutoConfig.for_model(family, **sizes, num_key_value_heads=2, intermediate_size=48)
+    automatic: Any = AutoModelForCausalLM  # transformers leaves it untyped
+    model = automatic.from_config(config)
+    prepare(model, PLAN, torch.device("cpu"))
+    assert model.config._attn_implementation == attention

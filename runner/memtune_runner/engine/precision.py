@@ -78,7 +78,8 @@ def _suits_fp8(module: nn.Module, _name: str) -> bool:
 def _use_attention(model: nn.Module, attention: Attention) -> None:
     """Flash is what torch takes by itself where its kernel allows it; eager is what only it must be told."""
     choose = getattr(model, "set_attn_implementation", None)  # Hugging Face models
-    if choose is not None:
+    # Some of these have their own attention alone, whatever the plan says (Bloom, Gemma 2).
+    if choose is not None and getattr(model, "_supports_sdpa", True):
         choose("eager" if attention is Attention.EAGER else "sdpa")
     fused = attention is not Attention.EAGER
     # Switches of the process, not a context: what is recomputed in the backward must take the same kernel.
