@@ -15,7 +15,7 @@ from memtune.resume import Format, Way, resumption
 from memtune_runner.install import install
 
 SCRIPT = Path(__file__).parents[1] / "support" / "script_shards.py"
-SHARDED, COPIED = "fp32-fsdp-none-mb2x2", "fp32-ddp-none-mb2x2"
+SHARDED, COPIED = "fp32-fsdpsgo-none-mb4x1", "fp32-ddp-none-mb4x1"
 Train = Callable[[str, int, int], Launch]
 
 
@@ -62,8 +62,8 @@ def test_shards_go_on_under_their_own_sharding_and_are_refused_to_others(train: 
     assert (report.checkpoint_samples, report.checkpoint_format) == (24, "script")
 
     refused = [
-        (COPIED, 2, "which it saved under another sharding; fp32-fsdp-none-mb2x2 can go on from it"),
-        ("fp32-fsdp-none-mb4x2", 1, "which it saved on another number of GPUs; go back to 2 GPUs"),
+        (COPIED, 2, "which it saved under another sharding; fp32-fsdpsgo-none-mb4x1 can go on from it"),
+        ("fp32-fsdpsgo-none-mb4x2", 1, "which it saved on another number of GPUs; go back to 2 GPUs"),
     ]
     for attempt, (plan, ranks, words) in enumerate(refused, start=2):
         assert entry(SHARDED, plan, ranks == 2) is Way.IMPOSSIBLE
@@ -72,7 +72,7 @@ def test_shards_go_on_under_their_own_sharding_and_are_refused_to_others(train: 
         assert words in launch.report.message
         assert losses(launch) == {}
 
-    again = "fp32-fsdp-full-mb1x4"
+    again = "fp32-fsdpsgo-full-mb1x4"
     assert entry(SHARDED, again, True) is Way.DIRECT
     goes_on(train(again, 2, 4), whole)
 

@@ -27,6 +27,6 @@ class Scaling(torch.nn.Module):
 
 model = Scaling()
 for rows in ROWS:
-    model(torch.zeros(rows, WIDTH, device=device)).backward()
+    model(torch.zeros(1, rows, WIDTH, device=device)).backward()
     optimizer.step()
     optimizer.zero_grad()
