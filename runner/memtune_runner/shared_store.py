@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Any
 
+from memtune import environment
+from memtune.report import Device
+
 
 def of_all_ranks() -> Any | None:
-    """The store of the default process group; None where there is nobody to meet, or the backend has none."""
+    """The store of the default process group; None where there is nobody to meet, or the backend has none.
+
+    On an emulated GPU, one rank stands for all: the others never come.
+    """
+    if os.environ.get(environment.DEVICE) == Device.EMULATED:
+        return None
     torch = sys.modules.get("torch")
     distributed = getattr(torch, "distributed", None)
     if distributed is None or not (distributed.is_available() and distributed.is_initialized()):

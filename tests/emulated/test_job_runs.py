@@ -52,6 +52,13 @@ def test_a_script_with_the_trainer_runs_as_rank_0_of_16_under_zero_3(tmp_path: P
     assert "has run to its end on an emulated GPU, no model was trained" in said
 
 
+def test_a_rank_that_stands_for_all_waits_for_no_other_where_it_tells_of_a_checkpoint(tmp_path: Path) -> None:
+    tuning = {"mode": "Fixed", "plan": "bf16-ddp-none-mb4x2-sdpa"}
+    status, _ = run(example(tmp_path, "env", {"gpusPerNode": 2}, tuning=tuning))
+    (attempt,) = status["attempts"]
+    assert (attempt["verdict"], attempt["checkpointSamples"]) == ("succeeded", 192)
+
+
 @pytest.mark.parametrize(("name", "script"), [("hf-trainer", "hf_trainer.py"), ("accelerate", "accelerate_loop.py")])
 def test_on_one_gpu_nothing_wraps_the_model_in_ddp(name: str, script: str, tmp_path: Path) -> None:
     # It would hold a second copy of the gradients. A launcher asks accelerate for it.
