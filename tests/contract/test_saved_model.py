@@ -13,17 +13,18 @@ from memtune.report import Ending
 SCRIPT = Path(__file__).parents[1] / "support" / "saves_model.py"
 
 
-def run(kind: str, integration: str, directory: Path) -> list[watched.Outcome]:
+def run(kind: str, integration: str, directory: Path, world: int = 2) -> list[watched.Outcome]:
     arguments = (kind, str(directory / "saved"))
-    return watched.run(SCRIPT, "bf16-z3-none-mb2x1-bk1m", directory, 2, arguments, INTEGRATION=integration)
+    return watched.run(SCRIPT, "bf16-z3-none-mb2x1-bk1m", directory, world, arguments, INTEGRATION=integration)
 
 
 @pytest.mark.parametrize(
-    ("kind", "integration"), [("trainer", "hf-trainer"), ("state", "accelerate"), ("model", "accelerate")]
+    ("kind", "integration", "world"),
+    [("trainer", "hf-trainer", 2), ("state", "accelerate", 2), ("model", "accelerate", 2), ("main", "accelerate", 1)],
 )
-def test_a_model_saved_under_stage_3_can_be_loaded(kind: str, integration: str, tmp_path: Path) -> None:
-    outcomes = run(kind, integration, tmp_path)
-    assert [each.report.ending for each in outcomes] == [Ending.SUCCEEDED] * 2, outcomes[0].output[-3000:]
+def test_a_model_saved_under_stage_3_can_be_loaded(kind: str, integration: str, world: int, tmp_path: Path) -> None:
+    outcomes = run(kind, integration, tmp_path, world)
+    assert [each.report.ending for each in outcomes] == [Ending.SUCCEEDED] * world, outcomes[0].output[-3000:]
     weights = load_file(tmp_path / "saved" / "model.safetensors")
     assert weights["model.embed_tokens.weight"].shape == (4096, 64)
     assert all(each.numel() for each in weights.values())

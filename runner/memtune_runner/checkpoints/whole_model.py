@@ -31,7 +31,7 @@ _REMEDY = "call it on every rank, with is_main_process=accelerator.is_main_proce
 
 def install(settings: Settings, imports: ImportWatch, patches: Patches) -> None:
     """Let ``save_pretrained`` gather the weights that a plan with ZeRO-3 shards."""
-    if settings.plan.sharding is not Sharding.ZERO_3 or settings.world == 1:
+    if settings.plan.sharding is not Sharding.ZERO_3:
         return
     engines: weakref.WeakSet[Any] = weakref.WeakSet()
 
