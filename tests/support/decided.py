@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from copy import deepcopy
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar
 
 from simulated_cluster import SimulatedCluster
 from small_jobs import make_job
@@ -12,6 +13,8 @@ from small_jobs import make_job
 from memtune.remembered import Remembered
 from memtune.report import Ending
 from memtune.spec.job import Job
+
+Cluster = TypeVar("Cluster", bound=SimulatedCluster)
 
 SAVED = {"checkpoint_samples": 320, "checkpoint_format": "deepspeed", "steps": 30}
 
@@ -34,6 +37,11 @@ def probed(
     ``told`` is what the probes report, too.
     """
     cluster = SimulatedCluster(job, factor, built=built, measured=measured)
+    return until_decided(cluster, lambda run: cluster.finish(run, **told))
+
+
+def until_decided(cluster: Cluster, finish: Callable[[str], None]) -> Cluster:
+    """The cluster once it has made up its mind; ``finish`` ends a probe, by its name."""
     for _ in range(40):
         cluster.reconcile()
         for run in cluster.runs():
@@ -43,7 +51,7 @@ def probed(
             return cluster
         cluster.tick(20.0)
         for run in cluster.runs():
-            cluster.finish(run, **told)
+            finish(run)
     raise AssertionError(cluster.events)
 
 

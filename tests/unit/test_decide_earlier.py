@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from decided import condition
+from decided import condition, until_decided
 from simulated_cluster import SimulatedCluster
 from small_jobs import make_job
 
@@ -30,17 +30,7 @@ def run_job(name: str, earlier: Earlier = (), factor: float = 1.0, **told: Any) 
     """A job that has made up its mind, in a namespace that remembers these probes."""
     changes = told.pop("changes", {})
     cluster = SimulatedCluster(job_of(name, **changes), factor, earlier=earlier, now=DAYS[name])
-    for _ in range(40):
-        cluster.reconcile()
-        for run in cluster.runs():
-            cluster.start(run)
-        cluster.reconcile()
-        if cluster.status["phase"] in ("Running", "Failed"):
-            return cluster
-        cluster.tick(20.0)
-        for run in cluster.runs():
-            cluster.finish(run, **{**VERSIONS, **told})
-    raise AssertionError(cluster.events)
+    return until_decided(cluster, lambda run: cluster.finish(run, **{**VERSIONS, **told}))
 
 
 def own(cluster: SimulatedCluster) -> list[dict[str, Any]]:

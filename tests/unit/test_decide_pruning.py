@@ -6,7 +6,7 @@ from typing import Any
 
 import decided
 import pytest
-from decided import condition
+from decided import condition, until_decided
 from simulated_cluster import SimulatedCluster
 from small_jobs import make_job
 
@@ -18,7 +18,7 @@ from memtune.decide.trials import search_state
 from memtune.naming import run_name
 from memtune.pruning import NOTHING, Pruned, Step, Target, pruned
 from memtune.report import MOST_STEPS, MeasuredStep
-from memtune.run import Run, RunKind, TraceRun
+from memtune.run import Run, TraceRun
 from memtune.spec.job import Job
 from memtune.spec.status import MAX_STEPS, PeakBytes, RunStatus, StepStatus, load_status
 from memtune.units import GIB
@@ -93,19 +93,13 @@ class PruningCluster(SimulatedCluster):
 def probed(job: Job) -> PruningCluster:
     """A cluster whose probes end as the runner ends them."""
     cluster = PruningCluster(job)
-    for _ in range(40):
-        cluster.reconcile()
-        for run in cluster.runs():
-            cluster.start(run)
-        cluster.reconcile()
-        if cluster.status["phase"] in ("Running", "Failed"):
-            return cluster
-        cluster.tick(20.0)
-        for run in cluster.runs(RunKind.PROBE):
-            for pod in cluster.of(run):
-                if pod.is_running:
-                    cluster.finish(run, **told(cluster, pod.plan, cluster.targets[run]))
-    raise AssertionError(cluster.events)
+
+    def finish(run: str) -> None:
+        for pod in cluster.of(run):
+            if pod.is_running:
+                cluster.finish(run, **told(cluster, pod.plan, cluster.targets[run]))
+
+    return until_decided(cluster, finish)
 
 
 def told(cluster: SimulatedCluster, plan: str, beats: Target) -> dict[str, Any]:
