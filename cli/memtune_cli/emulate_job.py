@@ -16,10 +16,11 @@ from memtune.predict.outside import outside_sizes
 from memtune.spec import Job
 from memtune.spec.allowed import outside
 from memtune_cli import document
-from memtune_cli.case import Case, read_case, shown_name
+from memtune_cli.case import Case
 from memtune_cli.emulate_page import page
 from memtune_cli.emulated_job import EmulationRefusedError, emulated, prepare
 from memtune_cli.errors import InputError
+from memtune_cli.job_file import read_case, shown_name
 from memtune_cli.run import install_runner
 from memtune_cli.screen import stdout_screen
 

@@ -10,8 +10,9 @@ from memtune.plan import Plan
 from memtune.prediction import Prediction
 from memtune.units import Unit, unit_of
 from memtune_cli import document
-from memtune_cli.case import Case, read_case
+from memtune_cli.case import Case
 from memtune_cli.generating import cache_document, cache_of, generating
+from memtune_cli.job_file import read_case
 from memtune_cli.render import Column, between_bytes, table
 from memtune_cli.screen import Screen, stdout_screen
 from memtune_cli.sheet import detail_lines, host_lines, title, verdict

@@ -12,9 +12,10 @@ from memtune.prediction import Prediction
 from memtune.space import Candidate, Dropped, Ranking
 from memtune.units import unit_of
 from memtune_cli import document
-from memtune_cli.case import Case, read_cases
+from memtune_cli.case import Case
 from memtune_cli.errors import InputError
 from memtune_cli.generating import cache_document, cache_of, generating
+from memtune_cli.job_file import read_cases
 from memtune_cli.render import Column, between, between_bytes, seconds, table, wrapped
 from memtune_cli.screen import Screen, stdout_screen
 from memtune_cli.sheet import detail_lines, title

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from memtune.decide.reasons import SPEC_CHANGED
-from memtune_cli.case import read_job
 from memtune_cli.display import Display
 from memtune_cli.earlier_result import begin_anew, earlier_result
 from memtune_cli.errors import INTERRUPTED, InputError, installing
+from memtune_cli.job_file import read_job
 from memtune_cli.live_page import live_page
 from memtune_cli.local_job import told_here
 from memtune_cli.news import saying, without_shown
