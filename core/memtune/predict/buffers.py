@@ -168,7 +168,7 @@ def logit_bytes(shape: Shape, recipe: Recipe, constants: Constants) -> float:
     its output beside them.
     """
     if recipe.compiles_loss:
-        return _logit_bytes(recipe) + recipe.compute_bytes
+        return _returned_bytes(recipe) + recipe.compute_bytes
     if recipe.fused_loss_kernel:
         return _head_bytes(shape, recipe) + recipe.compute_bytes + 4
     tensors = 4 / 3 if recipe.tensor_parallel > 1 else 1
@@ -178,10 +178,11 @@ def logit_bytes(shape: Shape, recipe: Recipe, constants: Constants) -> float:
 
 def _head_bytes(shape: Shape, recipe: Recipe) -> float:
     """What the head leaves of each logit: the logit itself, and what its tanh keeps."""
-    return _logit_bytes(recipe) + (recipe.compute_bytes if shape.logit_softcap else 0)
+    return _returned_bytes(recipe) + (recipe.compute_bytes if shape.logit_softcap else 0)
 
 
-def _logit_bytes(recipe: Recipe) -> float:
+def _returned_bytes(recipe: Recipe) -> float:
+    """What the model returns of each logit: accelerate makes it fp32."""
     return 4.0 if recipe.keeps_fp32_logits else float(recipe.compute_bytes)
 
 
