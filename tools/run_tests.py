@@ -1,9 +1,8 @@
-"""Runs every test stage this machine can run, quickest first, and prints where the time went.
+"""Runs every test stage that can run on this machine, and prints where the time went.
 
-The stages on a cluster spend their time waiting for pods, the others computing: they run side by side, and what the
-former print is shown when the latter are through. A stage that cannot run here says why in the table. The table is
-also written to build/test-stages.json, so that whoever needs every stage (CI does) can tell a stage that passed from
-one that was skipped.
+The unit tests run first, alone, because they find plain mistakes in seconds. The other stages then run two at a time,
+and their output is shown in order. A stage that cannot run here says why in the table. The table is also written to
+build/test-stages.json, so that CI can tell a stage that passed from one that was skipped.
 """
 
 from __future__ import annotations
@@ -30,13 +29,11 @@ CANNOT_RUN = 3
 class Stage:
     """One directory of tests; ``guard`` is a command that ends with 3, and says why, where the stage cannot run.
 
-    A stage that ``waits`` most of its time runs beside the others, and prints to a log meanwhile. The files of a stage
-    may be dealt out to several ``shares`` that run at once.
+    The files of a stage may be dealt out to several ``shares`` that run at once.
     """
 
     name: str
     guard: tuple[str, ...] = ()
-    waits: bool = False
     shares: int = 1
 
 
@@ -54,8 +51,8 @@ class Outcome:
 STAGES = (
     Stage("unit", shares=min(os.cpu_count() or 1, 8)),
     Stage("contract"),
+    Stage("cluster", guard=(sys.executable, "-m", "devcluster", "can-run")),
     Stage("scripts"),
-    Stage("cluster", guard=(sys.executable, "-m", "devcluster", "can-run"), waits=True),
     Stage("emulated", guard=(sys.executable, "tests/support/emulated_gpu.py")),
     Stage("gpu", guard=(sys.executable, "tests/support/cuda_gpu.py")),
 )
@@ -106,17 +103,16 @@ def _others(stage: Stage, number: int) -> list[str]:
 
 
 def run_all(stages: tuple[Stage, ...]) -> list[Outcome]:
-    """Run the first stage alone, since it tells of plain mistakes in seconds; then those that wait beside the rest."""
-    with ThreadPoolExecutor() as pool:
-        outcomes = [run(stages[0])]
-        logs = {stage: (BUILD / f"{stage.name}-tests.log").open("w") for stage in stages[1:] if stage.waits}
-        aside = [(log, pool.submit(run, stage, log)) for stage, log in logs.items()]
-        outcomes += [run(stage) for stage in stages[1:] if not stage.waits]
-        return outcomes + [shown(log, outcome) for log, outcome in aside]
+    """Run the first stage alone, then the others two at a time: those on a cluster mostly wait for pods."""
+    outcomes = [run(stages[0])]
+    with ThreadPoolExecutor(2) as pool:
+        logs = {stage: (BUILD / f"{stage.name}-tests.log").open("w") for stage in stages[1:]}
+        started = [(log, pool.submit(run, stage, log)) for stage, log in logs.items()]
+        return outcomes + [shown(log, outcome) for log, outcome in started]
 
 
 def shown(written: IO[str], outcome: Future[Outcome]) -> Outcome:
-    """Show what a stage that ran aside has printed, and go on until it ends."""
+    """Print what a stage has written so far, and go on until it ends."""
     with written, Path(written.name).open() as log:
         while not outcome.done():
             print(log.read(), end="", flush=True)
