@@ -104,10 +104,10 @@ def test_integrations_has_every_variable_that_the_operator_sets_and_every_exit_c
     assert sorted(tuple(row[:2]) for row in _rows("integrations.md", "exit code")) == codes
 
 
-def test_the_readme_shows_what_the_command_prints(capsys: pytest.CaptureFixture[str]) -> None:
-    readme = (_ROOT / "README.md").read_text()
+def test_getting_started_shows_what_the_command_prints(capsys: pytest.CaptureFixture[str]) -> None:
+    page = (_DOCS / "getting-started.md").read_text()
     assert main(["plan", str(_ROOT / "examples" / "llama-7b-8gpu.yaml"), "--top", "5"]) == 0
-    assert capsys.readouterr().out.rstrip("\n") in readme
+    assert capsys.readouterr().out.rstrip("\n") in page
 
 
 def test_the_dashboards_page_says_how_much_the_pictured_gpus_lose() -> None:

@@ -215,7 +215,7 @@ def test_clean_refuses_a_way_that_is_not_known(left: Any) -> None:
     assert left.build.exists()
 
 
-NO_REGISTRY = r"REGISTRY is not set: build and push REGISTRY/memtune-operator .*README.md"
+NO_REGISTRY = r"REGISTRY is not set: build and push REGISTRY/memtune-operator .*docs/getting-started.md"
 
 
 def test_the_current_context_needs_images_and_says_which(monkeypatch: pytest.MonkeyPatch) -> None:

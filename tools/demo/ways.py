@@ -117,8 +117,8 @@ def registry(environ: Mapping[str, str]) -> str:
     if not environ.get("REGISTRY"):
         raise DemoError(
             "CLUSTER=current needs images that its nodes can pull, and REGISTRY is not set: build and push "
-            'REGISTRY/memtune-operator and REGISTRY/memtune-runner as "On a cluster" in README.md says, then run '
-            "`make demo CLUSTER=current REGISTRY=...`, with TAG=... if the tag is not that of the chart"
+            'REGISTRY/memtune-operator and REGISTRY/memtune-runner as "On a cluster" in docs/getting-started.md says, '
+            "then run `make demo CLUSTER=current REGISTRY=...`, with TAG=... if the tag is not that of the chart"
         )
     return environ["REGISTRY"]
 
