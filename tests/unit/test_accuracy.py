@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import accuracy
+import accuracy_device
 import pytest
 from accuracy_cells import METRICS, Cells
 from accuracy_fit import START, fit, predicted
@@ -179,3 +180,14 @@ def test_under_means_above_the_upper_bound() -> None:
 def test_the_project_is_the_source() -> None:
     assert source_project("https://github.com/owner/Name/blob/x.md@1") == "name"
     assert source_project("paper") == "paper"
+
+
+def test_the_peak_of_nvidia_smi_is_the_truth_of_device(tmp_path: Path) -> None:
+    peaks = tmp_path / "peaks.csv"
+    peaks.write_text("id,nvidia_smi_mib\none,1024\n")
+    rows = [row(), row(id="two"), row(id="three", metric="device")]
+    found = accuracy_device.device_rows(rows, peaks)
+    assert [(each.id, each.metric) for each in found] == [("one", "device"), ("three", "device")]
+    assert found[0].peak_bytes == GIB
+    with pytest.raises(ValueError, match="names rows that are nowhere: one"):
+        accuracy_device.device_rows(rows[1:], peaks)

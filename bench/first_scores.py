@@ -1,0 +1,198 @@
+"""First scores: a source that nobody had looked at, scored once with formulas and constants as they stand.
+
+    python bench/first_scores.py SOURCE    scores the rows of SOURCE in bench/data/unseen_memory.csv
+    python bench/first_scores.py           prints the page of all first scores
+
+Nothing is ever fitted on these rows. A source that has its first score is refused, and so are formulas that are not
+committed: the commit is kept beside the score.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import statistics
+import subprocess
+import sys
+from collections.abc import Sequence
+from datetime import date
+from pathlib import Path
+from typing import NamedTuple
+
+from accuracy import binomial_upper, quantile
+from accuracy_fit import predicted
+from accuracy_rows import Row, read_rows
+
+from memtune.predict.constants import DEFAULT_CONSTANTS
+
+ROOT = Path(__file__).parents[1]
+UNSEEN = ROOT / "bench" / "data" / "unseen_memory.csv"
+SCORES = ROOT / "bench" / "data" / "first_scores.csv"
+# What a prediction of a published row depends on.
+FORMULAS = ("core/memtune", *(f"bench/accuracy_{part}.py" for part in ("rows", "cells", "shapes", "fit")))
+INTRODUCTION = """# First scores on sources that nobody had looked at
+
+```
+python bench/first_scores.py > bench/results/first-scores.md
+```
+
+Each source below was added to [bench/data/unseen_memory.csv](../data/unseen_memory.csv) and scored once, with the
+formulas and constants of the commit beside it. These scores never change: what was mended since shows in the next
+source. No constant is fitted on these rows. [docs/accuracy.md](../../docs/accuracy.md) has the protocol.
+"""
+
+
+class FirstScore(NamedTuple):
+    """What was predicted for a row when its source was scored for the first time."""
+
+    source: str
+    id: str
+    metric: str
+    measured: int
+    lower: int
+    expected: int
+    upper: int
+    formulas: str
+    scored_on: str
+
+    @property
+    def error(self) -> float:
+        """Absolute relative error."""
+        return abs(self.expected / self.measured - 1)
+
+    @property
+    def is_above(self) -> bool:
+        """Whether the truth lies above the upper bound."""
+        return self.measured > self.upper
+
+
+def read_scores(path: Path = SCORES) -> list[FirstScore]:
+    """Every first score that was kept, in the order in which they were made."""
+    with path.open(newline="", encoding="utf-8") as file:
+        return [
+            FirstScore(
+                source=line["source"],
+                id=line["id"],
+                metric=line["metric"],
+                measured=int(line["measured"]),
+                lower=int(line["lower"]),
+                expected=int(line["expected"]),
+                upper=int(line["upper"]),
+                formulas=line["formulas"],
+                scored_on=line["scored_on"],
+            )
+            for line in csv.DictReader(file)
+        ]
+
+
+def first_scores(source: str, rows: Sequence[Row], kept: Sequence[FirstScore], formulas: str) -> list[FirstScore]:
+    """The scores of a source that has none yet."""
+    if source in {score.source for score in kept}:
+        raise ValueError(f"{source} has its first score already, and there is no second one")
+    found = [row for row in rows if row.source == source]
+    if not found:
+        raise ValueError(f"no row of {source}; known are {', '.join(sorted({row.source for row in rows}))}")
+    scores = []
+    for row in found:
+        interval = predicted(row, DEFAULT_CONSTANTS)
+        bounds = (round(interval.lower), round(interval.expected), round(interval.upper))
+        scores.append(
+            FirstScore(source, row.id, row.metric, row.peak_bytes, *bounds, formulas, date.today().isoformat())
+        )
+    return scores
+
+
+def committed_formulas() -> str:
+    """The last commit that changed what predictions depend on."""
+    changed = _git("status", "--porcelain", "--", *FORMULAS)
+    if changed:
+        raise ValueError(f"commit the formulas before a source is scored: {changed}")
+    return _git("log", "-1", "--format=%H", "--", *FORMULAS)[:12]
+
+
+def _git(*arguments: str) -> str:
+    return subprocess.run(["git", *arguments], cwd=ROOT, check=True, capture_output=True, text=True).stdout.strip()
+
+
+def keep(scores: Sequence[FirstScore], path: Path = SCORES) -> None:
+    """Append scores to the file, which is only ever appended to."""
+    is_new = not path.exists()
+    with path.open("a", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        if is_new:
+            writer.writerow(FirstScore._fields)
+        writer.writerows(scores)
+
+
+def summary(scores: Sequence[FirstScore]) -> str:
+    """The line for machines."""
+    above = sum(score.is_above for score in scores)
+    errors = [score.error for score in scores]
+    return (
+        f"n={len(scores)} sources={len({score.source for score in scores})} "
+        f"median_ape={100 * statistics.median(errors):.2f} p90_ape={100 * quantile(errors, 0.9):.2f} "
+        f"above_upper={100 * above / len(scores):.2f} above_upper_95={100 * binomial_upper(above, len(scores)):.2f} "
+        f"width={statistics.median(score.upper / score.lower for score in scores):.3f}"
+    )
+
+
+def _line(name: str, scores: Sequence[FirstScore], *more: str) -> str:
+    errors = [score.error for score in scores]
+    above = sum(score.is_above for score in scores)
+    cells = [
+        name,
+        str(len(scores)),
+        f"{statistics.median(errors):.1%}",
+        f"{quantile(errors, 0.9):.1%}",
+        f"{statistics.median(score.expected / score.measured - 1 for score in scores):+.1%}",
+        f"{above} ({above / len(scores):.0%})",
+        f"{statistics.median(score.upper / score.lower for score in scores):.2f}",
+        *more,
+    ]
+    return "| " + " | ".join(cells) + " |"
+
+
+def page(scores: Sequence[FirstScore]) -> str:
+    """The page of all first scores."""
+    sources = list(dict.fromkeys(score.source for score in scores))
+    head = "| n | median | p90 | median of predicted / measured - 1 | above upper | width |"
+    lines = [INTRODUCTION, f"| source {head} formulas | scored on |", "|---|" + "--:|" * 6 + "---|---|"]
+    for source in sources:
+        own = [score for score in scores if score.source == source]
+        lines.append(_line(source, own, own[0].formulas, own[0].scored_on))
+    lines += [_line("all", scores, "", ""), "", f"| metric {head}", "|---|" + "--:|" * 6]
+    for metric in sorted({score.metric for score in scores}):
+        lines.append(_line(metric, [score for score in scores if score.metric == metric]))
+    lines += ["", "Every row:", "", "| row | metric | measured GB | lower | expected | upper | error |"]
+    lines.append("|---|---|--:|--:|--:|--:|--:|")
+    for score in scores:
+        sizes = " | ".join(f"{size / 1e9:.2f}" for size in (score.measured, score.lower, score.expected, score.upper))
+        mark = ", above upper" if score.is_above else ""
+        lines.append(f"| {score.id} | {score.metric} | {sizes} | {score.expected / score.measured - 1:+.1%}{mark} |")
+    return "\n".join([*lines, "", summary(scores)])
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Score one source, or print the page; exit code 2 and one sentence on bad input."""
+    parser = argparse.ArgumentParser(description="Score a source that nobody has looked at, once.")
+    parser.add_argument("source", nargs="?", help="the source's name, as bench/accuracy.py prints it")
+    options = parser.parse_args(arguments)
+    kept = read_scores() if SCORES.exists() else []
+    if options.source is None:
+        print(page(kept))
+        return 0
+    rows, remarks = read_rows(UNSEEN)
+    for remark in remarks:
+        print(f"first_scores: {remark}", file=sys.stderr)
+    try:
+        scores = first_scores(options.source, rows, kept, committed_formulas())
+    except ValueError as error:
+        print(f"first_scores: {error}", file=sys.stderr)
+        return 2
+    keep(scores)
+    print(summary(scores))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
