@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import gzip
 import json
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from memtune.allocator import AllocatorSettings, Event, replay
+from memtune.allocator import AllocatorSettings, CachingAllocator, Event
+from memtune.allocator.counters import Counters
+from memtune.allocator.device import Device
 
 KEPT = Path(__file__).parent / "results" / "snapshots"
-_OLDEST_FIRST = (2, 13)  # see AllocatorSettings
+_OLDEST_FIRST = (2, 12)  # see AllocatorSettings
 _KINDS = {"free_completed": "f", "segment_alloc": "+", "segment_map": "+", "segment_free": "-", "segment_unmap": "-"}
 
 
@@ -63,8 +66,34 @@ def peak_reserved_bytes(fixture: Mapping[str, Any]) -> int:
 def replayed_bytes(fixture: Mapping[str, Any]) -> int:
     """What the allocator model reserves at most for the same requests, if it empties its cache where the GPU's did."""
     major, minor = (int(part) for part in fixture["torch"].split(".")[:2])
-    settings = AllocatorSettings(fixture["expandable"], oldest_first=(major, minor) >= _OLDEST_FIRST)
-    return replay(_requests(fixture["events"]), settings=settings).peak_reserved_bytes
+    oldest_first, expandable = (major, minor) >= _OLDEST_FIRST, fixture["expandable"]
+    allocator = CachingAllocator(settings=AllocatorSettings(expandable, oldest_first=oldest_first))
+    if not (oldest_first or expandable):
+        allocator._device = _RecordedAddresses(allocator._counters, fixture["events"])
+    handles: dict[int, int] = {}
+    for event in _requests(fixture["events"]):
+        if event.action == "alloc":
+            handles[event.tensor] = allocator.allocate(event.size_bytes, event.stream)
+        elif event.action == "free":
+            allocator.free(handles.pop(event.tensor))
+        else:
+            allocator.empty_cache()
+    return allocator.stats().peak_reserved_bytes
+
+
+class _RecordedAddresses(Device):
+    """Segments lie where the driver put them: there, up to torch 2.11, it shows which of two equal blocks is taken."""
+
+    def __init__(self, counters: Counters, events: Iterable[list[Any]]) -> None:
+        super().__init__(None, counters)
+        self._recorded: dict[int, deque[int]] = {}
+        for kind, *values in events:
+            if kind == "+":
+                self._recorded.setdefault(values[1], deque()).append(values[0])
+
+    def addresses(self, size: int, alignment: int) -> int:
+        recorded = self._recorded.get(size)
+        return recorded.popleft() if recorded else super().addresses(size, alignment)
 
 
 def _requests(events: Iterable[list[Any]]) -> Iterator[Event]:

@@ -8,23 +8,35 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
-import zipfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from importlib import metadata
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 from gpu_day.places import ROOT, SITE, WHEELS, variables
+from gpu_day.wheels import unpack
 
 # A part that has less is not begun. The benchmark ends by itself so long before its process is ended.
-_LEAST_SECONDS, _MARGIN_SECONDS = 5.0, 10.0
-# With whatever pytest and plugins are there: our own options are for the locked ones.
-_PYTEST = ("-m", "pytest", "-o", "addopts=--import-mode=importlib", "-o", "filterwarnings=default", "-q", "-rA")
+_LEAST_SECONDS, _MARGIN_SECONDS, _GRACE_SECONDS = 5.0, 15.0, 8.0
+# With whatever pytest is there: our own options are for the locked one.
+_PYTEST = (
+    "-m",
+    "pytest",
+    "-p",
+    "no:cacheprovider",
+    "-o",
+    "addopts=--import-mode=importlib",
+    "-o",
+    "filterwarnings=default",
+    "-v",
+    "-rA",
+)
 _TESTS = (*_PYTEST, "--results", "{results}")
 _PAIRS = ("bench/gpu_truth.py", "--measure-only", "--fixtures", "--folder", "{results}", "--seconds", "{seconds}")
 _ONE = ("bench/gpu_measure.py", "0.5B", "bf16-ddp-none-mb4x1", "1", "--record")
@@ -43,6 +55,8 @@ class Part(NamedTuple):
     tells: bool = False
 
 
+_WELL = "ended well"
+_MACHINE = Part("machine", ("dev/gpu_day/machine.py",), 90, tells=True)
 # An emulated GPU computes nothing: what compares losses is collected there, and tried by tests/contract.
 _COLLECT, _COUNTERS = ("--collect-only",), ("-k", "counters_follow")
 COMMANDS = {
@@ -66,47 +80,107 @@ COMMANDS = {
 
 
 def run(name: str, results: Path, seconds: float, is_rehearsal: bool = False) -> int:
-    """Run the parts of a command until its time is up; 1 where one did not end well or did not begin."""
-    results = results.absolute()
-    results.mkdir(parents=True, exist_ok=True)
+    """Run the parts of a command until its time is up; 1 where one did not end well or did not begin.
+
+    Without a GPU nothing is begun, and the code is 2.
+    """
     deadline = time.monotonic() + seconds
-    _install_missing()
-    outcomes: list[dict[str, Any]] = []
-    for part in COMMANDS[name]:
-        left = deadline - time.monotonic()
-        if left < _LEAST_SECONDS:
-            outcomes.append({"name": part.name, "outcome": "no time was left"})
-        else:
-            limit = min(part.seconds, left)
-            outcomes.append(_outcome(part, results, results / f"{name}.log", limit, is_rehearsal))
-        kept = {"rehearsal": is_rehearsal, "parts": outcomes}
-        (results / f"{name}.json").write_text(json.dumps(kept, indent=1), encoding="utf-8")
-        print(f"gpu-day {name}: {part.name}: {outcomes[-1]['outcome']}", flush=True)
-    return int(any(each["outcome"] != "ended well" for each in outcomes))
-
-
-def _outcome(part: Part, results: Path, log: Path, limit: float, is_rehearsal: bool) -> dict[str, Any]:
-    put_in = {"{results}": str(results), "{seconds}": f"{limit - _MARGIN_SECONDS:.0f}"}
-    words = [put_in.get(word, word) for word in (*part.words, *(part.rehearsed if is_rehearsal else ()))]
-    began = time.monotonic()
-    with log.open("ab") as file:
-        file.write(f"\n== {part.name}: {' '.join(words)}\n".encode())
-        file.flush()
-        start = file.tell()
-        code = _ended([sys.executable, *words], file, limit)
-    outcome = f"cut off after {limit:.0f} s" if code is None else f"failed with {code}" if code else "ended well"
-    told = _told(log, start) if part.tells else None
-    return {"name": part.name, "outcome": outcome, "seconds": round(time.monotonic() - began, 1), "told": told}
-
-
-def _ended(words: Sequence[str], file: Any, limit: float) -> int | None:
-    """The exit code of a process, or None if it had to be ended, with whatever it has started."""
-    process = subprocess.Popen(
-        words, cwd=ROOT, env=variables(), stdin=subprocess.DEVNULL, stdout=file, stderr=file, start_new_session=True
-    )
+    results = results.absolute()
     try:
-        return process.wait(limit)
+        results.mkdir(parents=True, exist_ok=True)
+        (results / f"{name}.log").touch()  # the directory may be there, and nobody may write in it
+    except OSError as error:
+        print(f"gpu-day: results cannot be written: {error}; name another directory by --results", file=sys.stderr)
+        return 2
+    site, refused = unpack(ROOT / WHEELS, ROOT / SITE)
+    for sentence in refused:
+        print(f"gpu-day {name}: {sentence}", flush=True)
+    kept = _Kept(name, results, variables(site), is_rehearsal)
+    if not kept.begin(min(_MACHINE.seconds, seconds)):
+        return 2
+    for part in COMMANDS[name]:
+        kept.add(part, deadline - time.monotonic())
+    return int(any(each["outcome"] != _WELL for each in kept.outcomes))
+
+
+class _Kept:
+    """The outcomes of a command, written down after each part."""
+
+    def __init__(self, name: str, results: Path, environment: Mapping[str, str], is_rehearsal: bool) -> None:
+        self.outcomes: list[dict[str, Any]] = []
+        self._name, self._results, self._environment = name, results, environment
+        self._is_rehearsal = is_rehearsal
+
+    def begin(self, limit: float) -> bool:
+        """Ask what this machine is; False, and a sentence, where it has no GPU."""
+        with TemporaryDirectory() as directory:
+            log = Path(directory, "log")
+            found = self._outcome(_MACHINE, log, limit)
+            text = log.read_text(encoding="utf-8", errors="replace")
+        self._stand_apart(found["told"] or {})
+        with self._log.open("a", encoding="utf-8") as file:
+            file.write(text)
+        self._keep(found)
+        if found["outcome"] != _WELL:
+            print(f"gpu-day: {text.strip().splitlines()[-1]}", file=sys.stderr)
+        return bool(found["outcome"] == _WELL)
+
+    def add(self, part: Part, left: float) -> None:
+        """Run one part, unless there is no time for it."""
+        if left < _LEAST_SECONDS:
+            self._keep({"name": part.name, "outcome": "no time was left"})
+        else:
+            self._keep(self._outcome(part, self._log, min(part.seconds, left)))
+
+    @property
+    def _log(self) -> Path:
+        return self._results / f"{self._name}.log"
+
+    def _keep(self, outcome: dict[str, Any]) -> None:
+        self.outcomes.append(outcome)
+        kept = {"rehearsal": self._is_rehearsal, "parts": self.outcomes}
+        (self._results / f"{self._name}.json").write_text(json.dumps(kept, indent=1), encoding="utf-8")
+        print(f"gpu-day {self._name}: {outcome['name']}: {outcome['outcome']}", flush=True)
+
+    def _stand_apart(self, machine: Mapping[str, Any]) -> None:
+        """What was measured on another GPU stays as it is: this one's results are in a directory within."""
+        pairs = self._results / "pairs.jsonl"
+        first = json.loads(pairs.read_text(encoding="utf-8").partition("\n")[0]) if pairs.exists() else {}
+        product = machine.get("product", first.get("product"))
+        if first.get("product", product) != product:
+            self._results /= re.sub(r"\W+", "-", product)
+            self._results.mkdir(exist_ok=True)
+            print(f"gpu-day {self._name}: {pairs} is of another GPU; the results are in {self._results}", flush=True)
+
+    def _outcome(self, part: Part, log: Path, limit: float) -> dict[str, Any]:
+        put_in = {"{results}": str(self._results), "{seconds}": f"{limit - _MARGIN_SECONDS:.0f}"}
+        words = [put_in.get(word, word) for word in (*part.words, *(part.rehearsed if self._is_rehearsal else ()))]
+        began = time.monotonic()
+        with log.open("ab") as file:
+            file.write(f"\n== {part.name}: {' '.join(words)}\n".encode())
+            file.flush()
+            start = file.tell()
+            code = _ended([sys.executable, *words], self._environment, file, limit)
+        outcome = f"cut off after {limit:.0f} s" if code is None else f"failed with {code}" if code else _WELL
+        told = _told(log, start) if part.tells else None
+        return {"name": part.name, "outcome": outcome, "seconds": round(time.monotonic() - began, 1), "told": told}
+
+
+def _ended(words: Sequence[str], environment: Mapping[str, str], file: Any, limit: float) -> int | None:
+    """The exit code of a process, or None if it had to be ended, with whatever it has started.
+
+    It is interrupted first, so that pytest can still end with its summary.
+    """
+    process = subprocess.Popen(
+        words, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=file, stderr=file, start_new_session=True
+    )
+    grace = min(_GRACE_SECONDS, limit / 4)
+    try:
+        return process.wait(limit - grace)
     except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGINT)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(grace)
         return None
     finally:
         with suppress(ProcessLookupError):
@@ -118,14 +192,3 @@ def _told(log: Path, start: int) -> dict[str, Any] | None:
     lines = log.read_bytes()[start:].decode("utf-8", "replace").splitlines()
     found = next((line for line in reversed(lines) if line.startswith("{")), None)
     return json.loads(found) if found else None
-
-
-def _install_missing() -> None:
-    """Unpack the wheels of what this Python has not; pip need not be there."""
-    for wheel in sorted((ROOT / WHEELS).glob("*.whl")):
-        name = wheel.name.partition("-")[0]
-        try:
-            metadata.version(name)
-        except metadata.PackageNotFoundError:
-            with zipfile.ZipFile(wheel) as archive:
-                archive.extractall(ROOT / SITE)

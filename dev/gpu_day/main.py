@@ -18,7 +18,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Do one part of the day; the exit code is 1 where something of it failed."""
     options = _parser().parse_args(arguments)
     if options.what == "prepare":
-        return prepare.prepare(options.python, options.gpu, options.model)
+        return prepare.prepare(options.python or prepare.PYTHONS, options.gpu, options.model)
     if options.what == "collect":
         return collect.collect(options.folder, options.into, options.model)
     return run(options.what, options.results, options.seconds, options.rehearsal)
@@ -28,7 +28,9 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="dev/gpu-day", description=__doc__)
     what = parser.add_subparsers(dest="what", required=True)
     before = what.add_parser("prepare", help=f"fetch wheels and predict, in the environment of `make env`: {PREPARED}")
-    before.add_argument("--python", default="3.12", help="the Python of the machine with the GPU (3.12)")
+    before.add_argument(
+        "--python", action="append", help=f"a Python the machine with the GPU may have ({', '.join(prepare.PYTHONS)})"
+    )
     before.add_argument("--gpu", default="h200-141gb", help="the GPU, as predictions name it (h200-141gb)")
     for name, parts in COMMANDS.items():
         each = what.add_parser(name, help=f"on the machine with the GPU: {', '.join(part.name for part in parts)}")

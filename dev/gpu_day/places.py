@@ -20,8 +20,9 @@ def development_python() -> str:
     return str(own) if own.exists() else sys.executable
 
 
-def variables() -> dict[str, str]:
+def variables(site: Path = ROOT / SITE) -> dict[str, str]:
     """The environment of a Python that has our packages, and behind them what was brought along."""
-    own = [str(ROOT / each) for each in (*_PACKAGES, SITE)]
+    own = [*(str(ROOT / each) for each in _PACKAGES), str(site)]
     path = os.pathsep.join([*own, *filter(None, [os.environ.get("PYTHONPATH")])])
-    return {**os.environ, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"}
+    # Whatever plugins of pytest are there, they were not tried with our tests.
+    return {**os.environ, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}

@@ -12,12 +12,14 @@ from pathlib import Path
 
 from gpu_day.places import PREDICTIONS, PREPARED, ROOT, SITE, WHEELS, development_python, variables
 
-# What tests/gpu, the benchmark and `memtune run` import beside torch and what comes with it, and what that imports.
+# What tests/gpu, the benchmark and `memtune run` import beside torch, transformers and accelerate and what comes with
+# these, and what that imports.
 _PURE = (
     "deepspeed hjson py-cpuinfo einops tqdm packaging pydantic annotated-types typing-inspection typing-extensions "
-    "pytest pluggy iniconfig pygments optuna alembic mako colorlog sqlalchemy"
+    "pytest pluggy iniconfig pygments optuna alembic mako colorlog sqlalchemy prometheus-client"
 )
-_BINARY = "pydantic-core msgpack psutil markupsafe pyyaml numpy ninja"
+_BINARY = "pydantic-core msgpack psutil markupsafe pyyaml ninja"
+PYTHONS = ("3.10", "3.11", "3.12", "3.13", "3.14")
 _PLATFORMS = ("manylinux_2_28_x86_64", "manylinux_2_17_x86_64", "manylinux2014_x86_64", "manylinux_2_12_x86_64")
 _LIMIT_BYTES = 64 << 20
 _PREDICT = """
@@ -33,12 +35,12 @@ print(json.dumps({str(pair): {way: predict(pair).device for way, predict in both
 """
 
 
-def prepare(python: str, gpu: str, models: Sequence[str]) -> int:
+def prepare(pythons: Sequence[str], gpu: str, models: Sequence[str]) -> int:
     """Fill build/gpu-day, and see whether it and the checkout can travel."""
     for each in (WHEELS, SITE):
         shutil.rmtree(ROOT / each, ignore_errors=True)
     (ROOT / WHEELS).mkdir(parents=True)
-    _fetch(python)
+    _fetch(pythons)
     made = {"gpu": gpu, "commit": _commit(), "pairs": predictions(gpu, models)}
     (ROOT / PREDICTIONS).write_text(json.dumps(made, indent=1), encoding="utf-8")
     size = sum(each.stat().st_size for each in _travelling())
@@ -62,16 +64,19 @@ def predictions(gpu: str, models: Sequence[str]) -> dict[str, dict[str, list[flo
     return found
 
 
-def _fetch(python: str) -> None:
+def _fetch(pythons: Sequence[str]) -> None:
     pip = [development_python(), "-m", "pip", "--quiet", "--disable-pip-version-check"]
     # DeepSpeed has no wheel. Without its compiled operators it is a pure one, as `make env` installs it.
     build = [*pip, "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", str(WHEELS), _pinned("deepspeed")]
     subprocess.run(build, cwd=ROOT, env={**variables(), "DS_BUILD_OPS": "0"}, check=True)
+    fetch = [*pip, "download", "--no-deps", "--only-binary=:all:", "--dest", str(WHEELS)]
+    pure = ["--implementation", "py", "--abi", "none", "--platform", "any"]
+    names = [name for name in _PURE.split() if name != "deepspeed"]
+    subprocess.run([*fetch, *pure, *map(_pinned, names)], cwd=ROOT, check=True)
     platforms = [word for each in _PLATFORMS for word in ("--platform", each)]
-    names = [name for name in f"{_PURE} {_BINARY}".split() if name != "deepspeed"]
-    options = ["--no-deps", "--only-binary=:all:", "--implementation", "cp", "--python-version", python, *platforms]
-    fetch = [*pip, "download", *options, "--dest", str(WHEELS), *map(_pinned, names)]
-    subprocess.run(fetch, cwd=ROOT, check=True)
+    for python in pythons:
+        options = ["--implementation", "cp", "--python-version", python, *platforms]
+        subprocess.run([*fetch, *options, *map(_pinned, _BINARY.split())], cwd=ROOT, check=True)
 
 
 def _pinned(name: str) -> str:

@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
+import time
+import zipfile
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +15,25 @@ import pytest
 from gpu_day import collect, commands, prepare
 from gpu_day.commands import Part, run
 from gpu_day.places import MEASURED, ROOT
+from gpu_day.wheels import Wheel, unpack
+
+
+def on_a_gpu(
+    parts: tuple[Part, ...], seconds: float, results: Path, monkeypatch: pytest.MonkeyPatch, product: str = "NVIDIA A"
+) -> int:
+    """The exit code of a command on a machine that says it has this GPU."""
+    says = Part("machine", ("-c", f"print({json.dumps({'product': product})!r})"), 30, tells=True)
+    monkeypatch.setattr(commands, "_MACHINE", says)
+    monkeypatch.setattr(commands, "COMMANDS", {"1": parts})
+    monkeypatch.setattr(commands, "unpack", lambda _, site: (site, []))
+    return run("1", results, seconds)
 
 
 def outcomes(parts: tuple[Part, ...], seconds: float, results: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setattr(commands, "COMMANDS", {"1": parts})
-    monkeypatch.setattr(commands, "_install_missing", lambda: None)
-    code = run("1", results, seconds)
-    return code, json.loads((results / "1.json").read_text())["parts"]
+    code = on_a_gpu(parts, seconds, results, monkeypatch)
+    machine, *others = json.loads((results / "1.json").read_text())["parts"]
+    assert machine["outcome"] == "ended well"
+    return code, others
 
 
 def test_a_part_that_fails_or_hangs_is_told_of_and_the_next_one_runs(
@@ -35,9 +52,110 @@ def test_a_part_that_fails_or_hangs_is_told_of_and_the_next_one_runs(
     assert sorted(each.name for each in (tmp_path / "new").iterdir()) == ["1.json", "1.log"]
 
 
+def test_a_part_that_is_cut_off_says_what_it_knows_and_leaves_no_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tests = tmp_path / "test_slow.py"
+    tests.write_text(
+        "import subprocess\n"
+        "def test_fails(): assert 'this' == 'that'\n"
+        "def test_hangs(): subprocess.run(['sh', '-c', 'trap \"\" INT; sleep 987'])\n"
+    )
+    words = (*(each for each in commands._PYTEST), "-c", os.devnull, str(tests))
+    _, (found,) = outcomes((Part("tests", words, 12),), 60, tmp_path / "results", monkeypatch)
+    assert found["outcome"] == "cut off after 12 s"
+    log = (tmp_path / "results" / "1.log").read_text()
+    assert "assert 'this' == 'that'" in log
+    assert "test_slow.py::test_fails FAILED" in log
+    deadline = time.monotonic() + 10
+    while _runs(b"sleep\x00987") and time.monotonic() < deadline:
+        time.sleep(0.1)  # what was killed is there until the system has taken it away
+    assert not _runs(b"sleep\x00987")
+
+
+def _runs(words: bytes) -> bool:
+    for each in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):
+            if words in each.read_bytes():
+                return True
+    return False
+
+
 def test_what_finds_no_time_is_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    code, found = outcomes((Part("late", ("-c", ""), 30),), 1, tmp_path, monkeypatch)
+    code, found = outcomes((Part("late", ("-c", ""), 30),), 5.01, tmp_path, monkeypatch)
     assert (code, found) == (1, [{"name": "late", "outcome": "no time was left"}])
+
+
+def test_without_a_gpu_nothing_is_begun(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Tests that are skipped for want of a GPU would end well."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert run("1", tmp_path, 60) == 2
+    (machine,) = json.loads((tmp_path / "1.json").read_text())["parts"]
+    assert (machine["name"], machine["outcome"]) == ("machine", "failed with 2")
+    assert "gpu-day: a GPU day needs a CUDA GPU, and there is none" in capsys.readouterr().err
+
+
+def test_results_that_cannot_be_written_are_told_of_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").touch()
+    assert run("1", tmp_path / "file" / "results", 60) == 2
+    assert "name another directory by --results" in capsys.readouterr().err
+
+
+def test_another_gpu_has_results_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "pairs.jsonl").write_text('{"product": "NVIDIA A"}\n{"pair": {}}\n')
+    part = Part("tells", ("-c", "import sys; open(sys.argv[1] + '/new', 'w')", "{results}"), 30)
+    assert on_a_gpu((part,), 60, tmp_path, monkeypatch, "NVIDIA A") == 0
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["1.json", "1.log", "new", "pairs.jsonl"]
+    assert on_a_gpu((part,), 60, tmp_path, monkeypatch, "NVIDIA B 80GB") == 0
+    (apart,) = (each for each in tmp_path.iterdir() if each.is_dir())
+    assert apart.name == "NVIDIA-B-80GB"
+    assert sorted(each.name for each in apart.iterdir()) == ["1.json", "1.log", "new"]
+    # As measured, the other GPU's are what they were.
+    assert json.loads((tmp_path / "1.json").read_text())["parts"][0]["told"] == {"product": "NVIDIA A"}
+
+
+@pytest.mark.parametrize(
+    ("name", "suiting"),
+    [
+        ("a-1-py3-none-any.whl", ["3.10", "3.12", "3.14"]),
+        ("a-1-py2.py3-none-any.whl", ["3.10", "3.12", "3.14"]),
+        ("a-1-cp312-cp312-manylinux2014_x86_64.manylinux_2_17_x86_64.whl", ["3.12"]),
+        ("a-1-cp312-cp312-manylinux_2_17_aarch64.whl", []),
+        ("a-1-cp312-abi3-manylinux_2_12_x86_64.whl", ["3.12", "3.14"]),
+        ("a-1-1build-py3-none-manylinux2014_x86_64.whl", ["3.10", "3.12", "3.14"]),
+    ],
+)
+def test_which_wheel_suits_which_python(name: str, suiting: list[str]) -> None:
+    wheel = Wheel.of(Path(name))
+    assert [f"3.{minor}" for minor in (10, 12, 14) if wheel.suits((3, minor), "x86_64")] == suiting
+
+
+def _wheel(directory: Path, name: str) -> None:
+    with zipfile.ZipFile(directory / name, "w") as archive:
+        archive.writestr(f"{name.partition('-')[0]}.py", name)
+
+
+def test_wheels_of_what_is_missing_or_older_are_unpacked(tmp_path: Path) -> None:
+    own = f"cp{sys.version_info[0]}{sys.version_info[1]}"
+    for each in (
+        f"gpu_day_binary-1-{own}-{own}-manylinux2014_x86_64.whl",
+        "gpu_day_binary-1-cp399-cp399-manylinux2014_x86_64.whl",
+        "gpu_day_other-1.5-cp399-cp399-manylinux2014_x86_64.whl",
+        "pytest-9999-py3-none-any.whl",
+        "pluggy-0.1-py3-none-any.whl",
+    ):
+        _wheel(tmp_path, each)
+    site, refused = unpack(tmp_path, tmp_path / "new" / "site")
+    assert sorted(each.name for each in site.iterdir()) == ["gpu_day_binary.py", "pytest.py"]
+    assert own in (site / "gpu_day_binary.py").read_text()
+    (sentence,) = refused
+    assert sentence.startswith("gpu_day_other 1.5 is not here, and no wheel of it is for Python 3.")
+    # A checkout that cannot be written to.
+    (tmp_path / "file").touch()
+    elsewhere, _ = unpack(tmp_path, tmp_path / "file" / "site")
+    assert sorted(each.name for each in elsewhere.iterdir()) == ["gpu_day_binary.py", "pytest.py"]
 
 
 def test_every_package_that_is_carried_along_is_pinned() -> None:

@@ -9,13 +9,28 @@ from typing import Any
 import pytest
 from emulated_gpu import emulate
 from gpu_day import collect, prepare
-from gpu_day.places import ROOT
+from gpu_day.places import ROOT, variables
 from gpu_snapshot import peak_reserved_bytes, read, replayed_bytes
 
 from memtune.predict.outside import outside_sizes
+from memtune.predict.recipe import workspace_bytes
 from memtune.units import MIB
 
 _MODEL = "0.1B"
+
+
+@pytest.mark.parametrize(("gpu", "mib"), [("h100-80gb", 32), ("a100-80gb", 8.125), ("b200-180gb", 32)])
+def test_both_workspaces_of_cublas_are_those_that_are_predicted(
+    gpu: str, mib: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As torch chooses them by the chip: PyTorch, CublasHandlePool.cpp."""
+    monkeypatch.setenv("PYTHONPATH", variables()["PYTHONPATH"])
+    code, result = emulate(ROOT / "dev" / "gpu_day" / "constants.py", "--gpu", gpu)
+    assert code == 0, result["printed"][-2000:]
+    told = json.loads(next(line for line in result["printed"].splitlines() if line.startswith("{")))
+    found = [told[f"workspace_bytes_of_the_{each}_pass"] for each in ("forward", "backward")]
+    assert found == [mib * MIB] * 2
+    assert sum(found) == workspace_bytes(gpu)
 
 
 def outcomes(command: str, results: Path) -> dict[str, Any]:
@@ -35,9 +50,10 @@ def test_a_gpu_day_from_its_preparation_to_its_tables(tmp_path: Path, monkeypatc
         for name in names:
             monkeypatch.setattr(module, name, prepared / name.lower())
     monkeypatch.setattr(prepare, "_fetch", lambda _: None)  # from the network
-    assert prepare.prepare("3.12", "h200-141gb", [_MODEL]) == 0
+    assert prepare.prepare(["3.12"], "h200-141gb", [_MODEL]) == 0
 
     parts = outcomes("1", results)
+    assert parts["machine"]["told"]["nvidia_smi_driver_version"] == "580.65.06"
     constants = parts["constants"]["told"]
     assert constants["context_bytes"] == outside_sizes(1)["context"], "the emulated GPU has what is predicted"
     assert constants["workspace_bytes_of_the_forward_pass"] == 32 * MIB

@@ -18,6 +18,23 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+class _AtOnce:
+    """Shows why a test failed when it fails: a GPU's time may be up before pytest's summary."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        terminal = self._config.pluginmanager.get_plugin("terminalreporter")
+        if report.failed and terminal is not None:
+            terminal.write_line(f"\n{report.longreprtext[-4000:]}")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(_AtOnce(config))
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     here = [each for each in items if Path(__file__).parent in each.path.parents]
     reason = why_not() if here else None

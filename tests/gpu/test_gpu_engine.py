@@ -49,13 +49,16 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @cache
-def results(world: int, directory: Path) -> dict[str, Any]:
-    """What every task came to: one start of the processes for all of them."""
+def results(world: int, directory: Path) -> dict[str, Any] | Exception:
+    """What every task came to: one start of the processes for all of them, whether it succeeds or not."""
     saved = {before for before, _ in SAVED}
     tasks = [plan(form, world) for form in EXACT + CLOSE]
     tasks += [_task(form, "to", form, world, directory) for form in sorted(saved)]
     tasks += [_task(after, "from", before, world, directory) for before, after in SAVED]
-    return trained_by_ranks(directory / str(world), world, tasks, Device.CUDA)
+    try:
+        return trained_by_ranks(directory / str(world), world, tasks, Device.CUDA)
+    except Exception as error:
+        return error
 
 
 def _task(form: str, word: str, saved: str, world: int, directory: Path) -> str:
@@ -63,7 +66,10 @@ def _task(form: str, word: str, saved: str, world: int, directory: Path) -> str:
 
 
 def result(world: int, task: str, directory: Path) -> dict[str, Any]:
-    found: dict[str, Any] = results(world, directory).get(task, {"error": "the ranks did not get that far"})
+    every = results(world, directory)
+    if isinstance(every, Exception):
+        raise every
+    found: dict[str, Any] = every.get(task, {"error": "the ranks did not get that far"})
     assert "error" not in found, found["error"]
     return found
 

@@ -230,13 +230,14 @@ def test_what_was_kept_is_read_as_it_was(made: dict[str, Any], tmp_path: Path) -
 @pytest.mark.parametrize("given_back", ["segment_free", "segment_unmap"])
 def test_memory_that_was_given_back_is_given_back_in_the_replay(given_back: str) -> None:
     """By an emptied cache, or for a request that found no room: without it, 44 MiB would be reserved."""
+    first, second = 1 << 40, 1 << 30
     trace = [
-        _entry("segment_alloc", 0, 20 * MIB),
-        _entry("alloc", 0, 9 * MIB),
-        _entry("free_completed", 0, 9 * MIB),
-        _entry(given_back, 0, 20 * MIB),
-        _entry("segment_alloc", 0, 24 * MIB),
-        _entry("alloc", 0, 24 * MIB),
+        _entry("segment_alloc", first, 20 * MIB),
+        _entry("alloc", first, 9 * MIB),
+        _entry("free_completed", first, 9 * MIB),
+        _entry(given_back, first, 20 * MIB),
+        _entry("segment_alloc", second, 24 * MIB),
+        _entry("alloc", second, 24 * MIB),
     ]
     fixture = fixture_of({"device_traces": [trace]}, "2.9.0")
     assert (fixture["reserved_at_end"], peak_reserved_bytes(fixture)) == (24 * MIB, 24 * MIB)
@@ -245,10 +246,19 @@ def test_memory_that_was_given_back_is_given_back_in_the_replay(given_back: str)
     assert replayed_bytes({**fixture, "events": kept}) == 44 * MIB
 
 
-@pytest.mark.parametrize(("torch", "reserved"), [("2.11.0+cu130", 60 * MIB), ("2.13.0", 40 * MIB)])
-def test_of_two_blocks_of_one_size_a_newer_torch_takes_that_of_the_older_segment(torch: str, reserved: int) -> None:
+@pytest.mark.parametrize(
+    ("torch", "old", "new", "reserved"),
+    [
+        ("2.11.0+cu130", 1 << 40, 1 << 30, 60 * MIB),
+        ("2.11.0+cu130", 1 << 30, 1 << 40, 40 * MIB),
+        ("2.12.0+cu130", 1 << 40, 1 << 30, 40 * MIB),
+        ("2.13.0", 1 << 30, 1 << 40, 40 * MIB),
+    ],
+)
+def test_of_two_blocks_of_one_size_an_older_torch_takes_the_lower_address_a_newer_one_the_older_segment(
+    torch: str, old: int, new: int, reserved: int
+) -> None:
     """Which one is taken shows later: only a segment that is free as a whole has room for the last request."""
-    old, new = 1 << 40, 1 << 30
     trace = []
     for address in (old, new):
         trace += [_entry("segment_alloc", address, 20 * MIB), _entry("alloc", address, 9 * MIB)]

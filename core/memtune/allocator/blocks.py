@@ -28,7 +28,7 @@ _ADDRESS_BITS = 64
 class AllocatorSettings:
     """What decides where memory goes: a part of PYTORCH_ALLOC_CONF, and a rule that PyTorch has changed.
 
-    ``oldest_first`` says which of two free blocks of the same size is taken: from torch 2.13 on that of the older
+    ``oldest_first`` says which of two free blocks of the same size is taken: from torch 2.12 on that of the older
     segment (pytorch/pytorch#183591), before that the one at the lower address.
     """
 

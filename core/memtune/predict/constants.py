@@ -63,7 +63,7 @@ class Constants:
     # Of one segment in each pool of the allocator, the share that is unused: the median of nine small models replayed
     # under seven plans and five micro-batches; of one in ten it was a little more than the whole.
     unused_share: float = 0.75
-    # cuBLAS keeps one workspace per handle and stream: PyTorch, CublasHandlePool.cpp (32 MiB on Hopper).
+    # Where the chip is not known: between the two sizes that recipe.workspace_bytes tells of.
     workspace_bytes: float = 40.0 * MIB
     # 287 MB with lazy loading, 667 MB without (pytorch#86509); 500 MB is between.
     context_bytes: float = 500.0 * MIB

@@ -249,7 +249,8 @@ def lower(workload: Workload, plan: Plan) -> Recipe:
 def workspace_bytes(gpu: str) -> float:
     """What cuBLAS takes on a GPU whose chip is known, else 0. The backward pass has a workspace of its own.
 
-    PyTorch, CublasHandlePool.cpp, parseChosenWorkspaceSize; an emulated run of an H100, a B200, an A100 and a T4.
+    PyTorch, CublasHandlePool.cpp, parseChosenWorkspaceSize; an emulated run of an H100, a B200, an A100 and a T4. Up to
+    torch 2.11 it takes a B200 for a GPU before Hopper.
     """
     try:
         chip = chip_of(gpu)

@@ -1,0 +1,69 @@
+"""What this machine is, as one line of JSON after what nvidia-smi says; ends with 2 and a sentence without a GPU."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+from contextlib import suppress
+from importlib import metadata
+
+_PACKAGES = ("torch", "transformers", "accelerate", "deepspeed", "numpy", "pydantic", "pytest")
+_ASKED = ("driver_version", "memory.used", "mig.mode.current")
+
+
+def machine() -> dict[str, object]:
+    """Looked at from outside first: CUDA's context of this process is memory that would count as somebody else's."""
+    told: dict[str, object] = {f"nvidia_smi_{name.replace('.', '_')}": _nvidia_smi(name) for name in _ASKED}
+    import torch
+
+    properties = torch.cuda.get_device_properties(0)
+    return {
+        "product": properties.name,
+        "gpus": torch.cuda.device_count(),
+        **told,
+        "python": platform.python_version(),
+        "libc": " ".join(platform.libc_ver()),
+        "cuda": torch.version.cuda,
+        **{name: _version(name) for name in _PACKAGES},
+        "compiler": shutil.which("cc") or "none",
+        "cpus": len(os.sched_getaffinity(0)),
+        "host_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        "disk_free_bytes": shutil.disk_usage(tempfile.gettempdir()).free,
+    }
+
+
+def _nvidia_smi(name: str) -> str:
+    command = ["nvidia-smi", f"--query-gpu={name}", "--format=csv,noheader"]
+    with suppress(OSError, subprocess.SubprocessError):
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=20).stdout.strip()
+    return "unknown"
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return "none"
+
+
+def main() -> int:
+    """Print all of it; 2 where nothing can be measured."""
+    with suppress(OSError, subprocess.SubprocessError):
+        subprocess.run(["nvidia-smi"], check=False, timeout=20)
+    from memtune_runner.preflight import no_gpu
+
+    missing = no_gpu()
+    if missing:
+        print(f"a GPU day needs a CUDA GPU, and {missing}")
+        return 2
+    print(json.dumps(machine()))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
