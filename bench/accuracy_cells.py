@@ -17,11 +17,6 @@ Value = TypeVar("Value")
 DTYPE_BYTES = {"fp32": 4, "float32": 4, "tf32": 4, "bf16": 2, "bfloat16": 2, "fp16": 2, "float16": 2, "fp8": 1}
 BACKENDS = {"none": "none", "ddp": "ddp", "fsdp": "fsdp", "fsdp2": "fsdp", "deepspeed": "deepspeed"}
 METRICS = ("allocated", "active", "reserved", "device")
-# Bytes of fp32 optimizer state per parameter; the state dtype scales them.
-FP32_STATE_BYTES = {
-    "adamw": 8.0, "adam": 8.0, "lamb": 8.0, "muon": 4.0, "lion": 4.0, "sgd": 4.0, "adagrad": 4.0, "adafactor": 0.02,
-}  # fmt: skip
-EIGHT_BIT_STATE_BYTES = 2.0 + 2 * 4 / 256
 QUANTIZATIONS = {
     "none": "none", "nf4": "nf4", "nf4-dq": "nf4-dq", "fp4": "nf4", "int4": "nf4", "4bit": "nf4", "int8": "int8",
     "8bit": "int8",
@@ -71,7 +66,7 @@ class Cells:
         if not text:
             return default
         if not re.fullmatch(r"\d+(\.\d+)?(e\+?\d+)?", text, re.IGNORECASE):
-            return self._unknown(name, default)
+            return self.unknown(name, default)
         return float(text)
 
     def whole(self, name: str, default: int) -> int:
@@ -83,13 +78,14 @@ class Cells:
         text = self[name].lower()
         if not text:
             return default
-        return known[text] if text in known else self._unknown(name, default)
+        return known[text] if text in known else self.unknown(name, default)
 
     def says(self, name: str) -> bool:
         """Whether a cell says yes, in whatever words: anything but nothing, no and none."""
         return self[name].lower() not in ("", "no", "none", "false", "0", "n/a")
 
-    def _unknown(self, name: str, default: Value) -> Value:
+    def unknown(self, name: str, default: Value) -> Value:
+        """Tell that a cell holds what nobody here has met, and what it is taken for."""
         remark = f"{name} {self[name]!r} is unknown and taken as {default!r}"
         if remark not in self.remarks:
             self.remarks.append(remark)

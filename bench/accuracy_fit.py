@@ -18,9 +18,6 @@ from memtune.prediction import Interval
 START = {
     "activation_factor": (1.0, 0.8, 1.4),
     "backward_factor": (2.0, 0.0, 5.0),
-    "eager_loss_bytes": (12.0, 6.0, 16.0),
-    "fragmentation": (0.05, 0.0, 0.33),
-    "sharded_fragmentation": (0.10, 0.0, 0.33),
 }
 _STEPS = (0.1, 0.04)
 # An error beyond this is a mechanism the model lacks: it must not bend the constants.

@@ -17,15 +17,14 @@ from accuracy_cells import (
     BACKENDS,
     CHECKPOINTINGS,
     DTYPE_BYTES,
-    EIGHT_BIT_STATE_BYTES,
-    FP32_STATE_BYTES,
     METRICS,
     Cells,
 )
 from accuracy_shapes import model_name, quantization, read_shape
 
-from memtune.knobs import Attention, Checkpointing
+from memtune.knobs import Attention, Checkpointing, Optimizer
 from memtune.plan import DEFAULT_BUCKET_ELEMENTS
+from memtune.predict.optimizers import OptimizerBytes, bytes_of, is_narrow, optimizer_bytes
 from memtune.predict.recipe import QUANTIZED_BYTES, SCALE_BYTES, Recipe
 from memtune.predict.shape import Shape
 from memtune.predict.terms import BACKWARD, REDUCE
@@ -93,6 +92,7 @@ def _recipe(cells: Cells, shape: Shape) -> Recipe:
     gradient = cells.word("grad_dtype", DTYPE_BYTES, weight)
     compute = cells.word("compute_dtype", DTYPE_BYTES, weight)
     stage, shards = cells.whole("zero_stage", 0), cells.whole("shard_world", 1)
+    optimizer = _optimizer(cells)
     notes, backend = cells["notes"].lower(), cells.word("framework", BACKENDS, "none")
     return Recipe(
         backend=backend,
@@ -107,7 +107,10 @@ def _recipe(cells: Cells, shape: Shape) -> Recipe:
         gradient_bytes=gradient,
         reduce_bytes=gradient,
         master_bytes=4 if cells.says("fp32_master") else 0,
-        state_bytes=_state_bytes(cells),
+        state_bytes=optimizer.states,
+        outside_state_bytes=optimizer.outside,
+        foreach_bytes=0.0 if cells.says("fused_step") else optimizer.foreach,
+        alone_bytes=optimizer.alone,
         scale_bytes=SCALE_BYTES.get(quantization(cells), 0.0),
         weight_shards=shards if stage >= 3 else 1,
         gradient_shards=shards if stage >= 2 else 1,
@@ -117,9 +120,12 @@ def _recipe(cells: Cells, shape: Shape) -> Recipe:
         fused_loss="fused-linear" in notes,
         chunked_loss="chunked ce" in notes,
         compiled=cells.says("compiled"),
+        # Where blocks are compiled one by one, as under FSDP, the loss stays eager unless the notes say otherwise.
+        compiles_loss="compiled loss" in notes or (cells.says("compiled") and backend != "fsdp"),
+        keeps_quantized_inputs=_is_bitsandbytes_before(notes, 44),
+        expandable_segments="expandable segments" in notes,
         fused_loss_kernel="ce kernels" in notes,
         upcasts_loss=_upcasts_loss(notes, model_name(cells)),
-        fused_step=cells.says("fused_step"),
         step_in_backward=cells.says("step_in_backward"),
         offloads_states=cells["optimizer_on"] == "cpu" or cells.says("paged"),
         offloads_gradients="gradients" in cells["offload_kind"],
@@ -138,8 +144,9 @@ def _recipe(cells: Cells, shape: Shape) -> Recipe:
 
 
 def _accumulates(notes: str) -> bool:
+    """Whether gradients live through the forward pass. Before torch 2.0, zero_grad filled them with zeros instead."""
     found = re.search(r"grad accum (\d+)", notes)
-    return found is not None and int(found[1]) > 1
+    return (found is not None and int(found[1]) > 1) or re.search(r"\btorch [01]\.", notes) is not None
 
 
 def _upcasts_loss(notes: str, model: str) -> bool:
@@ -148,18 +155,23 @@ def _upcasts_loss(notes: str, model: str) -> bool:
     return not (found and (int(found[1]), int(found[2])) < (4, 49) and re.search("bigcode|starcoder|santacoder", model))
 
 
+def _is_bitsandbytes_before(notes: str, minor: int) -> bool:
+    found = re.search(r"bitsandbytes 0\.(\d+)", notes)
+    return found is not None and int(found[1]) < minor
+
+
 def _context_bytes(notes: str) -> float:
     found = re.search(r"context[^;]*? of (\d+) mb measured", notes)
     return float(found[1]) * 1024**2 if found else 0.0
 
 
-def _state_bytes(cells: Cells) -> float:
+def _optimizer(cells: Cells) -> OptimizerBytes:
     """An optimizer nobody here has met is taken for AdamW, by far the most common."""
-    name = re.sub(r"[-_ ]?8[-_ ]?bit$", "", cells["optimizer_name"].lower())
-    if name != cells["optimizer_name"].lower():
-        return EIGHT_BIT_STATE_BYTES
-    full = cells.word("optimizer_name", FP32_STATE_BYTES, FP32_STATE_BYTES["adamw"])
-    return full * cells.word("state_dtype", DTYPE_BYTES, 4) / 4
+    name = cells["optimizer_name"]
+    plain = optimizer_bytes(name)
+    if plain is None:
+        plain = bytes_of(Optimizer(cells.unknown("optimizer_name", "adamw") if name else "adamw"))
+    return plain if is_narrow(plain.states) else plain.of_bytes(cells.word("state_dtype", DTYPE_BYTES, 4))
 
 
 def _checkpointing(cells: Cells) -> Checkpointing:
@@ -179,7 +191,7 @@ def _attention(cells: Cells, shape: Shape) -> Attention:
 _STATED = ("vocab", "micro_batch", "weight_dtype", "compute_dtype", "optimizer_name", "checkpointing", "framework")
 _UNKNOWN: tuple[Callable[[Cells], bool], ...] = (
     lambda cells: not all(cells[name] for name in ("hidden", "layers", "heads", "ffn")),
-    lambda cells: not cells["state_dtype"] and _state_bytes(cells) != EIGHT_BIT_STATE_BYTES,
+    lambda cells: not cells["state_dtype"] and _optimizer(cells) != bytes_of(Optimizer.ADAMW_8BIT),
     lambda cells: not cells["attention_kind"],
     lambda cells: bool(cells["lora_rank"]) and not cells["lora_targets"],
     lambda cells: not cells["seq_len"] or "truncation cap" in cells["notes"],

@@ -109,7 +109,8 @@ def _adapter(cells: Cells, architecture: Architecture) -> Adapter | None:
         targets = tuple(
             dict.fromkeys(_FUSED if target in ("q_proj", "k_proj", "v_proj") else target for target in targets)
         )
-    return Adapter(rank, targets, quantization(cells), cells.number("lora_dropout", 0.0))
+    dropout, has_quantized_head = cells.number("lora_dropout", 0.0), "quantized head" in cells["notes"]
+    return Adapter(rank, targets, quantization(cells), dropout, has_quantized_head)
 
 
 def _is_fused(cells: Cells) -> bool:

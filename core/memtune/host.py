@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from memtune.deepspeed_config import SUB_GROUP_ELEMENTS
 from memtune.knobs import Offload, Optimizer, Precision, Sharding
 from memtune.plan import Plan
-from memtune.predict.recipe import STATE_BYTES, sharding_ranks
+from memtune.predict.optimizers import STATE_BYTES
+from memtune.predict.recipe import sharding_ranks
 from memtune.predict.shape import shape_of
 from memtune.units import GIB, MIB, counted
 from memtune.workload import Workload

@@ -39,6 +39,8 @@ class Workload:
     ``without_reducer`` says that nothing wraps the model in DistributedDataParallel, as on a single GPU by itself.
     ``builds_whole`` says that a model which DeepSpeed's stage 3 shards is whole on each GPU before (no zero.Init).
     ``keeps_outputs`` says that a loop keeps what the model returns until the next step; accelerate widens it to fp32.
+    ``compiles_loss`` says that the loss is compiled, whether the blocks of the model are or not.
+    ``target_length`` is that of an encoder-decoder's targets, 0 where they are as long as its sources.
     ``host_limit_bytes`` is the host memory that a pod may take at most, 0 where nothing says.
     """
 
@@ -51,6 +53,8 @@ class Workload:
     adapter: Adapter | None = None
     evaluation: Evaluation = Evaluation()
     compiled: bool = False
+    compiles_loss: bool = False
+    target_length: int = 0
     virtual: bool = False
     assumed: bool = False
     outside_bytes: tuple[int, ...] = ()

@@ -64,6 +64,7 @@ WHOLE: Node = {
             "gradientDtype": "fp32",
             "attention": "sdpa",
             "compile": True,
+            "compileLoss": True,
             "evaluation": {
                 "batchSize": 8,
                 "keepsLogits": True,

@@ -15,7 +15,11 @@ def test_every_plan_of_the_job_is_in_one_group() -> None:
     plans = believed(story)
     groups = Counter(each.group for each in plans)
     assert sum(groups.values()) == len(plans) == len({each.plan for each in plans})
-    assert all(groups[group] > 0 for group in Group)
+    assert groups[Group.FITS]
+    assert groups[Group.CANNOT_FIT]
+    unmeasured = told_job()
+    unmeasured["status"]["probes"] = []
+    assert {each.group for each in believed(story_of(unmeasured))} == set(Group)
     known = {str(each.plan): each for each in plans}
     assert known["bf16-z2-none-mb1x32"].group is Group.FITS
     assert known["bf16-z2-none-mb1x32"].device_bytes == story.status.probes[0].peak_bytes.device  # type: ignore[union-attr]  # it measured

@@ -113,7 +113,7 @@ def test_predict_only_starts_no_pod_and_is_complete() -> None:
 
 
 def test_predict_only_says_where_a_plan_only_may_fit() -> None:
-    # The smallest plans are predicted to take 4.7 GiB, between 4.4 and 5.0, in their step: mb1 no less than mb2.
+    # The smallest plans are predicted to take 5.0 GiB, between 4.4 and 5.6, in their step.
     tight = {"nodes": 1, "gpusPerNode": 1, "gpuMemory": "4600Mi", "device": "virtual"}
     cluster = SimulatedCluster(make_job(tuning={"mode": "PredictOnly"}, resources=tight))
     cluster.reconcile()
@@ -121,8 +121,8 @@ def test_predict_only_says_where_a_plan_only_may_fit() -> None:
     assert (condition(cluster, "Tuned")["status"], condition(cluster, "Tuned")["reason"]) == ("False", "MayFit")
     assert cluster.status.get("plan") is None, "nothing was chosen"
     assert cluster.status["message"] == (
-        "predicted only: no plan is sure to fit; bf16-z1-full-mb2x8 may: "
-        "it needs 4.4 GiB to 5.0 GiB, the GPU has 4.5 GiB: only a probe can tell"
+        "predicted only: no plan is sure to fit; bf16-z1-full-mb1x16 may: "
+        "it needs 4.4 GiB to 5.6 GiB, the GPU has 4.5 GiB: only a probe can tell"
     )
 
 

@@ -83,7 +83,7 @@ def test_an_edit_that_the_records_cannot_be_read_under_touches_nothing() -> None
 
 
 def test_under_such_an_edit_a_job_is_still_suspended_and_goes_on_once_it_is_put_back() -> None:
-    cluster = launched()
+    cluster = launched(make_job(tuning={"maxProbes": 1}))
     edit(cluster, "training", global_batch_size=32)
     edit(cluster, suspend=True)
     assert (cluster.status["phase"], cluster.pods) == ("Suspended", {})

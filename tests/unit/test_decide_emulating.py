@@ -121,7 +121,8 @@ def test_only_launches_without_a_probe() -> None:
 
 
 def test_only_fails_where_nothing_fits_as_emulated() -> None:
-    cluster = SimulatedCluster(job("Only"), factor=50)
+    space = {"zeroStages": [1], "checkpointing": ["none"], "backends": ["deepspeed"]}
+    cluster = SimulatedCluster(job("Only", space=space), factor=50)
     until_probed(cluster)
     assert condition(cluster, "Failed")["reason"] == "NothingFits"
     assert cluster.status["probes"] == []

@@ -26,7 +26,7 @@ json_values = st.recursive(
 @pytest.fixture(scope="module")
 def written() -> dict[str, Any]:
     """The status of a job that is well under way."""
-    return probed(make_job(), factor=1.6).status
+    return probed(make_job(), factor=1.4).status
 
 
 @settings(max_examples=12, deadline=None, derandomize=True)

@@ -111,7 +111,8 @@ def told(cluster: SimulatedCluster, plan: str, beats: Target) -> dict[str, Any]:
 
 
 def test_probes_that_end_early_are_told_and_the_best_plan_is_launched() -> None:
-    cluster = probed(make_job(tuning={"maxGpuSeconds": 100_000}))
+    roomy = {"nodes": 2, "gpusPerNode": 1, "gpuMemory": "12Gi", "device": "virtual"}
+    cluster = probed(make_job(tuning={"maxGpuSeconds": 100_000}, resources=roomy))
     probes = cluster.status["probes"]
     assert not any(cluster.targets[probes[0]["name"]])
     assert all(cluster.targets[each["name"]].tokens_per_second for each in probes[1:])

@@ -372,7 +372,8 @@ def test_host_memory_at_its_limit_ends_the_job_with_advice() -> None:
 
 
 def test_more_host_memory_is_asked_for_once_where_the_containers_own_limit_killed_it() -> None:
-    cluster = launched(make_job(template=template(requests={"memory": "8Gi"}, limits={"memory": "64Gi"})))
+    asks = template(requests={"memory": "8Gi"}, limits={"memory": "64Gi"})
+    cluster = launched(make_job(template=asks, tuning={"maxProbes": 1}))
     (pod,) = cluster.pods.values()
     cluster.end(pod, 137)
     killed = replace(pod.seen(), exit_reason="OOMKilled", report=None)

@@ -1,6 +1,7 @@
 """Segments that are not full: most of a run of megabytes, nothing of one of gigabytes."""
 
 from dataclasses import replace
+from math import hypot
 
 import pytest
 from small_traces import small_trace
@@ -8,14 +9,18 @@ from small_traces import small_trace
 from memtune.calibrate import Measurement, calibrate
 from memtune.gpu import find
 from memtune.knobs import Attention
-from memtune.model.architecture import Architecture, Kind
+from memtune.model.architecture import Adapter, Architecture, Kind
 from memtune.model.huggingface import from_hf_config
+from memtune.model.plain import from_facts
 from memtune.plan import Plan
 from memtune.predict import Predictor
+from memtune.predict.belief import Belief
 from memtune.predict.constants import DEFAULT_CONSTANTS
-from memtune.predict.pools import largest_tensors, unused_bytes
+from memtune.predict.phases import ledger, peaks
+from memtune.predict.pools import Packing, largest_tensors, packing_class, unused_bytes
 from memtune.predict.recipe import lower, workspace_bytes
 from memtune.predict.shape import shape_of
+from memtune.predict.terms import ALWAYS, BACKWARD, LOSS, STEP, Term
 from memtune.replay.traced import TracedModel
 from memtune.units import GIB, MIB
 from memtune.workload import Workload
@@ -153,7 +158,95 @@ def test_a_run_of_gigabytes_reserves_a_share() -> None:
     large = replace(TINY, hidden_size=4096, layers=32, ffn_size=11008, head_dim=1024)
     found = Predictor(Workload(large, find("h100-80gb"), 64, 4096)).predict(PLAN)
     assert found.allocated.expected > 100 * GIB
-    assert found.reserved.expected == pytest.approx(found.allocated.expected * 1.05)
+    # Of 16-bit copies nothing, for all is fp32: what other phases have more than the loss is gradients and a layer.
+    highest: dict[str, float] = {}
+    for phase in range(STEP + 1):
+        at: dict[str, float] = {}
+        for term in Predictor(Workload(large, find("h100-80gb"), 64, 4096)).explain(PLAN):
+            if phase in term.phases and term.name not in ("context", "nccl"):
+                at[term.name] = at.get(term.name, 0.0) + term.bytes
+        highest = {name: max(highest.get(name, 0.0), size) for name, size in {**highest, **at}.items()}
+    unfit = 1.002 * sum(highest.values()) - found.allocated.expected
+    assert unfit > 100 * MIB
+    assert found.reserved.expected == pytest.approx(found.allocated.expected * 1.06 + 0.17 * unfit, rel=1e-6)
+
+
+def _terms() -> list[Term]:
+    """100 bytes of weights always, 50 of logits at the loss, 30 of buckets in the backward pass, 20 in the step."""
+    return [
+        Term("weights", 100.0, ALWAYS, "", (), ""),
+        Term("logits", 50.0, (LOSS,), "", (), "", True),
+        Term("buckets", 30.0, (BACKWARD,), "", (), ""),
+        Term("step transients", 20.0, (STEP,), "", (), ""),
+    ]
+
+
+def test_what_other_phases_have_more_is_cached_in_part_by_hand() -> None:
+    recipe = lower(WORKLOAD, Plan.parse("fp32-ddp-none-mb1x64-sdpa"))
+    constants = replace(DEFAULT_CONSTANTS, rounding=0.0)
+    sums = ledger(_terms(), recipe, constants, Belief.prior(constants), None, Packing(0.1, 0.5, 0.2, 0.4))
+    # At the loss 150 bytes live; each component at its highest has 200 together. 15 + 0.5 x 50 + 0.2 x 50 = 50.
+    found = peaks(sums, 1)
+    assert found.allocated.expected == 150
+    assert found.reserved.expected == pytest.approx(200)
+    # Two samples: 200 at the loss, 250 at the highest, 100 of logits. 20 + 25 + 20 = 65.
+    assert peaks(sums, 2).reserved.expected == pytest.approx(265)
+    # Nobody knows better than 40% how much of the 50 is cached; weights are known to 1%, logits to 15% and their part
+    # of what is left out, 20%.
+    # Of the 20, 0.9 are this plan's own and 0.44 what all plans share, of which another plan's measurement tells.
+    shared, own = hypot(0.44 * 20, 1, 7.5, 10, 0.015 * 150), 0.9 * 20
+    assert sums.phase(LOSS).reserved.root(1) == pytest.approx(shared)
+    assert sums.reserved(LOSS, 1).unsure == pytest.approx(own)
+    # What is cached serves as well as any segment that is not full.
+    assert found.reserved.upper == pytest.approx(200 + hypot(shared, own, 22 * MIB - 50))
+    assert found.reserved.lower == pytest.approx(200**2 / (200 + hypot(shared, own)))
+
+
+@pytest.mark.parametrize(
+    ("plan", "gpus", "name"),
+    [
+        ("bf16-ddp-none-mb1x1", 8, "whole"),
+        ("bf16-z1-full-mb1x1", 8, "whole"),
+        ("bf16-z2-full-mb1x1", 8, "partitioned"),
+        ("bf16-z2-full-mb1x1", 1, "whole"),
+        ("bf16-z3-full-mb1x1", 8, "sharded"),
+        ("bf16-z3-full-mb1x1", 1, "sharded"),
+        ("bf16-fsdpsgo-full-mb1x1-exp", 1, "expandable, sharded"),
+        ("bf16-ddp-full-mb1x1-exp", 8, "expandable, whole"),
+    ],
+)
+def test_who_gathers_or_reduces_says_how_tensors_are_packed(plan: str, gpus: int, name: str) -> None:
+    shape, workload = shape_of(TINY, None), Workload(TINY, find("h100-80gb"), 64, 64, gpus_per_node=gpus)
+    assert packing_class(shape, lower(workload, Plan.parse(plan))) == name
+    adapted = shape_of(TINY, Adapter(8, ("q_proj",)))
+    kind = packing_class(adapted, lower(workload, Plan.parse(plan)))
+    assert kind == ("adapter" if name == "whole" else name)
+
+
+@pytest.mark.parametrize(
+    ("plan", "gpus", "allocated", "reserved"),
+    [
+        ("bf16-z3-full-mb4x1", 8, 9.14, 11.95),
+        ("bf16-fsdp-full-mb4x1", 8, 6.19, 7.62),
+        ("bf16-z2-none-mb2x1", 8, 13.09, 15.42),
+        ("bf16-fsdp-none-mb4x1", 8, 20.84, 22.91),
+        ("bf16-z1-full-mb8x2", 8, 15.09, 16.04),
+        ("bf16-z3-none-mb2x1-exp", 8, 14.35, 15.58),
+        ("bf16-fsdp-full-mb8x1-exp", 1, 21.06, 25.81),
+    ],
+)
+def test_what_an_emulated_gpu_reserved_of_a_model_of_a_billion(
+    plan: str, gpus: int, allocated: float, reserved: float
+) -> None:
+    """In GiB, of an emulated H200 with torch 2.13 and DeepSpeed 0.19.8; 2,048 tokens, rank 0."""
+    facts = {"hiddenSize": 2048, "layers": 22, "heads": 32, "kvHeads": 4, "ffnSize": 5632, "vocabSize": 32_000}
+    model = from_facts({**facts, "gatedFfn": True, "norm": "rmsnorm", "name": "1.1B"})
+    parsed = Plan.parse(plan)
+    asked = Workload(model, find("h200-141gb"), parsed.global_batch(gpus), 2048, gpus_per_node=gpus, fake_ranks=True)
+    found = Predictor(asked).predict(parsed)
+    assert found.allocated.expected == pytest.approx(allocated * GIB, rel=0.05)
+    assert found.reserved.expected == pytest.approx(reserved * GIB, rel=0.07)
+    assert reserved * GIB <= found.reserved.upper
 
 
 def test_components_and_phases_agree_with_the_reserved_bytes() -> None:
@@ -172,3 +265,20 @@ def test_how_full_the_segments_of_one_plan_are_says_nothing_of_another() -> None
         assert after.allocated.expected == pytest.approx(before.allocated.expected, rel=0.01)
         assert after.reserved.expected == pytest.approx(before.reserved.expected, rel=0.02)
         assert after.reserved.width <= before.reserved.width
+
+
+def test_a_measured_plan_makes_no_other_surer_than_packing_allows() -> None:
+    """Else one emulated run of a model leaves every sixth of its other plans above the bound that it had narrowed."""
+    workload, seen = Workload(TINY, find("h100-80gb"), 64, 64), Plan.parse("bf16-z3-none-mb1x8")
+    large = replace(workload, architecture=replace(TINY, hidden_size=2048, layers=22, ffn_size=5632), gpus_per_node=8)
+    plain = Predictor(large)
+    before = plain.predict(seen)
+    measured = Measurement(seen, int(before.allocated.expected), int(before.reserved.expected))
+    learned = Predictor(large, calibrate(large, [measured]))
+    other = Plan.parse("bf16-fsdp-full-mb1x8")
+    cached = learned.predict(other).reserved.expected - learned.predict(other).allocated.expected
+    # 0.9 x 0.55 of what is cached is the plan's own.
+    assert learned.unsure_bytes(other) >= 0.49 * cached * 0.99
+    found = learned.predict(other).reserved
+    assert found.upper - found.expected >= 0.49 * cached * 0.99
+    assert found.upper < plain.predict(other).reserved.upper

@@ -79,7 +79,9 @@ def test_llama_2_7b_fits_eight_gpus_with_zero_3() -> None:
     # 4096 tokens x 32000 entries x up to 14 bytes = 1.8e9, 32 x 4096 x 4096 x 2 = 1.1e9, buckets of 500e6 elements.
     workload = Workload(LLAMA_2_7B, H100, 64, 4096, gpus_per_node=8)
     assert _model_states(workload, "bf16-z3-full-mb1x8") == pytest.approx(2 * LLAMA_2_7B_COUNT)
-    assert 13.5e9 < predicted.device.expected < 26e9
+    assert 13.5e9 < predicted.allocated.expected < 22e9
+    # Of emulated runs of such plans a fifth to two fifths of that is cached beside it, and NCCL's buffers are outside.
+    assert 1.15 * 13.5e9 < predicted.device.expected < 22e9 * 1.4 + 2e9
 
 
 def test_llama_3_70b_needs_offload_on_eight_80gb_gpus() -> None:

@@ -48,6 +48,7 @@ def test_the_whole_job_covers_every_field_but_the_alternatives() -> None:
     assert missing == {
         "spec.model.hfConfig",
         "spec.model.factory",
+        "spec.training.targetLength",
         "spec.model.factoryArguments",
         "spec.model.architecture.image.size",
         "spec.model.architecture.image.patchSize",

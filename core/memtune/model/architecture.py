@@ -129,13 +129,14 @@ class Architecture:
 class Adapter:
     """A LoRA adapter on a frozen base, which may be quantized (``none``, ``int8`` or ``nf4``).
 
-    ``dropout`` is that of what each of its modules reads.
+    ``dropout`` is that of what each of its modules reads. With ``quantized_head`` the output head is quantized, too.
     """
 
     rank: int
     targets: tuple[str, ...]
     base_quantization: str = "none"
     dropout: float = 0.0
+    quantized_head: bool = False
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ one fp32 logsumexp per head and token.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
 from memtune.knobs import Attention
@@ -56,11 +57,15 @@ def picture_bytes(tower: Architecture) -> int:
 def cross_bytes(shape: Shape, recipe: Recipe) -> LayerBytes:
     """What cross-attention adds to a decoder layer: its norm, its query and output, and keys and values of the source.
 
-    The job has one sequence length, which source and target are both taken to have. Keys and values are projected from
-    the encoder's output, which all decoder layers share: it is no part of any of them.
+    Keys and values are projected from the encoder's output, which all decoder layers share: it is no part of any of
+    them. There are as many as the source has tokens; all other bytes are for each token of the target.
     """
     masks, inputs = _masks(shape) / 2, _own_input_bytes(shape, recipe) * shape.crossing_reads
-    return LayerBytes(_norms(shape, recipe) / shape.norms, _attention(shape, recipe), 0.0, masks, inputs)
+    attention = _attention(shape, recipe)
+    if recipe.source_length:
+        attention = _attention(shape, replace(recipe, sequence_length=recipe.source_length))
+        attention += 2 * recipe.compute_bytes * _keys(shape, recipe) * (recipe.source_tokens / recipe.tokens - 1)
+    return LayerBytes(_norms(shape, recipe) / shape.norms, attention, 0.0, masks, inputs)
 
 
 def _norms(shape: Shape, recipe: Recipe) -> float:
@@ -87,9 +92,7 @@ def _norms(shape: Shape, recipe: Recipe) -> float:
 
 def _attention(shape: Shape, recipe: Recipe) -> float:
     wide, query = recipe.compute_bytes, shape.query
-    # Eager code repeats keys and values to the number of query heads; flash kernels read them shared.
-    key_value = shape.key_value if recipe.attention is Attention.FLASH else query
-    kept: float = wide * (2 * query + 2 * key_value) + 4 * shape.heads
+    kept: float = wide * (2 * query + 2 * _keys(shape, recipe)) + 4 * shape.heads
     if shape.query_key_norm:
         # A fused norm keeps its input; an eager RMSNorm that in fp32 and, for its scale, what it made of it.
         each = wide if recipe.compiled or not shape.rms_norm else 4 + wide
@@ -101,6 +104,11 @@ def _attention(shape: Shape, recipe: Recipe) -> float:
         capped = wide if shape.attention_softcap and not recipe.compiled else 0
         kept += scores * (wide + (4 if wide == 2 else 0) + dropped + capped)
     return kept
+
+
+def _keys(shape: Shape, recipe: Recipe) -> int:
+    """Eager code repeats keys and values to the number of query heads; flash kernels read them shared."""
+    return shape.key_value if recipe.attention is Attention.FLASH else shape.query
 
 
 def _mlp(shape: Shape, recipe: Recipe) -> float:
@@ -244,11 +252,12 @@ def _between_stacks(shape: Shape, recipe: Recipe, kept: float, tokens: float) ->
     """What cross-attention keeps, and the encoder's output: every decoder layer reads it and adds to its gradient."""
     each = float(recipe.compute_bytes * shape.hidden)
     template, source = "{:,.0f} B a token of the encoder's {} x {:,.0f} tokens", "derived"
-    output, gradient = (each, "output", tokens), (each, "output's gradient", tokens)
+    source_tokens = recipe.source_tokens / recipe.tensor_parallel
+    output, gradient = (each, "output", source_tokens), (each, "output's gradient", source_tokens)
     return [
         _kept_term(shape, recipe, kept, tokens, shape.crossed),
-        Term("activations", each * tokens, (FORWARD, LOSS, BACKWARD), template, output, source, True),
-        Term("layer in backward", each * tokens, (BACKWARD,), template, gradient, source, True),
+        Term("activations", each * source_tokens, (FORWARD, LOSS, BACKWARD), template, output, source, True),
+        Term("layer in backward", each * source_tokens, (BACKWARD,), template, gradient, source, True),
     ]
 
 

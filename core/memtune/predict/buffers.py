@@ -1,20 +1,21 @@
-"""What comes and goes within a step: gathered units, buckets, logits, and the temporaries of the optimizer step.
+"""What comes and goes within a step: gathered units, buckets and logits.
 
 Sources: DeepSpeed runtime/zero/config.py (bucket sizes), stage3.py, stage_1_and_2.py; PyTorch FSDP2 fully_shard
-(a unit is gathered in compute precision, the root unit is not resharded after its forward); torch/optim/adamw.py
-(foreach); transformers loss/loss_utils.py (fp32 upcast of the logits).
+(a unit is gathered in compute precision, the root unit is not resharded after its forward); transformers
+loss/loss_utils.py (fp32 upcast of the logits).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from memtune.deepspeed_config import MAX_LIVE_BUCKETS, SUB_GROUP_ELEMENTS
+from memtune.deepspeed_config import MAX_LIVE_BUCKETS
 from memtune.knobs import Attention
 from memtune.predict.constants import Constants
 from memtune.predict.outside import OUTSIDE
 from memtune.predict.recipe import Recipe
 from memtune.predict.shape import Shape
+from memtune.predict.step import step_transients
 from memtune.predict.terms import (
     ALWAYS,
     BACKWARD,
@@ -50,7 +51,7 @@ def buffer_terms(shape: Shape, recipe: Recipe, constants: Constants) -> list[Ter
     if shape.quantization != "none":
         terms.append(_unpacked(shape, recipe))
     terms += _logits(shape, recipe, constants)
-    terms += _step_transients(shape, recipe)
+    terms += step_transients(shape, recipe)
     return terms
 
 
@@ -187,7 +188,7 @@ def _returned_bytes(recipe: Recipe) -> float:
 
 
 def _logits(shape: Shape, recipe: Recipe, constants: Constants) -> list[Term]:
-    tokens, each = recipe.tokens / recipe.tensor_parallel, logit_bytes(shape, recipe, constants)
+    tokens, each = recipe.decoder.tokens / recipe.tensor_parallel, logit_bytes(shape, recipe, constants)
     if recipe.fused_loss:
         each = each / FUSED_LOSS_CHUNKS
     elif recipe.chunked_loss:
@@ -213,26 +214,6 @@ def _logits(shape: Shape, recipe: Recipe, constants: Constants) -> list[Term]:
         template, values = "{:.4g} B x {} x {} of the head", (recipe.gradient_bytes, shape.vocab, shape.hidden)
         terms.append(Term("gradients", size, (LOSS,), template, values, "2410.10989, section 3.2"))
     return terms
-
-
-def _step_transients(shape: Shape, recipe: Recipe) -> list[Term]:
-    if recipe.offloads_states or recipe.step_in_backward:
-        return []
-    trainable = shape.trainable / recipe.tensor_parallel / recipe.pipeline_parallel / recipe.state_shards
-    if recipe.backend == "deepspeed":
-        # The step works on flat sums as they are, or on a flat fp32 copy of the gradients, at stage 3 sub-group by
-        # sub-group. What goes through a bucket is flattened first, and what is not in fp32 by then is copied once more.
-        elements = min(trainable, SUB_GROUP_ELEMENTS) if recipe.is_stage_3 else trainable
-        flat = recipe.gradient_bytes if recipe.has_bucket else 0.0
-        widened = 4.0 if flat < 4 and recipe.master_bytes else 0.0
-        each = 0.0 if recipe.has_flat_sums else flat + widened
-        template, source = "{:.4g} B x {:,.0f} gradients, flat and in fp32", "deepspeed stage_1_and_2.py, step"
-        return [Term("step transients", each * elements, STEPPING, template, (each, elements), source)]
-    # 8-bit optimizers step parameter by parameter, in one kernel each (bitsandbytes optim/optimizer.py).
-    if recipe.fused_step or recipe.state_bytes < 4:
-        return []
-    size, template = recipe.weight_bytes * trainable, "{:.4g} B x {:,.0f} parameters of foreach temporaries"
-    return [Term("step transients", size, STEPPING, template, (recipe.weight_bytes, trainable), "torch/optim/adamw.py")]
 
 
 def evaluation_terms(shape: Shape, recipe: Recipe, evaluation: Evaluation) -> list[Term]:

@@ -15,9 +15,6 @@ from memtune.units import MIB
 FITTED = (
     "activation_factor",
     "backward_factor",
-    "eager_loss_bytes",
-    "fragmentation",
-    "sharded_fragmentation",
 )
 
 # The half-width of the 97.5% interval of each component, relative to its expected bytes.
@@ -36,7 +33,7 @@ DEFAULT_TRUST: Mapping[str, float] = {
     "step transients": 0.15,
     "evaluation": 0.20,
     "workspace": 0.50,
-    "allocator": 0.60,
+    "allocator": 1.0,
     "context": 0.40,
     "nccl": 0.60,
 }
@@ -48,16 +45,11 @@ class Constants:
 
     # What layers keep over the tensors the formulas name. transformers' own code keeps nothing more (its models traced
     # come out at 1.00); other code does, such as slices that keep a fused projection alive.
-    activation_factor: float = 1.12
+    activation_factor: float = 1.08
     # Gradient temporaries of one layer's backward, in units of its widest feed-forward tensor.
-    backward_factor: float = 3.2
-    # What an eager loss spends per logit beside the logit: three fp32 tensors (12), fewer where it stays in bf16.
+    backward_factor: float = 2.0
+    # What an eager loss spends per logit beside the logit: three fp32 tensors, as emulated runs that peak there show.
     eager_loss_bytes: float = 12.0
-    # Reserved over active, less one, on one GPU; and where units are gathered and freed all the time.
-    fragmentation: float = 0.05
-    sharded_fragmentation: float = 0.10
-    # Expandable segments leave only page rounding: PyTorch, docs/source/notes/cuda.rst.
-    expandable_fragmentation: float = 0.02
     # 512-byte rounding of a training step's allocations: c10/cuda/CUDACachingAllocator.cpp, kMinBlockSize.
     rounding: float = 0.002
     # Of one segment in each pool of the allocator, the share that is unused: the median of nine small models replayed

@@ -15,15 +15,20 @@ from typing import NamedTuple
 from memtune.predict.belief import UNMODELLED, Belief, Square
 from memtune.predict.constants import Constants
 from memtune.predict.outside import OUTSIDE
-from memtune.predict.pools import ONE_MORE_EACH, unused_bytes, whole_segments
+from memtune.predict.pools import ONE_MORE_EACH, Packing, unused_bytes, whole_segments
 from memtune.predict.recipe import Recipe
-from memtune.predict.terms import PHASES, Term
+from memtune.predict.terms import EVALUATION, PHASES, SAVE, Term
 from memtune.prediction import Component, Interval
 
 ALLOCATOR = "allocator"
 # What is counted rather than estimated: parameters times bytes, and a constant. What formulas leave out is not in it.
 COUNTED = frozenset({"weights", "adapter", "master weights", "gradients", "optimizer states", "workspace"})
 _TINY = 1e-9
+# How far what is unused of segments that are not full may be from the truth, as a share of it.
+_UNSURE_OF_SEGMENTS = 0.6
+# Of the doubt about packing, what all plans of a job share, and what is each plan's own: emulated runs of one model
+# under several plans are missed by about as much as those of different models.
+_SHARED, _OWN = 0.44, 0.9
 
 
 # Of a term inside the allocator: its name, its fixed bytes, its bytes for each sample, and its phases.
@@ -43,17 +48,18 @@ class _Phase(NamedTuple):
 class Ledger:
     """The addends of a family of plans, and their believed sums per phase: fixed bytes, and those of each sample.
 
-    ``fragmentation`` and ``overhead`` are what the allocator reserves over what is allocated, as a share, before and
-    after belief corrects it; ``largest`` are the bytes of the tensors that tell the least of it, None where a replay
-    has said it all.
+    ``highest`` adds up what each component has in the phase of training that has most of it, ``logits`` are those of
+    the loss. ``packing`` tells what the allocator reserves beyond what is allocated; ``largest`` are the bytes of the
+    tensors that tell the least of it, None where a replay has said it all.
     """
 
     addends: Sequence[_Addend]
     sums: Sequence[tuple[float, float]]
+    highest: tuple[float, float]
+    logits: tuple[float, float]
     outside: dict[str, float]
     outside_bytes: float
-    fragmentation: float
-    overhead: float
+    packing: Packing
     rounding: float
     noise: float
     belief: Belief
@@ -71,10 +77,22 @@ class Ledger:
         """The believed bytes of each phase."""
         return [fixed + slope * micro_batch for fixed, slope in self.sums]
 
-    def reserved(self, requested: float, micro_batch: int) -> Reserved:
+    def cached(self, phase: int) -> tuple[float, float]:
+        """What the allocator is said to keep beyond the bytes of a phase, fixed and for each sample, before belief."""
+        share, unfit, loss, _ = self.packing
+        fixed, slope = self.sums[phase]
+        still, moving = share * fixed, share * slope
+        if phase not in (EVALUATION, SAVE):
+            still += unfit * (self.highest[0] - fixed) + loss * self.logits[0]
+            moving += unfit * (self.highest[1] - slope) + loss * self.logits[1]
+        return still * (1 + self.rounding), moving * (1 + self.rounding)
+
+    def reserved(self, phase: int, micro_batch: int) -> Reserved:
         """What the allocator reserves for the believed bytes of a phase."""
-        allocated = requested * (1 + self.rounding)
-        cached = allocated * self.overhead
+        (fixed, slope), (still, moving) = self.sums[phase], self.cached(phase)
+        allocated = (fixed + slope * micro_batch) * (1 + self.rounding)
+        corrected = max(1 + _SHARED * self.packing.doubt * self.belief.means.get(ALLOCATOR, 0.0), 0.0)
+        cached = corrected * (still + moving * micro_batch)
         short, least = 0.0, allocated + cached
         if self.largest is not None:
             still, moving = self.largest
@@ -83,7 +101,8 @@ class Ledger:
             # As if segments were full, but whole ones; a tensor that is near the limit may be below it.
             least = max(least, min(whole_segments(largest / 2), least + short))
         more = max(ONE_MORE_EACH - cached - short, 0.0)
-        return Reserved(allocated + cached + short, self.constants.trust[ALLOCATOR] * short, least, more)
+        own = _OWN * self.packing.doubt * cached
+        return Reserved(allocated + cached + short, _UNSURE_OF_SEGMENTS * short, own, least, more)
 
     def _phase(self, phase: int) -> _Phase:
         parts: dict[str, tuple[float, float]] = {}
@@ -91,10 +110,9 @@ class Ledger:
             if phase in phases:
                 before = parts.get(name, (0.0, 0.0))
                 parts[name] = before[0] + fixed, before[1] + slope
-        total = self.sums[phase]
-        reach = (1 + self.rounding) * self.fragmentation
+        total, (still, moving), doubt = self.sums[phase], self.cached(phase), _SHARED * self.packing.doubt
         inside = {**parts, UNMODELLED: _estimated(parts, self.belief)}
-        cached = {ALLOCATOR: (total[0] * reach, total[1] * reach)}
+        cached = {ALLOCATOR: (still * doubt, moving * doubt)}
         outside = {name: (size, 0.0) for name, size in self.outside.items()}
         variance = self.belief.variance
         # What no component explains: the noise of each plan alone, and what the source of the plan leaves open.
@@ -108,19 +126,26 @@ class Ledger:
 
 
 class Reserved(NamedTuple):
-    """Reserved bytes; by how much segments that are not full may move them, in each plan for itself; the least of
-    them, in full segments; and how much ``more`` the segments of a tensor are that nobody told of."""
+    """Reserved bytes; by how much segments that are not full, and packing, may move them, in each plan for itself; the
+    least of them, in full segments; and how much ``more`` the segments of a tensor are that nobody told of."""
 
     bytes: float
-    unsure: float
+    segments: float
+    packing: float
     least: float
     more: float
 
+    @property
+    def unsure(self) -> float:
+        """What no other plan tells of them."""
+        return hypot(self.segments, self.packing)
+
     def interval(self, width: float, outside: float = 0.0) -> Interval:
-        """With what lies ``outside`` of the allocator, where all but the segments is known to a width."""
+        """With what lies ``outside`` of the allocator, where what plans share is known to a width."""
         expected = self.bytes + outside
         upper = around(expected, hypot(width, self.unsure, self.more)).upper
-        return Interval(min(around(self.least + outside, width).lower, expected), expected, upper)
+        lower = around(self.least + outside, hypot(width, self.packing)).lower
+        return Interval(min(lower, expected), expected, upper)
 
 
 class Peaks(NamedTuple):
@@ -141,12 +166,9 @@ def ledger(
     constants: Constants,
     belief: Belief,
     largest: tuple[float, float] | None,
-    packing: float = 1.0,
+    packing: Packing,
 ) -> Ledger:
-    """Sum the addends of a recipe, those of its micro-batch told by the sample.
-
-    ``packing`` is what further settings of the allocator make of the bytes it reserves.
-    """
+    """Sum the addends of a recipe, those of its micro-batch told by the sample."""
     addends: list[_Addend] = []
     fixed, slopes = [0.0] * len(PHASES), [0.0] * len(PHASES)
     common, scale = belief.common, belief.scale
@@ -163,18 +185,15 @@ def ledger(
         for phase in phases:
             sums[phase] += believed
     outside = {term.name: term.bytes for term in terms if term.name in OUTSIDE}
-    share = fragmentation(recipe, constants)
-    if packing != 1.0:
-        # No setting packs tighter than expandable segments do, which leave page rounding alone.
-        share = max((1 + share) * packing - 1, constants.expandable_fragmentation)
     unknown = recipe.unknowns * constants.unknown_widening
     return Ledger(
         addends,
         list(zip(fixed, slopes, strict=True)),
+        highest=_highest(addends, belief),
+        logits=_highest([each for each in addends if each[0] == "logits"], belief),
         outside=outside,
         outside_bytes=sum(size * belief.scale(name) for name, size in outside.items()),
-        fragmentation=share,
-        overhead=share * belief.scale(ALLOCATOR),
+        packing=packing,
         rounding=constants.rounding,
         noise=constants.noise**2 + unknown**2 + belief.doubt**2,
         belief=belief,
@@ -183,11 +202,21 @@ def ledger(
     )
 
 
-def fragmentation(recipe: Recipe, constants: Constants) -> float:
-    """Reserved over active, less one."""
-    if recipe.expandable_segments:
-        return constants.expandable_fragmentation
-    return constants.sharded_fragmentation if recipe.weight_shards > 1 else constants.fragmentation
+def _highest(addends: Iterable[_Addend], belief: Belief) -> tuple[float, float]:
+    """The believed bytes of each component in the phase of training that has most of it, all together."""
+    sizes: dict[str, list[list[float]]] = {}
+    for name, fixed, slope, phases in addends:
+        of_name = sizes.setdefault(name, [[0.0] * len(PHASES), [0.0] * len(PHASES)])
+        for phase in phases:
+            if phase not in (EVALUATION, SAVE):
+                of_name[0][phase] += fixed
+                of_name[1][phase] += slope
+    still = moving = 0.0
+    for name, (fixed_bytes, slopes) in sizes.items():
+        scale = belief.scale(name) * (1 if name in COUNTED else belief.common)
+        still += scale * max(fixed_bytes)
+        moving += scale * max(slopes)
+    return still, moving
 
 
 def peaks(sums: Ledger, micro_batch: int) -> Peaks:
@@ -197,12 +226,12 @@ def peaks(sums: Ledger, micro_batch: int) -> Peaks:
     index = totals.index(requested)
     phase = sums.phase(index)
     allocated, outside = requested * (1 + sums.rounding), sums.outside_bytes
-    held = sums.reserved(requested, micro_batch)
+    held = sums.reserved(index, micro_batch)
     width = phase.allocated.root(micro_batch)
     return Peaks(
         phase=PHASES[index],
         phase_breakdown=partial(_phase_intervals, sums, micro_batch),
-        breakdown=partial(_components, sums, phase, micro_batch, requested),
+        breakdown=partial(_components, sums, phase, micro_batch, requested, held),
         requested=around(requested, width),
         allocated=around(allocated, width),
         reserved=held.interval(phase.reserved.root(micro_batch)),
@@ -215,8 +244,9 @@ def sensitivities(sums: Ledger, micro_batch: int, metric: str) -> dict[str, floa
     totals = sums.totals(micro_batch)
     requested, common = max(totals), sums.belief.common
     rounded = 1 + sums.rounding
-    factor = rounded if metric == "allocated" else rounded * (1 + sums.overhead)
-    parts = sums.phase(totals.index(requested)).parts
+    phase = totals.index(requested)
+    factor = rounded if metric == "allocated" else rounded * (1 + sums.packing.share)
+    parts = sums.phase(phase).parts
     found = {
         name: (fixed + slope * micro_batch) * factor * (1 if name in COUNTED else common)
         for name, (fixed, slope) in parts.items()
@@ -224,7 +254,8 @@ def sensitivities(sums: Ledger, micro_batch: int, metric: str) -> dict[str, floa
     fixed, slope = _estimated(parts, sums.belief)
     found[UNMODELLED] = (fixed + slope * micro_batch) * factor
     if metric != "allocated":
-        found[ALLOCATOR] = requested * rounded * sums.fragmentation
+        still, moving = sums.cached(phase)
+        found[ALLOCATOR] = _SHARED * sums.packing.doubt * (still + moving * micro_batch)
     if metric == "device":
         found.update(sums.outside)
     return found
@@ -245,19 +276,21 @@ def around(expected: float, half_width: float) -> Interval:
 
 
 def _phase_intervals(sums: Ledger, micro_batch: int) -> dict[str, Interval]:
-    held = [sums.reserved(total, micro_batch) for total in sums.totals(micro_batch)]
+    held = [sums.reserved(index, micro_batch) for index in range(len(PHASES))]
     return {
         name: each.interval(sums.phase(index).device.root(micro_batch), sums.outside_bytes)
         for index, (name, each) in enumerate(zip(PHASES, held, strict=True))
     }
 
 
-def _components(sums: Ledger, phase: _Phase, micro_batch: int, requested: float) -> tuple[Component, ...]:
+def _components(
+    sums: Ledger, phase: _Phase, micro_batch: int, requested: float, held: Reserved
+) -> tuple[Component, ...]:
     belief = sums.belief
-    overhead = sums.reserved(requested, micro_batch).bytes - requested
+    overhead = held.bytes - requested
     parts = {name: fixed + slope * micro_batch for name, (fixed, slope) in phase.parts.items()}
     inside = [(name, size * (1 if name in COUNTED else belief.common)) for name, size in parts.items() if size]
-    allocator = Component(ALLOCATOR, around(overhead, belief.width(ALLOCATOR) * overhead))
+    allocator = Component(ALLOCATOR, around(overhead, belief.width(ALLOCATOR) * sums.packing.doubt * overhead))
     return (*_believed(inside, belief), allocator, *_believed(sums.outside.items(), belief))
 
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from memtune.plan import Plan
-from memtune.predict.activations import activation_terms
 from memtune.predict.belief import Belief
 from memtune.predict.buffers import buffer_terms, building_terms, evaluation_terms, save_terms
 from memtune.predict.constants import DEFAULT_CONSTANTS, Constants
 from memtune.predict.outside import experienced, outside_sizes, outside_terms
-from memtune.predict.phases import Ledger, Peaks, fragmentation, ledger, peaks, sensitivities
-from memtune.predict.pools import largest_tensors
+from memtune.predict.phases import Ledger, Peaks, ledger, peaks, sensitivities
+from memtune.predict.pools import PACKINGS, Packing, largest_tensors, packing_class, replayed
 from memtune.predict.recipe import Recipe, lower
 from memtune.predict.shape import Shape, shape_of
 from memtune.predict.speed import TRUST, Pace, pace_of
+from memtune.predict.stacks import stack_terms
 from memtune.predict.states import state_terms
 from memtune.predict.terms import ALWAYS, Term
 from memtune.predict.traced import traced_evaluation_terms, traced_save_terms, traced_terms
@@ -72,7 +72,8 @@ class Predictor:
     def unsure_bytes(self, plan: Plan) -> float:
         """By how much segments that are not full may move a plan's reserved bytes, whatever other plans have shown."""
         sums = self._ledger(plan)
-        return sums.reserved(max(sums.totals(plan.micro_batch)), plan.micro_batch).unsure
+        totals = sums.totals(plan.micro_batch)
+        return sums.reserved(totals.index(max(totals)), plan.micro_batch).unsure
 
     def _ledger(self, plan: Plan) -> Ledger:
         # Gradients live through the forward pass only where they accumulate, so that a family has two ledgers. What
@@ -90,17 +91,18 @@ class Predictor:
             found = self._ledgers[key] = ledger(terms, recipe, DEFAULT_CONSTANTS, self.belief, largest, packed)
         return found
 
-    def _packing(self, plan: Plan, recipe: Recipe, terms: list[Term]) -> float:
+    def _packing(self, plan: Plan, recipe: Recipe, terms: list[Term]) -> Packing:
         if self.workload.traced:
-            return self._footprint(plan).packing / (1 + fragmentation(recipe, DEFAULT_CONSTANTS))
+            return replayed(self._footprint(plan).packing)
+        found = PACKINGS[packing_class(self.shape, recipe)]
         if not plan.max_split_size_mib:
-            return 1.0
+            return found
         # Imported only here: the allocator is a good part of what the predictor would import, and no space asks for it.
         from memtune.allocator import AllocatorSettings
         from memtune.predict.trace import packing, step_trace
 
         settings = AllocatorSettings(plan.expandable_segments, plan.max_split_size_mib * MIB)
-        return packing(step_trace(self.shape, recipe, terms, DEFAULT_CONSTANTS), settings)
+        return found.times(packing(step_trace(self.shape, recipe, terms, DEFAULT_CONSTANTS), settings))
 
     def _pace(self, plan: Plan) -> Pace:
         found = self._paces.get(plan.family)
@@ -141,7 +143,7 @@ def recipe_terms(shape: Shape, recipe: Recipe, constants: Constants, evaluation:
     """Every addend of a recipe, in the order in which a person would tell them."""
     terms = [
         *state_terms(shape, recipe),
-        *activation_terms(shape, recipe, constants),
+        *stack_terms(shape, recipe, constants),
         *buffer_terms(shape, recipe, constants),
         *evaluation_terms(shape, recipe, evaluation),
         *save_terms(shape, recipe),
@@ -164,4 +166,5 @@ def predict_recipe(shape: Shape, recipe: Recipe, constants: Constants = DEFAULT_
     belief = Belief.prior(constants)
     terms = recipe_terms(shape, recipe, constants, Evaluation())
     largest = largest_tensors(shape, recipe)
-    return peaks(ledger(terms, recipe, constants, belief, largest), recipe.micro_batch)
+    packing = PACKINGS[packing_class(shape, recipe)]
+    return peaks(ledger(terms, recipe, constants, belief, largest, packing), recipe.micro_batch)

@@ -6,7 +6,7 @@ directly, for they come from frameworks that a plan cannot name.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from memtune.deepspeed_config import has_own_products
 from memtune.gpu_chips import chip_of
@@ -16,27 +16,15 @@ from memtune.knobs import (
     Checkpointing,
     GradientDtype,
     Offload,
-    Optimizer,
     Precision,
     Sharding,
 )
 from memtune.model.architecture import Architecture
 from memtune.plan import Plan
+from memtune.predict.optimizers import bytes_of, is_narrow
 from memtune.predict.terms import ALWAYS, BACKWARD, FORWARD, LOSS, REDUCE
 from memtune.units import KIB, MIB
 from memtune.workload import Workload
-
-# Optimizer state per parameter, in bytes, where moments are fp32. AdamW: two moments (torch.optim.AdamW). 8-bit: two
-# bytes and an fp32 absmax per 256 of each (bitsandbytes, functional.py: quantize_blockwise). Lion, Muon, SGD: one
-# moment. Muon's share of AdamW for embeddings is left to the interval. Adafactor: rows and columns only.
-STATE_BYTES: dict[Optimizer, float] = {
-    Optimizer.ADAMW: 8.0,
-    Optimizer.ADAMW_8BIT: 2.0 + 2 * 4 / 256,
-    Optimizer.LION: 4.0,
-    Optimizer.MUON: 4.0,
-    Optimizer.SGD: 4.0,
-    Optimizer.ADAFACTOR: 0.02,
-}
 
 # The scales of a quantized weight: nf4 has an fp32 absmax per 64 (bitsandbytes Params4bit); double quantization stores
 # that absmax in 8 bits with an fp32 per 256 of them (QLoRA, 2305.14314, section 3).
@@ -53,9 +41,13 @@ class Recipe:
 
     `base_bytes` is a quantized frozen weight with its `scale_bytes`, `frozen_bytes` one that is not quantized;
     `weight_bytes` one that learns.
+    Of the optimizer, `state_bytes` is a parameter's, `outside_state_bytes` what one outside of the blocks has more; its
+    step makes `foreach_bytes` for each parameter, or `alone_bytes` for each element of the weight it is at.
     `reduce_bytes` is an element of FSDP's gradients on their way. `keeps_gathered` units stay unsharded from their
     forward to their backward pass. With `keeps_fp32_logits` a loop has those of its last batch in a variable. With
     `builds_whole` the model is on the GPU before it is sharded. `world` counts the ranks that NCCL joins.
+    `target_length` is the decoder's own where it is known; `source_length` is that of its encoder, 0 if they are equal.
+    `keeps_quantized_inputs` says that products with a quantized weight keep what they read.
     """
 
     backend: str
@@ -70,6 +62,9 @@ class Recipe:
     reduce_bytes: float
     master_bytes: float
     state_bytes: float
+    outside_state_bytes: float = 0.0
+    foreach_bytes: float = 0.0
+    alone_bytes: float = 0.0
     scale_bytes: float = 0.0
     weight_shards: int = 1
     gradient_shards: int = 1
@@ -85,7 +80,6 @@ class Recipe:
     workspace_bytes: float = 0.0
     virtual: bool = False
     compiled: bool = False
-    fused_step: bool = True
     step_in_backward: bool = False
     offloads_states: bool = False
     offloads_gradients: bool = False
@@ -103,6 +97,10 @@ class Recipe:
     world: int = 1
     expandable_segments: bool = False
     bucket_view: bool = True
+    target_length: int = 0
+    source_length: int = 0
+    compiles_loss: bool = False
+    keeps_quantized_inputs: bool = False
     unknown_inputs: int = 0
 
     @property
@@ -111,14 +109,24 @@ class Recipe:
         return self.micro_batch * self.sequence_length / self.context_parallel
 
     @property
+    def source_tokens(self) -> float:
+        """Tokens that the encoder reads on one rank."""
+        return self.tokens * (self.source_length or self.sequence_length) / self.sequence_length
+
+    @property
+    def decoder(self) -> Recipe:
+        """What the decoder does, which has a length of its own where one is known."""
+        length, source = self.target_length, self.sequence_length
+        return replace(self, sequence_length=length, source_length=source, target_length=0) if length else self
+
+    @property
     def unknowns(self) -> int:
         """What nobody states and memory depends on: of 8 bits and fewer also the library and its version.
 
         bitsandbytes' 4-bit product kept its input in some versions only (autograd/_functions.py, MatMul4Bit), and which
         tensors keep moments of 32 bits is up to who calls it (transformers trainer.py, register_module_override).
         """
-        is_eight_bit = self.state_bytes == STATE_BYTES[Optimizer.ADAMW_8BIT]
-        return self.unknown_inputs + (self.base_bytes < self.frozen_bytes) + is_eight_bit
+        return self.unknown_inputs + (self.base_bytes < self.frozen_bytes) + is_narrow(self.state_bytes)
 
     @property
     def fp32_residuals(self) -> bool:
@@ -143,9 +151,10 @@ class Recipe:
     def keeps_frozen_inputs(self) -> bool:
         """Whether products keep their inputs though their weights are frozen, as stage 3's own do (zero/linear.py).
 
-        A quantized base has products of its library.
+        A quantized base has products of its library (bitsandbytes before 0.44, autograd/_functions.py, MatMul4Bit).
         """
-        return self.is_stage_3 and has_own_products(self.checkpointing) and self.base_bytes == self.frozen_bytes
+        own = self.is_stage_3 and has_own_products(self.checkpointing)
+        return self.keeps_quantized_inputs if self.base_bytes < self.frozen_bytes else own
 
     @property
     def has_flat_sums(self) -> bool:
@@ -159,11 +168,6 @@ class Recipe:
     def bucket_bytes(self) -> int:
         """An element of the bucket: gradients go into it as they are computed, or as they are added up."""
         return 4 if self.widens_as_it_comes else self.compute_bytes
-
-    @property
-    def compiles_loss(self) -> bool:
-        """Whether the loss is compiled with the model: FSDP compiles block by block, and the loss stays eager."""
-        return self.compiled and self.backend != "fsdp"
 
     @property
     def autocasts(self) -> bool:
@@ -198,6 +202,7 @@ def lower(workload: Workload, plan: Plan) -> Recipe:
     stage = sharding.zero_stage
     offloads = plan.offload in _OFFLOADS_STATES
     fp32_gradients = plan.gradient_dtype is GradientDtype.FP32
+    optimizer = bytes_of(plan.optimizer)
     quantization = workload.adapter.base_quantization if workload.adapter else "none"
     return Recipe(
         backend=sharding.backend,
@@ -213,7 +218,10 @@ def lower(workload: Workload, plan: Plan) -> Recipe:
         # From stage 1 on they step on a clone of their partition even where it is fp32 (stage_1_and_2.py; stage3.py,
         # _create_fp32_partitions, means to spare it but compares a device with the name of one).
         master_bytes=4 if deepspeed and (compute == 2 or stage) else 0,
-        state_bytes=STATE_BYTES[plan.optimizer],
+        state_bytes=optimizer.states,
+        outside_state_bytes=optimizer.outside,
+        foreach_bytes=0.0 if plan.fused_optimizer else optimizer.foreach,
+        alone_bytes=optimizer.alone,
         scale_bytes=SCALE_BYTES.get(quantization, 0.0),
         weight_shards=shards if stage == 3 else 1,
         # Stage 1 reduces once in a step, when the backward pass is over (deepspeed stage_1_and_2.py, reduce_gradients).
@@ -227,7 +235,9 @@ def lower(workload: Workload, plan: Plan) -> Recipe:
         workspace_bytes=workspace_bytes(workload.gpu.name),
         virtual=workload.virtual,
         compiled=workload.compiled,
-        fused_step=plan.fused_optimizer,
+        # FSDP's blocks are compiled one by one, and the loss stays eager unless the job says otherwise.
+        compiles_loss=workload.compiles_loss or (workload.compiled and sharding.backend != "fsdp"),
+        target_length=workload.target_length,
         offloads_states=offloads,
         # Partitioned gradients go to host memory bucket by bucket (deepspeed stage_1_and_2.py, cpu_offload).
         offloads_gradients=stage >= 2 and offloads,

@@ -113,7 +113,7 @@ def shape_of(architecture: Architecture | TracedModel, adapter: Adapter | None) 
         total=counted.total,
         active=counted.active,
         trainable=adapter_parameters(a, adapter) if adapter else counted.total,
-        quantizable=quantizable_parameters(a),
+        quantizable=quantizable_parameters(a) + (counted.head if adapter and adapter.quantized_head else 0),
         quantization=adapter.base_quantization if adapter else "none",
         has_adapter=adapter is not None,
         adapted=_adapted(a, adapter) if adapter else frozenset(),

@@ -13,7 +13,8 @@ from typing import NamedTuple
 from memtune.gpu import Gpu
 from memtune.knobs import Attention, Checkpointing, GradientDtype, Offload, Optimizer, Precision, Sharding
 from memtune.plan import Plan
-from memtune.predict.recipe import STATE_BYTES, attention_of, sharding_ranks
+from memtune.predict.optimizers import STATE_BYTES
+from memtune.predict.recipe import attention_of, sharding_ranks
 from memtune.predict.shape import Shape
 from memtune.workload import Workload
 

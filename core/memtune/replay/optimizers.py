@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from memtune.knobs import Optimizer
 from memtune.plan import Plan
-from memtune.predict.recipe import STATE_BYTES
+from memtune.predict.optimizers import STATE_BYTES
 from memtune.replay.tape import STATES, TEMPORARIES, Tape
 
 _SCALAR_BYTES = 4

@@ -10,7 +10,7 @@ from itertools import accumulate
 
 from memtune.knobs import GradientDtype, Optimizer
 from memtune.predict.buffers import ALLREDUCE_ELEMENTS
-from memtune.predict.recipe import STATE_BYTES
+from memtune.predict.optimizers import STATE_BYTES
 from memtune.replay import optimizers
 from memtune.replay.backend import Backend
 from memtune.replay.setting import Setting

@@ -73,6 +73,14 @@ class Training(Block):
         description="The attention kernel of the script: flash, torch's sdpa, or eager, which keeps the scores.",
     )
     compile: Flag = Field(default=False, description="Whether the script compiles the model with torch.compile.")
+    compile_loss: Flag = Field(
+        default=False,
+        description="Whether the script compiles the loss. With compile, the loss counts as compiled unless FSDP "
+        "shards the model, whose blocks are compiled one by one.",
+    )
+    target_length: Annotated[Count, Field(le=10_000_000)] | None = Field(
+        default=None, description="Tokens of an encoder-decoder's longest target; sequenceLength if left out."
+    )
     evaluation: EvaluationBlock | None = Field(
         default=None, description="The evaluation between training steps; none runs if left out."
     )

@@ -64,6 +64,17 @@ def _check_positions(architecture: Architecture, sequence_length: int) -> None:
         raise SpecError([Problem("spec.training.sequenceLength", sequence_length, advice)])
 
 
+def _check_target(architecture: Architecture, target_length: int | None) -> None:
+    if target_length is None:
+        return
+    if architecture.kind is not Kind.ENCODER_DECODER:
+        advice = f"a model of kind {architecture.kind.value} has no targets of their own length; leave it out"
+        raise SpecError([Problem("spec.training.targetLength", target_length, advice)])
+    if 0 < architecture.position_count < target_length:
+        count = f"{architecture.position_count:,} positions that {architecture.name} has embeddings for"
+        raise SpecError([Problem("spec.training.targetLength", target_length, f"it is more than the {count}")])
+
+
 def _adapter(peft: Peft, architecture: Architecture) -> Adapter:
     adapter = Adapter(peft.rank, peft.targets, peft.base_quantization, float(peft.dropout))
     try:
@@ -95,6 +106,7 @@ def to_workload(job: Job, gpu: Gpu, model: Architecture | TracedModel | None = N
     adapter = None
     if isinstance(architecture, Architecture):
         _check_positions(architecture, spec.training.sequence_length)
+        _check_target(architecture, spec.training.target_length)
         adapter = _adapter(peft, architecture) if peft else None
     return Workload(
         architecture=architecture,
@@ -106,6 +118,8 @@ def to_workload(job: Job, gpu: Gpu, model: Architecture | TracedModel | None = N
         adapter=adapter,
         evaluation=evaluation,
         compiled=spec.training.compile,
+        compiles_loss=spec.training.compile_loss,
+        target_length=spec.training.target_length or 0,
         virtual=spec.resources.device == "virtual",
         without_reducer=_is_without_reducer(job),
         # The engine gives DeepSpeed the model as the factory built it. transformers loads its models under zero.Init;

@@ -1,0 +1,91 @@
+"""A decoder's own length, a compiled loss, a quantized head and products that keep quantized inputs, by hand."""
+
+from dataclasses import replace
+
+import pytest
+
+from memtune.gpu import find
+from memtune.model.architecture import Adapter, Architecture, Kind
+from memtune.model.count import quantizable_parameters
+from memtune.plan import Plan
+from memtune.predict import Predictor, Term
+from memtune.predict.activations import layer_bytes
+from memtune.predict.constants import DEFAULT_CONSTANTS
+from memtune.predict.recipe import lower
+from memtune.predict.shape import shape_of
+from memtune.predict.stacks import stack_terms
+from memtune.workload import Workload
+
+H100 = find("h100-80gb")
+TINY = Architecture("tiny", Kind.DECODER, 64, 8, 4, 2, 16, 176, 2048)
+# Two layers in each stack, of 64 hidden elements in 4 heads, with a feed-forward of 256.
+PAIR = Architecture(
+    "pair", Kind.ENCODER_DECODER, 64, 2, 4, 4, 16, 256, 1000, encoder_layers=2, gated_ffn=False, rms_norm=False
+)
+PLAN = Plan.parse("bf16-z0-none-mb2x1")
+
+
+def _terms(target_length: int, plan: Plan = PLAN) -> list[Term]:
+    workload = Workload(PAIR, H100, plan.global_batch(1), 512, target_length=target_length)
+    return stack_terms(shape_of(PAIR, None), lower(workload, plan), DEFAULT_CONSTANTS)
+
+
+def _total(terms: list[Term], name: str) -> float:
+    return sum(term.bytes for term in terms if term.name == name)
+
+
+@pytest.mark.parametrize("plan", ["bf16-z0-none-mb2x1", "bf16-z0-full-mb2x1", "bf16-z0-none-mb2x1-eager"])
+def test_targets_as_long_as_their_sources_change_nothing(plan: str) -> None:
+    parsed = Plan.parse(plan)
+    for name in ("activations", "layer in backward"):
+        assert _total(_terms(512, parsed), name) == pytest.approx(_total(_terms(0, parsed), name))
+
+
+def test_a_shorter_target_by_hand() -> None:
+    # A layer keeps 2 x (2 x 64 + 2 x 64) bytes a token of norms, 2 x 4 x 64 + 4 x 4 of attention, 2 x 2 x 256 of its
+    # feed-forward.
+    layer = 512 + 528 + 1024
+    workload = Workload(PAIR, H100, 2, 512, target_length=128)
+    assert layer_bytes(shape_of(PAIR, None), lower(workload, PLAN)).total == layer
+    # Cross-attention has one norm of three, 256, query and output 256, and 4 x 4; keys and values, 256, of each source
+    # token. Sources are 2 x 512 tokens, targets 2 x 128, and the encoder's output is 2 x 64 bytes a source token.
+    factor = DEFAULT_CONSTANTS.activation_factor
+    encoder, decoder = factor * layer * 1024 * 2, factor * layer * 256 * 2
+    crossing = factor * ((256 + 256 + 16) * 256 + 256 * 1024) * 2
+    assert _total(_terms(128), "activations") == pytest.approx(encoder + decoder + crossing + 128 * 1024)
+
+
+def test_logits_are_those_of_the_targets() -> None:
+    for length, tokens in ((0, 1024), (128, 256)):
+        workload = Workload(PAIR, H100, 2, 512, target_length=length)
+        (logits,) = [term for term in Predictor(workload).explain(PLAN) if term.name == "logits"]
+        assert logits.bytes == 14 * tokens * 1000
+
+
+def test_a_compiled_loss_leaves_the_logits_and_their_gradient() -> None:
+    plan, workload = Plan.parse("bf16-fsdp-none-mb2x1"), Workload(TINY, H100, 2, 64)
+
+    def logits(compiled: bool = False, compiles_loss: bool = False) -> float:
+        asked = replace(workload, compiled=compiled, compiles_loss=compiles_loss)
+        terms = Predictor(asked).explain(plan)
+        return sum(term.bytes for term in terms if term.name == "logits")
+
+    # FSDP's blocks are compiled one by one, and so not the loss: 2 + 12 bytes a logit, else 2 + 2.
+    assert logits(compiled=True) == logits() == 14 * 128 * 2048
+    assert logits(compiles_loss=True) == logits(compiled=True, compiles_loss=True) == 4 * 128 * 2048
+
+
+def test_a_quantized_head_is_held_in_its_codes() -> None:
+    plain = shape_of(TINY, Adapter(8, ("q_proj",), "nf4"))
+    quantized = shape_of(TINY, Adapter(8, ("q_proj",), "nf4", quantized_head=True))
+    assert plain.quantizable == quantizable_parameters(TINY)
+    assert quantized.quantizable - plain.quantizable == 2048 * 64
+
+
+def test_products_that_keep_quantized_inputs_keep_the_output_of_norms_too() -> None:
+    shape = shape_of(TINY, Adapter(8, ("o_proj",), "nf4"))
+    workload = Workload(TINY, H100, 2, 64, adapter=Adapter(8, ("o_proj",), "nf4"))
+    recipe = lower(workload, Plan.parse("bf16-fsdp-none-mb2x1"))
+    without, kept = (layer_bytes(shape, replace(recipe, keeps_quantized_inputs=keeps)) for keeps in (False, True))
+    # Two norms' outputs of 64, and the input of the down projection, 176, two bytes each.
+    assert (kept.norms - without.norms, kept.mlp - without.mlp) == (2 * 2 * 64, 2 * 176)

@@ -1,0 +1,99 @@
+"""What optimizers keep and make, by hand and beside an emulated GPU."""
+
+import pytest
+
+from memtune.gpu import find
+from memtune.knobs import Optimizer
+from memtune.model.architecture import Architecture, Kind
+from memtune.model.plain import from_facts
+from memtune.plan import Plan
+from memtune.predict import Predictor
+from memtune.predict.optimizers import STATE_BYTES, is_narrow, optimizer_bytes
+from memtune.predict.terms import STEP
+from memtune.workload import Workload
+
+# 131,072 parameters are the embedding, as many the head, 46,208 each of 8 layers, and 64 the last norm.
+TINY = Architecture("tiny", Kind.DECODER, 64, 8, 4, 2, 16, 176, 2048)
+# 478.6 million parameters, of which 81.9 million are the embedding and the head.
+HALF = from_facts(
+    {
+        "hiddenSize": 1280, "layers": 20, "heads": 20, "kvHeads": 20, "ffnSize": 3456, "vocabSize": 32_000,
+        "gatedFfn": True, "norm": "rmsnorm", "name": "0.5B",
+    }
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "states"),
+    [
+        ("adamw", 8),
+        ("adamw_torch_fused", 8),
+        ("adamw-8bit", 2 * (1 + 4 / 256)),
+        ("AdamW8bit", 2 * (1 + 4 / 256)),
+        ("adamw_bnb_8bit", 2 * (1 + 4 / 256)),
+        ("AdamWFp8", 2 * (1 + 4 / 256)),
+        ("adamw_torch_4bit", 2 * (1 / 2 + 4 / 128)),
+        ("lion_8bit", 1 + 4 / 256),
+        ("lion_32bit", 4),
+        ("ademamix_8bit", 3 * (1 + 4 / 256)),
+        ("ademamix", 12),
+        ("paged_adamw_8bit", 0),
+        ("paged_lion_32bit", 0),
+        ("rmsprop", 4),
+        ("schedule_free_adamw", 8),
+        ("adafactor", 0.02),
+        ("prodigy", 16),
+    ],
+)
+def test_bytes_of_states_by_name(name: str, states: float) -> None:
+    found = optimizer_bytes(name)
+    assert found is not None
+    assert found.states == states
+
+
+def test_a_name_that_nobody_knows_is_not_guessed() -> None:
+    assert [optimizer_bytes(name) for name in ("galore_adamw", "", "newton")] == [None] * 3
+
+
+def test_states_in_half_precision_take_half() -> None:
+    found = optimizer_bytes("muon")
+    assert found is not None
+    assert found.of_bytes(2) == (2, 2, 0, 5)
+
+
+def test_only_states_with_scales_are_narrow() -> None:
+    assert {each for each in Optimizer if is_narrow(STATE_BYTES[each])} == {Optimizer.ADAMW_8BIT}
+    assert not is_narrow(2.0)
+
+
+@pytest.mark.parametrize(
+    ("plan", "transients"),
+    [
+        ("fp32-ddp-none-mb1x64", 0),
+        ("fp32-ddp-none-mb1x64-foreach", 4 * 631_872),
+        ("fp32-ddp-none-mb1x64-sgd-foreach", 0),  # in place
+        ("fp32-ddp-none-mb1x64-lion", 4 * 131_072),  # the embedding's update
+        ("fp32-ddp-none-mb1x64-adafactor", 4 * 131_072),
+        ("fp32-ddp-none-mb1x64-muon", 10 * 64 * 176),  # of a block, for AdamW has the embedding
+    ],
+)
+def test_what_a_step_makes_by_hand(plan: str, transients: float) -> None:
+    terms = Predictor(Workload(TINY, find("h100-80gb"), 64, 64)).explain(Plan.parse(plan))
+    assert sum(term.bytes for term in terms if term.name == "step transients" and STEP in term.phases) == transients
+
+
+def test_muon_has_two_moments_of_what_is_no_matrix_of_a_block() -> None:
+    terms = Predictor(Workload(TINY, find("h100-80gb"), 64, 64)).explain(Plan.parse("fp32-ddp-none-mb1x64-muon"))
+    states = sum(term.bytes for term in terms if term.name == "optimizer states")
+    assert states == 4 * 631_872 + 4 * (2 * 131_072 + 64)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "emulated"),
+    [("", 9.7825), ("-sgd", 7.8679), ("-lion", 7.8914), ("-muon", 8.1952), ("-adafactor", 5.9766)],
+)
+def test_what_an_emulated_gpu_allocated_with_each_optimizer(optimizer: str, emulated: float) -> None:
+    """In GB, of an emulated H200 with torch 2.13: full checkpointing of one row of 2,048 tokens, DDP of one rank."""
+    workload = Workload(HALF, find("h200-141gb"), 1, 2048, fake_ranks=True)
+    found = Predictor(workload).predict(Plan.parse(f"bf16-ddp-full-mb1x1{optimizer}"))
+    assert found.allocated.expected == pytest.approx(emulated * 1e9, rel=0.03)
