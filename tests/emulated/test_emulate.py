@@ -79,6 +79,13 @@ def test_values_steer_a_script_as_on_a_gpu() -> None:
     assert reads["assert loss.item() == 1.0  # a value that no kernel has computed"] == "made up"
 
 
+def test_large_tensors_of_one_value_take_no_host_memory() -> None:
+    code, result = emulate(_SCRIPTS / "large.py")
+    assert code == 0, result["printed"][-2000:]
+    assert {each["value"] for each in result["measured"]["values"]} == {"true"}
+    assert result["measured"]["hostPeakBytes"] < GIB
+
+
 @pytest.mark.parametrize("stage", ["1", "2", "3"])
 def test_deepspeed_runs_as_rank_0_of_8(stage: str) -> None:
     code, result = emulate(_SCRIPTS / "training.py", "--ranks", "8", arguments=(stage,))

@@ -14,6 +14,7 @@ from memtune_runner.emulated.values import (
     Known,
     Reads,
     balanced_choice,
+    created_value,
     is_small,
     on_host,
     uniform_result,
@@ -257,6 +258,9 @@ class Following(TorchDispatchMode):
         is_true: bool,
     ) -> bool:
         """Of equal elements the result is equal, too: one element is computed for all."""
+        if (value := created_value(func.overloadpacket.__name__, args)) is not None:
+            self._book.put(written[0], Known(is_true, value))
+            return True
         if torch.Tag.pointwise not in func.tags and func.overloadpacket not in _FILLING:
             return self._reduce_uniform(func, inputs, written, is_true)
         if any(each.numel() > 1 and each.is_cuda and self._book.fill_of(each) is None for each in inputs):

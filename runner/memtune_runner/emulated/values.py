@@ -140,6 +140,13 @@ def on_host(tensor: Any) -> Any:
     return view.set_(shared, tensor.storage_offset(), tensor.size(), tensor.stride())
 
 
+def created_value(name: str, args: Sequence[Any]) -> float | None:
+    """What all elements are that an operator makes from nothing but their number; None of any other operator."""
+    if name in ("full", "new_full"):
+        return float(args[1 if name == "full" else 2])
+    return {"zeros": 0.0, "new_zeros": 0.0, "ones": 1.0, "new_ones": 1.0}.get(name)
+
+
 def uniform_result(name: str, fill: float, shrink: float) -> float | None:
     """What a reduction of equal elements gives; ``shrink`` elements go into each result."""
     if name in ("sum", "nansum", "count_nonzero"):

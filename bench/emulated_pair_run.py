@@ -1,0 +1,154 @@
+"""Trains a model under several plans on the emulated GPU, each in a fork of this process, after all imports.
+
+    python bench/emulated_pair_run.py FILE MODEL PLAN:RANKS [PLAN:RANKS ...]
+
+Run by `memtune emulate`. Each plan adds a line of JSON to FILE: what it took, or why it could not be run.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import resource
+import signal
+import sys
+import time
+import traceback
+import warnings
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import torch
+from emulated_pair_list import GPUS_PER_NODE
+from emulated_pair_models import build
+from torch import distributed
+
+from memtune.knobs import Offload
+from memtune.plan import Plan
+from memtune.report import Device
+from memtune.run import RunKind
+from memtune_runner import checkpointing
+from memtune_runner.emulated import process, store
+from memtune_runner.engine import backend_of, optimizers, precision
+from memtune_runner.engine.protocol import Setup
+from memtune_runner.offload import ActivationOffload
+from memtune_runner.settings import Settings
+
+STEPS = 3  # the second of them is the first with the optimizer's states
+LIMIT_SECONDS = 300
+_ENDLESS_BYTES = 1 << 42  # no plan is cut short: what it takes is asked, not whether it fits
+
+
+def measure(model: str, words: str, ranks: int) -> dict[str, Any]:
+    """Train a few steps as rank 0, and read torch's counters."""
+    began, computed = time.monotonic(), time.process_time()
+    plan = Plan.parse(words)
+    process.resize(_ENDLESS_BYTES)
+    if plan.expandable_segments:
+        torch.cuda.memory._set_allocator_settings("expandable_segments:True")
+    device = torch.device("cuda", 0)
+    _join(ranks)
+    built, batch, loss = build(model, device)
+    precision.prepare(built, plan, device)
+    checkpointing.apply(built, plan.checkpointing)
+    backend = backend_of(built, Setup(_settings(plan, ranks), device, lambda m: optimizers.build(plan, m, 1e-4), 1.0))
+    del built
+    gc.collect()
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+    skipped = []
+    for _ in range(STEPS):
+        for micro in range(plan.accumulation):
+            backend.begin(micro == plan.accumulation - 1)
+            inputs = batch(plan.micro_batch)
+            with ExitStack() as stack:
+                stack.enter_context(precision.autocast(plan, device))
+                if plan.offload is Offload.ACTIVATIONS:
+                    stack.enter_context(ActivationOffload())
+                found = loss(backend.model, inputs)
+            backend.backward(found)
+            del found, inputs
+        skipped.append(backend.step().skipped)
+    if all(skipped):
+        raise RuntimeError("the loss scale skipped every step, so the optimizer's states were never made")
+    statistics = torch.cuda.memory_stats()
+    return {
+        "allocatedBytes": statistics["allocated_bytes.all.peak"],
+        "reservedBytes": statistics["reserved_bytes.all.peak"],
+        "retries": statistics["num_alloc_retries"],
+        "seconds": round(time.monotonic() - began, 1),
+        "cpuSeconds": round(time.process_time() - computed, 1),
+        "hostBytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+    }
+
+
+def _join(ranks: int) -> None:
+    per_node = min(ranks, GPUS_PER_NODE)
+    os.environ.update(
+        RANK="0", LOCAL_RANK="0", WORLD_SIZE=str(ranks), LOCAL_WORLD_SIZE=str(per_node),
+        MASTER_ADDR="127.0.0.1", MASTER_PORT="29500",
+    )  # fmt: skip
+    store.install(ranks)
+    torch.cuda.set_device(0)
+    distributed.init_process_group("cpu:gloo,cuda:nccl")
+
+
+def _settings(plan: Plan, ranks: int) -> Settings:
+    per_node = min(ranks, GPUS_PER_NODE)
+    return Settings(
+        plan=plan, kind=RunKind.TRAIN, integration="sdk", global_batch=plan.global_batch(ranks), sequence_length=1,
+        nodes=ranks // per_node, gpus_per_node=per_node, device=Device.CUDA,
+    )  # fmt: skip
+
+
+def _import_all(model: str) -> None:
+    """Once for all forks."""
+    import deepspeed  # type: ignore[import-untyped]  # noqa: F401
+
+    with torch.device("meta"):
+        build(model, torch.device("meta")) if "qlora" not in model else None
+    gc.collect()
+
+
+def _in_a_fork(file: Path, model: str, words: str, ranks: int) -> None:
+    child = os.fork()
+    if child:
+        _, status = os.waitpid(child, 0)
+        if status:
+            _tell(file, model, words, ranks, {"problem": f"it ended with {os.waitstatus_to_exitcode(status)}"})
+        return
+    signal.alarm(LIMIT_SECONDS)
+    # A driver would not work in a fork; the emulated GPU is memory of the process, of which nothing was taken yet.
+    torch.cuda._is_in_bad_fork = lambda: False
+    try:
+        told: dict[str, Any] = measure(model, words, ranks)
+    except BaseException as error:
+        traceback.print_exc()
+        told = {"problem": f"{type(error).__name__}: {error}"[:300]}
+    _tell(file, model, words, ranks, told)
+    sys.stderr.flush()
+    os._exit(0)
+
+
+def _tell(file: Path, model: str, words: str, ranks: int, told: dict[str, Any]) -> None:
+    with file.open("a", encoding="utf-8") as kept:
+        kept.write(json.dumps({"model": model, "plan": words, "ranks": ranks, **told}) + "\n")
+
+
+def main(arguments: list[str]) -> int:
+    """Run the plans one after the other."""
+    warnings.simplefilter("ignore")
+    began = time.monotonic()
+    file, model, *pairs = arguments
+    _import_all(model)
+    print(f"imports: {time.monotonic() - began:.1f} s", file=sys.stderr)
+    for pair in pairs:
+        plan, _, ranks = pair.partition(":")
+        _in_a_fork(Path(file), model, plan, int(ranks))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
