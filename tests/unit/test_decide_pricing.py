@@ -9,7 +9,7 @@ from decided import condition, edit, launched, probed
 from simulated_cluster import SimulatedCluster
 from small_jobs import make_job
 
-from memtune.decide import Node
+from memtune.decide import Node, Observed, decide
 from memtune.spec.job import Job
 
 L4 = {"nodes": 1, "gpusPerNode": 1, "gpuProduct": "NVIDIA-L4", "gpuMemory": "8Gi"}
@@ -118,3 +118,33 @@ def test_a_job_that_met_its_product_has_that_price() -> None:
     cluster = SimulatedCluster(job, nodes=(Node("a", "NVIDIA-L4", 23034 * 2**20),), prices=PRICES)
     cluster.reconcile()
     assert (cluster.status["gpuProduct"], cluster.status["gpuHourPrice"]) == ("NVIDIA-L4", 0.5)
+
+
+H100, A100 = "NVIDIA-H100-80GB-HBM3", "NVIDIA-A100-SXM4-80GB"
+SEVERAL = (Node("a", A100), Node("b", H100), Node("c", A100), Node("d", "NVIDIA-GB9000"))
+
+
+def stalled(prices: dict[str, float], **resources: Any) -> str:
+    """What a job says that may run on several products."""
+    job = make_job(resources={"nodes": 1, "gpusPerNode": 1, **resources})
+    decision = decide(job, Observed(nodes=SEVERAL, gpu_hour_prices=prices), 1e9)
+    (found,) = [each for each in decision.status.conditions if each.type == "Stalled"]
+    assert found.reason == "MixedGpus"
+    return found.message
+
+
+def test_a_job_that_may_run_on_several_products_is_told_what_each_costs_the_cheapest_first() -> None:
+    message = stalled({H100: 2.0, A100: 1.9})
+    begin, _, predicted = message.partition(" (predicted: ")
+    assert begin.endswith(f"different GPUs: {A100}, NVIDIA-GB9000, {H100}; name one in resources.gpuProduct")
+    offers = predicted.removesuffix(")").split("; ")
+    assert [offer.partition(":")[0] for offer in offers] == [H100, A100]
+    speeds = [float(offer.split()[1].replace(",", "")) for offer in offers]
+    costs = [float(offer.partition("$")[2].split()[0]) for offer in offers]
+    assert costs == [pytest.approx(p / 3600 * 1e6 / s, rel=0.01) for p, s in zip((2.0, 1.9), speeds, strict=True)]
+    assert stalled({H100: 9.0, A100: 1.9}).partition("predicted: ")[2].startswith(A100)
+    assert "$" not in stalled({})
+
+
+def test_where_the_job_says_what_its_gpus_have_the_products_are_not_compared() -> None:
+    assert stalled(PRICES, gpuMemory="8Gi").endswith("name one in resources.gpuProduct")

@@ -11,6 +11,7 @@ from memtune.decide.context import Context
 from memtune.decide.fixing import changed_fields, spec_changed
 from memtune.decide.hosting import asked_bytes
 from memtune.decide.observed import Refusal
+from memtune.decide.products import compared
 from memtune.decide.records import has_ended, live
 from memtune.decide.settling import waits
 from memtune.spec.status import ConditionType, RunStatus
@@ -58,6 +59,8 @@ def _of_nodes(context: Context) -> Iterator[Refusal]:
     if len(products) > 1 and not wanted and not context.status.fixed:
         listed = ", ".join(products)
         text = f"the nodes that may run the job have different GPUs: {listed}; name one in resources.gpuProduct"
+        predicted = compared(context)
+        text += f" (predicted: {predicted})" if predicted else ""
         yield Refusal(reasons.MIXED_GPUS, text)
     shared = [each for each in ([wanted] if wanted else products) if each.upper().endswith(_SHARED_SUFFIX)]
     if shared and not resources.memory_share:
