@@ -44,13 +44,20 @@ class Ending(str, Enum):
     TERMINATED = "terminated"
     KILLED = "killed"
     BAD_INPUT = "bad-input"
+    PLAN_NOT_APPLIED = "plan-not-applied"
 
     def __str__(self) -> str:
         return str(self.value)
 
 
 # The codes with which the runner itself ends a run, so that the ending is known even if the report is lost.
-EXIT_CODES = {Ending.DEVICE_OOM: 85, Ending.HOST_OOM: 86, Ending.HUNG: 87, Ending.BAD_INPUT: 88}
+EXIT_CODES = {
+    Ending.DEVICE_OOM: 85,
+    Ending.HOST_OOM: 86,
+    Ending.HUNG: 87,
+    Ending.BAD_INPUT: 88,
+    Ending.PLAN_NOT_APPLIED: 89,
+}
 
 
 class Phase(str, Enum):

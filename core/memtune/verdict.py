@@ -262,6 +262,11 @@ _ENDED = (
     _Row(Verdict.HUNG, _exited(EXIT_CODES[Ending.HUNG], because="no optimizer step for too long")),
     _Row(Verdict.USER_ERROR, _reported(Ending.ERROR, Ending.BAD_INPUT)),
     _Row(Verdict.USER_ERROR, _exited(EXIT_CODES[Ending.BAD_INPUT], because="what the runner was given cannot work")),
+    _Row(Verdict.PLAN_NOT_APPLIED, _reported(Ending.PLAN_NOT_APPLIED)),
+    _Row(
+        Verdict.PLAN_NOT_APPLIED,
+        _exited(EXIT_CODES[Ending.PLAN_NOT_APPLIED], because="the script trains otherwise than its plan says"),
+    ),
     _Row(Verdict.IMAGE_ERROR, _not_startable),
     _Row(Verdict.IMAGE_ERROR, _init_failed),
     # The kernel's out-of-memory killer took it without the container's cgroup being full: the node's memory was.
@@ -286,6 +291,7 @@ _CAUSES_FIRST = (
     Verdict.IMAGE_ERROR,
     Verdict.UNSCHEDULABLE,
     Verdict.QUEUED,
+    Verdict.PLAN_NOT_APPLIED,
     Verdict.HUNG,
     Verdict.USER_ERROR,
 )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from memtune.report import EXIT_CODES, Device, Ending, Memory, Report
 from memtune_runner import checkpoints, phases
+from memtune_runner.bad_input import BadInputError
 from memtune_runner.checkpoints.loading import CheckpointLoad
 from memtune_runner.driver import driver_version
 from memtune_runner.failures import Failure
@@ -27,7 +28,8 @@ def hung(silent_seconds: float) -> Failure:
 
 def bad_input(error: Exception) -> Failure:
     """The failure of a run that was given what cannot work."""
-    return Failure(Ending.BAD_INPUT, EXIT_CODES[Ending.BAD_INPUT], str(error))
+    ending = error.ending if isinstance(error, BadInputError) else Ending.BAD_INPUT
+    return Failure(ending, EXIT_CODES[ending], str(error))
 
 
 def ended_well(

@@ -24,6 +24,7 @@ from memtune_runner.watch.engines import Engine, compute_dtype, describe, fsdp_s
 from memtune_runner.watch.hang import HangRule
 from memtune_runner.watch.loop import TrainingLoop
 from memtune_runner.watch.pace import Pace
+from memtune_runner.watch.plan_check import PlanCheck
 from memtune_runner.watch.record import MemoryRecord, OutOfMemory
 from memtune_runner.watch.statistics import Reading, Statistics, is_full
 from memtune_runner.watch.steps import StepCounter
@@ -59,6 +60,7 @@ class Watch:
         self.looks_for_compute_dtype = True
         self.out_of_memory: OutOfMemory | None = None
         self.save_covered = self.evaluation_covered = False
+        self._plan_check = PlanCheck(settings)
         self._engine: Engine | None = None
         self._sharding: str | None = None
         self._compute_dtype: str | None = None
@@ -97,6 +99,7 @@ class Watch:
             self._evaluation_began()
             self.tally.evaluation_began(samples)
             return True
+        self._plan_check.forward_begins(self.counter.steps, self.applied)
         phases.enter(Phase.FORWARD)
         self._training_began(module)
         if size is not None:
