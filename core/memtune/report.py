@@ -28,6 +28,7 @@ MOST_STEPS = 5
 _LARGEST_TEXT = 65_536
 _LARGEST_NAME = 80
 _LARGEST_MESSAGE = 4_000
+_LARGEST_WARNING = 280
 _LARGEST_LIST = 32
 _DEEPEST = 8
 _CLOSER = {"{": "}", "[": "]"}
@@ -44,13 +45,20 @@ class Ending(str, Enum):
     TERMINATED = "terminated"
     KILLED = "killed"
     BAD_INPUT = "bad-input"
+    PLAN_NOT_APPLIED = "plan-not-applied"
 
     def __str__(self) -> str:
         return str(self.value)
 
 
 # The codes with which the runner itself ends a run, so that the ending is known even if the report is lost.
-EXIT_CODES = {Ending.DEVICE_OOM: 85, Ending.HOST_OOM: 86, Ending.HUNG: 87, Ending.BAD_INPUT: 88}
+EXIT_CODES = {
+    Ending.DEVICE_OOM: 85,
+    Ending.HOST_OOM: 86,
+    Ending.HUNG: 87,
+    Ending.BAD_INPUT: 88,
+    Ending.PLAN_NOT_APPLIED: 89,
+}
 
 
 class Phase(str, Enum):
@@ -176,6 +184,7 @@ class Report:
     and ``total_samples`` those that it has in all, over the ranks of this pod. ``own_batch`` is what the script's own
     numbers make of an optimizer step over all pods, where the integration has replaced them. ``pruned`` is why a probe
     made fewer steps than it was asked for. ``torch`` and ``driver`` are the versions that it was measured with.
+    ``warnings`` is what the script should do otherwise, in sentences, although the run could go on.
     """
 
     ending: Annotated[Ending, choice(Ending)]
@@ -206,6 +215,7 @@ class Report:
     pruned: Annotated[Pruned | None, choice(Pruned)] = None
     torch: Annotated[str | None, word(32)] = None
     driver: _Word = None
+    warnings: Annotated[str, text(_LARGEST_WARNING)] = ""
     message: Annotated[str, text(_LARGEST_MESSAGE)] = ""
     largest: Annotated[tuple[Component, ...], _components] = ()
     measured_steps: Annotated[tuple[MeasuredStep, ...], _measured_steps] = ()

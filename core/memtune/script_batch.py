@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from memtune.applied import shortened_accumulation
+from memtune.applied import BATCH_FIELDS, mismatch, shortened_accumulation
 from memtune.plan import Plan
 from memtune.report import Applied
 
@@ -27,3 +27,13 @@ def own_batch(plan: Plan, applied: Applied, world: int, is_probe: bool) -> str:
             f"script, or set tuning.space.microBatch [{size}]"
         )
     return ""
+
+
+def difference(plan: Plan, applied: Applied, world: int, is_probe: bool, integration: str) -> str:
+    """One sentence about all in which a run differs from its plan; empty where nothing does.
+
+    A script of its own that keeps its own batch is told both batches first, since the message of a run is cut.
+    """
+    own = own_batch(plan, applied, world, is_probe) if integration == "env" else ""
+    found = mismatch(plan, applied, world, is_probe, integration=integration, without=BATCH_FIELDS if own else ())
+    return "; ".join(filter(None, (own, found)))

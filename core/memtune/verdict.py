@@ -18,6 +18,9 @@ from memtune.report import EXIT_CODES, Ending
 # CUDA's own words for its error codes (CUDA Runtime API, cudaError_t).
 BROKEN_GPU = re.compile(r"uncorrectable (ECC|NVLink) error|hardware stack error")
 
+# The message of a run that ended well, where nothing else is to be said of it.
+ENDED_WELL = "the command ended with exit code 0"
+
 # The kubelet's word for a pod that it ended at its activeDeadlineSeconds.
 PAST_DEADLINE = "DeadlineExceeded"
 
@@ -79,9 +82,9 @@ def _success(run: RunObservation) -> Conclusion:
     silent = [pod for pod in run.pods if not (pod.report and pod.report.ending == Ending.SUCCEEDED)]
     # The fullest rank may be on the pod that tells nothing; a training that came to its end is no less at its end.
     if not silent or (len(silent) < len(run.pods) and not run.is_probe):
-        return Conclusion(Verdict.SUCCEEDED, None, "the command ended with exit code 0")
+        return Conclusion(Verdict.SUCCEEDED, None, ENDED_WELL)
     # Without a report nothing was measured, and nobody knows whether the plan was there at all.
-    message = "the command ended with exit code 0 but no report of it: the runner was not part of it"
+    message = f"{ENDED_WELL} but no report of it: the runner was not part of it"
     where = f" on node {silent[0].index}" if len(silent) < len(run.pods) else ""
     return Conclusion(Verdict.USER_ERROR, silent[0].index, message + where)
 
@@ -262,6 +265,11 @@ _ENDED = (
     _Row(Verdict.HUNG, _exited(EXIT_CODES[Ending.HUNG], because="no optimizer step for too long")),
     _Row(Verdict.USER_ERROR, _reported(Ending.ERROR, Ending.BAD_INPUT)),
     _Row(Verdict.USER_ERROR, _exited(EXIT_CODES[Ending.BAD_INPUT], because="what the runner was given cannot work")),
+    _Row(Verdict.PLAN_NOT_APPLIED, _reported(Ending.PLAN_NOT_APPLIED)),
+    _Row(
+        Verdict.PLAN_NOT_APPLIED,
+        _exited(EXIT_CODES[Ending.PLAN_NOT_APPLIED], because="the script trains otherwise than its plan says"),
+    ),
     _Row(Verdict.IMAGE_ERROR, _not_startable),
     _Row(Verdict.IMAGE_ERROR, _init_failed),
     # The kernel's out-of-memory killer took it without the container's cgroup being full: the node's memory was.
@@ -286,6 +294,7 @@ _CAUSES_FIRST = (
     Verdict.IMAGE_ERROR,
     Verdict.UNSCHEDULABLE,
     Verdict.QUEUED,
+    Verdict.PLAN_NOT_APPLIED,
     Verdict.HUNG,
     Verdict.USER_ERROR,
 )

@@ -55,8 +55,9 @@ def _check(where: str, name: str, rest: str, job: Job | None, container: Manifes
         problem = f"$({name}) is known only after the volumes are mounted"
         raise conflict(where, problem, "mount the directory above, and refer to it in command, args or env")
     field = _fields_of_paths(job).get(name)
-    if field and rest.startswith("/"):
-        problem = f"$({name}){rest} would be {rest}, since the job has no {field}"
+    if field:
+        would_be = rest if rest.startswith("/") else "empty"
+        problem = f"$({name}){rest} would be {would_be}, since the job has no {field}"
         raise conflict(where, problem, f"give {field}, or write another path")
 
 

@@ -48,7 +48,7 @@ def main(words: Sequence[str]) -> int:
     except SystemExit:
         raise  # its code, or its message, is Python's to deal with
     except BadInputError as error:
-        return _told(error)
+        return _told(error, error.ending)
     except BaseException as error:
         exit_code = failures.of_exception(error).exit_code
         show(error)
@@ -64,9 +64,9 @@ def _refused(rank: Rank, message: str) -> int:
     return code
 
 
-def _told(message: object) -> int:
+def _told(message: object, ending: Ending = Ending.BAD_INPUT) -> int:
     print(f"memtune: {message}", file=sys.stderr, flush=True)
-    return EXIT_CODES[Ending.BAD_INPUT]
+    return EXIT_CODES[ending]
 
 
 @contextmanager

@@ -187,7 +187,7 @@ def test_a_script_tells_of_its_own_checkpoints(
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     memtune_runner.checkpoint_saved(elsewhere, samples=32)
-    assert "no relaunch will find the checkpoint" in capsys.readouterr().err
+    assert "outside of checkpoint.path, where no relaunch finds it" in capsys.readouterr().err
     with pytest.raises(BadInputError, match=r"checkpoint\.path itself, which each save would overwrite"):
         memtune_runner.checkpoint_saved(tmp_path / "store", samples=32)
 

@@ -109,6 +109,10 @@ def test_a_relaunch_under_another_plan_goes_on_within_the_epoch_and_is_told_wher
     # Two steps of the second epoch were made: 16 of its 58 rows.
     assert trained(again) == (16, 42, 0.0)
     assert (again.report.steps, again.report.resumed_samples) == (6, 80)
+    assert again.report.warnings == ""
+    repeated = run("fp32-ddp-none-mb2x4", tmp_path, [*resuming, "--no-skip"], **{**told, "ATTEMPT": "3"})
+    assert repeated.report.warnings.startswith("the run was resumed 2 optimizer steps into an epoch, and the script")
+    assert "accelerator.skip_first_batches(loader, n)" in repeated.report.warnings
     lost = run("fp32-ddp-none-mb2x4", tmp_path, [*resuming, "--miscount"], **told)
     assert (lost.report.ending, lost.report.steps) == (Ending.BAD_INPUT, 0), lost.output[-3000:]
     assert (

@@ -22,6 +22,7 @@ from torch.distributed._composable.checkpoint_activation import checkpoint as ch
 from torch.utils.checkpoint import checkpoint
 
 from memtune.applied import mismatch
+from memtune.decide.texts import SENTENCE
 from memtune.plan import Plan
 from memtune.report import Applied, Device, Ending, Phase, Report, read_report
 from memtune.run import RunKind
@@ -494,6 +495,22 @@ def test_what_a_probe_evaluates_and_saves_is_covered(directory: Path) -> None:
     assert len(evaluated) == 1, "the first batch went through the whole model"
 
 
+@pytest.mark.parametrize(("rows", "is_told"), [(32768, True), (4, False)])
+def test_a_probe_whose_evaluation_takes_the_most_says_so(directory: Path, rows: int, is_told: bool) -> None:
+    def loop() -> None:
+        model = model_of()
+        train(2, model=model)
+        model.eval()
+        with torch.no_grad():
+            for _ in range(2):
+                model(tokens(rows)).sum()
+
+    report = watched(directory, loop, settings_of("fp32-ddp-none-mb4x2", RunKind.PROBE))
+    assert report.ending is Ending.SUCCEEDED
+    told = "the peak is that of an evaluation in batches of 32768, where the plan trains in batches of 4"
+    assert report.warnings.startswith(told) is is_told, report.warnings
+
+
 def test_a_save_in_the_background_is_none_of_what_the_training_does_meanwhile(directory: Path) -> None:
     class Slow(io.BytesIO):
         def write(self, data: Any) -> int:
@@ -619,12 +636,14 @@ def test_a_training_that_begins_anew_instead_of_going_on_is_ended(
         (settings.resume_from or Path()).joinpath("state.json").read_text()
         train(2)
 
-    with pytest.raises(BadInputError, match="trains without having loaded it"):
+    with pytest.raises(BadInputError, match="trains without having loaded the checkpoint of 24 samples: "):
         watched(directory, loop, settings)
     report = read_report(report_path(directory, RANK).read_bytes())
     assert (report.ending, report.steps, report.resumed_samples) == (Ending.BAD_INPUT, 0, 0)
-    assert report.message.startswith(f"the run resumes from {settings.resume_from}, 24 samples into the training")
+    assert report.message.endswith(f"; it is {settings.resume_from}")
     assert remedy in report.message
+    # The status has room for the whole remedy: the directory comes behind it, and may be cut.
+    assert report.message.index("; it is ") < SENTENCE
 
 
 @pytest.mark.parametrize("load", [lambda path: torch.load(path / "state.pt"), lambda path: load_weights(path)])
@@ -650,7 +669,10 @@ def test_a_script_with_nothing_left_to_train_must_have_loaded_its_checkpoint(dir
         watched(directory, lambda: None, settings)
     report = read_report(report_path(directory, RANK).read_bytes())
     assert (report.ending, report.resumed_samples) == (Ending.BAD_INPUT, 0)
-    assert "ended without an optimizer step and without having loaded it: load it from" in report.message
+    assert (
+        "ended without an optimizer step and without having loaded the checkpoint of 24 samples: load it from"
+        in report.message
+    )
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,8 @@ The model comes from a directory, in evaluation mode; the length of the training
 loader and the script's own accumulation; checkpoints are named after the optimizer steps; each epoch is evaluated.
 ``--own-accumulation`` accumulates without the Accelerator's help, ``--stream`` hides the length of the data,
 ``--listed`` keeps the batches of an epoch, ``--all-epochs`` begins each epoch although all steps are made. What
-``--micro-steps`` and ``--miscount`` do is wrong under any plan but the script's own.
+``--micro-steps`` and ``--miscount`` do is wrong under any plan but the script's own, what ``--no-skip`` does under all:
+a resumed epoch begins anew.
 """
 
 from __future__ import annotations
@@ -56,6 +57,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--miscount", action="store_true")
     parser.add_argument("--all-epochs", action="store_true")
     parser.add_argument("--listed", action="store_true")
+    parser.add_argument("--no-skip", action="store_true")
     return parser.parse_args()
 
 
@@ -127,7 +129,7 @@ def trained_on(batch: Any) -> torch.Tensor:
 seen = 0
 for epoch in range(first_epoch, epochs):
     model.train()
-    is_resumed = args.resume_from and epoch == first_epoch
+    is_resumed = args.resume_from and epoch == first_epoch and not args.no_skip
     batches = accelerator.skip_first_batches(loader, skipped) if is_resumed else loader
     if args.listed:
         batches = list(batches) if batches else []

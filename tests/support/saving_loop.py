@@ -3,7 +3,8 @@
 ``python saving_loop.py DIRECTORY MANNER``: it saves after two and four of four steps. MANNER is ``right``, ``rank-0``
 (rank 0 alone tells, while the others go on), ``rank-0-averages`` (likewise, and the ranks wait for each other after a
 step, not in the backward pass), ``rank-0-at-end`` (likewise, after the last step only), ``slow`` (rank 1 takes its time
-to write) or ``forgets`` (a resumed run counts its samples from 0 again).
+to write), ``forgets`` (a resumed run counts its samples from 0 again), ``steps`` (samples are steps), ``half`` (samples
+are those of one rank) or ``elsewhere`` (it saves outside of checkpoint.path).
 """
 
 from __future__ import annotations
@@ -45,14 +46,17 @@ def main(directory: Path, manner: str) -> None:
         samples += BATCH
         if number % 2 or (manner == "rank-0-at-end" and number < STEPS):
             continue
-        target = directory / f"{os.environ['MEMTUNE_RUN']}-{samples}"
+        target = (
+            directory.with_name("other") if manner == "elsewhere" else directory
+        ) / f"{os.environ['MEMTUNE_RUN']}-{samples}"
         if rank == 0:
             target.mkdir(parents=True, exist_ok=True)
             torch.save(model.state_dict(), target / "weights.pt")
         elif manner == "slow":
             time.sleep(SLOW_SECONDS)
         if rank == 0 or not manner.startswith("rank-0"):
-            checkpoint_saved(target, samples=samples)
+            told = {"steps": number, "half": samples // world}.get(manner, samples)
+            checkpoint_saved(target, samples=told)
             print(f"told of {samples}", flush=True)
     distributed.destroy_process_group()
 

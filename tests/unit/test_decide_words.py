@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 
 import pytest
-from decided import SAVED, die, edit, launched
+from decided import SAVED, die, edit, launched, probed
 from simulated_cluster import SimulatedCluster
 from small_jobs import make_job
 
@@ -109,3 +109,29 @@ def test_memory_that_a_rehearsal_takes_away_is_announced_with_every_attempt() ->
     loss = "; resources.shrink takes 70% of the GPU's memory after step 12"
     assert len(told) == 2
     assert all(text.endswith(loss) for text in told), told
+
+
+WARNED = "the script saves outside of checkpoint.path, where no relaunch finds it"
+
+
+def test_what_a_script_should_do_otherwise_is_an_event_and_stands_in_the_job() -> None:
+    cluster = launched()
+    die(cluster, Ending.SUCCEEDED, 0, warnings=WARNED)
+    (event,) = [each for each in cluster.events if "ScriptWarning" in each]
+    assert event.endswith(f": {WARNED}")
+    assert cluster.status["attempts"][0]["message"] == WARNED
+    assert cluster.status["message"].endswith(f"; {WARNED}")
+
+
+def test_a_run_that_fails_keeps_its_own_message_beside_the_warning() -> None:
+    cluster = launched()
+    die(cluster, Ending.DEVICE_OOM, 85, message="CUDA out of memory", warnings=WARNED, **SAVED)
+    assert cluster.status["attempts"][0]["message"] == "CUDA out of memory"
+    assert [each for each in cluster.events if "ScriptWarning" in each and each.endswith(f": {WARNED}")]
+
+
+def test_a_batch_of_the_scripts_own_is_told_when_the_first_probe_ends() -> None:
+    cluster = probed(make_job(), own_batch=3)
+    told = [each for each in cluster.events if "ScriptWarning" in each]
+    assert len(told) == 1, told
+    assert told[0].endswith("the script's own numbers make it 3")

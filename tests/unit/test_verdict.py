@@ -95,6 +95,8 @@ ROWS = [
     ),
     ("bad input", failed(2, "bad-input", "no such script"), Verdict.USER_ERROR, "no such script"),
     ("bad input, report lost", failed(88), Verdict.USER_ERROR, "cannot work"),
+    ("another plan, seen early", failed(89, "plan-not-applied", "8, not 4"), Verdict.PLAN_NOT_APPLIED, "8, not 4"),
+    ("another plan, report lost", failed(89), Verdict.PLAN_NOT_APPLIED, "otherwise than its plan"),
     ("a worker killed", failed(137, "killed", "rank 3: SIGKILL"), Verdict.HOST_OOM, "137"),
     ("a worker crashed", failed(139, "killed", "rank 3: SIGSEGV"), Verdict.USER_ERROR, "rank 3: SIGSEGV"),
     ("exit code alone", failed(3), Verdict.USER_ERROR, "exit code 3"),

@@ -370,6 +370,14 @@ def test_every_variable_that_may_be_referred_to_is_set_but_those_that_the_launch
             )
             for name in environment.FOUND_BY_LAUNCHER
         ),
+        (
+            {"args": ["--out", "$(MEMTUNE_CHECKPOINT_PATH)"]},
+            r"\$\(MEMTUNE_CHECKPOINT_PATH\) would be empty, since the job has no spec.checkpoint; give spec.checkpoint",
+        ),
+        (
+            {"env": [{"name": "OUT", "value": "$(MEMTUNE_CHECKPOINT_PATH)"}]},
+            r"train\].env\[OUT\]: \$\(MEMTUNE_CHECKPOINT_PATH\) would be empty",
+        ),
         ({"args": ["$(MEMTUNE_NVME_PATH)/a"]}, r"would be /a, since the job has no spec.resources.nvmePath"),
     ],
 )
@@ -382,7 +390,7 @@ def test_a_reference_that_no_run_can_fill_in_is_refused(container: dict[str, Any
 @pytest.mark.parametrize(
     "container",
     [
-        {"args": ["$(MEMTUNE_CHECKPOINT_PATH)", "$(MEMTUNE_RESUME_FROM)", "$$(MEMTUNE_OTHER)", "$(OTHER)"]},
+        {"args": ["$(MEMTUNE_RESUME_FROM)", "$$(MEMTUNE_OTHER)", "$(OTHER)"]},
         {"env": [{"name": "A", "value": "$(MEMTUNE_NODE_RANK)/$$(MEMTUNE_"}]},
         {"volumeMounts": [{"name": "d", "mountPath": "/d", "subPathExpr": "$(MEMTUNE_JOB)/$(OTHER)"}]},
     ],

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from memtune.applied import BATCH_FIELDS, mismatch
 from memtune.decide import budget
 from memtune.decide.observed import Observed
 from memtune.decide.records import has_ended, plan_of
 from memtune.decide.times import to_seconds
 from memtune.observation import PodObservation, RunObservation
 from memtune.report import Report
-from memtune.script_batch import own_batch
+from memtune.script_batch import difference
 from memtune.spec.job import Job
 from memtune.spec.status import AttemptStatus, EmulationStatus, RunStatus, Status
 
@@ -82,12 +81,8 @@ def _checked(job: Job, record: RunStatus, pod: PodObservation) -> PodObservation
     # Without a template the built-in trainer runs, which goes through the runner's engine.
     integration = job.spec.integration if job.spec.template is not None else "sdk"
     world = job.spec.resources.world
-    plan, applied = plan_of(record), pod.report.applied
-    # A script of its own that keeps its own batch is told both batches first: the message of a run is cut.
-    own = own_batch(plan, applied, world, is_probe) if integration == "env" else ""
-    without = BATCH_FIELDS if own else ()
-    found = mismatch(plan, applied, world, is_probe, integration=integration, without=without)
-    return replace(pod, present=True, mismatch="; ".join(filter(None, (own, found))))
+    found = difference(plan_of(record), pod.report.applied, world, is_probe, integration)
+    return replace(pod, present=True, mismatch=found)
 
 
 def _own_report(record: RunStatus, pod: PodObservation) -> PodObservation:

@@ -11,7 +11,7 @@ from memtune.decide.hosting import host_request
 from memtune.decide.model import believed
 from memtune.decide.predicting import natural, prediction_status
 from memtune.decide.records import has_ended, last_attempt, new_name, with_attempt
-from memtune.decide.stories import inherited, measured, replaced_batch, trained, trains
+from memtune.decide.stories import inherited, measured, replaced_batch, trained, trains, warning
 from memtune.decide.texts import line, over
 from memtune.decide.trials import may_be_launched
 from memtune.plan import Plan
@@ -70,7 +70,7 @@ def running(context: Context) -> Context:
         speed = foretold.tokens_per_second if last.emulated and foretold else last.tokens_per_second
         context = context.having(plan=PlanStatus(name=last.plan, hbm=hbm, tokens_per_second=speed))
         text = f"{text}, {measured(last)}"
-    text = "; ".join(filter(None, (text, replaced_batch(context.status))))
+    text = "; ".join(filter(None, (text, replaced_batch(context.status), warning(last))))
     return completed(context, reasons.SUCCEEDED, text)
 
 

@@ -149,6 +149,11 @@ def own_batch(pods: Iterable[PodObservation]) -> int | None:
     return max(found, default=None)
 
 
+def warnings(pods: Iterable[PodObservation]) -> str:
+    """What the script should do otherwise, as the first pod that has something to say puts it."""
+    return next((report.warnings for report in reports_of(pods) if report.warnings), "")
+
+
 def started_at(run: RunObservation) -> str | None:
     """When the last of the wrapped containers started, None while one of them has not."""
     starts = [pod.started_at_seconds for pod in run.pods]

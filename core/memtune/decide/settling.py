@@ -8,7 +8,7 @@ from typing import Any
 from memtune.decide import budget, completing, measuring, reasons
 from memtune.decide.context import LOOK_AGAIN_SECONDS, Context
 from memtune.decide.records import OUT_OF_MEMORY, ended_as, has_ended, live, replaced, without_emulations
-from memtune.decide.stories import ended_event
+from memtune.decide.stories import ended_event, replaced_batch, run_words
 from memtune.decide.texts import line, sentence
 from memtune.decide.times import to_seconds, to_text
 from memtune.ladder import OutOfMemory
@@ -140,6 +140,9 @@ def _ended(context: Context, record: RunStatus, run: RunObservation, conclusion:
         "ended_at": to_text(min(ended_at, context.now)),
         "message": sentence(conclusion.message),
     }
+    warnings = measuring.warnings(run.pods)
+    if warnings and conclusion.verdict is Verdict.SUCCEEDED:
+        found["message"] = sentence(warnings)
     if conclusion.verdict in OUT_OF_MEMORY:
         found |= out_of_memory(conclusion, run, record)
     if conclusion.verdict is Verdict.DISRUPTED:
@@ -149,6 +152,9 @@ def _ended(context: Context, record: RunStatus, run: RunObservation, conclusion:
             # A relaunch of an attempt costs the budget, a probe's end does: another may be measured next.
             context = context.having(disruptions=context.status.disruptions + 1)
     context = _closed(context, record, found)
+    if warnings:
+        text = f"{run_words(record)}: {sentence(warnings)}"
+        context = context.telling("Warning", reasons.SCRIPT_WARNING, text)
     if completing.has_foreign_report(context.observed, record):
         context = context.telling("Warning", reasons.REPORT_IGNORED, f"run {record.name}: {completing.IGNORED}")
     return context
@@ -184,7 +190,11 @@ def _closed(context: Context, record: RunStatus, found: dict[str, Any]) -> Conte
         context = context.having(gpu_seconds_spent=spent, measured_steps=steps[-MAX_STEPS:])
     if (batch := measuring.own_batch(pods)) is not None:
         is_jobs = batch == context.job.spec.training.global_batch_size
+        is_new = not is_jobs and batch != context.status.own_batch
         context = context.having(own_batch=0 if is_jobs else batch)
+        if is_new:
+            text = f"{run_words(new)}: {replaced_batch(context.status)}"
+            context = context.telling("Warning", reasons.SCRIPT_WARNING, text)
     return context.telling(*ended_event(new))
 
 

@@ -13,7 +13,7 @@ from memtune.pruning import Pruned
 from memtune.spec.status import AttemptStatus, RunStatus, Status
 from memtune.spec.training import Shrink
 from memtune.units import amount, counted, gib, unit_of
-from memtune.verdict import Verdict
+from memtune.verdict import ENDED_WELL, Verdict
 
 _SHOWN_COMPONENTS = 4
 VERDICT_WORDS = {
@@ -111,8 +111,13 @@ def ended(record: RunStatus) -> str:
         return f"{run_words(record)} was stopped: {record.message}"
     what = f"{run_words(record)} {verdict_words(record)}{inherited(record)}"
     if ended_as(record, Verdict.SUCCEEDED) and record.peak_bytes:
-        return f"{what}: {measured(record)}"
+        return "; ".join(filter(None, (f"{what}: {measured(record)}", warning(record))))
     return f"{what}: {record.message}" if record.message else what
+
+
+def warning(record: RunStatus) -> str:
+    """What the script of a run that ended well should do otherwise; empty where nothing is known."""
+    return "" if record.message in (None, ENDED_WELL) else record.message
 
 
 def ended_event(record: RunStatus) -> tuple[Literal["Normal", "Warning"], str, str]:

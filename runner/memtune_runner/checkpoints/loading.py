@@ -81,16 +81,17 @@ class CheckpointLoad:
     @property
     def missing(self) -> str:
         """What to say of a training that begins without it."""
-        return self._message("the script trains without having loaded it")
+        return self._message("the script trains without having loaded")
 
     @property
     def unused(self) -> str:
         """What to say of a script that ended without it, and without training."""
-        return self._message("the script ended without an optimizer step and without having loaded it")
+        return self._message("the script ended without an optimizer step and without having loaded")
 
     def _message(self, what: str) -> str:
         samples, remedy = self._settings.resume_samples, _REMEDIES[self._settings.integration]
-        return f"the run resumes from {self._directory}, {samples} samples into the training, and {what}: {remedy}"
+        # The directory comes last, since it may be long and the message of a run is cut.
+        return f"{what} the checkpoint of {samples} samples: {remedy}; it is {self._directory}"
 
     def _heard(self, event: str, args: tuple[Any, ...]) -> None:
         if event == "open" and self._is_watching and not self.is_done and not _writes(args):

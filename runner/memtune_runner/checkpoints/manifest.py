@@ -134,3 +134,11 @@ def _count(value: Any, name: str) -> int:
     if type(value) is not int or value < 0:
         raise ValueError(f"{name} is {value!r}, not a whole number of at least 0")
     return value
+
+
+def accumulation_of(directory: Path, default: int) -> int:
+    """The accumulation of the plan that has written a checkpoint."""
+    try:
+        return read(directory).plan.accumulation
+    except ManifestError:
+        return default

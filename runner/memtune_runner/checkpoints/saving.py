@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 from memtune import environment
 from memtune.resume import Format
-from memtune_runner import progress
+from memtune_runner import progress, script_warnings
 from memtune_runner.bad_input import BadInputError
 from memtune_runner.checkpoints import manifest as manifests
 from memtune_runner.checkpoints import meeting
 from memtune_runner.checkpoints.manifest import Manifest, ManifestError
 from memtune_runner.checkpoints.store import Ranks, Store, discard
+from memtune_runner.progress import Progress
 from memtune_runner.settings import Settings, read_settings
 
 _ON_EVERY_RANK = "call it on every rank, outside of any condition on the rank, once that rank has written its part"
@@ -81,12 +81,11 @@ def _is_kept(settings: Settings, directory: Path) -> bool:
     refuse_root(settings, directory)
     if directory.resolve().is_relative_to(settings.checkpoint_path.resolve()):
         return True
-    if current_ranks().rank == 0:
-        print(
-            f"memtune: no relaunch will find the checkpoint {directory}: it is not below the job's "
-            f"checkpoint.path, {settings.checkpoint_path}; let the script save there",
-            file=sys.stderr,
-        )
+    script_warnings.warn(
+        "the script saves outside of checkpoint.path, where no relaunch finds it: let it save below "
+        f"$MEMTUNE_CHECKPOINT_PATH, not to {directory}",
+        once="outside",
+    )
     return False
 
 
@@ -101,12 +100,15 @@ def refuse_root(settings: Settings, directory: Path) -> None:
 
 
 def _check_samples(settings: Settings, samples: int) -> None:
-    """Raise BadInputError where a script that was resumed counts its samples from 0 again.
+    """Raise BadInputError where a script that was resumed counts its samples from 0 again, or counts steps instead.
 
-    The first call tells: later ones may count more than was resumed. A script that goes on counting is always above
-    what this process alone has trained.
+    Of a run that was resumed the first call tells: later ones may count more than was resumed. A script that goes on
+    counting is always above what this process alone has trained.
     """
-    resumed, trained = settings.resume_samples, progress.now().samples
+    resumed, now = settings.resume_samples, progress.now()
+    trained = now.samples
+    if not resumed:
+        _check_fresh_count(samples, now)
     if not resumed or Store.last_completed is not None:
         return
     if samples < resumed or samples <= trained:
@@ -115,6 +117,25 @@ def _check_samples(settings: Settings, samples: int) -> None:
             f"{trained} since, so the script counts them from 0 again: start its count of samples, or of steps, from "
             "$MEMTUNE_RESUME_SAMPLES, or from what it saved in the checkpoint"
         )
+
+
+def _check_fresh_count(samples: int, now: Progress) -> None:
+    """Raise BadInputError where a script that began at step 0 counts steps; warn where it counts too few samples.
+
+    A loop may make several steps of the same samples, such as those of two optimizers, so fewer may be right.
+    """
+    if samples >= now.samples:
+        return
+    what = f"checkpoint_saved(samples={samples}) came after about {now.samples} samples were trained"
+    if samples <= now.steps and 2 * samples < now.samples:
+        raise BadInputError(
+            f"{what} in {now.steps} optimizer steps, so the script counts steps: pass the samples of all ranks "
+            "together since the start of the training, which are steps times $MEMTUNE_GLOBAL_BATCH"
+        )
+    script_warnings.warn(
+        f"{what}: pass those of all ranks together and of every micro-batch, or a resume trains some of them again",
+        once="samples",
+    )
 
 
 def _complete(settings: Settings, directory: Path, samples: int, checkpoint_format: Format) -> None:

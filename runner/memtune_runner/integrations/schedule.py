@@ -14,9 +14,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from memtune_runner import script_warnings
 from memtune_runner.bad_input import BadInputError
 from memtune_runner.checkpoints import manifest
-from memtune_runner.checkpoints.manifest import ManifestError
 from memtune_runner.integrations import row_order
 from memtune_runner.integrations.askers import Place, is_of_accelerate, is_progress_bar, place_in, truth_of
 from memtune_runner.integrations.passes import Followed, Passes
@@ -189,8 +189,23 @@ class Schedule(TrainingLength):
         """Raise BadInputError where a script that skips batches by hand has not come to where its checkpoint was."""
         if self._passed_over and not self._may_have_passed_over(self._passed_over - 1):
             raise BadInputError(self._miscount)
+        if self._is_resuming and not self._has_skipped:
+            self._warn_of_repeated_rows()
         self._passes.train(self._samples_passed_over)
         self._is_resuming, self._passed_over = False, 0
+
+    def _warn_of_repeated_rows(self) -> None:
+        """Tell of a resumed script that begins its epoch anew, unless the loader goes on where it was by itself."""
+        followed = next((each for each in self._passes.loaders if each.taken), None)
+        if followed is None or followed.samples is None or getattr(followed.loader, "use_stateful_dataloader", False):
+            return
+        _, steps = self._place(followed.batches)
+        if steps and self._passed_over <= self._plan.accumulation * steps:
+            script_warnings.warn(
+                f"the run was resumed {steps} optimizer steps into an epoch, and the script trains that epoch from its "
+                "beginning: let it iterate over accelerator.skip_first_batches(loader, n) first, after load_state",
+                once="repeated rows",
+            )
 
     def _samples_passed_over(self, followed: Followed) -> int:
         """Of the resumed epoch, where a script takes its batches one by one up to the checkpoint's place."""
@@ -274,7 +289,7 @@ class Schedule(TrainingLength):
         epoch, steps_of_epoch = self._place(batches)
         epochs_told = epoch * self._in_scripts_batches(batches or 0)
         # Scripts count in their own batches, or in those that they were given, now or under the plan that saved.
-        units = (self._own or 1, accumulation, _saved_accumulation(self._settings, accumulation))
+        units = (self._own or 1, accumulation, manifest.accumulation_of(self._settings.resume_from, accumulation))
         meant = {each for unit in units for each in (steps_of_epoch * unit, steps * unit - epochs_told)}
         if asked not in meant:
             raise BadInputError(
@@ -285,11 +300,3 @@ class Schedule(TrainingLength):
         self._has_skipped = True
         self._is_resuming, self._passed_over = False, 0
         return steps_of_epoch * accumulation
-
-
-def _saved_accumulation(settings: Settings, default: int) -> int:
-    """The accumulation of the plan that has written the checkpoint."""
-    try:
-        return manifest.read(settings.resume_from).plan.accumulation if settings.resume_from else default
-    except ManifestError:
-        return default

@@ -136,6 +136,7 @@ def _measured(settings: Settings, ends: Sequence[RankEnd], failed: RankEnd | Non
         trained_samples=_of_all(settings, [each.trained_samples for each in reports.values()]),
         total_samples=_of_all(settings, [each.total_samples for each in reports.values()]),
         own_batch=_most(each.own_batch for each in reports.values()),
+        warnings=next((each.warnings for each in reports.values() if each.warnings), ""),
         device=settings.device,
         memory=replace(
             fullest.memory,

@@ -7,7 +7,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from memtune.report import EXIT_CODES, Device, Ending, Memory, Report
-from memtune_runner import checkpoints, phases
+from memtune_runner import checkpoints, phases, script_warnings
+from memtune_runner.bad_input import BadInputError
 from memtune_runner.checkpoints.loading import CheckpointLoad
 from memtune_runner.driver import driver_version
 from memtune_runner.failures import Failure
@@ -27,7 +28,8 @@ def hung(silent_seconds: float) -> Failure:
 
 def bad_input(error: Exception) -> Failure:
     """The failure of a run that was given what cannot work."""
-    return Failure(Ending.BAD_INPUT, EXIT_CODES[Ending.BAD_INPUT], str(error))
+    ending = error.ending if isinstance(error, BadInputError) else Ending.BAD_INPUT
+    return Failure(ending, EXIT_CODES[ending], str(error))
 
 
 def ended_well(
@@ -63,6 +65,7 @@ def report_of(
         phase=None if failure.ending is Ending.SUCCEEDED else phases.current(),
         device=settings.device,
         message=failure.message,
+        warnings=script_warnings.told(),
     )
     if watch is None:
         return report
@@ -109,8 +112,10 @@ def _measured(report: Report, watch: Watch) -> Report:
     is_timed = watch.settings.device is not Device.EMULATED
     seconds = watch.pace.step_seconds(accumulation) if is_timed else None
     tokens = watch.pace.tokens_per_step(accumulation)
+    warnings = [report.warnings, watch.evaluation_warning if report.ending is Ending.SUCCEEDED else ""]
     measured = replace(
         report,
+        warnings="; ".join(filter(None, warnings)),
         steps=watch.counter.steps,
         skipped_steps=watch.counter.skipped,
         # Of a hang another thread tells: to that one GPU 0 is the current device, and asking it may never end.

@@ -21,9 +21,11 @@ from memtune_runner.watch.batch import batch_size
 from memtune_runner.watch.companion import top_sites, write_companion
 from memtune_runner.watch.components import largest_components
 from memtune_runner.watch.engines import Engine, compute_dtype, describe, fsdp_sharding, learns, main_dtype
+from memtune_runner.watch.evaluation_peak import EvaluationPeak
 from memtune_runner.watch.hang import HangRule
 from memtune_runner.watch.loop import TrainingLoop
 from memtune_runner.watch.pace import Pace
+from memtune_runner.watch.plan_check import PlanCheck
 from memtune_runner.watch.record import MemoryRecord, OutOfMemory
 from memtune_runner.watch.statistics import Reading, Statistics, is_full
 from memtune_runner.watch.steps import StepCounter
@@ -59,6 +61,8 @@ class Watch:
         self.looks_for_compute_dtype = True
         self.out_of_memory: OutOfMemory | None = None
         self.save_covered = self.evaluation_covered = False
+        self._plan_check = PlanCheck(settings)
+        self._evaluation_peak = EvaluationPeak(settings, self.read, self.record.memory)
         self._engine: Engine | None = None
         self._sharding: str | None = None
         self._compute_dtype: str | None = None
@@ -94,9 +98,11 @@ class Watch:
         size = batch_size(args, kwargs)
         samples = size.rows // library_step.rows_of_sample() if size is not None else 0
         if not trains:
+            self._evaluation_peak.forward_begins()
             self._evaluation_began()
             self.tally.evaluation_began(samples)
             return True
+        self._plan_check.forward_begins(self.counter.steps, self.applied)
         phases.enter(Phase.FORWARD)
         self._training_began(module)
         if size is not None:
@@ -122,6 +128,7 @@ class Watch:
             self._see_sharding()
         elif phases.current() is Phase.EVALUATION:
             self.evaluation_covered |= self.counter.steps > 0
+            self._evaluation_peak.forward_ended(self.tally)
 
     def block_checkpointed(self) -> None:
         """A block runs under activation checkpointing; not where the backward pass runs it again."""
@@ -217,6 +224,11 @@ class Watch:
             checkpointed_blocks=None if engine and engine.is_compiled else tally.checkpointed_blocks,
             evaluation_batch=tally.evaluation_batch,
         )
+
+    @property
+    def evaluation_warning(self) -> str:
+        """That the peak of a probe is that of its evaluation; empty where it is not."""
+        return self._evaluation_peak.warning
 
     def device_is_full(self) -> bool:
         """Whether a library may have found no room for its handle."""

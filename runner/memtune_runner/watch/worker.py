@@ -23,6 +23,7 @@ from memtune_runner import (
     phases,
     probe,
     progress,
+    script_warnings,
     stacks,
     training_length,
 )
@@ -103,6 +104,7 @@ class _Worker:
         meeting.reset()
         probe.begin(self._probe)
         progress.begin(self._progress)
+        script_warnings.reset()
         self._imports.install()
         if self._load is not None:
             self._load.watch()

@@ -1,0 +1,29 @@
+"""Ends a training early that differs from its plan: at its end, all of its GPU hours would have to be spent again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from memtune.report import Applied
+from memtune.script_batch import difference
+from memtune_runner.bad_input import PlanNotAppliedError
+from memtune_runner.probe import DEFAULT_STEPS
+from memtune_runner.settings import Settings
+
+
+class PlanCheck:
+    """Compares a train run with its plan once, after as many steps as a probe makes."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._is_done = settings.is_probe  # the operator compares what a probe reports at its end
+
+    def forward_begins(self, steps: int, applied: Callable[[], Applied]) -> None:
+        """Raise PlanNotAppliedError if what was applied in the steps until now is not the plan."""
+        if self._is_done or steps < DEFAULT_STEPS:
+            return
+        self._is_done = True
+        settings = self._settings
+        found = difference(settings.plan, applied(), settings.world, False, settings.integration)
+        if found:
+            raise PlanNotAppliedError(found)
