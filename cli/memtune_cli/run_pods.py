@@ -12,7 +12,7 @@ from memtune_operator.wrapping import Manifest
 
 def is_by_job_set(story: Story) -> bool:
     """Whether a JobSet's controller makes the pods, and their names."""
-    return story.job is not None and story.job.spec.launcher == "JobSet"
+    return story.job is not None and story.job.spec.launcher == "JobSet" and not story.is_emulated
 
 
 async def pods_of(address: JobAddress, story: Story, uid: str) -> list[Manifest]:

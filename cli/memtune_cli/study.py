@@ -159,10 +159,10 @@ def _trials(story: Story, state: SearchState) -> list[FrozenTrial]:
 def _attributes(story: Story, probe: RunStatus) -> dict[str, Any]:
     """What Optuna has no place of its own for."""
     is_on_cluster = story.job is not None and not story.state and not probe.measured_by
-    nodes = story.job.spec.resources.nodes if story.job and is_on_cluster else 0
+    pods = story.job.spec.resources.pods if story.job and is_on_cluster else 0
     found: dict[str, Any] = {
         _RUN: probe.name,
-        "pods": [pod_name(story.name, RunKind.PROBE, probe.number, index) for index in range(nodes)],
+        "pods": [pod_name(story.name, RunKind.PROBE, probe.number, index) for index in range(pods)],
         "measured_by": probe.measured_by,
         "torch": probe.torch,
         "driver": probe.driver,

@@ -148,7 +148,7 @@ class _Watch:
         """The names of a run's pods: known beforehand, or those that its JobSet has made."""
         if story.job is None or not is_by_job_set(story):
             return _pods(story, found)
-        if self._made.run != found.name or len(self._made.names) < story.job.spec.resources.nodes:
+        if self._made.run != found.name or len(self._made.names) < story.job.spec.resources.pods:
             # No pod of a run is ever made anew, so that a full list holds until the run's end.
             try:
                 owned = await pods_of(self._job, story, story.job.metadata.uid)
@@ -208,8 +208,8 @@ def _is_forbidden(refusal: RefusalError) -> bool:
 def _pods(story: Story, run: RunStatus) -> list[str]:
     """The names of a run's pods."""
     kind = RunKind.TRAIN if isinstance(run, AttemptStatus) else RunKind.PROBE
-    nodes = story.job.spec.resources.nodes if story.job else 1
-    return [pod_name(story.name, kind, run.number, index) for index in range(nodes)]
+    pods = story.job.spec.resources.pods if story.job else 1
+    return [pod_name(story.name, kind, run.number, index) for index in range(pods)]
 
 
 async def _some(lines: AsyncIterator[str]) -> AsyncIterator[str]:

@@ -130,7 +130,7 @@ class ClusterShell:
     async def _observed(self, job: Job, manifest: Manifest, now: float) -> Observed:
         settings = self._settings
         has_attempts = bool(_status(manifest).get("attempts"))
-        checked = preflight.check_on_cluster(job, settings.policy, settings.runner_image, settings.gangs, has_attempts)
+        checked = preflight.check(job, settings.policy, settings.runner_image, settings.gangs, has_attempts)
         found = {kind: await cache.of_job(Key.of(job)) for kind, cache in self._caches.items()}
         own = {kind: owned_by(each, job.metadata.uid) for kind, each in found.items() if kind != BATCH_JOB}
         pods = own.pop(POD) + _through_job_sets(found, own.get(JOB_SET, []))

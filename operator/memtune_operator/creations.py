@@ -13,8 +13,8 @@ from memtune_operator.ages import is_fresh
 from memtune_operator.cluster import Cluster
 from memtune_operator.observing import owned_by, run_of
 from memtune_operator.refusals import WEBHOOK_IS_DOWN, Kind, RefusalError
+from memtune_operator.run_objects import run_objects
 from memtune_operator.shell import Key
-from memtune_operator.trace_pod import run_objects
 from memtune_operator.wrapping import Manifest
 
 # Jobs that are held back are looked at every half a minute; then it is asked again.

@@ -15,18 +15,16 @@ from memtune.decide import Deletion, Event, Observed, Refusal, reasons
 from memtune.observation import RunObservation
 from memtune.remembered import JobOutside
 from memtune.run import Run, TraceRun
-from memtune.spec import Job, SpecError, load_job, unknown_product
+from memtune.spec import Job, SpecError, load_job
 from memtune.spec.status import RunStatus
 from memtune_operator import kept_measurements, preflight
-from memtune_operator.emulated_pod import emulated_pod
 from memtune_operator.local_command import LocalCommand, command_of, with_python
 from memtune_operator.local_runs import LocalRun, write_whole
-from memtune_operator.manifests import pods
 from memtune_operator.observing import run_of
 from memtune_operator.policy import Policy
 from memtune_operator.refusals import Kind, RefusalError
+from memtune_operator.run_objects import run_pods
 from memtune_operator.shell import Key, Snapshot
-from memtune_operator.trace_pod import trace_pod
 from memtune_operator.wrapping import Manifest
 
 # Nobody is protected from anybody: it is the user's own machine, and images and volumes are not used at all.
@@ -103,9 +101,7 @@ class LocalShell:
         runs = {}
         for name in {*self._runs, *self._refused}:
             pod = self._runs[name].observe() if name in self._runs else None
-            # Of a run of a job on emulated GPUs one process stands for the pods of all nodes.
-            seen = [replace(pod, index=index) for index in range(job.spec.resources.nodes)] if pod else []
-            runs[name] = RunObservation(tuple(seen), self._refused.get(name, ""))
+            runs[name] = RunObservation((pod,) if pod else (), self._refused.get(name, ""))
         # What was stopped is seen once more: its report came after its end was decided.
         self._runs = {name: run for name, run in self._runs.items() if not run.is_deleted}
         refusal = refusal_of(job, has_attempts=bool(status.get("attempts")))
@@ -243,9 +239,7 @@ def _asked(job: Job, observed: Observed) -> tuple[Job, str, str]:
 
 def _pod(job: Job, run: Run | TraceRun) -> Manifest:
     """The pod that the run's process stands for."""
-    if isinstance(run, TraceRun):
-        return trace_pod(job, run, _NO_IMAGE)
-    return emulated_pod(job, run, _NO_IMAGE) if run.gpu else pods(job, run, _NO_IMAGE)[0]
+    return run_pods(job, run, _NO_IMAGE)[0]
 
 
 def _read_json(path: Path) -> Manifest:
@@ -259,9 +253,7 @@ def _read_json(path: Path) -> Manifest:
 def _not_here(job: Job, pod: Manifest | None) -> Refusal | None:
     """What a machine alone cannot do, though a cluster can."""
     resources = job.spec.resources
-    if resources.is_emulated and (problem := unknown_product(job)):
-        return Refusal(reasons.TEMPLATE_REJECTED, f"spec.resources.gpuProduct: {problem}; name a GPU to emulate")
-    if resources.nodes > 1 and not resources.is_emulated:
+    if resources.pods > 1:
         return Refusal(reasons.TEMPLATE_REJECTED, "spec.resources.nodes: this is one machine; set 1, or use a cluster")
     if job.spec.tuning.parallel_probes > 1:
         sentence = "spec.tuning.parallelProbes: one machine's GPUs hold one probe at a time; set 1, or use a cluster"

@@ -102,7 +102,7 @@ def _pod_spec(spec: Manifest, job: Job, run: Run, index: int, runner_image: str)
     wrapped = wrapping.wrap(container, job, run, told)
     return {
         **placement.with_nodes(spec, job, run),
-        **_deadline(spec, job, run),
+        **deadline(spec, job, run),
         "restartPolicy": "Never",
         "hostname": names.pod_name(job.metadata.name, run.kind, run.number, index),
         "subdomain": names.run_name(job.metadata.name, run.kind, run.number),
@@ -112,7 +112,7 @@ def _pod_spec(spec: Manifest, job: Job, run: Run, index: int, runner_image: str)
     }
 
 
-def _deadline(spec: Manifest, job: Job, run: Run) -> Manifest:
+def deadline(spec: Manifest, job: Job, run: Run) -> Manifest:
     """When the kubelet ends a probe that waits in vain while no operator is there. A training has no such time."""
     if run.kind is not RunKind.PROBE:
         return {}

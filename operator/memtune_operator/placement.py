@@ -12,12 +12,17 @@ REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 
 def with_nodes(spec: Manifest, job: Job, run: Run) -> Manifest:
     """The pod spec, kept to the job's GPU product, off the nodes that the run avoids, and off each other's."""
-    affinity = _apart(_kept_to(spec.get("affinity") or {}, job, run), job, run)
+    product = run.gpu_product or job.spec.resources.gpu_product
+    affinity = _apart(_kept_to(spec.get("affinity") or {}, product, run), job, run)
     return {**spec, "affinity": affinity} if affinity else spec
 
 
-def _kept_to(affinity: Manifest, job: Job, run: Run) -> Manifest:
-    product = run.gpu_product or job.spec.resources.gpu_product
+def off_nodes(run: Run) -> Manifest:
+    """The affinity of a pod that needs no GPU: any node but those that the run avoids."""
+    return _kept_to({}, None, run)
+
+
+def _kept_to(affinity: Manifest, product: str | None, run: Run) -> Manifest:
     wanted = {
         "matchExpressions": [_requirement(names.LABEL_GPU_PRODUCT, "In", product)] if product else [],
         # By their names, since the label of the host name may be another; the API server takes one name at a time.

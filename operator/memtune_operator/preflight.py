@@ -10,8 +10,9 @@ from memtune.decide import Refusal, reasons
 from memtune.knobs import NO_CHECKPOINTING, Precision, Sharding
 from memtune.plan import Plan
 from memtune.run import Run, RunKind
-from memtune.spec import Job
-from memtune_operator import gangs, manifests, policy
+from memtune.spec import Job, unknown_product
+from memtune_operator import gangs, policy
+from memtune_operator.run_objects import run_pods
 from memtune_operator.template import read_template
 from memtune_operator.wrapping import Manifest, TemplateError
 
@@ -29,18 +30,6 @@ class Preflight(NamedTuple):
     refusal: Refusal | None = None
 
 
-def check_on_cluster(
-    job: Job, rules: policy.Policy, runner_image: str, installed: Collection[gangs.Gang], has_attempts: bool = False
-) -> Preflight:
-    """The same on a cluster, whose pods emulate no GPU."""
-    if job.spec.resources.is_emulated:
-        sentence = (
-            "spec.resources.device: emulated is for memtune run, on one machine; use cuda or virtual on a cluster"
-        )
-        return Preflight(refusal=Refusal(reasons.TEMPLATE_REJECTED, sentence))
-    return check(job, rules, runner_image, installed, has_attempts)
-
-
 def check(
     job: Job,
     rules: policy.Policy,
@@ -49,9 +38,12 @@ def check(
     has_attempts: bool = False,
 ) -> Preflight:
     """Look at the job's template as every run of it will. A job that ``has_attempts`` searches no more."""
+    if job.spec.resources.is_emulated and (problem := unknown_product(job)):
+        sentence = f"spec.resources.gpuProduct: {problem}; name a GPU to emulate"
+        return Preflight(refusal=Refusal(reasons.TEMPLATE_REJECTED, sentence))
     try:
         template = read_template(job, runner_image)
-        pod = manifests.pods(job, _ANY_RUN, runner_image, rules.is_restricted)[0]
+        pod = run_pods(job, _ANY_RUN, runner_image, rules.is_restricted)[0]
     except TemplateError as error:
         return Preflight(refusal=Refusal(error.reason, str(error)))
     if denied := policy.refusal(rules, job, template):

@@ -8,14 +8,13 @@ from typing import Any
 from memtune import environment
 from memtune.naming import short_hash
 from memtune.references import escape, names_in
-from memtune.run import Run, RunKind, TraceRun
+from memtune.run import RunKind, TraceRun
 from memtune.spec import Job
 from memtune.spec.factory import trace_key, tracing_words
 from memtune.units import GIB, MIB
 from memtune_operator import names, pod_security
 from memtune_operator.bootstrap import BOOTSTRAP, WORK_DIRECTORY
-from memtune_operator.emulated_pod import emulated_pod
-from memtune_operator.manifests import TERMINATION_MESSAGE, copy_runner, metadata_of, objects
+from memtune_operator.manifests import TERMINATION_MESSAGE, copy_runner, metadata_of
 from memtune_operator.template import read_template
 from memtune_operator.variables import of_trace
 from memtune_operator.wrapping import Manifest, TemplateError, env_of, wrapped_index
@@ -39,15 +38,6 @@ _KEPT_OF_POD = ("initContainers", "securityContext")
 # and annotations any meaning, and they are in no key.
 _OF_ONE_POD = {"fieldRef", "resourceFieldRef"}
 _OF_THE_TEMPLATE = ("metadata.labels", "metadata.annotations")
-
-
-def run_objects(job: Job, run: Run | TraceRun, runner_image: str, is_restricted: bool = False) -> list[Manifest]:
-    """Everything that a run is made of, in the order in which it is made."""
-    if isinstance(run, TraceRun):
-        return [trace_pod(job, run, runner_image, is_restricted)]
-    if run.kind is RunKind.EMULATE:
-        return [emulated_pod(job, run, runner_image, is_restricted)]
-    return objects(job, run, runner_image, is_restricted)
 
 
 def trace_pod(job: Job, run: TraceRun, runner_image: str, is_restricted: bool = False) -> Manifest:

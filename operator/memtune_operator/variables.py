@@ -118,15 +118,10 @@ def _of_place(job: Job, run: Run, index: int) -> dict[str, str]:
         ),
         **({environment.NVME_PATH: resources.nvme_path} if resources.nvme_path else {}),
         **({environment.SHRINK: _left_after(resources.shrink, own)} if resources.shrink and not run.gpu else {}),
-        **_of_emulation(run),
+        environment.METRICS_PORT: "" if run.gpu else str(wrapping.METRICS_PORT),
+        # The job's image may have no home directory to build the emulated driver in.
+        **({environment.EMULATED_CACHE: wrapping.EMULATED_PATH} if emulated else {}),
     }
-
-
-def _of_emulation(run: Run) -> dict[str, str]:
-    """An emulated probe's image may have no home directory to build in, and its metrics would be no GPU's."""
-    if run.gpu is None:
-        return {environment.METRICS_PORT: str(wrapping.METRICS_PORT)}
-    return {environment.METRICS_PORT: "", environment.EMULATED_CACHE: wrapping.EMULATED_PATH}
 
 
 def _left_after(shrink: Shrink, memory_bytes: float) -> str:

@@ -1,4 +1,4 @@
-"""A job of somebody's script: its plans are emulated in pods without GPUs, probed, and the best is launched."""
+"""Emulated runs in pods without GPUs: probes of a job on real GPUs, and all runs of a job on emulated ones."""
 
 from __future__ import annotations
 
@@ -113,3 +113,47 @@ def test_an_image_without_a_cuda_torch_is_told_and_probed(jobs: Jobs, tmp_path: 
     assert emulation["verdict"] == "user-error"
     assert "was not built for CUDA" in emulation["message"]
     assert len(status["probes"]) == 1
+
+
+@pytest.mark.usefixtures("operator")
+def test_a_job_on_emulated_gpus_recovers_in_pods_without_gpus(
+    cluster: Cluster, namespace: str, jobs: Jobs, tmp_path: Path
+) -> None:
+    found = job(tmp_path, "Never")
+    quickstart = next(yaml.safe_load_all((_ROOT / "examples" / "quickstart.yaml").read_text()))["spec"]
+    (trainer,) = found["spec"]["template"]["spec"]["containers"]
+    trainer["command"] = [trainer["command"][0], "-m", "memtune_runner.trainer", "--steps", "6", "--save-every", "2"]
+    resources = {
+        "nodes": 2,
+        "gpuMemory": "900Mi",
+        "device": "emulated",
+        "gpuProduct": _GPU,
+        "shrink": {"afterStep": 3, "by": "24%"},
+    }
+    space = {"precision": ["fp32"], "checkpointing": ["full"], "backends": ["ddp"]}
+    tuning = {"space": space, "maxProbes": 1, "probeSteps": 2}
+    jobs.apply(
+        {
+            **found,
+            "spec": {
+                **found["spec"],
+                **{part: quickstart[part] for part in ("model", "training")},
+                "integration": "sdk",
+                "resources": resources,
+                "tuning": tuning,
+            },
+        }
+    )
+    status = jobs.wait_for("env", "Succeeded", "Failed", seconds=200)
+    assert status["phase"] == "Succeeded", status
+    first, second = status["attempts"]
+    assert [(each["verdict"], each["emulated"]) for each in (first, second)] == [
+        ("device-oom", True),
+        ("succeeded", True),
+    ]
+    assert second["resumedSamples"] > 0
+    pods = cluster.core.list_namespaced_pod(namespace).items
+    assert {pod.metadata.labels["memtune.dev/index"] for pod in pods} == {"0"}, "one pod stands for both ranks"
+    limits = [each.resources.limits or {} for pod in pods for each in pod.spec.containers]
+    assert not any("nvidia.com/gpu" in each for each in limits)
+    assert [each.name for each in (tmp_path / "saved").iterdir()] == ["memtune-emulated"]

@@ -20,7 +20,7 @@ from memtune.spec import Job, load_job
 from memtune.units import GIB
 from memtune_operator.bootstrap import BOOTSTRAP
 from memtune_operator.emulated_pod import emulated_pod
-from memtune_operator.trace_pod import run_objects
+from memtune_operator.run_objects import run_objects
 
 GOLDEN = Path(__file__).parent / "golden" / "emulated-pod.json"
 RUNNER_IMAGE = "registry.example/memtune-runner:1"
@@ -126,6 +126,81 @@ def test_nothing_real_goes_on_from_what_it_saves() -> None:
     mounted = job(own, {"volumes": [{"name": "data", "nfs": {}}]}, checkpoint={"path": "/data"})
     mounts = pod_of(mounted)["spec"]["containers"][0]["volumeMounts"]
     assert [each["name"] for each in mounts if each["mountPath"].rstrip("/") == "/data"] == ["memtune-checkpoints"]
+
+
+ATTEMPT = Run(RunKind.TRAIN, 2, PLAN, avoided_nodes=("broken",))
+
+
+def emulated_job(**spec: Any) -> Job:
+    resources = {"nodes": 2, "gpusPerNode": 8, "gpuProduct": "NVIDIA-H100-80GB-HBM3", "device": "emulated"}
+    return job(**{"resources": resources, "tuning": {}, **spec})
+
+
+@pytest.mark.parametrize("is_restricted", [False, True])
+def test_a_run_of_a_job_on_emulated_gpus_is_one_pod_without_a_gpu(is_restricted: bool) -> None:
+    (pod,) = run_objects(emulated_job(), ATTEMPT, RUNNER_IMAGE, is_restricted)
+    validate(pod, "V1Pod", "pod")
+    spec = pod["spec"]
+    (container,) = spec["containers"]
+    assert container["resources"]["limits"] == {"memory": "500Gi"}
+    assert spec["nodeSelector"] == {"kubernetes.io/arch": "amd64"}
+    (term,) = spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+    assert term == {"matchFields": [{"key": "metadata.name", "operator": "NotIn", "values": ["broken"]}]}
+    assert not spec.keys() & {"tolerations", "runtimeClassName", "activeDeadlineSeconds"}
+    wanted = {
+        "MEMTUNE_RUN_KIND": "train",
+        "MEMTUNE_DEVICE": "emulated",
+        "MEMTUNE_NODES": "2",
+        "MEMTUNE_METRICS_PORT": "9400",
+        "MEMTUNE_EMULATED_CACHE": "/memtune/emulated",
+    }
+    told = variables(pod)
+    assert {name: told[name] for name in wanted} == wanted
+
+
+def test_a_probe_of_such_a_job_is_ended_by_its_kubelet_as_any_probe_is() -> None:
+    (pod,) = run_objects(emulated_job(), Run(RunKind.PROBE, 1, PLAN), RUNNER_IMAGE)
+    assert pod["spec"]["activeDeadlineSeconds"] > 600
+
+
+@pytest.mark.parametrize(
+    ("mount", "path", "wanted"),
+    [
+        ({"mountPath": "/data"}, "/data", {"mountPath": "/data", "subPath": "memtune-emulated"}),
+        (
+            {"mountPath": "/data", "subPath": "team"},
+            "/data/run/saved",
+            {"mountPath": "/data/run/saved", "subPath": "team/run/saved/memtune-emulated"},
+        ),
+        (
+            {"mountPath": "/data/", "subPathExpr": "$(USER)"},
+            "/data",
+            {"mountPath": "/data", "subPathExpr": "$(USER)/memtune-emulated"},
+        ),
+    ],
+)
+def test_such_a_job_saves_beside_what_real_runs_save(mount: dict[str, str], path: str, wanted: dict[str, str]) -> None:
+    own = {"volumeMounts": [{"name": "data", **mount}]}
+    mounted = emulated_job(
+        template={
+            "spec": {
+                "containers": [{"name": "trainer", "image": "train:1", "command": ["torchrun", "train.py"], **own}],
+                "volumes": [{"name": "data", "nfs": {"server": "files", "path": "/"}}],
+            }
+        },
+        checkpoint={"path": path},
+    )
+    (pod,) = run_objects(mounted, ATTEMPT, RUNNER_IMAGE)
+    mounts = pod["spec"]["containers"][0]["volumeMounts"]
+    assert [each for each in mounts if each["mountPath"].rstrip("/") == path] == [{"name": "data", **wanted}]
+
+
+def test_such_a_job_saves_on_the_volume_of_its_checkpoints() -> None:
+    (pod,) = run_objects(emulated_job(), ATTEMPT, RUNNER_IMAGE)
+    (mount,) = [each for each in pod["spec"]["containers"][0]["volumeMounts"] if each["mountPath"] == "/checkpoints"]
+    assert mount == {"name": "memtune-checkpoints", "mountPath": "/checkpoints", "subPath": "memtune-emulated"}
+    claimed = {"name": "memtune-checkpoints", "persistentVolumeClaim": {"claimName": "mine"}}
+    assert claimed in pod["spec"]["volumes"]
 
 
 def test_a_run_of_it_has_no_service() -> None:

@@ -21,8 +21,8 @@ from memtune.run import Run, TraceRun
 from memtune.spec import Job, load_job
 from memtune_operator import preflight
 from memtune_operator.policy import Policy
+from memtune_operator.run_objects import run_objects
 from memtune_operator.settings import read_settings
-from memtune_operator.trace_pod import run_objects
 
 RESTRICTED = Policy(service_accounts=None, is_restricted=True)
 

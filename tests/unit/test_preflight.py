@@ -40,6 +40,5 @@ def test_a_job_that_was_launched_needs_no_sampler(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
     job = make_job(tuning={"sampler": "GP"})
     assert preflight.check(job, Policy(), "runner:1", has_attempts=True).refusal is None
-    assert preflight.check_on_cluster(job, Policy(), "runner:1", (), has_attempts=True).refusal is None
     assert local.refusal_of(job) is not None
     assert local.refusal_of(job, has_attempts=True) is None

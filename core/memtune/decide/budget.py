@@ -31,7 +31,7 @@ _ENDED = "left in tuning.maxGpuSeconds pay for no further probe"
 
 def is_overdue(job: Job, run: RunObservation, now: float) -> bool:
     """Whether a probe has taken more than any one probe may."""
-    taken = gpu_seconds(run, job.spec.resources.gpus_per_node, now)
+    taken = gpu_seconds(run, job.spec.resources.gpus_per_pod, now)
     return taken > longest_seconds(job) * job.spec.resources.world
 
 
@@ -64,7 +64,7 @@ def running_seconds(context: Context) -> int:
 
 def _taken(context: Context, probe: RunStatus) -> int:
     run = RunObservation(context.pods(probe))
-    return gpu_seconds(run, context.job.spec.resources.gpus_per_node, context.now)
+    return gpu_seconds(run, context.job.spec.resources.gpus_per_pod, context.now)
 
 
 def running(context: Context) -> list[RunStatus]:
@@ -77,7 +77,7 @@ def _gpus(context: Context, probe: RunStatus) -> int:
     held = [
         pod for pod in context.pods(probe) if pod.started_at_seconds is not None and pod.finished_at_seconds is None
     ]
-    return len(held) * context.job.spec.resources.gpus_per_node
+    return len(held) * context.job.spec.resources.gpus_per_pod
 
 
 def is_spent(context: Context) -> bool:

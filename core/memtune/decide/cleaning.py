@@ -68,7 +68,7 @@ def avoided_nodes(context: Context, record: RunStatus) -> tuple[str, ...]:
     """Nodes that took two train runs down, for a third one; unless it could be nowhere else."""
     lost, nodes = lost_twice(context.status), context.observed.nodes
     others = {node.name for node in nodes or ()} - set(lost)
-    has_others = nodes is None or len(others) >= context.job.spec.resources.nodes
+    has_others = nodes is None or len(others) >= context.job.spec.resources.pods
     return lost if has_others and isinstance(record, AttemptStatus) else ()
 
 

@@ -56,7 +56,7 @@ def _complete(job: Job, record: RunStatus, observed: Observed, now: float) -> Ru
 
 def _pods_of(job: Job, record: RunStatus) -> int:
     """How many pods a run has: one for all ranks that are emulated."""
-    return 1 if isinstance(record, EmulationStatus) else job.spec.resources.nodes
+    return 1 if isinstance(record, EmulationStatus) else job.spec.resources.pods
 
 
 def _is_overdue(job: Job, record: RunStatus, run: RunObservation, now: float) -> bool:

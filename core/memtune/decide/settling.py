@@ -199,10 +199,10 @@ def _closed(context: Context, record: RunStatus, found: dict[str, Any]) -> Conte
 
 
 def _spent(context: Context, record: RunStatus, run: RunObservation) -> dict[str, Any]:
-    per_node, is_probe = context.job.spec.resources.gpus_per_node, not isinstance(record, AttemptStatus)
+    per_pod, is_probe = context.job.spec.resources.gpus_per_pod, not isinstance(record, AttemptStatus)
     longest = budget.most_seconds(context.job) if is_probe else inf
-    seen = measuring.gpu_seconds(run, per_node, context.now, longest)
-    lost = per_node * sum(_lost_seconds(context, record, pod, longest) for pod in run.pods if not pod.present)
+    seen = measuring.gpu_seconds(run, per_pod, context.now, longest)
+    lost = per_pod * sum(_lost_seconds(context, record, pod, longest) for pod in run.pods if not pod.present)
     found: dict[str, Any] = {"gpu_seconds": min(seen + int(lost), MAX_NATURAL)}
     if not is_probe:
         found |= measuring.checkpointed(measuring.reports_of(run.pods), _may_have_trained(record, run))

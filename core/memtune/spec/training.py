@@ -127,7 +127,7 @@ class Resources(Block):
     device: Literal["cuda", "virtual", "emulated"] = Field(
         default="cuda",
         description="cuda runs on GPUs; virtual rehearses on CPU against a modelled GPU of gpuMemory; emulated runs on "
-        "an emulated gpuProduct, which counts memory and computes nothing (memtune run only).",
+        "an emulated gpuProduct, in a pod without a GPU, which counts memory and computes nothing.",
     )
     gpu_hour_price: Price | None = Field(
         default=None,
@@ -152,6 +152,16 @@ class Resources(Block):
     def is_emulated(self) -> bool:
         """Whether the job runs on emulated GPUs."""
         return self.device == "emulated"
+
+    @property
+    def pods(self) -> int:
+        """Pods of a run: one for each node, but one alone that stands for all ranks on emulated GPUs."""
+        return 1 if self.is_emulated else self.nodes
+
+    @property
+    def gpus_per_pod(self) -> int:
+        """GPUs that one pod of a run uses, or emulates."""
+        return self.world // self.pods
 
     @property
     def is_part(self) -> bool:
