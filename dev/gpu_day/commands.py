@@ -43,7 +43,7 @@ _ONE = ("bench/gpu_measure.py", "0.5B", "bf16-ddp-none-mb4x1", "1", "--record")
 
 
 class Part(NamedTuple):
-    """One process: its words for Python, how long it may take, and what it has instead where it is rehearsed.
+    """One process: its words for Python, how long it may take at most, and what it has instead where it is rehearsed.
 
     Where it ``tells``, its last line of JSON is kept with its outcome.
     """
@@ -98,8 +98,11 @@ def run(name: str, results: Path, seconds: float, is_rehearsal: bool = False) ->
     kept = _Kept(name, results, variables(site), is_rehearsal)
     if not kept.begin(min(_MACHINE.seconds, seconds)):
         return 2
-    for part in COMMANDS[name]:
-        kept.add(part, deadline - time.monotonic())
+    parts = COMMANDS[name]
+    for place, part in enumerate(parts):
+        left, wanted = deadline - time.monotonic(), sum(each.seconds for each in parts[place:])
+        # Where time is short each part has its share of it, so that one that hangs leaves time for those behind it.
+        kept.add(part, left, part.seconds * min(1.0, left / wanted))
     return int(any(each["outcome"] != _WELL for each in kept.outcomes))
 
 
@@ -125,12 +128,12 @@ class _Kept:
             print(f"gpu-day: {text.strip().splitlines()[-1]}", file=sys.stderr)
         return bool(found["outcome"] == _WELL)
 
-    def add(self, part: Part, left: float) -> None:
-        """Run one part, unless there is no time for it."""
+    def add(self, part: Part, left: float, limit: float) -> None:
+        """Run one part, unless there is no time left for it."""
         if left < _LEAST_SECONDS:
             self._keep({"name": part.name, "outcome": "no time was left"})
         else:
-            self._keep(self._outcome(part, self._log, min(part.seconds, left)))
+            self._keep(self._outcome(part, self._log, limit))
 
     @property
     def _log(self) -> Path:

@@ -86,6 +86,12 @@ def test_what_finds_no_time_is_told_of(tmp_path: Path, monkeypatch: pytest.Monke
     assert (code, found) == (1, [{"name": "late", "outcome": "no time was left"}])
 
 
+def test_a_part_that_hangs_leaves_time_for_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hangs = Part("hangs", ("-c", "import time; time.sleep(60)"), 300)
+    _, found = outcomes((hangs, Part("late", ("-c", ""), 300)), 16, tmp_path, monkeypatch)
+    assert [each["outcome"] for each in found] == ["cut off after 8 s", "ended well"]
+
+
 def test_without_a_gpu_nothing_is_begun(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
