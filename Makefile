@@ -82,7 +82,8 @@ bench: env ## the tables of bench/; PEAKS=FILE.csv scores the memory prediction 
 .PHONY: bench-emulated
 bench-emulated: env-emulated ## published peaks beside the emulated GPU's
 	$(python) bench/emulated.py
-	$(python) bench/emulated_sources.py
+	$(python) bench/emulated_sources.py litgpt
+	$(python) bench/emulated_pairs.py
 
 .PHONY: bench-operator
 bench-operator: env ## what the operator costs, on the cluster, started if none is up: some ten minutes

@@ -164,7 +164,7 @@ _FMS = Source(
     gpu="a100-80gb",
     ranks=_TWO,
 )
-# As bench/data/README.md has it, these ran with the releases of their date.
+# These ran with the releases that the source required at their date.
 _POWER = Source(
     "emulated_trainer.py",
     (*_BASE, "transformers==4.45.2", "tokenizers==0.20.3", "accelerate==1.0.1", "peft==0.13.2", "bitsandbytes==0.43.3"),
