@@ -11,6 +11,7 @@ from safetensors.torch import load_file
 from memtune.report import Ending
 
 SCRIPT = Path(__file__).parents[1] / "support" / "saves_model.py"
+FSDP = SCRIPT.with_name("fsdp_on_cpu.py")
 
 
 def run(kind: str, integration: str, directory: Path, world: int = 2) -> list[watched.Outcome]:
@@ -18,16 +19,33 @@ def run(kind: str, integration: str, directory: Path, world: int = 2) -> list[wa
     return watched.run(SCRIPT, "bf16-z3-none-mb2x1-bk1m", directory, world, arguments, INTEGRATION=integration)
 
 
+def check(file: Path) -> None:
+    weights = load_file(file)
+    assert weights["model.embed_tokens.weight"].shape == (4096, 64)
+    assert all(each.numel() for each in weights.values())
+
+
 @pytest.mark.parametrize(
     ("kind", "integration", "world"),
-    [("trainer", "hf-trainer", 2), ("state", "accelerate", 2), ("model", "accelerate", 2), ("main", "accelerate", 1)],
+    [
+        ("trainer", "hf-trainer", 2),
+        ("state", "accelerate", 2),
+        ("model", "accelerate", 2),
+        ("diffusers", "accelerate", 2),
+        ("main", "accelerate", 1),
+    ],
 )
 def test_a_model_saved_under_stage_3_can_be_loaded(kind: str, integration: str, world: int, tmp_path: Path) -> None:
     outcomes = run(kind, integration, tmp_path, world)
     assert [each.report.ending for each in outcomes] == [Ending.SUCCEEDED] * world, outcomes[0].output[-3000:]
-    weights = load_file(tmp_path / "saved" / "model.safetensors")
-    assert weights["model.embed_tokens.weight"].shape == (4096, 64)
-    assert all(each.numel() for each in weights.values())
+    check(tmp_path / "saved" / "model.safetensors")
+
+
+def test_a_model_saved_under_fsdp_can_be_loaded(tmp_path: Path) -> None:
+    arguments, plan = ("model", str(tmp_path / "saved")), "fp32-fsdp-none-mb2x1"
+    outcomes = watched.run_by(FSDP, SCRIPT, plan, tmp_path, 2, arguments, INTEGRATION="accelerate")
+    assert [each.report.ending for each in outcomes] == [Ending.SUCCEEDED] * 2, outcomes[0].output[-3000:]
+    check(tmp_path / "saved" / "model.safetensors")
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,13 @@
 """Trains a little and saves the model for others to load: `saves_model.py KIND DIRECTORY`.
 
-Of the Trainer, or with accelerate its state, its model on every rank, on rank 0 only, or a part of it."""
+Of the Trainer, or with accelerate its state, its model on all ranks, as one of diffusers, on rank 0 only, or a part."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import torch
 from torch.utils.data import DataLoader
@@ -23,6 +25,25 @@ def large_vocabulary() -> LlamaForCausalLM:
     return LlamaForCausalLM(config)
 
 
+def of_diffusers() -> Any:
+    """A model with the way to save that those of diffusers have."""
+    sys.path.append(str(Path(__file__).with_name("stand_ins")))
+    from diffusers.models.modeling_utils import ModelMixin  # type: ignore[import-not-found]  # it lies in stand_ins
+
+    class Saved(ModelMixin):  # type: ignore[misc]  # as above
+        def __init__(self) -> None:
+            super().__init__()
+            inner = large_vocabulary()
+            self.model, self.lm_head = inner.model, inner.lm_head
+            self.loss_function, self.config = inner.loss_function, inner.config
+
+        def forward(self, input_ids: torch.Tensor, labels: torch.Tensor, **_: Any) -> Any:
+            logits = self.lm_head(self.model(input_ids).last_hidden_state)
+            return SimpleNamespace(loss=self.loss_function(logits, labels, self.config.vocab_size))
+
+    return Saved()
+
+
 kind, directory = sys.argv[1:]
 if kind == "trainer":
     from transformers import Trainer, TrainingArguments
@@ -35,7 +56,7 @@ else:
     from accelerate import Accelerator  # type: ignore[import-untyped]  # accelerate ships no types
 
     accelerator = Accelerator()
-    model = large_vocabulary()
+    model = of_diffusers() if kind == "diffusers" else large_vocabulary()
     optimizer = torch.optim.AdamW(model.parameters())
     model, optimizer, loader = accelerator.prepare(model, optimizer, DataLoader(RandomTokens(16, 32), batch_size=4))
     model.train()
@@ -48,7 +69,7 @@ else:
         weights = accelerator.get_state_dict(model)
         if accelerator.is_main_process:
             whole.save_pretrained(directory, state_dict=weights)
-    elif kind == "model":
+    elif kind in ("model", "diffusers"):
         whole.save_pretrained(directory, is_main_process=accelerator.is_main_process)
     elif accelerator.is_main_process:
         (whole.model if kind == "part" else whole).save_pretrained(directory)

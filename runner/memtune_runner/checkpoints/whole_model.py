@@ -1,11 +1,13 @@
-"""``save_pretrained`` under ZeRO-3, where each rank's weights are empty but for its shard of them.
+"""``save_pretrained`` under ZeRO-3 and FSDP, where each rank has a shard of the weights.
 
-Scripts that were written for DDP save so. Without a word from DeepSpeed, what they save has weights of no elements.
+Scripts that were written for DDP save so. Under ZeRO-3 what they save has weights of no elements, without a word from
+DeepSpeed; under FSDP safetensors refuses the shards when the training is over.
 """
 
 from __future__ import annotations
 
 import inspect
+import sys
 import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -30,8 +32,8 @@ _REMEDY = "call it on every rank, with is_main_process=accelerator.is_main_proce
 
 
 def install(settings: Settings, imports: ImportWatch, patches: Patches) -> None:
-    """Let ``save_pretrained`` gather the weights that a plan with ZeRO-3 shards."""
-    if settings.plan.sharding is not Sharding.ZERO_3:
+    """Let ``save_pretrained`` gather the weights that a plan with ZeRO-3 or FSDP shards."""
+    if settings.plan.sharding is not Sharding.ZERO_3 and settings.plan.sharding.backend != "fsdp":
         return
     engines: weakref.WeakSet[Any] = weakref.WeakSet()
 
@@ -42,21 +44,18 @@ def install(settings: Settings, imports: ImportWatch, patches: Patches) -> None:
     def save(inherited: Inherited, model: Any, *args: Any, **kwargs: Any) -> Any:
         given = inspect.signature(inherited).bind(model, *args, **kwargs).arguments
         is_given = {**given, **kwargs}.get("state_dict") is not None
-        if is_given or not any(hasattr(each, "ds_id") for each in model.parameters()):
+        if is_given or not any(_is_sharded(each) for each in model.parameters()):
             return inherited(model, *args, **kwargs)
         engine = next((each for each in engines if each.module is model), None)
-        if engine is None:
+        if engine is None and settings.plan.sharding is Sharding.ZERO_3:
             raise BadInputError(
                 f"{type(model).__name__}.save_pretrained would save empty weights, since plan {settings.plan} shards "
                 "them and this is a part of the model that is trained only: save the whole, or give state_dict"
             )
         meet(f"save_pretrained({given.get('save_directory', '')})", _REMEDY, _LONGEST_WAIT_SECONDS)
         with phases.during(Phase.SAVE):
-            # As the Trainer does: of adapters, only what is trained is saved.
-            has_adapters = hasattr(model, "peft_config")
-            weights = engine._zero3_consolidated_16bit_state_dict(exclude_frozen_parameters=has_adapters)
-            whole = {**kwargs, "state_dict": weights}
-            return inherited(model, *args, **whole) if current_ranks().rank == 0 else None
+            weights = _of_deepspeed(engine, model) if engine is not None else _of_fsdp(model)
+            return _written(inherited, model, weights, args, kwargs) if current_ranks().rank == 0 else None
 
     imports.when_imported(
         "deepspeed.runtime.engine", lambda module: patches.wrap(module.DeepSpeedEngine, "__init__", remember)
@@ -65,3 +64,40 @@ def install(settings: Settings, imports: ImportWatch, patches: Patches) -> None:
         "transformers.modeling_utils", lambda module: patches.wrap(module.PreTrainedModel, "save_pretrained", save)
     )
     imports.when_imported("peft.peft_model", lambda module: patches.wrap(module.PeftModel, "save_pretrained", save))
+    imports.when_imported(
+        "diffusers.models.modeling_utils", lambda module: patches.wrap(module.ModelMixin, "save_pretrained", save)
+    )
+
+
+def _is_sharded(weight: Any) -> bool:
+    """Whether this rank has only a shard of it: DeepSpeed numbers what it shards, FSDP makes it a DTensor."""
+    return hasattr(weight, "ds_id") or hasattr(weight, "device_mesh")
+
+
+def _of_deepspeed(engine: Any, model: Any) -> dict[str, Any]:
+    # As the Trainer does: of adapters, only what is trained is saved, but not by diffusers.
+    excludes_frozen = hasattr(model, "peft_config") and not _is_of_diffusers(model)
+    weights: dict[str, Any] = engine._zero3_consolidated_16bit_state_dict(exclude_frozen_parameters=excludes_frozen)
+    return weights
+
+
+def _is_of_diffusers(model: Any) -> bool:
+    module = sys.modules.get("diffusers.models.modeling_utils")
+    return module is not None and isinstance(model, module.ModelMixin)
+
+
+def _of_fsdp(model: Any) -> dict[str, Any]:
+    from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
+
+    return get_model_state_dict(model, options=StateDictOptions(full_state_dict=True, cpu_offload=True))
+
+
+def _written(inherited: Inherited, model: Any, weights: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Save these weights: as an argument where there is one, else as what the model says that it has."""
+    if not _is_of_diffusers(model):
+        return inherited(model, *args, **{**kwargs, "state_dict": weights})
+    model.state_dict = lambda *_, **__: weights
+    try:
+        return inherited(model, *args, **kwargs)
+    finally:
+        del model.state_dict
