@@ -1,65 +1,52 @@
-"""How many probes find a good plan: the operator's search against random, grid, TPE, GPSampler and DeepSpeed's order.
+"""How many probes find a good plan: the operator's search against other samplers, tuners' orders and chance.
 
     OMP_NUM_THREADS=1 PYTHONPATH=core:operator:bench python bench/search.py > bench/results/search.md
 
-On modelled tables (search_tables.py), until a probe has measured a plan that fits and reaches 97% of the throughput of
-the best plan that does.
+On published measurements (search_published.py), and on modelled tables (search_tables.py), until a probe has measured a
+plan that fits and reaches 97% of the throughput of the best plan that does.
 """
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from random import Random
 from typing import NamedTuple, get_args
 
-from search_methods import MOST_PROBES, Hunt, Method, deepspeed_order, grid_order, memtune, random_order
+from search_methods import Hunt, Method, composer_halving, deepspeed_order, grid_order, memtune, random_order
+from search_notes import METHOD_NOTES, MODELLED_NOTES, PRUNING_NOTES, PUBLISHED_NOTES
+from search_published import published_tables
 from search_samplers import gp, tpe
-from search_tables import CASES, GOOD, HEADROOM, Case, table_of
+from search_tables import CASES, Table, table_of
 
 from memtune.spec.tuning import Sampler, Tuning
 
 COMMAND = "OMP_NUM_THREADS=1 PYTHONPATH=core:operator:bench python bench/search.py > bench/results/search.md"
 SEEDS = 20
-# The tables whose factors reach twice as far take less seeds and not the slowest method: they check the conclusion.
-FAR_SEEDS = 5
+# What only checks a conclusion takes fewer.
+FEW_SEEDS = 5
 FAR = 2.0
 OURS = "MemTune"
+# A Gaussian process takes most of the time: it gets fewer seeds, and no modelled tables.
+SLOW = "GPSampler"
 METHODS: dict[str, Method] = {
     OURS: memtune,
     "random": random_order,
     "grid": grid_order,
     "TPE": tpe,
-    "GPSampler": gp,
+    SLOW: gp,
     "DeepSpeed's order": deepspeed_order,
+    "Composer's halving": composer_halving,
 }
-TARGET_PROBES, TARGET_DIED = 6, 1
+PRUNED_STEPS = (Tuning().probe_steps, 10, 30)
 NEVER = float("inf")
 
-METHOD_NOTES = f"""
-A search ends when a probe has measured a plan that keeps {HEADROOM:.0%} of the GPU free and truly reaches
-{GOOD:.0%} of the throughput of the best such plan. One that gave up before took for ever, and the medians count it so;
-"found" is the share of the others. {OURS} ends by its own rules and may make {Tuning().max_probes} probes, its default;
-the others may make {MOST_PROBES}. A probe costs its start and {Tuning().probe_steps} shortened steps on every GPU of
-the job; one that runs out of memory, its start.
 
-The tables are the prediction times hidden factors: of memory for the whole job, for each component and each plan,
-of speed for the whole job, each sharding, each checkpointing and each plan, with noise on every probe. A plan whose
-true memory is above the GPU's is out of memory, wherever the prediction saw that edge. They are no measurements: where
-the predictor orders plans worse than such factors do, {OURS} needs more probes than here.
+class Job(NamedTuple):
+    """One table of the benchmark: the same at each seed, or drawn for it."""
 
-Where {OURS} did not find a good plan, it mostly ended by its rule of three probes without gain: they went to plans that
-differ in stage or micro-batch alone, while another sharding or checkpointing was faster than predicted. It learns one
-factor of speed for all plans, not one for each knob.
-
-- All methods choose among the plans that the prediction does not rule out, which is a help to the others.
-- TPE and GPSampler are Optuna's, with one startup trial; TPE is multivariate. They see sharding, checkpointing and the
-  micro-batch's place among the divisors. What they name twice, or what is ruled out, costs nothing.
-- Grid is in the order of nested loops, from no sharding, no checkpointing and micro-batch 1.
-- DeepSpeed's order is that of deepspeed/autotuning/README.md (github.com/deepspeedai/DeepSpeed), "Autotuning Workflow
-  and Scope": stages 0, 1, 2, 3 as far as they may fit, micro-batches in each (here upwards, until memory runs out),
-  ended after a stage that is no better than the one before. It chooses no checkpointing and knows no FSDP; here it is
-  given the checkpointing of the best plan, and its profiling run is not counted."""
+    name: str
+    table: Callable[[int], Table]
 
 
 class Score(NamedTuple):
@@ -73,6 +60,56 @@ class Score(NamedTuple):
 Scores = dict[str, dict[str, list[Score]]]
 
 
+class Target(NamedTuple):
+    """A figure of MemTune's searches and what it should be at most."""
+
+    name: str
+    most: float
+    of: Callable[[list[Score]], float]
+    form: str
+
+
+TARGETS = (
+    Target("probes in the median", 2, lambda scores: statistics.median(each.probes for each in scores), "g"),
+    Target("probes at the 90th percentile", 4, lambda scores: ninetieth(each.probes for each in scores), "g"),
+    Target("out-of-memories a job", 0.3, lambda scores: statistics.mean(each.died for each in scores), ".2f"),
+    Target("searches that find none", 0.05, lambda scores: 1 - found_share(scores), ".1%"),
+)
+
+
+def published() -> list[Job]:
+    """The jobs that others measured."""
+    return [Job(each.job, lambda _, table=each.table: table) for each in published_tables()]  # type: ignore[misc]
+
+
+def modelled(reach: float) -> list[Job]:
+    """Jobs whose truth is drawn around the prediction."""
+    return [
+        Job(
+            f"{case.size} on {case.workload.world} x {case.workload.gpu.name}",
+            lambda seed, case=case: table_of(case.workload, Random(f"{case.size}/{seed}"), reach),  # type: ignore[misc]
+        )
+        for case in CASES
+    ]
+
+
+def hunted(job: Job, method: Method, seed: int) -> Hunt:
+    """One search. Every method meets the same truth at the same seed."""
+    hunt = Hunt(job.table(seed), Random(f"{job.name}/{seed}/probes"))
+    method(hunt)
+    return hunt
+
+
+def left_alone(
+    job: Job, seed: int, sampler: str = OURS, steps: int = Tuning().probe_steps, prunes: bool = False
+) -> Hunt:
+    """The operator's search until its own rules end it, for it cannot know when it has found a good plan."""
+    name = f"{job.name}/{seed}"
+    hunt = Hunt(job.table(seed), Random(f"{name}/probes"), True, Tuning().max_probes, sampler, name, steps, prunes)
+    memtune(hunt)
+    return hunt
+
+
 def scored(hunt: Hunt) -> Score:
     """The figures of a search that is over."""
     if not hunt.found:
@@ -80,18 +117,38 @@ def scored(hunt: Hunt) -> Score:
     return Score(len(hunt.plans), hunt.gpu_seconds, hunt.died)
 
 
-def hunted(case: Case, method: Method, seed: int, reach: float = 1.0, blind: bool = False, sampler: str = OURS) -> Hunt:
-    """One search. Every method meets the same truth at the same seed."""
-    table = table_of(case.workload, Random(f"{case.size}/{seed}"), reach)
-    hunt = Hunt(table, Random(f"{case.size}/{seed}/probes"), blind, sampler=sampler, seed=f"{case.size}/{seed}")
-    method(hunt)
-    return hunt
+def compared(jobs: Sequence[Job], methods: dict[str, Method], seeds: int) -> Scores:
+    """The methods on every table."""
+    return {
+        job.name: {
+            name: [
+                scored(hunted(job, method, seed)) for seed in range(min(seeds, FEW_SEEDS) if name == SLOW else seeds)
+            ]
+            for name, method in methods.items()
+        }
+        for job in jobs
+    }
 
 
 def middle(scores: Iterable[Score], of: Callable[[Score], float]) -> str:
     """The median over searches as a table shows it."""
-    value = statistics.median(of(score) for score in scores)
+    return shown(statistics.median(of(score) for score in scores))
+
+
+def shown(value: float) -> str:
+    """A figure as a table shows it."""
     return "never" if value == NEVER else f"{value:,.1f}".removesuffix(".0")
+
+
+def ninetieth(values: Iterable[float]) -> float:
+    """The 90th percentile: nine of ten are no more."""
+    ordered = sorted(values)
+    return ordered[-(-len(ordered) * 9 // 10) - 1]
+
+
+def found_share(scores: list[Score]) -> float:
+    """The share of searches that found a good plan."""
+    return sum(score.probes < NEVER for score in scores) / len(scores)
 
 
 def all_of(scores: Scores, name: str) -> list[Score]:
@@ -101,70 +158,61 @@ def all_of(scores: Scores, name: str) -> list[Score]:
 
 def summary(name: str, scores: list[Score]) -> str:
     """One method's line over all tables."""
-    found = sum(score.probes < NEVER for score in scores) / len(scores)
     cells = (
         middle(scores, lambda score: score.probes),
+        shown(ninetieth(score.probes for score in scores)),
         middle(scores, lambda score: score.gpu_seconds).partition(".")[0],
-        middle(scores, lambda score: score.died),
         f"{statistics.mean(score.died for score in scores):.2f}",
-        f"{found:.0%}",
+        f"{found_share(scores):.0%}",
     )
     return f"| {name} | {' | '.join(cells)} |"
 
 
 def verdict(scores: Scores) -> list[str]:
-    """Whether the target is met, and where another method is ahead, in words."""
-    probes = {name: statistics.median(score.probes for score in all_of(scores, name)) for name in METHODS}
-    died = statistics.median(score.died for score in all_of(scores, OURS))
-    few = probes[OURS] <= TARGET_PROBES and died <= TARGET_DIED
-    behind = [name for name in METHODS if name != OURS and probes[name] <= probes[OURS]]
+    """Which targets are met, and where another method needs no more probes, in words."""
+    ours = all_of(scores, OURS)
+    values = [(target, target.of(ours)) for target in TARGETS]
     said = [
-        f"Target of at most {TARGET_PROBES} probes and {TARGET_DIED} out-of-memory in the median: "
-        f"{'met' if few else 'missed'}.",
-        f"Ahead of every other method in the median: {'no, not of ' + ', '.join(behind) if behind else 'yes'}.",
+        f"{target.name[0].upper()}{target.name[1:]}: {'never' if value == NEVER else format(value, target.form)}, "
+        f"at most {target.most:{target.form}} was asked for: {'met' if value <= target.most else 'missed'}."
+        for target, value in values
     ]
-    for size, by_method in scores.items():
-        medians = {name: statistics.median(score.probes for score in each) for name, each in by_method.items()}
-        ahead = [f"{name} ({value:g})" for name, value in medians.items() if name != OURS and value <= medians[OURS]]
-        said += [
-            f"On the table {size} alone, no more probes than {OURS}'s {medians[OURS]:g}: {', '.join(ahead)}."
-        ] * bool(ahead)
+    for name, by_method in scores.items():
+        medians = {method: statistics.median(score.probes for score in each) for method, each in by_method.items()}
+        ahead = [f"{method} ({value:g})" for method, value in medians.items() if value < medians[OURS]]
+        said += [f"On {name} alone, fewer probes than {OURS}'s {shown(medians[OURS])}: {', '.join(ahead)}."] * bool(
+            ahead
+        )
     return said
 
 
-def line(case: Case, scores: dict[str, list[Score]]) -> str:
+def print_comparison(jobs: Sequence[Job], seeds: int, methods: dict[str, Method]) -> None:
+    """The methods over all tables and on each; what MemTune spends when its own rules end it."""
+    scores = compared(jobs, methods, seeds)
+    print("\n".join(f"- {sentence}" for sentence in verdict(scores)))
+    print("\n| method | probes, median | 90th percentile | GPU-seconds, median | out of memory, mean | found |")
+    print("|---|--:|--:|--:|--:|--:|")
+    for name in methods:
+        print(summary(name, all_of(scores, name)))
+    print_blind(jobs, seeds)
+    print("\nMedian of the probes on each table and, in brackets, mean of those that ran out of memory:\n")
+    print(f"| table | {' | '.join(methods)} |\n|---|{'--:|' * len(methods)}")
+    for name, by_method in scores.items():
+        print(line(name, by_method))
+
+
+def line(name: str, scores: dict[str, list[Score]]) -> str:
     """One table's line: probes and, in brackets, out-of-memory."""
     cells = [
-        f"{middle(each, lambda score: score.probes)} ({middle(each, lambda score: score.died)})"
+        f"{middle(each, lambda score: score.probes)} ({statistics.mean(score.died for score in each):.1f})"
         for each in scores.values()
     ]
-    workload = case.workload
-    return f"| {case.size} on {workload.world} x {workload.gpu.name} | {' | '.join(cells)} |"
+    return f"| {name} | {' | '.join(cells)} |"
 
 
-def compared(methods: dict[str, Method], seeds: int, reach: float) -> Scores:
-    """The methods on every table."""
-    return {
-        case.size: {
-            name: [scored(hunted(case, method, seed, reach)) for seed in range(seeds)]
-            for name, method in methods.items()
-        }
-        for case in CASES
-    }
-
-
-def print_summary(title: str, scores: Scores) -> None:
-    """The medians over all tables."""
-    print(f"\n## {title}\n")
-    print("| method | probes | GPU seconds | out of memory | out of memory, mean | found |")
-    print("|---|--:|--:|--:|--:|--:|")
-    for name in scores[CASES[0].size]:
-        print(summary(name, all_of(scores, name)))
-
-
-def print_blind(reach: float, seeds: int) -> None:
+def print_blind(jobs: Sequence[Job], seeds: int) -> None:
     """What the operator really spends, for it cannot know when it has found a good plan, and what it ends with."""
-    hunts = [hunted(case, memtune, seed, reach, blind=True) for case in CASES for seed in range(seeds)]
+    hunts = [left_alone(job, seed) for job in jobs for seed in range(seeds)]
     shares = sorted(hunt.share for hunt in hunts)
     probes = [len(hunt.plans) for hunt in hunts]
     died = [hunt.died for hunt in hunts]
@@ -176,13 +224,26 @@ def print_blind(reach: float, seeds: int) -> None:
     )
 
 
-def print_samplers() -> None:
+def print_pruning(jobs: Sequence[Job], seeds: int) -> None:
+    """What it saves that a probe which cannot win ends early, when the operator's rules end the search."""
+    print("\n| steps of a probe | GPU-seconds without | with | saved | throughput without | with |")
+    print("|--:|--:|--:|--:|--:|--:|")
+    for steps in PRUNED_STEPS:
+        whole, early = (
+            [left_alone(job, seed, steps=steps, prunes=prunes) for job in jobs for seed in range(seeds)]
+            for prunes in (False, True)
+        )
+        spent, left = (sum(hunt.gpu_seconds for hunt in hunts) for hunts in (whole, early))
+        shares = [f"{statistics.mean(hunt.share for hunt in hunts):.2%}" for hunts in (whole, early)]
+        print(f"| {steps} | {spent:,.0f} | {left:,.0f} | {1 - left / spent:.1%} | {' | '.join(shares)} |")
+
+
+def print_samplers(jobs: Sequence[Job], seeds: int) -> None:
     """What a job spends and ends with under each choice of `tuning.sampler`."""
-    print(f"\n## The choices of tuning.sampler, {FAR_SEEDS} seeds\n\nLeft alone until the operator's rules end them.\n")
-    print("| sampler | probes | GPU seconds | out of memory, mean | share of the best throughput | 10th percentile |")
+    print("\n| sampler | probes | GPU-seconds | out of memory, mean | share of the best throughput | 10th percentile |")
     print("|---|--:|--:|--:|--:|--:|")
     for sampler in get_args(Sampler):
-        hunts = [hunted(case, memtune, seed, 1.0, True, sampler) for case in CASES for seed in range(FAR_SEEDS)]
+        hunts = [left_alone(job, seed, sampler) for job in jobs for seed in range(seeds)]
         shares = sorted(hunt.share for hunt in hunts)
         cells = (
             f"{statistics.median(len(hunt.plans) for hunt in hunts):g}",
@@ -195,22 +256,20 @@ def print_samplers() -> None:
 
 
 def main() -> None:
-    """Print the medians of all tables, of each, and of tables that the prediction misses by twice as much."""
-    scores = compared(METHODS, SEEDS, 1.0)
-    print(f"# How many probes find a good plan\n\nMade by `{COMMAND}`")
-    print(f"on {len(CASES)} modelled tables with {SEEDS} seeds each; medians.\n")
-    print("\n".join(f"- {sentence}" for sentence in verdict(scores)))
-    print_summary("All tables", scores)
-    print_blind(1.0, SEEDS)
-    print("\n## Each table\n\nProbes and, in brackets, those that ran out of memory.\n")
-    print(f"| table | {' | '.join(METHODS)} |\n|---|{'--:|' * len(METHODS)}")
-    for case in CASES:
-        print(line(case, scores[case.size]))
-    far = {name: method for name, method in METHODS.items() if method is not gp}
-    print_summary(f"Hidden factors that reach twice as far, {FAR_SEEDS} seeds", compared(far, FAR_SEEDS, FAR))
-    print_blind(FAR, FAR_SEEDS)
-    print_samplers()
-    print(f"\n## How it is measured\n{METHOD_NOTES}")
+    """Print both parts: published measurements, and modelled tables with larger spaces."""
+    jobs, drawn = published(), modelled(1.0)
+    print(f"# How many probes find a good plan\n\nMade by `{COMMAND}`.\n")
+    print(f"## Published measurements: {len(jobs)} jobs, {SEEDS} seeds\n\n{PUBLISHED_NOTES}\n")
+    print_comparison(jobs, SEEDS, METHODS)
+    print(f"\n### Probes that end early, {FEW_SEEDS} seeds\n\n{PRUNING_NOTES}")
+    print_pruning(jobs, FEW_SEEDS)
+    print(f"\n### The choices of tuning.sampler, {FEW_SEEDS} seeds\n\nLeft alone until the operator's rules end them.")
+    print_samplers(jobs, FEW_SEEDS)
+    print(f"\n## Modelled tables: {len(drawn)} jobs, {FEW_SEEDS} seeds\n\n{MODELLED_NOTES}\n")
+    print_comparison(drawn, FEW_SEEDS, {name: method for name, method in METHODS.items() if name != SLOW})
+    print("\n### Hidden factors that reach twice as far\n")
+    print_comparison(modelled(FAR), FEW_SEEDS, {name: METHODS[name] for name in (OURS, "random", "TPE")})
+    print(f"\n## How it is measured\n\n{METHOD_NOTES}")
 
 
 if __name__ == "__main__":

@@ -6,13 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
 
-from search_tables import HEADROOM, Outcome, Table
+from search_tables import Outcome, Table
 
 from memtune.acquisition import MEMTUNE, SearchState, Trial, enough, target_of
-from memtune.knowledge import Lesson, Model
+from memtune.knowledge import Lesson
 from memtune.plan import Plan
 from memtune.pruning import NOTHING, Target
-from memtune.space import THROUGHPUT, Space
 from memtune.spec.tuning import Tuning
 from memtune_operator.search import propose
 
@@ -44,7 +43,8 @@ class Hunt:
     @property
     def is_over(self) -> bool:
         """Whether no further probe is of use."""
-        return (self.found and not self.blind) or len(self.plans) >= self.most
+        is_through = len(self.plans) >= min(self.most, len(self.table.possible))
+        return (self.found and not self.blind) or is_through
 
     def probe(self, plan: Plan) -> Outcome:
         """Measure a plan."""
@@ -100,8 +100,7 @@ def state_of(hunt: Hunt) -> SearchState:
         for number, (plan, outcome) in enumerate(zip(hunt.plans, hunt.outcomes, strict=True), 1)
     )
     lessons = tuple(trial.lesson for trial in trials if trial.lesson)
-    model = Model(hunt.table.workload, Space(), lessons, HEADROOM, THROUGHPUT)
-    return SearchState(model, trials, f"{hunt.seed}/{len(trials) + 1}", hunt.sampler)
+    return SearchState(hunt.table.knowledge(lessons), trials, f"{hunt.seed}/{len(trials) + 1}", hunt.sampler)
 
 
 def _lesson(plan: Plan, outcome: Outcome) -> Lesson:
@@ -137,21 +136,45 @@ def deepspeed_order(hunt: Hunt) -> None:
     """Stages 0, 1, 2, 3 that may fit, in each the micro-batches upwards until memory runs out.
 
     It ends after a stage that is no better than the one before (deepspeed/autotuning/README.md, "Autotuning Workflow
-    and Scope"). It does not choose checkpointing: the user is taken to have guessed that of the best plan.
+    and Scope"). It chooses nothing else: the user is taken to have guessed the best plan's. Where a table has no plan
+    of DeepSpeed's, those that shard alike stand for them.
     """
-    checkpointing, before = hunt.table.best.checkpointing, 0.0
+    plans, before = _guessed(hunt), 0.0
+    own = [plan for plan in plans if plan.sharding.backend == "deepspeed"]
     for stage in range(4):
-        stage_plans = [
-            plan
-            for plan in hunt.table.possible
-            if plan.sharding.zero_stage == stage
-            and plan.sharding.backend == "deepspeed"
-            and plan.checkpointing == checkpointing
-        ]
+        stage_plans = [plan for plan in own or plans if plan.sharding.zero_stage == stage]
         best = _swept(hunt, stage_plans)
         if hunt.is_over or (stage_plans and best <= before):
             return
         before = max(best, before)
+
+
+def composer_halving(hunt: Hunt) -> None:
+    """The largest micro-batch, halved until it does not run out of memory.
+
+    That is all that `device_train_microbatch_size="auto"` chooses (composer/trainer/trainer.py): the user is taken to
+    have guessed the best plan's sharding, too.
+    """
+    sharding, size = hunt.table.best.sharding, 0
+    plans = [plan for plan in _guessed(hunt) if plan.sharding is sharding]
+    for plan in sorted(plans, key=lambda each: -each.micro_batch):
+        if hunt.is_over:
+            return
+        if size and 2 * plan.micro_batch > size:
+            continue
+        if not hunt.probe(plan).died:
+            return
+        size = plan.micro_batch
+
+
+def _guessed(hunt: Hunt) -> list[Plan]:
+    """The plans that have what the best one has of every knob but sharding and batch."""
+    best = hunt.table.best
+    return [
+        plan
+        for plan in hunt.table.possible
+        if (plan.checkpointing, plan.fused_loss, plan.offload) == (best.checkpointing, best.fused_loss, best.offload)
+    ]
 
 
 def _swept(hunt: Hunt, plans: list[Plan]) -> float:

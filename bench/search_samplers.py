@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterable
 
 import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution, IntDistribution
@@ -10,12 +11,14 @@ from optuna.samplers import BaseSampler, GPSampler, TPESampler
 from search_methods import Hunt
 from search_tables import Outcome
 
+from memtune.parameters import Parameters, Value
 from memtune.plan import Plan
 
 optuna.logging.set_verbosity(optuna.logging.ERROR)
 # A sampler may name a plan twice, or one that is ruled out. Both cost nothing here, up to so many for each
 # probe that it may spend.
 _ASKS_FOR_EACH_PROBE = 2
+_SIZE = "micro_batch"
 
 
 def tpe(hunt: Hunt) -> None:
@@ -33,26 +36,29 @@ def gp(hunt: Hunt) -> None:
 
 def _sampled(hunt: Hunt, sampler: BaseSampler) -> None:
     study = optuna.create_study(direction="maximize", sampler=sampler)
-    named = {_knobs(plan): plan for plan in hunt.table.possible}
-    sizes = sorted({plan.micro_batch for plan in hunt.table.rows})
+    choices = Parameters(tuple(hunt.table.rows)).choices
+    sizes = choices.get(_SIZE, ())
     space: dict[str, BaseDistribution] = {
-        "sharding": CategoricalDistribution(sorted({str(plan.sharding) for plan in hunt.table.rows})),
-        "checkpointing": CategoricalDistribution(sorted({str(plan.checkpointing) for plan in hunt.table.rows})),
-        "size": IntDistribution(0, len(sizes) - 1),
+        name: IntDistribution(0, len(sizes) - 1) if name == _SIZE else CategoricalDistribution(values)
+        for name, values in choices.items()
     }
+    named = {_values(plan, choices): plan for plan in hunt.table.possible}
     known: dict[Plan, Outcome] = {}
     for _ in range(_ASKS_FOR_EACH_PROBE * hunt.most):
         if hunt.is_over:
             return
-        trial = study.ask(space)
-        plan = named.get((trial.params["sharding"], trial.params["checkpointing"], sizes[trial.params["size"]]))
+        chosen = study.ask(space)
+        values = tuple(sizes[value] if name == _SIZE else value for name, value in chosen.params.items())
+        plan = named.get(values)
         if plan and plan not in known:
             known[plan] = hunt.probe(plan)
         outcome = known[plan] if plan else Outcome(died=True)
         # As the operator tells it: the worst score, and a constraint above 0.
-        trial.set_constraint("fits", -1.0 if outcome.fits else 1.0)
-        study.tell(trial, outcome.tokens_per_second * outcome.fits)
+        chosen.set_constraint("fits", -1.0 if outcome.fits else 1.0)
+        study.tell(chosen, outcome.tokens_per_second * outcome.fits)
 
 
-def _knobs(plan: Plan) -> tuple[str, str, int]:
-    return str(plan.sharding), str(plan.checkpointing), plan.micro_batch
+def _values(plan: Plan, names: Iterable[str]) -> tuple[Value, ...]:
+    """The plan's choices in the order of the parameters, as an Optuna study holds them."""
+    own = (getattr(plan, name) for name in names)
+    return tuple(value if isinstance(value, bool | int) else str(value) for value in own)

@@ -17,12 +17,13 @@ from typing import NamedTuple
 
 from memtune.decide.budget import ENDING_SECONDS, STARTUP_SECONDS
 from memtune.gpu import find
+from memtune.knowledge import Lesson, Model
 from memtune.model.architecture import Architecture, Kind
 from memtune.plan import Plan
 from memtune.predict import Predictor
 from memtune.prediction import Prediction
 from memtune.pruning import NOTHING, Step, Target, pruned
-from memtune.space import Space, enumerate_plans, rank
+from memtune.space import THROUGHPUT, Space, enumerate_plans, rank
 from memtune.spec.tuning import Tuning
 from memtune.workload import Workload
 
@@ -126,16 +127,16 @@ class Hidden:
 
 
 class Row(NamedTuple):
-    """The truth of one plan."""
+    """The truth of one plan: the peaks of its memory and its speed. One that ``died`` has neither.
 
-    prediction: Prediction
-    memory_factor: float
-    tokens_per_second: float
+    What a source does not say is 0.
+    """
 
-    @property
-    def device_bytes(self) -> float:
-        """What the plan takes of a device."""
-        return self.prediction.device.expected * self.memory_factor
+    device_bytes: float = 0.0
+    tokens_per_second: float = 0.0
+    allocated_bytes: float = 0.0
+    reserved_bytes: float = 0.0
+    died: bool = False
 
 
 @dataclass(frozen=True)
@@ -146,9 +147,14 @@ class Table:
     rows: dict[Plan, Row]
     possible: tuple[Plan, ...]
 
+    def knowledge(self, lessons: tuple[Lesson, ...]) -> Model:
+        """What MemTune knows of the plans after these lessons."""
+        return Model(self.workload, Space(), lessons, HEADROOM, THROUGHPUT)
+
     def fits(self, plan: Plan) -> bool:
         """Whether a plan truly leaves its headroom."""
-        return self.rows[plan].device_bytes <= self.workload.gpu.usable_bytes * (1 - HEADROOM)
+        row = self.rows[plan]
+        return not row.died and row.device_bytes <= self.workload.gpu.usable_bytes * (1 - HEADROOM)
 
     @cached_property
     def best(self) -> Plan:
@@ -167,21 +173,21 @@ class Table:
         """Run a plan for so many steps, or until it cannot beat the target: what it shows, and what it costs."""
         row, usable_bytes = self.rows[plan], self.workload.gpu.usable_bytes
         tokens = self.workload.global_batch * self.workload.sequence_length
-        missing = row.device_bytes - usable_bytes
-        if missing > 0:
-            # It dies in its first step, at some request on the way to its peak.
-            demanded = int(usable_bytes + missing * random.random())
+        if row.died or row.device_bytes > usable_bytes:
+            # It dies in its first step, at some request on the way to its peak, if that is known.
+            missing = max(row.device_bytes - usable_bytes, 0)
+            demanded = int(usable_bytes + missing * random.random()) if missing else 0
             return Outcome(True, demanded_bytes=demanded, gpu_seconds=self._cost(0.0))
-        factor = row.memory_factor * random.lognormvariate(0.0, _MEMORY_NOISE)
+        factor = random.lognormvariate(0.0, _MEMORY_NOISE)
         speed = row.tokens_per_second * random.lognormvariate(0.0, _SPEED_NOISE)
-        device = min(int(row.prediction.device.expected * factor), usable_bytes)
+        device = min(int(row.device_bytes * factor), usable_bytes)
         if speeds := _speeds_of_pruned(speed, device, target, steps):
             steps, speed = len(speeds) + 1, statistics.median(speeds)
         return Outcome(
             died=False,
             fits=device <= usable_bytes * (1 - HEADROOM),
-            allocated_bytes=int(row.prediction.allocated.expected * factor),
-            reserved_bytes=int(row.prediction.reserved.expected * factor),
+            allocated_bytes=int(row.allocated_bytes * factor),
+            reserved_bytes=int(row.reserved_bytes * factor),
             device_bytes=device,
             step_seconds=tokens / speed,
             tokens_per_second=speed,
@@ -226,5 +232,7 @@ def table_of(workload: Workload, random: Random, reach: float = 1.0) -> Table:
 
 
 def _row(plan: Plan, prediction: Prediction, hidden: Hidden) -> Row:
-    tokens_per_second = prediction.tokens_per_second.expected * hidden.speed(plan)
-    return Row(prediction, hidden.memory(prediction), tokens_per_second)
+    speed, factor = prediction.tokens_per_second.expected * hidden.speed(plan), hidden.memory(prediction)
+    peaks = (prediction.device, prediction.allocated, prediction.reserved)
+    device, allocated, reserved = (peak.expected * factor for peak in peaks)
+    return Row(device, speed, allocated, reserved)

@@ -121,6 +121,8 @@ def test_optuna_s_pictures_are_drawn_of_it(study: optuna.Study) -> None:
         visualization.plot_slice,
         visualization.plot_timeline,
         visualization.plot_contour,
+        visualization.plot_rank,
+        visualization.plot_edf,
     ):
         assert draw(study).data
 

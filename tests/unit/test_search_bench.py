@@ -25,9 +25,12 @@ def test_a_table_is_its_seed(table: Table) -> None:
 
 
 def test_without_reach_the_truth_is_the_prediction() -> None:
-    rows = table_of(SMALL, Random(1), reach=0.0).rows.values()
-    assert all(row.memory_factor == 1.0 for row in rows)
-    assert all(row.tokens_per_second == row.prediction.tokens_per_second.expected for row in rows)
+    exact = table_of(SMALL, Random(1), reach=0.0)
+    model = exact.knowledge(())
+    for plan, row in exact.rows.items():
+        prediction = model.predict(plan)
+        assert row.device_bytes == prediction.device.expected
+        assert row.tokens_per_second == prediction.tokens_per_second.expected
 
 
 def test_the_best_plan_fits_and_no_other_is_faster(table: Table) -> None:

@@ -1,0 +1,113 @@
+"""Tables of what plans took and brought on GPUs, as other projects published it, for `search.py`.
+
+Each job of bench/data/measured_sweeps.csv is one table, whose plans are those that were published: no more can be
+chosen. What MemTune predicts had no part in it.
+"""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import groupby
+from pathlib import Path
+from typing import NamedTuple
+
+from search_tables import HEADROOM, Row, Table
+
+from memtune.gpu import find
+from memtune.knowledge import Lesson, Model
+from memtune.model.architecture import Adapter, Architecture, Kind
+from memtune.plan import Plan
+from memtune.space import THROUGHPUT, Space, rank
+from memtune.workload import Workload
+
+DATA = Path(__file__).parent / "data" / "measured_sweeps.csv"
+
+
+@dataclass(frozen=True)
+class PublishedModel(Model):
+    """What MemTune knows where the job allows only some plans."""
+
+    published: tuple[Plan, ...] = ()
+
+    @cached_property
+    def plans(self) -> tuple[Plan, ...]:
+        """Every plan that was published."""
+        return self.published
+
+
+class PublishedTable(Table):
+    """The truth of the plans that were published for one job."""
+
+    def knowledge(self, lessons: tuple[Lesson, ...]) -> Model:
+        """What MemTune knows of the plans after these lessons."""
+        return PublishedModel(self.workload, Space(), lessons, HEADROOM, THROUGHPUT, published=tuple(self.rows))
+
+
+class Published(NamedTuple):
+    """A job whose plans were published, and where."""
+
+    job: str
+    source: str
+    table: PublishedTable
+
+
+def published_tables(path: Path = DATA) -> list[Published]:
+    """Every job of which at least one plan leaves its headroom free."""
+    with path.open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    found = [_published(job, list(lines)) for job, lines in groupby(rows, key=lambda cells: cells["job"])]
+    return [each for each in found if any(each.table.fits(plan) for plan in each.table.rows)]
+
+
+def _published(job: str, lines: list[dict[str, str]]) -> Published:
+    workload = _workload(lines[0])
+    rows = {Plan.parse(cells["plan"]): _row(cells) for cells in lines}
+    model = PublishedModel(workload, Space(), (), HEADROOM, THROUGHPUT, published=tuple(rows))
+    ruled_out = {dropped.plan for dropped in rank(workload, model, model.plans, HEADROOM).dropped}
+    possible = tuple(plan for plan in rows if plan not in ruled_out)
+    return Published(job, lines[0]["source"].split()[0], PublishedTable(workload, rows, possible))
+
+
+def _row(cells: dict[str, str]) -> Row:
+    """A run without a speed ran out of memory; by how much it was too large was not published."""
+    if not cells["tokens_per_second"]:
+        return Row(died=True)
+    return Row(
+        device_bytes=float(cells["device_bytes"]),
+        tokens_per_second=float(cells["tokens_per_second"]),
+        allocated_bytes=float(cells["allocated_bytes"] or 0),
+    )
+
+
+def _workload(cells: dict[str, str]) -> Workload:
+    hidden, heads, gpus = int(cells["hidden"]), int(cells["heads"]), int(cells["gpus"])
+    architecture = Architecture(
+        name=cells["model"],
+        kind=Kind.DECODER,
+        hidden_size=hidden,
+        layers=int(cells["layers"]),
+        heads=heads,
+        kv_heads=int(cells["kv_heads"]),
+        head_dim=hidden // heads,
+        ffn_size=int(cells["ffn"]),
+        vocab_size=int(cells["vocab"]),
+        rms_norm=True,
+    )
+    return Workload(
+        architecture=architecture,
+        gpu=find(cells["gpu"]),
+        global_batch=int(cells["samples"]) * gpus,
+        sequence_length=int(cells["sequence"]),
+        gpus_per_node=gpus,
+        adapter=_adapter(cells),
+        without_reducer=gpus == 1,
+    )
+
+
+def _adapter(cells: dict[str, str]) -> Adapter | None:
+    if not cells["lora_rank"]:
+        return None
+    targets = tuple(cells["lora_targets"].split())
+    return Adapter(int(cells["lora_rank"]), targets, cells["base_quant"], float(cells["lora_dropout"]))
