@@ -46,7 +46,7 @@ class Packing(NamedTuple):
         return Packing(max((1 + self.share) * ratio - 1, _PAGES), self.unfit * ratio, self.loss * ratio, self.doubt)
 
 
-# Fitted on emulated runs alone: bench/packing.py measures them, bench/results/packing.md has what each took. Adapters
+# Fitted on emulated runs alone (docs/accuracy.md, Intervals). Adapters
 # have few states, which would fill what the loss has left; what a script holds of the last output is then in the way.
 PACKINGS = {
     "whole": Packing(0.06, 0.17, 0.0, 1.2),
