@@ -120,7 +120,8 @@ def test_a_job_on_emulated_gpus_recovers_in_pods_without_gpus(
     cluster: Cluster, namespace: str, jobs: Jobs, tmp_path: Path
 ) -> None:
     found = job(tmp_path, "Never")
-    quickstart = next(yaml.safe_load_all((_ROOT / "examples" / "quickstart.yaml").read_text()))["spec"]
+    documents = yaml.safe_load_all((_ROOT / "examples" / "quickstart.yaml").read_text())
+    quickstart = next(each["spec"] for each in documents if each["kind"] == "MemoryTunedJob")
     (trainer,) = found["spec"]["template"]["spec"]["containers"]
     trainer["command"] = [trainer["command"][0], "-m", "memtune_runner.trainer", "--steps", "6", "--save-every", "2"]
     resources = {
