@@ -57,8 +57,7 @@ def test_a_search_chooses_among_published_plans_alone(tables: dict[str, Publishe
 
 
 def test_composer_halves_the_largest_micro_batch_until_it_has_memory(tables: dict[str, Published]) -> None:
-    table = tables["llama3-8b lora 2"].table
-    hunt = Hunt(table, Random(0), blind=True)
+    hunt = Hunt(tables["llama3-8b lora 4"].table, Random(0), blind=True)
     composer_halving(hunt)
     sizes = [plan.micro_batch for plan in hunt.plans]
     assert sizes == [32, 16]
