@@ -7,6 +7,7 @@ of some pairs were asked for (bench/gpu_snapshot.py). Two files, however many pa
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from zipfile import ZipFile
@@ -26,8 +27,13 @@ class Results:
         self.machines: list[Machine] = []
         self.of_pairs: dict[Pair, Result] = {}
         path = folder / PAIRS_FILE if folder else None
-        for line in path.read_text(encoding="utf-8").splitlines() if path and path.exists() else []:
-            self._read(json.loads(line))
+        written = path.read_text(encoding="utf-8") if path and path.exists() else ""
+        for line in written.splitlines():
+            with suppress(json.JSONDecodeError):  # a process that was killed as it wrote
+                self._read(json.loads(line))
+        if path and written and not written.endswith("\n"):
+            with path.open("a", encoding="utf-8") as file:
+                file.write("\n")
 
     def begin(self, machine: Machine) -> None:
         """Measure on this machine. A later one may have another driver, but not another GPU."""

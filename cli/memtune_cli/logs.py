@@ -153,8 +153,8 @@ def _of_rank(story: Story, record: RunStatus, pods: list[_Pod], rank: int | None
         return ordered
     if rank >= story.world:
         raise InputError(f"--rank: {record.name} has ranks 0 to {story.world - 1}, not {rank}")
-    per_node = story.job.spec.resources.gpus_per_node if story.job else 1
-    found = [pod for pod in ordered if pod.place == rank // per_node]
+    per_pod = story.job.spec.resources.gpus_per_pod if story.job else 1
+    found = [pod for pod in ordered if pod.place == rank // per_pod]
     if not found:
         raise InputError(f"--rank: the pod of rank {rank} of {record.name} is gone; leave --rank out to see the others")
     return found

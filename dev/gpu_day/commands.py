@@ -56,6 +56,7 @@ class Part(NamedTuple):
 
 
 _WELL = "ended well"
+_NO_GPU = "failed with 2"  # of machine.py alone
 _MACHINE = Part("machine", ("dev/gpu_day/machine.py",), 90, tells=True)
 # An emulated GPU computes nothing: what compares losses is collected there, and tried by tests/contract.
 _COLLECT, _COUNTERS = ("--collect-only",), ("-k", "counters_follow")
@@ -115,7 +116,7 @@ class _Kept:
         self._is_rehearsal = is_rehearsal
 
     def begin(self, limit: float) -> bool:
-        """Ask what this machine is; False, and a sentence, where it has no GPU."""
+        """Ask what this machine is; False, and a sentence, where it has no GPU. No answer in time stops nothing."""
         with TemporaryDirectory() as directory:
             log = Path(directory, "log")
             found = self._outcome(_MACHINE, log, limit)
@@ -124,9 +125,10 @@ class _Kept:
         with self._log.open("a", encoding="utf-8") as file:
             file.write(text)
         self._keep(found)
-        if found["outcome"] != _WELL:
-            print(f"gpu-day: {text.strip().splitlines()[-1]}", file=sys.stderr)
-        return bool(found["outcome"] == _WELL)
+        if found["outcome"] != _NO_GPU:
+            return True
+        print(f"gpu-day: {text.strip().splitlines()[-1]}", file=sys.stderr)
+        return False
 
     def add(self, part: Part, left: float, limit: float) -> None:
         """Run one part, unless there is no time left for it."""
@@ -148,7 +150,9 @@ class _Kept:
     def _stand_apart(self, machine: Mapping[str, Any]) -> None:
         """What was measured on another GPU stays as it is: this one's results are in a directory within."""
         pairs = self._results / "pairs.jsonl"
-        first = json.loads(pairs.read_text(encoding="utf-8").partition("\n")[0]) if pairs.exists() else {}
+        first: dict[str, Any] = {}
+        with suppress(OSError, ValueError):  # not there, or cut off as it was written
+            first = json.loads(pairs.read_text(encoding="utf-8").partition("\n")[0])
         product = machine.get("product", first.get("product"))
         if first.get("product", product) != product:
             self._results /= re.sub(r"\W+", "-", product)
@@ -193,5 +197,8 @@ def _ended(words: Sequence[str], environment: Mapping[str, str], file: Any, limi
 
 def _told(log: Path, start: int) -> dict[str, Any] | None:
     lines = log.read_bytes()[start:].decode("utf-8", "replace").splitlines()
-    found = next((line for line in reversed(lines) if line.startswith("{")), None)
-    return json.loads(found) if found else None
+    for line in reversed(lines):
+        with suppress(ValueError):  # one that was cut off
+            if line.startswith("{"):
+                return dict(json.loads(line))
+    return None

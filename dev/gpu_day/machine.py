@@ -13,12 +13,13 @@ from contextlib import suppress
 from importlib import metadata
 
 _PACKAGES = ("torch", "transformers", "accelerate", "deepspeed", "numpy", "pydantic", "pytest")
+_SMI_SECONDS = 10
 _ASKED = ("driver_version", "memory.used", "mig.mode.current")
 
 
 def machine() -> dict[str, object]:
     """Looked at from outside first: CUDA's context of this process is memory that would count as somebody else's."""
-    told: dict[str, object] = {f"nvidia_smi_{name.replace('.', '_')}": _nvidia_smi(name) for name in _ASKED}
+    told = _nvidia_smi()
     import torch
 
     properties = torch.cuda.get_device_properties(0)
@@ -37,11 +38,14 @@ def machine() -> dict[str, object]:
     }
 
 
-def _nvidia_smi(name: str) -> str:
-    command = ["nvidia-smi", f"--query-gpu={name}", "--format=csv,noheader"]
+def _nvidia_smi() -> dict[str, str]:
+    """What nvidia-smi says of the first GPU; "unknown" where it says nothing in time."""
+    command = ["nvidia-smi", f"--query-gpu={','.join(_ASKED)}", "--format=csv,noheader"]
+    values = ["unknown"] * len(_ASKED)
     with suppress(OSError, subprocess.SubprocessError):
-        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=20).stdout.strip()
-    return "unknown"
+        said = subprocess.run(command, capture_output=True, text=True, check=True, timeout=_SMI_SECONDS).stdout
+        values = said.partition("\n")[0].split(", ")
+    return {f"nvidia_smi_{name.replace('.', '_')}": value.strip() for name, value in zip(_ASKED, values, strict=False)}
 
 
 def _version(package: str) -> str:
@@ -54,7 +58,7 @@ def _version(package: str) -> str:
 def main() -> int:
     """Print all of it; 2 where nothing can be measured."""
     with suppress(OSError, subprocess.SubprocessError):
-        subprocess.run(["nvidia-smi"], check=False, timeout=20)
+        subprocess.run(["nvidia-smi"], check=False, timeout=_SMI_SECONDS)
     from memtune_runner.preflight import no_gpu
 
     missing = no_gpu()

@@ -135,13 +135,14 @@ class ClusterShell:
         own = {kind: owned_by(each, job.metadata.uid) for kind, each in found.items() if kind != BATCH_JOB}
         pods = own.pop(POD) + _through_job_sets(found, own.get(JOB_SET, []))
         nodes = await self._nodes.known(now, {place for pod in pods if (place := pod["spec"].get("nodeName"))})
-        gpu_resource = job.spec.resources.gpu_resource
+        resources = job.spec.resources
+        needed = None if resources.is_emulated else resources.gpu_resource
         refusals = await self._refusals(job, manifest, checked, now)
         return Observed(
             status=_status(manifest),
             runs=self._runs(job, pods, own.get(JOB_SET, []), nodes, now),
             owned=tuple(_owned(kind, each) for kind, owned in own.items() for each in owned),
-            nodes=candidates(nodes, checked.pod["spec"], gpu_resource) if nodes is not None and checked.pod else None,
+            nodes=candidates(nodes, checked.pod["spec"], needed) if nodes is not None and checked.pod else None,
             refusals=refusals,
             seen_going=self._seen_going(job),
             trace="" if checked.refusal else await self._traces.recall(job, _status(manifest), pods),

@@ -16,7 +16,7 @@ from memtune_operator.wrapping import Manifest
 
 # What of the template places GPUs, or brings them into a container.
 _OF_GPUS = (
-    *("nodeSelector", "affinity", "tolerations", "topologySpreadConstraints"),
+    *("nodeSelector", "affinity", "tolerations", "topologySpreadConstraints", "schedulerName"),
     *("runtimeClassName", "resourceClaims", "activeDeadlineSeconds"),
 )
 _CPUS = ("1", "4")

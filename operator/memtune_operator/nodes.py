@@ -20,9 +20,10 @@ _PASSING_TAINTS = "node.kubernetes.io/"
 _NUMBER = re.compile("[+-]?[0-9]{1,19}")
 
 
-def candidates(nodes: Iterable[Manifest], pod_spec: Manifest, gpu_resource: str) -> tuple[Node, ...]:
-    """The nodes that have GPUs and that the pod's selector, affinity and tolerations allow, by name."""
-    allowed = (node for node in nodes if _has_gpus(node, gpu_resource) and _is_allowed(node, pod_spec))
+def candidates(nodes: Iterable[Manifest], pod_spec: Manifest, gpu_resource: str | None) -> tuple[Node, ...]:
+    """The nodes that have what the pod needs, if anything, and that its selector, affinity and tolerations allow."""
+    having = (node for node in nodes if gpu_resource is None or _has_gpus(node, gpu_resource))
+    allowed = (node for node in having if _is_allowed(node, pod_spec))
     return tuple(sorted((_node(node) for node in allowed), key=lambda node: node.name))
 
 

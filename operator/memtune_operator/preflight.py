@@ -48,7 +48,7 @@ def check(
         return Preflight(refusal=Refusal(error.reason, str(error)))
     if denied := policy.refusal(rules, job, template):
         return Preflight(refusal=Refusal(reasons.POLICY_DENIED, denied))
-    if missing := gangs.refusal(job, template, installed):
+    if not job.spec.resources.is_emulated and (missing := gangs.refusal(job, template, installed)):
         return Preflight(refusal=missing)
     if not has_attempts and (absent := _sampler_refusal(job)):
         return Preflight(refusal=absent)

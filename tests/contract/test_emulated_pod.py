@@ -18,8 +18,10 @@ from memtune.plan import Plan
 from memtune.run import Run, RunKind
 from memtune.spec import Job, load_job
 from memtune.units import GIB
+from memtune_operator import preflight
 from memtune_operator.bootstrap import BOOTSTRAP
 from memtune_operator.emulated_pod import emulated_pod
+from memtune_operator.policy import Policy
 from memtune_operator.run_objects import run_objects
 
 GOLDEN = Path(__file__).parent / "golden" / "emulated-pod.json"
@@ -201,6 +203,14 @@ def test_such_a_job_saves_on_the_volume_of_its_checkpoints() -> None:
     assert mount == {"name": "memtune-checkpoints", "mountPath": "/checkpoints", "subPath": "memtune-emulated"}
     claimed = {"name": "memtune-checkpoints", "persistentVolumeClaim": {"claimName": "mine"}}
     assert claimed in pod["spec"]["volumes"]
+
+
+def test_such_a_job_needs_no_gang() -> None:
+    gang = {"spec": {"schedulerName": "volcano", "containers": [{"name": "trainer", "image": "i:1", "command": ["x"]}]}}
+    found = preflight.check(emulated_job(template=gang, launcher="JobSet"), Policy(), RUNNER_IMAGE, ())
+    assert found.refusal is None
+    assert found.pod is not None
+    assert "schedulerName" not in found.pod["spec"]
 
 
 def test_a_run_of_it_has_no_service() -> None:

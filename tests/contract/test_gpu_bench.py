@@ -137,6 +137,12 @@ def test_a_pair_gets_no_more_time_than_is_left_and_is_missing_where_that_was_too
     assert list(Results(tmp_path).of_pairs) == list(PAIRS[:2])
 
 
+def test_a_line_that_was_cut_off_as_it_was_written_is_passed_over(tmp_path: Path) -> None:
+    (tmp_path / "pairs.jsonl").write_text('{"pair": {"model": "0.')
+    Results(tmp_path).begin(MACHINE)
+    assert Results(tmp_path).machines == [MACHINE]
+
+
 def test_what_was_measured_with_another_driver_stands_beside_it_and_another_gpu_is_refused(tmp_path: Path) -> None:
     later = MACHINE._replace(driver="580.1")
     for machine in (MACHINE, later, MACHINE):

@@ -103,6 +103,24 @@ def test_without_a_gpu_nothing_is_begun(
     assert "gpu-day: a GPU day needs a CUDA GPU, and there is none" in capsys.readouterr().err
 
 
+def test_a_machine_that_does_not_answer_in_time_stops_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    slow = Part("machine", ("-c", "import time; print('{', flush=True); time.sleep(60)"), 1, tells=True)
+    monkeypatch.setattr(commands, "_MACHINE", slow)
+    monkeypatch.setattr(commands, "COMMANDS", {"1": (Part("next", ("-c", ""), 30),)})
+    monkeypatch.setattr(commands, "unpack", lambda _, site: (site, []))
+    assert run("1", tmp_path, 60) == 1
+    parts = json.loads((tmp_path / "1.json").read_text())["parts"]
+    assert [each["outcome"] for each in parts] == ["cut off after 1 s", "ended well"]
+
+
+@pytest.mark.parametrize("written", ["", '{"product": "NVIDIA A"'])
+def test_pairs_that_were_cut_off_as_they_were_written_stop_nothing(
+    written: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "pairs.jsonl").write_text(written)
+    assert on_a_gpu((Part("next", ("-c", ""), 30),), 60, tmp_path, monkeypatch) == 0
+
+
 def test_results_that_cannot_be_written_are_told_of_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "file").touch()
     assert run("1", tmp_path / "file" / "results", 60) == 2

@@ -124,10 +124,10 @@ H100, A100 = "NVIDIA-H100-80GB-HBM3", "NVIDIA-A100-SXM4-80GB"
 SEVERAL = (Node("a", A100), Node("b", H100), Node("c", A100), Node("d", "NVIDIA-GB9000"))
 
 
-def stalled(prices: dict[str, float], **resources: Any) -> str:
+def stalled(prices: dict[str, float], nodes: tuple[Node, ...] = SEVERAL, **resources: Any) -> str:
     """What a job says that may run on several products."""
     job = make_job(resources={"nodes": 1, "gpusPerNode": 1, **resources})
-    decision = decide(job, Observed(nodes=SEVERAL, gpu_hour_prices=prices), 1e9)
+    decision = decide(job, Observed(nodes=nodes, gpu_hour_prices=prices), 1e9)
     (found,) = [each for each in decision.status.conditions if each.type == "Stalled"]
     assert found.reason == "MixedGpus"
     return found.message
@@ -144,6 +144,12 @@ def test_a_job_that_may_run_on_several_products_is_told_what_each_costs_the_chea
     assert costs == [pytest.approx(p / 3600 * 1e6 / s, rel=0.01) for p, s in zip((2.0, 1.9), speeds, strict=True)]
     assert stalled({H100: 9.0, A100: 1.9}).partition("predicted: ")[2].startswith(A100)
     assert "$" not in stalled({})
+
+
+def test_more_products_than_a_message_has_room_for_are_counted() -> None:
+    products = (H100, A100, "NVIDIA-L4", "NVIDIA-A10G", "NVIDIA-H200", "Tesla-T4")
+    nodes = tuple(Node(str(number), product) for number, product in enumerate(products))
+    assert stalled({}, nodes).endswith("; and 2 more)")
 
 
 def test_where_the_job_says_what_its_gpus_have_the_products_are_not_compared() -> None:

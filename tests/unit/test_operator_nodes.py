@@ -37,6 +37,7 @@ def test_labels_tell_product_and_memory() -> None:
 def test_nodes_without_gpus_do_not_count_and_the_order_is_fixed() -> None:
     nodes = [node("b"), node("none", gpus=0), node("a")]
     assert [each.name for each in candidates(nodes, {}, GPU)] == ["a", "b"]
+    assert len(candidates(nodes, {}, None)) == len(nodes)
 
 
 LABELS = {"zone": "east", "cores": "64"}

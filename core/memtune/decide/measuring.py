@@ -161,9 +161,9 @@ def started_at(run: RunObservation) -> str | None:
     return to_text(max(known)) if known and len(known) == len(starts) else None
 
 
-def gpu_seconds(run: RunObservation, gpus_per_node: int, now: float, longest: float = _LONGEST) -> int:
+def gpu_seconds(run: RunObservation, gpus_per_pod: int, now: float, longest: float = _LONGEST) -> int:
     """GPU-seconds of a run until now: from each container's start to its end, or ``longest`` if none is known."""
-    return round(sum(_seconds(pod, now, longest) for pod in run.pods) * gpus_per_node)
+    return round(sum(_seconds(pod, now, longest) for pod in run.pods) * gpus_per_pod)
 
 
 def _seconds(pod: PodObservation, now: float, longest: float) -> float:

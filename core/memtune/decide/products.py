@@ -48,7 +48,8 @@ def compared(context: Context) -> str:
     except ValueError:
         return ""  # the job describes no workload, and something else tells why
     offers.sort(key=lambda offer: offer.place)
-    return "; ".join(offer.words for offer in offers[:_MOST])
+    others = len(offers) - _MOST
+    return "; ".join([*(offer.words for offer in offers[:_MOST]), *([f"and {others} more"] if others > 0 else [])])
 
 
 def _offer(context: Context, product: str, nodes: list[Node]) -> _Offer | None:
