@@ -10,7 +10,8 @@ from memtune.spec.tuning import Tuning
 PUBLISHED_NOTES = f"""
 Each job is one that others ran with several plans and published ([the data](../data/README.md)); a search can
 choose only among these plans. Memory, speed and out-of-memories are theirs: MemTune's predictor had no part in
-them, but its formulas were chosen with peaks of fms-acceleration in view. Each probe has noise of 0.3% in memory and 1.5% in speed (standard deviations of the logarithm), drawn anew
+them, but its formulas were chosen with peaks of fms-acceleration in view. Each probe has noise of 0.3% in memory and
+1.5% in speed (standard deviations of the logarithm), drawn anew
 for each seed.
 
 - [fms-acceleration](https://github.com/foundation-model-stack/fms-acceleration): Mistral 7B and Llama 3 8B, LoRA,
