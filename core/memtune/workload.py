@@ -24,10 +24,10 @@ class Evaluation:
     sequence_tokens: int = 0
     page_tokens: int = 16
 
-    def generation(self, sequence_length: int, element_bytes: float = 2.0) -> Generation:
-        """What is in the KV cache at once."""
+    def generation(self, sequence_length: int, source_tokens: int = 0) -> Generation:
+        """What is in the KV cache at once; of an encoder-decoder also what it reads."""
         sequences, tokens = self.concurrent_sequences or self.batch_size, self.sequence_tokens or sequence_length
-        return Generation(sequences, tokens, element_bytes=element_bytes, page_tokens=self.page_tokens)
+        return Generation(sequences, tokens, source_tokens, page_tokens=self.page_tokens)
 
 
 @dataclass(frozen=True)
