@@ -79,6 +79,11 @@ class Shape:
         return self.crossed or self.layers
 
     @property
+    def outside(self) -> int:
+        """The parameters outside of the repeated blocks that learn; an adapter has none there."""
+        return 0 if self.has_adapter else self.root
+
+    @property
     def largest_linear(self) -> int:
         """The elements of the largest matrix of a layer, which a quantized layer unpacks to use."""
         return self.hidden * max(self.ffn // max(self.expert_copies, 1), self.query)
