@@ -134,9 +134,10 @@ def test_a_single_gpu_is_without_a_reducer_where_nothing_wraps_the_model(
     ("integration", "whole"),
     [("sdk", True), ("env", False), ("lightning", False), ("hf-trainer", False), ("accelerate", False)],
 )
-def test_the_engine_builds_a_model_before_it_is_sharded(integration: str, whole: bool) -> None:
+def test_the_engine_builds_a_model_before_it_is_sharded_and_autocasts_none(integration: str, whole: bool) -> None:
     asked = job(integration=integration, template=_template(["python", "train.py"]))
-    assert to_workload(asked, GPUS["h100-80gb"]).builds_whole is whole
+    made = to_workload(asked, GPUS["h100-80gb"])
+    assert (made.builds_whole, made.without_autocast) == (whole, whole)
 
 
 def test_the_built_in_trainer_has_a_reducer_on_a_single_gpu() -> None:

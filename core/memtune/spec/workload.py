@@ -120,6 +120,8 @@ def to_workload(job: Job, gpu: Gpu, model: Architecture | TracedModel | None = N
         target_length=spec.training.target_length or 0,
         virtual=spec.resources.device == "virtual",
         without_reducer=_is_without_reducer(job),
+        # The engine autocasts a loss around the model only. accelerate autocasts under FSDP, and scripts as they like.
+        without_autocast=spec.integration == "sdk",
         # The engine gives DeepSpeed the model as the factory built it. transformers loads its models under zero.Init;
         # of other scripts nobody knows.
         builds_whole=spec.integration == "sdk",
