@@ -221,6 +221,7 @@ def predictor(name: str, plan: Plan, ranks: int) -> Predictor:
             nodes=ranks // per_node,
             gpus_per_node=per_node,
             adapter=model.adapter,
+            without_autocast=True,
         )
     )
 

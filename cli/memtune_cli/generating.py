@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 from memtune.model.architecture import Architecture, Kind
@@ -31,9 +30,9 @@ def cache_of(case: Case, plan: Plan) -> Cache | None:
     architecture = workload.architecture
     if not workload.evaluation.generates or not isinstance(architecture, Architecture):
         return None
-    generation = workload.evaluation.generation(workload.sequence_length)
-    if architecture.kind is Kind.ENCODER_DECODER:
-        generation = replace(generation, source_tokens=workload.sequence_length)
+    source_tokens = workload.sequence_length if architecture.kind is Kind.ENCODER_DECODER else 0
+    target_tokens = workload.target_length or workload.sequence_length
+    generation = workload.evaluation.generation(target_tokens, source_tokens)
     resident = sum(term.bytes for term in case.predictor.explain(plan) if term.name in _RESIDENT)
     free_bytes = workload.gpu.usable_bytes - resident
     return Cache(generation, resident, kv_budget(architecture, generation, free_bytes))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from memtune.deepspeed_config import SUB_GROUP_ELEMENTS
 from memtune.knobs import Offload, Optimizer, Precision, Sharding
 from memtune.plan import Plan
-from memtune.predict.optimizers import STATE_BYTES
+from memtune.predict.optimizers import STATE_BYTES, bytes_of
 from memtune.predict.recipe import sharding_ranks
 from memtune.predict.shape import shape_of
 from memtune.units import GIB, MIB, counted
@@ -171,10 +171,19 @@ def _offloaded(workload: Workload, plan: Plan, activation_bytes: float) -> list[
 def _optimizer_offload(workload: Workload, plan: Plan, elements: int) -> HostTerm:
     # Master weights, their gradients and the 16-bit transfer buffer are pinned; the moments are ordinary memory.
     pinned = sum(_pinned_groups(elements, width, plan) for width in (4, 4, 2))
-    moments = STATE_BYTES[plan.optimizer]
-    formula = f"((4 + 4 + 2) B pinned + {moments:g} B) x {elements:,} parameters"
+    moments, formula = _with_moments(workload, plan, elements, "(4 + 4 + 2) B pinned")
     source = "deepspeed runtime/zero/stage_1_and_2.py, cpu_offload"
-    return _term("offloaded optimizer", workload, pinned + moments * elements, formula, source)
+    return _term("offloaded optimizer", workload, pinned + moments, formula, source)
+
+
+def _with_moments(workload: Workload, plan: Plan, elements: int, pinned: str) -> tuple[float, str]:
+    """The moments of so many parameters, and the formula of those beside what is ``pinned`` of each."""
+    each, shards = bytes_of(plan.optimizer), sharding_ranks(workload, plan)
+    formula = f"({pinned} + {each.states:g} B) x {elements:,} parameters"
+    outside = -(-shape_of(workload.architecture, workload.adapter).outside // shards) if each.outside else 0
+    if outside:
+        formula = f"({formula} + {each.outside:g} B x {outside:,} outside of the blocks)"
+    return each.all_states(elements, outside), formula
 
 
 def _pinned_groups(elements: int, width: int, plan: Plan) -> int:
@@ -187,10 +196,9 @@ def _pinned_groups(elements: int, width: int, plan: Plan) -> int:
 def _fsdp_offload(workload: Workload, plan: Plan, elements: int) -> HostTerm:
     # Each parameter's shard is pinned by itself; sizes spread evenly over the powers of two lose 1/ln 2 - 1 = 44%.
     pinned = (4 + 4) * elements * 1.44
-    moments = STATE_BYTES[plan.optimizer]
-    formula = f"((4 + 4) B x 1.44 pinned + {moments:g} B) x {elements:,} parameters"
+    moments, formula = _with_moments(workload, plan, elements, "(4 + 4) B x 1.44 pinned")
     source = "torch.distributed.fsdp.CPUOffloadPolicy: parameters, gradients and states"
-    return _term("offloaded parameters and optimizer", workload, pinned + moments * elements, formula, source)
+    return _term("offloaded parameters and optimizer", workload, pinned + moments, formula, source)
 
 
 def _nvme(workload: Workload, elements: int) -> HostTerm:

@@ -24,10 +24,10 @@ class Evaluation:
     sequence_tokens: int = 0
     page_tokens: int = 16
 
-    def generation(self, sequence_length: int, element_bytes: float = 2.0) -> Generation:
-        """What is in the KV cache at once."""
+    def generation(self, sequence_length: int, source_tokens: int = 0) -> Generation:
+        """What is in the KV cache at once; of an encoder-decoder also what it reads."""
         sequences, tokens = self.concurrent_sequences or self.batch_size, self.sequence_tokens or sequence_length
-        return Generation(sequences, tokens, element_bytes=element_bytes, page_tokens=self.page_tokens)
+        return Generation(sequences, tokens, source_tokens, page_tokens=self.page_tokens)
 
 
 @dataclass(frozen=True)
@@ -37,6 +37,7 @@ class Workload:
     ``outside_bytes`` is what earlier jobs of the same image, GPU and world measured outside of the allocator, one each.
     Where ``fake_ranks`` stand for all but one rank, nothing is sent, and NCCL takes nothing.
     ``without_reducer`` says that nothing wraps the model in DistributedDataParallel, as on a single GPU by itself.
+    ``without_autocast`` says that nothing autocasts the model, and its own loss, under FSDP and DeepSpeed.
     ``builds_whole`` says that a model which DeepSpeed's stage 3 shards is whole on each GPU before (no zero.Init).
     ``keeps_outputs`` says that a loop keeps what the model returns until the next step; accelerate widens it to fp32.
     ``compiles_loss`` says that the loss is compiled, whether the blocks of the model are or not.
@@ -60,6 +61,7 @@ class Workload:
     outside_bytes: tuple[int, ...] = ()
     fake_ranks: bool = False
     without_reducer: bool = False
+    without_autocast: bool = False
     builds_whole: bool = False
     keeps_outputs: bool = False
     host_limit_bytes: int = 0

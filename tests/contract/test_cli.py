@@ -316,6 +316,18 @@ def test_a_job_that_generates_is_told_what_its_cache_leaves(tmp_path: Path, caps
         assert left == pytest.approx(79.2 * 1024**3, abs=2)
 
 
+def test_an_encoder_decoder_caches_its_targets_and_its_source(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    training = {"sequenceLength": 512, "targetLength": 128, "globalBatchSize": 8}
+    evaluation = {"batchSize": 8, "generates": True}
+    asked = job(model={"hfConfig": {"model_type": "t5"}}, training=training, training__evaluation=evaluation)
+    main(["estimate", written(tmp_path, asked), "--plan", "bf16-z3-full-mb1x1", "--format", "json"])
+    # Six layers of 512 keys and values, 2 bytes each.
+    cached = 8 * (128 + 512) * 6 * 2 * 512 * 2
+    assert json.loads(capsys.readouterr().out)["generation"]["kvCacheBytes"] == cached
+
+
 def test_a_job_that_generates_nothing_has_no_such_section(capsys: pytest.CaptureFixture[str]) -> None:
     main(["estimate", DENSE, "--plan", "bf16-z3-full-mb4x8"])
     assert "KV cache" not in capsys.readouterr().out

@@ -39,6 +39,11 @@ BROKEN: list[tuple[str, dict[str, Any], str]] = [
         ),
         "spec.training.evaluation.generates",
     ),
+    (
+        "a trace has the lengths",
+        spec(model={"architecture": None, "factory": "a:b"}, training={"targetLength": 64}, template=POD),
+        "spec.training.targetLength",
+    ),
     ("integration reaches", spec(integration="sdk"), "spec.integration"),
     (
         "training.globalBatchSize must",
@@ -169,6 +174,7 @@ GOOD: list[dict[str, Any]] = [
     spec(),
     spec(model={"architecture": None, "hfConfig": {}}),
     spec(model={"architecture": None, "factory": "a:b"}, template=POD),
+    spec(model={"architecture": None, "hfConfig": {}}, training={"targetLength": 64}),
     spec(integration="sdk", template=POD),
     spec(resources={"nodes": 2, "gpusPerNode": 8}, tuning__space={"fsdpStrategies": ["hybrid"]}),
     spec(resources={"device": "virtual", "gpuMemory": "2Gi"}),

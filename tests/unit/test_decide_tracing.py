@@ -146,6 +146,14 @@ def test_a_factory_that_cannot_be_traced_is_told_and_probed_blindly(
     assert tuned["message"] == "up to 5 probes may be made; the first tells how many 1,000 GPU-seconds pay for"
 
 
+def test_a_length_of_targets_that_an_older_version_took_beside_a_factory_stops_no_probe() -> None:
+    job = factory_job()
+    training = job.spec.training.model_copy(update={"target_length": 64})
+    cluster = cluster_of(job.model_copy(update={"spec": job.spec.model_copy(update={"training": training})}))
+    traced(cluster, 2, "tracing stopped")
+    assert [probe["predictedBytes"] for probe in cluster.status["probes"]] == [0]
+
+
 def test_what_the_first_probe_measures_is_what_is_predicted_from_then_on() -> None:
     cluster = cluster_of()
     traced(cluster, 2, "it raised")

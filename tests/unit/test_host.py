@@ -85,6 +85,14 @@ def test_fsdp_and_nvme_keep_their_own_buffers() -> None:
     assert found["nvme buffers"] == 8 * (16 * GIB + 1_000_000_000)
 
 
+def test_muon_offloads_two_moments_of_what_is_outside_of_the_blocks() -> None:
+    found = terms(host_memory(EIGHT, Plan.parse("bf16-fsdp-sel-mb2x4-muon-oparam")))
+    # Embedding and head of 32,000 x 4,096 and the last norm, 4,096; one moment, of fp32, of each other weight.
+    outside = (2 * 32_000 * 4096 + 4096) // 8
+    one_moment = 8 * (8 * 1.44 + 4) * 842_301_952
+    assert found["offloaded parameters and optimizer"] == pytest.approx(one_moment + 8 * 4 * outside, abs=8)
+
+
 def test_hybrid_shards_are_those_of_one_node() -> None:
     hybrid = host_memory(TWO_BY_EIGHT, Plan.parse("bf16-fsdphyb-sel-mb2x2-oparam"))
     alone = host_memory(EIGHT, Plan.parse("bf16-fsdp-sel-mb2x4-oparam"))

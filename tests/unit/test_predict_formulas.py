@@ -21,6 +21,7 @@ from memtune.workload import Evaluation, Workload
 H100 = find("h100-80gb")
 LLAMA_2_7B = Architecture("llama-2-7b", Kind.DECODER, 4096, 32, 32, 32, 128, 11008, 32000)
 GPT = Architecture("gpt", Kind.DECODER, 1024, 24, 16, 16, 64, 4096, 50257, gated_ffn=False, rms_norm=False)
+BERT = {"model_type": "bert", "architectures": ["BertForMaskedLM"]}
 P = 6_738_415_616
 _NOT_THE_MODELS = ("context", "nccl", "workspace")
 CLEAN = replace(DEFAULT_CONSTANTS, activation_factor=1.0)
@@ -303,6 +304,28 @@ def test_checkpointing_keeps_inputs() -> None:
     assert boundary_bytes(shape, recipe) == 2 * 4096
     # Selective: q, v, gate and down products, the attention's output and the input: 2 x (4 x 4096 + 4096 + 11008).
     assert selective_bytes(shape, recipe) == 2 * (5 * 4096 + 11008) + 4 * 32
+
+
+@pytest.mark.parametrize(
+    ("model", "plan", "without_autocast", "each"),
+    [
+        # The logits, their log-softmax and two gradients: in 16 bits, or the last three in 32.
+        (BERT, "bf16-fsdp-none-mb2x1", True, 8),
+        (BERT, "fp16-z3-full-mb2x1", True, 8),
+        (BERT, "bf16-ddp-none-mb2x1", True, 14),
+        (BERT, "bf16-fsdp-none-mb2x1", False, 14),
+        (BERT, "fp32-fsdp-none-mb2x1-sdpa", True, 16),
+        ({"model_type": "t5"}, "bf16-z1-none-mb2x1", True, 8),
+        ({"model_type": "llama"}, "bf16-fsdp-none-mb2x1", True, 14),
+    ],
+)
+def test_a_model_may_compute_its_own_loss_of_logits_as_they_are(
+    model: dict[str, object], plan: str, without_autocast: bool, each: int
+) -> None:
+    architecture = from_hf_config(model)
+    workload = Workload(architecture, H100, 2, 512, without_autocast=without_autocast)
+    (logits,) = [term for term in Predictor(workload).explain(Plan.parse(plan)) if term.name == "logits"]
+    assert logits.bytes == each * 2 * 512 * architecture.vocab_size
 
 
 def test_logits_are_upcast_unless_the_loss_is_fused() -> None:

@@ -11,10 +11,11 @@ from memtune.plan import Plan
 from memtune.predict import Predictor, Term
 from memtune.predict.activations import layer_bytes
 from memtune.predict.constants import DEFAULT_CONSTANTS
+from memtune.predict.pools import largest_tensors
 from memtune.predict.recipe import lower
 from memtune.predict.shape import shape_of
 from memtune.predict.stacks import stack_terms
-from memtune.workload import Workload
+from memtune.workload import Evaluation, Workload
 
 H100 = find("h100-80gb")
 TINY = Architecture("tiny", Kind.DECODER, 64, 8, 4, 2, 16, 176, 2048)
@@ -28,6 +29,13 @@ PLAN = Plan.parse("bf16-z0-none-mb2x1")
 def _terms(target_length: int, plan: Plan = PLAN) -> list[Term]:
     workload = Workload(PAIR, H100, plan.global_batch(1), 512, target_length=target_length)
     return stack_terms(shape_of(PAIR, None), lower(workload, plan), DEFAULT_CONSTANTS)
+
+
+def _evaluated(
+    evaluation: Evaluation, target: int, plan: str = "bf16-z0-none-mb2x1", model: Architecture = PAIR
+) -> float:
+    workload = Workload(model, H100, 2, 512, target_length=target, evaluation=evaluation)
+    return _total(Predictor(workload).explain(Plan.parse(plan)), "evaluation")
 
 
 def _total(terms: list[Term], name: str) -> float:
@@ -60,6 +68,53 @@ def test_logits_are_those_of_the_targets() -> None:
         workload = Workload(PAIR, H100, 2, 512, target_length=length)
         (logits,) = [term for term in Predictor(workload).explain(PLAN) if term.name == "logits"]
         assert logits.bytes == 14 * tokens * 1000
+
+
+@pytest.mark.parametrize(
+    ("target", "evaluated"),
+    [
+        # Of each token its hidden states and the widest feed-forward, 2 x (2 x 256 + 4 x 64) bytes, in the stack that
+        # has more tokens, and of each target 2 + 8 bytes of 1,000 logits.
+        (0, 1536 * 1024 + 10_000 * 1024),
+        (128, 1536 * 1024 + 10_000 * 256),
+        (2048, 1536 * 4096 + 10_000 * 4096),
+    ],
+)
+def test_an_evaluation_batch_has_the_logits_of_its_targets(target: int, evaluated: float) -> None:
+    assert _evaluated(Evaluation(2), target) == evaluated
+
+
+@pytest.mark.parametrize("target", [128, 2048])
+def test_the_longer_stack_has_the_most_scores(target: int) -> None:
+    # 8 bytes of each score, which are more than 10 of each of 1,000 logits of a target.
+    wide = replace(PAIR, vocab_size=100)
+    longest = max(512, target)
+    found = _evaluated(Evaluation(2), target, "bf16-z0-none-mb2x1-eager", wide)
+    assert found == 1536 * 2 * longest + 8 * 4 * 2 * longest**2
+
+
+def test_generation_caches_the_targets_and_what_each_crosses_to() -> None:
+    def cached(target: int, sequence_tokens: int = 0) -> float:
+        generating = Evaluation(2, generates=True, sequence_tokens=sequence_tokens)
+        return _evaluated(generating, target) - _evaluated(Evaluation(2), target)
+
+    # Keys and values of 64 elements, two bytes each, in two layers; each has those of the targets and of the source.
+    assert cached(0) == 2 * 2 * 64 * 2 * 2 * (512 + 512)
+    assert cached(128) == 2 * 2 * 64 * 2 * 2 * (128 + 512)
+    assert cached(128, sequence_tokens=20) == 2 * 2 * 64 * 2 * 2 * (32 + 512)
+
+
+def test_the_largest_logits_are_those_of_the_targets() -> None:
+    shape = shape_of(PAIR, None)
+
+    def moving(target: int, plan: str = "bf16-z0-none-mb2x1") -> float:
+        return largest_tensors(shape, lower(Workload(PAIR, H100, 2, 512, target_length=target), Plan.parse(plan)))[1]
+
+    assert [moving(target) for target in (0, 512, 2048)] == [4 * 1000 * 512, 4 * 1000 * 512, 4 * 1000 * 2048]
+    # Of shorter targets the logits may be smaller than what the encoder has in its feed-forward, or its scores.
+    assert moving(8) == 2 * 256 * 512
+    assert moving(128, "bf16-z0-none-mb2x1-eager") == 2 * 4 * 512 * 512
+    assert moving(2048, "bf16-z0-none-mb2x1-eager") == 2 * 4 * 2048 * 2048
 
 
 def test_a_compiled_loss_leaves_the_logits_and_their_gradient() -> None:

@@ -9,10 +9,13 @@ from memtune.model.plain import from_facts
 from memtune.plan import Plan
 from memtune.predict import Predictor
 from memtune.predict.optimizers import STATE_BYTES, is_narrow, optimizer_bytes
+from memtune.predict.shape import shape_of
+from memtune.predict.speed import pace_of
 from memtune.predict.terms import STEP
 from memtune.workload import Workload
 
 # 131,072 parameters are the embedding, as many the head, 46,208 each of 8 layers, and 64 the last norm.
+H100 = find("h100-80gb")
 TINY = Architecture("tiny", Kind.DECODER, 64, 8, 4, 2, 16, 176, 2048)
 # 478.6 million parameters, of which 81.9 million are the embedding and the head.
 HALF = from_facts(
@@ -58,11 +61,21 @@ def test_a_name_that_nobody_knows_is_not_guessed() -> None:
 def test_states_in_half_precision_take_half() -> None:
     found = optimizer_bytes("muon")
     assert found is not None
-    assert found.of_bytes(2) == (2, 2, 0, 5)
+    # Half the states, foreach temporaries of AdamW's and update; Newton-Schulz runs on three matrices in bf16 anyhow.
+    assert (found.states, found.outside, found.foreach, found.alone) == (4, 4, 4, 4 + 3 * 2)
+    half = found.of_bytes(2)
+    assert (half.states, half.outside, half.foreach, half.alone) == (2, 2, 2, 2 + 3 * 2)
 
 
 def test_only_states_with_scales_are_narrow() -> None:
     assert {each for each in Optimizer if is_narrow(STATE_BYTES[each])} == {Optimizer.ADAMW_8BIT}
+    narrow = ("lion_4bit", "lion_8bit", "adamw_torch_4bit", "AdamWFp8", "ademamix_8bit")
+    wide = ("adafactor", "sgd", "lion", "adamw", "paged_adamw_8bit")
+    for names, expected in ((narrow, True), (wide, False)):
+        for name in names:
+            found = optimizer_bytes(name)
+            assert found is not None
+            assert is_narrow(found.states) is expected, name
     assert not is_narrow(2.0)
 
 
@@ -75,11 +88,19 @@ def test_only_states_with_scales_are_narrow() -> None:
         ("fp32-ddp-none-mb1x64-lion", 4 * 131_072),  # the embedding's update
         ("fp32-ddp-none-mb1x64-adafactor", 4 * 131_072),
         ("fp32-ddp-none-mb1x64-muon", 10 * 64 * 176),  # of a block, for AdamW has the embedding
+        ("fp32-ddp-none-mb1x64-muon-foreach", 4 * (2 * 131_072 + 64)),  # AdamW's, after Muon's
     ],
 )
 def test_what_a_step_makes_by_hand(plan: str, transients: float) -> None:
     terms = Predictor(Workload(TINY, find("h100-80gb"), 64, 64)).explain(Plan.parse(plan))
     assert sum(term.bytes for term in terms if term.name == "step transients" and STEP in term.phases) == transients
+
+
+def test_muon_reads_and_writes_two_moments_of_what_is_no_matrix_of_a_block() -> None:
+    step = pace_of(Workload(TINY, H100, 64, 64), shape_of(TINY, None), Plan.parse("fp32-ddp-none-mb1x64-muon")).step
+    # Weights and gradients are 12 bytes in a step, each moment 8; Muon's products are taken to be two more passes.
+    bytes_read = 3 * ((2 * 4 + 12) * 631_872 + 2 * 4 * (2 * 131_072 + 64))
+    assert step == pytest.approx(bytes_read / H100.memory_bytes_per_second)
 
 
 def test_muon_has_two_moments_of_what_is_no_matrix_of_a_block() -> None:

@@ -7,6 +7,8 @@ from small_traces import BLOCKS, HIDDEN, INNER, KIB, TOKENS, WEIGHT, small_trace
 
 from memtune.plan import Plan
 from memtune.replay import Replayer, live_peak
+from memtune.replay.optimizers import Piece, step
+from memtune.replay.tape import Tape
 from memtune.trace import TraceError
 
 BUCKETS = (BLOCKS + 2) * WEIGHT  # the reducer's
@@ -67,6 +69,15 @@ def test_foreach_makes_the_square_roots_of_all_moments_at_once() -> None:
     # Fused steps count on the device; their peak is what clipping takes: a norm of each, all in one, and theirs.
     scalars = (BLOCKS + 2) * 4 + 2 * (BLOCKS + 2) * 4 + 4
     assert tape.phases["step"].requested - fused.phases["step"].requested == GRADIENTS - scalars
+
+
+def test_foreach_of_muon_makes_the_square_roots_of_what_adamw_steps() -> None:
+    block, embedding, norm = Piece(600, 20, is_in_block=True), Piece(500, 50, is_in_block=False), Piece(7, 7, True)
+    muon = [2400, 1200, 1200, 1200]
+    for plan, made in (("fp32-ddp-none-mb1x1-muon", muon), ("fp32-ddp-none-mb1x1-muon-foreach", [*muon, 2000, 28])):
+        tape = Tape()
+        step(tape, Plan.parse(plan), [embedding, block, norm])
+        assert tape.sizes == made
 
 
 @pytest.mark.parametrize("gpus", [2, 4, 8])

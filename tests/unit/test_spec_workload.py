@@ -8,6 +8,7 @@ import pytest
 
 from memtune.gpu import GPUS
 from memtune.model.architecture import Adapter, Architecture, Kind
+from memtune.model.assumed import assumed_architecture
 from memtune.spec import Job, SpecError, architecture_of, load_job, to_workload
 from memtune.workload import Evaluation
 
@@ -19,6 +20,7 @@ LLAMA = {
     "num_attention_heads": 32,
     "vocab_size": 32000,
 }
+ASSUMED = assumed_architecture(1 << 34, 1)
 FACTS = {"hiddenSize": 64, "layers": 2, "heads": 4, "ffnSize": 128, "vocabSize": 1000}
 
 
@@ -59,6 +61,12 @@ def test_a_sequence_of_more_tokens_than_a_picture_has_is_refused() -> None:
     assert to_workload(job(pictures, training={"sequenceLength": 197}), GPUS["h100-80gb"]).sequence_length == 197
     with pytest.raises(SpecError, match=r"sequenceLength: 198 is more than the 197 positions that vit has embeddings"):
         to_workload(job(pictures, training={"sequenceLength": 198}), GPUS["h100-80gb"])
+
+
+def test_a_model_that_is_only_assumed_contradicts_nothing_that_the_job_says() -> None:
+    pair = {"hfConfig": {"model_type": "t5"}}
+    made = to_workload(job(pair, training={"targetLength": 64}), GPUS["h100-80gb"], ASSUMED)
+    assert made.architecture is ASSUMED
 
 
 def test_plain_facts_become_the_architecture() -> None:
@@ -126,9 +134,10 @@ def test_a_single_gpu_is_without_a_reducer_where_nothing_wraps_the_model(
     ("integration", "whole"),
     [("sdk", True), ("env", False), ("lightning", False), ("hf-trainer", False), ("accelerate", False)],
 )
-def test_the_engine_builds_a_model_before_it_is_sharded(integration: str, whole: bool) -> None:
+def test_the_engine_builds_a_model_before_it_is_sharded_and_autocasts_none(integration: str, whole: bool) -> None:
     asked = job(integration=integration, template=_template(["python", "train.py"]))
-    assert to_workload(asked, GPUS["h100-80gb"]).builds_whole is whole
+    made = to_workload(asked, GPUS["h100-80gb"])
+    assert (made.builds_whole, made.without_autocast) == (whole, whole)
 
 
 def test_the_built_in_trainer_has_a_reducer_on_a_single_gpu() -> None:

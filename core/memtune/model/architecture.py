@@ -79,7 +79,7 @@ class Architecture:
     With ``makes_scores`` no kernel computes its attention. Scores are bounded by the tanh of ``attention_softcap``,
     logits by that of ``logit_softcap``, unless these are 0.
     ``activation_tensors`` of the feed-forward's width are kept for the activation's backward pass, its output included,
-    which may be dropped by ``ffn_dropout``.
+    which may be dropped by ``ffn_dropout``. Unless ``upcasts_loss``, its own loss is computed of logits as they are.
     ``tower`` turns pictures into tokens of the stack, through a projector.
     """
 
@@ -121,6 +121,7 @@ class Architecture:
     makes_scores: bool = False
     attention_softcap: float = 0.0
     logit_softcap: float = 0.0
+    upcasts_loss: bool = True
     module_names: ModuleNames = ModuleNames()
     tower: Architecture | None = None
 

@@ -16,7 +16,7 @@ _SPECIAL = {"name", "kind", "heads", "kv_heads", "head_dim", "ffn_size", "vocab_
 # What a job cannot write: one is written as `norm`, the others are facts of transformers' own families.
 _UNWRITTEN = {
     *("rms_norm", "unquantized", "activation_tensors", "ffn_dropout", "attention_softcap", "logit_softcap"),
-    *("makes_scores", "class_token", "tower"),
+    *("makes_scores", "upcasts_loss", "class_token", "tower"),
 }
 _READERS: dict[str, Callable[[Facts, str, Any], Any]] = {
     # A number that is 0 unless given may be 0.

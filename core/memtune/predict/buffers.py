@@ -217,33 +217,39 @@ def _logits(shape: Shape, recipe: Recipe, constants: Constants) -> list[Term]:
 
 
 def evaluation_terms(shape: Shape, recipe: Recipe, evaluation: Evaluation) -> list[Term]:
-    """An evaluation batch: one layer at a time, where the scores may be most, or the logits; generation's KV cache."""
+    """An evaluation batch: one layer at a time, where the scores may be most, or the logits; generation's KV cache.
+
+    Of two stacks with lengths of their own the longer one has the larger layer; logits are the decoder's.
+    """
     if not evaluation.batch_size:
         return []
-    tokens = float(evaluation.batch_size * recipe.sequence_length)
+    source, target = recipe.sequence_length, recipe.decoder.sequence_length
+    longest = max(source, target)
+    tokens, targets = float(evaluation.batch_size * longest), float(evaluation.batch_size * target)
     width = 2 * shape.ffn + 4 * shape.hidden
     logits = recipe.compute_bytes + 8.0
     if evaluation.keeps_logits:
         # Kept in fp32, and joined with those of the batches before: the old, the new and their concatenation.
         logits += 8.0
-    last, template = logits * shape.vocab, "{:,.0f} tokens x ({} B x {} + {:.3g} B x {} entries of the vocabulary)"
-    values: tuple[object, ...] = (tokens, recipe.compute_bytes, width, logits, shape.vocab)
-    scores = EAGER_SCORE_BYTES * shape.heads * recipe.sequence_length if recipe.attention is Attention.EAGER else 0
+    last, template = targets * logits * shape.vocab, "{:.3g} B x {:,.0f} tokens x {} entries of the vocabulary"
+    values: tuple[object, ...] = (logits, targets, shape.vocab)
+    scores = tokens * EAGER_SCORE_BYTES * shape.heads * longest if recipe.attention is Attention.EAGER else 0.0
     if scores > last:
-        last, template = scores, "{:,.0f} tokens x ({} B x {} + {} B x {} heads x {} scores)"
-        values = (tokens, recipe.compute_bytes, width, EAGER_SCORE_BYTES, shape.heads, recipe.sequence_length)
-    size = tokens * (recipe.compute_bytes * width + last)
+        last, template = scores, "{} B x {:,.0f} tokens x {} heads x {} scores"
+        values = (EAGER_SCORE_BYTES, tokens, shape.heads, longest)
+    size = tokens * recipe.compute_bytes * width + last
+    template, values = "{} B x {:,.0f} tokens x {} + " + template, (recipe.compute_bytes, tokens, width, *values)
     terms = [Term("evaluation", size, (EVALUATION,), template, values, "transformers trainer.py, evaluation_loop")]
     if evaluation.generates:
-        generation = evaluation.generation(recipe.sequence_length)
+        generation = evaluation.generation(target, source if shape.crossed else 0)
         terms.append(_kv_cache(shape, recipe, generation.cached_tokens))
     return terms
 
 
 def _kv_cache(shape: Shape, recipe: Recipe, tokens: int) -> Term:
-    each = 2 * shape.cached_attentions * shape.key_value * recipe.compute_bytes
+    each = 2 * shape.cached_layers * shape.key_value * recipe.compute_bytes
     template = "2 x {} layers x {} x {} B x {:,.0f} tokens of KV cache, in whole pages"
-    values = (shape.cached_attentions, shape.key_value, recipe.compute_bytes, tokens)
+    values = (shape.cached_layers, shape.key_value, recipe.compute_bytes, tokens)
     return Term("evaluation", each * tokens, (EVALUATION,), template, values, "2309.06180, section 3")
 
 

@@ -22,8 +22,10 @@ _MOMENTS = {
 }  # fmt: skip
 # Rows and columns of each matrix instead of a moment: of a matrix of 1,000 by 1,000, 2 numbers for 1,000 elements.
 _ADAFACTOR_BYTES = 0.02
-# Newton-Schulz has a matrix, its square and their product in bf16, beside the update in fp32.
-_MUON_STEP_BYTES = _FP32 + 3 * 2
+# Newton-Schulz has a matrix, its square and their product in bf16, beside the update.
+_MUON_PRODUCT_BYTES = 3 * 2.0
+# The fewest bits of one moment, and more than Adafactor takes.
+_LEAST_NARROW_BYTES = 0.5
 # Words of a name that say who wrote the optimizer, or how it runs, but not what it keeps.
 _SILENT = re.compile(r"torch|bnb|bitsandbytes|hf|apex|xla|npu|fused|foreach|schedule_?free|ao|32_?bit")
 
@@ -31,18 +33,29 @@ _SILENT = re.compile(r"torch|bnb|bitsandbytes|hf|apex|xla|npu|fused|foreach|sche
 class OptimizerBytes(NamedTuple):
     """Bytes per parameter: ``states``, and ``foreach`` temporaries of all parameters at once without a fused kernel.
 
-    Parameters outside of the repeated blocks have ``outside`` more. A step that goes weight by weight has ``alone``
-    for each element of the weight it is at. Paged states are none of the allocator's.
+    Parameters outside of the repeated blocks have ``outside`` more; where they do, an AdamW of their own steps them,
+    and ``foreach`` are its. A step that goes weight by weight has an ``update`` for each element of the weight it is
+    at, and ``products`` in bf16 whatever the states are. Paged states are none of the allocator's.
     """
 
     states: float
     outside: float = 0.0
     foreach: float = 0.0
-    alone: float = 0.0
+    update: float = 0.0
+    products: float = 0.0
+
+    @property
+    def alone(self) -> float:
+        """What a step has for each element of the weight it is at."""
+        return self.update + self.products
+
+    def all_states(self, learning: float, outside: float) -> float:
+        """The states of so many parameters, of which so many are outside of the repeated blocks."""
+        return self.states * learning + self.outside * outside
 
     def of_bytes(self, width: float) -> OptimizerBytes:
         """The same with moments of so many bytes in place of four."""
-        return OptimizerBytes(*(each * width / _FP32 for each in self))
+        return OptimizerBytes(*(each * width / _FP32 for each in self))._replace(products=self.products)
 
 
 def optimizer_bytes(name: str) -> OptimizerBytes | None:
@@ -53,7 +66,7 @@ def optimizer_bytes(name: str) -> OptimizerBytes | None:
     word = re.sub(r"paged|fp8|[48]_?bit", "", word)
     base = _SILENT.sub("", word).replace("_", "")
     if base == "adafactor":
-        return OptimizerBytes(_ADAFACTOR_BYTES, alone=_FP32)
+        return OptimizerBytes(_ADAFACTOR_BYTES, update=_FP32)
     moments = _MOMENTS.get(base)
     if moments is None:
         return None
@@ -62,15 +75,15 @@ def optimizer_bytes(name: str) -> OptimizerBytes | None:
     if few_bits:
         return OptimizerBytes(moments * _MOMENT_BYTES[few_bits])
     if base == "muon":
-        return OptimizerBytes(_FP32, outside=_FP32, alone=_MUON_STEP_BYTES)
+        return OptimizerBytes(_FP32, outside=_FP32, foreach=_FP32, update=_FP32, products=_MUON_PRODUCT_BYTES)
     if base == "lion":
-        return OptimizerBytes(_FP32, alone=_FP32)
+        return OptimizerBytes(_FP32, update=_FP32)
     return OptimizerBytes(_FP32 * moments, foreach=0.0 if base == "sgd" else _FP32)
 
 
 def is_narrow(state_bytes: float) -> bool:
     """Whether these are states of 8 bits or fewer, which come with scales."""
-    return state_bytes >= 1 and state_bytes % 1 > 0
+    return state_bytes >= _LEAST_NARROW_BYTES and state_bytes % 1 > 0
 
 
 def bytes_of(optimizer: Optimizer) -> OptimizerBytes:

@@ -84,9 +84,11 @@ def largest_tensors(shape: Shape, recipe: Recipe) -> tuple[float, float]:
         still = recipe.gradient_bytes * min(max(shape.vocab * shape.hidden, shape.largest_linear), shape.trainable)
     else:
         still = recipe.gradient_bytes * shape.trainable
-    scores = shape.heads * recipe.sequence_length if recipe.attention is Attention.EAGER else 0
-    moving = max(recipe.compute_bytes * max(shape.ffn, shape.hidden, scores), 4 * shape.vocab)
-    return still, moving * recipe.tokens / recipe.micro_batch
+    decoder = recipe.decoder
+    longest = max(recipe, decoder, key=lambda stack: stack.sequence_length)
+    scores = shape.heads * longest.sequence_length if recipe.attention is Attention.EAGER else 0
+    inside = recipe.compute_bytes * max(shape.ffn, shape.hidden, scores) * longest.tokens
+    return still, max(inside, 4 * shape.vocab * decoder.tokens) / recipe.micro_batch
 
 
 def whole_segments(largest_tensor: float) -> int:

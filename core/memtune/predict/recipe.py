@@ -230,6 +230,7 @@ def lower(workload: Workload, plan: Plan) -> Recipe:
         checkpointing=plan.checkpointing,
         attention=attention_of(workload, plan),
         fused_loss=plan.fused_loss,
+        upcasts_loss=_upcasts_loss(workload, plan),
         # DeepSpeed has its own mixed precision (accelerate accelerator.py, native_amp).
         keeps_fp32_logits=workload.keeps_outputs and compute == 2 and not deepspeed and not plan.fused_loss,
         workspace_bytes=workspace_bytes(workload.gpu.name),
@@ -267,6 +268,13 @@ def workspace_bytes(gpu: str) -> float:
     except KeyError:
         return 0.0
     return 2 * (32 * MIB if chip.major >= _HOPPER else 8 * MIB + 128 * KIB)
+
+
+def _upcasts_loss(workload: Workload, plan: Plan) -> bool:
+    """Whether the loss is of logits in fp32: by the model's own code, or by autocast, which DDP has in any case."""
+    model = workload.architecture
+    has_autocast = plan.sharding is Sharding.DDP or not workload.without_autocast
+    return has_autocast or not isinstance(model, Architecture) or model.upcasts_loss
 
 
 def keeps_whole_fp32(plan: Plan) -> bool:

@@ -74,9 +74,14 @@ class Shape:
         return self.layers + self.crossed
 
     @property
-    def cached_attentions(self) -> int:
-        """The attention blocks that generation caches keys and values of: an encoder runs once and needs none."""
-        return 2 * self.crossed or self.layers
+    def cached_layers(self) -> int:
+        """The layers that generation caches keys and values of: an encoder runs once and needs none."""
+        return self.crossed or self.layers
+
+    @property
+    def outside(self) -> int:
+        """The parameters outside of the repeated blocks that learn; an adapter has none there."""
+        return 0 if self.has_adapter else self.root
 
     @property
     def largest_linear(self) -> int:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from memtune.gpu import Gpu
 from memtune.knobs import Attention, Checkpointing, GradientDtype, Offload, Optimizer, Precision, Sharding
 from memtune.plan import Plan
-from memtune.predict.optimizers import STATE_BYTES
+from memtune.predict.optimizers import bytes_of
 from memtune.predict.recipe import attention_of, sharding_ranks
 from memtune.predict.shape import Shape
 from memtune.workload import Workload
@@ -179,7 +179,7 @@ def _step(workload: Workload, shape: Shape, plan: Plan) -> float:
     """The optimizer: bound by memory, or by the host and its link."""
     shards = sharding_ranks(workload, plan) if plan.sharding.zero_stage >= 1 else 1
     parameters = shape.trainable / shards
-    touched = parameters * (2 * STATE_BYTES[plan.optimizer] + 12)
+    touched = 12 * parameters + 2 * bytes_of(plan.optimizer).all_states(parameters, shape.outside / shards)
     if plan.offload in (Offload.NONE, Offload.ACTIVATIONS):
         passes = 1.0 if plan.fused_optimizer else 1.6
         slow = 3.0 if plan.optimizer is Optimizer.MUON else 1.0

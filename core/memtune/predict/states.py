@@ -35,8 +35,8 @@ def state_terms(shape: Shape, recipe: Recipe) -> list[Term]:
     if recipe.state_bytes and not recipe.offloads_states:
         lives = ALWAYS if recipe.backend == "deepspeed" else AFTER_FIRST_STEP
         terms.append(_per_parameter("optimizer states", lives, recipe.state_bytes, trainable, recipe.state_shards))
-        if recipe.outside_state_bytes and not shape.has_adapter:
-            outside, shards = shape.root / parallel, recipe.state_shards
+        if recipe.outside_state_bytes and shape.outside:
+            outside, shards = shape.outside / parallel, recipe.state_shards
             terms.append(_per_parameter("optimizer states", lives, recipe.outside_state_bytes, outside, shards))
     terms += _gradients(shape, recipe, trainable)
     if recipe.autocasts and not shape.has_adapter:

@@ -25,14 +25,17 @@ def step_transients(shape: Shape, recipe: Recipe) -> list[Term]:
         each = 0.0 if recipe.has_flat_sums else flat + widened
         template, source = "{:.4g} B x {:,.0f} gradients, flat and in fp32", "deepspeed stage_1_and_2.py, step"
         return [Term("step transients", each * elements, STEPPING, template, (each, elements), source)]
-    return _optimizer_temporaries(shape, recipe, trainable)
+    outside = shape.outside / recipe.tensor_parallel / recipe.pipeline_parallel / recipe.state_shards
+    return _optimizer_temporaries(shape, recipe, trainable, outside)
 
 
-def _optimizer_temporaries(shape: Shape, recipe: Recipe, trainable: float) -> list[Term]:
+def _optimizer_temporaries(shape: Shape, recipe: Recipe, trainable: float, outside: float) -> list[Term]:
     terms = []
     if recipe.foreach_bytes:
-        template, values = "{:.4g} B x {:,.0f} parameters of foreach temporaries", (recipe.foreach_bytes, trainable)
-        size = recipe.foreach_bytes * trainable
+        # Muon's AdamW steps only what is outside of the blocks.
+        stepped = outside if recipe.outside_state_bytes else trainable
+        template, values = "{:.4g} B x {:,.0f} parameters of foreach temporaries", (recipe.foreach_bytes, stepped)
+        size = recipe.foreach_bytes * stepped
         terms.append(Term("step transients", size, STEPPING, template, values, "torch/optim/adamw.py"))
     if recipe.alone_bytes:
         # What is stepped by another optimizer outside of the blocks is no weight of this one's.
@@ -41,4 +44,5 @@ def _optimizer_temporaries(shape: Shape, recipe: Recipe, trainable: float) -> li
         template = "{:.4g} B x {:,.0f} elements of the largest weight in a step"
         values, size = (recipe.alone_bytes, largest), recipe.alone_bytes * largest
         terms.append(Term("step transients", size, STEPPING, template, values, "memtune.predict.optimizers"))
-    return terms
+    # Where there are two optimizers, one steps after the other.
+    return [max(terms, key=lambda term: term.bytes)] if terms else []

@@ -36,6 +36,11 @@ class Piece(NamedTuple):
         """Whether it has more than one dimension."""
         return self.columns > 1
 
+    @property
+    def is_blocks_matrix(self) -> bool:
+        """Whether it is a matrix of a block, as Muon steps them."""
+        return self.is_matrix and self.is_in_block
+
 
 def clip(tape: Tape, count: int) -> None:
     """The norm of the gradients: one of each, stacked, and their own (torch/nn/utils/clip_grad.py)."""
@@ -52,11 +57,16 @@ def make_states(tape: Tape, plan: Plan, pieces: Sequence[Piece]) -> None:
 
 def step(tape: Tape, plan: Plan, pieces: Sequence[Piece]) -> None:
     """The temporaries of a step."""
-    optimizer = plan.optimizer
-    if optimizer is Optimizer.ADAMW and not plan.fused_optimizer:
-        tape.pass_by(*[4 * piece.elements for piece in pieces])  # the square roots of all second moments at once
     for piece in pieces:
-        tape.pass_by(*_temporaries(optimizer, piece))
+        tape.pass_by(*_temporaries(plan.optimizer, piece))
+    if not plan.fused_optimizer:
+        # The square roots of all second moments at once; Muon's AdamW steps after it.
+        tape.pass_by(*[4 * piece.elements for piece in pieces if _is_adamws(plan.optimizer, piece)])
+
+
+def _is_adamws(optimizer: Optimizer, piece: Piece) -> bool:
+    """Whether torch's AdamW steps it: Muon leaves to that what is no matrix of a block."""
+    return optimizer is Optimizer.ADAMW or (optimizer is Optimizer.MUON and not piece.is_blocks_matrix)
 
 
 def _states(plan: Plan, piece: Piece) -> list[float]:
@@ -65,7 +75,7 @@ def _states(plan: Plan, piece: Piece) -> list[float]:
         case Optimizer.ADAMW:
             return [*([_SCALAR_BYTES] if plan.fused_optimizer else []), moment, moment]
         case Optimizer.MUON:
-            return [moment] if piece.is_matrix and piece.is_in_block else [_SCALAR_BYTES, moment, moment]
+            return [moment] if piece.is_blocks_matrix else [_SCALAR_BYTES, moment, moment]
         case Optimizer.ADAFACTOR:
             return [4 * piece.rows, 4 * piece.columns] if piece.is_matrix else [moment]
         case Optimizer.ADAMW_8BIT:
@@ -81,6 +91,6 @@ def _temporaries(optimizer: Optimizer, piece: Piece) -> list[float]:
         return [whole]
     if optimizer is Optimizer.ADAFACTOR:
         return [whole, whole]
-    if optimizer is Optimizer.MUON and piece.is_matrix and piece.is_in_block:
+    if optimizer is Optimizer.MUON and piece.is_blocks_matrix:
         return [whole, *[2 * piece.elements] * _MUON_TEMPORARIES]
     return []

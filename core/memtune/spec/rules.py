@@ -82,6 +82,17 @@ def _trace_has_no_cache(spec: JobSpec) -> Problem | None:
     return Problem("spec.training.evaluation.generates", True, advice)
 
 
+def _trace_has_lengths(spec: JobSpec) -> Problem | None:
+    length = spec.training.target_length
+    if spec.model.factory is None or length is None:
+        return None
+    advice = (
+        "a trace of factory has the lengths of the inputs that it was made with; leave it out, or describe the model "
+        "by hfConfig or architecture"
+    )
+    return Problem("spec.training.targetLength", length, advice)
+
+
 def _integration_has_template(spec: JobSpec) -> Problem | None:
     if spec.integration == "env" or spec.template is not None:
         return None
@@ -234,6 +245,14 @@ RULES = (
         "!has(self.model.factory) || !has(self.training.evaluation) || !self.training.evaluation.generates",
         "a trace has no KV cache; set training.evaluation.generates to false, or give hfConfig or architecture",
         _trace_has_no_cache,
+    ),
+    Rule(
+        "spec",
+        "spec.training.targetLength",
+        "!has(self.model.factory) || !has(self.training.targetLength)",
+        "a trace has the lengths of its inputs; leave training.targetLength out, or give hfConfig or architecture",
+        _trace_has_lengths,
+        FORBIDDEN,
     ),
     Rule(
         "spec",

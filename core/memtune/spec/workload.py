@@ -49,10 +49,8 @@ def _evaluation(block: EvaluationBlock) -> Evaluation:
     )
 
 
-def _check_generates(architecture: Architecture | TracedModel, evaluation: Evaluation) -> None:
-    if not evaluation.generates or not isinstance(architecture, Architecture):
-        return
-    if architecture.kind not in (Kind.DECODER, Kind.ENCODER_DECODER):
+def _check_generates(architecture: Architecture, evaluation: Evaluation) -> None:
+    if evaluation.generates and architecture.kind not in (Kind.DECODER, Kind.ENCODER_DECODER):
         advice = f"a model of kind {architecture.kind.value} generates nothing; set it to false"
         raise SpecError([Problem("spec.training.evaluation.generates", True, advice)])
 
@@ -98,18 +96,18 @@ def _is_without_reducer(job: Job) -> bool:
 
 
 def to_workload(job: Job, gpu: Gpu, model: Architecture | TracedModel | None = None) -> Workload:
-    """What the job asks of every plan alike, on this GPU. ``model`` is what its factory builds."""
+    """What the job asks of every plan alike, on this GPU. ``model`` is what its factory builds, or what is assumed."""
     spec, peft, block = job.spec, job.spec.model.peft, job.spec.training.evaluation
     evaluation = _evaluation(block) if block else Evaluation()
-    architecture = model or architecture_of(job)
-    _check_generates(architecture, evaluation)
     adapter = None
-    if isinstance(architecture, Architecture):
-        _check_positions(architecture, spec.training.sequence_length)
-        _check_target(architecture, spec.training.target_length)
-        adapter = _adapter(peft, architecture) if peft else None
+    if model is None:
+        model = described = architecture_of(job)
+        _check_generates(described, evaluation)
+        _check_positions(described, spec.training.sequence_length)
+        _check_target(described, spec.training.target_length)
+        adapter = _adapter(peft, described) if peft else None
     return Workload(
-        architecture=architecture,
+        architecture=model,
         gpu=gpu,
         global_batch=spec.training.global_batch_size,
         sequence_length=spec.training.sequence_length,
@@ -122,6 +120,8 @@ def to_workload(job: Job, gpu: Gpu, model: Architecture | TracedModel | None = N
         target_length=spec.training.target_length or 0,
         virtual=spec.resources.device == "virtual",
         without_reducer=_is_without_reducer(job),
+        # The engine autocasts a loss around the model only. accelerate autocasts under FSDP, and scripts as they like.
+        without_autocast=spec.integration == "sdk",
         # The engine gives DeepSpeed the model as the factory built it. transformers loads its models under zero.Init;
         # of other scripts nobody knows.
         builds_whole=spec.integration == "sdk",

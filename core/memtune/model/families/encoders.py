@@ -98,6 +98,7 @@ def _text(facts: Facts, names: ModuleNames) -> Architecture:
         position_count=facts.size("max_position_embeddings"),
         embedding_norm=True,
         final_norm=False,
+        upcasts_loss=False,  # torch's CrossEntropyLoss in its own forward, and so in T5's
     )
 
 
@@ -154,6 +155,7 @@ def _t5(facts: Facts) -> Architecture:
         ffn_dropout=facts.rate("dropout_rate"),
         relative_position_buckets=facts.size("relative_attention_num_buckets"),
         head=head(facts, _T5_HEADS, Head.LANGUAGE_MODEL),
+        upcasts_loss=False,
         # transformers keeps this module in fp32, whatever the rest is held in.
         unquantized=("wo",),
         module_names=_T5_NAMES if gated else replace(_T5_NAMES, up="wi"),
