@@ -84,7 +84,7 @@ def test_a_job_that_is_described_reads_as_a_story(server: str, tmp_path: Path) -
     fields, _, events = shown.partition("Events:")
     conditions = re.findall(r"^    Reason: +(.*)$", fields, re.MULTILINE)
     assert conditions == ["Predicted", "Measured", "Launched", "Succeeded"]
-    assert re.search(r"^  Message: +attempt 1 on \S+ has trained to its end, measured 6.2 GiB", fields, re.MULTILINE)
+    assert re.search(r"^  Message: +attempt 1 on \S+ has trained to its end, measured 6.4 GiB", fields, re.MULTILINE)
     assert [line.split()[1] for line in events.splitlines()[3:]] == [
         "Predicted",
         "ProbeBudget",
@@ -95,8 +95,8 @@ def test_a_job_that_is_described_reads_as_a_story(server: str, tmp_path: Path) -
         "Succeeded",
     ]
     for told in (
-        "is predicted to take 6.2 GiB",
-        "won: probe 1 measured 6.2 GiB",
+        "is predicted to take 6.4 GiB",
+        "won: probe 1 measured 6.4 GiB",
         "; 1 measured plan fits (probe 2 is too tight: ",
         ", and tuning.maxProbes allows no more than 2 probes",
     ):

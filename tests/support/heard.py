@@ -30,8 +30,9 @@ class Heard(SimulatedCluster):
 
 
 def heard_to_its_end() -> Heard:
-    """A small job with two probes that has succeeded."""
-    cluster = Heard(make_job(tuning={"maxProbes": 2}))
+    """A small job that has succeeded, with two probes, of which one fits without its headroom."""
+    resources = {"gpusPerNode": 1, "gpuMemory": "8500Mi", "device": "virtual"}
+    cluster = Heard(make_job(tuning={"maxProbes": 2}, resources=resources))
     for _ in range(4):
         cluster.reconcile()
         for run in cluster.runs():
