@@ -48,8 +48,8 @@ def test_as_many_as_were_trained_are_right(save: Save) -> None:
 
 def test_samples_that_make_several_steps_each_end_no_run(save: Save) -> None:
     told = save(16, Progress(16, 16, 64))
-    assert told.startswith("checkpoint_saved(samples=16) came after about 64 samples were trained")
-    assert "in 16 optimizer steps, and seems to count steps" in told
+    assert told.startswith("checkpoint_saved(samples=16) came after about 64 samples were trained: pass those of all")
+    assert "micro-batches, not the 16 steps" in told
     assert "unless the loop trains several times on each" in told
 
 

@@ -121,12 +121,11 @@ def _check_samples(settings: Settings, samples: int) -> None:
 
 
 def _warn_of_few(samples: int, trained: int, counted: int, now: Progress) -> None:
-    what = f"checkpoint_saved(samples={samples}) came after about {trained} samples were trained"
-    if counted <= now.steps and 2 * counted < now.samples:
-        what += f" in {now.steps} optimizer steps, and seems to count steps"
+    is_like_steps = counted <= now.steps and 2 * counted < now.samples
+    what = f"those of all ranks and micro-batches{f', not the {now.steps} steps' if is_like_steps else ''}"
     script_warnings.warn(
-        f"{what}: unless the loop trains several times on each, pass those of all ranks and of every micro-batch, or a "
-        "resume trains some again",
+        f"checkpoint_saved(samples={samples}) came after about {trained} samples were trained: pass {what}, or a "
+        "resume trains some again, unless the loop trains several times on each",
         once="samples",
     )
 
