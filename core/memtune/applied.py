@@ -64,7 +64,7 @@ def mismatch(
         is_implied = any(each.name in field.implied_by for each in found)
         if seen is not None and seen not in allowed and not is_implied:
             asked = " or ".join(str(each) for each in allowed)
-            found.append(_Difference(field.name, seen, asked, field.remedies.get(integration, field.remedies["env"])))
+            found.append(_Difference(field.name, seen, asked, _remedy(field, applied, plan, integration)))
     found += _checkpointing_difference(plan, applied, integration)
     found = [each for each in found if each.name not in without]
     if not found:
@@ -73,6 +73,15 @@ def mismatch(
     parts = [f"applied.{first.name} is {first.seen}, but plan {plan} asks for {first.asked}"]
     parts += [f"applied.{each.name} is {each.seen}, not {each.asked}" for each in others]
     return f"{', '.join(parts)}: {'; '.join(dict.fromkeys(each.remedy for each in found))}"
+
+
+def _remedy(field: _Field, applied: Applied, plan: Plan, integration: str) -> str:
+    """What to do about one field. Batches of the plan's size that are too few may be all that an epoch has."""
+    remedy = field.remedies.get(integration, field.remedies["env"])
+    is_short = field.name == "microSteps" and (applied.micro_steps or 0) < plan.accumulation
+    if is_short and applied.micro_batch in (None, plan.micro_batch):
+        return f"if the epoch is shorter than globalBatchSize, lower that; else {remedy}"
+    return remedy
 
 
 def _checkpointing_difference(plan: Plan, applied: Applied, integration: str) -> list[_Difference]:

@@ -23,12 +23,13 @@ TERMINATION_MESSAGE_BYTES = 1_500
 LOG_TAIL_BYTES = 800
 # Enough for a curve; a status keeps them of every probe.
 MOST_STEPS = 5
+# Of all warnings together. The message of a run is hardly longer.
+LARGEST_WARNING = 280
 
 # Far above what the runner writes; whoever sends more is not the runner.
 _LARGEST_TEXT = 65_536
 _LARGEST_NAME = 80
 _LARGEST_MESSAGE = 4_000
-_LARGEST_WARNING = 280
 _LARGEST_LIST = 32
 _DEEPEST = 8
 _CLOSER = {"{": "}", "[": "]"}
@@ -215,7 +216,7 @@ class Report:
     pruned: Annotated[Pruned | None, choice(Pruned)] = None
     torch: Annotated[str | None, word(32)] = None
     driver: _Word = None
-    warnings: Annotated[str, text(_LARGEST_WARNING)] = ""
+    warnings: Annotated[str, text(LARGEST_WARNING)] = ""
     message: Annotated[str, text(_LARGEST_MESSAGE)] = ""
     largest: Annotated[tuple[Component, ...], _components] = ()
     measured_steps: Annotated[tuple[MeasuredStep, ...], _measured_steps] = ()

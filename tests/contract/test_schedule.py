@@ -14,11 +14,13 @@ from typing import Any
 
 import pytest
 import watched
+from torch.utils.data import BatchSampler, SequentialSampler
 from tqdm import tqdm  # type: ignore[import-untyped]  # it has no types
 
 from memtune.plan import Plan
 from memtune.report import Ending
 from memtune.run import RunKind
+from memtune_runner import script_warnings
 from memtune_runner.bad_input import BadInputError
 from memtune_runner.integrations.schedule import Schedule
 from memtune_runner.settings import Settings
@@ -111,7 +113,9 @@ def test_a_relaunch_under_another_plan_goes_on_within_the_epoch_and_is_told_wher
     assert (again.report.steps, again.report.resumed_samples) == (6, 80)
     assert again.report.warnings == ""
     repeated = run("fp32-ddp-none-mb2x4", tmp_path, [*resuming, "--no-skip"], **{**told, "ATTEMPT": "3"})
-    assert repeated.report.warnings.startswith("the run was resumed 2 optimizer steps into an epoch, and the script")
+    assert repeated.report.warnings.startswith(
+        "the script seems to train its resumed epoch from the beginning, not from"
+    )
     assert "accelerator.skip_first_batches(loader, n)" in repeated.report.warnings
     lost = run("fp32-ddp-none-mb2x4", tmp_path, [*resuming, "--miscount"], **told)
     assert (lost.report.ending, lost.report.steps) == (Ending.BAD_INPUT, 0), lost.output[-3000:]
@@ -258,3 +262,44 @@ def test_batches_that_a_resumed_script_passes_over_by_hand_are_those_that_were_t
         next(given)
     with nullcontext() if is_right else pytest.raises(BadInputError, match="2 optimizer steps into an epoch, 16"):
         accelerator.accumulate()
+
+
+class Restored(BatchSampler):
+    """Batches that go on from the state that they are given."""
+
+    def state_dict(self) -> dict[str, int]:
+        """How far they have come."""
+        return {}
+
+
+class RestoredRows(SequentialSampler):
+    """Rows that do so."""
+
+    def state_dict(self) -> dict[str, int]:
+        """How far they have come."""
+        return {}
+
+
+@pytest.mark.parametrize(
+    ("batch_sampler", "below", "is_told"),
+    [
+        (BatchSampler(range(57), 1, drop_last=False), None, True),
+        (BatchSampler(range(57), 1, drop_last=False), Restored(range(57), 1, drop_last=False), False),
+        (Restored(range(57), 1, drop_last=False), None, False),
+        (BatchSampler(RestoredRows(range(57)), 1, drop_last=False), None, False),
+    ],
+)
+def test_what_may_go_on_by_itself_is_not_said_to_repeat_its_rows(
+    batch_sampler: BatchSampler, below: object, is_told: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Loader, "batch_sampler", batch_sampler, raising=False)
+    monkeypatch.setattr(Loader, "base_dataloader", below, raising=False)
+    monkeypatch.setattr(Loader, "state_dict", dict, raising=False)  # accelerate's loaders have it in any case
+    script_warnings.reset()
+    accelerator, loader, _ = begun({}, RESUMED)
+    accelerator.load_state()
+    next(iter(loader))
+    accelerator.accumulate()
+    assert script_warnings.told().startswith("the script seems to train its resumed epoch from the beg") is is_told
+    assert bool(script_warnings.told()) is is_told
+    script_warnings.reset()

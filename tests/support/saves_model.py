@@ -1,6 +1,7 @@
 """Trains a little and saves the model for others to load: `saves_model.py KIND DIRECTORY`.
 
-Of the Trainer, or with accelerate its state, its model on all ranks, as one of diffusers, on rank 0 only, or a part."""
+Of the Trainer, or with accelerate its state, its model on all ranks, as one of diffusers, with LoRA, on rank
+0 only, or a part."""
 
 from __future__ import annotations
 
@@ -44,6 +45,24 @@ def of_diffusers() -> Any:
     return Saved()
 
 
+def with_lora() -> Any:
+    """Adapters on a frozen model. What is gathered of it to save is printed."""
+    from peft import LoraConfig, get_peft_model
+    from torch.distributed.checkpoint import state_dict
+
+    gather = state_dict.get_model_state_dict
+
+    def told(*arguments: Any, **options: Any) -> Any:
+        weights = gather(*arguments, **options)
+        print(f"gathered {sorted({name.split('.')[-2] for name in weights})}", flush=True)
+        return weights
+
+    state_dict.get_model_state_dict = told
+    return get_peft_model(large_vocabulary(), LoraConfig(r=4, target_modules=["q_proj"], task_type="CAUSAL_LM"))
+
+
+MODELS = {"diffusers": of_diffusers, "lora": with_lora}
+
 kind, directory = sys.argv[1:]
 if kind == "trainer":
     from transformers import Trainer, TrainingArguments
@@ -56,8 +75,8 @@ else:
     from accelerate import Accelerator  # type: ignore[import-untyped]  # accelerate ships no types
 
     accelerator = Accelerator()
-    model = of_diffusers() if kind == "diffusers" else large_vocabulary()
-    optimizer = torch.optim.AdamW(model.parameters())
+    model = MODELS.get(kind, large_vocabulary)()
+    optimizer = torch.optim.AdamW(each for each in model.parameters() if each.requires_grad)
     model, optimizer, loader = accelerator.prepare(model, optimizer, DataLoader(RandomTokens(16, 32), batch_size=4))
     model.train()
     for batch in loader:
@@ -69,7 +88,7 @@ else:
         weights = accelerator.get_state_dict(model)
         if accelerator.is_main_process:
             whole.save_pretrained(directory, state_dict=weights)
-    elif kind in ("model", "diffusers"):
+    elif kind in ("model", "diffusers", "lora"):
         whole.save_pretrained(directory, is_main_process=accelerator.is_main_process)
     elif accelerator.is_main_process:
         (whole.model if kind == "part" else whole).save_pretrained(directory)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from memtune.applied import mismatch, shortened_accumulation
+from memtune.decide.texts import SENTENCE
 from memtune.plan import Plan
 from memtune.report import Applied
 
@@ -79,6 +80,16 @@ def test_all_differences_are_named_at_once_with_the_remedies_of_the_integration(
         found = mismatch(PLAN, seen, world=2, is_probe=False, integration=integration)
         assert remedy in found
         assert "an integration that sets it" not in found
+
+
+@pytest.mark.parametrize("integration", ["hf-trainer", "accelerate", "lightning"])
+def test_fewer_micro_batches_may_be_all_that_an_epoch_has(integration: str) -> None:
+    plan, seen = Plan.parse("bf16-fsdpsgo-full-mb16x128"), Applied(micro_batch=16, micro_steps=100)
+    found = mismatch(plan, seen, world=2, is_probe=False, integration=integration)
+    assert "asks for 128: if the epoch is shorter than globalBatchSize, lower that; else " in found
+    assert len(found) <= SENTENCE, "none of it is cut out of the status"
+    for other in (replace(seen, micro_steps=256), replace(seen, micro_batch=8)):
+        assert "epoch" not in mismatch(plan, other, world=2, is_probe=False, integration=integration)
 
 
 def test_what_differs_only_because_something_else_does_is_left_out() -> None:

@@ -100,40 +100,32 @@ def refuse_root(settings: Settings, directory: Path) -> None:
 
 
 def _check_samples(settings: Settings, samples: int) -> None:
-    """Raise BadInputError where a script that was resumed counts its samples from 0 again, or counts steps instead.
+    """Raise BadInputError where a script that was resumed counts its samples from 0 again; warn of too few.
 
-    Of a run that was resumed the first call tells: later ones may count more than was resumed. A script that goes on
-    counting is always above what this process alone has trained.
+    Of a run that was resumed the first call tells: later ones may count more than was resumed. A loop may make several
+    steps of the same samples, so fewer than were trained, or as many as there were steps, may be right.
     """
     resumed, now = settings.resume_samples, progress.now()
-    trained = now.samples
-    if not resumed:
-        _check_fresh_count(samples, now)
-    if not resumed or Store.last_completed is not None:
-        return
-    if samples < resumed or samples <= trained:
+    is_first = resumed and Store.last_completed is None
+    if is_first and (samples < resumed or samples == resumed <= now.samples):
         raise BadInputError(
             f"checkpoint_saved(samples={samples}): the run was resumed after {resumed} samples and has trained about "
-            f"{trained} since, so the script counts them from 0 again: start its count of samples, or of steps, from "
-            "$MEMTUNE_RESUME_SAMPLES, or from what it saved in the checkpoint"
+            f"{now.samples} since, so the script counts them from 0 again: start its count of samples, or of steps, "
+            "from $MEMTUNE_RESUME_SAMPLES, or from what it saved in the checkpoint"
         )
-
-
-def _check_fresh_count(samples: int, now: Progress) -> None:
-    """Raise BadInputError where a script that began at step 0 counts steps; warn where it counts too few samples.
-
-    A loop may make several steps of the same samples, such as those of two optimizers, so fewer may be right.
-    """
-    if samples >= now.samples:
+    if resumed and not is_first:
         return
-    what = f"checkpoint_saved(samples={samples}) came after about {now.samples} samples were trained"
-    if samples <= now.steps and 2 * samples < now.samples:
-        raise BadInputError(
-            f"{what} in {now.steps} optimizer steps, so the script counts steps: pass the samples of all ranks "
-            "together since the start of the training, which are steps times $MEMTUNE_GLOBAL_BATCH"
-        )
+    trained = resumed + now.samples
+    if samples < trained:
+        _warn_of_few(samples, trained, samples - resumed, now)
+
+
+def _warn_of_few(samples: int, trained: int, counted: int, now: Progress) -> None:
+    is_like_steps = counted <= now.steps and 2 * counted < now.samples
+    what = f"those of all ranks and micro-batches{f', not the {now.steps} steps' if is_like_steps else ''}"
     script_warnings.warn(
-        f"{what}: pass those of all ranks together and of every micro-batch, or a resume trains some of them again",
+        f"checkpoint_saved(samples={samples}) came after about {trained} samples were trained: pass {what}, or a "
+        "resume trains some again, unless the loop trains several times on each",
         once="samples",
     )
 

@@ -75,10 +75,14 @@ def _is_sharded(weight: Any) -> bool:
 
 
 def _of_deepspeed(engine: Any, model: Any) -> dict[str, Any]:
-    # As the Trainer does: of adapters, only what is trained is saved, but not by diffusers.
-    excludes_frozen = hasattr(model, "peft_config") and not _is_of_diffusers(model)
-    weights: dict[str, Any] = engine._zero3_consolidated_16bit_state_dict(exclude_frozen_parameters=excludes_frozen)
+    saves_trained = _saves_trained(model)
+    weights: dict[str, Any] = engine._zero3_consolidated_16bit_state_dict(exclude_frozen_parameters=saves_trained)
     return weights
+
+
+def _saves_trained(model: Any) -> bool:
+    """Whether it saves only what is trained, as a model with adapters does, but not one of diffusers."""
+    return hasattr(model, "peft_config") and not _is_of_diffusers(model)
 
 
 def _is_of_diffusers(model: Any) -> bool:
@@ -89,7 +93,9 @@ def _is_of_diffusers(model: Any) -> bool:
 def _of_fsdp(model: Any) -> dict[str, Any]:
     from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 
-    return get_model_state_dict(model, options=StateDictOptions(full_state_dict=True, cpu_offload=True))
+    # Rank 0's host may have no room for the whole frozen model.
+    options = StateDictOptions(full_state_dict=True, cpu_offload=True, ignore_frozen_params=_saves_trained(model))
+    return get_model_state_dict(model, options=options)
 
 
 def _written(inherited: Inherited, model: Any, weights: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

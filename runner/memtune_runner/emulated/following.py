@@ -258,7 +258,7 @@ class Following(TorchDispatchMode):
         is_true: bool,
     ) -> bool:
         """Of equal elements the result is equal, too: one element is computed for all."""
-        if (value := created_value(func.overloadpacket.__name__, args)) is not None:
+        if (value := created_value(func.overloadpacket.__name__, args, written[0].dtype)) is not None:
             self._book.put(written[0], Known(is_true, value))
             return True
         if torch.Tag.pointwise not in func.tags and func.overloadpacket not in _FILLING:
@@ -295,6 +295,6 @@ class Following(TorchDispatchMode):
 
 
 _FILLING = (
-    *(_aten.zero_, _aten.zeros, _aten.zeros_like, _aten.new_zeros, _aten.ones, _aten.ones_like, _aten.new_ones),
-    *(_aten.fill_, _aten.full, _aten.full_like, _aten.new_full, _aten._to_copy, _aten.copy_, _aten.clone),
+    *(_aten.zero_, _aten.zeros_like, _aten.ones_like, _aten.fill_, _aten.full_like),
+    *(_aten._to_copy, _aten.copy_, _aten.clone),
 )

@@ -140,10 +140,13 @@ def on_host(tensor: Any) -> Any:
     return view.set_(shared, tensor.storage_offset(), tensor.size(), tensor.stride())
 
 
-def created_value(name: str, args: Sequence[Any]) -> float | None:
+def created_value(name: str, args: Sequence[Any], dtype: Any) -> float | None:
     """What all elements are that an operator makes from nothing but their number; None of any other operator."""
+    import torch
+
     if name in ("full", "new_full"):
-        return float(args[1 if name == "full" else 2])
+        # A tensor of whole numbers or of truth values holds another value than the one that was given.
+        return float(torch.full((), args[1 if name == "full" else 2], dtype=dtype))
     return {"zeros": 0.0, "new_zeros": 0.0, "ones": 1.0, "new_ones": 1.0}.get(name)
 
 

@@ -32,6 +32,13 @@ class RowOrder:
         self._resumed: Order | None = None
         self._has_trained = False
 
+    @property
+    def may_be_restored(self) -> bool:
+        """Whether the loader or one of its samplers has a state of its own, which the script may have loaded."""
+        # accelerate's own loaders have the method whether what is below them has a state or not.
+        below = getattr(self._loader, "base_dataloader", self._loader)
+        return any(hasattr(each, "state_dict") for each in (below, *_samplers_of(self._loader)))
+
     def pass_begins(self, loader: Any) -> None:
         """A pass begins: in the order of the checkpoint if nothing was trained since it was loaded."""
         if self._resumed is not None:
@@ -96,12 +103,18 @@ def resume(directory: Path, orders: Iterable[RowOrder]) -> None:
 
 def _sampler_of(loader: Any) -> Any:
     """The sampler of the rows, below all that accelerate and ``skip_first_batches`` have put around it."""
+    return _samplers_of(loader)[-1]
+
+
+def _samplers_of(loader: Any) -> list[Any]:
+    """Those of the batches from the outermost one on, and at last that of the rows, which may be None."""
     batches: Any = getattr(loader, "batch_sampler", None)
     if batches is None:
         batches = getattr(loader, "sampler", None)  # whole batches of a script that makes them by a sampler
-    while hasattr(batches, "batch_sampler"):
-        batches = batches.batch_sampler
-    return getattr(batches, "sampler", None)
+    found = [batches]
+    while hasattr(found[-1], "batch_sampler"):
+        found.append(found[-1].batch_sampler)
+    return [*found, getattr(found[-1], "sampler", None)]
 
 
 def _generator_of(sampler: Any) -> Any:

@@ -41,9 +41,8 @@ class Schedule(TrainingLength):
         self._settings, self._plan = settings, settings.plan
         self._passes = Passes(lambda: samples() // settings.global_batch, settings.plan.micro_batch)
         self._own: int | None = None
-        self._accumulates = False
-        self._has_told_length = False
         self._accelerator: Any = None
+        self._accumulates = self._has_told_length = False
         self._has_skipped = False  # what a resumed run has trained of its epoch
         self._is_resuming = False  # the checkpoint is loaded, and nothing trained since
         self._passed_over = 0  # batches that were given to the script meanwhile
@@ -154,9 +153,8 @@ class Schedule(TrainingLength):
 
     def _iterate(self, inherited: Inherited, loader: Any) -> Iterator[Any]:
         batches: Iterator[Any] = inherited(loader)
-        followed = self._passes.of(loader)
         self._asked_for_batches = place_in(sys._getframe(2))
-        return batches if followed is None else self._counted(followed, batches)
+        return batches if (followed := self._passes.of(loader)) is None else self._counted(followed, batches)
 
     def _counted(self, followed: Followed, batches: Iterator[Any]) -> Iterator[Any]:
         self._passes.end(followed)
@@ -195,15 +193,15 @@ class Schedule(TrainingLength):
         self._is_resuming, self._passed_over = False, 0
 
     def _warn_of_repeated_rows(self) -> None:
-        """Tell of a resumed script that begins its epoch anew, unless the loader goes on where it was by itself."""
+        """Tell of a resumed script that begins its epoch anew, unless its loader may go on where it was by itself."""
         followed = next((each for each in self._passes.loaders if each.taken), None)
-        if followed is None or followed.samples is None or getattr(followed.loader, "use_stateful_dataloader", False):
+        if followed is None or followed.samples is None or followed.order.may_be_restored:
             return
         _, steps = self._place(followed.batches)
         if steps and self._passed_over <= self._plan.accumulation * steps:
             script_warnings.warn(
-                f"the run was resumed {steps} optimizer steps into an epoch, and the script trains that epoch from its "
-                "beginning: let it iterate over accelerator.skip_first_batches(loader, n) first, after load_state",
+                f"the script seems to train its resumed epoch from the beginning, not from step {steps}: iterate over "
+                "accelerator.skip_first_batches(loader, n) first, after load_state",
                 once="repeated rows",
             )
 
@@ -270,8 +268,7 @@ class Schedule(TrainingLength):
         accelerator.gradient_state.plugin_kwargs.update(num_steps=own)
 
     def _skip(self, inherited: Inherited, dataloader: Any, num_batches: int = 0) -> Any:
-        followed = self._passes.of(dataloader)
-        if followed is None:
+        if (followed := self._passes.of(dataloader)) is None:
             return inherited(dataloader, num_batches)
         behind = self._batches_behind(followed.batches, num_batches)
         made = inherited(dataloader, behind)

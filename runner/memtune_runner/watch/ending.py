@@ -112,10 +112,10 @@ def _measured(report: Report, watch: Watch) -> Report:
     is_timed = watch.settings.device is not Device.EMULATED
     seconds = watch.pace.step_seconds(accumulation) if is_timed else None
     tokens = watch.pace.tokens_per_step(accumulation)
-    warnings = [report.warnings, watch.evaluation_warning if report.ending is Ending.SUCCEEDED else ""]
+    evaluation = watch.evaluation_warning if report.ending is Ending.SUCCEEDED else ""
     measured = replace(
         report,
-        warnings="; ".join(filter(None, warnings)),
+        warnings=script_warnings.told(evaluation),
         steps=watch.counter.steps,
         skipped_steps=watch.counter.skipped,
         # Of a hang another thread tells: to that one GPU 0 is the current device, and asking it may never end.
