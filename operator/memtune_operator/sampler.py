@@ -9,10 +9,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from copy import copy
 from dataclasses import replace
+from threading import Lock
 from typing import Any
 
 import optuna
@@ -21,7 +23,7 @@ from optuna.samplers import BaseSampler, RandomSampler
 from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 
-from memtune.acquisition import SearchState, enough, most_promising
+from memtune.acquisition import SearchState, Trial, enough, most_promising
 from memtune.decide.model import model_of
 from memtune.knowledge import Model
 from memtune.parameters import Parameters, Value
@@ -29,7 +31,23 @@ from memtune.plan import Plan
 from memtune.space import BOTH, MEMORY
 from memtune.spec import load_job
 from memtune.spec.status import Status
-from memtune_operator.study import DIED, FITS, directions_of, distributions_of, suggesting, thawed
+from memtune_operator.study import (
+    CHOSEN,
+    DIED,
+    FITS,
+    WORKER,
+    directions_of,
+    distributions_of,
+    is_lost,
+    suggesting,
+    thawed,
+)
+from memtune_operator.workers import this_worker
+
+# A plan under which so many trials were lost may be what ends them.
+_MOST_LOST = 2
+# Threads of one study choose one after the other. No part of the sampler, which can be pickled.
+_CHOOSING = Lock()
 
 
 class MemTuneSampler(BaseSampler):
@@ -89,11 +107,19 @@ class MemTuneSampler(BaseSampler):
 
     def state(self, trials: Sequence[FrozenTrial]) -> SearchState:
         """How far the search is, read off the trials of a study."""
-        found = [thawed(self._model, self._parameters, trial) for trial in trials]
-        told = tuple(trial for trial in found if trial)
+        told = tuple(_without_loops(self._read(trials)))
         lessons = tuple(trial.lesson for trial in told if trial.lesson)
         model = self._model
         return SearchState(model if lessons == model.lessons else replace(model, lessons=lessons), told)
+
+    def _read(self, trials: Sequence[FrozenTrial]) -> Iterator[tuple[Trial, bool]]:
+        for each in trials:
+            if trial := thawed(self._model, self._parameters, each):
+                yield trial, is_lost(each)
+
+    def before_trial(self, study: Study, trial: FrozenTrial) -> None:
+        """Write down which process runs the trial, so that others can tell that it is gone."""
+        study._storage.set_trial_system_attr(trial._trial_id, WORKER, this_worker())
 
     def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
         """All knobs are chosen together."""
@@ -107,9 +133,13 @@ class MemTuneSampler(BaseSampler):
         self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
     ) -> dict[str, Value]:
         """The parameters of the next plan. Where none is worth a trial any more, those of the best one so far."""
-        state = self.state([each for each in study.get_trials(deepcopy=False) if each.number != trial.number])
-        plan = most_promising(state) or _best(state)
-        return self._parameters.values_of(plan) if plan else {}
+        with _CHOOSING:
+            state = self.state([each for each in study.get_trials(deepcopy=False) if each.number != trial.number])
+            plan = most_promising(state) or _best(state)
+            values = self._parameters.values_of(plan) if plan else {}
+            # The trial gets its parameters one by one, and until then nobody else would see what it is.
+            study._storage.set_trial_system_attr(trial._trial_id, CHOSEN, values)
+        return values
 
     def sample_independent(
         self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
@@ -138,3 +168,11 @@ def model_for(manifest: dict[str, Any]) -> Model:
 def _best(state: SearchState) -> Plan | None:
     fitting = [trial for trial in state.trials if trial.fits]
     return max(fitting, key=lambda trial: trial.score).plan if fitting else next(iter(state.model.plans), None)
+
+
+def _without_loops(found: Iterable[tuple[Trial, bool]]) -> Iterator[Trial]:
+    """The trials; a plan under which too many of them were lost counts as tried."""
+    lost = Counter[Plan]()
+    for trial, is_lost_one in found:
+        lost[trial.plan] += is_lost_one
+        yield replace(trial, tried=True) if is_lost_one and lost[trial.plan] >= _MOST_LOST else trial
