@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -30,7 +31,9 @@ from memtune.parameters import Parameters, Value
 from memtune.plan import Plan
 from memtune.space import BOTH, MEMORY
 from memtune.spec import load_job
+from memtune.spec.gpu import unknown_product
 from memtune.spec.status import Status
+from memtune_operator.questions import difference, facts_of, nothing_fits
 from memtune_operator.study import (
     CHOSEN,
     DIED,
@@ -46,8 +49,14 @@ from memtune_operator.workers import this_worker
 
 # A plan under which so many trials were lost may be what ends them.
 _MOST_LOST = 2
+# The attribute of a study that says what it asks.
+_ASKS = "asks"
 # Threads of one study choose one after the other. No part of the sampler, which can be pickled.
 _CHOOSING = Lock()
+
+
+class NothingFitsError(ValueError):
+    """No plan of the job fits its GPU, and none is left to try."""
 
 
 class MemTuneSampler(BaseSampler):
@@ -60,7 +69,6 @@ class MemTuneSampler(BaseSampler):
     def __init__(self, model: Model, parameters: Parameters | None = None) -> None:
         self._model = model
         self._parameters = parameters or Parameters(model.plans)
-        self._others = RandomSampler(seed=0)
 
     @classmethod
     def for_job(cls, manifest: dict[str, Any]) -> MemTuneSampler:
@@ -127,6 +135,11 @@ class MemTuneSampler(BaseSampler):
         if study.directions != wanted:
             said = "two objectives with directions" if len(wanted) > 1 else "one objective with direction"
             raise ValueError(f"MemTuneSampler needs a study of {said} 'maximize', as the job's tuning.objectives say")
+        earlier = study.user_attrs.get(_ASKS)
+        if earlier is None:
+            study.set_user_attr(_ASKS, facts_of(self._model))
+        elif other := difference(earlier, self._model):
+            raise ValueError(f"the study {study.study_name} is of another job ({other}); begin a study of its own")
         return distributions_of(self._parameters)
 
     def sample_relative(
@@ -135,8 +148,7 @@ class MemTuneSampler(BaseSampler):
         """The parameters of the next plan. Where none is worth a trial any more, those of the best one so far."""
         with _CHOOSING:
             state = self.state([each for each in study.get_trials(deepcopy=False) if each.number != trial.number])
-            plan = most_promising(state) or _best(state)
-            values = self._parameters.values_of(plan) if plan else {}
+            values = self._parameters.values_of(most_promising(state) or _best(state))
             # The trial gets its parameters one by one, and until then nobody else would see what it is.
             study._storage.set_trial_system_attr(trial._trial_id, CHOSEN, values)
         return values
@@ -144,8 +156,12 @@ class MemTuneSampler(BaseSampler):
     def sample_independent(
         self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
     ) -> Any:
-        """Parameters that are no knobs of a plan are drawn at random."""
-        return self._others.sample_independent(study, trial, param_name, param_distribution)
+        """Parameters that are no knobs of a plan are drawn at random, anew in each trial of each study.
+
+        No state has to be seeded again in another process: it draws for the numbers of its own trials.
+        """
+        drawn = RandomSampler(zlib.crc32(f"{study.study_name}/{trial.number}/{param_name}".encode()))
+        return drawn.sample_independent(study, trial, param_name, param_distribution)
 
     def after_trial(self, study: Study, trial: FrozenTrial, state: TrialState, values: Sequence[float] | None) -> None:
         """End ``study.optimize`` once no further plan is worth a trial."""
@@ -159,15 +175,23 @@ class MemTuneSampler(BaseSampler):
 
 def model_for(manifest: dict[str, Any]) -> Model:
     """What is known of the plans of a MemoryTunedJob before any of them was tried, by its manifest."""
-    model = model_of(load_job(manifest), Status(), None)
-    if not model.is_gpu_known:
-        raise ValueError("no plan is known to fit a GPU that is not known: set resources.gpuProduct or gpuMemory")
-    return model
+    job = load_job(manifest)
+    model = model_of(job, Status(), None)
+    if model.is_gpu_known:
+        return model
+    if problem := unknown_product(job):
+        raise ValueError(f"resources.gpuProduct {problem}; correct it, or set resources.gpuMemory beside it")
+    raise ValueError("no plan is known to fit a GPU that is not known: set resources.gpuProduct or gpuMemory")
 
 
-def _best(state: SearchState) -> Plan | None:
+def _best(state: SearchState) -> Plan:
+    """The best plan so far, where none is left that promises more."""
     fitting = [trial for trial in state.trials if trial.fits]
-    return max(fitting, key=lambda trial: trial.score).plan if fitting else next(iter(state.model.plans), None)
+    if fitting:
+        return max(fitting, key=lambda trial: trial.score).plan
+    if any(trial.is_running for trial in state.trials):
+        raise optuna.TrialPruned("no plan is left beside those that other trials are running")
+    raise NothingFitsError(nothing_fits(state.model))
 
 
 def _without_loops(found: Iterable[tuple[Trial, bool]]) -> Iterator[Trial]:

@@ -118,9 +118,9 @@ def violation(model: Model, trial: Trial) -> float:
 
 
 def _fits(model: Model, lesson: Lesson | None, trial: FrozenTrial) -> bool:
-    """As the constraint tells, if there is one, else as measured."""
-    if trial.constraints:
-        return max(trial.constraints.values()) <= 0
+    """As our constraint tells, if there is one, else as measured. Others may be of anything."""
+    if trial.constraints and FITS in trial.constraints:
+        return trial.constraints[FITS] <= 0
     return lesson is None or (not lesson.died and lesson.device_bytes <= model.usable_bytes * (1 - model.headroom))
 
 

@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 import optuna
 import pytest
+import torch
 import yaml
 from optuna.trial import FrozenTrial, TrialState
 from small_jobs import make_job
@@ -24,6 +25,7 @@ from memtune.knowledge import Lesson, Model
 from memtune.plan import Plan
 from memtune.space import BOTH
 from memtune.spec.status import Status
+from memtune_operator.pruner import MemTunePruner
 from memtune_operator.sampler import MemTuneSampler
 from memtune_operator.search import propose
 from memtune_operator.study import FITS, all_parameters, directions_of, distributions_of, frozen, thawed
@@ -208,6 +210,100 @@ def test_the_sampler_does_not_guess_the_gpu() -> None:
     del job["spec"]["resources"]["gpuProduct"], job["spec"]["resources"]["gpuMemory"]
     with pytest.raises(ValueError, match=r"set resources\.gpuProduct or gpuMemory"):
         MemTuneSampler.for_job(job)
+
+
+@pytest.mark.parametrize("of", [MemTuneSampler, MemTunePruner])
+def test_a_gpu_that_the_table_does_not_have_is_named(of: type[MemTuneSampler | MemTunePruner]) -> None:
+    job = manifest()
+    del job["spec"]["resources"]["gpuMemory"]
+    job["spec"]["resources"]["gpuProduct"] = "h200x"
+    with pytest.raises(ValueError, match=r"gpuProduct h200x is unknown \(did you mean .*; correct it"):
+        of.for_job(job)
+
+
+def test_nothing_is_tried_where_nothing_fits() -> None:
+    job = manifest()
+    job["spec"]["resources"]["gpuMemory"] = "4Gi"
+    sampler = MemTuneSampler.for_job(job)
+    study = optuna.create_study(direction="maximize", sampler=sampler)
+    with pytest.raises(
+        ValueError, match=r"No plan fits: .* needs 20\.\d GiB, the GPU has 4\.0 GiB\. What would help: "
+    ):
+        sampler.plan(study.ask())
+
+
+def test_a_study_whose_plans_all_ran_out_of_memory_tries_none_twice() -> None:
+    job = manifest()
+    job["spec"]["tuning"]["space"] |= {"checkpointing": ["full"], "zeroStages": [3], "backends": ["fsdp"]}
+    sampler = MemTuneSampler.for_job(job)
+    study = optuna.create_study(direction="maximize", sampler=sampler)
+
+    def dies(trial: optuna.Trial) -> float | tuple[float, float]:
+        sampler.plan(trial)
+        return sampler.ran_out_of_memory(trial)
+
+    study.optimize(dies, n_trials=20)
+    with pytest.raises(ValueError, match=r"No plan .*fits"):
+        study.optimize(dies, n_trials=1)
+    plans = [trial.user_attrs["plan"] for trial in study.trials if "plan" in trial.user_attrs]
+    assert 0 < len(plans) == len(set(plans)) < 20
+
+
+def test_a_worker_without_a_plan_is_pruned_while_others_run_the_rest() -> None:
+    job = manifest()
+    job["spec"]["tuning"]["space"] |= {"checkpointing": ["full"], "zeroStages": [3], "backends": ["fsdp"]}
+    sampler = MemTuneSampler.for_job(job)
+    study = optuna.create_study(direction="maximize", sampler=sampler)
+    for _ in range(len(sampler.state([]).question.candidates)):
+        sampler.plan(study.ask())
+    with pytest.raises(optuna.TrialPruned, match="no plan is left beside those that other trials are running"):
+        sampler.plan(study.ask())
+
+
+@pytest.mark.parametrize(
+    ("block", "changes", "told"),
+    [
+        ("training", {"sequenceLength": 2048}, "sequence length 4096, now 2048"),
+        ("resources", {"gpusPerNode": 4}, "GPUs 8, now 4"),
+        ("tuning", {"objectives": ["memory"]}, "objective throughput, now memory"),
+    ],
+)
+def test_a_study_of_another_job_is_refused(block: str, changes: dict[str, Any], told: str) -> None:
+    study = measured_study(MemTuneSampler.for_job(manifest()), trials=1)
+    job = manifest()
+    job["spec"][block] |= changes
+    sampler = study.sampler = MemTuneSampler.for_job(job)
+    with pytest.raises(ValueError, match=rf"the study any is of another job \({told}"):
+        sampler.plan(study.ask())
+
+
+def test_other_headroom_goes_on_with_the_study() -> None:
+    study = measured_study(MemTuneSampler.for_job(manifest()), trials=1)
+    job = manifest()
+    job["spec"]["tuning"]["headroom"] = "10%"
+    sampler = study.sampler = MemTuneSampler.for_job(job)
+    assert str(sampler.plan(study.ask())) != study.trials[0].user_attrs["plan"]
+
+
+def test_constraints_of_somebody_else_say_nothing_of_memory() -> None:
+    sampler = MemTuneSampler.for_job(manifest())
+    study = optuna.create_study(direction="maximize", sampler=sampler)
+    trial = study.ask()
+    sampler.plan(trial)
+    trial.set_constraint("loss", 1.0)
+    study.tell(trial, sampler.measured(trial, 1000.0, 40 * 2**30))
+    assert [each.fits for each in sampler.state(study.trials).trials] == [True]
+
+
+def test_a_parameter_of_the_user_s_is_drawn_anew_in_each_trial_and_by_each_sampler() -> None:
+    study = optuna.create_study(study_name="any", direction="maximize")
+    drawn = set()
+    for _ in range(3):
+        sampler = study.sampler = MemTuneSampler.for_job(manifest())
+        trial = study.ask()
+        sampler.plan(trial)
+        drawn |= {trial.suggest_float(name, 0.0, 1.0) for name in ("dropout", "decay")}
+    assert len(drawn) == 6
 
 
 def test_the_sampler_serves_a_study_of_anybody_s() -> None:
@@ -415,8 +511,12 @@ def test_trials_of_something_else_are_left_out(model: Model) -> None:
     assert MemTuneSampler(model).state([other]).trials == ()
 
 
+def snippet_of_docs(number: int) -> str:
+    found: list[str] = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "search.md").read_text(), flags=re.DOTALL)
+    return found[number]
+
+
 def test_the_documented_study_runs_as_it_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (snippet,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "search.md").read_text(), flags=re.DOTALL)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "job.yaml").write_text(yaml.safe_dump(manifest()))
     probed: list[Plan] = []
@@ -424,11 +524,42 @@ def test_the_documented_study_runs_as_it_stands(tmp_path: Path, monkeypatch: pyt
     def measure(plan: Plan) -> tuple[float, int]:
         probed.append(plan)
         if len(probed) == 1:
-            raise MemoryError
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
         return 1000.0, 50 * 2**30
 
     found: dict[str, Any] = {"measure": measure}
-    exec(snippet, found)
+    exec(snippet_of_docs(0), found)
     trials = found["study"].trials
     assert [trial.user_attrs["plan"] for trial in trials] == [str(plan) for plan in probed]
     assert [trial.constraints[FITS] > 0 for trial in trials[:2]] == [True, False]
+
+
+def test_the_documented_pruner_runs_as_it_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "job.yaml").write_text(yaml.safe_dump(manifest()))
+    probed: list[Plan] = []
+
+    def steps_of(plan: Plan) -> list[tuple[float, int]]:
+        probed.append(plan)
+        if len(probed) == 2:
+            raise torch.OutOfMemoryError
+        return [(1000.0 if len(probed) == 1 else 100.0, 40 * 2**30)] * 5
+
+    found: dict[str, Any] = {"steps_of": steps_of}
+    exec(snippet_of_docs(1), found)
+    trials = found["study"].trials
+    assert [trial.state.name for trial in trials[:3]] == ["COMPLETE", "COMPLETE", "PRUNED"]
+    assert [trial.value for trial in trials[:2]] == [1000.0, 0.0]
+    assert len(trials[2].intermediate_values) < 5
+
+
+def test_of_two_objectives_optuna_prunes_nothing() -> None:
+    job = manifest()
+    job["spec"]["tuning"]["objectives"] = ["throughput", "memory"]
+    sampler = MemTuneSampler.for_job(job)
+    study = optuna.create_study(directions=["maximize"] * 2, sampler=sampler, pruner=MemTunePruner.for_job(job))
+    trial = study.ask()
+    sampler.plan(trial)
+    sampler.stepped(trial, 1, 1000.0, 40 * 2**30)
+    with pytest.raises(NotImplementedError, match="multi-objective"):
+        trial.should_prune()
