@@ -135,9 +135,11 @@ class MemTuneSampler(BaseSampler):
         if study.directions != wanted:
             said = "two objectives with directions" if len(wanted) > 1 else "one objective with direction"
             raise ValueError(f"MemTuneSampler needs a study of {said} 'maximize', as the job's tuning.objectives say")
-        earlier = study.user_attrs.get(_ASKS)
+        # Of a study as HyperbandPruner hands it on, nothing but the storage has attributes.
+        storage, number = study._storage, study._study_id
+        earlier = storage.get_study_user_attrs(number).get(_ASKS)
         if earlier is None:
-            study.set_user_attr(_ASKS, facts_of(self._model))
+            storage.set_study_user_attr(number, _ASKS, facts_of(self._model))
         elif other := difference(earlier, self._model):
             raise ValueError(f"the study {study.study_name} is of another job ({other}); begin a study of its own")
         return distributions_of(self._parameters)
