@@ -51,6 +51,8 @@ from memtune_operator.workers import this_worker
 _MOST_LOST = 2
 # The attribute of a study that says what it asks.
 _ASKS = "asks"
+# So often a trial gives way to those of other processes.
+_MOST_RIVALS = 8
 # Threads of one study choose one after the other. No part of the sampler, which can be pickled.
 _CHOOSING = Lock()
 
@@ -77,6 +79,9 @@ class MemTuneSampler(BaseSampler):
 
     def plan(self, trial: optuna.Trial) -> Plan:
         """The plan of a trial that has just begun. One whose parameters no plan has is pruned."""
+        if not self._parameters.choices:
+            # Without a parameter Optuna would not ask, and the only plan may be one that cannot fit.
+            _ = trial.relative_params
         plan = self._parameters.plan(suggesting(trial))
         if plan is None:
             raise optuna.TrialPruned(f"no plan that the job allows has all of {trial.params}")
@@ -149,10 +154,19 @@ class MemTuneSampler(BaseSampler):
     ) -> dict[str, Value]:
         """The parameters of the next plan. Where none is worth a trial any more, those of the best one so far."""
         with _CHOOSING:
-            state = self.state([each for each in study.get_trials(deepcopy=False) if each.number != trial.number])
-            values = self._parameters.values_of(most_promising(state) or _best(state))
-            # The trial gets its parameters one by one, and until then nobody else would see what it is.
-            study._storage.set_trial_system_attr(trial._trial_id, CHOSEN, values)
+            values = self._choose(study, trial)
+            # Another process may have chosen at the same moment: the trial that began later gives way.
+            for _ in range(_MOST_RIVALS):
+                if not any(_is_rival(each, trial, values) for each in study.get_trials(deepcopy=False)):
+                    break
+                values = self._choose(study, trial)
+        return values
+
+    def _choose(self, study: Study, trial: FrozenTrial) -> dict[str, Value]:
+        """The parameters of the next plan, written down: a trial gets them one by one, so that others see them late."""
+        state = self.state([each for each in study.get_trials(deepcopy=False) if each.number != trial.number])
+        values = self._parameters.values_of(most_promising(state) or _best(state))
+        study._storage.set_trial_system_attr(trial._trial_id, CHOSEN, values)
         return values
 
     def sample_independent(
@@ -184,6 +198,11 @@ def model_for(manifest: dict[str, Any]) -> Model:
     if problem := unknown_product(job):
         raise ValueError(f"resources.gpuProduct {problem}; correct it, or set resources.gpuMemory beside it")
     raise ValueError("no plan is known to fit a GPU that is not known: set resources.gpuProduct or gpuMemory")
+
+
+def _is_rival(other: FrozenTrial, trial: FrozenTrial, values: dict[str, Value]) -> bool:
+    is_earlier = other.number < trial.number and other.state is TrialState.RUNNING and not is_lost(other)
+    return is_earlier and other.system_attrs.get(CHOSEN) == values
 
 
 def _best(state: SearchState) -> Plan:

@@ -45,6 +45,22 @@ def test_nothing_is_tried_where_nothing_fits() -> None:
         sampler.plan(study.ask())
 
 
+@pytest.mark.parametrize(("memory", "fits"), [("80Gi", True), ("4Gi", False)])
+def test_an_only_plan_is_tried_if_it_may_fit(memory: str, fits: bool) -> None:
+    job = manifest()
+    job["spec"]["training"]["globalBatchSize"] = 8
+    job["spec"]["resources"]["gpuMemory"] = memory
+    job["spec"]["tuning"]["space"] |= {"checkpointing": ["full"], "zeroStages": [3], "backends": ["deepspeed"]}
+    sampler = MemTuneSampler.for_job(job)
+    study = optuna.create_study(direction="maximize", sampler=sampler)
+    (only,) = sampler.state([]).model.plans
+    if fits:
+        assert sampler.plan(study.ask()) == only
+        return
+    with pytest.raises(ValueError, match=f"No plan fits: {only} needs"):
+        sampler.plan(study.ask())
+
+
 def test_a_study_whose_plans_all_ran_out_of_memory_tries_none_twice() -> None:
     job = manifest()
     job["spec"]["tuning"]["space"] |= {"checkpointing": ["full"], "zeroStages": [3], "backends": ["fsdp"]}

@@ -101,6 +101,27 @@ def test_parallel_trials_have_different_plans() -> None:
     assert len({trial.user_attrs["plan"] for trial in study.trials}) == 4
 
 
+class LateSampler(MemTuneSampler):
+    """Reads the study once before the other process has written what it chose."""
+
+    is_late = True
+
+    def state(self, trials: Sequence[FrozenTrial]) -> SearchState:
+        seen, self.is_late = () if self.is_late else trials, False
+        return super().state(seen)
+
+
+def test_the_later_of_two_processes_that_chose_at_the_same_moment_gives_way() -> None:
+    sampler, late = MemTuneSampler.for_job(manifest()), LateSampler.for_job(manifest())
+    study = optuna.create_study(direction="maximize", sampler=sampler)
+    first, second = study.ask(), study.ask()
+    plan = sampler.plan(first)
+    study.sampler = late
+    assert late.plan(second) != plan
+    third = study.ask()
+    assert late.plan(third) not in (plan, sampler.plan(second))
+
+
 def test_what_a_trial_chose_is_seen_before_it_has_all_its_parameters() -> None:
     sampler = MemTuneSampler.for_job(manifest())
     study = optuna.create_study(direction="maximize", sampler=sampler)
