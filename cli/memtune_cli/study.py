@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -36,6 +37,8 @@ _RUN = "run"  # the attribute of a trial that says which probe it was
 _USE = "give a database like sqlite:///study.db, or a journal file like study.log"
 _SPEED, _FREE = "tokens per second", "free bytes"
 _METRICS = {THROUGHPUT: [_SPEED], MEMORY: [_FREE], BOTH: [_SPEED, _FREE]}
+# SQLite's databases that no file holds.
+_IN_MEMORY = re.compile(r"sqlite(\+\w+)?://(/?|/:memory:|/file:.*(:memory:|mode=memory).*)(\?.*)?")
 # The first line of a journal makes a study, and is short.
 _LONGEST_LINE = 10_000
 
@@ -84,6 +87,8 @@ def _shown(storage: str) -> str:
 
 def _storage(storage: str) -> BaseStorage:
     """A database by its URL, else a journal file by its path."""
+    if _IN_MEMORY.fullmatch(storage):
+        raise InputError(f"--storage: {storage} keeps nothing: it is gone with this command; {_USE}")
     if "://" in storage:
         return RDBStorage(storage)
     _check_journal(Path(storage))
@@ -91,7 +96,9 @@ def _storage(storage: str) -> BaseStorage:
 
 
 def _check_journal(path: Path) -> None:
-    """Optuna would append to any file."""
+    """Optuna would append to any file, and wait forever for a device."""
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        raise InputError(f"--storage: {path} is no regular file; {_USE}")
     if not path.is_file():
         return
     with path.open("rb") as file:

@@ -9,10 +9,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import zlib
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from copy import copy
 from dataclasses import replace
+from threading import Lock
 from typing import Any
 
 import optuna
@@ -21,15 +24,41 @@ from optuna.samplers import BaseSampler, RandomSampler
 from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 
-from memtune.acquisition import SearchState, enough, most_promising
+from memtune.acquisition import SearchState, Trial, enough, most_promising
 from memtune.decide.model import model_of
 from memtune.knowledge import Model
 from memtune.parameters import Parameters, Value
 from memtune.plan import Plan
 from memtune.space import BOTH, MEMORY
 from memtune.spec import load_job
+from memtune.spec.gpu import unknown_product
 from memtune.spec.status import Status
-from memtune_operator.study import DIED, FITS, directions_of, distributions_of, suggesting, thawed
+from memtune_operator.questions import difference, facts_of, nothing_fits
+from memtune_operator.study import (
+    CHOSEN,
+    DIED,
+    FITS,
+    WORKER,
+    directions_of,
+    distributions_of,
+    is_lost,
+    suggesting,
+    thawed,
+)
+from memtune_operator.workers import this_worker
+
+# A plan under which so many trials were lost may be what ends them.
+_MOST_LOST = 2
+# The attribute of a study that says what it asks.
+_ASKS = "asks"
+# So often a trial gives way to those of other processes.
+_MOST_RIVALS = 8
+# Threads of one study choose one after the other. No part of the sampler, which can be pickled.
+_CHOOSING = Lock()
+
+
+class NothingFitsError(ValueError):
+    """No plan of the job fits its GPU, and none is left to try."""
 
 
 class MemTuneSampler(BaseSampler):
@@ -42,7 +71,6 @@ class MemTuneSampler(BaseSampler):
     def __init__(self, model: Model, parameters: Parameters | None = None) -> None:
         self._model = model
         self._parameters = parameters or Parameters(model.plans)
-        self._others = RandomSampler(seed=0)
 
     @classmethod
     def for_job(cls, manifest: dict[str, Any]) -> MemTuneSampler:
@@ -51,6 +79,9 @@ class MemTuneSampler(BaseSampler):
 
     def plan(self, trial: optuna.Trial) -> Plan:
         """The plan of a trial that has just begun. One whose parameters no plan has is pruned."""
+        if not self._parameters.choices:
+            # Without a parameter Optuna would not ask, and the only plan may be one that cannot fit.
+            _ = trial.relative_params
         plan = self._parameters.plan(suggesting(trial))
         if plan is None:
             raise optuna.TrialPruned(f"no plan that the job allows has all of {trial.params}")
@@ -89,11 +120,19 @@ class MemTuneSampler(BaseSampler):
 
     def state(self, trials: Sequence[FrozenTrial]) -> SearchState:
         """How far the search is, read off the trials of a study."""
-        found = [thawed(self._model, self._parameters, trial) for trial in trials]
-        told = tuple(trial for trial in found if trial)
+        told = tuple(_without_loops(self._read(trials)))
         lessons = tuple(trial.lesson for trial in told if trial.lesson)
         model = self._model
         return SearchState(model if lessons == model.lessons else replace(model, lessons=lessons), told)
+
+    def _read(self, trials: Sequence[FrozenTrial]) -> Iterator[tuple[Trial, bool]]:
+        for each in trials:
+            if trial := thawed(self._model, self._parameters, each):
+                yield trial, is_lost(each)
+
+    def before_trial(self, study: Study, trial: FrozenTrial) -> None:
+        """Write down which process runs the trial, so that others can tell that it is gone."""
+        study._storage.set_trial_system_attr(trial._trial_id, WORKER, this_worker())
 
     def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
         """All knobs are chosen together."""
@@ -101,21 +140,44 @@ class MemTuneSampler(BaseSampler):
         if study.directions != wanted:
             said = "two objectives with directions" if len(wanted) > 1 else "one objective with direction"
             raise ValueError(f"MemTuneSampler needs a study of {said} 'maximize', as the job's tuning.objectives say")
+        # Of a study as HyperbandPruner hands it on, nothing but the storage has attributes.
+        storage, number = study._storage, study._study_id
+        earlier = storage.get_study_user_attrs(number).get(_ASKS)
+        if earlier is None:
+            storage.set_study_user_attr(number, _ASKS, facts_of(self._model))
+        elif other := difference(earlier, self._model):
+            raise ValueError(f"the study {study.study_name} is of another job ({other}); begin a study of its own")
         return distributions_of(self._parameters)
 
     def sample_relative(
         self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
     ) -> dict[str, Value]:
         """The parameters of the next plan. Where none is worth a trial any more, those of the best one so far."""
+        with _CHOOSING:
+            values = self._choose(study, trial)
+            # Another process may have chosen at the same moment: the trial that began later gives way.
+            for _ in range(_MOST_RIVALS):
+                if not any(_is_rival(each, trial, values) for each in study.get_trials(deepcopy=False)):
+                    break
+                values = self._choose(study, trial)
+        return values
+
+    def _choose(self, study: Study, trial: FrozenTrial) -> dict[str, Value]:
+        """The parameters of the next plan, written down: a trial gets them one by one, so that others see them late."""
         state = self.state([each for each in study.get_trials(deepcopy=False) if each.number != trial.number])
-        plan = most_promising(state) or _best(state)
-        return self._parameters.values_of(plan) if plan else {}
+        values = self._parameters.values_of(most_promising(state) or _best(state))
+        study._storage.set_trial_system_attr(trial._trial_id, CHOSEN, values)
+        return values
 
     def sample_independent(
         self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
     ) -> Any:
-        """Parameters that are no knobs of a plan are drawn at random."""
-        return self._others.sample_independent(study, trial, param_name, param_distribution)
+        """Parameters that are no knobs of a plan are drawn at random, anew in each trial of each study.
+
+        No state has to be seeded again in another process: it draws for the numbers of its own trials.
+        """
+        drawn = RandomSampler(zlib.crc32(f"{study.study_name}/{trial.number}/{param_name}".encode()))
+        return drawn.sample_independent(study, trial, param_name, param_distribution)
 
     def after_trial(self, study: Study, trial: FrozenTrial, state: TrialState, values: Sequence[float] | None) -> None:
         """End ``study.optimize`` once no further plan is worth a trial."""
@@ -129,12 +191,33 @@ class MemTuneSampler(BaseSampler):
 
 def model_for(manifest: dict[str, Any]) -> Model:
     """What is known of the plans of a MemoryTunedJob before any of them was tried, by its manifest."""
-    model = model_of(load_job(manifest), Status(), None)
-    if not model.is_gpu_known:
-        raise ValueError("no plan is known to fit a GPU that is not known: set resources.gpuProduct or gpuMemory")
-    return model
+    job = load_job(manifest)
+    model = model_of(job, Status(), None)
+    if model.is_gpu_known:
+        return model
+    if problem := unknown_product(job):
+        raise ValueError(f"resources.gpuProduct {problem}; correct it, or set resources.gpuMemory beside it")
+    raise ValueError("no plan is known to fit a GPU that is not known: set resources.gpuProduct or gpuMemory")
 
 
-def _best(state: SearchState) -> Plan | None:
+def _is_rival(other: FrozenTrial, trial: FrozenTrial, values: dict[str, Value]) -> bool:
+    is_earlier = other.number < trial.number and other.state is TrialState.RUNNING and not is_lost(other)
+    return is_earlier and other.system_attrs.get(CHOSEN) == values
+
+
+def _best(state: SearchState) -> Plan:
+    """The best plan so far, where none is left that promises more."""
     fitting = [trial for trial in state.trials if trial.fits]
-    return max(fitting, key=lambda trial: trial.score).plan if fitting else next(iter(state.model.plans), None)
+    if fitting:
+        return max(fitting, key=lambda trial: trial.score).plan
+    if any(trial.is_running for trial in state.trials):
+        raise optuna.TrialPruned("no plan is left beside those that other trials are running")
+    raise NothingFitsError(nothing_fits(state.model))
+
+
+def _without_loops(found: Iterable[tuple[Trial, bool]]) -> Iterator[Trial]:
+    """The trials; a plan under which too many of them were lost counts as tried."""
+    lost = Counter[Plan]()
+    for trial, is_lost_one in found:
+        lost[trial.plan] += is_lost_one
+        yield replace(trial, tried=True) if is_lost_one and lost[trial.plan] >= _MOST_LOST else trial

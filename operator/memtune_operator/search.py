@@ -14,7 +14,7 @@ from memtune.acquisition import MEMTUNE, SearchState, Trial, most_promising
 from memtune.knowledge import Lesson
 from memtune.parameters import Parameters
 from memtune.plan import Plan
-from memtune_operator.sampler import MemTuneSampler
+from memtune_operator.sampler import MemTuneSampler, NothingFitsError
 from memtune_operator.study import FITS, all_parameters, directions_of, frozen, suggesting, values_of, violation
 
 # A sampler of Optuna's starts from so many probes that the prediction chooses.
@@ -38,7 +38,10 @@ def propose(state: SearchState) -> Plan | None:
         study.enqueue_trial(parameters.values_of(first))
     for _ in range(1 if state.sampler == MEMTUNE else _MOST_ASKS):
         trial = study.ask()
-        plan = parameters.plan(suggesting(trial))
+        try:
+            plan = parameters.plan(suggesting(trial))
+        except (NothingFitsError, optuna.TrialPruned):
+            return None
         if plan in possible:
             return plan
         _tell(study, trial, state, plan)

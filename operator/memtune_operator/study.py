@@ -19,10 +19,14 @@ from memtune.knowledge import Lesson, Model
 from memtune.parameters import Choose, Parameters
 from memtune.plan import Plan
 from memtune.space import BOTH
+from memtune_operator.workers import is_gone
 
 FITS = "fits"  # the constraint: at most 0 where the plan fits
 DIED = "died"  # a trial that has this attribute taught something of the memory
 RETRY = "retry"  # the attribute of a failed trial whose plan may be tried again
+FAILED = "failed"  # that of a failed trial whose plan is given up
+WORKER = "memtune:worker"  # the system attribute that names the process of a trial
+CHOSEN = "memtune:chosen"  # that of the parameters that the sampler chose, before the trial itself has them
 _MEASURED = tuple(field.name for field in fields(Lesson) if field.name != "plan")
 # What a plan that does not fit is over its limit by at least, as a share of the GPU.
 _LEAST_OVER = 1e-3
@@ -64,26 +68,34 @@ def frozen(
 
 def thawed(model: Model, parameters: Parameters, trial: FrozenTrial) -> Trial | None:
     """What a trial says of its plan; None if its parameters are no plan of the study."""
-    plan = parameters.plan_of(trial.params)
+    plan = parameters.plan_of({**trial.system_attrs.get(CHOSEN, {}), **trial.params})
     if plan is None:
         return None
-    lesson = _lesson(plan, trial.user_attrs)
+    lesson = _lesson(plan, trial)
     # One that was pruned before it measured anything taught nothing.
     has_told = trial.state is TrialState.COMPLETE or (trial.state is TrialState.PRUNED and lesson is not None)
     values = trial.values if has_told else None
+    has_died = lesson is not None and lesson.died
     return Trial(
         number=trial.number + 1,
         plan=plan,
         fits=None if values is None else _fits(model, lesson, trial),
-        died=lesson is not None and lesson.died,
+        died=has_died,
         score=values[0] if values else 0.0,
         lesson=lesson,
-        is_running=trial.state in (TrialState.RUNNING, TrialState.WAITING),
-        tried=RETRY not in trial.user_attrs,
+        is_running=trial.state in (TrialState.RUNNING, TrialState.WAITING) and not is_lost(trial),
+        tried=has_died or not (is_lost(trial) or RETRY in trial.user_attrs),
         free_bytes=values[-1] if values and model.objective == BOTH else 0.0,
         pruned=trial.state is TrialState.PRUNED,
         steps=tuple(sorted(trial.intermediate_values.items())),
     )
+
+
+def is_lost(trial: FrozenTrial) -> bool:
+    """Whether a trial ended without a word on its plan: it failed, or the process that ran it is gone."""
+    if trial.state is TrialState.FAIL:
+        return not {FAILED, RETRY} & trial.user_attrs.keys()
+    return trial.state is TrialState.RUNNING and is_gone(trial.system_attrs.get(WORKER, ""))
 
 
 def directions_of(model: Model) -> list[StudyDirection]:
@@ -106,9 +118,9 @@ def violation(model: Model, trial: Trial) -> float:
 
 
 def _fits(model: Model, lesson: Lesson | None, trial: FrozenTrial) -> bool:
-    """As the constraint tells, if there is one, else as measured."""
-    if trial.constraints:
-        return max(trial.constraints.values()) <= 0
+    """As our constraint tells, if there is one, else as measured. Others may be of anything."""
+    if trial.constraints and FITS in trial.constraints:
+        return trial.constraints[FITS] <= 0
     return lesson is None or (not lesson.died and lesson.device_bytes <= model.usable_bytes * (1 - model.headroom))
 
 
@@ -122,12 +134,17 @@ def _measured(trial: Trial) -> dict[str, Any]:
     found: dict[str, Any] = {"plan": str(trial.plan)}
     if not trial.tried:
         found[RETRY] = True
+    elif trial.fits is None and not trial.is_running:
+        found[FAILED] = True
     if trial.lesson:
         found |= {name: value for name, value in asdict(trial.lesson).items() if name in _MEASURED}
     return found
 
 
-def _lesson(plan: Plan, attributes: Mapping[str, Any]) -> Lesson | None:
-    if DIED not in attributes:
+def _lesson(plan: Plan, trial: FrozenTrial) -> Lesson | None:
+    """What a whole trial measured: the peak of one that is still running, or broke off, may not have come yet."""
+    attributes = trial.user_attrs
+    is_whole = trial.state in (TrialState.COMPLETE, TrialState.PRUNED)
+    if DIED not in attributes or not (is_whole or attributes[DIED]):
         return None
     return Lesson(plan, **{name: attributes[name] for name in _MEASURED if name in attributes})

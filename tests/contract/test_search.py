@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
-from pathlib import Path
-from typing import Any, Literal
 
 import optuna
 import pytest
-import yaml
-from optuna.trial import FrozenTrial, TrialState
+from optuna.trial import FrozenTrial
 from small_jobs import make_job
 
 from memtune.acquisition import SearchState, Trial, most_promising, promise
@@ -22,8 +18,6 @@ from memtune.spec.status import Status
 from memtune_operator.sampler import MemTuneSampler
 from memtune_operator.search import propose
 from memtune_operator.study import FITS, all_parameters, directions_of, distributions_of, frozen, thawed
-
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -165,132 +159,12 @@ def test_with_both_objectives_every_sampler_knows_both_values_of_a_trial(model: 
     assert tuple(thawed(state.model, parameters, trial) for trial in study.trials) == state.trials
 
 
-def measured_study(sampler: MemTuneSampler, storage: str | None = None, trials: int = 6) -> optuna.Study:
-    study = optuna.create_study(
-        study_name="any",
-        directions=directions_of(sampler.state([]).model),
-        sampler=sampler,
-        storage=storage,
-        load_if_exists=True,
-    )
-
-    def objective(trial: optuna.Trial) -> float | tuple[float, float]:
-        plan = sampler.plan(trial)
-        trial.suggest_float("learning_rate", 1e-5, 1e-3, log=True)
-        taken, tokens_per_second = truth(sampler, plan)
-        if taken > usable_bytes:
-            return sampler.ran_out_of_memory(trial, int(usable_bytes * 1.01))
-        return sampler.measured(trial, tokens_per_second, int(taken))
-
-    usable_bytes = sampler.state([]).model.usable_bytes
-    study.optimize(objective, n_trials=trials)
-    return study
-
-
-def truth(sampler: MemTuneSampler, plan: Plan) -> tuple[float, float]:
-    """Bytes and tokens per second: a fifth more memory than predicted, and a third less speed."""
-    found = sampler.state([]).model.predict(plan)
-    return found.device.expected * 1.2, found.tokens_per_second.expected / 1.5
-
-
-def manifest() -> dict[str, Any]:
-    found: dict[str, Any] = yaml.safe_load((ROOT / "examples" / "llama-7b-8gpu.yaml").read_text())
-    return found
-
-
-def test_the_sampler_does_not_guess_the_gpu() -> None:
-    job = manifest()
-    del job["spec"]["resources"]["gpuProduct"], job["spec"]["resources"]["gpuMemory"]
-    with pytest.raises(ValueError, match=r"set resources\.gpuProduct or gpuMemory"):
-        MemTuneSampler.for_job(job)
-
-
-def test_the_sampler_serves_a_study_of_anybody_s() -> None:
-    sampler = MemTuneSampler.for_job(manifest())
-    study = measured_study(sampler, trials=50)
-    plans = [trial.user_attrs["plan"] for trial in study.trials]
-    # It ends by itself, and repeats no plan.
-    assert 1 < len(plans) == len(set(plans)) < 12
-    assert all("learning_rate" in trial.params for trial in study.trials)
-    limit = sampler.state([]).model.usable_bytes * 0.94
-    truths = [truth(sampler, plan) for plan in sampler.state([]).model.plans]
-    assert study.best_value >= 0.97 * max(speed for taken, speed in truths if taken <= limit)
-
-
-def test_the_sampler_goes_on_from_a_storage_as_if_it_had_never_stopped(tmp_path: Path) -> None:
-    def plans(study: optuna.Study) -> list[str]:
-        return [trial.user_attrs["plan"] for trial in study.trials]
-
-    storage = f"sqlite:///{tmp_path}/study.db"
-    whole = plans(measured_study(MemTuneSampler.for_job(manifest()), trials=4))
-    for count in range(1, 5):
-        study = measured_study(MemTuneSampler.for_job(manifest()), storage, trials=1)
-        assert plans(study) == whole[:count]
-
-
-def test_a_study_of_both_objectives_ends_with_a_front() -> None:
-    job = manifest()
-    job["spec"]["tuning"]["objectives"] = ["throughput", "memory"]
-    study = measured_study(MemTuneSampler.for_job(job), trials=50)
-    assert 2 < len(study.trials) < 50
-    assert len(study.best_trials) > 2
-    smallest = max(study.best_trials, key=lambda trial: trial.values[1])
-    fastest = max(study.best_trials, key=lambda trial: trial.values[0])
-    assert smallest.params["micro_batch"] == 1
-    assert fastest.values[0] > 1.1 * smallest.values[0]
-
-
-def test_what_the_study_measured_corrects_the_prediction() -> None:
-    sampler = MemTuneSampler.for_job(manifest())
-    study = measured_study(sampler, trials=1)
-    state = sampler.state(study.trials)
-    (lesson,) = state.model.lessons
-    assert state.model.predict(lesson.plan) != MemTuneSampler.for_job(manifest()).state([]).model.predict(lesson.plan)
-
-
-def test_a_trial_that_failed_is_not_repeated() -> None:
-    sampler = MemTuneSampler.for_job(manifest())
-    study = optuna.create_study(direction="maximize", sampler=sampler)
-
-    def objective(trial: optuna.Trial) -> float:
-        raise ValueError(str(sampler.plan(trial)))
-
-    study.optimize(objective, n_trials=3, catch=ValueError)
-    assert len({trial.user_attrs["plan"] for trial in study.trials}) == 3
-    assert {trial.state for trial in study.trials} == {TrialState.FAIL}
-
-
-def test_a_combination_that_no_plan_has_is_pruned() -> None:
-    job = manifest()
-    job["spec"]["tuning"] = {
-        "space": {"backends": ["ddp", "fsdp"], "offload": ["none", "activations", "optimizer+parameters"]}
-    }
-    sampler = MemTuneSampler.for_job(job)
-    study = optuna.create_study(direction="maximize", sampler=sampler)
-    study.enqueue_trial({"sharding": "ddp", "offload": "optimizer+parameters"})
-    with pytest.raises(
-        optuna.TrialPruned, match=r"no plan that the job allows has all of .*'offload': 'optimizer.parameters'"
-    ):
-        sampler.plan(study.ask())
-
-
-@pytest.mark.parametrize(
-    ("objectives", "directions", "needed"),
-    [
-        (["throughput"], ["minimize"], "one objective with direction 'maximize'"),
-        (["memory"], ["maximize", "maximize"], "one objective with direction 'maximize'"),
-        (["throughput", "memory"], ["maximize"], "two objectives with directions 'maximize'"),
-    ],
-)
-def test_a_study_of_other_objectives_is_refused(
-    objectives: list[str], directions: list[Literal["minimize", "maximize"]], needed: str
-) -> None:
-    job = manifest()
-    job["spec"]["tuning"]["objectives"] = objectives
-    sampler = MemTuneSampler.for_job(job)
-    study = optuna.create_study(directions=directions, sampler=sampler)
-    with pytest.raises(ValueError, match=f"needs a study of {needed}, as the job's tuning.objectives say"):
-        sampler.plan(study.ask())
+def test_a_failed_trial_of_a_job_s_own_study_says_whether_its_plan_is_given_up(model: Model) -> None:
+    first = propose(SearchState(model, ()))
+    assert first is not None
+    taken_away = [Trial(number, first, tried=False) for number in (1, 2, 3)]
+    assert propose(after(model, *taken_away)) == first
+    assert propose(after(model, *taken_away, Trial(4, first))) != first
 
 
 def test_trials_of_something_else_are_left_out(model: Model) -> None:
@@ -298,22 +172,3 @@ def test_trials_of_something_else_are_left_out(model: Model) -> None:
         value=1.0, params={"x": 0.5}, distributions={"x": optuna.distributions.FloatDistribution(0, 1)}
     )
     assert MemTuneSampler(model).state([other]).trials == ()
-
-
-def test_the_documented_study_runs_as_it_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (snippet,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "search.md").read_text(), flags=re.DOTALL)
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "job.yaml").write_text(yaml.safe_dump(manifest()))
-    probed: list[Plan] = []
-
-    def measure(plan: Plan) -> tuple[float, int]:
-        probed.append(plan)
-        if len(probed) == 1:
-            raise MemoryError
-        return 1000.0, 50 * 2**30
-
-    found: dict[str, Any] = {"measure": measure}
-    exec(snippet, found)
-    trials = found["study"].trials
-    assert [trial.user_attrs["plan"] for trial in trials] == [str(plan) for plan in probed]
-    assert [trial.constraints[FITS] > 0 for trial in trials[:2]] == [True, False]

@@ -125,7 +125,10 @@ def test_gpu_seconds_of_earlier_jobs_are_spent_as_well() -> None:
     [
         ({"torch": "2.10.0+cu130"}, "they ran with torch 2.9.1+cu128 and driver 570.86.15, probe"),
         ({"driver": "580.1"}, "with torch 2.9.1+cu128 and driver 580.1"),
+        ({"torch": None, "driver": "580.1"}, "with torch unknown and driver 580.1"),
         ({"torch": None, "driver": None}, ""),
+        ({"torch": None}, ""),
+        ({"driver": None}, ""),
     ],
 )
 def test_probes_with_another_torch_or_driver_are_dropped(
@@ -134,13 +137,28 @@ def test_probes_with_another_torch_or_driver_are_dropped(
     second = run_job("second", left(first), **told)
     outdated = [each for each in second.events if each.startswith("ProbesOutdated: ")]
     if not why:
-        assert not outdated, "a runner that tells no versions contradicts none"
+        assert not outdated, "a version that is not known contradicts none"
         return
     assert len(outdated) == 1
     assert why in outdated[0]
     assert not taken_over(second)
     assert len(own(second)) > 1, "it searches as if it were the first"
     assert {probe.measured_by for probe in left(second)} == {"second"}
+
+
+@pytest.mark.parametrize("known", [{}, {"torch": VERSIONS["torch"]}, {"driver": VERSIONS["driver"]}])
+def test_an_earlier_out_of_memory_without_a_report_is_not_forgotten(
+    first: SimulatedCluster, known: dict[str, Any]
+) -> None:
+    best = first.status["plan"]["name"]
+    other = next(probe.plan for probe in left(first) if probe.plan != best)
+    nothing = {"verdict": "device-oom", "peak_bytes": None, "torch": None, "driver": None}
+    died = tuple(
+        probe.model_copy(update={**nothing, **known}) if probe.plan == other else probe for probe in left(first)
+    )
+    second = run_job("second", died)
+    assert not [each for each in second.events if each.startswith("ProbesOutdated: ")]
+    assert [probe["plan"] for probe in own(second)] == [best]
 
 
 def test_a_peak_that_is_not_found_again_drops_them_all(first: SimulatedCluster) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from random import Random
 
 import pytest
+from search import OURS, all_of, compared, published, summary
 from search_methods import Hunt, composer_halving, deepspeed_order, memtune
 from search_published import Published, published_tables
 from search_tables import HEADROOM
@@ -69,3 +71,10 @@ def test_where_no_plan_is_deepspeed_s_ddp_and_fsdp_stand_for_its_stages(tables: 
     deepspeed_order(hunt)
     assert [str(plan.sharding) for plan in hunt.plans] == ["ddp", "fsdp", "fsdp", "fsdp"]
     assert [plan.micro_batch for plan in hunt.plans[1:]] == [1, 4, 10]
+
+
+def test_memtune_s_figures_are_those_that_were_published() -> None:
+    line = summary(OURS, all_of(compared(published(), {OURS: memtune}, 20), OURS))
+    root = Path(__file__).parents[2]
+    assert line in (root / "bench" / "results" / "search.md").read_text().splitlines()
+    assert line in (root / "docs" / "search.md").read_text().splitlines()

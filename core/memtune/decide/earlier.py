@@ -133,8 +133,7 @@ def _outdated_by(own: RunStatus, earlier: Sequence[RunStatus]) -> dict[int, str]
     for probe in earlier:
         if probe.plan == own.plan and (why := _other_peak(own, probe)):
             return {each.number: why for each in earlier}
-    # One that died without a report tells no version.
-    others = [probe for probe in earlier if own.torch and _software(probe) != _software(own)]
+    others = [probe for probe in earlier if _ran_with_other(own, probe)]
     return {
         each.number: f"they ran with {_software(each)}, probe {own.number} with {_software(own)}" for each in others
     }
@@ -152,6 +151,12 @@ def _other_peak(own: RunStatus, probe: RunStatus) -> str:
     return (
         f"probe {own.number} took {amount(now, total)}, job {probe.measured_by} {amount(then, total)} on the same plan"
     )
+
+
+def _ran_with_other(own: RunStatus, probe: RunStatus) -> bool:
+    """Whether both tell a version, and not the same: one that died without a report tells none."""
+    versions = ((own.torch, probe.torch), (own.driver, probe.driver))
+    return any(now and then and now != then for now, then in versions)
 
 
 def _software(probe: RunStatus) -> str:

@@ -119,7 +119,9 @@ class Tuning(Block):
     sampler: Sampler = Field(
         default="MemTune",
         description="What chooses the next probe: MemTune, by expected improvement under the prediction, or a sampler "
-        "of Optuna's after three probes that MemTune chooses; GP needs torch and scipy beside the operator.",
+        "of Optuna's after three probes that MemTune chooses. GP needs torch and scipy beside the operator, which its "
+        "image does not have: there the job is Stalled/SamplerMissing. Under memtune run your environment has to have "
+        "both.",
     )
 
     @property
