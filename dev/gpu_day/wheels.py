@@ -12,6 +12,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import NamedTuple
 
+from gpu_day.places import PREPARED
+
 
 class Wheel(NamedTuple):
     """A wheel, by the parts of its file's name."""
@@ -42,10 +44,16 @@ class Wheel(NamedTuple):
 
 
 def unpack(wheels: Path, site: Path) -> tuple[Path, list[str]]:
-    """Unpack what this Python lacks or has an older release of: where to, and a sentence for each that suits it not."""
+    """Unpack what this Python lacks or has an older release of: where to, and a sentence for each that is missing."""
     chosen: list[Wheel] = []
+    brought = sorted(wheels.glob("*.whl"))
     refused: list[str] = []
-    for name, found in _by_name(sorted(wheels.glob("*.whl"))):
+    if not brought:
+        refused.append(
+            f"there are no wheels in {wheels}: what this Python lacks is missing; run dev/gpu-day prepare where there "
+            f"is a network, and bring {PREPARED} along"
+        )
+    for name, found in _by_name(brought):
         if _is_there(name, found[0].version):
             continue
         suiting = [each for each in found if each.suits(sys.version_info[:2], platform.machine())]

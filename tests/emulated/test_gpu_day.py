@@ -38,9 +38,15 @@ def outcomes(command: str, results: Path) -> dict[str, Any]:
     arguments = (command, "--rehearsal", "--results", str(results))
     code, result = emulate(ROOT / "dev" / "gpu-day", "--gpu", "h200-141gb", arguments=arguments)
     assert code == 0, result["printed"][-2000:] + (results / f"{command}.log").read_text()[-3000:]
-    found = {each["name"]: each for each in json.loads((results / f"{command}.json").read_text())["parts"]}
+    found = {each["name"]: each for each in _parts(results / f"{command}.json")}
     assert {each["outcome"] for each in found.values()} == {"ended well"}
     return found
+
+
+def _parts(file: Path) -> list[dict[str, Any]]:
+    (run,) = json.loads(file.read_text())["runs"]
+    parts: list[dict[str, Any]] = run["parts"]
+    return parts
 
 
 def test_a_gpu_day_from_its_preparation_to_its_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
