@@ -6,13 +6,15 @@ with what it printed, and the two of bench/gpu_results.py.
 
 from __future__ import annotations
 
+import platform
 import sys
 import time
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 
 from gpu_day.outcomes import COLLECT_ONLY, WELL, Part, Run
-from gpu_day.places import ROOT, SITE, WHEELS, variables
+from gpu_day.places import PYTHONS, ROOT, SITE, WHEELS, variables
 from gpu_day.wheels import unpack
 
 _KEPT_SECONDS = 30.0
@@ -59,8 +61,11 @@ COMMANDS = {
 def run(name: str, results: Path, seconds: float, is_rehearsal: bool = False) -> int:
     """Run the parts of a command until its time is up; 1 where one did not end well or did not begin.
 
-    Without a GPU nothing is begun, and the code is 2.
+    Without a GPU, or with a Python that cannot use one, nothing is begun, and the code is 2.
     """
+    if lacking := _lacking():
+        print(f"gpu-day: {lacking}; name the Python that has it, as in PYTHON dev/gpu-day {name}", file=sys.stderr)
+        return 2
     deadline = time.monotonic() + seconds
     results = results.absolute()
     try:
@@ -80,6 +85,14 @@ def run(name: str, results: Path, seconds: float, is_rehearsal: bool = False) ->
         left = deadline - time.monotonic()
         kept.add(parts[place], left, _limit(parts[place:], left, is_first=place == 0))
     return int(any(each["outcome"] != WELL for each in kept.outcomes))
+
+
+def _lacking() -> str | None:
+    """What this Python lacks for any part at all, in words."""
+    own = f"Python {platform.python_version()} at {sys.executable}"
+    if f"{sys.version_info[0]}.{sys.version_info[1]}" not in PYTHONS:
+        return f"a GPU day needs Python {PYTHONS[0]} to {PYTHONS[-1]} with a CUDA build of torch, and this is {own}"
+    return None if find_spec("torch") else f"a GPU day needs a CUDA build of torch, and {own} has no torch"
 
 
 def _limit(parts: Sequence[Part], left: float, is_first: bool) -> float:

@@ -12,7 +12,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import NamedTuple
 
-from gpu_day.places import PREPARED
+from gpu_day.places import PREPARED, PYTHONS
 
 
 class Wheel(NamedTuple):
@@ -60,9 +60,14 @@ def unpack(wheels: Path, site: Path) -> tuple[Path, list[str]]:
         chosen += suiting[:1]
         if not suiting:
             version = f"{sys.version_info[0]}.{sys.version_info[1]}"
+            advice = (
+                f"bring it along by dev/gpu-day prepare --python {version}"
+                if version in PYTHONS
+                else f"use Python {PYTHONS[0]} to {PYTHONS[-1]}"
+            )
             refused.append(
                 f"{name} {found[0].version} is not here, and no wheel of it is for Python {version} on "
-                f"{platform.machine()}: bring it along by dev/gpu-day prepare --python {version}"
+                f"{platform.machine()}: {advice}"
             )
     try:
         site.mkdir(parents=True, exist_ok=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 import time
 import zipfile
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 from gpu_day import collect, commands, prepare
 from gpu_day.commands import run
+from gpu_day.main import main
 from gpu_day.outcomes import Part
 from gpu_day.places import MEASURED, ROOT
 from gpu_day.wheels import Wheel, unpack
@@ -135,6 +137,47 @@ def test_without_a_gpu_nothing_is_begun(
     (machine,) = runs(tmp_path)[0]["parts"]
     assert (machine["name"], machine["outcome"]) == ("machine", "failed with 2")
     assert "gpu-day: a GPU day needs a CUDA GPU, and there is none" in capsys.readouterr().err
+
+
+def test_without_torch_nothing_is_begun(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "bare")], check=True)
+    python, script = str(tmp_path / "bare" / "bin" / "python"), str(ROOT / "dev" / "gpu-day")
+    words = [python, script, "1", "--results", str(tmp_path / "results")]
+    done = subprocess.run(words, env={"PATH": os.environ["PATH"]}, capture_output=True, text=True, check=False)
+    assert done.returncode == 2, done.stdout + done.stderr
+    (sentence,) = done.stderr.splitlines()
+    assert sentence.startswith("gpu-day: a GPU day needs a CUDA build of torch, and Python 3.")
+    assert sentence.endswith("has no torch; name the Python that has it, as in PYTHON dev/gpu-day 1")
+
+
+def test_a_python_that_is_too_old_is_told_which_to_use(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "version_info", (3, 9, 1))
+    assert run("1", tmp_path / "results", 60) == 2
+    assert "needs Python 3.10 to 3.14 with a CUDA build of torch, and this is" in capsys.readouterr().err
+    _wheel(tmp_path, "gpu_day_other-1.5-cp312-cp312-manylinux2014_x86_64.whl")
+    _, (sentence,) = unpack(tmp_path, tmp_path / "site")
+    assert sentence.endswith("use Python 3.10 to 3.14")
+
+
+def test_wheels_for_an_unsupported_python_are_not_fetched(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["prepare", "--python", "3.9"])
+    assert "invalid choice: '3.9'" in capsys.readouterr().err
+
+
+def test_an_unknown_gpu_leaves_the_wheels_as_they_are(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("PREPARED", "WHEELS", "SITE", "PREDICTIONS"):
+        monkeypatch.setattr(prepare, name, tmp_path / name.lower())
+    (tmp_path / "wheels").mkdir()
+    (tmp_path / "wheels" / "some.whl").touch()
+    assert prepare.prepare(["3.12"], "h200", []) == 2
+    (sentence,) = capsys.readouterr().err.splitlines()
+    assert sentence.startswith("gpu-day: GPU 'h200' is unknown; use one of ")
+    assert [each.name for each in tmp_path.rglob("*.whl")] == ["some.whl"]
 
 
 def test_a_machine_that_does_not_answer_in_time_stops_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
