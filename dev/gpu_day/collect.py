@@ -15,50 +15,95 @@ from gpu_day.commands import COMMANDS
 from gpu_day.places import MEASURED, PREDICTIONS, ROOT, development_python, variables
 from gpu_day.prepare import predictions
 
+_PAIRS, _FIXTURES = "pairs.jsonl", "fixtures.zip"
+
 
 def collect(folder: Path, into: Path, models: Sequence[str] = ()) -> int:
-    """Write gpu-truth.md, gpu-day.md and snapshots; 1 where there is nothing to make them of."""
-    kept = {name: json.loads(path.read_text()) for name in COMMANDS if (path := folder / f"{name}.json").exists()}
-    if not kept:
+    """Write gpu-day.md, gpu-truth.md and snapshots, as far as what they are made of is there.
+
+    1 where nothing is, or something that is there cannot be read.
+    """
+    files = {name: folder / f"{name}.json" for name in COMMANDS}
+    if not any(file.exists() for file in files.values()):
         names = " or ".join(f"{name}.json" for name in COMMANDS)
-        print(f"gpu-day: {folder} has no {names}; bring there what the commands have left", file=sys.stderr)
+        _say(f"{folder} has no {names}; bring there what the commands have left")
         return 1
-    if any(each["rehearsal"] for each in kept.values()) and into.resolve() == ROOT / MEASURED:
-        print(
-            f"gpu-day: {folder} is of a rehearsal: nothing was measured; name another directory by --into",
-            file=sys.stderr,
-        )
+    runs = {name: _runs(file) for name, file in files.items()}
+    if any(each["rehearsal"] for found in runs.values() for each in found or ()) and into.resolve() == ROOT / MEASURED:
+        _say(f"{folder} is of a rehearsal: nothing was measured; name another directory by --into")
         return 1
-    told = {name: each["parts"] for name, each in kept.items()}
     into.mkdir(parents=True, exist_ok=True)
-    (into / "gpu-truth.md").write_text(_page_of_pairs(folder, models), encoding="utf-8")
+    told = {name: found for name, found in runs.items() if found}
     (into / "gpu-day.md").write_text("\n".join(_page(told, models)) + "\n", encoding="utf-8")
-    fixtures = folder / "fixtures.zip"
-    if fixtures.exists():
-        with zipfile.ZipFile(fixtures) as archive:
-            archive.extractall(into / "snapshots")
-    print(f"gpu-day: {into} has gpu-truth.md, gpu-day.md and snapshots; tests/unit/test_gpu_bench.py replays them")
-    return 0
+    done = [found is not None for found in runs.values()]
+    done += [_write_pairs(folder, into / "gpu-truth.md", models), _unpack_fixtures(folder, into / "snapshots")]
+    print(f"gpu-day: {into} has what could be made; tests/unit/test_gpu_bench.py replays the snapshots")
+    return int(not all(done))
 
 
-def _page_of_pairs(folder: Path, models: Sequence[str]) -> str:
+def _say(sentence: str) -> None:
+    print(f"gpu-day: {sentence}", file=sys.stderr)
+
+
+def _runs(file: Path) -> list[dict[str, Any]] | None:
+    """The runs of a command, none where it was not run; None, and a sentence, where they cannot be read."""
+    if not file.exists():
+        _say(f"{file} is missing: command {file.stem} was not run")
+        return []
+    try:
+        return [
+            {"rehearsal": each["rehearsal"], "parts": each["parts"]} for each in json.loads(file.read_text())["runs"]
+        ]
+    except (OSError, ValueError, KeyError, TypeError):
+        _say(f"{file} cannot be read, perhaps because it was cut off; {file.stem}.log has what the command printed")
+        return None
+
+
+def _write_pairs(folder: Path, page: Path, models: Sequence[str]) -> bool:
+    if not (folder / _PAIRS).exists():
+        _say(f"{folder / _PAIRS} is missing: no pair was measured, and {page.name} is not written")
+        return True
     chosen = [word for each in models for word in ("--model", each)]
     # The page names the command that made it, which is no path of this machine.
     words = [development_python(), "bench/gpu_truth.py", "--folder", os.path.relpath(folder, ROOT), *chosen]
     # Without a GPU it measures nothing and prints the page of what is there.
     hidden = {**variables(), "CUDA_VISIBLE_DEVICES": ""}
-    return subprocess.run(words, cwd=ROOT, env=hidden, check=True, stdout=subprocess.PIPE, text=True).stdout
+    done = subprocess.run(words, cwd=ROOT, env=hidden, check=False, stdout=subprocess.PIPE, text=True)
+    if done.returncode:
+        _say(f"{folder / _PAIRS} makes no page: bench/gpu_truth.py ended with {done.returncode}")
+        return False
+    page.write_text(done.stdout, encoding="utf-8")
+    return True
+
+
+def _unpack_fixtures(folder: Path, snapshots: Path) -> bool:
+    if not (folder / _FIXTURES).exists():
+        _say(f"{folder / _FIXTURES} is missing: there are no snapshots to replay")
+        return True
+    try:
+        with zipfile.ZipFile(folder / _FIXTURES) as archive:
+            archive.extractall(snapshots)
+    except zipfile.BadZipFile as error:
+        _say(f"{folder / _FIXTURES} cannot be read: {error}")
+        return False
+    return True
 
 
 def _page(told: dict[str, list[dict[str, Any]]], models: Sequence[str]) -> Iterator[str]:
+    parts = [
+        (f"{name}, run {number}" if len(runs) > 1 else name, part)
+        for name, runs in told.items()
+        for number, run in enumerate(runs, start=1)
+        for part in run["parts"]
+    ]
     yield from ("# A day with a GPU", "", "Made by `dev/gpu-day collect`.", "")
-    yield from ("| command | part | outcome | seconds |", "|---|---|---|--:|")
-    for name, outcomes in told.items():
-        for each in outcomes:
-            yield f"| {name} | {each['name']} | {each['outcome']} | {each.get('seconds', '')} |"
-    for each in (each for outcomes in told.values() for each in outcomes if each.get("told")):
-        yield from ("", f"## {each['name'].capitalize()}", "", "| what | value |", "|---|--:|")
-        yield from (f"| {key.replace('_', ' ')} | {_shown(value)} |" for key, value in each["told"].items())
+    yield from ("| command | part | outcome | passed | skipped | seconds |", "|---|---|---|--:|--:|--:|")
+    for command, part in parts:
+        numbers = " | ".join(str(part.get(key, "")) for key in ("passed", "skipped", "seconds"))
+        yield f"| {command} | {part['name']} | {part['outcome']} | {numbers} |"
+    for command, part in ((command, part) for command, part in parts if part.get("told")):
+        yield from ("", f"## {part['name'].capitalize()} (command {command})", "", "| what | value |", "|---|--:|")
+        yield from (f"| {key.replace('_', ' ')} | {_shown(value)} |" for key, value in part["told"].items())
     yield from ("", *_beforehand(models))
 
 
@@ -72,8 +117,12 @@ def _beforehand(models: Sequence[str]) -> Iterator[str]:
     if not path.exists():
         yield "Nothing was predicted beforehand: `dev/gpu-day prepare` was not run in this checkout."
         return
-    before = json.loads(path.read_text())
-    now = predictions(before["gpu"], models)
+    try:
+        before = json.loads(path.read_text())
+        now = predictions(before["gpu"], models)
+    except ValueError as error:
+        yield f"What was predicted beforehand cannot be read: {error}."
+        return
     moved = sorted(pair for pair in now if before["pairs"].get(pair) != now[pair])
     commit = before["commit"][:12]
     yield f"{len(before['pairs'])} pairs were predicted beforehand, for {before['gpu']} at commit {commit}."

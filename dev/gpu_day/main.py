@@ -9,7 +9,7 @@ from pathlib import Path
 
 from gpu_day import collect, prepare
 from gpu_day.commands import COMMANDS, run
-from gpu_day.places import MEASURED, PREPARED, RESULTS
+from gpu_day.places import MEASURED, PREPARED, PYTHONS, RESULTS
 
 _SECONDS = 540.0
 
@@ -18,7 +18,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Do one part of the day; the exit code is 1 where something of it failed."""
     options = _parser().parse_args(arguments)
     if options.what == "prepare":
-        return prepare.prepare(options.python or prepare.PYTHONS, options.gpu, options.model)
+        return prepare.prepare(options.python or PYTHONS, options.gpu, options.model)
     if options.what == "collect":
         return collect.collect(options.folder, options.into, options.model)
     return run(options.what, options.results, options.seconds, options.rehearsal)
@@ -29,7 +29,7 @@ def _parser() -> argparse.ArgumentParser:
     what = parser.add_subparsers(dest="what", required=True)
     before = what.add_parser("prepare", help=f"fetch wheels and predict, in the environment of `make env`: {PREPARED}")
     before.add_argument(
-        "--python", action="append", help=f"a Python the machine with the GPU may have ({', '.join(prepare.PYTHONS)})"
+        "--python", action="append", choices=PYTHONS, help="a Python the machine with the GPU may have (all of these)"
     )
     before.add_argument("--gpu", default="h200-141gb", help="the GPU, as predictions name it (h200-141gb)")
     for name, parts in COMMANDS.items():
@@ -37,7 +37,7 @@ def _parser() -> argparse.ArgumentParser:
         each.add_argument("--results", type=Path, default=RESULTS, metavar="DIRECTORY", help="where its files go")
         each.add_argument("--seconds", type=float, default=_SECONDS, help="when it ends at the latest (540)")
         each.add_argument(
-            "--rehearsal", action="store_true", help="on an emulated GPU: few pairs; tests that compute are collected"
+            "--rehearsal", action="store_true", help="on an emulated GPU: one pair; no test of what a GPU computes"
         )
     after = what.add_parser("collect", help="make tables and fixtures of the results, in the environment of `make env`")
     after.add_argument("folder", type=Path, nargs="?", default=RESULTS, help=f"where the results are ({RESULTS})")

@@ -11,6 +11,7 @@ PREPARED = Path("build/gpu-day")
 RESULTS = PREPARED / "results"
 MEASURED = Path("bench/results")
 WHEELS, SITE, PREDICTIONS = PREPARED / "wheels", PREPARED / "site", PREPARED / "predictions.json"
+PYTHONS = ("3.10", "3.11", "3.12", "3.13", "3.14")  # that MemTune works with, and wheels are brought along for
 _PACKAGES = ("core", "operator", "runner", "cli", "bench")
 
 

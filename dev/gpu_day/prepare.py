@@ -19,7 +19,6 @@ _PURE = (
     "pytest pluggy iniconfig pygments optuna alembic mako colorlog sqlalchemy prometheus-client"
 )
 _BINARY = "pydantic-core msgpack psutil markupsafe pyyaml ninja"
-PYTHONS = ("3.10", "3.11", "3.12", "3.13", "3.14")
 _PLATFORMS = ("manylinux_2_28_x86_64", "manylinux_2_17_x86_64", "manylinux2014_x86_64", "manylinux_2_12_x86_64")
 _LIMIT_BYTES = 64 << 20
 _PREDICT = """
@@ -29,19 +28,28 @@ from gpu_score import ways
 from gpu_trace import traced
 from memtune.gpu import find
 models = sys.argv[2:]
+try:
+    gpu = find(sys.argv[1])
+except ValueError as error:
+    print(json.dumps({"error": str(error)}))
+    sys.exit()
 pairs = [pair for pair in PAIRS if not models or pair.model in models]
-both = ways(find(sys.argv[1]), traced(pairs))
+both = ways(gpu, traced(pairs))
 print(json.dumps({str(pair): {way: predict(pair).device for way, predict in both.items()} for pair in pairs}))
 """
 
 
 def prepare(pythons: Sequence[str], gpu: str, models: Sequence[str]) -> int:
     """Fill build/gpu-day, and see whether it and the checkout can travel."""
+    try:
+        made = {"gpu": gpu, "commit": _commit(), "pairs": predictions(gpu, models)}
+    except ValueError as error:
+        print(f"gpu-day: {error}", file=sys.stderr)
+        return 2
     for each in (WHEELS, SITE):
         shutil.rmtree(ROOT / each, ignore_errors=True)
     (ROOT / WHEELS).mkdir(parents=True)
     _fetch(pythons)
-    made = {"gpu": gpu, "commit": _commit(), "pairs": predictions(gpu, models)}
     (ROOT / PREDICTIONS).write_text(json.dumps(made, indent=1), encoding="utf-8")
     size = sum(each.stat().st_size for each in _travelling())
     print(f"gpu-day: {PREPARED} is ready; with the checkout it is {size / (1 << 20):.0f} MiB")
@@ -52,7 +60,7 @@ def prepare(pythons: Sequence[str], gpu: str, models: Sequence[str]) -> int:
 
 
 def predictions(gpu: str, models: Sequence[str]) -> dict[str, dict[str, list[float]]]:
-    """What this checkout predicts of every pair, by formulas and by traces."""
+    """What this checkout predicts of every pair, by formulas and by traces; ValueError if the GPU is unknown."""
     done = subprocess.run(
         [development_python(), "-c", _PREDICT, gpu, *models],
         cwd=ROOT,
@@ -60,8 +68,10 @@ def predictions(gpu: str, models: Sequence[str]) -> dict[str, dict[str, list[flo
         check=True,
         stdout=subprocess.PIPE,
     )
-    found: dict[str, dict[str, list[float]]] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    found = json.loads(done.stdout.splitlines()[-1])
+    if "error" in found:
+        raise ValueError(found["error"])
+    return dict(found)
 
 
 def _fetch(pythons: Sequence[str]) -> None:

@@ -12,6 +12,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import NamedTuple
 
+from gpu_day.places import PREPARED, PYTHONS
+
 
 class Wheel(NamedTuple):
     """A wheel, by the parts of its file's name."""
@@ -42,19 +44,30 @@ class Wheel(NamedTuple):
 
 
 def unpack(wheels: Path, site: Path) -> tuple[Path, list[str]]:
-    """Unpack what this Python lacks or has an older release of: where to, and a sentence for each that suits it not."""
+    """Unpack what this Python lacks or has an older release of: where to, and a sentence for each that is missing."""
     chosen: list[Wheel] = []
+    brought = sorted(wheels.glob("*.whl"))
     refused: list[str] = []
-    for name, found in _by_name(sorted(wheels.glob("*.whl"))):
+    if not brought:
+        refused.append(
+            f"there are no wheels in {wheels}: what this Python lacks is missing; run dev/gpu-day prepare where there "
+            f"is a network, and bring {PREPARED} along"
+        )
+    for name, found in _by_name(brought):
         if _is_there(name, found[0].version):
             continue
         suiting = [each for each in found if each.suits(sys.version_info[:2], platform.machine())]
         chosen += suiting[:1]
         if not suiting:
             version = f"{sys.version_info[0]}.{sys.version_info[1]}"
+            advice = (
+                f"bring it along by dev/gpu-day prepare --python {version}"
+                if version in PYTHONS
+                else f"use Python {PYTHONS[0]} to {PYTHONS[-1]}"
+            )
             refused.append(
                 f"{name} {found[0].version} is not here, and no wheel of it is for Python {version} on "
-                f"{platform.machine()}: bring it along by dev/gpu-day prepare --python {version}"
+                f"{platform.machine()}: {advice}"
             )
     try:
         site.mkdir(parents=True, exist_ok=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 import time
 import zipfile
@@ -13,7 +14,9 @@ from typing import Any
 
 import pytest
 from gpu_day import collect, commands, prepare
-from gpu_day.commands import Part, run
+from gpu_day.commands import run
+from gpu_day.main import main
+from gpu_day.outcomes import Part
 from gpu_day.places import MEASURED, ROOT
 from gpu_day.wheels import Wheel, unpack
 
@@ -31,9 +34,13 @@ def on_a_gpu(
 
 def outcomes(parts: tuple[Part, ...], seconds: float, results: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     code = on_a_gpu(parts, seconds, results, monkeypatch)
-    machine, *others = json.loads((results / "1.json").read_text())["parts"]
+    machine, *others = runs(results)[-1]["parts"]
     assert machine["outcome"] == "ended well"
     return code, others
+
+
+def runs(results: Path) -> Any:
+    return json.loads((results / "1.json").read_text())["runs"]
 
 
 def test_a_part_that_fails_or_hangs_is_told_of_and_the_next_one_runs(
@@ -92,15 +99,85 @@ def test_a_part_that_hangs_leaves_time_for_the_next(tmp_path: Path, monkeypatch:
     assert [each["outcome"] for each in found] == ["cut off after 8 s", "ended well"]
 
 
+def test_the_first_part_has_its_whole_limit_where_the_others_keep_enough() -> None:
+    parts = [Part("first", (), 150), *(Part(name, (), 185) for name in "abcd")]
+    assert commands._limit(parts, 530, is_first=True) == 150
+    assert commands._limit(parts, 250, is_first=True) == 250 - 4 * 30
+    assert commands._limit(parts, 89, is_first=True) == 15, "its share"
+    assert commands._limit(parts[1:], 370, is_first=False) == 185 / 2
+
+
+@pytest.mark.parametrize(
+    ("tests", "options", "outcome", "counts"),
+    [
+        ("@pytest.mark.skip\ndef test_a(): pass", (), "ran no test", (0, 1)),
+        ("@pytest.mark.skip\ndef test_a(): pass\ndef test_b(): pass", (), "ended well", (1, 1)),
+        ("", (), "ran no test", (0, 0)),
+        ("def test_a(): assert False\ndef test_b(): pass", (), "failed with 1", (1, 0)),
+        ("def test_a(): pass", ("--collect-only",), "ended well", None),
+    ],
+)
+def test_a_part_in_which_no_test_passed_did_not_end_well(
+    tests: str, options: tuple[str, ...], outcome: str, counts: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "test_some.py"
+    file.write_text(f"import pytest\n{tests}\n")
+    part = Part("tests", (*commands._PYTEST, "-c", os.devnull, str(file), *options), 60)
+    code, (found,) = outcomes((part,), 60, tmp_path / "results", monkeypatch)
+    assert (code, found["outcome"]) == (int(outcome != "ended well"), outcome)
+    assert (found.get("passed"), found.get("skipped")) == (counts or (None, None))
+
+
 def test_without_a_gpu_nothing_is_begun(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Tests that are skipped for want of a GPU would end well."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     assert run("1", tmp_path, 60) == 2
-    (machine,) = json.loads((tmp_path / "1.json").read_text())["parts"]
+    (machine,) = runs(tmp_path)[0]["parts"]
     assert (machine["name"], machine["outcome"]) == ("machine", "failed with 2")
     assert "gpu-day: a GPU day needs a CUDA GPU, and there is none" in capsys.readouterr().err
+
+
+def test_without_torch_nothing_is_begun(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "bare")], check=True)
+    python, script = str(tmp_path / "bare" / "bin" / "python"), str(ROOT / "dev" / "gpu-day")
+    words = [python, script, "1", "--results", str(tmp_path / "results")]
+    done = subprocess.run(words, env={"PATH": os.environ["PATH"]}, capture_output=True, text=True, check=False)
+    assert done.returncode == 2, done.stdout + done.stderr
+    (sentence,) = done.stderr.splitlines()
+    assert sentence.startswith("gpu-day: a GPU day needs a CUDA build of torch, and Python 3.")
+    assert sentence.endswith("has no torch; name the Python that has it, as in PYTHON dev/gpu-day 1")
+
+
+def test_a_python_that_is_too_old_is_told_which_to_use(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "version_info", (3, 9, 1))
+    assert run("1", tmp_path / "results", 60) == 2
+    assert "needs Python 3.10 to 3.14 with a CUDA build of torch, and this is" in capsys.readouterr().err
+    _wheel(tmp_path, "gpu_day_other-1.5-cp312-cp312-manylinux2014_x86_64.whl")
+    _, (sentence,) = unpack(tmp_path, tmp_path / "site")
+    assert sentence.endswith("use Python 3.10 to 3.14")
+
+
+def test_wheels_for_an_unsupported_python_are_not_fetched(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["prepare", "--python", "3.9"])
+    assert "invalid choice: '3.9'" in capsys.readouterr().err
+
+
+def test_an_unknown_gpu_leaves_the_wheels_as_they_are(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("PREPARED", "WHEELS", "SITE", "PREDICTIONS"):
+        monkeypatch.setattr(prepare, name, tmp_path / name.lower())
+    (tmp_path / "wheels").mkdir()
+    (tmp_path / "wheels" / "some.whl").touch()
+    assert prepare.prepare(["3.12"], "h200", []) == 2
+    (sentence,) = capsys.readouterr().err.splitlines()
+    assert sentence.startswith("gpu-day: GPU 'h200' is unknown; use one of ")
+    assert [each.name for each in tmp_path.rglob("*.whl")] == ["some.whl"]
 
 
 def test_a_machine_that_does_not_answer_in_time_stops_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,8 +186,7 @@ def test_a_machine_that_does_not_answer_in_time_stops_nothing(tmp_path: Path, mo
     monkeypatch.setattr(commands, "COMMANDS", {"1": (Part("next", ("-c", ""), 30),)})
     monkeypatch.setattr(commands, "unpack", lambda _, site: (site, []))
     assert run("1", tmp_path, 60) == 1
-    parts = json.loads((tmp_path / "1.json").read_text())["parts"]
-    assert [each["outcome"] for each in parts] == ["cut off after 1 s", "ended well"]
+    assert [each["outcome"] for each in runs(tmp_path)[0]["parts"]] == ["cut off after 1 s", "ended well"]
 
 
 @pytest.mark.parametrize("written", ["", '{"product": "NVIDIA A"'])
@@ -137,7 +213,31 @@ def test_another_gpu_has_results_of_its_own(tmp_path: Path, monkeypatch: pytest.
     assert apart.name == "NVIDIA-B-80GB"
     assert sorted(each.name for each in apart.iterdir()) == ["1.json", "1.log", "new"]
     # As measured, the other GPU's are what they were.
-    assert json.loads((tmp_path / "1.json").read_text())["parts"][0]["told"] == {"product": "NVIDIA A"}
+    (run_there,) = runs(tmp_path)
+    assert run_there["parts"][0]["told"] == {"product": "NVIDIA A"}
+
+
+def test_a_second_run_writes_nothing_over_the_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second lease may have another driver, or no GPU at all."""
+    constants = Part("constants", ("-c", "print('{\"driver\": 1}')"), 30, tells=True)
+    outcomes((constants,), 60, tmp_path, monkeypatch)
+    (first,) = runs(tmp_path)
+    outcomes((constants._replace(words=("-c", "print('{\"driver\": 2}')")),), 60, tmp_path, monkeypatch)
+    monkeypatch.setattr(commands, "_MACHINE", Part("machine", ("-c", "print('no GPU'); exit(2)"), 30, tells=True))
+    assert run("1", tmp_path, 60) == 2
+    assert runs(tmp_path)[0] == first
+    told = [[each["told"] for each in one["parts"]] for one in runs(tmp_path)]
+    assert told == [[{"product": "NVIDIA A"}, {"driver": 1}], [{"product": "NVIDIA A"}, {"driver": 2}], [None]]
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["1.json", "1.log"]
+
+
+def test_outcomes_that_were_cut_off_as_they_were_written_are_kept_in_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "1.json").write_text('{"runs": [{"rehearsal": fal')
+    assert on_a_gpu((Part("next", ("-c", ""), 30),), 60, tmp_path, monkeypatch) == 0
+    assert len(runs(tmp_path)) == 1
+    assert '{"runs": [{"rehearsal": fal' in (tmp_path / "1.log").read_text()
 
 
 @pytest.mark.parametrize(
@@ -182,6 +282,14 @@ def test_wheels_of_what_is_missing_or_older_are_unpacked(tmp_path: Path) -> None
     assert sorted(each.name for each in elsewhere.iterdir()) == ["gpu_day_binary.py", "pytest.py"]
 
 
+def test_that_there_are_no_wheels_is_told(tmp_path: Path) -> None:
+    _, (sentence,) = unpack(tmp_path / "wheels", tmp_path / "site")
+    assert sentence == (
+        f"there are no wheels in {tmp_path}/wheels: what this Python lacks is missing; run dev/gpu-day prepare where "
+        "there is a network, and bring build/gpu-day along"
+    )
+
+
 def test_every_package_that_is_carried_along_is_pinned() -> None:
     names = f"{prepare._PURE} {prepare._BINARY}".split()
     assert len(names) == len(set(names)) > 20
@@ -196,9 +304,52 @@ def test_without_results_there_is_nothing_to_collect(tmp_path: Path, capsys: pyt
     assert not (tmp_path / "into").exists()
 
 
+def _kept(folder: Path, name: str, told: Any) -> None:
+    parts = [{"name": "constants", "outcome": "ended well", "seconds": 2.5, "told": told, "passed": 3, "skipped": 1}]
+    (folder / f"{name}.json").write_text(json.dumps({"runs": [{"rehearsal": False, "parts": parts}] * 2}))
+
+
+def test_what_is_there_is_collected_whatever_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(collect, "PREDICTIONS", tmp_path / "none")
+    _kept(tmp_path, "1", {"context_bytes": 5000})
+    assert collect.collect(tmp_path, tmp_path / "into") == 0
+    assert [each.name for each in (tmp_path / "into").iterdir()] == ["gpu-day.md"]
+    page = (tmp_path / "into" / "gpu-day.md").read_text()
+    assert "| 1, run 2 | constants | ended well | 3 | 1 | 2.5 |" in page
+    assert page.count("| context bytes | 5,000 |") == 2
+    assert capsys.readouterr().err.splitlines() == [
+        f"gpu-day: {tmp_path}/2.json is missing: command 2 was not run",
+        f"gpu-day: {tmp_path}/3.json is missing: command 3 was not run",
+        f"gpu-day: {tmp_path}/pairs.jsonl is missing: no pair was measured, and gpu-truth.md is not written",
+        f"gpu-day: {tmp_path}/fixtures.zip is missing: there are no snapshots to replay",
+    ]
+
+
+def test_what_was_cut_off_is_told_of_and_the_rest_is_collected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(collect, "PREDICTIONS", Path("predictions.json"))
+    monkeypatch.setattr(collect, "ROOT", tmp_path)
+    (tmp_path / "predictions.json").write_text("{")
+    monkeypatch.setattr(collect, "variables", lambda: dict(os.environ))  # so that no page of pairs can be made
+    _kept(tmp_path, "1", None)
+    for name in ("2.json", "pairs.jsonl", "fixtures.zip"):
+        (tmp_path / name).write_text("{")
+    assert collect.collect(tmp_path, tmp_path / "into") == 1
+    page = (tmp_path / "into" / "gpu-day.md").read_text()
+    assert "| 1, run 1 | constants | ended well |" in page
+    assert "What was predicted beforehand cannot be read: " in page
+    said = capsys.readouterr().err
+    assert f"gpu-day: {tmp_path}/2.json cannot be read" in said
+    assert f"gpu-day: {tmp_path}/pairs.jsonl makes no page" in said
+    assert f"gpu-day: {tmp_path}/fixtures.zip cannot be read" in said
+
+
 def test_a_rehearsal_is_not_collected_among_what_was_measured(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "2.json").write_text('{"rehearsal": true, "parts": []}')
+    (tmp_path / "2.json").write_text('{"runs": [{"rehearsal": true, "parts": []}]}')
     assert collect.collect(tmp_path, ROOT / MEASURED) == 1
     assert "is of a rehearsal: nothing was measured; name another directory by --into" in capsys.readouterr().err

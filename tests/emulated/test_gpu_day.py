@@ -38,9 +38,15 @@ def outcomes(command: str, results: Path) -> dict[str, Any]:
     arguments = (command, "--rehearsal", "--results", str(results))
     code, result = emulate(ROOT / "dev" / "gpu-day", "--gpu", "h200-141gb", arguments=arguments)
     assert code == 0, result["printed"][-2000:] + (results / f"{command}.log").read_text()[-3000:]
-    found = {each["name"]: each for each in json.loads((results / f"{command}.json").read_text())["parts"]}
+    found = {each["name"]: each for each in _parts(results / f"{command}.json")}
     assert {each["outcome"] for each in found.values()} == {"ended well"}
     return found
+
+
+def _parts(file: Path) -> list[dict[str, Any]]:
+    (run,) = json.loads(file.read_text())["runs"]
+    parts: list[dict[str, Any]] = run["parts"]
+    return parts
 
 
 def test_a_gpu_day_from_its_preparation_to_its_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -62,17 +68,20 @@ def test_a_gpu_day_from_its_preparation_to_its_tables(tmp_path: Path, monkeypatc
         parts[f"steps with{each}"]["told"] for each in ("out a recording", " recorded events", " recorded stacks")
     ]
     assert len({each["reserved_bytes"] for each in recorded}) == 1
+    assert parts["counters and out-of-memory"]["passed"] == 3
     outcomes("2", results)
-    outcomes("3", results)
+    parts = outcomes("3", results)
+    passed = {name: each["passed"] for name, each in parts.items() if "passed" in each}
+    assert passed == {"scripts under their plans": 4, "offloads": 2, "allocator": 3}, "the others are collected"
     assert len(list(results.iterdir())) <= 8
 
     assert collect.collect(results, into, [_MODEL]) == 0
     rows = [line for line in (into / "gpu-truth.md").read_text().splitlines() if line.startswith(f"| {_MODEL} |")]
     assert len(rows) == 2, "one pair of each command, for the second goes on from the first"
     day = (into / "gpu-day.md").read_text()
-    assert "| 3 | scripts under their plans | ended well |" in day
+    assert "| 3 | scripts under their plans | ended well | 4 | 0 |" in day
     assert "The prediction has changed since for: none." in day
     kept = [read(each) for each in (into / "snapshots").iterdir()]
-    assert len(kept) == 2
+    assert len(kept) == 2 + 3, "of the pairs, and of the allocator"
     for fixture in kept:
         assert replayed_bytes(fixture) == peak_reserved_bytes(fixture)

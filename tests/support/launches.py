@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from memtune.environment import EMULATED_GPU
 from memtune.report import LOG_MARK, Report, read_report
 from memtune_operator.bootstrap import BOOTSTRAP, RUNNER_DIRECTORY
 from memtune_runner import install
@@ -153,6 +154,10 @@ class Place:
 
 
 def _environment() -> dict[str, str]:
-    """This machine's variables, with our Python first, and without what a test of ours may have set."""
-    own = {name: value for name, value in os.environ.items() if not name.startswith(("MEMTUNE_", "PYTHON"))}
+    """This machine's variables, with our Python first, and without what a test of ours may have set.
+
+    A GPU that is emulated is this machine's as a real one is.
+    """
+    apart = ("MEMTUNE_", "PYTHON")
+    own = {name: each for name, each in os.environ.items() if name == EMULATED_GPU or not name.startswith(apart)}
     return {**own, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{own['PATH']}"}
