@@ -124,13 +124,8 @@ def test_a_job_on_emulated_gpus_recovers_in_pods_without_gpus(
     quickstart = next(each["spec"] for each in documents if each["kind"] == "MemoryTunedJob")
     (trainer,) = found["spec"]["template"]["spec"]["containers"]
     trainer["command"] = [trainer["command"][0], "-m", "memtune_runner.trainer", "--steps", "6", "--save-every", "2"]
-    resources = {
-        "nodes": 2,
-        "gpuMemory": "900Mi",
-        "device": "emulated",
-        "gpuProduct": _GPU,
-        "shrink": {"afterStep": 3, "by": "24%"},
-    }
+    shrink = {"afterStep": 3, "by": "24%"}
+    resources = {"gpuMemory": "900Mi", "device": "emulated", "gpuProduct": _GPU, "shrink": shrink}
     space = {"precision": ["fp32"], "checkpointing": ["full"], "backends": ["ddp"]}
     tuning = {"space": space, "maxProbes": 1, "probeSteps": 2}
     jobs.apply(
@@ -154,7 +149,6 @@ def test_a_job_on_emulated_gpus_recovers_in_pods_without_gpus(
     ]
     assert second["resumedSamples"] > 0
     pods = cluster.core.list_namespaced_pod(namespace).items
-    assert {pod.metadata.labels["memtune.dev/index"] for pod in pods} == {"0"}, "one pod stands for both ranks"
     limits = [each.resources.limits or {} for pod in pods for each in pod.spec.containers]
     assert not any("nvidia.com/gpu" in each for each in limits)
     assert [each.name for each in (tmp_path / "saved").iterdir()] == ["memtune-emulated"]

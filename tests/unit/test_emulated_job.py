@@ -100,8 +100,15 @@ def test_a_rehearsal_takes_memory_away_from_what_the_gpu_has() -> None:
     assert found[environment.SHRINK] == f"3:{6 * GIB}"
 
 
+def test_one_pod_stands_for_all_nodes() -> None:
+    assert refusal_of(job(nodes=2)) is None
+    resources = job(nodes=2, gpusPerNode=4).spec.resources
+    assert (resources.pods, resources.gpus_per_pod) == (1, 8)
+    own = make_job(nodes=2).spec.resources
+    assert (own.pods, own.gpus_per_pod) == (2, 1)
+
+
 def test_a_product_that_nobody_knows_is_refused() -> None:
-    assert refusal_of(job(nodes=2)) is None, "one process stands for all nodes"
     unknown = refusal_of(job(gpuProduct="NVIDIA-H900"))
     assert unknown is not None
     assert "gpuProduct: NVIDIA-H900 is unknown" in unknown.message
