@@ -42,4 +42,4 @@ def install() -> None:
 
 
 def _refused(*_: Any, **__: Any) -> None:
-    raise NotImplementedError("rows are full, so nothing is to be padded")
+    raise RuntimeError("the rows of these runs are full, so nothing should be padded")
