@@ -15,12 +15,12 @@ from typing import NamedTuple
 
 from search_tables import HEADROOM, Row, Table
 
-from memtune.gpu import find
-from memtune.knowledge import Lesson, Model
+from memtune.gpus.gpu import find
+from memtune.memory.workload import Workload
 from memtune.model.architecture import Adapter, Architecture, Kind
-from memtune.plan import Plan
-from memtune.space import THROUGHPUT, Space, rank
-from memtune.workload import Workload
+from memtune.planning.knowledge import Lesson, Model
+from memtune.planning.space import THROUGHPUT, Space, rank
+from memtune.plans.plan import Plan
 
 DATA = Path(__file__).parent / "data" / "measured_sweeps.csv"
 

@@ -11,8 +11,8 @@ from optuna.samplers import BaseSampler, GPSampler, TPESampler
 from search_methods import Hunt
 from search_tables import Outcome
 
-from memtune.parameters import Parameters, Value
-from memtune.plan import Plan
+from memtune.planning.parameters import Parameters, Value
+from memtune.plans.plan import Plan
 
 optuna.logging.set_verbosity(optuna.logging.ERROR)
 # A sampler may name a plan twice, or one that is ruled out. Both cost nothing here, up to so many for each

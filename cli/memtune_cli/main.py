@@ -11,13 +11,13 @@ from importlib import import_module
 from pathlib import Path
 
 import memtune
-from memtune.cost import read_prices
-from memtune.gpu import GPUS
-from memtune.trace import NUMERICS
+from memtune.gpus.gpu import GPUS
+from memtune.planning.cost import read_prices
 from memtune.units import parse_bytes
-from memtune_cli import emulate as emulation
+from memtune.wire.trace import NUMERICS
+from memtune_cli.commands import emulate as emulation
+from memtune_cli.commands.trace import BATCH, MEMORY, TIME_LIMIT_SECONDS
 from memtune_cli.errors import INTERRUPTED, InputError, installing
-from memtune_cli.trace import BATCH, MEMORY, TIME_LIMIT_SECONDS
 
 _EXIT_CODES = """\
 exit codes:
@@ -226,7 +226,7 @@ def _job_command(
 
 def _add_gpu(command: argparse.ArgumentParser, purpose: str) -> None:
     gpu = command.add_argument("--gpu", metavar="NAME", help=purpose)
-    # No choices: our own message is the better one. memtune_cli.completion defines the function for bash.
+    # No choices: our own message is the better one. memtune_cli.commands.completion defines the function for bash.
     names = " ".join(GPUS)
     gpu.complete = {"bash": "_memtune_gpus", "fish": names, "zsh": f"({names})"}  # type: ignore[attr-defined]
 

@@ -19,9 +19,10 @@ from typing import Any, NamedTuple
 import pytest
 
 from memtune.units import amount, parse_bytes
-from memtune_cli import memory_lines, peak_baseline
-from memtune_cli.emulate import GPU, TIME_LIMIT_SECONDS
-from memtune_cli.peak_baseline import Peak, PeakError
+from memtune_cli.commands.emulate import GPU, TIME_LIMIT_SECONDS
+from memtune_cli.input import peak_baseline
+from memtune_cli.input.peak_baseline import Peak, PeakError
+from memtune_cli.views import memory_lines
 
 # Exit codes of `memtune emulate` that are about the machine, not about the command.
 _CANNOT_RUN = (3, 4)

@@ -12,11 +12,11 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Protocol
 
-from memtune.acquisition import Search
-from memtune.decide import Decision, Event, decide, reasons, refuse
-from memtune.spec.status import dump_status
-from memtune_operator.refusals import Kind, RefusalError
-from memtune_operator.shell import Key, Shell, Snapshot
+from memtune.api.status import dump_status
+from memtune.controller import Decision, Event, decide, reasons, refuse
+from memtune.planning.next_probe import Search
+from memtune_operator.backend import Key, Shell, Snapshot
+from memtune_operator.kubernetes.refusals import Kind, RefusalError
 
 _log = logging.getLogger("memtune")
 _FIRST_DELAY_SECONDS = 1.0

@@ -13,12 +13,12 @@ from operator_process import Jobs, install_crd
 from pods import Cluster
 from shell_contract import ShellContract
 
-from memtune.spec import KIND
-from memtune_operator.cluster import Cluster as Api
-from memtune_operator.cluster_shell import ClusterShell
-from memtune_operator.policy import Policy
+from memtune.api import KIND
+from memtune_operator.backend import Shell
+from memtune_operator.kubernetes.backend import ClusterShell
+from memtune_operator.kubernetes.client import Cluster as Api
+from memtune_operator.kubernetes.policy import Policy
 from memtune_operator.settings import Settings
-from memtune_operator.shell import Shell
 
 
 class Namespace:

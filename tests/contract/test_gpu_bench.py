@@ -23,14 +23,14 @@ from gpu_table import Machine
 from gpu_trace import traced_model
 from small_traces import small_trace
 
+from memtune.memory.replay import Replayer
+from memtune.memory.replay.traced import TracedModel
 from memtune.model.plain import from_facts
-from memtune.plan import Plan
-from memtune.replay import Replayer
-from memtune.replay.traced import TracedModel
+from memtune.plans.plan import Plan
 from memtune.units import GIB, MIB
-from memtune_runner.decoder import Decoder
 from memtune_runner.engine import PlanError
-from memtune_runner.virtual import VirtualGpu
+from memtune_runner.engine.decoder import Decoder
+from memtune_runner.virtual.gpu import VirtualGpu
 from memtune_runner.watch.statistics import VirtualStatistics
 
 GUARD = Path(__file__).parents[1] / "support" / "cuda_gpu.py"

@@ -14,11 +14,11 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 from kubernetes.aio import client
 
-from memtune_operator import lease as module
-from memtune_operator.cluster import Cluster
-from memtune_operator.lease import lead
-from memtune_operator.policy import Policy
-from memtune_operator.refusals import RefusalError
+from memtune_operator.kubernetes import lease as module
+from memtune_operator.kubernetes.client import Cluster
+from memtune_operator.kubernetes.lease import lead
+from memtune_operator.kubernetes.policy import Policy
+from memtune_operator.kubernetes.refusals import RefusalError
 from memtune_operator.settings import Settings
 
 SETTINGS = Settings("runner:1", Policy(), identity="me", lease_namespace="memtune")

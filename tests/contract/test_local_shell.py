@@ -15,11 +15,11 @@ from reporter import Act
 from reporter_jobs import reporter_job
 from shell_contract import NAME, RUN_NAME, ShellContract, create, pod_of, seen, told
 
-from memtune.decide import Deletion, Event
-from memtune.remembered import JobOutside, Remembered
-from memtune.report import Ending
-from memtune_operator.local import LocalShell
-from memtune_operator.shell import Key, Shell
+from memtune.controller import Deletion, Event
+from memtune.memory.measured_overhead import JobOutside, Remembered
+from memtune.wire.report import Ending
+from memtune_operator.backend import Key, Shell
+from memtune_operator.local.backend import LocalShell
 
 
 class Machine:

@@ -9,12 +9,12 @@ from typing import Any, cast
 import pytest
 from small_jobs import make_job
 
-from memtune.decide import Observed, Refusal, reasons
-from memtune.remembered import JobOutside, Remembered
-from memtune_operator.cluster import Cluster
-from memtune_operator.measurements import Measurements
-from memtune_operator.refusals import Kind, RefusalError
-from memtune_operator.shell import Snapshot
+from memtune.controller import Observed, Refusal, reasons
+from memtune.memory.measured_overhead import JobOutside, Remembered
+from memtune_operator.backend import Snapshot
+from memtune_operator.kubernetes.client import Cluster
+from memtune_operator.kubernetes.measurements import Measurements
+from memtune_operator.kubernetes.refusals import Kind, RefusalError
 
 ONE, TWO = JobOutside(5, "one", 2**29), JobOutside(6, "two", 2**30)
 

@@ -10,21 +10,21 @@ from typing import Any, cast
 
 import pytest
 
-from memtune.acquisition import most_promising
-from memtune.decide import Event, reasons
-from memtune.knobs import NO_CHECKPOINTING, Precision, Sharding
-from memtune.plan import Plan
-from memtune.report import Ending, Memory, Report
-from memtune.run import Run, RunKind
+from memtune.controller import Event, reasons
+from memtune.planning.next_probe import most_promising
+from memtune.plans.knobs import NO_CHECKPOINTING, Precision, Sharding
+from memtune.plans.plan import Plan
 from memtune.units import GIB, MIB
-from memtune_operator.cluster import Change, Cluster
-from memtune_operator.cluster_shell import ClusterShell
-from memtune_operator.gangs import Gang
-from memtune_operator.policy import Policy
+from memtune.wire.report import Ending, Memory, Report
+from memtune.wire.run import Run, RunKind
+from memtune_operator.backend import Key, Snapshot
+from memtune_operator.kubernetes.backend import ClusterShell
+from memtune_operator.kubernetes.client import Change, Cluster
+from memtune_operator.kubernetes.policy import Policy
+from memtune_operator.kubernetes.refusals import Kind, RefusalError
+from memtune_operator.pods.gangs import Gang
 from memtune_operator.reconciler import reconcile
-from memtune_operator.refusals import Kind, RefusalError
 from memtune_operator.settings import Settings
-from memtune_operator.shell import Key, Snapshot
 
 KEY = Key("default", "tiny")
 NOW = 1_700_000_000.0

@@ -13,7 +13,7 @@ import pytest
 
 from memtune.units import GIB
 from memtune_cli import pytest_plugin
-from memtune_cli.peak_baseline import Peak
+from memtune_cli.input.peak_baseline import Peak
 
 pytest_plugins = ["pytester"]
 

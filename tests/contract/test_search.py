@@ -9,15 +9,15 @@ import pytest
 from optuna.trial import FrozenTrial
 from small_jobs import make_job
 
-from memtune.acquisition import SearchState, Trial, most_promising, promise
-from memtune.decide.model import model_of
-from memtune.knowledge import Lesson, Model
-from memtune.plan import Plan
-from memtune.space import BOTH
-from memtune.spec.status import Status
-from memtune_operator.sampler import MemTuneSampler
-from memtune_operator.search import propose
-from memtune_operator.study import FITS, all_parameters, directions_of, distributions_of, frozen, thawed
+from memtune.api.status import Status
+from memtune.controller.job_knowledge import model_of
+from memtune.planning.knowledge import Lesson, Model
+from memtune.planning.next_probe import SearchState, Trial, most_promising, promise
+from memtune.planning.space import BOTH
+from memtune.plans.plan import Plan
+from memtune_operator.search.sampler import MemTuneSampler
+from memtune_operator.search.search import propose
+from memtune_operator.search.study import FITS, all_parameters, directions_of, distributions_of, frozen, thawed
 
 
 @pytest.fixture(scope="module")

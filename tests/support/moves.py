@@ -10,13 +10,13 @@ from typing import Any
 from histories import History, suspended, with_batch
 from simulated_cluster import OUTSIDE_BYTES, Pod
 
-from memtune.decide import Node, Refusal
-from memtune.observation import Condition
-from memtune.report import Ending, Phase, Report, read_report
-from memtune.report_checks import ReportError
-from memtune.run import RunKind
-from memtune.spec.job import Job
+from memtune.api.job import Job
+from memtune.controller import Node, Refusal
+from memtune.controller.observation import Condition
 from memtune.units import MIB
+from memtune.wire.report import Ending, Phase, Report, read_report
+from memtune.wire.report_checks import ReportError
+from memtune.wire.run import RunKind
 
 Move = tuple[str, int]
 _SECONDS = (1.0, 7.0, 40.0, 200.0, 900.0, 30_000.0)

@@ -12,15 +12,15 @@ import pytest
 from reporter import WELL, Act
 from reporter_jobs import FIXED, reporter_job
 
-from memtune.decide import Deletion, Event
-from memtune.observation import PodObservation
-from memtune.plan import Plan
-from memtune.remembered import JobOutside, Remembered
-from memtune.report import Ending
-from memtune.run import Run, RunKind
-from memtune.spec.status import RunStatus
-from memtune_operator.refusals import Kind, RefusalError
-from memtune_operator.shell import Key, Shell, Snapshot
+from memtune.api.status import RunStatus
+from memtune.controller import Deletion, Event
+from memtune.controller.observation import PodObservation
+from memtune.memory.measured_overhead import JobOutside, Remembered
+from memtune.plans.plan import Plan
+from memtune.wire.report import Ending
+from memtune.wire.run import Run, RunKind
+from memtune_operator.backend import Key, Shell, Snapshot
+from memtune_operator.kubernetes.refusals import Kind, RefusalError
 
 NAME = "contract"
 RUN = Run(RunKind.PROBE, 1, Plan.parse(FIXED["plan"]))

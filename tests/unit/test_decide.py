@@ -11,16 +11,16 @@ from decided import condition, last, launched, probed
 from simulated_cluster import SimulatedCluster
 from small_jobs import make_job
 
-from memtune.decide import Node, Observed, Refusal, budget, decide, refuse
-from memtune.decide.fixing import fingerprints
-from memtune.decide.model import model_of
-from memtune.naming import short_hash
-from memtune.observation import Condition
-from memtune.plan import Plan
-from memtune.report import Ending
-from memtune.spec.job import Job
-from memtune.spec.status import Status, load_status
+from memtune.api.job import Job
+from memtune.api.status import Status, load_status
+from memtune.controller import Node, Observed, Refusal, budget, decide, refuse
+from memtune.controller.immutable_fields import fingerprints
+from memtune.controller.job_knowledge import model_of
+from memtune.controller.observation import Condition
+from memtune.plans.plan import Plan
 from memtune.units import GIB
+from memtune.wire.names import short_hash
+from memtune.wire.report import Ending
 
 
 def test_a_run_is_recorded_before_any_of_its_pods_is_created() -> None:

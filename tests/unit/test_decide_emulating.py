@@ -10,10 +10,10 @@ from decided import condition, edit
 from simulated_cluster import Pod, SimulatedCluster
 from small_jobs import make_job
 
-from memtune.observation import Condition
-from memtune.report import Device, Ending
-from memtune.run import RunKind
-from memtune.spec.job import Job
+from memtune.api.job import Job
+from memtune.controller.observation import Condition
+from memtune.wire.report import Device, Ending
+from memtune.wire.run import RunKind
 
 NAMED = {"nodes": 1, "gpusPerNode": 1, "gpuMemory": "8Gi", "gpuProduct": "a10g-24gb", "device": "virtual"}
 

@@ -10,17 +10,17 @@ from decided import SAVED, condition, die, last, launched, probed
 from simulated_cluster import SimulatedCluster
 from small_jobs import make_job, template
 
-from memtune.decide.hosting import host_need
-from memtune.decide.model import model_of
-from memtune.knobs import Offload
-from memtune.knowledge import Model
-from memtune.observation import Condition
-from memtune.plan import Plan
-from memtune.report import Ending
-from memtune.run import RunKind
-from memtune.spec.job import Job
-from memtune.spec.status import Status
+from memtune.api.job import Job
+from memtune.api.status import Status
+from memtune.controller.host_requests import host_need
+from memtune.controller.job_knowledge import model_of
+from memtune.controller.observation import Condition
+from memtune.planning.knowledge import Model
+from memtune.plans.knobs import Offload
+from memtune.plans.plan import Plan
 from memtune.units import GIB
+from memtune.wire.report import Ending
+from memtune.wire.run import RunKind
 
 OPTIMIZER = Plan.parse("bf16-z1-full-mb1x16-oopt")
 

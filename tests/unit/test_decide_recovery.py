@@ -11,22 +11,22 @@ from decided import SAVED, condition, die, last, launched, probed
 from simulated_cluster import SimulatedCluster
 from small_jobs import make_job, template
 
-from memtune.acquisition import SearchState, most_promising
-from memtune.decide import Node, decide
-from memtune.decide.completing import complete
-from memtune.decide.context import Context
-from memtune.decide.downgrading import after_host_oom
-from memtune.decide.hosting import host_need
-from memtune.decide.model import model_of
-from memtune.decide.records import plan_of, to_run
-from memtune.decide.texts import over
-from memtune.knowledge import Lesson
-from memtune.observation import Condition, RunObservation
-from memtune.plan import Plan
-from memtune.report import Applied, Ending, Phase
-from memtune.run import Run
-from memtune.spec.status import Status, load_status
+from memtune.api.status import Status, load_status
+from memtune.controller import Node, decide
+from memtune.controller.context import Context
+from memtune.controller.downgrade import after_host_oom
+from memtune.controller.expected_pods import complete
+from memtune.controller.host_requests import host_need
+from memtune.controller.job_knowledge import model_of
+from memtune.controller.observation import Condition, RunObservation
+from memtune.controller.records import plan_of, to_run
+from memtune.controller.text import over
+from memtune.planning.knowledge import Lesson
+from memtune.planning.next_probe import SearchState, most_promising
+from memtune.plans.plan import Plan
 from memtune.units import GIB
+from memtune.wire.report import Applied, Ending, Phase
+from memtune.wire.run import Run
 
 
 def test_an_out_of_memory_is_followed_by_a_smaller_plan_from_the_checkpoint() -> None:

@@ -12,12 +12,12 @@ from simulated_cluster import SimulatedCluster
 from small_jobs import factory_job
 from small_traces import small_trace
 
-from memtune.decide import decide
-from memtune.observation import Condition
-from memtune.report import Ending
-from memtune.spec.job import Job
-from memtune.trace_message import pack
+from memtune.api.job import Job
+from memtune.controller import decide
+from memtune.controller.observation import Condition
 from memtune.units import GIB
+from memtune.wire.report import Ending
+from memtune.wire.trace_message import pack
 
 TRACE = pack(small_trace())
 

@@ -9,28 +9,28 @@ import pytest
 from decided import condition, die, last, probed
 from small_jobs import make_job, template
 
-from memtune import environment
-from memtune.gpu import GPUS
-from memtune.plan import Plan
-from memtune.report import Device, Ending, Phase
-from memtune.run import Run, RunKind
-from memtune.spec.job import Job
+from memtune.api.job import Job
+from memtune.gpus.gpu import GPUS
+from memtune.plans.plan import Plan
 from memtune.units import GIB
-from memtune_cli.next_step import next_step
-from memtune_cli.report_page import html_page
-from memtune_cli.screen import Screen
-from memtune_cli.story import Story
-from memtune_cli.story_page import page
-from memtune_operator import variables
-from memtune_operator.local import refusal_of
-from memtune_operator.local_checkpoints import checkpoint_path
-from memtune_runner import phases
-from memtune_runner.bad_input import BadInputError
-from memtune_runner.command import parse
+from memtune.wire import environment
+from memtune.wire.report import Device, Ending, Phase
+from memtune.wire.run import Run, RunKind
+from memtune_cli.views.job_page import page
+from memtune_cli.views.job_view import Story
+from memtune_cli.views.next_step import next_step
+from memtune_cli.views.report_page import html_page
+from memtune_cli.views.screen import Screen
+from memtune_operator.local.backend import refusal_of
+from memtune_operator.local.checkpoints import checkpoint_path
+from memtune_operator.pods import variables
 from memtune_runner.emulated import job as emulated_job
 from memtune_runner.emulated.phase_peaks import PhasePeaks
 from memtune_runner.emulated.rank import _words
-from memtune_runner.settings import Settings
+from memtune_runner.launch.command import parse
+from memtune_runner.worker import phases
+from memtune_runner.worker.bad_input import BadInputError
+from memtune_runner.worker.settings import Settings
 
 RUN = Run(RunKind.TRAIN, 1, Plan.parse("bf16-z1-none-mb4x1"))
 
@@ -41,7 +41,7 @@ def job(**resources: Any) -> Job:
 
 
 def story_of(cluster: Any) -> Story:
-    from memtune.decide.restoring import restore
+    from memtune.controller.read_status import restore
 
     return Story("tiny", "default", restore(cluster.job, cluster.status), cluster.job)
 

@@ -8,8 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from memtune.gpu import find
-from memtune.knobs import (
+from memtune.gpus.gpu import find
+from memtune.memory.prediction import Interval, Prediction
+from memtune.memory.workload import Evaluation, Workload
+from memtune.model.architecture import Architecture, Kind
+from memtune.planning.ladder import RUNGS, Downgrade, Exhausted, Failure, OutOfMemory, descend
+from memtune.planning.space import refusal
+from memtune.plans.knobs import (
     FULL,
     NO_CHECKPOINTING,
     SELECTIVE,
@@ -21,13 +26,8 @@ from memtune.knobs import (
     Precision,
     Sharding,
 )
-from memtune.ladder import RUNGS, Downgrade, Exhausted, Failure, OutOfMemory, descend
-from memtune.model.architecture import Architecture, Kind
-from memtune.plan import DEFAULT_BUCKET_ELEMENTS, Plan
-from memtune.prediction import Interval, Prediction
-from memtune.space import refusal
+from memtune.plans.plan import DEFAULT_BUCKET_ELEMENTS, Plan
 from memtune.units import GIB, MIB
-from memtune.workload import Evaluation, Workload
 
 TINY = Architecture(
     "tiny", Kind.DECODER, hidden_size=64, layers=2, heads=4, kv_heads=4, head_dim=16, ffn_size=256, vocab_size=1000

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from memtune.plan import Plan
-from memtune.report import Component, Ending, Memory, Report
-from memtune.run import RunKind
+from memtune.plans.plan import Plan
+from memtune.wire.report import Component, Ending, Memory, Report
+from memtune.wire.run import RunKind
 from memtune_runner.launch.merging import RankEnd, merge
 from memtune_runner.launch.peers import Ended
-from memtune_runner.report import log_tail
-from memtune_runner.settings import Settings
+from memtune_runner.worker.report import log_tail
+from memtune_runner.worker.settings import Settings
 
 SETTINGS = Settings(
     plan=Plan.parse("bf16-z2-sel-mb4x2"),

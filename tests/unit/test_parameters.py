@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from memtune.decide.model import model_of
-from memtune.parameters import Parameters
-from memtune.plan import Plan
-from memtune.spec import load_job
-from memtune.spec.status import Status
+from memtune.api import load_job
+from memtune.api.status import Status
+from memtune.controller.job_knowledge import model_of
+from memtune.planning.parameters import Parameters
+from memtune.plans.plan import Plan
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.yaml"))
 

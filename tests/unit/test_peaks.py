@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from memtune.units import GIB, MIB
-from memtune_cli import memory_lines, peak_baseline
-from memtune_cli.peak_baseline import Peak, PeakError
+from memtune_cli.input import peak_baseline
+from memtune_cli.input.peak_baseline import Peak, PeakError
+from memtune_cli.views import memory_lines
 
 _TORCH = {"filename": "/env/lib/python3.11/site-packages/torch/nn/modules/linear.py", "line": 9, "name": "forward"}
 _OURS = {"filename": "/tmp/x/memtune_runner/emulated/following.py", "line": 56, "name": "__torch_dispatch__"}

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from nasty import texts
 
-from memtune.pruning import Pruned
-from memtune.report import (
+from memtune.wire.pruning import Pruned
+from memtune.wire.report import (
     LOG_TAIL_BYTES,
     MOST_STEPS,
     TERMINATION_MESSAGE_BYTES,
@@ -26,8 +26,8 @@ from memtune.report import (
     Report,
     read_report,
 )
-from memtune.report_checks import LARGEST_COUNT, ReportError
-from memtune_runner.report import log_tail, termination_message, whole
+from memtune.wire.report_checks import LARGEST_COUNT, ReportError
+from memtune_runner.worker.report import log_tail, termination_message, whole
 
 NASTY = texts(900)
 COUNT = st.none() | st.integers(0, LARGEST_COUNT)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import MISSING, fields
 
+from memtune.api.architecture import ArchitectureFacts, ExpertFacts, ImageFacts
+from memtune.api.fields import Block
 from memtune.model.architecture import Architecture, Experts, Image
-from memtune.spec.architecture import ArchitectureFacts, ExpertFacts, ImageFacts
-from memtune.spec.fields import Block
 
 # `norm` is how a job writes rms_norm. The rest comes with the families of Hugging Face and has no plain fact.
 NOT_WRITTEN = {"name", "rms_norm", "unquantized", "activation_tensors", "module_names", "tower"}

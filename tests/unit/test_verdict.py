@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memtune.observation import Condition, PodObservation, RunObservation
-from memtune.verdict import Conclusion, Verdict, conclude
+from memtune.controller.observation import Condition, PodObservation, RunObservation
+from memtune.controller.verdict import Conclusion, Verdict, conclude
 
 
 @dataclass(frozen=True)

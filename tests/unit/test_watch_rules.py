@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from memtune.plan import Plan
-from memtune.report import Device, Phase
-from memtune.run import RunKind
-from memtune_runner import phases
-from memtune_runner.probe import Probe, ProbeFinished, accumulation, effective_plan
-from memtune_runner.settings import Settings
+from memtune.plans.plan import Plan
+from memtune.wire.report import Device, Phase
+from memtune.wire.run import RunKind
 from memtune_runner.watch.batch import batch_size
 from memtune_runner.watch.companion import top_sites
 from memtune_runner.watch.hang import HangLimits, HangRule
 from memtune_runner.watch.pace import Pace
+from memtune_runner.watch.probe import Probe, ProbeFinished, accumulation, effective_plan
 from memtune_runner.watch.steps import StepCounter
 from memtune_runner.watch.tally import Tally
+from memtune_runner.worker import phases
+from memtune_runner.worker.settings import Settings
 
 
 class Shape:

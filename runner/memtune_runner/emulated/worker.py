@@ -11,12 +11,13 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from memtune_runner import accelerate_options, run_target
-from memtune_runner.command import Kind
 from memtune_runner.emulated import endings
 from memtune_runner.emulated.process import Emulation, used_peak_bytes
+from memtune_runner.launch import accelerate_options
+from memtune_runner.launch.command import Kind
 from memtune_runner.watch.imports import ImportWatch
-from memtune_runner.worker import show
+from memtune_runner.worker import run_target
+from memtune_runner.worker.worker import show
 
 _PEAKS = {
     "allocated": "allocated_bytes",

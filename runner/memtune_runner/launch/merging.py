@@ -6,12 +6,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from memtune.report import EXIT_CODES, Ending, Report
-from memtune_runner import failures
-from memtune_runner.failures import Failure
+from memtune.wire.report import EXIT_CODES, Ending, Report
 from memtune_runner.launch.peers import Ended
-from memtune_runner.report import log_tail
-from memtune_runner.settings import Settings
+from memtune_runner.worker import failures
+from memtune_runner.worker.failures import Failure
+from memtune_runner.worker.report import log_tail
+from memtune_runner.worker.settings import Settings
 
 _Number = TypeVar("_Number", int, float)
 

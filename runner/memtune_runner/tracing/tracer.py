@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from memtune_runner.engine.precision import CastInputs
-from memtune_runner.trace_process.board import unheard
+from memtune_runner.trace_process.shared_status import unheard
 from memtune_runner.tracing.adaptations import replaced, usual_paths
 from memtune_runner.tracing.casts import gpu_casts
 from memtune_runner.tracing.factory import Subject

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from memtune.report import Component
 from memtune.units import gib
+from memtune.wire.report import Component
 
 _MOST_SITES = 20
 _IN_USE = frozenset({"active_allocated", "active_pending_free", "active_awaiting_free"})

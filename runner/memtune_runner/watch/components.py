@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from memtune.report import Component
+from memtune.wire.report import Component
 
 WEIGHTS, GRADIENTS, STATES, MASTERS = "weights", "gradients", "optimizer states", "master weights"
 ACTIVATIONS = "activations and others"

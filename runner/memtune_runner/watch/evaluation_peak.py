@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from memtune.report import Memory
-from memtune_runner.settings import Settings
+from memtune.wire.report import Memory
 from memtune_runner.watch.tally import Tally
+from memtune_runner.worker.settings import Settings
 
 
 class EvaluationPeak:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from memtune.report import Component, Memory, Phase
+from memtune.wire.report import Component, Memory, Phase
 from memtune_runner.watch.statistics import Reading
 
 

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import torch
 
 from memtune.units import MIB
-from memtune_runner.virtual import VirtualGpu
+from memtune_runner.virtual.gpu import VirtualGpu
 
 # A GPU sold as 80 GB shows 79.1 GiB. What is declared above this share of the true size means the whole device.
 _WHOLE_DEVICE = 0.9

@@ -1,0 +1,1 @@
+"""One rank: its settings, its process, its report."""
