@@ -14,7 +14,7 @@ from memtune.gpus.gpu import find
 from memtune.memory.prediction import Prediction
 from memtune.memory.predictor import Predictor
 from memtune.memory.replay import numerics_of
-from memtune.memory.replay.traced import TracedModel
+from memtune.memory.traced_model import TracedModel
 from memtune.memory.workload import Workload
 from memtune.model.architecture import Adapter
 from memtune.model.huggingface import from_hf_config

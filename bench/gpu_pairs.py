@@ -11,10 +11,10 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from memtune.gpus.gpu import Gpu
-from memtune.memory.calibration import Calibration
 from memtune.memory.prediction import Interval, Prediction
 from memtune.memory.predictor import Predictor
-from memtune.memory.replay.traced import TracedModel
+from memtune.memory.traced_model import TracedModel
+from memtune.memory.uncertainty import Calibration
 from memtune.memory.workload import Workload
 from memtune.model.architecture import Architecture
 from memtune.model.plain import from_facts

@@ -16,7 +16,7 @@ from memtune.memory.calibration import Measurement, calibrate
 from memtune.memory.formulas.recipe import lower
 from memtune.memory.formulas.shape import shape_of
 from memtune.memory.prediction import Prediction
-from memtune.memory.replay.traced import TracedModel
+from memtune.memory.traced_model import TracedModel
 from memtune.plans.plan import Plan
 
 Predict = Callable[[Pair], Prediction]

@@ -19,7 +19,7 @@ from gpu_score import FORMULAS, TRACE, Predict, Result, after_probes, is_beyond,
 from memtune.gpus.gpu import Gpu
 from memtune.gpus.products import nearest, of_product
 from memtune.memory.prediction import Interval
-from memtune.memory.replay.traced import TracedModel
+from memtune.memory.traced_model import TracedModel
 from memtune.units import GIB
 
 _PROPERTIES = """

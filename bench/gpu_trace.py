@@ -11,7 +11,7 @@ from gpu_pairs import LENGTH, MODELS, Pair
 from torch import nn
 
 from memtune.memory.replay import numerics_of
-from memtune.memory.replay.traced import TracedModel
+from memtune.memory.traced_model import TracedModel
 from memtune.model.architecture import Architecture
 from memtune.plans.plan import Plan
 from memtune_runner.engine.decoder import Decoder

@@ -28,7 +28,7 @@ from gpu_score import Result
 from gpu_table import report, this_machine
 from gpu_trace import traced
 
-from memtune.memory.replay.traced import TracedModel
+from memtune.memory.traced_model import TracedModel
 from memtune_runner.worker.preflight import no_gpu
 
 NO_GPU = 2

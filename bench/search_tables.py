@@ -18,8 +18,8 @@ from typing import NamedTuple
 from memtune.api.tuning import Tuning
 from memtune.controller.budget import ENDING_SECONDS, STARTUP_SECONDS
 from memtune.gpus.gpu import find
-from memtune.memory.formulas import Predictor
 from memtune.memory.prediction import Prediction
+from memtune.memory.predictor import Predictor
 from memtune.memory.workload import Workload
 from memtune.model.architecture import Architecture, Kind
 from memtune.planning.knowledge import Lesson, Model

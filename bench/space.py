@@ -13,7 +13,7 @@ import time
 from typing import NamedTuple
 
 from memtune.gpus.gpu import find
-from memtune.memory.formulas import Predictor
+from memtune.memory.predictor import Predictor
 from memtune.memory.workload import Workload
 from memtune.model.architecture import Architecture, Kind
 from memtune.planning.space import Space, enumerate_plans, rank

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from memtune.gpus.gpu import find
-from memtune.memory.formulas import Predictor
 from memtune.memory.prediction import Interval
+from memtune.memory.predictor import Predictor
 from memtune.memory.workload import Workload
 from memtune.model.architecture import Adapter, Architecture, Kind
 from memtune.plans.plan import Plan

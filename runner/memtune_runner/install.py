@@ -13,6 +13,8 @@ import memtune
 import memtune_runner
 from memtune_runner.vendored import PRIVATE_PACKAGE, prometheus_client
 
+# The packages of the core that the runner imports; import-linter holds that there are no others.
+CORE_PACKAGES = frozenset({"allocator", "gpus", "model", "plans", "wire"})
 _NOT_COPIED = shutil.ignore_patterns("__pycache__", "*.pyc")
 _LICENSES = ("LICENSE", "NOTICE")
 
@@ -39,8 +41,14 @@ def install(directory: Path) -> None:
 
 
 def _copy(target: Path) -> None:
-    for package in (memtune, memtune_runner):
-        shutil.copytree(_home(package), target / package.__name__, ignore=_NOT_COPIED)
+    shutil.copytree(_home(memtune_runner), target / "memtune_runner", ignore=_NOT_COPIED)
+    core = _home(memtune)
+    (target / "memtune").mkdir()
+    for path in core.iterdir():
+        if path.name in CORE_PACKAGES:
+            shutil.copytree(path, target / "memtune" / path.name, ignore=_NOT_COPIED)
+        elif path.suffix == ".py":
+            shutil.copyfile(path, target / "memtune" / path.name)
     # Under a private name: the image may have its own, of any version.
     private = target / Path(*PRIVATE_PACKAGE.split("."))
     shutil.rmtree(private, ignore_errors=True)

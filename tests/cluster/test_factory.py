@@ -13,7 +13,7 @@ from operator_process import Jobs, OperatorProcess
 from pods import Cluster, eventually
 
 from devcluster.shell import run
-from memtune.memory.replay.traced import read_traced
+from memtune.memory.traced_model import read_traced
 from memtune_operator.kubernetes import cached_traces as kept_traces
 
 _EXAMPLES = Path(__file__).resolve().parents[2] / "examples"

@@ -17,7 +17,7 @@ from memtune.memory.formulas.recipe import lower
 from memtune.memory.formulas.shape import shape_of
 from memtune.memory.predictor import predict_recipe
 from memtune.memory.replay import Replayer, numerics_of
-from memtune.memory.replay.traced import TracedModel
+from memtune.memory.traced_model import TracedModel
 from memtune.memory.workload import Workload
 from memtune.model.architecture import Adapter
 from memtune.model.huggingface import from_hf_config

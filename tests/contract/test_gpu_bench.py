@@ -24,7 +24,7 @@ from gpu_trace import traced_model
 from small_traces import small_trace
 
 from memtune.memory.replay import Replayer
-from memtune.memory.replay.traced import TracedModel
+from memtune.memory.traced_model import TracedModel
 from memtune.model.plain import from_facts
 from memtune.plans.plan import Plan
 from memtune.units import GIB, MIB

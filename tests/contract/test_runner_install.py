@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from memtune_runner.install import main
+from memtune_runner.install import CORE_PACKAGES, main
 
 ROOT = Path(__file__).parents[2]
 
@@ -31,6 +31,35 @@ def test_a_copy_is_complete_and_brings_its_own_packages_under_a_private_name(tmp
     name = "memtune_runner._vendored.prometheus_client"
     assert done.stdout.split() == [name, str(runner / "memtune" / "__init__.py"), "False", "False", "False"]
     assert (runner / "memtune_runner" / "_vendored" / "prometheus_client" / "LICENSE").exists()
+
+
+def test_of_the_core_only_what_the_runner_imports_is_copied(tmp_path: Path) -> None:
+    assert main(str(tmp_path / "runner")) == 0
+    core = tmp_path / "runner" / "memtune"
+    assert {each.name for each in core.iterdir() if each.is_dir()} == CORE_PACKAGES
+    lines = sum(len(path.read_text().splitlines()) for path in core.rglob("*.py"))
+    assert lines <= 6000, "every pod of every job gets these"
+
+
+def test_every_module_of_a_copy_that_needs_no_torch_can_be_imported(tmp_path: Path) -> None:
+    """With nothing else of ours to import, so that a package that was left out is noticed."""
+    runner = tmp_path / "runner"
+    assert main(str(runner)) == 0
+    code = (
+        "import importlib, pathlib, sys\n"
+        f"root = pathlib.Path({str(runner)!r})\n"
+        "for path in sorted((root / 'memtune').rglob('*.py')) + sorted((root / 'memtune_runner').rglob('*.py')):\n"
+        "    if '_vendored' in path.parts or 'enter' in path.parts or path.name == '__main__.py': continue\n"
+        "    name = '.'.join(path.relative_to(root).with_suffix('').parts).removesuffix('.__init__')\n"
+        "    try:\n"
+        "        importlib.import_module(name)\n"
+        "    except ModuleNotFoundError as error:\n"
+        "        if str(error.name).startswith('memtune'): print(name, error)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", code], env={"PYTHONPATH": str(runner)}, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == ""
 
 
 def test_every_user_can_read_it_whatever_the_umask(tmp_path: Path) -> None:

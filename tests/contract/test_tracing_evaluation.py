@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from memtune.memory.replay.traced import forward_bytes
+from memtune.memory.replay.replays import forward_bytes
 from memtune.units import GIB
 from memtune_runner.tracing import trace_subject
 from memtune_runner.tracing.factory import Subject

@@ -18,7 +18,7 @@ from memtune.controller import Decision, Deletion, Node, Observed, Owned, Refusa
 from memtune.controller.observation import Condition, PodObservation, RunObservation
 from memtune.memory.measured_overhead import JobOutside, Remembered
 from memtune.memory.predictor import Predictor
-from memtune.memory.replay.traced import read_traced
+from memtune.memory.traced_model import read_traced
 from memtune.plans.plan import Plan
 from memtune.units import GIB, MIB
 from memtune.wire.names import pod_name, run_name

@@ -6,8 +6,8 @@ import re
 from dataclasses import replace
 
 from memtune.gpus.gpu import find
-from memtune.memory.formulas import Predictor
 from memtune.memory.prediction import Interval, Prediction
+from memtune.memory.predictor import Predictor
 from memtune.memory.workload import Workload
 from memtune.model.architecture import Architecture, Kind
 from memtune.planning.advice import advise

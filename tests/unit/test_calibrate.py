@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from memtune.gpus.gpu import find
 from memtune.memory.calibration import Measurement, calibrate
-from memtune.memory.formulas import Predictor
+from memtune.memory.predictor import Predictor
 from memtune.memory.workload import Workload
 from memtune.model.architecture import Architecture, Kind
 from memtune.plans.plan import Plan

@@ -18,7 +18,7 @@ from small_traces import small_trace
 from memtune.gpus.gpu import GPUS
 from memtune.memory.prediction import Interval, Prediction
 from memtune.memory.predictor import Predictor
-from memtune.memory.replay.traced import TracedModel
+from memtune.memory.traced_model import TracedModel
 from memtune.plans.knobs import Precision
 from memtune.plans.plan import Plan
 from memtune.units import GIB, KIB, MIB

@@ -6,12 +6,12 @@ import pytest
 
 from memtune.gpus.gpu import find
 from memtune.memory.constants import DEFAULT_CONSTANTS
-from memtune.memory.formulas import Predictor
 from memtune.memory.formulas.activations import activation_terms, boundary_bytes, layer_bytes, selective_bytes
 from memtune.memory.formulas.buffers import logit_bytes
 from memtune.memory.formulas.recipe import SCALE_BYTES, Recipe, lower
 from memtune.memory.formulas.shape import shape_of
 from memtune.memory.formulas.terms import PHASES
+from memtune.memory.predictor import Predictor
 from memtune.memory.workload import Evaluation, Workload
 from memtune.model.architecture import Adapter, Architecture, Head, Kind
 from memtune.model.huggingface import from_hf_config

@@ -6,7 +6,7 @@ Each line was printed by the predictor. What the numbers should be is worked out
 import pytest
 
 from memtune.gpus.gpu import find
-from memtune.memory.formulas import Predictor
+from memtune.memory.predictor import Predictor
 from memtune.memory.workload import Evaluation, Workload
 from memtune.model.architecture import Adapter, Architecture, Kind
 from memtune.plans.plan import Plan

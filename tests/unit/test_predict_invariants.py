@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memtune.gpus.gpu import find
-from memtune.memory.formulas import Predictor
+from memtune.memory.predictor import Predictor
 from memtune.memory.workload import Workload
 from memtune.model.architecture import Adapter, Architecture, Kind
 from memtune.plans.knobs import FULL, NO_CHECKPOINTING, SELECTIVE, Attention, Offload, Optimizer, Precision, Sharding

@@ -12,9 +12,9 @@ import pytest
 from memtune.allocator import AllocatorSettings, Event, replay
 from memtune.gpus.gpu import find
 from memtune.memory.constants import DEFAULT_CONSTANTS
-from memtune.memory.formulas import Predictor
 from memtune.memory.formulas.recipe import lower, workspace_bytes
 from memtune.memory.formulas.step_trace import packing, step_trace
+from memtune.memory.predictor import Predictor
 from memtune.memory.workload import Workload
 from memtune.model.architecture import Architecture, Kind
 from memtune.plans.knobs import FULL, NO_CHECKPOINTING, SELECTIVE, Checkpointing, Knob, Precision

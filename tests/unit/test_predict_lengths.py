@@ -6,12 +6,13 @@ import pytest
 
 from memtune.gpus.gpu import find
 from memtune.memory.constants import DEFAULT_CONSTANTS
-from memtune.memory.formulas import Predictor, Term
 from memtune.memory.formulas.activations import layer_bytes
 from memtune.memory.formulas.pools import largest_tensors
 from memtune.memory.formulas.recipe import lower
 from memtune.memory.formulas.shape import shape_of
 from memtune.memory.formulas.stacks import stack_terms
+from memtune.memory.formulas.terms import Term
+from memtune.memory.predictor import Predictor
 from memtune.memory.workload import Evaluation, Workload
 from memtune.model.architecture import Adapter, Architecture, Kind
 from memtune.model.count import quantizable_parameters

@@ -3,9 +3,9 @@
 import pytest
 
 from memtune.gpus.gpu import find
-from memtune.memory.formulas import Predictor
 from memtune.memory.formulas.shape import shape_of
 from memtune.memory.formulas.terms import STEP
+from memtune.memory.predictor import Predictor
 from memtune.memory.speed import pace_of
 from memtune.memory.workload import Workload
 from memtune.model.architecture import Architecture, Kind

@@ -9,13 +9,14 @@ from small_traces import small_trace
 from memtune.gpus.gpu import find
 from memtune.memory.calibration import Measurement, calibrate
 from memtune.memory.constants import DEFAULT_CONSTANTS
-from memtune.memory.formulas import Predictor
 from memtune.memory.formulas.phases import ledger, peaks
 from memtune.memory.formulas.pools import Packing, largest_tensors, packing_class, unused_bytes
 from memtune.memory.formulas.recipe import lower, workspace_bytes
 from memtune.memory.formulas.shape import shape_of
 from memtune.memory.formulas.terms import ALWAYS, BACKWARD, LOSS, STEP, Term
-from memtune.memory.replay.traced import TracedModel
+from memtune.memory.predictor import Predictor
+from memtune.memory.replay.replays import replays_of
+from memtune.memory.traced_model import TracedModel
 from memtune.memory.uncertainty import Belief
 from memtune.memory.workload import Workload
 from memtune.model.architecture import Adapter, Architecture, Kind
@@ -82,7 +83,8 @@ def test_a_run_of_megabytes_reserves_segments_of_which_most_is_unused() -> None:
 def test_of_a_traced_model_nothing_is_added_to_its_replay() -> None:
     model, plan = TracedModel("small", small_trace()), Plan.parse("fp32-ddp-none-mb16x1")
     found = Predictor(replace(WORKLOAD, architecture=model, global_batch=16)).predict(plan)
-    assert found.reserved.expected == pytest.approx(found.allocated.expected * model.footprint(plan, 1, 1).packing)
+    packing = replays_of(model).footprint(plan, 1, 1).packing
+    assert found.reserved.expected == pytest.approx(found.allocated.expected * packing)
 
 
 def test_a_model_whose_tensors_are_all_small_has_no_large_segment() -> None:
@@ -137,8 +139,8 @@ def test_without_a_reducer_there_is_no_second_copy_of_the_gradients() -> None:
 
 def test_a_traced_model_without_a_reducer_has_no_second_copy_of_the_gradients_either() -> None:
     model, plan = TracedModel("small", small_trace()), Plan.parse("fp32-ddp-none-mb4x4")
-    wrapped = model.footprint(plan, 1, 1).peaks["backward"]
-    alone = model.footprint(plan, 1, 1, without_reducer=True).peaks["backward"]
+    wrapped = replays_of(model).footprint(plan, 1, 1).peaks["backward"]
+    alone = replays_of(model).footprint(plan, 1, 1, without_reducer=True).peaks["backward"]
     assert (wrapped["communication"], alone["communication"]) == (wrapped["gradients"], 0)
     workload = Workload(model, find("h100-80gb"), 16, 8)
     names = [

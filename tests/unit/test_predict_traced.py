@@ -8,9 +8,10 @@ import pytest
 from small_traces import HIDDEN, INNER, TOKENS, small_program, small_trace
 
 from memtune.gpus.gpu import find
-from memtune.memory.formulas import Predictor
 from memtune.memory.prediction import Prediction
-from memtune.memory.replay.traced import TracedModel, forward_bytes
+from memtune.memory.predictor import Predictor
+from memtune.memory.replay.replays import evaluation_bytes, forward_bytes
+from memtune.memory.traced_model import TracedModel
 from memtune.memory.workload import Evaluation, Workload
 from memtune.plans.plan import Plan
 
@@ -42,8 +43,8 @@ def test_logits_that_are_kept_are_those_behind_the_last_block() -> None:
     head = program.codes.count("a", 0, loss)
     wide = replace(program, per_row=[HIDDEN if number == head else each for number, each in enumerate(program.per_row)])
     model = TracedModel("wide", replace(MODEL.trace, programs={"full": wide}))
-    assert model.evaluation_bytes(ALONE, 7, False) == forward_bytes(wide, 7)
-    assert model.evaluation_bytes(ALONE, 7, True) == forward_bytes(wide, 7) + 2 * 7 * HIDDEN
+    assert evaluation_bytes(model, ALONE, 7, False) == forward_bytes(wide, 7)
+    assert evaluation_bytes(model, ALONE, 7, True) == forward_bytes(wide, 7) + 2 * 7 * HIDDEN
 
 
 @pytest.mark.parametrize(("plan", "gathers"), [(ALONE, False), (SHARDED, True)])

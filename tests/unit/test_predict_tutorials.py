@@ -3,7 +3,7 @@
 import pytest
 
 from memtune.gpus.gpu import find
-from memtune.memory.formulas import Predictor
+from memtune.memory.predictor import Predictor
 from memtune.memory.workload import Workload
 from memtune.model.architecture import Adapter, Architecture, Kind
 from memtune.plans.plan import Plan

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from memtune.gpus.driver_overhead import experienced, is_credible, outside_sizes
 from memtune.gpus.gpu import find
 from memtune.memory.calibration import Measurement, calibrate
-from memtune.memory.driver_overhead import experienced, is_credible, outside_sizes
-from memtune.memory.formulas import Predictor
 from memtune.memory.measured_overhead import MOST_JOBS, JobOutside, Remembered, read_remembered, remembered
+from memtune.memory.predictor import Predictor
 from memtune.memory.workload import Workload
 from memtune.model.architecture import Architecture, Kind
 from memtune.planning.advice import advise

@@ -18,7 +18,7 @@ from memtune_cli.views.render import wrapped
 from memtune_cli.views.screen import Screen, stdout_screen
 
 if TYPE_CHECKING:
-    from memtune.memory.formulas import Term
+    from memtune.memory.formulas.terms import Term
 
 _ROOMY = 80
 

@@ -73,7 +73,7 @@ def smallest(plans: Iterable[Dropped]) -> Dropped:
 
 
 def _advice(case: Case, ranking: Ranking) -> list[str]:
-    from memtune.memory.formulas import Predictor
+    from memtune.memory.predictor import Predictor
     from memtune.planning.advice import advise
 
     least = smallest(ranking.uncertain or ranking.dropped).plan

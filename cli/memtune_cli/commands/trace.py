@@ -17,7 +17,7 @@ from memtune_cli.views.screen import stdout_screen
 
 if TYPE_CHECKING:
     from memtune.api import Job
-    from memtune.memory.replay.traced import TracedModel
+    from memtune.memory.traced_model import TracedModel
 
 BATCH, MEMORY, TIME_LIMIT_SECONDS = 2, "4Gi", 300
 # The tracer keeps the limit itself, unless somebody stops it.
@@ -65,7 +65,7 @@ def traced_model(job: Job) -> TracedModel:
     from tempfile import TemporaryDirectory
 
     from memtune.api import factory
-    from memtune.memory.replay.traced import TracedModel
+    from memtune.memory.traced_model import TracedModel
     from memtune.wire.names import short_hash
     from memtune.wire.trace import loads
 

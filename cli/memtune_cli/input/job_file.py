@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from memtune.api import Job
     from memtune.api.model import Model
     from memtune.gpus.gpu import Gpu
-    from memtune.memory.replay.traced import TracedModel
+    from memtune.memory.traced_model import TracedModel
     from memtune.memory.workload import Workload
 
 

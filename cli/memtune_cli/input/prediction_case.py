@@ -15,9 +15,9 @@ from memtune_cli.errors import InputError
 
 if TYPE_CHECKING:
     from memtune.api import Job
-    from memtune.memory.formulas import Predictor
     from memtune.memory.host_memory import HostMemory
     from memtune.memory.prediction import Prediction
+    from memtune.memory.predictor import Predictor
     from memtune.memory.workload import Workload
     from memtune.planning.space import Ranking, Space
 
@@ -39,7 +39,7 @@ class Case:
     @cached_property
     def predictor(self) -> Predictor:
         """The predictor of this job's workload."""
-        from memtune.memory.formulas import Predictor
+        from memtune.memory.predictor import Predictor
 
         return Predictor(self.workload)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from memtune.memory.replay import Replayer, numerics_of
-from memtune.memory.replay.traced import TracedModel
+from memtune.memory.traced_model import TracedModel
 from memtune.model.count import parameters
 from memtune.plans.plan import Plan
 from memtune.units import gib

@@ -17,7 +17,7 @@ from memtune.model.huggingface import from_hf_config
 from memtune.model.plain import from_facts
 
 if TYPE_CHECKING:
-    from memtune.memory.replay.traced import TracedModel
+    from memtune.memory.traced_model import TracedModel
 
 _CONFIG, _FACTS = "spec.model.hfConfig", "spec.model.architecture"
 

@@ -24,7 +24,7 @@ from memtune.controller.text import over, sentence
 from memtune.controller.times import to_seconds, to_text
 from memtune.controller.trials import may_be_launched, score, search_state
 from memtune.controller.verdict import Conclusion, Verdict, conclude
-from memtune.memory.driver_overhead import outside_sizes
+from memtune.gpus.driver_overhead import outside_sizes
 from memtune.memory.host_memory import predicted_host
 from memtune.planning.knowledge import Model
 from memtune.planning.next_probe import probability_of_fitting

@@ -19,7 +19,7 @@ from memtune.controller.tracing import is_given_up, traced_model
 from memtune.controller.verdict import Verdict
 from memtune.gpus.gpu import GPUS, Gpu
 from memtune.gpus.products import nearest, of_product
-from memtune.memory.replay.traced import TracedModel
+from memtune.memory.traced_model import TracedModel
 from memtune.memory.workload import Workload
 from memtune.model.architecture import Architecture
 from memtune.model.assumed import assumed_architecture

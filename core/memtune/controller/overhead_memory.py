@@ -8,7 +8,7 @@ from memtune.controller.context import Context
 from memtune.controller.records import ended_as
 from memtune.controller.times import to_seconds
 from memtune.controller.verdict import Verdict
-from memtune.memory.driver_overhead import is_credible
+from memtune.gpus.driver_overhead import is_credible
 from memtune.memory.measured_overhead import JobOutside
 from memtune.wire.names import short_hash
 

@@ -16,7 +16,7 @@ from memtune.controller.records import ended_as, has_ended
 from memtune.controller.text import explanation
 from memtune.controller.times import to_seconds, to_text
 from memtune.controller.verdict import Conclusion, Verdict, conclude
-from memtune.memory.replay.traced import TracedModel, read_traced
+from memtune.memory.traced_model import TracedModel, read_traced
 from memtune.units import counted
 from memtune.wire.names import run_name
 from memtune.wire.run import RunKind

@@ -13,10 +13,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from memtune.controller.observation import PodObservation, RunObservation
-from memtune.wire.report import EXIT_CODES, Ending
-
-# CUDA's own words for its error codes (CUDA Runtime API, cudaError_t).
-BROKEN_GPU = re.compile(r"uncorrectable (ECC|NVLink) error|hardware stack error")
+from memtune.wire.report import BROKEN_GPU, EXIT_CODES, Ending
 
 # The message of a run that ended well, where nothing else is to be said of it.
 ENDED_WELL = "the command ended with exit code 0"

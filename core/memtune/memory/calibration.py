@@ -16,7 +16,7 @@ from memtune.memory.formulas.phases import ALLOCATOR
 from memtune.memory.prediction import Interval
 from memtune.memory.predictor import Predictor
 from memtune.memory.speed import TRUST
-from memtune.memory.uncertainty import Belief
+from memtune.memory.uncertainty import Belief, Calibration
 from memtune.memory.workload import Workload
 from memtune.plans.plan import Plan
 
@@ -53,14 +53,6 @@ class Measurement:
         """The measured peaks by metric."""
         peaks = ("allocated", self.allocated_bytes), ("reserved", self.reserved_bytes), ("device", self.device_bytes)
         return tuple((metric, size) for metric, size in peaks if size)
-
-
-@dataclass(frozen=True)
-class Calibration:
-    """What measurements taught: a belief about the components, and a factor for the step time."""
-
-    belief: Belief
-    speed: Interval
 
 
 def calibrate(workload: Workload, measurements: Sequence[Measurement]) -> Calibration:

@@ -57,11 +57,6 @@ class Constants:
     unused_share: float = 0.75
     # Where the chip is not known: between the two sizes that recipe.workspace_bytes tells of.
     workspace_bytes: float = 40.0 * MIB
-    # 287 MB with lazy loading, 667 MB without (pytorch#86509); 500 MB is between.
-    context_bytes: float = 500.0 * MIB
-    # One communicator takes 0.5 to 1.6 GB (nccl#964, #864), growing with the ranks it reaches.
-    nccl_bytes: float = 700.0 * MIB
-    nccl_bytes_per_doubling: float = 100.0 * MIB
     # What the formulas leave out altogether: the part that all plans of a workload share, which calibration learns,
     # relative to the bytes that are estimated, and the part of each plan alone, relative to all of them.
     unmodelled: float = 0.20

@@ -8,19 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from memtune.memory.formulas.recipe import sharding_ranks
 from memtune.memory.formulas.shape import shape_of
+from memtune.memory.prediction import PredictsPlans
 from memtune.memory.workload import Workload
 from memtune.plans.deepspeed_config import SUB_GROUP_ELEMENTS
 from memtune.plans.knobs import Offload, Optimizer, Precision, Sharding
 from memtune.plans.optimizer_bytes import STATE_BYTES, bytes_of
 from memtune.plans.plan import Plan
 from memtune.units import GIB, MIB, counted
-
-if TYPE_CHECKING:
-    from memtune.planning.space import PredictsPlans
 
 # A process after its first CUDA kernel: 1,904,088 kB resident (pytorch#12873), 2,146 MiB (pytorch#15209).
 _PROCESS_BYTES = 2 * GIB

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
+
+from memtune.plans.plan import Plan
 
 
 class Interval(NamedTuple):
@@ -61,3 +63,9 @@ class Prediction:
     def cannot_fit(self, usable_bytes: int) -> bool:
         """Whether even the lower bound is more than the GPU has."""
         return self.device.lower > usable_bytes
+
+
+class PredictsPlans(Protocol):
+    """Whatever can say what a plan costs: the predictor, or a test's."""
+
+    def predict(self, plan: Plan) -> Prediction: ...

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from memtune.gpus.driver_overhead import experienced, outside_sizes
 from memtune.memory.constants import DEFAULT_CONSTANTS, Constants
-from memtune.memory.driver_overhead import experienced, outside_sizes, outside_terms
 from memtune.memory.formulas.buffers import buffer_terms, building_terms, evaluation_terms, save_terms
+from memtune.memory.formulas.outside import outside_terms
 from memtune.memory.formulas.phases import Ledger, Peaks, ledger, peaks, sensitivities
 from memtune.memory.formulas.pools import PACKINGS, Packing, largest_tensors, packing_class, replayed
 from memtune.memory.formulas.recipe import Recipe, lower
@@ -14,17 +13,14 @@ from memtune.memory.formulas.shape import Shape, shape_of
 from memtune.memory.formulas.stacks import stack_terms
 from memtune.memory.formulas.states import state_terms
 from memtune.memory.formulas.terms import ALWAYS, Term
-from memtune.memory.formulas.traced_terms import traced_evaluation_terms, traced_save_terms, traced_terms
 from memtune.memory.prediction import Interval, Prediction
+from memtune.memory.replay.replays import Footprint, evaluation_bytes, replays_of
+from memtune.memory.replay.terms import traced_evaluation_terms, traced_save_terms, traced_terms
 from memtune.memory.speed import TRUST, Pace, pace_of
-from memtune.memory.uncertainty import Belief
+from memtune.memory.uncertainty import Belief, Calibration
 from memtune.memory.workload import Evaluation, Workload
 from memtune.plans.plan import Plan
 from memtune.units import MIB
-
-if TYPE_CHECKING:
-    from memtune.memory.calibration import Calibration
-    from memtune.memory.replay.traced import Footprint
 
 # How far what is assumed of a model may be from the truth, as a share: it says little more than the order of magnitude.
 _ASSUMED = 4.0
@@ -113,11 +109,13 @@ class Predictor:
     def _footprint(self, plan: Plan) -> Footprint:
         workload = self.workload
         assert workload.traced
-        return workload.traced.footprint(plan, workload.nodes, workload.gpus_per_node, workload.without_reducer)
+        return replays_of(workload.traced).footprint(
+            plan, workload.nodes, workload.gpus_per_node, workload.without_reducer
+        )
 
     def _terms(self, plan: Plan, recipe: Recipe) -> list[Term]:
         if self.workload.traced:
-            outside = [*_workspace(recipe, DEFAULT_CONSTANTS), *outside_terms(recipe, DEFAULT_CONSTANTS)]
+            outside = [*_workspace(recipe, DEFAULT_CONSTANTS), *outside_terms(recipe)]
             terms = [*self._traced_terms(plan, recipe), *outside]
             return terms + building_terms(self.shape, recipe, terms)
         return recipe_terms(self.shape, recipe, DEFAULT_CONSTANTS, self.workload.evaluation)
@@ -125,9 +123,9 @@ class Predictor:
     def _traced_terms(self, plan: Plan, recipe: Recipe) -> list[Term]:
         footprint, evaluation, model = self._footprint(plan), self.workload.evaluation, self.workload.traced
         assert model
-        terms = [*traced_terms(footprint), *traced_save_terms(footprint, model.shape, recipe)]
+        terms = [*traced_terms(footprint), *traced_save_terms(footprint, self.shape, recipe)]
         if evaluation.batch_size:
-            size = model.evaluation_bytes(plan, evaluation.batch_size, evaluation.keeps_logits)
+            size = evaluation_bytes(model, plan, evaluation.batch_size, evaluation.keeps_logits)
             terms += traced_evaluation_terms(footprint, evaluation.batch_size, size)
         return terms
 
@@ -148,7 +146,7 @@ def recipe_terms(shape: Shape, recipe: Recipe, constants: Constants, evaluation:
         *evaluation_terms(shape, recipe, evaluation),
         *save_terms(shape, recipe),
         *_workspace(recipe, constants),
-        *outside_terms(recipe, constants),
+        *outside_terms(recipe),
     ]
     return terms + building_terms(shape, recipe, terms)
 

@@ -6,10 +6,12 @@ Before any measurement the means are 0 and the errors independent. `memtune.memo
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from math import hypot, sqrt
 from typing import NamedTuple
 
 from memtune.memory.constants import Constants
+from memtune.memory.prediction import Interval
 
 # The relative error that all estimated components inside the allocator share.
 UNMODELLED = "unmodelled"
@@ -125,3 +127,11 @@ class Belief:
 
     def _covariance(self, a: str, b: str) -> float:
         return self.covariance.get((a, b) if a <= b else (b, a), 0.0)
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """What measurements taught: a belief about the components, and a factor for the step time."""
+
+    belief: Belief
+    speed: Interval

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from memtune.gpus.gpu import Gpu
 from memtune.memory.kv_cache import Generation
+from memtune.memory.traced_model import TracedModel
 from memtune.model.architecture import Adapter, Architecture
-
-if TYPE_CHECKING:
-    from memtune.memory.replay.traced import TracedModel
 
 
 @dataclass(frozen=True)

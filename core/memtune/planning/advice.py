@@ -9,12 +9,12 @@ from functools import cached_property
 from memtune.camel import camel
 from memtune.gpus.gpu import GPUS
 from memtune.memory.host_memory import predicted_host
-from memtune.memory.prediction import Prediction
+from memtune.memory.prediction import Prediction, PredictsPlans
 from memtune.memory.workload import Workload
 from memtune.model.architecture import Adapter, Architecture
 from memtune.model.count import adapter_parameters
 from memtune.planning.ladder import RUNG_OF, RUNGS, Rung
-from memtune.planning.space import PredictsPlans, Space, divisors, host_refusal, refusal
+from memtune.planning.space import Space, divisors, host_refusal, refusal
 from memtune.plans.knobs import Offload, Sharding
 from memtune.plans.plan import Plan
 from memtune.units import amount, counted, gib

@@ -6,9 +6,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from memtune.memory.calibration import Calibration, Measurement, calibrate
+from memtune.memory.calibration import Measurement, calibrate
 from memtune.memory.prediction import Component, Interval, Prediction
 from memtune.memory.predictor import Predictor
+from memtune.memory.uncertainty import Calibration
 from memtune.memory.workload import Workload
 from memtune.planning.space import Candidate, Ranking, Space, enumerate_plans, rank
 from memtune.plans.plan import Plan

@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from enum import Enum
 
+from memtune.memory.prediction import PredictsPlans
 from memtune.memory.workload import Workload
-from memtune.planning.space import PredictsPlans, divisors, host_refusal, refusal
+from memtune.planning.space import divisors, host_refusal, refusal
 from memtune.plans.knobs import FULL, SELECTIVE, GradientDtype, Offload, Optimizer, Precision, Sharding
 from memtune.plans.plan import Plan
 

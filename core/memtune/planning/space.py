@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from memtune.memory.host_memory import kept_activation_bytes, offloaded_bytes
-from memtune.memory.prediction import Prediction
+from memtune.memory.prediction import Prediction, PredictsPlans
 from memtune.memory.workload import Workload
 from memtune.plans.deepspeed_config import deepspeed_refusal
 from memtune.plans.fsdp_config import fsdp_refusal
@@ -32,12 +32,6 @@ THROUGHPUT = "throughput"
 MEMORY = "memory"
 BOTH = "both"  # the front of throughput and memory
 _ON_HOST = (Offload.OPTIMIZER, Offload.PARAMETERS, Offload.NVME)
-
-
-class PredictsPlans(Protocol):
-    """Whatever can say what a plan costs: the predictor, or a test's."""
-
-    def predict(self, plan: Plan) -> Prediction: ...
 
 
 @dataclass(frozen=True)

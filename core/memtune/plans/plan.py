@@ -13,6 +13,8 @@ from memtune.camel import camel
 from memtune.plans.knobs import Attention, Checkpointing, GradientDtype, Knob, Offload, Optimizer, Precision, Sharding
 
 DEFAULT_BUCKET_ELEMENTS = 500_000_000
+# Fused linear-cross-entropy makes logits for one chunk of tokens at a time (Liger, 2410.10989, section 3.2).
+FUSED_LOSS_CHUNKS = 8
 # As the field `tuning.plan` allows; `training.globalBatchSize` has no more digits.
 _BATCH = re.compile(r"mb([0-9]{1,8})x([0-9]{1,8})")
 _SIZE = "[1-9][0-9]{0,7}"

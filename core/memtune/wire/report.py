@@ -8,6 +8,7 @@ share 12 KiB of termination messages; then every field that was complete before 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from enum import Enum
@@ -25,6 +26,9 @@ LOG_TAIL_BYTES = 800
 MOST_STEPS = 5
 # Of all warnings together. The message of a run is hardly longer.
 LARGEST_WARNING = 280
+
+# CUDA's own words for its error codes (CUDA Runtime API, cudaError_t).
+BROKEN_GPU = re.compile(r"uncorrectable (ECC|NVLink) error|hardware stack error")
 
 # Far above what the runner writes; whoever sends more is not the runner.
 _LARGEST_TEXT = 65_536

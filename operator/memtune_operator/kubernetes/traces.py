@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from memtune.api import Job
-from memtune.memory.replay.traced import read_traced
+from memtune.memory.traced_model import read_traced
 from memtune.wire.trace import TraceError
 from memtune_operator.kubernetes import cached_traces as kept_traces
 from memtune_operator.kubernetes.client import Cluster

@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 
 from memtune.gpus.chips import Chip, chip_of
+from memtune.gpus.driver_overhead import outside_sizes
 from memtune.gpus.gpu import Gpu, find
-from memtune.memory.driver_overhead import outside_sizes
 from memtune.wire import environment
 from memtune_runner.emulated.build import LIBRARY, build
 from memtune_runner.emulated.errors import UnknownGpuError

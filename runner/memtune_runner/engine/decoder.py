@@ -9,10 +9,10 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from memtune.memory.formulas.buffers import FUSED_LOSS_CHUNKS
 from memtune.model.architecture import Architecture, Experts, Head, Image, Kind, ModuleNames
 from memtune.model.count import parameters
 from memtune.plans.knobs import Attention
+from memtune.plans.plan import FUSED_LOSS_CHUNKS
 
 _ROTARY_BASE = 10_000.0
 _RMS_EPSILON = 1e-6

@@ -12,8 +12,7 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-from memtune.controller.verdict import BROKEN_GPU
-from memtune.wire.report import EXIT_CODES, Ending
+from memtune.wire.report import BROKEN_GPU, EXIT_CODES, Ending
 
 # Where each wording comes from is said beside it. A run that shows none of them did not die of memory.
 _DEVICE_OOM = re.compile(

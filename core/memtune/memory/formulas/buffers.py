@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from memtune.memory.constants import Constants
-from memtune.memory.driver_overhead import OUTSIDE
+from memtune.memory.formulas.outside import OUTSIDE
 from memtune.memory.formulas.recipe import Recipe
 from memtune.memory.formulas.shape import Shape
 from memtune.memory.formulas.step import step_transients
@@ -29,11 +29,10 @@ from memtune.memory.formulas.terms import (
 from memtune.memory.workload import Evaluation
 from memtune.plans.deepspeed_config import MAX_LIVE_BUCKETS
 from memtune.plans.knobs import Attention
+from memtune.plans.plan import FUSED_LOSS_CHUNKS
 
 # DeepSpeed runtime/engine.py, MEMORY_OPT_ALLREDUCE_SIZE.
 ALLREDUCE_ELEMENTS = 500_000_000
-# Fused linear-cross-entropy makes logits for one chunk of tokens at a time (Liger, 2410.10989, section 3.2).
-FUSED_LOSS_CHUNKS = 8
 # The scores, their softmax in fp32, and that in half precision or, of fp32 scores, not a second time (transformers
 # eager_attention_forward): 2 + 4 + 2 or 4 + 4.
 EAGER_SCORE_BYTES = 8

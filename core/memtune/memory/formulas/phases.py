@@ -13,7 +13,7 @@ from math import hypot
 from typing import NamedTuple
 
 from memtune.memory.constants import Constants
-from memtune.memory.driver_overhead import OUTSIDE
+from memtune.memory.formulas.outside import OUTSIDE
 from memtune.memory.formulas.pools import ONE_MORE_EACH, Packing, unused_bytes, whole_segments
 from memtune.memory.formulas.recipe import Recipe
 from memtune.memory.formulas.terms import EVALUATION, PHASES, SAVE, Term

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING
 
+from memtune.memory.traced_model import TracedModel
 from memtune.model import linears
 from memtune.model.architecture import Adapter, Architecture, Head, Kind
 from memtune.model.count import ALL_LINEAR, adapter_parameters, adapter_reads, parameters, quantizable_parameters
-
-if TYPE_CHECKING:
-    from memtune.memory.replay.traced import TracedModel
+from memtune.wire import trace as events
+from memtune.wire.trace import Trace
 
 
 @dataclass(frozen=True)
@@ -91,8 +90,8 @@ class Shape:
 
 def shape_of(architecture: Architecture | TracedModel, adapter: Adapter | None) -> Shape:
     """Work the numbers of a model out."""
-    if not isinstance(architecture, Architecture):
-        return architecture.shape
+    if isinstance(architecture, TracedModel):
+        return _traced_shape(architecture.trace)
     a, counted = architecture, parameters(architecture)
     layers = counted.layers + counted.encoder_layers
     root = counted.embedding + counted.final + counted.head
@@ -134,6 +133,32 @@ def shape_of(architecture: Architecture | TracedModel, adapter: Adapter | None) 
         attention_softcap=a.attention_softcap,
         logit_softcap=a.logit_softcap,
     )
+
+
+def _traced_shape(trace: Trace) -> Shape:
+    """What a step takes, for the speed: counted where the trace knows it, else as of a usual block."""
+    parameters, layers = trace.parameters, max(trace.blocks, 1)
+    in_blocks = [0] * layers
+    for each in parameters:
+        if 0 <= each.block < layers:
+            in_blocks[each.block] += each.elements
+    total, learning = trace.total, sum(each.elements for each in parameters if each.learns)
+    hidden, query = _traced_widths(trace)
+    return Shape(
+        hidden=hidden, layers=layers, heads=1, query=query, key_value=query, ffn=4 * hidden, expert_copies=0,
+        gated=False, norms=2, rms_norm=False, vocab=0, hidden_dropout=0.0, attention_dropout=0.0,
+        root=total - sum(in_blocks), layer=max(in_blocks), total=total, active=total,
+        trainable=learning, quantizable=0, quantization="none", has_adapter=learning < total, adapted=frozenset(),
+    )  # fmt: skip
+
+
+def _traced_widths(trace: Trace) -> tuple[int, int]:
+    """The elements of a token between the blocks, and in attention."""
+    name, program = next(iter(trace.programs.items()))
+    token_bytes = max(trace.sequence_length, 1) * (4 if name == "full" else 2)
+    between = [program.per_row[each] for group in program.inputs for each in group[-1:]]
+    attended = [size for size, by in zip(program.per_row, program.made_by, strict=True) if by == events.ATTENTION]
+    return max(between, default=0) // token_bytes, max(attended, default=0) // token_bytes
 
 
 def _readers(architecture: Architecture) -> int:

@@ -13,8 +13,8 @@ from math import ceil
 
 from memtune.allocator import AllocatorSettings, Event, replay, required_bytes
 from memtune.memory.constants import Constants
-from memtune.memory.driver_overhead import OUTSIDE
 from memtune.memory.formulas.activations import layer_bytes
+from memtune.memory.formulas.outside import OUTSIDE
 from memtune.memory.formulas.recipe import Recipe
 from memtune.memory.formulas.shape import Shape
 from memtune.memory.formulas.terms import BACKWARD, FORWARD, INIT, LOSS, REDUCE, Term

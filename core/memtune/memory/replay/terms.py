@@ -10,7 +10,7 @@ from memtune.memory.formulas.shape import Shape
 from memtune.memory.formulas.terms import BACKWARD, EVALUATION, FORWARD, INIT, SAVE, STEP, Term
 
 if TYPE_CHECKING:
-    from memtune.memory.replay.traced import Footprint
+    from memtune.memory.replay.replays import Footprint
 
 _PHASES = {"init": INIT, "forward": FORWARD, "backward": BACKWARD, "step": STEP}
 # Under what name the kinds of a replay are trusted and corrected: that of the formulas.
