@@ -76,7 +76,7 @@ def _run(arguments: argparse.Namespace) -> int:
     gc.set_threshold(100_000)
     # Imported only when it is called: matplotlib, pydantic and yaml cost more than the whole prediction.
     try:
-        run: Callable[[argparse.Namespace], int] = import_module(f"memtune_cli.{arguments.command}").run
+        run: Callable[[argparse.Namespace], int] = import_module(f"memtune_cli.commands.{arguments.command}").run
         return run(arguments)
     except ModuleNotFoundError as error:
         package = str(error.name).split(".")[0]

@@ -20,15 +20,15 @@ from memtune_runner.integrations import arguments
 from memtune_runner.integrations.checkpointing import set_checkpointing
 from memtune_runner.integrations.loaders import batch_size_of, in_micro_batches, is_in_order, training_loader
 from memtune_runner.integrations.schedule import Schedule
-from memtune_runner.watch.probe import accumulation
 from memtune_runner.worker import phases
 from memtune_runner.worker.failures import of_exception
+from memtune_runner.worker.probe import accumulation
 from memtune_runner.worker.ranks import own_directory
 
 if TYPE_CHECKING:
     from memtune_runner.watch.imports import ImportWatch
     from memtune_runner.watch.patches import Patches
-    from memtune_runner.watch.probe import Probe
+    from memtune_runner.worker.probe import Probe
     from memtune_runner.worker.settings import Settings
 
 Inherited = Callable[..., Any]

@@ -9,7 +9,7 @@ from memtune.plans.plan import Plan
 from memtune.wire import environment
 from memtune.wire.report import Device
 from memtune_runner.launch.deepspeed_file import config_of
-from memtune_runner.watch.probe import accumulation, effective_plan
+from memtune_runner.worker.probe import accumulation, effective_plan
 from memtune_runner.worker.settings import Settings, SettingsError
 
 if TYPE_CHECKING:

@@ -19,15 +19,15 @@ from memtune_runner.integrations.checkpointing import set_checkpointing
 from memtune_runner.integrations.first_training import FirstTraining
 from memtune_runner.integrations.loaders import batch_size_of, samples_of_pass
 from memtune_runner.integrations.padding import PaddingCollator
-from memtune_runner.watch import library_step
 from memtune_runner.watch.batch import batch_size
-from memtune_runner.watch.training_length import Epoch, LibraryLength, Training
+from memtune_runner.worker import library_step
 from memtune_runner.worker.ranks import own_directory
+from memtune_runner.worker.training_length import Epoch, LibraryLength, Training
 
 if TYPE_CHECKING:
     from memtune_runner.watch.imports import ImportWatch
     from memtune_runner.watch.patches import Patches
-    from memtune_runner.watch.probe import Probe
+    from memtune_runner.worker.probe import Probe
     from memtune_runner.worker.settings import Settings
 
 Inherited = Callable[..., Any]

@@ -23,9 +23,9 @@ from memtune_runner.launch.peers import Alone, Ended, Peers, join
 from memtune_runner.launch.signals import Signals
 from memtune_runner.launch.variables import of_worker, with_resume
 from memtune_runner.launch.workers import Worker, Workers
-from memtune_runner.watch.hang_grace import Patience
 from memtune_runner.worker import ranks
 from memtune_runner.worker.bad_input import BadInputError
+from memtune_runner.worker.hang_grace import Patience
 from memtune_runner.worker.settings import Settings
 
 # One failure ends all ranks of all nodes within 5 s: half of one to see it, these, and what killing takes.

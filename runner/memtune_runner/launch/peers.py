@@ -13,8 +13,8 @@ from datetime import timedelta
 from typing import Any, NamedTuple, Protocol
 
 from memtune.wire.report import Ending
-from memtune_runner.watch.hang_grace import Patience
 from memtune_runner.worker.bad_input import BadInputError
+from memtune_runner.worker.hang_grace import Patience
 from memtune_runner.worker.preflight import check_torch
 
 _PERIOD_SECONDS = 0.5

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 from memtune.wire.report import Applied
 from memtune.wire.script_batch import difference
-from memtune_runner.watch.probe import DEFAULT_STEPS
 from memtune_runner.worker.bad_input import PlanNotAppliedError
+from memtune_runner.worker.probe import DEFAULT_STEPS
 from memtune_runner.worker.settings import Settings
 
 

@@ -9,9 +9,9 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from memtune_runner.watch import metrics
 from memtune_runner.watch.statistics import Reading
 from memtune_runner.watch.watch import Watch
+from memtune_runner.worker import metrics
 from memtune_runner.worker.ranks import Rank
 
 # A real device lists all its blocks to find the largest free one, which takes milliseconds.

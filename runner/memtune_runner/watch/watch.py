@@ -13,7 +13,6 @@ import torch
 
 from memtune.wire.report import Applied, Component, Device, Phase
 from memtune_runner.checkpoints.loading import CheckpointLoad
-from memtune_runner.watch import library_step
 from memtune_runner.watch.batch import batch_size
 from memtune_runner.watch.companion import top_sites, write_companion
 from memtune_runner.watch.components import largest_components
@@ -23,13 +22,13 @@ from memtune_runner.watch.hang import HangRule
 from memtune_runner.watch.loop import TrainingLoop
 from memtune_runner.watch.pace import Pace
 from memtune_runner.watch.plan_check import PlanCheck
-from memtune_runner.watch.probe import Probe
 from memtune_runner.watch.record import MemoryRecord, OutOfMemory
 from memtune_runner.watch.statistics import Reading, Statistics, is_full
 from memtune_runner.watch.steps import StepCounter
 from memtune_runner.watch.tally import Tally
-from memtune_runner.worker import phases
+from memtune_runner.worker import library_step, phases
 from memtune_runner.worker.bad_input import BadInputError
+from memtune_runner.worker.probe import Probe
 from memtune_runner.worker.settings import Settings
 
 # Reading the allocator's counters takes a tenth of a millisecond, writing them down as long again.

@@ -22,19 +22,19 @@ from memtune_runner.checkpoints.meeting import Lookout
 from memtune_runner.emulated.rank import EmulatedRank
 from memtune_runner.launch import called_launchers
 from memtune_runner.virtual import deepspeed as deepspeed_on_cpu
-from memtune_runner.watch import ending, library_step, probe, training_length
+from memtune_runner.watch import ending
 from memtune_runner.watch.hang import PATIENT, HangLimits, HangRule, Watchdog
-from memtune_runner.watch.hang_grace import Patience
 from memtune_runner.watch.imports import ImportWatch
 from memtune_runner.watch.patches import Patches
-from memtune_runner.watch.probe import Probe, ProbeFinished
-from memtune_runner.watch.training_length import TrainingLength
-from memtune_runner.worker import phases, progress, script_warnings, stacks
+from memtune_runner.worker import library_step, phases, probe, progress, script_warnings, stacks, training_length
 from memtune_runner.worker.bad_input import BadInputError
 from memtune_runner.worker.failures import Failure, of_exception
+from memtune_runner.worker.hang_grace import Patience
+from memtune_runner.worker.probe import Probe, ProbeFinished
 from memtune_runner.worker.progress import Progress
 from memtune_runner.worker.ranks import Rank, own_directory, write_rank_report
 from memtune_runner.worker.settings import Settings, SettingsError
+from memtune_runner.worker.training_length import TrainingLength
 
 if TYPE_CHECKING:
     from memtune_runner.watch.watch import Watch

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from memtune.wire.report import Device
 from memtune_runner.integrations.lightning import fabric, strategies, trainer
-from memtune_runner.watch.training_length import LibraryLength
+from memtune_runner.worker.training_length import LibraryLength
 
 if TYPE_CHECKING:
     from memtune_runner.watch.imports import ImportWatch
     from memtune_runner.watch.patches import Patches
-    from memtune_runner.watch.probe import Probe
+    from memtune_runner.worker.probe import Probe
     from memtune_runner.worker.settings import Settings
 
 _TRAINERS = ("lightning.pytorch", "pytorch_lightning")
