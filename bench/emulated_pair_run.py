@@ -33,7 +33,7 @@ from memtune_runner.emulated import process, store
 from memtune_runner.engine import backend_of, checkpointing, optimizers, precision
 from memtune_runner.engine.offload import ActivationOffload
 from memtune_runner.engine.protocol import Setup
-from memtune_runner.worker.settings import Settings
+from memtune_runner.rank.settings import Settings
 
 STEPS = 3  # the second of them is the first with the optimizer's states
 LIMIT_SECONDS = 300

@@ -30,14 +30,14 @@ from memtune.plans.knobs import Offload
 from memtune.plans.plan import Plan
 from memtune.wire.report import EXIT_CODES, Device, Ending
 from memtune.wire.run import RunKind
+from memtune_runner.device.statistics import CudaStatistics, Statistics, is_full
 from memtune_runner.engine import PlanError, backend_of, checkpointing, optimizers, precision
 from memtune_runner.engine.decoder import Decoder
 from memtune_runner.engine.offload import ActivationOffload
 from memtune_runner.engine.protocol import Backend, Setup
-from memtune_runner.watch.statistics import CudaStatistics, Statistics, is_full
-from memtune_runner.worker import allocator_settings
-from memtune_runner.worker.failures import of_exception
-from memtune_runner.worker.settings import Settings
+from memtune_runner.rank import allocator_settings
+from memtune_runner.rank.failures import of_exception
+from memtune_runner.rank.settings import Settings
 
 STEPS = 4  # the first of them warms up
 REFUSED, RAN_OUT = 2, EXIT_CODES[Ending.DEVICE_OOM]

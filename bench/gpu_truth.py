@@ -29,7 +29,7 @@ from gpu_table import report, this_machine
 from gpu_trace import traced
 
 from memtune.memory.traced_model import TracedModel
-from memtune_runner.worker.preflight import no_gpu
+from memtune_runner.rank.preflight import no_gpu
 
 NO_GPU = 2
 # A pair of the largest model takes a minute, most of it to fill the weights. Less than _LEAST is not worth a beginning.

@@ -18,14 +18,14 @@ from memtune.plans.plan import Plan
 from memtune.units import GIB
 from memtune.wire.report import Device
 from memtune.wire.run import RunKind
+from memtune_runner.rank.patches import Patches
+from memtune_runner.rank.ranks import Rank
+from memtune_runner.rank.reading import Reading
+from memtune_runner.rank.settings import Settings
 from memtune_runner.watch.hang import HangLimits, HangRule
 from memtune_runner.watch.hooks import hook_torch
-from memtune_runner.watch.patches import Patches
 from memtune_runner.watch.publish import Publisher
-from memtune_runner.watch.statistics import Reading
 from memtune_runner.watch.watch import Watch
-from memtune_runner.worker.ranks import Rank
-from memtune_runner.worker.settings import Settings
 
 REPEATS = 7
 CALLS = 2_000

@@ -32,6 +32,7 @@ from memtune.wire.run import RunKind
 from memtune_runner.engine import backend_of, checkpointing, optimizers
 from memtune_runner.engine.precision import autocast
 from memtune_runner.engine.protocol import Setup
+from memtune_runner.rank.settings import Settings
 from memtune_runner.tracing import trace_subject
 from memtune_runner.tracing.adaptations import replaced, usual_values
 from memtune_runner.tracing.factory import Subject
@@ -39,7 +40,6 @@ from memtune_runner.tracing.kernels import FlashAttention, autocasted
 from memtune_runner.tracing.known import KnownNumbers
 from memtune_runner.virtual.attention import is_the_kernels, plain
 from memtune_runner.virtual.gpu import VirtualGpu
-from memtune_runner.worker.settings import Settings
 
 WORLD = 4
 STEPS = 2

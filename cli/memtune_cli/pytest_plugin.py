@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from memtune.units import amount, parse_bytes
-from memtune_cli.commands.emulate import GPU, TIME_LIMIT_SECONDS
 from memtune_cli.input import peak_baseline
+from memtune_cli.input.emulated_job import GPU, TIME_LIMIT_SECONDS
 from memtune_cli.input.peak_baseline import Peak, PeakError
 from memtune_cli.views import memory_lines
 

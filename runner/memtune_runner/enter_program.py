@@ -13,8 +13,8 @@ from collections.abc import MutableMapping, Sequence
 from pathlib import Path
 
 from memtune.wire import environment
-from memtune_runner.launch import worker_command
-from memtune_runner.launch.command import CommandError, Kind, parse
+from memtune_runner.command import worker_command
+from memtune_runner.command.command import CommandError, Kind, parse
 
 
 def take_place(words: Sequence[str], variables: MutableMapping[str, str]) -> None:

@@ -6,8 +6,8 @@ import os
 from collections.abc import Iterator
 
 from memtune.wire.data_order import batches
-from memtune_runner.worker.ranks import Rank
-from memtune_runner.worker.settings import Settings, read_settings
+from memtune_runner.rank.ranks import Rank
+from memtune_runner.rank.settings import Settings, read_settings
 
 
 class ResumableSampler:

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from memtune.wire.report import EXIT_CODES, Ending, Memory, Report
-from memtune_runner.worker.ranks import Rank, own_directory, write_rank_report
-from memtune_runner.worker.settings import Settings, read_settings
+from memtune_runner.rank.ranks import Rank, own_directory, write_rank_report
+from memtune_runner.rank.settings import Settings, read_settings
 
 GO = "/tmp/go"
 

@@ -17,7 +17,7 @@ from memtune.api import KIND
 from memtune_operator.backend import Shell
 from memtune_operator.kubernetes.backend import ClusterShell
 from memtune_operator.kubernetes.client import Cluster as Api
-from memtune_operator.kubernetes.policy import Policy
+from memtune_operator.pods.policy import Policy
 from memtune_operator.settings import Settings
 
 

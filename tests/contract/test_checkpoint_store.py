@@ -20,8 +20,8 @@ from memtune_runner import checkpoints
 from memtune_runner.checkpoints import Checkpoint, FencedError, NotResumableError, Store, newest, resolve
 from memtune_runner.checkpoints.manifest import FILE_NAME, Manifest
 from memtune_runner.checkpoints.store import KEPT
-from memtune_runner.worker.bad_input import BadInputError
-from memtune_runner.worker.settings import Settings
+from memtune_runner.rank.bad_input import BadInputError
+from memtune_runner.rank.settings import Settings
 
 PLAN = Plan.parse("bf16-z2-none-mb2x2")
 

@@ -15,9 +15,9 @@ import yaml
 from memtune.plans.plan import Plan
 from memtune_runner import old_python
 from memtune_runner.engine import optimizers, precision
-from memtune_runner.worker import preflight
-from memtune_runner.worker.bad_input import BadInputError
-from memtune_runner.worker.plan_refusals import PlanError
+from memtune_runner.rank import preflight
+from memtune_runner.rank.bad_input import BadInputError
+from memtune_runner.rank.plan_refusals import PlanError
 from tools.kind_cluster import RELEASES
 
 _ROOT = Path(__file__).resolve().parents[2]

@@ -18,7 +18,7 @@ from memtune.wire import environment
 from memtune.wire.report import EXIT_CODES
 from memtune_cli.main import main
 from memtune_operator.metrics import Metrics
-from memtune_runner.worker.metrics import Collector
+from memtune_runner.rank.metrics import Collector
 
 _ROOT = Path(__file__).resolve().parents[2]
 _DOCS = _ROOT / "docs"

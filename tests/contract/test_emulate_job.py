@@ -15,9 +15,10 @@ import pytest
 import yaml
 
 from memtune.api import load_job
+from memtune_cli.arguments import build_parser
 from memtune_cli.commands.emulate_job import _case, _document
 from memtune_cli.input.emulated_job import EmulationRefusedError, prepare
-from memtune_cli.main import build_parser, main
+from memtune_cli.main import main
 from memtune_cli.views import json_output
 from memtune_cli.views.emulate_page import page
 from memtune_cli.views.screen import Screen

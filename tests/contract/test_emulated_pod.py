@@ -18,10 +18,10 @@ from memtune.gpus.gpu import find
 from memtune.plans.plan import Plan
 from memtune.units import GIB
 from memtune.wire.run import Run, RunKind
-from memtune_operator.kubernetes.policy import Policy
 from memtune_operator.pods import preflight
 from memtune_operator.pods.bootstrap import BOOTSTRAP
 from memtune_operator.pods.emulated_pod import emulated_pod
+from memtune_operator.pods.policy import Policy
 from memtune_operator.pods.run_objects import run_objects
 
 GOLDEN = Path(__file__).parent / "golden" / "emulated-pod.json"

@@ -22,8 +22,8 @@ from memtune.wire.report import Device, Phase
 from memtune.wire.run import RunKind
 from memtune_runner.engine import Engine, PlanError, batch, torch_backend
 from memtune_runner.engine.precision import prepare
-from memtune_runner.worker import phases
-from memtune_runner.worker.settings import Settings, SettingsError
+from memtune_runner.rank import phases
+from memtune_runner.rank.settings import Settings, SettingsError
 
 PLAN = Plan.parse("fp32-ddp-none-mb2x4")
 

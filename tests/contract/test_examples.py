@@ -10,9 +10,9 @@ import pytest
 import yaml
 
 from memtune.api import Job, load_job
-from memtune_operator.kubernetes.policy import Policy
+from memtune_operator.pods.policy import Policy
 from memtune_operator.pods.preflight import check
-from memtune_runner.launch.command import Kind, parse
+from memtune_runner.command.command import Kind, parse
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = sorted((ROOT / "examples").glob("*.yaml"))

@@ -28,10 +28,10 @@ from memtune.memory.traced_model import TracedModel
 from memtune.model.plain import from_facts
 from memtune.plans.plan import Plan
 from memtune.units import GIB, MIB
+from memtune_runner.device.statistics import VirtualStatistics
 from memtune_runner.engine import PlanError
 from memtune_runner.engine.decoder import Decoder
 from memtune_runner.virtual.gpu import VirtualGpu
-from memtune_runner.watch.statistics import VirtualStatistics
 
 GUARD = Path(__file__).parents[1] / "support" / "cuda_gpu.py"
 MACHINE = Machine("NVIDIA A100-SXM4-80GB", int(79.2 * GIB), "550.54", "12.8", "2.9.0", "0.18.0", "3.12.3")

@@ -14,7 +14,7 @@ from watched import ROOT
 from memtune.units import MIB
 from memtune.wire.report import Ending, read_report
 from memtune_runner.install import install
-from memtune_runner.worker.ranks import Rank, report_path
+from memtune_runner.rank.ranks import Rank, report_path
 
 TRAINING = """
 import ctypes, os, time, torch
@@ -49,8 +49,8 @@ from memtune.plans.plan import Plan
 from memtune.wire.report import Device
 from memtune.wire.run import RunKind
 from memtune.units import MIB
-from memtune_runner.worker.ranks import Rank
-from memtune_runner.worker.settings import Settings
+from memtune_runner.rank.ranks import Rank
+from memtune_runner.rank.settings import Settings
 from memtune_runner.watch import watching
 from memtune_runner.watch.hang import HangLimits
 {mishap}
@@ -76,7 +76,7 @@ with watching(settings, Rank(0, 0, 1, 1, 0), hang_limits=limits):
 # What the thread that tells of the hang must not trip over.
 NO_DEVICE = """
 import threading
-from memtune_runner.watch.statistics import VirtualStatistics
+from memtune_runner.device.statistics import VirtualStatistics
 plain = VirtualStatistics.read
 
 def read(statistics):

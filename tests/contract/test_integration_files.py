@@ -11,9 +11,9 @@ from memtune.plans.knobs import Offload
 from memtune.plans.plan import Plan
 from memtune.wire.run import RunKind
 from memtune_runner.integrations import hf_trainer
-from memtune_runner.launch.deepspeed_file import prepare
-from memtune_runner.worker.bad_input import BadInputError
-from memtune_runner.worker.settings import Settings
+from memtune_runner.rank.bad_input import BadInputError
+from memtune_runner.rank.deepspeed_file import prepare
+from memtune_runner.rank.settings import Settings
 
 
 def env_settings(plan: str, config: Path) -> Settings:

@@ -17,8 +17,8 @@ from kubernetes.aio import client
 from memtune_operator.kubernetes import lease as module
 from memtune_operator.kubernetes.client import Cluster
 from memtune_operator.kubernetes.lease import lead
-from memtune_operator.kubernetes.policy import Policy
 from memtune_operator.kubernetes.refusals import RefusalError
+from memtune_operator.pods.policy import Policy
 from memtune_operator.settings import Settings
 
 SETTINGS = Settings("runner:1", Policy(), identity="me", lease_namespace="memtune")

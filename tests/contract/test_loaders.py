@@ -17,7 +17,7 @@ from memtune.plans.plan import Plan
 from memtune.wire.run import RunKind
 from memtune_runner.integrations.accelerate import _evaluated_less
 from memtune_runner.integrations.loaders import in_micro_batches, training_loader
-from memtune_runner.worker.settings import Settings
+from memtune_runner.rank.settings import Settings
 
 ROWS = TensorDataset(torch.zeros(64))
 

@@ -16,13 +16,14 @@ import pytest
 from memtune.plans.plan import Plan
 from memtune.wire.report import Device
 from memtune.wire.run import RunKind
+from memtune_runner.device.statistics import Statistics
+from memtune_runner.rank.metrics import Collector, Sample, read_samples, serve
+from memtune_runner.rank.ranks import Rank
+from memtune_runner.rank.reading import Reading
+from memtune_runner.rank.settings import Settings
 from memtune_runner.watch.hang import HangLimits, HangRule
 from memtune_runner.watch.publish import PEAKS_KEPT_SECONDS, Peaks, Publisher
-from memtune_runner.watch.statistics import Reading, Statistics
 from memtune_runner.watch.watch import Watch
-from memtune_runner.worker.metrics import Collector, Sample, read_samples, serve
-from memtune_runner.worker.ranks import Rank
-from memtune_runner.worker.settings import Settings
 
 GOLDEN = Path(__file__).parent / "golden" / "runner-metrics.txt"
 READING = Reading(
@@ -160,6 +161,6 @@ def test_one_port_serves_all_ranks_and_a_taken_one_stops_nobody(
 
 
 def test_only_the_first_rank_of_a_node_serves() -> None:
-    from memtune_runner.worker.metrics import serves
+    from memtune_runner.rank.metrics import serves
 
     assert [serves(Rank(2 + local, local, 4, 2, 1)) for local in (0, 1)] == [True, False]

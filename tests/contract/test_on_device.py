@@ -17,14 +17,14 @@ from whole_product import gets_up_again
 from memtune.plans.plan import Plan
 from memtune.units import GIB, MIB
 from memtune.wire.report import Device, Ending
+from memtune_runner.device.statistics import CudaStatistics, VirtualStatistics, fraction_of
 from memtune_runner.install import install
+from memtune_runner.rank.failures import of_exception
+from memtune_runner.rank.ranks import Rank
 from memtune_runner.virtual.gpu import VirtualGpu
 from memtune_runner.watch.ending import report_of
 from memtune_runner.watch.hang import HangLimits, HangRule
-from memtune_runner.watch.statistics import CudaStatistics, VirtualStatistics, fraction_of
 from memtune_runner.watch.watch import Watch
-from memtune_runner.worker.failures import of_exception
-from memtune_runner.worker.ranks import Rank
 
 
 @pytest.fixture(scope="module")

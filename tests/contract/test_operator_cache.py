@@ -14,9 +14,9 @@ from kubernetes.aio import client
 from memtune_operator.backend import Key
 from memtune_operator.kubernetes.cache import Cache, NotWatchedError
 from memtune_operator.kubernetes.client import Change, Cluster
-from memtune_operator.kubernetes.kinds import POD, VOLCANO_GROUP
 from memtune_operator.kubernetes.refusals import Kind, RefusalError
 from memtune_operator.pods import names
+from memtune_operator.pods.kinds import POD, VOLCANO_GROUP
 
 
 def pod(namespace: str, job: str, name: str) -> dict[str, Any]:

@@ -11,8 +11,8 @@ import pytest
 from memtune_operator import handlers
 from memtune_operator.kubernetes.backend import ClusterShell
 from memtune_operator.kubernetes.client import Cluster
-from memtune_operator.kubernetes.policy import Policy
 from memtune_operator.metrics import Metrics
+from memtune_operator.pods.policy import Policy
 from memtune_operator.settings import Settings
 
 

@@ -20,9 +20,9 @@ from memtune.wire.run import Run, RunKind
 from memtune_operator.backend import Key, Snapshot
 from memtune_operator.kubernetes.backend import ClusterShell
 from memtune_operator.kubernetes.client import Change, Cluster
-from memtune_operator.kubernetes.policy import Policy
 from memtune_operator.kubernetes.refusals import Kind, RefusalError
 from memtune_operator.pods.gangs import Gang
+from memtune_operator.pods.policy import Policy
 from memtune_operator.reconciler import reconcile
 from memtune_operator.settings import Settings
 

@@ -19,8 +19,8 @@ from strict_models import validate
 
 from memtune.api import Job, load_job
 from memtune.wire.run import Run, TraceRun
-from memtune_operator.kubernetes.policy import Policy
 from memtune_operator.pods import preflight
+from memtune_operator.pods.policy import Policy
 from memtune_operator.pods.run_objects import run_objects
 from memtune_operator.settings import read_settings
 

@@ -17,9 +17,9 @@ from memtune.plans.resume import Format
 from memtune.wire.report import Device, Ending
 from memtune.wire.run import RunKind
 from memtune_runner.checkpoints import huggingface, last_completed, newest
-from memtune_runner.watch.patches import Patches
-from memtune_runner.worker.bad_input import BadInputError
-from memtune_runner.worker.settings import Settings
+from memtune_runner.rank.bad_input import BadInputError
+from memtune_runner.rank.patches import Patches
+from memtune_runner.rank.settings import Settings
 
 SUPPORT = Path(__file__).parents[1] / "support"
 SAVES, LANGUAGE_MODELING = SUPPORT / "accelerate_saves.py", SUPPORT / "language_modeling.py"

@@ -13,7 +13,7 @@ from memtune.plans.resume import Format
 from memtune.wire.report import Device
 from memtune.wire.run import RunKind
 from memtune_runner.checkpoints import newest, resolve
-from memtune_runner.worker.settings import Settings
+from memtune_runner.rank.settings import Settings
 
 SCRIPT = Path(__file__).parents[1] / "support" / "trainer_saves.py"
 LARGE, SMALL = "fp32-ddp-none-mb4x2-foreach", "fp32-ddp-full-mb2x4"

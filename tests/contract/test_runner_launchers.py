@@ -9,8 +9,8 @@ from unittest.mock import patch
 
 import pytest
 
-from memtune_runner.launch import launchers
-from memtune_runner.launch.launchers import Launcher
+from memtune_runner.command import launchers
+from memtune_runner.command.launchers import Launcher
 
 
 def torchrun() -> argparse.ArgumentParser:

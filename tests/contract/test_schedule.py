@@ -21,10 +21,10 @@ from memtune.plans.plan import Plan
 from memtune.wire.report import Ending
 from memtune.wire.run import RunKind
 from memtune_runner.integrations.schedule import Schedule
-from memtune_runner.watch.patches import Patches
-from memtune_runner.worker import script_warnings
-from memtune_runner.worker.bad_input import BadInputError
-from memtune_runner.worker.settings import Settings
+from memtune_runner.rank import script_warnings
+from memtune_runner.rank.bad_input import BadInputError
+from memtune_runner.rank.patches import Patches
+from memtune_runner.rank.settings import Settings
 
 SCRIPT = Path(__file__).parents[1] / "support" / "language_modeling.py"
 

@@ -17,10 +17,10 @@ from told_job import NOW_SECONDS, TOTAL_BYTES, ended_well, still_probing, told_j
 
 from memtune.units import parse_bytes
 from memtune_cli.commands.status import document_of
+from memtune_cli.input.job_view import story_of
 from memtune_cli.input.prometheus import Series
 from memtune_cli.views.candidates import believed, costs
 from memtune_cli.views.job_page import page
-from memtune_cli.views.job_view import story_of
 from memtune_cli.views.live_page import live_page
 from memtune_cli.views.next_step import next_step
 from memtune_cli.views.ranks import Ranks, Reading

@@ -21,8 +21,8 @@ from memtune.units import MIB
 from memtune.wire.report import Device, Ending
 from memtune.wire.run import RunKind
 from memtune_runner.checkpoints import NotResumableError, newest, resolve
+from memtune_runner.rank.settings import Settings
 from memtune_runner.trainer import Trainer
-from memtune_runner.worker.settings import Settings
 
 SCRIPT = Path(__file__).parents[1] / "support" / "trainer_script.py"
 FACTS = {"hiddenSize": 64, "layers": 3, "heads": 4, "kvHeads": 2, "ffnSize": 2048, "vocabSize": 256}

@@ -28,15 +28,15 @@ from memtune.wire.applied import mismatch
 from memtune.wire.report import Applied, Device, Ending, Phase, Report, read_report
 from memtune.wire.run import RunKind
 from memtune_runner.checkpoints.loading import CheckpointLoad
+from memtune_runner.device.statistics import VirtualStatistics
 from memtune_runner.engine import checkpointing
+from memtune_runner.rank import library_step, phases
+from memtune_runner.rank.bad_input import BadInputError
+from memtune_runner.rank.ranks import Rank, report_path
+from memtune_runner.rank.settings import Settings
+from memtune_runner.rank.training_length import TrainingLength
 from memtune_runner.watch import components, watching
 from memtune_runner.watch.ending import _samples
-from memtune_runner.watch.statistics import VirtualStatistics
-from memtune_runner.worker import library_step, phases
-from memtune_runner.worker.bad_input import BadInputError
-from memtune_runner.worker.ranks import Rank, report_path
-from memtune_runner.worker.settings import Settings
-from memtune_runner.worker.training_length import TrainingLength
 
 RANK = Rank(0, 0, 1, 1, 0)
 WIDTH = 16

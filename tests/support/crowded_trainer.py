@@ -13,8 +13,8 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from memtune.model.plain import from_facts
 from memtune.wire import environment
+from memtune_runner.rank.settings import read_settings
 from memtune_runner.trainer import main
-from memtune_runner.worker.settings import read_settings
 
 # The job's own description is for the prediction alone: its command might train anything.
 os.environ[environment.ARCHITECTURE] = json.dumps(asdict(from_facts(json.loads(sys.argv[1]))))

@@ -28,7 +28,7 @@ from memtune.wire.report import Device
 from memtune.wire.run import RunKind
 from memtune_runner.checkpoints import Checkpoint, convert, manifest
 from memtune_runner.engine import Engine, Step, initialize
-from memtune_runner.worker.settings import Settings
+from memtune_runner.rank.settings import Settings
 
 WIDTH = int(os.environ.get("MODEL_WIDTH", "16"))
 VOCABULARY, LENGTH, LAYERS = 64, 8, 4

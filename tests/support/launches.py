@@ -23,7 +23,7 @@ _STAND_IN = """
 import os
 from contextlib import contextmanager
 from memtune.wire.report import Memory, Report
-from memtune_runner.worker import failures, ranks
+from memtune_runner.rank import failures, ranks
 
 @contextmanager
 def watching(settings, rank, must_train=True):

@@ -10,7 +10,7 @@ from recovery import LARGE, LITTLE_BYTES, Train
 
 from memtune.units import GIB, MIB
 from memtune.wire.report import Device, Ending, Memory
-from memtune_runner.watch.statistics import CudaStatistics, Statistics
+from memtune_runner.device.statistics import CudaStatistics, Statistics
 
 _VARYING = Path(__file__).with_name("varying_lengths.py")
 

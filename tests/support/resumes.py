@@ -16,7 +16,7 @@ from memtune.plans.resume import Format, Way, resumption
 from memtune.wire.report import Device
 from memtune.wire.run import RunKind
 from memtune_runner.checkpoints import manifest, resolve
-from memtune_runner.worker.settings import Settings
+from memtune_runner.rank.settings import Settings
 
 SUPPORT = Path(__file__).parent
 _SCRIPTS = {

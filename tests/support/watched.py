@@ -13,7 +13,7 @@ from typing import NamedTuple
 from memtune.plans.plan import Plan
 from memtune.units import GIB
 from memtune.wire.report import Report, read_report
-from memtune_runner.worker.ranks import Rank, report_path
+from memtune_runner.rank.ranks import Rank, report_path
 
 ROOT = Path(__file__).parents[2]
 SCRIPTS = ROOT / "examples" / "scripts"

@@ -7,9 +7,9 @@ import runpy
 import sys
 from pathlib import Path
 
+from memtune_runner.rank.ranks import Rank
+from memtune_runner.rank.settings import read_settings
 from memtune_runner.watch import watching
-from memtune_runner.worker.ranks import Rank
-from memtune_runner.worker.settings import read_settings
 
 
 def main(script: str) -> None:

@@ -12,13 +12,13 @@ from memtune.gpus.chips import chip_of
 from memtune.gpus.gpu import GPUS
 from memtune_cli.commands.emulate import _page, _untried
 from memtune_cli.views.screen import Screen
+from memtune_runner.command.command import parse
 from memtune_runner.emulated import installed
 from memtune_runner.emulated.errors import ArchitectureError, EmulationError
 from memtune_runner.emulated.gpu import gpu_variable
 from memtune_runner.emulated.installed import Installed
 from memtune_runner.emulated.ranks import of_command
 from memtune_runner.emulated.store import LonelyStore
-from memtune_runner.launch.command import parse
 
 
 @pytest.mark.parametrize(

@@ -16,21 +16,21 @@ from memtune.units import GIB
 from memtune.wire import environment
 from memtune.wire.report import Device, Ending, Phase
 from memtune.wire.run import Run, RunKind
+from memtune_cli.input.job_view import Story
 from memtune_cli.views.job_page import page
-from memtune_cli.views.job_view import Story
 from memtune_cli.views.next_step import next_step
 from memtune_cli.views.report_page import html_page
 from memtune_cli.views.screen import Screen
 from memtune_operator.local.backend import refusal_of
 from memtune_operator.local.checkpoints import checkpoint_path
 from memtune_operator.pods import variables
+from memtune_runner.command.command import parse
 from memtune_runner.emulated import job as emulated_job
 from memtune_runner.emulated.phase_peaks import PhasePeaks
 from memtune_runner.emulated.rank import _words
-from memtune_runner.launch.command import parse
-from memtune_runner.worker import phases
-from memtune_runner.worker.bad_input import BadInputError
-from memtune_runner.worker.settings import Settings
+from memtune_runner.rank import phases
+from memtune_runner.rank.bad_input import BadInputError
+from memtune_runner.rank.settings import Settings
 
 RUN = Run(RunKind.TRAIN, 1, Plan.parse("bf16-z1-none-mb4x1"))
 

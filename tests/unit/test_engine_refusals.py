@@ -6,7 +6,7 @@ import pytest
 
 from memtune.plans.plan import Plan
 from memtune.wire.report import Device
-from memtune_runner.worker.plan_refusals import PlanError, refuse
+from memtune_runner.rank.plan_refusals import PlanError, refuse
 
 
 @pytest.mark.parametrize(

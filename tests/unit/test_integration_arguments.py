@@ -10,7 +10,7 @@ from memtune.plans.plan import Plan
 from memtune.wire.report import Device
 from memtune.wire.run import RunKind
 from memtune_runner.integrations import arguments
-from memtune_runner.worker.settings import Settings, SettingsError
+from memtune_runner.rank.settings import Settings, SettingsError
 
 
 def settings_of(plan: str, kind: RunKind = RunKind.TRAIN, device: Device = Device.CUDA) -> Settings:

@@ -12,8 +12,8 @@ from memtune.wire.report import Component, Ending, Memory, Report
 from memtune.wire.run import RunKind
 from memtune_runner.launch.merging import RankEnd, merge
 from memtune_runner.launch.peers import Ended
-from memtune_runner.worker.report import log_tail
-from memtune_runner.worker.settings import Settings
+from memtune_runner.rank.report import log_tail
+from memtune_runner.rank.settings import Settings
 
 SETTINGS = Settings(
     plan=Plan.parse("bf16-z2-sel-mb4x2"),

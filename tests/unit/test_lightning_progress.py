@@ -14,8 +14,8 @@ from memtune.plans.plan import Plan
 from memtune.wire.run import RunKind
 from memtune_runner.integrations.lightning import trainer
 from memtune_runner.integrations.lightning.progress import Cut, goes_on, recounted
-from memtune_runner.worker.settings import Settings
-from memtune_runner.worker.training_length import LibraryLength
+from memtune_runner.rank.settings import Settings
+from memtune_runner.rank.training_length import LibraryLength
 
 
 def progress(now: int, total: int, is_last: bool) -> dict[str, Any]:

@@ -8,9 +8,9 @@ import pytest
 from small_jobs import make_job
 
 from memtune.controller import reasons
-from memtune_operator.kubernetes.policy import Policy
 from memtune_operator.local import backend as local
 from memtune_operator.pods import preflight
+from memtune_operator.pods.policy import Policy
 
 
 def refused(monkeypatch: pytest.MonkeyPatch, installed: set[str], **tuning: str) -> str:

@@ -27,7 +27,7 @@ from memtune.wire.report import (
     read_report,
 )
 from memtune.wire.report_checks import LARGEST_COUNT, ReportError
-from memtune_runner.worker.report import log_tail, termination_message, whole
+from memtune_runner.rank.report import log_tail, termination_message, whole
 
 NASTY = texts(900)
 COUNT = st.none() | st.integers(0, LARGEST_COUNT)

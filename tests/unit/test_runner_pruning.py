@@ -12,9 +12,9 @@ import pytest
 
 from memtune.wire.pruning import Pruned, Target
 from memtune.wire.report import MeasuredStep
+from memtune_runner.rank import agreement, probe, shared_store
+from memtune_runner.rank.probe import Probe, ProbeFinished
 from memtune_runner.watch.pace import Pace
-from memtune_runner.worker import agreement, probe, shared_store
-from memtune_runner.worker.probe import Probe, ProbeFinished
 
 TARGET = Target(tokens_per_second=1000, device_bytes=100)
 

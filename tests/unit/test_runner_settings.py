@@ -10,7 +10,7 @@ import pytest
 from memtune.plans.plan import Plan
 from memtune.wire.report import Device
 from memtune.wire.run import RunKind
-from memtune_runner.worker.settings import SettingsError, read_settings
+from memtune_runner.rank.settings import SettingsError, read_settings
 
 PLAN = Plan.parse("bf16-z2-sel-mb4x2")
 VARIABLES = {

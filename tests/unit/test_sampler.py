@@ -9,8 +9,8 @@ import pytest
 from memtune.plans.plan import Plan
 from memtune.wire.data_order import sample_at
 from memtune.wire.run import RunKind
+from memtune_runner.rank.settings import Settings
 from memtune_runner.sampler import ResumableSampler
-from memtune_runner.worker.settings import Settings
 
 
 @pytest.mark.parametrize(("samples_done", "start"), [(None, 16), (24, 24), (0, 0)])

@@ -11,7 +11,7 @@ import pytest
 
 from memtune_runner.trace_process import endings
 from memtune_runner.trace_process.memory import Memory
-from memtune_runner.trace_process.shared_status import Board
+from memtune_runner.tracing.shared_status import Board
 
 STACK = f"""Fatal Python error: Segmentation fault
 

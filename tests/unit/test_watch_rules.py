@@ -7,15 +7,15 @@ import pytest
 from memtune.plans.plan import Plan
 from memtune.wire.report import Device, Phase
 from memtune.wire.run import RunKind
-from memtune_runner.watch.batch import batch_size
+from memtune_runner.rank import phases
+from memtune_runner.rank.batch import batch_size
+from memtune_runner.rank.probe import Probe, ProbeFinished, accumulation, effective_plan
+from memtune_runner.rank.settings import Settings
 from memtune_runner.watch.companion import top_sites
 from memtune_runner.watch.hang import HangLimits, HangRule
 from memtune_runner.watch.pace import Pace
 from memtune_runner.watch.steps import StepCounter
 from memtune_runner.watch.tally import Tally
-from memtune_runner.worker import phases
-from memtune_runner.worker.probe import Probe, ProbeFinished, accumulation, effective_plan
-from memtune_runner.worker.settings import Settings
 
 
 class Shape:

@@ -17,7 +17,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Print the script for one shell."""
     import shtab
 
-    from memtune_cli.main import build_parser
+    from memtune_cli.arguments import build_parser
 
     print(shtab.complete(build_parser(), shell=arguments.shell, preamble=_BASH if arguments.shell == "bash" else ""))
     return 0

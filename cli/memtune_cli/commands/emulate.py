@@ -1,7 +1,4 @@
-"""`memtune emulate -- COMMAND`: the memory that a training command takes, on a GPU that is not there.
-
-The parser of every command imports this file for its defaults, so that it imports the rest where it is needed.
-"""
+"""`memtune emulate -- COMMAND`: the memory that a training command takes, on a GPU that is not there."""
 
 from __future__ import annotations
 
@@ -14,28 +11,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from memtune.units import counted, gib, unit_of
+from memtune.units import gib
 from memtune_cli.errors import InputError
+from memtune_cli.input.emulated_job import GPU
 from memtune_cli.views.screen import Screen, stdout_screen
 
-GPU, TIME_LIMIT_SECONDS = "h100-80gb", 600
-EXIT_CODES = """\
-exit codes:
-  0  the command ran to its end
-  1  the command failed
-  2  bad input: a command or job that cannot be read, or a command whose Python is not there
-  3  no C compiler, or no CUDA build of torch in the command's Python
-  4  a machine that is not Linux on x86_64
-  5  a GPU that is not in the table
-  6  the command ran out of the emulated GPU's memory
-  7  the time was up
-  8  the machine has too little memory for the command
-  9  a library of the command needs what the emulated GPU does not have
-  10  a plan that the job does not allow
-  130  the command was interrupted
-"""
 _METRICS = ("allocated", "active", "reserved")
-_READS_SHOWN = 5
 _OF_JOBS = (".yaml", ".yml", ".json")
 _TRIED = ("2.6", "2.13")
 
@@ -83,6 +64,8 @@ def _run_command(arguments: argparse.Namespace) -> int:
 
 
 def _page(screen: Screen, result: Mapping[str, Any]) -> Iterator[str]:
+    from memtune_cli.views.emulate_page import caveats, size
+
     gpu, measured = result["gpu"], result["measured"]
     where = f"rank 0 of {result['ranks']}" if result["ranks"] > 1 else "one GPU"
     yield screen.bold(f"{gpu['product']} ({gpu['name']}, {gib(gpu['usableBytes'])}), emulated, {where}")
@@ -115,12 +98,6 @@ def _untried(version: str) -> Iterator[str]:
         yield f"  The emulated GPU was tried with torch {tried}, not with {version}: an error may be its own."
 
 
-def size(size_bytes: int) -> str:
-    """An amount in the unit that suits it."""
-    unit = unit_of(size_bytes)
-    return f"{unit.number(size_bytes, unit.digits)} {unit.name}B"
-
-
 def _ending(result: Mapping[str, Any]) -> str:
     seconds, message = f"{result['seconds']:.1f} s", result["message"]
     if result["outcome"] == "completed":
@@ -137,24 +114,3 @@ def _ending(result: Mapping[str, Any]) -> str:
     if result["outcome"] == "missingSymbol":
         return f"A library needs what the emulated GPU does not have, found after {seconds}: {message}."
     return f"Failed after {seconds} with exit code {result['exitCode']}" + (f": {message}" if message else ".")
-
-
-def caveats(measured: Mapping[str, Any]) -> Iterator[str]:
-    """What makes the numbers less certain."""
-    made_up = [each for each in measured["values"] if each["value"] != "true"]
-    if made_up:
-        times = sum(each["times"] for each in made_up)
-        yield f"The script read {counted(times, 'value')} that no kernel has computed, at:"
-        yield from (f"  {each['file']}:{each['line']} ({each['times']} times)" for each in made_up[:_READS_SHOWN])
-        if len(made_up) > _READS_SHOWN:
-            yield f"  and {counted(len(made_up) - _READS_SHOWN, 'more line')}; --format json has all"
-        yield "  If memory depends on them, it may differ on a real GPU."
-    else:
-        yield "The script read no value that only a kernel would have computed."
-    if measured["compilations"]:
-        yield (
-            f"torch.compile was called {counted(measured['compilations'], 'time')} and is not emulated: "
-            "what was to be compiled ran as it is written, which may take other memory"
-        )
-    stubs = ", ".join(f"{each['name']} ({each['calls']})" for each in measured["stubs"])
-    yield f"Functions that only pretended to succeed: {stubs or 'none'}"

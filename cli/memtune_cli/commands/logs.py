@@ -21,10 +21,10 @@ from memtune.wire.report import LOG_MARK, Report
 from memtune_cli.errors import InputError
 from memtune_cli.input import cluster
 from memtune_cli.input.cluster import JobAddress
+from memtune_cli.input.job_view import Story, story_of
 from memtune_cli.input.local_job import story_at
 from memtune_cli.input.named_job import state_directory
 from memtune_cli.input.run_pods import pods_of
-from memtune_cli.views.job_view import Story, story_of
 from memtune_operator.kubernetes.pod_reader import index_of, observe, run_of
 from memtune_operator.kubernetes.refusals import RefusalError
 from memtune_operator.local.runs import LocalRun

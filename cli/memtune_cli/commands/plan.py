@@ -57,7 +57,7 @@ def _timeline(arguments: argparse.Namespace, case: Case, plan: Plan) -> list[str
         if arguments.trace:
             raise InputError("--trace: a trace is for the picture of a step; give --timeline FILE with it")
         return []
-    from memtune_cli.views.plan_timeline import draw
+    from memtune_cli.commands.plan_timeline import draw
 
     return [draw(arguments.timeline, case, plan, arguments.trace)]
 

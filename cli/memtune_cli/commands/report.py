@@ -8,10 +8,10 @@ from pathlib import Path
 
 from memtune.controller.times import to_seconds
 from memtune_cli.errors import InputError
+from memtune_cli.input.job_view import Story
 from memtune_cli.input.named_job import story_of_named
 from memtune_cli.input.prometheus import Series, device_memory
 from memtune_cli.views.candidates import believed, costs
-from memtune_cli.views.job_view import Story
 from memtune_cli.views.report_page import html_page
 
 

@@ -19,9 +19,9 @@ from memtune.controller.reasons import SPEC_CHANGED
 from memtune_cli.errors import INTERRUPTED, InputError, installing
 from memtune_cli.input.earlier_result import begin_anew, earlier_result
 from memtune_cli.input.job_file import read_job
+from memtune_cli.input.job_view import Story
 from memtune_cli.input.local_job import told_here
 from memtune_cli.views.display import Display
-from memtune_cli.views.job_view import Story
 from memtune_cli.views.live_page import live_page
 from memtune_cli.views.status_diff import saying, without_shown
 

@@ -7,10 +7,10 @@ import time
 from typing import Any
 
 from memtune.api.status import RunStatus, dump_status
+from memtune_cli.input.job_view import Story, error_ratio
 from memtune_cli.input.named_job import story_of_named
 from memtune_cli.views import json_output
 from memtune_cli.views.job_page import page
-from memtune_cli.views.job_view import Story, error_ratio
 from memtune_cli.views.next_step import next_step
 from memtune_cli.views.screen import stdout_screen
 

@@ -28,8 +28,8 @@ from memtune.units import counted
 from memtune.wire.names import pod_name
 from memtune.wire.run import RunKind
 from memtune_cli.errors import InputError
+from memtune_cli.input.job_view import Story
 from memtune_cli.input.named_job import story_of_named
-from memtune_cli.views.job_view import Story
 from memtune_operator.search.study import all_parameters, directions_of, distributions_of, frozen
 
 _JOB = "job_uid"  # the attribute of a study that says whose it is

@@ -9,8 +9,9 @@ from typing import Any
 from memtune.memory.replay import Replayed, Replayer, Timeline
 from memtune.plans.plan import Plan
 from memtune.units import GIB, gib
-from memtune.wire.trace import Trace, TraceError, loads
+from memtune.wire.trace import Trace, TraceError
 from memtune_cli.errors import InputError
+from memtune_cli.input.tracing import read_trace
 from memtune_cli.views import json_output
 from memtune_cli.views.render import Column, table
 from memtune_cli.views.screen import Screen, stdout_screen
@@ -18,7 +19,7 @@ from memtune_cli.views.screen import Screen, stdout_screen
 
 def run(arguments: argparse.Namespace) -> int:
     """Replay one plan and show what it peaks at."""
-    trace = read(arguments.trace)
+    trace = read_trace(arguments.trace)
     try:
         plan = Plan.parse(arguments.plan)
         replayer = Replayer(trace, arguments.nodes, arguments.gpus_per_node)
@@ -35,16 +36,6 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         print(json_output.dump(_document(trace, plan, replayed, timeline), arguments.format))
     return 0
-
-
-def read(file: str) -> Trace:
-    """The trace in a file."""
-    try:
-        return loads(Path(file).read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{file}: cannot be read: {error}; give a file that memtune trace wrote") from None
-    except TraceError as error:
-        raise InputError(f"{file}: {error}") from None
 
 
 def draw(path: Path, title: str, timeline: Timeline, option: str) -> None:

@@ -15,10 +15,10 @@ from memtune.wire.names import pod_name
 from memtune.wire.run import RunKind
 from memtune_cli.input import cluster
 from memtune_cli.input.cluster import JobAddress
+from memtune_cli.input.job_view import Story, story_of
 from memtune_cli.input.run_pods import is_by_job_set, pods_of
 from memtune_cli.views.display import Display
 from memtune_cli.views.job_page import page
-from memtune_cli.views.job_view import Story, story_of
 from memtune_cli.views.live_page import live_page, speed
 from memtune_cli.views.ranks import Ranks, Reading, readings
 from memtune_cli.views.status_diff import news

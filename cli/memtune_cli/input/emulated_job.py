@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from memtune.plans.plan import Plan
     from memtune.wire.report import Report
 
-
+# The defaults of `memtune emulate` and of the pytest plugin.
+GPU, TIME_LIMIT_SECONDS = "h100-80gb", 600
 _NO_TORCH = 3
 # For a command whose time is up, to write down what its memory was.
 _GRACE_SECONDS = 20

@@ -62,7 +62,7 @@ def _listed(gpu_names: str) -> list[str]:
 
 def _read_cases(file: str, gpu_names: Sequence[str | None], prices: Mapping[str, float]) -> list[Case]:
     from memtune.api import SpecError, load_job
-    from memtune_cli.commands.trace import traced_model
+    from memtune_cli.input.tracing import traced_model
 
     shown = shown_name(file)
     try:

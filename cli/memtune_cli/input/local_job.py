@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from memtune_cli.errors import InputError
-from memtune_cli.views.job_view import Story, story_of
+from memtune_cli.input.job_view import Story, story_of
 from memtune_operator.local.backend import StateError, job_in
 from memtune_operator.local.checkpoints import checkpoint_path
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from memtune_cli.errors import InputError
 from memtune_cli.input import cluster
+from memtune_cli.input.job_view import Story, story_of
 from memtune_cli.input.local_job import story_at
-from memtune_cli.views.job_view import Story, story_of
 
 _ON_A_CLUSTER = {
     "name": "NAME",

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from memtune_cli.input.cluster import JobAddress
-from memtune_cli.views.job_view import Story
-from memtune_operator.kubernetes.kinds import BATCH_JOB, JOB_SET, POD, ObjectKind
+from memtune_cli.input.job_view import Story
 from memtune_operator.kubernetes.pod_reader import owned_by, owned_through
 from memtune_operator.pods import names
+from memtune_operator.pods.kinds import BATCH_JOB, JOB_SET, POD, ObjectKind
 from memtune_operator.pods.wrapping import Manifest
 
 

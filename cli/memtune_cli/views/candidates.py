@@ -14,7 +14,7 @@ from memtune.controller.records import RAN, ended_as
 from memtune.planning.knowledge import Model
 from memtune.planning.space import host_refusal
 from memtune.plans.plan import Plan
-from memtune_cli.views.job_view import Story
+from memtune_cli.input.job_view import Story
 
 
 class Group(str, Enum):

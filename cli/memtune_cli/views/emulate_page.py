@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from memtune.units import Unit, counted, gib, unit_of
-from memtune_cli.commands.emulate import caveats, size
 from memtune_cli.input.prediction_case import Case
 from memtune_cli.views.render import Column, table, wrapped
 from memtune_cli.views.screen import Screen
 
 _METRICS = ("allocated", "active", "reserved", "device")
 _SITES_SHOWN = 10
+_READS_SHOWN = 5
 
 
 def page(screen: Screen, case: Case, told: Mapping[str, Any]) -> list[str]:
@@ -119,3 +119,30 @@ def _in(unit: Unit, size_bytes: float) -> str:
 def _short(place: str) -> str:
     """A line of code with the file's name alone; documents have the whole path."""
     return place if "/" not in place else f"{Path(place.split(':')[0]).name}:{place.split(':', 1)[1]}"
+
+
+def size(size_bytes: int) -> str:
+    """An amount in the unit that suits it."""
+    unit = unit_of(size_bytes)
+    return f"{unit.number(size_bytes, unit.digits)} {unit.name}B"
+
+
+def caveats(measured: Mapping[str, Any]) -> Iterator[str]:
+    """What makes the numbers less certain."""
+    made_up = [each for each in measured["values"] if each["value"] != "true"]
+    if made_up:
+        times = sum(each["times"] for each in made_up)
+        yield f"The script read {counted(times, 'value')} that no kernel has computed, at:"
+        yield from (f"  {each['file']}:{each['line']} ({each['times']} times)" for each in made_up[:_READS_SHOWN])
+        if len(made_up) > _READS_SHOWN:
+            yield f"  and {counted(len(made_up) - _READS_SHOWN, 'more line')}; --format json has all"
+        yield "  If memory depends on them, it may differ on a real GPU."
+    else:
+        yield "The script read no value that only a kernel would have computed."
+    if measured["compilations"]:
+        yield (
+            f"torch.compile was called {counted(measured['compilations'], 'time')} and is not emulated: "
+            "what was to be compiled ran as it is written, which may take other memory"
+        )
+    stubs = ", ".join(f"{each['name']} ({each['calls']})" for each in measured["stubs"])
+    yield f"Functions that only pretended to succeed: {stubs or 'none'}"

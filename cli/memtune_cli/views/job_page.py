@@ -12,7 +12,7 @@ from memtune.controller.times import to_seconds
 from memtune.controller.verdict import Verdict
 from memtune.planning.cost import dollars
 from memtune.units import counted
-from memtune_cli.views.job_view import Story, error_ratio, measured_bytes, run_seconds
+from memtune_cli.input.job_view import Story, error_ratio, measured_bytes, run_seconds
 from memtune_cli.views.next_step import next_step
 from memtune_cli.views.render import Column, level_bar, memory_bar, table, wrapped
 from memtune_cli.views.screen import Screen

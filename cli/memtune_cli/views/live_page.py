@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from memtune.api.status import AttemptStatus, RunStatus
 from memtune.controller.text import over, span
+from memtune_cli.input.job_view import Story, run_seconds
 from memtune_cli.views.job_page import attempts, heading, memory_colour, probes, titled
-from memtune_cli.views.job_view import Story, run_seconds
 from memtune_cli.views.ranks import Ranks, Reading
 from memtune_cli.views.render import level_bar, seconds
 from memtune_cli.views.screen import Screen

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from memtune.controller.records import has_ended
 from memtune.planning.space import MEMORY
 from memtune.units import counted
-from memtune_cli.views.job_view import Story
+from memtune_cli.input.job_view import Story
 
 
 def next_step(story: Story) -> str:

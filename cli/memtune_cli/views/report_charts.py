@@ -9,10 +9,10 @@ from memtune.controller.records import OUT_OF_MEMORY, ended_as
 from memtune.controller.times import to_seconds
 from memtune.controller.verdict import Verdict
 from memtune.units import GIB, MIB, unit_of
+from memtune_cli.input.job_view import Story, error_ratio, measured_bytes
 from memtune_cli.input.prometheus import Series
 from memtune_cli.views import svg
 from memtune_cli.views.candidates import Believed, Group
-from memtune_cli.views.job_view import Story, error_ratio, measured_bytes
 from memtune_cli.views.plot import COMPONENT_COLOURS, OTHER_COLOUR
 from memtune_cli.views.render import visible_parts
 from memtune_cli.views.svg import Frame

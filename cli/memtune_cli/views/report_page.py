@@ -14,12 +14,12 @@ from memtune.controller.text import span
 from memtune.controller.times import to_seconds, to_text
 from memtune.planning.cost import dollars
 from memtune.units import counted, unit_of
+from memtune_cli.input.job_view import Story, error_ratio, measured_bytes, run_seconds
 from memtune_cli.input.prometheus import Series
 from memtune_cli.views import report_charts as charts
 from memtune_cli.views import svg
 from memtune_cli.views.candidates import Believed, Group, Reckoned
 from memtune_cli.views.importance import importances
-from memtune_cli.views.job_view import Story, error_ratio, measured_bytes, run_seconds
 from memtune_cli.views.next_step import next_step
 from memtune_cli.views.render import visible_parts
 from memtune_cli.views.report_style import STYLE

@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 from memtune.controller.messages import ended
 from memtune.controller.records import has_ended
-from memtune_cli.views.job_view import Story
+from memtune_cli.input.job_view import Story
 
 
 def without_shown(text: str, shown: Collection[str]) -> str:

@@ -16,7 +16,6 @@ from memtune_operator.backend import Key, Snapshot
 from memtune_operator.kubernetes.cache import Cache, NotWatchedError, Place
 from memtune_operator.kubernetes.client import Cluster
 from memtune_operator.kubernetes.events import event
-from memtune_operator.kubernetes.kinds import BATCH_JOB, JOB_SET, POD, SERVICE, ObjectKind
 from memtune_operator.kubernetes.measurements import Measurements
 from memtune_operator.kubernetes.node_list import NodeList
 from memtune_operator.kubernetes.nodes import candidates, lost
@@ -34,6 +33,7 @@ from memtune_operator.kubernetes.pod_reader import (
 from memtune_operator.kubernetes.refusals import Kind, RefusalError
 from memtune_operator.kubernetes.traces import Traces
 from memtune_operator.pods import gangs, preflight
+from memtune_operator.pods.kinds import BATCH_JOB, JOB_SET, POD, SERVICE, ObjectKind
 from memtune_operator.pods.trace_pod import is_outdated
 from memtune_operator.pods.wrapping import Manifest
 from memtune_operator.settings import Settings

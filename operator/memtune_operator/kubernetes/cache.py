@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator, Sequence
 from memtune.api import KIND
 from memtune_operator.backend import Key
 from memtune_operator.kubernetes.client import Change, Cluster
-from memtune_operator.kubernetes.kinds import ObjectKind
 from memtune_operator.kubernetes.pod_reader import Gone, gone, index_of, run_of
 from memtune_operator.kubernetes.refusals import Kind, RefusalError
 from memtune_operator.pods import names
+from memtune_operator.pods.kinds import ObjectKind
 from memtune_operator.pods.wrapping import Manifest
 
 _log = logging.getLogger("memtune")

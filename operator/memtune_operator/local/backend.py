@@ -20,11 +20,11 @@ from memtune.wire.run import Run, TraceRun
 from memtune_operator.backend import Key, Snapshot
 from memtune_operator.kubernetes import cached_measurements as kept_measurements
 from memtune_operator.kubernetes.pod_reader import run_of
-from memtune_operator.kubernetes.policy import Policy
 from memtune_operator.kubernetes.refusals import Kind, RefusalError
 from memtune_operator.local.command import LocalCommand, command_of, with_python
 from memtune_operator.local.runs import LocalRun, write_whole
 from memtune_operator.pods import preflight
+from memtune_operator.pods.policy import Policy
 from memtune_operator.pods.run_objects import run_pods
 from memtune_operator.pods.wrapping import Manifest
 

@@ -12,8 +12,8 @@ from enum import Enum
 from memtune.api import Job
 from memtune.controller import Refusal, reasons
 from memtune.wire.run import Run
-from memtune_operator.kubernetes.kinds import BATCH_JOB, COSCHEDULING_GROUP, JOB_SET, VOLCANO_GROUP, ObjectKind
 from memtune_operator.pods import names
+from memtune_operator.pods.kinds import BATCH_JOB, COSCHEDULING_GROUP, JOB_SET, VOLCANO_GROUP, ObjectKind
 from memtune_operator.pods.wrapping import Manifest
 
 

@@ -7,8 +7,8 @@ neighbour has failed: what a failure means is decided here, not by the controlle
 from __future__ import annotations
 
 from memtune.wire import environment
-from memtune_operator.kubernetes.kinds import JOB_SET
 from memtune_operator.pods import names
+from memtune_operator.pods.kinds import JOB_SET
 from memtune_operator.pods.wrapping import Manifest
 
 _COMPLETION_INDEX = f"metadata.annotations['{names.ANNOTATION_COMPLETION_INDEX}']"

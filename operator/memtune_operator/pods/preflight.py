@@ -11,8 +11,7 @@ from memtune.controller import Refusal, reasons
 from memtune.plans.knobs import NO_CHECKPOINTING, Precision, Sharding
 from memtune.plans.plan import Plan
 from memtune.wire.run import Run, RunKind
-from memtune_operator.kubernetes import policy
-from memtune_operator.pods import gangs
+from memtune_operator.pods import gangs, policy
 from memtune_operator.pods.run_objects import run_pods
 from memtune_operator.pods.template import read_template
 from memtune_operator.pods.wrapping import Manifest, TemplateError

@@ -15,8 +15,8 @@ from memtune.plans.resume import Format
 from memtune.wire.report import Phase
 from memtune_runner.checkpoints.saving import begin, complete, current_ranks, is_complete, refuse_root
 from memtune_runner.checkpoints.store import Store, discard
-from memtune_runner.worker import phases
-from memtune_runner.worker.settings import Settings
+from memtune_runner.rank import phases
+from memtune_runner.rank.settings import Settings
 
 Inherited = Callable[..., Any]
 

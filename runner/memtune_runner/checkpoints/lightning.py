@@ -17,9 +17,9 @@ from memtune.wire.report import Phase
 from memtune_runner.checkpoints import saving
 from memtune_runner.checkpoints.huggingface import resume_from as _resume_from
 from memtune_runner.checkpoints.store import Store
-from memtune_runner.worker import phases
-from memtune_runner.worker.ranks import own_directory
-from memtune_runner.worker.settings import Settings
+from memtune_runner.rank import phases
+from memtune_runner.rank.ranks import own_directory
+from memtune_runner.rank.settings import Settings
 
 Inherited = Callable[..., Any]
 # Where no strategy shards, a checkpoint is one file.

@@ -15,8 +15,8 @@ from contextlib import suppress
 from typing import Any
 
 from memtune.wire.report import Phase
-from memtune_runner.worker import phases, progress, shared_store
-from memtune_runner.worker.bad_input import BadInputError
+from memtune_runner.rank import phases, progress, shared_store
+from memtune_runner.rank.bad_input import BadInputError
 
 # As long as gloo's own barrier waits: another rank may still write a large shard.
 LONGEST_WAIT_SECONDS = 1_800.0

@@ -15,8 +15,8 @@ from memtune_runner.checkpoints import manifest as manifests
 from memtune_runner.checkpoints.manifest import Manifest, ManifestError
 from memtune_runner.checkpoints.restart import set_aside
 from memtune_runner.checkpoints.store import Checkpoint, Store, complete_checkpoints
-from memtune_runner.worker.bad_input import BadInputError
-from memtune_runner.worker.settings import Settings
+from memtune_runner.rank.bad_input import BadInputError
+from memtune_runner.rank.settings import Settings
 
 Converter = Callable[[Checkpoint, Plan, int], Path]
 

@@ -12,10 +12,10 @@ from memtune_runner.checkpoints import manifest as manifests
 from memtune_runner.checkpoints import meeting
 from memtune_runner.checkpoints.manifest import Manifest, ManifestError
 from memtune_runner.checkpoints.store import Ranks, Store, discard
-from memtune_runner.worker import progress, script_warnings
-from memtune_runner.worker.bad_input import BadInputError
-from memtune_runner.worker.progress import Progress
-from memtune_runner.worker.settings import Settings, read_settings
+from memtune_runner.rank import progress, script_warnings
+from memtune_runner.rank.bad_input import BadInputError
+from memtune_runner.rank.progress import Progress
+from memtune_runner.rank.settings import Settings, read_settings
 
 _ON_EVERY_RANK = "call it on every rank, outside of any condition on the rank, once that rank has written its part"
 

@@ -16,13 +16,13 @@ from memtune.plans.knobs import Sharding
 from memtune.wire.report import Phase
 from memtune_runner.checkpoints.meeting import meet
 from memtune_runner.checkpoints.saving import current_ranks
-from memtune_runner.worker import phases
-from memtune_runner.worker.bad_input import BadInputError
+from memtune_runner.rank import phases
+from memtune_runner.rank.bad_input import BadInputError
 
 if TYPE_CHECKING:
-    from memtune_runner.watch.imports import ImportWatch
-    from memtune_runner.watch.patches import Patches
-    from memtune_runner.worker.settings import Settings
+    from memtune_runner.rank.imports import ImportWatch
+    from memtune_runner.rank.patches import Patches
+    from memtune_runner.rank.settings import Settings
 
 Inherited = Callable[..., Any]
 

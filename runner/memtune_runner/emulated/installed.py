@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from memtune_runner.command.command import Command, Kind
 from memtune_runner.emulated.errors import ArchitectureError, EmulationError, NoCudaTorchError
-from memtune_runner.launch.command import Command, Kind
 
 # Run by the command's own Python, whose version may be older than ours.
 _LOOK = """

@@ -18,13 +18,13 @@ from typing import Any, NamedTuple
 import memtune
 import memtune_runner
 from memtune.gpus.chips import chip_of
+from memtune_runner.command import worker_command
+from memtune_runner.command.command import Command, CommandError, parse
 from memtune_runner.emulated import endings, installed, nvidia_smi
 from memtune_runner.emulated.errors import EmulationError
 from memtune_runner.emulated.gpu import known_gpu, outside_bytes, prepended
 from memtune_runner.emulated.gpu import variables as on_gpu
 from memtune_runner.emulated.ranks import of_command
-from memtune_runner.launch import worker_command
-from memtune_runner.launch.command import Command, CommandError, parse
 
 COMPLETED, FAILED, OUT_OF_MEMORY, TIME_LIMIT = "completed", "failed", "outOfMemory", "timeLimit"
 EXIT_CODES = {

@@ -9,7 +9,7 @@ from typing import Any
 
 from memtune.wire.report import Phase
 from memtune_runner.emulated.history import Change
-from memtune_runner.worker import phases
+from memtune_runner.rank import phases
 
 _METRICS = {"allocated": "allocated_bytes", "active": "active_bytes", "reserved": "reserved_bytes"}
 

@@ -16,7 +16,7 @@ from memtune_runner.emulated import history
 from memtune_runner.emulated.history import Change
 from memtune_runner.emulated.phase_peaks import PhasePeaks
 from memtune_runner.emulated.process import Emulation
-from memtune_runner.worker.settings import Settings
+from memtune_runner.rank.settings import Settings
 
 if TYPE_CHECKING:
     from memtune_runner.emulated.statistics import EmulatedStatistics  # needs torch, which is not imported yet

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from memtune_runner.command.command import Command
 from memtune_runner.emulated.errors import EmulationError
-from memtune_runner.launch.command import Command
 
 # Each pair: the option that counts processes, and the one that counts the nodes which have so many.
 _OPTIONS = {

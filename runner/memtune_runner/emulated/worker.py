@@ -11,13 +11,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from memtune_runner.command import accelerate_options, run_target
+from memtune_runner.command.command import Kind
 from memtune_runner.emulated import endings
 from memtune_runner.emulated.process import Emulation, used_peak_bytes
-from memtune_runner.launch import accelerate_options
-from memtune_runner.launch.command import Kind
-from memtune_runner.watch.imports import ImportWatch
-from memtune_runner.worker import run_target
-from memtune_runner.worker.worker import show
+from memtune_runner.rank.imports import ImportWatch
 
 _PEAKS = {
     "allocated": "allocated_bytes",
@@ -47,8 +45,7 @@ def main(words: Sequence[str]) -> int:
     except SystemExit as error:
         code, ending = _exit_code(error), {"message": error.code if isinstance(error.code, str) else ""}
     except BaseException as error:
-        # The first frame is this file's.
-        show(error.with_traceback(error.__traceback__ and error.__traceback__.tb_next))
+        run_target.show_error(error, __file__)
         code, ending = 1, session.ending_of(error)
     session.tell(ending)
     sys.stdout.flush()

@@ -17,8 +17,8 @@ from memtune_runner.engine import batch, checkpointing, optimizers, precision
 from memtune_runner.engine.connect import connect
 from memtune_runner.engine.engine import CountTokens, Engine, Loss, Step
 from memtune_runner.engine.protocol import Backend, Setup
-from memtune_runner.worker.plan_refusals import PlanError, refuse
-from memtune_runner.worker.settings import Settings, read_settings
+from memtune_runner.rank.plan_refusals import PlanError, refuse
+from memtune_runner.rank.settings import Settings, read_settings
 
 __all__ = ["Engine", "PlanError", "Step", "initialize"]
 

@@ -9,7 +9,7 @@ import torch
 from torch import distributed
 
 from memtune.wire.report import Device
-from memtune_runner.worker.settings import Settings, SettingsError
+from memtune_runner.rank.settings import Settings, SettingsError
 
 _RENDEZVOUS_TIMEOUT = timedelta(minutes=10)
 

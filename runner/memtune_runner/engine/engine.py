@@ -19,9 +19,9 @@ from memtune_runner.engine import batch as batches
 from memtune_runner.engine.offload import ActivationOffload
 from memtune_runner.engine.precision import autocast
 from memtune_runner.engine.protocol import Backend
-from memtune_runner.worker import phases
-from memtune_runner.worker.padding import padded
-from memtune_runner.worker.settings import Settings
+from memtune_runner.rank import phases
+from memtune_runner.rank.padding import padded
+from memtune_runner.rank.settings import Settings
 
 Loss = Callable[[nn.Module, Any], torch.Tensor]
 CountTokens = Callable[[Any], int]

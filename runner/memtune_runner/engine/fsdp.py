@@ -16,7 +16,7 @@ from memtune_runner.engine.blocks import repeated_blocks
 from memtune_runner.engine.precision import cast_weights
 from memtune_runner.engine.protocol import Setup
 from memtune_runner.engine.torch_backend import TorchBackend
-from memtune_runner.worker.settings import Settings
+from memtune_runner.rank.settings import Settings
 
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 

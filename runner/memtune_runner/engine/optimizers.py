@@ -15,7 +15,7 @@ from memtune.plans import knobs
 from memtune.plans.plan import Plan
 from memtune_runner.checkpoints.kernel import keep_kernel
 from memtune_runner.engine.blocks import repeated_blocks
-from memtune_runner.worker.plan_refusals import PlanError
+from memtune_runner.rank.plan_refusals import PlanError
 
 Parameters = Iterable[nn.Parameter]
 

@@ -11,7 +11,7 @@ from torch.utils._pytree import tree_map_only
 
 from memtune.plans.knobs import Attention, Precision
 from memtune.plans.plan import Plan
-from memtune_runner.worker.plan_refusals import PlanError
+from memtune_runner.rank.plan_refusals import PlanError
 
 _COMPUTE_DTYPES = {Precision.FP8: torch.bfloat16, Precision.BF16: torch.bfloat16, Precision.FP16: torch.float16}
 _FIRST_WITH_FP8 = (8, 9)  # Ada

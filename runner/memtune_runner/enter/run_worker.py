@@ -19,6 +19,6 @@ from memtune_runner.old_python import refuse_old_python  # noqa: E402  # it is f
 
 if __name__ == "__main__":
     refuse_old_python()
-    from memtune_runner.worker.worker import main
+    from memtune_runner.worker import main
 
     sys.exit(main(sys.argv[1:]))

@@ -20,16 +20,16 @@ from memtune_runner.integrations import arguments
 from memtune_runner.integrations.checkpointing import set_checkpointing
 from memtune_runner.integrations.loaders import batch_size_of, in_micro_batches, is_in_order, training_loader
 from memtune_runner.integrations.schedule import Schedule
-from memtune_runner.worker import phases
-from memtune_runner.worker.failures import of_exception
-from memtune_runner.worker.probe import accumulation
-from memtune_runner.worker.ranks import own_directory
+from memtune_runner.rank import phases
+from memtune_runner.rank.failures import of_exception
+from memtune_runner.rank.probe import accumulation
+from memtune_runner.rank.ranks import own_directory
 
 if TYPE_CHECKING:
-    from memtune_runner.watch.imports import ImportWatch
-    from memtune_runner.watch.patches import Patches
-    from memtune_runner.worker.probe import Probe
-    from memtune_runner.worker.settings import Settings
+    from memtune_runner.rank.imports import ImportWatch
+    from memtune_runner.rank.patches import Patches
+    from memtune_runner.rank.probe import Probe
+    from memtune_runner.rank.settings import Settings
 
 Inherited = Callable[..., Any]
 

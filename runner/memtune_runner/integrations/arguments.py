@@ -8,12 +8,12 @@ from memtune.plans.knobs import Offload, Optimizer, Precision, Sharding
 from memtune.plans.plan import Plan
 from memtune.wire import environment
 from memtune.wire.report import Device
-from memtune_runner.launch.deepspeed_file import config_of
-from memtune_runner.worker.probe import accumulation, effective_plan
-from memtune_runner.worker.settings import Settings, SettingsError
+from memtune_runner.rank.deepspeed_file import config_of
+from memtune_runner.rank.probe import accumulation, effective_plan
+from memtune_runner.rank.settings import Settings, SettingsError
 
 if TYPE_CHECKING:
-    from memtune_runner.watch.patches import Patches
+    from memtune_runner.rank.patches import Patches
 
 _OPTIMIZERS = {
     Optimizer.ADAMW_8BIT: "adamw_bnb_8bit",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from memtune_runner.worker.settings import Settings
+from memtune_runner.rank.settings import Settings
 
 
 class FirstTraining:

@@ -18,11 +18,11 @@ from memtune_runner.checkpoints import manifest
 from memtune_runner.integrations import row_order
 from memtune_runner.integrations.askers import Place, is_of_accelerate, is_progress_bar, place_in, truth_of
 from memtune_runner.integrations.passes import Followed, Passes
-from memtune_runner.watch.patches import Patches
-from memtune_runner.worker import script_warnings
-from memtune_runner.worker.bad_input import BadInputError
-from memtune_runner.worker.settings import Settings
-from memtune_runner.worker.training_length import TrainingLength
+from memtune_runner.rank import script_warnings
+from memtune_runner.rank.bad_input import BadInputError
+from memtune_runner.rank.patches import Patches
+from memtune_runner.rank.settings import Settings
+from memtune_runner.rank.training_length import TrainingLength
 
 Inherited = Callable[..., Any]
 

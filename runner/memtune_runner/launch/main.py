@@ -12,10 +12,10 @@ from typing import TextIO
 
 from memtune.wire import environment
 from memtune.wire.report import EXIT_CODES, Ending, Report
-from memtune_runner.launch.command import CommandError, parse
+from memtune_runner.command.command import CommandError, parse
 from memtune_runner.launch.launcher import Launcher
-from memtune_runner.worker.report import write
-from memtune_runner.worker.settings import Settings, SettingsError, read_settings
+from memtune_runner.rank.report import write
+from memtune_runner.rank.settings import Settings, SettingsError, read_settings
 
 
 def main(words: Sequence[str]) -> int:

@@ -8,10 +8,10 @@ from typing import TypeVar
 
 from memtune.wire.report import EXIT_CODES, Ending, Report
 from memtune_runner.launch.peers import Ended
-from memtune_runner.worker import failures
-from memtune_runner.worker.failures import Failure
-from memtune_runner.worker.report import log_tail
-from memtune_runner.worker.settings import Settings
+from memtune_runner.rank import failures
+from memtune_runner.rank.failures import Failure
+from memtune_runner.rank.report import log_tail
+from memtune_runner.rank.settings import Settings
 
 _Number = TypeVar("_Number", int, float)
 

@@ -13,9 +13,9 @@ from datetime import timedelta
 from typing import Any, NamedTuple, Protocol
 
 from memtune.wire.report import Ending
-from memtune_runner.worker.bad_input import BadInputError
-from memtune_runner.worker.hang_grace import Patience
-from memtune_runner.worker.preflight import check_torch
+from memtune_runner.rank.bad_input import BadInputError
+from memtune_runner.rank.hang_grace import Patience
+from memtune_runner.rank.preflight import check_torch
 
 _PERIOD_SECONDS = 0.5
 # A node that gave no sign of life for this long is lost: the three times five seconds of torch's own rendezvous

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 
 from memtune.wire import environment
 from memtune.wire.report import Device
-from memtune_runner.launch.worker_command import ENTER_DIRECTORY
-from memtune_runner.worker.settings import Settings
+from memtune_runner.command.worker_command import ENTER_DIRECTORY
+from memtune_runner.rank.settings import Settings
 
 
 def of_worker(settings: Settings, current: Mapping[str, str], is_program: bool) -> dict[str, str]:

@@ -18,9 +18,9 @@ from dataclasses import dataclass
 
 from memtune_runner.launch import processes
 from memtune_runner.launch.output import Output
-from memtune_runner.worker import stacks
-from memtune_runner.worker.bad_input import BadInputError
-from memtune_runner.worker.ranks import Rank
+from memtune_runner.rank import stacks
+from memtune_runner.rank.bad_input import BadInputError
+from memtune_runner.rank.ranks import Rank
 
 _KILL_SECONDS = 1.0
 

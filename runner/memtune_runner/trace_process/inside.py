@@ -9,8 +9,8 @@ from dataclasses import replace
 from memtune.wire import environment
 from memtune.wire.trace import Trace, dumps
 from memtune.wire.trace_message import LONGEST_BYTES, pack
-from memtune_runner.trace_process.shared_status import Board
-from memtune_runner.worker.volumes import Volumes
+from memtune_runner.rank.volumes import Volumes
+from memtune_runner.tracing.shared_status import Board
 
 # The one outcome that is no sentence about what went wrong.
 TRACED = "traced"

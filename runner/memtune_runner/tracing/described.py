@@ -9,8 +9,8 @@ from typing import Any
 
 from torch import nn
 
+from memtune_runner.rank.failures import in_words
 from memtune_runner.tracing.problems import TracingError
-from memtune_runner.worker.failures import in_words
 
 
 def from_config(file: str) -> Callable[[], nn.Module]:

@@ -16,11 +16,11 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_map_only
 
+from memtune_runner.rank.failures import missing_module
 from memtune_runner.tracing.adaptations import usual_values
 from memtune_runner.tracing.described import from_config
 from memtune_runner.tracing.known import KnownNumbers
 from memtune_runner.tracing.problems import TracingError, unbuilt
-from memtune_runner.worker.failures import missing_module
 
 _AT_IMPORT = "what needs a GPU or data belongs into functions, not on the module's top level"
 _AT_CALL = "the factory must build its model without a GPU and without data"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from memtune.wire.report import Memory
+from memtune_runner.rank.settings import Settings
 from memtune_runner.watch.tally import Tally
-from memtune_runner.worker.settings import Settings
 
 
 class EvaluationPeak:

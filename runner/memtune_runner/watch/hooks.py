@@ -15,8 +15,8 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from memtune.wire.report import Phase
 from memtune_runner.checkpoints import meeting
-from memtune_runner.watch.patches import Patches
-from memtune_runner.worker import phases
+from memtune_runner.rank import phases
+from memtune_runner.rank.patches import Patches
 
 if TYPE_CHECKING:
     from memtune_runner.checkpoints.loading import CheckpointLoad

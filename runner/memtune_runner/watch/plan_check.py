@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 from memtune.wire.report import Applied
 from memtune.wire.script_batch import difference
-from memtune_runner.worker.bad_input import PlanNotAppliedError
-from memtune_runner.worker.probe import DEFAULT_STEPS
-from memtune_runner.worker.settings import Settings
+from memtune_runner.rank.bad_input import PlanNotAppliedError
+from memtune_runner.rank.probe import DEFAULT_STEPS
+from memtune_runner.rank.settings import Settings
 
 
 class PlanCheck:

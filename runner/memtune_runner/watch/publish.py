@@ -9,10 +9,10 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from memtune_runner.watch.statistics import Reading
+from memtune_runner.rank import metrics
+from memtune_runner.rank.ranks import Rank
+from memtune_runner.rank.reading import Reading
 from memtune_runner.watch.watch import Watch
-from memtune_runner.worker import metrics
-from memtune_runner.worker.ranks import Rank
 
 # A real device lists all its blocks to find the largest free one, which takes milliseconds.
 _LARGEST_BLOCK_EVERY_READINGS = 30

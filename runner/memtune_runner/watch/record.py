@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from memtune.wire.report import Component, Memory, Phase
-from memtune_runner.watch.statistics import Reading
+from memtune_runner.rank.reading import Reading
 
 
 @dataclass(frozen=True)

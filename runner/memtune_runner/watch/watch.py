@@ -13,7 +13,13 @@ import torch
 
 from memtune.wire.report import Applied, Component, Device, Phase
 from memtune_runner.checkpoints.loading import CheckpointLoad
-from memtune_runner.watch.batch import batch_size
+from memtune_runner.device.statistics import Statistics, is_full
+from memtune_runner.rank import library_step, phases
+from memtune_runner.rank.bad_input import BadInputError
+from memtune_runner.rank.batch import batch_size
+from memtune_runner.rank.probe import Probe
+from memtune_runner.rank.reading import Reading
+from memtune_runner.rank.settings import Settings
 from memtune_runner.watch.companion import top_sites, write_companion
 from memtune_runner.watch.components import largest_components
 from memtune_runner.watch.engines import Engine, compute_dtype, describe, fsdp_sharding, learns, main_dtype
@@ -23,13 +29,8 @@ from memtune_runner.watch.loop import TrainingLoop
 from memtune_runner.watch.pace import Pace
 from memtune_runner.watch.plan_check import PlanCheck
 from memtune_runner.watch.record import MemoryRecord, OutOfMemory
-from memtune_runner.watch.statistics import Reading, Statistics, is_full
 from memtune_runner.watch.steps import StepCounter
 from memtune_runner.watch.tally import Tally
-from memtune_runner.worker import library_step, phases
-from memtune_runner.worker.bad_input import BadInputError
-from memtune_runner.worker.probe import Probe
-from memtune_runner.worker.settings import Settings
 
 # Reading the allocator's counters takes a tenth of a millisecond, writing them down as long again.
 READING_PERIOD_SECONDS = 1.0

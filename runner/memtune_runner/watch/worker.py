@@ -19,22 +19,22 @@ from memtune_runner import integrations
 from memtune_runner.checkpoints import meeting
 from memtune_runner.checkpoints.loading import CheckpointLoad
 from memtune_runner.checkpoints.meeting import Lookout
+from memtune_runner.command import called_launchers
 from memtune_runner.emulated.rank import EmulatedRank
-from memtune_runner.launch import called_launchers
-from memtune_runner.virtual import deepspeed as deepspeed_on_cpu
+from memtune_runner.engine import deepspeed_on_cpu
+from memtune_runner.rank import library_step, phases, probe, progress, script_warnings, stacks, training_length
+from memtune_runner.rank.bad_input import BadInputError
+from memtune_runner.rank.failures import Failure, of_exception
+from memtune_runner.rank.hang_grace import Patience
+from memtune_runner.rank.imports import ImportWatch
+from memtune_runner.rank.patches import Patches
+from memtune_runner.rank.probe import Probe, ProbeFinished
+from memtune_runner.rank.progress import Progress
+from memtune_runner.rank.ranks import Rank, own_directory, write_rank_report
+from memtune_runner.rank.settings import Settings, SettingsError
+from memtune_runner.rank.training_length import TrainingLength
 from memtune_runner.watch import ending
 from memtune_runner.watch.hang import PATIENT, HangLimits, HangRule, Watchdog
-from memtune_runner.watch.imports import ImportWatch
-from memtune_runner.watch.patches import Patches
-from memtune_runner.worker import library_step, phases, probe, progress, script_warnings, stacks, training_length
-from memtune_runner.worker.bad_input import BadInputError
-from memtune_runner.worker.failures import Failure, of_exception
-from memtune_runner.worker.hang_grace import Patience
-from memtune_runner.worker.probe import Probe, ProbeFinished
-from memtune_runner.worker.progress import Progress
-from memtune_runner.worker.ranks import Rank, own_directory, write_rank_report
-from memtune_runner.worker.settings import Settings, SettingsError
-from memtune_runner.worker.training_length import TrainingLength
 
 if TYPE_CHECKING:
     from memtune_runner.watch.watch import Watch
@@ -211,8 +211,8 @@ class _Worker:
             publish(watch, self._rank, directory, port)
 
     def _attach_device(self, watch: Watch) -> None:
+        from memtune_runner.device.statistics import CudaStatistics, VirtualStatistics
         from memtune_runner.virtual.gpu import VirtualGpu
-        from memtune_runner.watch.statistics import CudaStatistics, VirtualStatistics
 
         settings = self._settings
         if settings.device is Device.CUDA:

@@ -11,7 +11,7 @@ from memtune.plans.plan import Plan
 from memtune.wire import environment
 from memtune.wire.report import Device
 from memtune_runner.integrations import arguments
-from memtune_runner.worker.settings import Settings, SettingsError
+from memtune_runner.rank.settings import Settings, SettingsError
 
 if TYPE_CHECKING:
     import torch

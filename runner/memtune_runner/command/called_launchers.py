@@ -9,14 +9,14 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from memtune_runner.launch import accelerate_options
-from memtune_runner.launch.command import Kind
-from memtune_runner.worker import ranks, run_target
-from memtune_runner.worker.bad_input import BadInputError
+from memtune_runner.command import accelerate_options, run_target
+from memtune_runner.command.command import Kind
+from memtune_runner.rank import ranks
+from memtune_runner.rank.bad_input import BadInputError
 
 if TYPE_CHECKING:
-    from memtune_runner.watch.imports import ImportWatch
-    from memtune_runner.watch.patches import Patches
+    from memtune_runner.rank.imports import ImportWatch
+    from memtune_runner.rank.patches import Patches
 
 
 def install(imports: ImportWatch, patches: Patches) -> None:

@@ -9,8 +9,8 @@ from memtune.plans.plan import Plan
 from memtune.wire.applied import shortened_accumulation
 from memtune.wire.pruning import NOTHING, Pruned, Step, Target, pruned
 from memtune.wire.report import MOST_STEPS, MeasuredStep
-from memtune_runner.worker import agreement
-from memtune_runner.worker.settings import Settings
+from memtune_runner.rank import agreement
+from memtune_runner.rank.settings import Settings
 
 DEFAULT_STEPS = 3
 # A dynamic loss scale starts at 2^16 or 2^32 and is halved at each skipped step: beyond that nothing will ever fit it.

@@ -10,8 +10,8 @@ from memtune.plans.deepspeed_config import deepspeed_config
 from memtune.plans.knobs import Offload
 from memtune.plans.plan import Plan
 from memtune.wire import environment
-from memtune_runner.worker.bad_input import BadInputError
-from memtune_runner.worker.settings import Settings
+from memtune_runner.rank.bad_input import BadInputError
+from memtune_runner.rank.settings import Settings
 
 
 def prepare(settings: Settings) -> None:

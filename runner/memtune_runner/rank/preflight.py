@@ -11,9 +11,9 @@ from importlib.util import find_spec
 
 from memtune.plans.virtual_gpu import virtual_refusal
 from memtune.wire.report import Device
-from memtune_runner.worker.bad_input import BadInputError
-from memtune_runner.worker.ranks import Rank
-from memtune_runner.worker.settings import Settings
+from memtune_runner.rank.bad_input import BadInputError
+from memtune_runner.rank.ranks import Rank
+from memtune_runner.rank.settings import Settings
 
 OLDEST_TORCH = (2, 6)
 

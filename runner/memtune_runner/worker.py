@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import runpy
 import signal
 import sys
 from collections.abc import Iterator, Sequence
@@ -11,17 +10,14 @@ from contextlib import contextmanager
 
 from memtune.wire import environment
 from memtune.wire.report import EXIT_CODES, Ending, Report
-from memtune_runner.launch import accelerate_options
-from memtune_runner.launch.command import Kind
+from memtune_runner.command import accelerate_options, run_target
+from memtune_runner.command.command import Kind
+from memtune_runner.rank import allocator_settings, failures, ranks, stacks
+from memtune_runner.rank.bad_input import BadInputError
+from memtune_runner.rank.preflight import check_worker
+from memtune_runner.rank.ranks import Rank
+from memtune_runner.rank.settings import SettingsError, read_settings
 from memtune_runner.watch import watching
-from memtune_runner.worker import allocator_settings, failures, ranks, run_target, stacks
-from memtune_runner.worker.bad_input import BadInputError
-from memtune_runner.worker.preflight import check_worker
-from memtune_runner.worker.ranks import Rank
-from memtune_runner.worker.settings import SettingsError, read_settings
-
-# Whatever is run from these files stands between Python and the user's script, and explains none of its errors.
-_OURS = {__file__, run_target.__file__, runpy.__file__, "<frozen runpy>", "<frozen importlib._bootstrap_external>"}
 
 
 def main(words: Sequence[str]) -> int:
@@ -52,7 +48,7 @@ def main(words: Sequence[str]) -> int:
         return _told(error, error.ending)
     except BaseException as error:
         exit_code = failures.of_exception(error).exit_code
-        show(error)
+        run_target.show_error(error, __file__)
         return exit_code
     return 0
 
@@ -85,12 +81,3 @@ def _ending_on_sigterm() -> Iterator[None]:
     if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
         signal.signal(signal.SIGTERM, end)
     yield
-
-
-def show(error: BaseException) -> None:
-    """Print the traceback as Python would, from the script's first line on."""
-    trace = error.__traceback__
-    while trace is not None and trace.tb_frame.f_code.co_filename in _OURS:
-        trace = trace.tb_next
-    error.__traceback__ = trace or error.__traceback__
-    sys.excepthook(type(error), error, error.__traceback__)

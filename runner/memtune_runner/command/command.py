@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import PurePosixPath
 
-from memtune_runner.launch import launchers
-from memtune_runner.launch.launchers import Launcher
+from memtune_runner.command import launchers
+from memtune_runner.command.launchers import Launcher
 
 _PYTHON = re.compile(r"python(\d+(\.\d+)?t?)?(\.exe)?")
 # Of the interpreter's options, those with a value. The others may be written together, such as -Bu.

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from memtune.wire import environment
-from memtune_runner.worker.bad_input import BadInputError
+from memtune_runner.rank.bad_input import BadInputError
 
 _CONFIG_FILE = "--config_file"
 

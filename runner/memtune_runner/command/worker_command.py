@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from memtune.wire import environment
-from memtune_runner.launch.command import Command, Kind
+from memtune_runner.command.command import Command, Kind
 
 ENTER_DIRECTORY = Path(__file__).parent.parent / "enter"
 _ENTRY = ENTER_DIRECTORY / "run_worker.py"

@@ -11,7 +11,7 @@ from contextlib import suppress
 from datetime import timedelta
 
 from memtune.wire.pruning import Pruned
-from memtune_runner.worker import shared_store
+from memtune_runner.rank import shared_store
 
 # All ranks end a step at about the same time: its gradients were reduced over them.
 _GATHERING = timedelta(seconds=5)

@@ -13,9 +13,9 @@ from memtune.plans.plan import Plan
 from memtune.units import gib
 from memtune.wire.trace import Trace, TraceError
 from memtune_cli.commands import timeline
-from memtune_cli.commands.trace import trace_into
 from memtune_cli.errors import InputError
 from memtune_cli.input.prediction_case import Case
+from memtune_cli.input.tracing import read_trace, trace_into
 
 # Architecture facts count weights as a model's own code does, but for a few that belong to no layer.
 _ALIKE = 0.02
@@ -23,7 +23,7 @@ _ALIKE = 0.02
 
 def draw(path: Path, case: Case, plan: Plan, trace_file: str | None) -> str:
     """Draw the step, and say in a sentence what was drawn."""
-    trace = timeline.read(trace_file) if trace_file else _traced(case, plan)
+    trace = read_trace(trace_file) if trace_file else _traced(case, plan)
     if trace_file:
         _refuse_another_model(case, trace, trace_file)
     workload = case.workload
@@ -53,7 +53,7 @@ def _traced(case: Case, plan: Plan) -> Trace:
         config.write_text(json.dumps(case.job.spec.model.hf_config), encoding="utf-8")
         numerics, length = [numerics_of(plan)], case.workload.sequence_length
         trace_into(output, str(config), length, numerics, told_as="spec.model.hfConfig")
-        return timeline.read(str(output))
+        return read_trace(str(output))
 
 
 def _refuse_another_model(case: Case, trace: Trace, file: str) -> None:

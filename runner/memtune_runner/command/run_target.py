@@ -11,8 +11,10 @@ from importlib.machinery import SourceFileLoader, SourcelessFileLoader
 from pathlib import Path
 from typing import Any
 
-from memtune_runner.launch.command import Kind
+from memtune_runner.command.command import Kind
 
+# Frames of these files stand between Python and the user's script, and explain none of its errors.
+_BETWEEN = {__file__, runpy.__file__, "<frozen runpy>", "<frozen importlib._bootstrap_external>"}
 # What Python itself calls for -m, directories and archives. Its public likes put another __main__ back at the end.
 _run_as_main: Callable[..., object] = runpy._run_module_as_main  # type: ignore[attr-defined]
 
@@ -57,3 +59,12 @@ def _put_first(directory: str) -> None:
     """Where Python looks first for the script's own modules, unless it was told not to."""
     if not getattr(sys.flags, "safe_path", False):  # Python 3.11 and later
         sys.path.insert(0, directory)
+
+
+def show_error(error: BaseException, caller: str) -> None:
+    """Print the traceback as Python would, from the script's first line on. ``caller`` is the file that ran it."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_filename in {*_BETWEEN, caller}:
+        trace = trace.tb_next
+    error.__traceback__ = trace or error.__traceback__
+    sys.excepthook(type(error), error, error.__traceback__)

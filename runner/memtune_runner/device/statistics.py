@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from inspect import signature
 from pathlib import Path
 from typing import Any, Protocol
@@ -13,6 +12,7 @@ from typing import Any, Protocol
 import torch
 
 from memtune.units import MIB
+from memtune_runner.rank.reading import Reading
 from memtune_runner.virtual.gpu import VirtualGpu
 
 # A GPU sold as 80 GB shows 79.1 GiB. What is declared above this share of the true size means the whole device.
@@ -25,24 +25,6 @@ _WITHOUT_EVENTS: dict[str, Any] = (
 )
 # What the handle of a library takes with the kernels that are loaded for it, to the order of magnitude.
 _HANDLE_BYTES = 512 * MIB
-
-
-@dataclass(frozen=True)
-class Reading:
-    """The counters at one moment; the peaks are those since the last reset."""
-
-    total_bytes: int
-    allocated_bytes: int
-    active_bytes: int
-    reserved_bytes: int
-    inactive_split_bytes: int
-    peak_allocated_bytes: int
-    peak_active_bytes: int
-    peak_reserved_bytes: int
-    peak_inactive_split_bytes: int
-    non_torch_bytes: int | None  # of a device that is shared nobody can tell whose they are
-    retries: int
-    ooms: int
 
 
 class Statistics(Protocol):

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from memtune_runner.worker.batch_tree import changed, columns
+from memtune_runner.rank.batch_tree import changed, columns
 
 # What fills the new columns; any other one repeats its last. No special token, whose number a model may count. A mask
 # of ones, because masked positions may be left out by the attention; a label that counts, because an ignored one may

@@ -13,9 +13,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from memtune_runner.rank.ranks import Rank
+from memtune_runner.rank.reading import Reading
 from memtune_runner.vendored import prometheus_client
-from memtune_runner.watch.statistics import Reading
-from memtune_runner.worker.ranks import Rank
 
 _LABELS = ("rank", "device")
 # From a small model on one GPU to accumulation over many micro-batches of a large one.

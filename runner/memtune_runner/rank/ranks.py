@@ -11,8 +11,8 @@ from memtune.plans.knobs import Sharding
 from memtune.wire import environment
 from memtune.wire.report import Report, read_report
 from memtune.wire.report_checks import ReportError
-from memtune_runner.worker.report import whole
-from memtune_runner.worker.settings import Settings
+from memtune_runner.rank.report import whole
+from memtune_runner.rank.settings import Settings
 
 # What torch asks for to learn whether torchrun has started a process.
 _OF_TORCHRUN = ("TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS", "TORCHELASTIC_RUN_ID")

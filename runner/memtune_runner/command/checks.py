@@ -7,9 +7,9 @@ import shutil
 import sys
 from pathlib import Path
 
-from memtune_runner.launch import accelerate_options
-from memtune_runner.launch.command import Command, Kind
-from memtune_runner.worker.bad_input import BadInputError
+from memtune_runner.command import accelerate_options
+from memtune_runner.command.command import Command, Kind
+from memtune_runner.rank.bad_input import BadInputError
 
 _SHEBANG = re.compile(rb"#!\s*(?:\S*/env\s+(?:-S\s+)?)?(\S*python[\d.]*)(?:\s|$)")
 

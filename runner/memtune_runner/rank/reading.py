@@ -1,0 +1,23 @@
+"""The counters of a device's memory at one moment. Imports no torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Reading:
+    """The counters at one moment; the peaks are those since the last reset."""
+
+    total_bytes: int
+    allocated_bytes: int
+    active_bytes: int
+    reserved_bytes: int
+    inactive_split_bytes: int
+    peak_allocated_bytes: int
+    peak_active_bytes: int
+    peak_reserved_bytes: int
+    peak_inactive_split_bytes: int
+    non_torch_bytes: int | None  # of a device that is shared nobody can tell whose they are
+    retries: int
+    ooms: int

@@ -1,1 +1,0 @@
-"""One rank: its settings, its process, its report."""
