@@ -135,10 +135,6 @@ def _trace_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]
         default=tracing.TIME_LIMIT_SECONDS,
         metavar="SECONDS",
         help="the most time (300)",
-        type=_positive,
-        default=tracing.TIME_LIMIT_SECONDS,
-        metavar="SECONDS",
-        help="the most time (300)",
     )
     trace.add_argument("--output", type=Path, metavar="FILE", help="what to write (default: MODULE.FACTORY.trace.json)")
 
