@@ -16,7 +16,7 @@ from pods import Cluster
 from rights import Right, Rights
 
 from memtune_operator.kubernetes import cached_measurements as kept_measurements
-from memtune_operator.kubernetes import cached_traces as kept_traces
+from memtune_operator.kubernetes import traces
 
 GOLDEN = (ROOT / "tests" / "contract" / "golden" / "chart-rights.txt").read_text()
 RULE = re.compile(r"^(?:Cluster)?Role (?:\S+/)?(rel-memtune(?:-nodes)?): (.+): (.+)$", re.MULTILINE)
@@ -53,7 +53,7 @@ def test_of_config_maps_it_may_read_and_write_what_it_remembers_alone(release: R
     release.create_without_operator({"crd": {"install": False}})
     rights = Rights(cluster.connection, release.namespace, release.name)
     verbs = {verb: Right("", "configmaps", verb) for verb in ("create", "get", "list", "update", "delete")}
-    for name in (kept_measurements.NAME, kept_traces.NAME):
+    for name in (kept_measurements.NAME, traces.NAME):
         own = rights.granted(release.namespace, set(verbs.values()), name=name)
         assert own == {verbs["create"], verbs["get"], verbs["update"]}
     assert rights.granted(release.namespace, set(verbs.values()), name="another") == {verbs["create"]}

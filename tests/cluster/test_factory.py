@@ -14,7 +14,7 @@ from pods import Cluster, eventually
 
 from devcluster.shell import run
 from memtune.memory.traced_model import read_traced
-from memtune_operator.kubernetes import cached_traces as kept_traces
+from memtune_operator.kubernetes import traces
 
 _EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 _CODE = (_EXAMPLES / "scripts" / "own_model.py").read_text()
@@ -71,10 +71,10 @@ def test_a_factory_in_the_image_is_traced_once_for_its_namespace(
     assert "Mixer, 84,736 parameters, 4 repeated blocks" in status["trace"]["message"]
     (probe,) = status["probes"]
     assert abs(probe["predictedBytes"] / probe["peakBytes"]["device"] - 1) < 0.1
-    kept = cluster.core.read_namespaced_config_map(kept_traces.NAME, namespace)
+    kept = cluster.core.read_namespaced_config_map(traces.NAME, namespace)
     (key,) = kept.data
-    assert read_traced(kept_traces.recall({"data": kept.data}, key)).trace.total == 84_736
-    assert kept_traces.image_of({"data": kept.data}, key).startswith("sha256:")
+    assert read_traced(traces.recall({"data": kept.data}, key)).trace.total == 84_736
+    assert traces.image_of({"data": kept.data}, key).startswith("sha256:")
 
     jobs.apply(own_model("second", own_image, is_mounted=False, mode="PredictOnly"))
     status = jobs.wait_for("second", "Succeeded", "Failed", seconds=30)
@@ -106,4 +106,4 @@ def test_a_factory_that_is_mounted_is_traced_for_each_job(
     assert status["phase"] == "Succeeded", status["message"]
     assert "Mixer, 117,760 parameters, 4 repeated blocks" in status["trace"]["message"]
     kept = [each.metadata.name for each in cluster.core.list_namespaced_config_map(namespace).items]
-    assert kept_traces.NAME not in kept
+    assert traces.NAME not in kept

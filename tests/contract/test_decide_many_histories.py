@@ -14,7 +14,7 @@ from moves import WEIGHTED, Move, play
 from small_jobs import factory_job, make_job
 
 from memtune.api.job import Job
-from memtune.controller import job_knowledge as model
+from memtune.controller import job_knowledge
 from memtune.wire.report import Ending
 
 FIXED = {"mode": "Fixed", "plan": "bf16-z1-none-mb4x4"}
@@ -39,7 +39,7 @@ moves = st.lists(st.tuples(st.sampled_from(WEIGHTED), st.integers(0, 9)), max_si
 def _remembered_models() -> Iterator[None]:
     """Histories of the same few jobs learn the same lessons, so that most models need not be computed again."""
     patch = pytest.MonkeyPatch()
-    patch.setattr(model, "_cached", lru_cache(4096)(model._cached.__wrapped__))
+    patch.setattr(job_knowledge, "_cached", lru_cache(4096)(job_knowledge._cached.__wrapped__))
     yield
     patch.undo()
 

@@ -20,10 +20,9 @@ from memtune.api import Job, load_job
 from memtune.wire import environment
 from memtune.wire.run import TraceRun
 from memtune.wire.trace_message import pack
-from memtune_operator.kubernetes import cached_traces as kept_traces
 from memtune_operator.kubernetes.client import Cluster
 from memtune_operator.kubernetes.refusals import Kind, RefusalError
-from memtune_operator.kubernetes.traces import Traces
+from memtune_operator.kubernetes.traces import Traces, image_of
 from memtune_operator.local.runs import expanded
 from memtune_operator.pods.trace_pod import is_outdated, key_of, trace_pod
 
@@ -207,7 +206,7 @@ def test_a_trace_is_kept_for_the_next_job_of_the_namespace() -> None:
     server = Server()
     traces = kept_in(server)
     assert asyncio.run(traces.recall(job(), {}, [])) == TRACE
-    assert kept_traces.image_of(server.kept, key_of(job(), RUNNER_IMAGE)) == "sha256:1"
+    assert image_of(server.kept, key_of(job(), RUNNER_IMAGE)) == "sha256:1"
     assert asyncio.run(traces.recall(job(image="another:1"), {}, [])) == ""
     assert kept_in(server)
 

@@ -15,12 +15,12 @@ from memtune.api.status import Status, load_status
 from memtune.controller import Node, decide
 from memtune.controller.context import Context
 from memtune.controller.downgrade import after_host_oom
-from memtune.controller.expected_pods import complete
+from memtune.controller.fold_observations import complete
+from memtune.controller.formats import over
 from memtune.controller.host_requests import host_need
 from memtune.controller.job_knowledge import model_of
 from memtune.controller.observation import Condition, RunObservation
 from memtune.controller.records import plan_of, to_run
-from memtune.controller.text import over
 from memtune.planning.knowledge import Lesson
 from memtune.planning.next_probe import SearchState, most_promising
 from memtune.plans.plan import Plan

@@ -12,7 +12,7 @@ from small_jobs import make_job
 
 from memtune.api.job import Job
 from memtune.controller import Node, decide
-from memtune.controller.snapshot import only_product
+from memtune.controller.observation import only_product
 from memtune.memory.measured_overhead import MOST_JOBS, JobOutside, Remembered, remembered
 from memtune.units import GIB, MIB
 from memtune.wire.run import RunKind

@@ -7,45 +7,43 @@ from typing import Any
 
 import pytest
 
-from memtune_operator.kubernetes import cached_traces as kept_traces
+from memtune_operator.kubernetes import traces
 
 
 def filled(count: int) -> dict[str, Any]:
     found: Any = None
     for number in range(count):
-        found = kept_traces.remembering(
-            found, "research", f"key-{number}", f"trace-{number}", "sha256:1", float(number)
-        )
+        found = traces.remembering(found, "research", f"key-{number}", f"trace-{number}", "sha256:1", float(number))
     assert isinstance(found, dict)
     return found
 
 
 def test_a_trace_is_recalled_with_the_image_that_it_was_made_in() -> None:
     kept = filled(2)
-    assert (kept_traces.recall(kept, "key-1"), kept_traces.image_of(kept, "key-1")) == ("trace-1", "sha256:1")
-    assert kept_traces.recall(kept, "key-7") == kept_traces.recall(None, "key-1") == ""
+    assert (traces.recall(kept, "key-1"), traces.image_of(kept, "key-1")) == ("trace-1", "sha256:1")
+    assert traces.recall(kept, "key-7") == traces.recall(None, "key-1") == ""
     assert kept["metadata"] == {"name": "memtune-traces", "namespace": "research"}
 
 
 def test_the_oldest_go_when_there_is_no_room() -> None:
     kept = filled(70)
     assert len(kept["data"]) == 64
-    assert (kept_traces.recall(kept, "key-5"), kept_traces.recall(kept, "key-6")) == ("", "trace-6")
+    assert (traces.recall(kept, "key-5"), traces.recall(kept, "key-6")) == ("", "trace-6")
 
 
 def test_an_object_that_is_there_keeps_its_metadata() -> None:
-    there = {**filled(1), "metadata": {"name": kept_traces.NAME, "namespace": "research", "resourceVersion": "7"}}
-    assert kept_traces.remembering(there, "research", "new", "t", "", 9.0)["metadata"]["resourceVersion"] == "7"
+    there = {**filled(1), "metadata": {"name": traces.NAME, "namespace": "research", "resourceVersion": "7"}}
+    assert traces.remembering(there, "research", "new", "t", "", 9.0)["metadata"]["resourceVersion"] == "7"
 
 
 @pytest.mark.parametrize("data", [None, [], "text", {"key": 1}, {"key": "{"}, {"key": "[]"}, {"key": "x" * 100_000}])
 def test_garbage_is_nothing_and_does_not_stay(data: Any) -> None:
-    there = {"metadata": {"name": kept_traces.NAME, "namespace": "research"}, "data": data}
-    assert kept_traces.recall(there, "key") == kept_traces.image_of(there, "key") == ""
-    new = kept_traces.remembering(there, "research", "other", "trace", "", 1.0)
+    there = {"metadata": {"name": traces.NAME, "namespace": "research"}, "data": data}
+    assert traces.recall(there, "key") == traces.image_of(there, "key") == ""
+    new = traces.remembering(there, "research", "other", "trace", "", 1.0)
     assert list(new["data"]) == ["other"]
 
 
 def test_times_that_are_none_do_not_matter() -> None:
     there = {"metadata": {}, "data": {"key": json.dumps({"trace": "t", "at": "yesterday"})}}
-    assert kept_traces.recall(kept_traces.remembering(there, "research", "other", "trace", "", 1.0), "key") == "t"
+    assert traces.recall(traces.remembering(there, "research", "other", "trace", "", 1.0), "key") == "t"

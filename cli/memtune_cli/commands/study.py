@@ -17,9 +17,9 @@ from optuna.storages.journal import JournalFileBackend
 from optuna.trial import FrozenTrial
 
 from memtune.api.status import RunStatus
+from memtune.controller.formats import to_seconds
 from memtune.controller.job_knowledge import model_of
 from memtune.controller.records import has_ended
-from memtune.controller.times import to_seconds
 from memtune.controller.trials import search_state
 from memtune.planning.knowledge import Model
 from memtune.planning.next_probe import SearchState

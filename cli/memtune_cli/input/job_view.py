@@ -11,10 +11,10 @@ from memtune.api import Job, SpecError, load_job
 from memtune.api.status import AttemptStatus, Condition, EmulationStatus, IntervalBytes, RunStatus, Status
 from memtune.api.training import Shrink
 from memtune.controller import budget, reasons
+from memtune.controller.formats import to_seconds
 from memtune.controller.messages import samples, verdict_words
 from memtune.controller.read_status import read_status, restore
 from memtune.controller.records import counted, ended_as, has_ended, newest_saved, of_training
-from memtune.controller.times import to_seconds
 from memtune.controller.verdict import Verdict
 from memtune.memory.prediction import Component, Interval
 from memtune.planning.cost import per_million_tokens

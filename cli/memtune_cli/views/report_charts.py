@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from memtune.api.status import AttemptStatus, RunStatus
+from memtune.controller.formats import to_seconds
 from memtune.controller.records import OUT_OF_MEMORY, ended_as
-from memtune.controller.times import to_seconds
 from memtune.controller.verdict import Verdict
 from memtune.units import GIB, MIB, unit_of
 from memtune_cli.input.job_view import Story, error_ratio, measured_bytes

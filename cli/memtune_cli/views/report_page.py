@@ -8,10 +8,9 @@ from statistics import median
 
 from memtune import __version__
 from memtune.api.status import AttemptStatus
+from memtune.controller.formats import span, to_seconds, to_text
 from memtune.controller.messages import ended, replaced_batch, trains
 from memtune.controller.records import has_ended
-from memtune.controller.text import span
-from memtune.controller.times import to_seconds, to_text
 from memtune.planning.cost import dollars
 from memtune.units import counted, unit_of
 from memtune_cli.input.job_view import Story, error_ratio, measured_bytes, run_seconds

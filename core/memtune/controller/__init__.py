@@ -6,8 +6,8 @@ The shell observes, calls `decide`, writes `decision.status` if it differs from 
 acts. `Observed` and `Decision` say exactly what is expected on either side.
 """
 
-from memtune.controller.decision import Decision, Deletion, Event
-from memtune.controller.snapshot import Node, Observed, Owned, Refusal, only_product
+from memtune.controller.context import Decision, Deletion, Event
+from memtune.controller.observation import Node, Observed, Owned, Refusal, only_product
 from memtune.controller.state_machine import decide, refuse
 
 __all__ = ["Decision", "Deletion", "Event", "Node", "Observed", "Owned", "Refusal", "decide", "only_product", "refuse"]

@@ -11,10 +11,10 @@ from memtune.controller.context import Context
 from memtune.controller.fold_observations import waits
 from memtune.controller.host_requests import asked_bytes
 from memtune.controller.immutable_fields import changed_fields, spec_changed
+from memtune.controller.observation import Refusal
 from memtune.controller.pods import avoided_nodes
 from memtune.controller.product_comparison import compared
 from memtune.controller.records import has_ended, live
-from memtune.controller.snapshot import Refusal
 from memtune.controller.verdict import Verdict
 from memtune.units import gib
 

@@ -1,4 +1,7 @@
-"""What one decision is made from and what it has come to so far. Each phase takes a context and gives the next one."""
+"""What one decision is made from, what it has come to so far, and what it answers.
+
+Each phase takes a context and gives the next one.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +10,56 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from memtune.api.job import Job
-from memtune.api.status import Condition, ConditionType, RecordStatus, Status
-from memtune.controller.decision import Event
-from memtune.controller.observation import PodObservation, RunObservation
-from memtune.controller.snapshot import Observed, Refusal
-from memtune.controller.text import story
-from memtune.controller.times import to_seconds, to_text
+from memtune.api.status import Condition, ConditionType, RecordStatus, RunStatus, Status
+from memtune.controller.formats import story, to_seconds, to_text
+from memtune.controller.observation import Observed, PodObservation, Refusal, RunObservation
+from memtune.memory.measured_overhead import JobOutside
 from memtune.planning.next_probe import Search
+from memtune.wire.run import Run, TraceRun
+
+
+@dataclass(frozen=True)
+class Deletion:
+    """An object to delete, if it still has this uid. ``grace_seconds`` is None for the pod's own grace period."""
+
+    kind: str
+    name: str
+    uid: str
+    grace_seconds: int | None = None
+
+
+@dataclass(frozen=True)
+class Event:
+    """One event on the job. It is only told when something changed."""
+
+    type: Literal["Normal", "Warning"]
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What follows from one snapshot.
+
+    The shell writes ``status`` if it differs from the one read, with the read resourceVersion as precondition, and only
+    when that succeeded does the rest: on a conflict it observes again and does nothing. ``create`` holds runs that the
+    status *as read* had recorded and not ended: every pod and object of them that does not exist is POSTed. A run that
+    this decision records comes in ``create`` of the next one, which the shell asks for at once when the status changed.
+    ``trace`` is that of the job's factory, ``measured`` what its runs measured outside of the allocator, and ``probes``
+    what its probes measured, as far as the namespace does not remember them yet.
+    ``wake_after_seconds`` is when to ask again even if nothing happens, None if only a change can matter.
+    """
+
+    status: Status
+    create: tuple[Run | TraceRun, ...] = ()
+    delete: tuple[Deletion, ...] = ()
+    events: tuple[Event, ...] = ()
+    wake_after_seconds: float | None = None
+    delete_job: bool = False
+    trace: str = ""
+    measured: JobOutside | None = None
+    probes: tuple[RunStatus, ...] = ()
+
 
 # A node that is lost tells nobody, so pods that do not go away are looked at from time to time.
 LOOK_AGAIN_SECONDS = 30.0

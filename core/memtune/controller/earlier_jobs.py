@@ -13,11 +13,11 @@ from memtune.api.job import Job
 from memtune.api.status import RunStatus
 from memtune.controller import reasons
 from memtune.controller.context import Context
+from memtune.controller.formats import sentence
 from memtune.controller.job_knowledge import believed
 from memtune.controller.plan_choice import ranked, winner
 from memtune.controller.read_status import is_plan_of
 from memtune.controller.records import TRIED, ended_as, has_ended
-from memtune.controller.text import sentence
 from memtune.controller.verdict import Verdict
 from memtune.planning.knowledge import Model
 from memtune.units import amount, counted

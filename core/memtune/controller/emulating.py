@@ -10,18 +10,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from memtune.api.status import MAX_EMULATIONS, EmulationStatus, PlanStatus, RunStatus
-from memtune.controller import measurements as measuring
-from memtune.controller import reasons
+from memtune.controller import measurements, reasons
 from memtune.controller.context import Context
-from memtune.controller.expected_pods import EMULATION_SECONDS
-from memtune.controller.fold_observations import out_of_memory, waits
+from memtune.controller.fold_observations import EMULATION_SECONDS, out_of_memory, waits
+from memtune.controller.formats import over, sentence, to_seconds, to_text
 from memtune.controller.messages import ended, measured, run_words
 from memtune.controller.observation import RunObservation
 from memtune.controller.plan_choice import winner
 from memtune.controller.predicting import natural
 from memtune.controller.records import ended_as, has_ended, new_name, plan_of, replaced, without_emulations
-from memtune.controller.text import over, sentence
-from memtune.controller.times import to_seconds, to_text
 from memtune.controller.trials import may_be_launched, score, search_state
 from memtune.controller.verdict import Conclusion, Verdict, conclude
 from memtune.gpus.driver_overhead import outside_sizes
@@ -55,7 +52,7 @@ def settled(context: Context) -> Context:
 def _settled(context: Context, record: EmulationStatus) -> Context:
     run = context.runs[record.name]
     pod = run.pods[0]
-    started_at = record.started_at or measuring.started_at(run)
+    started_at = record.started_at or measurements.started_at(run)
     record = record.model_copy(update={"created": record.created or bool(pod.uid), "started_at": started_at})
     context = context.becoming(replaced(context.status, record))
     conclusion = conclude(run)
@@ -79,7 +76,7 @@ def _ended(context: Context, record: EmulationStatus, run: RunObservation, concl
     finished = run.pods[0].finished_at_seconds or context.now
     new = record.model_copy(
         update={
-            **measuring.measured(run),
+            **measurements.measured(run),
             **(out_of_memory(conclusion, run, record) if conclusion.verdict is Verdict.DEVICE_OOM else {}),
             "verdict": str(conclusion.verdict),
             "ended_at": to_text(min(finished, context.now)),

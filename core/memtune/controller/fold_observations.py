@@ -1,24 +1,111 @@
-"""What became of the runs: observations are folded into the records, each run ends once and for all."""
+"""Folds observations into the records: which pods each run should have, and what became of it.
+
+Each run ends once and for all.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from math import inf
 from typing import Any
 
 from memtune.api.job import Job
-from memtune.api.status import MAX_NATURAL, MAX_STEPS, AttemptStatus, RunStatus
-from memtune.controller import budget, reasons
-from memtune.controller import expected_pods as completing
-from memtune.controller import measurements as measuring
+from memtune.api.status import MAX_NATURAL, MAX_STEPS, AttemptStatus, EmulationStatus, RunStatus, Status
+from memtune.controller import budget, measurements, reasons
 from memtune.controller.context import LOOK_AGAIN_SECONDS, Context
+from memtune.controller.formats import line, sentence, to_seconds, to_text
 from memtune.controller.messages import ended_event, replaced_batch, run_words
-from memtune.controller.observation import PodObservation, RunObservation
-from memtune.controller.records import OUT_OF_MEMORY, ended_as, has_ended, live, replaced, without_emulations
-from memtune.controller.text import line, sentence
-from memtune.controller.times import to_seconds, to_text
+from memtune.controller.observation import Observed, PodObservation, RunObservation
+from memtune.controller.records import OUT_OF_MEMORY, ended_as, has_ended, live, plan_of, replaced, without_emulations
 from memtune.controller.verdict import ECHO_SECONDS, PAST_DEADLINE, Conclusion, Verdict, broken_gpu, conclude
 from memtune.planning.ladder import OutOfMemory
-from memtune.wire.report import Ending
+from memtune.wire.report import Ending, Report
+from memtune.wire.script_batch import difference
+
+_NONE = RunObservation(())
+# How long an emulated probe may run.
+EMULATION_SECONDS = 600.0
+IGNORED = "a report of another run or plan was ignored"
+
+
+def with_expected_pods(job: Job, status: Status, observed: Observed, now: float) -> Mapping[str, RunObservation]:
+    """Every recorded run with all of its pods, whether they are there or not."""
+    records = (*status.emulations, *status.probes, *status.attempts)
+    return {record.name: _with_pods(job, record, observed, now) for record in records}
+
+
+def own_pods(job: Job, record: RunStatus, seen: RunObservation) -> dict[int, PodObservation]:
+    """The pod of each index, made for the run's plan. Of two that claim one index it is the one that bears its name."""
+    found: dict[int, PodObservation] = {}
+    for pod in sorted(seen.pods, key=lambda pod: (pod.name == f"{record.name}-{pod.index}", pod.uid)):
+        # One that goes before the run has all its pods is of an earlier life, or is made anew.
+        is_going = pod.deleting and not record.created
+        if 0 <= pod.index < _pods_of(job, record) and pod.plan in ("", record.plan) and not is_going:
+            found[pod.index] = pod
+    return found
+
+
+def _with_pods(job: Job, record: RunStatus, observed: Observed, now: float) -> RunObservation:
+    seen = observed.runs.get(record.name, _NONE)
+    found = own_pods(job, record, seen)
+    pods = tuple(
+        _checked(job, record, found[index])
+        if index in found and (found[index].uid or not record.created)
+        else _missing(record, index, observed)
+        for index in range(_pods_of(job, record))
+    )
+    is_probe = not isinstance(record, AttemptStatus)
+    run = RunObservation(pods, refusal=seen.refusal if not record.created else "", is_probe=is_probe)
+    if has_ended(record) or not is_probe:
+        return run
+    return replace(run, overdue=_is_overdue(job, record, run, now))
+
+
+def _pods_of(job: Job, record: RunStatus) -> int:
+    """How many pods a run has: one for all ranks that are emulated."""
+    return 1 if isinstance(record, EmulationStatus) else job.spec.resources.pods
+
+
+def _is_overdue(job: Job, record: RunStatus, run: RunObservation, now: float) -> bool:
+    if not isinstance(record, EmulationStatus):
+        return budget.is_overdue(job, run, now)
+    started = to_seconds(record.started_at)
+    return started is not None and now - started > EMULATION_SECONDS
+
+
+def _missing(record: RunStatus, index: int, observed: Observed) -> PodObservation:
+    """A pod that is not there: not yet, or not any more."""
+    held = observed.seen_going.get((record.name, index))
+    return PodObservation(index, present=not record.created, held_seconds=held)
+
+
+def _checked(job: Job, record: RunStatus, pod: PodObservation) -> PodObservation:
+    """The pod as it is, and where its report saw another plan applied than the one asked for."""
+    pod = _own_report(record, pod)
+    if not isinstance(pod.report, Report):
+        return pod
+    is_probe = not isinstance(record, AttemptStatus)
+    # Without a template the built-in trainer runs, which goes through the runner's engine.
+    integration = job.spec.integration if job.spec.template is not None else "sdk"
+    world = job.spec.resources.world
+    found = difference(plan_of(record), pod.report.applied, world, is_probe, integration)
+    return replace(pod, present=True, mismatch=found)
+
+
+def _own_report(record: RunStatus, pod: PodObservation) -> PodObservation:
+    """The pod without a report that is of another run, or of another plan than the run was recorded with."""
+    report = pod.report
+    if isinstance(report, Report) and (report.run, report.plan) == (record.name, record.plan):
+        return pod
+    return replace(pod, report=None, failure_order=None, mismatch="")
+
+
+def has_foreign_report(observed: Observed, record: RunStatus) -> bool:
+    """Whether a pod of the run brought a report that is not the run's."""
+    pods = observed.runs.get(record.name, _NONE).pods
+    return any(pod.report is not None and _own_report(record, pod).report is None for pod in pods)
+
 
 # Pods that run while others of the same run still wait hold GPUs for nothing; longer than this they do not.
 GANG_PATIENCE_SECONDS = 600.0
@@ -66,7 +153,7 @@ def _settled(context: Context, record: RunStatus) -> Context:
     seen = record.model_copy(
         update={
             "created": record.created or all(pod.uid for pod in run.pods),
-            "started_at": record.started_at or measuring.started_at(run),
+            "started_at": record.started_at or measurements.started_at(run),
         }
     )
     if seen != record:
@@ -137,12 +224,12 @@ def _ended(context: Context, record: RunStatus, run: RunObservation, conclusion:
     ended_at = max((pod.finished_at_seconds for pod in run.pods if pod.finished_at_seconds), default=context.now)
     found: dict[str, Any] = {
         **_spent(context, record, run),
-        **measuring.measured(run),
+        **measurements.measured(run),
         "verdict": str(conclusion.verdict),
         "ended_at": to_text(min(ended_at, context.now)),
         "message": sentence(conclusion.message),
     }
-    warnings = measuring.warnings(run.pods)
+    warnings = measurements.warnings(run.pods)
     if warnings and conclusion.verdict is Verdict.SUCCEEDED:
         found["message"] = sentence(warnings)
     if conclusion.verdict in OUT_OF_MEMORY:
@@ -157,8 +244,8 @@ def _ended(context: Context, record: RunStatus, run: RunObservation, conclusion:
     if warnings:
         text = f"{run_words(record)}: {sentence(warnings)}"
         context = context.telling("Warning", reasons.SCRIPT_WARNING, text)
-    if completing.has_foreign_report(context.observed, record):
-        context = context.telling("Warning", reasons.REPORT_IGNORED, f"run {record.name}: {completing.IGNORED}")
+    if has_foreign_report(context.observed, record):
+        context = context.telling("Warning", reasons.REPORT_IGNORED, f"run {record.name}: {IGNORED}")
     return context
 
 
@@ -185,12 +272,12 @@ def _closed(context: Context, record: RunStatus, found: dict[str, Any]) -> Conte
     pods = context.runs[record.name].pods
     if isinstance(record, AttemptStatus):
         unknown = {"trained_samples": 0, "total_samples": 0}
-        context = context.having(**(measuring.trained(pods) or unknown))
+        context = context.having(**(measurements.trained(pods) or unknown))
     else:
         spent = min(context.status.gpu_seconds_spent + new.gpu_seconds, MAX_NATURAL)
-        steps = (*context.status.measured_steps, *measuring.measured_steps(new.number, context.runs[record.name]))
+        steps = (*context.status.measured_steps, *measurements.measured_steps(new.number, context.runs[record.name]))
         context = context.having(gpu_seconds_spent=spent, measured_steps=steps[-MAX_STEPS:])
-    if (batch := measuring.own_batch(pods)) is not None:
+    if (batch := measurements.own_batch(pods)) is not None:
         is_jobs = batch == context.job.spec.training.global_batch_size
         is_new = not is_jobs and batch != context.status.own_batch
         context = context.having(own_batch=0 if is_jobs else batch)
@@ -203,11 +290,11 @@ def _closed(context: Context, record: RunStatus, found: dict[str, Any]) -> Conte
 def _spent(context: Context, record: RunStatus, run: RunObservation) -> dict[str, Any]:
     per_pod, is_probe = context.job.spec.resources.gpus_per_pod, not isinstance(record, AttemptStatus)
     longest = budget.most_seconds(context.job) if is_probe else inf
-    seen = measuring.gpu_seconds(run, per_pod, context.now, longest)
+    seen = measurements.gpu_seconds(run, per_pod, context.now, longest)
     lost = per_pod * sum(_lost_seconds(context, record, pod, longest) for pod in run.pods if not pod.present)
     found: dict[str, Any] = {"gpu_seconds": min(seen + int(lost), MAX_NATURAL)}
     if not is_probe:
-        found |= measuring.checkpointed(measuring.reports_of(run.pods), _may_have_trained(record, run))
+        found |= measurements.checkpointed(measurements.reports_of(run.pods), _may_have_trained(record, run))
     return found
 
 
@@ -238,13 +325,13 @@ def out_of_memory(conclusion: Conclusion, run: RunObservation, record: RunStatus
         return {}
     pods = sorted(run.pods, key=lambda pod: pod.index != conclusion.pod_index)
     # The memory of a rank that was only told to stop is not what was too little.
-    reports = [report for report in measuring.reports_of(pods) if report.ending is Ending.DEVICE_OOM][:1]
-    kind = measuring.kind_of_oom(reports[0] if reports else None)
+    reports = [report for report in measurements.reports_of(pods) if report.ending is Ending.DEVICE_OOM][:1]
+    kind = measurements.kind_of_oom(reports[0] if reports else None)
     phase = reports[0].phase if reports else None
     found = {
         "out_of_memory": kind.value,
         "phase": phase.value if phase else "",
-        "demanded_bytes": measuring.demanded_bytes(reports),
+        "demanded_bytes": measurements.demanded_bytes(reports),
     }
     if kind is OutOfMemory.EVALUATION and isinstance(record, AttemptStatus):
         # What the script really took: the job may describe no evaluation, or another one.
@@ -266,12 +353,12 @@ def _last_words(context: Context) -> Context:
         if not has_ended(record) or ended_as(record, Verdict.SUCCEEDED):
             continue
         pods = context.runs[record.name].pods
-        reports = measuring.reports_of(pods)
-        told = measuring.checkpointed(reports, is_started=False)
+        reports = measurements.reports_of(pods)
+        told = measurements.checkpointed(reports, is_started=False)
         # One rank that saved nothing says nothing of the others.
         is_first_word = record.checkpoint == "unknown" and 0 < len(reports) == len(pods)
         if is_first_word or told.get("checkpoint_samples", 0) > record.checkpoint_samples:
             context = context.becoming(replaced(context.status, record.model_copy(update=told)))
-        if trained := measuring.trained(pods):
+        if trained := measurements.trained(pods):
             context = context.having(**trained)
     return context

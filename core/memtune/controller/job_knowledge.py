@@ -12,9 +12,9 @@ from memtune.api.space import to_space
 from memtune.api.status import AttemptStatus, EmulationStatus, PeakBytes, RunStatus, Status
 from memtune.api.workload import to_workload
 from memtune.controller.context import Context
+from memtune.controller.observation import Node
 from memtune.controller.overhead_memory import of_earlier_jobs
 from memtune.controller.records import ended_as, plan_of
-from memtune.controller.snapshot import Node
 from memtune.controller.tracing import is_given_up, traced_model
 from memtune.controller.verdict import Verdict
 from memtune.gpus.gpu import GPUS, Gpu

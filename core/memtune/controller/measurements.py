@@ -6,8 +6,8 @@ from collections.abc import Collection, Iterable
 from typing import Any
 
 from memtune.api.status import MAX_NATURAL, MAX_NUMBER, PeakBytes, StepStatus
+from memtune.controller.formats import to_text
 from memtune.controller.observation import PodObservation, RunObservation
-from memtune.controller.times import to_text
 from memtune.planning.ladder import OutOfMemory
 from memtune.wire.report import Device, Memory, Phase, Report
 

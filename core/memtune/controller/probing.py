@@ -8,9 +8,9 @@ from memtune.api.tuning import MAX_PROBES
 from memtune.controller import budget, emulating, reasons
 from memtune.controller.context import Context, holds_gpus
 from memtune.controller.earlier_jobs import confirms, unconfirmed, with_earlier, without_outdated
-from memtune.controller.ending import failed
-from memtune.controller.failing import last_lines
+from memtune.controller.ending import failed, last_lines
 from memtune.controller.fold_observations import stopped
+from memtune.controller.formats import over
 from memtune.controller.host_requests import host_request
 from memtune.controller.job_knowledge import believed
 from memtune.controller.messages import asking, ended, measured
@@ -28,7 +28,6 @@ from memtune.controller.records import (
     plan_of,
     with_probe,
 )
-from memtune.controller.text import over
 from memtune.controller.trials import may_be_launched, search_state, too_tight
 from memtune.controller.verdict import Verdict
 from memtune.memory.prediction import Prediction

@@ -9,8 +9,8 @@ from typing import NamedTuple
 from memtune.api.gpu import gpu_of
 from memtune.controller.context import Context
 from memtune.controller.job_knowledge import model_of
+from memtune.controller.observation import Node
 from memtune.controller.overhead_memory import of_earlier_jobs
-from memtune.controller.snapshot import Node
 from memtune.planning import cost
 
 # As many as a message has room for.

@@ -8,7 +8,7 @@ from typing import TypeVar
 from memtune.api.job import Job
 from memtune.api.status import MAX_ATTEMPTS, AttemptStatus, EmulationStatus, RecordStatus, RunStatus, Status
 from memtune.api.tuning import MAX_PROBES
-from memtune.controller.times import to_seconds, to_text
+from memtune.controller.formats import to_seconds, to_text
 from memtune.controller.verdict import Verdict
 from memtune.gpus.gpu import find
 from memtune.plans.plan import Plan

@@ -11,8 +11,7 @@ from memtune.api.trainer import trainer_memory
 from memtune.controller import reasons
 from memtune.controller.context import LOOK_AGAIN_SECONDS, Context
 from memtune.controller.downgrade import Next, after_device_oom, after_host_oom
-from memtune.controller.ending import failed
-from memtune.controller.failing import last_lines
+from memtune.controller.ending import failed, last_lines
 from memtune.controller.host_requests import host_need, host_request
 from memtune.controller.job_knowledge import believed
 from memtune.controller.launching import others_hold_gpus, record_attempt

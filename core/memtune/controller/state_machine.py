@@ -10,15 +10,15 @@ from memtune.api.job import Job
 from memtune.api.status import Condition, Phase, Status
 from memtune.controller import emulating, reasons
 from memtune.controller.blocking import forbidden, told, with_blocks
-from memtune.controller.context import Context
-from memtune.controller.decision import Decision, Event
+from memtune.controller.context import Context, Decision, Event
 from memtune.controller.earlier_jobs import to_keep
 from memtune.controller.ending import failed, finished, past_deadline, resumed, suspended
-from memtune.controller.expected_pods import complete
-from memtune.controller.fold_observations import settle
+from memtune.controller.fold_observations import settle, with_expected_pods
+from memtune.controller.formats import story, to_text
 from memtune.controller.immutable_fields import changed_fields, spec_changed
 from memtune.controller.launching import launching, running
 from memtune.controller.messages import ended
+from memtune.controller.observation import Observed, Refusal
 from memtune.controller.overhead_memory import to_remember
 from memtune.controller.pods import creations, deletions
 from memtune.controller.predicting import pending, predicting
@@ -27,9 +27,6 @@ from memtune.controller.probing import probing
 from memtune.controller.read_status import read_status, restore
 from memtune.controller.records import ended_as, has_ended, is_over, last_attempt
 from memtune.controller.recovering import recovering
-from memtune.controller.snapshot import Observed, Refusal
-from memtune.controller.text import story
-from memtune.controller.times import to_text
 from memtune.controller.tracing import needs_trace, tracing, with_trace
 from memtune.controller.verdict import Verdict
 from memtune.planning.next_probe import Search, most_promising
@@ -58,7 +55,7 @@ def decide(job: Job, observed: Observed, now: float, search: Search = most_promi
     read = restore(job, observed.status, is_legible=not changed)
     now = now if 0 <= now < _LATEST else 0.0
     status = read.model_copy(update={"observed_generation": max(job.metadata.generation, 0)})
-    runs = complete(job, status, observed, now)
+    runs = with_expected_pods(job, status, observed, now)
     context = with_trace(Context(job, observed, now, search, status, runs, trace=observed.trace))
     if not is_over(context.status):
         context = _looked_after(context, changed) if changed else _advanced(emulating.settled(settle(context)))

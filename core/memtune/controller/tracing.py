@@ -11,10 +11,9 @@ from memtune.api.status import Status, TraceStatus
 from memtune.controller import reasons
 from memtune.controller.context import Context
 from memtune.controller.fold_observations import waits
+from memtune.controller.formats import explanation, to_seconds, to_text
 from memtune.controller.observation import PodObservation, RunObservation
 from memtune.controller.records import ended_as, has_ended
-from memtune.controller.text import explanation
-from memtune.controller.times import to_seconds, to_text
 from memtune.controller.verdict import Conclusion, Verdict, conclude
 from memtune.memory.traced_model import TracedModel, read_traced
 from memtune.units import counted

@@ -202,3 +202,8 @@ async def connect(count_request: CountRequest) -> AsyncIterator[Cluster]:
     await config.load_config()
     async with client.ApiClient() as api:
         yield Cluster(api, count_request)
+
+
+def is_fresh(at: float, now: float, seconds: float) -> bool:
+    """Whether what was asked at ``at`` need not be asked again: after a clock that went back nobody knows its age."""
+    return 0 <= now - at < seconds

@@ -9,9 +9,8 @@ import time
 from collections.abc import Callable, Collection, Mapping
 
 from memtune_operator.backend import Key
-from memtune_operator.kubernetes.ages import is_fresh
 from memtune_operator.kubernetes.cache import NotWatchedError
-from memtune_operator.kubernetes.client import Cluster
+from memtune_operator.kubernetes.client import Cluster, is_fresh
 from memtune_operator.kubernetes.nodes import sound_nodes
 from memtune_operator.kubernetes.refusals import Kind, RefusalError
 from memtune_operator.pods.wrapping import Manifest

@@ -9,8 +9,7 @@ from memtune.api import Job
 from memtune.controller import Refusal, reasons
 from memtune.wire.run import Run, TraceRun
 from memtune_operator.backend import Key
-from memtune_operator.kubernetes.ages import is_fresh
-from memtune_operator.kubernetes.client import Cluster
+from memtune_operator.kubernetes.client import Cluster, is_fresh
 from memtune_operator.kubernetes.pod_reader import owned_by, run_of
 from memtune_operator.kubernetes.refusals import WEBHOOK_IS_DOWN, Kind, RefusalError
 from memtune_operator.pods import names

@@ -1,23 +1,44 @@
-"""The traces of a namespace's factories, where the API server keeps them."""
+"""The traces of a namespace's factories, kept in one ConfigMap, so that the next job starts at once.
+
+A trace that rests on what no template tells, such as code in a volume, is not kept: its job's own pod keeps it. What is
+read is checked as if a pod had said it, and at worst a prediction is wrong, which the first probe shows.
+"""
 
 from __future__ import annotations
 
 from memtune.api import Job
 from memtune.memory.traced_model import read_traced
 from memtune.wire.trace import TraceError
-from memtune_operator.kubernetes import cached_traces as kept_traces
+from memtune_operator.kubernetes.cache_entries import entry, keeping
 from memtune_operator.kubernetes.client import Cluster
 from memtune_operator.kubernetes.namespace_cache import Shelf
 from memtune_operator.kubernetes.pod_reader import image_ids
 from memtune_operator.pods.trace_pod import has_foreign_variables, is_trace, key_of
 from memtune_operator.pods.wrapping import Manifest, TemplateError
 
+NAME = "memtune-traces"
+
+
+def recall(kept: Manifest | None, key: str) -> str:
+    """The trace under a key, empty if there is none that makes sense."""
+    return str(entry(kept, key).get("trace") or "")
+
+
+def image_of(kept: Manifest | None, key: str) -> str:
+    """What the image was when it was traced."""
+    return str(entry(kept, key).get("imageID") or "")
+
+
+def remembering(kept: Manifest | None, namespace: str, key: str, trace: str, image_id: str, now: float) -> Manifest:
+    """The ConfigMap with one more trace; they take some 2 kB each."""
+    return keeping(kept, NAME, namespace, key, {"trace": trace, "imageID": image_id}, int(now))
+
 
 class Traces:
     """Reads and writes the one ConfigMap of each namespace, for jobs that have a factory."""
 
     def __init__(self, cluster: Cluster, runner_image: str) -> None:
-        self._shelf = Shelf(cluster, kept_traces.NAME)
+        self._shelf = Shelf(cluster, NAME)
         self._runner_image = runner_image
 
     async def recall(self, job: Job, status: Manifest, pods: list[Manifest]) -> str:
@@ -28,10 +49,10 @@ class Traces:
         if job.spec.model.factory is None:
             return ""
         found, key = await self._shelf.read(job.metadata.namespace), key_of(job, self._runner_image)
-        traced, seen = kept_traces.image_of(found, key), image_ids(pods)
+        traced, seen = image_of(found, key), image_ids(pods)
         if not status.get("trace") and traced and seen and traced not in seen:
             return ""
-        return kept_traces.recall(found, key)
+        return recall(found, key)
 
     async def remember(self, job: Job, trace: str, pods: list[Manifest], now: float) -> bool:
         """Keep a trace; whether it is worth looking again. Of one that is of no use to others, and without the right to
@@ -41,7 +62,7 @@ class Traces:
         namespace, key = job.metadata.namespace, key_of(job, self._runner_image)
         image_id = next(iter(image_ids(pod for pod in pods if is_trace(pod))), "")
         return await self._shelf.change(
-            namespace, lambda found: kept_traces.remembering(found, namespace, key, trace, image_id, now)
+            namespace, lambda found: remembering(found, namespace, key, trace, image_id, now)
         )
 
     def _is_shared(self, job: Job, trace: str) -> bool:

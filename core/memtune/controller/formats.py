@@ -1,6 +1,8 @@
-"""Texts as the status takes them: one line of ASCII, cut to a length. What failed may say whatever it likes."""
+"""How the status writes texts, spans and times. No clock is read here."""
 
 from __future__ import annotations
+
+from datetime import datetime, timezone
 
 from memtune.units import unit_of
 
@@ -46,3 +48,22 @@ def over(used_bytes: float, usable_bytes: float) -> str:
     unit = unit_of(usable_bytes)
     # Whoever reads the column with a program reads it without separators.
     return f"{unit.number(used_bytes)}/{unit.number(usable_bytes)}{unit.name}".replace(",", "")
+
+
+# The last second that RFC 3339 can write.
+_LATEST = 253_402_300_799
+
+
+def to_text(seconds: float) -> str:
+    """RFC 3339 in whole seconds, as metav1.Time is."""
+    bounded = int(min(max(seconds, 0.0), _LATEST)) if seconds == seconds else 0
+    return datetime.fromtimestamp(bounded, timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def to_seconds(text: str | None) -> float | None:
+    """Seconds since the epoch, or None if the text is no time."""
+    try:
+        read = datetime.fromisoformat((text or "").replace("Z", "+00:00"))
+        return (read if read.tzinfo else read.replace(tzinfo=timezone.utc)).timestamp()
+    except (ValueError, OverflowError):
+        return None
