@@ -22,7 +22,7 @@ from memtune.memory.prediction import Prediction
 from memtune.memory.predictor import Predictor
 from memtune.memory.workload import Workload
 from memtune.model.architecture import Architecture, Kind
-from memtune.planning.knowledge import Lesson, Model
+from memtune.planning.knowledge import Lesson, PlanKnowledge
 from memtune.planning.space import THROUGHPUT, Space, enumerate_plans, rank
 from memtune.plans.plan import Plan
 from memtune.wire.pruning import NOTHING, Step, Target, pruned
@@ -147,9 +147,9 @@ class Table:
     rows: dict[Plan, Row]
     possible: tuple[Plan, ...]
 
-    def knowledge(self, lessons: tuple[Lesson, ...]) -> Model:
+    def knowledge(self, lessons: tuple[Lesson, ...]) -> PlanKnowledge:
         """What MemTune knows of the plans after these lessons."""
-        return Model(self.workload, Space(), lessons, HEADROOM, THROUGHPUT)
+        return PlanKnowledge(self.workload, Space(), lessons, HEADROOM, THROUGHPUT)
 
     def fits(self, plan: Plan) -> bool:
         """Whether a plan truly leaves its headroom."""

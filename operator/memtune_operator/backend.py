@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol
 
 from memtune.api import Job
 from memtune.api.status import RunStatus
-from memtune.controller import Deletion, Event, Observed, Refusal, reasons
+from memtune.controller import Deletion, JobEvent, Observed, Refusal, reasons
 from memtune.memory.measured_overhead import JobOutside
 from memtune.wire.run import Run, TraceRun
 
@@ -52,7 +52,7 @@ class Snapshot:
         return int(self.manifest["metadata"].get("generation") or 0)
 
 
-class Shell(Protocol):
+class Backend(Protocol):
     """What the reconciler asks for. Each method may raise RefusalError; what was done until then stays done."""
 
     async def observe(self, key: Key, now: float) -> Snapshot | None:
@@ -79,7 +79,7 @@ class Shell(Protocol):
     async def delete(self, snapshot: Snapshot, deletions: Sequence[Deletion]) -> None:
         """Delete these objects, each only if it is still the one that was seen."""
 
-    async def tell(self, snapshot: Snapshot, events: Sequence[Event]) -> None:
+    async def tell(self, snapshot: Snapshot, events: Sequence[JobEvent]) -> None:
         """Tell what happened. Nothing depends on whether it is heard."""
 
     async def delete_job(self, snapshot: Snapshot) -> None:

@@ -13,7 +13,7 @@ from kubernetes.aio import client
 
 from memtune_operator.backend import Key
 from memtune_operator.kubernetes.cache import Cache, NotWatchedError
-from memtune_operator.kubernetes.client import Change, Cluster
+from memtune_operator.kubernetes.client import Change, Client
 from memtune_operator.kubernetes.refusals import Kind, RefusalError
 from memtune_operator.pods import names
 from memtune_operator.pods.kinds import POD, VOLCANO_GROUP
@@ -52,7 +52,7 @@ class Server:
 
 
 def following(cache: Cache, server: Server) -> asyncio.Task[None]:
-    return asyncio.create_task(cache.follow(cast("Cluster", server), lambda _: None))
+    return asyncio.create_task(cache.follow(cast("Client", server), lambda _: None))
 
 
 async def turns() -> None:
@@ -64,7 +64,7 @@ async def followed(server: ApiServer, asks: int) -> list[str]:
     """The pods that are known after a real client has asked so often."""
     cache = Cache(POD, ())
     async with client.ApiClient(client.Configuration(host=server.address)) as api:
-        task = asyncio.create_task(cache.follow(Cluster(api), lambda _: None))
+        task = asyncio.create_task(cache.follow(Client(api), lambda _: None))
         while len(server.asked) < asks:
             await asyncio.sleep(0.01)
         found = await cache.of_job(Key("research", "llama"))
@@ -124,7 +124,7 @@ def test_a_job_that_may_not_be_watched_is_told_why_and_woken_once_it_may(monkeyp
 
     async def life() -> None:
         server, cache = Server(pod("b", "llama", "p"), is_silent=False), Cache(POD, ("a", "b"))
-        task = asyncio.create_task(cache.follow(cast("Cluster", server), woken.put_nowait))
+        task = asyncio.create_task(cache.follow(cast("Client", server), woken.put_nowait))
         server.answers["b"].set()
         assert await asyncio.wait_for(woken.get(), 10) == key
         server.ends_with = forbidden
@@ -150,7 +150,7 @@ def test_only_what_was_watched_until_it_was_gone_counts_as_seen_going(monkeypatc
     async def known(server: ApiServer) -> set[tuple[str, int]]:
         cache, key = Cache(POD, ()), Key("research", "llama")
         async with client.ApiClient(client.Configuration(host=server.address)) as api:
-            task = asyncio.create_task(cache.follow(Cluster(api), lambda _: None))
+            task = asyncio.create_task(cache.follow(Client(api), lambda _: None))
             while len(server.asked) < 5:
                 await asyncio.sleep(0.01)
             found = cache.seen_going(key)

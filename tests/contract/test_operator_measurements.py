@@ -12,7 +12,7 @@ from small_jobs import make_job
 from memtune.controller import Observed, Refusal, reasons
 from memtune.memory.measured_overhead import JobOutside, Remembered
 from memtune_operator.backend import Snapshot
-from memtune_operator.kubernetes.client import Cluster
+from memtune_operator.kubernetes.client import Client
 from memtune_operator.kubernetes.measurements import Measurements
 from memtune_operator.kubernetes.refusals import Kind, RefusalError
 
@@ -66,13 +66,13 @@ def snapshot(namespace: str = "research", product: str = "NVIDIA-L4") -> Snapsho
 
 
 def recalled(server: Server, of: Snapshot) -> Remembered | None:
-    found = asyncio.run(Measurements(cast("Cluster", server), "runner:1").recall(of))
+    found = asyncio.run(Measurements(cast("Client", server), "runner:1").recall(of))
     assert replace(found, observed=of.observed) == of
     return found.observed.remembered
 
 
 def learned(server: Server, of: Snapshot, measured: JobOutside) -> bool:
-    return asyncio.run(Measurements(cast("Cluster", server), "runner:1").remember(of, measured))
+    return asyncio.run(Measurements(cast("Client", server), "runner:1").remember(of, measured))
 
 
 def test_what_is_learned_is_recalled_in_its_own_namespace_alone() -> None:

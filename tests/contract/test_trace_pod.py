@@ -20,7 +20,7 @@ from memtune.api import Job, load_job
 from memtune.wire import environment
 from memtune.wire.run import TraceRun
 from memtune.wire.trace_message import pack
-from memtune_operator.kubernetes.client import Cluster
+from memtune_operator.kubernetes.client import Client
 from memtune_operator.kubernetes.refusals import Kind, RefusalError
 from memtune_operator.kubernetes.traces import Traces, image_of
 from memtune_operator.local.runs import expanded
@@ -193,7 +193,7 @@ def a_pod(image_id: str, kind: str = "trace") -> dict[str, Any]:
 
 
 def new_traces(server: Server) -> Traces:
-    return Traces(cast("Cluster", server), RUNNER_IMAGE)
+    return Traces(cast("Client", server), RUNNER_IMAGE)
 
 
 def kept_in(server: Server) -> Traces:

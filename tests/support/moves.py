@@ -12,7 +12,7 @@ from simulated_cluster import OUTSIDE_BYTES, Pod
 
 from memtune.api.job import Job
 from memtune.controller import Node, Refusal
-from memtune.controller.observation import Condition
+from memtune.controller.observation import PodCondition
 from memtune.units import MIB
 from memtune.wire.report import Ending, Phase, Report, read_report
 from memtune.wire.report_checks import ReportError
@@ -79,7 +79,7 @@ def _finish(history: History, number: int) -> None:
 def _kill(history: History, number: int) -> None:
     if pod := _pick(history, number, lambda pod: pod.is_running):
         history.cluster.end(pod, 143)
-        pod.conditions = (Condition("DisruptionTarget", "True", "PreemptionByScheduler", "preempted"),)
+        pod.conditions = (PodCondition("DisruptionTarget", "True", "PreemptionByScheduler", "preempted"),)
 
 
 def _vanish(history: History, number: int) -> None:
@@ -109,7 +109,7 @@ def _stick(history: History, number: int) -> None:
 def _gate(history: History, number: int) -> None:
     reason, message = (("SchedulingGated", "in a queue"), ("Unschedulable", "0/2 nodes are available"))[number % 2]
     if pod := _pick(history, number, lambda pod: pod.is_pending):
-        pod.conditions = (Condition("PodScheduled", "False", reason, message),)
+        pod.conditions = (PodCondition("PodScheduled", "False", reason, message),)
 
 
 def _no_image(history: History, number: int) -> None:

@@ -15,7 +15,7 @@ from memtune.api import gpu_of, load_job, to_workload
 from memtune.api.job import Job
 from memtune.api.status import RunStatus
 from memtune.controller import Decision, Deletion, Node, Observed, Owned, Refusal, decide
-from memtune.controller.observation import Condition, PodObservation, RunObservation
+from memtune.controller.observation import PodCondition, PodObservation, RunObservation
 from memtune.memory.measured_overhead import JobOutside, Remembered
 from memtune.memory.predictor import Predictor
 from memtune.memory.traced_model import read_traced
@@ -56,7 +56,7 @@ class Pod:
     exit_reason: str = ""
     report: Report | None = None
     last_words: str = ""
-    conditions: tuple[Condition, ...] = ()
+    conditions: tuple[PodCondition, ...] = ()
     waiting_reason: str = ""
     reason: str = ""
     node: str = "node-a"

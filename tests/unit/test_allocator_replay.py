@@ -70,8 +70,17 @@ def test_oversize_blocks_are_released_early_so_less_than_the_peak_is_required() 
 def test_an_exhausted_address_space_can_require_more_than_the_peak() -> None:
     # Without a limit: pages 0 and 2 are unmapped, and 45 MiB start in the free 10 MiB at the end of page 3: two new
     # pages, 80 MiB mapped. With a limit of 80 MiB the segment has five pages, so a second one begins with three pages.
-    trace = [Event("alloc", 0, 20 * MIB), Event("alloc", 1, 20 * MIB), Event("alloc", 2, 20 * MIB)]
-    trace += [Event("alloc", 3, 10 * MIB), Event("free", 0), Event("free", 2), Event("empty_cache")]
+    trace = [
+        Event("alloc", 0, 20 * MIB),
+        Event("alloc", 1, 20 * MIB),
+        Event("alloc", 2, 20 * MIB),
+    ]
+    trace += [
+        Event("alloc", 3, 10 * MIB),
+        Event("free", 0),
+        Event("free", 2),
+        Event("empty_cache"),
+    ]
     trace += [Event("alloc", 4, 45 * MIB)]
     assert replay(trace, settings=EXPANDABLE).peak_reserved_bytes == 80 * MIB
     assert replay(trace, 80 * MIB, EXPANDABLE).ooms == 1
@@ -86,7 +95,11 @@ def test_an_empty_trace_requires_nothing() -> None:
 
 
 def test_streams_in_a_trace() -> None:
-    used_elsewhere = [Event("alloc", 0, 12 * MIB), Event("record_stream", 0, stream=1), Event("free", 0)]
+    used_elsewhere = [
+        Event("alloc", 0, 12 * MIB),
+        Event("record_stream", 0, stream=1),
+        Event("free", 0),
+    ]
     again = [Event("alloc", 1, 12 * MIB)]
     assert replay(used_elsewhere + again).reserved_bytes == 24 * MIB
     for wait in (Event("synchronize"), Event("synchronize_stream", stream=1)):

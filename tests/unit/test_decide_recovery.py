@@ -15,11 +15,11 @@ from memtune.api.status import Status, load_status
 from memtune.controller import Node, decide
 from memtune.controller.context import Context
 from memtune.controller.downgrade import after_host_oom
-from memtune.controller.fold_observations import complete
+from memtune.controller.fold_observations import with_expected_pods
 from memtune.controller.formats import over
 from memtune.controller.host_requests import host_need
 from memtune.controller.job_knowledge import model_of
-from memtune.controller.observation import Condition, RunObservation
+from memtune.controller.observation import PodCondition, RunObservation
 from memtune.controller.records import plan_of, to_run
 from memtune.planning.knowledge import Lesson
 from memtune.planning.next_probe import SearchState, most_promising
@@ -71,7 +71,7 @@ def test_a_script_with_a_batch_of_its_own_is_told_of_every_other_difference_too(
     applied = Applied(micro_batch=4096, micro_steps=1, backend="none", compute_dtype="float32", weight_dtype="float16")
     (pod,) = (pod for pod in cluster.pods.values() if pod.is_running)
     cluster.end(pod, 0, cluster.report(pod, Ending.SUCCEEDED, applied=applied))
-    runs = complete(cluster.job, load_status(cluster.status), cluster.observe(), cluster.now)
+    runs = with_expected_pods(cluster.job, load_status(cluster.status), cluster.observe(), cluster.now)
     told = runs[last(cluster)["name"]].pods[0].mismatch
     assert told.startswith("applied.microBatch is 4096, but the plan asks for ")
     assert "; applied.backend is none, but plan " in told
@@ -156,7 +156,7 @@ def test_a_gang_that_never_comes_together_costs_a_disruption_each_time_and_has_t
     cluster.reconcile()
     for _ in range(40):
         for pod, other in zip(*[iter(cluster.pods.values())] * 2, strict=True):
-            other.conditions = (Condition("PodScheduled", "False", "Unschedulable", "0/1 nodes have 1 GPU"),)
+            other.conditions = (PodCondition("PodScheduled", "False", "Unschedulable", "0/1 nodes have 1 GPU"),)
             pod.started_at = pod.started_at or cluster.now
         cluster.tick(100.0)
         if cluster.status["phase"] == "Failed":
@@ -575,7 +575,7 @@ def test_a_run_that_waits_says_which_nodes_it_avoids() -> None:
     for pod in cluster.pods.values():
         if pod.is_running:
             pod.started_at = None
-            pod.conditions = (Condition("PodScheduled", "False", "Unschedulable", "0/1 nodes are available"),)
+            pod.conditions = (PodCondition("PodScheduled", "False", "Unschedulable", "0/1 nodes are available"),)
     cluster.reconcile()
     said = "Unschedulable: 0/1 nodes are available (node-b is avoided, which took two train runs down)"
     assert condition(cluster, "Stalled")["message"] == said
@@ -588,7 +588,7 @@ def test_a_probe_whose_node_may_be_lost_is_looked_at_again(is_ended: bool) -> No
     (pod,) = cluster.pods.values()
     cluster.start(pod.run)
     if is_ended:
-        pod.deleting, pod.conditions = True, (Condition("DisruptionTarget", "True", "DeletionByTaintManager"),)
+        pod.deleting, pod.conditions = True, (PodCondition("DisruptionTarget", "True", "DeletionByTaintManager"),)
     pod.node_doubted = True
     cluster.reconcile()
     assert cluster.wake_after is not None

@@ -14,7 +14,7 @@ from small_traces import small_trace
 
 from memtune.api.job import Job
 from memtune.controller import decide
-from memtune.controller.observation import Condition
+from memtune.controller.observation import PodCondition
 from memtune.units import GIB
 from memtune.wire.report import Ending
 from memtune.wire.trace_message import pack
@@ -197,7 +197,7 @@ def test_an_image_that_cannot_be_pulled_is_waited_for() -> None:
     cluster = cluster_of()
     cluster.reconcile()
     (pod,) = cluster.pods.values()
-    pod.conditions = (Condition("PodScheduled", "False", "Unschedulable", "0/1 nodes are available"),)
+    pod.conditions = (PodCondition("PodScheduled", "False", "Unschedulable", "0/1 nodes are available"),)
     cluster.reconcile()
     assert condition(cluster, "Stalled")["reason"] == "Unschedulable"
     assert cluster.status["trace"].get("verdict") is None

@@ -16,7 +16,7 @@ from memtune.units import GIB
 from memtune.wire import environment
 from memtune.wire.report import Device, Ending, Phase
 from memtune.wire.run import Run, RunKind
-from memtune_cli.input.job_view import Story
+from memtune_cli.input.job_view import JobView
 from memtune_cli.views.job_page import page
 from memtune_cli.views.next_step import next_step
 from memtune_cli.views.report_page import html_page
@@ -40,10 +40,10 @@ def job(**resources: Any) -> Job:
     return make_job(resources={**emulated, **resources})
 
 
-def story_of(cluster: Any) -> Story:
+def story_of(cluster: Any) -> JobView:
     from memtune.controller.read_status import restore
 
-    return Story("tiny", "default", restore(cluster.job, cluster.status), cluster.job)
+    return JobView("tiny", "default", restore(cluster.job, cluster.status), cluster.job)
 
 
 def test_its_speed_is_the_predicted_one_whatever_the_reports_say() -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from memtune.api import SpecError, load_job
 from memtune.api.status import RunStatus
-from memtune.controller import Deletion, Event, Observed, Refusal, reasons
+from memtune.controller import Deletion, JobEvent, Observed, Refusal, reasons
 from memtune.controller.observation import PodObservation, RunObservation
 from memtune.memory.measured_overhead import JobOutside
 from memtune.planning.next_probe import most_promising
@@ -94,7 +94,7 @@ class MemoryShell:
     async def delete(self, snapshot: Snapshot, deletions: Sequence[Deletion]) -> None:
         self.done += [f"delete {each.name}" for each in deletions]
 
-    async def tell(self, snapshot: Snapshot, events: Sequence[Event]) -> None:
+    async def tell(self, snapshot: Snapshot, events: Sequence[JobEvent]) -> None:
         self.done += [f"tell {each.reason}" for each in events]
 
     async def delete_job(self, snapshot: Snapshot) -> None:

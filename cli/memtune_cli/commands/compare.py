@@ -13,7 +13,7 @@ from memtune.planning.space import Candidate, Dropped
 from memtune.units import Unit, unit_of
 from memtune_cli.commands.plan import smallest
 from memtune_cli.errors import InputError
-from memtune_cli.input.prediction_case import Case
+from memtune_cli.input.prediction_case import PredictionCase
 from memtune_cli.views import json_output
 from memtune_cli.views.plan_view import title_of_several
 from memtune_cli.views.render import Column, seconds, table, wrapped
@@ -37,7 +37,7 @@ class Offer(NamedTuple):
     ``reason`` says why no plan is sure to fit.
     """
 
-    case: Case
+    case: PredictionCase
     fit: Fit
     best: Candidate | None
     reason: str
@@ -55,7 +55,7 @@ class Offer(NamedTuple):
         return self.best is None, self.cost is None, self.fit, self.cost or inf, -speed
 
 
-def compare(arguments: argparse.Namespace, cases: Sequence[Case]) -> int:
+def compare(arguments: argparse.Namespace, cases: Sequence[PredictionCase]) -> int:
     """Show the best plan on each GPU; 0 if one is sure to fit on any of them."""
     for name in _OF_ONE_GPU:
         if getattr(arguments, name) is not None:
@@ -71,7 +71,7 @@ def compare(arguments: argparse.Namespace, cases: Sequence[Case]) -> int:
     return 0 if any(offer.fit is Fit.SURE for offer in offers) else 1
 
 
-def _offer(case: Case) -> Offer:
+def _offer(case: PredictionCase) -> Offer:
     try:
         ranking = case.ranking()
     except InputError as error:

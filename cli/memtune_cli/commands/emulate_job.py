@@ -19,7 +19,7 @@ from memtune_cli.commands.run import install_runner
 from memtune_cli.errors import InputError
 from memtune_cli.input.emulated_job import EmulationRefusedError, emulated, prepare
 from memtune_cli.input.job_file import read_case, shown_name
-from memtune_cli.input.prediction_case import Case
+from memtune_cli.input.prediction_case import PredictionCase
 from memtune_cli.views import json_output
 from memtune_cli.views.emulate_page import page
 from memtune_cli.views.screen import stdout_screen
@@ -58,7 +58,7 @@ def _refused(error: InputError, code: int) -> int:
     return code
 
 
-def _case(arguments: argparse.Namespace) -> Case:
+def _case(arguments: argparse.Namespace) -> PredictionCase:
     """The job with its device emulated, whatever it is in the file."""
     file = arguments.words[0]
     case = read_case(file, arguments.gpu)
@@ -76,7 +76,7 @@ def _case(arguments: argparse.Namespace) -> Case:
     return replace(case, job=job, workload=replace(case.workload, virtual=False))
 
 
-def _plans(arguments: argparse.Namespace, case: Case) -> list[Plan]:
+def _plans(arguments: argparse.Namespace, case: PredictionCase) -> list[Plan]:
     """The plan that was asked for; else those that rank first."""
     if arguments.plan is None:
         from memtune_cli.commands.plan import choose
@@ -92,7 +92,7 @@ def _plans(arguments: argparse.Namespace, case: Case) -> list[Plan]:
 
 
 def _emulated(
-    case: Case, plans: Sequence[Plan], arguments: argparse.Namespace, directory: Path
+    case: PredictionCase, plans: Sequence[Plan], arguments: argparse.Namespace, directory: Path
 ) -> list[dict[str, Any]]:
     """The results of all plans, one run after the other."""
     from memtune_operator.local.backend import refusal_of
@@ -116,7 +116,7 @@ def _with_python(job: Job) -> Job:
     return job.model_copy(update={"spec": job.spec.model_copy(update={"runner": runner})})
 
 
-def _document(case: Case, results: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def _document(case: PredictionCase, results: Sequence[dict[str, Any]]) -> dict[str, Any]:
     gpu, workload = case.workload.gpu, case.workload
     return {
         "version": json_output.VERSION,
@@ -129,7 +129,7 @@ def _document(case: Case, results: Sequence[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def _of_plan(case: Case, result: dict[str, Any]) -> dict[str, Any]:
+def _of_plan(case: PredictionCase, result: dict[str, Any]) -> dict[str, Any]:
     plan = Plan.parse(result["plan"])
     predicted = json_output.detail(case, plan, case.predictor.predict(plan))["bytes"]
     history = result["history"]
@@ -143,7 +143,7 @@ def _of_plan(case: Case, result: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _draw(arguments: argparse.Namespace, case: Case, result: dict[str, Any]) -> str:
+def _draw(arguments: argparse.Namespace, case: PredictionCase, result: dict[str, Any]) -> str:
     from memtune.memory.replay import Timeline
     from memtune_cli.commands import timeline
 

@@ -10,7 +10,7 @@ from memtune.memory.prediction import Prediction
 from memtune.plans.plan import Plan
 from memtune.units import Unit, unit_of
 from memtune_cli.input.job_file import read_case
-from memtune_cli.input.prediction_case import Case
+from memtune_cli.input.prediction_case import PredictionCase
 from memtune_cli.views import json_output
 from memtune_cli.views.kv_cache import cache_document, cache_of, generating
 from memtune_cli.views.plan_view import detail_lines, host_lines, title, verdict
@@ -39,7 +39,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 0 if case.fits(plan, prediction) else 1
 
 
-def _around(case: Case, plan: Plan) -> list[Candidate]:
+def _around(case: PredictionCase, plan: Plan) -> list[Candidate]:
     """The plan at other micro-batches, as many as a picture can show."""
     from memtune.planning.space import Candidate, divisors
     from memtune_cli.views.plot import spread
@@ -51,7 +51,7 @@ def _around(case: Case, plan: Plan) -> list[Candidate]:
     return [Candidate(other, case.predictor.predict(other)) for other in plans]
 
 
-def _document(case: Case, plan: Plan, prediction: Prediction) -> dict[str, Any]:
+def _document(case: PredictionCase, plan: Plan, prediction: Prediction) -> dict[str, Any]:
     cache = cache_of(case, plan)
     generation = {"generation": cache_document(cache)} if cache else {}
     return {
@@ -61,7 +61,7 @@ def _document(case: Case, plan: Plan, prediction: Prediction) -> dict[str, Any]:
     }
 
 
-def _page(screen: Screen, case: Case, plan: Plan, prediction: Prediction) -> list[str]:
+def _page(screen: Screen, case: PredictionCase, plan: Plan, prediction: Prediction) -> list[str]:
     unit = unit_of(case.workload.gpu.usable_bytes)
     return [
         *title(screen, case),

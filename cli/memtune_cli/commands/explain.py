@@ -10,7 +10,7 @@ from memtune.memory.prediction import Prediction
 from memtune.plans.plan import Plan
 from memtune.units import amount, gib, unit_of
 from memtune_cli.input.job_file import read_case
-from memtune_cli.input.prediction_case import Case
+from memtune_cli.input.prediction_case import PredictionCase
 from memtune_cli.views import json_output
 from memtune_cli.views.kv_cache import cache_document, cache_of, generating
 from memtune_cli.views.plan_view import title
@@ -36,13 +36,13 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _chosen(case: Case) -> Plan:
+def _chosen(case: PredictionCase) -> Plan:
     from memtune_cli.commands.plan import choose
 
     return choose(case.ranking()).plan
 
 
-def _document(case: Case, plan: Plan, terms: list[Term], prediction: Prediction) -> dict[str, Any]:
+def _document(case: PredictionCase, plan: Plan, terms: list[Term], prediction: Prediction) -> dict[str, Any]:
     cache = cache_of(case, plan)
     return {
         **json_output.header("explain", case),
@@ -66,7 +66,7 @@ def _document(case: Case, plan: Plan, terms: list[Term], prediction: Prediction)
     }
 
 
-def _page(screen: Screen, case: Case, plan: Plan, terms: list[Term], prediction: Prediction) -> list[str]:
+def _page(screen: Screen, case: PredictionCase, plan: Plan, terms: list[Term], prediction: Prediction) -> list[str]:
     unit = unit_of(case.workload.gpu.usable_bytes)
     lines = [
         *title(screen, case),

@@ -21,7 +21,7 @@ from memtune.wire.report import LOG_MARK, Report
 from memtune_cli.errors import InputError
 from memtune_cli.input import cluster
 from memtune_cli.input.cluster import JobAddress
-from memtune_cli.input.job_view import Story, story_of
+from memtune_cli.input.job_view import JobView, story_of
 from memtune_cli.input.local_job import story_at
 from memtune_cli.input.named_job import state_directory
 from memtune_cli.input.run_pods import pods_of
@@ -86,7 +86,7 @@ async def _of_cluster(arguments: argparse.Namespace) -> int:
 
 
 async def _show(
-    story: Story, record: RunStatus, pods: list[_Pod], seen: list[PodObservation], arguments: argparse.Namespace
+    story: JobView, record: RunStatus, pods: list[_Pod], seen: list[PodObservation], arguments: argparse.Namespace
 ) -> None:
     pods = _of_rank(story, record, pods, arguments.rank)
     if arguments.follow:
@@ -95,7 +95,7 @@ async def _show(
         await _print(pods, _failure(record, seen) if arguments.rank is None else None, arguments.rank)
 
 
-def _chosen(story: Story, present: set[str], asked: str | None) -> RunStatus:
+def _chosen(story: JobView, present: set[str], asked: str | None) -> RunStatus:
     """The run that is asked for, else the newest that has begun and still has pods."""
     order = {EmulationStatus: 0, RunStatus: 1, AttemptStatus: 2}
     runs = sorted(story.trail, key=lambda run: (order[type(run)], run.number))
@@ -111,7 +111,7 @@ def _chosen(story: Story, present: set[str], asked: str | None) -> RunStatus:
     return (begun or found)[-1]
 
 
-def _no_pods(story: Story, run: RunStatus | None) -> str:
+def _no_pods(story: JobView, run: RunStatus | None) -> str:
     if run is None:
         return f"{story.name} has started no run yet: {story.status.message}"
     said = f"; of {run.name} this is known: {run.message}" if run.message else ""
@@ -123,14 +123,14 @@ def _no_pods(story: Story, run: RunStatus | None) -> str:
     return f"the pods of {run.name} are gone ({kept}){said}"
 
 
-def _pod(job: JobAddress, story: Story, manifest: Manifest) -> _Pod:
+def _pod(job: JobAddress, story: JobView, manifest: Manifest) -> _Pod:
     """What the wrapped container of a pod says, or the init container that kept it from starting."""
     name = manifest["metadata"]["name"]
     lines = partial(_lines, job, name, _container(story, manifest))
     return _Pod(name, index_of(manifest) or 0, lines)
 
 
-def _container(story: Story, manifest: Manifest) -> str:
+def _container(story: JobView, manifest: Manifest) -> str:
     status, spec = manifest.get("status") or {}, manifest["spec"]
     for each in status.get("initContainerStatuses") or []:
         if ((each.get("state") or {}).get("terminated") or {}).get("exitCode"):
@@ -142,11 +142,11 @@ def _container(story: Story, manifest: Manifest) -> str:
     return str(spec["containers"][position]["name"])
 
 
-def _gpu_resource(story: Story) -> str:
+def _gpu_resource(story: JobView) -> str:
     return story.job.spec.resources.gpu_resource if story.job else ""
 
 
-def _of_rank(story: Story, record: RunStatus, pods: list[_Pod], rank: int | None) -> list[_Pod]:
+def _of_rank(story: JobView, record: RunStatus, pods: list[_Pod], rank: int | None) -> list[_Pod]:
     """The pods in their order, or the one of a rank."""
     ordered = sorted(pods, key=lambda pod: pod.place)
     if rank is None:

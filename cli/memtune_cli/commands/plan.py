@@ -13,7 +13,7 @@ from memtune.plans.plan import Plan
 from memtune.units import unit_of
 from memtune_cli.errors import InputError
 from memtune_cli.input.job_file import read_cases
-from memtune_cli.input.prediction_case import Case
+from memtune_cli.input.prediction_case import PredictionCase
 from memtune_cli.views import json_output
 from memtune_cli.views.kv_cache import cache_document, cache_of, generating
 from memtune_cli.views.plan_view import detail_lines, title
@@ -52,7 +52,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 0 if ranking.fitting else 1
 
 
-def _timeline(arguments: argparse.Namespace, case: Case, plan: Plan) -> list[str]:
+def _timeline(arguments: argparse.Namespace, case: PredictionCase, plan: Plan) -> list[str]:
     if not arguments.timeline:
         if arguments.trace:
             raise InputError("--trace: a trace is for the picture of a step; give --timeline FILE with it")
@@ -72,7 +72,7 @@ def smallest(plans: Iterable[Dropped]) -> Dropped:
     return min(plans, key=lambda dropped: dropped.prediction.device.expected)
 
 
-def _advice(case: Case, ranking: Ranking) -> list[str]:
+def _advice(case: PredictionCase, ranking: Ranking) -> list[str]:
     from memtune.memory.predictor import Predictor
     from memtune.planning.advice import advise
 
@@ -80,7 +80,7 @@ def _advice(case: Case, ranking: Ranking) -> list[str]:
     return advise(case.workload, Predictor, least, case.headroom, case.space, is_fixed=case.fixed is not None)
 
 
-def _document(case: Case, ranking: Ranking, advice: list[str]) -> dict[str, Any]:
+def _document(case: PredictionCase, ranking: Ranking, advice: list[str]) -> dict[str, Any]:
     chosen = choose(ranking)
     cache = cache_of(case, chosen.plan)
     return {
@@ -95,7 +95,7 @@ def _document(case: Case, ranking: Ranking, advice: list[str]) -> dict[str, Any]
     }
 
 
-def _page(screen: Screen, case: Case, ranking: Ranking, advice: list[str], top: int) -> list[str]:
+def _page(screen: Screen, case: PredictionCase, ranking: Ranking, advice: list[str], top: int) -> list[str]:
     lines = [*title(screen, case), ""]
     if ranking.fitting:
         lines += _candidates(screen, case, "Plans that fit", ranking.fitting, top)
@@ -118,7 +118,7 @@ def _section(screen: Screen, heading: str, sentences: list[str]) -> list[str]:
 
 
 def _candidates(
-    screen: Screen, case: Case, heading: str, candidates: Sequence[Candidate | Dropped], top: int
+    screen: Screen, case: PredictionCase, heading: str, candidates: Sequence[Candidate | Dropped], top: int
 ) -> list[str]:
     columns = [
         Column("#"),
@@ -135,7 +135,7 @@ def _candidates(
     return [screen.bold(heading), *table(screen, columns, rows), *more, ""]
 
 
-def _row(case: Case, number: int, candidate: Candidate | Dropped) -> tuple[str, ...]:
+def _row(case: PredictionCase, number: int, candidate: Candidate | Dropped) -> tuple[str, ...]:
     prediction, unit = candidate.prediction, unit_of(case.workload.gpu.usable_bytes)
     return (
         str(number),
@@ -156,7 +156,7 @@ def _speed(prediction: Prediction) -> tuple[str, ...]:
     )
 
 
-def _cost(case: Case, prediction: Prediction) -> tuple[str, ...]:
+def _cost(case: PredictionCase, prediction: Prediction) -> tuple[str, ...]:
     found = case.cost(prediction)
     return (dollars(found.expected) if found else "",)
 

@@ -14,14 +14,14 @@ from memtune.units import gib
 from memtune.wire.trace import Trace, TraceError
 from memtune_cli.commands import timeline
 from memtune_cli.errors import InputError
-from memtune_cli.input.prediction_case import Case
+from memtune_cli.input.prediction_case import PredictionCase
 from memtune_cli.input.tracing import read_trace, trace_into
 
 # Architecture facts count weights as a model's own code does, but for a few that belong to no layer.
 _ALIKE = 0.02
 
 
-def draw(path: Path, case: Case, plan: Plan, trace_file: str | None) -> str:
+def draw(path: Path, case: PredictionCase, plan: Plan, trace_file: str | None) -> str:
     """Draw the step, and say in a sentence what was drawn."""
     trace = read_trace(trace_file) if trace_file else _traced(case, plan)
     if trace_file:
@@ -39,7 +39,7 @@ def draw(path: Path, case: Case, plan: Plan, trace_file: str | None) -> str:
     )
 
 
-def _traced(case: Case, plan: Plan) -> Trace:
+def _traced(case: PredictionCase, plan: Plan) -> Trace:
     if isinstance(case.workload.architecture, TracedModel):
         return case.workload.architecture.trace
     if case.job.spec.model.hf_config is None or case.workload.adapter is not None:
@@ -56,7 +56,7 @@ def _traced(case: Case, plan: Plan) -> Trace:
         return read_trace(str(output))
 
 
-def _refuse_another_model(case: Case, trace: Trace, file: str) -> None:
+def _refuse_another_model(case: PredictionCase, trace: Trace, file: str) -> None:
     """A trace of something else than the job says would be a picture of something else."""
     workload = case.workload
     if trace.sequence_length != workload.sequence_length:

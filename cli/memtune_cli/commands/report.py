@@ -8,7 +8,7 @@ from pathlib import Path
 
 from memtune.controller.formats import to_seconds
 from memtune_cli.errors import InputError
-from memtune_cli.input.job_view import Story
+from memtune_cli.input.job_view import JobView
 from memtune_cli.input.named_job import story_of_named
 from memtune_cli.input.prometheus import Series, device_memory
 from memtune_cli.views.candidates import believed, costs
@@ -29,7 +29,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _series(url: str, story: Story, now: float) -> list[Series]:
+def _series(url: str, story: JobView, now: float) -> list[Series]:
     """The memory over time of the train runs that there were."""
     begins = [begin for run in story.status.attempts if (begin := to_seconds(run.started_at))]
     if not begins:

@@ -19,16 +19,16 @@ from memtune.controller.reasons import SPEC_CHANGED
 from memtune_cli.errors import INTERRUPTED, InputError, installing
 from memtune_cli.input.earlier_result import begin_anew, earlier_result
 from memtune_cli.input.job_file import read_job
-from memtune_cli.input.job_view import Story
+from memtune_cli.input.job_view import JobView
 from memtune_cli.input.local_job import told_here
 from memtune_cli.views.display import Display
 from memtune_cli.views.live_page import live_page
 from memtune_cli.views.status_diff import saying, without_shown
 
 if TYPE_CHECKING:
-    from memtune.controller import Event
+    from memtune.controller import JobEvent
     from memtune_operator.backend import Key, Snapshot
-    from memtune_operator.local.backend import LocalShell
+    from memtune_operator.local.backend import LocalBackend
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -102,14 +102,14 @@ def install_runner(directory: Path) -> None:
 
 
 async def _drive(manifest: dict[str, Any], directory: Path, shared: Path, earlier: str) -> int:
-    from memtune_operator.local.backend import LocalShell
+    from memtune_operator.local.backend import LocalBackend
     from memtune_operator.reconciler import Reconciler
     from memtune_operator.search.search import propose
 
     screen = _Screen(directory)
     if earlier:
         screen.say(earlier)
-    shell = LocalShell(directory, screen.tell, shared)
+    shell = LocalBackend(directory, screen.tell, shared)
     key = shell.accept(manifest)
     reconciler = Reconciler(shell, propose, time.time, screen)
     shell.on_change(lambda: reconciler.wake(key))
@@ -127,7 +127,7 @@ async def _drive(manifest: dict[str, Any], directory: Path, shared: Path, earlie
         await shell.stop()
 
 
-def _interrupt(shell: LocalShell, screen: _Screen) -> None:
+def _interrupt(shell: LocalBackend, screen: _Screen) -> None:
     from memtune_operator.kubernetes.refusals import RefusalError
     from memtune_operator.local.backend import StateError
 
@@ -147,14 +147,14 @@ class _Screen:
         self.ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._directory = directory
         self._display = Display()
-        self._story: Story | None = None
+        self._story: JobView | None = None
         self._told: list[str] = []
 
     def say(self, line: str) -> None:
         """Say what no event tells."""
         self._display.tell(line)
 
-    def tell(self, event: Event) -> None:
+    def tell(self, event: JobEvent) -> None:
         """Say what happened."""
         self._display.tell(without_shown(event.message, self._told))
         self._told.append(event.message)
@@ -182,7 +182,7 @@ class _Screen:
             self._display.end([*self._page(), *self._left_behind(story)])
             self.ended.set_result(code)
 
-    def _left_behind(self, story: Story) -> list[str]:
+    def _left_behind(self, story: JobView) -> list[str]:
         """What the next call goes on from, and where to look."""
         checkpoint = [f"checkpoint: {story.checkpoint}"] if self.is_interrupted and story.status.attempts else []
         page = f"`memtune report {story.asked_as}` writes its page"

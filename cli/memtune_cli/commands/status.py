@@ -7,7 +7,7 @@ import time
 from typing import Any
 
 from memtune.api.status import RunStatus, dump_status
-from memtune_cli.input.job_view import Story, error_ratio
+from memtune_cli.input.job_view import JobView, error_ratio
 from memtune_cli.input.named_job import story_of_named
 from memtune_cli.views import json_output
 from memtune_cli.views.job_page import page
@@ -26,7 +26,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def document_of(story: Story) -> dict[str, Any]:
+def document_of(story: JobView) -> dict[str, Any]:
     """The status as the operator wrote it, and beside it what follows from it."""
     found, status = story.budget, dump_status(story.status)
     budget = (
@@ -61,7 +61,7 @@ def document_of(story: Story) -> dict[str, Any]:
     }
 
 
-def _derived(story: Story, run: RunStatus) -> dict[str, Any]:
+def _derived(story: JobView, run: RunStatus) -> dict[str, Any]:
     error, free, cost = error_ratio(run), story.free_share(run), story.cost(run.tokens_per_second)
     return {
         "outcome": story.outcome(run),

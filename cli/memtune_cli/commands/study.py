@@ -21,14 +21,14 @@ from memtune.controller.formats import to_seconds
 from memtune.controller.job_knowledge import model_of
 from memtune.controller.records import has_ended
 from memtune.controller.trials import search_state
-from memtune.planning.knowledge import Model
+from memtune.planning.knowledge import PlanKnowledge
 from memtune.planning.next_probe import SearchState
 from memtune.planning.space import BOTH, MEMORY, THROUGHPUT
 from memtune.units import counted
 from memtune.wire.names import pod_name
 from memtune.wire.run import RunKind
 from memtune_cli.errors import InputError
-from memtune_cli.input.job_view import Story
+from memtune_cli.input.job_view import JobView
 from memtune_cli.input.named_job import story_of_named
 from memtune_operator.search.study import all_parameters, directions_of, distributions_of, frozen
 
@@ -63,7 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _search_state(story: Story) -> SearchState:
+def _search_state(story: JobView) -> SearchState:
     if story.job is None:
         raise InputError(f"the spec of {story.title} cannot be read; memtune status says why")
     # What became of the training says nothing of which probes fitted: its GPUs may have lost memory since.
@@ -75,7 +75,7 @@ def _search_state(story: Story) -> SearchState:
     return search_state(story.job, status, model)
 
 
-def _uid(story: Story) -> str:
+def _uid(story: JobView) -> str:
     return story.job.metadata.uid if story.job else ""
 
 
@@ -125,7 +125,7 @@ def _told_of_storage(shown: str) -> Iterator[None]:
         raise InputError(f"--storage: {shown} cannot be used: {why[0]}; {_USE}") from None
 
 
-def _study(uid: str, name: str, storage: BaseStorage, model: Model) -> optuna.Study:
+def _study(uid: str, name: str, storage: BaseStorage, model: PlanKnowledge) -> optuna.Study:
     """The study of this job, which is made if there is none."""
     if name not in optuna.get_all_study_names(storage):
         study = optuna.create_study(study_name=name, storage=storage, directions=directions_of(model))
@@ -151,7 +151,7 @@ def _check_choices(earlier: list[FrozenTrial], state: SearchState, shown: str) -
                 )
 
 
-def _trials(story: Story, state: SearchState) -> list[FrozenTrial]:
+def _trials(story: JobView, state: SearchState) -> list[FrozenTrial]:
     """The probes that ended: a trial that is added while it runs could not be changed any more."""
     parameters, trials = all_parameters(state), []
     for probe, trial in zip(story.status.probes, state.trials, strict=True):
@@ -163,7 +163,7 @@ def _trials(story: Story, state: SearchState) -> list[FrozenTrial]:
     return trials
 
 
-def _attributes(story: Story, probe: RunStatus) -> dict[str, Any]:
+def _attributes(story: JobView, probe: RunStatus) -> dict[str, Any]:
     """What Optuna has no place of its own for."""
     is_on_cluster = story.job is not None and not story.state and not probe.measured_by
     pods = story.job.spec.resources.pods if story.job and is_on_cluster else 0
@@ -191,7 +191,7 @@ def _local(text: str | None) -> datetime | None:
     return datetime.fromtimestamp(seconds, timezone.utc).astimezone().replace(tzinfo=None) if seconds else None
 
 
-def _about(story: Story, model: Model) -> dict[str, Any]:
+def _about(story: JobView, model: PlanKnowledge) -> dict[str, Any]:
     """What holds for all trials, as attributes of the study."""
     plan, device = story.status.plan, story.job.spec.resources.device if story.job else ""
     return {

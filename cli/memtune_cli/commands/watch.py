@@ -15,7 +15,7 @@ from memtune.wire.names import pod_name
 from memtune.wire.run import RunKind
 from memtune_cli.input import cluster
 from memtune_cli.input.cluster import JobAddress
-from memtune_cli.input.job_view import Story, story_of
+from memtune_cli.input.job_view import JobView, story_of
 from memtune_cli.input.run_pods import is_by_job_set, pods_of
 from memtune_cli.views.display import Display
 from memtune_cli.views.job_page import page
@@ -62,7 +62,7 @@ class _Watch:
     def __init__(self, job: JobAddress, display: Display) -> None:
         self._job = job
         self._display = display
-        self._story: Story | None = None
+        self._story: JobView | None = None
         self._ranks: Ranks | None = None
         self._trouble = ""
         self._told_at = 0.0
@@ -83,7 +83,7 @@ class _Watch:
                 task.cancel()
             await asyncio.gather(following, *others, return_exceptions=True)
 
-    def learn(self, story: Story) -> None:
+    def learn(self, story: JobView) -> None:
         """The job as it is now."""
         for line in news(self._story, story):
             self._display.tell(line)
@@ -144,7 +144,7 @@ class _Watch:
                     await asyncio.Event().wait()
             await asyncio.sleep(_LOOK_SECONDS + _LOOK_SECONDS_PER_POD * len(pods))
 
-    async def _pods(self, story: Story, found: RunStatus) -> list[str]:
+    async def _pods(self, story: JobView, found: RunStatus) -> list[str]:
         """The names of a run's pods: known beforehand, or those that its JobSet has made."""
         if story.job is None or not is_by_job_set(story):
             return _pods(story, found)
@@ -197,7 +197,7 @@ class _Watch:
             screen, now = self._display.screen, time.time()
             self._display.show(live_page(screen, self._story, self._ranks, now, self._trouble))
 
-    def _end(self, story: Story) -> None:
+    def _end(self, story: JobView) -> None:
         self._display.end(["", *page(self._display.screen, story, time.time())])
 
 
@@ -205,7 +205,7 @@ def _is_forbidden(refusal: RefusalError) -> bool:
     return refusal.status == 403 and refusal.kind is Kind.REFUSED
 
 
-def _pods(story: Story, run: RunStatus) -> list[str]:
+def _pods(story: JobView, run: RunStatus) -> list[str]:
     """The names of a run's pods."""
     kind = RunKind.TRAIN if isinstance(run, AttemptStatus) else RunKind.PROBE
     pods = story.job.spec.resources.pods if story.job else 1

@@ -20,7 +20,7 @@ from memtune_operator.pods.wrapping import Manifest
 if TYPE_CHECKING:
     from kubernetes.aio import client
 
-    from memtune_operator.kubernetes.client import Cluster
+    from memtune_operator.kubernetes.client import Client
 
 _NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 _NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
@@ -30,7 +30,7 @@ _NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
 class JobAddress:
     """One job, and the cluster that it is on."""
 
-    cluster: Cluster
+    cluster: Client
     server: str
     namespace: str
     name: str
@@ -72,14 +72,14 @@ async def address(arguments: argparse.Namespace) -> AsyncIterator[JobAddress]:
         if name is not None and not _NAME.fullmatch(name):
             problem = f"{what}: {name!r} cannot be a name; use small letters, digits, '-' and '.'"
             raise InputError(problem + job_here(name))
-    from memtune_operator.kubernetes.client import Cluster
+    from memtune_operator.kubernetes.client import Client
 
     try:
         api, namespace, renewal = await _connect(arguments)
     except InputError as error:
         raise InputError(f"{error}{job_here(arguments.name)}") from None
     server = api.configuration.host
-    cluster = Cluster(api)
+    cluster = Client(api)
     try:
         yield JobAddress(cluster, server, arguments.namespace or namespace, arguments.name)
     except RefusalError as refusal:

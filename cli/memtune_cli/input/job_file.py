@@ -11,7 +11,7 @@ from memtune.gpus.gpu import GPUS, find
 from memtune.gpus.products import of_product
 from memtune.units import counted, gib
 from memtune_cli.errors import InputError
-from memtune_cli.input.prediction_case import Case
+from memtune_cli.input.prediction_case import PredictionCase
 
 if TYPE_CHECKING:
     from memtune.api import Job
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from memtune.memory.workload import Workload
 
 
-def read_case(file: str, gpu_name: str | None) -> Case:
+def read_case(file: str, gpu_name: str | None) -> PredictionCase:
     """Read a job's file, or standard input if it is ``-``."""
     return _read_cases(file, [gpu_name], {})[0]
 
 
-def read_cases(file: str, gpu_names: str | None, prices: Mapping[str, float]) -> list[Case]:
+def read_cases(file: str, gpu_names: str | None, prices: Mapping[str, float]) -> list[PredictionCase]:
     """Read a job's file, for each GPU of a list with commas, or for its own. ``prices`` are dollars an hour by GPU."""
     prices = {name.lower(): price for name, price in prices.items()}
     if unknown := [name for name in prices if name not in GPUS]:
@@ -60,7 +60,7 @@ def _listed(gpu_names: str) -> list[str]:
     return names
 
 
-def _read_cases(file: str, gpu_names: Sequence[str | None], prices: Mapping[str, float]) -> list[Case]:
+def _read_cases(file: str, gpu_names: Sequence[str | None], prices: Mapping[str, float]) -> list[PredictionCase]:
     from memtune.api import SpecError, load_job
     from memtune_cli.input.tracing import traced_model
 
@@ -76,13 +76,15 @@ def _read_cases(file: str, gpu_names: Sequence[str | None], prices: Mapping[str,
         raise InputError(f"{shown}: {error}") from None
 
 
-def _case(job: Job, gpu: Gpu, gpu_name: str | None, traced: TracedModel | None, prices: Mapping[str, float]) -> Case:
+def _case(
+    job: Job, gpu: Gpu, gpu_name: str | None, traced: TracedModel | None, prices: Mapping[str, float]
+) -> PredictionCase:
     from memtune.api import gpu_notes, to_workload
     from memtune.api.fixed_rules import fixed_plan
     from memtune.api.space import to_space
 
     workload = to_workload(job, gpu, traced)
-    return Case(
+    return PredictionCase(
         name=job.metadata.name,
         job=job,
         workload=workload,

@@ -25,7 +25,7 @@ from memtune.wire.pruning import Pruned
 _OBSTACLES = ("Queued", "Stalled")
 
 
-class Peak(NamedTuple):
+class RunPeak(NamedTuple):
     """What a plan was predicted to need, as bars are drawn of it."""
 
     device: Interval
@@ -52,7 +52,7 @@ class Cost(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Story:
+class JobView:
     """One job. ``job`` is None if its spec cannot be read; the status is told nevertheless.
 
     ``state`` is the state directory of a job of `memtune run`, empty for one on a cluster; ``is_left`` says that no
@@ -155,13 +155,13 @@ class Story:
         return next((run for run in reversed(self.runs) if not has_ended(run)), None)
 
     @property
-    def peak(self) -> Peak | None:
+    def peak(self) -> RunPeak | None:
         """The prediction, if there is one."""
         prediction = self.status.prediction
         if prediction is None:
             return None
         parts = (Component(part.name.replace("-", " "), _interval(part)) for part in prediction.components)
-        return Peak(_interval(prediction.device_bytes), tuple(parts))
+        return RunPeak(_interval(prediction.device_bytes), tuple(parts))
 
     def condition(self, kind: str) -> Condition | None:
         """The condition of this type, if it is true."""
@@ -321,7 +321,7 @@ class Story:
         )
 
 
-def story_of(manifest: Mapping[str, Any]) -> Story:
+def story_of(manifest: Mapping[str, Any]) -> JobView:
     """The story of an object as the API server has it."""
     metadata = manifest.get("metadata") or {}
     found = manifest.get("status")
@@ -330,8 +330,8 @@ def story_of(manifest: Mapping[str, Any]) -> Story:
         # The status is read apart, and with suspicion.
         job = load_job({name: value for name, value in manifest.items() if name != "status"})
     except SpecError:
-        return Story(metadata.get("name", ""), metadata.get("namespace", "default"), read_status(written))
-    return Story(job.metadata.name, job.metadata.namespace, restore(job, written), job)
+        return JobView(metadata.get("name", ""), metadata.get("namespace", "default"), read_status(written))
+    return JobView(job.metadata.name, job.metadata.namespace, restore(job, written), job)
 
 
 def error_ratio(run: RunStatus) -> float | None:

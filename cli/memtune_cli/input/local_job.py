@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from memtune_cli.errors import InputError
-from memtune_cli.input.job_view import Story, story_of
+from memtune_cli.input.job_view import JobView, story_of
 from memtune_operator.local.backend import StateError, job_in
 from memtune_operator.local.checkpoints import checkpoint_path
 
@@ -21,7 +21,7 @@ def job_at(directory: Path) -> dict[str, Any]:
         raise InputError(str(error)) from None
 
 
-def story_at(directory: Path) -> Story:
+def story_at(directory: Path) -> JobView:
     """The story of the job in a state directory."""
     manifest = job_at(directory)
     if not manifest:
@@ -31,7 +31,7 @@ def story_at(directory: Path) -> Story:
     return replace(told_here(manifest, directory), is_left=not _is_at_work(directory))
 
 
-def told_here(manifest: dict[str, Any], directory: Path) -> Story:
+def told_here(manifest: dict[str, Any], directory: Path) -> JobView:
     """The story of a job of this machine, with its checkpoints where they are."""
     story = story_of(manifest)
     job, state = story.job, str(directory)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from memtune_cli.errors import InputError
 from memtune_cli.input import cluster
-from memtune_cli.input.job_view import Story, story_of
+from memtune_cli.input.job_view import JobView, story_of
 from memtune_cli.input.local_job import story_at
 
 _ON_A_CLUSTER = {
@@ -20,7 +20,7 @@ _ON_A_CLUSTER = {
 }
 
 
-def story_of_named(arguments: argparse.Namespace) -> Story:
+def story_of_named(arguments: argparse.Namespace) -> JobView:
     """The story of the job, wherever it is."""
     directory = state_directory(arguments)
     return story_at(directory) if directory else asyncio.run(_on_cluster(arguments))
@@ -42,6 +42,6 @@ def state_directory(arguments: argparse.Namespace) -> Path | None:
     return Path(arguments.state)
 
 
-async def _on_cluster(arguments: argparse.Namespace) -> Story:
+async def _on_cluster(arguments: argparse.Namespace) -> JobView:
     async with cluster.address(arguments) as job:
         return story_of(await job.read())

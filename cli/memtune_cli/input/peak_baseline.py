@@ -17,7 +17,7 @@ class PeakError(Exception):
     """A peak that fails its test. The message says why and what to do."""
 
 
-class Peak(NamedTuple):
+class BaselinePeak(NamedTuple):
     """One emulated peak, and what makes it comparable with another. ``lines`` are bytes by line of code."""
 
     gpu: str
@@ -27,14 +27,14 @@ class Peak(NamedTuple):
     lines: dict[str, int]
 
     @classmethod
-    def of(cls, result: Mapping[str, Any], lines: Mapping[str, int]) -> Peak:
+    def of(cls, result: Mapping[str, Any], lines: Mapping[str, int]) -> BaselinePeak:
         """From the result of `memtune emulate`. What is below 1 MiB would only make the file change more often."""
         peaks = {metric: result["measured"]["peakBytes"][metric] for metric in ("allocated", "active", "reserved")}
         large = {line: size for line, size in lines.items() if size >= MIB}
         return cls(result["gpu"]["name"], result["ranks"], result["torch"]["version"], peaks, large)
 
 
-def read(path: Path) -> dict[str, Peak]:
+def read(path: Path) -> dict[str, BaselinePeak]:
     """The peaks of a baseline file; none if there is no file."""
     if not path.exists():
         return {}
@@ -43,7 +43,7 @@ def read(path: Path) -> dict[str, Peak]:
         if document["version"] != VERSION:
             raise PeakError(f"{path} has version {document['version']!r}; this release of MemTune reads {VERSION}")
         return {
-            name: Peak(each["gpu"], each["ranks"], each["torch"], dict(each["peakBytes"]), dict(each["lines"]))
+            name: BaselinePeak(each["gpu"], each["ranks"], each["torch"], dict(each["peakBytes"]), dict(each["lines"]))
             for name, each in document["peaks"].items()
         }
     except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -53,7 +53,7 @@ def read(path: Path) -> dict[str, Peak]:
         ) from None
 
 
-def write(path: Path, peaks: Mapping[str, Peak]) -> None:
+def write(path: Path, peaks: Mapping[str, BaselinePeak]) -> None:
     """Write the whole file, sorted, so that its diffs are small."""
     document = {
         "version": VERSION,
@@ -68,7 +68,7 @@ def write(path: Path, peaks: Mapping[str, Peak]) -> None:
     path.write_text(json.dumps(document, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
-def compare(now: Peak, before: Peak, metric: str, tolerance: float) -> Iterator[str]:
+def compare(now: BaselinePeak, before: BaselinePeak, metric: str, tolerance: float) -> Iterator[str]:
     """Why the peak fails against its baseline, line by line; nothing if it does not."""
     if (now.gpu, now.ranks) != (before.gpu, before.ranks):
         yield f"The baseline is of {_where(before)}, and this is {_where(now)}, so they cannot be compared."
@@ -87,7 +87,7 @@ def compare(now: Peak, before: Peak, metric: str, tolerance: float) -> Iterator[
     yield "If this is intended, run pytest --memtune-write-baseline and commit the file."
 
 
-def growth(now: Peak, before: Peak) -> Iterator[str]:
+def growth(now: BaselinePeak, before: BaselinePeak) -> Iterator[str]:
     """The lines that hold more at the peak than they did."""
     grown = {line: size - before.lines.get(line, 0) for line, size in now.lines.items()}
     largest = sorted(grown.items(), key=lambda each: -each[1])[:_LINES_SHOWN]
@@ -97,12 +97,12 @@ def growth(now: Peak, before: Peak) -> Iterator[str]:
         yield from rows
 
 
-def largest(now: Peak) -> Iterator[str]:
+def largest(now: BaselinePeak) -> Iterator[str]:
     """The lines that hold most at the peak."""
     if now.lines:
         yield "These lines hold most at the peak of allocated memory:"
         yield from (f"  {amount(size, size)}  {line}" for line, size in list(now.lines.items())[:_LINES_SHOWN])
 
 
-def _where(peak: Peak) -> str:
+def _where(peak: BaselinePeak) -> str:
     return f"rank 0 of {peak.ranks} on {peak.gpu}" if peak.ranks > 1 else f"one {peak.gpu}"

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Case:
+class PredictionCase:
     """One job as it was read, and what is predicted of it. ``notes`` say what had to be assumed."""
 
     name: str
@@ -70,7 +70,7 @@ class Case:
             raise InputError(f"{where}: {plan} cannot run: {reason}")
         return plan
 
-    def what_if(self, text: str) -> tuple[Case, Plan]:
+    def what_if(self, text: str) -> tuple[PredictionCase, Plan]:
         """The plan that ``--plan`` names, with the job's own knobs where the name leaves them out; and this job with
         notes on how far that plan is from what the job allows.
         """

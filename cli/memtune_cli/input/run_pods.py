@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from memtune_cli.input.cluster import JobAddress
-from memtune_cli.input.job_view import Story
+from memtune_cli.input.job_view import JobView
 from memtune_operator.kubernetes.pod_reader import owned_by, owned_through
 from memtune_operator.pods import names
 from memtune_operator.pods.kinds import BATCH_JOB, JOB_SET, POD, ObjectKind
 from memtune_operator.pods.wrapping import Manifest
 
 
-def is_by_job_set(story: Story) -> bool:
+def is_by_job_set(story: JobView) -> bool:
     """Whether a JobSet's controller makes the pods, and their names."""
     return story.job is not None and story.job.spec.launcher == "JobSet" and not story.is_emulated
 
 
-async def pods_of(address: JobAddress, story: Story, uid: str) -> list[Manifest]:
+async def pods_of(address: JobAddress, story: JobView, uid: str) -> list[Manifest]:
     """The pods of all runs of the job with this uid."""
     pods = await _labelled(address, POD)
     if not is_by_job_set(story):

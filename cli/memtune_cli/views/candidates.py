@@ -11,10 +11,10 @@ from typing import NamedTuple
 
 from memtune.controller.job_knowledge import model_of
 from memtune.controller.records import RAN, ended_as
-from memtune.planning.knowledge import Model
+from memtune.planning.knowledge import PlanKnowledge
 from memtune.planning.space import host_refusal
 from memtune.plans.plan import Plan
-from memtune_cli.input.job_view import Story
+from memtune_cli.input.job_view import JobView
 
 
 class Group(str, Enum):
@@ -46,7 +46,7 @@ class Reckoned(NamedTuple):
     rule: str
 
 
-def believed(story: Story) -> list[Believed]:
+def believed(story: JobView) -> list[Believed]:
     """The plans of a job; none if it describes no model that can be predicted here."""
     if story.job is None:
         return []
@@ -57,7 +57,7 @@ def believed(story: Story) -> list[Believed]:
         return []
 
 
-def _believed(model: Model, plan: Plan) -> Believed:
+def _believed(model: PlanKnowledge, plan: Plan) -> Believed:
     prediction = model.predict(plan)
     group = Group.FITS if model.fits(plan) else Group.MAY_FIT
     # Of a plan that ran, the host has held what it offloads.
@@ -67,7 +67,7 @@ def _believed(model: Model, plan: Plan) -> Believed:
     return Believed(plan, model.expected_bytes(plan), prediction.tokens_per_second.expected, group)
 
 
-def costs(story: Story, plans: list[Believed]) -> list[Reckoned]:
+def costs(story: JobView, plans: list[Believed]) -> list[Reckoned]:
     """What finding the plan and keeping it alive took, and what it would have taken without; nothing if emulated."""
     if story.is_emulated:
         return []
@@ -88,7 +88,7 @@ def costs(story: Story, plans: list[Believed]) -> list[Reckoned]:
     return [*found, *_kept(story)]
 
 
-def _kept(story: Story) -> list[Reckoned]:
+def _kept(story: JobView) -> list[Reckoned]:
     """Training that relaunches did not have to do again."""
     resumed = [attempt for attempt in story.status.attempts if attempt.resumed_samples]
     speeds = [run.tokens_per_second for run in story.runs if run.tokens_per_second]

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from memtune.units import Unit, counted, gib, unit_of
-from memtune_cli.input.prediction_case import Case
+from memtune_cli.input.prediction_case import PredictionCase
 from memtune_cli.views.render import Column, table, wrapped
 from memtune_cli.views.screen import Screen
 
@@ -16,7 +16,7 @@ _SITES_SHOWN = 10
 _READS_SHOWN = 5
 
 
-def page(screen: Screen, case: Case, told: Mapping[str, Any]) -> list[str]:
+def page(screen: Screen, case: PredictionCase, told: Mapping[str, Any]) -> list[str]:
     """The page of the document."""
     gpu, ranks = told["gpu"], told["ranks"]
     where = f"rank 0 of {ranks}" if ranks > 1 else "one GPU"

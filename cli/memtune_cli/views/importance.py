@@ -6,7 +6,7 @@ from collections.abc import Hashable, Sequence
 from statistics import fmean
 from typing import NamedTuple
 
-from memtune.planning.parameters import Parameters
+from memtune.planning.parameters import StudyParameters
 from memtune_cli.views.candidates import Believed
 
 
@@ -21,7 +21,7 @@ class Importance(NamedTuple):
 
 def importances(plans: Sequence[Believed]) -> list[Importance]:
     """The knobs that the job leaves open, the one that matters most for memory first."""
-    parameters = Parameters(tuple(each.plan for each in plans))
+    parameters = StudyParameters(tuple(each.plan for each in plans))
     found = []
     for knob, choices in parameters.choices.items():
         chosen = [getattr(each.plan, knob) for each in plans]

@@ -11,7 +11,7 @@ from memtune.controller.records import ended_as
 from memtune.controller.verdict import Verdict
 from memtune.planning.cost import dollars
 from memtune.units import counted
-from memtune_cli.input.job_view import Story, error_ratio, measured_bytes, run_seconds
+from memtune_cli.input.job_view import JobView, error_ratio, measured_bytes, run_seconds
 from memtune_cli.views.next_step import next_step
 from memtune_cli.views.render import Column, level_bar, memory_bar, table, wrapped
 from memtune_cli.views.screen import Screen
@@ -23,7 +23,7 @@ _WIDEST_BAR, _NARROWEST_BAR = 40, 12
 _BESIDE_BAR = 62
 
 
-def page(screen: Screen, story: Story, now: float) -> list[str]:
+def page(screen: Screen, story: JobView, now: float) -> list[str]:
     """The whole story."""
     parts = (
         heading(screen, story),
@@ -39,7 +39,7 @@ def page(screen: Screen, story: Story, now: float) -> list[str]:
     return [line for number, part in enumerate(filter(None, parts)) for line in ([""] if number else []) + part]
 
 
-def heading(screen: Screen, story: Story) -> list[str]:
+def heading(screen: Screen, story: JobView) -> list[str]:
     """Which job, how far it is, and what it is doing now."""
     phase = screen.paint(story.status.phase, f"{_PHASE_COLOURS.get(story.status.phase, BLUE)};1")
     if story.obstacle and not story.is_over:
@@ -50,7 +50,7 @@ def heading(screen: Screen, story: Story) -> list[str]:
     return lines + wrapped(screen, f"  {story.status.message}", 2)
 
 
-def _conditions(screen: Screen, story: Story, now: float) -> list[str]:
+def _conditions(screen: Screen, story: JobView, now: float) -> list[str]:
     """Each condition, with its message where no other part of the page says it."""
     if not story.status.conditions:
         return []
@@ -64,7 +64,7 @@ def _conditions(screen: Screen, story: Story, now: float) -> list[str]:
     return lines
 
 
-def _prediction(screen: Screen, story: Story) -> list[str]:
+def _prediction(screen: Screen, story: JobView) -> list[str]:
     prediction, peak = story.status.prediction, story.peak
     if prediction is None or peak is None:
         return []
@@ -78,7 +78,7 @@ def _prediction(screen: Screen, story: Story) -> list[str]:
     return [*titled(screen, "Prediction", text), *bar]
 
 
-def emulations(screen: Screen, story: Story) -> list[str]:
+def emulations(screen: Screen, story: JobView) -> list[str]:
     """Each emulated probe's memory as predicted and as emulated."""
     if not story.status.emulations:
         return []
@@ -90,7 +90,7 @@ def emulations(screen: Screen, story: Story) -> list[str]:
     return lines
 
 
-def probes(screen: Screen, story: Story) -> list[str]:
+def probes(screen: Screen, story: JobView) -> list[str]:
     """How far probing is, and each probe's memory as predicted and as measured."""
     found = story.budget
     if found is None and not story.status.probes:
@@ -103,7 +103,7 @@ def probes(screen: Screen, story: Story) -> list[str]:
     return lines + wrapped(screen, f"  {story.why}", 2) if story.why else lines
 
 
-def _front(screen: Screen, story: Story) -> list[str]:
+def _front(screen: Screen, story: JobView) -> list[str]:
     """With two objectives: the plans to choose between."""
     if not story.front:
         return []
@@ -122,7 +122,7 @@ def _front(screen: Screen, story: Story) -> list[str]:
     return title + table(screen, columns, rows)
 
 
-def _progress(story: Story) -> str:
+def _progress(story: JobView) -> str:
     found = story.budget
     if found is None:
         return ""
@@ -136,7 +136,7 @@ def _progress(story: Story) -> str:
     )
 
 
-def _run_bars(screen: Screen, story: Story, run: RunStatus) -> list[str]:
+def _run_bars(screen: Screen, story: JobView, run: RunStatus) -> list[str]:
     """Two bars against the GPU's memory: what was predicted, what was measured."""
     width = max(_NARROWEST_BAR, min(_WIDEST_BAR, screen.width - _BESIDE_BAR))
     full, measured = story.usable_by(run), measured_bytes(run)
@@ -163,13 +163,13 @@ def memory_colour(size_bytes: float, full_bytes: float, headroom: float) -> str:
     return YELLOW if size_bytes > full_bytes * (1 - headroom) else GREEN
 
 
-def _outcome_colour(run: RunStatus, story: Story) -> str:
+def _outcome_colour(run: RunStatus, story: JobView) -> str:
     if ended_as(run, Verdict.SUCCEEDED):
         return YELLOW if story.is_tight(run) else GREEN
     return RED if run.verdict else ""
 
 
-def attempts(screen: Screen, story: Story, now: float) -> list[str]:
+def attempts(screen: Screen, story: JobView, now: float) -> list[str]:
     """The train runs, what each died of, and how the next one came about."""
     if not story.status.attempts:
         return []
@@ -188,7 +188,7 @@ def attempts(screen: Screen, story: Story, now: float) -> list[str]:
     return lines + [line for attempt in died for line in _last_words(screen, attempt)]
 
 
-def _attempt_row(story: Story, attempt: AttemptStatus, now: float) -> list[str]:
+def _attempt_row(story: JobView, attempt: AttemptStatus, now: float) -> list[str]:
     seconds, measured = run_seconds(attempt, now), measured_bytes(attempt)
     rung = attempt.rung or ("the same plan" if attempt.number > 1 else "")
     return [
@@ -206,7 +206,7 @@ def _last_words(screen: Screen, attempt: AttemptStatus) -> Iterable[str]:
     return wrapped(screen, f"  attempt {attempt.number}: {attempt.message}", 4) if attempt.message else ()
 
 
-def _costs(screen: Screen, story: Story) -> list[str]:
+def _costs(screen: Screen, story: JobView) -> list[str]:
     """What a million tokens cost, by each speed that is known."""
     found, price = story.costs, story.status.gpu_hour_price
     if not found or price is None:
@@ -217,7 +217,7 @@ def _costs(screen: Screen, story: Story) -> list[str]:
     return [*titled(screen, "Cost", text), *table(screen, columns, rows)]
 
 
-def _facts(screen: Screen, story: Story) -> list[str]:
+def _facts(screen: Screen, story: JobView) -> list[str]:
     """Where the job would go on from, and what happens next."""
     facts = [
         (name, text)

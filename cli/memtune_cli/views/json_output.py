@@ -9,22 +9,22 @@ from typing import Any
 from memtune.memory.prediction import Interval, Prediction
 from memtune.planning.space import Candidate, Dropped
 from memtune.plans.plan import Plan
-from memtune_cli.input.prediction_case import Case
+from memtune_cli.input.prediction_case import PredictionCase
 
 VERSION = 1
 
 
-def header(command: str, case: Case) -> dict[str, Any]:
+def header(command: str, case: PredictionCase) -> dict[str, Any]:
     """What every document about one GPU begins with."""
     return {**_begun(command, case), **gpu(case), **_asked(case)}
 
 
-def header_of_several(command: str, case: Case) -> dict[str, Any]:
+def header_of_several(command: str, case: PredictionCase) -> dict[str, Any]:
     """What a document about several GPUs begins with."""
     return {**_begun(command, case), **_asked(case)}
 
 
-def gpu(case: Case) -> dict[str, Any]:
+def gpu(case: PredictionCase) -> dict[str, Any]:
     """Which GPU, and its price if it is known."""
     found = case.workload.gpu
     return {
@@ -33,11 +33,11 @@ def gpu(case: Case) -> dict[str, Any]:
     }
 
 
-def _begun(command: str, case: Case) -> dict[str, Any]:
+def _begun(command: str, case: PredictionCase) -> dict[str, Any]:
     return {"version": VERSION, "command": command, "job": case.name}
 
 
-def _asked(case: Case) -> dict[str, Any]:
+def _asked(case: PredictionCase) -> dict[str, Any]:
     workload = case.workload
     return {
         "nodes": workload.nodes,
@@ -49,7 +49,7 @@ def _asked(case: Case) -> dict[str, Any]:
     }
 
 
-def detail(case: Case, plan: Plan, prediction: Prediction) -> dict[str, Any]:
+def detail(case: PredictionCase, plan: Plan, prediction: Prediction) -> dict[str, Any]:
     """One plan with everything that is predicted of it."""
     metrics = ("requested", "allocated", "active", "reserved", "device")
     return {
@@ -65,7 +65,7 @@ def detail(case: Case, plan: Plan, prediction: Prediction) -> dict[str, Any]:
     }
 
 
-def brief(case: Case, candidate: Candidate | Dropped) -> dict[str, Any]:
+def brief(case: PredictionCase, candidate: Candidate | Dropped) -> dict[str, Any]:
     """One candidate of many."""
     prediction = candidate.prediction
     reason = {"reason": candidate.reason} if isinstance(candidate, Dropped) else {}
@@ -81,7 +81,7 @@ def dump(document: Mapping[str, Any], form: str) -> str:
     return str(yaml.safe_dump(dict(document), sort_keys=False, allow_unicode=True)).rstrip("\n")
 
 
-def briefs(case: Case, candidates: Sequence[Candidate | Dropped]) -> list[dict[str, Any]]:
+def briefs(case: PredictionCase, candidates: Sequence[Candidate | Dropped]) -> list[dict[str, Any]]:
     """Many candidates, each in brief."""
     return [brief(case, candidate) for candidate in candidates]
 
@@ -90,7 +90,7 @@ def _bytes(interval: Interval) -> dict[str, int]:
     return {name: round(value) for name, value in interval._asdict().items()}
 
 
-def _speed(case: Case, prediction: Prediction) -> dict[str, Any]:
+def _speed(case: PredictionCase, prediction: Prediction) -> dict[str, Any]:
     cost = case.cost(prediction)
     return {
         "stepSeconds": {name: round(value, 4) for name, value in prediction.step_seconds._asdict().items()},

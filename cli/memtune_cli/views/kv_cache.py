@@ -8,7 +8,7 @@ from memtune.memory.kv_cache import Generation, KvBudget, kv_budget
 from memtune.model.architecture import Architecture, Kind
 from memtune.plans.plan import Plan
 from memtune.units import MIB, gib
-from memtune_cli.input.prediction_case import Case
+from memtune_cli.input.prediction_case import PredictionCase
 from memtune_cli.views.render import wrapped
 from memtune_cli.views.screen import Screen
 
@@ -24,7 +24,7 @@ class Cache(NamedTuple):
     budget: KvBudget
 
 
-def cache_of(case: Case, plan: Plan) -> Cache | None:
+def cache_of(case: PredictionCase, plan: Plan) -> Cache | None:
     """The cache; None where the job generates nothing."""
     workload = case.workload
     architecture = workload.architecture
@@ -38,7 +38,7 @@ def cache_of(case: Case, plan: Plan) -> Cache | None:
     return Cache(generation, resident, kv_budget(architecture, generation, free_bytes))
 
 
-def generating(screen: Screen, case: Case, plan: Plan) -> list[str]:
+def generating(screen: Screen, case: PredictionCase, plan: Plan) -> list[str]:
     """The section of a page; empty where the job generates nothing."""
     cache = cache_of(case, plan)
     return ["", screen.bold("While it generates"), *_lines(screen, cache)] if cache else []

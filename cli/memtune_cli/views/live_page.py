@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from memtune.api.status import AttemptStatus, RunStatus
 from memtune.controller.formats import over, span
-from memtune_cli.input.job_view import Story, run_seconds
+from memtune_cli.input.job_view import JobView, run_seconds
 from memtune_cli.views.job_page import attempts, heading, memory_colour, probes, titled
 from memtune_cli.views.ranks import Ranks, Reading
 from memtune_cli.views.render import level_bar, seconds
@@ -15,7 +15,7 @@ _MOST_RANKS = 16
 _BESIDE_BAR, _PEAK_ALONE, _NARROW = 60, 36, 80
 
 
-def live_page(screen: Screen, story: Story, ranks: Ranks | None, now: float, trouble: str = "") -> list[str]:
+def live_page(screen: Screen, story: JobView, ranks: Ranks | None, now: float, trouble: str = "") -> list[str]:
     """The job as it is now; ``trouble`` is why less is known of it than should be."""
     lines = ["", *heading(screen, story), ""]
     # Once the job trains, its probes are history.
@@ -26,7 +26,7 @@ def live_page(screen: Screen, story: Story, ranks: Ranks | None, now: float, tro
     return [*lines, "", screen.paint(trouble, "33")] if trouble else lines
 
 
-def _run(screen: Screen, story: Story, run: RunStatus, ranks: Ranks | None, now: float) -> list[str]:
+def _run(screen: Screen, story: JobView, run: RunStatus, ranks: Ranks | None, now: float) -> list[str]:
     """The run that goes on, and its ranks as far as they have been heard of."""
     kind = "Attempt" if isinstance(run, AttemptStatus) else "Probe"
     since = run_seconds(run, now)
@@ -61,7 +61,7 @@ def speed(ranks: Ranks) -> list[str]:
     return facts
 
 
-def _rank_memory(screen: Screen, story: Story, each: Reading, width: int) -> str:
+def _rank_memory(screen: Screen, story: JobView, each: Reading, width: int) -> str:
     total = each.total_bytes or story.usable_bytes
     bar = level_bar(screen, each.used_bytes, total, width, memory_colour(each.used_bytes, total, story.headroom))
     return f"  {each.rank:>4}  {bar} {story.amount(each.used_bytes):>10}{over(each.peak_bytes, total):>16}"

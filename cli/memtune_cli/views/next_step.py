@@ -7,10 +7,10 @@ from collections.abc import Callable
 from memtune.controller.records import has_ended
 from memtune.planning.space import MEMORY
 from memtune.units import counted
-from memtune_cli.input.job_view import Story
+from memtune_cli.input.job_view import JobView
 
 
-def next_step(story: Story) -> str:
+def next_step(story: JobView) -> str:
     """What the operator does next, or what it waits for."""
     obstacle = story.obstacle
     if story.state and not story.is_over and (story.is_left or story.status.phase == "Suspended"):
@@ -21,11 +21,11 @@ def next_step(story: Story) -> str:
     return told if isinstance(told, str) else told(story)
 
 
-def _pending(story: Story) -> str:
+def _pending(story: JobView) -> str:
     return f"{'memtune run' if story.state else 'an operator that watches this namespace'} takes the job up"
 
 
-def _probing(story: Story) -> str:
+def _probing(story: JobView) -> str:
     job, found = story.job, story.budget
     if job is None or found is None:
         return "a probe starts or ends"
@@ -46,7 +46,7 @@ def _traded(slack: str | None) -> str:
     return f", or a smaller one that is at most {slack} slower" if slack else ""
 
 
-def _running(story: Story) -> str:
+def _running(story: JobView) -> str:
     job = story.job
     if job is None:
         return "it trains to its end"
@@ -60,7 +60,7 @@ def _running(story: Story) -> str:
     return f"{goes_on}; after an out-of-memory it would go on from {start} on a plan that fits ({left} left)"
 
 
-def _over(story: Story) -> str:
+def _over(story: JobView) -> str:
     if story.status.phase == "Failed":
         return f"nothing: the job is over; `memtune logs {story.asked_as}` shows what the failing rank said"
     # A directory is never deleted.
@@ -68,7 +68,7 @@ def _over(story: Story) -> str:
     return "nothing: the job is over" + (f"; it is deleted {seconds:,} s after its end" if seconds is not None else "")
 
 
-_NEXT: dict[str, str | Callable[[Story], str]] = {
+_NEXT: dict[str, str | Callable[[JobView], str]] = {
     "Pending": _pending,
     "Predicting": "the best plans are predicted; no GPU is needed for that",
     "Probing": _probing,

@@ -7,7 +7,7 @@ from memtune.memory.workload import Workload
 from memtune.planning.cost import dollars
 from memtune.plans.plan import Plan
 from memtune.units import GIB, amount, counted, gib, unit_of
-from memtune_cli.input.prediction_case import Case
+from memtune_cli.input.prediction_case import PredictionCase
 from memtune_cli.views.render import between, between_bytes, memory_bar, seconds, wrapped
 from memtune_cli.views.screen import Screen
 
@@ -15,17 +15,17 @@ from memtune_cli.views.screen import Screen
 _HOST = unit_of(GIB)
 
 
-def title(screen: Screen, case: Case) -> list[str]:
+def title(screen: Screen, case: PredictionCase) -> list[str]:
     """Which job on which GPUs, and what had to be assumed of it."""
     return _title(screen, case, f"{case.workload.gpus_per_node} × {_gpu(case.workload)}")
 
 
-def title_of_several(screen: Screen, case: Case) -> list[str]:
+def title_of_several(screen: Screen, case: PredictionCase) -> list[str]:
     """The same of a job that is compared on several GPUs."""
     return _title(screen, case, f"{counted(case.workload.gpus_per_node, 'GPU')} of each kind")
 
 
-def _title(screen: Screen, case: Case, gpus: str) -> list[str]:
+def _title(screen: Screen, case: PredictionCase, gpus: str) -> list[str]:
     workload = case.workload
     nodes = f"{workload.nodes} × " if workload.nodes > 1 else ""
     text = (
@@ -46,7 +46,7 @@ def _gpu(workload: Workload) -> str:
     return f"GPU of {size} (not known by name; speed as of the {gpu.name})"
 
 
-def detail_lines(screen: Screen, case: Case, plan: Plan, prediction: Prediction) -> list[str]:
+def detail_lines(screen: Screen, case: PredictionCase, plan: Plan, prediction: Prediction) -> list[str]:
     """One plan: how much memory, where it goes, how fast, and what its pod needs on the host."""
     device, usable_bytes = prediction.device, case.workload.gpu.usable_bytes
     free_bytes = usable_bytes - device.expected
@@ -74,7 +74,7 @@ def _speed(workload: Workload, prediction: Prediction) -> str:
     return f"{seconds(step.expected)} a step ({_step(step)}), {shown}"
 
 
-def _cost(case: Case, prediction: Prediction) -> list[str]:
+def _cost(case: PredictionCase, prediction: Prediction) -> list[str]:
     found, price = case.cost(prediction), case.gpu_hour_price
     if found is None or price is None:
         return []
@@ -87,7 +87,7 @@ def _step(interval: Interval) -> str:
     return between(interval) if interval.expected >= 1 else between(interval, 1e-3, 0)
 
 
-def host_lines(screen: Screen, case: Case, plan: Plan) -> list[str]:
+def host_lines(screen: Screen, case: PredictionCase, plan: Plan) -> list[str]:
     """The host memory of a pod, addend by addend."""
     return [
         line
@@ -96,7 +96,7 @@ def host_lines(screen: Screen, case: Case, plan: Plan) -> list[str]:
     ]
 
 
-def verdict(screen: Screen, case: Case, plan: Plan, prediction: Prediction) -> str:
+def verdict(screen: Screen, case: PredictionCase, plan: Plan, prediction: Prediction) -> str:
     """Whether a plan fits, in one sentence."""
     usable_bytes = case.workload.gpu.usable_bytes
     if case.fits(plan, prediction):

@@ -12,7 +12,7 @@ from memtune.planning.space import Candidate
 from memtune.plans.plan import Plan
 from memtune.units import Unit, amount, unit_of
 from memtune_cli.errors import InputError, installing
-from memtune_cli.input.prediction_case import Case
+from memtune_cli.input.prediction_case import PredictionCase
 from memtune_cli.views.render import visible_parts
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ STYLE: Any = {
 }
 
 
-def draw(path: Path, case: Case, chosen: Plan, candidates: Sequence[Candidate]) -> None:
+def draw(path: Path, case: PredictionCase, chosen: Plan, candidates: Sequence[Candidate]) -> None:
     """Write the picture of a plan and of the candidates around it."""
     try:
         import matplotlib
@@ -147,7 +147,7 @@ _BESIDE: dict[str, Any] = {
 }
 
 
-def _micro_batches(axes: Axes, case: Case, chosen: Plan, candidates: Sequence[Candidate]) -> None:
+def _micro_batches(axes: Axes, case: PredictionCase, chosen: Plan, candidates: Sequence[Candidate]) -> None:
     """What each family needs at each micro-batch; the chosen one's is the thick line with its interval."""
     usable_bytes = case.workload.gpu.usable_bytes
     unit = unit_of(usable_bytes)

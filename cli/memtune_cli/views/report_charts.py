@@ -9,7 +9,7 @@ from memtune.controller.formats import to_seconds
 from memtune.controller.records import OUT_OF_MEMORY, ended_as
 from memtune.controller.verdict import Verdict
 from memtune.units import GIB, MIB, unit_of
-from memtune_cli.input.job_view import Story, error_ratio, measured_bytes
+from memtune_cli.input.job_view import JobView, error_ratio, measured_bytes
 from memtune_cli.input.prometheus import Series
 from memtune_cli.views import svg
 from memtune_cli.views.candidates import Believed, Group
@@ -26,7 +26,7 @@ _SERIES_LOOKS = ("series0", "series1", "series2", "series3", "series4", "series5
 _BAND = 0.15
 
 
-def components(story: Story) -> str:
+def components(story: JobView) -> str:
     """The predicted memory at the peak as one bar, its interval, and the end of the GPU's memory."""
     prediction, peak = story.status.prediction, story.peak
     if prediction is None or peak is None:
@@ -55,7 +55,7 @@ def colour(component: str) -> str:
     return COMPONENT_COLOURS.get(component, OTHER_COLOUR)
 
 
-def runs(story: Story) -> str:
+def runs(story: JobView) -> str:
     """Each run's memory as predicted and as measured, against what its GPU had."""
     shown = [run for run in story.runs if run.predicted_bytes or measured_bytes(run)]
     if not shown or not story.usable_bytes:
@@ -75,7 +75,7 @@ def runs(story: Story) -> str:
     return svg.picture(_WIDTH, frame.bottom + 40, "Predicted and measured memory of each run", parts)
 
 
-def _run(story: Story, run: RunStatus, frame: Frame, scale: svg.Scale, top: float) -> list[str]:
+def _run(story: JobView, run: RunStatus, frame: Frame, scale: svg.Scale, top: float) -> list[str]:
     measured, error = measured_bytes(run), error_ratio(run)
     strong = " strong" if story.is_winner(run) else ""
     parts = [
@@ -106,12 +106,12 @@ def _name(run: RunStatus) -> str:
     return f"{'Attempt' if isinstance(run, AttemptStatus) else 'Probe'} {run.number}"
 
 
-def _told(story: Story, what: str, run: RunStatus) -> str:
+def _told(story: JobView, what: str, run: RunStatus) -> str:
     size = run.predicted_bytes if what == "predicted" else measured_bytes(run)
     return f"{_name(run)}, {run.plan}: {what} {story.amount(size)}"
 
 
-def look(story: Story, run: RunStatus) -> str:
+def look(story: JobView, run: RunStatus) -> str:
     """How a run went, as a class of the page's style."""
     if ended_as(run, *OUT_OF_MEMORY):
         return "bad"
@@ -120,7 +120,7 @@ def look(story: Story, run: RunStatus) -> str:
     return "good" if ended_as(run, Verdict.SUCCEEDED) and not story.is_tight(run) else "warn"
 
 
-def errors(story: Story) -> str:
+def errors(story: JobView) -> str:
     """How far each measured run was from what was predicted just before it."""
     shown = [(run, error) for run in story.runs if (error := error_ratio(run)) is not None]
     if not shown:
@@ -141,7 +141,7 @@ def errors(story: Story) -> str:
     return svg.picture(_WIDTH, frame.bottom + 26, "Prediction error of each run", parts)
 
 
-def scatter(story: Story, plans: Sequence[Believed]) -> str:
+def scatter(story: JobView, plans: Sequence[Believed]) -> str:
     """Every plan that the job allows by memory and speed; the probed ones are numbered."""
     if not plans or not story.usable_bytes:
         return ""
@@ -171,7 +171,7 @@ def scatter(story: Story, plans: Sequence[Believed]) -> str:
     return svg.picture(_WIDTH, 440, "Candidates by memory and speed", parts)
 
 
-def _front(story: Story, plans: Sequence[Believed], across: svg.Scale, up: svg.Scale) -> list[str]:
+def _front(story: JobView, plans: Sequence[Believed], across: svg.Scale, up: svg.Scale) -> list[str]:
     """A line through the plans that no other measured one beats in both objectives."""
     known = {str(each.plan): each for each in plans}
     found = [known[probe.plan] for probe in story.front if probe.plan in known]
@@ -179,7 +179,7 @@ def _front(story: Story, plans: Sequence[Believed], across: svg.Scale, up: svg.S
     return [svg.path(points, "front", "the Pareto front of the measured plans")] if len(points) > 1 else []
 
 
-def _probed(story: Story, plans: Sequence[Believed], across: svg.Scale, up: svg.Scale) -> list[str]:
+def _probed(story: JobView, plans: Sequence[Believed], across: svg.Scale, up: svg.Scale) -> list[str]:
     known = {str(each.plan): each for each in plans}
     parts = []
     for probe in story.status.probes:
@@ -194,7 +194,7 @@ def _probed(story: Story, plans: Sequence[Believed], across: svg.Scale, up: svg.
     return parts
 
 
-def memory(story: Story, series: Sequence[Series], now: float) -> str:
+def memory(story: JobView, series: Sequence[Series], now: float) -> str:
     """Memory over time: what Prometheus has of the train runs, and each run's peak from its start to its end."""
     halves = (("probes", story.status.probes, ()), ("train runs", story.status.attempts, series))
     frames = (Frame(76, 40, _WIDTH / 2 - 14, 270), Frame(_WIDTH / 2 + 50, 40, _WIDTH - 20, 270))
@@ -205,7 +205,7 @@ def memory(story: Story, series: Sequence[Series], now: float) -> str:
 
 
 def _over_time(
-    story: Story, title: str, shown: Sequence[RunStatus], series: Sequence[Series], frame: Frame, now: float
+    story: JobView, title: str, shown: Sequence[RunStatus], series: Sequence[Series], frame: Frame, now: float
 ) -> list[str]:
     if not shown or not story.usable_bytes:
         return []

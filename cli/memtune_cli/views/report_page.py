@@ -13,7 +13,7 @@ from memtune.controller.messages import ended, replaced_batch, trains
 from memtune.controller.records import has_ended
 from memtune.planning.cost import dollars
 from memtune.units import counted, unit_of
-from memtune_cli.input.job_view import Story, error_ratio, measured_bytes, run_seconds
+from memtune_cli.input.job_view import JobView, error_ratio, measured_bytes, run_seconds
 from memtune_cli.input.prometheus import Series
 from memtune_cli.views import report_charts as charts
 from memtune_cli.views import svg
@@ -25,7 +25,7 @@ from memtune_cli.views.report_style import STYLE
 
 
 def html_page(
-    story: Story, plans: Sequence[Believed], costs: Sequence[Reckoned], series: Sequence[Series], now: float
+    story: JobView, plans: Sequence[Believed], costs: Sequence[Reckoned], series: Sequence[Series], now: float
 ) -> str:
     """The whole page."""
     sections = (
@@ -60,7 +60,7 @@ def _section(title: str, inside: str) -> str:
     return f"<section><h2>{title}</h2>\n{inside}</section>" if inside else ""
 
 
-def _header(story: Story) -> str:
+def _header(story: JobView) -> str:
     lines = [f"<p class=sub>{escape(story.subject)}</p>"]
     if story.is_virtual:
         lines.append("<p class=note>Measured on the virtual GPU: the sizes and times are a rehearsal, no GPU's.</p>")
@@ -80,7 +80,7 @@ def _header(story: Story) -> str:
     )
 
 
-def _tiles(story: Story) -> str:
+def _tiles(story: JobView) -> str:
     """The few numbers that somebody in a hurry wants."""
     found = [error for run in story.runs if (error := error_ratio(run)) is not None]
     peaks = [measured_bytes(run) for run in story.runs if run.peak_bytes]
@@ -107,7 +107,7 @@ def _tiles(story: Story) -> str:
     return f"<div class=tiles>{''.join(shown)}</div>"
 
 
-def _chronicle(story: Story) -> str:
+def _chronicle(story: JobView) -> str:
     """Conditions and ends of runs in the order of their times."""
     told = [
         (each.last_transition_time, _CONDITIONS.get(each.type, 4), each.message, _LOOKS.get(each.type, "step"))
@@ -135,7 +135,7 @@ _CONDITIONS = {"Predicted": 0, "Tuned": 2}
 _LOOKS = {"Complete": "good", "Failed": "bad", "Stalled": "bad"}
 
 
-def _predicted(story: Story) -> str:
+def _predicted(story: JobView) -> str:
     prediction, peak = story.status.prediction, story.peak
     if prediction is None or peak is None:
         return ""
@@ -158,7 +158,7 @@ def _legend(entries: Iterable[tuple[str, str]]) -> str:
     return f"<p class=legend>{keys}</p>"
 
 
-def _candidates(story: Story, plans: Sequence[Believed]) -> str:
+def _candidates(story: JobView, plans: Sequence[Believed]) -> str:
     picture = charts.scatter(story, plans)
     if not picture:
         return ""
@@ -202,7 +202,7 @@ _RUN_LOOKS = (
 )
 
 
-def _measured(story: Story) -> str:
+def _measured(story: JobView) -> str:
     picture = charts.runs(story)
     if not picture:
         return ""
@@ -216,7 +216,7 @@ def _measured(story: Story) -> str:
     return f"{why}{_legend(_RUN_LOOKS)}{picture}{after + errors if errors else ''}"
 
 
-def _over_time(story: Story, series: Sequence[Series], now: float) -> str:
+def _over_time(story: JobView, series: Sequence[Series], now: float) -> str:
     picture = charts.memory(story, series, now)
     if not picture:
         return ""
@@ -228,7 +228,7 @@ def _over_time(story: Story, series: Sequence[Series], now: float) -> str:
     return f"<p>{source} Probes and train runs have times of their own.</p>{picture}"
 
 
-def _costs_of_tokens(story: Story) -> str:
+def _costs_of_tokens(story: JobView) -> str:
     found, price = story.costs, story.status.gpu_hour_price
     if not found or price is None:
         return ""
@@ -253,7 +253,7 @@ def _costs(costs: Sequence[Reckoned]) -> str:
     return text + _table(head, rows, numbers=(1, 2, 3)) if costs else ""
 
 
-def _attempts(story: Story, now: float) -> str:
+def _attempts(story: JobView, now: float) -> str:
     if not story.status.attempts:
         return ""
     head = ("", "plan", "HBM", "tokens/s", "took", "came about by", "went on from", "outcome")
@@ -266,7 +266,7 @@ def _attempts(story: Story, now: float) -> str:
     return _table(head, rows, numbers=(2, 3, 4)) + "".join(f"<p>{escape(fact)}</p>" for fact in facts)
 
 
-def _attempt_cells(story: Story, attempt: AttemptStatus, now: float) -> tuple[str, ...]:
+def _attempt_cells(story: JobView, attempt: AttemptStatus, now: float) -> tuple[str, ...]:
     seconds, measured = run_seconds(attempt, now), measured_bytes(attempt)
     resumed = f"{attempt.resumed_samples:,} samples" if attempt.resumed_samples else "a checkpoint"
     outcome = f"{story.outcome(attempt)}{f': {attempt.message}' if attempt.message else ''}"

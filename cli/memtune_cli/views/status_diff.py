@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 from memtune.controller.messages import ended
 from memtune.controller.records import has_ended
-from memtune_cli.input.job_view import Story
+from memtune_cli.input.job_view import JobView
 
 
 def without_shown(text: str, shown: Collection[str]) -> str:
@@ -17,7 +17,7 @@ def without_shown(text: str, shown: Collection[str]) -> str:
     return text
 
 
-def saying(before: Story | None, after: Story, shown: Collection[str] = ()) -> list[str]:
+def saying(before: JobView | None, after: JobView, shown: Collection[str] = ()) -> list[str]:
     """What a job is doing now, if that is news, and of its message what was not ``shown`` already."""
     was, now = before.status if before else None, after.status
     is_new_phase = was is None or was.phase != now.phase
@@ -27,7 +27,7 @@ def saying(before: Story | None, after: Story, shown: Collection[str] = ()) -> l
     return [f"[{now.phase}] {rest}".rstrip()] if rest or is_new_phase else []
 
 
-def news(before: Story | None, after: Story) -> list[str]:
+def news(before: JobView | None, after: JobView) -> list[str]:
     """What happened between two looks at a job, a line for each: runs that ended, and what it is doing now."""
     said = saying(before, after)
     known = {run.name for run in (before or after).runs if has_ended(run)}

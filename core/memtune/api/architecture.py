@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from memtune.api.fields import Block, Count, Flag, Number, Whole
+from memtune.api.fields import Count, Flag, Number, SpecBlock, Whole
 from memtune.model.architecture import Kind
 
 Layers = Annotated[Count, Field(le=10_000)]
@@ -16,7 +16,7 @@ SizeOrNone = Annotated[Whole, Field(ge=0, le=100_000_000)]
 Probability = Annotated[Number, Field(ge=0, lt=1)]
 
 
-class ExpertFacts(Block):
+class ExpertFacts(SpecBlock):
     """The mixture-of-experts feed-forward of a model."""
 
     count: Annotated[Count, Field(le=10_000)] = Field(description="Experts in one layer.")
@@ -31,7 +31,7 @@ class ExpertFacts(Block):
     gated_shared: Flag = Field(default=False, description="Whether a gate weighs the shared feed-forward.")
 
 
-class ImageFacts(Block):
+class ImageFacts(SpecBlock):
     """The input of a vision transformer."""
 
     size: Size = Field(description="Pixels along one edge of the square image.")
@@ -39,7 +39,7 @@ class ImageFacts(Block):
     channels: Annotated[Count, Field(le=1000)] = Field(default=3, description="Colour channels of the image.")
 
 
-class ArchitectureFacts(Block):
+class ArchitectureFacts(SpecBlock):
     """A transformer by plain names."""
 
     kind: Kind = Field(default=Kind.DECODER, description="Shape of the whole model.")

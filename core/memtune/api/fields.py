@@ -13,7 +13,7 @@ from memtune.planning.cost import MOST_DOLLARS
 from memtune.plans.plan import SHORT_FORM, Plan
 
 
-class Block(BaseModel):
+class SpecBlock(BaseModel):
     """One block of the object: camelCase in YAML, snake_case in Python, unknown fields refused."""
 
     model_config = ConfigDict(
@@ -21,7 +21,7 @@ class Block(BaseModel):
     )
 
 
-Kind = TypeVar("Kind", bound=Block)
+Kind = TypeVar("Kind", bound=SpecBlock)
 
 
 def left_out(block: type[Kind]) -> Kind:

@@ -11,11 +11,11 @@ from memtune.api.fields import (
     MOST,
     ONE_WORD,
     AbsolutePath,
-    Block,
     Count,
     Flag,
     Foreign,
     ObjectName,
+    SpecBlock,
     Text,
     Whole,
     left_out,
@@ -32,26 +32,26 @@ API_VERSION = f"{GROUP}/{VERSION}"
 DEFAULT_GPU_SECONDS_PER_GPU = 600
 
 
-class ClaimVolume(Block):
+class ClaimVolume(SpecBlock):
     """A PersistentVolumeClaim in the job's namespace."""
 
     claim_name: ObjectName = Field(description="Name of the claim.")
 
 
-class NfsVolume(Block):
+class NfsVolume(SpecBlock):
     """A directory of an NFS server."""
 
     server: Text = Field(description="Host name or address of the server.")
     path: AbsolutePath = Field(description="Directory that the server exports.")
 
 
-class HostPathVolume(Block):
+class HostPathVolume(SpecBlock):
     """A directory of the node; a relaunch on another node does not find it."""
 
     path: AbsolutePath = Field(description="Directory on the node.")
 
 
-class CheckpointVolume(Block):
+class CheckpointVolume(SpecBlock):
     """Exactly one source; any other kind of volume can be mounted in template at checkpoint.path."""
 
     persistent_volume_claim: ClaimVolume | None = Field(default=None, description="A claim in the job's namespace.")
@@ -61,7 +61,7 @@ class CheckpointVolume(Block):
     )
 
 
-class Checkpoint(Block):
+class Checkpoint(SpecBlock):
     """Where checkpoints are, so that a relaunch can resume."""
 
     path: AbsolutePath = Field(
@@ -72,7 +72,7 @@ class Checkpoint(Block):
     )
 
 
-class Runner(Block):
+class Runner(SpecBlock):
     """How the runner gets into the user's image."""
 
     image: Annotated[str, Field(pattern=ONE_WORD, max_length=1024)] | None = Field(
@@ -83,7 +83,7 @@ class Runner(Block):
     )
 
 
-class JobSpec(Block):
+class JobSpec(SpecBlock):
     """What the user wants."""
 
     model: Model = Field(description="The model: exactly one of hfConfig, architecture and factory.")
@@ -147,7 +147,7 @@ class Metadata(BaseModel):
     annotations: dict[str, str] = Field(default_factory=dict)
 
 
-class Job(Block):
+class Job(SpecBlock):
     """One MemoryTunedJob. Its status is read apart, since only the operator writes it."""
 
     api_version: Literal["memtune.dev/v1alpha1"]

@@ -7,10 +7,10 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from memtune.api.architecture import ArchitectureFacts, Probability
-from memtune.api.fields import CALLABLE, Block, Count, Distinct, Foreign, Text
+from memtune.api.fields import CALLABLE, Count, Distinct, Foreign, SpecBlock, Text
 
 
-class Peft(Block):
+class Peft(SpecBlock):
     """A LoRA adapter on a frozen base."""
 
     method: Literal["lora"] = Field(default="lora", description="Kind of adapter; QLoRA is lora on a quantized base.")
@@ -26,7 +26,7 @@ class Peft(Block):
     )
 
 
-class Model(Block):
+class Model(SpecBlock):
     """The model that is trained: exactly one of hfConfig, architecture and factory."""
 
     hf_config: Foreign | None = Field(default=None, description="The content of a Hugging Face config.json.")

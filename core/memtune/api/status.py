@@ -15,11 +15,11 @@ from memtune.api.fields import (
     OBJECT_NAME,
     PLAN_NAME,
     WORD,
-    Block,
     Count,
     Flag,
     Number,
     Price,
+    SpecBlock,
     Whole,
 )
 from memtune.api.tuning import MAX_PROBES
@@ -65,7 +65,7 @@ OutOfMemoryPhase = Literal["", "init", "forward", "backward", "optimizer-step", 
 OutOfMemory = Literal["", "fragmentation", "activation", "state", "outside", "evaluation", "saving"]
 
 
-class StatusBlock(Block):
+class StatusBlock(SpecBlock):
     """A block of the status. What an older or newer operator wrote beside is passed over."""
 
     model_config = ConfigDict(alias_generator=to_camel, extra="ignore", frozen=True, validate_by_name=True)

@@ -11,19 +11,19 @@ from memtune.api.fields import (
     MOST,
     RESOURCE_NAME,
     AbsolutePath,
-    Block,
     Count,
     Flag,
     Price,
     Quantity,
     Share,
+    SpecBlock,
     left_out,
     to_ratio,
 )
 from memtune.plans.knobs import Attention, GradientDtype, Optimizer
 
 
-class GenerationBlock(Block):
+class GenerationBlock(SpecBlock):
     """What one GPU generates at once, and how its KV cache is cut."""
 
     concurrent_sequences: Annotated[Count, Field(le=100_000)] | None = Field(
@@ -38,7 +38,7 @@ class GenerationBlock(Block):
     )
 
 
-class EvaluationBlock(Block):
+class EvaluationBlock(SpecBlock):
     """The evaluation that runs between training steps."""
 
     batch_size: Annotated[Count, Field(le=100_000)] = Field(description="Sequences of one evaluation batch per GPU.")
@@ -52,7 +52,7 @@ class EvaluationBlock(Block):
     )
 
 
-class Training(Block):
+class Training(SpecBlock):
     """What one optimizer step is. No plan changes it; a downgrade does only what retry.consent allows."""
 
     global_batch_size: Annotated[Count, Field(le=10_000_000)] = Field(
@@ -86,7 +86,7 @@ class Training(Block):
     )
 
 
-class Shrink(Block):
+class Shrink(SpecBlock):
     """Memory that a virtual or emulated GPU loses during the training, as if another process had come to it."""
 
     after_step: Annotated[Count, Field(le=MOST)] = Field(
@@ -100,7 +100,7 @@ class Shrink(Block):
         return to_ratio(self.by)
 
 
-class Resources(Block):
+class Resources(SpecBlock):
     """The GPUs of the job. Every run, probe or train, takes all of them."""
 
     nodes: Annotated[Count, Field(le=1024)] = Field(

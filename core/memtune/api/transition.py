@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from memtune.api.errors import Problem
-from memtune.api.fields import Block
+from memtune.api.fields import SpecBlock
 from memtune.api.job import Job, JobSpec
 from memtune.api.rule import FORBIDDEN
 from memtune.api.training import Resources
@@ -47,7 +47,7 @@ class Transition:
         return f"{self.path} cannot change once the job is under way; delete the job and create it again"
 
 
-def _unchanged(block: type[Block], name: str, path: str) -> str:
+def _unchanged(block: type[SpecBlock], name: str, path: str) -> str:
     """That a field of the block at ``path`` is as it was, or is left out as it was."""
     field = block.model_fields[name]
     new, old = (f"{side}.{path}.{field.alias or name}" for side in ("self", "oldSelf"))

@@ -9,12 +9,12 @@ from pydantic import Field
 from memtune.api.fields import (
     CHECKPOINTING,
     MOST,
-    Block,
     Count,
     Distinct,
     Flag,
     Percent,
     ShortForm,
+    SpecBlock,
     Whole,
     left_out,
     to_ratio,
@@ -36,7 +36,7 @@ MAX_PROBES = 48
 Probes = Annotated[Count, Field(le=MAX_PROBES)]
 
 
-class Space(Block):
+class SpaceSpec(SpecBlock):
     """The choices of each knob that a plan of this job may take."""
 
     precision: Annotated[tuple[Precision, ...], Field(min_length=1, max_length=5), Distinct] = Field(
@@ -69,7 +69,7 @@ class Space(Block):
     )
 
 
-class Tuning(Block):
+class Tuning(SpecBlock):
     """How the plan is found, and what finding it may cost."""
 
     mode: Literal["Probe", "PredictOnly", "Fixed"] = Field(
@@ -82,7 +82,7 @@ class Tuning(Block):
         description="The plan that mode Fixed launches, in the short form that memtune plan prints, "
         "like bf16-z2-sel-mb4x8; needed in that mode, refused in others.",
     )
-    space: Space = Field(default=left_out(Space), description="The choices of each knob that a plan may take.")
+    space: SpaceSpec = Field(default=left_out(SpaceSpec), description="The choices of each knob that a plan may take.")
     max_probes: Probes = Field(
         default=8,
         description="Most probe runs of the job; one that was taken away, could not start or did not apply its plan "
@@ -135,7 +135,7 @@ class Tuning(Block):
         return BOTH if len(self.objectives) > 1 else self.objectives[0]
 
 
-class Retry(Block):
+class Retry(SpecBlock):
     """What happens after a train run died."""
 
     max_oom_retries: Annotated[Whole, Field(ge=0, le=64)] = Field(

@@ -6,8 +6,19 @@ The shell observes, calls `decide`, writes `decision.status` if it differs from 
 acts. `Observed` and `Decision` say exactly what is expected on either side.
 """
 
-from memtune.controller.context import Decision, Deletion, Event
+from memtune.controller.context import Decision, Deletion, JobEvent
 from memtune.controller.observation import Node, Observed, Owned, Refusal, only_product
 from memtune.controller.state_machine import decide, refuse
 
-__all__ = ["Decision", "Deletion", "Event", "Node", "Observed", "Owned", "Refusal", "decide", "only_product", "refuse"]
+__all__ = [
+    "Decision",
+    "Deletion",
+    "JobEvent",
+    "Node",
+    "Observed",
+    "Owned",
+    "Refusal",
+    "decide",
+    "only_product",
+    "refuse",
+]

@@ -29,7 +29,7 @@ class Deletion:
 
 
 @dataclass(frozen=True)
-class Event:
+class JobEvent:
     """One event on the job. It is only told when something changed."""
 
     type: Literal["Normal", "Warning"]
@@ -53,7 +53,7 @@ class Decision:
     status: Status
     create: tuple[Run | TraceRun, ...] = ()
     delete: tuple[Deletion, ...] = ()
-    events: tuple[Event, ...] = ()
+    events: tuple[JobEvent, ...] = ()
     wake_after_seconds: float | None = None
     delete_job: bool = False
     trace: str = ""
@@ -79,7 +79,7 @@ class Context:
     search: Search
     status: Status
     runs: Mapping[str, RunObservation]
-    events: tuple[Event, ...] = ()
+    events: tuple[JobEvent, ...] = ()
     wakes: tuple[float, ...] = ()
     stalled: Refusal | None = None
     queued: Refusal | None = None
@@ -106,7 +106,7 @@ class Context:
 
     def telling(self, kind: Literal["Normal", "Warning"], reason: str, text: str) -> Context:
         """With one more event."""
-        return replace(self, events=(*self.events, Event(kind, reason, story(text))))
+        return replace(self, events=(*self.events, JobEvent(kind, reason, story(text))))
 
     def waking(self, seconds: float) -> Context:
         """Asked again after so many seconds at the latest."""

@@ -11,8 +11,8 @@ from memtune.controller.context import Context
 from memtune.controller.host_requests import host_need, host_request
 from memtune.controller.records import plan_of
 from memtune.controller.resume_points import start_under
-from memtune.planning.knowledge import Model
-from memtune.planning.ladder import PHASE_OF, RUNG_OF, Downgrade, Exhausted, Failure, OutOfMemory, descend
+from memtune.planning.knowledge import PlanKnowledge
+from memtune.planning.ladder import PHASE_OF, RUNG_OF, Downgrade, Exhausted, Failure, OutOfMemoryKind, descend
 from memtune.plans.knobs import Offload
 from memtune.plans.plan import Plan
 
@@ -34,17 +34,19 @@ class Next:
     host_request_bytes: int = 0
 
 
-def after_device_oom(context: Context, model: Model, last: AttemptStatus, resumable_only: bool = True) -> Next | None:
+def after_device_oom(
+    context: Context, model: PlanKnowledge, last: AttemptStatus, resumable_only: bool = True
+) -> Next | None:
     """The next plan after the GPU's memory ran out; None if no allowed plan is small enough."""
-    kind = OutOfMemory(last.out_of_memory or "activation")
+    kind = OutOfMemoryKind(last.out_of_memory or "activation")
     return _least_change(context, model, last, kind) or _smaller(context, model, last, kind, resumable_only)
 
 
-def _least_change(context: Context, model: Model, last: AttemptStatus, kind: OutOfMemory) -> Next | None:
+def _least_change(context: Context, model: PlanKnowledge, last: AttemptStatus, kind: OutOfMemoryKind) -> Next | None:
     """An evaluation or a save that died leaves the plan as it is, as long as it can give way itself."""
     if kind not in PHASE_OF or _did_not_help(context, last, kind):
         return None
-    if kind is OutOfMemory.SAVING and context.job.spec.integration == "lightning":
+    if kind is OutOfMemoryKind.SAVING and context.job.spec.integration == "lightning":
         return None  # its strategies save shards in any case
     plan, workload = plan_of(last), model.workload
     if last.evaluation_batch:
@@ -61,9 +63,9 @@ def _least_change(context: Context, model: Model, last: AttemptStatus, kind: Out
     )
 
 
-def _did_not_help(context: Context, last: AttemptStatus, kind: OutOfMemory) -> bool:
+def _did_not_help(context: Context, last: AttemptStatus, kind: OutOfMemoryKind) -> bool:
     """Whether this was tried before: a script of its own may not do what it is asked for."""
-    if kind is OutOfMemory.SAVING:
+    if kind is OutOfMemoryKind.SAVING:
         return last.sharded_save
     earlier = (each for each in context.status.attempts if each.number < last.number)
     return any(
@@ -72,7 +74,7 @@ def _did_not_help(context: Context, last: AttemptStatus, kind: OutOfMemory) -> b
 
 
 def _smaller(
-    context: Context, model: Model, last: AttemptStatus, kind: OutOfMemory, resumable_only: bool
+    context: Context, model: PlanKnowledge, last: AttemptStatus, kind: OutOfMemoryKind, resumable_only: bool
 ) -> Next | None:
     """The fastest of what the space offers and what the ladder reaches."""
     plan = plan_of(last)
@@ -97,7 +99,7 @@ def _smaller(
     return Next(best, _rung(plan, best), last.evaluation_batch, last.sharded_save, last.host_request_bytes)
 
 
-def _accepted(model: Model, plan: Plan, allowed: Callable[[Plan], bool]) -> Plan | None:
+def _accepted(model: PlanKnowledge, plan: Plan, allowed: Callable[[Plan], bool]) -> Plan | None:
     """The fastest plan of the space that was measured to fit, or that the model accepts."""
     measured = [option for option in model.measured_bytes if model.space.has(option)]
     offered = [_with_small_knobs(candidate.plan, plan) for candidate in model.ranking.fitting]
@@ -121,12 +123,12 @@ def _with_small_knobs(option: Plan, plan: Plan) -> Plan:
 
 
 def _by_ladder(
-    context: Context, model: Model, plan: Plan, kind: OutOfMemory, allowed: Callable[[Plan], bool]
+    context: Context, model: PlanKnowledge, plan: Plan, kind: OutOfMemoryKind, allowed: Callable[[Plan], bool]
 ) -> Plan | None:
     """Where the ladder leads from the plan that died, within the space, and with the user's consent."""
     usable, expected = model.usable_bytes, model.expected_bytes(plan)
     # Fewer activations of the training make no room for an evaluation or a save.
-    general = OutOfMemory.STATE if kind in PHASE_OF else kind
+    general = OutOfMemoryKind.STATE if kind in PHASE_OF else kind
     found = descend(
         model.workload,
         model.predictor,
@@ -151,7 +153,7 @@ def _rung(old: Plan, new: Plan) -> str:
     return "+".join(dict.fromkeys(RUNG_OF.get(name, "") for name in differing if name in RUNG_OF))
 
 
-def after_host_oom(context: Context, model: Model, last: AttemptStatus) -> Next | None:
+def after_host_oom(context: Context, model: PlanKnowledge, last: AttemptStatus) -> Next | None:
     """More host memory within what the template allows, else less offload; None if neither is left."""
     plan, own = plan_of(last), trainer_memory(context.job)
     asked = max(last.host_request_bytes, host_request(context, plan, last.resume), own.asked_bytes)
@@ -165,7 +167,7 @@ def after_host_oom(context: Context, model: Model, last: AttemptStatus) -> Next 
     return _less_offload(context, model, last)
 
 
-def _less_offload(context: Context, model: Model, last: AttemptStatus) -> Next | None:
+def _less_offload(context: Context, model: PlanKnowledge, last: AttemptStatus) -> Next | None:
     plan = plan_of(last)
     lesser = [offload for offload in Offload if offload < plan.offload]
 

@@ -19,7 +19,7 @@ from memtune.controller.plan_choice import ranked, winner
 from memtune.controller.read_status import is_plan_of
 from memtune.controller.records import TRIED, ended_as, has_ended
 from memtune.controller.verdict import Verdict
-from memtune.planning.knowledge import Model
+from memtune.planning.knowledge import PlanKnowledge
 from memtune.units import amount, counted
 from memtune.wire.names import run_name
 from memtune.wire.run import RunKind
@@ -66,7 +66,7 @@ def without_outdated(context: Context) -> Context:
     return context.having(probes=left).telling("Normal", reasons.PROBES_OUTDATED, text)
 
 
-def unconfirmed(job: Job, model: Model, probes: Sequence[RunStatus]) -> RunStatus | None:
+def unconfirmed(job: Job, model: PlanKnowledge, probes: Sequence[RunStatus]) -> RunStatus | None:
     """The earlier job's probe whose plan would be launched now, if this job has not probed that plan itself."""
     found = ranked(job, model, probes)
     best = winner(job, model, found) if found else None

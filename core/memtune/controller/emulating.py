@@ -23,7 +23,7 @@ from memtune.controller.trials import may_be_launched, score, search_state
 from memtune.controller.verdict import Conclusion, Verdict, conclude
 from memtune.gpus.driver_overhead import outside_sizes
 from memtune.memory.host_memory import predicted_host
-from memtune.planning.knowledge import Model
+from memtune.planning.knowledge import PlanKnowledge
 from memtune.planning.next_probe import probability_of_fitting
 from memtune.planning.space import MEMORY, Candidate
 from memtune.plans.knobs import Offload
@@ -102,7 +102,7 @@ def is_under_way(context: Context) -> bool:
     return any(not has_ended(record) for record in context.status.emulations)
 
 
-def is_wanted(context: Context, model: Model, plan: Plan) -> bool:
+def is_wanted(context: Context, model: PlanKnowledge, plan: Plan) -> bool:
     """Whether a plan is to be emulated before anything else is done with it."""
     records = context.status.emulations
     return (
@@ -121,7 +121,7 @@ def _is_given_up(records: Sequence[RunStatus]) -> bool:
     return any(record.verdict is not None and not ended_as(record, *_TOLD) for record in records)
 
 
-def recorded(context: Context, model: Model, plan: Plan) -> Context:
+def recorded(context: Context, model: PlanKnowledge, plan: Plan) -> Context:
     """Record the emulated probe of a plan. Its pod is made from the record, once it is written."""
     number, name = new_name(context.job, RunKind.EMULATE, context.status.emulations)
     gpu, expected = model.workload.gpu, model.predict(plan).device.expected
@@ -146,13 +146,13 @@ def recorded(context: Context, model: Model, plan: Plan) -> Context:
     return context.telling("Normal", reasons.EMULATION_RECORDED, text).saying(text)
 
 
-def _host_bytes(model: Model, plan: Plan) -> int:
+def _host_bytes(model: PlanKnowledge, plan: Plan) -> int:
     """What a pod asks for whose one process stands for all ranks."""
     alone = replace(model.workload, nodes=model.workload.world, gpus_per_node=1)
     return max(predicted_host(alone, model.predictor, plan).required_bytes, _LEAST_HOST_BYTES)
 
 
-def instead_of_probes(context: Context, model: Model) -> Context | None:
+def instead_of_probes(context: Context, model: PlanKnowledge) -> Context | None:
     """With Only: emulate what may be better than all that fits as emulated, then choose; None where nothing fits."""
     if context.job.spec.tuning.emulation != "Only" or _is_given_up(context.status.emulations):
         return None
@@ -163,11 +163,11 @@ def instead_of_probes(context: Context, model: Model) -> Context | None:
     return _chosen(context, model, fitting) if fitting else None
 
 
-def _fitting(context: Context, model: Model) -> list[EmulationStatus]:
+def _fitting(context: Context, model: PlanKnowledge) -> list[EmulationStatus]:
     return [record for record in context.status.emulations if may_be_launched(context.job, model, record)]
 
 
-def _next_likely(context: Context, model: Model) -> Plan | None:
+def _next_likely(context: Context, model: PlanKnowledge) -> Plan | None:
     question = search_state(context.job, context.status, model).question
     best = max((score(context.job, model, record) for record in _fitting(context, model)), default=0.0)
     promises = [
@@ -180,14 +180,14 @@ def _next_likely(context: Context, model: Model) -> Plan | None:
     return plan if most > 0 else None
 
 
-def _score(model: Model, candidate: Candidate) -> float:
+def _score(model: PlanKnowledge, candidate: Candidate) -> float:
     prediction = candidate.prediction
     if model.objective == MEMORY:
         return model.usable_bytes - prediction.device.expected
     return prediction.tokens_per_second.expected
 
 
-def _chosen(context: Context, model: Model, fitting: Sequence[EmulationStatus]) -> Context:
+def _chosen(context: Context, model: PlanKnowledge, fitting: Sequence[EmulationStatus]) -> Context:
     best = winner(context.job, model, fitting)
     prediction, device_bytes = model.predict(plan_of(best)), best.peak_bytes.device if best.peak_bytes else 0
     speed = natural(prediction.tokens_per_second.expected)

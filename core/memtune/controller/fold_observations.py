@@ -19,7 +19,7 @@ from memtune.controller.messages import ended_event, replaced_batch, run_words
 from memtune.controller.observation import Observed, PodObservation, RunObservation
 from memtune.controller.records import OUT_OF_MEMORY, ended_as, has_ended, live, plan_of, replaced, without_emulations
 from memtune.controller.verdict import ECHO_SECONDS, PAST_DEADLINE, Conclusion, Verdict, broken_gpu, conclude
-from memtune.planning.ladder import OutOfMemory
+from memtune.planning.ladder import OutOfMemoryKind
 from memtune.wire.report import Ending, Report
 from memtune.wire.script_batch import difference
 
@@ -333,7 +333,7 @@ def out_of_memory(conclusion: Conclusion, run: RunObservation, record: RunStatus
         "phase": phase.value if phase else "",
         "demanded_bytes": measurements.demanded_bytes(reports),
     }
-    if kind is OutOfMemory.EVALUATION and isinstance(record, AttemptStatus):
+    if kind is OutOfMemoryKind.EVALUATION and isinstance(record, AttemptStatus):
         # What the script really took: the job may describe no evaluation, or another one.
         found["evaluation_batch"] = reports[0].applied.evaluation_batch or record.evaluation_batch
     return found

@@ -9,12 +9,12 @@ from memtune.controller.job_knowledge import believed
 from memtune.controller.predicting import natural
 from memtune.controller.records import plan_of
 from memtune.memory.host_memory import predicted_host
-from memtune.planning.knowledge import Model
+from memtune.planning.knowledge import PlanKnowledge
 from memtune.plans.knobs import Offload
 from memtune.plans.plan import Plan
 
 
-def host_need(model: Model, plan: Plan, resume: str) -> int:
+def host_need(model: PlanKnowledge, plan: Plan, resume: str) -> int:
     """What a pod of a run is predicted to take of its host."""
     memory = predicted_host(model.workload, model.predictor, plan)
     return memory.converting_bytes if resume == "convert" else memory.required_bytes

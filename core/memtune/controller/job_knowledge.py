@@ -23,14 +23,14 @@ from memtune.memory.traced_model import TracedModel
 from memtune.memory.workload import Workload
 from memtune.model.architecture import Architecture
 from memtune.model.assumed import assumed_architecture
-from memtune.planning.knowledge import Lesson, Model
+from memtune.planning.knowledge import Lesson, PlanKnowledge
 from memtune.planning.space import Space
 
 # A label gives the memory of the product, a process gets up to a tenth less.
 _SOLD_OVER_USABLE = 1.1
 
 
-def believed(context: Context) -> Model:
+def believed(context: Context) -> PlanKnowledge:
     """What is believed of a job that is being decided on."""
     observed = context.observed
     return model_of(context.job, context.status, observed.nodes, context.trace, of_earlier_jobs(context))
@@ -44,7 +44,7 @@ def model_of(
     outside_bytes: tuple[int, ...] = (),
     *,
     is_traced_elsewhere: bool = False,
-) -> Model:
+) -> PlanKnowledge:
     """What is believed now; raises ValueError (or SpecError, which is one) where the job describes no workload.
 
     ``trace`` is that of the job's factory, if it has one; ``outside_bytes`` what earlier jobs had beside the allocator.
@@ -75,9 +75,9 @@ def _cached(
     objective: str,
     known: bool,
     emulations: tuple[Lesson, ...],
-) -> Model:
+) -> PlanKnowledge:
     """Equal knowledge is one model, so that what it has computed is not computed again at the next decision."""
-    return Model(workload, space, lessons, headroom, objective, known, emulations)
+    return PlanKnowledge(workload, space, lessons, headroom, objective, known, emulations)
 
 
 def _gpu(job: Job, status: Status, nodes: Sequence[Node] | None) -> tuple[Gpu, bool]:

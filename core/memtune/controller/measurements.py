@@ -8,7 +8,7 @@ from typing import Any
 from memtune.api.status import MAX_NATURAL, MAX_NUMBER, PeakBytes, StepStatus
 from memtune.controller.formats import to_text
 from memtune.controller.observation import PodObservation, RunObservation
-from memtune.planning.ladder import OutOfMemory
+from memtune.planning.ladder import OutOfMemoryKind
 from memtune.wire.report import Device, Memory, Phase, Report
 
 # Seconds: a clock that is further off is wrong.
@@ -93,22 +93,22 @@ def _demand(memory: Memory) -> int:
     return had + (asked if asked <= _LARGEST_REQUEST * max(had, _count(memory.device_total_bytes)) else 0)
 
 
-def kind_of_oom(report: Report | None) -> OutOfMemory:
+def kind_of_oom(report: Report | None) -> OutOfMemoryKind:
     """What kind of out-of-memory a run died of, by what its report shows."""
     if report is None:
-        return OutOfMemory.ACTIVATION
+        return OutOfMemoryKind.ACTIVATION
     if report.phase in _BY_PHASE:
         return _BY_PHASE[report.phase]
     memory = report.memory
     reserved, active = _count(memory.peak_reserved_bytes), _count(memory.peak_active_bytes)
     if reserved and active and reserved - active > _FRAGMENTED * reserved:
-        return OutOfMemory.FRAGMENTATION
+        return OutOfMemoryKind.FRAGMENTATION
     if _count(memory.non_torch_bytes) > _OUTSIDE * (_count(memory.device_total_bytes) or MAX_NATURAL):
-        return OutOfMemory.OUTSIDE
-    return OutOfMemory.STATE if report.phase in (Phase.INIT, Phase.OPTIMIZER_STEP) else OutOfMemory.ACTIVATION
+        return OutOfMemoryKind.OUTSIDE
+    return OutOfMemoryKind.STATE if report.phase in (Phase.INIT, Phase.OPTIMIZER_STEP) else OutOfMemoryKind.ACTIVATION
 
 
-_BY_PHASE = {Phase.EVALUATION: OutOfMemory.EVALUATION, Phase.SAVE: OutOfMemory.SAVING}
+_BY_PHASE = {Phase.EVALUATION: OutOfMemoryKind.EVALUATION, Phase.SAVE: OutOfMemoryKind.SAVING}
 
 
 def checkpointed(reports: list[Report], is_started: bool) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from memtune.controller import reasons
 from memtune.controller.records import ended_as
 from memtune.controller.verdict import ENDED_WELL, Verdict
 from memtune.memory.prediction import Prediction
-from memtune.planning.ladder import OutOfMemory
+from memtune.planning.ladder import OutOfMemoryKind
 from memtune.plans.plan import Plan
 from memtune.units import amount, counted, gib, unit_of
 from memtune.wire.pruning import Pruned
@@ -97,9 +97,9 @@ def replaced_batch(status: Status) -> str:
 def verdict_words(record: RunStatus) -> str:
     """What became of a run that has a verdict, in a few words."""
     words = VERDICT_WORDS[Verdict(record.verdict)]
-    if record.out_of_memory == OutOfMemory.SAVING.value:
+    if record.out_of_memory == OutOfMemoryKind.SAVING.value:
         return f"{words} during a save"
-    if record.out_of_memory == OutOfMemory.EVALUATION.value:
+    if record.out_of_memory == OutOfMemoryKind.EVALUATION.value:
         batch = record.evaluation_batch if isinstance(record, AttemptStatus) else 0
         return f"{words} during an evaluation{f' in batches of {batch:,}' if batch else ''}"
     return f"{words} in {record.phase}" if record.phase else words

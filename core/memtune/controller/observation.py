@@ -22,7 +22,7 @@ class Told(Protocol):
         """The error in the runner's words."""
 
 
-class Condition(NamedTuple):
+class PodCondition(NamedTuple):
     """One condition of a pod."""
 
     type: str
@@ -56,7 +56,7 @@ class PodObservation:
     phase: str = "Pending"
     reason: str = ""
     message: str = ""
-    conditions: tuple[Condition, ...] = ()
+    conditions: tuple[PodCondition, ...] = ()
     deleting: bool = False
     node_lost: bool = False
     node_doubted: bool = False
@@ -72,7 +72,7 @@ class PodObservation:
     mismatch: str = ""
     last_words: str = ""
 
-    def condition(self, kind: str, status: str) -> Condition | None:
+    def condition(self, kind: str, status: str) -> PodCondition | None:
         """The condition of this type, if it has this status."""
         return next((c for c in self.conditions if (c.type, c.status) == (kind, status)), None)
 

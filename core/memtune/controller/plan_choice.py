@@ -9,14 +9,14 @@ from memtune.api.job import Job
 from memtune.api.status import MAX_FRONT, RunStatus
 from memtune.controller.records import TRIED, ended_as
 from memtune.controller.trials import may_be_launched, score, trial_of
-from memtune.planning.knowledge import Model
+from memtune.planning.knowledge import PlanKnowledge
 from memtune.planning.next_probe import target_of
 from memtune.planning.pareto import Point, front
 from memtune.planning.space import BOTH
 from memtune.wire.pruning import NOTHING, Pruned, Target
 
 
-def ranked(job: Job, model: Model, probes: Sequence[RunStatus]) -> list[RunStatus]:
+def ranked(job: Job, model: PlanKnowledge, probes: Sequence[RunStatus]) -> list[RunStatus]:
     """The probes to choose from, one for each plan that may be launched.
 
     Of a plan that an earlier job probed, too, this job's own word decides whether it may be; its place among the others
@@ -30,7 +30,7 @@ def ranked(job: Job, model: Model, probes: Sequence[RunStatus]) -> list[RunStatu
     return [*earlier, *(probe for probe in good if not probe.measured_by and probe.plan not in repeated)]
 
 
-def next_target(job: Job, model: Model, probes: Sequence[RunStatus]) -> Target:
+def next_target(job: Job, model: PlanKnowledge, probes: Sequence[RunStatus]) -> Target:
     """What the next probe has to beat: the best that this job has measured itself; nothing before that."""
     good = [probe for probe in probes if not probe.measured_by and may_be_launched(job, model, probe)]
     if not good:
@@ -39,7 +39,7 @@ def next_target(job: Job, model: Model, probes: Sequence[RunStatus]) -> Target:
     return target_of(model, best.tokens_per_second, best.peak_bytes.device if best.peak_bytes else 0)
 
 
-def winner(job: Job, model: Model, good: Sequence[RunStatus]) -> RunStatus:
+def winner(job: Job, model: PlanKnowledge, good: Sequence[RunStatus]) -> RunStatus:
     """The probe whose plan has most of the objective; of both, the smallest that is fast enough.
 
     One that ended early was too slow: it stands in only where those that beat it may not be launched any more.
@@ -53,7 +53,7 @@ def winner(job: Job, model: Model, good: Sequence[RunStatus]) -> RunStatus:
     return max(fast, key=lambda probe: (_point(job, model, probe).free, score(job, model, probe), -probe.number))
 
 
-def front_of(job: Job, model: Model, good: Sequence[RunStatus]) -> tuple[int, ...]:
+def front_of(job: Job, model: PlanKnowledge, good: Sequence[RunStatus]) -> tuple[int, ...]:
     """The probes whose plans no other one beats in both objectives, the fastest first; none with one objective."""
     if job.spec.tuning.objective != BOTH:
         return ()
@@ -63,7 +63,7 @@ def front_of(job: Job, model: Model, good: Sequence[RunStatus]) -> tuple[int, ..
     return _spread([by_point[point] for point in reversed(front(list(by_point)))], winner(job, model, good).number)
 
 
-def _point(job: Job, model: Model, probe: RunStatus) -> Point:
+def _point(job: Job, model: PlanKnowledge, probe: RunStatus) -> Point:
     return trial_of(job, model, probe).point
 
 

@@ -25,7 +25,7 @@ from memtune.controller.records import live, without_emulations
 from memtune.controller.tracing import is_unknown, untraced
 from memtune.memory.prediction import Interval
 from memtune.planning.advice import advise
-from memtune.planning.knowledge import Model
+from memtune.planning.knowledge import PlanKnowledge
 from memtune.planning.space import Candidate, refusals
 from memtune.plans.plan import Plan
 from memtune.units import counted
@@ -102,13 +102,13 @@ def _without_gpu(context: Context) -> Context:
     return failed(context, reasons.GPU_UNKNOWN, text)
 
 
-def best_candidate(model: Model) -> Candidate | None:
+def best_candidate(model: PlanKnowledge) -> Candidate | None:
     """The best plan that fits for sure, else the best that may fit."""
     candidates = model.candidates(())
     return candidates[0] if candidates else None
 
 
-def with_prediction(context: Context, model: Model, best: Candidate) -> Context:
+def with_prediction(context: Context, model: PlanKnowledge, best: Candidate) -> Context:
     """With the best plan's prediction in the status, and in one line for people."""
     jobs = len(model.workload.outside_bytes)
     text = predicted(best.plan, best.prediction, model.usable_bytes, context.job.spec.resources.device, jobs)
@@ -117,7 +117,7 @@ def with_prediction(context: Context, model: Model, best: Candidate) -> Context:
     return context.telling("Normal", reasons.PREDICTED, text).saying(text)
 
 
-def prediction_status(model: Model, candidate: Candidate) -> PredictionStatus:
+def prediction_status(model: PlanKnowledge, candidate: Candidate) -> PredictionStatus:
     """The prediction of a plan as the status tells it."""
     plan, prediction = candidate.plan, candidate.prediction
     parts = prediction.components[:MAX_COMPONENTS]
@@ -131,7 +131,7 @@ def prediction_status(model: Model, candidate: Candidate) -> PredictionStatus:
     )
 
 
-def _predicted_only(context: Context, model: Model) -> Context:
+def _predicted_only(context: Context, model: PlanKnowledge) -> Context:
     """The answer of mode PredictOnly: the best plan that is sure to fit; else the likeliest to, which is not chosen."""
     if not model.ranking.fitting:
         likeliest = min(model.ranking.uncertain, key=lambda each: each.prediction.device.expected)
@@ -151,7 +151,7 @@ def _predicted_only(context: Context, model: Model) -> Context:
     return completed(context, reasons.PREDICTED_ONLY, f"predicted only: {told}")
 
 
-def nothing_fits(context: Context, model: Model, why: str, untried: str = "") -> Context:
+def nothing_fits(context: Context, model: PlanKnowledge, why: str, untried: str = "") -> Context:
     """The end of a job whose smallest plan is too large, with what would help; ``untried`` is what goes first."""
     smallest = model.smallest()
     if smallest is None:
@@ -164,7 +164,7 @@ def nothing_fits(context: Context, model: Model, why: str, untried: str = "") ->
     return failed(context, reasons.NOTHING_FITS, f"{why}. What would help: {'; or '.join(advice)}")
 
 
-def _nothing_fits(context: Context, model: Model) -> Context:
+def _nothing_fits(context: Context, model: PlanKnowledge) -> Context:
     dropped = model.ranking.dropped
     least = f": the smallest plan, {dropped[0].plan}, {dropped[0].reason}" if dropped else ""
     context = context.with_condition(

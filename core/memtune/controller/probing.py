@@ -31,7 +31,7 @@ from memtune.controller.records import (
 from memtune.controller.trials import may_be_launched, search_state, too_tight
 from memtune.controller.verdict import Verdict
 from memtune.memory.prediction import Prediction
-from memtune.planning.knowledge import Model
+from memtune.planning.knowledge import PlanKnowledge
 from memtune.planning.next_probe import enough
 from memtune.plans.plan import Plan
 from memtune.wire.run import RunKind
@@ -91,13 +91,13 @@ def _has_started(context: Context, probe: RunStatus) -> bool:
     return any(pod.started_at_seconds is not None for pod in context.pods(probe))
 
 
-def _first_prediction(context: Context, model: Model) -> Context:
+def _first_prediction(context: Context, model: PlanKnowledge) -> Context:
     """Where only a run could tell the GPU's memory, the prediction follows as soon as one has."""
     best = best_candidate(model) if model.is_known and context.status.prediction is None else None
     return with_budget(with_prediction(context, model, best), best) if best else context
 
 
-def _why_no_more(context: Context, model: Model) -> str | None:
+def _why_no_more(context: Context, model: PlanKnowledge) -> str | None:
     """Why no further probe is started, in words; None while one may be."""
     allowed, probes = context.job.spec.tuning.max_probes, context.status.probes
     again = unconfirmed(context.job, model, probes)
@@ -122,7 +122,7 @@ def _unpaid(context: Context, plan: Plan, prediction: Prediction) -> str | None:
     return budget.refusal(context, plan, prediction)
 
 
-def _more(context: Context, model: Model, running: list[RunStatus]) -> tuple[Context, str]:
+def _more(context: Context, model: PlanKnowledge, running: list[RunStatus]) -> tuple[Context, str]:
     """Record as many probes as there is room for, one after the other; and why there is not one more, if that is it."""
     if context.blocked or any(not probe.created for probe in running):
         return context, ""
@@ -152,7 +152,7 @@ def _busy(context: Context) -> int:
     )
 
 
-def _next_plan(context: Context, model: Model) -> Plan | None:
+def _next_plan(context: Context, model: PlanKnowledge) -> Plan | None:
     state = search_state(context.job, context.status, model)
     if model.is_known:
         return context.search(state)
@@ -166,7 +166,7 @@ def _next_plan(context: Context, model: Model) -> Plan | None:
     )
 
 
-def _recorded(context: Context, model: Model, plan: Plan) -> Context:
+def _recorded(context: Context, model: PlanKnowledge, plan: Plan) -> Context:
     number, name = new_name(context.job, RunKind.PROBE, context.status.probes)
     prediction = model.predict(plan)
     is_blind = model.workload.assumed and not model.is_known
@@ -187,7 +187,7 @@ def _watched(context: Context) -> Context:
     return context.waking(budget.seconds_left(context)) if budget.running(context) else context
 
 
-def _choose(context: Context, model: Model, why: str) -> Context:
+def _choose(context: Context, model: PlanKnowledge, why: str) -> Context:
     """The best of the measured plans that kept their headroom, or the end of the job."""
     fit = ranked(context.job, model, context.status.probes)
     own = {probe.plan: probe for probe in context.status.own_probes if may_be_launched(context.job, model, probe)}
@@ -226,12 +226,12 @@ def _choose(context: Context, model: Model, why: str) -> Context:
     return context.telling("Normal", reasons.MEASURED, text).saying(text)
 
 
-def _tried(context: Context, model: Model, probe: RunStatus) -> str:
+def _tried(context: Context, model: PlanKnowledge, probe: RunStatus) -> str:
     """What became of a probe, and why its plan cannot be launched where that does not say it."""
     return ", ".join(filter(None, (ended(probe), too_tight(context.job, model, probe))))
 
 
-def _untried(context: Context, model: Model) -> str:
+def _untried(context: Context, model: PlanKnowledge) -> str:
     """What to write into a job that may try no more plans, where one is left that may fit."""
     left, tuning = search_state(context.job, context.status, model).question.candidates, context.job.spec.tuning
     if not left:

@@ -20,8 +20,8 @@ from memtune.controller.records import MOST_MISTAKES, backoff_of, last_attempt, 
 from memtune.controller.resume_points import start_under
 from memtune.controller.verdict import Verdict
 from memtune.planning.advice import advise
-from memtune.planning.knowledge import Model
-from memtune.planning.ladder import PHASE_OF, OutOfMemory
+from memtune.planning.knowledge import PlanKnowledge
+from memtune.planning.ladder import PHASE_OF, OutOfMemoryKind
 from memtune.plans.plan import Plan
 from memtune.units import counted, gib
 
@@ -94,12 +94,12 @@ def _retries_spent(context: Context, last: AttemptStatus) -> Context:
     return failed(context, reasons.OOM_RETRIES_SPENT, text)
 
 
-def _exhausted(context: Context, model: Model, last: AttemptStatus) -> Context:
+def _exhausted(context: Context, model: PlanKnowledge, last: AttemptStatus) -> Context:
     """No plan is left that fits and resumes: say which one would fit, or what would have been needed."""
     unresumable = after_device_oom(context, model, last, resumable_only=False)
     if unresumable is not None:
         return _unresumable(context.having(oom_retries=context.status.oom_retries + 1), last, unresumable)
-    kind = OutOfMemory(last.out_of_memory or "activation")
+    kind = OutOfMemoryKind(last.out_of_memory or "activation")
     smallest = model.smallest() or plan_of(last)
     changes = _advice(context, model, smallest, PHASE_OF.get(kind, ""))
     advice = "; or ".join([*_of_script(context, last, kind), *changes])
@@ -107,9 +107,9 @@ def _exhausted(context: Context, model: Model, last: AttemptStatus) -> Context:
     return failed(context, reasons.LADDER_EXHAUSTED, text)
 
 
-def _of_script(context: Context, last: AttemptStatus, kind: OutOfMemory) -> list[str]:
+def _of_script(context: Context, last: AttemptStatus, kind: OutOfMemoryKind) -> list[str]:
     """What the script itself can do about an evaluation that ran out of memory."""
-    if kind is not OutOfMemory.EVALUATION:
+    if kind is not OutOfMemoryKind.EVALUATION:
         return []
     if context.job.spec.integration == "hf-trainer":
         return ["let the evaluation keep no logits: prediction_loss_only, or preprocess_logits_for_metrics"]
@@ -133,12 +133,12 @@ def _evaluates_in_small_batches(context: Context, last: AttemptStatus) -> bool:
     earlier = [
         each.evaluation_batch
         for each in context.status.attempts
-        if each.number < last.number and each.out_of_memory == OutOfMemory.EVALUATION.value
+        if each.number < last.number and each.out_of_memory == OutOfMemoryKind.EVALUATION.value
     ]
     return last.evaluation_batch == 1 or 0 < last.evaluation_batch < max(earlier, default=0)
 
 
-def _advice(context: Context, model: Model, smallest: Plan, phase: str) -> list[str]:
+def _advice(context: Context, model: PlanKnowledge, smallest: Plan, phase: str) -> list[str]:
     is_fixed = fixed_plan(context.job.spec) is not None
     return advise(model.workload, model.predictor_for, smallest, model.headroom, model.space, is_fixed, phase)
 

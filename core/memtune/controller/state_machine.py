@@ -10,7 +10,7 @@ from memtune.api.job import Job
 from memtune.api.status import Condition, Phase, Status
 from memtune.controller import emulating, reasons
 from memtune.controller.blocking import forbidden, told, with_blocks
-from memtune.controller.context import Context, Decision, Event
+from memtune.controller.context import Context, Decision, JobEvent
 from memtune.controller.earlier_jobs import to_keep
 from memtune.controller.ending import failed, finished, past_deadline, resumed, suspended
 from memtune.controller.fold_observations import settle, with_expected_pods
@@ -86,7 +86,7 @@ def refuse(observed: Observed, generation: int, problem: Refusal, now: float) ->
         message=text,
     )
     others = tuple(each for each in status.conditions if each.type != "Stalled")
-    events = (Event("Warning", reason, text),) if is_new else ()
+    events = (JobEvent("Warning", reason, text),) if is_new else ()
     changes = {"conditions": (*others, condition), "message": text, "observed_generation": max(generation, 0)}
     return Decision(status.model_copy(update=changes), events=events)
 

@@ -10,12 +10,12 @@ from memtune.api.status import RunStatus, Status, StepStatus
 from memtune.controller.job_knowledge import lesson_of
 from memtune.controller.records import OUT_OF_MEMORY, TRIED, ended_as, has_ended, plan_of
 from memtune.controller.verdict import Verdict
-from memtune.planning.knowledge import Model
+from memtune.planning.knowledge import PlanKnowledge
 from memtune.planning.next_probe import SearchState, Trial
 from memtune.planning.space import MEMORY
 
 
-def search_state(job: Job, status: Status, model: Model) -> SearchState:
+def search_state(job: Job, status: Status, model: PlanKnowledge) -> SearchState:
     """How far the search for a job's plan is."""
     steps = status.measured_steps
     trials = tuple(
@@ -24,7 +24,7 @@ def search_state(job: Job, status: Status, model: Model) -> SearchState:
     return SearchState(model, trials, f"{job.metadata.uid}/{len(trials) + 1}", job.spec.tuning.sampler)
 
 
-def trial_of(job: Job, model: Model, probe: RunStatus) -> Trial:
+def trial_of(job: Job, model: PlanKnowledge, probe: RunStatus) -> Trial:
     """A probe as the search sees it."""
     has_measured = ended_as(probe, Verdict.SUCCEEDED) and probe.peak_bytes is not None
     fits = may_be_launched(job, model, probe) if has_measured else False if ended_as(probe, *OUT_OF_MEMORY) else None
@@ -42,7 +42,9 @@ def trial_of(job: Job, model: Model, probe: RunStatus) -> Trial:
     )
 
 
-def _scores(job: Job, model: Model, probe: RunStatus, steps: Sequence[StepStatus]) -> tuple[tuple[int, float], ...]:
+def _scores(
+    job: Job, model: PlanKnowledge, probe: RunStatus, steps: Sequence[StepStatus]
+) -> tuple[tuple[int, float], ...]:
     """What the objective was after each step of a probe; a speed only where tokens were counted."""
     told, tokens = [step for step in steps if step.probe == probe.number], probe.tokens_per_second * probe.step_seconds
     if job.spec.tuning.objective == MEMORY:
@@ -50,7 +52,7 @@ def _scores(job: Job, model: Model, probe: RunStatus, steps: Sequence[StepStatus
     return tuple((each.step, tokens / each.seconds) for each in told if tokens and each.seconds)
 
 
-def may_be_launched(job: Job, model: Model, probe: RunStatus) -> bool:
+def may_be_launched(job: Job, model: PlanKnowledge, probe: RunStatus) -> bool:
     """Whether a measured plan may be launched: headroom kept, no allocation retries, and the space still has it.
 
     One that never saw the longest sequences takes more than was measured: its prediction has to fit as well.
@@ -61,7 +63,7 @@ def may_be_launched(job: Job, model: Model, probe: RunStatus) -> bool:
     return is_measured and is_allowed and not too_tight(job, model, probe)
 
 
-def too_tight(job: Job, model: Model, probe: RunStatus) -> str:
+def too_tight(job: Job, model: PlanKnowledge, probe: RunStatus) -> str:
     """Why a plan that was measured and did not die may not be launched, in words; empty where it may."""
     if probe.peak_bytes is None or not ended_as(probe, Verdict.SUCCEEDED):
         return ""
@@ -76,13 +78,13 @@ def too_tight(job: Job, model: Model, probe: RunStatus) -> str:
     return ""
 
 
-def score(job: Job, model: Model, probe: RunStatus) -> float:
+def score(job: Job, model: PlanKnowledge, probe: RunStatus) -> float:
     """What the objective asks for, as measured; the speed as predicted where no report told it."""
     if job.spec.tuning.objective == MEMORY and probe.peak_bytes:
         return free_bytes(model, probe)
     return float(probe.tokens_per_second) or model.predict(plan_of(probe)).tokens_per_second.expected
 
 
-def free_bytes(model: Model, probe: RunStatus) -> float:
+def free_bytes(model: PlanKnowledge, probe: RunStatus) -> float:
     """What a measured plan left free."""
     return float(max(model.usable_bytes - (probe.peak_bytes.device if probe.peak_bytes else 0), 0))

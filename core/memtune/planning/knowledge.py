@@ -42,7 +42,7 @@ class Lesson:
 
 
 @dataclass(frozen=True)
-class Model:
+class PlanKnowledge:
     """A workload on its GPU as it is known now. ``is_gpu_known`` is False where the table's commonest was assumed.
 
     ``emulations`` are what emulated runs told of torch's allocator. Of a plan that a GPU has run since, they count no

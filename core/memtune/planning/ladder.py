@@ -28,7 +28,7 @@ _NEXT_SHARDING = {
 }
 
 
-class OutOfMemory(str, Enum):
+class OutOfMemoryKind(str, Enum):
     """What kind of out-of-memory a run died of."""
 
     FRAGMENTATION = "fragmentation"
@@ -40,7 +40,7 @@ class OutOfMemory(str, Enum):
 
 
 # The phase of a prediction in which an out-of-memory happened that was not the training's.
-PHASE_OF = {OutOfMemory.EVALUATION: "evaluation", OutOfMemory.SAVING: "save"}
+PHASE_OF = {OutOfMemoryKind.EVALUATION: "evaluation", OutOfMemoryKind.SAVING: "save"}
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Rung:
 
     name: str
     down: Callable[[Plan], Plan | None]
-    kinds: frozenset[OutOfMemory]
+    kinds: frozenset[OutOfMemoryKind]
     consent: str = ""
     costly: bool = False
 
@@ -68,7 +68,7 @@ class Rung:
 class Failure:
     """An out-of-memory of a run: its kind, and how many bytes were missing."""
 
-    kind: OutOfMemory
+    kind: OutOfMemoryKind
     deficit_bytes: float
 
 
@@ -104,9 +104,9 @@ def descend(
 
     ``allowed`` says no to plans that the job's space or its newest checkpoint rules out.
     """
-    if failure.kind is OutOfMemory.EVALUATION:
+    if failure.kind is OutOfMemoryKind.EVALUATION:
         return _smaller_evaluation(workload, plan, failure)
-    if failure.kind is OutOfMemory.SAVING:
+    if failure.kind is OutOfMemoryKind.SAVING:
         return _sharded_save(plan, failure)
     search = _Search(workload, predictor, plan, failure.deficit_bytes + margin_bytes, allowed)
     rungs = [r for r in RUNGS if failure.kind in r.kinds and (not r.consent or r.consent in consent)]
@@ -265,10 +265,12 @@ def _precision(narrow: Precision) -> Callable[[Plan], Plan | None]:
     return down
 
 
-_ANY = frozenset({OutOfMemory.FRAGMENTATION, OutOfMemory.ACTIVATION, OutOfMemory.STATE, OutOfMemory.OUTSIDE})
+_ANY = frozenset(
+    {OutOfMemoryKind.FRAGMENTATION, OutOfMemoryKind.ACTIVATION, OutOfMemoryKind.STATE, OutOfMemoryKind.OUTSIDE}
+)
 # States do not shrink with fewer activations, and what is outside the allocator does not shrink with either; but
 # whatever the allocator gives back is room for the outside.
-_NOT_STATE = _ANY - {OutOfMemory.STATE}
+_NOT_STATE = _ANY - {OutOfMemoryKind.STATE}
 
 RUNGS = (
     Rung("allocator", _allocator, _ANY),

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from memtune.memory.prediction import Interval
-from memtune.planning.knowledge import Lesson, Model
+from memtune.planning.knowledge import Lesson, PlanKnowledge
 from memtune.planning.pareto import BOUND, Point, covered, expected_excess, expected_gain, is_on_front, share_below
 from memtune.planning.space import BOTH, MEMORY, THROUGHPUT, Candidate, divisors
 from memtune.plans.plan import Plan
@@ -84,7 +84,7 @@ class SearchState:
     chooses the next plan.
     """
 
-    model: Model
+    model: PlanKnowledge
     trials: tuple[Trial, ...]
     seed: str = ""
     sampler: str = MEMTUNE
@@ -140,7 +140,7 @@ def probability_of_fitting(question: Question, candidate: Candidate) -> float:
     return share_below((question.usable_bytes * (1 - question.headroom) - device.expected) / spread)
 
 
-def target_of(model: Model, tokens_per_second: float, device_bytes: int) -> Target:
+def target_of(model: PlanKnowledge, tokens_per_second: float, device_bytes: int) -> Target:
     """What the best plan measured so far, with this speed and this peak, leaves for others to beat.
 
     With both objectives a slower plan may still be on the front: there only memory counts.

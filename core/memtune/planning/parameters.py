@@ -18,7 +18,7 @@ _NAMES = (*_KNOBS, "micro_batch")
 
 
 @dataclass(frozen=True)
-class Parameters:
+class StudyParameters:
     """The parameters of a study whose plans are these.
 
     A knob on which all plans agree is no parameter. A parameter is conditional where the choices before it leave it one

@@ -91,19 +91,19 @@ class Device(str, Enum):
         return str(self.value)
 
 
-class Component(NamedTuple):
+class ReportedComponent(NamedTuple):
     """One of the largest parts of the memory at the peak."""
 
     name: str
     size_bytes: int
 
 
-def _components(value: Any) -> tuple[Component, ...]:
+def _components(value: Any) -> tuple[ReportedComponent, ...]:
     if not isinstance(value, (list, tuple)) or len(value) > _LARGEST_LIST:
         raise ReportError(f"{shown(value)} is not a list of at most {_LARGEST_LIST} components")
     # A cut may leave a name without its size.
     pairs = [each for each in value if isinstance(each, (list, tuple)) and len(each) == 2]
-    return tuple(Component(text(_LARGEST_NAME)(name), count(size_bytes)) for name, size_bytes in pairs)
+    return tuple(ReportedComponent(text(_LARGEST_NAME)(name), count(size_bytes)) for name, size_bytes in pairs)
 
 
 class MeasuredStep(NamedTuple):
@@ -222,7 +222,7 @@ class Report:
     driver: _Word = None
     warnings: Annotated[str, text(LARGEST_WARNING)] = ""
     message: Annotated[str, text(_LARGEST_MESSAGE)] = ""
-    largest: Annotated[tuple[Component, ...], _components] = ()
+    largest: Annotated[tuple[ReportedComponent, ...], _components] = ()
     measured_steps: Annotated[tuple[MeasuredStep, ...], _measured_steps] = ()
     log_tail: Annotated[str, text(LOG_TAIL_BYTES, keep_end=True)] = ""
 

@@ -8,18 +8,18 @@ from collections.abc import Callable, Mapping, Sequence
 
 from memtune.api import API_VERSION, KIND, Job, SpecError, load_job
 from memtune.api.status import RunStatus
-from memtune.controller import Deletion, Event, Observed, Owned, Refusal, reasons
+from memtune.controller import Deletion, JobEvent, Observed, Owned, Refusal, reasons
 from memtune.controller.observation import PodObservation, RunObservation
 from memtune.memory.measured_overhead import JobOutside
 from memtune.wire.run import Run, TraceRun
 from memtune_operator.backend import Key, Snapshot
 from memtune_operator.kubernetes.cache import Cache, NotWatchedError, Place
-from memtune_operator.kubernetes.client import Cluster
+from memtune_operator.kubernetes.client import Client
 from memtune_operator.kubernetes.events import event
 from memtune_operator.kubernetes.measurements import Measurements
 from memtune_operator.kubernetes.node_list import NodeList
 from memtune_operator.kubernetes.nodes import candidates, lost
-from memtune_operator.kubernetes.pod_creator import Creations
+from memtune_operator.kubernetes.pod_creator import PodCreator
 from memtune_operator.kubernetes.pod_reader import (
     NodesSeen,
     held_back,
@@ -41,10 +41,10 @@ from memtune_operator.settings import Settings
 _log = logging.getLogger("memtune")
 
 
-class ClusterShell:
+class KubernetesBackend:
     """Reads jobs and nodes from the API server, and what jobs own from the watches of its caches."""
 
-    def __init__(self, cluster: Cluster, settings: Settings) -> None:
+    def __init__(self, cluster: Client, settings: Settings) -> None:
         self._cluster = cluster
         self._settings = settings
         self._nodes = NodeList(cluster, settings.reads_nodes)
@@ -52,7 +52,7 @@ class ClusterShell:
         self._measurements = Measurements(cluster, settings.runner_image)
         kinds = [POD, SERVICE, *(kind for gang in sorted(settings.gangs) for kind in gangs.KINDS[gang])]
         self._caches = {kind: Cache(kind, settings.namespaces) for kind in kinds}
-        self._creations = Creations(cluster, settings.runner_image, settings.policy.is_restricted)
+        self._creations = PodCreator(cluster, settings.runner_image, settings.policy.is_restricted)
 
     async def follow(self, wake: Callable[[Key], None]) -> None:
         """Keep up with what jobs own, for ever."""
@@ -114,7 +114,7 @@ class ClusterShell:
             manifest = {"apiVersion": kind.api_version, "kind": kind.name, "metadata": metadata}
             await self._cluster.delete(manifest, each.grace_seconds)
 
-    async def tell(self, snapshot: Snapshot, events: Sequence[Event]) -> None:
+    async def tell(self, snapshot: Snapshot, events: Sequence[JobEvent]) -> None:
         """One event on the job for each. A server that takes none costs nothing but a line in the log."""
         for position, each in enumerate(events):
             try:

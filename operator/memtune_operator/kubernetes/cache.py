@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from memtune.api import KIND
 from memtune_operator.backend import Key
-from memtune_operator.kubernetes.client import Change, Cluster
+from memtune_operator.kubernetes.client import Change, Client
 from memtune_operator.kubernetes.pod_reader import Gone, gone, index_of, run_of
 from memtune_operator.kubernetes.refusals import Kind, RefusalError
 from memtune_operator.pods import names
@@ -73,11 +73,11 @@ class Cache:
             for key, owned in self._by_job.items()
         }
 
-    async def follow(self, cluster: Cluster, wake: Callable[[Key], None]) -> None:
+    async def follow(self, cluster: Client, wake: Callable[[Key], None]) -> None:
         """Keep up with the API server, for ever."""
         await asyncio.gather(*(self._follow(cluster, namespace, wake) for namespace in self._is_answered))
 
-    async def _follow(self, cluster: Cluster, namespace: str, wake: Callable[[Key], None]) -> None:
+    async def _follow(self, cluster: Client, namespace: str, wake: Callable[[Key], None]) -> None:
         while True:
             wait = _RETRY_SECONDS
             try:
@@ -98,7 +98,7 @@ class Cache:
             # However it ended: a server or a proxy that ends each watch at once is not asked in a fast loop.
             await asyncio.sleep(wait)
 
-    async def _follow_once(self, cluster: Cluster, namespace: str, wake: Callable[[Key], None]) -> None:
+    async def _follow_once(self, cluster: Client, namespace: str, wake: Callable[[Key], None]) -> None:
         """One watch from where the last one ended. Where that is not known any more there is a list first; what was
         deleted in between is found by its absence from it."""
         since = self._versions.get(namespace, "")

@@ -43,7 +43,7 @@ class Change(NamedTuple):
     version: str = ""
 
 
-class Cluster:
+class Client:
     """The API server. Every method raises RefusalError and nothing else."""
 
     def __init__(self, api: client.ApiClient, count_request: CountRequest = lambda *_: None) -> None:
@@ -197,11 +197,11 @@ def _path(api_version: str, kind: str, namespace: str) -> str:
 
 
 @asynccontextmanager
-async def connect(count_request: CountRequest) -> AsyncIterator[Cluster]:
+async def connect(count_request: CountRequest) -> AsyncIterator[Client]:
     """The cluster that this pod runs in, or that the kubeconfig names."""
     await config.load_config()
     async with client.ApiClient() as api:
-        yield Cluster(api, count_request)
+        yield Client(api, count_request)
 
 
 def is_fresh(at: float, now: float, seconds: float) -> bool:

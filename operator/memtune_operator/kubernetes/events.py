@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timezone
 
 from memtune.api import API_VERSION, KIND
-from memtune.controller import Event
+from memtune.controller import JobEvent
 from memtune.wire.names import job_stem, short_hash
 from memtune_operator.pods.wrapping import Manifest
 
@@ -13,7 +13,7 @@ from memtune_operator.pods.wrapping import Manifest
 _DIGITS = 19
 
 
-def event(job: Manifest, told: Event, position: int) -> Manifest:
+def event(job: Manifest, told: JobEvent, position: int) -> Manifest:
     """An event on the job, as the API server takes it; ``position`` is its place among those told at the same time.
 
     The same of the same version of the job has the same name, so that nothing is told twice. Times are whole seconds:

@@ -14,7 +14,7 @@ from kubernetes.aio.leaderelection.leaderelection import LeaderElection
 from kubernetes.aio.leaderelection.leaderelectionrecord import LeaderElectionRecord
 from kubernetes.aio.leaderelection.resourcelock.leaselock import LeaseLock
 
-from memtune_operator.kubernetes.client import NO_ANSWER, Cluster
+from memtune_operator.kubernetes.client import NO_ANSWER, Client
 from memtune_operator.settings import Settings
 
 _log = logging.getLogger("memtune")
@@ -33,7 +33,7 @@ class _PatientLock(LeaseLock):
     ``taken`` is set once somebody else has what was ours: a leader that stood still must not go on for another try.
     """
 
-    def __init__(self, cluster: Cluster, settings: Settings) -> None:
+    def __init__(self, cluster: Client, settings: Settings) -> None:
         super().__init__(settings.lease_name, settings.lease_namespace, settings.identity, cluster.api)
         self.is_ours = False
         self.taken = asyncio.Event()
@@ -83,7 +83,7 @@ class _PatientLock(LeaseLock):
         return is_written
 
 
-async def lead(cluster: Cluster, settings: Settings, work: Callable[[], Coroutine[Any, Any, None]]) -> bool:
+async def lead(cluster: Client, settings: Settings, work: Callable[[], Coroutine[Any, Any, None]]) -> bool:
     """Wait for the Lease and work under it, until the work ends (True) or the Lease is lost (False): the caller then
     ends the process at once."""
     lock = _PatientLock(cluster, settings)

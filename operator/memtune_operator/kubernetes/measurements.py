@@ -12,8 +12,8 @@ from memtune.controller import Observed
 from memtune.memory.measured_overhead import JobOutside
 from memtune_operator.backend import Snapshot
 from memtune_operator.kubernetes import cached_measurements as kept_measurements
-from memtune_operator.kubernetes.client import Cluster
-from memtune_operator.kubernetes.namespace_cache import Shelf
+from memtune_operator.kubernetes.client import Client
+from memtune_operator.kubernetes.namespace_cache import NamespaceCache
 from memtune_operator.kubernetes.refusals import RefusalError
 from memtune_operator.pods.trace_pod import image_of
 
@@ -23,8 +23,8 @@ _log = logging.getLogger("memtune")
 class Measurements:
     """Reads and writes the one ConfigMap of each namespace."""
 
-    def __init__(self, cluster: Cluster, runner_image: str) -> None:
-        self._shelf = Shelf(cluster, kept_measurements.NAME)
+    def __init__(self, cluster: Client, runner_image: str) -> None:
+        self._shelf = NamespaceCache(cluster, kept_measurements.NAME)
         self._runner_image = runner_image
 
     async def recall(self, snapshot: Snapshot) -> Snapshot:

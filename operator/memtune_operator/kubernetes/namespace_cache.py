@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 
 from memtune_operator.kubernetes import cache_entries
-from memtune_operator.kubernetes.client import Cluster
+from memtune_operator.kubernetes.client import Client
 from memtune_operator.kubernetes.refusals import Kind, RefusalError
 from memtune_operator.pods.wrapping import Manifest
 
@@ -15,10 +15,10 @@ _MOST_ATTEMPTS = 4
 _log = logging.getLogger("memtune")
 
 
-class Shelf:
+class NamespaceCache:
     """Reads and writes the ConfigMap of each namespace."""
 
-    def __init__(self, cluster: Cluster, name: str) -> None:
+    def __init__(self, cluster: Client, name: str) -> None:
         self._cluster = cluster
         self._name = name
 

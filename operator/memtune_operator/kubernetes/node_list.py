@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Mapping
 
 from memtune_operator.backend import Key
 from memtune_operator.kubernetes.cache import NotWatchedError
-from memtune_operator.kubernetes.client import Cluster, is_fresh
+from memtune_operator.kubernetes.client import Client, is_fresh
 from memtune_operator.kubernetes.nodes import sound_nodes
 from memtune_operator.kubernetes.refusals import Kind, RefusalError
 from memtune_operator.pods.wrapping import Manifest
@@ -22,7 +22,7 @@ _AGE_SECONDS = 15.0
 class NodeList:
     """Reads nodes, where the operator may."""
 
-    def __init__(self, cluster: Cluster, may_read: bool) -> None:
+    def __init__(self, cluster: Client, may_read: bool) -> None:
         self._cluster = cluster
         self._may_read = may_read
         self._nodes: list[Manifest] = []

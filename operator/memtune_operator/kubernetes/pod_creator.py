@@ -9,7 +9,7 @@ from memtune.api import Job
 from memtune.controller import Refusal, reasons
 from memtune.wire.run import Run, TraceRun
 from memtune_operator.backend import Key
-from memtune_operator.kubernetes.client import Cluster, is_fresh
+from memtune_operator.kubernetes.client import Client, is_fresh
 from memtune_operator.kubernetes.pod_reader import owned_by, run_of
 from memtune_operator.kubernetes.refusals import WEBHOOK_IS_DOWN, Kind, RefusalError
 from memtune_operator.pods import names
@@ -44,10 +44,10 @@ class _DryRun(NamedTuple):
         return self.version == version and (not self.refusals or is_fresh(self.at, now, _AGAIN_SECONDS))
 
 
-class Creations:
+class PodCreator:
     """Objects of runs. What is remembered would only be asked for again: nothing is decided by its loss."""
 
-    def __init__(self, cluster: Cluster, runner_image: str, is_restricted: bool) -> None:
+    def __init__(self, cluster: Client, runner_image: str, is_restricted: bool) -> None:
         self._cluster = cluster
         self._runner_image = runner_image
         self._is_restricted = is_restricted

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
-from memtune.controller.observation import Condition, PodObservation
+from memtune.controller.observation import PodCondition, PodObservation
 from memtune.wire.report import Report, read_report
 from memtune.wire.report_checks import ReportError
 from memtune.wire.trace_message import LONGEST_BYTES
@@ -37,7 +37,7 @@ def held_back(job_set: Manifest) -> list[PodObservation]:
     if not (job_set.get("spec") or {}).get("suspend"):
         return []
     sentence = f"JobSet {job_set['metadata']['name']} is suspended by its queue"
-    return [PodObservation(0, conditions=(Condition("PodScheduled", "False", "SchedulingGated", sentence),))]
+    return [PodObservation(0, conditions=(PodCondition("PodScheduled", "False", "SchedulingGated", sentence),))]
 
 
 def owned_through(objects: Iterable[Manifest], holders: Iterable[Manifest]) -> list[Manifest]:
@@ -210,8 +210,8 @@ def _is_past_its_grace(pod: Manifest, now_seconds: float) -> bool:
     return deleted is None or now_seconds > deleted
 
 
-def _condition(condition: dict[str, Any]) -> Condition:
-    return Condition(*(_text(condition.get(name)) for name in ("type", "status", "reason", "message")))
+def _condition(condition: dict[str, Any]) -> PodCondition:
+    return PodCondition(*(_text(condition.get(name)) for name in ("type", "status", "reason", "message")))
 
 
 def _text(value: Any) -> str:

@@ -10,8 +10,8 @@ from memtune.api import Job
 from memtune.memory.traced_model import read_traced
 from memtune.wire.trace import TraceError
 from memtune_operator.kubernetes.cache_entries import entry, keeping
-from memtune_operator.kubernetes.client import Cluster
-from memtune_operator.kubernetes.namespace_cache import Shelf
+from memtune_operator.kubernetes.client import Client
+from memtune_operator.kubernetes.namespace_cache import NamespaceCache
 from memtune_operator.kubernetes.pod_reader import image_ids
 from memtune_operator.pods.trace_pod import has_foreign_variables, is_trace, key_of
 from memtune_operator.pods.wrapping import Manifest, TemplateError
@@ -37,8 +37,8 @@ def remembering(kept: Manifest | None, namespace: str, key: str, trace: str, ima
 class Traces:
     """Reads and writes the one ConfigMap of each namespace, for jobs that have a factory."""
 
-    def __init__(self, cluster: Cluster, runner_image: str) -> None:
-        self._shelf = Shelf(cluster, NAME)
+    def __init__(self, cluster: Client, runner_image: str) -> None:
+        self._shelf = NamespaceCache(cluster, NAME)
         self._runner_image = runner_image
 
     async def recall(self, job: Job, status: Manifest, pods: list[Manifest]) -> str:

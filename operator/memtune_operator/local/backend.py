@@ -13,7 +13,7 @@ from uuid import uuid4
 
 from memtune.api import Job, SpecError, load_job
 from memtune.api.status import RunStatus
-from memtune.controller import Deletion, Event, Observed, Refusal, reasons
+from memtune.controller import Deletion, JobEvent, Observed, Refusal, reasons
 from memtune.controller.observation import RunObservation
 from memtune.memory.measured_overhead import JobOutside
 from memtune.wire.run import Run, TraceRun
@@ -36,13 +36,13 @@ _OF_A_JOB = {"name": str, "uid": str, "generation": int}
 _log = logging.getLogger("memtune")
 
 
-class LocalShell:
+class LocalBackend:
     """One job and its runs, in a state directory that a later call goes on from.
 
     What the job measured is kept where other jobs of the machine find it: in ``shared``.
     """
 
-    def __init__(self, directory: Path, tell: Callable[[Event], None], shared: Path) -> None:
+    def __init__(self, directory: Path, tell: Callable[[JobEvent], None], shared: Path) -> None:
         self._directory = directory
         self._measurements = shared / ".measurements.json"
         self._tell = tell
@@ -179,7 +179,7 @@ class LocalShell:
             if run is not None and run.uid == each.uid:
                 await run.delete(each.grace_seconds)
 
-    async def tell(self, snapshot: Snapshot, events: Sequence[Event]) -> None:
+    async def tell(self, snapshot: Snapshot, events: Sequence[JobEvent]) -> None:
         """Tell whoever looks on."""
         for each in events:
             self._tell(each)

@@ -11,7 +11,7 @@ from optuna.pruners import BasePruner
 from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 
-from memtune.planning.knowledge import Model
+from memtune.planning.knowledge import PlanKnowledge
 from memtune.planning.next_probe import target_of
 from memtune.planning.space import THROUGHPUT
 from memtune.wire.pruning import Step, pruned
@@ -26,7 +26,7 @@ class MemTunePruner(BasePruner):
     compiles and fills caches, and is slower than any other. A study's first trials have nothing to beat.
     """
 
-    def __init__(self, model: Model, n_warmup_steps: int = 1) -> None:
+    def __init__(self, model: PlanKnowledge, n_warmup_steps: int = 1) -> None:
         self._model, self._n_warmup_steps = model, n_warmup_steps
 
     @classmethod

@@ -7,10 +7,10 @@ from typing import Any
 from memtune.model.architecture import Architecture
 from memtune.model.count import parameters
 from memtune.planning.advice import advise
-from memtune.planning.knowledge import Model
+from memtune.planning.knowledge import PlanKnowledge
 
 
-def facts_of(model: Model) -> dict[str, Any]:
+def facts_of(model: PlanKnowledge) -> dict[str, Any]:
     """What the plans of a study are compared on, as a storage can hold it. Other headroom changes no measurement."""
     workload = model.workload
     about, adapter = workload.architecture, workload.adapter
@@ -27,14 +27,14 @@ def facts_of(model: Model) -> dict[str, Any]:
     }
 
 
-def difference(earlier: dict[str, Any], model: Model) -> str:
+def difference(earlier: dict[str, Any], model: PlanKnowledge) -> str:
     """In what a job differs from that of an earlier study; empty if the study may go on with it."""
     now = facts_of(model)
     told = [f"{name} {earlier[name]}, now {value}" for name, value in now.items() if earlier.get(name, value) != value]
     return ", ".join(told)
 
 
-def nothing_fits(model: Model) -> str:
+def nothing_fits(model: PlanKnowledge) -> str:
     """That no plan is left that could fit, and what would help."""
     smallest = model.smallest()
     if smallest is None:

@@ -28,9 +28,9 @@ from memtune.api import load_job
 from memtune.api.gpu import unknown_product
 from memtune.api.status import Status
 from memtune.controller.job_knowledge import model_of
-from memtune.planning.knowledge import Model
+from memtune.planning.knowledge import PlanKnowledge
 from memtune.planning.next_probe import SearchState, Trial, enough, most_promising
-from memtune.planning.parameters import Parameters, Value
+from memtune.planning.parameters import StudyParameters, Value
 from memtune.planning.space import BOTH, MEMORY
 from memtune.plans.plan import Plan
 from memtune_operator.search.questions import difference, facts_of, nothing_fits
@@ -68,9 +68,9 @@ class MemTuneSampler(BaseSampler):
     nothing of its own between two trials: in another process, or after a restart, it proposes the same.
     """
 
-    def __init__(self, model: Model, parameters: Parameters | None = None) -> None:
+    def __init__(self, model: PlanKnowledge, parameters: StudyParameters | None = None) -> None:
         self._model = model
-        self._parameters = parameters or Parameters(model.plans)
+        self._parameters = parameters or StudyParameters(model.plans)
 
     @classmethod
     def for_job(cls, manifest: dict[str, Any]) -> MemTuneSampler:
@@ -189,7 +189,7 @@ class MemTuneSampler(BaseSampler):
                 study.stop()
 
 
-def model_for(manifest: dict[str, Any]) -> Model:
+def model_for(manifest: dict[str, Any]) -> PlanKnowledge:
     """What is known of the plans of a MemoryTunedJob before any of them was tried, by its manifest."""
     job = load_job(manifest)
     model = model_of(job, Status(), None)

@@ -12,7 +12,7 @@ from optuna.trial import TrialState
 
 from memtune.planning.knowledge import Lesson
 from memtune.planning.next_probe import MEMTUNE, SearchState, Trial, most_promising
-from memtune.planning.parameters import Parameters
+from memtune.planning.parameters import StudyParameters
 from memtune.plans.plan import Plan
 from memtune_operator.search.sampler import MemTuneSampler, NothingFitsError
 from memtune_operator.search.study import FITS, all_parameters, directions_of, frozen, suggesting, values_of, violation
@@ -54,7 +54,7 @@ def _of_prior(state: SearchState) -> Plan | None:
     return most_promising(state) if is_early and state.sampler != MEMTUNE else None
 
 
-def _sampler(state: SearchState, parameters: Parameters) -> BaseSampler:
+def _sampler(state: SearchState, parameters: StudyParameters) -> BaseSampler:
     if state.sampler == MEMTUNE:
         return MemTuneSampler(state.model, parameters)
     return _OF_OPTUNA[state.sampler](zlib.crc32(state.seed.encode()))

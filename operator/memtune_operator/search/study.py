@@ -14,9 +14,9 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
-from memtune.planning.knowledge import Lesson, Model
+from memtune.planning.knowledge import Lesson, PlanKnowledge
 from memtune.planning.next_probe import SearchState, Trial
-from memtune.planning.parameters import Choose, Parameters
+from memtune.planning.parameters import Choose, StudyParameters
 from memtune.planning.space import BOTH
 from memtune.plans.plan import Plan
 from memtune_operator.search.workers import is_gone
@@ -32,14 +32,14 @@ _MEASURED = tuple(field.name for field in fields(Lesson) if field.name != "plan"
 _LEAST_OVER = 1e-3
 
 
-def distributions_of(parameters: Parameters) -> dict[str, BaseDistribution]:
+def distributions_of(parameters: StudyParameters) -> dict[str, BaseDistribution]:
     """The parameters as Optuna knows them."""
     return {name: CategoricalDistribution(choices) for name, choices in parameters.choices.items()}
 
 
-def all_parameters(state: SearchState) -> Parameters:
+def all_parameters(state: SearchState) -> StudyParameters:
     """The parameters of a job's study: of the plans that it allows now, and of those that it allowed when probed."""
-    return Parameters(tuple(dict.fromkeys([*state.model.plans, *(trial.plan for trial in state.trials)])))
+    return StudyParameters(tuple(dict.fromkeys([*state.model.plans, *(trial.plan for trial in state.trials)])))
 
 
 def suggesting(trial: optuna.Trial) -> Choose:
@@ -48,7 +48,7 @@ def suggesting(trial: optuna.Trial) -> Choose:
 
 
 def frozen(
-    model: Model, parameters: Parameters, trial: Trial, attributes: Mapping[str, Any] | None = None
+    model: PlanKnowledge, parameters: StudyParameters, trial: Trial, attributes: Mapping[str, Any] | None = None
 ) -> FrozenTrial:
     """A probe as a trial of a study. One that told nothing of its plan is a failed one, which teaches no sampler."""
     known = distributions_of(parameters)
@@ -66,7 +66,7 @@ def frozen(
     )
 
 
-def thawed(model: Model, parameters: Parameters, trial: FrozenTrial) -> Trial | None:
+def thawed(model: PlanKnowledge, parameters: StudyParameters, trial: FrozenTrial) -> Trial | None:
     """What a trial says of its plan; None if its parameters are no plan of the study."""
     plan = parameters.plan_of({**trial.system_attrs.get(CHOSEN, {}), **trial.params})
     if plan is None:
@@ -98,18 +98,18 @@ def is_lost(trial: FrozenTrial) -> bool:
     return trial.state is TrialState.RUNNING and is_gone(trial.system_attrs.get(WORKER, ""))
 
 
-def directions_of(model: Model) -> list[StudyDirection]:
+def directions_of(model: PlanKnowledge) -> list[StudyDirection]:
     """Whatever the objectives are, more of them is better."""
     return [StudyDirection.MAXIMIZE] * (2 if model.objective == BOTH else 1)
 
 
-def values_of(model: Model, trial: Trial) -> list[float]:
+def values_of(model: PlanKnowledge, trial: Trial) -> list[float]:
     """What the objectives are told of a plan. One that does not fit has the worst of each."""
     values = [trial.score, trial.free_bytes] if model.objective == BOTH else [trial.score]
     return [value if trial.fits else 0.0 for value in values]
 
 
-def violation(model: Model, trial: Trial) -> float:
+def violation(model: PlanKnowledge, trial: Trial) -> float:
     """By which share of the GPU a plan is above what it may take; at most 0 if it fits."""
     lesson = trial.lesson
     taken = max(lesson.device_bytes, lesson.demanded_bytes) if lesson else 0
@@ -117,14 +117,14 @@ def violation(model: Model, trial: Trial) -> float:
     return min(over, 0.0) if trial.fits else max(over, _LEAST_OVER)
 
 
-def _fits(model: Model, lesson: Lesson | None, trial: FrozenTrial) -> bool:
+def _fits(model: PlanKnowledge, lesson: Lesson | None, trial: FrozenTrial) -> bool:
     """As our constraint tells, if there is one, else as measured. Others may be of anything."""
     if trial.constraints and FITS in trial.constraints:
         return trial.constraints[FITS] <= 0
     return lesson is None or (not lesson.died and lesson.device_bytes <= model.usable_bytes * (1 - model.headroom))
 
 
-def _state(model: Model, trial: Trial) -> TrialState:
+def _state(model: PlanKnowledge, trial: Trial) -> TrialState:
     if trial.fits is not None:
         return TrialState.PRUNED if trial.pruned and model.objective != BOTH else TrialState.COMPLETE
     return TrialState.RUNNING if trial.is_running else TrialState.FAIL

@@ -9,7 +9,7 @@ from enum import Enum
 from pathlib import PurePosixPath
 
 from memtune_runner.command import launchers
-from memtune_runner.command.launchers import Launcher
+from memtune_runner.command.launchers import KnownLauncher
 
 _PYTHON = re.compile(r"python(\d+(\.\d+)?t?)?(\.exe)?")
 # Of the interpreter's options, those with a value. The others may be written together, such as -Bu.
@@ -133,7 +133,7 @@ def _options(kind: Kind, words: Sequence[str]) -> tuple[str, ...]:
     return tuple([*words[:-1], last] if last != "-" else words[:-1])
 
 
-def _launched(launcher: Launcher, words: Sequence[str]) -> Command:
+def _launched(launcher: KnownLauncher, words: Sequence[str]) -> Command:
     """What a launcher would start in each rank."""
     kind, position, tells_rank = Kind.SCRIPT, 0, bool(launcher.local_rank)
     while position < len(words) and words[position].startswith("-") and words[position] != "--":

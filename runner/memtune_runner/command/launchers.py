@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 
-class Launcher(NamedTuple):
+class KnownLauncher(NamedTuple):
     """How one launcher reads its command line. Names are written with hyphens; it takes underscores as well.
 
     ``flags`` take no value, but for those that say what the target is: ``module`` and ``program``.
@@ -29,7 +29,7 @@ class Launcher(NamedTuple):
         return option in known or (self.abbreviates and any(each.startswith(option) for each in known))
 
 
-_TORCHRUN = Launcher(
+_TORCHRUN = KnownLauncher(
     "torchrun",
     flags=frozenset({"--standalone", "--run-path", "--virtual-local-rank"}),
     module=frozenset({"-m", "--module"}),
@@ -38,7 +38,7 @@ _TORCHRUN = Launcher(
 _TORCH_LAUNCH = _TORCHRUN._replace(
     name="torch.distributed.launch", local_rank="--local-rank", without_local_rank="--use-env"
 )
-_DEEPSPEED = Launcher(
+_DEEPSPEED = KnownLauncher(
     "deepspeed",
     flags=frozenset(
         {"--no-ssh", "--no-ssh-check", "--force-multi", "--save-pid", "--bind-cores-to-rank", "-q", "--quiet"}
@@ -48,7 +48,7 @@ _DEEPSPEED = Launcher(
     local_rank="--local_rank",
     without_local_rank="--no-local-rank",
 )
-_ACCELERATE = Launcher(
+_ACCELERATE = KnownLauncher(
     "accelerate",
     flags=frozenset(
         {

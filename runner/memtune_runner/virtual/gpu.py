@@ -22,7 +22,7 @@ from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass_type
 from torch.utils._pytree import tree_iter
 
-from memtune.allocator import AllocatorSettings, CachingAllocator, OutOfMemory
+from memtune.allocator import AllocatorOutOfMemory, AllocatorSettings, CachingAllocator
 from memtune.units import GIB, KIB, MIB
 from memtune_runner.virtual import attention as virtual_attention
 
@@ -178,7 +178,7 @@ class VirtualGpu(TorchDispatchMode):
     def _allocate(self, size_bytes: int) -> int:
         try:
             return self._allocator.allocate(size_bytes)
-        except OutOfMemory as refusal:
+        except AllocatorOutOfMemory as refusal:
             message = _in_words_of_cuda(refusal, self._budget_bytes)
         if self.out_of_memory_noticed is not None:
             self.out_of_memory_noticed(size_bytes)
@@ -196,7 +196,7 @@ def _parts(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
     return ()  # an opaque oneDNN tensor: a layout of the CPU's alone
 
 
-def _in_words_of_cuda(refusal: OutOfMemory, budget_bytes: int) -> str:
+def _in_words_of_cuda(refusal: AllocatorOutOfMemory, budget_bytes: int) -> str:
     """The message of CUDACachingAllocator.cpp (pytorch/pytorch), which scripts and tools match against."""
     free_bytes = max(budget_bytes - refusal.reserved_bytes, 0)
     cached_bytes = refusal.reserved_bytes - refusal.allocated_bytes

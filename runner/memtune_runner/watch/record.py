@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from memtune.wire.report import Component, Memory, Phase
+from memtune.wire.report import Memory, Phase, ReportedComponent
 from memtune_runner.rank.reading import Reading
 
 
@@ -14,7 +14,7 @@ class OutOfMemory:
 
     phase: Phase
     requested_bytes: int
-    largest: tuple[Component, ...]
+    largest: tuple[ReportedComponent, ...]
 
 
 class MemoryRecord:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from memtune.allocator import AllocatorSettings, CachingAllocator, OutOfMemory
+from memtune.allocator import AllocatorOutOfMemory, AllocatorSettings, CachingAllocator
 from memtune.memory.replay.tape import KINDS, PHASES, STEP, Tape
 
 
@@ -68,7 +68,7 @@ def play(tape: Tape, settings: AllocatorSettings, limit_bytes: int | None = None
         allocator.reset_peak()
         try:
             _play(allocator, tape, handles, start, end)
-        except OutOfMemory:
+        except AllocatorOutOfMemory:
             fits = False
         stats = allocator.stats()
         seen = PhasePeak(
