@@ -20,8 +20,8 @@ from accuracy_baselines import BASELINES
 from accuracy_fit import fit, predicted
 from accuracy_rows import Row, read_rows
 
-from memtune.predict.constants import DEFAULT_CONSTANTS, FITTED, Constants
-from memtune.prediction import Interval
+from memtune.memory.constants import DEFAULT_CONSTANTS, FITTED, Constants
+from memtune.memory.prediction import Interval
 
 
 class Scored(NamedTuple):

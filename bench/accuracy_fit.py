@@ -9,9 +9,9 @@ from typing import Any
 
 from accuracy_rows import Row
 
-from memtune.predict.constants import FITTED, Constants
-from memtune.predict.predictor import predict_recipe
-from memtune.prediction import Interval
+from memtune.memory.constants import FITTED, Constants
+from memtune.memory.prediction import Interval
+from memtune.memory.predictor import predict_recipe
 
 # Where every fit starts: what the sources beside the formulas say, before any row was looked at. A constant on which
 # the rows at hand have no bearing stays there. Ranges are physical.

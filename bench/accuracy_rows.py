@@ -22,12 +22,12 @@ from accuracy_cells import (
 )
 from accuracy_shapes import model_name, quantization, read_shape
 
-from memtune.knobs import Attention, Checkpointing, Optimizer
-from memtune.plan import DEFAULT_BUCKET_ELEMENTS
-from memtune.predict.optimizers import OptimizerBytes, bytes_of, is_narrow, optimizer_bytes
-from memtune.predict.recipe import QUANTIZED_BYTES, SCALE_BYTES, Recipe
-from memtune.predict.shape import Shape
-from memtune.predict.terms import BACKWARD, REDUCE
+from memtune.memory.formulas.recipe import QUANTIZED_BYTES, SCALE_BYTES, Recipe
+from memtune.memory.formulas.shape import Shape
+from memtune.memory.formulas.terms import BACKWARD, REDUCE
+from memtune.plans.knobs import Attention, Checkpointing, Optimizer
+from memtune.plans.optimizer_bytes import OptimizerBytes, bytes_of, is_narrow, optimizer_bytes
+from memtune.plans.plan import DEFAULT_BUCKET_ELEMENTS
 
 DEFAULT_SEQUENCE = 2048
 

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 from accuracy_cells import QUANTIZATIONS, TARGETS, Cells
 
+from memtune.memory.formulas.shape import Shape, shape_of
 from memtune.model.architecture import Adapter, Architecture, Experts, Head, Kind, ModuleNames
 from memtune.model.count import parameters
-from memtune.predict.shape import Shape, shape_of
 
 # Where an adapter's targets are not stated: the attention's projections, what tutorials and diffusers use.
 DEFAULT_TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj")

@@ -10,15 +10,15 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, NamedTuple
 
-from memtune.gpu import find
+from memtune.gpus.gpu import find
+from memtune.memory.prediction import Prediction
+from memtune.memory.predictor import Predictor
+from memtune.memory.replay import numerics_of
+from memtune.memory.replay.traced import TracedModel
+from memtune.memory.workload import Workload
 from memtune.model.architecture import Adapter
 from memtune.model.huggingface import from_hf_config
-from memtune.plan import Plan
-from memtune.predict.predictor import Predictor
-from memtune.prediction import Prediction
-from memtune.replay import numerics_of
-from memtune.replay.traced import TracedModel
-from memtune.workload import Workload
+from memtune.plans.plan import Plan
 
 GPU = "h100-80gb"
 GPUS_PER_NODE = 8

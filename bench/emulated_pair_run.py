@@ -25,16 +25,15 @@ from emulated_pair_list import GPUS_PER_NODE
 from emulated_pair_models import build
 from torch import distributed
 
-from memtune.knobs import Offload
-from memtune.plan import Plan
-from memtune.report import Device
-from memtune.run import RunKind
-from memtune_runner import checkpointing
+from memtune.plans.knobs import Offload
+from memtune.plans.plan import Plan
+from memtune.wire.report import Device
+from memtune.wire.run import RunKind
 from memtune_runner.emulated import process, store
-from memtune_runner.engine import backend_of, optimizers, precision
+from memtune_runner.engine import backend_of, checkpointing, optimizers, precision
+from memtune_runner.engine.offload import ActivationOffload
 from memtune_runner.engine.protocol import Setup
-from memtune_runner.offload import ActivationOffload
-from memtune_runner.settings import Settings
+from memtune_runner.rank.settings import Settings
 
 STEPS = 3  # the second of them is the first with the optimizer's states
 LIMIT_SECONDS = 300

@@ -22,7 +22,7 @@ from typing import NamedTuple
 from accuracy import quantile
 from emulated_pair_list import GPU, MODELS, PAIRS, Pair, prediction
 
-from memtune.prediction import Interval
+from memtune.memory.prediction import Interval
 from memtune.units import GIB
 
 _BENCH = Path(__file__).parent

@@ -23,7 +23,7 @@ from accuracy import binomial_upper, quantile
 from accuracy_fit import predicted
 from accuracy_rows import Row, read_rows
 
-from memtune.predict.constants import DEFAULT_CONSTANTS
+from memtune.memory.constants import DEFAULT_CONSTANTS
 
 ROOT = Path(__file__).parents[1]
 UNSEEN = ROOT / "bench" / "data" / "unseen_memory.csv"

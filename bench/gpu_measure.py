@@ -25,19 +25,19 @@ from gpu_pairs import GPUS_PER_NODE, LENGTH, MODELS, Pair
 from torch import nn
 from torch.nn import functional
 
-from memtune.knobs import Offload
 from memtune.model.architecture import Architecture
-from memtune.plan import Plan
-from memtune.report import EXIT_CODES, Device, Ending
-from memtune.run import RunKind
-from memtune_runner import allocator_settings, checkpointing
-from memtune_runner.decoder import Decoder
-from memtune_runner.engine import PlanError, backend_of, optimizers, precision
+from memtune.plans.knobs import Offload
+from memtune.plans.plan import Plan
+from memtune.wire.report import EXIT_CODES, Device, Ending
+from memtune.wire.run import RunKind
+from memtune_runner.device.statistics import CudaStatistics, Statistics, is_full
+from memtune_runner.engine import PlanError, backend_of, checkpointing, optimizers, precision
+from memtune_runner.engine.decoder import Decoder
+from memtune_runner.engine.offload import ActivationOffload
 from memtune_runner.engine.protocol import Backend, Setup
-from memtune_runner.failures import of_exception
-from memtune_runner.offload import ActivationOffload
-from memtune_runner.settings import Settings
-from memtune_runner.watch.statistics import CudaStatistics, Statistics, is_full
+from memtune_runner.rank import allocator_settings
+from memtune_runner.rank.failures import of_exception
+from memtune_runner.rank.settings import Settings
 
 STEPS = 4  # the first of them warms up
 REFUSED, RAN_OUT = 2, EXIT_CODES[Ending.DEVICE_OOM]

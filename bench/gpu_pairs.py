@@ -10,15 +10,15 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple
 
-from memtune.calibrate import Calibration
-from memtune.gpu import Gpu
+from memtune.gpus.gpu import Gpu
+from memtune.memory.calibration import Calibration
+from memtune.memory.prediction import Interval, Prediction
+from memtune.memory.predictor import Predictor
+from memtune.memory.replay.traced import TracedModel
+from memtune.memory.workload import Workload
 from memtune.model.architecture import Architecture
 from memtune.model.plain import from_facts
-from memtune.plan import Plan
-from memtune.predict.predictor import Predictor
-from memtune.prediction import Interval, Prediction
-from memtune.replay.traced import TracedModel
-from memtune.workload import Workload
+from memtune.plans.plan import Plan
 
 LENGTH = 2048
 GPUS_PER_NODE = 8

@@ -11,13 +11,13 @@ from accuracy import Scored
 from accuracy_rows import Row
 from gpu_pairs import Pair, prediction, workload
 
-from memtune.calibrate import Measurement, calibrate
-from memtune.gpu import Gpu
-from memtune.plan import Plan
-from memtune.predict.recipe import lower
-from memtune.predict.shape import shape_of
-from memtune.prediction import Prediction
-from memtune.replay.traced import TracedModel
+from memtune.gpus.gpu import Gpu
+from memtune.memory.calibration import Measurement, calibrate
+from memtune.memory.formulas.recipe import lower
+from memtune.memory.formulas.shape import shape_of
+from memtune.memory.prediction import Prediction
+from memtune.memory.replay.traced import TracedModel
+from memtune.plans.plan import Plan
 
 Predict = Callable[[Pair], Prediction]
 FORMULAS, TRACE = "formulas", "trace"

@@ -16,7 +16,7 @@ from typing import Any
 
 from memtune.allocator import AllocatorSettings, CachingAllocator, Event
 from memtune.allocator.counters import Counters
-from memtune.allocator.device import Device
+from memtune.allocator.device import DeviceModel
 
 KEPT = Path(__file__).parent / "results" / "snapshots"
 _OLDEST_FIRST = (2, 12)  # see AllocatorSettings
@@ -81,7 +81,7 @@ def replayed_bytes(fixture: Mapping[str, Any]) -> int:
     return allocator.stats().peak_reserved_bytes
 
 
-class _RecordedAddresses(Device):
+class _RecordedAddresses(DeviceModel):
     """Segments lie where the driver put them: there, up to torch 2.11, it shows which of two equal blocks is taken."""
 
     def __init__(self, counters: Counters, events: Iterable[list[Any]]) -> None:

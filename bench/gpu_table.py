@@ -16,10 +16,10 @@ from accuracy_rows import Row
 from gpu_pairs import LENGTH, nccl
 from gpu_score import FORMULAS, TRACE, Predict, Result, after_probes, is_beyond, scored, ways
 
-from memtune.gpu import Gpu
-from memtune.gpu_products import nearest, of_product
-from memtune.prediction import Interval
-from memtune.replay.traced import TracedModel
+from memtune.gpus.gpu import Gpu
+from memtune.gpus.products import nearest, of_product
+from memtune.memory.prediction import Interval
+from memtune.memory.replay.traced import TracedModel
 from memtune.units import GIB
 
 _PROPERTIES = """

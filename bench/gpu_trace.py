@@ -10,11 +10,11 @@ from gpu_measure import WithLoss, loss
 from gpu_pairs import LENGTH, MODELS, Pair
 from torch import nn
 
+from memtune.memory.replay import numerics_of
+from memtune.memory.replay.traced import TracedModel
 from memtune.model.architecture import Architecture
-from memtune.plan import Plan
-from memtune.replay import numerics_of
-from memtune.replay.traced import TracedModel
-from memtune_runner.decoder import Decoder
+from memtune.plans.plan import Plan
+from memtune_runner.engine.decoder import Decoder
 from memtune_runner.tracing import trace
 
 Subject = tuple[nn.Module, Callable[[int], torch.Tensor], Callable[[Any, torch.Tensor], torch.Tensor]]

@@ -28,8 +28,8 @@ from gpu_score import Result
 from gpu_table import report, this_machine
 from gpu_trace import traced
 
-from memtune.replay.traced import TracedModel
-from memtune_runner.preflight import no_gpu
+from memtune.memory.replay.traced import TracedModel
+from memtune_runner.rank.preflight import no_gpu
 
 NO_GPU = 2
 # A pair of the largest model takes a minute, most of it to fill the weights. Less than _LEAST is not worth a beginning.

@@ -14,17 +14,17 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from memtune.plan import Plan
-from memtune.report import Device
-from memtune.run import RunKind
+from memtune.plans.plan import Plan
 from memtune.units import GIB
-from memtune_runner.ranks import Rank
-from memtune_runner.settings import Settings
+from memtune.wire.report import Device
+from memtune.wire.run import RunKind
+from memtune_runner.device.statistics import Reading
+from memtune_runner.rank.patches import Patches
+from memtune_runner.rank.ranks import Rank
+from memtune_runner.rank.settings import Settings
 from memtune_runner.watch.hang import HangLimits, HangRule
 from memtune_runner.watch.hooks import hook_torch
-from memtune_runner.watch.patches import Patches
 from memtune_runner.watch.publish import Publisher
-from memtune_runner.watch.statistics import Reading
 from memtune_runner.watch.watch import Watch
 
 REPEATS = 7

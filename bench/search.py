@@ -19,7 +19,7 @@ from search_published import published_tables
 from search_samplers import gp, tpe
 from search_tables import CASES, Table, table_of
 
-from memtune.spec.tuning import Sampler, Tuning
+from memtune.api.tuning import Sampler, Tuning
 
 COMMAND = "OMP_NUM_THREADS=1 PYTHONPATH=core:operator:bench python bench/search.py > bench/results/search.md"
 SEEDS = 20

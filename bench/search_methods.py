@@ -8,12 +8,12 @@ from random import Random
 
 from search_tables import Outcome, Table
 
-from memtune.acquisition import MEMTUNE, SearchState, Trial, enough, target_of
-from memtune.knowledge import Lesson
-from memtune.plan import Plan
-from memtune.pruning import NOTHING, Target
-from memtune.spec.tuning import Tuning
-from memtune_operator.search import propose
+from memtune.api.tuning import Tuning
+from memtune.planning.knowledge import Lesson
+from memtune.planning.next_probe import MEMTUNE, SearchState, Trial, enough, target_of
+from memtune.plans.plan import Plan
+from memtune.wire.pruning import NOTHING, Target
+from memtune_operator.search.search import propose
 
 # What the other methods may spend, half as much again as the operator allows itself by default.
 MOST_PROBES = 12
@@ -94,7 +94,7 @@ def memtune(hunt: Hunt) -> None:
 
 
 def state_of(hunt: Hunt) -> SearchState:
-    """What the operator knows after the probes so far, as `memtune.decide.probing` does from a status."""
+    """What the operator knows after the probes so far, as `memtune.controller.probing` does from a status."""
     trials = tuple(
         Trial(number, plan, outcome.fits, outcome.died, outcome.tokens_per_second, _lesson(plan, outcome))
         for number, (plan, outcome) in enumerate(zip(hunt.plans, hunt.outcomes, strict=True), 1)

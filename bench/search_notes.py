@@ -5,7 +5,7 @@ from __future__ import annotations
 from search_methods import MOST_PROBES
 from search_tables import GOOD, HEADROOM
 
-from memtune.spec.tuning import Tuning
+from memtune.api.tuning import Tuning
 
 PUBLISHED_NOTES = f"""
 Each job is one that others ran with several plans and published ([the data](../data/README.md)); a search can

@@ -15,18 +15,18 @@ from typing import NamedTuple
 
 from search_tables import HEADROOM, Row, Table
 
-from memtune.gpu import find
-from memtune.knowledge import Lesson, Model
+from memtune.gpus.gpu import find
+from memtune.memory.workload import Workload
 from memtune.model.architecture import Adapter, Architecture, Kind
-from memtune.plan import Plan
-from memtune.space import THROUGHPUT, Space, rank
-from memtune.workload import Workload
+from memtune.planning.knowledge import Lesson, PlanKnowledge
+from memtune.planning.space import THROUGHPUT, Space, rank
+from memtune.plans.plan import Plan
 
 DATA = Path(__file__).parent / "data" / "measured_sweeps.csv"
 
 
 @dataclass(frozen=True)
-class PublishedModel(Model):
+class PublishedModel(PlanKnowledge):
     """What MemTune knows where the job allows only some plans."""
 
     published: tuple[Plan, ...] = ()
@@ -40,7 +40,7 @@ class PublishedModel(Model):
 class PublishedTable(Table):
     """The truth of the plans that were published for one job."""
 
-    def knowledge(self, lessons: tuple[Lesson, ...]) -> Model:
+    def knowledge(self, lessons: tuple[Lesson, ...]) -> PlanKnowledge:
         """What MemTune knows of the plans after these lessons."""
         return PublishedModel(self.workload, Space(), lessons, HEADROOM, THROUGHPUT, published=tuple(self.rows))
 

@@ -11,8 +11,8 @@ from optuna.samplers import BaseSampler, GPSampler, TPESampler
 from search_methods import Hunt
 from search_tables import Outcome
 
-from memtune.parameters import Parameters, Value
-from memtune.plan import Plan
+from memtune.planning.parameters import StudyParameters, Value
+from memtune.plans.plan import Plan
 
 optuna.logging.set_verbosity(optuna.logging.ERROR)
 # A sampler may name a plan twice, or one that is ruled out. Both cost nothing here, up to so many for each
@@ -36,7 +36,7 @@ def gp(hunt: Hunt) -> None:
 
 def _sampled(hunt: Hunt, sampler: BaseSampler) -> None:
     study = optuna.create_study(direction="maximize", sampler=sampler)
-    choices = Parameters(tuple(hunt.table.rows)).choices
+    choices = StudyParameters(tuple(hunt.table.rows)).choices
     sizes = choices.get(_SIZE, ())
     space: dict[str, BaseDistribution] = {
         name: IntDistribution(0, len(sizes) - 1) if name == _SIZE else CategoricalDistribution(values)

@@ -15,17 +15,17 @@ from functools import cached_property
 from random import Random
 from typing import NamedTuple
 
-from memtune.decide.budget import ENDING_SECONDS, STARTUP_SECONDS
-from memtune.gpu import find
-from memtune.knowledge import Lesson, Model
+from memtune.api.tuning import Tuning
+from memtune.controller.budget import ENDING_SECONDS, STARTUP_SECONDS
+from memtune.gpus.gpu import find
+from memtune.memory.formulas import Predictor
+from memtune.memory.prediction import Prediction
+from memtune.memory.workload import Workload
 from memtune.model.architecture import Architecture, Kind
-from memtune.plan import Plan
-from memtune.predict import Predictor
-from memtune.prediction import Prediction
-from memtune.pruning import NOTHING, Step, Target, pruned
-from memtune.space import THROUGHPUT, Space, enumerate_plans, rank
-from memtune.spec.tuning import Tuning
-from memtune.workload import Workload
+from memtune.planning.knowledge import Lesson, PlanKnowledge
+from memtune.planning.space import THROUGHPUT, Space, enumerate_plans, rank
+from memtune.plans.plan import Plan
+from memtune.wire.pruning import NOTHING, Step, Target, pruned
 
 HEADROOM = Tuning().headroom_ratio
 # A plan counts as found from this share of the best throughput on.
@@ -147,9 +147,9 @@ class Table:
     rows: dict[Plan, Row]
     possible: tuple[Plan, ...]
 
-    def knowledge(self, lessons: tuple[Lesson, ...]) -> Model:
+    def knowledge(self, lessons: tuple[Lesson, ...]) -> PlanKnowledge:
         """What MemTune knows of the plans after these lessons."""
-        return Model(self.workload, Space(), lessons, HEADROOM, THROUGHPUT)
+        return PlanKnowledge(self.workload, Space(), lessons, HEADROOM, THROUGHPUT)
 
     def fits(self, plan: Plan) -> bool:
         """Whether a plan truly leaves its headroom."""

@@ -12,8 +12,12 @@ import platform
 import time
 from typing import NamedTuple
 
-from memtune.gpu import find
-from memtune.knobs import (
+from memtune.gpus.gpu import find
+from memtune.memory.formulas import Predictor
+from memtune.memory.workload import Workload
+from memtune.model.architecture import Architecture, Kind
+from memtune.planning.space import Space, enumerate_plans, rank
+from memtune.plans.knobs import (
     FULL,
     NO_CHECKPOINTING,
     SELECTIVE,
@@ -25,10 +29,6 @@ from memtune.knobs import (
     Precision,
     Sharding,
 )
-from memtune.model.architecture import Architecture, Kind
-from memtune.predict import Predictor
-from memtune.space import Space, enumerate_plans, rank
-from memtune.workload import Workload
 
 COMMAND = "PYTHONPATH=core python bench/space.py > bench/results/space.md"
 REPEATS = 5

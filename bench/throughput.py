@@ -15,12 +15,12 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from memtune.gpu import find
+from memtune.gpus.gpu import find
+from memtune.memory.formulas import Predictor
+from memtune.memory.prediction import Interval
+from memtune.memory.workload import Workload
 from memtune.model.architecture import Adapter, Architecture, Kind
-from memtune.plan import Plan
-from memtune.predict import Predictor
-from memtune.prediction import Interval
-from memtune.workload import Workload
+from memtune.plans.plan import Plan
 
 DATA = Path(__file__).parent / "data" / "measured_throughput.csv"
 

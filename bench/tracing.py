@@ -15,14 +15,14 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from memtune.gpu import find
-from memtune.knobs import Offload, Sharding
+from memtune.gpus.gpu import find
+from memtune.memory.replay import Replayer
+from memtune.memory.workload import Workload
 from memtune.model.huggingface import from_hf_config
-from memtune.replay import Replayer
-from memtune.space import Space, enumerate_plans
-from memtune.trace import Trace, loads
+from memtune.planning.space import Space, enumerate_plans
+from memtune.plans.knobs import Offload, Sharding
 from memtune.units import GIB
-from memtune.workload import Workload
+from memtune.wire.trace import Trace, loads
 
 LENGTH, GPUS = 4096, 8
 PLANS = 200

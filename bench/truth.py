@@ -24,23 +24,22 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional
 from truth_models import BATCH_NORMALIZED, LENGTH, MODELS
 
-from memtune.plan import Plan
-from memtune.replay import Replayer, numerics_of
-from memtune.report import Device
-from memtune.run import RunKind
+from memtune.memory.replay import Replayer, numerics_of
+from memtune.plans.plan import Plan
 from memtune.units import MIB
-from memtune_runner import checkpointing
-from memtune_runner.engine import backend_of, optimizers
+from memtune.wire.report import Device
+from memtune.wire.run import RunKind
+from memtune_runner.engine import backend_of, checkpointing, optimizers
 from memtune_runner.engine.precision import autocast
 from memtune_runner.engine.protocol import Setup
-from memtune_runner.settings import Settings
+from memtune_runner.rank.settings import Settings
 from memtune_runner.tracing import trace_subject
 from memtune_runner.tracing.adaptations import replaced, usual_values
 from memtune_runner.tracing.factory import Subject
 from memtune_runner.tracing.kernels import FlashAttention, autocasted
 from memtune_runner.tracing.known import KnownNumbers
-from memtune_runner.virtual import VirtualGpu
-from memtune_runner.virtual_attention import is_the_kernels, plain
+from memtune_runner.virtual.attention import is_the_kernels, plain
+from memtune_runner.virtual.gpu import VirtualGpu
 
 WORLD = 4
 STEPS = 2

@@ -16,8 +16,8 @@ import yaml
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "core")]
 
-from memtune.spec.crd import crd  # noqa: E402 - the core beside this file comes first
-from memtune.spec.job import GROUP, PLURAL  # noqa: E402
+from memtune.api.crd import crd  # noqa: E402 - the core beside this file comes first
+from memtune.api.job import GROUP, PLURAL  # noqa: E402
 from tools.object_page import object_page  # noqa: E402 - lies beside this file
 
 PLAIN = ROOT / "crds" / f"{GROUP}_{PLURAL}.yaml"

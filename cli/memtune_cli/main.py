@@ -11,13 +11,13 @@ from importlib import import_module
 from pathlib import Path
 
 import memtune
-from memtune.cost import read_prices
-from memtune.gpu import GPUS
-from memtune.trace import NUMERICS
+from memtune.gpus.gpu import GPUS
+from memtune.planning.cost import read_prices
 from memtune.units import parse_bytes
-from memtune_cli import emulate as emulation
+from memtune.wire.trace import NUMERICS
+from memtune_cli.commands import emulate as emulation
+from memtune_cli.commands.trace import BATCH, MEMORY, TIME_LIMIT_SECONDS
 from memtune_cli.errors import INTERRUPTED, InputError, installing
-from memtune_cli.trace import BATCH, MEMORY, TIME_LIMIT_SECONDS
 
 _EXIT_CODES = """\
 exit codes:
@@ -76,7 +76,7 @@ def _run(arguments: argparse.Namespace) -> int:
     gc.set_threshold(100_000)
     # Imported only when it is called: matplotlib, pydantic and yaml cost more than the whole prediction.
     try:
-        run: Callable[[argparse.Namespace], int] = import_module(f"memtune_cli.{arguments.command}").run
+        run: Callable[[argparse.Namespace], int] = import_module(f"memtune_cli.commands.{arguments.command}").run
         return run(arguments)
     except ModuleNotFoundError as error:
         package = str(error.name).split(".")[0]
@@ -226,7 +226,7 @@ def _job_command(
 
 def _add_gpu(command: argparse.ArgumentParser, purpose: str) -> None:
     gpu = command.add_argument("--gpu", metavar="NAME", help=purpose)
-    # No choices: our own message is the better one. memtune_cli.completion defines the function for bash.
+    # No choices: our own message is the better one. memtune_cli.commands.completion defines the function for bash.
     names = " ".join(GPUS)
     gpu.complete = {"bash": "_memtune_gpus", "fish": names, "zsh": f"({names})"}  # type: ignore[attr-defined]
 

@@ -19,9 +19,10 @@ from typing import Any, NamedTuple
 import pytest
 
 from memtune.units import amount, parse_bytes
-from memtune_cli import memory_lines, peak_baseline
-from memtune_cli.emulate import GPU, TIME_LIMIT_SECONDS
-from memtune_cli.peak_baseline import Peak, PeakError
+from memtune_cli.commands.emulate import GPU, TIME_LIMIT_SECONDS
+from memtune_cli.input import peak_baseline
+from memtune_cli.input.peak_baseline import BaselinePeak, PeakError
+from memtune_cli.views import memory_lines
 
 # Exit codes of `memtune emulate` that are about the machine, not about the command.
 _CANNOT_RUN = (3, 4)
@@ -136,7 +137,7 @@ class AssertPeak:
             raise ValueError("assert_peak needs a command or a script")
         return [self._settings.python, *words] if words[0].endswith(".py") else words
 
-    def _emulate(self, words: Sequence[str], options: Sequence[str]) -> tuple[dict[str, Any], Peak]:
+    def _emulate(self, words: Sequence[str], options: Sequence[str]) -> tuple[dict[str, Any], BaselinePeak]:
         root = self._settings.root
         with TemporaryDirectory() as directory:
             snapshot = Path(directory, "snapshot.pickle")
@@ -154,7 +155,7 @@ class AssertPeak:
             lines = memory_lines.at_peak(snapshot, root) if snapshot.exists() else {}
         return result, _completed(result, lines, done.stderr)
 
-    def _check(self, key: str, now: Peak, metric: str, limit: int | None) -> None:
+    def _check(self, key: str, now: BaselinePeak, metric: str, limit: int | None) -> None:
         path, size = self._settings.baseline, now.peak_bytes[metric]
         peaks = peak_baseline.read(path)
         before = peaks.get(key)
@@ -174,7 +175,7 @@ class AssertPeak:
             if reasons := list(peak_baseline.compare(now, before, metric, self._settings.tolerance)):
                 raise PeakError("\n".join(reasons))
 
-    def _note(self, key: str, now: Peak, before: Peak | None, metric: str) -> None:
+    def _note(self, key: str, now: BaselinePeak, before: BaselinePeak | None, metric: str) -> None:
         """For the summary at the end, and for reports in JUnit's format."""
         size = now.peak_bytes[metric]
         base = f", baseline {amount(before.peak_bytes[metric], before.peak_bytes[metric])}" if before else ""
@@ -189,17 +190,17 @@ def _limit(at_most: str | int) -> int:
     return parse_bytes(str(at_most).replace(" ", "").removesuffix("B"))
 
 
-def _text(lines: Iterable[str], now: Peak) -> str:
+def _text(lines: Iterable[str], now: BaselinePeak) -> str:
     found = list(lines)
     return "\n".join(found if len(found) > 1 else [*found, *peak_baseline.largest(now)])
 
 
-def _completed(result: Mapping[str, Any], lines: Mapping[str, int], output: str) -> Peak:
+def _completed(result: Mapping[str, Any], lines: Mapping[str, int], output: str) -> BaselinePeak:
     """The peak of a command that ran to its end."""
     outcome, measured = result["outcome"], result["measured"]
     if outcome == "outOfMemory":
         told = f"The command ran out of memory on the emulated {result['gpu']['name']}: {result['message']}"
-        raise PeakError(_text([told], Peak.of(result, lines)))
+        raise PeakError(_text([told], BaselinePeak.of(result, lines)))
     if outcome == "timeLimit":
         raise PeakError(f"The command's time was up after {result['seconds']:.0f} s; give a larger time_limit.")
     if outcome != "completed":
@@ -207,7 +208,7 @@ def _completed(result: Mapping[str, Any], lines: Mapping[str, int], output: str)
         raise PeakError("\n".join([f"The command failed with exit code {result['exitCode']}:", *tail]))
     if measured is None:
         raise PeakError("The command ended without using the GPU, so it has no peak.")
-    return Peak.of(result, lines)
+    return BaselinePeak.of(result, lines)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -59,7 +59,7 @@ def main() -> int:
     """Print all of it; 2 where nothing can be measured."""
     with suppress(OSError, subprocess.SubprocessError):
         subprocess.run(["nvidia-smi"], check=False, timeout=_SMI_SECONDS)
-    from memtune_runner.preflight import no_gpu
+    from memtune_runner.rank.preflight import no_gpu
 
     missing = no_gpu()
     if missing:

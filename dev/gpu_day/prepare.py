@@ -26,7 +26,7 @@ import json, sys
 from gpu_pairs import PAIRS
 from gpu_score import ways
 from gpu_trace import traced
-from memtune.gpu import find
+from memtune.gpus.gpu import find
 models = sys.argv[2:]
 try:
     gpu = find(sys.argv[1])

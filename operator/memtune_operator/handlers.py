@@ -11,14 +11,15 @@ from typing import Any
 
 import kopf
 
-from memtune.spec import GROUP, PLURAL, VERSION
-from memtune_operator import metrics, search
-from memtune_operator.cluster import Cluster, connect
-from memtune_operator.cluster_shell import ClusterShell
-from memtune_operator.lease import lead
+from memtune.api import GROUP, PLURAL, VERSION
+from memtune_operator import metrics
+from memtune_operator.backend import Key
+from memtune_operator.kubernetes.backend import KubernetesBackend
+from memtune_operator.kubernetes.client import Client, connect
+from memtune_operator.kubernetes.lease import lead
 from memtune_operator.reconciler import Reconciler
+from memtune_operator.search import search
 from memtune_operator.settings import Settings
-from memtune_operator.shell import Key
 
 _log = logging.getLogger("memtune")
 
@@ -38,8 +39,8 @@ async def run(settings: Settings) -> None:
         os._exit(1)
 
 
-async def _work(cluster: Cluster, settings: Settings, counters: metrics.Metrics) -> None:
-    shell = ClusterShell(cluster, settings)
+async def _work(cluster: Client, settings: Settings, counters: metrics.Metrics) -> None:
+    shell = KubernetesBackend(cluster, settings)
     reconciler = Reconciler(shell, search.propose, time.time, counters)
     counters.leads(lambda: reconciler.pending)
     watches = asyncio.create_task(shell.follow(reconciler.wake))

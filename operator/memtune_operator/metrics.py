@@ -14,13 +14,13 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, star
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from memtune.decide.budget import ended_probing
-from memtune.decide.records import ended_as, has_ended
-from memtune.decide.restoring import read_status
-from memtune.spec import Job
-from memtune.spec.status import Phase, RunStatus, Status
-from memtune.verdict import Verdict
-from memtune_operator.shell import Key, Snapshot
+from memtune.api import Job
+from memtune.api.status import Phase, RunStatus, Status
+from memtune.controller.budget import ended_probing
+from memtune.controller.read_status import read_status
+from memtune.controller.records import ended_as, has_ended
+from memtune.controller.verdict import Verdict
+from memtune_operator.backend import Key, Snapshot
 
 _JOB = ("mtj_namespace", "mtj")
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)

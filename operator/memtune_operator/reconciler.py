@@ -12,11 +12,11 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Protocol
 
-from memtune.acquisition import Search
-from memtune.decide import Decision, Event, decide, reasons, refuse
-from memtune.spec.status import dump_status
-from memtune_operator.refusals import Kind, RefusalError
-from memtune_operator.shell import Key, Shell, Snapshot
+from memtune.api.status import dump_status
+from memtune.controller import Decision, Event, decide, reasons, refuse
+from memtune.planning.next_probe import Search
+from memtune_operator.backend import Backend, Key, Snapshot
+from memtune_operator.kubernetes.refusals import Kind, RefusalError
 
 _log = logging.getLogger("memtune")
 _FIRST_DELAY_SECONDS = 1.0
@@ -39,7 +39,7 @@ class Watcher(Protocol):
 
 
 async def reconcile(
-    shell: Shell,
+    shell: Backend,
     key: Key,
     search: Search,
     now: Callable[[], float],
@@ -91,7 +91,7 @@ def _decide(snapshot: Snapshot, search: Search, now: float) -> Decision:
     return decide(snapshot.job, snapshot.observed, now, search)
 
 
-async def _act(shell: Shell, snapshot: Snapshot, decision: Decision, now: float) -> bool:
+async def _act(shell: Backend, snapshot: Snapshot, decision: Decision, now: float) -> bool:
     """Do what was decided; whether something was refused or kept that the next decision should know of."""
     await shell.tell(snapshot, decision.events)
     await shell.delete(snapshot, decision.delete)
@@ -107,7 +107,7 @@ async def _act(shell: Shell, snapshot: Snapshot, decision: Decision, now: float)
 class Reconciler:
     """One task for each job, which sleeps until something happens to the job or its time has come."""
 
-    def __init__(self, shell: Shell, search: Search, now: Callable[[], float], watcher: Watcher) -> None:
+    def __init__(self, shell: Backend, search: Search, now: Callable[[], float], watcher: Watcher) -> None:
         self._shell = shell
         self._search = search
         self._now = now

@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from memtune.cost import read_prices
-from memtune_operator.gangs import Gang
-from memtune_operator.pod_security import RESTRICTED
-from memtune_operator.policy import Policy
+from memtune.planning.cost import read_prices
+from memtune_operator.pods.gangs import Gang
+from memtune_operator.pods.pod_security import RESTRICTED
+from memtune_operator.pods.policy import Policy
 
 PREFIX = "MEMTUNE_OPERATOR_"
 RUNNER_IMAGE = PREFIX + "RUNNER_IMAGE"

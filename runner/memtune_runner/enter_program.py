@@ -12,9 +12,9 @@ import sys
 from collections.abc import MutableMapping, Sequence
 from pathlib import Path
 
-from memtune import environment
-from memtune_runner import worker_command
-from memtune_runner.command import CommandError, Kind, parse
+from memtune.wire import environment
+from memtune_runner.command import worker_command
+from memtune_runner.command.command import CommandError, Kind, parse
 
 
 def take_place(words: Sequence[str], variables: MutableMapping[str, str]) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
-from memtune.data_order import batches
-from memtune_runner.ranks import Rank
-from memtune_runner.settings import Settings, read_settings
+from memtune.wire.data_order import batches
+from memtune_runner.rank.ranks import Rank
+from memtune_runner.rank.settings import Settings, read_settings
 
 
 class ResumableSampler:

@@ -20,14 +20,14 @@ import torch
 from torch import distributed, nn
 from torch.nn import functional
 
-from memtune.report import Phase
-from memtune_runner import phases, training_length
+from memtune.wire.report import Phase
 from memtune_runner.checkpoints.saving import current_ranks
-from memtune_runner.decoder import Decoder, read_architecture
 from memtune_runner.engine import PlanError, initialize
-from memtune_runner.probe import DEFAULT_STEPS, MOST_SKIPPED_STEPS, has_enough
+from memtune_runner.engine.decoder import Decoder, read_architecture
+from memtune_runner.rank import phases, training_length
+from memtune_runner.rank.probe import DEFAULT_STEPS, MOST_SKIPPED_STEPS, has_enough
+from memtune_runner.rank.settings import Settings, SettingsError, read_settings
 from memtune_runner.sampler import ResumableSampler
-from memtune_runner.settings import Settings, SettingsError, read_settings
 
 _DATASET_LEN = 1 << 16
 _BAD_INPUT = 2

@@ -9,14 +9,15 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from memtune import environment
-from memtune.report import EXIT_CODES, Ending, Report
-from memtune_runner import accelerate_options, allocator_settings, failures, ranks, run_target, stacks
-from memtune_runner.bad_input import BadInputError
-from memtune_runner.command import Kind
-from memtune_runner.preflight import check_worker
-from memtune_runner.ranks import Rank
-from memtune_runner.settings import SettingsError, read_settings
+from memtune.wire import environment
+from memtune.wire.report import EXIT_CODES, Ending, Report
+from memtune_runner.command import accelerate_options, run_target
+from memtune_runner.command.command import Kind
+from memtune_runner.rank import allocator_settings, failures, ranks, stacks
+from memtune_runner.rank.bad_input import BadInputError
+from memtune_runner.rank.preflight import check_worker
+from memtune_runner.rank.ranks import Rank
+from memtune_runner.rank.settings import SettingsError, read_settings
 from memtune_runner.watch import watching
 
 # Whatever is run from these files stands between Python and the user's script, and explains none of its errors.

@@ -18,7 +18,7 @@ from pods import eventually
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
-from memtune.spec import GROUP, PLURAL, VERSION
+from memtune.api import GROUP, PLURAL, VERSION
 
 _ROOT = Path(__file__).resolve().parents[2]
 CRD: dict[str, Any] = yaml.safe_load((_ROOT / "crds" / "memtune.dev_memorytunedjobs.yaml").read_text())

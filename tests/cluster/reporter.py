@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from memtune.report import EXIT_CODES, Ending, Memory, Report
-from memtune_runner.ranks import Rank, own_directory, write_rank_report
-from memtune_runner.settings import Settings, read_settings
+from memtune.wire.report import EXIT_CODES, Ending, Memory, Report
+from memtune_runner.rank.ranks import Rank, own_directory, write_rank_report
+from memtune_runner.rank.settings import Settings, read_settings
 
 GO = "/tmp/go"
 

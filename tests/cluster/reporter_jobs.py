@@ -12,7 +12,7 @@ import reporter
 from pods import IMAGE, Cluster
 from reporter import WELL, Act
 
-from memtune.spec import API_VERSION, KIND
+from memtune.api import API_VERSION, KIND
 
 _SOURCE = Path(reporter.__file__).read_text()
 _FACTS = {"hiddenSize": 64, "layers": 8, "heads": 4, "ffnSize": 176, "vocabSize": 2048}

@@ -16,8 +16,8 @@ from reporter_jobs import FIXED, command, let_go, pod_template, reporter_job
 from whole_job import WHOLE, put
 from wrong_values import wrong_values
 
-from memtune.report import Ending
-from memtune.spec.crd import object_schema
+from memtune.api.crd import object_schema
+from memtune.wire.report import Ending
 
 MILLION = 1_000_000
 # Not the runner at all: whatever takes the place of Python leaves what it likes, and says that it failed.

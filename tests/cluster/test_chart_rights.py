@@ -15,7 +15,8 @@ from helm_release import NAMESPACED, Release
 from pods import Cluster
 from rights import Right, Rights
 
-from memtune_operator import kept_measurements, kept_traces
+from memtune_operator.kubernetes import cached_measurements as kept_measurements
+from memtune_operator.kubernetes import cached_traces as kept_traces
 
 GOLDEN = (ROOT / "tests" / "contract" / "golden" / "chart-rights.txt").read_text()
 RULE = re.compile(r"^(?:Cluster)?Role (?:\S+/)?(rel-memtune(?:-nodes)?): (.+): (.+)$", re.MULTILINE)

@@ -21,9 +21,9 @@ from tiny_rehearsal import tiny_rehearsal
 from told_job import NAME, ended_well, told_job
 
 from devcluster import binaries
-from memtune.run import RunKind
-from memtune.spec import API_VERSION, KIND
-from memtune_operator import names
+from memtune.api import API_VERSION, KIND
+from memtune.wire.run import RunKind
+from memtune_operator.pods import names
 
 _PATHS = os.pathsep.join(path for path in sys.path if path)
 _ENVIRONMENT = {**os.environ, "PYTHONPATH": _PATHS, "COLUMNS": "100"}

@@ -13,12 +13,12 @@ from operator_process import Jobs, install_crd
 from pods import Cluster
 from shell_contract import ShellContract
 
-from memtune.spec import KIND
-from memtune_operator.cluster import Cluster as Api
-from memtune_operator.cluster_shell import ClusterShell
-from memtune_operator.policy import Policy
+from memtune.api import KIND
+from memtune_operator.backend import Backend
+from memtune_operator.kubernetes.backend import KubernetesBackend
+from memtune_operator.kubernetes.client import Client as Api
+from memtune_operator.pods.policy import Policy
 from memtune_operator.settings import Settings
-from memtune_operator.shell import Shell
 
 
 class Namespace:
@@ -39,11 +39,11 @@ class Namespace:
         return [event.message for event in events if event.involved_object.kind == KIND]
 
     @asynccontextmanager
-    async def shell(self) -> AsyncIterator[Shell]:
+    async def shell(self) -> AsyncIterator[Backend]:
         options = client.Configuration()
         await config.load_kube_config(self._kubeconfig, client_configuration=options)
         async with client.ApiClient(options) as connection:
-            shell = ClusterShell(Api(connection), self._settings)
+            shell = KubernetesBackend(Api(connection), self._settings)
             watches = asyncio.create_task(shell.follow(lambda _: None))
             try:
                 yield shell

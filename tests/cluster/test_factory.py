@@ -13,8 +13,8 @@ from operator_process import Jobs, OperatorProcess
 from pods import Cluster, eventually
 
 from devcluster.shell import run
-from memtune.replay.traced import read_traced
-from memtune_operator import kept_traces
+from memtune.memory.replay.traced import read_traced
+from memtune_operator.kubernetes import cached_traces as kept_traces
 
 _EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 _CODE = (_EXAMPLES / "scripts" / "own_model.py").read_text()

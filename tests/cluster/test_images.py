@@ -26,7 +26,7 @@ NOT_ROOT = (
 )
 OPERATOR = """
 import importlib.util
-import kopf, kubernetes.aio, optuna, prometheus_client, memtune.spec, memtune_operator
+import kopf, kubernetes.aio, optuna, prometheus_client, memtune.api, memtune_operator
 assert importlib.util.find_spec("torch") is None
 optuna.logging.disable_default_handler()
 study = optuna.create_study()

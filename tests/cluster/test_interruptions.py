@@ -10,7 +10,7 @@ from pods import Cluster, eventually
 from reporter import Act
 from reporter_jobs import FIXED, let_go, reporter_job
 
-from memtune.report import Ending
+from memtune.wire.report import Ending
 
 # After this a frozen leader has to have a successor.
 FAILOVER_SECONDS = 30

@@ -13,7 +13,7 @@ from operator_process import Jobs
 from pods import Cluster, container, pod
 
 from devcluster.shell import ClusterError
-from memtune.spec import GROUP
+from memtune.api import GROUP
 from tools.demo.on_cluster import DESCRIBE
 
 Kubectl = Callable[..., str]

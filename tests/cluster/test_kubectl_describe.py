@@ -16,7 +16,7 @@ import pytest
 from heard import heard_to_its_end
 
 from devcluster import binaries
-from memtune.spec import API_VERSION, KIND
+from memtune.api import API_VERSION, KIND
 
 GROUP, VERSION = API_VERSION.split("/")
 PLURAL = "memorytunedjobs"

@@ -11,12 +11,12 @@ from pods import Cluster
 from reporter_jobs import reporter_job
 from test_interruptions import uids_by_pod
 
-from memtune.decide.model import model_of
-from memtune.decide.trials import search_state
-from memtune.spec import load_job
-from memtune.spec.status import Status
-from memtune.spec.tuning import Sampler
-from memtune_operator.search import PRIOR_PROBES, propose
+from memtune.api import load_job
+from memtune.api.status import Status
+from memtune.api.tuning import Sampler
+from memtune.controller.job_knowledge import model_of
+from memtune.controller.trials import search_state
+from memtune_operator.search.search import PRIOR_PROBES, propose
 
 SAMPLERS = get_args(Sampler)
 # One more than MemTune chooses for Optuna's samplers: the last one is their own.

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from memtune.plan import Plan
-from memtune.report import Device
-from memtune.run import RunKind
+from memtune.plans.plan import Plan
+from memtune.wire.report import Device
+from memtune.wire.run import RunKind
 from memtune_runner import integrations
-from memtune_runner.settings import Settings
-from memtune_runner.watch.imports import ImportWatch
-from memtune_runner.watch.patches import Patches
+from memtune_runner.rank.imports import ImportWatch
+from memtune_runner.rank.patches import Patches
+from memtune_runner.rank.settings import Settings
 
 
 @pytest.fixture

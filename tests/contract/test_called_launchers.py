@@ -15,11 +15,11 @@ from accelerate.commands import launch  # type: ignore[import-untyped]  # it has
 from launches import free_port
 from torch.distributed import run as torchrun
 
-from memtune_runner import called_launchers
-from memtune_runner.bad_input import BadInputError
-from memtune_runner.ranks import Rank
-from memtune_runner.watch.imports import ImportWatch
-from memtune_runner.watch.patches import Patches
+from memtune_runner.command import called_launchers
+from memtune_runner.rank.bad_input import BadInputError
+from memtune_runner.rank.imports import ImportWatch
+from memtune_runner.rank.patches import Patches
+from memtune_runner.rank.ranks import Rank
 
 RUN_WORKER = Path(called_launchers.__file__).parent / "enter" / "run_worker.py"
 _SCRIPT = """

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from helm_chart import CHART, objects, of_kind, only
 
-from memtune.spec import load_job
+from memtune.api import load_job
 
 SCRIPT = CHART / "files" / "test_job.py"
 STALLED = {"type": "Stalled", "status": "True", "reason": "Unschedulable", "message": "no node has nvidia.com/gpu"}

@@ -11,8 +11,8 @@ from chart_values import VALUE_SETS
 from helm_chart import ROOT, objects, only
 from promtool import check_config
 
-from memtune.run import RunKind
-from memtune_operator import names
+from memtune.wire.run import RunKind
+from memtune_operator.pods import names
 
 PLAIN = ROOT / "docs" / "prometheus.yaml"
 SCRAPED: dict[str, dict[str, Any]] = {

@@ -10,11 +10,11 @@ from launches import Launch, Place
 from torch import distributed
 from torch._C._distributed_c10d import HashStore
 
-from memtune.report import Ending
-from memtune_runner import shared_store
-from memtune_runner.bad_input import BadInputError
+from memtune.wire.report import Ending
 from memtune_runner.checkpoints import meeting, newest
 from memtune_runner.install import install
+from memtune_runner.rank import shared_store
+from memtune_runner.rank.bad_input import BadInputError
 
 SCRIPT = Path(__file__).parents[1] / "support" / "saving_loop.py"
 Train = Callable[..., Launch]

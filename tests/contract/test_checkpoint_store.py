@@ -12,16 +12,16 @@ from pathlib import Path
 
 import pytest
 
-from memtune.plan import Plan
-from memtune.report import Device
-from memtune.resume import Format
-from memtune.run import RunKind
+from memtune.plans.plan import Plan
+from memtune.plans.resume import Format
+from memtune.wire.report import Device
+from memtune.wire.run import RunKind
 from memtune_runner import checkpoints
-from memtune_runner.bad_input import BadInputError
 from memtune_runner.checkpoints import Checkpoint, FencedError, NotResumableError, Store, newest, resolve
 from memtune_runner.checkpoints.manifest import FILE_NAME, Manifest
 from memtune_runner.checkpoints.store import KEPT
-from memtune_runner.settings import Settings
+from memtune_runner.rank.bad_input import BadInputError
+from memtune_runner.rank.settings import Settings
 
 PLAN = Plan.parse("bf16-z2-none-mb2x2")
 
@@ -31,8 +31,8 @@ import os, signal, sys
 from pathlib import Path
 from memtune_runner.checkpoints import Store, manifest
 from memtune_runner.checkpoints.manifest import Manifest
-from memtune.plan import Plan
-from memtune.resume import Format
+from memtune.plans.plan import Plan
+from memtune.plans.resume import Format
 
 root, point = Path(sys.argv[1]), sys.argv[2]
 die = lambda *_: os.kill(os.getpid(), signal.SIGKILL)

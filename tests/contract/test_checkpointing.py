@@ -12,10 +12,10 @@ from torch import nn
 from torch.nn import functional
 from torch.utils import checkpoint as torch_checkpoint
 
-from memtune.knobs import Checkpointing
-from memtune_runner import checkpointing
-from memtune_runner.blocks import repeated_blocks
-from memtune_runner.offload import ActivationOffload
+from memtune.plans.knobs import Checkpointing
+from memtune_runner.engine import checkpointing
+from memtune_runner.engine.blocks import repeated_blocks
+from memtune_runner.engine.offload import ActivationOffload
 
 MODES = ["selective", "every-2", "every-3", "full"]
 WIDTH = 32

@@ -219,7 +219,7 @@ def test_a_picture_of_an_endless_batch_shows_a_few_micro_batches(
     def draw(*drawing: Any) -> None:
         drawn.extend(candidate.plan.micro_batch for candidate in drawing[-1])
 
-    monkeypatch.setattr("memtune_cli.plot.draw", draw)
+    monkeypatch.setattr("memtune_cli.views.plot.draw", draw)
     main(["estimate", DENSE, "--plan", "bf16-z3-full-mb99999999x99999999", "--plot", "memory.png"])
     capsys.readouterr()
     assert len(drawn) <= 17

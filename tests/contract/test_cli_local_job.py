@@ -14,12 +14,12 @@ from cli_jobs import refused, written
 from tiny_rehearsal import tiny_rehearsal
 from told_job import NAME, ended_well, still_probing, told_job
 
-from memtune.decide import Observed
-from memtune.report import Ending, Report
-from memtune_cli.local_job import told_here
+from memtune.controller import Observed
+from memtune.wire.report import Ending, Report
+from memtune_cli.commands.run import _Screen
+from memtune_cli.input.local_job import told_here
 from memtune_cli.main import main
-from memtune_cli.run import _Screen
-from memtune_operator.shell import Snapshot
+from memtune_operator.backend import Snapshot
 
 Captured = pytest.CaptureFixture[str]
 CLUSTERS_OWN = re.compile(r"\b(pods?|kube\w+|cluster|namespaces?|operator|research|spec\.suspend)\b", re.IGNORECASE)
@@ -95,7 +95,7 @@ def test_the_failing_rank_comes_first(state: str, capsys: Captured) -> None:
 
 
 def test_a_run_that_goes_on_is_followed(state: str, capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("memtune_operator.local_runs._LOOK_AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr("memtune_operator.local.runs._LOOK_AGAIN_SECONDS", 0.0)
     directory = Path(state) / "runs" / f"{NAME}-train-2"
     directory.mkdir()
     looks = iter(["[rank 0] step", " 1\n[rank 0] st", "ep 2"])
@@ -106,7 +106,7 @@ def test_a_run_that_goes_on_is_followed(state: str, capsys: Captured, monkeypatc
         return bool(said)
 
     (directory / "log").touch()
-    monkeypatch.setattr("memtune_operator.local_runs.LocalRun._goes_on", goes_on)
+    monkeypatch.setattr("memtune_operator.local.runs.LocalRun._goes_on", goes_on)
     assert main(["logs", "--state", state, "--follow"]) == 0
     assert capsys.readouterr().out == "[rank 0] step 1\n[rank 0] step 2\n"
 

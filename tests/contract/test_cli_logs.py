@@ -13,7 +13,7 @@ from cli_jobs import refused
 from job_set_pods import BATCH_JOBS, JOB_SETS, POD, answer_with_a_job_set
 from told_job import NAME, told_job
 
-from memtune.report import LOG_MARK, Ending, Report
+from memtune.wire.report import LOG_MARK, Ending, Report
 from memtune_cli.main import main
 
 Flags = tuple[str, str]
@@ -100,7 +100,7 @@ def test_plain_pods_need_no_right_to_see_jobs(server: ApiServer, flags: Flags) -
 def test_a_run_that_goes_on_is_followed(
     server: ApiServer, flags: Flags, capsys: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("memtune_cli.logs._LOOK_AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr("memtune_cli.commands.logs._LOOK_AGAIN_SECONDS", 0.0)
     server.answer(PODS, listed(pod(1, **died(85, rank=5)), pod(2, running={})))
     waiting = refusal(400, 'container "trainer" in pod "x" is waiting to start: PodInitializing')
     long_line = "x" * 300_000

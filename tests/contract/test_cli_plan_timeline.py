@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from cli_jobs import job, refused, written
 
-from memtune.trace import loads
+from memtune.wire.trace import loads
 from memtune_cli.main import main
 
 CONFIG = {"model_type": "llama", "hidden_size": 64, "intermediate_size": 160, "num_hidden_layers": 2,

@@ -32,7 +32,7 @@ def test_a_plan_imports_no_heavy_library() -> None:
 def test_the_parser_alone_imports_neither_pydantic_nor_yaml() -> None:
     code = (
         "import sys; from memtune_cli.main import build_parser; build_parser()\n"
-        "print([name for name in ('pydantic', 'yaml', 'memtune.predict') if name in sys.modules])"
+        "print([name for name in ('pydantic', 'yaml', 'memtune.memory.formulas') if name in sys.modules])"
     )
     assert _run(code).stdout.strip() == "[]"
 

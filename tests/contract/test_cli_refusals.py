@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from cli_jobs import DENSE, job, refused, written
 
-from memtune_cli.documents import job_document
+from memtune_cli.input.job_documents import job_document
 from memtune_cli.main import main
 
 

@@ -10,7 +10,7 @@ from cli_jobs import DENSE
 from terminals import Terminal
 
 from memtune_cli.main import main
-from memtune_cli.screen import Screen
+from memtune_cli.views.screen import Screen
 
 
 def test_colours_are_for_terminals_that_want_them(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from small_traces import small_trace
 
-from memtune.plan import Plan
-from memtune.replay import Replayer
-from memtune.trace import dumps
+from memtune.memory.replay import Replayer
+from memtune.plans.plan import Plan
+from memtune.wire.trace import dumps
 from memtune_cli.main import main
 
 PLAN = "fp32-ddp-full-mb16x2"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from memtune.trace import loads
+from memtune.wire.trace import loads
 from memtune_cli.main import main
 
 SUPPORT = Path(__file__).parents[1] / "support"

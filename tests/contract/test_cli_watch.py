@@ -10,8 +10,8 @@ from job_set_pods import JOB_SETS, POD, answer_with_a_job_set, job_of_a_job_set
 from terminals import Terminal
 from told_job import MESSAGE, NAME, ended_well, still_probing, told_job
 
-from memtune_cli.display import Display
 from memtune_cli.main import main
+from memtune_cli.views.display import Display
 
 Flags = tuple[str, str]
 Captured = pytest.CaptureFixture[str]
@@ -19,7 +19,7 @@ Captured = pytest.CaptureFixture[str]
 
 @pytest.fixture
 def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("memtune_cli.watch._RECONNECT_SECONDS", 0.0)
+    monkeypatch.setattr("memtune_cli.commands.watch._RECONNECT_SECONDS", 0.0)
 
 
 @pytest.mark.usefixtures("_at_once")
@@ -82,7 +82,7 @@ def until_heard(server: ApiServer, times: int = 2) -> None:
 
 @pytest.fixture
 def _looking_often(_at_once: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("memtune_cli.watch._LOOK_SECONDS", 0.0)
+    monkeypatch.setattr("memtune_cli.commands.watch._LOOK_SECONDS", 0.0)
 
 
 @pytest.mark.usefixtures("_looking_often")
@@ -127,7 +127,7 @@ def test_who_may_not_see_job_sets_is_told_so(server: ApiServer, flags: Flags, mo
 def test_ranks_that_fall_silent_are_told_of_no_more(
     server: ApiServer, flags: Flags, capsys: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("memtune_cli.watch._TOLD_EVERY_SECONDS", 0.0)
+    monkeypatch.setattr("memtune_cli.commands.watch._TOLD_EVERY_SECONDS", 0.0)
     until_heard(server, 4)
     server.answer(HEARD, metrics(17), metrics(18), refusal(503, "the pod has ended"))
     assert main(["watch", NAME, *flags]) == 0

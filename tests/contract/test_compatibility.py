@@ -12,11 +12,12 @@ import pytest
 import torch
 import yaml
 
-from memtune.plan import Plan
-from memtune_runner import old_python, preflight
-from memtune_runner.bad_input import BadInputError
+from memtune.plans.plan import Plan
+from memtune_runner import old_python
 from memtune_runner.engine import optimizers, precision
-from memtune_runner.refusals import PlanError
+from memtune_runner.rank import preflight
+from memtune_runner.rank.bad_input import BadInputError
+from memtune_runner.rank.plan_refusals import PlanError
 from tools.kind_cluster import RELEASES
 
 _ROOT = Path(__file__).resolve().parents[2]

@@ -14,11 +14,11 @@ import yaml
 from api_server import nodes, with_defaults
 from schema_refusals import refusals
 
-from memtune.report import Phase
-from memtune.spec import load_job
-from memtune.spec.crd import crd, object_schema
-from memtune.spec.fields import ASCII
-from memtune.spec.status import OutOfMemoryPhase, Status, load_status
+from memtune.api import load_job
+from memtune.api.crd import crd, object_schema
+from memtune.api.fields import ASCII
+from memtune.api.status import OutOfMemoryPhase, Status, load_status
+from memtune.wire.report import Phase
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = sorted((ROOT / "examples").glob("*.yaml"))

@@ -23,12 +23,12 @@ from spec_rules import job, spec
 from whole_job import WHOLE, put
 from wrong_values import wrong_values
 
-from memtune.knobs import Precision, Sharding
-from memtune.plan import SHORT_FORM, Plan
-from memtune.space import contradiction
-from memtune.spec import SpecError, load_job
-from memtune.spec.rules import RULES
-from memtune.spec.transition import FIXED, forbidden_changes
+from memtune.api import SpecError, load_job
+from memtune.api.rules import RULES
+from memtune.api.transition import FIXED, forbidden_changes
+from memtune.planning.space import contradiction
+from memtune.plans.knobs import Precision, Sharding
+from memtune.plans.plan import SHORT_FORM, Plan
 
 ROOT = Path(__file__).resolve().parents[2]
 Node = dict[str, Any]

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from moves import WEIGHTED, Move, play
 from small_jobs import factory_job, make_job
 
-from memtune.decide import model
-from memtune.report import Ending
-from memtune.spec.job import Job
+from memtune.api.job import Job
+from memtune.controller import job_knowledge as model
+from memtune.wire.report import Ending
 
 FIXED = {"mode": "Fixed", "plan": "bf16-z1-none-mb4x4"}
 EVALUATING = {"globalBatchSize": 16, "sequenceLength": 1024, "evaluation": {"batchSize": 8}}

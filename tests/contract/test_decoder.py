@@ -12,14 +12,14 @@ from described import CONFIGS, LENGTH, traced
 from gpu_trace import traced_model
 from torch.nn import functional
 
-from memtune.knobs import Attention
+from memtune.memory.replay import Replayer
 from memtune.model.architecture import Architecture
 from memtune.model.count import parameters
 from memtune.model.huggingface import from_hf_config
 from memtune.model.plain import from_facts
-from memtune.plan import Plan
-from memtune.replay import Replayer
-from memtune_runner.decoder import Decoder, read_architecture
+from memtune.plans.knobs import Attention
+from memtune.plans.plan import Plan
+from memtune_runner.engine.decoder import Decoder, read_architecture
 
 TINY = {"vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
 FAMILIES: dict[str, dict[str, Any]] = {

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from memtune.deepspeed_config import deepspeed_config
-from memtune.knobs import Offload, Sharding
-from memtune.plan import Plan
+from memtune.plans.deepspeed_config import deepspeed_config
+from memtune.plans.knobs import Offload, Sharding
+from memtune.plans.plan import Plan
 
 GOLDEN = Path(__file__).parent / "golden"
 NVME = "/mnt/nvme"

@@ -10,15 +10,15 @@ import pytest
 import yaml
 from known_metrics import GOLDEN, RULES, recorded
 
-from memtune import environment
-from memtune.decide import reasons
-from memtune.ladder import RUNGS
-from memtune.predict.constants import DEFAULT_TRUST
-from memtune.report import EXIT_CODES
-from memtune.verdict import Verdict
+from memtune.controller import reasons
+from memtune.controller.verdict import Verdict
+from memtune.memory.constants import DEFAULT_TRUST
+from memtune.planning.ladder import RUNGS
+from memtune.wire import environment
+from memtune.wire.report import EXIT_CODES
 from memtune_cli.main import main
 from memtune_operator.metrics import Metrics
-from memtune_runner.metrics import Collector
+from memtune_runner.rank.metrics import Collector
 
 _ROOT = Path(__file__).resolve().parents[2]
 _DOCS = _ROOT / "docs"

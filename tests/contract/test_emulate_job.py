@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 import yaml
 
-from memtune.spec import load_job
-from memtune_cli import document
-from memtune_cli.emulate_job import _case, _document
-from memtune_cli.emulate_page import page
-from memtune_cli.emulated_job import EmulationRefusedError, prepare
+from memtune.api import load_job
+from memtune_cli.commands.emulate_job import _case, _document
+from memtune_cli.input.emulated_job import EmulationRefusedError, prepare
 from memtune_cli.main import build_parser, main
-from memtune_cli.screen import Screen
+from memtune_cli.views import json_output
+from memtune_cli.views.emulate_page import page
+from memtune_cli.views.screen import Screen
 
 GOLDEN = Path(__file__).parent / "golden"
 _EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -79,7 +79,7 @@ def golden() -> dict[str, str]:
     """The text of each golden file as it should be."""
     case, found = told()
     shown = "\n".join([*page(Screen(110, colours=False, unicode=True), case, found), ""])
-    return {"emulate-job.txt": shown, "emulate-job.json": document.dump(found, "json") + "\n"}
+    return {"emulate-job.txt": shown, "emulate-job.json": json_output.dump(found, "json") + "\n"}
 
 
 def test_the_page_and_the_document_are_the_golden_ones() -> None:
@@ -89,7 +89,7 @@ def test_the_page_and_the_document_are_the_golden_ones() -> None:
 
 def test_yaml_holds_the_same_as_json() -> None:
     _, found = told()
-    assert yaml.safe_load(document.dump(found, "yaml")) == json.loads(document.dump(found, "json"))
+    assert yaml.safe_load(json_output.dump(found, "yaml")) == json.loads(json_output.dump(found, "json"))
 
 
 @pytest.mark.parametrize(

@@ -13,16 +13,16 @@ from typing import Any
 import pytest
 from strict_models import validate
 
-from memtune.gpu import find
-from memtune.plan import Plan
-from memtune.run import Run, RunKind
-from memtune.spec import Job, load_job
+from memtune.api import Job, load_job
+from memtune.gpus.gpu import find
+from memtune.plans.plan import Plan
 from memtune.units import GIB
-from memtune_operator import preflight
-from memtune_operator.bootstrap import BOOTSTRAP
-from memtune_operator.emulated_pod import emulated_pod
-from memtune_operator.policy import Policy
-from memtune_operator.run_objects import run_objects
+from memtune.wire.run import Run, RunKind
+from memtune_operator.pods import preflight
+from memtune_operator.pods.bootstrap import BOOTSTRAP
+from memtune_operator.pods.emulated_pod import emulated_pod
+from memtune_operator.pods.policy import Policy
+from memtune_operator.pods.run_objects import run_objects
 
 GOLDEN = Path(__file__).parent / "golden" / "emulated-pod.json"
 RUNNER_IMAGE = "registry.example/memtune-runner:1"

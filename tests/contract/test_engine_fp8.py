@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from memtune.plan import Plan
+from memtune.plans.plan import Plan
 from memtune_runner.engine import PlanError, precision
 
 PLAN = Plan.parse("fp8-ddp-none-mb1x1")

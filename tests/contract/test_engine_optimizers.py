@@ -14,9 +14,9 @@ from torch import distributed, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
-from memtune.fsdp_config import fsdp_refusal
-from memtune.knobs import Optimizer
-from memtune.plan import Plan
+from memtune.plans.fsdp_config import fsdp_refusal
+from memtune.plans.knobs import Optimizer
+from memtune.plans.plan import Plan
 from memtune_runner.engine import PlanError, optimizers
 
 HERE = [each for each in Optimizer if each is not Optimizer.ADAMW_8BIT]

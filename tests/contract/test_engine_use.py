@@ -17,13 +17,13 @@ from torch import nn
 from torch.distributed.checkpoint.state_dict import get_state_dict
 
 import memtune_runner
-from memtune.plan import Plan
-from memtune.report import Device, Phase
-from memtune.run import RunKind
-from memtune_runner import phases
+from memtune.plans.plan import Plan
+from memtune.wire.report import Device, Phase
+from memtune.wire.run import RunKind
 from memtune_runner.engine import Engine, PlanError, batch, torch_backend
 from memtune_runner.engine.precision import prepare
-from memtune_runner.settings import Settings, SettingsError
+from memtune_runner.rank import phases
+from memtune_runner.rank.settings import Settings, SettingsError
 
 PLAN = Plan.parse("fp32-ddp-none-mb2x4")
 

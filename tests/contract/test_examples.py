@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import yaml
 
-from memtune.spec import Job, load_job
-from memtune_operator.policy import Policy
-from memtune_operator.preflight import check
-from memtune_runner.command import Kind, parse
+from memtune.api import Job, load_job
+from memtune_operator.pods.policy import Policy
+from memtune_operator.pods.preflight import check
+from memtune_runner.command.command import Kind, parse
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = sorted((ROOT / "examples").glob("*.yaml"))

@@ -11,17 +11,17 @@ from gpu_pairs import LENGTH as GPU_LENGTH
 from gpu_pairs import MODELS, Pair, workload
 from gpu_trace import traced_model
 
-from memtune.gpu import find
+from memtune.gpus.gpu import find
+from memtune.memory.constants import DEFAULT_CONSTANTS
+from memtune.memory.formulas.recipe import lower
+from memtune.memory.formulas.shape import shape_of
+from memtune.memory.predictor import predict_recipe
+from memtune.memory.replay import Replayer, numerics_of
+from memtune.memory.replay.traced import TracedModel
+from memtune.memory.workload import Workload
 from memtune.model.architecture import Adapter
 from memtune.model.huggingface import from_hf_config
-from memtune.plan import Plan
-from memtune.predict.constants import DEFAULT_CONSTANTS
-from memtune.predict.predictor import predict_recipe
-from memtune.predict.recipe import lower
-from memtune.predict.shape import shape_of
-from memtune.replay import Replayer, numerics_of
-from memtune.replay.traced import TracedModel
-from memtune.workload import Workload
+from memtune.plans.plan import Plan
 
 GPUS = 8
 PLANS = [Plan.parse(f"bf16-{sharding}-mb16x2") for sharding in ("fsdp-none", "fsdp-full", "z3-sel")]

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from memtune.fsdp_config import fsdp_config
-from memtune.knobs import Sharding
-from memtune.plan import Plan
+from memtune.plans.fsdp_config import fsdp_config
+from memtune.plans.knobs import Sharding
+from memtune.plans.plan import Plan
 
 GOLDEN = Path(__file__).parent / "golden"
 PLANS = [

@@ -23,15 +23,15 @@ from gpu_table import Machine
 from gpu_trace import traced_model
 from small_traces import small_trace
 
+from memtune.memory.replay import Replayer
+from memtune.memory.replay.traced import TracedModel
 from memtune.model.plain import from_facts
-from memtune.plan import Plan
-from memtune.replay import Replayer
-from memtune.replay.traced import TracedModel
+from memtune.plans.plan import Plan
 from memtune.units import GIB, MIB
-from memtune_runner.decoder import Decoder
+from memtune_runner.device.statistics import VirtualStatistics
 from memtune_runner.engine import PlanError
-from memtune_runner.virtual import VirtualGpu
-from memtune_runner.watch.statistics import VirtualStatistics
+from memtune_runner.engine.decoder import Decoder
+from memtune_runner.virtual.gpu import VirtualGpu
 
 GUARD = Path(__file__).parents[1] / "support" / "cuda_gpu.py"
 MACHINE = Machine("NVIDIA A100-SXM4-80GB", int(79.2 * GIB), "550.54", "12.8", "2.9.0", "0.18.0", "3.12.3")

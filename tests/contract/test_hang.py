@@ -11,10 +11,10 @@ import pytest
 from launches import Launch, Place, free_port
 from watched import ROOT
 
-from memtune.report import Ending, read_report
 from memtune.units import MIB
+from memtune.wire.report import Ending, read_report
 from memtune_runner.install import install
-from memtune_runner.ranks import Rank, report_path
+from memtune_runner.rank.ranks import Rank, report_path
 
 TRAINING = """
 import ctypes, os, time, torch
@@ -45,12 +45,12 @@ RANK_1_IN_C = f"{TRAINING}\ntrain(hold_the_interpreter if os.environ['RANK'] == 
 ROOM = {"MEMTUNE_GPU_MEMORY_BYTES": str(64 * MIB)}
 HANGING = """
 import time, torch
-from memtune.plan import Plan
-from memtune.report import Device
-from memtune.run import RunKind
+from memtune.plans.plan import Plan
+from memtune.wire.report import Device
+from memtune.wire.run import RunKind
 from memtune.units import MIB
-from memtune_runner.ranks import Rank
-from memtune_runner.settings import Settings
+from memtune_runner.rank.ranks import Rank
+from memtune_runner.rank.settings import Settings
 from memtune_runner.watch import watching
 from memtune_runner.watch.hang import HangLimits
 {mishap}
@@ -76,7 +76,7 @@ with watching(settings, Rank(0, 0, 1, 1, 0), hang_limits=limits):
 # What the thread that tells of the hang must not trip over.
 NO_DEVICE = """
 import threading
-from memtune_runner.watch.statistics import VirtualStatistics
+from memtune_runner.device.statistics import VirtualStatistics
 plain = VirtualStatistics.read
 
 def read(statistics):

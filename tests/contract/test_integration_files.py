@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from memtune.knobs import Offload
-from memtune.plan import Plan
-from memtune.run import RunKind
-from memtune_runner.bad_input import BadInputError
-from memtune_runner.deepspeed_file import prepare
+from memtune.plans.knobs import Offload
+from memtune.plans.plan import Plan
+from memtune.wire.run import RunKind
 from memtune_runner.integrations import hf_trainer
-from memtune_runner.settings import Settings
+from memtune_runner.rank.bad_input import BadInputError
+from memtune_runner.rank.deepspeed_file import prepare
+from memtune_runner.rank.settings import Settings
 
 
 def env_settings(plan: str, config: Path) -> Settings:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from launches import Place, install_runner
 
-from memtune.report import Ending
+from memtune.wire.report import Ending
 from memtune_runner.install import install
 
 TO_DISK = {"MEMTUNE_PLAN": "bf16-z3-none-mb1x1-onvme"}

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from launches import Place
 
-from memtune.report import Device, Ending
+from memtune.wire.report import Device, Ending
 from memtune_runner.install import install
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "scripts"

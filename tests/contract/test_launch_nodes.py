@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from launches import Launch, Place, free_port, install_runner, wait_for
 
-from memtune.report import Ending
+from memtune.wire.report import Ending
 
 WAIT = "time.sleep(60)"
 READY = "open(f'ready-{rank}', 'w').close()"

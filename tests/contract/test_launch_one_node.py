@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from launches import Launch, Place, install_runner, wait_for
 
-from memtune.plan import Plan
-from memtune.report import Ending, read_report
-from memtune.resume import Format
+from memtune.plans.plan import Plan
+from memtune.plans.resume import Format
+from memtune.wire.report import Ending, read_report
 from memtune_runner.checkpoints import manifest as manifests
 from memtune_runner.checkpoints.manifest import Manifest
 
@@ -352,8 +352,8 @@ def test_what_a_rank_saved_before_it_was_killed_is_told(place: Place) -> None:
     saves = place.directory / "saves"
     script = place.script(
         "import os, pathlib, signal\n"
-        "from memtune.plan import Plan\n"
-        "from memtune.resume import Format\n"
+        "from memtune.plans.plan import Plan\n"
+        "from memtune.plans.resume import Format\n"
         "from memtune_runner.checkpoints import manifest\n"
         f"saved = pathlib.Path({str(saves / 'step-8')!r})\n"
         "saved.mkdir()\n"

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from launches import Place, install_runner
 
-from memtune.report import Ending
+from memtune.wire.report import Ending
 
 PROBE = {"MEMTUNE_RUN_KIND": "probe", "MEMTUNE_PROBE_STEPS": "3", "MEMTUNE_ATTEMPT": ""}
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from recovery import BATCH, LARGE, LITTLE_BYTES, given_less_after_a_step, goes_on, losses, next_rung, told_of, trainer
 
-from memtune.report import Device
+from memtune.wire.report import Device
 from memtune_runner.install import install
 
 

@@ -14,11 +14,11 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 from kubernetes.aio import client
 
-from memtune_operator import lease as module
-from memtune_operator.cluster import Cluster
-from memtune_operator.lease import lead
-from memtune_operator.policy import Policy
-from memtune_operator.refusals import RefusalError
+from memtune_operator.kubernetes import lease as module
+from memtune_operator.kubernetes.client import Client
+from memtune_operator.kubernetes.lease import lead
+from memtune_operator.kubernetes.refusals import RefusalError
+from memtune_operator.pods.policy import Policy
 from memtune_operator.settings import Settings
 
 SETTINGS = Settings("runner:1", Policy(), identity="me", lease_namespace="memtune")
@@ -60,7 +60,7 @@ class Leases:
 
 def led(work: Any) -> bool:
     async def life() -> bool:
-        return await asyncio.wait_for(lead(cast("Cluster", _Connected()), SETTINGS, work), 60)
+        return await asyncio.wait_for(lead(cast("Client", _Connected()), SETTINGS, work), 60)
 
     return asyncio.run(life())
 
@@ -125,7 +125,7 @@ def test_an_api_server_that_cannot_be_reached_is_asked_again(leases: Leases) -> 
 
     async def life() -> bool:
         back = asyncio.create_task(come_back())
-        is_over = await asyncio.wait_for(lead(cast("Cluster", _Connected()), SETTINGS, work), 60)
+        is_over = await asyncio.wait_for(lead(cast("Client", _Connected()), SETTINGS, work), 60)
         await back
         return is_over
 
@@ -146,14 +146,14 @@ class Api:
             return web.json_response({"code": 404, "reason": "NotFound"}, status=404)
         return web.json_response(self.created[0])
 
-    def lead(self, work: Callable[[Cluster], Coroutine[Any, Any, None]]) -> bool:
+    def lead(self, work: Callable[[Client], Coroutine[Any, Any, None]]) -> bool:
         """How work under the real client ended."""
 
         async def life() -> bool:
             app = web.Application()
             app.router.add_route("*", "/{path:.*}", self.answer)
             async with TestServer(app) as server:
-                cluster = Cluster(client.ApiClient(client.Configuration(str(server.make_url("")))))
+                cluster = Client(client.ApiClient(client.Configuration(str(server.make_url("")))))
                 async with cluster.api:
                     return await asyncio.wait_for(lead(cluster, SETTINGS, lambda: work(cluster)), 60)
 
@@ -163,7 +163,7 @@ class Api:
 def test_the_first_lease_is_created_through_the_real_client() -> None:
     api = Api()
 
-    async def work(_: Cluster) -> None:
+    async def work(_: Client) -> None:
         return None
 
     assert api.lead(work)
@@ -176,7 +176,7 @@ def test_whoever_stood_still_for_too_long_writes_nothing_more(monkeypatch: pytes
     hasten(monkeypatch)
     pods = [{"apiVersion": "v1", "kind": "Pod", "metadata": {"namespace": "a", "name": name}} for name in "pq"]
 
-    async def work(cluster: Cluster) -> None:
+    async def work(cluster: Client) -> None:
         await cluster.create(pods[0])
         time.sleep(2.2)  # the whole process stands still, as after SIGSTOP
         with pytest.raises(RefusalError, match="the lease has run out"):

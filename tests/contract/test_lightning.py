@@ -10,7 +10,7 @@ import pytest
 from followed import PROBE, followed
 from watched import SCRIPTS, run
 
-from memtune.report import Ending
+from memtune.wire.report import Ending
 
 SUPPORT = Path(__file__).parents[1] / "support"
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import watched
 
-from memtune.report import Ending
+from memtune.wire.report import Ending
 from memtune_runner.checkpoints import newest
 
 SUPPORT = Path(__file__).parents[1] / "support"

@@ -13,11 +13,11 @@ import torch
 import watched
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, SequentialSampler, TensorDataset
 
-from memtune.plan import Plan
-from memtune.run import RunKind
+from memtune.plans.plan import Plan
+from memtune.wire.run import RunKind
 from memtune_runner.integrations.accelerate import _evaluated_less
 from memtune_runner.integrations.loaders import in_micro_batches, training_loader
-from memtune_runner.settings import Settings
+from memtune_runner.rank.settings import Settings
 
 ROWS = TensorDataset(torch.zeros(64))
 

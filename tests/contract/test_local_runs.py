@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from memtune.report import Ending, Report
-from memtune_operator.local_runs import LocalRun
+from memtune.wire.report import Ending, Report
+from memtune_operator.local.runs import LocalRun
 
 SLEEPER = "import time; time.sleep(600)"
 
@@ -52,7 +52,7 @@ def test_a_start_that_failed_can_be_made_again(tmp_path: Path) -> None:
 KILLED = """
 import asyncio, os, signal, sys
 from pathlib import Path
-from memtune_operator.local_runs import LocalRun
+from memtune_operator.local.runs import LocalRun
 
 spawn = asyncio.create_subprocess_exec
 

@@ -15,11 +15,11 @@ from reporter import Act
 from reporter_jobs import reporter_job
 from shell_contract import NAME, RUN_NAME, ShellContract, create, pod_of, seen, told
 
-from memtune.decide import Deletion, Event
-from memtune.remembered import JobOutside, Remembered
-from memtune.report import Ending
-from memtune_operator.local import LocalShell
-from memtune_operator.shell import Key, Shell
+from memtune.controller import Deletion, Event
+from memtune.memory.measured_overhead import JobOutside, Remembered
+from memtune.wire.report import Ending
+from memtune_operator.backend import Backend, Key
+from memtune_operator.local.backend import LocalBackend
 
 
 class Machine:
@@ -32,8 +32,8 @@ class Machine:
         self._directory, self._shared = directory, shared
         self._events: list[Event] = []
 
-    def _new_shell(self) -> LocalShell:
-        return LocalShell(self._directory, self._events.append, self._shared)
+    def _new_shell(self) -> LocalBackend:
+        return LocalBackend(self._directory, self._events.append, self._shared)
 
     def heard(self) -> list[str]:
         return [event.message for event in self._events]
@@ -42,7 +42,7 @@ class Machine:
         self._new_shell().accept(job)
 
     @asynccontextmanager
-    async def shell(self) -> AsyncIterator[Shell]:
+    async def shell(self) -> AsyncIterator[Backend]:
         shell = self._new_shell()
         shell.on_change(lambda: None)
         try:
@@ -60,7 +60,7 @@ class TestLocalShell(ShellContract):
     def test_the_last_words_of_a_run_that_was_stopped_are_heard(self, world: Machine, tmp_path: Path) -> None:
         world.apply(reporter_job(NAME, probe=Act(waits=True, noise=1)))
 
-        async def stop(shell: Shell, key: Key) -> None:
+        async def stop(shell: Backend, key: Key) -> None:
             await create(shell, key)
             log = tmp_path / "runs" / RUN_NAME / "log"
             snapshot = await seen(shell, key, lambda _: "[rank 0] x" in log.read_text())
@@ -79,13 +79,13 @@ class TestLocalShell(ShellContract):
         machines = [Machine(tmp_path / name, tmp_path) for name in ("one", "another")]
         measured = [JobOutside(at, f"job-{at}", 2**29) for at in range(12)]
 
-        async def learn(shell: Shell, key: Key) -> None:
+        async def learn(shell: Backend, key: Key) -> None:
             snapshot = await seen(shell, key)
             await asyncio.gather(
                 *(asyncio.to_thread(asyncio.run, shell.remember_measured(snapshot, each)) for each in measured)
             )
 
-        async def look(shell: Shell, key: Key) -> None:
+        async def look(shell: Backend, key: Key) -> None:
             assert (await seen(shell, key)).observed.remembered == Remembered(tuple(measured))
 
         for machine, story in zip(machines, (learn, look), strict=True):
@@ -95,7 +95,7 @@ class TestLocalShell(ShellContract):
     def test_what_was_traced_before_the_files_were_edited_is_traced_anew_by_the_next_call(self, world: Machine) -> None:
         """A call knows nothing of what happened to the working directory before it; while it goes on, it remembers."""
 
-        async def trace(shell: Shell, key: Key) -> None:
+        async def trace(shell: Backend, key: Key) -> None:
             snapshot = await seen(shell, key)
             assert snapshot.observed.trace == ""
             assert await shell.remember_trace(snapshot, "a trace", 1.0)

@@ -16,8 +16,8 @@ from run_cases import CASES, PROBE, RUNNER_IMAGE, job
 from schema_refusals import refusals
 from strict_models import validate
 
-from memtune import environment
-from memtune_operator import manifests
+from memtune.wire import environment
+from memtune_operator.pods import manifests
 
 OTHERS = ("PodGroup", "JobSet")
 GOLDEN = Path(__file__).parent / "golden"

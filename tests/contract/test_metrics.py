@@ -13,15 +13,15 @@ from urllib.request import urlopen
 import prometheus_client
 import pytest
 
-from memtune.plan import Plan
-from memtune.report import Device
-from memtune.run import RunKind
-from memtune_runner.metrics import Collector, Sample, read_samples, serve
-from memtune_runner.ranks import Rank
-from memtune_runner.settings import Settings
+from memtune.plans.plan import Plan
+from memtune.wire.report import Device
+from memtune.wire.run import RunKind
+from memtune_runner.device.statistics import Reading, Statistics
+from memtune_runner.rank.metrics import Collector, Sample, read_samples, serve
+from memtune_runner.rank.ranks import Rank
+from memtune_runner.rank.settings import Settings
 from memtune_runner.watch.hang import HangLimits, HangRule
 from memtune_runner.watch.publish import PEAKS_KEPT_SECONDS, Peaks, Publisher
-from memtune_runner.watch.statistics import Reading, Statistics
 from memtune_runner.watch.watch import Watch
 
 GOLDEN = Path(__file__).parent / "golden" / "runner-metrics.txt"
@@ -160,6 +160,6 @@ def test_one_port_serves_all_ranks_and_a_taken_one_stops_nobody(
 
 
 def test_only_the_first_rank_of_a_node_serves() -> None:
-    from memtune_runner.metrics import serves
+    from memtune_runner.rank.metrics import serves
 
     assert [serves(Rank(2 + local, local, 4, 2, 1)) for local in (0, 1)] == [True, False]

@@ -14,16 +14,16 @@ from on_device import counters_follow, expandable_segments_fragment_less, who_he
 from recovery import trainer
 from whole_product import gets_up_again
 
-from memtune.plan import Plan
-from memtune.report import Device, Ending
+from memtune.plans.plan import Plan
 from memtune.units import GIB, MIB
-from memtune_runner.failures import of_exception
+from memtune.wire.report import Device, Ending
+from memtune_runner.device.statistics import CudaStatistics, VirtualStatistics, fraction_of
 from memtune_runner.install import install
-from memtune_runner.ranks import Rank
-from memtune_runner.virtual import VirtualGpu
+from memtune_runner.rank.failures import of_exception
+from memtune_runner.rank.ranks import Rank
+from memtune_runner.virtual.gpu import VirtualGpu
 from memtune_runner.watch.ending import report_of
 from memtune_runner.watch.hang import HangLimits, HangRule
-from memtune_runner.watch.statistics import CudaStatistics, VirtualStatistics, fraction_of
 from memtune_runner.watch.watch import Watch
 
 

@@ -11,12 +11,12 @@ import pytest
 from api_answers import ApiServer, api_server, events, listed
 from kubernetes.aio import client
 
-from memtune_operator import names
-from memtune_operator.cache import Cache, NotWatchedError
-from memtune_operator.cluster import Change, Cluster
-from memtune_operator.kinds import POD, VOLCANO_GROUP
-from memtune_operator.refusals import Kind, RefusalError
-from memtune_operator.shell import Key
+from memtune_operator.backend import Key
+from memtune_operator.kubernetes.cache import Cache, NotWatchedError
+from memtune_operator.kubernetes.client import Change, Client
+from memtune_operator.kubernetes.refusals import Kind, RefusalError
+from memtune_operator.pods import names
+from memtune_operator.pods.kinds import POD, VOLCANO_GROUP
 
 
 def pod(namespace: str, job: str, name: str) -> dict[str, Any]:
@@ -52,7 +52,7 @@ class Server:
 
 
 def following(cache: Cache, server: Server) -> asyncio.Task[None]:
-    return asyncio.create_task(cache.follow(cast("Cluster", server), lambda _: None))
+    return asyncio.create_task(cache.follow(cast("Client", server), lambda _: None))
 
 
 async def turns() -> None:
@@ -64,7 +64,7 @@ async def followed(server: ApiServer, asks: int) -> list[str]:
     """The pods that are known after a real client has asked so often."""
     cache = Cache(POD, ())
     async with client.ApiClient(client.Configuration(host=server.address)) as api:
-        task = asyncio.create_task(cache.follow(Cluster(api), lambda _: None))
+        task = asyncio.create_task(cache.follow(Client(api), lambda _: None))
         while len(server.asked) < asks:
             await asyncio.sleep(0.01)
         found = await cache.of_job(Key("research", "llama"))
@@ -117,14 +117,14 @@ def test_of_a_kind_that_the_cluster_does_not_know_there_is_nothing() -> None:
 
 def test_a_job_that_may_not_be_watched_is_told_why_and_woken_once_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
     """It would wait without a word, or be decided upon by what was seen before."""
-    monkeypatch.setattr("memtune_operator.cache._UNCHANGED_SECONDS", 0.0)
-    monkeypatch.setattr("memtune_operator.cache._RETRY_SECONDS", 0.0)
+    monkeypatch.setattr("memtune_operator.kubernetes.cache._UNCHANGED_SECONDS", 0.0)
+    monkeypatch.setattr("memtune_operator.kubernetes.cache._RETRY_SECONDS", 0.0)
     key, woken = Key("b", "llama"), asyncio.Queue[Key]()
     forbidden = RefusalError(Kind.REFUSED, "pods is forbidden: cannot list resource")
 
     async def life() -> None:
         server, cache = Server(pod("b", "llama", "p"), is_silent=False), Cache(POD, ("a", "b"))
-        task = asyncio.create_task(cache.follow(cast("Cluster", server), woken.put_nowait))
+        task = asyncio.create_task(cache.follow(cast("Client", server), woken.put_nowait))
         server.answers["b"].set()
         assert await asyncio.wait_for(woken.get(), 10) == key
         server.ends_with = forbidden
@@ -143,14 +143,14 @@ def test_a_job_that_may_not_be_watched_is_told_why_and_woken_once_it_may(monkeyp
 
 def test_only_what_was_watched_until_it_was_gone_counts_as_seen_going(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a pod that is missing from a list nobody knows what it did after the last watch had ended."""
-    monkeypatch.setattr("memtune_operator.cache._RETRY_SECONDS", 0.0)
+    monkeypatch.setattr("memtune_operator.kubernetes.cache._RETRY_SECONDS", 0.0)
     pods = "/api/v1/pods"
     missing, going, anew = (placed(f"p-{number}", index) for index, number in enumerate((7, 8, 9)))
 
     async def known(server: ApiServer) -> set[tuple[str, int]]:
         cache, key = Cache(POD, ()), Key("research", "llama")
         async with client.ApiClient(client.Configuration(host=server.address)) as api:
-            task = asyncio.create_task(cache.follow(Cluster(api), lambda _: None))
+            task = asyncio.create_task(cache.follow(Client(api), lambda _: None))
             while len(server.asked) < 5:
                 await asyncio.sleep(0.01)
             found = cache.seen_going(key)
@@ -169,7 +169,7 @@ def test_only_what_was_watched_until_it_was_gone_counts_as_seen_going(monkeypatc
 @pytest.mark.parametrize("line", ["[]", "3", '{"type": "ADDED"}', '{"type": "ADDED", "object": []}', "<html>"])
 def test_a_watch_that_sends_what_is_no_event_is_begun_again(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A proxy in between may send anything; the operator would end by it."""
-    monkeypatch.setattr("memtune_operator.cache._RETRY_SECONDS", 0.0)
+    monkeypatch.setattr("memtune_operator.kubernetes.cache._RETRY_SECONDS", 0.0)
     pods, mine = "/api/v1/pods", versioned(pod("research", "llama", "p-9"), "9")
 
     with api_server() as server:
@@ -195,7 +195,7 @@ def test_a_watch_that_ended_is_gone_on_with_and_only_a_forgotten_one_is_listed_a
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A list of pods costs the API server all pods of the cluster, whatever it is asked to select."""
-    monkeypatch.setattr("memtune_operator.cache._RETRY_SECONDS", 0.0)
+    monkeypatch.setattr("memtune_operator.kubernetes.cache._RETRY_SECONDS", 0.0)
     old, new = (versioned(pod("research", "llama", name), name[-1]) for name in ("p-7", "p-9"))
     pods = "/api/v1/pods"
 

@@ -9,10 +9,10 @@ import kopf
 import pytest
 
 from memtune_operator import handlers
-from memtune_operator.cluster import Cluster
-from memtune_operator.cluster_shell import ClusterShell
+from memtune_operator.kubernetes.backend import KubernetesBackend
+from memtune_operator.kubernetes.client import Client
 from memtune_operator.metrics import Metrics
-from memtune_operator.policy import Policy
+from memtune_operator.pods.policy import Policy
 from memtune_operator.settings import Settings
 
 
@@ -33,7 +33,7 @@ def test_whoever_works_tells_prometheus_that_it_leads(monkeypatch: pytest.Monkey
         return None
 
     monkeypatch.setattr(handlers, "_listen", nothing)
-    monkeypatch.setattr(ClusterShell, "follow", nothing)
+    monkeypatch.setattr(KubernetesBackend, "follow", nothing)
     settings, metrics = Settings("runner:1", Policy(), identity="memtune-0"), Metrics()
-    asyncio.run(handlers._work(cast("Cluster", None), settings, metrics))
+    asyncio.run(handlers._work(cast("Client", None), settings, metrics))
     assert metrics.registry.get_sample_value("memtune_operator_leader") == 1

@@ -9,12 +9,12 @@ from typing import Any, cast
 import pytest
 from small_jobs import make_job
 
-from memtune.decide import Observed, Refusal, reasons
-from memtune.remembered import JobOutside, Remembered
-from memtune_operator.cluster import Cluster
-from memtune_operator.measurements import Measurements
-from memtune_operator.refusals import Kind, RefusalError
-from memtune_operator.shell import Snapshot
+from memtune.controller import Observed, Refusal, reasons
+from memtune.memory.measured_overhead import JobOutside, Remembered
+from memtune_operator.backend import Snapshot
+from memtune_operator.kubernetes.client import Client
+from memtune_operator.kubernetes.measurements import Measurements
+from memtune_operator.kubernetes.refusals import Kind, RefusalError
 
 ONE, TWO = JobOutside(5, "one", 2**29), JobOutside(6, "two", 2**30)
 
@@ -66,13 +66,13 @@ def snapshot(namespace: str = "research", product: str = "NVIDIA-L4") -> Snapsho
 
 
 def recalled(server: Server, of: Snapshot) -> Remembered | None:
-    found = asyncio.run(Measurements(cast("Cluster", server), "runner:1").recall(of))
+    found = asyncio.run(Measurements(cast("Client", server), "runner:1").recall(of))
     assert replace(found, observed=of.observed) == of
     return found.observed.remembered
 
 
 def learned(server: Server, of: Snapshot, measured: JobOutside) -> bool:
-    return asyncio.run(Measurements(cast("Cluster", server), "runner:1").remember(of, measured))
+    return asyncio.run(Measurements(cast("Client", server), "runner:1").remember(of, measured))
 
 
 def test_what_is_learned_is_recalled_in_its_own_namespace_alone() -> None:

@@ -10,21 +10,21 @@ from typing import Any, cast
 
 import pytest
 
-from memtune.acquisition import most_promising
-from memtune.decide import Event, reasons
-from memtune.knobs import NO_CHECKPOINTING, Precision, Sharding
-from memtune.plan import Plan
-from memtune.report import Ending, Memory, Report
-from memtune.run import Run, RunKind
+from memtune.controller import Event, reasons
+from memtune.planning.next_probe import most_promising
+from memtune.plans.knobs import NO_CHECKPOINTING, Precision, Sharding
+from memtune.plans.plan import Plan
 from memtune.units import GIB, MIB
-from memtune_operator.cluster import Change, Cluster
-from memtune_operator.cluster_shell import ClusterShell
-from memtune_operator.gangs import Gang
-from memtune_operator.policy import Policy
+from memtune.wire.report import Ending, Memory, Report
+from memtune.wire.run import Run, RunKind
+from memtune_operator.backend import Key, Snapshot
+from memtune_operator.kubernetes.backend import KubernetesBackend
+from memtune_operator.kubernetes.client import Change, Client
+from memtune_operator.kubernetes.refusals import Kind, RefusalError
+from memtune_operator.pods.gangs import Gang
+from memtune_operator.pods.policy import Policy
 from memtune_operator.reconciler import reconcile
-from memtune_operator.refusals import Kind, RefusalError
 from memtune_operator.settings import Settings
-from memtune_operator.shell import Key, Snapshot
 
 KEY = Key("default", "tiny")
 NOW = 1_700_000_000.0
@@ -135,9 +135,9 @@ class Life:
 
     def __init__(self, server: Server, *gangs: Gang, prices: dict[str, float] | None = None) -> None:
         settings = Settings("runner:1", Policy(), identity="me", gangs=frozenset(gangs), gpu_hour_prices=prices or {})
-        self.shell = ClusterShell(cast("Cluster", server), settings)
+        self.shell = KubernetesBackend(cast("Client", server), settings)
 
-    async def __aenter__(self) -> ClusterShell:
+    async def __aenter__(self) -> KubernetesBackend:
         self._task = asyncio.create_task(self.shell.follow(lambda _: None))
         return self.shell
 
@@ -145,7 +145,7 @@ class Life:
         self._task.cancel()
 
 
-async def seen(shell: ClusterShell, now: float = NOW) -> Snapshot:
+async def seen(shell: KubernetesBackend, now: float = NOW) -> Snapshot:
     snapshot = await shell.observe(KEY, now)
     assert snapshot is not None
     return snapshot
@@ -233,7 +233,7 @@ OLD_PODS: list[dict[str, Any]] = [
 ]
 
 
-async def looked_at(server: Server, shell: ClusterShell, now: float = NOW) -> dict[str, Any]:
+async def looked_at(server: Server, shell: KubernetesBackend, now: float = NOW) -> dict[str, Any]:
     await reconcile(shell, KEY, most_promising, lambda: now)
     status: dict[str, Any] = server.job["status"]
     return status
@@ -421,7 +421,7 @@ def test_a_template_whose_refusal_is_worded_anew_each_time_is_asked_about_now_an
     asyncio.run(life())
 
 
-async def refused_once(server: Server, shell: ClusterShell) -> Snapshot:
+async def refused_once(server: Server, shell: KubernetesBackend) -> Snapshot:
     """The quota has no room for a probe, and a moment later it has."""
     server.refusals = [refused("exceeded quota: gpus")]
     snapshot = await seen(shell)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import watched
 
-from memtune.report import Ending
+from memtune.wire.report import Ending
 
 LOOP = Path(__file__).parents[2] / "examples" / "scripts" / "ddp_loop.py"
 

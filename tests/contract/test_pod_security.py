@@ -17,11 +17,11 @@ from pod_security import violations
 from run_cases import CASES, PROBE, RUNNER_IMAGE, group_job, job, rich_template
 from strict_models import validate
 
-from memtune.run import Run, TraceRun
-from memtune.spec import Job, load_job
-from memtune_operator import preflight
-from memtune_operator.policy import Policy
-from memtune_operator.run_objects import run_objects
+from memtune.api import Job, load_job
+from memtune.wire.run import Run, TraceRun
+from memtune_operator.pods import preflight
+from memtune_operator.pods.policy import Policy
+from memtune_operator.pods.run_objects import run_objects
 from memtune_operator.settings import read_settings
 
 RESTRICTED = Policy(service_accounts=None, is_restricted=True)

@@ -11,11 +11,11 @@ import pytest
 from followed import PROBE
 from watched import SCRIPTS, run
 
-from memtune.applied import mismatch
 from memtune.model.plain import from_facts
-from memtune.plan import Plan
-from memtune.pruning import Pruned
-from memtune.report import Ending
+from memtune.plans.plan import Plan
+from memtune.wire.applied import mismatch
+from memtune.wire.pruning import Pruned
+from memtune.wire.report import Ending
 
 SUPPORT = Path(__file__).parents[1] / "support"
 FACTS = {"hiddenSize": 64, "layers": 3, "heads": 4, "kvHeads": 2, "ffnSize": 128, "vocabSize": 256}

@@ -11,9 +11,9 @@ import pytest
 import yaml
 from optuna.trial import TrialState
 
-from memtune.plan import Plan
-from memtune_operator.pruner import MemTunePruner
-from memtune_operator.sampler import MemTuneSampler
+from memtune.plans.plan import Plan
+from memtune_operator.search.pruner import MemTunePruner
+from memtune_operator.search.sampler import MemTuneSampler
 
 GIB = 2**30
 Steps = Callable[[int, Plan], list[tuple[float, int]]]

@@ -13,7 +13,7 @@ import pytest
 
 from memtune.units import GIB
 from memtune_cli import pytest_plugin
-from memtune_cli.peak_baseline import Peak
+from memtune_cli.input.peak_baseline import BaselinePeak
 
 pytest_plugins = ["pytester"]
 
@@ -28,11 +28,11 @@ class Emulation:
         self.peak_gib = 8.0
         self.words: list[str] = []
 
-    def __call__(self, _: object, words: list[str], options: list[str]) -> tuple[dict[str, Any], Peak]:
+    def __call__(self, _: object, words: list[str], options: list[str]) -> tuple[dict[str, Any], BaselinePeak]:
         self.words = [*options, "--", *words]
         size = int(self.peak_gib * GIB)
         peaks = dict.fromkeys(("allocated", "active", "reserved"), size)
-        return {"outcome": "completed"}, Peak("h100-80gb", 1, "2.13.0", peaks, {"train.py, main: x": size})
+        return {"outcome": "completed"}, BaselinePeak("h100-80gb", 1, "2.13.0", peaks, {"train.py, main: x": size})
 
 
 @pytest.fixture(autouse=True)

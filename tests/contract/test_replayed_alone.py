@@ -11,7 +11,7 @@ import truth
 from truth import counted, predicted, replayer
 from truth_models import MODELS
 
-from memtune.plan import Plan
+from memtune.plans.plan import Plan
 
 MODEL = MODELS["mistral"]
 

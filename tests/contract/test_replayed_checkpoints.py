@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from truth import WORLD, counted, predicted, replayer
 
-from memtune.plan import Plan
+from memtune.plans.plan import Plan
 from memtune_runner.tracing.factory import Subject
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -13,8 +13,8 @@ from torch.utils.checkpoint import checkpoint
 from truth import WORLD, counted, predicted, replayer
 from truth_models import MODELS
 
-from memtune.plan import Plan
-from memtune.replay import Replayer
+from memtune.memory.replay import Replayer
+from memtune.plans.plan import Plan
 from memtune_runner.tracing.factory import Subject
 
 # One of each was up to 11% high where the loss is around the model.

@@ -14,8 +14,8 @@ from partly import partly
 from truth import WORLD, counted, predicted, replayer
 from truth_models import MODELS
 
-from memtune.plan import Plan
-from memtune.replay import Replayer
+from memtune.memory.replay import Replayer
+from memtune.plans.plan import Plan
 from memtune_runner.tracing.factory import Subject
 
 PLANS = (

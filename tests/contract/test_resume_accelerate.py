@@ -12,14 +12,14 @@ import torch
 import watched
 
 import memtune_runner
-from memtune.plan import Plan
-from memtune.report import Device, Ending
-from memtune.resume import Format
-from memtune.run import RunKind
-from memtune_runner.bad_input import BadInputError
+from memtune.plans.plan import Plan
+from memtune.plans.resume import Format
+from memtune.wire.report import Device, Ending
+from memtune.wire.run import RunKind
 from memtune_runner.checkpoints import huggingface, last_completed, newest
-from memtune_runner.settings import Settings
-from memtune_runner.watch.patches import Patches
+from memtune_runner.rank.bad_input import BadInputError
+from memtune_runner.rank.patches import Patches
+from memtune_runner.rank.settings import Settings
 
 SUPPORT = Path(__file__).parents[1] / "support"
 SAVES, LANGUAGE_MODELING = SUPPORT / "accelerate_saves.py", SUPPORT / "language_modeling.py"

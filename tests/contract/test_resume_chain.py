@@ -15,7 +15,7 @@ import pytest
 from engine_ranks import GLOBAL_BATCH, LR, SHORT_BATCH, STEPS, settings_of
 from engine_suite import reference, trained_by_ranks
 
-from memtune.plan import Plan
+from memtune.plans.plan import Plan
 from memtune_runner.checkpoints import resolve
 
 WORLDS = (2, 1, 2)

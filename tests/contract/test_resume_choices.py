@@ -15,8 +15,8 @@ import pytest
 from engine_ranks import STEPS, settings_of
 from engine_suite import trained_by_ranks
 
-from memtune.plan import Plan
-from memtune.resume import Way, engine_format, resumption
+from memtune.plans.plan import Plan
+from memtune.plans.resume import Way, engine_format, resumption
 from memtune_runner.checkpoints import resolve
 
 

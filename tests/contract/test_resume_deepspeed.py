@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 import torch
 
-from memtune.plan import Plan
-from memtune.resume import Format, Way, resumption
+from memtune.plans.plan import Plan
+from memtune.plans.resume import Format, Way, resumption
 from memtune_runner.checkpoints import universal
 
 WORKER = Path(__file__).parents[1] / "support" / "deepspeed_resume.py"

@@ -16,8 +16,8 @@ import pytest
 from engine_ranks import STEPS
 from engine_suite import Case, trained_by_ranks
 
-from memtune.plan import Plan
-from memtune.resume import Way, engine_format, resumption
+from memtune.plans.plan import Plan
+from memtune.plans.resume import Way, engine_format, resumption
 
 # Apart from the other packages: whoever imports transformers would import these, too, and take seconds longer for it.
 LIBRARIES = Path(sys.prefix) / "eight-bit"

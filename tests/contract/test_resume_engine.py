@@ -13,8 +13,8 @@ import pytest
 from engine_ranks import GLOBAL_BATCH, LR, SHORT_BATCH, STEPS
 from engine_suite import Case, reference, trained_by_ranks
 
-from memtune.plan import Plan
-from memtune.resume import Format, Way, resumption
+from memtune.plans.plan import Plan
+from memtune.plans.resume import Format, Way, resumption
 
 # By how many ranks each is saved.
 SAVED = {

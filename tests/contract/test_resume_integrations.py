@@ -8,7 +8,7 @@ import pytest
 import watched
 from resumes import SUPPORT, Whole
 
-from memtune.resume import Way
+from memtune.plans.resume import Way
 
 
 @pytest.mark.parametrize(

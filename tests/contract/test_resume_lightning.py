@@ -9,12 +9,12 @@ import pytest
 import watched
 from resumes import SUPPORT, Whole
 
-from memtune.plan import Plan
-from memtune.report import Device, Ending
-from memtune.resume import Format, Way
-from memtune.run import RunKind
+from memtune.plans.plan import Plan
+from memtune.plans.resume import Format, Way
+from memtune.wire.report import Device, Ending
+from memtune.wire.run import RunKind
 from memtune_runner.checkpoints import newest, resolve
-from memtune_runner.settings import Settings
+from memtune_runner.rank.settings import Settings
 
 SCRIPT = SUPPORT / "lightning_saves.py"
 LARGE, SMALL = "fp32-ddp-none-mb4x2", "fp32-ddp-full-mb2x4"

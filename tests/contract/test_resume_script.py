@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from launches import Launch, Place
 
-from memtune.plan import Plan
-from memtune.report import Ending
-from memtune.resume import Format, Way, resumption
+from memtune.plans.plan import Plan
+from memtune.plans.resume import Format, Way, resumption
+from memtune.wire.report import Ending
 from memtune_runner.install import install
 
 SCRIPT = Path(__file__).parents[1] / "support" / "script_shards.py"

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 import watched
 
-from memtune.plan import Plan
-from memtune.report import Device
-from memtune.resume import Format
-from memtune.run import RunKind
+from memtune.plans.plan import Plan
+from memtune.plans.resume import Format
+from memtune.wire.report import Device
+from memtune.wire.run import RunKind
 from memtune_runner.checkpoints import newest, resolve
-from memtune_runner.settings import Settings
+from memtune_runner.rank.settings import Settings
 
 SCRIPT = Path(__file__).parents[1] / "support" / "trainer_saves.py"
 LARGE, SMALL = "fp32-ddp-none-mb4x2-foreach", "fp32-ddp-full-mb2x4"

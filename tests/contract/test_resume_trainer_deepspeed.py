@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from resumes import Whole
 
-from memtune.resume import Way
+from memtune.plans.resume import Way
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import watched
 
-from memtune.report import Ending
+from memtune.wire.report import Ending
 
 SCRIPT = Path(__file__).parents[1] / "support" / "rows_of_epochs.py"
 STEPS_OF_EPOCH, ROWS, EPOCHS = 8, 58, 3

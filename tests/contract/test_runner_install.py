@@ -18,7 +18,7 @@ def test_a_copy_is_complete_and_brings_its_own_packages_under_a_private_name(tmp
     runner = tmp_path / "memtune" / "runner"
     assert main(str(runner)) == 0
     code = (
-        "import sys, memtune_runner.launch.main, memtune.plan\n"
+        "import sys, memtune_runner.launch.main, memtune.plans.plan\n"
         "from memtune_runner.vendored import prometheus_client\n"
         "client = prometheus_client()\n"
         "print(client.__name__, memtune.__file__, 'pydantic' in sys.modules, 'torch' in sys.modules)\n"

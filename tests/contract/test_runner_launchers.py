@@ -9,8 +9,8 @@ from unittest.mock import patch
 
 import pytest
 
-from memtune_runner import launchers
-from memtune_runner.launchers import Launcher
+from memtune_runner.command import launchers
+from memtune_runner.command.launchers import KnownLauncher
 
 
 def torchrun() -> argparse.ArgumentParser:
@@ -57,7 +57,7 @@ def caught(parse: Callable[[], Any]) -> argparse.ArgumentParser:
     ],
 )
 def test_the_flags_are_those_of_the_installed_version(
-    launcher: Launcher, parser: Callable[[], argparse.ArgumentParser]
+    launcher: KnownLauncher, parser: Callable[[], argparse.ArgumentParser]
 ) -> None:
     flags: set[str] = set()
     valued: set[str] = set()

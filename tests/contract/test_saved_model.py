@@ -8,7 +8,7 @@ import pytest
 import watched
 from safetensors.torch import load_file
 
-from memtune.report import Ending
+from memtune.wire.report import Ending
 
 SCRIPT = Path(__file__).parents[1] / "support" / "saves_model.py"
 FSDP = SCRIPT.with_name("fsdp_on_cpu.py")

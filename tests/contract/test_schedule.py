@@ -17,14 +17,14 @@ import watched
 from torch.utils.data import BatchSampler, SequentialSampler
 from tqdm import tqdm  # type: ignore[import-untyped]  # it has no types
 
-from memtune.plan import Plan
-from memtune.report import Ending
-from memtune.run import RunKind
-from memtune_runner import script_warnings
-from memtune_runner.bad_input import BadInputError
+from memtune.plans.plan import Plan
+from memtune.wire.report import Ending
+from memtune.wire.run import RunKind
 from memtune_runner.integrations.schedule import Schedule
-from memtune_runner.settings import Settings
-from memtune_runner.watch.patches import Patches
+from memtune_runner.rank import script_warnings
+from memtune_runner.rank.bad_input import BadInputError
+from memtune_runner.rank.patches import Patches
+from memtune_runner.rank.settings import Settings
 
 SCRIPT = Path(__file__).parents[1] / "support" / "language_modeling.py"
 

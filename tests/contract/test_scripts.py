@@ -9,8 +9,8 @@ import pytest
 from followed import PROBE, fine_tune, followed
 from watched import SCRIPTS, run, run_by
 
-from memtune.applied import mismatch
-from memtune.plan import Plan
+from memtune.plans.plan import Plan
+from memtune.wire.applied import mismatch
 
 SUPPORT = Path(__file__).parents[1] / "support"
 

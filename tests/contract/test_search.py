@@ -9,23 +9,23 @@ import pytest
 from optuna.trial import FrozenTrial
 from small_jobs import make_job
 
-from memtune.acquisition import SearchState, Trial, most_promising, promise
-from memtune.decide.model import model_of
-from memtune.knowledge import Lesson, Model
-from memtune.plan import Plan
-from memtune.space import BOTH
-from memtune.spec.status import Status
-from memtune_operator.sampler import MemTuneSampler
-from memtune_operator.search import propose
-from memtune_operator.study import FITS, all_parameters, directions_of, distributions_of, frozen, thawed
+from memtune.api.status import Status
+from memtune.controller.job_knowledge import model_of
+from memtune.planning.knowledge import Lesson, PlanKnowledge
+from memtune.planning.next_probe import SearchState, Trial, most_promising, promise
+from memtune.planning.space import BOTH
+from memtune.plans.plan import Plan
+from memtune_operator.search.sampler import MemTuneSampler
+from memtune_operator.search.search import propose
+from memtune_operator.search.study import FITS, all_parameters, directions_of, distributions_of, frozen, thawed
 
 
 @pytest.fixture(scope="module")
-def model() -> Model:
+def model() -> PlanKnowledge:
     return model_of(make_job(), Status(), None)
 
 
-def fitted(model: Model, number: int, plan: Plan, score: float = 1000.0) -> Trial:
+def fitted(model: PlanKnowledge, number: int, plan: Plan, score: float = 1000.0) -> Trial:
     """A trial that took what was predicted."""
     taken = int(model.predict(plan).device.expected)
     return Trial(number, plan, True, score=score, lesson=Lesson(plan, 0, 0, taken, 1.5))
@@ -35,17 +35,17 @@ def died(number: int, plan: Plan, demanded_bytes: int = 0) -> Trial:
     return Trial(number, plan, False, died=True, lesson=Lesson(plan, died=True, demanded_bytes=demanded_bytes))
 
 
-def after(model: Model, *trials: Trial) -> SearchState:
+def after(model: PlanKnowledge, *trials: Trial) -> SearchState:
     lessons = tuple(trial.lesson for trial in trials if trial.lesson)
     return SearchState(replace(model, lessons=lessons), trials)
 
 
-def test_the_most_promising_plan_comes_first(model: Model) -> None:
+def test_the_most_promising_plan_comes_first(model: PlanKnowledge) -> None:
     question = SearchState(model, ()).question
     assert propose(SearchState(model, ())) == max(question.candidates, key=lambda each: promise(question, each)).plan
 
 
-def test_the_study_proposes_what_the_acquisition_chose_after_every_kind_of_trial(model: Model) -> None:
+def test_the_study_proposes_what_the_acquisition_chose_after_every_kind_of_trial(model: PlanKnowledge) -> None:
     plans = [candidate.plan for candidate in SearchState(model, ()).question.candidates]
     tight = replace(fitted(model, 3, plans[2]), fits=False)
     running = Trial(4, plans[3], is_running=True)
@@ -57,7 +57,7 @@ def test_the_study_proposes_what_the_acquisition_chose_after_every_kind_of_trial
         assert propose(state) == propose(after(model, *trials[:count]))
 
 
-def test_a_plan_that_was_tried_or_runs_is_not_proposed_but_one_that_was_taken_away_is(model: Model) -> None:
+def test_a_plan_that_was_tried_or_runs_is_not_proposed_but_one_that_was_taken_away_is(model: PlanKnowledge) -> None:
     first = propose(SearchState(model, ()))
     assert first is not None
     assert propose(after(model, Trial(1, first, is_running=True))) != first
@@ -65,12 +65,12 @@ def test_a_plan_that_was_tried_or_runs_is_not_proposed_but_one_that_was_taken_aw
     assert propose(after(model, Trial(1, first, tried=False))) == first
 
 
-def test_nothing_is_proposed_when_everything_was_tried(model: Model) -> None:
+def test_nothing_is_proposed_when_everything_was_tried(model: PlanKnowledge) -> None:
     trials = [Trial(number, plan) for number, plan in enumerate(model.plans, 1)]
     assert propose(after(model, *trials)) is None
 
 
-def test_the_trials_of_a_study_say_all_that_the_search_knows(model: Model) -> None:
+def test_the_trials_of_a_study_say_all_that_the_search_knows(model: PlanKnowledge) -> None:
     plans = [candidate.plan for candidate in SearchState(model, ()).question.candidates]
     slow = replace(fitted(model, 3, plans[2], 400.0), pruned=True, steps=((2, 390.0), (3, 410.0)))
     running = Trial(4, plans[3], is_running=True)
@@ -89,7 +89,7 @@ def test_the_trials_of_a_study_say_all_that_the_search_knows(model: Model) -> No
     assert study.trials[0].constraints[FITS] == pytest.approx(9 * 2**30 / model.usable_bytes - (1 - model.headroom))
 
 
-def test_a_plan_that_the_space_has_no_more_is_still_a_trial(model: Model) -> None:
+def test_a_plan_that_the_space_has_no_more_is_still_a_trial(model: PlanKnowledge) -> None:
     gone = Plan.parse("bf16-z3-every4-mb1x8-oopt")
     assert gone not in model.plans
     state = after(model, fitted(model, 1, gone))
@@ -101,7 +101,7 @@ def test_a_plan_that_the_space_has_no_more_is_still_a_trial(model: Model) -> Non
 OF_OPTUNA = ["TPE", "GP", "Random"]
 
 
-def searched(model: Model, sampler: str, count: int) -> list[Plan]:
+def searched(model: PlanKnowledge, sampler: str, count: int) -> list[Plan]:
     """The plans of so many probes; what is a fifth larger than predicted runs out of memory above the GPU's end."""
     trials: tuple[Trial, ...] = ()
     for number in range(1, count + 1):
@@ -119,17 +119,19 @@ def searched(model: Model, sampler: str, count: int) -> list[Plan]:
 
 
 @pytest.mark.parametrize("sampler", OF_OPTUNA)
-def test_a_sampler_of_optuna_s_starts_from_the_prior_and_proposes_only_what_can_fit(model: Model, sampler: str) -> None:
+def test_a_sampler_of_optuna_s_starts_from_the_prior_and_proposes_only_what_can_fit(
+    model: PlanKnowledge, sampler: str
+) -> None:
     own, others = searched(model, "MemTune", 3), searched(model, sampler, 6)
     assert others[:3] == own
     assert len(set(others)) == 6
 
 
-def test_each_sampler_goes_its_own_way(model: Model) -> None:
+def test_each_sampler_goes_its_own_way(model: PlanKnowledge) -> None:
     assert len({tuple(searched(model, sampler, 7)) for sampler in ("MemTune", *OF_OPTUNA)}) == 4
 
 
-def test_the_seed_is_the_job_s_and_the_probe_s(model: Model) -> None:
+def test_the_seed_is_the_job_s_and_the_probe_s(model: PlanKnowledge) -> None:
     trials = [fitted(model, number, plan) for number, plan in enumerate(searched(model, "MemTune", 3), 1)]
     state = replace(after(model, *trials), sampler="Random")
     found = {propose(replace(state, seed=f"{job}/4")) for job in "abcdefgh"}
@@ -137,7 +139,7 @@ def test_the_seed_is_the_job_s_and_the_probe_s(model: Model) -> None:
 
 
 @pytest.mark.parametrize("sampler", OF_OPTUNA)
-def test_a_sampler_of_optuna_s_finds_the_last_plan_and_then_nothing(model: Model, sampler: str) -> None:
+def test_a_sampler_of_optuna_s_finds_the_last_plan_and_then_nothing(model: PlanKnowledge, sampler: str) -> None:
     *tried, last = [candidate.plan for candidate in SearchState(model, ()).question.candidates]
     trials = tuple(Trial(number, plan) for number, plan in enumerate(tried, 1))
     state = replace(after(model, *trials), sampler=sampler)
@@ -146,7 +148,7 @@ def test_a_sampler_of_optuna_s_finds_the_last_plan_and_then_nothing(model: Model
 
 
 @pytest.mark.parametrize("sampler", ["MemTune", *OF_OPTUNA])
-def test_with_both_objectives_every_sampler_knows_both_values_of_a_trial(model: Model, sampler: str) -> None:
+def test_with_both_objectives_every_sampler_knows_both_values_of_a_trial(model: PlanKnowledge, sampler: str) -> None:
     both = replace(model, objective=BOTH)
     plans = searched(both, sampler, 6)
     assert len(set(plans)) == 6
@@ -159,7 +161,7 @@ def test_with_both_objectives_every_sampler_knows_both_values_of_a_trial(model: 
     assert tuple(thawed(state.model, parameters, trial) for trial in study.trials) == state.trials
 
 
-def test_a_failed_trial_of_a_job_s_own_study_says_whether_its_plan_is_given_up(model: Model) -> None:
+def test_a_failed_trial_of_a_job_s_own_study_says_whether_its_plan_is_given_up(model: PlanKnowledge) -> None:
     first = propose(SearchState(model, ()))
     assert first is not None
     taken_away = [Trial(number, first, tried=False) for number in (1, 2, 3)]
@@ -167,7 +169,7 @@ def test_a_failed_trial_of_a_job_s_own_study_says_whether_its_plan_is_given_up(m
     assert propose(after(model, *taken_away, Trial(4, first))) != first
 
 
-def test_trials_of_something_else_are_left_out(model: Model) -> None:
+def test_trials_of_something_else_are_left_out(model: PlanKnowledge) -> None:
     other: FrozenTrial = optuna.create_trial(
         value=1.0, params={"x": 0.5}, distributions={"x": optuna.distributions.FloatDistribution(0, 1)}
     )

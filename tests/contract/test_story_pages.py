@@ -16,16 +16,16 @@ import pytest
 from told_job import NOW_SECONDS, TOTAL_BYTES, ended_well, still_probing, told_job, two_objectives
 
 from memtune.units import parse_bytes
-from memtune_cli.candidates import believed, costs
-from memtune_cli.live_page import live_page
-from memtune_cli.next_step import next_step
-from memtune_cli.prometheus import Series
-from memtune_cli.ranks import Ranks, Reading
-from memtune_cli.report_page import html_page
-from memtune_cli.screen import Screen
-from memtune_cli.status import document_of
-from memtune_cli.story import story_of
-from memtune_cli.story_page import page
+from memtune_cli.commands.status import document_of
+from memtune_cli.input.job_view import story_of
+from memtune_cli.input.prometheus import Series
+from memtune_cli.views.candidates import believed, costs
+from memtune_cli.views.job_page import page
+from memtune_cli.views.live_page import live_page
+from memtune_cli.views.next_step import next_step
+from memtune_cli.views.ranks import Ranks, Reading
+from memtune_cli.views.report_page import html_page
+from memtune_cli.views.screen import Screen
 
 GOLDEN = Path(__file__).parent / "golden"
 PLAIN = Screen(width=100, colours=False, unicode=True)

@@ -6,7 +6,7 @@ import statistics
 
 from throughput import DATA, read_rows, score, summary
 
-from memtune.predict.shape import shape_of
+from memtune.memory.formulas.shape import shape_of
 
 
 def test_the_predictor_is_unbiased_and_as_sure_as_it_says() -> None:

@@ -16,16 +16,16 @@ import pytest
 from small_traces import small_trace
 from strict_models import validate
 
-from memtune import environment
-from memtune.run import TraceRun
-from memtune.spec import Job, load_job
-from memtune.trace_message import pack
-from memtune_operator import kept_traces
-from memtune_operator.cluster import Cluster
-from memtune_operator.local_runs import expanded
-from memtune_operator.refusals import Kind, RefusalError
-from memtune_operator.trace_pod import is_outdated, key_of, trace_pod
-from memtune_operator.traces import Traces
+from memtune.api import Job, load_job
+from memtune.wire import environment
+from memtune.wire.run import TraceRun
+from memtune.wire.trace_message import pack
+from memtune_operator.kubernetes import cached_traces as kept_traces
+from memtune_operator.kubernetes.client import Client
+from memtune_operator.kubernetes.refusals import Kind, RefusalError
+from memtune_operator.kubernetes.traces import Traces
+from memtune_operator.local.runs import expanded
+from memtune_operator.pods.trace_pod import is_outdated, key_of, trace_pod
 
 GOLDEN = Path(__file__).parent / "golden" / "trace-pod.json"
 RUNNER_IMAGE = "registry.example/memtune-runner:1"
@@ -194,7 +194,7 @@ def a_pod(image_id: str, kind: str = "trace") -> dict[str, Any]:
 
 
 def new_traces(server: Server) -> Traces:
-    return Traces(cast("Cluster", server), RUNNER_IMAGE)
+    return Traces(cast("Client", server), RUNNER_IMAGE)
 
 
 def kept_in(server: Server) -> Traces:

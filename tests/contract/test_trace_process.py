@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from memtune import environment
-from memtune.trace_message import unpack
-from memtune_runner.failures import INSTALL
+from memtune.wire import environment
+from memtune.wire.trace_message import unpack
 from memtune_runner.launch.processes import descendants
+from memtune_runner.rank.failures import INSTALL
 
 SUPPORT = Path(__file__).parents[1] / "support"
 # Of what a module begins with; the rest is what a user wrote.

@@ -13,10 +13,10 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from memtune import trace as events
-from memtune.plan import Plan
-from memtune.replay import Replayer, live_peak
-from memtune.trace import dumps, loads
+from memtune.memory.replay import Replayer, live_peak
+from memtune.plans.plan import Plan
+from memtune.wire import trace as events
+from memtune.wire.trace import dumps, loads
 from memtune_runner.tracing import TracingError, trace
 from memtune_runner.tracing.factory import build
 

@@ -10,11 +10,11 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from memtune.replay.traced import forward_bytes
+from memtune.memory.replay.traced import forward_bytes
 from memtune.units import GIB
 from memtune_runner.tracing import trace_subject
 from memtune_runner.tracing.factory import Subject
-from memtune_runner.virtual import VirtualGpu
+from memtune_runner.virtual.gpu import VirtualGpu
 
 LENGTH, WIDTH, WORDS = 32, 64, 512
 

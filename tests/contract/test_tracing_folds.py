@@ -9,8 +9,8 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from memtune.trace import NUMERICS, Trace
-from memtune_runner.blocks import repeated_blocks
+from memtune.wire.trace import NUMERICS, Trace
+from memtune_runner.engine.blocks import repeated_blocks
 from memtune_runner.tracing import trace_subject, tracer
 from memtune_runner.tracing.factory import Subject
 from memtune_runner.tracing.folding import folds_of

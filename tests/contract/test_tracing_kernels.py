@@ -13,8 +13,8 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional
 
-from memtune import trace as events
-from memtune.trace import Program
+from memtune.wire import trace as events
+from memtune.wire.trace import Program
 from memtune_runner.tracing import casts, trace_subject
 from memtune_runner.tracing.factory import Subject
 from memtune_runner.tracing.kernels import FEW_INDICES

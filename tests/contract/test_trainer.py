@@ -16,12 +16,12 @@ import pytest
 from watched import Outcome, run
 
 from memtune.model.plain import from_facts
-from memtune.plan import Plan
-from memtune.report import Device, Ending
-from memtune.run import RunKind
+from memtune.plans.plan import Plan
 from memtune.units import MIB
+from memtune.wire.report import Device, Ending
+from memtune.wire.run import RunKind
 from memtune_runner.checkpoints import NotResumableError, newest, resolve
-from memtune_runner.settings import Settings
+from memtune_runner.rank.settings import Settings
 from memtune_runner.trainer import Trainer
 
 SCRIPT = Path(__file__).parents[1] / "support" / "trainer_script.py"

@@ -12,10 +12,10 @@ import torch
 import yaml
 from user_study import ROOT, manifest, measured_study, truth
 
-from memtune.plan import Plan
-from memtune_operator.pruner import MemTunePruner
-from memtune_operator.sampler import MemTuneSampler
-from memtune_operator.study import FITS
+from memtune.plans.plan import Plan
+from memtune_operator.search.pruner import MemTunePruner
+from memtune_operator.search.sampler import MemTuneSampler
+from memtune_operator.search.study import FITS
 
 
 def test_the_sampler_does_not_guess_the_gpu() -> None:

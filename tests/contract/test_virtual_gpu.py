@@ -19,7 +19,7 @@ from torch.utils.checkpoint import checkpoint
 
 from memtune.allocator import AllocatorSettings
 from memtune.units import GIB, MIB
-from memtune_runner.virtual import VirtualGpu
+from memtune_runner.virtual.gpu import VirtualGpu
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from memory_truth import Seen, assert_agree, counted, profiled
 from small_models import CASES, train
 
 from memtune.units import GIB
-from memtune_runner.virtual import VirtualGpu
+from memtune_runner.virtual.gpu import VirtualGpu
 
 STEPS = 3
 

@@ -23,8 +23,8 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from memtune.deepspeed_config import deepspeed_config
-from memtune.plan import Plan
+from memtune.plans.deepspeed_config import deepspeed_config
+from memtune.plans.plan import Plan
 
 STEPS = 2  # the optimizer's state is new in the first and there in the second
 WORLD = 4

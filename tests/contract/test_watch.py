@@ -21,21 +21,22 @@ from torch import nn
 from torch.distributed._composable.checkpoint_activation import checkpoint as checkpointed
 from torch.utils.checkpoint import checkpoint
 
-from memtune.applied import mismatch
-from memtune.decide.texts import SENTENCE
-from memtune.plan import Plan
-from memtune.report import Applied, Device, Ending, Phase, Report, read_report
-from memtune.run import RunKind
+from memtune.controller.text import SENTENCE
+from memtune.plans.plan import Plan
 from memtune.units import MIB
-from memtune_runner import checkpointing, library_step, phases
-from memtune_runner.bad_input import BadInputError
+from memtune.wire.applied import mismatch
+from memtune.wire.report import Applied, Device, Ending, Phase, Report, read_report
+from memtune.wire.run import RunKind
 from memtune_runner.checkpoints.loading import CheckpointLoad
-from memtune_runner.ranks import Rank, report_path
-from memtune_runner.settings import Settings
-from memtune_runner.training_length import TrainingLength
+from memtune_runner.device.statistics import VirtualStatistics
+from memtune_runner.engine import checkpointing
+from memtune_runner.rank import library_step, phases
+from memtune_runner.rank.bad_input import BadInputError
+from memtune_runner.rank.ranks import Rank, report_path
+from memtune_runner.rank.settings import Settings
+from memtune_runner.rank.training_length import TrainingLength
 from memtune_runner.watch import components, watching
 from memtune_runner.watch.ending import _samples
-from memtune_runner.watch.statistics import VirtualStatistics
 
 RANK = Rank(0, 0, 1, 1, 0)
 WIDTH = 16

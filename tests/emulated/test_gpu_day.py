@@ -12,8 +12,8 @@ from gpu_day import collect, prepare
 from gpu_day.places import ROOT, variables
 from gpu_snapshot import peak_reserved_bytes, read, replayed_bytes
 
-from memtune.predict.outside import outside_sizes
-from memtune.predict.recipe import workspace_bytes
+from memtune.memory.driver_overhead import outside_sizes
+from memtune.memory.formulas.recipe import workspace_bytes
 from memtune.units import MIB
 
 _MODEL = "0.1B"

@@ -11,7 +11,7 @@ import torch
 from engine_ranks import GLOBAL_BATCH, STEPS
 from engine_suite import equals_the_reference, reference, stays_close, trained_by_ranks
 
-from memtune.report import Device
+from memtune.wire.report import Device
 
 # Each with the micro-batch and the accumulation that make the suite's global batch.
 EXACT = ["fp32-ddp-every2-{}", "fp32-fsdp-none-{}", "fp32-z0-none-{}", "fp32-z1-sel-{}", "fp32-z3-full-{}"]

@@ -10,7 +10,7 @@ from launches import Place
 from on_device import counters_of_cuda_follow, expandable_segments_fragment_less, who_held_the_memory
 from recovery import given_less_after_a_step, trainer
 
-from memtune.report import Device
+from memtune.wire.report import Device
 
 
 def test_the_counters_follow() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from whole_product import gets_up_again
 
-from memtune.report import Device
+from memtune.wire.report import Device
 
 
 def test_a_job_gets_up_again(tmp_path: Path) -> None:

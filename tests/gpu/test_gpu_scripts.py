@@ -10,7 +10,7 @@ import torch
 from followed import PROBE, fine_tune, followed
 from watched import SCRIPTS, run
 
-from memtune.report import Device
+from memtune.wire.report import Device
 
 CUDA = {**PROBE, "DEVICE": "cuda", "GPU_MEMORY_BYTES": ""}
 

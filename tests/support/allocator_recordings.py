@@ -17,10 +17,10 @@ from typing import Any
 import pytest
 from helm_chart import ROOT
 
-from memtune.allocator import AllocatorSettings, CachingAllocator, OutOfMemory
+from memtune.allocator import AllocatorOutOfMemory, AllocatorSettings, CachingAllocator
 from memtune.allocator.blocks import MIN_BLOCK_BYTES, SMALL_REQUEST_BYTES, Block, Pool, round_up
 from memtune.allocator.counters import Counters
-from memtune.allocator.device import Device
+from memtune.allocator.device import DeviceModel
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ def _read(path: Path) -> Recording:
     )
 
 
-class RecordedDriver(Device):
+class RecordedDriver(DeviceModel):
     """Gives what the recording shows next, and refuses where the GPU's allocator began to release its cache."""
 
     def __init__(self, recording: Recording, counters: Counters) -> None:
@@ -170,7 +170,7 @@ class Replay:
         is_allocated = kind == "a"
         try:
             handle = self.allocator.allocate(values[is_allocated], *values[2:] if is_allocated else ())
-        except OutOfMemory:
+        except AllocatorOutOfMemory:
             handle = 0
         if driver.position != end:
             raise DifferenceError(f"event {driver.position}: the model does not ask for {events[driver.position]}")

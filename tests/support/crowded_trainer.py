@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from memtune import environment
 from memtune.model.plain import from_facts
-from memtune_runner.settings import read_settings
+from memtune.wire import environment
+from memtune_runner.rank.settings import read_settings
 from memtune_runner.trainer import main
 
 # The job's own description is for the prediction alone: its command might train anything.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from memtune_runner.preflight import no_gpu
+from memtune_runner.rank.preflight import no_gpu
 
 CANNOT_RUN = 3
 

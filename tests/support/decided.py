@@ -10,9 +10,9 @@ from typing import Any, TypeVar
 from simulated_cluster import SimulatedCluster
 from small_jobs import make_job
 
-from memtune.remembered import Remembered
-from memtune.report import Ending
-from memtune.spec.job import Job
+from memtune.api.job import Job
+from memtune.memory.measured_overhead import Remembered
+from memtune.wire.report import Ending
 
 Cluster = TypeVar("Cluster", bound=SimulatedCluster)
 

@@ -18,9 +18,9 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from memtune.deepspeed_config import deepspeed_config
-from memtune.plan import Plan
-from memtune.resume import Format, Way, resumption
+from memtune.plans.deepspeed_config import deepspeed_config
+from memtune.plans.plan import Plan
+from memtune.plans.resume import Format, Way, resumption
 from memtune_runner.checkpoints import Ranks, Store, convert, universal
 from memtune_runner.checkpoints.manifest import Manifest
 from memtune_runner.checkpoints.store import Checkpoint, complete_checkpoints

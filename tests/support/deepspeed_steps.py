@@ -9,8 +9,8 @@ import deepspeed  # type: ignore[import-untyped]  # DeepSpeed ships no types
 import torch
 from torch import nn
 
-from memtune.deepspeed_config import deepspeed_config
-from memtune.plan import Plan
+from memtune.plans.deepspeed_config import deepspeed_config
+from memtune.plans.plan import Plan
 
 PLAN = Plan.parse("fp16-z3-none-mb2x4-bk1m")
 WIDTH = 32

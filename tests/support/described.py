@@ -8,7 +8,7 @@ from typing import Any
 
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from memtune.trace import Trace
+from memtune.wire.trace import Trace
 from memtune_runner.tracing import trace_subject
 from memtune_runner.tracing.factory import build
 

@@ -22,13 +22,13 @@ from torch import distributed, nn
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.nn import functional
 
-from memtune.plan import Plan
-from memtune.report import Device
-from memtune.resume import Way, resumption
-from memtune.run import RunKind
+from memtune.plans.plan import Plan
+from memtune.plans.resume import Way, resumption
+from memtune.wire.report import Device
+from memtune.wire.run import RunKind
 from memtune_runner.checkpoints import Checkpoint, convert, manifest
 from memtune_runner.engine import Engine, Step, initialize
-from memtune_runner.settings import Settings
+from memtune_runner.rank.settings import Settings
 
 WIDTH = int(os.environ.get("MODEL_WIDTH", "16"))
 VOCABULARY, LENGTH, LAYERS = 64, 8, 4

@@ -19,7 +19,7 @@ import torch
 from apart import apart
 from engine_ranks import LR, MAX_NORM, decaying, decoder, global_batches, loss_of
 
-from memtune.report import Device
+from memtune.wire.report import Device
 
 TIMEOUT_SECONDS = 540
 

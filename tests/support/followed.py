@@ -8,9 +8,9 @@ from typing import Any
 
 from watched import SCRIPTS, Outcome
 
-from memtune.applied import mismatch
-from memtune.plan import Plan
-from memtune.report import Device, Ending
+from memtune.plans.plan import Plan
+from memtune.wire.applied import mismatch
+from memtune.wire.report import Device, Ending
 
 PROBE = {"RUN_KIND": "probe", "PROBE_STEPS": "2", "SEQUENCE_LENGTH": "32"}
 

@@ -7,8 +7,8 @@ from typing import Any
 from simulated_cluster import SimulatedCluster
 from small_jobs import make_job
 
-from memtune.decide import Decision
-from memtune_operator.events import event
+from memtune.controller import Decision
+from memtune_operator.kubernetes.events import event
 
 
 class Heard(SimulatedCluster):

@@ -10,14 +10,14 @@ from typing import Any
 from simulated_cluster import OUTSIDE_BYTES, Pod, SimulatedCluster
 from small_traces import small_trace
 
-from memtune.decide import decide
-from memtune.decide.model import model_of
-from memtune.plan import Plan
-from memtune.remembered import Remembered
-from memtune.run import RunKind
-from memtune.spec.job import Job
-from memtune.spec.status import load_status
-from memtune.trace_message import pack
+from memtune.api.job import Job
+from memtune.api.status import load_status
+from memtune.controller import decide
+from memtune.controller.job_knowledge import model_of
+from memtune.memory.measured_overhead import Remembered
+from memtune.plans.plan import Plan
+from memtune.wire.run import RunKind
+from memtune.wire.trace_message import pack
 
 # A killed pod may go on for its grace period, and each of them rounds to whole seconds.
 _SLACK_SECONDS = 3.0

@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from memtune.environment import EMULATED_GPU
-from memtune.report import LOG_MARK, Report, read_report
-from memtune_operator.bootstrap import BOOTSTRAP, RUNNER_DIRECTORY
+from memtune.wire.environment import EMULATED_GPU
+from memtune.wire.report import LOG_MARK, Report, read_report
+from memtune_operator.pods.bootstrap import BOOTSTRAP, RUNNER_DIRECTORY
 from memtune_runner import install
 
 TIMEOUT_SECONDS = 150
@@ -22,8 +22,8 @@ TIMEOUT_SECONDS = 150
 _STAND_IN = """
 import os
 from contextlib import contextmanager
-from memtune.report import Memory, Report
-from memtune_runner import failures, ranks
+from memtune.wire.report import Memory, Report
+from memtune_runner.rank import failures, ranks
 
 @contextmanager
 def watching(settings, rank, must_train=True):

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from memtune.units import GIB
-from memtune_runner.virtual import VirtualGpu
+from memtune_runner.virtual.gpu import VirtualGpu
 
 _END_OF_STEP = "end of step"
 

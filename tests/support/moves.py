@@ -10,13 +10,13 @@ from typing import Any
 from histories import History, suspended, with_batch
 from simulated_cluster import OUTSIDE_BYTES, Pod
 
-from memtune.decide import Node, Refusal
-from memtune.observation import Condition
-from memtune.report import Ending, Phase, Report, read_report
-from memtune.report_checks import ReportError
-from memtune.run import RunKind
-from memtune.spec.job import Job
+from memtune.api.job import Job
+from memtune.controller import Node, Refusal
+from memtune.controller.observation import PodCondition
 from memtune.units import MIB
+from memtune.wire.report import Ending, Phase, Report, read_report
+from memtune.wire.report_checks import ReportError
+from memtune.wire.run import RunKind
 
 Move = tuple[str, int]
 _SECONDS = (1.0, 7.0, 40.0, 200.0, 900.0, 30_000.0)
@@ -79,7 +79,7 @@ def _finish(history: History, number: int) -> None:
 def _kill(history: History, number: int) -> None:
     if pod := _pick(history, number, lambda pod: pod.is_running):
         history.cluster.end(pod, 143)
-        pod.conditions = (Condition("DisruptionTarget", "True", "PreemptionByScheduler", "preempted"),)
+        pod.conditions = (PodCondition("DisruptionTarget", "True", "PreemptionByScheduler", "preempted"),)
 
 
 def _vanish(history: History, number: int) -> None:
@@ -109,7 +109,7 @@ def _stick(history: History, number: int) -> None:
 def _gate(history: History, number: int) -> None:
     reason, message = (("SchedulingGated", "in a queue"), ("Unschedulable", "0/2 nodes are available"))[number % 2]
     if pod := _pick(history, number, lambda pod: pod.is_pending):
-        pod.conditions = (Condition("PodScheduled", "False", reason, message),)
+        pod.conditions = (PodCondition("PodScheduled", "False", reason, message),)
 
 
 def _no_image(history: History, number: int) -> None:

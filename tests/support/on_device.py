@@ -8,9 +8,9 @@ import torch
 from launches import Launch, Place
 from recovery import LARGE, LITTLE_BYTES, Train
 
-from memtune.report import Device, Ending, Memory
 from memtune.units import GIB, MIB
-from memtune_runner.watch.statistics import CudaStatistics, Statistics
+from memtune.wire.report import Device, Ending, Memory
+from memtune_runner.device.statistics import CudaStatistics, Statistics
 
 _VARYING = Path(__file__).with_name("varying_lengths.py")
 

@@ -15,14 +15,14 @@ from pathlib import Path
 import pytest
 from launches import Launch, Place
 
-from memtune.gpu_products import nearest
-from memtune.ladder import Downgrade, Failure, descend
+from memtune.gpus.products import nearest
+from memtune.memory.predictor import Predictor
+from memtune.memory.workload import Workload
 from memtune.model.plain import from_facts
-from memtune.plan import Plan
-from memtune.predict.predictor import Predictor
-from memtune.report import Device, Ending, Phase, Report
+from memtune.planning.ladder import Downgrade, Failure, descend
+from memtune.plans.plan import Plan
 from memtune.units import GIB
-from memtune.workload import Workload
+from memtune.wire.report import Device, Ending, Phase, Report
 
 # The logits are most of it: no other gibibyte is computed as quickly.
 FACTS = from_facts({"hiddenSize": 64, "layers": 2, "heads": 2, "ffnSize": 128, "vocabSize": 8192})
@@ -64,7 +64,7 @@ def losses(launch: Launch) -> dict[int, float]:
 def next_rung(report: Report) -> Downgrade:
     """What the ladder offers for what the report tells."""
     # pydantic is needed where this runs, not where it is collected
-    from memtune.decide.measuring import demanded_bytes, kind_of_oom
+    from memtune.controller.measurements import demanded_bytes, kind_of_oom
 
     gpu = nearest(LITTLE_BYTES).with_memory(LITTLE_BYTES)
     workload = Workload(FACTS, gpu, BATCH, LENGTH, virtual=report.device is Device.VIRTUAL)

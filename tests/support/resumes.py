@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 import watched
 
-from memtune.plan import Plan
-from memtune.report import Device
-from memtune.resume import Format, Way, resumption
-from memtune.run import RunKind
+from memtune.plans.plan import Plan
+from memtune.plans.resume import Format, Way, resumption
+from memtune.wire.report import Device
+from memtune.wire.run import RunKind
 from memtune_runner.checkpoints import manifest, resolve
-from memtune_runner.settings import Settings
+from memtune_runner.rank.settings import Settings
 
 SUPPORT = Path(__file__).parent
 _SCRIPTS = {

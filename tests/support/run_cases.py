@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from memtune.plan import Plan
-from memtune.run import Checkpointed, Run, RunKind
-from memtune.spec import Job, load_job
+from memtune.api import Job, load_job
+from memtune.plans.plan import Plan
+from memtune.wire.run import Checkpointed, Run, RunKind
 
 RUNNER_IMAGE = "registry.example/memtune-runner:1"
 PROBE = Run(RunKind.PROBE, 0, Plan.parse("bf16-z2-sel-mb4x8"), seconds=298)

@@ -14,10 +14,10 @@ from typing import Any
 import yaml
 from script_material import HF_CONFIG
 
-from memtune.applied import mismatch
-from memtune.plan import Plan
-from memtune.report import Report, read_report
-from memtune.spec import API_VERSION, KIND
+from memtune.api import API_VERSION, KIND
+from memtune.plans.plan import Plan
+from memtune.wire.applied import mismatch
+from memtune.wire.report import Report, read_report
 
 ROOT = Path(__file__).parents[2]
 # Apart from the other packages: what is there would be found by every test, and imported by libraries that look for it.

@@ -12,15 +12,15 @@ import pytest
 from reporter import WELL, Act
 from reporter_jobs import FIXED, reporter_job
 
-from memtune.decide import Deletion, Event
-from memtune.observation import PodObservation
-from memtune.plan import Plan
-from memtune.remembered import JobOutside, Remembered
-from memtune.report import Ending
-from memtune.run import Run, RunKind
-from memtune.spec.status import RunStatus
-from memtune_operator.refusals import Kind, RefusalError
-from memtune_operator.shell import Key, Shell, Snapshot
+from memtune.api.status import RunStatus
+from memtune.controller import Deletion, Event
+from memtune.controller.observation import PodObservation
+from memtune.memory.measured_overhead import JobOutside, Remembered
+from memtune.plans.plan import Plan
+from memtune.wire.report import Ending
+from memtune.wire.run import Run, RunKind
+from memtune_operator.backend import Backend, Key, Snapshot
+from memtune_operator.kubernetes.refusals import Kind, RefusalError
 
 NAME = "contract"
 RUN = Run(RunKind.PROBE, 1, Plan.parse(FIXED["plan"]))
@@ -36,14 +36,14 @@ class World(Protocol):
     def apply(self, job: dict[str, Any]) -> None:
         """Give it the job."""
 
-    def shell(self) -> AbstractAsyncContextManager[Shell]:
+    def shell(self) -> AbstractAsyncContextManager[Backend]:
         """A shell of a program that was just started, and that ends with it."""
 
     def heard(self) -> list[str]:
         """The messages of the events that were told of the job."""
 
 
-Story = Callable[[Shell, Key], Coroutine[Any, Any, None]]
+Story = Callable[[Backend, Key], Coroutine[Any, Any, None]]
 
 
 def told(world: World, *stories: Story) -> None:
@@ -57,7 +57,7 @@ def told(world: World, *stories: Story) -> None:
         asyncio.run(tell(story))
 
 
-async def seen(shell: Shell, key: Key, holds: Callable[[Snapshot], bool] = lambda _: True) -> Snapshot:
+async def seen(shell: Backend, key: Key, holds: Callable[[Snapshot], bool] = lambda _: True) -> Snapshot:
     """The job as soon as it is as expected."""
     deadline = time.monotonic() + _SECONDS
     while True:
@@ -84,7 +84,7 @@ def has_ended(snapshot: Snapshot) -> bool:
     return pod is not None and pod.exit_code is not None
 
 
-async def create(shell: Shell, key: Key) -> None:
+async def create(shell: Backend, key: Key) -> None:
     """Once there is a run, another call makes none."""
     for _ in range(2):
         assert await shell.create(await seen(shell, key), [RUN], time.time()) is False
@@ -94,7 +94,7 @@ class ShellContract:
     """To be inherited with a fixture ``world``."""
 
     def test_of_a_job_that_is_not_there_nothing_is_seen(self, world: World) -> None:
-        async def look(shell: Shell, key: Key) -> None:
+        async def look(shell: Backend, key: Key) -> None:
             assert await shell.observe(key, time.time()) is None
 
         told(world, look)
@@ -102,7 +102,7 @@ class ShellContract:
     def test_what_is_no_job_is_seen_with_what_is_wrong_with_it(self, world: World) -> None:
         world.apply(reporter_job(NAME, tuning={"mode": "Fixed"}))
 
-        async def look(shell: Shell, key: Key) -> None:
+        async def look(shell: Backend, key: Key) -> None:
             snapshot = await seen(shell, key)
             assert snapshot.job is None
             assert snapshot.problem is not None
@@ -113,14 +113,14 @@ class ShellContract:
     def test_a_status_is_written_once_and_never_over_anothers(self, world: World) -> None:
         world.apply(reporter_job(NAME))
 
-        async def write(shell: Shell, key: Key) -> None:
+        async def write(shell: Backend, key: Key) -> None:
             before = await seen(shell, key)
             await shell.write(before, {"phase": "Probing", "message": "first"})
             with pytest.raises(RefusalError) as refused:
                 await shell.write(before, {"phase": "Failed", "message": "second"})
             assert refused.value.kind is Kind.CONFLICT
 
-        async def read(shell: Shell, key: Key) -> None:
+        async def read(shell: Backend, key: Key) -> None:
             snapshot = await seen(shell, key)
             assert snapshot.status == snapshot.observed.status == {"phase": "Probing", "message": "first"}
 
@@ -132,7 +132,7 @@ class ShellContract:
     def test_a_run_is_made_once_and_its_end_outlives_the_program(self, world: World, act: Act, exit_code: int) -> None:
         world.apply(reporter_job(NAME, probe=act))
 
-        async def run(shell: Shell, key: Key) -> None:
+        async def run(shell: Backend, key: Key) -> None:
             await create(shell, key)
             started = pod_of(await seen(shell, key, has_started))
             ended = pod_of(await seen(shell, key, has_ended))
@@ -142,7 +142,7 @@ class ShellContract:
             assert started.uid
             _check(ended)
 
-        async def look(shell: Shell, key: Key) -> None:
+        async def look(shell: Backend, key: Key) -> None:
             ended = pod_of(await seen(shell, key, has_ended))
             assert ended is not None
             _check(ended)
@@ -160,7 +160,7 @@ class ShellContract:
     def test_a_deletion_is_of_exactly_what_was_seen(self, world: World) -> None:
         world.apply(reporter_job(NAME, probe=Act(waits=True)))
 
-        async def delete(shell: Shell, key: Key) -> None:
+        async def delete(shell: Backend, key: Key) -> None:
             await create(shell, key)
             snapshot = await seen(shell, key, has_started)
             pod = pod_of(snapshot)
@@ -180,13 +180,13 @@ class ShellContract:
         world.apply(reporter_job(NAME, resources={"gpuMemory": "2Gi", "gpuProduct": "NVIDIA-L4", "device": "virtual"}))
         first, second = JobOutside(7, "one-job", 2**29), JobOutside(9, "another", 2**30)
 
-        async def learn(shell: Shell, key: Key) -> None:
+        async def learn(shell: Backend, key: Key) -> None:
             before = await seen(shell, key)
             assert before.observed.remembered == Remembered()
             for measured in (first, second, first):
                 assert await shell.remember_measured(before, measured) is True
 
-        async def look(shell: Shell, key: Key) -> None:
+        async def look(shell: Backend, key: Key) -> None:
             assert (await seen(shell, key)).observed.remembered == Remembered((first, second))
 
         told(world, learn, look)
@@ -202,12 +202,12 @@ class ShellContract:
             measured_by="earlier-job",
         )
 
-        async def learn(shell: Shell, key: Key) -> None:
+        async def learn(shell: Backend, key: Key) -> None:
             before = await seen(shell, key)
             assert before.observed.earlier == ()
             assert await shell.remember_probes(before, [probe], 7.0) is True
 
-        async def look(shell: Shell, key: Key) -> None:
+        async def look(shell: Backend, key: Key) -> None:
             (found,) = (await seen(shell, key)).observed.earlier or ()
             assert (found.plan, found.measured_by) == (probe.plan, probe.measured_by)
 
@@ -216,7 +216,7 @@ class ShellContract:
     def test_what_happened_is_told(self, world: World) -> None:
         world.apply(reporter_job(NAME))
 
-        async def tell(shell: Shell, key: Key) -> None:
+        async def tell(shell: Backend, key: Key) -> None:
             await shell.tell(await seen(shell, key), [Event("Normal", "Predicted", "it fits")])
 
         told(world, tell)

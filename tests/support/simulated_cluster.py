@@ -1,4 +1,4 @@
-"""A cluster in memory for `memtune.decide`: an API server, pods that live and die, and an operator that may be killed.
+"""A cluster in memory for `memtune.controller`: an API server, pods that live and die, and an operator that may be killed.
 
 Nothing here decides anything. The world moves only when a test says so, and it keeps its own books, by which the
 promises of the operator are checked.
@@ -11,19 +11,19 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from typing import Any
 
-from memtune.decide import Decision, Deletion, Node, Observed, Owned, Refusal, decide
-from memtune.naming import pod_name, run_name
-from memtune.observation import Condition, PodObservation, RunObservation
-from memtune.plan import Plan
-from memtune.predict.predictor import Predictor
-from memtune.remembered import JobOutside, Remembered
-from memtune.replay.traced import read_traced
-from memtune.report import Device, Ending, Memory, Report
-from memtune.run import Run, RunKind, TraceRun
-from memtune.spec import gpu_of, load_job, to_workload
-from memtune.spec.job import Job
-from memtune.spec.status import RunStatus
+from memtune.api import gpu_of, load_job, to_workload
+from memtune.api.job import Job
+from memtune.api.status import RunStatus
+from memtune.controller import Decision, Deletion, Node, Observed, Owned, Refusal, decide
+from memtune.controller.observation import PodCondition, PodObservation, RunObservation
+from memtune.memory.measured_overhead import JobOutside, Remembered
+from memtune.memory.predictor import Predictor
+from memtune.memory.replay.traced import read_traced
+from memtune.plans.plan import Plan
 from memtune.units import GIB, MIB
+from memtune.wire.names import pod_name, run_name
+from memtune.wire.report import Device, Ending, Memory, Report
+from memtune.wire.run import Run, RunKind, TraceRun
 
 OUTSIDE_BYTES = 256 * MIB
 GRACE_SECONDS = 1.0
@@ -56,7 +56,7 @@ class Pod:
     exit_reason: str = ""
     report: Report | None = None
     last_words: str = ""
-    conditions: tuple[Condition, ...] = ()
+    conditions: tuple[PodCondition, ...] = ()
     waiting_reason: str = ""
     reason: str = ""
     node: str = "node-a"

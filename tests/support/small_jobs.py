@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from memtune.spec import load_job
-from memtune.spec.job import Job
+from memtune.api import load_job
+from memtune.api.job import Job
 
 
 def make_job(nodes: int = 1, **spec: Any) -> Job:

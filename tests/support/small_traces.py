@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from memtune import trace as events
-from memtune.trace import Parameter, Program, Trace
+from memtune.wire import trace as events
+from memtune.wire.trace import Parameter, Program, Trace
 
 KIB = 1024
 WEIGHT = 4 * KIB  # bytes of each block's one weight, and of embedding and head, in fp32

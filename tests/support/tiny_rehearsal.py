@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from memtune.spec import API_VERSION, KIND
+from memtune.api import API_VERSION, KIND
 
 # Of a model so small that a step takes no time worth waiting for.
 ARCHITECTURE = {"hiddenSize": 32, "layers": 2, "heads": 2, "ffnSize": 64, "vocabSize": 128}

@@ -8,9 +8,9 @@ from typing import Any
 import optuna
 import yaml
 
-from memtune.plan import Plan
-from memtune_operator.sampler import MemTuneSampler
-from memtune_operator.study import directions_of
+from memtune.plans.plan import Plan
+from memtune_operator.search.sampler import MemTuneSampler
+from memtune_operator.search.study import directions_of
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "llama-7b-8gpu.yaml"

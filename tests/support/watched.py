@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from memtune.plan import Plan
-from memtune.report import Report, read_report
+from memtune.plans.plan import Plan
 from memtune.units import GIB
-from memtune_runner.ranks import Rank, report_path
+from memtune.wire.report import Report, read_report
+from memtune_runner.rank.ranks import Rank, report_path
 
 ROOT = Path(__file__).parents[2]
 SCRIPTS = ROOT / "examples" / "scripts"

@@ -7,8 +7,8 @@ import runpy
 import sys
 from pathlib import Path
 
-from memtune_runner.ranks import Rank
-from memtune_runner.settings import read_settings
+from memtune_runner.rank.ranks import Rank
+from memtune_runner.rank.settings import read_settings
 from memtune_runner.watch import watching
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from memtune.spec import SpecError, load_job
+from memtune.api import SpecError, load_job
 
 Node = dict[str, Any]
 WHOLE: Node = {

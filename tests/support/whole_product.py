@@ -8,8 +8,8 @@ from typing import Any
 
 from memtune_run import run_to_the_end
 
-from memtune.report import Device
 from memtune.units import MIB
+from memtune.wire.report import Device
 
 # The logits are most of it, which is quickly computed.
 FACTS = {"hiddenSize": 64, "layers": 2, "heads": 2, "ffnSize": 128, "vocabSize": 8192}
@@ -21,7 +21,7 @@ _STEPS = 4
 
 
 def _job(device: Device, directory: Path) -> dict[str, Any]:
-    from memtune.spec import API_VERSION, KIND  # pydantic is needed where this runs, not where it is collected
+    from memtune.api import API_VERSION, KIND  # pydantic is needed where this runs, not where it is collected
 
     words = ["python", str(_SCRIPT), json.dumps(FACTS), str(_CROWD_BYTES), "--steps", str(_STEPS), "--save-every", "1"]
     return {

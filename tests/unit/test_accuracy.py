@@ -13,8 +13,8 @@ from accuracy_cells import METRICS, Cells
 from accuracy_fit import START, fit, predicted
 from accuracy_rows import Row, read_row, read_rows, source_project
 
-from memtune.knobs import Attention, Checkpointing
-from memtune.predict.constants import Constants
+from memtune.memory.constants import Constants
+from memtune.plans.knobs import Attention, Checkpointing
 from memtune.units import GIB
 
 LLAMA = {

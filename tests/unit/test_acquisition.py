@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from memtune.acquisition import Question, Trial, enough, expected_improvement, probability_of_fitting, promise
-from memtune.plan import Plan
-from memtune.prediction import Interval, Prediction
-from memtune.space import BOTH, MEMORY, Candidate
+from memtune.memory.prediction import Interval, Prediction
+from memtune.planning.next_probe import Question, Trial, enough, expected_improvement, probability_of_fitting, promise
+from memtune.planning.space import BOTH, MEMORY, Candidate
+from memtune.plans.plan import Plan
 from memtune.units import GIB
 
 

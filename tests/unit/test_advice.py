@@ -5,16 +5,16 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from memtune.advice import advise
-from memtune.gpu import find
-from memtune.knobs import NO_CHECKPOINTING, Offload, Optimizer, Sharding
+from memtune.gpus.gpu import find
+from memtune.memory.formulas import Predictor
+from memtune.memory.prediction import Interval, Prediction
+from memtune.memory.workload import Workload
 from memtune.model.architecture import Architecture, Kind
-from memtune.plan import Plan
-from memtune.predict import Predictor
-from memtune.prediction import Interval, Prediction
-from memtune.space import Space
+from memtune.planning.advice import advise
+from memtune.planning.space import Space
+from memtune.plans.knobs import NO_CHECKPOINTING, Offload, Optimizer, Sharding
+from memtune.plans.plan import Plan
 from memtune.units import GIB, MIB
-from memtune.workload import Workload
 
 TINY = Architecture(
     "tiny", Kind.DECODER, hidden_size=64, layers=2, heads=4, kv_heads=4, head_dim=16, ffn_size=256, vocab_size=1000

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from memtune.allocator import AllocatorSettings, CachingAllocator, OutOfMemory
+from memtune.allocator import AllocatorOutOfMemory, AllocatorSettings, CachingAllocator
 from memtune.units import MIB
 
 
@@ -159,7 +159,9 @@ class TestLimit:
         allocator = CachingAllocator(limit_bytes=22 * MIB)
         kept, freed = filled(allocator, 5 * MIB, 5 * MIB)
         allocator.free(freed)
-        with pytest.raises(OutOfMemory) as caught:  # 15 MiB are free in one piece, 2 MiB are left on the device
+        with pytest.raises(
+            AllocatorOutOfMemory
+        ) as caught:  # 15 MiB are free in one piece, 2 MiB are left on the device
             allocator.allocate(16 * MIB)
         error = caught.value
         facts = (error.requested_bytes, error.limit_bytes, error.allocated_bytes, error.reserved_bytes)
@@ -170,7 +172,7 @@ class TestLimit:
         assert allocator.stats().retries == 1
 
     def test_the_rounded_segment_counts_not_the_request(self) -> None:  # alloc_block
-        with pytest.raises(OutOfMemory):
+        with pytest.raises(AllocatorOutOfMemory):
             CachingAllocator(limit_bytes=20 * MIB - 1).allocate(2 * MIB)
         assert CachingAllocator(limit_bytes=20 * MIB).allocate(2 * MIB)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from memtune.allocator import AllocatorSettings, CachingAllocator, OutOfMemory
+from memtune.allocator import AllocatorOutOfMemory, AllocatorSettings, CachingAllocator
 from memtune.units import MIB
 
 EXPANDABLE = AllocatorSettings(expandable_segments=True)
@@ -91,7 +91,7 @@ def test_a_retry_unmaps_what_another_stream_cached() -> None:  # release_blocks
 def test_out_of_memory_counts_pages() -> None:
     allocator = CachingAllocator(39 * MIB, EXPANDABLE)
     allocator.allocate(20 * MIB)
-    with pytest.raises(OutOfMemory):
+    with pytest.raises(AllocatorOutOfMemory):
         allocator.allocate(MIB + 512)  # a second page of 20 MiB
     assert (allocator.stats().retries, allocator.stats().ooms) == (1, 1)
     assert allocator.allocate(MIB)  # but a small page still fits

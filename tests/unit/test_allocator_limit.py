@@ -2,7 +2,7 @@
 
 import pytest
 
-from memtune.allocator import CachingAllocator, OutOfMemory
+from memtune.allocator import AllocatorOutOfMemory, CachingAllocator
 from memtune.units import MIB
 
 
@@ -11,7 +11,7 @@ def test_what_is_reserved_stays_and_what_is_more_is_refused() -> None:
     held = allocator.allocate(50 * MIB)
     allocator.set_limit(40 * MIB)
     assert allocator.stats().reserved_bytes == 50 * MIB
-    with pytest.raises(OutOfMemory) as caught:
+    with pytest.raises(AllocatorOutOfMemory) as caught:
         allocator.allocate(20 * MIB)
     assert caught.value.limit_bytes == 40 * MIB
     allocator.free(held)

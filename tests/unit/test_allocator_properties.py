@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from memtune.allocator import (
+    AllocatorOutOfMemory,
     AllocatorSettings,
     BlockInfo,
     CachingAllocator,
     Event,
-    OutOfMemory,
     SegmentInfo,
     replay,
     required_bytes,
@@ -75,7 +75,7 @@ def run(allocator: CachingAllocator, calls: Calls) -> Iterator[dict[int, int]]:
 def allocate_or_null(allocator: CachingAllocator, size_bytes: int, stream: int) -> int:
     try:
         return allocator.allocate(size_bytes, stream)
-    except OutOfMemory:
+    except AllocatorOutOfMemory:
         return 0
 
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from memtune.applied import mismatch, shortened_accumulation
-from memtune.decide.texts import SENTENCE
-from memtune.plan import Plan
-from memtune.report import Applied
+from memtune.controller.text import SENTENCE
+from memtune.plans.plan import Plan
+from memtune.wire.applied import mismatch, shortened_accumulation
+from memtune.wire.report import Applied
 
 PLAN = Plan.parse("bf16-z2-full-mb4x8")
 FOLLOWED = Applied(

@@ -6,8 +6,8 @@ from collections import Counter
 
 from told_job import told_job
 
-from memtune_cli.candidates import Group, Reckoned, believed, costs
-from memtune_cli.story import story_of
+from memtune_cli.input.job_view import story_of
+from memtune_cli.views.candidates import Group, Reckoned, believed, costs
 
 
 def test_every_plan_of_the_job_is_in_one_group() -> None:

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from memtune.plan import Plan
-from memtune.run import RunKind
-from memtune_runner import progress, script_warnings
-from memtune_runner.bad_input import BadInputError
+from memtune.plans.plan import Plan
+from memtune.wire.run import RunKind
 from memtune_runner.checkpoints import meeting, saving
 from memtune_runner.checkpoints.store import Store
-from memtune_runner.progress import Progress
-from memtune_runner.settings import Settings
+from memtune_runner.rank import progress, script_warnings
+from memtune_runner.rank.bad_input import BadInputError
+from memtune_runner.rank.progress import Progress
+from memtune_runner.rank.settings import Settings
 
 PLAN = Plan.parse("fp32-ddp-none-mb4x1")
 Save = Callable[..., str]

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from memtune.cost import dollars, per_million_tokens, read_prices
+from memtune.planning.cost import dollars, per_million_tokens, read_prices
 
 
 def test_the_cost_is_the_price_of_all_gpus_for_as_long_as_a_million_tokens_take() -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from memtune.data_order import batches, sample_at
+from memtune.wire.data_order import batches, sample_at
 
 
 @given(st.integers(1, 200), st.integers(0, 2**32), st.integers(0, 3))

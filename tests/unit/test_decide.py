@@ -11,16 +11,16 @@ from decided import condition, last, launched, probed
 from simulated_cluster import SimulatedCluster
 from small_jobs import make_job
 
-from memtune.decide import Node, Observed, Refusal, budget, decide, refuse
-from memtune.decide.fixing import fingerprints
-from memtune.decide.model import model_of
-from memtune.naming import short_hash
-from memtune.observation import Condition
-from memtune.plan import Plan
-from memtune.report import Ending
-from memtune.spec.job import Job
-from memtune.spec.status import Status, load_status
+from memtune.api.job import Job
+from memtune.api.status import Status, load_status
+from memtune.controller import Node, Observed, Refusal, budget, decide, refuse
+from memtune.controller.immutable_fields import fingerprints
+from memtune.controller.job_knowledge import model_of
+from memtune.controller.observation import PodCondition
+from memtune.plans.plan import Plan
 from memtune.units import GIB
+from memtune.wire.names import short_hash
+from memtune.wire.report import Ending
 
 
 def test_a_run_is_recorded_before_any_of_its_pods_is_created() -> None:
@@ -232,7 +232,7 @@ def test_a_pod_that_waits_is_told_of_and_costs_nothing(reason: str, kind: str) -
     cluster = SimulatedCluster(make_job())
     cluster.reconcile()
     for pod in cluster.pods.values():
-        pod.conditions = (Condition("PodScheduled", "False", reason, "0/3 nodes are available"),)
+        pod.conditions = (PodCondition("PodScheduled", "False", reason, "0/3 nodes are available"),)
     cluster.tick(3600.0)
     assert condition(cluster, kind)["status"] == "True"
     assert "0/3 nodes" in condition(cluster, kind)["message"]
@@ -243,7 +243,7 @@ def test_what_a_suspended_job_waited_for_is_not_said_to_be_over() -> None:
     cluster = SimulatedCluster(make_job())
     cluster.reconcile()
     for pod in cluster.pods.values():
-        pod.conditions = (Condition("PodScheduled", "False", "SchedulingGated", "not admitted"),)
+        pod.conditions = (PodCondition("PodScheduled", "False", "SchedulingGated", "not admitted"),)
     cluster.tick(60.0)
     cluster.job = edited(cluster.job, suspend=True)
     cluster.reconcile()
@@ -435,7 +435,7 @@ def test_a_pod_waits_for_the_others_with_its_gpus_as_long_as_a_probe_may_run(is_
     first, second = cluster.pods.values()
     first.started_at = cluster.now
     if is_said:
-        second.conditions = (Condition("PodScheduled", "False", "Unschedulable", "0/2 nodes are available"),)
+        second.conditions = (PodCondition("PodScheduled", "False", "Unschedulable", "0/2 nodes are available"),)
     cluster.tick(500.0, blind)
     cluster.reconcile()
     assert cluster.status["probes"][0]["verdict"] == "disrupted", "its plan was not even tried"

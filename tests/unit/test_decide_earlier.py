@@ -9,11 +9,11 @@ from decided import condition, until_decided
 from simulated_cluster import SimulatedCluster
 from small_jobs import make_job
 
-from memtune.decide.earlier import MOST_EARLIER, read_probes, to_json
-from memtune.report import Ending
-from memtune.spec.job import Job
-from memtune.spec.status import RunStatus
+from memtune.api.job import Job
+from memtune.api.status import RunStatus
+from memtune.controller.earlier_jobs import MOST_EARLIER, read_probes, to_json
 from memtune.units import GIB
+from memtune.wire.report import Ending
 
 Earlier = tuple[RunStatus, ...]
 VERSIONS = {"torch": "2.9.1+cu128", "driver": "570.86.15"}

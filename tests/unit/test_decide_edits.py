@@ -8,8 +8,8 @@ from decided import SAVED, condition, die, edit, last, launched
 from simulated_cluster import SimulatedCluster
 from small_jobs import make_job
 
-from memtune.decide import Refusal
-from memtune.report import Ending
+from memtune.controller import Refusal
+from memtune.wire.report import Ending
 
 
 def probing(**tuning: Any) -> SimulatedCluster:

@@ -10,10 +10,10 @@ from decided import condition, edit
 from simulated_cluster import Pod, SimulatedCluster
 from small_jobs import make_job
 
-from memtune.observation import Condition
-from memtune.report import Device, Ending
-from memtune.run import RunKind
-from memtune.spec.job import Job
+from memtune.api.job import Job
+from memtune.controller.observation import PodCondition
+from memtune.wire.report import Device, Ending
+from memtune.wire.run import RunKind
 
 NAMED = {"nodes": 1, "gpusPerNode": 1, "gpuMemory": "8Gi", "gpuProduct": "a10g-24gb", "device": "virtual"}
 
@@ -143,7 +143,7 @@ def test_a_pod_that_no_node_takes_is_given_up_after_two_minutes() -> None:
     cluster = SimulatedCluster(job())
     cluster.reconcile()
     (pod,) = cluster.pods.values()
-    pod.node, pod.conditions = "", (Condition("PodScheduled", "False", "Unschedulable", "0/3 nodes: no amd64"),)
+    pod.node, pod.conditions = "", (PodCondition("PodScheduled", "False", "Unschedulable", "0/3 nodes: no amd64"),)
     cluster.tick(100.0)
     assert cluster.runs(RunKind.PROBE) == []
     cluster.tick(30.0)

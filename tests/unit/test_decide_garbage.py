@@ -12,9 +12,9 @@ from nasty import texts
 from simulated_cluster import SimulatedCluster
 from small_jobs import make_job
 
-from memtune.decide import Observed, decide
-from memtune.report import EXIT_CODES, Ending, Memory, Phase
-from memtune.spec.status import load_status
+from memtune.api.status import load_status
+from memtune.controller import Observed, decide
+from memtune.wire.report import EXIT_CODES, Ending, Memory, Phase
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | texts(8),

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from moves import WEIGHTED, Move, play
 from small_jobs import factory_job, make_job, template
 
-from memtune.spec.job import Job
+from memtune.api.job import Job
 
 FACTORS = (0.8, 1.0, 1.25, 1.6)
 MOST_MOVES = 20

@@ -10,17 +10,17 @@ from decided import SAVED, condition, die, last, launched, probed
 from simulated_cluster import SimulatedCluster
 from small_jobs import make_job, template
 
-from memtune.decide.hosting import host_need
-from memtune.decide.model import model_of
-from memtune.knobs import Offload
-from memtune.knowledge import Model
-from memtune.observation import Condition
-from memtune.plan import Plan
-from memtune.report import Ending
-from memtune.run import RunKind
-from memtune.spec.job import Job
-from memtune.spec.status import Status
+from memtune.api.job import Job
+from memtune.api.status import Status
+from memtune.controller.host_requests import host_need
+from memtune.controller.job_knowledge import model_of
+from memtune.controller.observation import PodCondition
+from memtune.planning.knowledge import PlanKnowledge
+from memtune.plans.knobs import Offload
+from memtune.plans.plan import Plan
 from memtune.units import GIB
+from memtune.wire.report import Ending
+from memtune.wire.run import RunKind
 
 OPTIMIZER = Plan.parse("bf16-z1-full-mb1x16-oopt")
 
@@ -33,7 +33,7 @@ def offloading(*offloads: str, **resources: Any) -> Job:
     return make_job(tuning=tuning, template=pods, resources={"gpuMemory": "8Gi"})
 
 
-def believed(job: Job) -> Model:
+def believed(job: Job) -> PlanKnowledge:
     return model_of(job, Status(), None)
 
 
@@ -149,7 +149,7 @@ def test_a_probe_that_waits_for_memory_says_how_much_it_asks_for_beside_the_sche
     cluster.reconcile()
     for pod in cluster.pods.values():
         words = "0/2 nodes are available: 2 Insufficient memory."
-        pod.conditions = (Condition("PodScheduled", "False", "Unschedulable", words),)
+        pod.conditions = (PodCondition("PodScheduled", "False", "Unschedulable", words),)
     cluster.tick(60.0)
     plan = cluster.status["probes"][0]["plan"]
     text = f"Unschedulable: {words} (each pod asks for 6.6 GiB of host memory, for {plan})"

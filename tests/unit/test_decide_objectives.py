@@ -7,10 +7,10 @@ from decided import launched
 from simulated_cluster import SimulatedCluster
 from small_jobs import make_job
 
-from memtune.decide.choosing import front_of, winner
-from memtune.decide.model import model_of
-from memtune.pareto import Point, front
-from memtune.spec.status import MAX_FRONT, PeakBytes, RunStatus, Status
+from memtune.api.status import MAX_FRONT, PeakBytes, RunStatus, Status
+from memtune.controller.job_knowledge import model_of
+from memtune.controller.plan_choice import front_of, winner
+from memtune.planning.pareto import Point, front
 from memtune.units import GIB
 
 BOTH = ["throughput", "memory"]

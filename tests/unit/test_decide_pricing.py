@@ -9,8 +9,8 @@ from decided import condition, edit, launched, probed
 from simulated_cluster import SimulatedCluster
 from small_jobs import make_job
 
-from memtune.decide import Node, Observed, decide
-from memtune.spec.job import Job
+from memtune.api.job import Job
+from memtune.controller import Node, Observed, decide
 
 L4 = {"nodes": 1, "gpusPerNode": 1, "gpuProduct": "NVIDIA-L4", "gpuMemory": "8Gi"}
 PRICES = {"NVIDIA-L4": 0.5, "NVIDIA-A100-SXM4-80GB": 2.0}

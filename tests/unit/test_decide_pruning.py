@@ -10,19 +10,19 @@ from decided import condition, until_decided
 from simulated_cluster import SimulatedCluster
 from small_jobs import make_job
 
-from memtune.decide.choosing import next_target, winner
-from memtune.decide.earlier import to_json
-from memtune.decide.model import model_of
-from memtune.decide.records import to_run
-from memtune.decide.trials import search_state
-from memtune.naming import run_name
-from memtune.pruning import NOTHING, Pruned, Step, Target, pruned
-from memtune.report import MOST_STEPS, MeasuredStep
-from memtune.run import Run, TraceRun
-from memtune.spec.job import Job
-from memtune.spec.status import MAX_STEPS, PeakBytes, RunStatus, StepStatus, load_status
+from memtune.api.job import Job
+from memtune.api.status import MAX_STEPS, PeakBytes, RunStatus, StepStatus, load_status
+from memtune.controller.earlier_jobs import to_json
+from memtune.controller.job_knowledge import model_of
+from memtune.controller.plan_choice import next_target, winner
+from memtune.controller.records import to_run
+from memtune.controller.trials import search_state
 from memtune.units import GIB
-from memtune_operator import variables
+from memtune.wire.names import run_name
+from memtune.wire.pruning import NOTHING, Pruned, Step, Target, pruned
+from memtune.wire.report import MOST_STEPS, MeasuredStep
+from memtune.wire.run import Run, TraceRun
+from memtune_operator.pods import variables
 
 PLAN, OTHER = "bf16-z1-none-mb1x8", "bf16-z1-none-mb2x4"
 

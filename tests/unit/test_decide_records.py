@@ -6,9 +6,9 @@ from typing import Any, Literal
 
 import pytest
 
-from memtune.decide.records import backoff_of, with_attempt, with_probe
-from memtune.spec.status import MAX_ATTEMPTS, AttemptStatus, RunStatus, Status
-from memtune.spec.tuning import MAX_PROBES
+from memtune.api.status import MAX_ATTEMPTS, AttemptStatus, RunStatus, Status
+from memtune.api.tuning import MAX_PROBES
+from memtune.controller.records import backoff_of, with_attempt, with_probe
 
 ENDED: dict[str, Any] = {"plan": "bf16-z1-none-mb1x16", "ended_at": "2026-03-01T10:00:00Z"}
 

@@ -11,22 +11,22 @@ from decided import SAVED, condition, die, last, launched, probed
 from simulated_cluster import SimulatedCluster
 from small_jobs import make_job, template
 
-from memtune.acquisition import SearchState, most_promising
-from memtune.decide import Node, decide
-from memtune.decide.completing import complete
-from memtune.decide.context import Context
-from memtune.decide.downgrading import after_host_oom
-from memtune.decide.hosting import host_need
-from memtune.decide.model import model_of
-from memtune.decide.records import plan_of, to_run
-from memtune.decide.texts import over
-from memtune.knowledge import Lesson
-from memtune.observation import Condition, RunObservation
-from memtune.plan import Plan
-from memtune.report import Applied, Ending, Phase
-from memtune.run import Run
-from memtune.spec.status import Status, load_status
+from memtune.api.status import Status, load_status
+from memtune.controller import Node, decide
+from memtune.controller.context import Context
+from memtune.controller.downgrade import after_host_oom
+from memtune.controller.expected_pods import complete
+from memtune.controller.host_requests import host_need
+from memtune.controller.job_knowledge import model_of
+from memtune.controller.observation import PodCondition, RunObservation
+from memtune.controller.records import plan_of, to_run
+from memtune.controller.text import over
+from memtune.planning.knowledge import Lesson
+from memtune.planning.next_probe import SearchState, most_promising
+from memtune.plans.plan import Plan
 from memtune.units import GIB
+from memtune.wire.report import Applied, Ending, Phase
+from memtune.wire.run import Run
 
 
 def test_an_out_of_memory_is_followed_by_a_smaller_plan_from_the_checkpoint() -> None:
@@ -156,7 +156,7 @@ def test_a_gang_that_never_comes_together_costs_a_disruption_each_time_and_has_t
     cluster.reconcile()
     for _ in range(40):
         for pod, other in zip(*[iter(cluster.pods.values())] * 2, strict=True):
-            other.conditions = (Condition("PodScheduled", "False", "Unschedulable", "0/1 nodes have 1 GPU"),)
+            other.conditions = (PodCondition("PodScheduled", "False", "Unschedulable", "0/1 nodes have 1 GPU"),)
             pod.started_at = pod.started_at or cluster.now
         cluster.tick(100.0)
         if cluster.status["phase"] == "Failed":
@@ -575,7 +575,7 @@ def test_a_run_that_waits_says_which_nodes_it_avoids() -> None:
     for pod in cluster.pods.values():
         if pod.is_running:
             pod.started_at = None
-            pod.conditions = (Condition("PodScheduled", "False", "Unschedulable", "0/1 nodes are available"),)
+            pod.conditions = (PodCondition("PodScheduled", "False", "Unschedulable", "0/1 nodes are available"),)
     cluster.reconcile()
     said = "Unschedulable: 0/1 nodes are available (node-b is avoided, which took two train runs down)"
     assert condition(cluster, "Stalled")["message"] == said
@@ -588,7 +588,7 @@ def test_a_probe_whose_node_may_be_lost_is_looked_at_again(is_ended: bool) -> No
     (pod,) = cluster.pods.values()
     cluster.start(pod.run)
     if is_ended:
-        pod.deleting, pod.conditions = True, (Condition("DisruptionTarget", "True", "DeletionByTaintManager"),)
+        pod.deleting, pod.conditions = True, (PodCondition("DisruptionTarget", "True", "DeletionByTaintManager"),)
     pod.node_doubted = True
     cluster.reconcile()
     assert cluster.wake_after is not None

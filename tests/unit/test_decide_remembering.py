@@ -10,12 +10,12 @@ from decided import condition, probed
 from simulated_cluster import OUTSIDE_BYTES, SimulatedCluster
 from small_jobs import make_job
 
-from memtune.decide import Node, decide
-from memtune.decide.observed import only_product
-from memtune.remembered import MOST_JOBS, JobOutside, Remembered, remembered
-from memtune.run import RunKind
-from memtune.spec.job import Job
+from memtune.api.job import Job
+from memtune.controller import Node, decide
+from memtune.controller.snapshot import only_product
+from memtune.memory.measured_overhead import MOST_JOBS, JobOutside, Remembered, remembered
 from memtune.units import GIB, MIB
+from memtune.wire.run import RunKind
 
 CUDA = {"nodes": 1, "gpusPerNode": 1, "gpuMemory": "8Gi", "gpuProduct": "h100-80gb"}
 

@@ -12,12 +12,12 @@ from simulated_cluster import SimulatedCluster
 from small_jobs import factory_job
 from small_traces import small_trace
 
-from memtune.decide import decide
-from memtune.observation import Condition
-from memtune.report import Ending
-from memtune.spec.job import Job
-from memtune.trace_message import pack
+from memtune.api.job import Job
+from memtune.controller import decide
+from memtune.controller.observation import PodCondition
 from memtune.units import GIB
+from memtune.wire.report import Ending
+from memtune.wire.trace_message import pack
 
 TRACE = pack(small_trace())
 
@@ -197,7 +197,7 @@ def test_an_image_that_cannot_be_pulled_is_waited_for() -> None:
     cluster = cluster_of()
     cluster.reconcile()
     (pod,) = cluster.pods.values()
-    pod.conditions = (Condition("PodScheduled", "False", "Unschedulable", "0/1 nodes are available"),)
+    pod.conditions = (PodCondition("PodScheduled", "False", "Unschedulable", "0/1 nodes are available"),)
     cluster.reconcile()
     assert condition(cluster, "Stalled")["reason"] == "Unschedulable"
     assert cluster.status["trace"].get("verdict") is None

@@ -10,7 +10,7 @@ from decided import SAVED, die, edit, launched, probed
 from simulated_cluster import SimulatedCluster
 from small_jobs import make_job
 
-from memtune.report import Ending
+from memtune.wire.report import Ending
 
 CLUSTERS_OWN = re.compile(r"\b(pods?|kube\w+|clusters?|namespaces?|operators?|labels?|spec\.suspend)\b", re.IGNORECASE)
 

@@ -8,7 +8,7 @@ import re
 import pytest
 from terminals import Terminal
 
-from memtune_cli.display import Display
+from memtune_cli.views.display import Display
 
 CLOCK = re.compile(r"\d\d:\d\d:\d\d")
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from memtune_runner.driver import driver_version
+from memtune_runner.rank.driver import driver_version
 
 
 @pytest.mark.parametrize(

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from memtune.gpu import GPUS
-from memtune.gpu_chips import chip_of
-from memtune_cli.emulate import _page, _untried
-from memtune_cli.screen import Screen
-from memtune_runner.command import parse
+from memtune.gpus.chips import chip_of
+from memtune.gpus.gpu import GPUS
+from memtune_cli.commands.emulate import _page, _untried
+from memtune_cli.views.screen import Screen
+from memtune_runner.command.command import parse
 from memtune_runner.emulated import installed
 from memtune_runner.emulated.errors import ArchitectureError, EmulationError
 from memtune_runner.emulated.gpu import gpu_variable

@@ -9,28 +9,28 @@ import pytest
 from decided import condition, die, last, probed
 from small_jobs import make_job, template
 
-from memtune import environment
-from memtune.gpu import GPUS
-from memtune.plan import Plan
-from memtune.report import Device, Ending, Phase
-from memtune.run import Run, RunKind
-from memtune.spec.job import Job
+from memtune.api.job import Job
+from memtune.gpus.gpu import GPUS
+from memtune.plans.plan import Plan
 from memtune.units import GIB
-from memtune_cli.next_step import next_step
-from memtune_cli.report_page import html_page
-from memtune_cli.screen import Screen
-from memtune_cli.story import Story
-from memtune_cli.story_page import page
-from memtune_operator import variables
-from memtune_operator.local import refusal_of
-from memtune_operator.local_checkpoints import checkpoint_path
-from memtune_runner import phases
-from memtune_runner.bad_input import BadInputError
-from memtune_runner.command import parse
+from memtune.wire import environment
+from memtune.wire.report import Device, Ending, Phase
+from memtune.wire.run import Run, RunKind
+from memtune_cli.input.job_view import JobView
+from memtune_cli.views.job_page import page
+from memtune_cli.views.next_step import next_step
+from memtune_cli.views.report_page import html_page
+from memtune_cli.views.screen import Screen
+from memtune_operator.local.backend import refusal_of
+from memtune_operator.local.checkpoints import checkpoint_path
+from memtune_operator.pods import variables
+from memtune_runner.command.command import parse
 from memtune_runner.emulated import job as emulated_job
 from memtune_runner.emulated.phase_peaks import PhasePeaks
 from memtune_runner.emulated.rank import _words
-from memtune_runner.settings import Settings
+from memtune_runner.rank import phases
+from memtune_runner.rank.bad_input import BadInputError
+from memtune_runner.rank.settings import Settings
 
 RUN = Run(RunKind.TRAIN, 1, Plan.parse("bf16-z1-none-mb4x1"))
 
@@ -40,10 +40,10 @@ def job(**resources: Any) -> Job:
     return make_job(resources={**emulated, **resources})
 
 
-def story_of(cluster: Any) -> Story:
-    from memtune.decide.restoring import restore
+def story_of(cluster: Any) -> JobView:
+    from memtune.controller.read_status import restore
 
-    return Story("tiny", "default", restore(cluster.job, cluster.status), cluster.job)
+    return JobView("tiny", "default", restore(cluster.job, cluster.status), cluster.job)
 
 
 def test_its_speed_is_the_predicted_one_whatever_the_reports_say() -> None:

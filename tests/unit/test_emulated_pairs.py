@@ -10,7 +10,7 @@ import pytest
 from emulated_pair_list import MODELS, PAIRS, Pair, prediction
 from emulated_pairs import page, read, score
 
-from memtune.plan import Plan
+from memtune.plans.plan import Plan
 from memtune.units import GIB
 
 _PAIR = Pair("llama-1.1b", "bf16-ddp-none-mb1x1", 1)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from memtune.plan import Plan
-from memtune.report import Device
-from memtune_runner.refusals import PlanError, refuse
+from memtune.plans.plan import Plan
+from memtune.wire.report import Device
+from memtune_runner.rank.plan_refusals import PlanError, refuse
 
 
 @pytest.mark.parametrize(

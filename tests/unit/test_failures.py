@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memtune.report import Ending
-from memtune_runner.failures import Failure, first_cause, of_exception, of_words
+from memtune.wire.report import Ending
+from memtune_runner.rank.failures import Failure, first_cause, of_exception, of_words
 
 DEVICE, HOST, ERROR, KILLED = Ending.DEVICE_OOM, Ending.HOST_OOM, Ending.ERROR, Ending.KILLED
 

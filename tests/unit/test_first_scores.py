@@ -52,7 +52,7 @@ def test_scores_are_appended(tmp_path: Path) -> None:
 
 
 def test_formulas_that_are_not_committed_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(first_scores, "_git", lambda *_: " M core/memtune/plan.py")
+    monkeypatch.setattr(first_scores, "_git", lambda *_: " M core/memtune/plans/plan.py")
     with pytest.raises(ValueError, match="commit the formulas before a source is scored"):
         first_scores.committed_formulas()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from memtune.frameworks import FRAMEWORKS, framework_of
+from memtune.wire.frameworks import FRAMEWORKS, framework_of
 
 
 @pytest.mark.parametrize(

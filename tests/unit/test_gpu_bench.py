@@ -15,12 +15,12 @@ from gpu_snapshot import KEPT, fixture_of, peak_reserved_bytes, read, replayed_b
 from gpu_table import Machine, llmem, report
 from small_traces import small_trace
 
-from memtune.gpu import GPUS
-from memtune.knobs import Precision
-from memtune.plan import Plan
-from memtune.predict.predictor import Predictor
-from memtune.prediction import Interval, Prediction
-from memtune.replay.traced import TracedModel
+from memtune.gpus.gpu import GPUS
+from memtune.memory.prediction import Interval, Prediction
+from memtune.memory.predictor import Predictor
+from memtune.memory.replay.traced import TracedModel
+from memtune.plans.knobs import Precision
+from memtune.plans.plan import Plan
 from memtune.units import GIB, KIB, MIB
 
 MACHINE = Machine("NVIDIA H100 80GB HBM3", int(79.1 * GIB), "550.54", "12.8", "2.9.0", "0.18.0", "3.12.3")

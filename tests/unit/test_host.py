@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from memtune.gpu import find
-from memtune.host import HostMemory, host_memory, offloaded_bytes, pinned_bytes
+from memtune.gpus.gpu import find
+from memtune.memory.host_memory import HostMemory, host_memory, offloaded_bytes, pinned_bytes
+from memtune.memory.workload import Workload
 from memtune.model.architecture import Adapter, Architecture, Kind
 from memtune.model.count import adapter_parameters, parameters
-from memtune.plan import Plan
+from memtune.plans.plan import Plan
 from memtune.units import GIB, MIB
-from memtune.workload import Workload
 
 LLAMA_2_7B = Architecture("llama-2-7b", Kind.DECODER, 4096, 32, 32, 32, 128, 11008, 32000)
 P = 6_738_415_616  # the published count of meta-llama/Llama-2-7b

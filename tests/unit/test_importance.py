@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from memtune.plan import Plan
-from memtune_cli.candidates import Believed, Group
-from memtune_cli.importance import explained, importances
+from memtune.plans.plan import Plan
+from memtune_cli.views.candidates import Believed, Group
+from memtune_cli.views.importance import explained, importances
 
 
 def believed(plan: str, device_bytes: float, tokens_per_second: float) -> Believed:

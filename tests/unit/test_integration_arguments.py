@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from memtune.plan import Plan
-from memtune.report import Device
-from memtune.run import RunKind
+from memtune.plans.plan import Plan
+from memtune.wire.report import Device
+from memtune.wire.run import RunKind
 from memtune_runner.integrations import arguments
-from memtune_runner.settings import Settings, SettingsError
+from memtune_runner.rank.settings import Settings, SettingsError
 
 
 def settings_of(plan: str, kind: RunKind = RunKind.TRAIN, device: Device = Device.CUDA) -> Settings:

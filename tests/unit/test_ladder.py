@@ -8,8 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from memtune.gpu import find
-from memtune.knobs import (
+from memtune.gpus.gpu import find
+from memtune.memory.prediction import Interval, Prediction
+from memtune.memory.workload import Evaluation, Workload
+from memtune.model.architecture import Architecture, Kind
+from memtune.planning.ladder import RUNGS, Downgrade, Exhausted, Failure, OutOfMemoryKind, descend
+from memtune.planning.space import refusal
+from memtune.plans.knobs import (
     FULL,
     NO_CHECKPOINTING,
     SELECTIVE,
@@ -21,13 +26,8 @@ from memtune.knobs import (
     Precision,
     Sharding,
 )
-from memtune.ladder import RUNGS, Downgrade, Exhausted, Failure, OutOfMemory, descend
-from memtune.model.architecture import Architecture, Kind
-from memtune.plan import DEFAULT_BUCKET_ELEMENTS, Plan
-from memtune.prediction import Interval, Prediction
-from memtune.space import refusal
+from memtune.plans.plan import DEFAULT_BUCKET_ELEMENTS, Plan
 from memtune.units import GIB, MIB
-from memtune.workload import Evaluation, Workload
 
 TINY = Architecture(
     "tiny", Kind.DECODER, hidden_size=64, layers=2, heads=4, kv_heads=4, head_dim=16, ffn_size=256, vocab_size=1000
@@ -68,21 +68,25 @@ def device_bytes(plan: Plan) -> float:
     return Sums().predict(plan).device.expected
 
 
-def fall(plan: Plan, kind: OutOfMemory, deficit_gib: float, consent: frozenset[str] = CONSENT) -> Downgrade | Exhausted:
+def fall(
+    plan: Plan, kind: OutOfMemoryKind, deficit_gib: float, consent: frozenset[str] = CONSENT
+) -> Downgrade | Exhausted:
     return descend(EIGHT, Sums(), plan, Failure(kind, deficit_gib * GIB), consent)
 
 
 @pytest.mark.parametrize(
     ("deficit_gib", "kind", "plan", "rung"),
     [
-        (2.5, OutOfMemory.FRAGMENTATION, "bf16-z1-none-mb4x2-exp", "allocator"),
-        (3.1, OutOfMemory.ACTIVATION, "bf16-z1-sel-mb4x2", "checkpointing"),
-        (5.0, OutOfMemory.ACTIVATION, "bf16-z1-full-mb4x2", "checkpointing"),
-        (4.0, OutOfMemory.STATE, "bf16-z2-none-mb4x2", "sharding"),
-        (10.0, OutOfMemory.STATE, "bf16-z3-none-mb4x2", "sharding"),
+        (2.5, OutOfMemoryKind.FRAGMENTATION, "bf16-z1-none-mb4x2-exp", "allocator"),
+        (3.1, OutOfMemoryKind.ACTIVATION, "bf16-z1-sel-mb4x2", "checkpointing"),
+        (5.0, OutOfMemoryKind.ACTIVATION, "bf16-z1-full-mb4x2", "checkpointing"),
+        (4.0, OutOfMemoryKind.STATE, "bf16-z2-none-mb4x2", "sharding"),
+        (10.0, OutOfMemoryKind.STATE, "bf16-z3-none-mb4x2", "sharding"),
     ],
 )
-def test_the_first_rung_that_is_enough_is_taken(deficit_gib: float, kind: OutOfMemory, plan: str, rung: str) -> None:
+def test_the_first_rung_that_is_enough_is_taken(
+    deficit_gib: float, kind: OutOfMemoryKind, plan: str, rung: str
+) -> None:
     below = fall(PLAN, kind, deficit_gib)
     assert isinstance(below, Downgrade)
     assert (str(below.plan), below.rungs) == (plan, (rung,))
@@ -90,7 +94,7 @@ def test_the_first_rung_that_is_enough_is_taken(deficit_gib: float, kind: OutOfM
 
 def test_the_saving_is_the_difference_of_the_predictions() -> None:
     # none -> selective at micro-batch 4 saves 4 x 2 x 0.4 = 3.2 GiB.
-    below = fall(PLAN, OutOfMemory.ACTIVATION, 3.1)
+    below = fall(PLAN, OutOfMemoryKind.ACTIVATION, 3.1)
     assert isinstance(below, Downgrade)
     assert below.saved_bytes == pytest.approx(3.2 * GIB)
 
@@ -98,7 +102,7 @@ def test_the_saving_is_the_difference_of_the_predictions() -> None:
 def test_rungs_are_taken_together_where_no_single_one_is_enough() -> None:
     # ZeRO 3 alone saves 13.1 GiB, offload comes last. Together: expandable 3, buckets 0.9, full checkpointing 6.4,
     # micro-batch 1.2 of the 1.6 left, and the gradients that ZeRO 2 shards 5 x 7/8.
-    below = fall(PLAN, OutOfMemory.ACTIVATION, 14.0, frozenset())
+    below = fall(PLAN, OutOfMemoryKind.ACTIVATION, 14.0, frozenset())
     assert isinstance(below, Downgrade)
     assert str(below.plan) == "bf16-z2-full-mb1x8-bk50m-exp"
     assert below.rungs == ("allocator", "buckets", "checkpointing", "micro-batch", "sharding")
@@ -111,7 +115,7 @@ def test_a_smaller_micro_batch_is_skipped_where_gradients_then_cost_more_than_it
     micro_batch = next(rung for rung in RUNGS if rung.name == "micro-batch")
     (smaller,) = micro_batch.options(plan)
     assert device_bytes(smaller) > device_bytes(plan)
-    below = fall(plan, OutOfMemory.ACTIVATION, 0.1, frozenset())
+    below = fall(plan, OutOfMemoryKind.ACTIVATION, 0.1, frozenset())
     assert isinstance(below, Downgrade)
     assert below.plan.micro_batch == 2
 
@@ -124,8 +128,8 @@ def test_the_next_micro_batch_is_the_next_divisor_not_the_half() -> None:
 
 def test_rungs_that_change_numerics_wait_for_consent() -> None:
     bottom = Plan.parse("bf16-z3-full-mb1x8-bk50m-exp-g32")
-    assert isinstance(fall(bottom, OutOfMemory.STATE, 4.5, frozenset()), Exhausted)
-    below = fall(Plan.parse("bf16-z0-full-mb1x8-bk50m-exp"), OutOfMemory.STATE, 1.0, frozenset({"optimizer-8bit"}))
+    assert isinstance(fall(bottom, OutOfMemoryKind.STATE, 4.5, frozenset()), Exhausted)
+    below = fall(Plan.parse("bf16-z0-full-mb1x8-bk50m-exp"), OutOfMemoryKind.STATE, 1.0, frozenset({"optimizer-8bit"}))
     assert isinstance(below, Downgrade)
     assert below.rungs == ("sharding",)
 
@@ -134,7 +138,7 @@ def test_precision_falls_to_what_the_gpu_has() -> None:
     old = replace(EIGHT, gpu=find("v100-32gb"))
     bottom = Plan.parse("fp32-z3-full-mb1x8-sdpa-bk50m-exp-oopt")
     for workload, narrow in ((EIGHT, Precision.BF16), (old, Precision.FP16)):
-        failure = Failure(OutOfMemory.STATE, 1.0 * GIB)
+        failure = Failure(OutOfMemoryKind.STATE, 1.0 * GIB)
         below = descend(
             workload, Sums(), bottom, failure, CONSENT, allowed=lambda plan: plan.offload is Offload.OPTIMIZER
         )
@@ -143,8 +147,8 @@ def test_precision_falls_to_what_the_gpu_has() -> None:
 
 
 def test_the_margin_counts_like_the_deficit() -> None:
-    exact = descend(EIGHT, Sums(), PLAN, Failure(OutOfMemory.ACTIVATION, 3.0 * GIB))
-    careful = descend(EIGHT, Sums(), PLAN, Failure(OutOfMemory.ACTIVATION, 3.0 * GIB), margin_bytes=0.1 * GIB)
+    exact = descend(EIGHT, Sums(), PLAN, Failure(OutOfMemoryKind.ACTIVATION, 3.0 * GIB))
+    careful = descend(EIGHT, Sums(), PLAN, Failure(OutOfMemoryKind.ACTIVATION, 3.0 * GIB), margin_bytes=0.1 * GIB)
     assert isinstance(exact, Downgrade)
     assert isinstance(careful, Downgrade)
     assert (exact.rungs, careful.rungs) == (("allocator",), ("checkpointing",))
@@ -155,7 +159,7 @@ def test_what_is_not_allowed_is_not_taken() -> None:
         EIGHT,
         Sums(),
         PLAN,
-        Failure(OutOfMemory.STATE, 4.0 * GIB),
+        Failure(OutOfMemoryKind.STATE, 4.0 * GIB),
         allowed=lambda plan: plan.sharding is not Sharding.ZERO_2,
     )
     assert isinstance(below, Downgrade)
@@ -164,7 +168,7 @@ def test_what_is_not_allowed_is_not_taken() -> None:
 
 def test_offloaded_parameters_take_the_stage_that_shards_them() -> None:
     # ZeRO 3 saves 8.75 GiB, offloaded moments 2.5 more, offloaded parameters all 10 of them.
-    below = fall(Plan.parse("bf16-z2-full-mb1x8-bk50m-exp"), OutOfMemory.STATE, 12.0, frozenset())
+    below = fall(Plan.parse("bf16-z2-full-mb1x8-bk50m-exp"), OutOfMemoryKind.STATE, 12.0, frozenset())
     assert isinstance(below, Downgrade)
     assert (below.plan.sharding, below.plan.offload) == (Sharding.ZERO_3, Offload.PARAMETERS)
     assert below.saved_bytes == pytest.approx(12.5 * GIB)
@@ -172,19 +176,21 @@ def test_offloaded_parameters_take_the_stage_that_shards_them() -> None:
 
 def test_evaluation_lowers_its_own_batch_and_saving_its_gathering() -> None:
     evaluating = replace(EIGHT, evaluation=Evaluation(batch_size=12))
-    below = descend(evaluating, Sums(), PLAN, Failure(OutOfMemory.EVALUATION, GIB))
+    below = descend(evaluating, Sums(), PLAN, Failure(OutOfMemoryKind.EVALUATION, GIB))
     assert below == Downgrade(PLAN, ("evaluation-batch",), evaluation_batch=min(6, PLAN.micro_batch))
     smallest = replace(EIGHT, evaluation=Evaluation(batch_size=1))
-    assert isinstance(descend(smallest, Sums(), PLAN, Failure(OutOfMemory.EVALUATION, GIB)), Exhausted)
+    assert isinstance(descend(smallest, Sums(), PLAN, Failure(OutOfMemoryKind.EVALUATION, GIB)), Exhausted)
     sharded = replace(PLAN, sharding=Sharding.ZERO_3)
-    saving = descend(EIGHT, Sums(), sharded, Failure(OutOfMemory.SAVING, GIB))
+    saving = descend(EIGHT, Sums(), sharded, Failure(OutOfMemoryKind.SAVING, GIB))
     assert saving == Downgrade(sharded, ("sharded-save",), sharded_save=True)
     whole = replace(PLAN, sharding=Sharding.ZERO_2)
-    assert isinstance(descend(EIGHT, Sums(), whole, Failure(OutOfMemory.SAVING, GIB)), Exhausted), "it gathers nothing"
+    assert isinstance(descend(EIGHT, Sums(), whole, Failure(OutOfMemoryKind.SAVING, GIB)), Exhausted), (
+        "it gathers nothing"
+    )
 
 
 def test_an_exhausted_ladder_tells_what_is_missing_below_its_smallest_plan() -> None:
-    below = fall(PLAN, OutOfMemory.ACTIVATION, 1000.0, frozenset())
+    below = fall(PLAN, OutOfMemoryKind.ACTIVATION, 1000.0, frozenset())
     assert isinstance(below, Exhausted)
     saved = device_bytes(PLAN) - device_bytes(below.best)
     assert below.missing_bytes == pytest.approx(1000 * GIB - saved)
@@ -209,13 +215,13 @@ def plans(draw: st.DrawFn) -> Plan:
     )
 
 
-_TRAINING_KINDS = [k for k in OutOfMemory if k not in (OutOfMemory.EVALUATION, OutOfMemory.SAVING)]
+_TRAINING_KINDS = [k for k in OutOfMemoryKind if k not in (OutOfMemoryKind.EVALUATION, OutOfMemoryKind.SAVING)]
 
 
 @settings(max_examples=30)
 @given(plans(), st.sampled_from(_TRAINING_KINDS), st.floats(0, 40), st.sets(st.sampled_from(sorted(CONSENT))))
 def test_every_step_down_takes_less_and_keeps_what_is_sacred(
-    plan: Plan, kind: OutOfMemory, deficit_gib: float, consent: set[str]
+    plan: Plan, kind: OutOfMemoryKind, deficit_gib: float, consent: set[str]
 ) -> None:
     below = fall(plan, kind, deficit_gib, frozenset(consent))
     assert below == fall(plan, kind, deficit_gib, frozenset(consent))
@@ -235,7 +241,7 @@ def test_every_step_down_takes_less_and_keeps_what_is_sacred(
 
 @settings(max_examples=25)
 @given(plans(), st.sampled_from(_TRAINING_KINDS))
-def test_falling_again_and_again_ends(plan: Plan, kind: OutOfMemory) -> None:
+def test_falling_again_and_again_ends(plan: Plan, kind: OutOfMemoryKind) -> None:
     seen = [plan]
     while isinstance(below := fall(seen[-1], kind, 0.5), Downgrade):
         seen.append(below.plan)
@@ -247,7 +253,7 @@ def test_falling_again_and_again_ends(plan: Plan, kind: OutOfMemory) -> None:
 def test_no_rung_leads_to_an_offload_that_the_host_cannot_hold() -> None:
     tight = replace(EIGHT, host_limit_bytes=2 * MIB)
     # All rungs but offload save 17.0 GiB together, moments on the host another 2.5.
-    failure = Failure(OutOfMemory.STATE, 19 * GIB)
+    failure = Failure(OutOfMemoryKind.STATE, 19 * GIB)
     roomy = descend(EIGHT, Sums(), PLAN, failure)
     assert isinstance(roomy, Downgrade)
     assert roomy.plan.offload is Offload.OPTIMIZER
@@ -258,6 +264,8 @@ def test_no_rung_leads_to_an_offload_that_the_host_cannot_hold() -> None:
 
 def test_what_a_run_has_offloaded_its_host_has_held() -> None:
     plan = Plan.parse("bf16-z1-none-mb4x2-oopt")
-    below = descend(replace(EIGHT, host_limit_bytes=2 * MIB), Sums(), plan, Failure(OutOfMemory.ACTIVATION, 3.1 * GIB))
+    below = descend(
+        replace(EIGHT, host_limit_bytes=2 * MIB), Sums(), plan, Failure(OutOfMemoryKind.ACTIVATION, 3.1 * GIB)
+    )
     assert isinstance(below, Downgrade)
     assert below.plan == replace(plan, checkpointing=SELECTIVE)

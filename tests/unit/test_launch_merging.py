@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from memtune.plan import Plan
-from memtune.report import Component, Ending, Memory, Report
-from memtune.run import RunKind
+from memtune.plans.plan import Plan
+from memtune.wire.report import Ending, Memory, Report, ReportedComponent
+from memtune.wire.run import RunKind
 from memtune_runner.launch.merging import RankEnd, merge
 from memtune_runner.launch.peers import Ended
-from memtune_runner.report import log_tail
-from memtune_runner.settings import Settings
+from memtune_runner.rank.report import log_tail
+from memtune_runner.rank.settings import Settings
 
 SETTINGS = Settings(
     plan=Plan.parse("bf16-z2-sel-mb4x2"),
@@ -34,7 +34,9 @@ def report(rank: int, steps: int | None = 5, ending: Ending = Ending.SUCCEEDED, 
 
 
 WELL = [RankEnd(rank, 0, (report(rank, 5 + rank),)) for rank in (0, 1)]
-OOM = report(0, 2, Ending.DEVICE_OOM, exit_code=85, message="CUDA out of memory", largest=(Component("weights", 9),))
+OOM = report(
+    0, 2, Ending.DEVICE_OOM, exit_code=85, message="CUDA out of memory", largest=(ReportedComponent("weights", 9),)
+)
 STOPPED = RankEnd(1, 143, (report(1, 3, Ending.ERROR, exit_code=143, message="SystemExit: 143"),), was_stopped=True)
 
 
@@ -74,7 +76,7 @@ def test_a_failure_has_the_failed_ranks_words_and_the_fullest_ranks_memory() -> 
     assert (merged.ending, merged.exit_code, merged.rank) == (Ending.DEVICE_OOM, 85, 0)
     assert (merged.message, merged.log_tail) == ("CUDA out of memory", "a\nb")
     assert (merged.memory.peak_reserved_bytes, merged.memory.failed_request_bytes) == (101, 7)
-    assert merged.largest == (Component("weights", 9),)
+    assert merged.largest == (ReportedComponent("weights", 9),)
 
 
 def test_a_hang_counts_whatever_the_rank_does_when_it_is_asked_to_end() -> None:

@@ -10,12 +10,12 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
-from memtune.plan import Plan
-from memtune.run import RunKind
+from memtune.plans.plan import Plan
+from memtune.wire.run import RunKind
 from memtune_runner.integrations.lightning import trainer
 from memtune_runner.integrations.lightning.progress import Cut, goes_on, recounted
-from memtune_runner.settings import Settings
-from memtune_runner.training_length import LibraryLength
+from memtune_runner.rank.settings import Settings
+from memtune_runner.rank.training_length import LibraryLength
 
 
 def progress(now: int, total: int, is_last: bool) -> dict[str, Any]:

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 from small_jobs import make_job
 
-from memtune import environment
-from memtune.plan import Plan
-from memtune.references import substitute
-from memtune.run import Run, RunKind
-from memtune_operator.local import _pod
-from memtune_operator.local_checkpoints import checkpoint_path, moved
-from memtune_operator.local_command import command_of
-from memtune_operator.local_runs import expanded
+from memtune.api.references import substitute
+from memtune.plans.plan import Plan
+from memtune.wire import environment
+from memtune.wire.run import Run, RunKind
+from memtune_operator.local.backend import _pod
+from memtune_operator.local.checkpoints import checkpoint_path, moved
+from memtune_operator.local.command import command_of
+from memtune_operator.local.runs import expanded
 
 OWN = str(Path(sys.executable).parent)
 CONTAINER = {"name": "trainer", "image": "own:1", "command": ["torchrun", "train.py", "--out=/checkpoints/run"]}

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from memtune.model.architecture import Adapter, Parameters
+from memtune.model.architecture import Adapter, ParameterCounts
 from memtune.model.count import adapter_parameters, parameters, quantizable_parameters
 from memtune.model.huggingface import FAMILIES, defaulted_sizes, from_hf_config
 from memtune.model.plain import from_facts
@@ -184,7 +184,7 @@ def test_every_family_has_a_count_that_was_published_or_built() -> None:
 
 def test_components_of_llama_2_7b() -> None:
     layer = 4 * 4096 * 4096 + 3 * 4096 * 11008 + 2 * 4096
-    assert parameters(from_hf_config(LLAMA_2_7B)) == Parameters(
+    assert parameters(from_hf_config(LLAMA_2_7B)) == ParameterCounts(
         embedding=32000 * 4096,
         layer=layer,
         layers=32,

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from memtune.memory.formulas.activations import picture_bytes
 from memtune.model.architecture import Adapter, Architecture
 from memtune.model.count import adapter_parameters, parameters, quantizable_parameters
 from memtune.model.huggingface import defaulted_sizes, from_hf_config
-from memtune.predict.activations import picture_bytes
 
 TEXT = {"model_type": "gemma3_text", "hidden_size": 2560, "intermediate_size": 10240, "num_hidden_layers": 34}
 VISION = {

@@ -9,16 +9,16 @@ import pytest
 from simulated_cluster import SimulatedCluster
 from small_jobs import make_job
 
-from memtune.decide import Owned, decide
-from memtune.observation import RunObservation
-from memtune.plan import Plan
-from memtune.run import Run, RunKind
-from memtune.spec import Job, load_job
-from memtune_operator import gangs, manifests, names
-from memtune_operator.gangs import Gang
-from memtune_operator.observing import held_back, index_of, owned_through
+from memtune.api import Job, load_job
+from memtune.controller import Owned, decide
+from memtune.controller.observation import RunObservation
+from memtune.plans.plan import Plan
+from memtune.wire.run import Run, RunKind
+from memtune_operator.kubernetes.pod_reader import held_back, index_of, owned_through
+from memtune_operator.pods import gangs, manifests, names
+from memtune_operator.pods.gangs import Gang
+from memtune_operator.pods.template import read_template
 from memtune_operator.settings import SettingsError, read_settings
-from memtune_operator.template import read_template
 
 RUN = Run(RunKind.TRAIN, 1, Plan.parse("bf16-z2-sel-mb4x8"))
 JOB_SET = "JobSet.jobset.x-k8s.io"

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from small_jobs import make_job
 
-from memtune.decide import Node, Observed
-from memtune.remembered import JobOutside, Remembered
-from memtune.spec.status import PeakBytes, RunStatus
-from memtune_operator import kept_measurements
-from memtune_operator.kept_measurements import (
+from memtune.api.status import PeakBytes, RunStatus
+from memtune.controller import Node, Observed
+from memtune.memory.measured_overhead import JobOutside, Remembered
+from memtune_operator.kubernetes import cached_measurements as kept_measurements
+from memtune_operator.kubernetes.cached_measurements import (
     probed_subject,
     product_of,
     recall,
@@ -22,7 +22,7 @@ from memtune_operator.kept_measurements import (
     remembering_probes,
     subject,
 )
-from memtune_operator.wrapping import Manifest
+from memtune_operator.pods.wrapping import Manifest
 
 GPU = {"gpuMemory": "8Gi", "gpuProduct": "NVIDIA-L4"}
 OF = subject(make_job(resources=GPU), "mine:1", "NVIDIA-L4")

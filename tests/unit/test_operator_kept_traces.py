@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from memtune_operator import kept_traces
+from memtune_operator.kubernetes import cached_traces as kept_traces
 
 
 def filled(count: int) -> dict[str, Any]:

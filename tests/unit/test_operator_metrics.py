@@ -8,12 +8,12 @@ from typing import Any, get_args
 import pytest
 from prometheus_client import generate_latest
 
-from memtune.decide import Observed, Refusal
-from memtune.spec import load_job
-from memtune.spec.status import Phase
+from memtune.api import load_job
+from memtune.api.status import Phase
+from memtune.controller import Observed, Refusal
 from memtune_operator import metrics as module
+from memtune_operator.backend import Key, Snapshot
 from memtune_operator.metrics import Metrics
-from memtune_operator.shell import Key, Snapshot
 
 JOB = {
     "apiVersion": "memtune.dev/v1alpha1",

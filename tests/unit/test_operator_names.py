@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from memtune.knobs import SELECTIVE, Precision, Sharding
-from memtune.plan import Plan
-from memtune.run import RunKind
-from memtune_operator.names import job_stem, plan_hash, pod_name, run_labels, run_name
+from memtune.plans.knobs import SELECTIVE, Precision, Sharding
+from memtune.plans.plan import Plan
+from memtune.wire.run import RunKind
+from memtune_operator.pods.names import job_stem, plan_hash, pod_name, run_labels, run_name
 
 # What the API server accepts as the name of a custom resource: a DNS-1123 subdomain. Of few pieces, so that names that
 # look alike, and like those of runs and pods, come up often.

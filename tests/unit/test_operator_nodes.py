@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from memtune.decide import Node
+from memtune.controller import Node
 from memtune.units import GIB, MIB
-from memtune_operator.nodes import candidates, lost, seconds_of, sound_nodes
+from memtune_operator.kubernetes.nodes import candidates, lost, seconds_of, sound_nodes
 
 GPU = "nvidia.com/gpu"
 NOW = seconds_of("2026-01-01T01:00:00Z")

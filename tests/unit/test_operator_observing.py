@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from memtune.observation import PodObservation
-from memtune.report import Ending
-from memtune_operator.names import ANNOTATION_PLAN
-from memtune_operator.nodes import seconds_of
-from memtune_operator.observing import NodesSeen, gone, held_seconds, index_of, observe, owned_by, run_of
+from memtune.controller.observation import PodObservation
+from memtune.wire.report import Ending
+from memtune_operator.kubernetes.nodes import seconds_of
+from memtune_operator.kubernetes.pod_reader import NodesSeen, gone, held_seconds, index_of, observe, owned_by, run_of
+from memtune_operator.pods.names import ANNOTATION_PLAN
 
 GPU = "nvidia.com/gpu"
 NOW = seconds_of("2026-01-01T01:00:00Z")

@@ -7,17 +7,17 @@ from pathlib import Path
 import pytest
 import yaml
 
-from memtune.decide.model import model_of
-from memtune.parameters import Parameters
-from memtune.plan import Plan
-from memtune.spec import load_job
-from memtune.spec.status import Status
+from memtune.api import load_job
+from memtune.api.status import Status
+from memtune.controller.job_knowledge import model_of
+from memtune.planning.parameters import StudyParameters
+from memtune.plans.plan import Plan
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.yaml"))
 
 
-def parameters(*plans: str) -> Parameters:
-    return Parameters(tuple(Plan.parse(plan) for plan in plans))
+def parameters(*plans: str) -> StudyParameters:
+    return StudyParameters(tuple(Plan.parse(plan) for plan in plans))
 
 
 def jobs(path: Path) -> list[dict[str, object]]:
@@ -32,7 +32,7 @@ def test_every_plan_of_an_example_is_its_parameters_and_back(path: Path) -> None
         if job.spec.model.factory:
             continue  # its plans are known once it was traced
         plans = model_of(job, Status(), None).plans
-        study = Parameters(plans)
+        study = StudyParameters(plans)
         told = [study.values_of(plan) for plan in plans]
         assert [study.plan_of(values) for values in told] == list(plans)
         assert len({tuple(values.items()) for values in told}) == len(plans)
@@ -46,7 +46,7 @@ def test_a_knob_on_which_all_plans_agree_is_no_parameter() -> None:
     }
     assert parameters("bf16-z1-none-mb1x8").choices == {}
     assert parameters("bf16-z1-none-mb1x8").plan_of({}) == Plan.parse("bf16-z1-none-mb1x8")
-    assert Parameters(()).plan_of({}) is None
+    assert StudyParameters(()).plan_of({}) is None
 
 
 def test_every_knob_that_plans_differ_in_is_a_parameter() -> None:

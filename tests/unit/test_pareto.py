@@ -6,8 +6,8 @@ from random import Random
 
 import pytest
 
-from memtune.pareto import Point, covered, expected_excess, expected_gain, front, is_on_front
-from memtune.prediction import Interval
+from memtune.memory.prediction import Interval
+from memtune.planning.pareto import Point, covered, expected_excess, expected_gain, front, is_on_front
 
 SLOW_SMALL, MIDDLE, FAST_LARGE, BEATEN = Point(1.0, 3.0), Point(2.0, 2.0), Point(3.0, 1.0), Point(1.5, 1.0)
 

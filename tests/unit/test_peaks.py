@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from memtune.units import GIB, MIB
-from memtune_cli import memory_lines, peak_baseline
-from memtune_cli.peak_baseline import Peak, PeakError
+from memtune_cli.input import peak_baseline
+from memtune_cli.input.peak_baseline import BaselinePeak, PeakError
+from memtune_cli.views import memory_lines
 
 _TORCH = {"filename": "/env/lib/python3.11/site-packages/torch/nn/modules/linear.py", "line": 9, "name": "forward"}
 _OURS = {"filename": "/tmp/x/memtune_runner/emulated/following.py", "line": 56, "name": "__torch_dispatch__"}
@@ -54,9 +55,9 @@ def test_a_snapshot_without_allocations_has_no_lines(tmp_path: Path) -> None:
     assert _lines(tmp_path) == {}
 
 
-def _peak(reserved: int, lines: dict[str, int] | None = None, ranks: int = 8, torch: str = "2.13.0") -> Peak:
+def _peak(reserved: int, lines: dict[str, int] | None = None, ranks: int = 8, torch: str = "2.13.0") -> BaselinePeak:
     peaks = {"allocated": reserved - MIB, "active": reserved - MIB, "reserved": reserved}
-    return Peak("h100-80gb", ranks, torch, peaks, lines or {})
+    return BaselinePeak("h100-80gb", ranks, torch, peaks, lines or {})
 
 
 def test_a_peak_within_the_tolerance_or_below_its_baseline_passes() -> None:

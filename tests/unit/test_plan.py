@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memtune.knobs import (
+from memtune.plans.knobs import (
     FULL,
     NO_CHECKPOINTING,
     SELECTIVE,
@@ -20,7 +20,7 @@ from memtune.knobs import (
     Precision,
     Sharding,
 )
-from memtune.plan import Plan
+from memtune.plans.plan import Plan
 
 PLAIN = Plan(Precision.BF16, Sharding.ZERO_2, SELECTIVE, micro_batch=4, accumulation=8)
 

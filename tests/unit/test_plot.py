@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from memtune_cli.plot import spread
+from memtune_cli.views.plot import spread
 
 
 def test_few_sizes_are_all_shown() -> None:

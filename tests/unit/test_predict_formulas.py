@@ -4,19 +4,19 @@ from dataclasses import replace
 
 import pytest
 
-from memtune.gpu import find
-from memtune.knobs import FULL, SELECTIVE, Attention
+from memtune.gpus.gpu import find
+from memtune.memory.constants import DEFAULT_CONSTANTS
+from memtune.memory.formulas import Predictor
+from memtune.memory.formulas.activations import activation_terms, boundary_bytes, layer_bytes, selective_bytes
+from memtune.memory.formulas.buffers import logit_bytes
+from memtune.memory.formulas.recipe import SCALE_BYTES, Recipe, lower
+from memtune.memory.formulas.shape import shape_of
+from memtune.memory.formulas.terms import PHASES
+from memtune.memory.workload import Evaluation, Workload
 from memtune.model.architecture import Adapter, Architecture, Head, Kind
 from memtune.model.huggingface import from_hf_config
-from memtune.plan import Plan
-from memtune.predict import Predictor
-from memtune.predict.activations import activation_terms, boundary_bytes, layer_bytes, selective_bytes
-from memtune.predict.buffers import logit_bytes
-from memtune.predict.constants import DEFAULT_CONSTANTS
-from memtune.predict.recipe import SCALE_BYTES, Recipe, lower
-from memtune.predict.shape import shape_of
-from memtune.predict.terms import PHASES
-from memtune.workload import Evaluation, Workload
+from memtune.plans.knobs import FULL, SELECTIVE, Attention
+from memtune.plans.plan import Plan
 
 H100 = find("h100-80gb")
 LLAMA_2_7B = Architecture("llama-2-7b", Kind.DECODER, 4096, 32, 32, 32, 128, 11008, 32000)

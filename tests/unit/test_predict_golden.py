@@ -5,11 +5,11 @@ Each line was printed by the predictor. What the numbers should be is worked out
 
 import pytest
 
-from memtune.gpu import find
+from memtune.gpus.gpu import find
+from memtune.memory.formulas import Predictor
+from memtune.memory.workload import Evaluation, Workload
 from memtune.model.architecture import Adapter, Architecture, Kind
-from memtune.plan import Plan
-from memtune.predict import Predictor
-from memtune.workload import Evaluation, Workload
+from memtune.plans.plan import Plan
 
 LLAMA_2_7B = Architecture("llama-2-7b", Kind.DECODER, 4096, 32, 32, 32, 128, 11008, 32000)
 H100 = find("h100-80gb")

@@ -5,12 +5,12 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memtune.gpu import find
-from memtune.knobs import FULL, NO_CHECKPOINTING, SELECTIVE, Attention, Offload, Optimizer, Precision, Sharding
+from memtune.gpus.gpu import find
+from memtune.memory.formulas import Predictor
+from memtune.memory.workload import Workload
 from memtune.model.architecture import Adapter, Architecture, Kind
-from memtune.plan import Plan
-from memtune.predict import Predictor
-from memtune.workload import Workload
+from memtune.plans.knobs import FULL, NO_CHECKPOINTING, SELECTIVE, Attention, Offload, Optimizer, Precision, Sharding
+from memtune.plans.plan import Plan
 
 LLAMA_1B = Architecture("llama-1b", Kind.DECODER, 2048, 16, 32, 8, 64, 8192, 128256, tied_embeddings=True)
 PREDICTOR = Predictor(Workload(LLAMA_1B, find("h100-80gb"), 128, 2048, gpus_per_node=8))

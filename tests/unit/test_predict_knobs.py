@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 
 from memtune.allocator import AllocatorSettings, Event, replay
-from memtune.gpu import find
-from memtune.knobs import FULL, NO_CHECKPOINTING, SELECTIVE, Checkpointing, Knob, Precision
+from memtune.gpus.gpu import find
+from memtune.memory.constants import DEFAULT_CONSTANTS
+from memtune.memory.formulas import Predictor
+from memtune.memory.formulas.recipe import lower, workspace_bytes
+from memtune.memory.formulas.step_trace import packing, step_trace
+from memtune.memory.workload import Workload
 from memtune.model.architecture import Architecture, Kind
-from memtune.plan import Plan
-from memtune.predict import Predictor
-from memtune.predict.constants import DEFAULT_CONSTANTS
-from memtune.predict.recipe import lower, workspace_bytes
-from memtune.predict.trace import packing, step_trace
+from memtune.plans.knobs import FULL, NO_CHECKPOINTING, SELECTIVE, Checkpointing, Knob, Precision
+from memtune.plans.plan import Plan
 from memtune.units import MIB
-from memtune.workload import Workload
 
 SMALL = Architecture("small", Kind.DECODER, 1024, 4, 16, 4, 64, 4096, 32000)
 WORKLOAD = Workload(SMALL, find("h100-80gb"), global_batch=64, sequence_length=2048, gpus_per_node=8)

@@ -4,18 +4,18 @@ from dataclasses import replace
 
 import pytest
 
-from memtune.gpu import find
+from memtune.gpus.gpu import find
+from memtune.memory.constants import DEFAULT_CONSTANTS
+from memtune.memory.formulas import Predictor, Term
+from memtune.memory.formulas.activations import layer_bytes
+from memtune.memory.formulas.pools import largest_tensors
+from memtune.memory.formulas.recipe import lower
+from memtune.memory.formulas.shape import shape_of
+from memtune.memory.formulas.stacks import stack_terms
+from memtune.memory.workload import Evaluation, Workload
 from memtune.model.architecture import Adapter, Architecture, Kind
 from memtune.model.count import quantizable_parameters
-from memtune.plan import Plan
-from memtune.predict import Predictor, Term
-from memtune.predict.activations import layer_bytes
-from memtune.predict.constants import DEFAULT_CONSTANTS
-from memtune.predict.pools import largest_tensors
-from memtune.predict.recipe import lower
-from memtune.predict.shape import shape_of
-from memtune.predict.stacks import stack_terms
-from memtune.workload import Evaluation, Workload
+from memtune.plans.plan import Plan
 
 H100 = find("h100-80gb")
 TINY = Architecture("tiny", Kind.DECODER, 64, 8, 4, 2, 16, 176, 2048)

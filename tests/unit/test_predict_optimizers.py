@@ -2,17 +2,17 @@
 
 import pytest
 
-from memtune.gpu import find
-from memtune.knobs import Optimizer
+from memtune.gpus.gpu import find
+from memtune.memory.formulas import Predictor
+from memtune.memory.formulas.shape import shape_of
+from memtune.memory.formulas.terms import STEP
+from memtune.memory.speed import pace_of
+from memtune.memory.workload import Workload
 from memtune.model.architecture import Architecture, Kind
 from memtune.model.plain import from_facts
-from memtune.plan import Plan
-from memtune.predict import Predictor
-from memtune.predict.optimizers import STATE_BYTES, is_narrow, optimizer_bytes
-from memtune.predict.shape import shape_of
-from memtune.predict.speed import pace_of
-from memtune.predict.terms import STEP
-from memtune.workload import Workload
+from memtune.plans.knobs import Optimizer
+from memtune.plans.optimizer_bytes import STATE_BYTES, is_narrow, optimizer_bytes
+from memtune.plans.plan import Plan
 
 # 131,072 parameters are the embedding, as many the head, 46,208 each of 8 layers, and 64 the last norm.
 H100 = find("h100-80gb")

@@ -6,24 +6,24 @@ from math import hypot
 import pytest
 from small_traces import small_trace
 
-from memtune.calibrate import Measurement, calibrate
-from memtune.gpu import find
-from memtune.knobs import Attention
+from memtune.gpus.gpu import find
+from memtune.memory.calibration import Measurement, calibrate
+from memtune.memory.constants import DEFAULT_CONSTANTS
+from memtune.memory.formulas import Predictor
+from memtune.memory.formulas.phases import ledger, peaks
+from memtune.memory.formulas.pools import Packing, largest_tensors, packing_class, unused_bytes
+from memtune.memory.formulas.recipe import lower, workspace_bytes
+from memtune.memory.formulas.shape import shape_of
+from memtune.memory.formulas.terms import ALWAYS, BACKWARD, LOSS, STEP, Term
+from memtune.memory.replay.traced import TracedModel
+from memtune.memory.uncertainty import Belief
+from memtune.memory.workload import Workload
 from memtune.model.architecture import Adapter, Architecture, Kind
 from memtune.model.huggingface import from_hf_config
 from memtune.model.plain import from_facts
-from memtune.plan import Plan
-from memtune.predict import Predictor
-from memtune.predict.belief import Belief
-from memtune.predict.constants import DEFAULT_CONSTANTS
-from memtune.predict.phases import ledger, peaks
-from memtune.predict.pools import Packing, largest_tensors, packing_class, unused_bytes
-from memtune.predict.recipe import lower, workspace_bytes
-from memtune.predict.shape import shape_of
-from memtune.predict.terms import ALWAYS, BACKWARD, LOSS, STEP, Term
-from memtune.replay.traced import TracedModel
+from memtune.plans.knobs import Attention
+from memtune.plans.plan import Plan
 from memtune.units import GIB, MIB
-from memtune.workload import Workload
 
 # 131,072 parameters are the embedding, as many the head, 46,208 a layer, and 64 the last norm.
 TINY = Architecture("tiny", Kind.DECODER, 64, 8, 4, 2, 16, 176, 2048)

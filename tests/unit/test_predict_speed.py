@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from memtune.gpu import find
+from memtune.gpus.gpu import find
+from memtune.memory.formulas import Predictor
+from memtune.memory.prediction import Interval
+from memtune.memory.workload import Workload
 from memtune.model.architecture import Adapter, Architecture, Kind
-from memtune.plan import Plan
-from memtune.predict import Predictor
-from memtune.prediction import Interval
-from memtune.workload import Workload
+from memtune.plans.plan import Plan
 
 LLAMA_3_8B = Architecture("llama-3-8b", Kind.DECODER, 4096, 32, 32, 8, 128, 14336, 128256)
 ALL_LINEAR = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")

@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 from small_traces import HIDDEN, INNER, TOKENS, small_program, small_trace
 
-from memtune.gpu import find
-from memtune.plan import Plan
-from memtune.predict import Predictor
-from memtune.prediction import Prediction
-from memtune.replay.traced import TracedModel, forward_bytes
-from memtune.workload import Evaluation, Workload
+from memtune.gpus.gpu import find
+from memtune.memory.formulas import Predictor
+from memtune.memory.prediction import Prediction
+from memtune.memory.replay.traced import TracedModel, forward_bytes
+from memtune.memory.workload import Evaluation, Workload
+from memtune.plans.plan import Plan
 
 MODEL = TracedModel("small", small_trace())
 ALONE, SHARDED = Plan.parse("fp32-ddp-none-mb4x4"), Plan.parse("fp32-z3-none-mb2x4")

@@ -2,12 +2,12 @@
 
 import pytest
 
-from memtune.gpu import find
+from memtune.gpus.gpu import find
+from memtune.memory.formulas import Predictor
+from memtune.memory.workload import Workload
 from memtune.model.architecture import Adapter, Architecture, Kind
-from memtune.plan import Plan
-from memtune.predict import Predictor
+from memtune.plans.plan import Plan
 from memtune.units import GIB
-from memtune.workload import Workload
 
 GPT2_LARGE = Architecture(
     "gpt2-large", Kind.DECODER, 1280, 36, 20, 20, 64, 5120, 50257,

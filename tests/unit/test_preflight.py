@@ -7,9 +7,10 @@ import importlib.util
 import pytest
 from small_jobs import make_job
 
-from memtune.decide import reasons
-from memtune_operator import local, preflight
-from memtune_operator.policy import Policy
+from memtune.controller import reasons
+from memtune_operator.local import backend as local
+from memtune_operator.pods import preflight
+from memtune_operator.pods.policy import Policy
 
 
 def refused(monkeypatch: pytest.MonkeyPatch, installed: set[str], **tuning: str) -> str:

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from small_jobs import make_job
 
-from memtune.acquisition import target_of
-from memtune.decide.model import model_of
-from memtune.pruning import Pruned, Step, Target, pruned
-from memtune.space import BOTH, MEMORY, THROUGHPUT
-from memtune.spec.status import Status
+from memtune.api.status import Status
+from memtune.controller.job_knowledge import model_of
+from memtune.planning.next_probe import target_of
+from memtune.planning.space import BOTH, MEMORY, THROUGHPUT
+from memtune.wire.pruning import Pruned, Step, Target, pruned
 
 GIB = 2**30
 speeds = st.floats(min_value=0.1, max_value=1e9)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from memtune_cli.ranks import Ranks, Reading, readings
+from memtune_cli.views.ranks import Ranks, Reading, readings
 
 TEXT = """\
 # HELP memtune_hbm_reserved_bytes Bytes that the allocator has taken from the device

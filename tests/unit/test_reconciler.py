@@ -10,17 +10,17 @@ from typing import Any
 
 import pytest
 
-from memtune.acquisition import most_promising
-from memtune.decide import Deletion, Event, Observed, Refusal, reasons
-from memtune.naming import pod_name, run_name
-from memtune.observation import PodObservation, RunObservation
-from memtune.remembered import JobOutside
-from memtune.run import Run, TraceRun
-from memtune.spec import SpecError, load_job
-from memtune.spec.status import RunStatus
+from memtune.api import SpecError, load_job
+from memtune.api.status import RunStatus
+from memtune.controller import Deletion, Event, Observed, Refusal, reasons
+from memtune.controller.observation import PodObservation, RunObservation
+from memtune.memory.measured_overhead import JobOutside
+from memtune.planning.next_probe import most_promising
+from memtune.wire.names import pod_name, run_name
+from memtune.wire.run import Run, TraceRun
+from memtune_operator.backend import Key, Snapshot
+from memtune_operator.kubernetes.refusals import Kind, RefusalError
 from memtune_operator.reconciler import Reconciler, reconcile
-from memtune_operator.refusals import Kind, RefusalError
-from memtune_operator.shell import Key, Snapshot
 
 KEY = Key("default", "tiny")
 NOW = 1_700_000_000.0

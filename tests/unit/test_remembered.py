@@ -11,17 +11,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memtune.advice import advise
-from memtune.calibrate import Measurement, calibrate
-from memtune.gpu import find
+from memtune.gpus.gpu import find
+from memtune.memory.calibration import Measurement, calibrate
+from memtune.memory.driver_overhead import experienced, is_credible, outside_sizes
+from memtune.memory.formulas import Predictor
+from memtune.memory.measured_overhead import MOST_JOBS, JobOutside, Remembered, read_remembered, remembered
+from memtune.memory.workload import Workload
 from memtune.model.architecture import Architecture, Kind
-from memtune.plan import Plan
-from memtune.predict import Predictor
-from memtune.predict.outside import experienced, is_credible, outside_sizes
-from memtune.remembered import MOST_JOBS, JobOutside, Remembered, read_remembered, remembered
-from memtune.space import Space
+from memtune.planning.advice import advise
+from memtune.planning.space import Space
+from memtune.plans.plan import Plan
 from memtune.units import GIB, MIB
-from memtune.workload import Workload
 
 LLAMA_1B = Architecture("llama-1b", Kind.DECODER, 2048, 16, 32, 8, 64, 8192, 128256, tied_embeddings=True)
 WORKLOAD = Workload(LLAMA_1B, find("h100-80gb"), 64, 2048, gpus_per_node=8)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from small_traces import BLOCKS, HIDDEN, INNER, KIB, TOKENS, WEIGHT, small_trace
 
-from memtune.plan import Plan
-from memtune.replay import Replayer, live_peak
-from memtune.replay.optimizers import Piece, step
-from memtune.replay.tape import Tape
-from memtune.trace import TraceError
+from memtune.memory.replay import Replayer, live_peak
+from memtune.memory.replay.optimizers import Piece, step
+from memtune.memory.replay.tape import Tape
+from memtune.plans.plan import Plan
+from memtune.wire.trace import TraceError
 
 BUCKETS = (BLOCKS + 2) * WEIGHT  # the reducer's
 WEIGHTS = (BLOCKS + 2) * WEIGHT + 512 + BUCKETS  # and a buffer

@@ -11,23 +11,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 from nasty import texts
 
-from memtune.pruning import Pruned
-from memtune.report import (
+from memtune.wire.pruning import Pruned
+from memtune.wire.report import (
     LOG_TAIL_BYTES,
     MOST_STEPS,
     TERMINATION_MESSAGE_BYTES,
     Applied,
-    Component,
     Device,
     Ending,
     MeasuredStep,
     Memory,
     Phase,
     Report,
+    ReportedComponent,
     read_report,
 )
-from memtune.report_checks import LARGEST_COUNT, ReportError
-from memtune_runner.report import log_tail, termination_message, whole
+from memtune.wire.report_checks import LARGEST_COUNT, ReportError
+from memtune_runner.rank.report import log_tail, termination_message, whole
 
 NASTY = texts(900)
 COUNT = st.none() | st.integers(0, LARGEST_COUNT)
@@ -47,7 +47,7 @@ OOM = Report(
     length_covered=True,
     step_seconds=0.25,
     message="CUDA out of memory. Tried to allocate 20.00 MiB.",
-    largest=(Component("activations", 10**9), Component("weights", 10**8)),
+    largest=(ReportedComponent("activations", 10**9), ReportedComponent("weights", 10**8)),
     log_tail="last words",
 )
 
@@ -61,7 +61,7 @@ REPORTS = st.builds(
     step_seconds=st.none() | st.floats(0, LARGEST_COUNT),
     message=NASTY,
     pruned=st.none() | st.sampled_from(Pruned),
-    largest=st.lists(st.builds(Component, NASTY, st.integers(0, LARGEST_COUNT)), max_size=5).map(tuple),
+    largest=st.lists(st.builds(ReportedComponent, NASTY, st.integers(0, LARGEST_COUNT)), max_size=5).map(tuple),
     measured_steps=st.lists(
         st.builds(MeasuredStep, st.integers(1, 100), st.floats(0, LARGEST_COUNT), st.integers(0, LARGEST_COUNT)),
         max_size=MOST_STEPS,

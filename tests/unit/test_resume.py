@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memtune.plan import Plan
-from memtune.resume import Format, Way, resumable, resumption
+from memtune.plans.plan import Plan
+from memtune.plans.resume import Format, Way, resumable, resumption
 
 TABLE = [
     (Format.DEEPSPEED, "bf16-z1-none-mb2x2", "bf16-z1-full-mb1x4", True, Way.DIRECT),

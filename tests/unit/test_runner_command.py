@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from nasty import texts
 
-from memtune_runner.command import Command, CommandError, Kind, parse
+from memtune_runner.command.command import Command, CommandError, Kind, parse
 
 SCRIPT, MODULE, CODE, PROGRAM = Kind.SCRIPT, Kind.MODULE, Kind.CODE, Kind.PROGRAM
 TRAIN = ("--lr", "1e-4", "--", "-m")

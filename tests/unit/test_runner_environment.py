@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from memtune.plan import Plan
-from memtune.report import Device
-from memtune.run import RunKind
-from memtune_runner import allocator_settings, ranks
-from memtune_runner.bad_input import BadInputError
+from memtune.plans.plan import Plan
+from memtune.wire.report import Device
+from memtune.wire.run import RunKind
 from memtune_runner.launch.variables import of_worker, with_resume
-from memtune_runner.preflight import check_worker, is_new_enough, mig_devices
-from memtune_runner.ranks import Rank
-from memtune_runner.settings import Settings
+from memtune_runner.rank import allocator_settings, ranks
+from memtune_runner.rank.bad_input import BadInputError
+from memtune_runner.rank.preflight import check_worker, is_new_enough, mig_devices
+from memtune_runner.rank.ranks import Rank
+from memtune_runner.rank.settings import Settings
 
 PLAIN = Plan.parse("bf16-z2-sel-mb4x2")
 EXPANDABLE = Plan.parse("bf16-z2-sel-mb4x2-exp-split256")

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from memtune.pruning import Pruned, Target
-from memtune.report import MeasuredStep
-from memtune_runner import agreement, probe, shared_store
-from memtune_runner.probe import Probe, ProbeFinished
+from memtune.wire.pruning import Pruned, Target
+from memtune.wire.report import MeasuredStep
+from memtune_runner.rank import agreement, probe, shared_store
+from memtune_runner.rank.probe import Probe, ProbeFinished
 from memtune_runner.watch.pace import Pace
 
 TARGET = Target(tokens_per_second=1000, device_bytes=100)

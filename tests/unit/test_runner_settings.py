@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from memtune.plan import Plan
-from memtune.report import Device
-from memtune.run import RunKind
-from memtune_runner.settings import SettingsError, read_settings
+from memtune.plans.plan import Plan
+from memtune.wire.report import Device
+from memtune.wire.run import RunKind
+from memtune_runner.rank.settings import SettingsError, read_settings
 
 PLAN = Plan.parse("bf16-z2-sel-mb4x2")
 VARIABLES = {

@@ -6,11 +6,11 @@ from itertools import islice
 
 import pytest
 
-from memtune.data_order import sample_at
-from memtune.plan import Plan
-from memtune.run import RunKind
+from memtune.plans.plan import Plan
+from memtune.wire.data_order import sample_at
+from memtune.wire.run import RunKind
+from memtune_runner.rank.settings import Settings
 from memtune_runner.sampler import ResumableSampler
-from memtune_runner.settings import Settings
 
 
 @pytest.mark.parametrize(("samples_done", "start"), [(None, 16), (24, 24), (0, 0)])

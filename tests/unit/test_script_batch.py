@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from memtune.decide.texts import SENTENCE
-from memtune.plan import Plan
-from memtune.report import Applied
-from memtune.script_batch import own_batch
+from memtune.controller.text import SENTENCE
+from memtune.plans.plan import Plan
+from memtune.wire.report import Applied
+from memtune.wire.script_batch import own_batch
 
 PLAN = Plan.parse("bf16-ddp-none-mb4x4")
 READ = "read $MEMTUNE_MICRO_BATCH and $MEMTUNE_ACCUMULATION, or set globalBatchSize"

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from memtune.report import LARGEST_WARNING
-from memtune_runner import script_warnings
+from memtune.wire.report import LARGEST_WARNING
+from memtune_runner.rank import script_warnings
 
 LONG = "the script saves outside of checkpoint.path: let it save below it, not to /" + "directory/" * 40
 

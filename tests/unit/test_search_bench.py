@@ -8,7 +8,7 @@ import pytest
 from search_methods import Hunt, deepspeed_order, grid_order, memtune, state_of
 from search_tables import CASES, HEADROOM, Table, table_of
 
-from memtune.knobs import NO_CHECKPOINTING
+from memtune.plans.knobs import NO_CHECKPOINTING
 
 SMALL = next(case.workload for case in CASES if case.size == "1B")
 

@@ -11,7 +11,7 @@ from search_methods import Hunt, composer_halving, deepspeed_order, memtune
 from search_published import Published, published_tables
 from search_tables import HEADROOM
 
-from memtune.plan import Plan
+from memtune.plans.plan import Plan
 
 
 @pytest.fixture(scope="module")

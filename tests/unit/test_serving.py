@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from memtune.memory.kv_cache import Generation, kv_budget, token_bytes
+from memtune.memory.workload import Evaluation
 from memtune.model.architecture import Architecture, Kind
-from memtune.serving import Generation, kv_budget, token_bytes
 from memtune.units import GIB, KIB, MIB
-from memtune.workload import Evaluation
 
 LLAMA_2_7B = Architecture("llama-2-7b", Kind.DECODER, 4096, 32, 32, 32, 128, 11008, 32000)
 LLAMA_3_8B = Architecture("llama-3-8b", Kind.DECODER, 4096, 32, 32, 8, 128, 14336, 128256)

@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from memtune.gpu import find
-from memtune.knobs import FULL, SELECTIVE, Attention, GradientDtype, Offload, Optimizer, Precision, Sharding
+from memtune.gpus.gpu import find
+from memtune.memory.prediction import Component, Interval, Prediction
+from memtune.memory.workload import Workload
 from memtune.model.architecture import Architecture, Kind
-from memtune.plan import Plan
-from memtune.prediction import Component, Interval, Prediction
-from memtune.space import MEMORY, Space, divisors, enumerate_plans, rank, refusal, refusals
+from memtune.planning.space import MEMORY, Space, divisors, enumerate_plans, rank, refusal, refusals
+from memtune.plans.knobs import FULL, SELECTIVE, Attention, GradientDtype, Offload, Optimizer, Precision, Sharding
+from memtune.plans.plan import Plan
 from memtune.units import GIB, MIB
-from memtune.workload import Workload
 
 TINY = Architecture(
     "tiny", Kind.DECODER, hidden_size=64, layers=2, heads=4, kv_heads=4, head_dim=16, ffn_size=256, vocab_size=1000

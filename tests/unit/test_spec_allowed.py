@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from memtune.plan import Plan
-from memtune.spec import Job, load_job
-from memtune.spec.allowed import outside
-from memtune.spec.space import to_space
+from memtune.api import Job, load_job
+from memtune.api.allowed import outside
+from memtune.api.space import to_space
+from memtune.plans.plan import Plan
 
 FACTS = {"hiddenSize": 64, "layers": 2, "heads": 4, "ffnSize": 128, "vocabSize": 1000}
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import MISSING, fields
 
+from memtune.api.architecture import ArchitectureFacts, ExpertFacts, ImageFacts
+from memtune.api.fields import SpecBlock
 from memtune.model.architecture import Architecture, Experts, Image
-from memtune.spec.architecture import ArchitectureFacts, ExpertFacts, ImageFacts
-from memtune.spec.fields import Block
 
 # `norm` is how a job writes rms_norm. The rest comes with the families of Hugging Face and has no plain fact.
 NOT_WRITTEN = {"name", "rms_norm", "unquantized", "activation_tensors", "module_names", "tower"}
@@ -15,7 +15,7 @@ NOT_WRITTEN |= {"ffn_dropout", "makes_scores", "attention_softcap", "logit_softc
 DERIVED = {"kv_heads", "head_dim", "ffn_size", "vocab_size", "head", "kind"}
 
 
-def assert_same(block: type[Block], facts: type, extra: set[str], missing: set[str]) -> None:
+def assert_same(block: type[SpecBlock], facts: type, extra: set[str], missing: set[str]) -> None:
     known = {field.name: field.default for field in fields(facts)}
     written = {name: field.get_default() for name, field in block.model_fields.items()}
     assert set(written) == set(known) - missing | extra

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from memtune.gpu import GPUS
-from memtune.gpu_products import closest, of_product
-from memtune.spec import Job, gpu_notes, gpu_of, load_job, unknown_product
+from memtune.api import Job, gpu_notes, gpu_of, load_job, unknown_product
+from memtune.gpus.gpu import GPUS
+from memtune.gpus.products import closest, of_product
 from memtune.units import GIB
 
 

@@ -9,8 +9,8 @@ import pytest
 from whole_job import WHOLE, Node, problems, put
 from wrong_values import wrong_values
 
-from memtune.spec import Job, load_job
-from memtune.spec.crd import object_schema
+from memtune.api import Job, load_job
+from memtune.api.crd import object_schema
 
 
 def dumped(job: Job) -> Node:

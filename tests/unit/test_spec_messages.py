@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from whole_job import WHOLE, problems, put
 
-from memtune.spec import SpecError, load_job
+from memtune.api import SpecError, load_job
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ import pytest
 from broken_rules import BROKEN, GOOD, fixed
 from spec_rules import job, spec
 
-from memtune.spec import Problem, SpecError, load_job
-from memtune.spec.rules import RULES
+from memtune.api import Problem, SpecError, load_job
+from memtune.api.rules import RULES
 
 
 def problem(made: dict[str, Any]) -> Problem:

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from small_jobs import make_job, template
 
-from memtune.gpu import GPUS
-from memtune.spec import to_workload
-from memtune.spec.trainer import TrainerMemory, trainer_memory
+from memtune.api import to_workload
+from memtune.api.trainer import TrainerMemory, trainer_memory
+from memtune.gpus.gpu import GPUS
 from memtune.units import GIB
 
 

@@ -8,10 +8,10 @@ import pytest
 from api_server import broken_rules, with_defaults
 from spec_rules import FACTS, POD, job, spec
 
-from memtune.spec import load_job
-from memtune.spec.crd import object_schema
-from memtune.spec.rule import FORBIDDEN
-from memtune.spec.transition import FIXED, forbidden_changes
+from memtune.api import load_job
+from memtune.api.crd import object_schema
+from memtune.api.rule import FORBIDDEN
+from memtune.api.transition import FIXED, forbidden_changes
 
 OTHER: dict[str, Any] = {
     "model": {"architecture": FACTS | {"layers": 3}},

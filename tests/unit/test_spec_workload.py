@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from memtune.gpu import GPUS
+from memtune.api import Job, SpecError, architecture_of, load_job, to_workload
+from memtune.gpus.gpu import GPUS
+from memtune.memory.workload import Evaluation
 from memtune.model.architecture import Adapter, Architecture, Kind
 from memtune.model.assumed import assumed_architecture
-from memtune.spec import Job, SpecError, architecture_of, load_job, to_workload
-from memtune.workload import Evaluation
 
 LLAMA = {
     "model_type": "llama",

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 from told_job import GIB, MESSAGE, NOW_SECONDS, OUT_OF_MEMORY, TOTAL_BYTES, WON, ended_well, still_probing, told_job
 
-from memtune_cli.news import news, saying, without_shown
-from memtune_cli.next_step import next_step
-from memtune_cli.report_page import html_page
-from memtune_cli.screen import Screen
-from memtune_cli.story import Budget, error_ratio, measured_bytes, run_seconds, story_of
-from memtune_cli.story_page import page
+from memtune_cli.input.job_view import Budget, error_ratio, measured_bytes, run_seconds, story_of
+from memtune_cli.views.job_page import page
+from memtune_cli.views.next_step import next_step
+from memtune_cli.views.report_page import html_page
+from memtune_cli.views.screen import Screen
+from memtune_cli.views.status_diff import news, saying, without_shown
 
 
 def changed(part: str, place: int, **fields: Any) -> dict[str, Any]:

@@ -10,8 +10,8 @@ from tempfile import NamedTemporaryFile
 import pytest
 
 from memtune_runner.trace_process import endings
-from memtune_runner.trace_process.board import Board
 from memtune_runner.trace_process.memory import Memory
+from memtune_runner.tracing.shared_status import Board
 
 STACK = f"""Fatal Python error: Segmentation fault
 

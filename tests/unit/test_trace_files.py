@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from small_traces import small_trace
 
-from memtune.trace import TraceError, dumps, loads
+from memtune.wire.trace import TraceError, dumps, loads
 
 
 def test_a_trace_is_read_as_it_was_written() -> None:

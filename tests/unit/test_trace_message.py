@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 from small_traces import small_trace
 
-from memtune import trace_message
-from memtune.plan import Plan
-from memtune.replay import Replayer
-from memtune.trace import Trace, TraceError
-from memtune.trace_message import LONGEST_BYTES, pack, unpack
+from memtune.memory.replay import Replayer
+from memtune.plans.plan import Plan
+from memtune.wire import trace_message
+from memtune.wire.trace import Trace, TraceError
+from memtune.wire.trace_message import LONGEST_BYTES, pack, unpack
 
 
 def message(document: Any) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from memtune_runner.training_length import Epoch, LibraryLength, Training
+from memtune_runner.rank.training_length import Epoch, LibraryLength, Training
 
 EPOCH = Epoch(steps=3, samples=21)  # of at most 8 a step
 

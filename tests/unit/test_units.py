@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from memtune.decide.texts import over
+from memtune.controller.text import over
 from memtune.units import GIB, MIB, amount, gib, parse_bytes
 
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memtune.observation import Condition, PodObservation, RunObservation
-from memtune.verdict import Conclusion, Verdict, conclude
+from memtune.controller.observation import PodCondition, PodObservation, RunObservation
+from memtune.controller.verdict import Conclusion, Verdict, conclude
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ def failed(exit_code: int, ending: str = "", message: str = "", order: int | Non
 
 
 def held(reason: str, message: str = "") -> PodObservation:
-    return replace(PENDING, conditions=(Condition("PodScheduled", "False", reason, message),))
+    return replace(PENDING, conditions=(PodCondition("PodScheduled", "False", reason, message),))
 
 
 def waiting(reason: str, message: str = "") -> PodObservation:
@@ -67,7 +67,7 @@ ROWS = [
     ("pod gone", replace(RUNNING, present=False), Verdict.DISRUPTED, "gone"),
     (
         "drained",
-        replace(RUNNING, conditions=(Condition("DisruptionTarget", "True", "EvictionByEvictionAPI", "drain"),)),
+        replace(RUNNING, conditions=(PodCondition("DisruptionTarget", "True", "EvictionByEvictionAPI", "drain"),)),
         Verdict.DISRUPTED,
         "EvictionByEvictionAPI: drain",
     ),
@@ -227,7 +227,7 @@ words = st.sampled_from(
     ["", "Unschedulable", "SchedulingGated", "Evicted", "StartError", "OOMKilled", "\x00odd", "pod group"]
 )
 conditions = st.builds(
-    Condition,
+    PodCondition,
     st.sampled_from(["PodScheduled", "DisruptionTarget", "Odd"]),
     st.sampled_from(["True", "False", "?"]),
     words,

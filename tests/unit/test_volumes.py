@@ -11,7 +11,7 @@ import pytest
 
 _SAID = """
 import sys
-from memtune_runner.volumes import Volumes
+from memtune_runner.rank.volumes import Volumes
 volumes = Volumes(sys.argv[1])
 volumes.watch()
 exec(sys.argv[2])

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from memtune.plan import Plan
-from memtune.report import Device, Phase
-from memtune.run import RunKind
-from memtune_runner import phases
-from memtune_runner.probe import Probe, ProbeFinished, accumulation, effective_plan
-from memtune_runner.settings import Settings
-from memtune_runner.watch.batch import batch_size
+from memtune.plans.plan import Plan
+from memtune.wire.report import Device, Phase
+from memtune.wire.run import RunKind
+from memtune_runner.rank import phases
+from memtune_runner.rank.batch import batch_size
+from memtune_runner.rank.probe import Probe, ProbeFinished, accumulation, effective_plan
+from memtune_runner.rank.settings import Settings
 from memtune_runner.watch.companion import top_sites
 from memtune_runner.watch.hang import HangLimits, HangRule
 from memtune_runner.watch.pace import Pace

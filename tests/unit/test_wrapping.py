@@ -15,15 +15,15 @@ from hypothesis import strategies as st
 from nasty import texts
 from tiny_rehearsal import ARCHITECTURE
 
-from memtune import environment
-from memtune.plan import Plan
-from memtune.run import Checkpointed, Run, RunKind
-from memtune.spec import Job, load_job
-from memtune_operator import manifests
-from memtune_operator.bootstrap import BOOTSTRAP
-from memtune_operator.nodes import candidates
-from memtune_operator.placement import REQUIRED
-from memtune_operator.wrapping import CommandRequiredError, TemplateError, wrapped_index
+from memtune.api import Job, load_job
+from memtune.plans.plan import Plan
+from memtune.wire import environment
+from memtune.wire.run import Checkpointed, Run, RunKind
+from memtune_operator.kubernetes.nodes import candidates
+from memtune_operator.pods import manifests
+from memtune_operator.pods.bootstrap import BOOTSTRAP
+from memtune_operator.pods.placement import REQUIRED
+from memtune_operator.pods.wrapping import CommandRequiredError, TemplateError, wrapped_index
 
 PROBE = Run(RunKind.PROBE, 0, Plan.parse("bf16-z2-sel-mb4x8"), seconds=298)
 GPU = "nvidia.com/gpu"

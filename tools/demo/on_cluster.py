@@ -18,7 +18,7 @@ from kubernetes.client.exceptions import ApiException
 from urllib3.exceptions import HTTPError
 
 from devcluster.layout import DASHBOARDS_PORT
-from memtune.spec import GROUP, PLURAL, VERSION
+from memtune.api import GROUP, PLURAL, VERSION
 from tools.demo.clusters import CLUSTERS, DemoCluster, Pages
 from tools.demo.terminal import (
     INTERRUPTED,

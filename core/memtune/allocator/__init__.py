@@ -19,17 +19,17 @@ Left out as well: the private pools of CUDA graphs and torch.cuda.MemPool, and c
 """
 
 from memtune.allocator.blocks import AllocatorSettings
-from memtune.allocator.caching import CachingAllocator, OutOfMemory
+from memtune.allocator.caching import AllocatorOutOfMemory, CachingAllocator
 from memtune.allocator.counters import Stats
 from memtune.allocator.replay import Event, replay, required_bytes, surviving_bytes
 from memtune.allocator.snapshot import BlockInfo, SegmentInfo
 
 __all__ = [
+    "AllocatorOutOfMemory",
     "AllocatorSettings",
     "BlockInfo",
     "CachingAllocator",
     "Event",
-    "OutOfMemory",
     "SegmentInfo",
     "Stats",
     "replay",

@@ -14,14 +14,14 @@ from memtune.allocator.blocks import (
     segment_bytes,
 )
 from memtune.allocator.counters import Counters, Stats
-from memtune.allocator.device import Device
+from memtune.allocator.device import DeviceModel
 from memtune.allocator.snapshot import SegmentInfo, segments_of
 from memtune.units import gib
 
 NULL_HANDLE = 0
 
 
-class OutOfMemory(Exception):  # noqa: N818 - what happened on the device, not an error in the program
+class AllocatorOutOfMemory(Exception):  # noqa: N818 - what happened on the device, not an error in the program
     """A request failed after everything that could be released had been released."""
 
     def __init__(self, requested_bytes: int, limit_bytes: int, allocated_bytes: int, reserved_bytes: int) -> None:
@@ -51,7 +51,7 @@ class CachingAllocator:
             raise ValueError(f"limit_bytes is {limit_bytes}; give 0 or more, or None for no limit")
         self._settings = settings or AllocatorSettings()
         self._counters = Counters()
-        self._device = Device(limit_bytes, self._counters, self._settings.oldest_first)
+        self._device = DeviceModel(limit_bytes, self._counters, self._settings.oldest_first)
         self._small_pools: dict[int, Pool] = {}
         self._large_pools: dict[int, Pool] = {}
         self._live: dict[int, Block] = {}
@@ -59,7 +59,7 @@ class CachingAllocator:
         self._finished: list[Block] = []  # one entry per event that was reached and not yet noticed
 
     def allocate(self, size_bytes: int, stream: int = 0) -> int:
-        """Hand out a block on a stream and return its handle; raise OutOfMemory if that is impossible (malloc)."""
+        """Hand out a block on a stream and return its handle; raise AllocatorOutOfMemory if that is impossible (malloc)."""
         if size_bytes <= 0:
             if size_bytes < 0:
                 raise ValueError(f"size_bytes is {size_bytes}; a request has 0 bytes or more")
@@ -200,7 +200,7 @@ class CachingAllocator:
         if block is None:
             counters = self._counters
             counters.ooms += 1
-            raise OutOfMemory(size_bytes, self._device.limit_bytes, counters.allocated, counters.reserved)
+            raise AllocatorOutOfMemory(size_bytes, self._device.limit_bytes, counters.allocated, counters.reserved)
         return block
 
     def _ask_device(self, pool: Pool, size: int) -> Block | None:

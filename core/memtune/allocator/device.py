@@ -9,7 +9,7 @@ from memtune.allocator.counters import Counters
 _HIGHEST_ADDRESS, _LOWEST_ADDRESS = 1 << 62, 1 << 20
 
 
-class Device:
+class DeviceModel:
     """Counts what was given, and hands out addresses.
 
     Addresses are never handed out twice. Where the driver puts a segment is not published; it decides only which of

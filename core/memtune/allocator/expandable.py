@@ -17,7 +17,7 @@ from memtune.allocator.blocks import (
     merge_free,
     round_up,
 )
-from memtune.allocator.device import Device
+from memtune.allocator.device import DeviceModel
 
 # The address space of one segment where no limit says how much memory the device has: 1 PiB.
 _UNLIMITED_SPAN_BYTES = 1 << 50
@@ -27,7 +27,7 @@ def page_bytes(pool: Pool) -> int:
     return SMALL_SEGMENT_BYTES if pool.is_small else LARGE_SEGMENT_BYTES
 
 
-def grow(pool: Pool, size: int, device: Device) -> Block | None:
+def grow(pool: Pool, size: int, device: DeviceModel) -> Block | None:
     """Map pages until a free block of ``size`` bytes is there, take it out of its pool and return it.
 
     None if the device has no memory left (try_allocate_expandable_block). Pages mapped before that stay mapped, free.
@@ -46,7 +46,7 @@ def grow(pool: Pool, size: int, device: Device) -> Block | None:
     return block
 
 
-def release(pool: Pool, device: Device) -> None:
+def release(pool: Pool, device: DeviceModel) -> None:
     """Unmap every page that holds only free bytes (the expandable part of release_blocks)."""
     for block in pool.blocks():
         _unmap(block, device)
@@ -73,7 +73,7 @@ def _usable_bytes(start: Block, enough: int) -> int:
     return total
 
 
-def _new_segment(pool: Pool, device: Device) -> Block:
+def _new_segment(pool: Pool, device: DeviceModel) -> Block:
     """Address space for 9/8 of the device: unmapped pages leave holes, which may have to be made up for at the end."""
     page = page_bytes(pool)
     limit = device.limit_bytes
@@ -84,7 +84,7 @@ def _new_segment(pool: Pool, device: Device) -> Block:
     return segment
 
 
-def _map(block: Block, size: int, device: Device) -> bool:
+def _map(block: Block, size: int, device: DeviceModel) -> bool:
     """Put memory behind the pages of an unmapped block's first ``size`` bytes (map_block)."""
     pool = block.pool
     mapped = round_up(size, page_bytes(pool))
@@ -98,7 +98,7 @@ def _map(block: Block, size: int, device: Device) -> bool:
     return True
 
 
-def _unmap(block: Block, device: Device) -> None:
+def _unmap(block: Block, device: DeviceModel) -> None:
     """Take the memory away from the whole pages within a free block (unmap_block)."""
     pool = block.pool
     page = page_bytes(pool)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Literal, NamedTuple
 
 from memtune.allocator.blocks import SEGMENT_ROUNDING_BYTES, AllocatorSettings
-from memtune.allocator.caching import CachingAllocator, OutOfMemory
+from memtune.allocator.caching import AllocatorOutOfMemory, CachingAllocator
 from memtune.allocator.counters import Stats
 
 Action = Literal["alloc", "free", "record_stream", "synchronize_stream", "synchronize", "empty_cache"]
@@ -34,7 +34,7 @@ def replay(trace: Iterable[Event], limit_bytes: int | None = None, settings: All
                 allocator.free(handles.pop(tensor))
             else:
                 _replay_rare(allocator, event, handles)
-    except OutOfMemory:
+    except AllocatorOutOfMemory:
         pass  # the counters say so
     return allocator.stats()
 

@@ -141,7 +141,7 @@ class Adapter:
 
 
 @dataclass(frozen=True)
-class Parameters:
+class ParameterCounts:
     """Exact parameter counts per component. ``layer`` is one layer of the main stack.
 
     ``dense_layers`` of the ``layers`` of a mixture of experts weigh ``dense_layer`` each. ``active_layer`` is what one

@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from memtune.model import linears
-from memtune.model.architecture import Adapter, Architecture, Head, Kind, Parameters
+from memtune.model.architecture import Adapter, Architecture, Head, Kind, ParameterCounts
 from memtune.model.linears import Linear
 
 ALL_LINEAR = "all-linear"
 
 
-def parameters(architecture: Architecture) -> Parameters:
+def parameters(architecture: Architecture) -> ParameterCounts:
     """Count every parameter of the model, per component."""
     a = architecture
     main = linears.main_layer(a)
     crosses = a.kind is Kind.ENCODER_DECODER
     rest = _norms(a, a.norms_per_layer + (1 if crosses else 0)) + _query_key_norms(a)
     dense_layers = a.experts.dense_layers if a.experts else 0
-    return Parameters(
+    return ParameterCounts(
         embedding=_embedding(a),
         layer=_sum(main) + rest,
         layers=a.layers,

@@ -8,7 +8,7 @@ from memtune_runner.checkpoints import manifest
 from memtune_runner.checkpoints.manifest import ManifestError
 from memtune_runner.checkpoints.resolve import NotResumableError, Resumed, resolve
 from memtune_runner.checkpoints.store import Checkpoint, FencedError, Ranks, Store, newest
-from memtune_runner.settings import Settings
+from memtune_runner.rank.settings import Settings
 
 __all__ = [
     "Checkpoint",

@@ -11,8 +11,8 @@ from contextlib import redirect_stdout
 from dataclasses import replace
 from pathlib import Path
 
-from memtune.plan import Plan
-from memtune.resume import Format, Way, resumable, resumption
+from memtune.plans.plan import Plan
+from memtune.plans.resume import Format, Way, resumable, resumption
 from memtune_runner.checkpoints import manifest as manifests
 from memtune_runner.checkpoints.manifest import ManifestError
 from memtune_runner.checkpoints.saving import is_complete

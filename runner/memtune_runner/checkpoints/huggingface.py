@@ -11,12 +11,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from memtune.report import Phase
-from memtune.resume import Format
-from memtune_runner import phases
+from memtune.plans.resume import Format
+from memtune.wire.report import Phase
 from memtune_runner.checkpoints.saving import begin, complete, current_ranks, is_complete, refuse_root
 from memtune_runner.checkpoints.store import Store, discard
-from memtune_runner.settings import Settings
+from memtune_runner.rank import phases
+from memtune_runner.rank.settings import Settings
 
 Inherited = Callable[..., Any]
 

@@ -12,14 +12,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from memtune.report import Phase
-from memtune.resume import Format
-from memtune_runner import phases
+from memtune.plans.resume import Format
+from memtune.wire.report import Phase
 from memtune_runner.checkpoints import saving
 from memtune_runner.checkpoints.huggingface import resume_from as _resume_from
 from memtune_runner.checkpoints.store import Store
-from memtune_runner.ranks import own_directory
-from memtune_runner.settings import Settings
+from memtune_runner.rank import phases
+from memtune_runner.rank.ranks import own_directory
+from memtune_runner.rank.settings import Settings
 
 Inherited = Callable[..., Any]
 # Where no strategy shards, a checkpoint is one file.

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from memtune_runner.settings import Settings
+from memtune_runner.rank.settings import Settings
 
 _TENSORS = (".pt", ".pth", ".bin", ".ckpt", ".distcp", ".metadata", ".safetensors", ".pkl")
 # What lies beside them without a tensor in it, however large.

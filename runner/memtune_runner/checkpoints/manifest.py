@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from memtune.plan import Plan
-from memtune.resume import Format
+from memtune.plans.plan import Plan
+from memtune.plans.resume import Format
 
 FILE_NAME = "memtune-manifest.json"
 VERSION = 1

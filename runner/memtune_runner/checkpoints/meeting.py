@@ -14,9 +14,9 @@ import time
 from contextlib import suppress
 from typing import Any
 
-from memtune.report import Phase
-from memtune_runner import phases, progress, shared_store
-from memtune_runner.bad_input import BadInputError
+from memtune.wire.report import Phase
+from memtune_runner.rank import phases, progress, shared_store
+from memtune_runner.rank.bad_input import BadInputError
 
 # As long as gloo's own barrier waits: another rank may still write a large shard.
 LONGEST_WAIT_SECONDS = 1_800.0

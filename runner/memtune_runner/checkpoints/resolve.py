@@ -9,14 +9,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from memtune.plan import Plan
-from memtune.resume import Format, Resumption, Way, resumable, resumption
-from memtune_runner.bad_input import BadInputError
+from memtune.plans.plan import Plan
+from memtune.plans.resume import Format, Resumption, Way, resumable, resumption
 from memtune_runner.checkpoints import manifest as manifests
 from memtune_runner.checkpoints.manifest import Manifest, ManifestError
 from memtune_runner.checkpoints.restart import set_aside
 from memtune_runner.checkpoints.store import Checkpoint, Store, complete_checkpoints
-from memtune_runner.settings import Settings
+from memtune_runner.rank.bad_input import BadInputError
+from memtune_runner.rank.settings import Settings
 
 Converter = Callable[[Checkpoint, Plan, int], Path]
 

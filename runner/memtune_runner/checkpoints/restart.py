@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from memtune_runner.checkpoints.store import complete_checkpoints, directories
-from memtune_runner.settings import Settings
+from memtune_runner.rank.settings import Settings
 
 # Ours, the Trainer's and accelerate's: one of these names is a checkpoint, if only a torn one.
 _NAMES = re.compile(r"memtune-step-\d+-attempt-\d+(-\w+)?|checkpoint[-_]\d+(-next)?")

@@ -6,16 +6,16 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from memtune import environment
-from memtune.resume import Format
-from memtune_runner import progress, script_warnings
-from memtune_runner.bad_input import BadInputError
+from memtune.plans.resume import Format
+from memtune.wire import environment
 from memtune_runner.checkpoints import manifest as manifests
 from memtune_runner.checkpoints import meeting
 from memtune_runner.checkpoints.manifest import Manifest, ManifestError
 from memtune_runner.checkpoints.store import Ranks, Store, discard
-from memtune_runner.progress import Progress
-from memtune_runner.settings import Settings, read_settings
+from memtune_runner.rank import progress, script_warnings
+from memtune_runner.rank.bad_input import BadInputError
+from memtune_runner.rank.progress import Progress
+from memtune_runner.rank.settings import Settings, read_settings
 
 _ON_EVERY_RANK = "call it on every rank, outside of any condition on the rank, once that rank has written its part"
 

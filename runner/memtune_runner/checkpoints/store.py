@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
-from memtune_runner.bad_input import BadInputError
 from memtune_runner.checkpoints import manifest as manifests
 from memtune_runner.checkpoints.manifest import Manifest, ManifestError
+from memtune_runner.rank.bad_input import BadInputError
 
 # The newest may have been saved by a plan that is on its way to fail; the one before is what remains then.
 KEPT = 2

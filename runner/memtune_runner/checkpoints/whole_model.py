@@ -12,17 +12,17 @@ import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from memtune.knobs import Sharding
-from memtune.report import Phase
-from memtune_runner import phases
-from memtune_runner.bad_input import BadInputError
+from memtune.plans.knobs import Sharding
+from memtune.wire.report import Phase
 from memtune_runner.checkpoints.meeting import meet
 from memtune_runner.checkpoints.saving import current_ranks
+from memtune_runner.rank import phases
+from memtune_runner.rank.bad_input import BadInputError
 
 if TYPE_CHECKING:
-    from memtune_runner.settings import Settings
-    from memtune_runner.watch.imports import ImportWatch
-    from memtune_runner.watch.patches import Patches
+    from memtune_runner.rank.imports import ImportWatch
+    from memtune_runner.rank.patches import Patches
+    from memtune_runner.rank.settings import Settings
 
 Inherited = Callable[..., Any]
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from memtune import environment
+from memtune.wire import environment
 from memtune_runner.emulated.errors import NoCompilerError
 
 LIBRARY = "libmemtune_emulated.so"

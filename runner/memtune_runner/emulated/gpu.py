@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from memtune import environment
-from memtune.gpu import Gpu, find
-from memtune.gpu_chips import Chip, chip_of
-from memtune.predict.outside import outside_sizes
+from memtune.gpus.chips import Chip, chip_of
+from memtune.gpus.gpu import Gpu, find
+from memtune.memory.driver_overhead import outside_sizes
+from memtune.wire import environment
 from memtune_runner.emulated.build import LIBRARY, build
 from memtune_runner.emulated.errors import UnknownGpuError
 from memtune_runner.emulated.installed import Installed

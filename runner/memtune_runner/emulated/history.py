@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from memtune.report import Phase
-from memtune_runner.users_code import is_users
+from memtune.wire.report import Phase
+from memtune_runner.rank.users_code import is_users
 
 # Events that torch keeps, each with its stack; the oldest go first.
 MOST_EVENTS = 1_000_000

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from memtune_runner.command import Command, Kind
+from memtune_runner.command.command import Command, Kind
 from memtune_runner.emulated.errors import ArchitectureError, EmulationError, NoCudaTorchError
 
 # Run by the command's own Python, whose version may be older than ours.

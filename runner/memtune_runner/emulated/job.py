@@ -5,15 +5,15 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from memtune_runner.bad_input import BadInputError
-from memtune_runner.command import Command, CommandError, Kind, parse
+from memtune_runner.command import checks
+from memtune_runner.command.command import Command, CommandError, Kind, parse
 from memtune_runner.emulated import gpu as emulated_gpu
 from memtune_runner.emulated import installed
 from memtune_runner.emulated.build import build
 from memtune_runner.emulated.errors import EmulationError
 from memtune_runner.emulated.installed import Installed
-from memtune_runner.launch import checks
-from memtune_runner.settings import Settings
+from memtune_runner.rank.bad_input import BadInputError
+from memtune_runner.rank.settings import Settings
 
 
 def prepare(words: Sequence[str]) -> int:

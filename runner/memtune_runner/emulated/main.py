@@ -17,9 +17,9 @@ from typing import Any, NamedTuple
 
 import memtune
 import memtune_runner
-from memtune.gpu_chips import chip_of
-from memtune_runner import worker_command
-from memtune_runner.command import Command, CommandError, parse
+from memtune.gpus.chips import chip_of
+from memtune_runner.command import worker_command
+from memtune_runner.command.command import Command, CommandError, parse
 from memtune_runner.emulated import endings, installed, nvidia_smi
 from memtune_runner.emulated.errors import EmulationError
 from memtune_runner.emulated.gpu import known_gpu, outside_bytes, prepended

@@ -7,9 +7,9 @@ from collections import defaultdict
 from types import ModuleType
 from typing import Any
 
-from memtune.report import Phase
-from memtune_runner import phases
+from memtune.wire.report import Phase
 from memtune_runner.emulated.history import Change
+from memtune_runner.rank import phases
 
 _METRICS = {"allocated": "allocated_bytes", "active": "active_bytes", "reserved": "reserved_bytes"}
 

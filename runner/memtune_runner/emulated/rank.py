@@ -10,13 +10,13 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from memtune import environment
 from memtune.units import counted
+from memtune.wire import environment
 from memtune_runner.emulated import history
 from memtune_runner.emulated.history import Change
 from memtune_runner.emulated.phase_peaks import PhasePeaks
 from memtune_runner.emulated.process import Emulation
-from memtune_runner.settings import Settings
+from memtune_runner.rank.settings import Settings
 
 if TYPE_CHECKING:
     from memtune_runner.emulated.statistics import EmulatedStatistics  # needs torch, which is not imported yet

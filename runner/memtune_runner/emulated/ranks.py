@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from memtune_runner.command import Command
+from memtune_runner.command.command import Command
 from memtune_runner.emulated.errors import EmulationError
 
 # Each pair: the option that counts processes, and the one that counts the nodes which have so many.

@@ -9,10 +9,10 @@ from dataclasses import replace
 import torch
 
 from memtune.units import gib
+from memtune_runner.device.statistics import CudaStatistics, Reading
 from memtune_runner.emulated.history import MOST_EVENTS
 from memtune_runner.emulated.phase_peaks import PhasePeaks
 from memtune_runner.emulated.process import resize
-from memtune_runner.watch.statistics import CudaStatistics, Reading
 
 
 class EmulatedStatistics(CudaStatistics):

@@ -11,11 +11,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from memtune_runner import accelerate_options, run_target
-from memtune_runner.command import Kind
+from memtune_runner.command import accelerate_options, run_target
+from memtune_runner.command.command import Kind
 from memtune_runner.emulated import endings
 from memtune_runner.emulated.process import Emulation, used_peak_bytes
-from memtune_runner.watch.imports import ImportWatch
+from memtune_runner.rank.imports import ImportWatch
 from memtune_runner.worker import show
 
 _PEAKS = {

@@ -11,15 +11,14 @@ import torch
 from torch import nn
 from torch.optim.lr_scheduler import LRScheduler
 
-from memtune import knobs
-from memtune.plan import Plan
-from memtune_runner import checkpointing
-from memtune_runner.engine import batch, optimizers, precision
+from memtune.plans import knobs
+from memtune.plans.plan import Plan
+from memtune_runner.engine import batch, checkpointing, optimizers, precision
 from memtune_runner.engine.connect import connect
 from memtune_runner.engine.engine import CountTokens, Engine, Loss, Step
 from memtune_runner.engine.protocol import Backend, Setup
-from memtune_runner.refusals import PlanError, refuse
-from memtune_runner.settings import Settings, read_settings
+from memtune_runner.rank.plan_refusals import PlanError, refuse
+from memtune_runner.rank.settings import Settings, read_settings
 
 __all__ = ["Engine", "PlanError", "Step", "initialize"]
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from memtune_runner.nested import changed, columns
+from memtune_runner.rank.batch_tree import changed, columns
 
 IGNORED_LABEL = -100  # what torch's cross entropy and Hugging Face models leave out of the mean
 

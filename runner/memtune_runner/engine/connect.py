@@ -8,8 +8,8 @@ from datetime import timedelta
 import torch
 from torch import distributed
 
-from memtune.report import Device
-from memtune_runner.settings import Settings, SettingsError
+from memtune.wire.report import Device
+from memtune_runner.rank.settings import Settings, SettingsError
 
 _RENDEZVOUS_TIMEOUT = timedelta(minutes=10)
 

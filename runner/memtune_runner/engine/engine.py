@@ -11,17 +11,17 @@ import torch
 from torch import distributed, nn
 from torch.optim.lr_scheduler import LRScheduler
 
-from memtune.knobs import Offload
-from memtune.report import Phase
-from memtune.resume import engine_format
-from memtune_runner import phases
+from memtune.plans.knobs import Offload
+from memtune.plans.resume import engine_format
+from memtune.wire.report import Phase
 from memtune_runner.checkpoints import saving
 from memtune_runner.engine import batch as batches
+from memtune_runner.engine.offload import ActivationOffload
 from memtune_runner.engine.precision import autocast
 from memtune_runner.engine.protocol import Backend
-from memtune_runner.offload import ActivationOffload
-from memtune_runner.padding import padded
-from memtune_runner.settings import Settings
+from memtune_runner.rank import phases
+from memtune_runner.rank.padding import padded
+from memtune_runner.rank.settings import Settings
 
 Loss = Callable[[nn.Module, Any], torch.Tensor]
 CountTokens = Callable[[Any], int]

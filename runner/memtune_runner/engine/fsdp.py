@@ -11,12 +11,12 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
-from memtune.fsdp_config import fsdp_config
-from memtune_runner.blocks import repeated_blocks
+from memtune.plans.fsdp_config import fsdp_config
+from memtune_runner.engine.blocks import repeated_blocks
 from memtune_runner.engine.precision import cast_weights
 from memtune_runner.engine.protocol import Setup
 from memtune_runner.engine.torch_backend import TorchBackend
-from memtune_runner.settings import Settings
+from memtune_runner.rank.settings import Settings
 
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 

@@ -11,11 +11,11 @@ import torch
 from torch import nn
 from torch.optim import SGD, Adafactor, AdamW, Optimizer
 
-from memtune import knobs
-from memtune.plan import Plan
-from memtune_runner.blocks import repeated_blocks
+from memtune.plans import knobs
+from memtune.plans.plan import Plan
 from memtune_runner.checkpoints.kernel import keep_kernel
-from memtune_runner.refusals import PlanError
+from memtune_runner.engine.blocks import repeated_blocks
+from memtune_runner.rank.plan_refusals import PlanError
 
 Parameters = Iterable[nn.Parameter]
 

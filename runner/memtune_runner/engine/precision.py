@@ -9,9 +9,9 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_map_only
 
-from memtune.knobs import Attention, Precision
-from memtune.plan import Plan
-from memtune_runner.refusals import PlanError
+from memtune.plans.knobs import Attention, Precision
+from memtune.plans.plan import Plan
+from memtune_runner.rank.plan_refusals import PlanError
 
 _COMPUTE_DTYPES = {Precision.FP8: torch.bfloat16, Precision.BF16: torch.bfloat16, Precision.FP16: torch.float16}
 _FIRST_WITH_FP8 = (8, 9)  # Ada

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from memtune_runner.engine.scaling import LossScaler
-from memtune_runner.settings import Settings
+from memtune_runner.rank.settings import Settings
 
 
 class Updated(NamedTuple):

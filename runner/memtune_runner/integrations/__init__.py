@@ -6,17 +6,17 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from memtune.frameworks import FRAMEWORKS
-from memtune_runner.bad_input import RefusedImportError
+from memtune.wire.frameworks import FRAMEWORKS
 from memtune_runner.checkpoints import universal, whole_model
 from memtune_runner.integrations import accelerate, hf_trainer, lightning
-from memtune_runner.training_length import TrainingLength
+from memtune_runner.rank.bad_input import RefusedImportError
+from memtune_runner.rank.training_length import TrainingLength
 
 if TYPE_CHECKING:
-    from memtune_runner.probe import Probe
-    from memtune_runner.settings import Settings
-    from memtune_runner.watch.imports import ImportWatch
-    from memtune_runner.watch.patches import Patches
+    from memtune_runner.rank.imports import ImportWatch
+    from memtune_runner.rank.patches import Patches
+    from memtune_runner.rank.probe import Probe
+    from memtune_runner.rank.settings import Settings
 
 
 def install(

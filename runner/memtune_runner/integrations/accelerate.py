@@ -14,22 +14,22 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from memtune.report import Device, Ending, Phase
-from memtune_runner import phases
+from memtune.wire.report import Device, Ending, Phase
 from memtune_runner.checkpoints import huggingface
-from memtune_runner.failures import of_exception
 from memtune_runner.integrations import arguments
 from memtune_runner.integrations.checkpointing import set_checkpointing
 from memtune_runner.integrations.loaders import batch_size_of, in_micro_batches, is_in_order, training_loader
 from memtune_runner.integrations.schedule import Schedule
-from memtune_runner.probe import accumulation
-from memtune_runner.ranks import own_directory
+from memtune_runner.rank import phases
+from memtune_runner.rank.failures import of_exception
+from memtune_runner.rank.probe import accumulation
+from memtune_runner.rank.ranks import own_directory
 
 if TYPE_CHECKING:
-    from memtune_runner.probe import Probe
-    from memtune_runner.settings import Settings
-    from memtune_runner.watch.imports import ImportWatch
-    from memtune_runner.watch.patches import Patches
+    from memtune_runner.rank.imports import ImportWatch
+    from memtune_runner.rank.patches import Patches
+    from memtune_runner.rank.probe import Probe
+    from memtune_runner.rank.settings import Settings
 
 Inherited = Callable[..., Any]
 

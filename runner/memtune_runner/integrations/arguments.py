@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from memtune import environment
-from memtune.knobs import Offload, Optimizer, Precision, Sharding
-from memtune.plan import Plan
-from memtune.report import Device
-from memtune_runner.deepspeed_file import config_of
-from memtune_runner.probe import accumulation, effective_plan
-from memtune_runner.settings import Settings, SettingsError
+from memtune.plans.knobs import Offload, Optimizer, Precision, Sharding
+from memtune.plans.plan import Plan
+from memtune.wire import environment
+from memtune.wire.report import Device
+from memtune_runner.rank.deepspeed_file import config_of
+from memtune_runner.rank.probe import accumulation, effective_plan
+from memtune_runner.rank.settings import Settings, SettingsError
 
 if TYPE_CHECKING:
-    from memtune_runner.watch.patches import Patches
+    from memtune_runner.rank.patches import Patches
 
 _OPTIMIZERS = {
     Optimizer.ADAMW_8BIT: "adamw_bnb_8bit",

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from memtune.plan import Plan
+from memtune.plans.plan import Plan
 
 
 def set_checkpointing(model: Any, plan: Plan) -> None:
     """Checkpoint the model's blocks as the plan says, whatever the script or the library had in mind."""
-    from memtune_runner import checkpointing
+    from memtune_runner.engine import checkpointing
 
     for each in model.modules():  # a library's model may be a part of the script's
         checkpointing.switch_off_own(each)

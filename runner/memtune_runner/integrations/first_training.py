@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from memtune_runner.settings import Settings
+from memtune_runner.rank.settings import Settings
 
 
 class FirstTraining:

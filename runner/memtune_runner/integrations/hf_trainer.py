@@ -12,7 +12,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from memtune_runner import library_step
 from memtune_runner.checkpoints import huggingface
 from memtune_runner.checkpoints.kernel import keep_kernel
 from memtune_runner.integrations import arguments
@@ -20,15 +19,16 @@ from memtune_runner.integrations.checkpointing import set_checkpointing
 from memtune_runner.integrations.first_training import FirstTraining
 from memtune_runner.integrations.loaders import batch_size_of, samples_of_pass
 from memtune_runner.integrations.padding import PaddingCollator
-from memtune_runner.ranks import own_directory
-from memtune_runner.training_length import Epoch, LibraryLength, Training
-from memtune_runner.watch.batch import batch_size
+from memtune_runner.rank import library_step
+from memtune_runner.rank.batch import batch_size
+from memtune_runner.rank.ranks import own_directory
+from memtune_runner.rank.training_length import Epoch, LibraryLength, Training
 
 if TYPE_CHECKING:
-    from memtune_runner.probe import Probe
-    from memtune_runner.settings import Settings
-    from memtune_runner.watch.imports import ImportWatch
-    from memtune_runner.watch.patches import Patches
+    from memtune_runner.rank.imports import ImportWatch
+    from memtune_runner.rank.patches import Patches
+    from memtune_runner.rank.probe import Probe
+    from memtune_runner.rank.settings import Settings
 
 Inherited = Callable[..., Any]
 _STATE = "trainer_state.json"

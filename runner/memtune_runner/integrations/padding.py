@@ -13,6 +13,6 @@ class PaddingCollator:
         self._collate, self._length = collate, length
 
     def __call__(self, samples: Any) -> Any:
-        from memtune_runner.padding import padded  # it needs torch, which the script is to import first
+        from memtune_runner.rank.padding import padded  # it needs torch, which the script is to import first
 
         return padded(self._collate(samples), self._length, names_tell=True)

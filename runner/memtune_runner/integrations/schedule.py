@@ -14,15 +14,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from memtune_runner import script_warnings
-from memtune_runner.bad_input import BadInputError
 from memtune_runner.checkpoints import manifest
 from memtune_runner.integrations import row_order
 from memtune_runner.integrations.askers import Place, is_of_accelerate, is_progress_bar, place_in, truth_of
 from memtune_runner.integrations.passes import Followed, Passes
-from memtune_runner.settings import Settings
-from memtune_runner.training_length import TrainingLength
-from memtune_runner.watch.patches import Patches
+from memtune_runner.rank import script_warnings
+from memtune_runner.rank.bad_input import BadInputError
+from memtune_runner.rank.patches import Patches
+from memtune_runner.rank.settings import Settings
+from memtune_runner.rank.training_length import TrainingLength
 
 Inherited = Callable[..., Any]
 

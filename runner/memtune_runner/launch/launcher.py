@@ -12,21 +12,22 @@ import traceback
 from dataclasses import replace
 from pathlib import Path
 
-from memtune import environment
-from memtune.report import EXIT_CODES, Device, Ending, Report
-from memtune_runner import deepspeed_file, ranks, worker_command
-from memtune_runner.bad_input import BadInputError
+from memtune.wire import environment
+from memtune.wire.report import EXIT_CODES, Device, Ending, Report
 from memtune_runner.checkpoints import newest, resolve
-from memtune_runner.command import Command, Kind
+from memtune_runner.command import checks, worker_command
+from memtune_runner.command.command import Command, Kind
 from memtune_runner.emulated import job as emulated_job
-from memtune_runner.launch import checks, processes
+from memtune_runner.launch import processes
 from memtune_runner.launch.merging import RankEnd, cause, merge
 from memtune_runner.launch.peers import Alone, Ended, Peers, join
 from memtune_runner.launch.signals import Signals
 from memtune_runner.launch.variables import of_worker, with_resume
 from memtune_runner.launch.workers import Worker, Workers
-from memtune_runner.patience import Patience
-from memtune_runner.settings import Settings
+from memtune_runner.rank import deepspeed_file, ranks
+from memtune_runner.rank.bad_input import BadInputError
+from memtune_runner.rank.hang_grace import Patience
+from memtune_runner.rank.settings import Settings
 
 # One failure ends all ranks of all nodes within 5 s: half of one to see it, these, and what killing takes.
 _GRACE_SECONDS = 1.5

@@ -10,12 +10,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TextIO
 
-from memtune import environment
-from memtune.report import EXIT_CODES, Ending, Report
-from memtune_runner.command import CommandError, parse
+from memtune.wire import environment
+from memtune.wire.report import EXIT_CODES, Ending, Report
+from memtune_runner.command.command import CommandError, parse
 from memtune_runner.launch.launcher import Launcher
-from memtune_runner.report import write
-from memtune_runner.settings import Settings, SettingsError, read_settings
+from memtune_runner.rank.report import write
+from memtune_runner.rank.settings import Settings, SettingsError, read_settings
 
 
 def main(words: Sequence[str]) -> int:

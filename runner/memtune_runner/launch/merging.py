@@ -6,12 +6,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from memtune.report import EXIT_CODES, Ending, Report
-from memtune_runner import failures
-from memtune_runner.failures import Failure
+from memtune.wire.report import EXIT_CODES, Ending, Report
 from memtune_runner.launch.peers import Ended
-from memtune_runner.report import log_tail
-from memtune_runner.settings import Settings
+from memtune_runner.rank import failures
+from memtune_runner.rank.failures import Failure
+from memtune_runner.rank.report import log_tail
+from memtune_runner.rank.settings import Settings
 
 _Number = TypeVar("_Number", int, float)
 

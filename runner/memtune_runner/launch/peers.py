@@ -12,10 +12,10 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import Any, NamedTuple, Protocol
 
-from memtune.report import Ending
-from memtune_runner.bad_input import BadInputError
-from memtune_runner.patience import Patience
-from memtune_runner.preflight import check_torch
+from memtune.wire.report import Ending
+from memtune_runner.rank.bad_input import BadInputError
+from memtune_runner.rank.hang_grace import Patience
+from memtune_runner.rank.preflight import check_torch
 
 _PERIOD_SECONDS = 0.5
 # A node that gave no sign of life for this long is lost: the three times five seconds of torch's own rendezvous

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
-from memtune import environment
-from memtune.report import Device
-from memtune_runner.settings import Settings
-from memtune_runner.worker_command import ENTER_DIRECTORY
+from memtune.wire import environment
+from memtune.wire.report import Device
+from memtune_runner.command.worker_command import ENTER_DIRECTORY
+from memtune_runner.rank.settings import Settings
 
 
 def of_worker(settings: Settings, current: Mapping[str, str], is_program: bool) -> dict[str, str]:

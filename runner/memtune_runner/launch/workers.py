@@ -16,11 +16,11 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from memtune_runner import stacks
-from memtune_runner.bad_input import BadInputError
 from memtune_runner.launch import processes
 from memtune_runner.launch.output import Output
-from memtune_runner.ranks import Rank
+from memtune_runner.rank import stacks
+from memtune_runner.rank.bad_input import BadInputError
+from memtune_runner.rank.ranks import Rank
 
 _KILL_SECONDS = 1.0
 

@@ -6,8 +6,8 @@ import re
 import signal
 
 from memtune.units import gib
-from memtune_runner.failures import in_words
-from memtune_runner.users_code import is_users
+from memtune_runner.rank.failures import in_words
+from memtune_runner.rank.users_code import is_users
 
 # As faulthandler writes a frame.
 _FRAME = re.compile(r'^ +File "(.*)", line (\d+) in ', re.MULTILINE)

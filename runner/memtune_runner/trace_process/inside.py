@@ -6,11 +6,11 @@ import argparse
 import os
 from dataclasses import replace
 
-from memtune import environment
-from memtune.trace import Trace, dumps
-from memtune.trace_message import LONGEST_BYTES, pack
-from memtune_runner.trace_process.board import Board
-from memtune_runner.volumes import Volumes
+from memtune.wire import environment
+from memtune.wire.trace import Trace, dumps
+from memtune.wire.trace_message import LONGEST_BYTES, pack
+from memtune_runner.rank.volumes import Volumes
+from memtune_runner.tracing.shared_status import Board
 
 # The one outcome that is no sentence about what went wrong.
 TRACED = "traced"

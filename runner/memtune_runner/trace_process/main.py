@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from memtune.trace import NUMERICS
 from memtune.units import parse_bytes
+from memtune.wire.trace import NUMERICS
 from memtune_runner.trace_process.inside import TRACED, Inside
 from memtune_runner.trace_process.watch import Limits, watched
 

@@ -16,12 +16,12 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import NamedTuple, NoReturn
 
-from memtune_runner import stacks
 from memtune_runner.launch.processes import adopt_orphans, descendants, dying_with_parent, send
 from memtune_runner.launch.signals import Signals
+from memtune_runner.rank import stacks
 from memtune_runner.trace_process import endings
-from memtune_runner.trace_process.board import Board
 from memtune_runner.trace_process.memory import Memory
+from memtune_runner.tracing.shared_status import Board
 
 _LOOK_EVERY_SECONDS, _PAUSE_PER_LOOK = 0.1, 5.0
 # How long the user's process may take to say where it is, and how long killed ones to go.

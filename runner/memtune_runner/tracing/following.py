@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_iter
 
-from memtune import trace as events
+from memtune.wire import trace as events
 
 if TYPE_CHECKING:
     from memtune_runner.tracing.recorder import Recorder

@@ -11,13 +11,13 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from memtune.trace import NUMERICS, Parameter, Program, Trace
-from memtune_runner.blocks import repeated_blocks
-from memtune_runner.checkpointing import switch_off_own
-from memtune_runner.trace_process.board import unheard
+from memtune.wire.trace import NUMERICS, Parameter, Program, Trace
+from memtune_runner.engine.blocks import repeated_blocks
+from memtune_runner.engine.checkpointing import switch_off_own
 from memtune_runner.tracing import factory as factories
 from memtune_runner.tracing.factory import Subject
 from memtune_runner.tracing.problems import TracingError
+from memtune_runner.tracing.shared_status import unheard
 from memtune_runner.tracing.tracer import Tracer
 
 

@@ -14,13 +14,13 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass_type
 from torch.utils._pytree import tree_iter
 
-from memtune import trace as events
-from memtune_runner.selective import ATTENTION, PRODUCTS
-from memtune_runner.trace_process.board import unheard
+from memtune.wire import trace as events
+from memtune_runner.engine.selective import ATTENTION, PRODUCTS
 from memtune_runner.tracing import kernels
 from memtune_runner.tracing.following import Numbers, followed, tensors_of
 from memtune_runner.tracing.problems import sparse_gradient
 from memtune_runner.tracing.recording import Recording, merged
+from memtune_runner.tracing.shared_status import unheard
 
 _UNCOUNTED = -1  # a weight, a buffer, or what stands for a save in the backward pass
 

@@ -7,7 +7,7 @@ from itertools import groupby
 from operator import itemgetter
 from typing import NamedTuple
 
-from memtune import trace as events
+from memtune.wire import trace as events
 
 
 class Recording(NamedTuple):

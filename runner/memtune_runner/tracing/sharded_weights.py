@@ -18,8 +18,8 @@ from torch.nn import functional
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass_type
 from torch.utils._pytree import tree_iter, tree_map_only
 
-from memtune import trace as events
-from memtune.deepspeed_config import PERSISTENT_ELEMENTS
+from memtune.plans.deepspeed_config import PERSISTENT_ELEMENTS
+from memtune.wire import trace as events
 from memtune_runner.tracing.adaptations import replaced
 from memtune_runner.tracing.recorder import Recorder
 

@@ -10,7 +10,6 @@ import torch
 from torch import nn
 
 from memtune_runner.engine.precision import CastInputs
-from memtune_runner.trace_process.board import unheard
 from memtune_runner.tracing.adaptations import replaced, usual_paths
 from memtune_runner.tracing.casts import gpu_casts
 from memtune_runner.tracing.factory import Subject
@@ -21,6 +20,7 @@ from memtune_runner.tracing.problems import TracingError, explained
 from memtune_runner.tracing.recorder import Recorder
 from memtune_runner.tracing.recording import Recording
 from memtune_runner.tracing.sharded_weights import sharded_weights
+from memtune_runner.tracing.shared_status import unheard
 from memtune_runner.tracing.unfolding import IrregularError, unfold
 
 

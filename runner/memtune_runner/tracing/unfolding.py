@@ -12,7 +12,7 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any, NamedTuple
 
-from memtune import trace as events
+from memtune.wire import trace as events
 from memtune_runner.tracing.folding import PERIODS, Fold
 from memtune_runner.tracing.following import Numbers
 from memtune_runner.tracing.recording import Recording, in_order

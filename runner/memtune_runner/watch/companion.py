@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from memtune.report import Component
 from memtune.units import gib
+from memtune.wire.report import ReportedComponent
 
 _MOST_SITES = 20
 _IN_USE = frozenset({"active_allocated", "active_pending_free", "active_awaiting_free"})
@@ -17,17 +17,19 @@ _IN_USE = frozenset({"active_allocated", "active_pending_free", "active_awaiting
 _INNER = ("/torch/", "/deepspeed/", "??", "<frozen")
 
 
-def top_sites(snapshot: Mapping[str, Any]) -> list[Component]:
+def top_sites(snapshot: Mapping[str, Any]) -> list[ReportedComponent]:
     """The lines of code that hold most bytes, from a snapshot of torch.cuda.memory with recorded history."""
     sizes: Counter[str] = Counter()
     for segment in snapshot.get("segments", ()):
         for block in segment["blocks"]:
             if block["state"] in _IN_USE:
                 sizes[_site(block.get("frames", ()))] += block["size"]
-    return [Component(site, size_bytes) for site, size_bytes in sizes.most_common(_MOST_SITES)]
+    return [ReportedComponent(site, size_bytes) for site, size_bytes in sizes.most_common(_MOST_SITES)]
 
 
-def write_companion(directory: Path, rank: int, parts: Iterable[Component], sites: Iterable[Component]) -> None:
+def write_companion(
+    directory: Path, rank: int, parts: Iterable[ReportedComponent], sites: Iterable[ReportedComponent]
+) -> None:
     """Write both tables as text. A directory that cannot be written costs the file, not the report."""
     lines = ["by component", *map(_line, parts), "", "by line of code", *map(_line, sites), ""]
     try:
@@ -36,7 +38,7 @@ def write_companion(directory: Path, rank: int, parts: Iterable[Component], site
         print(f"memtune: the memory of rank {rank} cannot be written to {directory}: {error.strerror}", file=sys.stderr)
 
 
-def _line(component: Component) -> str:
+def _line(component: ReportedComponent) -> str:
     return f"{gib(component.size_bytes, 3):>14}  {component.name}"
 
 

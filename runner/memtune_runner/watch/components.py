@@ -8,13 +8,13 @@ from typing import Any
 
 import torch
 
-from memtune.report import Component
+from memtune.wire.report import ReportedComponent
 
 WEIGHTS, GRADIENTS, STATES, MASTERS = "weights", "gradients", "optimizer states", "master weights"
 ACTIVATIONS = "activations and others"
 
 
-def largest_components(allocated_bytes: int, device_type: str) -> tuple[Component, ...]:
+def largest_components(allocated_bytes: int, device_type: str) -> tuple[ReportedComponent, ...]:
     """The components of the allocated bytes by the names of a prediction, the largest first.
 
     Whatever is neither a weight nor belongs to an optimizer is counted as activations.
@@ -31,7 +31,7 @@ def largest_components(allocated_bytes: int, device_type: str) -> tuple[Componen
         MASTERS: _size_bytes(stepped, device_type, seen),
     }
     sizes[ACTIVATIONS] = max(allocated_bytes - sum(sizes.values()), 0)
-    found = [Component(name, size_bytes) for name, size_bytes in sizes.items() if size_bytes]
+    found = [ReportedComponent(name, size_bytes) for name, size_bytes in sizes.items() if size_bytes]
     return tuple(sorted(found, key=lambda each: -each.size_bytes))
 
 

@@ -6,15 +6,16 @@ import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from memtune.report import EXIT_CODES, Device, Ending, Memory, Report
-from memtune_runner import checkpoints, phases, script_warnings
-from memtune_runner.bad_input import BadInputError
+from memtune.wire.report import EXIT_CODES, Device, Ending, Memory, Report
+from memtune_runner import checkpoints
 from memtune_runner.checkpoints.loading import CheckpointLoad
-from memtune_runner.driver import driver_version
-from memtune_runner.failures import Failure
-from memtune_runner.ranks import Rank
-from memtune_runner.settings import Settings
-from memtune_runner.training_length import TrainingLength
+from memtune_runner.rank import phases, script_warnings
+from memtune_runner.rank.bad_input import BadInputError
+from memtune_runner.rank.driver import driver_version
+from memtune_runner.rank.failures import Failure
+from memtune_runner.rank.ranks import Rank
+from memtune_runner.rank.settings import Settings
+from memtune_runner.rank.training_length import TrainingLength
 
 if TYPE_CHECKING:
     from memtune_runner.watch.watch import Watch  # needs torch, which a script may never import

@@ -25,7 +25,7 @@ _FSDP1_SHARDINGS = {
 _LINEAR_NAMES = frozenset({"Conv1D"})  # transformers' name for the transposed linear layer of GPT-2
 
 
-class Engine(NamedTuple):
+class DetectedEngine(NamedTuple):
     """One model's engine. ``is_compiled`` says that parts of it run where hooks see nothing."""
 
     backend: str
@@ -35,7 +35,7 @@ class Engine(NamedTuple):
     is_compiled: bool
 
 
-def describe(model: torch.nn.Module) -> Engine:
+def describe(model: torch.nn.Module) -> DetectedEngine:
     """The engine around or within a model."""
     wrapper, backend = _wrapper(model)
     stage = {"fsdp": 3, "deepspeed": 0}.get(backend, 0)
@@ -45,7 +45,7 @@ def describe(model: torch.nn.Module) -> Engine:
         gradient_dtype = dtype_name(wrapper.get_data_types()[1])
     compiled = any(hasattr(each, "_orig_mod") or each._compiled_call_impl is not None for each in model.modules())
     weights = (each for each in model.parameters() if each.requires_grad)
-    return Engine(backend, stage, main_dtype(weights), gradient_dtype, compiled)
+    return DetectedEngine(backend, stage, main_dtype(weights), gradient_dtype, compiled)
 
 
 def fsdp_sharding(model: torch.nn.Module) -> str | None:

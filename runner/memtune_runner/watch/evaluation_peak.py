@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from memtune.report import Memory
-from memtune_runner.settings import Settings
+from memtune.wire.report import Memory
+from memtune_runner.rank.settings import Settings
 from memtune_runner.watch.tally import Tally
 
 

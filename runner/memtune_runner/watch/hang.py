@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from memtune.report import Phase
+from memtune.wire.report import Phase
 
 PATIENT = frozenset({Phase.EVALUATION, Phase.SAVE})
 

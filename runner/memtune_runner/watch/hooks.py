@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from memtune.report import Phase
-from memtune_runner import phases
+from memtune.wire.report import Phase
 from memtune_runner.checkpoints import meeting
-from memtune_runner.watch.patches import Patches
+from memtune_runner.rank import phases
+from memtune_runner.rank.patches import Patches
 
 if TYPE_CHECKING:
     from memtune_runner.checkpoints.loading import CheckpointLoad

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from memtune.report import Applied
-from memtune.script_batch import difference
-from memtune_runner.bad_input import PlanNotAppliedError
-from memtune_runner.probe import DEFAULT_STEPS
-from memtune_runner.settings import Settings
+from memtune.wire.report import Applied
+from memtune.wire.script_batch import difference
+from memtune_runner.rank.bad_input import PlanNotAppliedError
+from memtune_runner.rank.probe import DEFAULT_STEPS
+from memtune_runner.rank.settings import Settings
 
 
 class PlanCheck:

@@ -9,9 +9,9 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from memtune_runner import metrics
-from memtune_runner.ranks import Rank
-from memtune_runner.watch.statistics import Reading
+from memtune_runner.device.statistics import Reading
+from memtune_runner.rank import metrics
+from memtune_runner.rank.ranks import Rank
 from memtune_runner.watch.watch import Watch
 
 # A real device lists all its blocks to find the largest free one, which takes milliseconds.

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from memtune.report import Component, Memory, Phase
-from memtune_runner.watch.statistics import Reading
+from memtune.wire.report import Memory, Phase, ReportedComponent
+from memtune_runner.device.statistics import Reading
 
 
 @dataclass(frozen=True)
@@ -14,7 +14,7 @@ class OutOfMemory:
 
     phase: Phase
     requested_bytes: int
-    largest: tuple[Component, ...]
+    largest: tuple[ReportedComponent, ...]
 
 
 class MemoryRecord:

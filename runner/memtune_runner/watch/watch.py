@@ -11,23 +11,23 @@ from typing import Any
 
 import torch
 
-from memtune.report import Applied, Component, Device, Phase
-from memtune_runner import library_step, phases
-from memtune_runner.bad_input import BadInputError
+from memtune.wire.report import Applied, Device, Phase, ReportedComponent
 from memtune_runner.checkpoints.loading import CheckpointLoad
-from memtune_runner.probe import Probe
-from memtune_runner.settings import Settings
-from memtune_runner.watch.batch import batch_size
+from memtune_runner.device.statistics import Reading, Statistics, is_full
+from memtune_runner.rank import library_step, phases
+from memtune_runner.rank.bad_input import BadInputError
+from memtune_runner.rank.batch import batch_size
+from memtune_runner.rank.probe import Probe
+from memtune_runner.rank.settings import Settings
 from memtune_runner.watch.companion import top_sites, write_companion
 from memtune_runner.watch.components import largest_components
-from memtune_runner.watch.engines import Engine, compute_dtype, describe, fsdp_sharding, learns, main_dtype
+from memtune_runner.watch.engines import DetectedEngine, compute_dtype, describe, fsdp_sharding, learns, main_dtype
 from memtune_runner.watch.evaluation_peak import EvaluationPeak
 from memtune_runner.watch.hang import HangRule
 from memtune_runner.watch.loop import TrainingLoop
 from memtune_runner.watch.pace import Pace
 from memtune_runner.watch.plan_check import PlanCheck
 from memtune_runner.watch.record import MemoryRecord, OutOfMemory
-from memtune_runner.watch.statistics import Reading, Statistics, is_full
 from memtune_runner.watch.steps import StepCounter
 from memtune_runner.watch.tally import Tally
 
@@ -63,7 +63,7 @@ class Watch:
         self.save_covered = self.evaluation_covered = False
         self._plan_check = PlanCheck(settings)
         self._evaluation_peak = EvaluationPeak(settings, self.read, self.record.memory)
-        self._engine: Engine | None = None
+        self._engine: DetectedEngine | None = None
         self._sharding: str | None = None
         self._compute_dtype: str | None = None
         self._gradient_dtype: str | None = None
@@ -322,7 +322,7 @@ class Watch:
         if path is not None and is_first:  # a script may go on with a smaller batch, and run out again and again
             self._write_companion(self.statistics, path.parent, largest)
 
-    def _write_companion(self, statistics: Statistics, directory: Path, largest: tuple[Component, ...]) -> None:
+    def _write_companion(self, statistics: Statistics, directory: Path, largest: tuple[ReportedComponent, ...]) -> None:
         snapshot = statistics.dump(directory / f"memory-rank-{self.rank}.pickle")
         write_companion(directory, self.rank, largest, top_sites(snapshot))
 

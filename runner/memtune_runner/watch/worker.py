@@ -11,38 +11,30 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from memtune import environment
 from memtune.allocator import AllocatorSettings
-from memtune.report import Device
 from memtune.units import MIB
-from memtune_runner import (
-    called_launchers,
-    deepspeed_on_cpu,
-    integrations,
-    library_step,
-    phases,
-    probe,
-    progress,
-    script_warnings,
-    stacks,
-    training_length,
-)
-from memtune_runner.bad_input import BadInputError
+from memtune.wire import environment
+from memtune.wire.report import Device
+from memtune_runner import integrations
 from memtune_runner.checkpoints import meeting
 from memtune_runner.checkpoints.loading import CheckpointLoad
 from memtune_runner.checkpoints.meeting import Lookout
+from memtune_runner.command import called_launchers
 from memtune_runner.emulated.rank import EmulatedRank
-from memtune_runner.failures import Failure, of_exception
-from memtune_runner.patience import Patience
-from memtune_runner.probe import Probe, ProbeFinished
-from memtune_runner.progress import Progress
-from memtune_runner.ranks import Rank, own_directory, write_rank_report
-from memtune_runner.settings import Settings, SettingsError
-from memtune_runner.training_length import TrainingLength
+from memtune_runner.engine import deepspeed_on_cpu
+from memtune_runner.rank import library_step, phases, probe, progress, script_warnings, stacks, training_length
+from memtune_runner.rank.bad_input import BadInputError
+from memtune_runner.rank.failures import Failure, of_exception
+from memtune_runner.rank.hang_grace import Patience
+from memtune_runner.rank.imports import ImportWatch
+from memtune_runner.rank.patches import Patches
+from memtune_runner.rank.probe import Probe, ProbeFinished
+from memtune_runner.rank.progress import Progress
+from memtune_runner.rank.ranks import Rank, own_directory, write_rank_report
+from memtune_runner.rank.settings import Settings, SettingsError
+from memtune_runner.rank.training_length import TrainingLength
 from memtune_runner.watch import ending
 from memtune_runner.watch.hang import PATIENT, HangLimits, HangRule, Watchdog
-from memtune_runner.watch.imports import ImportWatch
-from memtune_runner.watch.patches import Patches
 
 if TYPE_CHECKING:
     from memtune_runner.watch.watch import Watch
@@ -219,8 +211,8 @@ class _Worker:
             publish(watch, self._rank, directory, port)
 
     def _attach_device(self, watch: Watch) -> None:
-        from memtune_runner.virtual import VirtualGpu
-        from memtune_runner.watch.statistics import CudaStatistics, VirtualStatistics
+        from memtune_runner.device.statistics import CudaStatistics, VirtualStatistics
+        from memtune_runner.virtual.gpu import VirtualGpu
 
         settings = self._settings
         if settings.device is Device.CUDA:

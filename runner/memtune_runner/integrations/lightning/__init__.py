@@ -8,15 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from memtune.report import Device
+from memtune.wire.report import Device
 from memtune_runner.integrations.lightning import fabric, strategies, trainer
-from memtune_runner.training_length import LibraryLength
+from memtune_runner.rank.training_length import LibraryLength
 
 if TYPE_CHECKING:
-    from memtune_runner.probe import Probe
-    from memtune_runner.settings import Settings
-    from memtune_runner.watch.imports import ImportWatch
-    from memtune_runner.watch.patches import Patches
+    from memtune_runner.rank.imports import ImportWatch
+    from memtune_runner.rank.patches import Patches
+    from memtune_runner.rank.probe import Probe
+    from memtune_runner.rank.settings import Settings
 
 _TRAINERS = ("lightning.pytorch", "pytorch_lightning")
 _FABRICS = ("lightning.fabric", "lightning_fabric")

@@ -7,20 +7,20 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from memtune.report import Phase
-from memtune_runner import phases
-from memtune_runner.bad_input import BadInputError
+from memtune.wire.report import Phase
 from memtune_runner.checkpoints import lightning
 from memtune_runner.integrations.checkpointing import set_checkpointing
 from memtune_runner.integrations.lightning import strategies
 from memtune_runner.integrations.loaders import batch_size_of, in_micro_batches, training_loader
-from memtune_runner.training_length import TrainingLength
+from memtune_runner.rank import phases
+from memtune_runner.rank.bad_input import BadInputError
+from memtune_runner.rank.training_length import TrainingLength
 
 if TYPE_CHECKING:
-    from memtune_runner.probe import Probe
-    from memtune_runner.settings import Settings
-    from memtune_runner.watch.imports import ImportWatch
-    from memtune_runner.watch.patches import Patches
+    from memtune_runner.rank.imports import ImportWatch
+    from memtune_runner.rank.patches import Patches
+    from memtune_runner.rank.probe import Probe
+    from memtune_runner.rank.settings import Settings
 
 Inherited = Callable[..., Any]
 

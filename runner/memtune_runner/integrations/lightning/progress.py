@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from torch.utils.data import BatchSampler, DistributedSampler, IterableDataset, RandomSampler
 
-from memtune.plan import Plan
+from memtune.plans.plan import Plan
 
 
 class Cut(NamedTuple):

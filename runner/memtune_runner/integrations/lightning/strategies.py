@@ -6,12 +6,12 @@ import importlib
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from memtune import environment
-from memtune.knobs import Offload, Precision
-from memtune.plan import Plan
-from memtune.report import Device
+from memtune.plans.knobs import Offload, Precision
+from memtune.plans.plan import Plan
+from memtune.wire import environment
+from memtune.wire.report import Device
 from memtune_runner.integrations import arguments
-from memtune_runner.settings import Settings, SettingsError
+from memtune_runner.rank.settings import Settings, SettingsError
 
 if TYPE_CHECKING:
     import torch

@@ -9,20 +9,20 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from memtune_runner.bad_input import BadInputError
 from memtune_runner.checkpoints import lightning, manifest
 from memtune_runner.integrations.checkpointing import set_checkpointing
 from memtune_runner.integrations.first_training import FirstTraining
 from memtune_runner.integrations.lightning import strategies
 from memtune_runner.integrations.loaders import batch_size_of, in_micro_batches, samples_of_pass
-from memtune_runner.probe import accumulation
-from memtune_runner.training_length import Epoch, LibraryLength, Training
+from memtune_runner.rank.bad_input import BadInputError
+from memtune_runner.rank.probe import accumulation
+from memtune_runner.rank.training_length import Epoch, LibraryLength, Training
 
 if TYPE_CHECKING:
-    from memtune_runner.probe import Probe
-    from memtune_runner.settings import Settings
-    from memtune_runner.watch.imports import ImportWatch
-    from memtune_runner.watch.patches import Patches
+    from memtune_runner.rank.imports import ImportWatch
+    from memtune_runner.rank.patches import Patches
+    from memtune_runner.rank.probe import Probe
+    from memtune_runner.rank.settings import Settings
 
 Inherited = Callable[..., Any]
 # Callbacks that decide on what the plan decides.

@@ -1,0 +1,160 @@
+"""`memtune emulate -- COMMAND`: the memory that a training command takes, on a GPU that is not there.
+
+The parser of every command imports this file for its defaults, so that it imports the rest where it is needed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from memtune.units import counted, gib, unit_of
+from memtune_cli.errors import InputError
+from memtune_cli.views.screen import Screen, stdout_screen
+
+GPU, TIME_LIMIT_SECONDS = "h100-80gb", 600
+EXIT_CODES = """\
+exit codes:
+  0  the command ran to its end
+  1  the command failed
+  2  bad input: a command or job that cannot be read, or a command whose Python is not there
+  3  no C compiler, or no CUDA build of torch in the command's Python
+  4  a machine that is not Linux on x86_64
+  5  a GPU that is not in the table
+  6  the command ran out of the emulated GPU's memory
+  7  the time was up
+  8  the machine has too little memory for the command
+  9  a library of the command needs what the emulated GPU does not have
+  10  a plan that the job does not allow
+  130  the command was interrupted
+"""
+_METRICS = ("allocated", "active", "reserved")
+_READS_SHOWN = 5
+_OF_JOBS = (".yaml", ".yml", ".json")
+_TRIED = ("2.6", "2.13")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run the command in a process of its own, and show what it writes down."""
+    if _is_job(arguments.words):
+        if arguments.ranks:
+            raise InputError("--ranks: a job says itself how many GPUs it has; set spec.resources, or leave it out")
+        from memtune_cli.commands.emulate_job import run as run_job
+
+        return run_job(arguments)
+    for option in ("plan", "top", "timeline"):
+        if getattr(arguments, option) is not None:
+            raise InputError(f"--{option} is for a job: memtune emulate JOB.yaml --{option} ...")
+    return _run_command(arguments)
+
+
+def _is_job(words: Sequence[str]) -> bool:
+    """Whether the one word is the file of a job, as no script and no program is called."""
+    return len(words) == 1 and (words[0] == "-" or words[0].endswith(_OF_JOBS))
+
+
+def _run_command(arguments: argparse.Namespace) -> int:
+    from memtune_cli.views import json_output
+
+    with TemporaryDirectory() as directory:
+        output = Path(directory) / "result.json"
+        words = ["--gpu", arguments.gpu or GPU, "--time-limit", str(arguments.time_limit), "--output", str(output)]
+        if arguments.ranks:
+            words += ["--ranks", str(arguments.ranks)]
+        if arguments.snapshot:
+            words += ["--snapshot", str(arguments.snapshot)]
+        command = [sys.executable, "-m", "memtune_runner", "emulate", *words, "--", *arguments.words]
+        code = subprocess.run(command, check=False).returncode
+        if not output.exists():
+            return code  # the sentence that says why has been printed
+        result = json.loads(output.read_text(encoding="utf-8"))
+    if arguments.format == "table":
+        screen = stdout_screen()
+        print(screen.plain("\n".join(_page(screen, result))))
+    else:
+        print(json_output.dump({"version": json_output.VERSION, "command": "emulate", **result}, arguments.format))
+    return code
+
+
+def _page(screen: Screen, result: Mapping[str, Any]) -> Iterator[str]:
+    gpu, measured = result["gpu"], result["measured"]
+    where = f"rank 0 of {result['ranks']}" if result["ranks"] > 1 else "one GPU"
+    yield screen.bold(f"{gpu['product']} ({gpu['name']}, {gib(gpu['usableBytes'])}), emulated, {where}")
+    yield f"  {_ending(result)}"
+    if result["outcome"] == "failed" and measured and any(each["value"] != "true" for each in measured["values"]):
+        yield "  It had read values that no kernel has computed, which are listed below and may be the reason."
+    yield from _untried(result["torch"]["version"])
+    if measured is None:
+        yield "  Nothing is known of its memory: it ended before it used the GPU, or without a chance to tell."
+        return
+    yield ""
+    yield screen.bold("Peaks")
+    peaks, outside = measured["peakBytes"], result["outsideBytes"]
+    for metric in _METRICS:
+        yield f"  {metric:<12}{size(peaks[metric]):>12}"
+    parts = ", ".join(f"{name} {size(part)}" for name, part in outside.items())
+    yield f"  {'outside':<12}{size(sum(outside.values())):>12}  not emulated, an estimate: {parts}"
+    yield f"  {'host':<12}{size(measured['hostPeakBytes']):>12}  of which pinned {size(measured['pinnedPeakBytes'])}"
+    yield ""
+    yield f"Allocator retries: {measured['allocatorRetries']}; out-of-memory errors: {measured['outOfMemoryErrors']}"
+    yield from caveats(measured)
+    torch = result["torch"]
+    yield screen.dim(f"torch {torch['version']}, CUDA {torch['cuda']}, cuDNN {torch['cudnn']}, NCCL {torch['nccl']}")
+
+
+def _untried(version: str) -> Iterator[str]:
+    """A warning where the emulation was never run with this torch."""
+    if ".".join(version.split(".")[:2]) not in _TRIED:
+        tried = " and ".join(_TRIED)
+        yield f"  The emulated GPU was tried with torch {tried}, not with {version}: an error may be its own."
+
+
+def size(size_bytes: int) -> str:
+    """An amount in the unit that suits it."""
+    unit = unit_of(size_bytes)
+    return f"{unit.number(size_bytes, unit.digits)} {unit.name}B"
+
+
+def _ending(result: Mapping[str, Any]) -> str:
+    seconds, message = f"{result['seconds']:.1f} s", result["message"]
+    if result["outcome"] == "completed":
+        return f"Completed in {seconds}."
+    if result["outcome"] == "outOfMemory":
+        return f"Out of memory after {seconds}: {message}"
+    if result["outcome"] == "timeLimit":
+        return f"Ended after {seconds}, when its time was up; give a larger --time-limit if it needs more."
+    if result["outcome"] == "hostMemory":
+        return (
+            f"Out of host memory after {seconds}: {message}; make the weights on the meta device, or give this machine "
+            "more memory."
+        )
+    if result["outcome"] == "missingSymbol":
+        return f"A library needs what the emulated GPU does not have, found after {seconds}: {message}."
+    return f"Failed after {seconds} with exit code {result['exitCode']}" + (f": {message}" if message else ".")
+
+
+def caveats(measured: Mapping[str, Any]) -> Iterator[str]:
+    """What makes the numbers less certain."""
+    made_up = [each for each in measured["values"] if each["value"] != "true"]
+    if made_up:
+        times = sum(each["times"] for each in made_up)
+        yield f"The script read {counted(times, 'value')} that no kernel has computed, at:"
+        yield from (f"  {each['file']}:{each['line']} ({each['times']} times)" for each in made_up[:_READS_SHOWN])
+        if len(made_up) > _READS_SHOWN:
+            yield f"  and {counted(len(made_up) - _READS_SHOWN, 'more line')}; --format json has all"
+        yield "  If memory depends on them, it may differ on a real GPU."
+    else:
+        yield "The script read no value that only a kernel would have computed."
+    if measured["compilations"]:
+        yield (
+            f"torch.compile was called {counted(measured['compilations'], 'time')} and is not emulated: "
+            "what was to be compiled ran as it is written, which may take other memory"
+        )
+    stubs = ", ".join(f"{each['name']} ({each['calls']})" for each in measured["stubs"])
+    yield f"Functions that only pretended to succeed: {stubs or 'none'}"

@@ -1,0 +1,217 @@
+"""`memtune logs NAME`: what the ranks of a run said, the failing rank first, from their pods or from this machine."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import io
+import re
+import sys
+import time
+from collections.abc import AsyncIterator, Callable
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+from memtune.api.status import AttemptStatus, EmulationStatus, RunStatus
+from memtune.controller.observation import PodObservation, RunObservation
+from memtune.controller.records import has_ended
+from memtune.controller.verdict import conclude
+from memtune.wire.report import LOG_MARK, Report
+from memtune_cli.errors import InputError
+from memtune_cli.input import cluster
+from memtune_cli.input.cluster import JobAddress
+from memtune_cli.input.job_view import JobView, story_of
+from memtune_cli.input.local_job import story_at
+from memtune_cli.input.named_job import state_directory
+from memtune_cli.input.run_pods import pods_of
+from memtune_operator.kubernetes.pod_reader import index_of, observe, run_of
+from memtune_operator.kubernetes.refusals import RefusalError
+from memtune_operator.local.runs import LocalRun
+from memtune_operator.pods import names
+from memtune_operator.pods.wrapping import Manifest, TemplateError, wrapped_index
+
+_RANK = re.compile(r"\[rank (\d+)\] ")
+_READ_SECONDS = 120.0
+_FOLLOW_SECONDS = 30 * 86_400.0
+_LOOK_AGAIN_SECONDS = 2.0
+
+
+class _Pod(NamedTuple):
+    """One pod of a run, or the process in its place: ``lines`` are what it said, and on request what it will say."""
+
+    name: str
+    place: int
+    lines: Callable[[bool], AsyncIterator[str]]
+
+
+class _Failure(NamedTuple):
+    """Who is to blame for the end of a run: the pod's place in it, and the rank if its report names one."""
+
+    place: int
+    rank: int | None
+    message: str
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print the logs of one run; 130 if that was interrupted."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # Scripts print what they like, whatever the terminal's encoding knows.
+        sys.stdout.reconfigure(errors="replace")
+    directory = state_directory(arguments)
+    return asyncio.run(_of_machine(directory, arguments) if directory else _of_cluster(arguments))
+
+
+async def _of_machine(directory: Path, arguments: argparse.Namespace) -> int:
+    story = story_at(directory)
+    runs = {log.parent.name: LocalRun(log.parent, lambda: None) for log in (directory / "runs").glob("*/log")}
+    record = _chosen(story, set(runs), arguments.run)
+    found = runs[record.name]
+    seen = found.observe()
+    await _show(story, record, [_Pod(found.name, 0, found.log)], [seen] if seen else [], arguments)
+    return 0
+
+
+async def _of_cluster(arguments: argparse.Namespace) -> int:
+    async with cluster.address(arguments) as job:
+        manifest = await job.read()
+        story = story_of(manifest)
+        owned = await pods_of(job, story, manifest["metadata"]["uid"])
+        record = _chosen(story, {run_of(pod) for pod in owned}, arguments.run)
+        manifests = [pod for pod in owned if run_of(pod) == record.name and index_of(pod) is not None]
+        now, resource = time.time(), _gpu_resource(story)
+        seen = [observe(pod, index_of(pod) or 0, resource, None, now) for pod in manifests]
+        await _show(story, record, [_pod(job, story, pod) for pod in manifests], seen, arguments)
+    return 0
+
+
+async def _show(
+    story: JobView, record: RunStatus, pods: list[_Pod], seen: list[PodObservation], arguments: argparse.Namespace
+) -> None:
+    pods = _of_rank(story, record, pods, arguments.rank)
+    if arguments.follow:
+        await asyncio.gather(*(_follow(pod, arguments.rank) for pod in pods))
+    else:
+        await _print(pods, _failure(record, seen) if arguments.rank is None else None, arguments.rank)
+
+
+def _chosen(story: JobView, present: set[str], asked: str | None) -> RunStatus:
+    """The run that is asked for, else the newest that has begun and still has pods."""
+    order = {EmulationStatus: 0, RunStatus: 1, AttemptStatus: 2}
+    runs = sorted(story.trail, key=lambda run: (order[type(run)], run.number))
+    if asked is not None:
+        runs = [run for run in runs if asked in (run.name, run.name.removeprefix(f"{names.job_stem(story.name)}-"))]
+        if not runs:
+            known = ", ".join(run.name.removeprefix(f"{names.job_stem(story.name)}-") for run in story.trail) or "none"
+            raise InputError(f"--run: {story.name} has no run {asked}; its runs are: {known}")
+    found = [run for run in runs if run.name in present]
+    if not found:
+        raise InputError(_no_pods(story, runs[-1] if runs else None))
+    begun = [run for run in found if run.started_at or has_ended(run)]
+    return (begun or found)[-1]
+
+
+def _no_pods(story: JobView, run: RunStatus | None) -> str:
+    if run is None:
+        return f"{story.name} has started no run yet: {story.status.message}"
+    said = f"; of {run.name} this is known: {run.message}" if run.message else ""
+    if story.state:
+        return f"the log of {run.name} is gone{said}"
+    kept = "those of the last two failed runs and of the one that trained to its end are kept"
+    if story.job and story.job.spec.pod_retention == "None":
+        kept = "spec.podRetention None keeps none"
+    return f"the pods of {run.name} are gone ({kept}){said}"
+
+
+def _pod(job: JobAddress, story: JobView, manifest: Manifest) -> _Pod:
+    """What the wrapped container of a pod says, or the init container that kept it from starting."""
+    name = manifest["metadata"]["name"]
+    lines = partial(_lines, job, name, _container(story, manifest))
+    return _Pod(name, index_of(manifest) or 0, lines)
+
+
+def _container(story: JobView, manifest: Manifest) -> str:
+    status, spec = manifest.get("status") or {}, manifest["spec"]
+    for each in status.get("initContainerStatuses") or []:
+        if ((each.get("state") or {}).get("terminated") or {}).get("exitCode"):
+            return str(each["name"])
+    try:
+        position = wrapped_index(spec["containers"], _gpu_resource(story))
+    except TemplateError:
+        position = 0
+    return str(spec["containers"][position]["name"])
+
+
+def _gpu_resource(story: JobView) -> str:
+    return story.job.spec.resources.gpu_resource if story.job else ""
+
+
+def _of_rank(story: JobView, record: RunStatus, pods: list[_Pod], rank: int | None) -> list[_Pod]:
+    """The pods in their order, or the one of a rank."""
+    ordered = sorted(pods, key=lambda pod: pod.place)
+    if rank is None:
+        return ordered
+    if rank >= story.world:
+        raise InputError(f"--rank: {record.name} has ranks 0 to {story.world - 1}, not {rank}")
+    per_pod = story.job.spec.resources.gpus_per_pod if story.job else 1
+    found = [pod for pod in ordered if pod.place == rank // per_pod]
+    if not found:
+        raise InputError(f"--rank: the pod of rank {rank} of {record.name} is gone; leave --rank out to see the others")
+    return found
+
+
+def _failure(record: RunStatus, seen: list[PodObservation]) -> _Failure | None:
+    """Whose failure ended the run, as the operator concludes it."""
+    conclusion = conclude(RunObservation(tuple(seen), is_probe=not isinstance(record, AttemptStatus)))
+    if conclusion is None or conclusion.pod_index is None:
+        return None
+    report = next((pod.report for pod in seen if pod.index == conclusion.pod_index), None)
+    rank = report.rank if isinstance(report, Report) else None
+    return _Failure(conclusion.pod_index, rank, f"{conclusion.verdict}: {conclusion.message}")
+
+
+async def _print(pods: list[_Pod], failure: _Failure | None, rank: int | None) -> None:
+    """Pod by pod, the failing one first, and of it the failing rank."""
+    for pod in sorted(pods, key=lambda pod: (failure is None or pod.place != failure.place, pod.place)):
+        blamed = failure if failure and pod.place == failure.place else None
+        first = blamed.rank if blamed else None
+        if failure or len(pods) > 1:
+            who = f"rank {first} of {pod.name}" if first is not None else pod.name
+            print(f"==> {who}{f': {blamed.message}' if blamed else ''} <==")
+        others = []
+        async for line in pod.lines(False):
+            if line.startswith(LOG_MARK):
+                continue  # for programs; what it says of a failure is said above
+            if _is_of(rank, line) and _is_of(first, line):
+                print(line)
+            elif _is_of(rank, line):
+                others.append(line)
+        if others:
+            print("\n".join([f"==> the others of {pod.name} <==", *others]))
+
+
+def _is_of(rank: int | None, line: str) -> bool:
+    """Whether a line is one of a rank; without a rank, each is."""
+    match = _RANK.match(line)
+    return rank is None or (match is not None and int(match[1]) == rank)
+
+
+async def _lines(job: JobAddress, pod: str, container: str, follow: bool) -> AsyncIterator[str]:
+    query = {"container": container, **({"follow": "true"} if follow else {})}
+    seconds = _FOLLOW_SECONDS if follow else _READ_SECONDS
+    async for line in job.cluster.pod_lines(job.namespace, pod, "log", query, seconds):
+        yield line
+
+
+async def _follow(pod: _Pod, rank: int | None) -> None:
+    """Each line as it comes. A container that has not started is waited for."""
+    while True:
+        try:
+            async for line in pod.lines(True):
+                if _is_of(rank, line) and not line.startswith(LOG_MARK):
+                    print(line, flush=True)
+            return
+        except RefusalError as refusal:
+            if refusal.status != 400 or "waiting to start" not in refusal.message:
+                raise
+        await asyncio.sleep(_LOOK_AGAIN_SECONDS)

@@ -1,0 +1,41 @@
+"""`memtune report NAME -o report.html`: the story of a job as one page."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from pathlib import Path
+
+from memtune.controller.times import to_seconds
+from memtune_cli.errors import InputError
+from memtune_cli.input.job_view import JobView
+from memtune_cli.input.named_job import story_of_named
+from memtune_cli.input.prometheus import Series, device_memory
+from memtune_cli.views.candidates import believed, costs
+from memtune_cli.views.report_page import html_page
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Write the page."""
+    story, now = story_of_named(arguments), time.time()
+    series = _series(arguments.prometheus, story, now) if arguments.prometheus else []
+    plans = believed(story)
+    text = html_page(story, plans, costs(story, plans), series, now)
+    try:
+        Path(arguments.output).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"--output: {arguments.output} cannot be written: {error.strerror}") from None
+    print(f"{arguments.output}: the report of {story.title}")
+    return 0
+
+
+def _series(url: str, story: JobView, now: float) -> list[Series]:
+    """The memory over time of the train runs that there were."""
+    begins = [begin for run in story.status.attempts if (begin := to_seconds(run.started_at))]
+    if not begins:
+        return []
+    ends = [to_seconds(run.ended_at) or now for run in story.status.attempts]
+    found = device_memory(url, story.namespace, story.name, min(begins), max(ends))
+    if not any(each.points for each in found):
+        raise InputError(f"--prometheus: {url} has no memory of {story.namespace}/{story.name}; leave --prometheus out")
+    return found

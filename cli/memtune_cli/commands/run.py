@@ -1,0 +1,225 @@
+"""`memtune run`: prediction, probes, launch and recovery on this machine, from the same job as on a cluster."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import fcntl
+import importlib.util
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from memtune.controller.reasons import SPEC_CHANGED
+from memtune_cli.errors import INTERRUPTED, InputError, installing
+from memtune_cli.input.earlier_result import begin_anew, earlier_result
+from memtune_cli.input.job_file import read_job
+from memtune_cli.input.job_view import JobView
+from memtune_cli.input.local_job import told_here
+from memtune_cli.views.display import Display
+from memtune_cli.views.live_page import live_page
+from memtune_cli.views.status_diff import saying, without_shown
+
+if TYPE_CHECKING:
+    from memtune.controller import Event
+    from memtune_operator.backend import Key, Snapshot
+    from memtune_operator.local.backend import LocalBackend
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Drive the job to its end; 0 if it succeeded, 1 if it failed, 130 if it was interrupted."""
+    manifest = read_job(arguments.job)
+    _check_extras()
+    directory = Path(arguments.state or Path(".memtune") / manifest["metadata"]["name"]).absolute()
+    with _alone(directory):
+        earlier = earlier_result(manifest, directory)
+        _make_checkpoints(manifest, directory)
+        install_runner(directory)
+        if not earlier:
+            _prepare_emulation(manifest, directory)
+        # Jobs side by side learn from each other; a directory of one's own is left alone.
+        shared = directory if arguments.state else directory.parent
+        return asyncio.run(_drive(manifest, directory, shared, earlier))
+
+
+def _check_extras() -> None:
+    missing = [name for name in ("optuna", "torch") if importlib.util.find_spec(name) is None]
+    if missing:
+        extras = installing("cli,operator,runner")
+        raise InputError(f"memtune run needs {' and '.join(missing)}, not installed here; {extras}")
+
+
+@contextmanager
+def _alone(directory: Path) -> Iterator[None]:
+    """Two calls at once would end each other's runs. The kernel takes the lock back from a call that was killed."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        with (directory / "lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            yield
+    except BlockingIOError:
+        sentence = f"{directory} is in use by another memtune run; wait for it, or give another --state"
+        raise InputError(sentence) from None
+    except PermissionError as error:
+        raise InputError(f"{error.filename or directory} cannot be written; give another --state") from None
+
+
+def _make_checkpoints(manifest: dict[str, Any], directory: Path) -> None:
+    """Before a probe takes its time: a training that cannot save would be told as an error of the user's code."""
+    from memtune.api import load_job
+    from memtune_operator.local.checkpoints import CheckpointPathError, checkpoint_path, make
+
+    try:
+        if path := checkpoint_path(load_job(manifest), directory):
+            make(path)
+    except CheckpointPathError as error:
+        raise InputError(str(error)) from None
+
+
+def _prepare_emulation(manifest: dict[str, Any], directory: Path) -> None:
+    """Before a probe takes its time, and its end is taken for an error of the user's code."""
+    from memtune.api import load_job
+    from memtune_operator.local.command import with_python
+
+    job = load_job(with_python(manifest))
+    if job.spec.resources.is_emulated:
+        from memtune_cli.input.emulated_job import prepare
+
+        prepare(job, directory)
+
+
+def install_runner(directory: Path) -> None:
+    """Put the runner where every Python child finds it, as a pod's init container does."""
+    command = [sys.executable, "-m", "memtune_runner", "install", str(directory / "runner")]
+    installed = subprocess.run(command, check=False, capture_output=True, text=True)
+    if installed.returncode:
+        raise InputError(f"the runner cannot be put into {directory}: {installed.stderr.strip()}")
+
+
+async def _drive(manifest: dict[str, Any], directory: Path, shared: Path, earlier: str) -> int:
+    from memtune_operator.local.backend import LocalBackend
+    from memtune_operator.reconciler import Reconciler
+    from memtune_operator.search.search import propose
+
+    screen = _Screen(directory)
+    if earlier:
+        screen.say(earlier)
+    shell = LocalBackend(directory, screen.tell, shared)
+    key = shell.accept(manifest)
+    reconciler = Reconciler(shell, propose, time.time, screen)
+    shell.on_change(lambda: reconciler.wake(key))
+    await shell.stop_orphans()
+    # Runs have sessions of their own: when the terminal closes, they would go on.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        asyncio.get_running_loop().add_signal_handler(number, _interrupt, shell, screen)
+    reconciler.wake(key)
+    clock = asyncio.ensure_future(screen.keep_fresh())
+    try:
+        return await screen.ended
+    finally:
+        clock.cancel()
+        await reconciler.stop()
+        await shell.stop()
+
+
+def _interrupt(shell: LocalBackend, screen: _Screen) -> None:
+    from memtune_operator.kubernetes.refusals import RefusalError
+    from memtune_operator.local.backend import StateError
+
+    screen.interrupted()
+    try:
+        shell.suspend()
+    except (RefusalError, StateError) as error:
+        # What runs ends all the same, and the next call finds it gone.
+        screen.give_up(str(error))
+
+
+class _Screen:
+    """Shows how the job goes, and knows when there is nothing more to show."""
+
+    def __init__(self, directory: Path) -> None:
+        self.is_interrupted = False
+        self.ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._directory = directory
+        self._display = Display()
+        self._story: JobView | None = None
+        self._told: list[str] = []
+
+    def say(self, line: str) -> None:
+        """Say what no event tells."""
+        self._display.tell(line)
+
+    def tell(self, event: Event) -> None:
+        """Say what happened."""
+        self._display.tell(without_shown(event.message, self._told))
+        self._told.append(event.message)
+
+    def interrupted(self) -> None:
+        """The user wants no more."""
+        self._display.tell("stopping the runs; call the same command again to go on")
+        self.is_interrupted = True
+
+    def give_up(self, why: str) -> None:
+        """The state cannot be read or written any more, so that nobody would come to say that all is quiet."""
+        if not self.ended.done():
+            self._display.end([why])
+            self.ended.set_result(INTERRUPTED)
+
+    def reconciled(self, before: Snapshot, after: Snapshot, seconds: float) -> None:
+        """Say what is new, and end with the job."""
+        story = told_here(after.manifest, self._directory)
+        for line in saying(self._story, story, self._told):
+            self._display.tell(line)
+        self._story, self._told = story, []
+        self._display.show(self._page())
+        code = self._exit_code(after)
+        if code is not None and not self.ended.done():
+            self._display.end([*self._page(), *self._left_behind(story)])
+            self.ended.set_result(code)
+
+    def _left_behind(self, story: JobView) -> list[str]:
+        """What the next call goes on from, and where to look."""
+        checkpoint = [f"checkpoint: {story.checkpoint}"] if self.is_interrupted and story.status.attempts else []
+        page = f"`memtune report {story.asked_as}` writes its page"
+        is_edited = any(each.reason == SPEC_CHANGED and each.status == "True" for each in story.status.conditions)
+        new = [f"a new job is made here so: {begin_anew(self._directory)}"] if is_edited else []
+        return [*checkpoint, *new, f"logs and state: {self._directory}; {page}"]
+
+    async def keep_fresh(self) -> None:
+        """Times on the page go on while nothing happens."""
+        while self._display.is_live and not self.ended.done():
+            self._display.show(self._page())
+            await asyncio.sleep(1.0)
+
+    def _page(self) -> list[str]:
+        if self._story is None or not self._display.is_live:
+            return []
+        return live_page(self._display.screen, self._story, None, time.time())
+
+    def failed(self, key: Key) -> None:
+        """The reconciler has said why, and tries again."""
+
+    def gone(self, key: Key) -> None:
+        """Its state was removed under it."""
+        if not self.ended.done():
+            self.ended.set_result(1)
+
+    def _exit_code(self, snapshot: Snapshot) -> int | None:
+        phase = snapshot.status.get("phase")
+        if self.is_interrupted:
+            # What was under way when the interruption came has not heard of it, and may yet start a run.
+            is_heard = bool(snapshot.manifest["spec"].get("suspend"))
+            is_quiet = not any(pod.exit_code is None for run in snapshot.observed.runs.values() for pod in run.pods)
+            return INTERRUPTED if is_heard and is_quiet else None
+        if phase == "Suspended":
+            return 1  # nobody else can switch it on again: a job is read once a call
+        if any(
+            each["type"] == "Stalled" and each["status"] == "True" for each in snapshot.status.get("conditions", [])
+        ):
+            return 1
+        return {"Succeeded": 0, "Failed": 1}.get(phase or "")

@@ -1,0 +1,72 @@
+"""`memtune status NAME`: the story of a job in one screen."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from typing import Any
+
+from memtune.api.status import RunStatus, dump_status
+from memtune_cli.input.job_view import JobView, error_ratio
+from memtune_cli.input.named_job import story_of_named
+from memtune_cli.views import json_output
+from memtune_cli.views.job_page import page
+from memtune_cli.views.next_step import next_step
+from memtune_cli.views.screen import stdout_screen
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Show how far the job is."""
+    story = story_of_named(arguments)
+    if arguments.format == "table":
+        screen = stdout_screen()
+        print(screen.plain("\n".join(page(screen, story, time.time()))))
+    else:
+        print(json_output.dump(document_of(story), arguments.format))
+    return 0
+
+
+def document_of(story: JobView) -> dict[str, Any]:
+    """The status as the operator wrote it, and beside it what follows from it."""
+    found, status = story.budget, dump_status(story.status)
+    budget = (
+        {
+            "done": found.done,
+            "most": found.most,
+            "gpuSecondsSpent": found.spent_seconds,
+            "gpuSecondsAllowed": found.allowed_seconds,
+        }
+        if found
+        else None
+    )
+    runs = {
+        part: [{**written, **_derived(story, run)} for written, run in zip(status[part], records, strict=True)]
+        for part, records in (
+            ("emulations", story.status.emulations),
+            ("probes", story.status.probes),
+            ("attempts", story.status.attempts),
+        )
+    }
+    return {
+        "version": json_output.VERSION,
+        "command": "status",
+        "job": story.name,
+        "namespace": story.namespace,
+        "next": next_step(story),
+        "usableBytes": story.usable_bytes,
+        "headroom": story.headroom,
+        **({"probeBudget": budget} if budget else {}),
+        **({"checkpoint": story.checkpoint} if story.checkpoint else {}),
+        "status": {**status, **runs},
+    }
+
+
+def _derived(story: JobView, run: RunStatus) -> dict[str, Any]:
+    error, free, cost = error_ratio(run), story.free_share(run), story.cost(run.tokens_per_second)
+    return {
+        "outcome": story.outcome(run),
+        "isWinner": story.is_winner(run),
+        **({"errorRatio": round(error, 4)} if error is not None else {}),
+        **({"freeRatio": round(free, 4)} if free is not None else {}),
+        **({"costPerMillionTokens": cost} if cost is not None else {}),
+    }

@@ -1,0 +1,205 @@
+"""`memtune study NAME --storage URL`: the probes of a job as an Optuna study, for Optuna's own tools to open."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import optuna
+from optuna.storages import BaseStorage, JournalStorage, RDBStorage
+from optuna.storages.journal import JournalFileBackend
+from optuna.trial import FrozenTrial
+
+from memtune.api.status import RunStatus
+from memtune.controller.job_knowledge import model_of
+from memtune.controller.records import has_ended
+from memtune.controller.times import to_seconds
+from memtune.controller.trials import search_state
+from memtune.planning.knowledge import PlanKnowledge
+from memtune.planning.next_probe import SearchState
+from memtune.planning.space import BOTH, MEMORY, THROUGHPUT
+from memtune.units import counted
+from memtune.wire.names import pod_name
+from memtune.wire.run import RunKind
+from memtune_cli.errors import InputError
+from memtune_cli.input.job_view import JobView
+from memtune_cli.input.named_job import story_of_named
+from memtune_operator.search.study import all_parameters, directions_of, distributions_of, frozen
+
+_JOB = "job_uid"  # the attribute of a study that says whose it is
+_RUN = "run"  # the attribute of a trial that says which probe it was
+_USE = "give a database like sqlite:///study.db, or a journal file like study.log"
+_SPEED, _FREE = "tokens per second", "free bytes"
+_METRICS = {THROUGHPUT: [_SPEED], MEMORY: [_FREE], BOTH: [_SPEED, _FREE]}
+# SQLite's databases that no file holds.
+_IN_MEMORY = re.compile(r"sqlite(\+\w+)?://(/?|/:memory:|/file:.*(:memory:|mode=memory).*)(\?.*)?")
+# The first line of a journal makes a study, and is short.
+_LONGEST_LINE = 10_000
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Add the probes that ended and that the study does not have yet."""
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    story, shown = story_of_named(arguments), _shown(arguments.storage)
+    name, state = arguments.study or story.title, _search_state(story)
+    trials, about = _trials(story, state), _about(story, state.model)
+    with _told_of_storage(shown):
+        study = _study(_uid(story), name, _storage(arguments.storage), state.model)
+        earlier = study.trials
+        _check_choices(earlier, state, shown)
+        known = {trial.user_attrs.get(_RUN) for trial in earlier}
+        new = [trial for trial in trials if trial.user_attrs[_RUN] not in known]
+        study.add_trials(new)
+        study.set_metric_names(_METRICS[state.model.objective])
+        for attribute, value in about.items():
+            study.set_user_attr(attribute, value)
+    print(f"{shown}: study {name} has {counted(len(earlier) + len(new), 'trial')}, {len(new)} of them new")
+    return 0
+
+
+def _search_state(story: JobView) -> SearchState:
+    if story.job is None:
+        raise InputError(f"the spec of {story.title} cannot be read; memtune status says why")
+    # What became of the training says nothing of which probes fitted: its GPUs may have lost memory since.
+    status = story.status.model_copy(update={"attempts": ()})
+    try:
+        model = model_of(story.job, status, None, is_traced_elsewhere=True)
+    except ValueError as error:
+        raise InputError(f"the plans of {story.title} cannot be listed: {error}") from None
+    return search_state(story.job, status, model)
+
+
+def _uid(story: JobView) -> str:
+    return story.job.metadata.uid if story.job else ""
+
+
+def _shown(storage: str) -> str:
+    """The storage without a password."""
+    scheme, _, rest = storage.partition("://")
+    return f"{scheme}://{rest.rpartition('@')[2]}" if rest else storage
+
+
+def _storage(storage: str) -> BaseStorage:
+    """A database by its URL, else a journal file by its path."""
+    if _IN_MEMORY.fullmatch(storage):
+        raise InputError(f"--storage: {storage} keeps nothing: it is gone with this command; {_USE}")
+    if "://" in storage:
+        return RDBStorage(storage)
+    _check_journal(Path(storage))
+    return JournalStorage(JournalFileBackend(storage))
+
+
+def _check_journal(path: Path) -> None:
+    """Optuna would append to any file, and wait forever for a device."""
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        raise InputError(f"--storage: {path} is no regular file; {_USE}")
+    if not path.is_file():
+        return
+    with path.open("rb") as file:
+        line = file.readline(_LONGEST_LINE)
+    if line and not (line.startswith(b"{") and b'"op_code"' in line):
+        raise InputError(f"--storage: {path} is no journal of Optuna's; {_USE}")
+
+
+@contextmanager
+def _told_of_storage(shown: str) -> Iterator[None]:
+    """What a storage refuses, in one sentence that names it."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+            yield
+    except InputError:
+        raise
+    except ImportError as error:
+        needs = str(error).strip().splitlines()[0]
+        raise InputError(f"--storage: {shown} needs a package that is not installed: {needs}") from None
+    except Exception as error:
+        # SQLAlchemy, its drivers, Optuna and the journal's JSON each have errors of their own.
+        why = str(getattr(error, "orig", None) or error).strip().splitlines() or [type(error).__name__]
+        raise InputError(f"--storage: {shown} cannot be used: {why[0]}; {_USE}") from None
+
+
+def _study(uid: str, name: str, storage: BaseStorage, model: PlanKnowledge) -> optuna.Study:
+    """The study of this job, which is made if there is none."""
+    if name not in optuna.get_all_study_names(storage):
+        study = optuna.create_study(study_name=name, storage=storage, directions=directions_of(model))
+        study.set_user_attr(_JOB, uid)
+        return study
+    study = optuna.load_study(study_name=name, storage=storage)
+    if study.user_attrs.get(_JOB) != uid:
+        raise InputError(f"--storage: its study {name} is not of this job; give another storage, or another --study")
+    if study.directions != directions_of(model):
+        raise InputError(f"--storage: its study {name} was written for other tuning.objectives; give another --study")
+    return study
+
+
+def _check_choices(earlier: list[FrozenTrial], state: SearchState, shown: str) -> None:
+    """Optuna takes no trial whose parameters have other choices than those before it."""
+    known = distributions_of(all_parameters(state))
+    for trial in earlier:
+        for name, distribution in trial.distributions.items():
+            if name in known and known[name] != distribution:
+                raise InputError(
+                    f"--storage: in {shown} the parameter {name} has other choices than tuning.space now allows; "
+                    "give another --study"
+                )
+
+
+def _trials(story: JobView, state: SearchState) -> list[FrozenTrial]:
+    """The probes that ended: a trial that is added while it runs could not be changed any more."""
+    parameters, trials = all_parameters(state), []
+    for probe, trial in zip(story.status.probes, state.trials, strict=True):
+        if has_ended(probe):
+            found = frozen(state.model, parameters, trial, _attributes(story, probe))
+            found.datetime_start = _local(probe.started_at or probe.ended_at)
+            found.datetime_complete = _local(probe.ended_at)
+            trials.append(found)
+    return trials
+
+
+def _attributes(story: JobView, probe: RunStatus) -> dict[str, Any]:
+    """What Optuna has no place of its own for."""
+    is_on_cluster = story.job is not None and not story.state and not probe.measured_by
+    pods = story.job.spec.resources.pods if story.job and is_on_cluster else 0
+    found: dict[str, Any] = {
+        _RUN: probe.name,
+        "pods": [pod_name(story.name, RunKind.PROBE, probe.number, index) for index in range(pods)],
+        "measured_by": probe.measured_by,
+        "torch": probe.torch,
+        "driver": probe.driver,
+        "verdict": str(probe.verdict or ""),
+        "message": probe.message,
+        "predicted_bytes": probe.predicted_bytes,
+        "tokens_per_second": probe.tokens_per_second,
+        "gpu_seconds": probe.gpu_seconds,
+        "pruned": probe.pruned,
+        # Memory is torch's own allocator's then; the speed that the trial's value has is predicted.
+        "emulated": probe.emulated,
+    }
+    return {name: value for name, value in found.items() if value}
+
+
+def _local(text: str | None) -> datetime | None:
+    """A time as Optuna has it: that of this machine, without a zone."""
+    seconds = to_seconds(text) if text else None
+    return datetime.fromtimestamp(seconds, timezone.utc).astimezone().replace(tzinfo=None) if seconds else None
+
+
+def _about(story: JobView, model: PlanKnowledge) -> dict[str, Any]:
+    """What holds for all trials, as attributes of the study."""
+    plan, device = story.status.plan, story.job.spec.resources.device if story.job else ""
+    return {
+        "job": story.title,
+        "device": device,
+        "gpu": "virtual" if model.workload.virtual else story.status.gpu_product or model.workload.gpu.name,
+        "gpus": model.workload.world,
+        "usable_bytes": model.usable_bytes,
+        "headroom": model.headroom,
+        "plan": plan.name if plan else "",
+    }

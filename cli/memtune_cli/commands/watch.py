@@ -1,0 +1,222 @@
+"""`memtune watch NAME`: a job on a cluster, live, until it ends. Without a terminal, what changes as lines."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from typing import NamedTuple
+
+from memtune.api import API_VERSION, KIND
+from memtune.api.status import AttemptStatus, RunStatus
+from memtune.controller.text import over
+from memtune.wire.names import pod_name
+from memtune.wire.run import RunKind
+from memtune_cli.input import cluster
+from memtune_cli.input.cluster import JobAddress
+from memtune_cli.input.job_view import JobView, story_of
+from memtune_cli.input.run_pods import is_by_job_set, pods_of
+from memtune_cli.views.display import Display
+from memtune_cli.views.job_page import page
+from memtune_cli.views.live_page import live_page, speed
+from memtune_cli.views.ranks import Ranks, Reading, readings
+from memtune_cli.views.status_diff import news
+from memtune_operator.kubernetes.pod_reader import run_of
+from memtune_operator.kubernetes.refusals import Kind, RefusalError
+from memtune_operator.pods.wrapping import METRICS_PORT
+
+_RECONNECT_SECONDS = 2.0
+_REDRAW_SECONDS = 1.0
+# A look at a pod goes through the API server, which should not notice that somebody watches.
+_LOOK_SECONDS, _LOOK_SECONDS_PER_POD = 2.0, 0.1
+_METRICS_SECONDS = 5.0
+# Far more than a pod's ranks have; the pod is the user's own and may answer anything.
+_MOST_LINES = 20_000
+_TOLD_EVERY_SECONDS = 30.0
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Watch until the job ends: 0 if it succeeded, 1 if it failed or was deleted, 130 if the watch was interrupted."""
+    return asyncio.run(_watch(arguments))
+
+
+async def _watch(arguments: argparse.Namespace) -> int:
+    async with cluster.address(arguments) as job:
+        manifest = await job.read()
+        watch = _Watch(job, Display())
+        watch.learn(story_of(manifest))
+        return await watch.to_its_end()
+
+
+class _Made(NamedTuple):
+    """The pods that the JobSet of a run has made."""
+
+    run: str
+    names: list[str]
+
+
+class _Watch:
+    """One job, as far as is known of it."""
+
+    def __init__(self, job: JobAddress, display: Display) -> None:
+        self._job = job
+        self._display = display
+        self._story: JobView | None = None
+        self._ranks: Ranks | None = None
+        self._trouble = ""
+        self._told_at = 0.0
+        self._made = _Made("", [])
+
+    async def to_its_end(self) -> int:
+        """Follow the job and its ranks until it is over."""
+        following = asyncio.ensure_future(self._follow())
+        others = [asyncio.ensure_future(task) for task in (self._look(), self._redraw())]
+        try:
+            await asyncio.wait({following, *others}, return_when=asyncio.FIRST_COMPLETED)
+            for other in others:
+                if other.done():
+                    other.result()  # neither ends but by an error
+            return await following
+        finally:
+            for task in (following, *others):
+                task.cancel()
+            await asyncio.gather(following, *others, return_exceptions=True)
+
+    def learn(self, story: JobView) -> None:
+        """The job as it is now."""
+        for line in news(self._story, story):
+            self._display.tell(line)
+        self._story = story
+        self._show()
+
+    async def _follow(self) -> int:
+        while True:
+            try:
+                code = await self._follow_once()
+                if code is not None:
+                    return code
+            except RefusalError as refusal:
+                if refusal.kind not in (Kind.RETRY, Kind.EXPIRED):
+                    raise
+                if refusal.kind is Kind.RETRY:
+                    self._troubled(f"{cluster.sentence(refusal, self._job.server)}; trying again")
+            # However it ended: a server or a proxy that ends each watch at once is not listed from in a fast loop.
+            await asyncio.sleep(_RECONNECT_SECONDS)
+
+    async def _follow_once(self) -> int | None:
+        """One list and the watch after it, until the server ends it; the exit code once the job is over."""
+        is_there = False
+        fields = f"metadata.name={self._job.name}"
+        async for change in self._job.cluster.changes(API_VERSION, KIND, self._job.namespace, fields=fields):
+            self._troubled("")
+            is_there = is_there or change.manifest is not None
+            if change.is_gone or not is_there:
+                self._display.end([f"{self._job.name} was deleted"])
+                return 1
+            if change.manifest is None:
+                continue
+            story = story_of(change.manifest)
+            self.learn(story)
+            if story.is_over:
+                self._end(story)
+                return 0 if story.status.phase == "Succeeded" else 1
+        return None
+
+    def _troubled(self, trouble: str) -> None:
+        if trouble != self._trouble and not self._display.is_live:
+            self._display.tell(trouble or "the API server answers again")
+        self._trouble = trouble
+
+    async def _look(self) -> None:
+        """Ask the pods of the run that goes on for their metrics, again and again."""
+        while True:
+            found = self._story.live_run if self._story else None
+            pods: list[str] = []
+            if self._story and found and found.started_at:
+                try:
+                    pods = await self._pods(self._story, found)
+                    if pods:
+                        await self._look_at(found, pods)
+                except RefusalError as refusal:
+                    # Who may not ask will not be allowed to by asking again.
+                    self._display.tell(f"the metrics of the ranks stay unknown: {refusal.message}")
+                    await asyncio.Event().wait()
+            await asyncio.sleep(_LOOK_SECONDS + _LOOK_SECONDS_PER_POD * len(pods))
+
+    async def _pods(self, story: JobView, found: RunStatus) -> list[str]:
+        """The names of a run's pods: known beforehand, or those that its JobSet has made."""
+        if story.job is None or not is_by_job_set(story):
+            return _pods(story, found)
+        if self._made.run != found.name or len(self._made.names) < story.job.spec.resources.pods:
+            # No pod of a run is ever made anew, so that a full list holds until the run's end.
+            try:
+                owned = await pods_of(self._job, story, story.job.metadata.uid)
+            except RefusalError as refusal:
+                if _is_forbidden(refusal):
+                    raise
+                return []
+            self._made = _Made(found.name, [pod["metadata"]["name"] for pod in owned if run_of(pod) == found.name])
+        return self._made.names
+
+    async def _look_at(self, found: RunStatus, pods: list[str]) -> None:
+        answers = await asyncio.gather(*(self._readings(pod) for pod in pods))
+        if self._ranks is None or self._ranks.run != found.name:
+            self._ranks = Ranks(found.name)
+        self._ranks.seen(time.monotonic(), [reading for answer in answers for reading in answer])
+        if not self._display.is_live and time.monotonic() >= self._told_at + _TOLD_EVERY_SECONDS:
+            self._tell_ranks(self._ranks)
+
+    async def _readings(self, pod: str) -> list[Reading]:
+        lines = self._job.cluster.pod_lines(
+            self._job.namespace, f"{pod}:{METRICS_PORT}", "proxy/metrics", {}, _METRICS_SECONDS
+        )
+        try:
+            return readings("\n".join([line async for line in _some(lines)]))
+        except RefusalError as refusal:
+            if _is_forbidden(refusal):
+                raise
+            return []  # it has not begun to serve them, or has just ended
+
+    def _tell_ranks(self, ranks: Ranks) -> None:
+        facts = speed(ranks)
+        if not facts:
+            return
+        fullest = max(ranks.latest, key=lambda each: each.peak_bytes)
+        peak = over(fullest.peak_bytes, fullest.total_bytes)
+        self._display.tell(f"{ranks.run}: {', '.join(facts)}, rank {fullest.rank} is the fullest with {peak}")
+        self._told_at = time.monotonic()
+
+    async def _redraw(self) -> None:
+        while True:
+            await asyncio.sleep(_REDRAW_SECONDS)
+            self._show()
+
+    def _show(self) -> None:
+        if self._story is not None and self._display.is_live:
+            screen, now = self._display.screen, time.time()
+            self._display.show(live_page(screen, self._story, self._ranks, now, self._trouble))
+
+    def _end(self, story: JobView) -> None:
+        self._display.end(["", *page(self._display.screen, story, time.time())])
+
+
+def _is_forbidden(refusal: RefusalError) -> bool:
+    return refusal.status == 403 and refusal.kind is Kind.REFUSED
+
+
+def _pods(story: JobView, run: RunStatus) -> list[str]:
+    """The names of a run's pods."""
+    kind = RunKind.TRAIN if isinstance(run, AttemptStatus) else RunKind.PROBE
+    pods = story.job.spec.resources.pods if story.job else 1
+    return [pod_name(story.name, kind, run.number, index) for index in range(pods)]
+
+
+async def _some(lines: AsyncIterator[str]) -> AsyncIterator[str]:
+    """The first lines of an answer that may have no end."""
+    left = _MOST_LINES
+    async for line in lines:
+        yield line
+        left -= 1
+        if not left:
+            return

@@ -1,0 +1,1 @@
+"""Where commands read a job from: files, a cluster, a state directory."""

@@ -1,0 +1,148 @@
+"""A run of a job on an emulated GPU, and what is found out before any is started."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from memtune_cli.errors import InputError
+
+if TYPE_CHECKING:
+    from memtune.api import Job
+    from memtune.plans.plan import Plan
+    from memtune.wire.report import Report
+
+
+_NO_TORCH = 3
+# For a command whose time is up, to write down what its memory was.
+_GRACE_SECONDS = 20
+# What only the process on the emulated GPU knows; None of one that never came to use it, or was killed.
+_FOUND = (
+    *("phaseBytes", "hostPeakBytes", "pinnedPeakBytes", "kernelLaunches", "stubs", "compilations", "values"),
+    *("torch", "history"),
+)
+
+
+class EmulationRefusedError(InputError):
+    """The job's command cannot be run on an emulated GPU here. ``code`` is the exit code of `memtune emulate`."""
+
+    def __init__(self, message: str, code: int) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+def prepare(job: Job, directory: Path) -> None:
+    """See that the Python of the job's command has a CUDA build of torch, and build the emulation for it.
+
+    The runner lies in ``directory`` already. Nothing is said of a job that cannot be run here on any device.
+    """
+    from memtune.wire.run import Run, RunKind
+    from memtune_operator.local.backend import refusal_of, started_here
+    from memtune_operator.pods.preflight import ANY_PLAN
+
+    if refusal_of(job):
+        return
+    command = started_here(job, Run(RunKind.PROBE, 1, ANY_PLAN), directory)
+    words, variables = command.expanded()
+    users = words[words.index("--") + 1 :]
+    try:
+        done = subprocess.run(
+            [words[0], "-m", "memtune_runner", "prepare-emulation", "--", *users],
+            check=False, capture_output=True, text=True, env=variables, cwd=command.workdir,
+        )  # fmt: skip
+    except OSError as error:
+        raise EmulationRefusedError(f"the command of {job.metadata.name} could not be started: {error}", 2) from error
+    if done.returncode:
+        said = (done.stderr.strip().splitlines() or ["it said nothing"])[-1].removeprefix("memtune: ")
+        advice = "; activate its environment, or set spec.runner.python" if done.returncode == _NO_TORCH else ""
+        raise EmulationRefusedError(
+            f"{job.metadata.name} cannot run on an emulated GPU: {said}{advice}", done.returncode
+        )
+
+
+def emulated(
+    job: Job, plan: Plan, number: int, directory: Path, time_limit: int, snapshot: Path | None
+) -> dict[str, Any]:
+    """Run a few steps of the job's command under a plan; how it ended, and what its memory did."""
+    from memtune.wire import environment
+    from memtune.wire.run import Run, RunKind
+    from memtune_operator.local.backend import started_here
+    from memtune_operator.local.runs import with_files
+
+    own = directory / f"emulated-{number}"
+    own.mkdir()
+    result = own / "emulated.json"
+    command = started_here(job, Run(RunKind.PROBE, number, plan), directory)
+    told = {environment.EMULATED_RESULT: str(result)}
+    if snapshot:
+        told[environment.EMULATED_SNAPSHOT] = str(snapshot)
+    words, variables = command._replace(variables=with_files(command.variables, own)).expanded(told)
+    started = time.monotonic()
+    if checkpoints := variables.get(environment.CHECKPOINT_PATH):
+        Path(checkpoints).mkdir(parents=True, exist_ok=True)
+    code = _run(words, variables, command.workdir, time_limit)
+    found = json.loads(result.read_text(encoding="utf-8")) if result.exists() else {}
+    return _result(plan, code, time.monotonic() - started, _report(own), found)
+
+
+def _run(words: list[str], variables: dict[str, str], workdir: Path, time_limit: int) -> int | None:
+    """The exit code; None where the time was up. What the command prints goes to standard error."""
+    process = subprocess.Popen(
+        words, env=variables, cwd=workdir, stdin=subprocess.DEVNULL, stdout=sys.stderr, start_new_session=True
+    )
+    try:
+        return process.wait(time_limit)
+    except subprocess.TimeoutExpired:
+        process.terminate()
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(_GRACE_SECONDS)
+        return None
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def _report(directory: Path) -> Report | None:
+    from memtune.wire.report import read_report
+    from memtune.wire.report_checks import ReportError
+
+    try:
+        return read_report((directory / "report.json").read_bytes())
+    except (OSError, ReportError):
+        return None
+
+
+def _result(
+    plan: Plan, code: int | None, seconds: float, report: Report | None, found: dict[str, Any]
+) -> dict[str, Any]:
+    from memtune.wire.report import Ending
+
+    memory = report.memory if report else None
+    outcome = "timeLimit" if code is None else "completed" if code == 0 else "failed"
+    if code and report and report.ending is Ending.DEVICE_OOM:
+        outcome = "outOfMemory"
+    is_measured = memory is not None and memory.peak_reserved_bytes is not None
+    return {
+        "plan": str(plan),
+        "outcome": outcome,
+        "message": report.message if report and code else "",
+        "exitCode": code,
+        "seconds": round(seconds, 1),
+        "steps": (report.steps if report else None) or 0,
+        "peakBytes": {
+            "allocated": memory.peak_allocated_bytes,
+            "active": memory.peak_active_bytes,
+            "reserved": memory.peak_reserved_bytes,
+            "device": memory.peak_device_bytes,
+        } if memory and is_measured else None,
+        "allocatorRetries": (memory.alloc_retries if memory else None) or 0,
+        **{name: found.get(name) for name in _FOUND},
+    }  # fmt: skip

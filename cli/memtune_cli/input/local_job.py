@@ -1,0 +1,54 @@
+"""A job of this machine: what `memtune run` keeps of it in its state directory, told as one on a cluster is."""
+
+from __future__ import annotations
+
+import fcntl
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from memtune_cli.errors import InputError
+from memtune_cli.input.job_view import JobView, story_of
+from memtune_operator.local.backend import StateError, job_in
+from memtune_operator.local.checkpoints import checkpoint_path
+
+
+def job_at(directory: Path) -> dict[str, Any]:
+    """The job in a state directory; empty if it has none."""
+    try:
+        return job_in(directory)
+    except StateError as error:
+        raise InputError(str(error)) from None
+
+
+def story_at(directory: Path) -> JobView:
+    """The story of the job in a state directory."""
+    manifest = job_at(directory)
+    if not manifest:
+        raise InputError(
+            f"--state: {directory} holds no job of memtune run; give what it had as --state, or else .memtune/NAME"
+        )
+    return replace(told_here(manifest, directory), is_left=not _is_at_work(directory))
+
+
+def told_here(manifest: dict[str, Any], directory: Path) -> JobView:
+    """The story of a job of this machine, with its checkpoints where they are."""
+    story = story_of(manifest)
+    job, state = story.job, str(directory)
+    if job is None or job.spec.checkpoint is None:
+        return replace(story, state=state)
+    checkpoint = job.spec.checkpoint.model_copy(update={"path": checkpoint_path(job, directory)})
+    spec = job.spec.model_copy(update={"checkpoint": checkpoint})
+    return replace(story, job=job.model_copy(update={"spec": spec}), state=state)
+
+
+def _is_at_work(directory: Path) -> bool:
+    """Whether a `memtune run` holds the directory."""
+    try:
+        with (directory / "lock").open() as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False

@@ -1,0 +1,29 @@
+"""The pods of a job's runs, by their owners: the job itself, or with `launcher: JobSet` what its JobSets have made."""
+
+from __future__ import annotations
+
+from memtune_cli.input.cluster import JobAddress
+from memtune_cli.input.job_view import JobView
+from memtune_operator.kubernetes.pod_reader import owned_by, owned_through
+from memtune_operator.pods import names
+from memtune_operator.pods.kinds import BATCH_JOB, JOB_SET, POD, ObjectKind
+from memtune_operator.pods.wrapping import Manifest
+
+
+def is_by_job_set(story: JobView) -> bool:
+    """Whether a JobSet's controller makes the pods, and their names."""
+    return story.job is not None and story.job.spec.launcher == "JobSet" and not story.is_emulated
+
+
+async def pods_of(address: JobAddress, story: JobView, uid: str) -> list[Manifest]:
+    """The pods of all runs of the job with this uid."""
+    pods = await _labelled(address, POD)
+    if not is_by_job_set(story):
+        return owned_by(pods, uid)
+    job_sets = owned_by(await _labelled(address, JOB_SET), uid)
+    return owned_through(pods, owned_through(await _labelled(address, BATCH_JOB), job_sets))
+
+
+async def _labelled(address: JobAddress, kind: ObjectKind) -> list[Manifest]:
+    selector = f"{names.LABEL_JOB}={names.job_stem(address.name)}"
+    return await address.cluster.list(kind.api_version, kind.name, address.namespace, selector)

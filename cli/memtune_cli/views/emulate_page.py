@@ -1,0 +1,121 @@
+"""What `memtune emulate JOB.yaml` shows: every plan's memory as predicted and as emulated. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from memtune.units import Unit, counted, gib, unit_of
+from memtune_cli.commands.emulate import caveats, size
+from memtune_cli.input.prediction_case import PredictionCase
+from memtune_cli.views.render import Column, table, wrapped
+from memtune_cli.views.screen import Screen
+
+_METRICS = ("allocated", "active", "reserved", "device")
+_SITES_SHOWN = 10
+
+
+def page(screen: Screen, case: PredictionCase, told: Mapping[str, Any]) -> list[str]:
+    """The page of the document."""
+    gpu, ranks = told["gpu"], told["ranks"]
+    where = f"rank 0 of {ranks}" if ranks > 1 else "one GPU"
+    notes = [line for note in case.notes for line in wrapped(screen, f"Note: {note}", 2)]
+    head = screen.bold(
+        f"{told['job']} on {gpu['product']} ({gpu['name']}, {gib(gpu['usableBytes'])}), emulated, {where}"
+    )
+    lines = [head, *notes]
+    for each in told["plans"]:
+        lines += ["", *_plan(screen, each)]
+    parts = ", ".join(f"{name} {size(amount)}" for name, amount in told["outsideBytes"].items())
+    versions = sorted({each["torch"] for each in told["plans"] if each["torch"]})
+    lines += ["", *(screen.dim(f"torch {version}") for version in versions)]
+    return [*lines, *wrapped(screen, f"device is reserved and, by estimate, what is outside of torch: {parts}", 2)]
+
+
+def _plan(screen: Screen, result: Mapping[str, Any]) -> Iterator[str]:
+    yield f"{screen.bold(result['plan'])}  {_ending(result)}"
+    if result["peakBytes"] is None:
+        yield "  Nothing is known of its memory: it ended before it used the GPU, or without a chance to tell."
+        return
+    unit = unit_of(result["peakBytes"]["device"])
+    yield from _peaks(screen, unit, result)
+    if result["phaseBytes"]:
+        yield ""
+        yield from _phases(screen, unit, result["phaseBytes"])
+    if result["hostPeakBytes"] is not None:
+        host, pinned = size(result["hostPeakBytes"]), size(result["pinnedPeakBytes"])
+        yield ""
+        yield f"  Host memory {host}, of which pinned {pinned}; allocator retries: {result['allocatorRetries']}"
+    if result["largest"] and result["largest"]["largest"]:
+        yield from _largest(screen, result["largest"])
+    if result["values"] is not None:
+        yield from (f"  {line}" for line in caveats(result))
+
+
+def _ending(result: Mapping[str, Any]) -> str:
+    seconds, steps = f"{result['seconds']:.1f} s", counted(result["steps"], "step")
+    if result["outcome"] == "completed":
+        return f"{steps} in {seconds}"
+    if result["outcome"] == "outOfMemory":
+        return f"out of memory after {steps}, {seconds}: {result['message']}"
+    if result["outcome"] == "timeLimit":
+        return f"ended after {seconds} and {steps}, when its time was up; give a larger --time-limit if it needs more"
+    return f"failed after {seconds} with exit code {result['exitCode']}: {result['message']}"
+
+
+def _peaks(screen: Screen, unit: Unit, result: Mapping[str, Any]) -> list[str]:
+    columns = (
+        Column("peak", right=False),
+        Column("emulated"),
+        Column("predicted"),
+        Column("between"),
+        Column("off by"),
+    )
+    return table(screen, columns, [_peak(unit, result, metric) for metric in _METRICS])
+
+
+def _peak(unit: Unit, result: Mapping[str, Any], metric: str) -> tuple[str, ...]:
+    seen, predicted = result["peakBytes"][metric], result["predictedBytes"][metric]
+    between = f"{_in(unit, predicted['lower'])} to {_in(unit, predicted['upper'])}"
+    # What ran out of memory would have taken more.
+    error = f"{seen / predicted['expected'] - 1:+.1%}" if result["outcome"] == "completed" else ""
+    return metric, f"{_in(unit, seen)} {unit.name}B", _in(unit, predicted["expected"]), between, error
+
+
+def _phases(screen: Screen, unit: Unit, phases: Mapping[str, Mapping[str, int]]) -> list[str]:
+    columns = (Column("phase", right=False), *(Column(metric) for metric in _METRICS[:3]))
+    rows = [(name, *(_in(unit, peaks[metric]) for metric in _METRICS[:3])) for name, peaks in phases.items()]
+    return table(screen, columns, rows)
+
+
+def _largest(screen: Screen, found: Mapping[str, Any]) -> Iterator[str]:
+    yield ""
+    yield f"  At the peak of tensors ({size(found['tensorBytes'])}, in {found['phase']}) most was held by"
+    if not found["isWhole"]:
+        yield "  (torch's history had no room for the first allocations: these are not in it)"
+    columns = (
+        *(Column("held"), Column("tensors"), Column("line", right=False)),
+        *(Column("within", right=False, weight=1), Column("phase", right=False)),
+    )
+    rows = [
+        (
+            size(each["bytes"]),
+            f"{each['tensors']:,}",
+            _short(each["line"]),
+            _short(each["within"]),
+            each["phase"],
+        )
+        for each in found["largest"][:_SITES_SHOWN]
+    ]
+    yield from table(screen, columns, rows)
+
+
+def _in(unit: Unit, size_bytes: float) -> str:
+    """An amount with a digit more than elsewhere: an emulation is exact."""
+    return unit.number(size_bytes, unit.digits)
+
+
+def _short(place: str) -> str:
+    """A line of code with the file's name alone; documents have the whole path."""
+    return place if "/" not in place else f"{Path(place.split(':')[0]).name}:{place.split(':', 1)[1]}"

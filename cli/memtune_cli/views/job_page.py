@@ -1,0 +1,238 @@
+"""The story of a job on a screen: the page of `status`, and the parts of it that a live view goes on showing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from memtune.api.status import AttemptStatus, RunStatus
+from memtune.controller.messages import replaced_batch
+from memtune.controller.records import ended_as
+from memtune.controller.text import span
+from memtune.controller.times import to_seconds
+from memtune.controller.verdict import Verdict
+from memtune.planning.cost import dollars
+from memtune.units import counted
+from memtune_cli.input.job_view import JobView, error_ratio, measured_bytes, run_seconds
+from memtune_cli.views.next_step import next_step
+from memtune_cli.views.render import Column, level_bar, memory_bar, table, wrapped
+from memtune_cli.views.screen import Screen
+
+GREEN, YELLOW, RED, BLUE = "32", "33", "31", "34"
+_PHASE_COLOURS = {"Succeeded": GREEN, "Failed": RED, "Recovering": YELLOW, "Suspended": YELLOW}
+_WIDEST_BAR, _NARROWEST_BAR = 40, 12
+# What stands beside a bar of memory, from the indent to the outcome.
+_BESIDE_BAR = 62
+
+
+def page(screen: Screen, story: JobView, now: float) -> list[str]:
+    """The whole story."""
+    parts = (
+        heading(screen, story),
+        _conditions(screen, story, now),
+        _prediction(screen, story),
+        emulations(screen, story),
+        probes(screen, story),
+        _front(screen, story),
+        attempts(screen, story, now),
+        _costs(screen, story),
+        _facts(screen, story),
+    )
+    return [line for number, part in enumerate(filter(None, parts)) for line in ([""] if number else []) + part]
+
+
+def heading(screen: Screen, story: JobView) -> list[str]:
+    """Which job, how far it is, and what it is doing now."""
+    phase = screen.paint(story.status.phase, f"{_PHASE_COLOURS.get(story.status.phase, BLUE)};1")
+    if story.obstacle and not story.is_over:
+        phase += f" {screen.paint(story.obstacle.type, f'{YELLOW};1')}"
+    lines = [f"{screen.bold(story.title)}  {phase}"]
+    if story.subject:
+        lines += wrapped(screen, f"  {story.subject}", 2)
+    return lines + wrapped(screen, f"  {story.status.message}", 2)
+
+
+def _conditions(screen: Screen, story: JobView, now: float) -> list[str]:
+    """Each condition, with its message where no other part of the page says it."""
+    if not story.status.conditions:
+        return []
+    is_told = {"Predicted": story.peak is not None, "Tuned": bool(story.why)}
+    lines = [screen.bold("Conditions")]
+    for each in story.status.conditions:
+        since = to_seconds(each.last_transition_time)
+        age = span(max(now - since, 0.0)) if since is not None else ""
+        message = "" if is_told.get(each.type) or each.message == story.status.message else f": {each.message}"
+        lines += wrapped(screen, f"  {each.type:<10}{each.status:<6}{age:>7}  {each.reason}{message}", 27)
+    return lines
+
+
+def _prediction(screen: Screen, story: JobView) -> list[str]:
+    prediction, peak = story.status.prediction, story.peak
+    if prediction is None or peak is None:
+        return []
+    lower, expected, upper = map(story.amount, peak.device)
+    speed = "" if story.is_virtual else f"; {prediction.tokens_per_second:,} tokens/s"
+    text = (
+        f"{prediction.plan}: {expected} ({lower.split()[0]}–{upper.split()[0]}) of "
+        f"{story.amount(prediction.usable_bytes)}, most in {prediction.peak_phase}{speed}"
+    )
+    bar = memory_bar(screen, peak, prediction.usable_bytes) if peak.components else []
+    return [*titled(screen, "Prediction", text), *bar]
+
+
+def emulations(screen: Screen, story: JobView) -> list[str]:
+    """Each emulated probe's memory as predicted and as emulated."""
+    if not story.status.emulations:
+        return []
+    lines = titled(screen, "Emulated probes", "without a GPU; what lies outside of the allocator is an estimate")
+    for record in story.status.emulations:
+        lines += _run_bars(screen, story, record)
+        if record.verdict not in (None, "succeeded", "device-oom"):
+            lines += wrapped(screen, f"      {record.message}", 6)
+    return lines
+
+
+def probes(screen: Screen, story: JobView) -> list[str]:
+    """How far probing is, and each probe's memory as predicted and as measured."""
+    found = story.budget
+    if found is None and not story.status.probes:
+        return []
+    lines = titled(screen, "Probes", _progress(story))
+    if found and found.most > found.done:
+        lines.append(f"  {level_bar(screen, found.done, found.most, _WIDEST_BAR, BLUE)}")
+    for probe in story.status.probes:
+        lines += _run_bars(screen, story, probe)
+    return lines + wrapped(screen, f"  {story.why}", 2) if story.why else lines
+
+
+def _front(screen: Screen, story: JobView) -> list[str]:
+    """With two objectives: the plans to choose between."""
+    if not story.front:
+        return []
+    columns = [Column(""), Column("plan", right=False), Column("HBM"), Column("tokens/s"), Column("", right=False)]
+    rows = [
+        [
+            str(probe.number),
+            probe.plan,
+            story.amount(measured_bytes(probe)),
+            f"{probe.tokens_per_second:,}" if probe.tokens_per_second else "not measured",
+            "launched" if story.is_winner(probe) else "",
+        ]
+        for probe in story.front
+    ]
+    title = titled(screen, "Front", "no other measured plan is both faster and smaller")
+    return title + table(screen, columns, rows)
+
+
+def _progress(story: JobView) -> str:
+    found = story.budget
+    if found is None:
+        return ""
+    allowed = f"at most {found.most}" if found.most > found.done else f"{found.allowed}"
+    plans = counted(story.measured_plans, "plan")
+    known = len(story.status.probes) - len(story.status.own_probes)
+    earlier = f", {known} more by earlier jobs" if known else ""
+    return (
+        f"{found.done} of {allowed} made{earlier}, {plans} measured, "
+        f"{found.spent_seconds:,} of {found.allowed_seconds:,} GPU-seconds spent"
+    )
+
+
+def _run_bars(screen: Screen, story: JobView, run: RunStatus) -> list[str]:
+    """Two bars against the GPU's memory: what was predicted, what was measured."""
+    width = max(_NARROWEST_BAR, min(_WIDEST_BAR, screen.width - _BESIDE_BAR))
+    full, measured = story.usable_by(run), measured_bytes(run)
+    mark = screen.paint("*" if story.is_winner(run) else " ", f"{GREEN};1")
+    name = screen.bold(run.plan) if story.is_winner(run) else run.plan
+    speed = f"  {run.tokens_per_second:,} tokens/s" if run.tokens_per_second else ""
+    speed += f"  by job {run.measured_by}" if run.measured_by else ""
+    lines = [f" {mark}{run.number:>2}  {name}  {screen.paint(story.outcome(run), _outcome_colour(run, story))}{speed}"]
+    if run.predicted_bytes and full:
+        bar = level_bar(screen, run.predicted_bytes, full, width, BLUE)
+        lines.append(f"      predicted {bar} {story.amount(run.predicted_bytes):>10}")
+    if measured and full:
+        error = error_ratio(run)
+        beside = f" {error:+.1%}" if error is not None else " at least" if run.demanded_bytes else ""
+        bar = level_bar(screen, measured, full, width, memory_colour(measured, full, story.headroom))
+        lines.append(f"      {'emulated ' if run.emulated else 'measured '} {bar} {story.amount(measured):>10}{beside}")
+    return lines
+
+
+def memory_colour(size_bytes: float, full_bytes: float, headroom: float) -> str:
+    """How near to the end of the memory an amount is."""
+    if size_bytes > full_bytes:
+        return RED
+    return YELLOW if size_bytes > full_bytes * (1 - headroom) else GREEN
+
+
+def _outcome_colour(run: RunStatus, story: JobView) -> str:
+    if ended_as(run, Verdict.SUCCEEDED):
+        return YELLOW if story.is_tight(run) else GREEN
+    return RED if run.verdict else ""
+
+
+def attempts(screen: Screen, story: JobView, now: float) -> list[str]:
+    """The train runs, what each died of, and how the next one came about."""
+    if not story.status.attempts:
+        return []
+    columns = [
+        Column("", right=False),
+        Column("plan", right=False),
+        Column("HBM"),
+        Column("tokens/s", weight=2),
+        Column("took", weight=1),
+        Column("by", right=False, weight=3),
+        Column("outcome", right=False),
+    ]
+    rows = [_attempt_row(story, attempt, now) for attempt in story.status.attempts]
+    lines = [*titled(screen, "Attempts", f"relaunched {story.recoveries}"), *table(screen, columns, rows)]
+    died = (attempt for attempt in story.status.attempts if attempt.verdict not in (None, "succeeded"))
+    return lines + [line for attempt in died for line in _last_words(screen, attempt)]
+
+
+def _attempt_row(story: JobView, attempt: AttemptStatus, now: float) -> list[str]:
+    seconds, measured = run_seconds(attempt, now), measured_bytes(attempt)
+    rung = attempt.rung or ("the same plan" if attempt.number > 1 else "")
+    return [
+        str(attempt.number),
+        attempt.plan,
+        story.amount(measured) if measured else "",
+        f"{attempt.tokens_per_second:,}" if attempt.tokens_per_second else "",
+        span(seconds) if seconds is not None else "",
+        rung,
+        story.outcome(attempt),
+    ]
+
+
+def _last_words(screen: Screen, attempt: AttemptStatus) -> Iterable[str]:
+    return wrapped(screen, f"  attempt {attempt.number}: {attempt.message}", 4) if attempt.message else ()
+
+
+def _costs(screen: Screen, story: JobView) -> list[str]:
+    """What a million tokens cost, by each speed that is known."""
+    found, price = story.costs, story.status.gpu_hour_price
+    if not found or price is None:
+        return []
+    columns = [Column("", right=False), Column("plan", right=False), Column("tokens/s", weight=1), Column("cost")]
+    rows = [[each.what, each.plan, f"{each.tokens_per_second:,}", dollars(each.dollars)] for each in found]
+    text = f"of a million tokens, at {dollars(price)} a GPU-hour on {counted(story.world, 'GPU')}"
+    return [*titled(screen, "Cost", text), *table(screen, columns, rows)]
+
+
+def _facts(screen: Screen, story: JobView) -> list[str]:
+    """Where the job would go on from, and what happens next."""
+    facts = [
+        (name, text)
+        for name, text in (
+            ("Samples", story.samples),
+            ("Batch", replaced_batch(story.status)),
+            ("Checkpoint", story.checkpoint),
+        )
+        if text
+    ]
+    return [line for name, text in [*facts, ("Next", next_step(story))] for line in titled(screen, name, text)]
+
+
+def titled(screen: Screen, title: str, text: str) -> list[str]:
+    """A part's title and, beside it, a sentence."""
+    first, *rest = wrapped(screen, f"{title}  {text}", 2)
+    return [first.replace(title, screen.bold(title), 1), *rest]

@@ -1,0 +1,81 @@
+"""What happens next in a job, in one sentence. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from memtune.controller.records import has_ended
+from memtune.planning.space import MEMORY
+from memtune.units import counted
+from memtune_cli.input.job_view import JobView
+
+
+def next_step(story: JobView) -> str:
+    """What the operator does next, or what it waits for."""
+    obstacle = story.obstacle
+    if story.state and not story.is_over and (story.is_left or story.status.phase == "Suspended"):
+        return f"nothing until `memtune run` is called again{f': {obstacle.message}' if obstacle else ''}"
+    if obstacle and not story.is_over:
+        return f"nothing until this is resolved; it is looked at again every half a minute: {obstacle.message}"
+    told = _NEXT[story.status.phase]
+    return told if isinstance(told, str) else told(story)
+
+
+def _pending(story: JobView) -> str:
+    return f"{'memtune run' if story.state else 'an operator that watches this namespace'} takes the job up"
+
+
+def _probing(story: JobView) -> str:
+    job, found = story.job, story.budget
+    if job is None or found is None:
+        return "a probe starts or ends"
+    tuning = job.spec.tuning
+    aim = "smallest" if tuning.objective == MEMORY else "fastest"
+    live = sum(1 for probe in story.status.probes if not has_ended(probe))
+    more = found.most - found.done - live
+    parts = [
+        *(["the emulated probe ends"] if any(not has_ended(each) for each in story.status.emulations) else []),
+        *([f"{live} running probes end" if live > 1 else "the running probe ends"] if live else []),
+        *([f"up to {counted(more, 'more probe')}"] if more > 0 else []),
+        f"then the {aim} measured plan that leaves {tuning.headroom} free is launched{_traded(tuning.slack)}",
+    ]
+    return "; ".join(parts)
+
+
+def _traded(slack: str | None) -> str:
+    return f", or a smaller one that is at most {slack} slower" if slack else ""
+
+
+def _running(story: JobView) -> str:
+    job = story.job
+    if job is None:
+        return "it trains to its end"
+    goes_on = "it runs to its end, emulated" if story.is_emulated else "it trains to its end"
+    left = max(job.spec.retry.max_oom_retries - story.status.oom_retries, 0)
+    can_go_on = job.spec.checkpoint is not None or job.spec.retry.allow_restart
+    if not left or not can_go_on:
+        why = "retry.maxOomRetries is spent" if not left else "there is no spec.checkpoint"
+        return f"{goes_on}; an out-of-memory would end the job, since {why}"
+    start = "the newest checkpoint" if job.spec.checkpoint else "step 0"
+    return f"{goes_on}; after an out-of-memory it would go on from {start} on a plan that fits ({left} left)"
+
+
+def _over(story: JobView) -> str:
+    if story.status.phase == "Failed":
+        return f"nothing: the job is over; `memtune logs {story.asked_as}` shows what the failing rank said"
+    # A directory is never deleted.
+    seconds = story.job.spec.ttl_seconds_after_finished if story.job and not story.state else None
+    return "nothing: the job is over" + (f"; it is deleted {seconds:,} s after its end" if seconds is not None else "")
+
+
+_NEXT: dict[str, str | Callable[[JobView], str]] = {
+    "Pending": _pending,
+    "Predicting": "the best plans are predicted; no GPU is needed for that",
+    "Probing": _probing,
+    "Launching": "the train run starts on the chosen plan",
+    "Running": _running,
+    "Recovering": "the next attempt starts once the last one has given its GPUs back and its pause is over",
+    "Suspended": "nothing until spec.suspend is false again; what was learned is kept",
+    "Succeeded": _over,
+    "Failed": _over,
+}

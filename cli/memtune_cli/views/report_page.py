@@ -1,0 +1,293 @@
+"""A job's report as one HTML page that asks nobody for anything: words, tables and pictures. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from html import escape
+from statistics import median
+
+from memtune import __version__
+from memtune.api.status import AttemptStatus
+from memtune.controller.messages import ended, replaced_batch, trains
+from memtune.controller.records import has_ended
+from memtune.controller.text import span
+from memtune.controller.times import to_seconds, to_text
+from memtune.planning.cost import dollars
+from memtune.units import counted, unit_of
+from memtune_cli.input.job_view import JobView, error_ratio, measured_bytes, run_seconds
+from memtune_cli.input.prometheus import Series
+from memtune_cli.views import report_charts as charts
+from memtune_cli.views import svg
+from memtune_cli.views.candidates import Believed, Group, Reckoned
+from memtune_cli.views.importance import importances
+from memtune_cli.views.next_step import next_step
+from memtune_cli.views.render import visible_parts
+from memtune_cli.views.report_style import STYLE
+
+
+def html_page(
+    story: JobView, plans: Sequence[Believed], costs: Sequence[Reckoned], series: Sequence[Series], now: float
+) -> str:
+    """The whole page."""
+    sections = (
+        _tiles(story),
+        _section("What happened", _chronicle(story)),
+        _section("The prediction", _predicted(story)),
+        _section("The plans that the job allows", _candidates(story, plans)),
+        _section("Which knobs matter", _importances(plans)),
+        _section("Predicted against measured", _measured(story)),
+        _section("Memory over time", _over_time(story, series, now)),
+        _section("What a million tokens cost", _costs_of_tokens(story)),
+        _section("What it took, and what it would have taken without", _costs(costs)),
+        _section("Train runs", _attempts(story, now)),
+    )
+    title = escape(story.title)
+    return "\n".join(
+        [
+            "<!doctype html>",
+            '<html lang="en"><head><meta charset="utf-8">',
+            '<meta name="viewport" content="width=device-width, initial-scale=1">',
+            f"<title>{title} · MemTune</title>",
+            f"<style>{STYLE}</style></head><body><main>",
+            _header(story),
+            *filter(None, sections),
+            f"<footer>Written by memtune {__version__} at {to_text(now)} from the object as it was then.</footer>",
+            "</main></body></html>\n",
+        ]
+    )
+
+
+def _section(title: str, inside: str) -> str:
+    return f"<section><h2>{title}</h2>\n{inside}</section>" if inside else ""
+
+
+def _header(story: JobView) -> str:
+    lines = [f"<p class=sub>{escape(story.subject)}</p>"]
+    if story.is_virtual:
+        lines.append("<p class=note>Measured on the virtual GPU: the sizes and times are a rehearsal, no GPU's.</p>")
+    if story.is_emulated:
+        lines.append(
+            "<p class=note>Run on an emulated GPU: memory is what torch's own allocator took there, speeds are "
+            "predicted, and no model was trained.</p>"
+        )
+    phase = story.status.phase
+    return "\n".join(
+        [
+            f"<header><p class=kind>MemoryTunedJob · {escape(story.place)}</p><h1>{escape(story.name)} "
+            f'<span class="phase {phase.lower()}">{phase}</span></h1>',
+            *lines,
+            f"<p class=lead>{escape(story.status.message)}</p></header>",
+        ]
+    )
+
+
+def _tiles(story: JobView) -> str:
+    """The few numbers that somebody in a hurry wants."""
+    found = [error for run in story.runs if (error := error_ratio(run)) is not None]
+    peaks = [measured_bytes(run) for run in story.runs if run.peak_bytes]
+    speeds = [run.tokens_per_second for run in story.runs if run.tokens_per_second]
+    tiles = [("Plan", story.status.plan.name if story.status.plan else "", "mono")]
+    if peaks and story.usable_bytes:
+        tiles.append(("Peak of the last run", f"{story.amount(peaks[-1])} of {story.amount(story.usable_bytes)}", ""))
+    if speeds:
+        tiles.append(("Tokens a second", f"{speeds[-1]:,}", ""))
+    if prices := story.costs:
+        tiles.append(("A million tokens", dollars(prices[-1].dollars), ""))
+    if found:
+        tiles.append(("Prediction error, median", f"{median(map(abs, found)):.1%}", ""))
+    if story.status.probes:
+        count, spent = len(story.status.own_probes), story.status.gpu_seconds_spent
+        tiles.append(("Probing", f"{counted(count, 'run')}, {spent:,} GPU-s", ""))
+    if story.status.attempts:
+        tiles.append(("Recoveries", str(story.status.oom_retries + story.status.disruptions), ""))
+    shown = (
+        f'<div class=tile><b class="{look}">{escape(value)}</b><span>{name}</span></div>'
+        for name, value, look in tiles
+        if value
+    )
+    return f"<div class=tiles>{''.join(shown)}</div>"
+
+
+def _chronicle(story: JobView) -> str:
+    """Conditions and ends of runs in the order of their times."""
+    told = [
+        (each.last_transition_time, _CONDITIONS.get(each.type, 4), each.message, _LOOKS.get(each.type, "step"))
+        for each in story.status.conditions
+        if each.status == "True"
+        and each.type != "Launched"  # its message is of the last attempt, its time of the first
+    ]
+    for run in story.trail:
+        if isinstance(run, AttemptStatus) and run.started_at:
+            told.append((run.started_at, 3, trains(run, story.shrink), "step"))
+        if has_ended(run):
+            place = 3 if isinstance(run, AttemptStatus) else 1
+            told.append((run.ended_at or "", place, ended(run), charts.look(story, run)))
+    # Sorting leaves what has the same time and place in its order, which is that of the attempts.
+    told.sort(key=lambda each: (to_seconds(each[0]) or 0.0, each[1]))
+    items = (
+        f"<li class={look}><time>{escape(at.replace('T', ' ').rstrip('Z'))}</time><p>{escape(text)}</p></li>"
+        for at, _, text, look in told
+    )
+    return f"<ol class=chronicle>{''.join(items)}</ol>" if told else ""
+
+
+# The place of a condition among what happened in one second: probes end at 1, attempts start and end at 3.
+_CONDITIONS = {"Predicted": 0, "Tuned": 2}
+_LOOKS = {"Complete": "good", "Failed": "bad", "Stalled": "bad"}
+
+
+def _predicted(story: JobView) -> str:
+    prediction, peak = story.status.prediction, story.peak
+    if prediction is None or peak is None:
+        return ""
+    lower, expected, upper = map(story.amount, peak.device)
+    text = (
+        f"<p><code>{escape(prediction.plan)}</code> was predicted to take {expected}, between {lower} and "
+        f"{upper}, of the {story.amount(prediction.usable_bytes)} that the GPU has; most is in use in phase "
+        f"{escape(prediction.peak_phase)}.</p>"
+    )
+    parts = (
+        (f"background:{charts.colour(part.name)}", f"{part.name} {story.amount(part.bytes.expected)}")
+        for part in visible_parts(peak, unit_of(prediction.usable_bytes))
+    )
+    return f"{text}{charts.components(story)}{_legend(parts)}"
+
+
+def _legend(entries: Iterable[tuple[str, str]]) -> str:
+    """What colours mean."""
+    keys = " ".join(f"<span><i {svg.look_of(look)}></i>{escape(text)}</span>" for look, text in entries)
+    return f"<p class=legend>{keys}</p>"
+
+
+def _candidates(story: JobView, plans: Sequence[Believed]) -> str:
+    picture = charts.scatter(story, plans)
+    if not picture:
+        return ""
+    counts = {group: sum(1 for each in plans if each.group is group) for group in Group}
+    entries = (
+        (charts.LOOKS[Group.FITS], f"{counts[Group.FITS]:,} fit"),
+        (charts.LOOKS[Group.MAY_FIT], f"{counts[Group.MAY_FIT]:,} may fit: only a probe can tell"),
+        (charts.LOOKS[Group.CANNOT_FIT], f"{counts[Group.CANNOT_FIT]:,} cannot fit"),
+    )
+    text = (
+        f"<p>The job allows {len(plans):,} plans. Each point is one, where the model, corrected by every run of this "
+        "job, expects it; rings are the probes by number, the filled one won."
+        f"{' The line joins the measured plans that no other one beats in both objectives.' if story.front else ''}</p>"
+    )
+    return f"{text}{_legend(entries)}{picture}"
+
+
+def _importances(plans: Sequence[Believed]) -> str:
+    found = importances(plans) if plans else []
+    rows = (
+        (
+            f"<code>{each.knob}</code>",
+            escape(", ".join(each.choices)),
+            f"{each.memory:.0%}",
+            f"{each.speed:.0%}",
+        )
+        for each in found
+    )
+    text = (
+        "<p>How much of the differences between these plans each knob explains by itself: the variance between the "
+        "means of its choices, over that of all plans. What knobs do only together is in none of the shares.</p>"
+    )
+    return text + _table(("knob", "choices", "of memory", "of speed"), rows, numbers=(2, 3)) if found else ""
+
+
+_RUN_LOOKS = (
+    ("predicted", "predicted"),
+    ("good", "measured"),
+    ("warn", "measured, too tight"),
+    ("bad", "had and asked for when it ran out"),
+)
+
+
+def _measured(story: JobView) -> str:
+    picture = charts.runs(story)
+    if not picture:
+        return ""
+    errors = charts.errors(story)
+    why = f"<p>{escape(story.why)}.</p>" if story.why else ""
+    why += f"<p>Right of the dotted line less than the headroom of {story.headroom:.0%} stays free.</p>"
+    after = (
+        "<h3>Prediction error</h3><p>Measured over predicted, less 1: to the right more was used than predicted. Each "
+        "prediction is the one that was made before its run, so that later ones know of earlier runs.</p>"
+    )
+    return f"{why}{_legend(_RUN_LOOKS)}{picture}{after + errors if errors else ''}"
+
+
+def _over_time(story: JobView, series: Sequence[Series], now: float) -> str:
+    picture = charts.memory(story, series, now)
+    if not picture:
+        return ""
+    source = (
+        "The lines are the fullest GPU of each train run, from Prometheus; areas are the peaks of the runs' reports."
+        if series
+        else "Each area is the peak that a run reported, from its start to its end; the dashes are its prediction."
+    )
+    return f"<p>{source} Probes and train runs have times of their own.</p>{picture}"
+
+
+def _costs_of_tokens(story: JobView) -> str:
+    found, price = story.costs, story.status.gpu_hour_price
+    if not found or price is None:
+        return ""
+    rows = (
+        (each.what, f"<code>{escape(each.plan)}</code>", f"{each.tokens_per_second:,}", dollars(each.dollars))
+        for each in found
+    )
+    text = f"<p>At {dollars(price)} a GPU-hour on {counted(story.world, 'GPU')}, by the speeds that are known.</p>"
+    return text + _table(("", "plan", "tokens/s", "a million tokens"), rows, numbers=(2, 3))
+
+
+def _costs(costs: Sequence[Reckoned]) -> str:
+    rows = (
+        (escape(each.what), f"{each.runs:,}", f"{each.gpu_seconds:,.0f}", span(each.gpu_seconds), escape(each.rule))
+        for each in costs
+    )
+    head = ("", "runs or plans", "GPU-seconds", "as time of one GPU", "by which rule")
+    text = (
+        "<p>Only the probes were measured. The other lines are reckoned: what it would have taken to measure the plans "
+        "that were left out as well, and to train again what relaunches found in a checkpoint.</p>"
+    )
+    return text + _table(head, rows, numbers=(1, 2, 3)) if costs else ""
+
+
+def _attempts(story: JobView, now: float) -> str:
+    if not story.status.attempts:
+        return ""
+    head = ("", "plan", "HBM", "tokens/s", "took", "came about by", "went on from", "outcome")
+    rows = (_attempt_cells(story, attempt, now) for attempt in story.status.attempts)
+    facts = [f"Relaunched {story.recoveries}."]
+    facts += [f"Samples: {story.samples}."] if story.samples else []
+    facts += [f"Batch: {batch}."] if (batch := replaced_batch(story.status)) else []
+    facts += [f"Checkpoint: {story.checkpoint}."] if story.checkpoint else []
+    facts.append(f"Next: {next_step(story)}.")
+    return _table(head, rows, numbers=(2, 3, 4)) + "".join(f"<p>{escape(fact)}</p>" for fact in facts)
+
+
+def _attempt_cells(story: JobView, attempt: AttemptStatus, now: float) -> tuple[str, ...]:
+    seconds, measured = run_seconds(attempt, now), measured_bytes(attempt)
+    resumed = f"{attempt.resumed_samples:,} samples" if attempt.resumed_samples else "a checkpoint"
+    outcome = f"{story.outcome(attempt)}{f': {attempt.message}' if attempt.message else ''}"
+    return (
+        str(attempt.number),
+        f"<code>{escape(attempt.plan)}</code>",
+        story.amount(measured) if measured else "",
+        f"{attempt.tokens_per_second:,}" if attempt.tokens_per_second else "",
+        span(seconds) if seconds is not None else "",
+        escape(attempt.rung or ("the same plan again" if attempt.number > 1 else "the probes")),
+        "the start" if attempt.resume == "no" else resumed,
+        escape(outcome),
+    )
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]], numbers: Sequence[int]) -> str:
+    def cells(tag: str, row: Sequence[str]) -> str:
+        return "".join(
+            f"<{tag}{' class=number' if place in numbers else ''}>{cell}</{tag}>" for place, cell in enumerate(row)
+        )
+
+    body = "".join(f"<tr>{cells('td', row)}</tr>" for row in rows)
+    return f"<table><thead><tr>{cells('th', head)}</tr></thead><tbody>{body}</tbody></table>"

@@ -1,0 +1,27 @@
+"""The `MemoryTunedJob` object: its types, how it is read, and what the predictor needs of it."""
+
+from memtune.api.errors import Problem, SpecError
+from memtune.api.gpu import gpu_notes, gpu_of, own_part, unknown_gpu, unknown_product
+from memtune.api.job import API_VERSION, GROUP, KIND, PLURAL, VERSION, Job, JobSpec
+from memtune.api.load import load_job
+from memtune.api.workload import architecture_of, to_workload
+
+__all__ = [
+    "API_VERSION",
+    "GROUP",
+    "KIND",
+    "PLURAL",
+    "VERSION",
+    "Job",
+    "JobSpec",
+    "Problem",
+    "SpecError",
+    "architecture_of",
+    "gpu_notes",
+    "gpu_of",
+    "load_job",
+    "own_part",
+    "to_workload",
+    "unknown_gpu",
+    "unknown_product",
+]

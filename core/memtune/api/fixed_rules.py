@@ -1,0 +1,176 @@
+"""The rules of mode Fixed: its plan is there, can run, and trains what the job says."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from memtune.api.errors import Problem
+from memtune.api.job import JobSpec
+from memtune.api.rule import Rule
+from memtune.planning.space import contradiction
+from memtune.plans.knobs import Attention, GradientDtype, Knob, Optimizer
+from memtune.plans.plan import OPTIONS, SHORT_FORM, Plan
+from memtune.units import counted
+
+_PATH = "spec.tuning.plan"
+_Check = Callable[[JobSpec], Problem | None]
+
+
+def fixed_plan(spec: JobSpec) -> Plan | None:
+    """The plan that mode Fixed launches; None in the other modes. Of a spec that broke no rule."""
+    return Plan.parse(spec.tuning.plan) if spec.tuning.plan else None
+
+
+def _plan_goes_with_mode(spec: JobSpec) -> Problem | None:
+    mode, plan = spec.tuning.mode, spec.tuning.plan
+    if mode == "Fixed" and plan is None:
+        return Problem(_PATH, None, "mode Fixed launches a plan of yours; give it, like bf16-z2-sel-mb4x8")
+    if mode != "Fixed" and plan is not None:
+        return Problem(_PATH, plan, f"mode {mode} finds the plan itself; set tuning.mode to Fixed, or leave plan out")
+    return None
+
+
+def _of_plan(find: Callable[[JobSpec, Plan], str | None]) -> _Check:
+    """What a plan that can be read contradicts elsewhere in the spec."""
+
+    def check(spec: JobSpec) -> Problem | None:
+        try:
+            plan = fixed_plan(spec)
+        except ValueError:
+            return None  # said by the rule that it breaks
+        advice = plan and find(spec, plan)
+        return Problem(_PATH, spec.tuning.plan, advice) if advice else None
+
+    return check
+
+
+def _other_batch(spec: JobSpec, plan: Plan) -> str | None:
+    world, batch = spec.resources.world, spec.training.global_batch_size
+    made = plan.global_batch(world)
+    if made == batch:
+        return None
+    rest = f"; micro-batch x accumulation must be {batch // world}" if batch % world == 0 else ""
+    gpus = counted(world, "GPU")
+    return f"{plan} makes {made} sequences a step on {gpus}, and training.globalBatchSize is {batch}{rest}"
+
+
+def _other_optimizer(spec: JobSpec, plan: Plan) -> str | None:
+    return _other(plan, "optimizer", plan.optimizer, spec.training.optimizer)
+
+
+def _other_gradients(spec: JobSpec, plan: Plan) -> str | None:
+    return _other(plan, "gradientDtype", plan.gradient_dtype, spec.training.gradient_dtype)
+
+
+def _other_attention(spec: JobSpec, plan: Plan) -> str | None:
+    return _other(plan, "attention", plan.attention, spec.training.attention)
+
+
+def _other(plan: Plan, field: str, said: Knob, decided: Knob) -> str | None:
+    """What a plan can say, and the training decides."""
+    if said is decided:
+        return None
+    return f"{plan} has {field} {said}, and training.{field} is {decided}; make them the same"
+
+
+def _said(short: str, field: str, choice: Knob) -> str:
+    return f"self.tuning.plan.contains('-{short}') == (self.training.{field} == '{choice}')"
+
+
+def _refused(pattern: str, message: str) -> Rule:
+    """No plan that ``pattern`` finds can run. Plans tell why themselves, in more words than the rule."""
+
+    def check(spec: JobSpec) -> Problem | None:
+        text = spec.tuning.plan or ""
+        return Problem(_PATH, text, _why_impossible(text)) if re.search(pattern, text) else None
+
+    return Rule("spec.tuning", _PATH, f"!has(self.plan) || !self.plan.matches('{pattern}')", message, check)
+
+
+def _why_impossible(text: str) -> str:
+    try:
+        plan = Plan.parse(text)
+    except ValueError as error:
+        return str(error)
+    return f"{plan} cannot run: {contradiction(plan)}"
+
+
+_BATCH = "self.tuning.plan.split('-')[3]"
+# The API server evaluates this for a text that is no plan, too. The sequences of one GPU are compared, since the
+# product of all four numbers may have more than 64 bits. The numbers are cut out, not split off: Kubernetes 1.25 cannot
+# bound the cost of a split of what was split.
+_MAKES_THE_BATCH = (
+    f"!has(self.tuning.plan) || !self.tuning.plan.matches('{SHORT_FORM}') || "
+    "self.resources.nodes < 1 || self.resources.gpusPerNode < 1 || "
+    "(self.training.globalBatchSize % self.resources.nodes == 0 && "
+    "self.training.globalBatchSize / self.resources.nodes % self.resources.gpusPerNode == 0 && "
+    "self.training.globalBatchSize / self.resources.nodes / self.resources.gpusPerNode == "
+    f"int({_BATCH}.substring(2, {_BATCH}.indexOf('x'))) * int({_BATCH}.substring({_BATCH}.indexOf('x') + 1)))"
+)
+_TWICE = "|".join(f"-({choices}).*-({choices})" for choices in OPTIONS.values())
+_ON_HOST = "-(oopt|oparam|onvme)"
+_BUT_ATTENTION = "|".join(choices for knob, choices in OPTIONS.items() if knob != "attention")
+
+FIXED_RULES = (
+    Rule(
+        "spec.tuning",
+        _PATH,
+        "(self.mode == 'Fixed') == has(self.plan)",
+        "plan is what mode Fixed launches: give it in that mode, and in no other",
+        _plan_goes_with_mode,
+    ),
+    Rule(
+        "spec",
+        _PATH,
+        _MAKES_THE_BATCH,
+        "tuning.plan: micro-batch x accumulation x GPUs must be training.globalBatchSize",
+        _of_plan(_other_batch),
+    ),
+    Rule(
+        "spec",
+        _PATH,
+        "!has(self.tuning.plan) || ("
+        + " && ".join(_said(each.replace("-", ""), "optimizer", each) for each in Optimizer if each != Optimizer.ADAMW)
+        + ")",
+        "tuning.plan must have the optimizer of training, which a plan leaves out if it is adamw",
+        _of_plan(_other_optimizer),
+    ),
+    Rule(
+        "spec",
+        _PATH,
+        f"!has(self.tuning.plan) || {_said('g32', 'gradientDtype', GradientDtype.FP32)}",
+        "tuning.plan must have g32 if training.gradientDtype is fp32, and only then",
+        _of_plan(_other_gradients),
+    ),
+    Rule(
+        "spec",
+        _PATH,
+        "!has(self.tuning.plan) || ("
+        + " && ".join(_said(each, "attention", each) for each in Attention if each != Attention.FLASH)
+        + ")",
+        "tuning.plan must have the attention of training, which a plan leaves out if it is flash",
+        _of_plan(_other_attention),
+    ),
+    _refused(_TWICE, "plan has two options for one choice; leave one out"),
+    _refused(
+        f"-(ddp|z0)-.*{_ON_HOST}|-z[12]-.*-(oparam|onvme)|-fsdp[a-z]*-.*-(oopt|onvme)",
+        "plan: oopt needs z1, z2 or z3, oparam needs z3 or fsdp, onvme needs z3",
+    ),
+    _refused(
+        f"{_ON_HOST}.*-adamw8bit|-adamw8bit.*{_ON_HOST}",
+        "plan: adamw8bit has no CPU kernel; leave the offload out, or use another optimizer",
+    ),
+    _refused(
+        "-z[123]-.*-(muon|adafactor)|-fsdp[a-z]*-.*-adafactor",
+        "plan: muon and adafactor work on whole matrices; use z0 or ddp, with muon also fsdp",
+    ),
+    _refused(
+        "^(fp8|bf16|fp16)-z0-.*-g32",
+        "plan: DeepSpeed keeps no fp32 gradients of 16-bit weights at z0; use z1, or leave g32 out",
+    ),
+    _refused(
+        f"^(tf32|fp32)-[^-]+-[^-]+-[^-]+(-({_BUT_ATTENTION}))*$",
+        "plan: flash attention has no kernel for fp32 and tf32; use sdpa",
+    ),
+)

@@ -1,0 +1,39 @@
+"""Reading a `MemoryTunedJob`: from the mapping that YAML or the API server gave, to checked types."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import ValidationError
+
+from memtune.api.errors import Problem, SpecError, problems_of, shown
+from memtune.api.job import Job
+from memtune.api.rules import broken_rules
+
+_FOREIGN = ("template", "hfConfig", "factoryArguments")
+
+
+def load_job(data: Mapping[str, Any]) -> Job:
+    """The job in ``data``, or a SpecError with everything that is wrong with it."""
+    if not isinstance(data, Mapping):
+        raise SpecError([Problem("", data, f"{shown(data)} is not a MemoryTunedJob; give an object with a spec")])
+    try:
+        job = Job.model_validate(as_kept(data))
+    except ValidationError as error:
+        raise SpecError(problems_of(error, Job)) from None
+    if problems := broken_rules(job.spec):
+        raise SpecError(problems)
+    return job
+
+
+def as_kept(value: Any) -> Any:
+    """A value as the API server keeps it. A null means that the field is left out: it is dropped, or makes room for the
+    default. A whole number is one however it is written: 96.0 is kept as 96."""
+    if isinstance(value, Mapping):
+        return {
+            name: inner if name in _FOREIGN else as_kept(inner) for name, inner in value.items() if inner is not None
+        }
+    if isinstance(value, list):
+        return [as_kept(item) for item in value]
+    return int(value) if isinstance(value, float) and value.is_integer() and abs(value) < 2**53 else value

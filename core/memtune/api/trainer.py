@@ -1,0 +1,78 @@
+"""The container of a job's template that trains, and the host memory that it asks for and may take."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from memtune.api.job import Job
+from memtune.units import parse_bytes
+
+TRAINER_CONTAINER = "trainer"
+_LAUNCHERS = ("torchrun", "torch.distributed", "accelerate", "deepspeed", "tune run")
+
+
+class TrainerMemory(NamedTuple):
+    """``requests.memory`` and ``limits.memory`` of the container that trains, 0 where the template does not say."""
+
+    request_bytes: int = 0
+    limit_bytes: int = 0
+
+    @property
+    def asked_bytes(self) -> int:
+        """What the template asks for: where only a limit is given, it is the request too."""
+        return self.request_bytes or self.limit_bytes
+
+
+def trainer_memory(job: Job) -> TrainerMemory:
+    """Of a template that has no such container, or not the shape of one, nothing is known."""
+    try:
+        resources = _trainer(job).get("resources") or {}
+        return TrainerMemory(memory_bytes(resources, "requests"), memory_bytes(resources, "limits"))
+    except (AttributeError, LookupError, TypeError):
+        return TrainerMemory()
+
+
+def is_plain_python(job: Job) -> bool:
+    """Whether the command is Python without a launcher, so that a script of one rank finds no variables of several.
+
+    A shell, another program or the image's own entry point may start a launcher that nobody sees from here.
+    """
+    try:
+        container = _trainer(job)
+        words = [str(word) for word in (*(container.get("command") or ()), *(container.get("args") or ()))]
+    except (AttributeError, LookupError, TypeError):
+        return False
+    program = words[0].rpartition("/")[2] if words else ""
+    return program.startswith("python") and not any(launcher in " ".join(words) for launcher in _LAUNCHERS)
+
+
+def _trainer(job: Job) -> Mapping[str, Any]:
+    containers = (job.spec.template or {})["spec"]["containers"]
+    index = trainer_index(containers, job.spec.resources.gpu_resource)
+    found: Mapping[str, Any] = {} if index is None else containers[index]
+    return found
+
+
+def trainer_index(containers: Sequence[Mapping[str, Any]], gpu_resource: str) -> int | None:
+    """The container ``trainer``, else the only one that asks for GPUs, else the only one; None if that is not told."""
+    named = [i for i, c in enumerate(containers) if c.get("name") == TRAINER_CONTAINER]
+    asking = [i for i, c in enumerate(containers) if asked_gpus(c, gpu_resource)]
+    return next((found[0] for found in (named, asking, range(len(containers))) if len(found) == 1), None)
+
+
+def asked_gpus(container: Mapping[str, Any], gpu_resource: str) -> str | None:
+    """How many GPUs a container asks for, as it is written there."""
+    resources = container.get("resources") or {}
+    for kind in ("limits", "requests"):
+        if (asked := (resources.get(kind) or {}).get(gpu_resource)) is not None:
+            return str(asked)
+    return None
+
+
+def memory_bytes(resources: Mapping[str, Any], kind: str) -> int:
+    """0 where it does not say, or says it in a way that the API server is left to refuse."""
+    try:
+        return parse_bytes((resources.get(kind) or {}).get("memory", 0))
+    except ValueError:
+        return 0

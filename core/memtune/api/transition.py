@@ -1,0 +1,70 @@
+"""What of a job may still change once it is under way: the rules for edits, in CEL and in Python."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from memtune.api.errors import Problem
+from memtune.api.fields import SpecBlock
+from memtune.api.job import Job, JobSpec
+from memtune.api.rule import FORBIDDEN
+from memtune.api.training import Resources
+
+# A plan was measured for these; with others the measurements would mean nothing, and the global batch is sacred.
+FIXED = ("model", "training", "resources", "template", "integration", "launcher", "runner", "checkpoint")
+
+
+@dataclass(frozen=True)
+class Transition:
+    """One field of the spec that stays as it is after the phase Pending."""
+
+    field: str
+    reason: ClassVar[str] = FORBIDDEN
+
+    @property
+    def path(self) -> str:
+        """The field to blame."""
+        return f"spec.{self.field}"
+
+    @property
+    def cel(self) -> str:
+        """The rule, for the root of the object: spec and status are both in sight only there.
+
+        What is foreign to the schema (`template`, `model.hfConfig`) is compared as well. An API server takes two blocks
+        of as many fields for equal if one has a field that the other has not; then the operator alone sees the edit.
+        """
+        pending = "!has(oldSelf.status) || !has(oldSelf.status.phase) || oldSelf.status.phase == 'Pending'"
+        if self.field != "resources":
+            return f"{pending} || {_unchanged(JobSpec, self.field, 'spec')}"
+        # Nothing was measured for the price: field by field, so that it may come, change and go.
+        fields = (name for name in Resources.model_fields if name != "gpu_hour_price")
+        return f"{pending} || ({' && '.join(_unchanged(Resources, name, self.path) for name in fields)})"
+
+    @property
+    def message(self) -> str:
+        """What the user reads."""
+        return f"{self.path} cannot change once the job is under way; delete the job and create it again"
+
+
+def _unchanged(block: type[SpecBlock], name: str, path: str) -> str:
+    """That a field of the block at ``path`` is as it was, or is left out as it was."""
+    field = block.model_fields[name]
+    new, old = (f"{side}.{path}.{field.alias or name}" for side in ("self", "oldSelf"))
+    return f"(has({new}) ? has({old}) && {new} == {old} : !has({old}))" if field.default is None else f"{new} == {old}"
+
+
+TRANSITIONS = tuple(Transition(field) for field in FIXED)
+
+
+def forbidden_changes(old: Job, new: Job) -> list[Problem]:
+    """What the edit from ``old`` to ``new`` may not change at this phase."""
+    if old.status.get("phase", "Pending") == "Pending":
+        return []
+    return [
+        Problem(
+            f"spec.{field}", getattr(new.spec, field), "it cannot change once the job is under way; create a new job"
+        )
+        for field in FIXED
+        if getattr(old.spec.unpriced, field) != getattr(new.spec.unpriced, field)
+    ]

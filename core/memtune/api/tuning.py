@@ -1,0 +1,157 @@
+"""`spec.tuning` and `spec.retry`: what may be tried, at what cost, and what happens after a run died."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from memtune.api.fields import (
+    CHECKPOINTING,
+    MOST,
+    Count,
+    Distinct,
+    Flag,
+    Percent,
+    ShortForm,
+    SpecBlock,
+    Whole,
+    left_out,
+    to_ratio,
+)
+from memtune.planning.space import BOTH
+from memtune.plans.knobs import Offload, Precision
+
+CheckpointingName = Annotated[str, Field(pattern=CHECKPOINTING, max_length=16)]
+ZeroStage = Annotated[Whole, Field(ge=0, le=3)]
+MicroBatch = Annotated[Count, Field(le=10_000_000)]
+Backend = Literal["deepspeed", "fsdp", "ddp"]
+FsdpStrategy = Literal["full", "shard-grad-op", "hybrid"]
+Objective = Literal["throughput", "memory"]
+Sampler = Literal["MemTune", "TPE", "GP", "Random"]
+Emulation = Literal["Auto", "Only", "Never"]
+Consent = Literal["optimizer-8bit", "gradient-dtype", "precision"]
+# The status keeps every probe, and it has to stay under 128 KiB.
+MAX_PROBES = 48
+Probes = Annotated[Count, Field(le=MAX_PROBES)]
+
+
+class SpaceSpec(SpecBlock):
+    """The choices of each knob that a plan of this job may take."""
+
+    precision: Annotated[tuple[Precision, ...], Field(min_length=1, max_length=5), Distinct] = Field(
+        default=(Precision.BF16,), description="Number formats of the matrix products."
+    )
+    checkpointing: Annotated[tuple[CheckpointingName, ...], Field(min_length=1, max_length=16), Distinct] = Field(
+        default=("none", "selective", "full"),
+        description="Ways of activation checkpointing: none, selective (what is cheap to recompute), every-K (each "
+        "K-th layer), full (each layer).",
+    )
+    zero_stages: Annotated[tuple[ZeroStage, ...], Field(min_length=1, max_length=4), Distinct] = Field(
+        default=(0, 1, 2, 3), description="ZeRO stages that the deepspeed backend may take."
+    )
+    offload: Annotated[tuple[Offload, ...], Field(min_length=1, max_length=5), Distinct] = Field(
+        default=(Offload.NONE,),
+        description="What may live in host memory instead of HBM; nvme puts optimizer states and parameters on disk.",
+    )
+    backends: Annotated[tuple[Backend, ...], Field(min_length=1, max_length=3), Distinct] = Field(
+        default=("deepspeed", "fsdp"), description="Libraries that may carry a plan out."
+    )
+    fsdp_strategies: Annotated[tuple[FsdpStrategy, ...], Field(min_length=1, max_length=3), Distinct] = Field(
+        default=("full", "shard-grad-op"),
+        description="Sharding that the fsdp backend may take: full; shard-grad-op, which keeps gathered weights until "
+        "the backward pass; hybrid, which shards within a node and copies between nodes.",
+    )
+    micro_batch: Annotated[tuple[MicroBatch, ...], Field(min_length=1, max_length=16), Distinct] | None = Field(
+        default=None,
+        description="Micro-batches that a plan may take, for a script that has one of its own; every one that divides "
+        "a GPU's share of training.globalBatchSize if left out.",
+    )
+
+
+class Tuning(SpecBlock):
+    """How the plan is found, and what finding it may cost."""
+
+    mode: Literal["Probe", "PredictOnly", "Fixed"] = Field(
+        default="Probe",
+        description="Probe measures plans and launches the best; PredictOnly predicts and starts no pod; "
+        "Fixed launches plan, unmeasured.",
+    )
+    plan: ShortForm | None = Field(
+        default=None,
+        description="The plan that mode Fixed launches, in the short form that memtune plan prints, "
+        "like bf16-z2-sel-mb4x8; needed in that mode, refused in others.",
+    )
+    space: SpaceSpec = Field(default=left_out(SpaceSpec), description="The choices of each knob that a plan may take.")
+    max_probes: Probes = Field(
+        default=8,
+        description="Most probe runs of the job; one that was taken away, could not start or did not apply its plan "
+        "does not count.",
+    )
+    parallel_probes: Probes = Field(
+        default=1, description="Probe runs at the same time, each on the job's number of GPUs."
+    )
+    probe_steps: Annotated[Count, Field(le=100)] = Field(
+        default=3, description="Optimizer steps of one probe run, each shortened to at most two micro-batches."
+    )
+    max_gpu_seconds: Annotated[Count, Field(le=MOST)] | None = Field(
+        default=None, description="Most GPU-seconds that all probes may take; 600 for each GPU of the job if left out."
+    )
+    emulation: Emulation = Field(
+        default="Never",
+        description="Whether plans are emulated before they are probed, in the job's image on a node without GPUs, to "
+        "measure their memory. Auto probes only those that fit as emulated; Only launches the one predicted best of "
+        "them, without a probe; Never probes at once.",
+    )
+    headroom: Percent = Field(
+        default="6%", description="Share of HBM that a measured plan must leave free to be launched."
+    )
+    objectives: Annotated[tuple[Objective, ...], Field(min_length=1, max_length=2), Distinct] = Field(
+        default=("throughput",),
+        description="What the best plan has most of: tokens per second, or free memory. With both, status.front has "
+        "the measured plans that no other one beats in both, and the fastest is launched, or the one that slack picks.",
+    )
+    slack: Percent | None = Field(
+        default=None,
+        description="With both objectives: the smallest measured plan that is slower than the fastest by no more than "
+        "this is launched.",
+    )
+    sampler: Sampler = Field(
+        default="MemTune",
+        description="What chooses the next probe: MemTune, by expected improvement under the prediction, or a sampler "
+        "of Optuna's after three probes that MemTune chooses. GP needs torch and scipy beside the operator, which its "
+        "image does not have: there the job is Stalled/SamplerMissing. Under memtune run your environment has to have "
+        "both.",
+    )
+
+    @property
+    def headroom_ratio(self) -> float:
+        """Headroom as a share of 1."""
+        return to_ratio(self.headroom)
+
+    @property
+    def objective(self) -> str:
+        """The objective, or that there are both."""
+        return BOTH if len(self.objectives) > 1 else self.objectives[0]
+
+
+class Retry(SpecBlock):
+    """What happens after a train run died."""
+
+    max_oom_retries: Annotated[Whole, Field(ge=0, le=64)] = Field(
+        default=4, description="Most relaunches after an out-of-memory, each on a plan that takes less."
+    )
+    max_disruptions: Annotated[Whole, Field(ge=0, le=1000)] = Field(
+        default=10, description="Most relaunches of the same plan after preemption, eviction or loss of a node."
+    )
+    node_lost_after_seconds: Annotated[Count, Field(le=86_400)] = Field(
+        default=180, description="Seconds that a node may be NotReady before its pods count as lost."
+    )
+    allow_restart: Flag = Field(
+        default=False, description="Whether a run that cannot resume from any checkpoint may start again from step 0."
+    )
+    consent: Annotated[tuple[Consent, ...], Field(max_length=3), Distinct] = Field(
+        default=(),
+        description="Downgrades after an out-of-memory that change the numerics of training and are allowed "
+        "nevertheless.",
+    )

@@ -1,0 +1,130 @@
+"""From a job to what the predictor reads: its architecture and its workload."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from memtune.api.errors import Problem, SpecError
+from memtune.api.job import Job
+from memtune.api.model import Peft
+from memtune.api.trainer import is_plain_python, trainer_memory
+from memtune.api.training import EvaluationBlock
+from memtune.gpus.gpu import Gpu
+from memtune.memory.workload import Evaluation, Workload
+from memtune.model.architecture import Adapter, Architecture, Kind
+from memtune.model.count import adapter_parameters
+from memtune.model.huggingface import from_hf_config
+from memtune.model.plain import from_facts
+
+if TYPE_CHECKING:
+    from memtune.memory.replay.traced import TracedModel
+
+_CONFIG, _FACTS = "spec.model.hfConfig", "spec.model.architecture"
+
+
+def architecture_of(job: Job) -> Architecture:
+    """The architecture that the object describes; a factory has to be traced where its image is."""
+    model = job.spec.model
+    try:
+        if model.hf_config is not None:
+            return from_hf_config(model.hf_config, _CONFIG)
+        if model.architecture is not None:
+            return from_facts(model.architecture.model_dump(mode="json", by_alias=True, exclude_none=True), _FACTS)
+    except ValueError as error:
+        path, _, advice = str(error).partition(" ")
+        raise SpecError([Problem(path.rstrip(":"), None, advice)]) from None
+    advice = "what a factory builds is known once it was traced, and it was not"
+    raise SpecError([Problem("spec.model.factory", model.factory, advice)])
+
+
+def _evaluation(block: EvaluationBlock) -> Evaluation:
+    generation = block.generation
+    return Evaluation(
+        batch_size=block.batch_size,
+        keeps_logits=block.keeps_logits,
+        generates=block.generates,
+        concurrent_sequences=generation.concurrent_sequences or 0,
+        sequence_tokens=generation.sequence_tokens or 0,
+        page_tokens=generation.page_tokens,
+    )
+
+
+def _check_generates(architecture: Architecture, evaluation: Evaluation) -> None:
+    if evaluation.generates and architecture.kind not in (Kind.DECODER, Kind.ENCODER_DECODER):
+        advice = f"a model of kind {architecture.kind.value} generates nothing; set it to false"
+        raise SpecError([Problem("spec.training.evaluation.generates", True, advice)])
+
+
+def _check_positions(architecture: Architecture, sequence_length: int) -> None:
+    known = architecture.image.tokens if architecture.image else architecture.position_count
+    if 0 < known < sequence_length:
+        advice = f"{sequence_length:,} is more than the {known:,} positions that {architecture.name} has embeddings for"
+        raise SpecError([Problem("spec.training.sequenceLength", sequence_length, advice)])
+
+
+def _check_target(architecture: Architecture, target_length: int | None) -> None:
+    if target_length is None:
+        return
+    if architecture.kind is not Kind.ENCODER_DECODER:
+        advice = f"a model of kind {architecture.kind.value} has no targets of their own length; leave it out"
+        raise SpecError([Problem("spec.training.targetLength", target_length, advice)])
+    if 0 < architecture.position_count < target_length:
+        count = f"{architecture.position_count:,} positions that {architecture.name} has embeddings for"
+        raise SpecError([Problem("spec.training.targetLength", target_length, f"it is more than the {count}")])
+
+
+def _adapter(peft: Peft, architecture: Architecture) -> Adapter:
+    adapter = Adapter(peft.rank, peft.targets, peft.base_quantization, float(peft.dropout))
+    try:
+        adapter_parameters(architecture, adapter)
+    except ValueError as error:
+        raise SpecError([Problem("spec.model.peft.targets", peft.targets, str(error))]) from None
+    return adapter
+
+
+def _is_without_reducer(job: Job) -> bool:
+    """Whether the ranks of a plan with DDP wrap nothing: on a single GPU all but the engine.
+
+    Below a launcher the script of an ``env`` job sees one rank of several, and many then wrap the model.
+    """
+    spec = job.spec
+    if spec.resources.nodes * spec.resources.gpus_per_node > 1 or spec.template is None:
+        return False
+    if spec.integration == "env":
+        return is_plain_python(job)
+    return spec.integration != "sdk"
+
+
+def to_workload(job: Job, gpu: Gpu, model: Architecture | TracedModel | None = None) -> Workload:
+    """What the job asks of every plan alike, on this GPU. ``model`` is what its factory builds, or what is assumed."""
+    spec, peft, block = job.spec, job.spec.model.peft, job.spec.training.evaluation
+    evaluation = _evaluation(block) if block else Evaluation()
+    adapter = None
+    if model is None:
+        model = described = architecture_of(job)
+        _check_generates(described, evaluation)
+        _check_positions(described, spec.training.sequence_length)
+        _check_target(described, spec.training.target_length)
+        adapter = _adapter(peft, described) if peft else None
+    return Workload(
+        architecture=model,
+        gpu=gpu,
+        global_batch=spec.training.global_batch_size,
+        sequence_length=spec.training.sequence_length,
+        nodes=spec.resources.nodes,
+        gpus_per_node=spec.resources.gpus_per_node,
+        adapter=adapter,
+        evaluation=evaluation,
+        compiled=spec.training.compile,
+        compiles_loss=spec.training.compile_loss,
+        target_length=spec.training.target_length or 0,
+        virtual=spec.resources.device == "virtual",
+        without_reducer=_is_without_reducer(job),
+        # The engine autocasts a loss around the model only. accelerate autocasts under FSDP, and scripts as they like.
+        without_autocast=spec.integration == "sdk",
+        # The engine gives DeepSpeed the model as the factory built it. transformers loads its models under zero.Init;
+        # of other scripts nobody knows.
+        builds_whole=spec.integration == "sdk",
+        keeps_outputs=spec.integration == "accelerate",
+        host_limit_bytes=trainer_memory(job).limit_bytes,
+    )

@@ -1,0 +1,117 @@
+"""What holds a job back, in the words of whoever refuses: conditions Stalled and Queued. No retry is spent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from memtune.api.status import ConditionType, RunStatus
+from memtune.controller import reasons
+from memtune.controller.context import Context
+from memtune.controller.fold_observations import waits
+from memtune.controller.host_requests import asked_bytes
+from memtune.controller.immutable_fields import changed_fields, spec_changed
+from memtune.controller.pods import avoided_nodes
+from memtune.controller.product_comparison import compared
+from memtune.controller.records import has_ended, live
+from memtune.controller.snapshot import Refusal
+from memtune.controller.verdict import Verdict
+from memtune.units import gib
+
+# How soon a refusal is tried again; whatever a watch tells of comes sooner.
+_AGAIN_SECONDS = 30.0
+_SHARED_SUFFIX = "-SHARED"
+
+
+def with_blocks(context: Context) -> Context:
+    """Find out what holds the job back: itself as a whole, or the runs that have not ended."""
+    queued, stalled = _of_runs(context)
+    return replace(context, stalled=forbidden(context) or stalled, queued=queued)
+
+
+def forbidden(context: Context) -> Refusal | None:
+    """Why no pod of the job may be created at all, not even of runs that are recorded."""
+    return next(_of_job(context), None)
+
+
+def told(context: Context) -> Context:
+    """Say in conditions and message what holds the job back, and try again soon."""
+    context = _told(context, "Queued", context.queued)
+    context = _told(context, "Stalled", context.stalled)
+    return context.waking(_AGAIN_SECONDS) if context.blocked else context
+
+
+def _of_job(context: Context) -> Iterator[Refusal]:
+    yield from context.observed.refusals
+    if changed := changed_fields(context.job, context.status):
+        yield Refusal(reasons.SPEC_CHANGED, spec_changed(changed))
+    yield from _of_nodes(context)
+
+
+def _of_nodes(context: Context) -> Iterator[Refusal]:
+    """Measured on one GPU product, launched on the same: the nodes that may run the job have to agree."""
+    resources = context.job.spec.resources
+    if resources.device != "cuda":
+        return
+    products = sorted({node.gpu_product for node in context.observed.nodes or () if node.gpu_product})
+    wanted = resources.gpu_product or context.status.gpu_product
+    # Once the job is under way its resources cannot change any more: the product of the node that it meets is kept.
+    if len(products) > 1 and not wanted and not context.status.fixed:
+        listed = ", ".join(products)
+        text = f"the nodes that may run the job have different GPUs: {listed}; name one in resources.gpuProduct"
+        predicted = compared(context)
+        text += f" (predicted: {predicted})" if predicted else ""
+        yield Refusal(reasons.MIXED_GPUS, text)
+    shared = [each for each in ([wanted] if wanted else products) if each.upper().endswith(_SHARED_SUFFIX)]
+    if shared and not resources.memory_share:
+        text = f"{shared[0]} is time-sliced: what others take of it cannot be predicted; give resources.memoryShare"
+        yield Refusal(reasons.SHARED_GPUS, text)
+
+
+def _of_runs(context: Context) -> tuple[Refusal | None, Refusal | None]:
+    """What the runs that have not ended wait for: a queue, and whatever else."""
+    queued = stalled = None
+    trace = context.status.trace
+    traced = [trace] if trace and not has_ended(trace) else []
+    for record in (*traced, *live(context.status)):
+        run = context.runs[record.name]
+        found = waits(run)
+        if found is None:
+            continue
+        message = found.message
+        if isinstance(record, RunStatus) and "memory" in message.lower():
+            message += _asking(context, record)
+        if isinstance(record, RunStatus) and found.verdict is Verdict.UNSCHEDULABLE and not run.refusal:
+            message += _avoiding(context, record)
+        if found.verdict is Verdict.QUEUED:
+            queued = queued or Refusal(reasons.QUEUED, message)
+        else:
+            reason = reasons.IMAGE_PULL if found.verdict is Verdict.IMAGE_ERROR else reasons.UNSCHEDULABLE
+            stalled = stalled or Refusal(reasons.REFUSED if run.refusal else reason, message)
+    return queued, stalled
+
+
+def _asking(context: Context, record: RunStatus) -> str:
+    """For whoever reads that there is not enough memory: what a pod asks for that its template does not."""
+    asked = asked_bytes(context, record)
+    return f" (each pod asks for {gib(asked)} of host memory, for {record.plan})" if asked else ""
+
+
+def _avoiding(context: Context, record: RunStatus) -> str:
+    """For whoever wonders why a node that is free is not taken."""
+    avoided = avoided_nodes(context, record)
+    verb = "is" if len(avoided) == 1 else "are"
+    return f" ({', '.join(avoided)} {verb} avoided, which took two train runs down)" if avoided else ""
+
+
+def _told(context: Context, kind: ConditionType, found: Refusal | None) -> Context:
+    """Set the condition, with an event when its reason changes."""
+    old = context.condition(kind)
+    if found is None:
+        if not context.holds(kind):
+            return context
+        return context.with_condition(kind, False, reasons.CLEARED, "nothing holds the job back")
+    told = context.with_condition(kind, True, found.reason, found.message)
+    if old is None or (old.status, old.reason) != ("True", found.reason):
+        told = told.telling("Normal" if kind == "Queued" else "Warning", found.reason, found.message)
+    return told.saying(f"{kind.lower()}: {found.message}")

@@ -1,0 +1,136 @@
+"""What one decision is made from and what it has come to so far. Each phase takes a context and gives the next one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from memtune.api.job import Job
+from memtune.api.status import Condition, ConditionType, RecordStatus, Status
+from memtune.controller.decision import Event
+from memtune.controller.observation import PodObservation, RunObservation
+from memtune.controller.snapshot import Observed, Refusal
+from memtune.controller.text import story
+from memtune.controller.times import to_seconds, to_text
+from memtune.planning.next_probe import Search
+
+# A node that is lost tells nobody, so pods that do not go away are looked at from time to time.
+LOOK_AGAIN_SECONDS = 30.0
+
+
+@dataclass(frozen=True)
+class Context:
+    """One job at one moment. ``runs`` are the observed ones with every pod that should be there filled in.
+
+    ``stalled`` and ``queued`` say what holds the job back, so that no new run is recorded now; ``is_due`` that the job
+    itself is to be deleted. ``trace`` is that of the job's factory, empty while nobody has one.
+    """
+
+    job: Job
+    observed: Observed
+    now: float
+    search: Search
+    status: Status
+    runs: Mapping[str, RunObservation]
+    events: tuple[Event, ...] = ()
+    wakes: tuple[float, ...] = ()
+    stalled: Refusal | None = None
+    queued: Refusal | None = None
+    is_due: bool = False
+    trace: str = ""
+
+    @property
+    def blocked(self) -> str:
+        """Why no new run may be recorded now, empty if one may."""
+        held = self.stalled or self.queued
+        return f"{held.reason}: {held.message}" if held else ""
+
+    def having(self, **changes: Any) -> Context:
+        """With other values in the status."""
+        return self.becoming(self.status.model_copy(update=changes))
+
+    def becoming(self, status: Status) -> Context:
+        """With another status."""
+        return replace(self, status=status)
+
+    def saying(self, text: str) -> Context:
+        """With another sentence about what the job is doing now."""
+        return self.having(message=story(text))
+
+    def telling(self, kind: Literal["Normal", "Warning"], reason: str, text: str) -> Context:
+        """With one more event."""
+        return replace(self, events=(*self.events, Event(kind, reason, story(text))))
+
+    def waking(self, seconds: float) -> Context:
+        """Asked again after so many seconds at the latest."""
+        return replace(self, wakes=(*self.wakes, max(seconds, 1.0)))
+
+    def deleting_job(self) -> Context:
+        """With the job's own time to live over."""
+        return replace(self, is_due=True)
+
+    def condition(self, kind: ConditionType) -> Condition | None:
+        """The condition of this type, if the status has it."""
+        return next((each for each in self.status.conditions if each.type == kind), None)
+
+    def holds(self, kind: ConditionType) -> bool:
+        """Whether a condition is true."""
+        found = self.condition(kind)
+        return found is not None and found.status == "True"
+
+    def message_of(self, kind: ConditionType) -> str:
+        """What a condition says."""
+        found = self.condition(kind)
+        return found.message if found else ""
+
+    def since(self, kind: ConditionType) -> float | None:
+        """When a condition last changed."""
+        found = self.condition(kind)
+        return to_seconds(found.last_transition_time) if found else None
+
+    def with_condition(self, kind: ConditionType, holds: bool, reason: str, text: str) -> Context:
+        """With a condition set; its transition time changes only with its status."""
+        old = self.condition(kind)
+        status: Literal["True", "False"] = "True" if holds else "False"
+        changed_at = old.last_transition_time if old and old.status == status else to_text(self.now)
+        new = Condition(
+            type=kind,
+            status=status,
+            observed_generation=self.status.observed_generation,
+            last_transition_time=changed_at,
+            reason=reason,
+            message=story(text),
+        )
+        others = [each for each in self.status.conditions if each.type != kind]
+        return self.having(conditions=tuple(sorted((*others, new), key=lambda each: _ORDER.index(each.type))))
+
+    def pods(self, record: RecordStatus) -> tuple[PodObservation, ...]:
+        """The pods of a run."""
+        run = self.runs.get(record.name)
+        return run.pods if run else ()
+
+    @property
+    def world(self) -> int:
+        """All GPUs of one run."""
+        return self.job.spec.resources.world
+
+
+_ORDER: list[ConditionType] = [
+    "Predicted",
+    "Tuned",
+    "Launched",
+    "Complete",
+    "Failed",
+    "Suspended",
+    "Queued",
+    "Stalled",
+]
+
+
+def holds_gpus(pod: PodObservation) -> bool:
+    """Whether a pod that exists may still hold its GPUs: it is not over, and its node is not lost."""
+    # What is deleted before it was bound to a node never will be, however long a finalizer keeps it.
+    is_placeless = pod.deleting and not pod.node and pod.started_at_seconds is None
+    is_over = pod.phase in ("Succeeded", "Failed")
+    return bool(pod.uid) and pod.present and not (is_over or is_placeless or pod.node_lost)

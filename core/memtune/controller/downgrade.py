@@ -1,0 +1,182 @@
+"""The plan after an out-of-memory: the fastest that the recalibrated model accepts and the checkpoint allows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+
+from memtune.api.status import AttemptStatus
+from memtune.api.trainer import trainer_memory
+from memtune.controller.context import Context
+from memtune.controller.host_requests import host_need, host_request
+from memtune.controller.records import plan_of
+from memtune.controller.resume_points import start_under
+from memtune.planning.knowledge import PlanKnowledge
+from memtune.planning.ladder import PHASE_OF, RUNG_OF, Downgrade, Exhausted, Failure, OutOfMemoryKind, descend
+from memtune.plans.knobs import Offload
+from memtune.plans.plan import Plan
+
+# What a relaunch may change only with consent; the others keep the numerics of training as they are.
+_NUMERICS = ("precision", "optimizer", "gradient_dtype", "attention", "fused_loss")
+# A pod that died of host memory asks for so much more next time.
+_MORE_HOST = 1.5
+_MOST_HOST = 4.0
+
+
+@dataclass(frozen=True)
+class Next:
+    """What to relaunch with after an out-of-memory."""
+
+    plan: Plan
+    rung: str
+    evaluation_batch: int = 0
+    sharded_save: bool = False
+    host_request_bytes: int = 0
+
+
+def after_device_oom(
+    context: Context, model: PlanKnowledge, last: AttemptStatus, resumable_only: bool = True
+) -> Next | None:
+    """The next plan after the GPU's memory ran out; None if no allowed plan is small enough."""
+    kind = OutOfMemoryKind(last.out_of_memory or "activation")
+    return _least_change(context, model, last, kind) or _smaller(context, model, last, kind, resumable_only)
+
+
+def _least_change(context: Context, model: PlanKnowledge, last: AttemptStatus, kind: OutOfMemoryKind) -> Next | None:
+    """An evaluation or a save that died leaves the plan as it is, as long as it can give way itself."""
+    if kind not in PHASE_OF or _did_not_help(context, last, kind):
+        return None
+    if kind is OutOfMemoryKind.SAVING and context.job.spec.integration == "lightning":
+        return None  # its strategies save shards in any case
+    plan, workload = plan_of(last), model.workload
+    if last.evaluation_batch:
+        workload = replace(workload, evaluation=replace(workload.evaluation, batch_size=last.evaluation_batch))
+    found = descend(workload, model.predictor, plan, Failure(kind, 0.0))
+    if isinstance(found, Exhausted):
+        return None
+    return Next(
+        plan,
+        found.rungs[0],
+        found.evaluation_batch or last.evaluation_batch,
+        found.sharded_save or last.sharded_save,
+        last.host_request_bytes,
+    )
+
+
+def _did_not_help(context: Context, last: AttemptStatus, kind: OutOfMemoryKind) -> bool:
+    """Whether this was tried before: a script of its own may not do what it is asked for."""
+    if kind is OutOfMemoryKind.SAVING:
+        return last.sharded_save
+    earlier = (each for each in context.status.attempts if each.number < last.number)
+    return any(
+        0 < each.evaluation_batch <= last.evaluation_batch for each in earlier if each.out_of_memory == kind.value
+    )
+
+
+def _smaller(
+    context: Context, model: PlanKnowledge, last: AttemptStatus, kind: OutOfMemoryKind, resumable_only: bool
+) -> Next | None:
+    """The fastest of what the space offers and what the ladder reaches."""
+    plan = plan_of(last)
+    expected, phase = model.expected_bytes(plan), PHASE_OF.get(kind)
+
+    def allowed(option: Plan) -> bool:
+        is_smaller = option != plan and model.expected_bytes(option) < expected
+        if is_smaller and phase:
+            is_smaller = model.predict(option).phases[phase].expected < model.predict(plan).phases[phase].expected
+        return (
+            is_smaller
+            and model.may_try(option)
+            and (not resumable_only or start_under(context.job, context.status, option).resume is not None)
+        )
+
+    options = [
+        found for found in (_accepted(model, plan, allowed), _by_ladder(context, model, plan, kind, allowed)) if found
+    ]
+    if not options:
+        return None
+    best = max(options, key=lambda option: model.predict(option).tokens_per_second.expected)
+    return Next(best, _rung(plan, best), last.evaluation_batch, last.sharded_save, last.host_request_bytes)
+
+
+def _accepted(model: PlanKnowledge, plan: Plan, allowed: Callable[[Plan], bool]) -> Plan | None:
+    """The fastest plan of the space that was measured to fit, or that the model accepts."""
+    measured = [option for option in model.measured_bytes if model.space.has(option)]
+    offered = [_with_small_knobs(candidate.plan, plan) for candidate in model.ranking.fitting]
+    accepted = [
+        option
+        for option in (*measured, *offered)
+        if _numerics(option) == _numerics(plan) and model.fits(option) and allowed(option)
+    ]
+    return max(accepted, key=lambda option: model.predict(option).tokens_per_second.expected, default=None)
+
+
+def _with_small_knobs(option: Plan, plan: Plan) -> Plan:
+    """A plan of the space with the knobs that the space does not speak of taken from another."""
+    return replace(
+        option,
+        expandable_segments=plan.expandable_segments,
+        fused_optimizer=plan.fused_optimizer,
+        bucket_elements=plan.bucket_elements,
+        max_split_size_mib=plan.max_split_size_mib,
+    )
+
+
+def _by_ladder(
+    context: Context, model: PlanKnowledge, plan: Plan, kind: OutOfMemoryKind, allowed: Callable[[Plan], bool]
+) -> Plan | None:
+    """Where the ladder leads from the plan that died, within the space, and with the user's consent."""
+    usable, expected = model.usable_bytes, model.expected_bytes(plan)
+    # Fewer activations of the training make no room for an evaluation or a save.
+    general = OutOfMemoryKind.STATE if kind in PHASE_OF else kind
+    found = descend(
+        model.workload,
+        model.predictor,
+        plan,
+        Failure(general, max(expected - usable, 0.0)),
+        consent=frozenset(context.job.spec.retry.consent),
+        margin_bytes=model.headroom * usable,
+        allowed=lambda option: model.space.has(option) and allowed(option),
+    )
+    if not isinstance(found, Downgrade) or not allowed(found.plan):
+        return None
+    return None if model.predict(found.plan).cannot_fit(usable) else found.plan
+
+
+def _numerics(plan: Plan) -> tuple[object, ...]:
+    return tuple(getattr(plan, name) for name in _NUMERICS)
+
+
+def _rung(old: Plan, new: Plan) -> str:
+    """The knobs in which two plans differ, as the ladder calls them."""
+    differing = [each.name for each in fields(Plan) if getattr(old, each.name) != getattr(new, each.name)]
+    return "+".join(dict.fromkeys(RUNG_OF.get(name, "") for name in differing if name in RUNG_OF))
+
+
+def after_host_oom(context: Context, model: PlanKnowledge, last: AttemptStatus) -> Next | None:
+    """More host memory within what the template allows, else less offload; None if neither is left."""
+    plan, own = plan_of(last), trainer_memory(context.job)
+    asked = max(last.host_request_bytes, host_request(context, plan, last.resume), own.asked_bytes)
+    needed = host_need(model, plan, last.resume)
+    most = own.limit_bytes or int(_MOST_HOST * needed)
+    wanted = min(int(max(needed, _MORE_HOST * asked)), most)
+    # Asking for more helps where the node was full. A second kill at the container's own limit says that it was not.
+    at_limit = bool(own.limit_bytes) and any(pod.exit_reason == "OOMKilled" for pod in context.pods(last))
+    if wanted > asked and not (at_limit and last.host_request_bytes):
+        return Next(plan, "host-memory", last.evaluation_batch, last.sharded_save, wanted)
+    return _less_offload(context, model, last)
+
+
+def _less_offload(context: Context, model: PlanKnowledge, last: AttemptStatus) -> Next | None:
+    plan = plan_of(last)
+    lesser = [offload for offload in Offload if offload < plan.offload]
+
+    def allowed(option: Plan) -> bool:
+        return option.offload in lesser and start_under(context.job, context.status, option).resume is not None
+
+    found = _accepted(model, plan, allowed)
+    return (
+        Next(found, "less-offload", last.evaluation_batch, last.sharded_save, last.host_request_bytes)
+        if found
+        else None
+    )

@@ -1,0 +1,204 @@
+"""Emulated probes: what the likely winners take on an emulated GPU, by pods without one, before a GPU is asked for.
+
+Only a script that came to its end, or ran out of memory, is an answer. After whatever else ends an emulated probe, the
+job goes on without any.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from memtune.api.status import MAX_EMULATIONS, EmulationStatus, PlanStatus, RunStatus
+from memtune.controller import measurements as measuring
+from memtune.controller import reasons
+from memtune.controller.context import Context
+from memtune.controller.expected_pods import EMULATION_SECONDS
+from memtune.controller.fold_observations import out_of_memory, waits
+from memtune.controller.messages import ended, measured, run_words
+from memtune.controller.observation import RunObservation
+from memtune.controller.plan_choice import winner
+from memtune.controller.predicting import natural
+from memtune.controller.records import ended_as, has_ended, new_name, plan_of, replaced, without_emulations
+from memtune.controller.text import over, sentence
+from memtune.controller.times import to_seconds, to_text
+from memtune.controller.trials import may_be_launched, score, search_state
+from memtune.controller.verdict import Conclusion, Verdict, conclude
+from memtune.memory.driver_overhead import outside_sizes
+from memtune.memory.host_memory import predicted_host
+from memtune.planning.knowledge import PlanKnowledge
+from memtune.planning.next_probe import probability_of_fitting
+from memtune.planning.space import MEMORY, Candidate
+from memtune.plans.knobs import Offload
+from memtune.plans.plan import Plan
+from memtune.units import GIB, counted, gib
+from memtune.wire.run import RunKind
+
+# How long its pod may wait for a node, and on it for a large image.
+_PLACE_SECONDS = 120.0
+_START_SECONDS = 900.0
+# A Python with torch, the libraries around it and the values that are followed.
+_LEAST_HOST_BYTES = 4 * GIB
+# With Only, a plan whose chance to fit is smaller is not worth an emulated probe.
+_UNLIKELY = 0.05
+_TOLD = (Verdict.SUCCEEDED, Verdict.DEVICE_OOM)
+
+
+def settled(context: Context) -> Context:
+    """Fold in what was seen of the emulated probe that goes on."""
+    for record in context.status.emulations:
+        if not has_ended(record):
+            context = _settled(context, record)
+    return context
+
+
+def _settled(context: Context, record: EmulationStatus) -> Context:
+    run = context.runs[record.name]
+    pod = run.pods[0]
+    started_at = record.started_at or measuring.started_at(run)
+    record = record.model_copy(update={"created": record.created or bool(pod.uid), "started_at": started_at})
+    context = context.becoming(replaced(context.status, record))
+    conclusion = conclude(run)
+    if conclusion is not None and not waits(run):
+        return _ended(context, record, run, conclusion)
+    if started_at is None and (left := _patience_left(context, record, run)) <= 0:
+        said = conclusion.message if conclusion else "its container has not started"
+        return _ended(context, record, run, Conclusion(Verdict.UNSCHEDULABLE, 0, f"given up waiting: {said}"))
+    began = to_seconds(started_at)
+    return context.waking(left if began is None else began + EMULATION_SECONDS - context.now)
+
+
+def _patience_left(context: Context, record: EmulationStatus, run: RunObservation) -> float:
+    recorded = to_seconds(record.recorded_at)
+    patience = _START_SECONDS if run.pods[0].node else _PLACE_SECONDS
+    # A clock that jumped back must not make the wait longer than it is.
+    return 0.0 if recorded is None else min(recorded + patience - context.now, patience)
+
+
+def _ended(context: Context, record: EmulationStatus, run: RunObservation, conclusion: Conclusion) -> Context:
+    finished = run.pods[0].finished_at_seconds or context.now
+    new = record.model_copy(
+        update={
+            **measuring.measured(run),
+            **(out_of_memory(conclusion, run, record) if conclusion.verdict is Verdict.DEVICE_OOM else {}),
+            "verdict": str(conclusion.verdict),
+            "ended_at": to_text(min(finished, context.now)),
+            "message": sentence(conclusion.message),
+        }
+    )
+    context = context.becoming(replaced(context.status, new))
+    if ended_as(new, *_TOLD):
+        return context.telling("Normal", reasons.EMULATION_ENDED, ended(new))
+    text = f"{ended(new)}; the job goes on without emulated probes"
+    return context.telling("Warning", reasons.EMULATION_ENDED, text)
+
+
+def as_wanted(context: Context) -> Context:
+    """End an emulated probe that goes on although the job wants none any more."""
+    if context.job.spec.tuning.emulation != "Never":
+        return context
+    return context.becoming(without_emulations(context.status, "tuning.emulation is Never now", context.now))
+
+
+def is_under_way(context: Context) -> bool:
+    """Whether an emulated probe goes on."""
+    return any(not has_ended(record) for record in context.status.emulations)
+
+
+def is_wanted(context: Context, model: PlanKnowledge, plan: Plan) -> bool:
+    """Whether a plan is to be emulated before anything else is done with it."""
+    records = context.status.emulations
+    return (
+        context.job.spec.tuning.emulation != "Never"
+        and not _is_given_up(records)
+        and len(records) < MAX_EMULATIONS
+        and model.is_gpu_named
+        and plan not in model.measured_bytes
+        # What an optimizer does on the host is done for real, in its real size.
+        and plan.offload is Offload.NONE
+        and not any(record.plan == str(plan) and record.verdict is not None for record in records)
+    )
+
+
+def _is_given_up(records: Sequence[RunStatus]) -> bool:
+    return any(record.verdict is not None and not ended_as(record, *_TOLD) for record in records)
+
+
+def recorded(context: Context, model: PlanKnowledge, plan: Plan) -> Context:
+    """Record the emulated probe of a plan. Its pod is made from the record, once it is written."""
+    number, name = new_name(context.job, RunKind.EMULATE, context.status.emulations)
+    gpu, expected = model.workload.gpu, model.predict(plan).device.expected
+    outside_bytes = sum(outside_sizes(model.workload.world).values())
+    record = EmulationStatus(
+        name=name,
+        number=number,
+        plan=str(plan),
+        emulated=True,
+        predicted_bytes=natural(expected),
+        recorded_at=to_text(context.now),
+        gpu=gpu.name,
+        # A virtual GPU has nothing outside of its allocator, and an emulated one keeps that free.
+        gpu_bytes=natural(gpu.usable_bytes + (outside_bytes if model.workload.virtual else 0)),
+        host_request_bytes=natural(_host_bytes(model, plan)),
+    )
+    context = context.having(emulations=(*context.status.emulations, record))
+    text = (
+        f"{run_words(record)}, predicted at {over(expected, model.usable_bytes)}, runs on an emulated {gpu.name}, "
+        f"with {gib(record.host_request_bytes)} of host memory and no GPU"
+    )
+    return context.telling("Normal", reasons.EMULATION_RECORDED, text).saying(text)
+
+
+def _host_bytes(model: PlanKnowledge, plan: Plan) -> int:
+    """What a pod asks for whose one process stands for all ranks."""
+    alone = replace(model.workload, nodes=model.workload.world, gpus_per_node=1)
+    return max(predicted_host(alone, model.predictor, plan).required_bytes, _LEAST_HOST_BYTES)
+
+
+def instead_of_probes(context: Context, model: PlanKnowledge) -> Context | None:
+    """With Only: emulate what may be better than all that fits as emulated, then choose; None where nothing fits."""
+    if context.job.spec.tuning.emulation != "Only" or _is_given_up(context.status.emulations):
+        return None
+    plan = _next_likely(context, model)
+    if plan is not None:
+        return context if context.blocked else recorded(context, model, plan)
+    fitting = _fitting(context, model)
+    return _chosen(context, model, fitting) if fitting else None
+
+
+def _fitting(context: Context, model: PlanKnowledge) -> list[EmulationStatus]:
+    return [record for record in context.status.emulations if may_be_launched(context.job, model, record)]
+
+
+def _next_likely(context: Context, model: PlanKnowledge) -> Plan | None:
+    question = search_state(context.job, context.status, model).question
+    best = max((score(context.job, model, record) for record in _fitting(context, model)), default=0.0)
+    promises = [
+        ((_score(model, candidate) - best) * chance, candidate.plan)
+        for candidate in question.candidates
+        if is_wanted(context, model, candidate.plan)
+        and (chance := probability_of_fitting(question, candidate)) > _UNLIKELY
+    ]
+    most, plan = max(promises, key=lambda promise: promise[0], default=(0.0, None))
+    return plan if most > 0 else None
+
+
+def _score(model: PlanKnowledge, candidate: Candidate) -> float:
+    prediction = candidate.prediction
+    if model.objective == MEMORY:
+        return model.usable_bytes - prediction.device.expected
+    return prediction.tokens_per_second.expected
+
+
+def _chosen(context: Context, model: PlanKnowledge, fitting: Sequence[EmulationStatus]) -> Context:
+    best = winner(context.job, model, fitting)
+    prediction, device_bytes = model.predict(plan_of(best)), best.peak_bytes.device if best.peak_bytes else 0
+    speed = natural(prediction.tokens_per_second.expected)
+    plan = PlanStatus(name=best.plan, hbm=over(device_bytes, model.usable_bytes), tokens_per_second=speed)
+    fit = f"{counted(len(fitting), 'emulated plan')} {'fits' if len(fitting) == 1 else 'fit'}"
+    text = (
+        f"{best.plan} is launched without a probe: emulated probe {best.number} {measured(best)}, {speed:,} tokens/s "
+        f"predicted; {fit}"
+    )
+    context = context.having(plan=plan, front=()).with_condition("Tuned", True, reasons.EMULATED, text)
+    return context.telling("Normal", reasons.EMULATED, text).saying(text)

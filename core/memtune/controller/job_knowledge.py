@@ -1,0 +1,131 @@
+"""What is believed of a job's plans, read off its object, its status and its nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import lru_cache
+
+from memtune.api.gpu import gpu_of, own_part
+from memtune.api.job import Job
+from memtune.api.space import to_space
+from memtune.api.status import AttemptStatus, EmulationStatus, PeakBytes, RunStatus, Status
+from memtune.api.workload import to_workload
+from memtune.controller.context import Context
+from memtune.controller.overhead_memory import of_earlier_jobs
+from memtune.controller.records import ended_as, plan_of
+from memtune.controller.snapshot import Node
+from memtune.controller.tracing import is_given_up, traced_model
+from memtune.controller.verdict import Verdict
+from memtune.gpus.gpu import GPUS, Gpu
+from memtune.gpus.products import nearest, of_product
+from memtune.memory.replay.traced import TracedModel
+from memtune.memory.workload import Workload
+from memtune.model.architecture import Architecture
+from memtune.model.assumed import assumed_architecture
+from memtune.planning.knowledge import Lesson, PlanKnowledge
+from memtune.planning.space import Space
+
+# A label gives the memory of the product, a process gets up to a tenth less.
+_SOLD_OVER_USABLE = 1.1
+
+
+def believed(context: Context) -> PlanKnowledge:
+    """What is believed of a job that is being decided on."""
+    observed = context.observed
+    return model_of(context.job, context.status, observed.nodes, context.trace, of_earlier_jobs(context))
+
+
+def model_of(
+    job: Job,
+    status: Status,
+    nodes: Sequence[Node] | None,
+    trace: str = "",
+    outside_bytes: tuple[int, ...] = (),
+    *,
+    is_traced_elsewhere: bool = False,
+) -> PlanKnowledge:
+    """What is believed now; raises ValueError (or SpecError, which is one) where the job describes no workload.
+
+    ``trace`` is that of the job's factory, if it has one; ``outside_bytes`` what earlier jobs had beside the allocator.
+    Where a trace exists that is not at hand, the plans are known and what they take is assumed.
+    """
+    gpu, known = _gpu(job, status, nodes)
+    tuning = job.spec.tuning
+    model: Architecture | TracedModel | None = traced_model(trace)
+    is_untraced = is_given_up(job, status) or (is_traced_elsewhere and job.spec.model.factory is not None)
+    if is_assumed := model is None and is_untraced:
+        model = assumed_architecture(gpu.usable_bytes, job.spec.resources.world)
+    workload = replace(to_workload(job, gpu, model), assumed=is_assumed, outside_bytes=outside_bytes)
+    lessons = _lessons((*status.probes, *status.attempts))
+    emulations = _lessons(status.emulations)
+    return _cached(workload, to_space(job), lessons, tuning.headroom_ratio, tuning.objective, known, emulations)
+
+
+def _lessons(records: Sequence[RunStatus]) -> tuple[Lesson, ...]:
+    return tuple(lesson for record in records if (lesson := lesson_of(record)))
+
+
+@lru_cache(maxsize=64)
+def _cached(
+    workload: Workload,
+    space: Space,
+    lessons: tuple[Lesson, ...],
+    headroom: float,
+    objective: str,
+    known: bool,
+    emulations: tuple[Lesson, ...],
+) -> PlanKnowledge:
+    """Equal knowledge is one model, so that what it has computed is not computed again at the next decision."""
+    return PlanKnowledge(workload, space, lessons, headroom, objective, known, emulations)
+
+
+def _gpu(job: Job, status: Status, nodes: Sequence[Node] | None) -> tuple[Gpu, bool]:
+    """The GPU: what a run measured, else the object, else the labels of its nodes; and whether any of them told."""
+    labelled = _labelled(nodes)
+    named = gpu_of(job) or (labelled and own_part(job, labelled))
+    measured = [
+        record.peak_bytes.total
+        for record in (*status.probes, *status.attempts)
+        if record.peak_bytes and record.peak_bytes.total and record.ended_at
+    ]
+    if measured:
+        return (named or nearest(measured[-1])).with_memory(measured[-1]), True
+    # Nobody knows yet: the smallest plan is probed first, and its report tells.
+    return (named, True) if named else (GPUS["a100-80gb"], False)
+
+
+def _labelled(nodes: Sequence[Node] | None) -> Gpu | None:
+    for node in nodes or ():
+        known = of_product(node.gpu_product) if node.gpu_product else None
+        memory = node.gpu_memory_bytes
+        if known and (not memory or known.usable_bytes <= memory <= known.usable_bytes * _SOLD_OVER_USABLE):
+            return known
+        if memory:
+            return (known or nearest(memory)).with_memory(memory)
+    return None
+
+
+def _told(record: RunStatus) -> bool:
+    """Whether a run says something about the memory of its plan."""
+    if ended_as(record, Verdict.SUCCEEDED):
+        return record.peak_bytes is not None
+    return ended_as(record, Verdict.DEVICE_OOM)
+
+
+def lesson_of(record: RunStatus) -> Lesson | None:
+    """What a run taught of the memory of its plan; None if it taught nothing."""
+    if not _told(record):
+        return None
+    plan = plan_of(record)
+    if ended_as(record, Verdict.DEVICE_OOM):
+        # A train run gives way elsewhere when its evaluation or its save dies; a probe has nothing else to give.
+        spares_plan = isinstance(record, AttemptStatus) and record.out_of_memory in ("evaluation", "saving")
+        return Lesson(plan, died=not spares_plan, demanded_bytes=record.demanded_bytes)
+    if record.length_covered is False:
+        return Lesson(plan)  # what shorter sequences take teaches nothing about the longest
+    peaks = record.peak_bytes or PeakBytes(allocated=0, active=0, reserved=0, device=0, total=0)
+    has_retried = record.allocator_retries > 0
+    # What lies outside of an emulated GPU's allocator is an estimate, of which nothing can be learned.
+    device_bytes = 0 if isinstance(record, EmulationStatus) else peaks.device
+    return Lesson(plan, peaks.allocated, peaks.reserved, device_bytes, record.step_seconds, retried=has_retried)

@@ -1,0 +1,127 @@
+"""Launching and Running: the train run on the plan that was chosen."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from memtune.api.status import AttemptStatus, PlanStatus, PredictionStatus
+from memtune.controller import reasons
+from memtune.controller.context import LOOK_AGAIN_SECONDS, Context, holds_gpus
+from memtune.controller.ending import completed
+from memtune.controller.host_requests import host_request
+from memtune.controller.job_knowledge import believed
+from memtune.controller.messages import inherited, measured, replaced_batch, trained, trains, warning
+from memtune.controller.predicting import natural, prediction_status
+from memtune.controller.records import has_ended, last_attempt, new_name, with_attempt
+from memtune.controller.text import line, over
+from memtune.controller.trials import may_be_launched
+from memtune.planning.space import Candidate
+from memtune.plans.plan import Plan
+from memtune.wire.run import RunKind
+
+_LONGEST_RUNG = 63
+
+
+def launching(context: Context) -> Context:
+    """Record the first train run, once the probes have given their GPUs back; then wait for its containers."""
+    last = last_attempt(context.status)
+    if last is not None:
+        return context.saying(f"attempt {last.number} is starting on {last.plan}")
+    if _is_outdated(context):
+        return _asked_anew(context)
+    if context.blocked or context.status.plan is None:
+        return context
+    if others_hold_gpus(context):
+        return context.saying("waiting until the probes have given their GPUs back").waking(LOOK_AGAIN_SECONDS)
+    return record_attempt(context, Plan.parse(context.status.plan.name), reasons.LAUNCHED)
+
+
+def _is_outdated(context: Context) -> bool:
+    """Whether the plan that was measured may not be launched any more: what it has to keep to may be edited."""
+    plan = context.status.plan
+    if plan is None or context.job.spec.tuning.mode != "Probe":
+        return False
+    model, tuned = believed(context), context.condition("Tuned")
+    is_emulated = tuned is not None and tuned.reason == reasons.EMULATED
+    records = context.status.emulations if is_emulated else context.status.own_probes
+    return not any(each.plan == plan.name and may_be_launched(context.job, model, each) for each in records)
+
+
+def _asked_anew(context: Context) -> Context:
+    """Back to the probes, which choose another plan or measure one more."""
+    assert context.status.plan is not None
+    text = f"{context.status.plan.name} was measured, and may not be launched as spec.tuning is now"
+    context = context.having(plan=None, front=()).with_condition("Tuned", False, reasons.PROBING, text)
+    return context.telling("Normal", reasons.PROBING, text).saying(text)
+
+
+def running(context: Context) -> Context:
+    """Nothing is left to do while the train run goes on; its success is the job's."""
+    last = last_attempt(context.status)
+    if last is None or not has_ended(last):
+        number, plan = (last.number, last.plan) if last else (0, "")
+        doing = "running emulated" if last and last.emulated else "training"
+        return context.saying(f"attempt {number} is {doing} on {plan}")
+    emulated = "has run to its end on an emulated GPU, no model was trained"
+    did = emulated if last.emulated else trained(context.status)
+    text = f"attempt {last.number} on {last.plan} {did}{inherited(last)}"
+    if peaks := last.peak_bytes:
+        hbm, foretold = over(peaks.device, peaks.total), context.status.prediction
+        speed = foretold.tokens_per_second if last.emulated and foretold else last.tokens_per_second
+        context = context.having(plan=PlanStatus(name=last.plan, hbm=hbm, tokens_per_second=speed))
+        text = f"{text}, {measured(last)}"
+    text = "; ".join(filter(None, (text, replaced_batch(context.status), warning(last))))
+    return completed(context, reasons.SUCCEEDED, text)
+
+
+def others_hold_gpus(context: Context) -> bool:
+    """Whether a pod of an earlier run, recorded or not, may still hold its GPUs or write its checkpoints."""
+    # What bears the name of the next run already is adopted if it has its plan; else that name is not free yet.
+    _, own = new_name(context.job, RunKind.TRAIN, context.status.attempts)
+    others = {own, *(record.name for record in context.status.emulations)}
+    return any(holds_gpus(pod) for name, run in context.observed.runs.items() if name not in others for pod in run.pods)
+
+
+def record_attempt(
+    context: Context, plan: Plan, reason: str, rung: str = "", host_request_bytes: int = 0, **details: Any
+) -> Context:
+    """Record one more train run. Its pods are made from the record, once it is written."""
+    number, name = new_name(context.job, RunKind.TRAIN, context.status.attempts)
+    expected_bytes, prediction = _foretold(context, plan)
+    record = AttemptStatus(
+        name=name,
+        number=number,
+        plan=str(plan),
+        emulated=context.job.spec.resources.is_emulated,
+        predicted_bytes=expected_bytes,
+        rung=line(rung, _LONGEST_RUNG),
+        host_request_bytes=max(host_request_bytes, host_request(context, plan, details.get("resume", "no"))),
+        **details,
+    )
+    # What the plan in force is compared with is its own prediction, not that of the plan that was thought best once.
+    context = context.having(prediction=prediction or context.status.prediction)
+    shown = context.status.plan
+    if shown is None or shown.name != str(plan):
+        context = context.having(plan=_shown(plan, expected_bytes, prediction))
+    context = context.becoming(with_attempt(context.status, record))
+    text = trains(record, context.job.spec.resources.shrink)
+    context = context.with_condition("Launched", True, reason, text)
+    return context.telling("Normal", reason, text).saying(text)
+
+
+def _foretold(context: Context, plan: Plan) -> tuple[int, PredictionStatus | None]:
+    """What the plan is expected to take; nothing where mode Fixed launches a model nobody knows."""
+    try:
+        model = believed(context)
+        if model.workload.assumed and not model.is_known:
+            return 0, None
+        return natural(model.expected_bytes(plan)), prediction_status(model, Candidate(plan, model.predict(plan)))
+    except ValueError:
+        return 0, None
+
+
+def _shown(plan: Plan, expected_bytes: int, prediction: PredictionStatus | None) -> PlanStatus:
+    if prediction is None:
+        return PlanStatus(name=str(plan))
+    hbm = over(expected_bytes, prediction.usable_bytes)
+    return PlanStatus(name=str(plan), hbm=hbm, tokens_per_second=prediction.tokens_per_second)

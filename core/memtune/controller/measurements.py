@@ -1,0 +1,181 @@
+"""From what the pods of a run reported to the numbers in its record. Reports are untrusted, so all is bounded."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from typing import Any
+
+from memtune.api.status import MAX_NATURAL, MAX_NUMBER, PeakBytes, StepStatus
+from memtune.controller.observation import PodObservation, RunObservation
+from memtune.controller.times import to_text
+from memtune.planning.ladder import OutOfMemoryKind
+from memtune.wire.report import Device, Memory, Phase, Report
+
+# Seconds: a clock that is further off is wrong.
+_LONGEST = float(2**32)
+# Reserved above active by this share of reserved: GMLake (2401.08156) saw up to a third in the wild.
+_FRAGMENTED = 0.2
+# What lives outside the allocator takes 1 to 2 GB of an 80 GB device; a fifth of it is out of the ordinary.
+_OUTSIDE = 0.2
+# No request is larger than a few devices; the larger ones are told of by broken communicators (nccl#1284).
+_LARGEST_REQUEST = 4
+
+
+def reports_of(pods: Iterable[PodObservation]) -> list[Report]:
+    """The reports that there are."""
+    return [pod.report for pod in pods if isinstance(pod.report, Report)]
+
+
+def measured(run: RunObservation) -> dict[str, Any]:
+    """What the reports of a run tell, as fields of its record: the maximum over all ranks."""
+    reports = reports_of(run.pods)
+    if not reports:
+        return {}
+    fullest = max(reports, key=lambda report: _device_bytes(report.memory))
+    # What takes how long where nothing is computed says nothing of a GPU.
+    timed = [report for report in reports if report.device is not Device.EMULATED]
+    return {
+        "peak_bytes": _peaks(fullest.memory),
+        "allocator_retries": max(_count(report.memory.alloc_retries) for report in reports),
+        "tokens_per_second": int(max((_rate(report.tokens_per_second) for report in timed), default=0)),
+        "step_seconds": max((_rate(report.step_seconds) for report in timed), default=0.0),
+        "length_covered": _on_all([report.length_covered for report in reports]),
+        "pruned": next((report.pruned.value for report in reports if report.pruned), ""),
+        "torch": fullest.torch or "",
+        "driver": fullest.driver or "",
+    }
+
+
+def measured_steps(number: int, run: RunObservation) -> tuple[StepStatus, ...]:
+    """What the steps of the probe of this number told; all ranks made the same ones."""
+    told = next((report.measured_steps for report in reports_of(run.pods) if report.measured_steps), ())
+    return tuple(
+        StepStatus(
+            probe=number,
+            step=min(max(each.number, 1), MAX_NUMBER),
+            seconds=_rate(each.seconds),
+            device_bytes=_count(each.device_bytes),
+        )
+        for each in told
+    )
+
+
+def _on_all(covered: list[bool | None]) -> bool | None:
+    """What every rank saw; None where none of them tells."""
+    told = [each for each in covered if each is not None]
+    return all(told) if told else None
+
+
+def _peaks(memory: Memory) -> PeakBytes | None:
+    if not (memory.peak_reserved_bytes or memory.peak_allocated_bytes):
+        return None
+    return PeakBytes(
+        allocated=_count(memory.peak_allocated_bytes),
+        active=_count(memory.peak_active_bytes),
+        reserved=_count(memory.peak_reserved_bytes),
+        device=_device_bytes(memory),
+        total=_count(memory.device_total_bytes),
+    )
+
+
+def _device_bytes(memory: Memory) -> int:
+    return _count(memory.peak_device_bytes)
+
+
+def demanded_bytes(reports: list[Report]) -> int:
+    """What a run that ran out of memory had, and asked for on top; 0 if no report tells."""
+    return max((_demand(report.memory) for report in reports), default=0)
+
+
+def _demand(memory: Memory) -> int:
+    had = _device_bytes(memory)
+    asked = _count(memory.failed_request_bytes)
+    return had + (asked if asked <= _LARGEST_REQUEST * max(had, _count(memory.device_total_bytes)) else 0)
+
+
+def kind_of_oom(report: Report | None) -> OutOfMemoryKind:
+    """What kind of out-of-memory a run died of, by what its report shows."""
+    if report is None:
+        return OutOfMemoryKind.ACTIVATION
+    if report.phase in _BY_PHASE:
+        return _BY_PHASE[report.phase]
+    memory = report.memory
+    reserved, active = _count(memory.peak_reserved_bytes), _count(memory.peak_active_bytes)
+    if reserved and active and reserved - active > _FRAGMENTED * reserved:
+        return OutOfMemoryKind.FRAGMENTATION
+    if _count(memory.non_torch_bytes) > _OUTSIDE * (_count(memory.device_total_bytes) or MAX_NATURAL):
+        return OutOfMemoryKind.OUTSIDE
+    return OutOfMemoryKind.STATE if report.phase in (Phase.INIT, Phase.OPTIMIZER_STEP) else OutOfMemoryKind.ACTIVATION
+
+
+_BY_PHASE = {Phase.EVALUATION: OutOfMemoryKind.EVALUATION, Phase.SAVE: OutOfMemoryKind.SAVING}
+
+
+def checkpointed(reports: list[Report], is_started: bool) -> dict[str, Any]:
+    """What is known of the work of a train run and of its newest complete checkpoint, as fields of its record."""
+    if not reports:
+        return {"trained": is_started, "checkpoint": "unknown" if is_started else "none"}
+    found: dict[str, Any] = {"trained": any(report.steps != 0 for report in reports)}
+    # Only the run itself knows it where the checkpoint is of an attempt that could not tell of it any more.
+    if resumed := [report.resumed_samples for report in reports if report.resumed_samples is not None]:
+        found["resumed_samples"] = _count(max(resumed))
+    newest = max(reports, key=lambda report: report.checkpoint_samples or 0)
+    if not newest.checkpoint_samples:
+        return {**found, "checkpoint": "none"}
+    return {
+        **found,
+        "checkpoint": "saved",
+        "checkpoint_samples": _count(newest.checkpoint_samples),
+        "checkpoint_format": newest.checkpoint_format or "",
+    }
+
+
+def trained(pods: Collection[PodObservation]) -> dict[str, Any]:
+    """How many samples a train run had behind it, of how many, as fields of the status; only all pods can tell."""
+    reports = reports_of(pods)
+    if any(report.device is Device.EMULATED for report in reports):
+        return {}  # nothing was trained
+    shares = [report.trained_samples for report in reports if report.trained_samples is not None]
+    totals = [report.total_samples for report in reports if report.total_samples is not None]
+    if not shares or len(shares) < len(pods):
+        return {}
+    is_known = len(totals) == len(pods)
+    return {"trained_samples": _count(sum(shares)), "total_samples": _count(sum(totals)) if is_known else 0}
+
+
+def own_batch(pods: Iterable[PodObservation]) -> int | None:
+    """The samples of a step by the script's own numbers; None where no report tells them."""
+    found = [_count(report.own_batch) for report in reports_of(pods) if report.own_batch]
+    return max(found, default=None)
+
+
+def warnings(pods: Iterable[PodObservation]) -> str:
+    """What the script should do otherwise, as the first pod that has something to say puts it."""
+    return next((report.warnings for report in reports_of(pods) if report.warnings), "")
+
+
+def started_at(run: RunObservation) -> str | None:
+    """When the last of the wrapped containers started, None while one of them has not."""
+    starts = [pod.started_at_seconds for pod in run.pods]
+    known = [start for start in starts if start is not None]
+    return to_text(max(known)) if known and len(known) == len(starts) else None
+
+
+def gpu_seconds(run: RunObservation, gpus_per_pod: int, now: float, longest: float = _LONGEST) -> int:
+    """GPU-seconds of a run until now: from each container's start to its end, or ``longest`` if none is known."""
+    return round(sum(_seconds(pod, now, longest) for pod in run.pods) * gpus_per_pod)
+
+
+def _seconds(pod: PodObservation, now: float, longest: float) -> float:
+    if pod.started_at_seconds is None:
+        return 0.0
+    end = min(now, pod.started_at_seconds + longest) if pod.finished_at_seconds is None else pod.finished_at_seconds
+    return min(max(end - pod.started_at_seconds, 0.0), _LONGEST)
+
+
+def _count(value: int | None) -> int:
+    return min(value or 0, MAX_NATURAL)
+
+
+def _rate(value: float | None) -> float:
+    return min(value or 0.0, 1e15)

@@ -1,0 +1,162 @@
+"""What a person reads: one line for each thing that happened."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from memtune.api.status import AttemptStatus, RunStatus, Status
+from memtune.api.training import Shrink
+from memtune.controller import reasons
+from memtune.controller.records import ended_as
+from memtune.controller.verdict import ENDED_WELL, Verdict
+from memtune.memory.prediction import Prediction
+from memtune.planning.ladder import OutOfMemoryKind
+from memtune.plans.plan import Plan
+from memtune.units import amount, counted, gib, unit_of
+from memtune.wire.pruning import Pruned
+
+_SHOWN_COMPONENTS = 4
+VERDICT_WORDS = {
+    Verdict.SUCCEEDED: "succeeded",
+    Verdict.DEVICE_OOM: "ran out of GPU memory",
+    Verdict.HOST_OOM: "ran out of host memory",
+    Verdict.DISRUPTED: "was taken away",
+    Verdict.UNSCHEDULABLE: "could not be scheduled as a whole",
+    Verdict.QUEUED: "went back to the queue",
+    Verdict.IMAGE_ERROR: "could not start from its image",
+    Verdict.USER_ERROR: "failed",
+    Verdict.PLAN_NOT_APPLIED: "did not apply its plan",
+    Verdict.HUNG: "hung",
+}
+
+
+def run_words(record: RunStatus) -> str:
+    """Which run, in words."""
+    emulated = "emulated " if record.emulated else ""
+    of_job = f" of job {record.measured_by}" if record.measured_by else ""
+    kind = "attempt" if isinstance(record, AttemptStatus) else "probe"
+    return f"{emulated}{kind} {record.number}{of_job} ({record.plan})"
+
+
+def trains(record: AttemptStatus, shrink: Shrink | None = None) -> str:
+    """What a train run does, and how it came about."""
+    rung = f", by {record.rung}" if record.rung else ""
+    loss = f"; resources.shrink takes {shrink.by} of the GPU's memory after step {shrink.after_step}" if shrink else ""
+    does = "runs emulated" if record.emulated else "trains"
+    what = f"attempt {record.number} {does} on {record.plan}"
+    return f"{what}{rung}{_from(record)}{asking(record.host_request_bytes)}{loss}"
+
+
+def asking(host_request_bytes: int) -> str:
+    """What a run needs of its host that its template does not ask for."""
+    return f", with {gib(host_request_bytes)} of host memory" if host_request_bytes else ""
+
+
+def _from(record: AttemptStatus) -> str:
+    if record.resume == "no":
+        return ", from the start" if record.number > 1 else ""
+    converted = ", converted first" if record.resume == "convert" else ""
+    samples = f" of {record.resumed_samples:,} samples" if record.resumed_samples else ""
+    return f", from the newest checkpoint{samples}{converted}"
+
+
+def inherited(record: RunStatus) -> str:
+    """What a run went on from, though nothing of its own job was there to go on from."""
+    if not isinstance(record, AttemptStatus) or record.resume != "no" or not record.resumed_samples:
+        return ""
+    return f" (it went on from {record.resumed_samples:,} samples that another job saved in checkpoint.path)"
+
+
+def trained(status: Status) -> str:
+    """How far a train run that ended well has come; only what is known to be all of a training is called its end."""
+    done, total = status.trained_samples, status.total_samples
+    if not done:
+        return "has trained to its end"
+    if not total:
+        return f"has ended well after {done:,} samples"
+    if done < total:
+        return f"has ended well after {samples(status)}, where its script ended the training"
+    return f"has trained to its end, {samples(status)}"
+
+
+def samples(status: Status) -> str:
+    """The samples that the newest train run to end had trained, of how many; empty if nobody could count them."""
+    done, total = status.trained_samples, status.total_samples
+    # A script may train on a sample several times in one pass.
+    of = f" of {total:,}" if done <= total else ""
+    return f"{done:,}{of} samples" if done else ""
+
+
+def replaced_batch(status: Status) -> str:
+    """That the script's own numbers make another batch than the job's; empty if they do not."""
+    if not status.own_batch:
+        return ""
+    return f"an optimizer step takes training.globalBatchSize, the script's own numbers make it {status.own_batch:,}"
+
+
+def verdict_words(record: RunStatus) -> str:
+    """What became of a run that has a verdict, in a few words."""
+    words = VERDICT_WORDS[Verdict(record.verdict)]
+    if record.out_of_memory == OutOfMemoryKind.SAVING.value:
+        return f"{words} during a save"
+    if record.out_of_memory == OutOfMemoryKind.EVALUATION.value:
+        batch = record.evaluation_batch if isinstance(record, AttemptStatus) else 0
+        return f"{words} during an evaluation{f' in batches of {batch:,}' if batch else ''}"
+    return f"{words} in {record.phase}" if record.phase else words
+
+
+def ended(record: RunStatus) -> str:
+    """What became of a run."""
+    if record.verdict is None:
+        return f"{run_words(record)} was stopped: {record.message}"
+    what = f"{run_words(record)} {verdict_words(record)}{inherited(record)}"
+    if ended_as(record, Verdict.SUCCEEDED) and record.peak_bytes:
+        return "; ".join(filter(None, (f"{what}: {measured(record)}", warning(record))))
+    return f"{what}: {record.message}" if record.message else what
+
+
+def warning(record: RunStatus) -> str:
+    """What the script of a run that ended well should do otherwise; empty where nothing is known."""
+    return "" if record.message in (None, ENDED_WELL) else record.message
+
+
+def ended_event(record: RunStatus) -> tuple[Literal["Normal", "Warning"], str, str]:
+    """The event of a run's end."""
+    is_good = record.verdict is None or ended_as(record, Verdict.SUCCEEDED)
+    reason = reasons.RUN_ENDED if isinstance(record, AttemptStatus) else reasons.PROBE_ENDED
+    return "Normal" if is_good else "Warning", reason, ended(record)
+
+
+def measured(record: RunStatus) -> str:
+    """What a run measured, beside what was predicted."""
+    peaks = record.peak_bytes
+    if peaks is None:
+        return "it reported no memory"
+    retries = f", {record.allocator_retries} allocation retries" if record.allocator_retries else ""
+    total = peaks.total
+    predicted = f" (predicted {amount(record.predicted_bytes, total)})" if record.predicted_bytes else ""
+    verb = "emulated" if record.emulated else "measured"
+    measured = f"{verb} {amount(peaks.device, total)}{predicted} of {amount(total, total)}"
+    speed = ", speed not measured" if record.emulated else f", {record.tokens_per_second:,} tokens/s"
+    shorter = ", without the longest sequences" if record.length_covered is False else ""
+    return f"{measured}{speed}{retries}{shorter}{ended_early(record)}"
+
+
+def ended_early(record: RunStatus) -> str:
+    """That a probe made not all of its steps, and why; empty if it did."""
+    return f", ended early: {Pruned(record.pruned).words}" if record.pruned else ""
+
+
+def predicted(plan: Plan, prediction: Prediction, usable_bytes: int, device_kind: str, earlier_jobs: int = 0) -> str:
+    """A prediction in one line. A virtual GPU is no faster than the CPUs behind it: its speed is not foretold."""
+    device, unit = prediction.device, unit_of(usable_bytes)
+    largest = sorted(prediction.components, key=lambda part: -part.bytes.expected)[:_SHOWN_COMPONENTS]
+    parts = ", ".join(f"{part.name} {unit.number(part.bytes.expected)}" for part in largest)
+    between = f"{unit.number(device.lower)} to {unit.number(device.upper)}"
+    speed = "" if device_kind == "virtual" else f"; {prediction.tokens_per_second.expected:,.0f} tokens/s"
+    learned = f"; outside the allocator as {counted(earlier_jobs, 'earlier job')} measured" if earlier_jobs else ""
+    return (
+        f"{plan} is predicted to take {amount(device.expected, usable_bytes)} ({between}) "
+        f"of {amount(usable_bytes, usable_bytes)}, "
+        f"most in {prediction.peak_phase}: {parts}{speed}{learned}"
+    )

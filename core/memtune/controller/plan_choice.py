@@ -1,0 +1,78 @@
+"""Which of the measured plans is launched, and what the others are with two objectives."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from memtune.api.fields import to_ratio
+from memtune.api.job import Job
+from memtune.api.status import MAX_FRONT, RunStatus
+from memtune.controller.records import TRIED, ended_as
+from memtune.controller.trials import may_be_launched, score, trial_of
+from memtune.planning.knowledge import PlanKnowledge
+from memtune.planning.next_probe import target_of
+from memtune.planning.pareto import Point, front
+from memtune.planning.space import BOTH
+from memtune.wire.pruning import NOTHING, Pruned, Target
+
+
+def ranked(job: Job, model: PlanKnowledge, probes: Sequence[RunStatus]) -> list[RunStatus]:
+    """The probes to choose from, one for each plan that may be launched.
+
+    Of a plan that an earlier job probed, too, this job's own word decides whether it may be; its place among the others
+    is what the earlier job measured beside them, so that noise alone does not make another plan the best.
+    """
+    good = [probe for probe in probes if may_be_launched(job, model, probe)]
+    own = {probe.plan for probe in good if not probe.measured_by}
+    tried = {probe.plan for probe in probes if not probe.measured_by and ended_as(probe, *TRIED)}
+    earlier = [probe for probe in good if probe.measured_by and (probe.plan in own or probe.plan not in tried)]
+    repeated = {probe.plan for probe in earlier}
+    return [*earlier, *(probe for probe in good if not probe.measured_by and probe.plan not in repeated)]
+
+
+def next_target(job: Job, model: PlanKnowledge, probes: Sequence[RunStatus]) -> Target:
+    """What the next probe has to beat: the best that this job has measured itself; nothing before that."""
+    good = [probe for probe in probes if not probe.measured_by and may_be_launched(job, model, probe)]
+    if not good:
+        return NOTHING
+    best = winner(job, model, good)
+    return target_of(model, best.tokens_per_second, best.peak_bytes.device if best.peak_bytes else 0)
+
+
+def winner(job: Job, model: PlanKnowledge, good: Sequence[RunStatus]) -> RunStatus:
+    """The probe whose plan has most of the objective; of both, the smallest that is fast enough.
+
+    One that ended early was too slow: it stands in only where those that beat it may not be launched any more.
+    """
+    good = [probe for probe in good if probe.pruned != Pruned.SPEED.value] or good
+    best = max(good, key=lambda probe: (score(job, model, probe), _point(job, model, probe).free, -probe.number))
+    if not job.spec.tuning.slack:
+        return best
+    least = (1 - to_ratio(job.spec.tuning.slack)) * score(job, model, best)
+    fast = [probe for probe in good if score(job, model, probe) >= least]
+    return max(fast, key=lambda probe: (_point(job, model, probe).free, score(job, model, probe), -probe.number))
+
+
+def front_of(job: Job, model: PlanKnowledge, good: Sequence[RunStatus]) -> tuple[int, ...]:
+    """The probes whose plans no other one beats in both objectives, the fastest first; none with one objective."""
+    if job.spec.tuning.objective != BOTH:
+        return ()
+    by_point: dict[Point, int] = {}
+    for probe in good:
+        by_point.setdefault(_point(job, model, probe), probe.number)
+    return _spread([by_point[point] for point in reversed(front(list(by_point)))], winner(job, model, good).number)
+
+
+def _point(job: Job, model: PlanKnowledge, probe: RunStatus) -> Point:
+    return trial_of(job, model, probe).point
+
+
+def _spread(numbers: list[int], launched: int) -> tuple[int, ...]:
+    """As many as the status holds, both ends and the launched one among them."""
+    if len(numbers) <= MAX_FRONT:
+        return tuple(numbers)
+    step = (len(numbers) - 1) / (MAX_FRONT - 1)
+    shown, own = [round(number * step) for number in range(MAX_FRONT)], numbers.index(launched)
+    if own not in shown:
+        shown[min(range(1, MAX_FRONT - 1), key=lambda place: abs(shown[place] - own))] = own
+    return tuple(numbers[place] for place in shown)

@@ -1,0 +1,209 @@
+"""Pending and Predicting: from the model alone to the plan that is predicted best, before any GPU is touched."""
+
+from __future__ import annotations
+
+from memtune.api.fixed_rules import fixed_plan
+from memtune.api.status import (
+    MAX_COMPONENTS,
+    MAX_EMULATIONS,
+    MAX_NATURAL,
+    ComponentBytes,
+    IntervalBytes,
+    PlanStatus,
+    PredictionStatus,
+)
+from memtune.controller import budget, reasons
+from memtune.controller.context import Context
+from memtune.controller.ending import completed, failed
+from memtune.controller.fold_observations import is_kept_to_met, stopped
+from memtune.controller.immutable_fields import fingerprints
+from memtune.controller.job_knowledge import believed
+from memtune.controller.messages import predicted
+from memtune.controller.records import live, without_emulations
+from memtune.controller.snapshot import only_product
+from memtune.controller.text import line, over
+from memtune.controller.tracing import is_unknown, untraced
+from memtune.memory.prediction import Interval
+from memtune.planning.advice import advise
+from memtune.planning.knowledge import PlanKnowledge
+from memtune.planning.space import Candidate, refusals
+from memtune.plans.plan import Plan
+from memtune.units import counted
+
+
+def pending(context: Context) -> Context:
+    """Once nothing forbids it, the job gets under way: from now on most of its spec stays as it is."""
+    if context.blocked:
+        return context
+    # What is measured on one product is launched on the same, even if others join the cluster later.
+    product = only_product(context.observed.nodes or ()) if is_kept_to_met(context.job) else ""
+    return context.having(fixed=fingerprints(context.job), gpu_product=line(product, 63))
+
+
+def predicting(context: Context) -> Context:
+    """Predict every plan; say what the best one takes, or that none can fit."""
+    why = f"tuning.mode is {context.job.spec.tuning.mode} now"
+    for record in live(context.status):
+        context = stopped(context, record, why)
+    if context.job.spec.tuning.mode != "Probe":
+        context = context.becoming(without_emulations(context.status, why, context.now))
+    if given := fixed_plan(context.job.spec):
+        return _given(context, given)
+    if is_unknown(context):
+        return _without_trace(context)
+    model = believed(context)
+    if not model.is_gpu_known:
+        return _without_gpu(context)
+    best = best_candidate(model)
+    if best is None:
+        return _nothing_fits(context, model)
+    if context.job.spec.tuning.mode == "PredictOnly":
+        return _predicted_only(context, model)
+    return with_budget(with_prediction(context, model, best), best)
+
+
+def _given(context: Context, plan: Plan) -> Context:
+    """Mode Fixed launches the job's own plan. Its prediction is told where there is one, and forbids nothing."""
+    if is_unknown(context):
+        return _launched(_untraced(context), plan)
+    try:
+        model = believed(context)
+    except ValueError as error:
+        context = context.with_condition("Predicted", False, reasons.MODEL_UNKNOWN, str(error))
+    else:
+        context = with_prediction(context, model, Candidate(plan, model.predict(plan)))
+    return _launched(context, plan)
+
+
+def _launched(context: Context, plan: Plan) -> Context:
+    text = f"{plan} is launched unmeasured, as spec.tuning.plan says"
+    context = context.having(plan=PlanStatus(name=str(plan))).with_condition("Tuned", True, reasons.GIVEN, text)
+    return context.telling("Normal", reasons.GIVEN, text).saying(text)
+
+
+def _untraced(context: Context) -> Context:
+    why = context.status.trace.message if context.status.trace else ""
+    return context.with_condition("Predicted", False, reasons.NOT_TRACED, untraced(context.job, why))
+
+
+def _without_trace(context: Context) -> Context:
+    """Nothing is known of the model, so that only probes can tell."""
+    context = _untraced(context)
+    if context.job.spec.tuning.mode == "Probe":
+        return with_budget(context, None).saying("the first probe will tell how much memory the model takes")
+    return failed(context, reasons.NOT_TRACED, context.message_of("Predicted"))
+
+
+def _without_gpu(context: Context) -> Context:
+    text = "nothing tells the GPU's memory before a run does: set resources.gpuMemory"
+    context = context.with_condition("Predicted", False, reasons.GPU_UNKNOWN, text)
+    if context.job.spec.tuning.mode == "Probe":
+        return with_budget(context, None).saying("the first probe will tell how much memory the GPUs have")
+    return failed(context, reasons.GPU_UNKNOWN, text)
+
+
+def best_candidate(model: PlanKnowledge) -> Candidate | None:
+    """The best plan that fits for sure, else the best that may fit."""
+    candidates = model.candidates(())
+    return candidates[0] if candidates else None
+
+
+def with_prediction(context: Context, model: PlanKnowledge, best: Candidate) -> Context:
+    """With the best plan's prediction in the status, and in one line for people."""
+    jobs = len(model.workload.outside_bytes)
+    text = predicted(best.plan, best.prediction, model.usable_bytes, context.job.spec.resources.device, jobs)
+    context = context.having(prediction=prediction_status(model, best))
+    context = context.with_condition("Predicted", True, reasons.PREDICTED, text)
+    return context.telling("Normal", reasons.PREDICTED, text).saying(text)
+
+
+def prediction_status(model: PlanKnowledge, candidate: Candidate) -> PredictionStatus:
+    """The prediction of a plan as the status tells it."""
+    plan, prediction = candidate.plan, candidate.prediction
+    parts = prediction.components[:MAX_COMPONENTS]
+    return PredictionStatus(
+        plan=str(plan),
+        peak_phase=_word(prediction.peak_phase),
+        device_bytes=IntervalBytes(**_interval(prediction.device)),
+        usable_bytes=model.usable_bytes,
+        components=tuple(ComponentBytes(name=_word(part.name), **_interval(part.bytes)) for part in parts),
+        tokens_per_second=natural(prediction.tokens_per_second.expected),
+    )
+
+
+def _predicted_only(context: Context, model: PlanKnowledge) -> Context:
+    """The answer of mode PredictOnly: the best plan that is sure to fit; else the likeliest to, which is not chosen."""
+    if not model.ranking.fitting:
+        likeliest = min(model.ranking.uncertain, key=lambda each: each.prediction.device.expected)
+        context = with_prediction(context, model, Candidate(likeliest.plan, likeliest.prediction))
+        text = f"predicted only: no plan is sure to fit; {likeliest.plan} may: it {likeliest.reason}"
+        return completed(context.with_condition("Tuned", False, reasons.MAY_FIT, text), reasons.MAY_FIT, text)
+    plan, prediction = model.ranking.fitting[0]
+    context = with_prediction(context, model, Candidate(plan, prediction))
+    speed = natural(prediction.tokens_per_second.expected)
+    shown = PlanStatus(
+        name=str(plan), hbm=over(prediction.device.expected, model.usable_bytes), tokens_per_second=speed
+    )
+    told = context.message_of("Predicted")
+    text = f"{plan} was chosen unmeasured: {told}"
+    context = context.having(plan=shown).with_condition("Tuned", True, reasons.CHOSEN_BY_PREDICTION, text)
+    context = context.telling("Normal", reasons.CHOSEN_BY_PREDICTION, text)
+    return completed(context, reasons.PREDICTED_ONLY, f"predicted only: {told}")
+
+
+def nothing_fits(context: Context, model: PlanKnowledge, why: str, untried: str = "") -> Context:
+    """The end of a job whose smallest plan is too large, with what would help; ``untried`` is what goes first."""
+    smallest = model.smallest()
+    if smallest is None:
+        barred = "; ".join(refusals(model.workload, model.space)) or "its combinations exclude each other"
+        return failed(context, reasons.NOTHING_FITS, f"spec.tuning.space allows no plan: {barred}")
+    advice = [untried] if untried else []
+    # What else would help is told of the smallest plan: not of one that is left to be tried, and fits.
+    if not (untried and model.fits(smallest)):
+        advice += advise(model.workload, model.predictor_for, smallest, model.headroom, model.space)
+    return failed(context, reasons.NOTHING_FITS, f"{why}. What would help: {'; or '.join(advice)}")
+
+
+def _nothing_fits(context: Context, model: PlanKnowledge) -> Context:
+    dropped = model.ranking.dropped
+    least = f": the smallest plan, {dropped[0].plan}, {dropped[0].reason}" if dropped else ""
+    context = context.with_condition(
+        "Predicted", True, reasons.NOTHING_FITS, f"no plan that the job allows fits{least}"
+    )
+    return nothing_fits(context, model, f"no plan that the job allows can fit{least}")
+
+
+def with_budget(context: Context, best: Candidate | None) -> Context:
+    """Say how many probes the budget pays for: before the first where it can be foretold, else after it."""
+    allowed, seconds = context.job.spec.tuning.max_probes, context.job.max_gpu_seconds
+    told, pays = f"the first tells how many {seconds:,} GPU-seconds pay for", 1
+    if best:
+        pays = budget.pays_for(context, best.plan, best.prediction)
+        cost = budget.estimate(context, best.plan, best.prediction)
+        told = f"{seconds:,} GPU-seconds pay for about {pays}, at about {cost:,.0f} each"
+    text = f"up to {counted(allowed, 'probe')} may be made; {told}{_emulating(context)}"
+    context = context.having(plan=None, front=()).with_condition("Tuned", False, reasons.PROBING, text)
+    return context.telling("Normal" if pays else "Warning", reasons.BUDGET, text)
+
+
+def _emulating(context: Context) -> str:
+    """What a job that wants emulated probes can have of them."""
+    if context.job.spec.tuning.emulation == "Never":
+        return ""
+    if believed(context).is_gpu_named:
+        return f"; up to {counted(MAX_EMULATIONS, 'plan')} are emulated first"
+    return "; nothing is emulated, since nothing names the GPU: set resources.gpuProduct"
+
+
+def _word(name: str) -> str:
+    """A name of the model's as the status takes it."""
+    return name.replace(" ", "-")
+
+
+def _interval(interval: Interval) -> dict[str, int]:
+    return {name: natural(getattr(interval, name)) for name in ("lower", "expected", "upper")}
+
+
+def natural(value: float) -> int:
+    """A number as the status takes it."""
+    return int(min(max(value, 0.0), MAX_NATURAL))

@@ -1,0 +1,42 @@
+"""What a million tokens cost, written beside the speeds of the status. It decides nothing."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from memtune.api.status import PlanStatus, PredictionStatus, Status
+from memtune.controller.context import Context
+from memtune.controller.records import is_over
+from memtune.planning import cost
+
+_Speed = TypeVar("_Speed", PlanStatus, PredictionStatus)
+
+
+def priced(context: Context, read: Status) -> Context:
+    """With the price that holds now, and what each plan costs at it; ``read`` is the status as it was."""
+    price = _price(context, read)
+    changes = {
+        "gpu_hour_price": price,
+        "prediction": _with_cost(context.status.prediction, price, context.world),
+        "plan": _with_cost(context.status.plan, price, context.world),
+    }
+    return context.having(**changes)
+
+
+def _with_cost(of: _Speed | None, price: float | None, gpus: int) -> _Speed | None:
+    found = cost.per_million_tokens(price, gpus, of.tokens_per_second) if of and price else None
+    return of.model_copy(update={"cost_per_million_tokens": found}) if of else None
+
+
+def _price(context: Context, read: Status) -> float | None:
+    """The job's own, else that of its product; a job that is over keeps the one it ended with."""
+    resources = context.job.spec.resources
+    if resources.device == "virtual":
+        return None  # CPUs set its speed, and nobody rents it
+    if resources.gpu_hour_price is not None:
+        return resources.gpu_hour_price
+    if is_over(read):
+        return read.gpu_hour_price
+    if resources.is_part:
+        return None  # products are priced whole
+    return context.observed.gpu_hour_prices.get(resources.gpu_product or context.status.gpu_product)

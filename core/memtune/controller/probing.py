@@ -1,0 +1,248 @@
+"""Probing: measure the few plans worth measuring, within the budget, until nothing better is to be expected."""
+
+from __future__ import annotations
+
+from memtune import units
+from memtune.api.status import PlanStatus, RunStatus
+from memtune.api.tuning import MAX_PROBES
+from memtune.controller import budget, emulating, reasons
+from memtune.controller.context import Context, holds_gpus
+from memtune.controller.earlier_jobs import confirms, unconfirmed, with_earlier, without_outdated
+from memtune.controller.ending import failed
+from memtune.controller.failing import last_lines
+from memtune.controller.fold_observations import stopped
+from memtune.controller.host_requests import host_request
+from memtune.controller.job_knowledge import believed
+from memtune.controller.messages import asking, ended, measured
+from memtune.controller.plan_choice import front_of, ranked, winner
+from memtune.controller.predicting import best_candidate, natural, nothing_fits, with_budget, with_prediction
+from memtune.controller.records import (
+    MOST_MISTAKES,
+    TRIED,
+    backoff_of,
+    counted,
+    ended_as,
+    has_ended,
+    mistakes,
+    new_name,
+    plan_of,
+    with_probe,
+)
+from memtune.controller.text import over
+from memtune.controller.trials import may_be_launched, search_state, too_tight
+from memtune.controller.verdict import Verdict
+from memtune.memory.prediction import Prediction
+from memtune.planning.knowledge import PlanKnowledge
+from memtune.planning.next_probe import enough
+from memtune.plans.plan import Plan
+from memtune.wire.run import RunKind
+
+
+def probing(context: Context) -> Context:
+    """End what costs too much, start what is worth it, and choose when nothing more is."""
+    context = without_outdated(with_earlier(context))
+    if budget.is_spent(context):
+        context = _out_of_budget(context)
+    probes = context.status.probes
+    if mistakes(probes) >= MOST_MISTAKES:
+        return failed(context, *last_lines(context, probes))
+    if context.status.disruptions > context.job.spec.retry.max_disruptions:
+        text = f"probes were taken away {context.status.disruptions} times, more than retry.maxDisruptions allows"
+        return failed(context, reasons.DISRUPTIONS_SPENT, text)
+    context = emulating.as_wanted(_without_hopeless(context))
+    if emulating.is_under_way(context):
+        return _watched(context)
+    running = [probe for probe in context.status.probes if not has_ended(probe)]
+    is_confirming = any(confirms(probe.plan, context.status.probes) for probe in running)
+    if running and (is_confirming or _busy(context) >= context.job.spec.tuning.parallel_probes):
+        return _watched(context)
+    model = believed(context)
+    context = _first_prediction(context, model)
+    if not running and (emulated := emulating.instead_of_probes(context, model)) is not None:
+        return emulated
+    why = _why_no_more(context, model)
+    if why is None:
+        more, why = _more(context, model, running)
+        if running or more is not context or context.blocked or _busy(context):
+            return _watched(more)
+        # Nothing runs, nothing was recorded, and nothing is waited for.
+    return _watched(context) if running else _choose(context, model, why)
+
+
+def _out_of_budget(context: Context) -> Context:
+    for probe in budget.running(context):
+        context = stopped(context, probe, "the budget of GPU-seconds is spent")
+    return context
+
+
+def _without_hopeless(context: Context) -> Context:
+    """A probe that still waits for its GPUs ends where another tells meanwhile that its plan cannot fit."""
+    probes = context.status.probes
+    waiting = [probe for probe in probes if not has_ended(probe) and not _has_started(context, probe)]
+    if not waiting or not any(ended_as(probe, Verdict.DEVICE_OOM) for probe in probes):
+        return context
+    model = believed(context)
+    for probe in waiting:
+        if not model.may_try(plan_of(probe)):
+            context = stopped(context, probe, "a plan that is predicted to take no more ran out of memory meanwhile")
+    return context
+
+
+def _has_started(context: Context, probe: RunStatus) -> bool:
+    return any(pod.started_at_seconds is not None for pod in context.pods(probe))
+
+
+def _first_prediction(context: Context, model: PlanKnowledge) -> Context:
+    """Where only a run could tell the GPU's memory, the prediction follows as soon as one has."""
+    best = best_candidate(model) if model.is_known and context.status.prediction is None else None
+    return with_budget(with_prediction(context, model, best), best) if best else context
+
+
+def _why_no_more(context: Context, model: PlanKnowledge) -> str | None:
+    """Why no further probe is started, in words; None while one may be."""
+    allowed, probes = context.job.spec.tuning.max_probes, context.status.probes
+    again = unconfirmed(context.job, model, probes)
+    # What earlier jobs probed is probed; but the plan that is launched, this job probes itself.
+    if counted(context.status.own_probes if again else probes) >= allowed:
+        earlier = ", with those of earlier jobs" if any(probe.measured_by for probe in probes) else ""
+        return f"tuning.maxProbes allows no more than {units.counted(allowed, 'probe')}{earlier}"
+    if again:
+        return _unpaid(context, plan_of(again), model.predict(plan_of(again)))
+    if len(context.status.probes) >= MAX_PROBES and all(ended_as(probe, *TRIED) for probe in context.status.probes):
+        return f"the status has no room for more than {MAX_PROBES} probes"
+    asked = search_state(context.job, context.status, model).question
+    if why := enough(asked):
+        return why
+    return _unpaid(context, asked.candidates[0].plan, asked.candidates[0].prediction)
+
+
+def _unpaid(context: Context, plan: Plan, prediction: Prediction) -> str | None:
+    """Why the budget pays for no probe of a plan, once what runs has ended; None if it does, or may."""
+    if budget.allows(context, plan, prediction) or budget.running_seconds(context):
+        return None
+    return budget.refusal(context, plan, prediction)
+
+
+def _more(context: Context, model: PlanKnowledge, running: list[RunStatus]) -> tuple[Context, str]:
+    """Record as many probes as there is room for, one after the other; and why there is not one more, if that is it."""
+    if context.blocked or any(not probe.created for probe in running):
+        return context, ""
+    wait = backoff_of(context.status.probes, context.now)
+    if wait > 0:
+        return context.waking(wait), ""
+    if again := unconfirmed(context.job, model, context.status.probes):
+        return _recorded(context, model, plan_of(again)), ""
+    while _busy(context) < context.job.spec.tuning.parallel_probes:
+        plan = _next_plan(context, model)
+        if plan is None or counted(context.status.probes) >= context.job.spec.tuning.max_probes:
+            return context, "no plan left is worth a probe"
+        if emulating.is_wanted(context, model, plan):
+            return emulating.recorded(context, model, plan), ""
+        if not budget.allows(context, plan, model.predict(plan)):
+            return context, budget.refusal(context, plan, model.predict(plan))
+        context = _recorded(context, model, plan)
+    return context, ""
+
+
+def _busy(context: Context) -> int:
+    """Sets of GPUs that are taken: by probes that go on, and by pods of ended ones that are not gone yet."""
+    return sum(
+        1
+        for probe in context.status.probes
+        if not has_ended(probe) or any(holds_gpus(pod) for pod in context.pods(probe))
+    )
+
+
+def _next_plan(context: Context, model: PlanKnowledge) -> Plan | None:
+    state = search_state(context.job, context.status, model)
+    if model.is_known:
+        return context.search(state)
+    if any(not has_ended(probe) for probe in context.status.probes):
+        return None
+    # The smallest plan runs on whatever GPU there is, and with whatever model, if any does.
+    return min(
+        (candidate.plan for candidate in state.question.candidates),
+        key=lambda plan: (model.predict(plan).device.expected, plan),
+        default=None,
+    )
+
+
+def _recorded(context: Context, model: PlanKnowledge, plan: Plan) -> Context:
+    number, name = new_name(context.job, RunKind.PROBE, context.status.probes)
+    prediction = model.predict(plan)
+    is_blind = model.workload.assumed and not model.is_known
+    expected = 0.0 if is_blind else prediction.device.expected
+    emulated = context.job.spec.resources.is_emulated
+    record = RunStatus(name=name, number=number, plan=str(plan), emulated=emulated, predicted_bytes=natural(expected))
+    context = context.becoming(with_probe(context.status, record))
+    told = "of which nothing is known" if is_blind else f"predicted at {over(expected, model.usable_bytes)}"
+    verb = "emulates" if emulated else "measures"
+    again = next((probe for probe in context.status.probes if probe.measured_by and probe.plan == str(plan)), None)
+    before = f", as job {again.measured_by} did" if again else ""
+    text = f"probe {number} {verb} {plan}{before}, {told}{asking(host_request(context, plan))}"
+    return context.telling("Normal", reasons.PROBE_RECORDED, text).saying(text)
+
+
+def _watched(context: Context) -> Context:
+    """Be there when the budget is spent, or the longest that a probe may take has passed."""
+    return context.waking(budget.seconds_left(context)) if budget.running(context) else context
+
+
+def _choose(context: Context, model: PlanKnowledge, why: str) -> Context:
+    """The best of the measured plans that kept their headroom, or the end of the job."""
+    fit = ranked(context.job, model, context.status.probes)
+    own = {probe.plan: probe for probe in context.status.own_probes if may_be_launched(context.job, model, probe)}
+    good = [probe for probe in fit if probe.plan in own]
+    if not good:
+        runs = (*context.status.emulations, *context.status.probes)
+        tried = "; ".join(_tried(context, model, run) for run in runs[-3:])
+        if not any(
+            ended_as(run, Verdict.SUCCEEDED, Verdict.DEVICE_OOM)
+            for run in (*context.status.emulations, *context.status.own_probes)
+        ):
+            if mistakes(context.status.probes):
+                return failed(context, *last_lines(context, context.status.probes, f"No probe is left: {why}"))
+            text = f"no probe measured anything: {why}{f' ({tried})' if tried else ''}"
+            return failed(context, reasons.NOTHING_MEASURED, text)
+        text = f"no plan fits as measured: {why}{f' ({tried})' if tried else ''}"
+        return nothing_fits(context, model, text, _untried(context, model))
+    first = winner(context.job, model, good)
+    best = own[first.plan]
+    device_bytes = best.peak_bytes.device if best.peak_bytes else 0
+    speed = best.tokens_per_second or natural(model.predict(plan_of(best)).tokens_per_second.expected)
+    plan = PlanStatus(name=best.plan, hbm=over(device_bytes, model.usable_bytes), tokens_per_second=speed)
+    foretold = f", {speed:,} tokens/s predicted" if best.emulated else ""
+    fitting = f"{units.counted(len(fit), 'measured plan')} {'fits' if len(fit) == 1 else 'fit'}"
+    tight = [
+        (probe.number, found) for probe in context.status.probes if (found := too_tight(context.job, model, probe))
+    ]
+    others = "; ".join(f"probe {number} is {found}" for number, found in tight[-3:])
+    fitting += f" ({others})" if others else ""
+    slack = context.job.spec.tuning.slack
+    rule = f" as the smallest within {slack} of the fastest" if slack else ""
+    as_before = f", which job {first.measured_by} found best" if first.measured_by else ""
+    text = f"{best.plan} won{rule}{as_before}: probe {best.number} {measured(best)}{foretold}; {fitting}, and {why}"
+    context = context.having(plan=plan, front=front_of(context.job, model, good))
+    context = context.with_condition("Tuned", True, reasons.MEASURED, text)
+    return context.telling("Normal", reasons.MEASURED, text).saying(text)
+
+
+def _tried(context: Context, model: PlanKnowledge, probe: RunStatus) -> str:
+    """What became of a probe, and why its plan cannot be launched where that does not say it."""
+    return ", ".join(filter(None, (ended(probe), too_tight(context.job, model, probe))))
+
+
+def _untried(context: Context, model: PlanKnowledge) -> str:
+    """What to write into a job that may try no more plans, where one is left that may fit."""
+    left, tuning = search_state(context.job, context.status, model).question.candidates, context.job.spec.tuning
+    if not left:
+        return ""
+    plan, prediction = left[0].plan, left[0].prediction
+    if counted(context.status.probes) >= tuning.max_probes < MAX_PROBES:
+        limit = "tuning.maxProbes"
+    elif not budget.allows(context, plan, prediction):
+        limit = "tuning.maxGpuSeconds"
+    else:
+        return ""
+    taken = units.amount(prediction.device.expected, model.usable_bytes)
+    return f"raise {limit}: {plan} was not tried, and is predicted to take {taken} of each GPU"

@@ -1,0 +1,219 @@
+"""The records of runs in the status: what they mean, and how many of them are kept."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeVar
+
+from memtune.api.job import Job
+from memtune.api.status import MAX_ATTEMPTS, AttemptStatus, EmulationStatus, RecordStatus, RunStatus, Status
+from memtune.api.tuning import MAX_PROBES
+from memtune.controller.times import to_seconds, to_text
+from memtune.controller.verdict import Verdict
+from memtune.gpus.gpu import find
+from memtune.plans.plan import Plan
+from memtune.wire.names import run_name
+from memtune.wire.pruning import NOTHING, Target
+from memtune.wire.run import Checkpointed, Run, RunKind
+
+Record = TypeVar("Record", bound=RunStatus)
+
+OUT_OF_MEMORY = (Verdict.DEVICE_OOM, Verdict.HOST_OOM)
+# A mistake that is in the job, not in the plan or the cluster; the second one ends the job.
+MISTAKES = (Verdict.USER_ERROR, Verdict.IMAGE_ERROR, Verdict.PLAN_NOT_APPLIED, Verdict.HUNG)
+# Whose plan has been tried, whatever came of it.
+TRIED = (Verdict.SUCCEEDED, *OUT_OF_MEMORY, *MISTAKES)
+# Whose plan took its time on the GPUs.
+RAN = (Verdict.SUCCEEDED, *OUT_OF_MEMORY, Verdict.HUNG)
+# What counts against maxProbes: not a probe that was taken away, could not start, or ran without its plan.
+COUNTED = (*RAN, Verdict.USER_ERROR)
+# So many mistakes of one job are no accident.
+MOST_MISTAKES = 2
+# After longer than this a train run was well under way, so that the next one need not wait longer than the first.
+_SETTLED_SECONDS = 600.0
+_BACKOFF_SECONDS = 10.0
+_LONGEST_BACKOFF_SECONDS = 300.0
+
+
+def has_ended(record: RecordStatus) -> bool:
+    """Whether the run is over, be it that it ended or that the operator stopped it."""
+    return record.ended_at is not None
+
+
+def is_over(status: Status) -> bool:
+    """Whether the job is over, as its conditions say."""
+    return any(each.type in ("Complete", "Failed") and each.status == "True" for each in status.conditions)
+
+
+def ended_as(record: RecordStatus, *verdicts: Verdict) -> bool:
+    """Whether the run came to one of these verdicts."""
+    return record.verdict is not None and Verdict(record.verdict) in verdicts
+
+
+def plan_of(record: RunStatus) -> Plan:
+    """The plan of a record that came through `restore`, which lets only readable ones pass."""
+    return Plan.parse(record.plan)
+
+
+def live(status: Status) -> list[RunStatus]:
+    """Every run with GPUs that is recorded and has not ended."""
+    return [record for record in (*status.probes, *status.attempts) if not has_ended(record)]
+
+
+def last_attempt(status: Status) -> AttemptStatus | None:
+    """The newest train run, if there ever was one."""
+    return status.attempts[-1] if status.attempts else None
+
+
+def next_number(records: Sequence[RunStatus]) -> int:
+    """The number of the next run of a kind. The last record always stays, so no number is given twice."""
+    return max((record.number for record in records), default=0) + 1
+
+
+def counted(probes: Sequence[RunStatus]) -> int:
+    """How many probes count against maxProbes, those that still run among them."""
+    return sum(1 for probe in probes if not has_ended(probe) or ended_as(probe, *COUNTED))
+
+
+def mistakes(records: Sequence[RunStatus]) -> int:
+    """How many of these runs died of a mistake in the job. A train run that hangs is a disruption instead."""
+    return sum(
+        1
+        for record in records
+        if ended_as(record, *MISTAKES) and not (isinstance(record, AttemptStatus) and ended_as(record, Verdict.HUNG))
+    )
+
+
+def newest_saved(status: Status) -> AttemptStatus | None:
+    """The train run that left the newest complete checkpoint of this training of which a report told."""
+    return next((record for record in reversed(of_training(status)) if record.checkpoint == "saved"), None)
+
+
+def of_training(status: Status) -> tuple[AttemptStatus, ...]:
+    """The train runs since the training last began from step 0."""
+    restarted_at = status.attempts[-1].restarted_at if status.attempts else 0
+    return tuple(record for record in status.attempts if record.number >= restarted_at)
+
+
+def bounded(records: tuple[Record, ...], most: int, needed: RunStatus | None = None) -> tuple[Record, ...]:
+    """At most so many records: those that taught nothing go first, then the oldest; the last one and live ones stay."""
+    kept = list(records)
+    while len(kept) > most:
+        old = [record for record in kept[:-1] if has_ended(record) and record is not needed]
+        if not old:
+            break
+        kept.remove(next((record for record in old if not _has_taught(record)), old[0]))
+    return tuple(kept)
+
+
+def _has_taught(record: RunStatus) -> bool:
+    """Whether the run told anything that later ones rest on; what hangs in a training is no fault of its plan."""
+    has_hung = ended_as(record, Verdict.HUNG)
+    return ended_as(record, *TRIED) and not (has_hung and isinstance(record, AttemptStatus))
+
+
+def with_probe(status: Status, record: RunStatus) -> Status:
+    """The status with one more probe."""
+    return status.model_copy(update={"probes": bounded((*status.probes, record), MAX_PROBES)})
+
+
+def with_attempt(status: Status, record: AttemptStatus) -> Status:
+    """The status with one more train run."""
+    return status.model_copy(
+        update={"attempts": bounded((*status.attempts, record), MAX_ATTEMPTS, newest_saved(status))}
+    )
+
+
+def replaced(status: Status, new: RunStatus) -> Status:
+    """The status with a record in place of the one of the same name."""
+    return status.model_copy(
+        update={
+            "probes": tuple(new if record.name == new.name else record for record in status.probes),
+            "attempts": tuple(new if record.name == new.name else record for record in status.attempts),
+            "emulations": tuple(new if record.name == new.name else record for record in status.emulations),
+        }
+    )
+
+
+def without_emulations(status: Status, why: str, now: float) -> Status:
+    """The status with every emulated probe ended that goes on. It has no verdict: nothing was learned of its plan."""
+    stopped = {"ended_at": to_text(now), "message": why}
+    emulations = (each if has_ended(each) else each.model_copy(update=stopped) for each in status.emulations)
+    return status.model_copy(update={"emulations": tuple(emulations)})
+
+
+def lost_twice(status: Status) -> tuple[str, ...]:
+    """Nodes that took two train runs down."""
+    lost = [record.lost_node for record in status.attempts if record.lost_node]
+    return tuple(sorted({node for node in lost if lost.count(node) >= 2}))
+
+
+def backoff_of(records: Sequence[RunStatus], now: float) -> float:
+    """Seconds until the next run of a kind may start: 10 s x 2^n after the end of the last, up to 5 min.
+
+    Only runs that the cluster or a failure ended in a row count; a probe that told something is followed at once.
+    """
+    idle = 0
+    for record in reversed(records):
+        if _needs_no_pause(record):
+            break
+        idle += 1
+    if records and isinstance(records[-1], AttemptStatus):
+        idle = max(idle, 1)
+    ended = to_seconds(records[-1].ended_at) if records else None
+    if not idle or ended is None:
+        return 0.0
+    pause = min(_BACKOFF_SECONDS * 2.0 ** min(idle - 1, 10), _LONGEST_BACKOFF_SECONDS)
+    # A clock that jumped back must not make the pause longer than it is.
+    return min(ended + pause - now, pause)
+
+
+def _needs_no_pause(record: RunStatus) -> bool:
+    started, ended = to_seconds(record.started_at), to_seconds(record.ended_at)
+    if isinstance(record, AttemptStatus):
+        return started is not None and ended is not None and ended - started > _SETTLED_SECONDS
+    return not has_ended(record) or ended_as(record, *TRIED)
+
+
+def new_name(job: Job, kind: RunKind, records: Sequence[RunStatus]) -> tuple[int, str]:
+    """Number and name of the next run of a kind."""
+    number = next_number(records)
+    return number, run_name(job.metadata.name, kind, number)
+
+
+def to_run(
+    job: Job,
+    status: Status,
+    record: RunStatus,
+    host_request_bytes: int,
+    probe_seconds: int = 0,
+    target: Target = NOTHING,
+) -> Run:
+    """The run that a record stands for: what its pods are made from."""
+    plan = plan_of(record)
+    if isinstance(record, EmulationStatus):
+        gpu = find(record.gpu).with_memory(record.gpu_bytes)
+        return Run(RunKind.EMULATE, record.number, plan, host_request_bytes=host_request_bytes, gpu=gpu)
+    if not isinstance(record, AttemptStatus):
+        return Run(
+            RunKind.PROBE,
+            record.number,
+            plan,
+            gpu_product=status.gpu_product,
+            host_request_bytes=host_request_bytes,
+            seconds=probe_seconds,
+            target=target,
+        )
+    path = job.spec.checkpoint.path if job.spec.checkpoint else ""
+    resume = Checkpointed(path, record.resumed_samples, record.resume == "convert")
+    return Run(
+        RunKind.TRAIN,
+        record.number,
+        plan,
+        resume=resume if path and record.resume != "no" else None,
+        gpu_product=status.gpu_product,
+        evaluation_batch=record.evaluation_batch,
+        sharded_save=record.sharded_save,
+        host_request_bytes=host_request_bytes,
+        restarted_at=record.restarted_at,
+    )

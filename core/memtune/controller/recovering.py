@@ -1,0 +1,206 @@
+"""Recovering: between two train runs. What the last one died of decides what the next one is, and what it costs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from memtune.api.fixed_rules import fixed_plan
+from memtune.api.status import AttemptStatus
+from memtune.api.trainer import trainer_memory
+from memtune.controller import reasons
+from memtune.controller.context import LOOK_AGAIN_SECONDS, Context
+from memtune.controller.downgrade import Next, after_device_oom, after_host_oom
+from memtune.controller.ending import failed
+from memtune.controller.failing import last_lines
+from memtune.controller.host_requests import host_need, host_request
+from memtune.controller.job_knowledge import believed
+from memtune.controller.launching import others_hold_gpus, record_attempt
+from memtune.controller.messages import ended
+from memtune.controller.records import MOST_MISTAKES, backoff_of, last_attempt, mistakes, next_number, plan_of
+from memtune.controller.resume_points import start_under
+from memtune.controller.verdict import Verdict
+from memtune.planning.advice import advise
+from memtune.planning.knowledge import PlanKnowledge
+from memtune.planning.ladder import PHASE_OF, OutOfMemoryKind
+from memtune.plans.plan import Plan
+from memtune.units import counted, gib
+
+# Who ended the run, seen from the job: which budget pays for the next one, and how its plan is found.
+_Recovery = Callable[[Context, AttemptStatus], Context]
+
+
+def recovering(context: Context) -> Context:
+    """Relaunch what died, once its pods are gone, nothing forbids it and its pause is over; or end the job."""
+    last = last_attempt(context.status)
+    if last is None:
+        return context
+    if others_hold_gpus(context):
+        return context.saying(f"{ended(last)}; waiting until it has given its GPUs back").waking(LOOK_AGAIN_SECONDS)
+    if context.blocked:
+        return context.saying(f"{ended(last)}; {context.blocked}")
+    pause = backoff_of(context.status.attempts, context.now)
+    recovered = _RECOVERIES.get(last.verdict or "", _again)(context, _as_taught(context, last))
+    if recovered.holds("Failed") or pause <= 0:
+        return recovered
+    return context.saying(f"{ended(last)}; the next attempt follows after a pause").waking(pause)
+
+
+def _as_taught(context: Context, last: AttemptStatus) -> AttemptStatus:
+    """With the host memory that an out-of-memory taught to ask for alone: what is predicted is of that plan."""
+    if last.host_request_bytes > host_request(context, plan_of(last), last.resume):
+        return last
+    return last.model_copy(update={"host_request_bytes": 0})
+
+
+def _again(context: Context, last: AttemptStatus) -> Context:
+    """The same plan once more: the operator stopped the run, or the cluster never let it start. It costs nothing."""
+    return _relaunched(context, last, Next(plan_of(last), "", *_kept(last)))
+
+
+def _after_disruption(context: Context, last: AttemptStatus) -> Context:
+    """The same plan once more, at the cost of the budget for disruptions."""
+    most = context.job.spec.retry.max_disruptions
+    if context.status.disruptions >= most:
+        text = f"{ended(last)}; it was relaunched as often as retry.maxDisruptions allows, {counted(most, 'time')}"
+        return failed(context, reasons.DISRUPTIONS_SPENT, text)
+    return _again(context.having(disruptions=context.status.disruptions + 1), last)
+
+
+def _after_mistake(context: Context, last: AttemptStatus) -> Context:
+    """The same plan once more: once is an accident, twice is a mistake in the job."""
+    if mistakes(context.status.attempts) >= MOST_MISTAKES:
+        return failed(context, *last_lines(context, context.status.attempts))
+    return _again(context, last)
+
+
+def _after_oom(context: Context, last: AttemptStatus) -> Context:
+    """A smaller plan, at the cost of the budget for out-of-memory."""
+    if _has_spent_retries(context):
+        return _retries_spent(context, last)
+    model = believed(context)
+    found = after_device_oom(context, model, last)
+    if found is None:
+        return _exhausted(context, model, last)
+    return _relaunched(context.having(oom_retries=context.status.oom_retries + 1), last, found)
+
+
+def _has_spent_retries(context: Context) -> bool:
+    return context.status.oom_retries >= context.job.spec.retry.max_oom_retries
+
+
+def _retries_spent(context: Context, last: AttemptStatus) -> Context:
+    most = context.job.spec.retry.max_oom_retries
+    text = f"{ended(last)}; it was relaunched as often as retry.maxOomRetries allows, {counted(most, 'time')}"
+    return failed(context, reasons.OOM_RETRIES_SPENT, text)
+
+
+def _exhausted(context: Context, model: PlanKnowledge, last: AttemptStatus) -> Context:
+    """No plan is left that fits and resumes: say which one would fit, or what would have been needed."""
+    unresumable = after_device_oom(context, model, last, resumable_only=False)
+    if unresumable is not None:
+        return _unresumable(context.having(oom_retries=context.status.oom_retries + 1), last, unresumable)
+    kind = OutOfMemoryKind(last.out_of_memory or "activation")
+    smallest = model.smallest() or plan_of(last)
+    changes = _advice(context, model, smallest, PHASE_OF.get(kind, ""))
+    advice = "; or ".join([*_of_script(context, last, kind), *changes])
+    text = f"{ended(last)}, and no smaller plan that the job allows would fit. What would help: {advice}"
+    return failed(context, reasons.LADDER_EXHAUSTED, text)
+
+
+def _of_script(context: Context, last: AttemptStatus, kind: OutOfMemoryKind) -> list[str]:
+    """What the script itself can do about an evaluation that ran out of memory."""
+    if kind is not OutOfMemoryKind.EVALUATION:
+        return []
+    if context.job.spec.integration == "hf-trainer":
+        return ["let the evaluation keep no logits: prediction_loss_only, or preprocess_logits_for_metrics"]
+    if _evaluates_in_small_batches(context, last):
+        return ["let the script keep no outputs of its evaluation on the GPU"]
+    if context.job.spec.integration == "lightning":
+        return [
+            "let validation_step keep no outputs on the GPU; under Fabric, let the script evaluate in batches of "
+            "$MEMTUNE_EVALUATION_BATCH"
+        ]
+    if context.job.spec.integration == "accelerate":
+        return [
+            "give accelerator.prepare the evaluation's loader, whose batches become smaller then, or let the script "
+            "evaluate in batches of $MEMTUNE_EVALUATION_BATCH; keep no outputs on the GPU"
+        ]
+    return ["let the script evaluate in batches of $MEMTUNE_EVALUATION_BATCH, and keep no outputs on the GPU"]
+
+
+def _evaluates_in_small_batches(context: Context, last: AttemptStatus) -> bool:
+    """Whether a batch could not be smaller, or became smaller after an evaluation died before."""
+    earlier = [
+        each.evaluation_batch
+        for each in context.status.attempts
+        if each.number < last.number and each.out_of_memory == OutOfMemoryKind.EVALUATION.value
+    ]
+    return last.evaluation_batch == 1 or 0 < last.evaluation_batch < max(earlier, default=0)
+
+
+def _advice(context: Context, model: PlanKnowledge, smallest: Plan, phase: str) -> list[str]:
+    is_fixed = fixed_plan(context.job.spec) is not None
+    return advise(model.workload, model.predictor_for, smallest, model.headroom, model.space, is_fixed, phase)
+
+
+def _after_host_oom(context: Context, last: AttemptStatus) -> Context:
+    """More host memory or less offload, never a smaller batch."""
+    if _has_spent_retries(context):
+        return _retries_spent(context, last)
+    model = believed(context)
+    found = after_host_oom(context, model, last)
+    if found is None:
+        needed = host_need(model, plan_of(last), last.resume)
+        limit = trainer_memory(context.job).limit_bytes
+        advice = f", and limits.memory is {gib(limit)}: raise it" if limit else ": use hosts with more"
+        text = f"{ended(last)}; it is predicted to need {gib(needed)} of host memory on each node{advice}"
+        return failed(context, reasons.HOST_MEMORY, text)
+    return _relaunched(context.having(oom_retries=context.status.oom_retries + 1), last, found)
+
+
+def _relaunched(context: Context, last: AttemptStatus, found: Next) -> Context:
+    start = start_under(context.job, context.status, found.plan)
+    if start.resume is None:
+        return _unresumable(context, last, found)
+    details = {"resume": start.resume, "resumed_samples": start.samples, "restarted_at": last.restarted_at}
+    return _recorded(context, found, details)
+
+
+def _unresumable(context: Context, last: AttemptStatus, found: Next) -> Context:
+    """From step 0 only if the user allows it."""
+    if context.job.spec.retry.allow_restart:
+        return _recorded(context, found, {"resume": "no", "restarted_at": next_number(context.status.attempts)})
+    why = start_under(context.job, context.status, found.plan).reason
+    is_other = str(found.plan) != last.plan
+    told = f"{found.plan} would fit, but the run cannot go on under it" if is_other else "it cannot go on"
+    text = f"{ended(last)}; {told}: {why}. Set retry.allowRestart to train from step 0 again"
+    return failed(context, reasons.NOT_RESUMABLE, text)
+
+
+def _recorded(context: Context, found: Next, details: dict[str, Any]) -> Context:
+    return record_attempt(
+        context,
+        found.plan,
+        reasons.RELAUNCHED,
+        found.rung,
+        evaluation_batch=found.evaluation_batch,
+        sharded_save=found.sharded_save,
+        host_request_bytes=found.host_request_bytes,
+        **details,
+    )
+
+
+def _kept(last: AttemptStatus) -> tuple[int, bool, int]:
+    return last.evaluation_batch, last.sharded_save, last.host_request_bytes
+
+
+_RECOVERIES: dict[str, _Recovery] = {
+    Verdict.DEVICE_OOM.value: _after_oom,
+    Verdict.HOST_OOM.value: _after_host_oom,
+    Verdict.DISRUPTED.value: _after_disruption,
+    Verdict.HUNG.value: _after_disruption,
+    Verdict.USER_ERROR.value: _after_mistake,
+    Verdict.IMAGE_ERROR.value: _after_mistake,
+    Verdict.PLAN_NOT_APPLIED.value: _after_mistake,
+}

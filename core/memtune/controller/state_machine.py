@@ -1,0 +1,211 @@
+"""The state machine: where a job stands is read off its records, and each phase takes it as far as it can go."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from memtune.api.fixed_rules import fixed_plan
+from memtune.api.job import Job
+from memtune.api.status import Condition, Phase, Status
+from memtune.controller import emulating, reasons
+from memtune.controller.blocking import forbidden, told, with_blocks
+from memtune.controller.context import Context
+from memtune.controller.decision import Decision, Event
+from memtune.controller.earlier_jobs import to_keep
+from memtune.controller.ending import failed, finished, past_deadline, resumed, suspended
+from memtune.controller.expected_pods import complete
+from memtune.controller.fold_observations import settle
+from memtune.controller.immutable_fields import changed_fields, spec_changed
+from memtune.controller.launching import launching, running
+from memtune.controller.messages import ended
+from memtune.controller.overhead_memory import to_remember
+from memtune.controller.pods import creations, deletions
+from memtune.controller.predicting import pending, predicting
+from memtune.controller.pricing import priced
+from memtune.controller.probing import probing
+from memtune.controller.read_status import read_status, restore
+from memtune.controller.records import ended_as, has_ended, is_over, last_attempt
+from memtune.controller.recovering import recovering
+from memtune.controller.snapshot import Observed, Refusal
+from memtune.controller.text import story
+from memtune.controller.times import to_text
+from memtune.controller.tracing import needs_trace, tracing, with_trace
+from memtune.controller.verdict import Verdict
+from memtune.planning.next_probe import Search, most_promising
+
+_PHASES: dict[Phase, Callable[[Context], Context]] = {
+    "Pending": pending,
+    "Predicting": predicting,
+    "Probing": probing,
+    "Launching": launching,
+    "Running": running,
+    "Recovering": recovering,
+}
+
+
+# The phases that ask what plans take; a launch does before its first train run is recorded.
+_PREDICTED = ("Predicting", "Probing", "Recovering")
+# Year 5138: further on no clock is right, and the calendar ends soon after.
+_LATEST = 1e11
+# What a job that describes no workload, or an absurd one, makes the model raise.
+_NO_MODEL = (ValueError, ArithmeticError)
+
+
+def decide(job: Job, observed: Observed, now: float, search: Search = most_promising) -> Decision:
+    """What follows from what was seen of a job. Equal arguments give an equal decision, and none of them raises."""
+    changed = _illegible(job, read_status(observed.status))
+    read = restore(job, observed.status, is_legible=not changed)
+    now = now if 0 <= now < _LATEST else 0.0
+    status = read.model_copy(update={"observed_generation": max(job.metadata.generation, 0)})
+    runs = complete(job, status, observed, now)
+    context = with_trace(Context(job, observed, now, search, status, runs, trace=observed.trace))
+    if not is_over(context.status):
+        context = _looked_after(context, changed) if changed else _advanced(emulating.settled(settle(context)))
+        if changed and not _is_halted(context):
+            return _refused(context, changed)
+    if is_over(context.status):
+        context = finished(context)
+    decision = _decision(context, read)
+    # What was measured is not remembered as that of what the job was made to be since.
+    return replace(decision, measured=None, probes=()) if changed else decision
+
+
+def refuse(observed: Observed, generation: int, problem: Refusal, now: float) -> Decision:
+    """For a job that cannot be read, or not be looked after: say so, start nothing, and leave alone what runs."""
+    status = read_status(observed.status)
+    if is_over(status):
+        return Decision(status)
+    reason, text = problem.reason, story(problem.message)
+    old = next((each for each in status.conditions if each.type == "Stalled"), None)
+    is_new = old is None or (old.status, old.reason, old.message) != ("True", reason, text)
+    changed_at = old.last_transition_time if old and old.status == "True" else to_text(now)
+    condition = Condition(
+        type="Stalled",
+        status="True",
+        observed_generation=max(generation, 0),
+        last_transition_time=changed_at,
+        reason=reason,
+        message=text,
+    )
+    others = tuple(each for each in status.conditions if each.type != "Stalled")
+    events = (Event("Warning", reason, text),) if is_new else ()
+    changes = {"conditions": (*others, condition), "message": text, "observed_generation": max(generation, 0)}
+    return Decision(status.model_copy(update=changes), events=events)
+
+
+def _illegible(job: Job, status: Status) -> list[str]:
+    """The fields that were edited under a job, if its records cannot be read without them: plans are of one batch on so
+    many GPUs. Servers that know CEL rules refuse such an edit."""
+    changed = changed_fields(job, status)
+    return changed if {"training", "resources"}.intersection(changed) else []
+
+
+def _looked_after(context: Context, changed: list[str]) -> Context:
+    """What needs not know the plans of an edited job's runs: whether it has come to its end, or has to."""
+    if "resources" not in changed:  # otherwise nobody knows how many pods a run should have
+        context = settle(context)
+    last = last_attempt(context.status)
+    if last is not None and ended_as(last, Verdict.SUCCEEDED):
+        return running(context)
+    return _halted(context)
+
+
+def _halted(context: Context) -> Context:
+    """Suspended, or past its deadline."""
+    return suspended(context) if context.job.spec.suspend else past_deadline(context)
+
+
+def _is_halted(context: Context) -> bool:
+    return context.job.spec.suspend or is_over(context.status)
+
+
+def _refused(context: Context, changed: list[str]) -> Decision:
+    """All that runs goes on, until the fields are put back or the deadline has come."""
+    refusal = Refusal(reasons.SPEC_CHANGED, spec_changed(changed))
+    decision = refuse(context.observed, context.job.metadata.generation, refusal, context.now)
+    return replace(decision, wake_after_seconds=min(context.wakes, default=None))
+
+
+def _advanced(context: Context) -> Context:
+    context = _halted(context if context.job.spec.suspend else resumed(context))
+    if _is_halted(context):
+        return context
+    context = _walked(with_blocks(context))
+    return context if is_over(context.status) else told(context)
+
+
+def _walked(context: Context) -> Context:
+    """From phase to phase, until one of them has to wait for the world outside."""
+    for _ in range(len(_PHASES)):
+        phase = _place(context)
+        context = context.having(phase=phase)
+        if _predicts(context, phase) and needs_trace(context):
+            return tracing(context)
+        try:
+            context = _PHASES[phase](context)
+        except _NO_MODEL as error:
+            return _without_model(context, str(error))
+        if is_over(context.status) or _place(context) == phase:
+            break
+    return context
+
+
+def _predicts(context: Context, phase: Phase) -> bool:
+    return phase in _PREDICTED or (phase == "Launching" and not context.status.attempts)
+
+
+def _without_model(context: Context, why: str) -> Context:
+    """Nothing can be predicted: before the first train run the job waits for a better spec, afterwards it is over."""
+    if not context.status.attempts:
+        if not context.status.probes:
+            # Not under way yet after all: whatever is wrong may still be corrected.
+            context = context.having(phase="Pending", fixed=())
+        return replace(context, stalled=context.stalled or Refusal(reasons.MODEL_UNKNOWN, story(why)))
+    last = ended(context.status.attempts[-1])
+    return failed(context, reasons.MODEL_UNKNOWN, f"{last}, and no smaller plan can be predicted: {why}")
+
+
+def _place(context: Context) -> Phase:
+    """Where the job stands, read off its records: whatever its phase says, or was made to say."""
+    status, last = context.status, last_attempt(context.status)
+    if last is not None:
+        if not has_ended(last):
+            return "Running" if last.started_at else "Launching"
+        return "Running" if ended_as(last, Verdict.SUCCEEDED) else "Recovering"
+    if not status.fixed:
+        return "Pending"
+    if _is_tuned(context):
+        return "Launching"
+    # A mode without probes may come late, too, and one with them after a plan that was given.
+    is_probed = context.job.spec.tuning.mode == "Probe" and not context.holds("Tuned")
+    return "Probing" if is_probed and context.condition("Predicted") is not None else "Predicting"
+
+
+def _is_tuned(context: Context) -> bool:
+    """Whether there is a plan that was found as the mode says now: until the first train run that may be edited."""
+    plan, tuned, spec = context.status.plan, context.condition("Tuned"), context.job.spec
+    if plan is None or tuned is None or tuned.status != "True":
+        return False
+    if given := fixed_plan(spec):
+        return plan.name == str(given)
+    is_emulated = tuned.reason == reasons.EMULATED and spec.tuning.emulation == "Only"
+    return spec.tuning.mode == "Probe" and (tuned.reason == reasons.MEASURED or is_emulated)
+
+
+def _decision(context: Context, read: Status) -> Decision:
+    """The context's outcome, with what to create and delete read off its records."""
+    context = priced(context, read)
+    held = context.job.spec.suspend or is_over(context.status) or forbidden(context) is not None
+    return Decision(
+        status=context.status,
+        create=() if held else creations(context, read),
+        delete=deletions(context, read),
+        events=context.events if context.status != read else (),
+        wake_after_seconds=min(context.wakes, default=None),
+        delete_job=context.is_due,
+        trace=context.trace if context.trace != context.observed.trace else "",
+        # Once a job is over it says no more, so that what was forgotten stays forgotten.
+        measured=None if is_over(read) else to_remember(context),
+        probes=() if is_over(read) else to_keep(context),
+    )

@@ -1,0 +1,90 @@
+"""The probes of a job as the trials of a search: what each one measured, and whether its plan may be launched."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from memtune.api.job import Job
+from memtune.api.status import RunStatus, Status, StepStatus
+from memtune.controller.job_knowledge import lesson_of
+from memtune.controller.records import OUT_OF_MEMORY, TRIED, ended_as, has_ended, plan_of
+from memtune.controller.verdict import Verdict
+from memtune.planning.knowledge import PlanKnowledge
+from memtune.planning.next_probe import SearchState, Trial
+from memtune.planning.space import MEMORY
+
+
+def search_state(job: Job, status: Status, model: PlanKnowledge) -> SearchState:
+    """How far the search for a job's plan is."""
+    steps = status.measured_steps
+    trials = tuple(
+        replace(trial_of(job, model, probe), steps=_scores(job, model, probe, steps)) for probe in status.probes
+    )
+    return SearchState(model, trials, f"{job.metadata.uid}/{len(trials) + 1}", job.spec.tuning.sampler)
+
+
+def trial_of(job: Job, model: PlanKnowledge, probe: RunStatus) -> Trial:
+    """A probe as the search sees it."""
+    has_measured = ended_as(probe, Verdict.SUCCEEDED) and probe.peak_bytes is not None
+    fits = may_be_launched(job, model, probe) if has_measured else False if ended_as(probe, *OUT_OF_MEMORY) else None
+    return Trial(
+        number=probe.number,
+        plan=plan_of(probe),
+        fits=fits,
+        died=ended_as(probe, Verdict.DEVICE_OOM),
+        score=score(job, model, probe) if has_measured else 0.0,
+        lesson=lesson_of(probe),
+        is_running=not has_ended(probe),
+        tried=not has_ended(probe) or ended_as(probe, *TRIED),
+        free_bytes=free_bytes(model, probe) if has_measured else 0.0,
+        pruned=has_measured and bool(probe.pruned),
+    )
+
+
+def _scores(
+    job: Job, model: PlanKnowledge, probe: RunStatus, steps: Sequence[StepStatus]
+) -> tuple[tuple[int, float], ...]:
+    """What the objective was after each step of a probe; a speed only where tokens were counted."""
+    told, tokens = [step for step in steps if step.probe == probe.number], probe.tokens_per_second * probe.step_seconds
+    if job.spec.tuning.objective == MEMORY:
+        return tuple((each.step, float(max(model.usable_bytes - each.device_bytes, 0))) for each in told)
+    return tuple((each.step, tokens / each.seconds) for each in told if tokens and each.seconds)
+
+
+def may_be_launched(job: Job, model: PlanKnowledge, probe: RunStatus) -> bool:
+    """Whether a measured plan may be launched: headroom kept, no allocation retries, and the space still has it.
+
+    One that never saw the longest sequences takes more than was measured: its prediction has to fit as well.
+    """
+    is_measured = probe.peak_bytes is not None and probe.peak_bytes.device > 0 and ended_as(probe, Verdict.SUCCEEDED)
+    plan, space = plan_of(probe), model.space
+    is_allowed = space.has(plan) and plan.precision in space.precisions
+    return is_measured and is_allowed and not too_tight(job, model, probe)
+
+
+def too_tight(job: Job, model: PlanKnowledge, probe: RunStatus) -> str:
+    """Why a plan that was measured and did not die may not be launched, in words; empty where it may."""
+    if probe.peak_bytes is None or not ended_as(probe, Verdict.SUCCEEDED):
+        return ""
+    if probe.allocator_retries:
+        return "too tight: the allocator had to retry"
+    tuning, device_bytes = job.spec.tuning, probe.peak_bytes.device
+    if device_bytes > model.usable_bytes * (1 - tuning.headroom_ratio):
+        free = 1 - device_bytes / model.usable_bytes
+        return f"too tight: {max(free, 0):.1%} free of {tuning.headroom}"
+    if probe.length_covered is False and not model.fits(plan_of(probe)):
+        return "too tight for the longest sequences, as predicted"
+    return ""
+
+
+def score(job: Job, model: PlanKnowledge, probe: RunStatus) -> float:
+    """What the objective asks for, as measured; the speed as predicted where no report told it."""
+    if job.spec.tuning.objective == MEMORY and probe.peak_bytes:
+        return free_bytes(model, probe)
+    return float(probe.tokens_per_second) or model.predict(plan_of(probe)).tokens_per_second.expected
+
+
+def free_bytes(model: PlanKnowledge, probe: RunStatus) -> float:
+    """What a measured plan left free."""
+    return float(max(model.usable_bytes - (probe.peak_bytes.device if probe.peak_bytes else 0), 0))

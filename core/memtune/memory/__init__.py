@@ -1,0 +1,1 @@
+"""What a plan needs: predictions of GPU and host memory and of the step time."""

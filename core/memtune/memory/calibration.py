@@ -1,0 +1,143 @@
+"""Measured peaks correct the model by component and tighten every interval; where they contradict, it widens.
+
+The prediction is a sum of components, each with a relative error that all plans of a workload share. A measurement of
+that sum updates the belief about every error at once (a Kalman filter: Kalman 1960, equations 21 to 25): plans that
+differ in micro-batch tell activations from states, so two probes fix a slope and an intercept.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from memtune.memory.constants import DEFAULT_CONSTANTS
+from memtune.memory.formulas.phases import ALLOCATOR
+from memtune.memory.prediction import Interval
+from memtune.memory.predictor import Predictor
+from memtune.memory.speed import TRUST
+from memtune.memory.uncertainty import Belief
+from memtune.memory.workload import Workload
+from memtune.plans.plan import Plan
+
+# Probes of one plan repeat to within about 1% (half-width of the 97.5% bound, relative); beside that stands what each
+# plan has of its own, which no other plan shows.
+_NOISE = math.hypot(0.01, DEFAULT_CONSTANTS.noise)
+# The half-width of a step time once one was measured, and for more plans the more there are.
+_SPEED_NOISE = 0.12
+# The rounds in which the belief settles.
+_ROUNDS = 3
+# How much of the correction is kept when the whole of it would make some measured plan worse. Without any of it the
+# means stay, and what was seen still tightens the intervals around them.
+_DAMPING = (1.0, 0.75, 0.5, 0.25, 0.1, 0.0)
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """The peaks that one run of a plan showed; what was not measured is 0."""
+
+    plan: Plan
+    allocated_bytes: int = 0
+    reserved_bytes: int = 0
+    device_bytes: int = 0
+    step_seconds: float = 0.0
+
+    def __post_init__(self) -> None:
+        if min(self.allocated_bytes, self.reserved_bytes, self.device_bytes, self.step_seconds) < 0:
+            raise ValueError(f"measurement of {self.plan}: peaks and seconds must not be negative")
+        if not (self.allocated_bytes or self.reserved_bytes or self.device_bytes):
+            raise ValueError(f"measurement of {self.plan}: give allocated, reserved or device bytes")
+
+    @property
+    def peaks(self) -> tuple[tuple[str, int], ...]:
+        """The measured peaks by metric."""
+        peaks = ("allocated", self.allocated_bytes), ("reserved", self.reserved_bytes), ("device", self.device_bytes)
+        return tuple((metric, size) for metric, size in peaks if size)
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """What measurements taught: a belief about the components, and a factor for the step time."""
+
+    belief: Belief
+    speed: Interval
+
+
+def calibrate(workload: Workload, measurements: Sequence[Measurement]) -> Calibration:
+    """Correct the model of a workload by what was measured of it."""
+    if not measurements:
+        raise ValueError("calibration needs at least one measurement")
+    plain = Predictor(workload)
+    full = _learned(plain, measurements)
+    speed = _speed(plain, measurements)
+    before = _misses(plain, measurements)
+    for share in _DAMPING:
+        found = Calibration(plain.belief.towards(full, share), speed)
+        after = _misses(Predictor(workload, found), measurements)
+        if all(abs(new) <= abs(old) for (new, *_), (old, *_) in zip(after, before, strict=True)):
+            break
+    # What noise does not explain, the model does not: other plans may be missed by as much.
+    misfit = max(max(abs(miss) - unsure, 0.0) / expected for miss, expected, unsure in after)
+    return found if misfit <= _NOISE else Calibration(found.belief.doubted(misfit), speed)
+
+
+def _learned(plain: Predictor, measurements: Sequence[Measurement]) -> Belief:
+    """The belief after all measurements.
+
+    Peaks are no linear function of the errors, so that each round starts anew where the round before came out.
+    """
+    belief = plain.belief
+    for _ in range(_ROUNDS):
+        around = Predictor(plain.workload, Calibration(belief, plain.speed))
+        belief = plain.belief
+        for measurement in measurements:
+            belief = _updated(belief, around, measurement)
+    return belief
+
+
+def _updated(belief: Belief, around: Predictor, measurement: Measurement) -> Belief:
+    """Take one run in. Each metric holds the one before, so that only what it adds is new: allocator, then outside.
+
+    What a metric is expected to be under ``belief`` is told from ``around`` by how its parts move it.
+    """
+    prediction = around.predict(measurement.plan)
+    seen: dict[str, float] = {}
+    expected_before, measured_before = 0.0, 0.0
+    for metric, measured in measurement.peaks:
+        parts = around.sensitivities(measurement.plan, metric)
+        expected = getattr(prediction, metric).expected
+        added = {name: size - seen.get(name, 0.0) for name, size in parts.items()}
+        if not any(added.values()):
+            continue  # a virtual GPU has nothing outside its allocator
+        foretold = expected - expected_before + belief.moved(added, around.belief)
+        # How full the last segments are is of this plan alone.
+        segments = around.unsure_bytes(measurement.plan) if added.get(ALLOCATOR) else 0.0
+        noise = math.hypot(_NOISE * sum(added.values()), segments)
+        belief = belief.updated(added, measured - measured_before - foretold, noise * noise)
+        seen, expected_before, measured_before = parts, expected, measured
+    return belief
+
+
+def _misses(predictor: Predictor, measurements: Sequence[Measurement]) -> list[tuple[float, float, float]]:
+    """Of each measured peak in bytes: how far above what is expected, what is expected, how unsure segments make it."""
+    return [
+        (measured - expected, expected, 0.0 if metric == "allocated" else predictor.unsure_bytes(measurement.plan))
+        for measurement in measurements
+        for prediction in (predictor.predict(measurement.plan),)
+        for metric, measured in measurement.peaks
+        for expected in (getattr(prediction, metric).expected,)
+    ]
+
+
+def _speed(predictor: Predictor, measurements: Sequence[Measurement]) -> Interval:
+    ratios = [
+        math.log(m.step_seconds / predictor.predict(m.plan).step_seconds.expected)
+        for m in measurements
+        if m.step_seconds
+    ]
+    if not ratios:
+        return predictor.speed
+    factor = math.exp(sum(ratios) / len(ratios))
+    spread = max(abs(ratio - math.log(factor)) for ratio in ratios)
+    width = 1 + min(_SPEED_NOISE + spread, TRUST)
+    return Interval(factor / width, factor, factor * width)

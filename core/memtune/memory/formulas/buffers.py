@@ -1,0 +1,282 @@
+"""What comes and goes within a step: gathered units, buckets and logits.
+
+Sources: DeepSpeed runtime/zero/config.py (bucket sizes), stage3.py, stage_1_and_2.py; PyTorch FSDP2 fully_shard
+(a unit is gathered in compute precision, the root unit is not resharded after its forward); transformers
+loss/loss_utils.py (fp32 upcast of the logits).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from memtune.memory.constants import Constants
+from memtune.memory.driver_overhead import OUTSIDE
+from memtune.memory.formulas.recipe import Recipe
+from memtune.memory.formulas.shape import Shape
+from memtune.memory.formulas.step import step_transients
+from memtune.memory.formulas.terms import (
+    ALWAYS,
+    BACKWARD,
+    EVALUATION,
+    FORWARD,
+    INIT,
+    LOSS,
+    REDUCE,
+    SAVE,
+    STEPPING,
+    Term,
+)
+from memtune.memory.workload import Evaluation
+from memtune.plans.deepspeed_config import MAX_LIVE_BUCKETS
+from memtune.plans.knobs import Attention
+
+# DeepSpeed runtime/engine.py, MEMORY_OPT_ALLREDUCE_SIZE.
+ALLREDUCE_ELEMENTS = 500_000_000
+# Fused linear-cross-entropy makes logits for one chunk of tokens at a time (Liger, 2410.10989, section 3.2).
+FUSED_LOSS_CHUNKS = 8
+# The scores, their softmax in fp32, and that in half precision or, of fp32 scores, not a second time (transformers
+# eager_attention_forward): 2 + 4 + 2 or 4 + 4.
+EAGER_SCORE_BYTES = 8
+
+_COMPUTING = (FORWARD, LOSS, BACKWARD, REDUCE)
+
+
+def buffer_terms(shape: Shape, recipe: Recipe, constants: Constants) -> list[Term]:
+    """Every addend that lives within one step only, activations apart."""
+    terms = []
+    if recipe.weight_shards > 1 or recipe.offloads_weights or recipe.backend == "fsdp":
+        terms += _gathered(shape, recipe)
+    if recipe.bucket_phases:
+        terms += _buckets(shape, recipe)
+    if shape.quantization != "none":
+        terms.append(_unpacked(shape, recipe))
+    terms += _logits(shape, recipe, constants)
+    terms += step_transients(shape, recipe)
+    return terms
+
+
+def _unit_bytes(shape: Shape, recipe: Recipe) -> tuple[float, float]:
+    """The root unit and one layer, unsharded, in the precision they are gathered in."""
+    parallel = recipe.tensor_parallel
+    root = shape.root * recipe.compute_bytes / parallel
+    if shape.quantization == "none":
+        return root, shape.layer * recipe.compute_bytes / parallel
+    return root, shape.layer * (recipe.base_bytes - recipe.scale_bytes) / parallel
+
+
+def _gathered(shape: Shape, recipe: Recipe) -> list[Term]:
+    if recipe.backend == "deepspeed":
+        # Every module gathers for those to come until max_live is reached, at most the whole model; what computes is
+        # there in any case (partitioned_param_coordinator.py), an embedding gone before the head comes.
+        # memtune.plans.deepspeed_config moves the limit with the bucket.
+        largest = min(shape.root, shape.vocab * shape.hidden) if shape.vocab else shape.root
+        live = float(min(max(recipe.bucket_elements * MAX_LIVE_BUCKETS, largest, shape.layer), shape.total))
+        size = live * recipe.compute_bytes / recipe.tensor_parallel
+        template = "{:,.0f} live and prefetched parameters x {} B"
+        return [Term("gathered units", size, _COMPUTING, template, (live, recipe.compute_bytes), "zero/config.py")]
+    root, layer = _unit_bytes(shape, recipe)
+    terms = _gathered_units(shape, recipe, root, layer)
+    if not shape.has_adapter:
+        # The gradients of a unit are unsharded until they are reduced; that of the head waits for the embedding's, the
+        # very last to be ready. A unit is copied to be reduced, in the dtype of gradients on their way.
+        copy = shape.layer * recipe.reduce_bytes / recipe.tensor_parallel
+        head = min(shape.vocab * shape.hidden * recipe.compute_bytes / recipe.tensor_parallel, root)
+        template = "unsharded gradients of the {} {:,.0f} B and of one layer {:,.0f} B + {:,.0f} B on their way"
+        for phase, unit, waiting in ((BACKWARD, "head", head), (REDUCE, "root unit", root)):
+            values, source = (unit, waiting, layer, copy), "torch fully_shard, foreach_reduce"
+            terms.append(Term("buckets", waiting + layer + copy, (phase,), template, values, source))
+    return terms
+
+
+def _gathered_units(shape: Shape, recipe: Recipe, root: float, layer: float) -> list[Term]:
+    """Units of FSDP: one computes while the next arrives, or all wait for the backward pass, which reshards them.
+
+    A single rank copies its units, too, but waits for none (_fsdp_param_group.py, wait_for_unshard).
+    """
+    at_once = 2 if recipe.weight_shards > 1 else 1
+    template, few, sizes = "root unit {:,.0f} B + {} layers x {:,.0f} B", root + at_once * layer, (root, at_once, layer)
+    if not recipe.keeps_gathered:
+        return [Term("gathered units", few, _COMPUTING, template, sizes, "torch fully_shard")]
+    layers = layer * (shape.total - shape.root) / shape.layer
+    source, kept = "torch fully_shard, reshard_after_forward=False", "root unit {:,.0f} B + all layers {:,.0f} B"
+    return [
+        Term("gathered units", root + layers, (FORWARD, LOSS, BACKWARD), kept, (root, layers), source),
+        Term("gathered units", few, (REDUCE,), template, sizes, source),
+    ]
+
+
+def _bucket(elements: float, width: float, phases: tuple[int, ...], template: str, source: str) -> Term:
+    return Term("buckets", elements * width, phases, template, (elements, width), source)
+
+
+def _buckets(shape: Shape, recipe: Recipe) -> list[Term]:
+    # Gradients are on their way as they are computed, whatever they are added up in, but at stage 1.
+    trainable, width = shape.trainable / recipe.tensor_parallel, recipe.compute_bytes
+    template = "{:,.0f} elements x {:.4g} B"
+    if not recipe.has_bucket:
+        # What has no bucket flattens what it reduces, or narrows it: sums in fp32 are one tensor, however large.
+        source = "deepspeed runtime/engine.py, buffered_allreduce_fallback"
+        reduced = trainable if recipe.whole_fp32_gradients else min(ALLREDUCE_ELEMENTS, trainable)
+        return [_bucket(reduced, width, (REDUCE,), template, source)]
+    # From stage 1 on the buffer is whole, however few parameters there are.
+    capacity, source = float(recipe.bucket_elements), "deepspeed stage_1_and_2.py and stage3.py, reduce_bucket_size"
+    terms = [_bucket(capacity, recipe.bucket_bytes, recipe.bucket_phases, template, source)]
+    if recipe.offloads_states and not recipe.is_stage_3 and not shape.has_adapter:
+        largest = max(shape.vocab * shape.hidden, shape.largest_linear) / recipe.tensor_parallel
+        template, source = "{:,.0f} elements of the largest weight x {:.4g} B", "temp_grad_buffer_for_gpu_offload"
+        terms.append(_bucket(largest, width, ALWAYS, template, f"deepspeed stage_1_and_2.py, {source}"))
+    return terms + _copies_to_reduce(recipe, min(capacity, trainable), trainable > capacity)
+
+
+def _copies_to_reduce(recipe: Recipe, filled: float, is_full: bool) -> list[Term]:
+    """What is made of the elements in a bucket; that many, and whether they are reduced before the backward pass ends.
+
+    Stage 1 copies when all gradients are there, each of which goes before the copy comes. A single rank flattens one
+    slice, which below stage 3 is no copy, but for sums: each weight is a slice of theirs.
+    """
+    width, template = recipe.compute_bytes, "{:,.0f} elements x {:.4g} B on their way"
+    if recipe.widens_as_it_comes:
+        # The copy is narrowed.
+        return [_bucket(filled, width, (REDUCE,), template, "deepspeed stage_1_and_2.py, allreduce_bucket")]
+    if recipe.gradient_shards == 1 and not recipe.is_stage_3 and not recipe.has_flat_sums:
+        return []
+    reducing = (BACKWARD, REDUCE) if is_full else (REDUCE,)
+    copies = [_bucket(filled, width, reducing, template, "deepspeed allreduce_bucket, reduce_scatter_coalesced")]
+    if recipe.is_stage_3 and recipe.gradient_bytes > width:
+        # What the rank keeps of it is widened beside it.
+        kept, template = filled / recipe.gradient_shards, "{:,.0f} elements x {:.4g} B in fp32"
+        source = "deepspeed stage3.py, __avg_scatter_grads"
+        copies.append(_bucket(kept, recipe.gradient_bytes, reducing, template, source))
+    return copies
+
+
+def _unpacked(shape: Shape, recipe: Recipe) -> Term:
+    elements = shape.largest_linear / recipe.tensor_parallel
+    template = "{:,.0f} elements of the largest quantized matrix x {} B"
+    values = (elements, recipe.compute_bytes)
+    return Term(
+        "gathered units", elements * recipe.compute_bytes, _COMPUTING, template, values, "bitsandbytes matmul_4bit"
+    )
+
+
+def logit_bytes(shape: Shape, recipe: Recipe, constants: Constants) -> float:
+    """Bytes per token and vocabulary entry at the loss.
+
+    Eager: the logits, and in fp32, or in their own format if the loss does not upcast them, their log-softmax, its
+    gradient and the gradient of the log-softmax's input. Tensor parallelism works that out in elementary operations,
+    with one tensor more (torch/distributed/tensor/parallel/loss.py, _nll_loss_and_log_softmax_backward). A fused kernel
+    keeps one fp32 copy, a compiled loss none: it leaves the logits and their gradient. A tanh that bounds logits keeps
+    its output beside them.
+    """
+    if recipe.compiles_loss:
+        return _returned_bytes(recipe) + recipe.compute_bytes
+    if recipe.fused_loss_kernel:
+        return _head_bytes(shape, recipe) + recipe.compute_bytes + 4
+    tensors = 4 / 3 if recipe.tensor_parallel > 1 else 1
+    width = 1 if recipe.upcasts_loss else recipe.compute_bytes / 4
+    return _head_bytes(shape, recipe) + constants.eager_loss_bytes * tensors * width
+
+
+def _head_bytes(shape: Shape, recipe: Recipe) -> float:
+    """What the head leaves of each logit: the logit itself, and what its tanh keeps."""
+    return _returned_bytes(recipe) + (recipe.compute_bytes if shape.logit_softcap else 0)
+
+
+def _returned_bytes(recipe: Recipe) -> float:
+    """What the model returns of each logit: accelerate makes it fp32."""
+    return 4.0 if recipe.keeps_fp32_logits else float(recipe.compute_bytes)
+
+
+def _logits(shape: Shape, recipe: Recipe, constants: Constants) -> list[Term]:
+    tokens, each = recipe.decoder.tokens / recipe.tensor_parallel, logit_bytes(shape, recipe, constants)
+    if recipe.fused_loss:
+        each = each / FUSED_LOSS_CHUNKS
+    elif recipe.chunked_loss:
+        # The logits of all chunks stay in compute precision; only one chunk at a time has anything else.
+        kept = _head_bytes(shape, recipe)
+        each = kept + (each - kept) / FUSED_LOSS_CHUNKS
+    template = "{:.3g} B x {:,.0f} tokens x {} entries of the vocabulary"
+    values = (each, tokens, shape.vocab)
+    terms = [Term("logits", each * tokens * shape.vocab, (LOSS,), template, values, "transformers loss_utils.py", True)]
+    if recipe.keeps_fp32_logits and shape.vocab:
+        # A loop's variable has them until the next micro-batch has its own.
+        template, source = "4 B x {:,.0f} tokens x {} logits kept", "accelerate operations.py, ConvertOutputsToFp32"
+        size, phases = 4.0 * tokens * shape.vocab, (FORWARD, BACKWARD, REDUCE, *STEPPING)
+        terms.append(Term("logits", size, phases, template, (tokens, shape.vocab), source, True))
+    if recipe.tensor_parallel > 1 and shape.vocab:
+        # Sequence parallelism gathers the whole sequence before the head, and its gradient after (2205.05198, 4.2.2).
+        size = 2.0 * recipe.tokens * shape.hidden * recipe.compute_bytes
+        template, values = "2 x {:,.0f} tokens x {} x {} B", (recipe.tokens, shape.hidden, recipe.compute_bytes)
+        terms.append(Term("gathered units", size, (LOSS,), template, values, "2205.05198, section 4.2.2", True))
+    if (recipe.fused_loss or recipe.chunked_loss) and not shape.has_adapter and not recipe.accumulates:
+        # The head's gradient is summed up chunk by chunk while other chunks' logits are still there (2410.10989, 3.2).
+        size = recipe.gradient_bytes * shape.vocab * shape.hidden / recipe.tensor_parallel
+        template, values = "{:.4g} B x {} x {} of the head", (recipe.gradient_bytes, shape.vocab, shape.hidden)
+        terms.append(Term("gradients", size, (LOSS,), template, values, "2410.10989, section 3.2"))
+    return terms
+
+
+def evaluation_terms(shape: Shape, recipe: Recipe, evaluation: Evaluation) -> list[Term]:
+    """An evaluation batch: one layer at a time, where the scores may be most, or the logits; generation's KV cache.
+
+    Of two stacks with lengths of their own the longer one has the larger layer; logits are the decoder's.
+    """
+    if not evaluation.batch_size:
+        return []
+    source, target = recipe.sequence_length, recipe.decoder.sequence_length
+    longest = max(source, target)
+    tokens, targets = float(evaluation.batch_size * longest), float(evaluation.batch_size * target)
+    width = 2 * shape.ffn + 4 * shape.hidden
+    logits = recipe.compute_bytes + 8.0
+    if evaluation.keeps_logits:
+        # Kept in fp32, and joined with those of the batches before: the old, the new and their concatenation.
+        logits += 8.0
+    last, template = targets * logits * shape.vocab, "{:.3g} B x {:,.0f} tokens x {} entries of the vocabulary"
+    values: tuple[object, ...] = (logits, targets, shape.vocab)
+    scores = tokens * EAGER_SCORE_BYTES * shape.heads * longest if recipe.attention is Attention.EAGER else 0.0
+    if scores > last:
+        last, template = scores, "{} B x {:,.0f} tokens x {} heads x {} scores"
+        values = (EAGER_SCORE_BYTES, tokens, shape.heads, longest)
+    size = tokens * recipe.compute_bytes * width + last
+    template, values = "{} B x {:,.0f} tokens x {} + " + template, (recipe.compute_bytes, tokens, width, *values)
+    terms = [Term("evaluation", size, (EVALUATION,), template, values, "transformers trainer.py, evaluation_loop")]
+    if evaluation.generates:
+        generation = evaluation.generation(target, source if shape.crossed else 0)
+        terms.append(_kv_cache(shape, recipe, generation.cached_tokens))
+    return terms
+
+
+def _kv_cache(shape: Shape, recipe: Recipe, tokens: int) -> Term:
+    each = 2 * shape.cached_layers * shape.key_value * recipe.compute_bytes
+    template = "2 x {} layers x {} x {} B x {:,.0f} tokens of KV cache, in whole pages"
+    values = (shape.cached_layers, shape.key_value, recipe.compute_bytes, tokens)
+    return Term("evaluation", each * tokens, (EVALUATION,), template, values, "2309.06180, section 3")
+
+
+def building_terms(shape: Shape, recipe: Recipe, terms: Sequence[Term]) -> list[Term]:
+    """What starting takes beyond the ``terms`` that are there from the start: stage 3 shards a model that is whole.
+
+    Without zero.Init the engine moves all of it to the GPU (deepspeed runtime/engine.py, _configure_distributed_model).
+    """
+    if not (recipe.is_stage_3 and recipe.builds_whole):
+        return []
+    learns = 0 if shape.has_adapter else shape.total
+    quantized = shape.quantizable if shape.quantization != "none" else 0
+    frozen = shape.total - learns - quantized
+    whole = learns * recipe.weight_bytes + frozen * recipe.frozen_bytes + quantized * recipe.base_bytes
+    there = sum(term.bytes for term in terms if INIT in term.phases and term.name not in (*OUTSIDE, "workspace"))
+    if whole <= there:
+        return []
+    template = "{:,.0f} B of the whole model before it is sharded - {:,.0f} B that come after it"
+    source = "deepspeed runtime/engine.py, _configure_distributed_model"
+    return [Term("gathered units", whole - there, (INIT,), template, (whole, there), source)]
+
+
+def save_terms(shape: Shape, recipe: Recipe) -> list[Term]:
+    """Saving gathers one unit at a time where weights are sharded."""
+    if recipe.weight_shards == 1:
+        return []
+    size = recipe.weight_bytes * max(shape.root, shape.layer) / recipe.tensor_parallel
+    template = "{:.4g} B x {:,} parameters of the largest unit"
+    values = (recipe.weight_bytes, max(shape.root, shape.layer))
+    return [Term("gathered units", size, (SAVE,), template, values, "torch.distributed.checkpoint.state_dict")]

@@ -1,0 +1,300 @@
+"""From addends to the answer: sum them per phase, take the phase that peaks, and carry the trust along.
+
+The peak is the maximum over phases, never the sum of all addends. An addend is fixed or proportional to the
+micro-batch, so that a family of plans that differ only in their micro-batch is summed once, in its ledger.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from math import hypot
+from typing import NamedTuple
+
+from memtune.memory.constants import Constants
+from memtune.memory.driver_overhead import OUTSIDE
+from memtune.memory.formulas.pools import ONE_MORE_EACH, Packing, unused_bytes, whole_segments
+from memtune.memory.formulas.recipe import Recipe
+from memtune.memory.formulas.terms import EVALUATION, PHASES, SAVE, Term
+from memtune.memory.prediction import Component, Interval
+from memtune.memory.uncertainty import UNMODELLED, Belief, Square
+
+ALLOCATOR = "allocator"
+# What is counted rather than estimated: parameters times bytes, and a constant. What formulas leave out is not in it.
+COUNTED = frozenset({"weights", "adapter", "master weights", "gradients", "optimizer states", "workspace"})
+_TINY = 1e-9
+# How far what is unused of segments that are not full may be from the truth, as a share of it.
+_UNSURE_OF_SEGMENTS = 0.6
+# Of the doubt about packing, what all plans of a job share, and what is each plan's own: emulated runs of one model
+# under several plans are missed by about as much as those of different models.
+_SHARED, _OWN = 0.44, 0.9
+
+
+# Of a term inside the allocator: its name, its fixed bytes, its bytes for each sample, and its phases.
+_Addend = tuple[str, float, float, tuple[int, ...]]
+
+
+class _Phase(NamedTuple):
+    """What is known of a phase: its components, fixed and for each sample, and the widths of the metrics."""
+
+    parts: dict[str, tuple[float, float]]
+    allocated: Square
+    reserved: Square
+    device: Square
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """The addends of a family of plans, and their believed sums per phase: fixed bytes, and those of each sample.
+
+    ``highest`` adds up what each component has in the phase of training that has most of it, ``logits`` are those of
+    the loss. ``packing`` tells what the allocator reserves beyond what is allocated; ``largest`` are the bytes of the
+    tensors that tell the least of it, None where a replay has said it all.
+    """
+
+    addends: Sequence[_Addend]
+    sums: Sequence[tuple[float, float]]
+    highest: tuple[float, float]
+    logits: tuple[float, float]
+    outside: dict[str, float]
+    outside_bytes: float
+    packing: Packing
+    rounding: float
+    noise: float
+    belief: Belief
+    constants: Constants
+    largest: tuple[float, float] | None
+    _phases: dict[int, _Phase] = field(default_factory=dict)
+
+    def phase(self, phase: int) -> _Phase:
+        """A phase in detail. Few phases ever peak, and nobody asks for the others of most plans."""
+        if phase not in self._phases:
+            self._phases[phase] = self._phase(phase)
+        return self._phases[phase]
+
+    def totals(self, micro_batch: int) -> list[float]:
+        """The believed bytes of each phase."""
+        return [fixed + slope * micro_batch for fixed, slope in self.sums]
+
+    def cached(self, phase: int) -> tuple[float, float]:
+        """What the allocator is said to keep beyond the bytes of a phase, fixed and for each sample, before belief."""
+        share, unfit, loss, _ = self.packing
+        fixed, slope = self.sums[phase]
+        still, moving = share * fixed, share * slope
+        if phase not in (EVALUATION, SAVE):
+            still += unfit * (self.highest[0] - fixed) + loss * self.logits[0]
+            moving += unfit * (self.highest[1] - slope) + loss * self.logits[1]
+        return still * (1 + self.rounding), moving * (1 + self.rounding)
+
+    def reserved(self, phase: int, micro_batch: int) -> Reserved:
+        """What the allocator reserves for the believed bytes of a phase."""
+        (fixed, slope), (still, moving) = self.sums[phase], self.cached(phase)
+        allocated = (fixed + slope * micro_batch) * (1 + self.rounding)
+        corrected = max(1 + _SHARED * self.packing.doubt * self.belief.means.get(ALLOCATOR, 0.0), 0.0)
+        cached = corrected * (still + moving * micro_batch)
+        short, least = 0.0, allocated + cached
+        if self.largest is not None:
+            still, moving = self.largest
+            largest = max(still, moving * micro_batch)
+            short = max(unused_bytes(largest, self.constants) - cached, 0.0)
+            # As if segments were full, but whole ones; a tensor that is near the limit may be below it.
+            least = max(least, min(whole_segments(largest / 2), least + short))
+        more = max(ONE_MORE_EACH - cached - short, 0.0)
+        own = _OWN * self.packing.doubt * cached
+        return Reserved(allocated + cached + short, _UNSURE_OF_SEGMENTS * short, own, least, more)
+
+    def _phase(self, phase: int) -> _Phase:
+        parts: dict[str, tuple[float, float]] = {}
+        for name, fixed, slope, phases in self.addends:
+            if phase in phases:
+                before = parts.get(name, (0.0, 0.0))
+                parts[name] = before[0] + fixed, before[1] + slope
+        total, (still, moving), doubt = self.sums[phase], self.cached(phase), _SHARED * self.packing.doubt
+        inside = {**parts, UNMODELLED: _estimated(parts, self.belief)}
+        cached = {ALLOCATOR: (still * doubt, moving * doubt)}
+        outside = {name: (size, 0.0) for name, size in self.outside.items()}
+        variance = self.belief.variance
+        # What no component explains: the noise of each plan alone, and what the source of the plan leaves open.
+        own = Square(self.noise * total[0] ** 2, 2 * self.noise * total[0] * total[1], self.noise * total[1] ** 2)
+        allocated = variance(inside, own)
+        if self.belief.correlated:
+            reserved = variance({**inside, **cached}, own)
+            return _Phase(parts, allocated, reserved, variance({**inside, **cached, **outside}, own))
+        reserved = variance(cached, allocated)
+        return _Phase(parts, allocated, reserved, variance(outside, reserved))
+
+
+class Reserved(NamedTuple):
+    """Reserved bytes; by how much segments that are not full, and packing, may move them, in each plan for itself; the
+    least of them, in full segments; and how much ``more`` the segments of a tensor are that nobody told of."""
+
+    bytes: float
+    segments: float
+    packing: float
+    least: float
+    more: float
+
+    @property
+    def unsure(self) -> float:
+        """What no other plan tells of them."""
+        return hypot(self.segments, self.packing)
+
+    def interval(self, width: float, outside: float = 0.0) -> Interval:
+        """With what lies ``outside`` of the allocator, where what plans share is known to a width."""
+        expected = self.bytes + outside
+        upper = around(expected, hypot(width, self.unsure, self.more)).upper
+        lower = around(self.least + outside, hypot(width, self.packing)).lower
+        return Interval(min(lower, expected), expected, upper)
+
+
+class Peaks(NamedTuple):
+    """Everything a prediction says about bytes."""
+
+    phase: str
+    phase_breakdown: Callable[[], dict[str, Interval]]
+    breakdown: Callable[[], tuple[Component, ...]]
+    requested: Interval
+    allocated: Interval
+    reserved: Interval
+    device: Interval
+
+
+def ledger(
+    terms: Sequence[Term],
+    recipe: Recipe,
+    constants: Constants,
+    belief: Belief,
+    largest: tuple[float, float] | None,
+    packing: Packing,
+) -> Ledger:
+    """Sum the addends of a recipe, those of its micro-batch told by the sample."""
+    addends: list[_Addend] = []
+    fixed, slopes = [0.0] * len(PHASES), [0.0] * len(PHASES)
+    common, scale = belief.common, belief.scale
+    for name, size, phases, _, _, _, scales in terms:
+        if name in OUTSIDE:
+            continue
+        if scales:
+            size, sums = size / recipe.micro_batch, slopes
+            addends.append((name, 0.0, size, phases))
+        else:
+            sums = fixed
+            addends.append((name, size, 0.0, phases))
+        believed = scale(name) * size * (1 if name in COUNTED else common)
+        for phase in phases:
+            sums[phase] += believed
+    outside = {term.name: term.bytes for term in terms if term.name in OUTSIDE}
+    unknown = recipe.unknowns * constants.unknown_widening
+    return Ledger(
+        addends,
+        list(zip(fixed, slopes, strict=True)),
+        highest=_highest(addends, belief),
+        logits=_highest([each for each in addends if each[0] == "logits"], belief),
+        outside=outside,
+        outside_bytes=sum(size * belief.scale(name) for name, size in outside.items()),
+        packing=packing,
+        rounding=constants.rounding,
+        noise=constants.noise**2 + unknown**2 + belief.doubt**2,
+        belief=belief,
+        constants=constants,
+        largest=largest,
+    )
+
+
+def _highest(addends: Iterable[_Addend], belief: Belief) -> tuple[float, float]:
+    """The believed bytes of each component in the phase of training that has most of it, all together."""
+    sizes: dict[str, list[list[float]]] = {}
+    for name, fixed, slope, phases in addends:
+        of_name = sizes.setdefault(name, [[0.0] * len(PHASES), [0.0] * len(PHASES)])
+        for phase in phases:
+            if phase not in (EVALUATION, SAVE):
+                of_name[0][phase] += fixed
+                of_name[1][phase] += slope
+    still = moving = 0.0
+    for name, (fixed_bytes, slopes) in sizes.items():
+        scale = belief.scale(name) * (1 if name in COUNTED else belief.common)
+        still += scale * max(fixed_bytes)
+        moving += scale * max(slopes)
+    return still, moving
+
+
+def peaks(sums: Ledger, micro_batch: int) -> Peaks:
+    """Describe the phase that peaks highest at a micro-batch."""
+    totals = sums.totals(micro_batch)
+    requested = max(totals)
+    index = totals.index(requested)
+    phase = sums.phase(index)
+    allocated, outside = requested * (1 + sums.rounding), sums.outside_bytes
+    held = sums.reserved(index, micro_batch)
+    width = phase.allocated.root(micro_batch)
+    return Peaks(
+        phase=PHASES[index],
+        phase_breakdown=partial(_phase_intervals, sums, micro_batch),
+        breakdown=partial(_components, sums, phase, micro_batch, requested, held),
+        requested=around(requested, width),
+        allocated=around(allocated, width),
+        reserved=held.interval(phase.reserved.root(micro_batch)),
+        device=held.interval(phase.device.root(micro_batch), outside),
+    )
+
+
+def sensitivities(sums: Ledger, micro_batch: int, metric: str) -> dict[str, float]:
+    """How many bytes a metric moves for each relative error of a component."""
+    totals = sums.totals(micro_batch)
+    requested, common = max(totals), sums.belief.common
+    rounded = 1 + sums.rounding
+    phase = totals.index(requested)
+    factor = rounded if metric == "allocated" else rounded * (1 + sums.packing.share)
+    parts = sums.phase(phase).parts
+    found = {
+        name: (fixed + slope * micro_batch) * factor * (1 if name in COUNTED else common)
+        for name, (fixed, slope) in parts.items()
+    }
+    fixed, slope = _estimated(parts, sums.belief)
+    found[UNMODELLED] = (fixed + slope * micro_batch) * factor
+    if metric != "allocated":
+        still, moving = sums.cached(phase)
+        found[ALLOCATOR] = _SHARED * sums.packing.doubt * (still + moving * micro_batch)
+    if metric == "device":
+        found.update(sums.outside)
+    return found
+
+
+def _estimated(parts: Mapping[str, tuple[float, float]], belief: Belief) -> tuple[float, float]:
+    """The fixed bytes, and those of each sample, that what the formulas leave out is relative to."""
+    scales = {name: belief.scale(name) for name in parts if name not in COUNTED}
+    fixed = sum(scale * parts[name][0] for name, scale in scales.items())
+    return fixed, sum(scale * parts[name][1] for name, scale in scales.items())
+
+
+def around(expected: float, half_width: float) -> Interval:
+    """An interval that is as wide in ratio below as above, so that it never reaches zero."""
+    if expected <= _TINY:
+        return Interval(0.0, 0.0, half_width)
+    return Interval(expected * expected / (expected + half_width), expected, expected + half_width)
+
+
+def _phase_intervals(sums: Ledger, micro_batch: int) -> dict[str, Interval]:
+    held = [sums.reserved(index, micro_batch) for index in range(len(PHASES))]
+    return {
+        name: each.interval(sums.phase(index).device.root(micro_batch), sums.outside_bytes)
+        for index, (name, each) in enumerate(zip(PHASES, held, strict=True))
+    }
+
+
+def _components(
+    sums: Ledger, phase: _Phase, micro_batch: int, requested: float, held: Reserved
+) -> tuple[Component, ...]:
+    belief = sums.belief
+    overhead = held.bytes - requested
+    parts = {name: fixed + slope * micro_batch for name, (fixed, slope) in phase.parts.items()}
+    inside = [(name, size * (1 if name in COUNTED else belief.common)) for name, size in parts.items() if size]
+    allocator = Component(ALLOCATOR, around(overhead, belief.width(ALLOCATOR) * sums.packing.doubt * overhead))
+    return (*_believed(inside, belief), allocator, *_believed(sums.outside.items(), belief))
+
+
+def _believed(sizes: Iterable[tuple[str, float]], belief: Belief) -> Iterator[Component]:
+    """Components as they are believed. Their errors are relative to what the formulas say, not to the correction."""
+    for name, size in sizes:
+        yield Component(name, around(size * belief.scale(name), belief.width(name) * size))

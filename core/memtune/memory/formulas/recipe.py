@@ -1,0 +1,311 @@
+"""A plan lowered to what happens on one rank: bytes per parameter, shards, and which mechanisms run.
+
+A `Plan` speaks the user's words; a `Recipe` speaks the allocator's. Published measurements are described as recipes
+directly, for they come from frameworks that a plan cannot name.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from memtune.gpus.chips import chip_of
+from memtune.memory.formulas.terms import ALWAYS, BACKWARD, FORWARD, LOSS, REDUCE
+from memtune.memory.workload import Workload
+from memtune.model.architecture import Architecture
+from memtune.plans.deepspeed_config import has_own_products
+from memtune.plans.knobs import (
+    NO_CHECKPOINTING,
+    Attention,
+    Checkpointing,
+    GradientDtype,
+    Offload,
+    Precision,
+    Sharding,
+)
+from memtune.plans.optimizer_bytes import bytes_of, is_narrow
+from memtune.plans.plan import Plan
+from memtune.units import KIB, MIB
+
+# The scales of a quantized weight: nf4 has an fp32 absmax per 64 (bitsandbytes Params4bit); double quantization stores
+# that absmax in 8 bits with an fp32 per 256 of them (QLoRA, 2305.14314, section 3).
+SCALE_BYTES: dict[str, float] = {"int8": 4 / 4096, "nf4": 4 / 64, "nf4-dq": 1 / 64 + 4 / (64 * 256)}
+# Such a weight with its scales.
+QUANTIZED_BYTES: dict[str, float] = {
+    name: (1.0 if name == "int8" else 0.5) + scales for name, scales in SCALE_BYTES.items()
+}
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What one rank holds and does. `backend` is none, ddp, deepspeed or fsdp.
+
+    `base_bytes` is a quantized frozen weight with its `scale_bytes`, `frozen_bytes` one that is not quantized;
+    `weight_bytes` one that learns.
+    Of the optimizer, `state_bytes` is a parameter's, `outside_state_bytes` what one outside of the blocks has more; its
+    step makes `foreach_bytes` for each parameter, or `alone_bytes` for each element of the weight it is at.
+    `reduce_bytes` is an element of FSDP's gradients on their way. `keeps_gathered` units stay unsharded from their
+    forward to their backward pass. With `keeps_fp32_logits` a loop has those of its last batch in a variable. With
+    `builds_whole` the model is on the GPU before it is sharded. `world` counts the ranks that NCCL joins.
+    `target_length` is the decoder's own where it is known; `source_length` is that of its encoder, 0 if they are equal.
+    `keeps_quantized_inputs` says that products with a quantized weight keep what they read.
+    """
+
+    backend: str
+    micro_batch: int
+    sequence_length: int
+    accumulates: bool
+    weight_bytes: float
+    base_bytes: float
+    frozen_bytes: float
+    compute_bytes: int
+    gradient_bytes: float
+    reduce_bytes: float
+    master_bytes: float
+    state_bytes: float
+    outside_state_bytes: float = 0.0
+    foreach_bytes: float = 0.0
+    alone_bytes: float = 0.0
+    scale_bytes: float = 0.0
+    weight_shards: int = 1
+    gradient_shards: int = 1
+    state_shards: int = 1
+    checkpointing: Checkpointing = NO_CHECKPOINTING
+    attention: Attention = Attention.FLASH
+    fused_loss: bool = False
+    chunked_loss: bool = False
+    fused_loss_kernel: bool = False
+    upcasts_loss: bool = True
+    keeps_fp32_logits: bool = False
+    context_bytes: float = 0.0
+    workspace_bytes: float = 0.0
+    virtual: bool = False
+    compiled: bool = False
+    step_in_backward: bool = False
+    offloads_states: bool = False
+    offloads_gradients: bool = False
+    offloads_weights: bool = False
+    offloads_activations: bool = False
+    keeps_gathered: bool = False
+    builds_whole: bool = False
+    bucket_elements: int = 0
+    bucket_phases: tuple[int, ...] = ()
+    whole_fp32_gradients: bool = False
+    widens_as_it_comes: bool = False
+    tensor_parallel: int = 1
+    pipeline_parallel: int = 1
+    context_parallel: int = 1
+    world: int = 1
+    expandable_segments: bool = False
+    bucket_view: bool = True
+    target_length: int = 0
+    source_length: int = 0
+    compiles_loss: bool = False
+    keeps_quantized_inputs: bool = False
+    unknown_inputs: int = 0
+
+    @property
+    def tokens(self) -> float:
+        """Tokens of a micro-batch on one rank."""
+        return self.micro_batch * self.sequence_length / self.context_parallel
+
+    @property
+    def source_tokens(self) -> float:
+        """Tokens that the encoder reads on one rank."""
+        return self.tokens * (self.source_length or self.sequence_length) / self.sequence_length
+
+    @property
+    def decoder(self) -> Recipe:
+        """What the decoder does, which has a length of its own where one is known."""
+        length, source = self.target_length, self.sequence_length
+        return replace(self, sequence_length=length, source_length=source, target_length=0) if length else self
+
+    @property
+    def unknowns(self) -> int:
+        """What nobody states and memory depends on: of 8 bits and fewer also the library and its version.
+
+        bitsandbytes' 4-bit product kept its input in some versions only (autograd/_functions.py, MatMul4Bit), and which
+        tensors keep moments of 32 bits is up to who calls it (transformers trainer.py, register_module_override).
+        """
+        return self.unknown_inputs + (self.base_bytes < self.frozen_bytes) + is_narrow(self.state_bytes)
+
+    @property
+    def fp32_residuals(self) -> bool:
+        """Whether hidden states travel in fp32 between layers.
+
+        peft's prepare_model_for_kbit_training upcasts norms and embeddings of a quantized base, and the residual stream
+        with them; FSDP needs one dtype per unit, so there it is not done.
+        """
+        return self.base_bytes < self.frozen_bytes and self.backend != "fsdp"
+
+    @property
+    def has_bucket(self) -> bool:
+        """Whether gradients go through a bucket into the rank's partition, as at DeepSpeed's stages 1 to 3."""
+        return self.bucket_phases not in ((), (REDUCE,))
+
+    @property
+    def is_stage_3(self) -> bool:
+        """Whether it is DeepSpeed's stage 3, also of a single rank, which shares its weights with none."""
+        return self.bucket_phases == ALWAYS
+
+    @property
+    def keeps_frozen_inputs(self) -> bool:
+        """Whether products keep their inputs though their weights are frozen, as stage 3's own do (zero/linear.py).
+
+        A quantized base has products of its library (bitsandbytes before 0.44, autograd/_functions.py, MatMul4Bit).
+        """
+        own = self.is_stage_3 and has_own_products(self.checkpointing)
+        return self.keeps_quantized_inputs if self.base_bytes < self.frozen_bytes else own
+
+    @property
+    def has_flat_sums(self) -> bool:
+        """Whether gradients are added up in what the step takes as it is: sums in fp32 at stages 1 and 2, beside 16
+        bits (bf16_optimizer.py; stage_1_and_2.py, _use_compact_grad_partition_buffer).
+        """
+        is_wider = self.gradient_bytes > self.compute_bytes
+        return self.whole_fp32_gradients or (is_wider and self.has_bucket and not self.is_stage_3)
+
+    @property
+    def bucket_bytes(self) -> int:
+        """An element of the bucket: gradients go into it as they are computed, or as they are added up."""
+        return 4 if self.widens_as_it_comes else self.compute_bytes
+
+    @property
+    def autocasts(self) -> bool:
+        """Whether autocast makes low-precision copies of the weights (FSDP casts while it gathers instead)."""
+        return self.weight_bytes > self.compute_bytes and self.backend != "fsdp"
+
+
+_HOPPER = 9  # of compute capability
+_OFFLOADS_STATES = (Offload.OPTIMIZER, Offload.PARAMETERS, Offload.NVME)
+
+
+def sharding_ranks(workload: Workload, plan: Plan) -> int:
+    """The ranks that share what the plan shards: those of one node where copies are kept between nodes."""
+    return workload.gpus_per_node if plan.sharding is Sharding.FSDP_HYBRID else workload.world
+
+
+def attention_of(workload: Workload, plan: Plan) -> Attention:
+    """The kernel that a job's attention has: torch has none that bounds scores, and transformers asks for none in some
+    families (sdpa_attention.py; modeling_gemma2.py and modeling_bloom.py, _supports_sdpa).
+    """
+    model = workload.architecture
+    is_eager = isinstance(model, Architecture) and (model.makes_scores or model.attention_softcap)
+    return Attention.EAGER if is_eager else plan.attention
+
+
+def lower(workload: Workload, plan: Plan) -> Recipe:
+    """What a plan of ours does on each rank of a job."""
+    sharding, world, compute = plan.sharding, workload.world, _compute_bytes(plan)
+    deepspeed = sharding.backend == "deepspeed"
+    weights = compute if deepspeed else 4
+    shards = sharding_ranks(workload, plan)
+    stage = sharding.zero_stage
+    offloads = plan.offload in _OFFLOADS_STATES
+    fp32_gradients = plan.gradient_dtype is GradientDtype.FP32
+    optimizer = bytes_of(plan.optimizer)
+    quantization = workload.adapter.base_quantization if workload.adapter else "none"
+    return Recipe(
+        backend=sharding.backend,
+        micro_batch=plan.micro_batch,
+        sequence_length=workload.sequence_length,
+        accumulates=plan.accumulation > 1,
+        weight_bytes=weights,
+        base_bytes=QUANTIZED_BYTES.get(quantization, compute),
+        frozen_bytes=compute,
+        compute_bytes=compute,
+        gradient_bytes=4 if fp32_gradients else weights,
+        reduce_bytes=4 if fp32_gradients else compute,
+        # From stage 1 on they step on a clone of their partition even where it is fp32 (stage_1_and_2.py; stage3.py,
+        # _create_fp32_partitions, means to spare it but compares a device with the name of one).
+        master_bytes=4 if deepspeed and (compute == 2 or stage) else 0,
+        state_bytes=optimizer.states,
+        outside_state_bytes=optimizer.outside,
+        foreach_bytes=0.0 if plan.fused_optimizer else optimizer.foreach,
+        alone_bytes=optimizer.alone,
+        scale_bytes=SCALE_BYTES.get(quantization, 0.0),
+        weight_shards=shards if stage == 3 else 1,
+        # Stage 1 reduces once in a step, when the backward pass is over (deepspeed stage_1_and_2.py, reduce_gradients).
+        gradient_shards=shards if stage >= 2 else 1,
+        state_shards=shards if stage >= 1 else 1,
+        checkpointing=plan.checkpointing,
+        attention=attention_of(workload, plan),
+        fused_loss=plan.fused_loss,
+        upcasts_loss=_upcasts_loss(workload, plan),
+        # DeepSpeed has its own mixed precision (accelerate accelerator.py, native_amp).
+        keeps_fp32_logits=workload.keeps_outputs and compute == 2 and not deepspeed and not plan.fused_loss,
+        workspace_bytes=workspace_bytes(workload.gpu.name),
+        virtual=workload.virtual,
+        compiled=workload.compiled,
+        # FSDP's blocks are compiled one by one, and the loss stays eager unless the job says otherwise.
+        compiles_loss=workload.compiles_loss or (workload.compiled and sharding.backend != "fsdp"),
+        target_length=workload.target_length,
+        offloads_states=offloads,
+        # Partitioned gradients go to host memory bucket by bucket (deepspeed stage_1_and_2.py, cpu_offload).
+        offloads_gradients=stage >= 2 and offloads,
+        # FSDP2 offloads parameters, gradients and states together (CPUOffloadPolicy).
+        offloads_weights=plan.offload in (Offload.PARAMETERS, Offload.NVME),
+        offloads_activations=plan.offload is Offload.ACTIVATIONS,
+        keeps_gathered=sharding is Sharding.FSDP_SHARD_GRAD_OP,
+        builds_whole=workload.builds_whole,
+        bucket_elements=plan.bucket_elements if deepspeed else 0,
+        bucket_phases=_bucket_phases(plan, world),
+        whole_fp32_gradients=keeps_whole_fp32(plan),
+        widens_as_it_comes=widens_as_it_comes(plan),
+        world=1 if workload.fake_ranks else world,
+        expandable_segments=plan.expandable_segments,
+        bucket_view=sharding is not Sharding.DDP or workload.without_reducer,
+    )
+
+
+def workspace_bytes(gpu: str) -> float:
+    """What cuBLAS takes on a GPU whose chip is known, else 0. The backward pass has a workspace of its own.
+
+    PyTorch, CublasHandlePool.cpp, parseChosenWorkspaceSize; an emulated run of an H100, a B200, an A100 and a T4. Up to
+    torch 2.11 it takes a B200 for a GPU before Hopper.
+    """
+    try:
+        chip = chip_of(gpu)
+    except KeyError:
+        return 0.0
+    return 2 * (32 * MIB if chip.major >= _HOPPER else 8 * MIB + 128 * KIB)
+
+
+def _upcasts_loss(workload: Workload, plan: Plan) -> bool:
+    """Whether the loss is of logits in fp32: by the model's own code, or by autocast, which DDP has in any case."""
+    model = workload.architecture
+    has_autocast = plan.sharding is Sharding.DDP or not workload.without_autocast
+    return has_autocast or not isinstance(model, Architecture) or model.upcasts_loss
+
+
+def keeps_whole_fp32(plan: Plan) -> bool:
+    """Whether DeepSpeed takes its BF16_Optimizer for stage 1 (engine.py, _do_optimizer_sanity_check)."""
+    return _widens_at_stage_1(plan) and plan.precision is not Precision.FP16 and plan.offload not in _OFFLOADS_STATES
+
+
+def widens_as_it_comes(plan: Plan) -> bool:
+    """Whether each gradient of stage 1 is widened as it comes (stage_1_and_2.py, use_grad_accum_attribute)."""
+    return _widens_at_stage_1(plan) and not keeps_whole_fp32(plan)
+
+
+def _widens_at_stage_1(plan: Plan) -> bool:
+    is_wider = plan.gradient_dtype is GradientDtype.FP32 and _compute_bytes(plan) == 2
+    return plan.sharding.zero_stage == 1 and is_wider
+
+
+def _compute_bytes(plan: Plan) -> int:
+    return 4 if plan.precision in (Precision.FP32, Precision.TF32) else 2
+
+
+def _bucket_phases(plan: Plan, world: int) -> tuple[int, ...]:
+    """When DeepSpeed's reduce bucket is there: one of them, for `memtune.plans.deepspeed_config` overlaps at stage 3 only."""
+    stage = plan.sharding.zero_stage
+    if plan.sharding.backend != "deepspeed" or (stage == 0 and world == 1):
+        return ()
+    if stage == 3:
+        # Made when the engine starts (stage3.py, contiguous_gradients).
+        return ALWAYS
+    if stage == 0 or keeps_whole_fp32(plan):
+        return (REDUCE,)
+    # Made by the first gradient, released with the backward pass that reduces (stage_1_and_2.py, _release_ipg_buffers):
+    # at stage 1 the last one of a step.
+    return (FORWARD, LOSS, BACKWARD, REDUCE) if stage == 1 and plan.accumulation > 1 else (BACKWARD, REDUCE)

@@ -1,0 +1,144 @@
+"""What lives as long as the run: weights, master weights, gradients and optimizer states.
+
+Sources: ZeRO (1910.02054, section 3); DeepSpeed runtime/engine.py and stage_1_and_2.py; PyTorch FSDP2's
+fully_shard documentation; torch.nn.parallel.DistributedDataParallel (gradient_as_bucket_view).
+"""
+
+from __future__ import annotations
+
+from memtune.memory.formulas.recipe import Recipe
+from memtune.memory.formulas.shape import Shape
+from memtune.memory.formulas.terms import (
+    AFTER_FIRST_STEP,
+    ALWAYS,
+    BACKWARD,
+    FORWARD,
+    LOSS,
+    REDUCE,
+    STEPPING,
+    TRAINING,
+    Term,
+)
+
+_ZERO = "1910.02054, section 3"
+# DeepSpeed makes master weights and moments when the engine starts, but at stages 1 and 2 the moments with the first
+# step; nothing peaks before that.
+
+
+def state_terms(shape: Shape, recipe: Recipe) -> list[Term]:
+    """Every addend that does not depend on the batch."""
+    parallel = recipe.tensor_parallel * recipe.pipeline_parallel
+    terms = _weights(shape, recipe, parallel)
+    trainable = shape.trainable / parallel
+    if recipe.master_bytes and not recipe.offloads_states:
+        terms.append(_per_parameter("master weights", ALWAYS, recipe.master_bytes, trainable, recipe.state_shards))
+    if recipe.state_bytes and not recipe.offloads_states:
+        lives = ALWAYS if recipe.backend == "deepspeed" else AFTER_FIRST_STEP
+        terms.append(_per_parameter("optimizer states", lives, recipe.state_bytes, trainable, recipe.state_shards))
+        if recipe.outside_state_bytes and shape.outside:
+            outside, shards = shape.outside / parallel, recipe.state_shards
+            terms.append(_per_parameter("optimizer states", lives, recipe.outside_state_bytes, outside, shards))
+    terms += _gradients(shape, recipe, trainable)
+    if recipe.autocasts and not shape.has_adapter:
+        terms += _autocast_copies(shape, recipe, parallel)
+    return terms
+
+
+def _per_parameter(name: str, phases: tuple[int, ...], each: float, parameters: float, shards: int) -> Term:
+    template = "{0:.4g} B x {1:,.0f} parameters" + (" / {2} ranks" if shards > 1 else "")
+    return Term(name, each * parameters / shards, phases, template, (each, parameters, shards), _ZERO)
+
+
+def _weights(shape: Shape, recipe: Recipe, parallel: int) -> list[Term]:
+    scales = _scales(shape, recipe, parallel)
+    if recipe.offloads_weights:
+        return scales
+    if not shape.has_adapter:
+        return [_per_parameter("weights", ALWAYS, recipe.weight_bytes, shape.total / parallel, recipe.weight_shards)]
+    quantized = shape.quantizable if shape.quantization != "none" else 0
+    kept = shape.total - quantized
+    codes = recipe.base_bytes - recipe.scale_bytes
+    size = (quantized * codes + kept * recipe.frozen_bytes) / parallel / recipe.weight_shards
+    shards = recipe.weight_shards * parallel
+    template = ("({0:,} x {1:.4g} B + {2:,} x {3:.4g} B)" if quantized else "{2:,} x {3:.4g} B") + " frozen"
+    template += " / {4} ranks" if shards > 1 else ""
+    values = (quantized, codes, kept, recipe.frozen_bytes, shards)
+    frozen = Term("weights", size, ALWAYS, template, values, "2305.14314, sections 2 and 3")
+    adapter = _per_parameter("adapter", ALWAYS, recipe.weight_bytes, shape.trainable / parallel, recipe.weight_shards)
+    return [frozen, adapter, *scales]
+
+
+def _scales(shape: Shape, recipe: Recipe, parallel: int) -> list[Term]:
+    """What a quantized weight is scaled by: tensors beside the parameter, which nobody shards or offloads with it."""
+    if shape.quantization == "none":
+        return []
+    template, values = "{:,} x {:.4g} B of scales, whole on each rank", (shape.quantizable, recipe.scale_bytes)
+    size = shape.quantizable * recipe.scale_bytes / parallel
+    return [Term("weights", size, ALWAYS, template, values, "bitsandbytes functional.py, QuantState")]
+
+
+def _gradients(shape: Shape, recipe: Recipe, trainable: float) -> list[Term]:
+    if recipe.step_in_backward:
+        # The step runs in each parameter's backward hook: only one layer's gradients are there at a time.
+        layer = recipe.gradient_bytes * trainable * shape.layer / shape.total
+        template = "{:.4g} B x one layer of the trainable parameters"
+        return [Term("gradients", layer, (REDUCE,), template, (recipe.gradient_bytes,), "torch optimizer-in-backward")]
+    if recipe.offloads_gradients and not recipe.has_flat_sums:
+        return []
+    each = recipe.gradient_bytes
+    if recipe.is_stage_3:
+        # A flat buffer, made when the engine starts (deepspeed stage3.py, grad_partitions_flat_buffer).
+        return [_per_parameter("gradients", ALWAYS, each, trainable, recipe.gradient_shards)]
+    # With one micro-batch per step gradients do not exist before the backward pass; from two on they live through it.
+    reducing = (FORWARD, LOSS, BACKWARD, REDUCE) if recipe.accumulates else (REDUCE,)
+    if recipe.whole_fp32_gradients:
+        # BF16_Optimizer adds them up for good, and has them as they are computed until the step (bf16_optimizer.py).
+        whole = _per_parameter("gradients", ALWAYS, each, trainable, 1)
+        return [whole, _per_parameter("gradients", (*reducing, *STEPPING), recipe.compute_bytes, trainable, 1)]
+    terms = [_per_parameter("gradients", (*reducing, *STEPPING), each, trainable, recipe.gradient_shards)]
+    if recipe.gradient_shards != recipe.state_shards:
+        # Of whole gradients the step has only the rank's own partition.
+        terms = [
+            _per_parameter("gradients", reducing, each, trainable, recipe.gradient_shards),
+            _per_parameter("gradients", STEPPING, each, trainable, recipe.state_shards),
+        ]
+    if recipe.widens_as_it_comes:
+        # The rank's own part is added up beside whole gradients that wait for the bucket.
+        terms.append(_per_parameter("gradients", (REDUCE,), each, trainable, recipe.state_shards))
+    if recipe.backend == "ddp" and recipe.bucket_view and recipe.accumulates and not shape.has_adapter:
+        terms.append(_on_its_way(shape, recipe))
+    if recipe.backend == "ddp" and not recipe.bucket_view:
+        size = recipe.gradient_bytes * trainable
+        values = (recipe.gradient_bytes, trainable)
+        template = "{:.4g} B x {:,.0f} parameters: the reducer's copy of the gradients"
+        source = "torch DistributedDataParallel, gradient_as_bucket_view=False"
+        terms.append(Term("buckets", size, TRAINING, template, values, source))
+    return terms
+
+
+def _on_its_way(shape: Shape, recipe: Recipe) -> Term:
+    """The largest gradient, which is whole before it is added; that of a head waits for that of its tied embedding."""
+    table = shape.vocab * shape.hidden
+    is_tied = shape.root < 2 * table
+    elements = max((1 + is_tied) * table, shape.largest_linear)
+    template, values = "{:.4g} B x {:,.0f} elements that are added", (recipe.gradient_bytes, elements)
+    size = recipe.gradient_bytes * elements
+    return Term("gradients", size, (BACKWARD, REDUCE), template, values, "torch autograd InputBuffer, AccumulateGrad")
+
+
+def _autocast_copies(shape: Shape, recipe: Recipe, parallel: int) -> list[Term]:
+    # Autocast keeps a low-precision copy of every weight that a product used until its context ends, after the loss;
+    # what a product saved for its backward lives on with it. A checkpointed layer saves none, and recomputed it casts
+    # its weights in a context of its own (torch/utils/checkpoint.py). An embedding is looked up, and not cast.
+    cast = (shape.total - shape.root + shape.vocab * shape.hidden) / parallel
+    template, source = "{} B x {:,.0f} weights cast by autocast", "aten/src/ATen/autocast_mode.cpp, cached_cast"
+
+    def copies(weights: float, phases: tuple[int, ...]) -> Term:
+        size = recipe.compute_bytes * weights
+        return Term("autocast copies", size, phases, template, (recipe.compute_bytes, weights), source)
+
+    mode = recipe.checkpointing.mode
+    if mode == "none":
+        return [copies(cast, (FORWARD, LOSS, BACKWARD))]
+    recomputed = recipe.checkpointing.every if mode == "every" else 1
+    return [copies(cast, (FORWARD, LOSS)), copies(min(shape.layer * recomputed / parallel, cast), (BACKWARD,))]

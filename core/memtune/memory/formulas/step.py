@@ -1,0 +1,48 @@
+"""The temporaries of the optimizer step.
+
+Sources: DeepSpeed runtime/zero/stage3.py and stage_1_and_2.py; `memtune.plans.optimizer_bytes` names those of optimizers.
+"""
+
+from __future__ import annotations
+
+from memtune.memory.formulas.recipe import Recipe
+from memtune.memory.formulas.shape import Shape
+from memtune.memory.formulas.terms import STEPPING, Term
+from memtune.plans.deepspeed_config import SUB_GROUP_ELEMENTS
+
+
+def step_transients(shape: Shape, recipe: Recipe) -> list[Term]:
+    """What a step makes beside weights, gradients and states."""
+    if recipe.offloads_states or recipe.step_in_backward:
+        return []
+    trainable = shape.trainable / recipe.tensor_parallel / recipe.pipeline_parallel / recipe.state_shards
+    if recipe.backend == "deepspeed":
+        # The step works on flat sums as they are, or on a flat fp32 copy of the gradients, at stage 3 sub-group by
+        # sub-group. What goes through a bucket is flattened first, and what is not in fp32 by then is copied once more.
+        elements = min(trainable, SUB_GROUP_ELEMENTS) if recipe.is_stage_3 else trainable
+        flat = recipe.gradient_bytes if recipe.has_bucket else 0.0
+        widened = 4.0 if flat < 4 and recipe.master_bytes else 0.0
+        each = 0.0 if recipe.has_flat_sums else flat + widened
+        template, source = "{:.4g} B x {:,.0f} gradients, flat and in fp32", "deepspeed stage_1_and_2.py, step"
+        return [Term("step transients", each * elements, STEPPING, template, (each, elements), source)]
+    outside = shape.outside / recipe.tensor_parallel / recipe.pipeline_parallel / recipe.state_shards
+    return _optimizer_temporaries(shape, recipe, trainable, outside)
+
+
+def _optimizer_temporaries(shape: Shape, recipe: Recipe, trainable: float, outside: float) -> list[Term]:
+    terms = []
+    if recipe.foreach_bytes:
+        # Muon's AdamW steps only what is outside of the blocks.
+        stepped = outside if recipe.outside_state_bytes else trainable
+        template, values = "{:.4g} B x {:,.0f} parameters of foreach temporaries", (recipe.foreach_bytes, stepped)
+        size = recipe.foreach_bytes * stepped
+        terms.append(Term("step transients", size, STEPPING, template, values, "torch/optim/adamw.py"))
+    if recipe.alone_bytes:
+        # What is stepped by another optimizer outside of the blocks is no weight of this one's.
+        table = 0 if recipe.outside_state_bytes else shape.vocab * shape.hidden
+        largest = min(max(table, shape.largest_linear) / recipe.state_shards, trainable)
+        template = "{:.4g} B x {:,.0f} elements of the largest weight in a step"
+        values, size = (recipe.alone_bytes, largest), recipe.alone_bytes * largest
+        terms.append(Term("step transients", size, STEPPING, template, values, "memtune.plans.optimizer_bytes"))
+    # Where there are two optimizers, one steps after the other.
+    return [max(terms, key=lambda term: term.bytes)] if terms else []

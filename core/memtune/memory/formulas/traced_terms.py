@@ -1,0 +1,64 @@
+"""The addends of a traced model: what a replay holds at the peak of each part of a run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from memtune.memory.formulas.buffers import save_terms
+from memtune.memory.formulas.recipe import Recipe
+from memtune.memory.formulas.shape import Shape
+from memtune.memory.formulas.terms import BACKWARD, EVALUATION, FORWARD, INIT, SAVE, STEP, Term
+
+if TYPE_CHECKING:
+    from memtune.memory.replay.traced import Footprint
+
+_PHASES = {"init": INIT, "forward": FORWARD, "backward": BACKWARD, "step": STEP}
+# Under what name the kinds of a replay are trusted and corrected: that of the formulas.
+_NAMES = {"communication": "buckets", "temporaries": "activations"}
+_FORMULA = "{:,} B of {} at the peak of {}"
+_EVALUATION = "{:,} B of a forward pass of {} rows without gradients"
+# What an evaluation meets of what a step has left behind.
+_RESIDENT = ("weights", "optimizer states", "communication")
+_IN_STEP = {"temporaries": "step transients"}
+
+
+def traced_terms(footprint: Footprint) -> list[Term]:
+    """The bytes of each kind in each phase."""
+    return [
+        Term(_name(kind, phase), size, (_PHASES[phase],), _FORMULA, (size, kind, phase), "replay of the trace")
+        for phase, kinds in footprint.peaks.items()
+        for kind, size in kinds.items()
+        if size
+    ]
+
+
+def traced_evaluation_terms(footprint: Footprint, rows: int, pass_bytes: int) -> list[Term]:
+    """An evaluation batch of so many rows: what stays between steps, and a forward pass of which nothing is kept."""
+    size = Term("evaluation", pass_bytes, (EVALUATION,), _EVALUATION, (pass_bytes, rows), "the trace's forward pass")
+    return [*_resident_terms(footprint, EVALUATION), size]
+
+
+def traced_save_terms(footprint: Footprint, shape: Shape, recipe: Recipe) -> list[Term]:
+    """Nothing but what stays between steps, and what saving gathers."""
+    gathered = save_terms(shape, recipe)
+    return [*_resident_terms(footprint, SAVE), *gathered] if gathered else []
+
+
+def _resident_terms(footprint: Footprint, phase: int) -> list[Term]:
+    kinds = footprint.peaks["forward"]
+    return [
+        Term(
+            _name(kind, "forward"),
+            kinds[kind],
+            (phase,),
+            _FORMULA,
+            (kinds[kind], kind, "forward"),
+            "replay of the trace",
+        )
+        for kind in _RESIDENT
+        if kinds[kind]
+    ]
+
+
+def _name(kind: str, phase: str) -> str:
+    return (_IN_STEP if phase == "step" else _NAMES).get(kind, _NAMES.get(kind, kind))

@@ -1,0 +1,245 @@
+"""Host memory of one pod under a plan, so that pods ask for what they need.
+
+A pod that asks for too little dies with exit 137, which no smaller batch cures. Sources are named with each term; P is
+the number of parameters that learn, N the ranks that share them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, NamedTuple
+
+from memtune.memory.formulas.recipe import sharding_ranks
+from memtune.memory.formulas.shape import shape_of
+from memtune.memory.workload import Workload
+from memtune.plans.deepspeed_config import SUB_GROUP_ELEMENTS
+from memtune.plans.knobs import Offload, Optimizer, Precision, Sharding
+from memtune.plans.optimizer_bytes import STATE_BYTES, bytes_of
+from memtune.plans.plan import Plan
+from memtune.units import GIB, MIB, counted
+
+if TYPE_CHECKING:
+    from memtune.planning.space import PredictsPlans
+
+# A process after its first CUDA kernel: 1,904,088 kB resident (pytorch#12873), 2,146 MiB (pytorch#15209).
+_PROCESS_BYTES = 2 * GIB
+# `import torch` without CUDA has 218 MiB resident (measured, torch 2.13), of which a fork shares what it never touches.
+_WORKER_BYTES = 256 * MIB
+# torch.utils.data.DataLoader: prefetch_factor; ids, mask and labels are int64.
+_PREFETCH = 2
+_TOKEN_BYTES = 3 * 8
+# NCCL asks containers for --shm-size=1g (NCCL documentation, troubleshooting, shared memory).
+_NCCL_BYTES = GIB
+# DeepSpeed runtime/zero/offload_config.py: buffer_count x buffer_size for parameters, buffer_count for states.
+_NVME_PARAMETER_BYTES = 5 * 100_000_000 * 2
+_NVME_STATE_BUFFERS = 4
+# safetensors files of transformers' save_pretrained hold up to 5 GB; a rank reads one at a time.
+_FILE_BYTES = 5_000_000_000
+
+
+class HostTerm(NamedTuple):
+    """One addend of a pod's host memory."""
+
+    name: str
+    bytes: int
+    formula: str
+    source: str
+
+
+@dataclass(frozen=True)
+class HostMemory:
+    """Host memory of one pod: what is there all the time, and what loading or saving adds for a while.
+
+    ``converting`` a checkpoint of another plan comes before the ranks start, in the first pod of a run.
+    """
+
+    running: tuple[HostTerm, ...]
+    loading: tuple[HostTerm, ...]
+    saving: tuple[HostTerm, ...]
+    converting: HostTerm
+    shared_bytes: int
+
+    @property
+    def terms(self) -> list[HostTerm]:
+        """Every addend that there is, in the order in which a person would tell them."""
+        return [term for term in (*self.running, *self.loading, *self.saving, self.converting) if term.bytes]
+
+    @property
+    def required_bytes(self) -> int:
+        """The peak, at whichever comes highest: loading before states exist, or saving while they do."""
+        processes = sum(term.bytes for term in self.running if term.name == "processes")
+        return max(processes + _sum(self.loading), _sum(self.running) + _sum(self.saving))
+
+    @property
+    def converting_bytes(self) -> int:
+        """The peak of a pod that converts a checkpoint before it trains."""
+        return max(self.converting.bytes, self.required_bytes)
+
+
+def host_memory(workload: Workload, plan: Plan, workers: int = 2, activation_bytes: float = 0.0) -> HostMemory:
+    """What one pod needs; ``workers`` are data loader workers of each rank.
+
+    ``activation_bytes`` is what a rank keeps for its backward pass, which the predictor knows; it counts only where
+    the plan offloads activations.
+    """
+    loader = _loader(workload, plan, workers)
+    nccl = _NCCL_BYTES if workload.gpus_per_node > 1 else 0
+    shared_bytes = loader.bytes - workload.gpus_per_node * workers * _WORKER_BYTES + nccl
+    running = (
+        _term("processes", workload, _PROCESS_BYTES, "2 GiB a process", "pytorch#12873, pytorch#15209"),
+        loader,
+        HostTerm("nccl", nccl, "1 GiB of /dev/shm where ranks share a node", "NCCL documentation, --shm-size=1g"),
+        *_offloaded(workload, plan, activation_bytes),
+    )
+    loading, saving = (_loading(workload, plan),), (_saving(workload, plan),)
+    return HostMemory(running, loading, saving, _converting(workload, plan), shared_bytes)
+
+
+def predicted_host(workload: Workload, predictor: PredictsPlans, plan: Plan) -> HostMemory:
+    """What one pod needs, with the activations that the predictor knows of."""
+    return host_memory(workload, plan, activation_bytes=kept_activation_bytes(predictor, plan))
+
+
+def offloaded_bytes(workload: Workload, plan: Plan, activation_bytes: float = 0.0) -> int:
+    """What a plan keeps in the host memory of one pod instead of its GPUs."""
+    return _sum(_offloaded(workload, plan, activation_bytes))
+
+
+def kept_activation_bytes(predictor: PredictsPlans, plan: Plan) -> float:
+    """What a rank keeps for its backward pass, where the plan offloads that."""
+    if plan.offload is not Offload.ACTIVATIONS:
+        return 0.0
+    kept = predictor.predict(replace(plan, offload=Offload.NONE))
+    return sum(part.bytes.expected for part in kept.components if part.name == "activations")
+
+
+def pinned_bytes(size_bytes: float) -> int:
+    """What torch takes for a pinned buffer: the next power of two (torch.cuda.memory.host_memory_stats, docs)."""
+    return 1 << (int(size_bytes) - 1).bit_length() if size_bytes >= 1 else 0
+
+
+def _sum(terms: Iterable[HostTerm]) -> int:
+    return sum(term.bytes for term in terms)
+
+
+def _term(name: str, workload: Workload, rank_bytes: float, formula: str, source: str) -> HostTerm:
+    ranks = workload.gpus_per_node
+    return HostTerm(name, int(ranks * rank_bytes), f"{counted(ranks, 'rank')} x {formula}", source)
+
+
+def _loader(workload: Workload, plan: Plan, workers: int) -> HostTerm:
+    batch_bytes = plan.micro_batch * workload.sequence_length * _TOKEN_BYTES
+    formula = (
+        f"{workers} workers x (256 MiB + {_PREFETCH} batches x {plan.micro_batch} x {workload.sequence_length} tokens "
+        f"x {_TOKEN_BYTES} B)"
+    )
+    size = workers * (_WORKER_BYTES + _PREFETCH * batch_bytes)
+    return _term("data loader", workload, size, formula, "torch.utils.data.DataLoader, prefetch_factor")
+
+
+def _learning(workload: Workload) -> int:
+    return shape_of(workload.architecture, workload.adapter).trainable
+
+
+def _total(workload: Workload) -> int:
+    return shape_of(workload.architecture, workload.adapter).total
+
+
+def _offloaded(workload: Workload, plan: Plan, activation_bytes: float) -> list[HostTerm]:
+    if plan.offload is Offload.NONE:
+        return []
+    if plan.offload is Offload.ACTIVATIONS:
+        size = pinned_bytes(activation_bytes)
+        formula = f"{activation_bytes:,.0f} B, pinned"
+        return [_term("offloaded activations", workload, size, formula, "torch.autograd.graph.save_on_cpu")]
+    elements = -(-_learning(workload) // sharding_ranks(workload, plan))
+    if plan.offload is Offload.NVME:
+        return [_nvme(workload, elements)]
+    if plan.sharding.backend == "fsdp":
+        return [_fsdp_offload(workload, plan, elements)]
+    terms = [_optimizer_offload(workload, plan, elements)]
+    if plan.offload is Offload.PARAMETERS:
+        weights = -(-_total(workload) // workload.world)
+        width = _weight_bytes(plan)
+        formula = f"{width} B x {weights:,} parameters, pinned"
+        source = "deepspeed runtime/zero/partition_parameters.py, offload_param"
+        terms.append(_term("offloaded parameters", workload, _pinned_groups(weights, width, plan), formula, source))
+    return terms
+
+
+def _optimizer_offload(workload: Workload, plan: Plan, elements: int) -> HostTerm:
+    # Master weights, their gradients and the 16-bit transfer buffer are pinned; the moments are ordinary memory.
+    pinned = sum(_pinned_groups(elements, width, plan) for width in (4, 4, 2))
+    moments, formula = _with_moments(workload, plan, elements, "(4 + 4 + 2) B pinned")
+    source = "deepspeed runtime/zero/stage_1_and_2.py, cpu_offload"
+    return _term("offloaded optimizer", workload, pinned + moments, formula, source)
+
+
+def _with_moments(workload: Workload, plan: Plan, elements: int, pinned: str) -> tuple[float, str]:
+    """The moments of so many parameters, and the formula of those beside what is ``pinned`` of each."""
+    each, shards = bytes_of(plan.optimizer), sharding_ranks(workload, plan)
+    formula = f"({pinned} + {each.states:g} B) x {elements:,} parameters"
+    outside = -(-shape_of(workload.architecture, workload.adapter).outside // shards) if each.outside else 0
+    if outside:
+        formula = f"({formula} + {each.outside:g} B x {outside:,} outside of the blocks)"
+    return each.all_states(elements, outside), formula
+
+
+def _pinned_groups(elements: int, width: int, plan: Plan) -> int:
+    if plan.sharding is not Sharding.ZERO_3:
+        return pinned_bytes(elements * width)
+    groups, rest = divmod(elements, SUB_GROUP_ELEMENTS)
+    return groups * pinned_bytes(SUB_GROUP_ELEMENTS * width) + pinned_bytes(rest * width)
+
+
+def _fsdp_offload(workload: Workload, plan: Plan, elements: int) -> HostTerm:
+    # Each parameter's shard is pinned by itself; sizes spread evenly over the powers of two lose 1/ln 2 - 1 = 44%.
+    pinned = (4 + 4) * elements * 1.44
+    moments, formula = _with_moments(workload, plan, elements, "(4 + 4) B x 1.44 pinned")
+    source = "torch.distributed.fsdp.CPUOffloadPolicy: parameters, gradients and states"
+    return _term("offloaded parameters and optimizer", workload, pinned + moments, formula, source)
+
+
+def _nvme(workload: Workload, elements: int) -> HostTerm:
+    group = min(elements, SUB_GROUP_ELEMENTS)
+    states = _NVME_STATE_BUFFERS * pinned_bytes(4 * group)
+    formula = f"{_NVME_STATE_BUFFERS} pinned buffers x 4 B x {group:,} elements + 5 x 100,000,000 x 2 B"
+    source = "deepspeed runtime/zero/offload_config.py, buffer_count and buffer_size"
+    return _term("nvme buffers", workload, states + _NVME_PARAMETER_BYTES, formula, source)
+
+
+def _loading(workload: Workload, plan: Plan) -> HostTerm:
+    whole = _total(workload) * _weight_bytes(plan)
+    if plan.sharding.zero_stage == 3:
+        size = min(whole, _FILE_BYTES)
+        source = "transformers save_pretrained, max_shard_size; deepspeed zero.Init"
+        return _term("loading", workload, size, "one file of at most 5 GB", source)
+    formula = f"{_weight_bytes(plan)} B x {_total(workload):,} parameters"
+    return _term("loading", workload, whole, formula, "each rank loads the model before it moves it to its GPU")
+
+
+def _saving(workload: Workload, plan: Plan) -> HostTerm:
+    count, width = _learning(workload), _weight_bytes(plan)
+    if plan.sharding.zero_stage < 3:
+        return HostTerm("saving", 0, "tensors are written from the GPU one by one", "torch.save")
+    source = "deepspeed stage3_gather_16bit_weights_on_model_save; torch get_model_state_dict(full_state_dict)"
+    width = 4 if plan.sharding.backend == "fsdp" else width
+    return HostTerm("saving", width * count, f"{width} B x {count:,} parameters gathered on rank 0", source)
+
+
+def _converting(workload: Workload, plan: Plan) -> HostTerm:
+    source = "deepspeed checkpoint/ds_to_universal.py"
+    is_sharded = plan.sharding.backend == "deepspeed" and plan.sharding.zero_stage
+    if not is_sharded or plan.optimizer is not Optimizer.ADAMW:
+        return HostTerm("converting", 0, "other checkpoints are never converted", source)
+    count, shards = _learning(workload), sharding_ranks(workload, plan)
+    width, states = _weight_bytes(plan), 4 + STATE_BYTES[plan.optimizer]
+    formula = f"2 GiB and {states:g} B x {count:,} / {shards} + {width} B x {count:,} parameters, before ranks start"
+    # One worker reads the ranks' files one after the other, and the weights once.
+    size = _PROCESS_BYTES + int(states * count / shards) + width * count
+    return HostTerm("converting", size, formula, source)
+
+
+def _weight_bytes(plan: Plan) -> int:
+    return 4 if plan.precision in (Precision.FP32, Precision.TF32) else 2

@@ -1,0 +1,170 @@
+"""The predictor: what a plan of a workload needs on one rank, and why."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from memtune.memory.constants import DEFAULT_CONSTANTS, Constants
+from memtune.memory.driver_overhead import experienced, outside_sizes, outside_terms
+from memtune.memory.formulas.buffers import buffer_terms, building_terms, evaluation_terms, save_terms
+from memtune.memory.formulas.phases import Ledger, Peaks, ledger, peaks, sensitivities
+from memtune.memory.formulas.pools import PACKINGS, Packing, largest_tensors, packing_class, replayed
+from memtune.memory.formulas.recipe import Recipe, lower
+from memtune.memory.formulas.shape import Shape, shape_of
+from memtune.memory.formulas.stacks import stack_terms
+from memtune.memory.formulas.states import state_terms
+from memtune.memory.formulas.terms import ALWAYS, Term
+from memtune.memory.formulas.traced_terms import traced_evaluation_terms, traced_save_terms, traced_terms
+from memtune.memory.prediction import Interval, Prediction
+from memtune.memory.speed import TRUST, Pace, pace_of
+from memtune.memory.uncertainty import Belief
+from memtune.memory.workload import Evaluation, Workload
+from memtune.plans.plan import Plan
+from memtune.units import MIB
+
+if TYPE_CHECKING:
+    from memtune.memory.calibration import Calibration
+    from memtune.memory.replay.traced import Footprint
+
+# How far what is assumed of a model may be from the truth, as a share: it says little more than the order of magnitude.
+_ASSUMED = 4.0
+
+
+class Predictor:
+    """Predicts the memory and the speed of every plan of one workload."""
+
+    def __init__(self, workload: Workload, calibration: Calibration | None = None) -> None:
+        self.workload = workload
+        self.shape = shape_of(workload.architecture, workload.adapter)
+        self.belief = calibration.belief if calibration else _prior(workload)
+        self.speed = calibration.speed if calibration else Interval(1 / (1 + TRUST), 1.0, 1 + TRUST)
+        self._ledgers: dict[tuple[bool, int, tuple[object, ...]], Ledger] = {}
+        self._paces: dict[tuple[object, ...], Pace] = {}
+
+    def predict(self, plan: Plan) -> Prediction:
+        """The peaks of a plan by phase and component, and its speed."""
+        found = peaks(self._ledger(plan), plan.micro_batch)
+        plain = self._pace(plan).step_seconds(plan.micro_batch, plan.accumulation)
+        low, expected, high = self.speed
+        seconds = Interval(plain * low, plain * expected, plain * high)
+        tokens = plan.global_batch(self.workload.world) * self.workload.sequence_length
+        return Prediction(
+            peak_phase=found.phase,
+            phase_breakdown=found.phase_breakdown,
+            breakdown=found.breakdown,
+            requested=found.requested,
+            allocated=found.allocated,
+            active=found.allocated,
+            reserved=found.reserved,
+            device=found.device,
+            step_seconds=seconds,
+            tokens_per_second=Interval(tokens / seconds.upper, tokens / seconds.expected, tokens / seconds.lower),
+        )
+
+    def explain(self, plan: Plan) -> list[Term]:
+        """Every addend of a plan with its formula: the very addends that ``predict`` sums."""
+        return self._terms(plan, lower(self.workload, plan))
+
+    def sensitivities(self, plan: Plan, metric: str) -> dict[str, float]:
+        """How many bytes a metric of a plan moves for each relative error of a component."""
+        return sensitivities(self._ledger(plan), plan.micro_batch, metric)
+
+    def unsure_bytes(self, plan: Plan) -> float:
+        """By how much segments that are not full may move a plan's reserved bytes, whatever other plans have shown."""
+        sums = self._ledger(plan)
+        totals = sums.totals(plan.micro_batch)
+        return sums.reserved(totals.index(max(totals)), plan.micro_batch).unsure
+
+    def _ledger(self, plan: Plan) -> Ledger:
+        # Gradients live through the forward pass only where they accumulate, so that a family has two ledgers. What
+        # max_split_size does to the tensors of a step depends on their size, so that each batch has its own; and so has
+        # each batch of a trace, which is replayed.
+        is_alone = plan.max_split_size_mib or self.workload.traced
+        key = plan.accumulation > 1, plan.micro_batch if is_alone else 0, plan.family
+        found = self._ledgers.get(key)
+        if found is None:
+            recipe = lower(self.workload, plan)
+            terms = self._terms(plan, recipe)
+            packed = self._packing(plan, recipe, terms)
+            # A replay has played every tensor of a traced model to the allocator.
+            largest = None if self.workload.traced else largest_tensors(self.shape, recipe)
+            found = self._ledgers[key] = ledger(terms, recipe, DEFAULT_CONSTANTS, self.belief, largest, packed)
+        return found
+
+    def _packing(self, plan: Plan, recipe: Recipe, terms: list[Term]) -> Packing:
+        if self.workload.traced:
+            return replayed(self._footprint(plan).packing)
+        found = PACKINGS[packing_class(self.shape, recipe)]
+        if not plan.max_split_size_mib:
+            return found
+        # Imported only here: the allocator is a good part of what the predictor would import, and no space asks for it.
+        from memtune.allocator import AllocatorSettings
+        from memtune.memory.formulas.step_trace import packing, step_trace
+
+        settings = AllocatorSettings(plan.expandable_segments, plan.max_split_size_mib * MIB)
+        return found.times(packing(step_trace(self.shape, recipe, terms, DEFAULT_CONSTANTS), settings))
+
+    def _pace(self, plan: Plan) -> Pace:
+        found = self._paces.get(plan.family)
+        if found is None:
+            found = self._paces[plan.family] = pace_of(self.workload, self.shape, plan)
+        return found
+
+    def _footprint(self, plan: Plan) -> Footprint:
+        workload = self.workload
+        assert workload.traced
+        return workload.traced.footprint(plan, workload.nodes, workload.gpus_per_node, workload.without_reducer)
+
+    def _terms(self, plan: Plan, recipe: Recipe) -> list[Term]:
+        if self.workload.traced:
+            outside = [*_workspace(recipe, DEFAULT_CONSTANTS), *outside_terms(recipe, DEFAULT_CONSTANTS)]
+            terms = [*self._traced_terms(plan, recipe), *outside]
+            return terms + building_terms(self.shape, recipe, terms)
+        return recipe_terms(self.shape, recipe, DEFAULT_CONSTANTS, self.workload.evaluation)
+
+    def _traced_terms(self, plan: Plan, recipe: Recipe) -> list[Term]:
+        footprint, evaluation, model = self._footprint(plan), self.workload.evaluation, self.workload.traced
+        assert model
+        terms = [*traced_terms(footprint), *traced_save_terms(footprint, model.shape, recipe)]
+        if evaluation.batch_size:
+            size = model.evaluation_bytes(plan, evaluation.batch_size, evaluation.keeps_logits)
+            terms += traced_evaluation_terms(footprint, evaluation.batch_size, size)
+        return terms
+
+
+def _prior(workload: Workload) -> Belief:
+    belief = Belief.prior(DEFAULT_CONSTANTS)
+    if workload.outside_bytes:
+        belief = belief.known(outside_sizes(workload.world), *experienced(workload.outside_bytes, workload.world))
+    return belief.doubted(_ASSUMED) if workload.assumed else belief
+
+
+def recipe_terms(shape: Shape, recipe: Recipe, constants: Constants, evaluation: Evaluation) -> list[Term]:
+    """Every addend of a recipe, in the order in which a person would tell them."""
+    terms = [
+        *state_terms(shape, recipe),
+        *stack_terms(shape, recipe, constants),
+        *buffer_terms(shape, recipe, constants),
+        *evaluation_terms(shape, recipe, evaluation),
+        *save_terms(shape, recipe),
+        *_workspace(recipe, constants),
+        *outside_terms(recipe, constants),
+    ]
+    return terms + building_terms(shape, recipe, terms)
+
+
+def _workspace(recipe: Recipe, constants: Constants) -> list[Term]:
+    """What the CUDA libraries take of the allocator; a virtual GPU has none of them."""
+    if recipe.virtual:
+        return []
+    size = recipe.workspace_bytes or constants.workspace_bytes
+    return [Term("workspace", size, ALWAYS, "{:,.0f} B of cuBLAS workspaces", (size,), "CublasHandlePool.cpp")]
+
+
+def predict_recipe(shape: Shape, recipe: Recipe, constants: Constants = DEFAULT_CONSTANTS) -> Peaks:
+    """The peaks of a recipe that no plan can name, such as a published measurement of another framework."""
+    belief = Belief.prior(constants)
+    terms = recipe_terms(shape, recipe, constants, Evaluation())
+    largest = largest_tensors(shape, recipe)
+    packing = PACKINGS[packing_class(shape, recipe)]
+    return peaks(ledger(terms, recipe, constants, belief, largest, packing), recipe.micro_batch)

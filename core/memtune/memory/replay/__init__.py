@@ -1,0 +1,47 @@
+"""Replays a traced model under any plan: what it allocates, what the allocator reserves, and the picture of a step.
+
+A trace says what one micro-batch allocates, frees and saves. A *script* is that under a checkpointing mode, a *tape* a
+whole run of two optimizer steps under a plan, and *playing* a tape hands it to ``memtune.allocator``.
+"""
+
+from __future__ import annotations
+
+from memtune.allocator import AllocatorSettings
+from memtune.memory.replay.play import PhasePeak, Replayed, Timeline, live_peak, play, timeline
+from memtune.memory.replay.run import Recorder
+from memtune.memory.replay.setting import Setting, numerics_of
+from memtune.memory.replay.tape import Tape
+from memtune.plans.plan import Plan
+from memtune.units import MIB
+from memtune.wire.trace import Trace
+
+__all__ = ["PhasePeak", "Replayed", "Replayer", "Tape", "Timeline", "live_peak", "numerics_of"]
+
+
+class Replayer:
+    """Replays plans on one trace. It remembers what plans share, so ask one for many."""
+
+    def __init__(
+        self,
+        trace: Trace,
+        nodes: int = 1,
+        gpus_per_node: int = 1,
+        rank: int | None = None,
+        without_reducer: bool = False,
+    ) -> None:
+        self.trace = trace
+        self._ranks = nodes, gpus_per_node, rank, without_reducer
+        self._recorder = Recorder()
+
+    def replay(self, plan: Plan, limit_bytes: int | None = None, tape: Tape | None = None) -> Replayed:
+        """The peaks of a plan on each rank; with a limit, those under it. A tape that is there is not made again."""
+        split = plan.max_split_size_mib * MIB if plan.max_split_size_mib else None
+        return play(tape or self.tape(plan), AllocatorSettings(plan.expandable_segments, split), limit_bytes)
+
+    def timeline(self, plan: Plan) -> Timeline:
+        """What is there at every moment of a step, by kind."""
+        return timeline(self.tape(plan))
+
+    def tape(self, plan: Plan) -> Tape:
+        """Every allocation of two steps, in order."""
+        return self._recorder.record(Setting(self.trace, plan, *self._ranks))

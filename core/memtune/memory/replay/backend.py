@@ -1,0 +1,94 @@
+"""What holds weights, gradients and states: torch's DDP here, and what every other library answers to."""
+
+from __future__ import annotations
+
+from memtune.memory.replay import optimizers
+from memtune.memory.replay.setting import Setting
+from memtune.memory.replay.tape import COMMUNICATION, WEIGHTS, Tape
+from memtune.units import MIB
+
+# torch.nn.parallel.distributed: the first bucket is small, so that reducing begins early.
+_FIRST_BUCKET_BYTES = MIB
+_BUCKET_BYTES = 25 * MIB
+
+
+class Backend:
+    """One rank of DistributedDataParallel, or one that nothing wraps: everything is there as a whole."""
+
+    def __init__(self, setting: Setting, tape: Tape) -> None:
+        self.setting = setting
+        self.tape = tape
+        self.gradients: dict[int, int] = {}  # by parameter: the tensor
+
+    def prepare(self) -> None:
+        """What is there before the first step."""
+        self.tape.hold_all(self.setting.program.weights, WEIGHTS)
+        self.tape.hold_all(self.setting.program.buffers, WEIGHTS)
+        if not self.setting.without_reducer:
+            # The reducer's copies of the gradients, which a single rank has as well.
+            self.tape.hold_all(_buckets(self._gradient_sizes()), COMMUNICATION)
+
+    def _gradient_sizes(self) -> list[int]:
+        weights = zip(self.setting.trace.parameters, self.setting.program.weights, strict=True)
+        return [size for parameter, size in weights if parameter.learns]
+
+    def begin(self, is_last: bool) -> None:
+        """A micro-batch begins, the last of its step or not."""
+
+    def enter(self, block: int) -> None:
+        """The forward pass comes to a block, or to the root, which is the model as a whole."""
+
+    def first(self, block: int) -> None:
+        """Nothing that goes into a block, which was entered, needs a gradient: no backward pass goes on behind it."""
+
+    def leave(self, block: int) -> None:
+        """The forward pass has left a block, or the root."""
+
+    def back(self, block: int) -> None:
+        """The backward pass comes to a block, before anything of it is recomputed, or to what the root returned."""
+
+    def done(self, block: int) -> None:
+        """The backward pass is through a block, and all gradients of it are there."""
+
+    def need(self, weight: int) -> None:
+        """A module begins whose own weight this is, in the forward pass or in the backward pass."""
+
+    def need_again(self, weight: int) -> None:
+        """The same as it is recomputed."""
+
+    def spare(self, weight: int) -> None:
+        """A module is through with its own weight."""
+
+    def module(self, _number: int) -> None:
+        """A module without such a weight begins."""
+
+    def gradient(self, parameter: int, tensor: int) -> None:
+        """A gradient is there. From the second micro-batch on it is added to the one before."""
+        if parameter in self.gradients:
+            self.tape.free(tensor)
+        else:
+            self.gradients[parameter] = tensor
+
+    def finish(self) -> None:
+        """A micro-batch is over."""
+
+    def step(self, is_first: bool) -> None:
+        """Clip, step, forget the gradients."""
+        pieces = self.setting.pieces(self.setting.reached, 1)
+        optimizers.clip(self.tape, len(pieces))
+        if is_first:
+            optimizers.make_states(self.tape, self.setting.plan, pieces)
+        optimizers.step(self.tape, self.setting.plan, pieces)
+        self.tape.free(*self.gradients.values())
+        self.gradients.clear()
+
+
+def _buckets(sizes: list[int]) -> list[int]:
+    """The sizes of the reducer's buckets, filled from the last weight on."""
+    buckets, filled, limit = [], 0, _FIRST_BUCKET_BYTES
+    for size in reversed(sizes):
+        filled += size
+        if filled >= limit:
+            buckets.append(filled)
+            filled, limit = 0, _BUCKET_BYTES
+    return [*buckets, filled] if filled else buckets

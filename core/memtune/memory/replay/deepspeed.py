@@ -1,0 +1,61 @@
+"""What DeepSpeed makes of a plan: a stage of ZeRO, or the optimizer that takes the place of stage 1."""
+
+from __future__ import annotations
+
+from memtune.memory.formulas.recipe import keeps_whole_fp32, widens_as_it_comes
+from memtune.memory.replay import optimizers
+from memtune.memory.replay.backend import Backend
+from memtune.memory.replay.optimizers import Piece
+from memtune.memory.replay.setting import Setting
+from memtune.memory.replay.tape import GRADIENTS, Tape
+from memtune.memory.replay.zero import Sharded, Widening, Zero, Zero12
+from memtune.memory.replay.zero3 import Zero3
+
+
+def deepspeed(setting: Setting, tape: Tape) -> Zero:
+    """The stage of the plan."""
+    if keeps_whole_fp32(setting.plan):
+        return WholeFp32(setting, tape)
+    if widens_as_it_comes(setting.plan):
+        return Widening(setting, tape)
+    stages: tuple[type[Zero], ...] = (Zero, Zero12, Zero12, Zero3)
+    return stages[setting.plan.sharding.zero_stage](setting, tape)
+
+
+class WholeFp32(Sharded):
+    """Stage 1 with fp32 gradients beside weights of 16 bits, for which DeepSpeed takes its BF16_Optimizer.
+
+    Read in deepspeed/runtime/bf16_optimizer.py: there is no bucket, and whole gradients are added up for good.
+    """
+
+    def __init__(self, setting: Setting, tape: Tape) -> None:
+        super().__init__(setting, tape)
+        self._reduces = True
+
+    def prepare(self) -> None:
+        """The sums are there from the start."""
+        super().prepare()
+        self.tape.hold(self._gradient_bytes * self._learning, GRADIENTS)
+
+    def begin(self, is_last: bool) -> None:
+        """It reduces once in a step."""
+        self._reduces = is_last
+
+    def gradient(self, parameter: int, tensor: int) -> None:
+        """As they are computed they stay until the step; each backward pass begins by setting them to zero."""
+        Backend.gradient(self, parameter, tensor)
+
+    def finish(self) -> None:
+        """Each is widened for its sum, and the sums, one tensor, are narrowed as a whole to be reduced."""
+        for parameter in sorted(self.gradients):
+            self.tape.pass_by(self._gradient_bytes * self.setting.trace.parameters[parameter].elements)
+        if self._reduces:
+            self.tape.pass_by(self.setting.compute_bytes * self._learning)
+
+    def step(self, is_first: bool) -> None:
+        """It steps on the partition of the sums as it is."""
+        if is_first:
+            self._make_states()
+        optimizers.step(self.tape, self.setting.plan, [Piece(self._owned, self._owned, is_in_block=False)])
+        self.tape.free(*self.gradients.values())
+        self.gradients.clear()

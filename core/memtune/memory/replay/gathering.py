@@ -1,0 +1,169 @@
+"""When DeepSpeed's stage 3 gathers each weight, and when it lets go of it.
+
+Read in deepspeed/runtime/zero/partitioned_param_coordinator.py and partition_parameters.py of 0.19. The first
+micro-batch is recorded. From the second on weights are gathered before they are needed, and those that are needed again
+soon stay.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+from memtune.memory.replay.setting import Setting
+from memtune.memory.replay.tape import COMMUNICATION, NOTHING, Tape
+from memtune.plans.deepspeed_config import MAX_LIVE_BUCKETS, PREFETCHES_PER_BUCKET
+
+_SOMEBODY = -1  # in place of a weight: a module without any of its own, or with small ones
+
+
+@dataclass
+class _Arriving:
+    """Weights that are gathered together: as one tensor, of which each is copied, which stays until all are used."""
+
+    flat: int
+    waiting: set[int]
+    is_split: bool = False
+
+
+class Gathering:
+    """The weights of one rank that are whole at the time."""
+
+    def __init__(self, setting: Setting, tape: Tape) -> None:
+        self._setting = setting
+        self._tape = tape
+        self._parameters = setting.trace.parameters
+        bucket = setting.plan.bucket_elements
+        self._most_live = self._reuse = MAX_LIVE_BUCKETS * bucket
+        self._prefetched = bucket // PREFETCHES_PER_BUCKET
+        self._recorded: list[int] = []
+        self._order: Sequence[int] = ()  # what is needed, one after the other; empty as long as it is being recorded
+        self._before: list[int] = []  # the elements that were needed before each
+        self._places: dict[int, list[int]] = defaultdict(list)  # of each weight in the order
+        self._whole: dict[int, int] = {}  # by weight: the tensor
+        self._arriving: dict[int, _Arriving] = {}
+        self._holders: dict[int, set[int]] = defaultdict(set)  # the modules at work, by the weight that each needs
+        self._recomputed: dict[int, set[int]] = {}  # by module at work: frozen weights that it had gathered again
+        self._step = self._next = self._live = 0
+        self._asked: dict[int, int] = {}  # the last place in the order for which a weight was gathered or found there
+
+    def begin(self) -> None:
+        """A micro-batch begins; what the first one needed is what each needs."""
+        if self._recorded and not self._order:
+            self._order = self._recorded
+            self._before = list(accumulate((self._parameters[each].elements for each in self._order), initial=0))
+            for place, weight in enumerate(self._order):
+                self._places[weight].append(place)
+        self._step = self._next = self._live = 0
+        self._asked.clear()
+
+    def end(self) -> None:
+        """The backward pass is over: whatever is left goes."""
+        self._tape.free(*self._whole.values(), *{each.flat for each in self._arriving.values()})
+        for kept in (self._whole, self._arriving, self._holders, self._recomputed):
+            kept.clear()
+
+    def need(self, weight: int) -> None:
+        """A module begins."""
+        self._let_go_recomputed(_SOMEBODY)
+        self._fetch(weight)
+        self._holders[weight].add(weight)
+
+    def module(self) -> None:
+        """A module begins that needs nothing: it gathers for others all the same."""
+        if self._order:
+            self._prefetch()
+
+    def need_again(self, weight: int) -> None:
+        """A module is run again; a frozen weight stays with the one whose backward pass asked for it."""
+        asking = next(reversed(self._at_work()), _SOMEBODY)
+        self._fetch(weight)
+        self._holders[weight].add(weight)
+        if not self._parameters[weight].learns:
+            self._holders[weight].add(asking)
+            self._recomputed.setdefault(asking, set()).add(weight)
+
+    def _at_work(self) -> list[int]:
+        return [weight for weight, holders in self._holders.items() if weight in holders]
+
+    def spare(self, weight: int) -> None:
+        """A module is through."""
+        self._let_go_recomputed(_SOMEBODY)
+        self._holders[weight].discard(weight)
+        if not self._is_needed_soon(weight):
+            self._drop(weight)
+        self._let_go_recomputed(weight)
+        if not self._holders[weight]:
+            del self._holders[weight]  # so that who comes last is the last
+
+    def _let_go_recomputed(self, module: int) -> None:
+        for weight in self._recomputed.pop(module, ()):
+            self._holders[weight].discard(module)
+            self._drop(weight)
+
+    def _fetch(self, weight: int) -> None:
+        if weight not in self._whole and weight not in self._arriving:
+            self._gather([weight])
+        self._wait(weight)
+        if self._order:
+            if self._asked.get(weight, -1) < self._step:
+                self._asked[weight] = self._next
+                self._next += 1
+            self._prefetch()
+        else:
+            self._recorded.append(weight)
+        self._step += 1
+
+    def _prefetch(self) -> None:
+        room = min(self._most_live - self._live, self._prefetched)
+        chosen: list[int] = []
+        elements = 0
+        while self._next < len(self._order) and elements < room:
+            weight = self._order[self._next]
+            self._asked[weight] = self._next
+            self._next += 1
+            if weight not in self._whole and weight not in self._arriving and weight not in chosen:
+                chosen.append(weight)
+                elements += self._parameters[weight].elements
+        if chosen:
+            self._gather(chosen)
+
+    def _gather(self, weights: list[int]) -> None:
+        self._live += sum(self._parameters[each].elements for each in weights)
+        arriving = _Arriving(self._hold(weights), set(weights))
+        self._arriving.update(dict.fromkeys(weights, arriving))
+        if len(weights) == 1:  # alone it is gathered where it stays
+            self._whole[weights[0]], arriving.flat, arriving.is_split = arriving.flat, NOTHING, True
+
+    def _wait(self, weight: int) -> None:
+        arriving = self._arriving.pop(weight, None)
+        if arriving is None:
+            return
+        if not arriving.is_split:
+            arriving.is_split = True
+            for each in sorted(arriving.waiting):
+                self._whole[each] = self._hold([each])
+        arriving.waiting.discard(weight)
+        if not arriving.waiting:
+            self._tape.free(arriving.flat)
+
+    def _hold(self, weights: list[int]) -> int:
+        elements = sum(self._parameters[each].elements for each in weights)
+        return self._tape.hold(self._setting.compute_bytes * elements, COMMUNICATION)
+
+    def _is_needed_soon(self, weight: int) -> bool:
+        if not self._order:
+            return False
+        if self._asked.get(weight, -1) > self._step:
+            return True
+        places = self._places[weight]
+        later = bisect_left(places, self._step)
+        return later < len(places) and self._before[places[later]] - self._before[self._step] < self._reuse
+
+    def _drop(self, weight: int) -> None:
+        if not self._holders[weight] and weight in self._whole and weight not in self._arriving:
+            self._live -= self._parameters[weight].elements
+            self._tape.free(self._whole.pop(weight))

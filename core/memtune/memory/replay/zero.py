@@ -1,0 +1,274 @@
+"""DeepSpeed's ZeRO on one rank: flat buffers from the start, a bucket, and a step on flat fp32 gradients.
+
+Read in deepspeed/runtime/zero (stage_1_and_2.py, stage3.py) and runtime/engine.py of 0.19.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate
+
+from memtune.memory.formulas.buffers import ALLREDUCE_ELEMENTS
+from memtune.memory.replay import optimizers
+from memtune.memory.replay.backend import Backend
+from memtune.memory.replay.setting import Setting
+from memtune.memory.replay.tape import COMMUNICATION, GRADIENTS, NOTHING, STATES, TEMPORARIES, WEIGHTS, Tape
+from memtune.plans.knobs import GradientDtype, Optimizer
+from memtune.plans.optimizer_bytes import STATE_BYTES
+
+_NORM_BYTES = 8  # of an element: norms are taken in fp64 (zero/utils.py, get_norm_dtype)
+
+
+class Zero(Backend):
+    """Stage 0, and what all stages have in common."""
+
+    def __init__(self, setting: Setting, tape: Tape) -> None:
+        super().__init__(setting, tape)
+        fp32 = setting.plan.gradient_dtype is GradientDtype.FP32
+        self._gradient_bytes = 4 if fp32 else setting.compute_bytes
+        self._learning = sum(each.elements for each in setting.learning)
+        self._has_master = setting.compute_bytes == 2
+
+    def prepare(self) -> None:
+        """Weights, master weights and states: all there when the engine starts."""
+        self.tape.hold_all(self.setting.program.buffers, WEIGHTS)
+        self._hold_weights()
+        if self._has_master:
+            self.tape.hold_all([4 * each.elements for each in self.setting.learning], STATES)
+        optimizers.make_states(self.tape, self.setting.plan, self.setting.pieces(self.setting.learning, 1))
+
+    def _hold_weights(self) -> None:
+        """One flat tensor of what learns; the rest as it was."""
+        self.tape.hold(self.setting.compute_bytes * self._learning, WEIGHTS)
+        weights = zip(self.setting.trace.parameters, self.setting.program.weights, strict=True)
+        self.tape.hold_all([size for parameter, size in weights if not parameter.learns], WEIGHTS)
+
+    def step(self, is_first: bool) -> None:
+        """Gradients are reduced as flat copies, then copied to fp32 for the step; a weight without one gets zeros."""
+        zeros = self._zeros(self.setting.unreached, self.setting.compute_bytes)
+        if self.setting.world > 1:
+            self.tape.pass_by(self._gradient_bytes * min(ALLREDUCE_ELEMENTS, self._learning))
+        if self._has_master:
+            self.tape.pass_by(4 * self._learning)
+        optimizers.step(self.tape, self.setting.plan, self.setting.pieces(self.setting.learning, 1))
+        self.tape.free(*self.gradients.values(), *zeros)
+        self.gradients.clear()
+
+    def _zeros(self, parameters: Sequence[int], width: int) -> list[int]:
+        sizes = [width * self.setting.trace.parameters[each].elements for each in parameters]
+        return self.tape.hold_all(sizes, GRADIENTS)
+
+
+class Sharded(Zero):
+    """Stages 1 to 3: gradients go through a bucket into the rank's own partition."""
+
+    def __init__(self, setting: Setting, tape: Tape) -> None:
+        super().__init__(setting, tape)
+        # They step on a clone of the partition even where it is fp32: stage 3 compares a device with the name of one.
+        self._has_master = True
+        self._owned = -(-self._learning // setting.shards)
+        self._offloads = setting.offloads_states
+        self._bucket_bytes = setting.compute_bytes  # an element of the bucket
+        self._bucket = NOTHING
+        self._filled = 0
+        self._pending: list[tuple[int, int]] = []  # parameters in the bucket, and those too large for it with tensors
+
+    def prepare(self) -> None:
+        """A partition of master weights."""
+        self.tape.hold_all(self.setting.program.buffers, WEIGHTS)
+        self._hold_weights()
+        if self._has_master and not self._offloads:
+            self.tape.hold(4 * self._owned, STATES)
+
+    def _make_states(self) -> None:
+        if self._offloads:
+            return
+        optimizer = self.setting.plan.optimizer
+        moments = 2 if optimizer in (Optimizer.ADAMW, Optimizer.ADAMW_8BIT) else 1
+        self.tape.hold_all([STATE_BYTES[optimizer] / moments * self._owned] * moments, STATES)
+
+    def gradient(self, parameter: int, tensor: int) -> None:
+        """Copy the gradient into the bucket; one that is larger than the bucket waits as it is."""
+        elements, capacity = self.setting.trace.parameters[parameter].elements, self.setting.plan.bucket_elements
+        if self._filled + elements > capacity:
+            self._flush()
+        if elements <= capacity:
+            self._make_bucket()
+            self.tape.free(tensor)
+            tensor = NOTHING
+        self._filled += elements
+        self._pending.append((parameter, tensor))
+
+    def finish(self) -> None:
+        """What is left in the bucket is reduced."""
+        self._flush()
+
+    def _make_bucket(self) -> None:
+        if self._bucket == NOTHING:
+            elements = self.setting.plan.bucket_elements
+            self._bucket = self.tape.hold(self._bucket_bytes * elements, COMMUNICATION)
+
+    def _flush(self) -> None:
+        self.tape.pass_by(*self._copies())
+        for parameter, tensor in self._pending:
+            self._reduced(parameter, tensor)
+        self._pending.clear()
+        self._filled = 0
+
+    def _copies(self) -> list[int]:
+        """What is in the bucket is copied to be reduced (allreduce_bucket, reduce_scatter_coalesced)."""
+        return [self._bucket_bytes * self._filled]
+
+    def _reduced(self, parameter: int, tensor: int) -> None:
+        """The gradient of a weight is the mean of all ranks'; the tensor is its own if it was not in the bucket."""
+        self.tape.free(tensor)
+
+    def _widened(self, elements: int) -> list[int]:
+        """The partition's gradients, flattened and, if they are not so by then, in fp32."""
+        if self._offloads:
+            return []
+        widths = [self._gradient_bytes] if self._gradient_bytes == 4 else [self._gradient_bytes, 4]
+        return self.tape.hold_all([width * elements for width in widths], TEMPORARIES)
+
+
+class Zero12(Sharded):
+    """Stages 1 and 2: whole weights. A rank keeps the gradients of the weights that its partition touches."""
+
+    def __init__(self, setting: Setting, tape: Tape) -> None:
+        super().__init__(setting, tape)
+        self._shards_gradients = setting.plan.sharding.zero_stage == 2
+        self._partition: list[int] = []  # the gradients kept from micro-batch to micro-batch
+        self._fresh = NOTHING  # those of this one
+        self._reduces = True
+        self._whole: list[int] = []  # stage 1 forgets those of other ranks at the end of the backward pass only
+        # Sums in fp32 beside 16 bits are one partition, up to the step (_use_compact_grad_partition_buffer).
+        self._is_compact = self._gradient_bytes > setting.compute_bytes
+        self._touched = self._weights_touched()
+        self._touched_elements = sum(setting.trace.parameters[each].elements for each in self._touched)
+
+    def prepare(self) -> None:
+        """Where the optimizer is offloaded, room for the largest weight's gradient, besides."""
+        super().prepare()
+        if self._offloads:
+            largest = max((each.elements for each in self.setting.learning), default=0)
+            self.tape.hold(self.setting.compute_bytes * largest, COMMUNICATION)
+
+    def _weights_touched(self) -> dict[int, int]:
+        """How many elements of each weight are in the partition: of a rank that is asked for, or that makes it first.
+
+        Stage 2 reduces gradients as they come, from the last weight on, stage 1 in the order of the weights.
+        """
+        first_to_reduce = self.setting.shards - 1 if self._shards_gradients else 0
+        rank = first_to_reduce if self.setting.rank is None else self.setting.rank
+        first, last = rank * self._owned, (rank + 1) * self._owned
+        learning = [number for number, each in enumerate(self.setting.trace.parameters) if each.learns]
+        ends = list(accumulate(self.setting.trace.parameters[number].elements for number in learning))
+        starts = [0, *ends[:-1]]
+        spans = zip(learning, starts, ends, strict=True)
+        shared = {number: min(end, last) - max(start, first) for number, start, end in spans}
+        return {number: elements for number, elements in shared.items() if elements > 0}
+
+    def begin(self, is_last: bool) -> None:
+        """Stage 1 reduces once in a step."""
+        self._reduces = is_last or self._shards_gradients
+
+    def gradient(self, parameter: int, tensor: int) -> None:
+        """Stage 1 keeps whole gradients until the backward passes of a step are over, beside a bucket that waits."""
+        self._make_bucket()
+        if self._shards_gradients:
+            super().gradient(parameter, tensor)
+        else:
+            Backend.gradient(self, parameter, tensor)
+
+    def _flush(self) -> None:
+        if self._is_compact:
+            self._add_up()
+        super()._flush()
+
+    def _copies(self) -> list[int]:
+        """A single rank flattens one slice, which is no copy, but of sums each weight is a slice."""
+        slices = len(self._pending) if self._is_compact else 1
+        return super()._copies() if self.setting.shards > 1 or slices > 1 else []
+
+    def _add_up(self) -> None:
+        """Room for the sums comes before the bucket is copied, and of the copy each weight is widened for its own."""
+        touched = [self._touched[parameter] for parameter, _ in self._pending if parameter in self._touched]
+        if not touched:
+            return
+        if not self._partition:
+            self._partition = self._sums()
+        copies = self._copies()[-1:]  # in 16 bits, whatever the bucket is in
+        self.tape.pass_by(*copies, self._gradient_bytes * max(touched))
+
+    def _sums(self) -> list[int]:
+        return [self.tape.hold(self._gradient_bytes * self._owned, GRADIENTS)]
+
+    def _reduced(self, parameter: int, tensor: int) -> None:
+        is_touched = parameter in self._touched
+        makes_room = self._fresh == NOTHING and not self._is_compact and not self._offloads
+        if is_touched and makes_room:
+            self._fresh = self.tape.hold(self._gradient_bytes * self._touched_elements, GRADIENTS)
+        if is_touched or self._shards_gradients:
+            self.tape.free(tensor)
+        else:
+            self._whole.append(tensor)
+
+    def finish(self) -> None:
+        """The bucket goes with the backward pass; gradients are added to those of the micro-batch before."""
+        if not self._reduces:
+            return
+        for parameter in sorted(self.gradients):
+            super().gradient(parameter, self.gradients.pop(parameter))
+        super().finish()
+        fresh = [self._fresh, *self._unreached()]
+        self.tape.free(self._bucket, *self._whole)
+        self._bucket = NOTHING
+        self._whole.clear()
+        if self._partition:
+            self.tape.free(*fresh)
+        else:
+            self._partition = fresh
+        self._fresh = NOTHING
+
+    def _unreached(self) -> list[int]:
+        """A weight without a gradient has zeros in its place; sums are there even if nothing was added to them."""
+        if self._offloads:
+            return []
+        if self._is_compact:
+            return [] if self._partition else self._sums()
+        return self._zeros([each for each in self.setting.unreached if each in self._touched], self._gradient_bytes)
+
+    def step(self, is_first: bool) -> None:
+        """Weights are updated in place and gathered in place. The states are made here, not when the engine starts.
+
+        Before that the norm is taken, of one weight's gradient after the other.
+        """
+        if not self._offloads:
+            self.tape.pass_by(_NORM_BYTES * max(self._touched.values(), default=0))
+        widened = [] if self._is_compact else self._widened(self._owned)
+        if is_first:
+            self._make_states()
+        self.tape.free(*widened, *self._partition)
+        self._partition = []
+
+
+class Widening(Zero12):
+    """Stage 1 with sums in fp32 for which DeepSpeed does not take its BF16_Optimizer: fp16, or an offloaded optimizer.
+
+    Gradients are widened as they come, and with them the bucket (use_grad_accum_attribute).
+    """
+
+    def __init__(self, setting: Setting, tape: Tape) -> None:
+        super().__init__(setting, tape)
+        self._bucket_bytes = self._gradient_bytes
+
+    def gradient(self, parameter: int, tensor: int) -> None:
+        """In fp32 it is kept, or added to the one before."""
+        self._make_bucket()
+        wide = self.tape.hold(self._gradient_bytes * self.setting.trace.parameters[parameter].elements, GRADIENTS)
+        self.tape.free(tensor)
+        super().gradient(parameter, wide)
+
+    def _copies(self) -> list[int]:
+        """The copy is narrowed to be reduced."""
+        return [*super()._copies(), self.setting.compute_bytes * self._filled]

@@ -1,0 +1,212 @@
+"""How long one optimizer step takes, from the rates of the GPU: enough to rank plans before anything ran.
+
+Compute: 6 FLOPs per active parameter and token, and 12 x layers x width x sequence for attention (2204.02311,
+appendix B); what recomputation adds is the share of the forward pass that runs again. Between the matrix products a
+layer reads and writes its activations, which costs memory bandwidth. Communication: ZeRO (1910.02054, section 7). The
+part that computation can hide is hidden, the rest is added. bench/throughput.py compares with published throughputs.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from memtune.gpus.gpu import Gpu
+from memtune.memory.formulas.recipe import attention_of, sharding_ranks
+from memtune.memory.formulas.shape import Shape
+from memtune.memory.workload import Workload
+from memtune.plans.knobs import Attention, Checkpointing, GradientDtype, Offload, Optimizer, Precision, Sharding
+from memtune.plans.optimizer_bytes import bytes_of
+from memtune.plans.plan import Plan
+
+# The share of peak FLOP/s that large matrix products reach: 0.80 of an H100's, 0.87 of an A100's
+# (stas00/ml-engineering, compute/accelerator/README.md, "Maximum Achievable Matmul FLOPS").
+_MATMUL_SHARE = 0.85
+# The share of peak that flash attention reaches, forward and backward, where its causal half is counted in full. Like
+# the next three constants, this was chosen with bench/data/measured_throughput.csv in view.
+_ATTENTION_SHARE = 0.47
+# What a layer reads and writes between its matrix products, in hidden states of a token for each pass; a compiler
+# fuses a part of it.
+_TRAFFIC = 94.0
+_TRAFFIC_COMPILED = 56.0
+# The share of its higher peak by which fp8 speeds matrix products up: they are cast, and the small ones stay in bf16.
+_FP8_SHARE = 0.65
+# Starting the kernels of a layer, for each pass: about 20 of them at 5 microseconds. It bounds tiny micro-batches.
+_LAUNCH_SECONDS = 100e-6
+# The share of a link's bandwidth that collectives reach.
+_LINK_SHARE = 0.8
+# How much of the communication hides behind computation: gradients reduce while earlier layers are differentiated; the
+# gathers of stage 3 are waited for at every layer.
+_HIDDEN_SHARE = 0.7
+_HIDDEN_SHARE_GATHERED = 0.5
+# The step time's own 97.5% interval.
+TRUST = 0.35
+# The CPU's AdamW reads and writes at about this many bytes a second (DeepSpeed CPUAdam, 2101.06840, section 5).
+_HOST_BYTES_PER_SECOND = 50e9
+_NVME_BYTES_PER_SECOND = 5e9
+
+
+class Pace(NamedTuple):
+    """What a family of plans takes: seconds of each sample, of each micro-batch and of each step."""
+
+    sample: float
+    launch: float
+    links: float
+    hidden_share: float
+    transfer_sample: float
+    transfer: float
+    step: float
+
+    def step_seconds(self, micro_batch: int, accumulation: int) -> float:
+        """Seconds of one optimizer step: all micro-batches and the optimizer."""
+        compute = self.launch + self.sample * micro_batch
+        exposed = self.links - min(compute, self.links) * self.hidden_share
+        micro = compute + exposed + self.transfer + self.transfer_sample * micro_batch
+        return accumulation * micro + self.step
+
+
+def pace_of(workload: Workload, shape: Shape, plan: Plan) -> Pace:
+    """The pace of a plan's family."""
+    sample, launch = compute_seconds(workload, shape, plan)
+    return Pace(
+        sample=sample,
+        launch=launch,
+        links=communication_seconds(workload, shape, plan),
+        hidden_share=_HIDDEN_SHARE_GATHERED if plan.sharding.zero_stage == 3 else _HIDDEN_SHARE,
+        transfer_sample=_activation_offload_seconds(workload, shape, plan),
+        transfer=_parameter_offload_seconds(workload, shape, plan),
+        step=reduce_seconds(workload, shape, plan) + _step(workload, shape, plan),
+    )
+
+
+def flops(gpu: Gpu, precision: Precision) -> float:
+    """The GPU's peak in a precision; a GPU that lacks it falls back to fp32, as torch's emulation does."""
+    rates = {
+        Precision.FP8: gpu.fp8_flops,
+        Precision.BF16: gpu.bf16_flops,
+        Precision.FP16: gpu.fp16_flops,
+        Precision.TF32: gpu.tf32_flops,
+        Precision.FP32: gpu.fp32_flops,
+    }
+    return rates[precision] or gpu.fp32_flops
+
+
+def recomputed_share(checkpointing: Checkpointing) -> float:
+    """The share of the forward pass that runs a second time."""
+    return {"none": 0.0, "selective": 0.3, "every": 0.95, "full": 1.0}[checkpointing.mode]
+
+
+def compute_seconds(workload: Workload, shape: Shape, plan: Plan) -> tuple[float, float]:
+    """Forward, backward and recomputation: of each sample, and what each micro-batch adds however small it is."""
+    gpu, length = workload.gpu, workload.sequence_length
+    # A frozen base needs no weight gradients: one of the two halves of the backward pass.
+    passes = 1.0 + (1.0 if shape.has_adapter else 2.0) + recomputed_share(plan.checkpointing)
+    peak = flops(gpu, plan.precision) * (_FP8_SHARE if plan.precision is Precision.FP8 else 1.0)
+    # Attention is no fp8 kernel.
+    attention_peak = flops(gpu, Precision.BF16 if plan.precision is Precision.FP8 else plan.precision)
+    products = 2.0 * shape.active / (peak * _MATMUL_SHARE)
+    scores = 4.0 * shape.attentions * shape.query * length / (attention_peak * _ATTENTION_SHARE)
+    traffic = _wide(plan) * _traffic(workload) * shape.hidden * shape.layers / gpu.memory_bytes_per_second
+    # Weights are read once a pass, and kernels started, for one token as for many.
+    launch = _wide(plan) * shape.active / gpu.memory_bytes_per_second + _LAUNCH_SECONDS * shape.layers
+    slower = passes * _slowdown(shape, plan)
+    sample = slower * (products + scores + traffic) * length
+    return sample + _eager_attention_seconds(workload, shape, plan), slower * launch
+
+
+def _traffic(workload: Workload) -> float:
+    return _TRAFFIC_COMPILED if workload.compiled else _TRAFFIC
+
+
+def _wide(plan: Plan) -> int:
+    """Bytes of an activation, a gathered weight, or a gradient in the plan's precision."""
+    return 4 if plan.precision in (Precision.FP32, Precision.TF32) else 2
+
+
+def _slowdown(shape: Shape, plan: Plan) -> float:
+    # Keys and values repeated for every head, and weights that are turned back into bf16 before every use.
+    repeated = 1.02 if plan.attention is Attention.SDPA else 1.0
+    return repeated * (1.25 if shape.quantization != "none" else 1.0)
+
+
+def _eager_attention_seconds(workload: Workload, shape: Shape, plan: Plan) -> float:
+    if attention_of(workload, plan) is not Attention.EAGER:
+        return 0.0
+    return 8.0 * shape.attentions * shape.heads * workload.sequence_length**2 / workload.gpu.memory_bytes_per_second
+
+
+def _link(workload: Workload, plan: Plan) -> float:
+    """What collectives reach. Between nodes every GPU's share of the network carries a part of each collective."""
+    gpu, spans_nodes = workload.gpu, workload.nodes > 1 and plan.sharding.value != "fsdphyb"
+    network = gpu.node_link_bytes_per_second * workload.gpus_per_node
+    return _LINK_SHARE * (min(gpu.link_bytes_per_second, network) if spans_nodes else gpu.link_bytes_per_second)
+
+
+def communication_seconds(workload: Workload, shape: Shape, plan: Plan) -> float:
+    """Gathers and reduce-scatters of every micro-batch."""
+    if workload.world == 1:
+        return 0.0
+    gradients = shape.trainable * _gradient_wide(plan)
+    weights, stage = shape.total * _wide(plan), plan.sharding.zero_stage
+    keeps_weights = plan.sharding.value == "fsdpsgo"
+    moved = {0: 0.0, 1: 0.0, 2: gradients, 3: gradients + (1 if keeps_weights else 2) * weights}[stage]
+    # Small buckets start more collectives; each costs about 20 microseconds. FSDP has none: it reduces unit by unit.
+    bucketed = stage >= 2 and plan.sharding.backend == "deepspeed"
+    launches = 20e-6 * shape.trainable / plan.bucket_elements if bucketed else 0.0
+    return moved * (1 - 1 / workload.world) / _link(workload, plan) + launches
+
+
+def _gradient_wide(plan: Plan) -> int:
+    """Bytes of a gradient on its way: DDP's are fp32 like its weights; FSDP has its own choice, made by the plan."""
+    if plan.sharding is Sharding.DDP or (plan.sharding.backend == "fsdp" and plan.gradient_dtype is GradientDtype.FP32):
+        return 4
+    return _wide(plan)
+
+
+def reduce_seconds(workload: Workload, shape: Shape, plan: Plan) -> float:
+    """What is reduced or gathered once a step: gradients at stages 0 and 1, updated weights at stages 1 and 2."""
+    if workload.world == 1:
+        return 0.0
+    wide = _gradient_wide(plan)
+    exposed = 1 - _HIDDEN_SHARE
+    volume = {0: 2 * exposed, 1: exposed + 1, 2: 1.0, 3: 0.0}[plan.sharding.zero_stage] * shape.trainable * wide
+    if plan.sharding.value == "fsdphyb" and workload.nodes > 1:
+        sharded = 2.0 * shape.trainable * wide / workload.gpus_per_node
+        return sharded / (_LINK_SHARE * workload.gpu.node_link_bytes_per_second)
+    return volume * (1 - 1 / workload.world) / _link(workload, plan)
+
+
+def _step(workload: Workload, shape: Shape, plan: Plan) -> float:
+    """The optimizer: bound by memory, or by the host and its link."""
+    shards = sharding_ranks(workload, plan) if plan.sharding.zero_stage >= 1 else 1
+    parameters = shape.trainable / shards
+    touched = 12 * parameters + 2 * bytes_of(plan.optimizer).all_states(parameters, shape.outside / shards)
+    if plan.offload in (Offload.NONE, Offload.ACTIVATIONS):
+        passes = 1.0 if plan.fused_optimizer else 1.6
+        slow = 3.0 if plan.optimizer is Optimizer.MUON else 1.0
+        return passes * slow * touched / workload.gpu.memory_bytes_per_second
+    # All ranks of a node share the host's memory bandwidth.
+    seconds = touched * workload.gpus_per_node / _HOST_BYTES_PER_SECOND
+    seconds += 4.0 * parameters / workload.gpu.host_link_bytes_per_second
+    if plan.offload is Offload.NVME:
+        seconds += touched * workload.gpus_per_node / _NVME_BYTES_PER_SECOND
+    return seconds
+
+
+def _activation_offload_seconds(workload: Workload, shape: Shape, plan: Plan) -> float:
+    """Of each sample: what it keeps goes to the host and comes back."""
+    if plan.offload is not Offload.ACTIVATIONS:
+        return 0.0
+    width = shape.hidden if plan.checkpointing.mode in ("full", "every") else 8 * shape.hidden
+    moved = 2.0 * _wide(plan) * width * shape.layers * workload.sequence_length
+    return moved / workload.gpu.host_link_bytes_per_second
+
+
+def _parameter_offload_seconds(workload: Workload, shape: Shape, plan: Plan) -> float:
+    """Of each micro-batch: the rank's shard of the weights comes from the host for the forward and for the backward.
+
+    DeepSpeed's are as wide as it computes; FSDP's are fp32, and offloaded with the optimizer (CPUOffloadPolicy).
+    """
+    if plan.offload not in (Offload.PARAMETERS, Offload.NVME):
+        return 0.0
+    shard_bytes = (4 if plan.sharding.backend == "fsdp" else _wide(plan)) * shape.total / sharding_ranks(workload, plan)
+    return 2.0 * shard_bytes / workload.gpu.host_link_bytes_per_second

@@ -1,0 +1,127 @@
+"""How far each component is trusted: a relative error per component, its mean and its covariance.
+
+Before any measurement the means are 0 and the errors independent. `memtune.memory.calibration` updates both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import hypot, sqrt
+from typing import NamedTuple
+
+from memtune.memory.constants import Constants
+
+# The relative error that all estimated components inside the allocator share.
+UNMODELLED = "unmodelled"
+
+
+class Square(NamedTuple):
+    """A squared half-width as a polynomial of the micro-batch."""
+
+    still: float
+    mixed: float
+    moving: float
+
+    def root(self, micro_batch: int) -> float:
+        """The half-width at a micro-batch."""
+        return sqrt(max(self.still + (self.mixed + self.moving * micro_batch) * micro_batch, 0.0))
+
+
+class Belief:
+    """A Gaussian belief about the relative error of each component; widths are those of a 97.5% bound.
+
+    ``doubt`` is a width of each whole sum, beside those of its components.
+    """
+
+    def __init__(
+        self, means: Mapping[str, float], covariance: Mapping[tuple[str, str], float], doubt: float = 0.0
+    ) -> None:
+        self.means = dict(means)
+        self.doubt = doubt
+        self.covariance = dict(covariance)
+        self.common = 1.0 + self.means.get(UNMODELLED, 0.0)
+        self._scales = {name: max(1.0 + mean, 0.0) for name, mean in self.means.items()}
+        self._diagonal = {a: value for (a, b), value in self.covariance.items() if a == b}
+        self._widths = {name: sqrt(max(value, 0.0)) for name, value in self._diagonal.items()}
+        self._mixed = [(a, b, value) for (a, b), value in self.covariance.items() if a < b]
+
+    @classmethod
+    def prior(cls, constants: Constants) -> Belief:
+        """What is believed before anything was measured."""
+        widths = {**constants.trust, UNMODELLED: constants.unmodelled}
+        return cls({}, {(name, name): width**2 for name, width in widths.items()})
+
+    def scale(self, name: str) -> float:
+        """What a component's formula is multiplied by."""
+        return self._scales.get(name, 1.0)
+
+    def variance(self, parts: Mapping[str, tuple[float, float]], start: Square) -> Square:
+        """The squared half-width of a sum of components, each told as its fixed bytes and its bytes for each sample.
+
+        ``start`` is that of what stands beside them and is independent of them.
+        """
+        diagonal = self._diagonal
+        still, mixed, moving = start
+        for name, (fixed, slope) in parts.items():
+            value = diagonal[name]
+            still += value * fixed * fixed
+            mixed += 2 * value * fixed * slope
+            moving += value * slope * slope
+        for a, b, value in self._mixed:
+            if a in parts and b in parts:
+                (fixed, slope), (other_fixed, other_slope) = parts[a], parts[b]
+                still += 2 * value * fixed * other_fixed
+                mixed += 2 * value * (fixed * other_slope + slope * other_fixed)
+                moving += 2 * value * slope * other_slope
+        return Square(still, mixed, moving)
+
+    @property
+    def correlated(self) -> bool:
+        """Whether measurements have tied the errors of components together."""
+        return bool(self._mixed)
+
+    def width(self, name: str) -> float:
+        """The half-width of one component, relative to its bytes."""
+        return self._widths[name]
+
+    def updated(self, parts: Mapping[str, float], surprise: float, noise: float) -> Belief:
+        """What is believed after a sum of components came out `surprise` bytes higher than expected."""
+        names = sorted(self._diagonal)
+        sizes = [(name, parts[name]) for name in names if parts.get(name)]
+        told = {a: sum(self._covariance(a, b) * size for b, size in sizes) for a in names}
+        total = sum(size * told[a] for a, size in sizes) + noise
+        # It tells nothing of what is independent of all its parts.
+        reach = {a: each for a, each in told.items() if each}
+        means = {a: self.means.get(a, 0.0) + each * surprise / total for a, each in reach.items()}
+        pairs = {(a, b): self._covariance(a, b) - reach[a] * reach[b] / total for a in reach for b in reach if a <= b}
+        return Belief({**self.means, **means}, {**self.covariance, **pairs})
+
+    def known(self, parts: Mapping[str, float], expected: float, half_width: float) -> Belief:
+        """What is believed where the sum of components is known, and how they share it is not: they err as one."""
+        total = sum(parts.values())
+        others = {pair: value for pair, value in self.covariance.items() if parts.keys().isdisjoint(pair)}
+        shared = {(a, b): (half_width / total) ** 2 for a in parts for b in parts if a <= b}
+        means = {**self.means, **dict.fromkeys(parts, expected / total - 1)}
+        return Belief(means, {**others, **shared}, self.doubt)
+
+    def moved(self, parts: Mapping[str, float], other: Belief) -> float:
+        """How many bytes a sum of components is more under this belief's means than under another's."""
+        return sum(size * (self.means.get(a, 0.0) - other.means.get(a, 0.0)) for a, size in parts.items())
+
+    def towards(self, other: Belief, share: float) -> Belief:
+        """This belief's means moved a share of the way to another's.
+
+        Its covariance is the other's, and the way that is left counts as error too.
+        """
+        names = {*self.means, *other.means}
+        left = {n: (1 - share) * (other.means.get(n, 0.0) - self.means.get(n, 0.0)) for n in names}
+        means = {n: other.means.get(n, 0.0) - left[n] for n in names}
+        pairs = other.covariance.items()
+        return Belief(means, {(a, b): v + left.get(a, 0.0) * left.get(b, 0.0) for (a, b), v in pairs})
+
+    def doubted(self, share: float) -> Belief:
+        """This belief, less sure of every sum."""
+        return Belief(self.means, self.covariance, hypot(self.doubt, share))
+
+    def _covariance(self, a: str, b: str) -> float:
+        return self.covariance.get((a, b) if a <= b else (b, a), 0.0)

@@ -1,0 +1,93 @@
+"""What a job asks of every plan alike: the model, the batch, the GPUs. A plan says how, a workload says what."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from memtune.gpus.gpu import Gpu
+from memtune.memory.kv_cache import Generation
+from memtune.model.architecture import Adapter, Architecture
+
+if TYPE_CHECKING:
+    from memtune.memory.replay.traced import TracedModel
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The evaluation batch of a job, on each rank, and what it generates; 0 takes the batch's own size or length."""
+
+    batch_size: int = 0
+    keeps_logits: bool = False
+    generates: bool = False
+    concurrent_sequences: int = 0
+    sequence_tokens: int = 0
+    page_tokens: int = 16
+
+    def generation(self, sequence_length: int, source_tokens: int = 0) -> Generation:
+        """What is in the KV cache at once; of an encoder-decoder also what it reads."""
+        sequences, tokens = self.concurrent_sequences or self.batch_size, self.sequence_tokens or sequence_length
+        return Generation(sequences, tokens, source_tokens, page_tokens=self.page_tokens)
+
+
+@dataclass(frozen=True)
+class Workload:
+    """The facts of a job that no plan may change. One that is ``assumed`` has a model that nobody knows.
+
+    ``outside_bytes`` is what earlier jobs of the same image, GPU and world measured outside of the allocator, one each.
+    Where ``fake_ranks`` stand for all but one rank, nothing is sent, and NCCL takes nothing.
+    ``without_reducer`` says that nothing wraps the model in DistributedDataParallel, as on a single GPU by itself.
+    ``without_autocast`` says that nothing autocasts the model, and its own loss, under FSDP and DeepSpeed.
+    ``builds_whole`` says that a model which DeepSpeed's stage 3 shards is whole on each GPU before (no zero.Init).
+    ``keeps_outputs`` says that a loop keeps what the model returns until the next step; accelerate widens it to fp32.
+    ``compiles_loss`` says that the loss is compiled, whether the blocks of the model are or not.
+    ``target_length`` is that of an encoder-decoder's targets, 0 where they are as long as its sources.
+    ``host_limit_bytes`` is the host memory that a pod may take at most, 0 where nothing says.
+    """
+
+    architecture: Architecture | TracedModel
+    gpu: Gpu
+    global_batch: int
+    sequence_length: int
+    nodes: int = 1
+    gpus_per_node: int = 1
+    adapter: Adapter | None = None
+    evaluation: Evaluation = Evaluation()
+    compiled: bool = False
+    compiles_loss: bool = False
+    target_length: int = 0
+    virtual: bool = False
+    assumed: bool = False
+    outside_bytes: tuple[int, ...] = ()
+    fake_ranks: bool = False
+    without_reducer: bool = False
+    without_autocast: bool = False
+    builds_whole: bool = False
+    keeps_outputs: bool = False
+    host_limit_bytes: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("global_batch", "sequence_length", "nodes", "gpus_per_node"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"workload: {name} is {getattr(self, name)}; it must be at least 1")
+        if self.global_batch % self.world:
+            below = self.global_batch - self.global_batch % self.world
+            raise ValueError(
+                f"workload: global_batch {self.global_batch} cannot be divided among {self.world} GPUs; "
+                f"use {f'{below} or ' if below else ''}{below + self.world}"
+            )
+
+    @property
+    def traced(self) -> TracedModel | None:
+        """The model, if it was traced and not described."""
+        return None if isinstance(self.architecture, Architecture) else self.architecture
+
+    @property
+    def world(self) -> int:
+        """All GPUs of the job."""
+        return self.nodes * self.gpus_per_node
+
+    @property
+    def samples_per_rank(self) -> int:
+        """Sequences per rank and optimizer step: micro-batch x accumulation of every plan."""
+        return self.global_batch // self.world

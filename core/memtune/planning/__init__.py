@@ -1,0 +1,1 @@
+"""Which plan to try: the search space, the downgrade ladder, advice, and the next probe."""

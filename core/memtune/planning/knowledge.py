@@ -1,0 +1,212 @@
+"""What is known of a job's plans: the predictor, recalibrated by every run that taught something."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from memtune.memory.calibration import Calibration, Measurement, calibrate
+from memtune.memory.prediction import Component, Interval, Prediction
+from memtune.memory.predictor import Predictor
+from memtune.memory.workload import Workload
+from memtune.planning.space import Candidate, Ranking, Space, enumerate_plans, rank
+from memtune.plans.plan import Plan
+
+# Numbers so far from the prediction are no measurement of the plan; a report may say anything.
+_CREDIBLE = 20.0
+# A run that died for want of memory had at least this share of it; less is no report of a device.
+_DEMANDED = 0.3
+# An out-of-memory without a report demanded more than there is; nobody knows how much.
+_UNTOLD = 1.02
+# How far an emulated peak may be from that of a GPU: bench/results/emulated.md, with the settings of the publication.
+_EMULATION_ERROR = 0.02
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """What one run told of its plan. ``demanded_bytes`` is of one that ran out of memory, 0 for one that did not.
+
+    One that ``retried`` got its memory only after the allocator had emptied its cache.
+    """
+
+    plan: Plan
+    allocated_bytes: int = 0
+    reserved_bytes: int = 0
+    device_bytes: int = 0
+    step_seconds: float = 0.0
+    died: bool = False
+    demanded_bytes: int = 0
+    retried: bool = False
+
+
+@dataclass(frozen=True)
+class PlanKnowledge:
+    """A workload on its GPU as it is known now. ``is_gpu_known`` is False where the table's commonest was assumed.
+
+    ``emulations`` are what emulated runs told of torch's allocator. Of a plan that a GPU has run since, they count no
+    more.
+    """
+
+    workload: Workload
+    space: Space
+    lessons: tuple[Lesson, ...]
+    headroom: float
+    objective: str
+    is_gpu_known: bool = True
+    emulations: tuple[Lesson, ...] = ()
+
+    @property
+    def is_known(self) -> bool:
+        """Whether anything but an assumption stands behind the predictions."""
+        has_measured = any(not lesson.died for lesson in (*self.lessons, *self.emulations))
+        return self.is_gpu_known and (has_measured or not self.workload.assumed)
+
+    @property
+    def is_gpu_named(self) -> bool:
+        """Whether more than the memory of the GPU is known, so that it can be emulated."""
+        return self.is_gpu_known and not self.workload.gpu.guessed
+
+    @cached_property
+    def usable_bytes(self) -> int:
+        """What a plan may take: the GPU's memory, or less if a run died of less."""
+        total = self.workload.gpu.usable_bytes
+        demands = (lesson.demanded_bytes for lesson in self.lessons if lesson.died)
+        return min([total, *(demand for demand in demands if demand >= _DEMANDED * total)])
+
+    @cached_property
+    def predictor(self) -> Predictor:
+        """The predictor, corrected by what was measured."""
+        plain, lessons = Predictor(self.workload), (*self.lessons, *self._emulated)
+        measurements = [m for lesson in lessons if not lesson.died and (m := _measurement(lesson, plain))]
+        predictor = _calibrated(plain, measurements)
+        # An out-of-memory says that the plan takes at least what it had and asked for, and nothing more.
+        died = [
+            Measurement(lesson.plan, device_bytes=demanded)
+            for lesson in lessons
+            if lesson.died
+            for demanded in (lesson.demanded_bytes or int(_UNTOLD * self.usable_bytes),)
+            if demanded > (expected := predictor.predict(lesson.plan).device.expected)
+            and demanded < _CREDIBLE * expected
+        ]
+        return _calibrated(plain, [*measurements, *died]) if died else predictor
+
+    def predictor_for(self, workload: Workload) -> Predictor:
+        """The predictor of the workload with other sequences or GPUs, of which measurements of this one tell too."""
+        found = self.predictor
+        is_corrected = self.lessons or self._emulated
+        return Predictor(workload, Calibration(found.belief, found.speed) if is_corrected else None)
+
+    @cached_property
+    def plans(self) -> tuple[Plan, ...]:
+        """Every plan that the job allows."""
+        return tuple(enumerate_plans(self.workload, self.space))
+
+    @cached_property
+    def ceiling_bytes(self) -> float:
+        """What the smallest plan that ran out of memory is predicted to take: only plans below may be tried."""
+        return self._smallest_of_dead((*self.lessons, *self._emulated))
+
+    @cached_property
+    def measured_bytes(self) -> dict[Plan, int]:
+        """What each plan that was measured took, and did not die of."""
+        died = {lesson.plan for lesson in self.lessons if lesson.died}
+        found = {lesson.plan: lesson.device_bytes for lesson in self.lessons if lesson.device_bytes}
+        return {plan: size for plan, size in found.items() if plan not in died}
+
+    @cached_property
+    def _emulated(self) -> tuple[Lesson, ...]:
+        told = {lesson.plan for lesson in self.lessons if lesson.died or lesson.reserved_bytes or lesson.device_bytes}
+        return tuple(lesson for lesson in self.emulations if lesson.plan not in told)
+
+    @cached_property
+    def emulated_bytes(self) -> dict[Plan, int]:
+        """What torch's allocator reserved under each plan that was emulated, and did not run out of memory."""
+        return {lesson.plan: lesson.reserved_bytes for lesson in self._emulated if lesson.reserved_bytes}
+
+    def expected_bytes(self, plan: Plan) -> float:
+        """What a plan takes: as measured, else as predicted."""
+        return self.measured_bytes.get(plan) or self.predict(plan).device.expected
+
+    def predict(self, plan: Plan) -> Prediction:
+        """What a plan takes, as far as is known now: what lies outside of the allocator is predicted in any case."""
+        prediction = self.predictor.predict(plan)
+        reserved_bytes = self.emulated_bytes.get(plan)
+        return _as_emulated(prediction, reserved_bytes) if reserved_bytes else prediction
+
+    def may_try(self, plan: Plan) -> bool:
+        """Whether a plan is predicted to take less than each that died, or was measured and did not die.
+
+        One that was emulated has to fit, and then needs not be smaller than what died on an emulated GPU.
+        """
+        if plan in self.measured_bytes:
+            return True
+        if plan not in self.emulated_bytes:
+            return self.predict(plan).device.expected < self.ceiling_bytes
+        return self.fits(plan) and self.predict(plan).device.expected < self._smallest_of_dead(self.lessons)
+
+    @cached_property
+    def ranking(self) -> Ranking:
+        """The plans that may be tried, the best first among those that fit, may fit and cannot fit."""
+        gpu = replace(self.workload, gpu=self.workload.gpu.with_memory(self.usable_bytes))
+        allowed = (plan for plan in self.plans if self.may_try(plan))
+        return rank(gpu, self, allowed, self.headroom, self.objective)
+
+    def candidates(self, tried: Iterable[Plan]) -> tuple[Candidate, ...]:
+        """The plans that are worth a probe, those that fit for sure first."""
+        gone, found = set(tried), self.ranking
+        possible = [*found.fitting, *(Candidate(each.plan, each.prediction) for each in found.uncertain)]
+        return tuple(candidate for candidate in possible if candidate.plan not in gone)
+
+    def smallest(self) -> Plan | None:
+        """The plan that is predicted to take least."""
+        return min(self.plans, key=lambda plan: (self.predict(plan).device.expected, plan), default=None)
+
+    def fits(self, plan: Plan) -> bool:
+        """Whether a plan leaves what it must: its headroom as measured, else the larger of headroom and interval.
+
+        One whose allocator had to retry leaves too little, whatever its peak says.
+        """
+        if any(lesson.retried for lesson in (*self.lessons, *self._emulated) if lesson.plan == plan):
+            return False
+        if plan in self.measured_bytes:
+            return self.measured_bytes[plan] <= self.usable_bytes * (1 - self.headroom)
+        return self.predict(plan).fits(self.usable_bytes, self.headroom)
+
+    def _smallest_of_dead(self, lessons: Iterable[Lesson]) -> float:
+        died = (self.predict(lesson.plan).device.expected for lesson in lessons if lesson.died)
+        return min(died, default=float("inf"))
+
+
+def _as_emulated(prediction: Prediction, reserved_bytes: int) -> Prediction:
+    """The prediction of a plan with what was emulated in place of what formulas say."""
+    device = reserved_bytes + prediction.device.expected - prediction.reserved.expected
+    ratio = device / prediction.device.expected
+
+    def parts() -> tuple[Component, ...]:
+        return tuple(
+            Component(part.name, Interval(*(bound * ratio for bound in part.bytes))) for part in prediction.components
+        )
+
+    around = Interval(device * (1 - _EMULATION_ERROR), device, device * (1 + _EMULATION_ERROR))
+    return replace(prediction, breakdown=parts, device=around)
+
+
+def _calibrated(plain: Predictor, measurements: Sequence[Measurement]) -> Predictor:
+    return Predictor(plain.workload, calibrate(plain.workload, measurements)) if measurements else plain
+
+
+def _measurement(lesson: Lesson, plain: Predictor) -> Measurement | None:
+    """What a run measured, without the numbers that cannot be true."""
+    prediction = plain.predict(lesson.plan)
+
+    def credible(measured: float, expected: float) -> bool:
+        return expected / _CREDIBLE < measured < expected * _CREDIBLE
+
+    allocated = lesson.allocated_bytes if credible(lesson.allocated_bytes, prediction.allocated.expected) else 0
+    reserved = lesson.reserved_bytes if credible(lesson.reserved_bytes, prediction.reserved.expected) else 0
+    device = lesson.device_bytes if credible(lesson.device_bytes, prediction.device.expected) else 0
+    seconds = lesson.step_seconds if 1e-6 < lesson.step_seconds < 1e6 else 0.0
+    if not (allocated or reserved or device):
+        return None
+    return Measurement(lesson.plan, allocated, reserved, device, seconds)

@@ -1,0 +1,222 @@
+"""Which plan to probe next: expected improvement of the recalibrated predictor, times the probability of fitting.
+
+A search carries everything that its answer rests on, so that an equal search has an equal answer and a sampler can be
+rebuilt from it after every restart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+from memtune.memory.prediction import Interval
+from memtune.planning.knowledge import Lesson, PlanKnowledge
+from memtune.planning.pareto import BOUND, Point, covered, expected_excess, expected_gain, is_on_front, share_below
+from memtune.planning.space import BOTH, MEMORY, THROUGHPUT, Candidate, divisors
+from memtune.plans.plan import Plan
+from memtune.wire.pruning import Target
+
+# The sampler that chooses by expected improvement under the prediction.
+MEMTUNE = "MemTune"
+# A gain below this share is none, and after so many probes in a row without one the search is over.
+_GAIN = 0.03
+_PATIENCE = 3
+# Below this chance of fitting, the next divisor down after an out-of-memory is no better guess than any other plan.
+_LIKELY = 0.5
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A probe that was recorded: its plan, and what became of it.
+
+    ``fits`` is None while it runs or if it told nothing, False after an out-of-memory or if it left too little headroom
+    or had to retry; ``died`` tells the out-of-memory. ``score`` is what the objective maximises, as measured: tokens
+    per second, or free bytes. With both objectives it is the former, and ``free_bytes`` the latter. ``lesson`` is what
+    it taught of the memory. ``steps`` have the score after each of its steps, by their numbers; one that was ``pruned``
+    made fewer than it was to. A plan that is not ``tried`` may be probed again: its probe was taken away, or never
+    started.
+    """
+
+    number: int
+    plan: Plan
+    fits: bool | None = None
+    died: bool = False
+    score: float = 0.0
+    lesson: Lesson | None = None
+    is_running: bool = False
+    tried: bool = True
+    free_bytes: float = 0.0
+    pruned: bool = False
+    steps: tuple[tuple[int, float], ...] = ()
+
+    @property
+    def point(self) -> Point:
+        """Both objectives."""
+        return Point(self.score, self.free_bytes)
+
+
+@dataclass(frozen=True)
+class Question:
+    """What to probe next? ``candidates`` are the plans that may still be probed, predicted by the recalibrated model.
+
+    No plan that was tried is among them. ``incumbent`` is the best score of a trial that fits, 0 if there is none yet.
+    """
+
+    candidates: tuple[Candidate, ...]
+    trials: tuple[Trial, ...]
+    usable_bytes: int
+    headroom: float
+    objective: str = THROUGHPUT
+    incumbent: float = 0.0
+
+    @cached_property
+    def points(self) -> tuple[Point, ...]:
+        """Both objectives of each plan that fits, as measured."""
+        return tuple(trial.point for trial in self.trials if trial.fits)
+
+
+@dataclass(frozen=True)
+class SearchState:
+    """How far a search is: what the trials taught of the job's plans, and the trials.
+
+    ``seed`` differs between jobs and between the probes of a job, and is the same after a restart. ``sampler`` is what
+    chooses the next plan.
+    """
+
+    model: PlanKnowledge
+    trials: tuple[Trial, ...]
+    seed: str = ""
+    sampler: str = MEMTUNE
+
+    @cached_property
+    def question(self) -> Question:
+        """What to choose the next probe from."""
+        return Question(
+            candidates=self.model.candidates({trial.plan for trial in self.trials if trial.tried}),
+            trials=self.trials,
+            usable_bytes=self.model.usable_bytes,
+            headroom=self.model.headroom,
+            objective=self.model.objective,
+            incumbent=max((trial.score for trial in self.trials if trial.fits), default=0.0),
+        )
+
+
+# The answer is the plan of one of the candidates, or None if none of them is worth a probe.
+Search = Callable[[SearchState], Plan | None]
+
+
+def most_promising(state: SearchState) -> Plan | None:
+    """The search that needs no library: the plan of the greatest expected improvement."""
+    return expected_improvement(state.question)
+
+
+def expected_improvement(question: Question) -> Plan | None:
+    """The candidate that promises most: expected improvement times the probability of fitting.
+
+    Right after an out-of-memory it is the same plan at the next smaller micro-batch, where that is likely to fit.
+    """
+    smaller = _next_divisor_down(question)
+    if smaller:
+        return smaller
+    promises = [(promise(question, candidate), candidate.plan) for candidate in question.candidates]
+    best, plan = max(promises, key=lambda each: each[0], default=(0.0, None))
+    return plan if best > 0 else None
+
+
+def promise(question: Question, candidate: Candidate) -> float:
+    """Expected improvement over what was measured, times the probability of fitting with headroom."""
+    if question.objective == BOTH:
+        improvement = expected_gain(question.points, *_both(question, candidate))
+    else:
+        improvement = expected_excess(_score(question, candidate), question.incumbent)
+    return improvement * probability_of_fitting(question, candidate)
+
+
+def probability_of_fitting(question: Question, candidate: Candidate) -> float:
+    """How likely a plan leaves its headroom free, by the interval of its prediction."""
+    device = candidate.prediction.device
+    spread = max((device.upper - device.expected) / BOUND, 1.0)
+    return share_below((question.usable_bytes * (1 - question.headroom) - device.expected) / spread)
+
+
+def target_of(model: PlanKnowledge, tokens_per_second: float, device_bytes: int) -> Target:
+    """What the best plan measured so far, with this speed and this peak, leaves for others to beat.
+
+    With both objectives a slower plan may still be on the front: there only memory counts.
+    """
+    most = int(model.usable_bytes * (1 - model.headroom))
+    if model.objective == MEMORY:
+        return Target(device_bytes=min(device_bytes, most))
+    return Target(int(tokens_per_second) if model.objective == THROUGHPUT else 0, most)
+
+
+def enough(question: Question) -> str | None:
+    """Why no further probe is worth its cost, as a person would say it; None while one is."""
+    if not question.candidates:
+        return "every plan that can fit was probed"
+    if not question.incumbent:
+        return None
+    if _without_gain(question) >= _PATIENCE:
+        return f"{_PATIENCE} probes in a row gained less than {_GAIN:.0%}"
+    if not any(_may_gain(question, candidate) for candidate in question.candidates):
+        best = "those measured" if question.objective == BOTH else "the best one measured"
+        return f"no plan left is predicted to be better than {best}"
+    return None
+
+
+def _may_gain(question: Question, candidate: Candidate) -> bool:
+    """Whether a plan is better than what was measured, if all goes as well as predicted at best."""
+    if question.objective != BOTH:
+        return _score(question, candidate).upper > question.incumbent
+    speed, free = _both(question, candidate)
+    best = Point(speed.upper, free.upper)
+    return best not in question.points and is_on_front(best, question.points)
+
+
+def _without_gain(question: Question) -> int:
+    """How many of the last probes brought nothing. Before the first that fits nothing can be gained upon."""
+    best, idle, fitting = 0.0, 0, list[Trial]()
+    for trial in question.trials:
+        if trial.fits is None:
+            continue
+        if trial.fits:
+            fitting.append(trial)
+        now = _gained(question.objective, fitting)
+        if now > best * (1 + _GAIN):
+            idle = 0
+        elif best:
+            idle += 1
+        best = now
+    return idle
+
+
+def _gained(objective: str, fitting: list[Trial]) -> float:
+    """What the plans that fit have come to: the best score, or the area that both objectives cover."""
+    if objective == BOTH:
+        return covered([trial.point for trial in fitting])
+    return max((trial.score for trial in fitting), default=0.0)
+
+
+def _next_divisor_down(question: Question) -> Plan | None:
+    told = [trial for trial in question.trials if trial.fits is not None]
+    if not told or not told[-1].died:
+        return None
+    last = told[-1].plan
+    sizes = [size for size in divisors(last.micro_batch * last.accumulation) if size < last.micro_batch]
+    below = last.with_micro_batch(sizes[-1]) if sizes else None
+    found = next((candidate for candidate in question.candidates if candidate.plan == below), None)
+    return below if found and probability_of_fitting(question, found) >= _LIKELY else None
+
+
+def _score(question: Question, candidate: Candidate) -> Interval:
+    """What the objective maximises, as predicted."""
+    speed, free = _both(question, candidate)
+    return speed if question.objective == THROUGHPUT else free
+
+
+def _both(question: Question, candidate: Candidate) -> tuple[Interval, Interval]:
+    """Tokens per second and free bytes, as predicted."""
+    device, usable = candidate.prediction.device, question.usable_bytes
+    free = Interval(usable - device.upper, usable - device.expected, usable - device.lower)
+    return candidate.prediction.tokens_per_second, free

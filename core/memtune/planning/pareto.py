@@ -1,0 +1,70 @@
+"""What two objectives leave of many points: the front, how much it covers, and what one more point may add.
+
+Both objectives are maximised, and none is below 0.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from memtune.memory.prediction import Interval
+
+# How far an interval's upper bound is from its middle, in standard deviations: the bound is that of 97.5%.
+BOUND = 1.96
+
+
+class Point(NamedTuple):
+    """Tokens per second and free bytes."""
+
+    speed: float
+    free: float
+
+
+def is_on_front(point: Point, points: Iterable[Point]) -> bool:
+    """Whether no other point is at least as good in both and better in one."""
+    return not any(other != point and other.speed >= point.speed and other.free >= point.free for other in points)
+
+
+def front(points: Sequence[Point]) -> tuple[Point, ...]:
+    """The points that no other one beats, the slowest first."""
+    return tuple(sorted({point for point in points if is_on_front(point, points)}))
+
+
+def covered(points: Sequence[Point]) -> float:
+    """The area below the front: the hypervolume above 0."""
+    slowest_first = front(points)
+    before = [0.0, *(point.speed for point in slowest_first)]
+    return sum((point.speed - last) * point.free for point, last in zip(slowest_first, before, strict=False))
+
+
+def expected_gain(points: Sequence[Point], speed: Interval, free: Interval) -> float:
+    """By how much a point is expected to raise what is covered, its two coordinates being independent.
+
+    Between two speeds of the front the area below the next point's free bytes is covered already. What is gained there
+    is the length by which the new point reaches in, times the height above: both expectations have a closed form.
+    """
+    slowest_first = front(points)
+    edges = [0.0, *(point.speed for point in slowest_first), math.inf]
+    heights = [*(point.free for point in slowest_first), 0.0]
+    lengths = [expected_excess(speed, edge) for edge in edges]
+    return sum(
+        (near - far) * expected_excess(free, height)
+        for near, far, height in zip(lengths[:-1], lengths[1:], heights, strict=True)
+    )
+
+
+def expected_excess(value: Interval, above: float) -> float:
+    """By how much a value is expected to exceed a bound: expected improvement, that of a normal distribution."""
+    if above == math.inf:
+        return 0.0
+    spread = max((value.upper - value.lower) / (2 * BOUND), 1e-9 * abs(value.expected), 1e-12)
+    gain = value.expected - above
+    place = gain / spread
+    return max(gain * share_below(place) + spread * math.exp(-place * place / 2) / math.sqrt(2 * math.pi), 0.0)
+
+
+def share_below(place: float) -> float:
+    """The share of a standard normal distribution that lies below."""
+    return (1 + math.erf(place / math.sqrt(2))) / 2

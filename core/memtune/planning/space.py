@@ -1,0 +1,309 @@
+"""Which plans a job allows, which of them can fit, and which is predicted fastest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import Any, NamedTuple, Protocol
+
+from memtune.memory.host_memory import kept_activation_bytes, offloaded_bytes
+from memtune.memory.prediction import Prediction
+from memtune.memory.workload import Workload
+from memtune.plans.deepspeed_config import deepspeed_refusal
+from memtune.plans.fsdp_config import fsdp_refusal
+from memtune.plans.knobs import (
+    FULL,
+    NO_CHECKPOINTING,
+    SELECTIVE,
+    Attention,
+    Checkpointing,
+    GradientDtype,
+    Offload,
+    Optimizer,
+    Precision,
+    Sharding,
+)
+from memtune.plans.plan import Plan
+from memtune.plans.virtual_gpu import virtual_refusal
+from memtune.units import amount, counted
+
+THROUGHPUT = "throughput"
+MEMORY = "memory"
+BOTH = "both"  # the front of throughput and memory
+_ON_HOST = (Offload.OPTIMIZER, Offload.PARAMETERS, Offload.NVME)
+
+
+class PredictsPlans(Protocol):
+    """Whatever can say what a plan costs: the predictor, or a test's."""
+
+    def predict(self, plan: Plan) -> Prediction: ...
+
+
+@dataclass(frozen=True)
+class Space:
+    """The choices a job allows for each knob, every combination of them with every micro-batch.
+
+    ``micro_batches`` are the only ones that its script can take; none means any.
+    """
+
+    precisions: tuple[Precision, ...] = (Precision.BF16,)
+    shardings: tuple[Sharding, ...] = (
+        Sharding.ZERO_0,
+        Sharding.ZERO_1,
+        Sharding.ZERO_2,
+        Sharding.ZERO_3,
+        Sharding.FSDP,
+    )
+    checkpointings: tuple[Checkpointing, ...] = (NO_CHECKPOINTING, SELECTIVE, FULL)
+    offloads: tuple[Offload, ...] = (Offload.NONE,)
+    optimizers: tuple[Optimizer, ...] = (Optimizer.ADAMW,)
+    gradient_dtypes: tuple[GradientDtype, ...] = (GradientDtype.MODEL,)
+    attentions: tuple[Attention, ...] = (Attention.FLASH,)
+    fused_losses: tuple[bool, ...] = (False,)
+    micro_batches: tuple[int, ...] = ()
+
+    def completed(self, plan: Plan) -> Plan:
+        """A plan with what its short form leaves out as this space has it, where the space has one choice."""
+        choices: dict[str, tuple[Any, ...]] = {
+            "optimizer": self.optimizers,
+            "gradient_dtype": self.gradient_dtypes,
+            "attention": self.attentions,
+            "fused_loss": self.fused_losses,
+        }
+        pinned = {
+            name: found[0]
+            for name, found in choices.items()
+            if len(found) == 1 and getattr(plan, name) == getattr(Plan, name)
+        }
+        whole = replace(plan, **pinned)
+        if plan.offload is not Offload.NONE or len(self.offloads) != 1:
+            return whole
+        try:
+            offloading = replace(whole, offload=self.offloads[0])
+        except ValueError:
+            return whole  # not every sharding can
+        return whole if contradiction(offloading) else offloading
+
+    def has(self, plan: Plan) -> bool:
+        """Whether it has what a plan takes of the knobs that leave numerics alone: consent may change the others."""
+        return (
+            plan.sharding in self.shardings
+            and plan.checkpointing in self.checkpointings
+            and plan.offload in self.offloads
+            and (not self.micro_batches or plan.micro_batch in self.micro_batches)
+        )
+
+    def sizes(self, samples: int) -> list[int]:
+        """The micro-batches that divide a rank's samples of a step, smallest first."""
+        return [size for size in divisors(samples) if not self.micro_batches or size in self.micro_batches]
+
+    def bare_plans(self) -> Iterator[Plan]:
+        """Every combination that a plan accepts at all, at micro-batch 1 of 1."""
+        choices = product(
+            self.precisions,
+            self.shardings,
+            self.checkpointings,
+            self.offloads,
+            self.optimizers,
+            self.gradient_dtypes,
+            self.attentions,
+            self.fused_losses,
+        )
+        return (plan for choice in choices if (plan := _plan_or_none(choice)))
+
+
+def _plan_or_none(choice: tuple[Any, ...]) -> Plan | None:
+    precision, sharding, checkpointing, offload, optimizer, gradient_dtype, attention, fused_loss = choice
+    try:
+        return Plan(
+            precision,
+            sharding,
+            checkpointing,
+            micro_batch=1,
+            accumulation=1,
+            offload=offload,
+            optimizer=optimizer,
+            gradient_dtype=gradient_dtype,
+            attention=attention,
+            fused_loss=fused_loss,
+        )
+    except ValueError:
+        # The plan itself knows which knobs exclude each other (DDP with offload, NVMe without shards).
+        return None
+
+
+def divisors(number: int) -> list[int]:
+    """All divisors, smallest first."""
+    small = [d for d in range(1, int(number**0.5) + 1) if number % d == 0]
+    return small + [number // d for d in reversed(small) if d * d != number]
+
+
+def refusal(workload: Workload, plan: Plan) -> str | None:
+    """Why this plan cannot or should not run for this workload, whatever its memory; None if it can."""
+    gpu = workload.gpu
+    if plan.precision in (Precision.BF16, Precision.FP8) and not gpu.bf16_flops:
+        return f"{gpu.name} has no {plan.precision}; use fp16 or fp32"
+    if plan.precision is Precision.FP8 and gpu.fp8_flops <= gpu.bf16_flops:
+        return f"{gpu.name} has no fp8; use bf16"
+    return (virtual_refusal(plan) if workload.virtual else None) or contradiction(plan)
+
+
+def contradiction(plan: Plan) -> str | None:
+    """Why this plan cannot or should not run, whatever the workload and the GPU; None if it can."""
+    if plan.attention is Attention.FLASH and plan.precision in (Precision.FP32, Precision.TF32):
+        return f"flash attention has no {plan.precision} kernel; use sdpa"
+    if plan.offload in _ON_HOST and plan.sharding.zero_stage == 0:
+        return f"offload {plan.offload} needs ZeRO 1 or more, or FSDP"
+    if plan.offload in _ON_HOST and plan.optimizer is Optimizer.ADAMW_8BIT:
+        return "the 8-bit optimizer has no CPU kernel; offload needs a full-precision optimizer"
+    return deepspeed_refusal(plan) or fsdp_refusal(plan)
+
+
+def enumerate_plans(workload: Workload, space: Space) -> list[Plan]:
+    """Every plan the job allows, in the order of the space's choices; empty if each combination is refused."""
+    samples = workload.samples_per_rank
+    batches = [(size, samples // size) for size in space.sizes(samples)]
+    return [plan.with_batch(*batch) for plan in _bare_plans(workload, space) for batch in batches]
+
+
+def refusals(workload: Workload, space: Space) -> list[str]:
+    """Each reason for which a combination of the space was left out, once."""
+    plans = list(space.bare_plans())
+    reasons = [refusal(workload, plan) for plan in plans]
+    alone = len(_bare_plans(workload, space)) < reasons.count(None)
+    samples = workload.samples_per_rank
+    undivided = [
+        f"micro-batch {size} does not divide the {counted(samples, 'sequence')} of a GPU and a step"
+        for size in sorted(set(space.micro_batches).difference(space.sizes(samples)))
+    ]
+    return sorted({reason for reason in reasons if reason}) + undivided + ([_ALONE] if alone else [])
+
+
+_ALONE = "one GPU has no other to share states with; of plans that differ in sharding alone, the plainest is enough"
+
+
+def _bare_plans(workload: Workload, space: Space) -> list[Plan]:
+    plans = [plan for plan in space.bare_plans() if refusal(workload, plan) is None]
+    if workload.world > 1:
+        return plans
+    least: dict[Plan, Sharding] = {}
+    for plan in plans:
+        alike = _least_sharding(plan)
+        least[alike] = min(least.get(alike, plan.sharding), plan.sharding)
+    return [plan for plan in plans if plan.sharding is least[_least_sharding(plan)]]
+
+
+def _least_sharding(plan: Plan) -> Plan:
+    """The plan that stands for all that differ from it on one GPU in nothing but sharding."""
+    if plan.offload not in _ON_HOST:
+        return replace(plan, sharding=Sharding.DDP)
+    # What goes to the host, and how, differs between the libraries.
+    return replace(plan, sharding=Sharding.ZERO_3 if plan.sharding.backend == "deepspeed" else Sharding.FSDP)
+
+
+def host_refusal(workload: Workload, predictor: PredictsPlans, plan: Plan) -> str | None:
+    """Why a pod cannot hold what the plan offloads; None if it can, or if its limit or the model is not known."""
+    limit = workload.host_limit_bytes
+    if plan.offload is Offload.NONE or not limit or workload.assumed:
+        return None
+    needed = offloaded_bytes(workload, plan, kept_activation_bytes(predictor, plan))
+    if needed <= limit:
+        return None
+    needs, allowed = amount(needed, limit), amount(limit, limit)
+    return f"needs {needs} of host memory for what it offloads; limits.memory of the template is {allowed}"
+
+
+class Candidate(NamedTuple):
+    """A plan together with its prediction."""
+
+    plan: Plan
+    prediction: Prediction
+
+
+class Dropped(NamedTuple):
+    """A candidate that cannot be launched as it is, and why in words."""
+
+    plan: Plan
+    prediction: Prediction
+    reason: str
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """The candidates of a job, the best first in each group.
+
+    ``fitting`` may be launched unmeasured. ``uncertain`` may fit, which only a probe can tell. ``dropped`` cannot fit.
+    """
+
+    fitting: tuple[Candidate, ...]
+    uncertain: tuple[Dropped, ...]
+    dropped: tuple[Dropped, ...]
+
+
+def rank(
+    workload: Workload,
+    predictor: PredictsPlans,
+    plans: Iterable[Plan],
+    headroom: float,
+    objective: str = THROUGHPUT,
+) -> Ranking:
+    """Sort the plans by whether they fit, then by the objective; those that cannot fit by how little is missing."""
+    usable_bytes = workload.gpu.usable_bytes
+    fitting: list[Candidate] = []
+    uncertain: list[Dropped] = []
+    dropped: list[Dropped] = []
+    refused = _host_refusals(workload, predictor)
+    for plan in plans:
+        prediction = predictor.predict(plan)
+        if prediction.cannot_fit(usable_bytes):
+            dropped.append(Dropped(plan, prediction, _too_large(prediction, usable_bytes)))
+        elif reason := refused(plan):
+            dropped.append(Dropped(plan, prediction, reason))
+        elif prediction.fits(usable_bytes, headroom):
+            fitting.append(Candidate(plan, prediction))
+        else:
+            uncertain.append(Dropped(plan, prediction, _too_close(prediction, usable_bytes, headroom)))
+    best_first = _smallest if objective == MEMORY else _quickest
+    return Ranking(
+        tuple(sorted(fitting, key=best_first)),
+        tuple(sorted(uncertain, key=best_first)),
+        tuple(sorted(dropped, key=_smallest)),
+    )
+
+
+def _host_refusals(workload: Workload, predictor: PredictsPlans) -> Callable[[Plan], str | None]:
+    """`host_refusal`, asked once for each family: of what is offloaded only activations depend on the batch."""
+    known: dict[tuple[object, ...], str | None] = {}
+
+    def refused(plan: Plan) -> str | None:
+        if plan.offload in (Offload.NONE, Offload.ACTIVATIONS):
+            return host_refusal(workload, predictor, plan)
+        if plan.family not in known:
+            known[plan.family] = host_refusal(workload, predictor, plan)
+        return known[plan.family]
+
+    return refused
+
+
+# Sorting is stable, so that equals stay in the order of the space and no slow comparison of plans is needed.
+def _quickest(candidate: Candidate | Dropped) -> tuple[float, float]:
+    prediction = candidate.prediction
+    return -prediction.tokens_per_second.expected, prediction.device.expected
+
+
+def _smallest(candidate: Candidate | Dropped) -> tuple[float, float]:
+    prediction = candidate.prediction
+    return prediction.device.expected, -prediction.tokens_per_second.expected
+
+
+def _too_large(prediction: Prediction, usable_bytes: int) -> str:
+    needed, usable = (amount(size, usable_bytes) for size in (prediction.device.expected, usable_bytes))
+    return f"needs {needed}, the GPU has {usable}"
+
+
+def _too_close(prediction: Prediction, usable_bytes: int, headroom: float) -> str:
+    lower, needed, upper, usable = (amount(size, usable_bytes) for size in (*prediction.device, usable_bytes))
+    if prediction.device.upper > usable_bytes:
+        return f"needs {lower} to {upper}, the GPU has {usable}: only a probe can tell"
+    return f"needs {needed}, and {headroom:.0%} of the GPU's {usable} must stay free: only a probe can tell"

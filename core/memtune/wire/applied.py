@@ -1,0 +1,179 @@
+"""Compares what a script really did with the plan it was given. A measurement of another plan is none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from typing import NamedTuple
+
+from memtune.plans.knobs import GradientDtype, Precision, Sharding
+from memtune.plans.plan import Plan
+from memtune.wire.report import Applied
+
+# What a script decides by its own batch.
+BATCH_FIELDS = ("microBatch", "microSteps", "samplesPerStep")
+# A shortened step of a probe has this many micro-batches: enough to hold accumulated gradients.
+SHORTENED_ACCUMULATION = 2
+
+_DTYPES = {
+    Precision.FP8: "bfloat16",
+    Precision.BF16: "bfloat16",
+    Precision.FP16: "float16",
+    Precision.TF32: "float32",
+    Precision.FP32: "float32",
+}
+
+
+class _Field(NamedTuple):
+    """One comparison: the report's field, the values that the plan allows, and the remedy under each integration.
+
+    Integrations without a remedy of their own take that of ``env``. A field that differs only because another one in
+    ``implied_by`` does is left out.
+    """
+
+    name: str
+    seen: Callable[[Applied], object]
+    allowed: Callable[[Plan, int, bool], tuple[object, ...]]
+    remedies: Mapping[str, str]
+    implied_by: tuple[str, ...] = ()
+
+
+class _Difference(NamedTuple):
+    """One field in which a run differs from its plan."""
+
+    name: str
+    seen: object
+    asked: str
+    remedy: str
+
+
+def shortened_accumulation(plan: Plan) -> int:
+    """The micro-batches of one optimizer step of a probe."""
+    return min(plan.accumulation, SHORTENED_ACCUMULATION)
+
+
+def mismatch(
+    plan: Plan, applied: Applied, world: int, is_probe: bool, *, integration: str = "env", without: Collection[str] = ()
+) -> str:
+    """One sentence about all fields in which a run differs from its plan, but those ``without``; empty where none does.
+
+    The remedies are those of the integration. What was not seen, because the run ended before, is not held against it.
+    """
+    found: list[_Difference] = []
+    for field in _FIELDS:
+        seen, allowed = field.seen(applied), field.allowed(plan, world, is_probe)
+        is_implied = any(each.name in field.implied_by for each in found)
+        if seen is not None and seen not in allowed and not is_implied:
+            asked = " or ".join(str(each) for each in allowed)
+            found.append(_Difference(field.name, seen, asked, _remedy(field, applied, plan, integration)))
+    found += _checkpointing_difference(plan, applied, integration)
+    found = [each for each in found if each.name not in without]
+    if not found:
+        return ""
+    first, *others = found
+    parts = [f"applied.{first.name} is {first.seen}, but plan {plan} asks for {first.asked}"]
+    parts += [f"applied.{each.name} is {each.seen}, not {each.asked}" for each in others]
+    return f"{', '.join(parts)}: {'; '.join(dict.fromkeys(each.remedy for each in found))}"
+
+
+def _remedy(field: _Field, applied: Applied, plan: Plan, integration: str) -> str:
+    """What to do about one field. Batches of the plan's size that are too few may be all that an epoch has."""
+    remedy = field.remedies.get(integration, field.remedies["env"])
+    is_short = field.name == "microSteps" and (applied.micro_steps or 0) < plan.accumulation
+    if is_short and applied.micro_batch in (None, plan.micro_batch):
+        return f"if the epoch is shorter than globalBatchSize, lower that; else {remedy}"
+    return remedy
+
+
+def _checkpointing_difference(plan: Plan, applied: Applied, integration: str) -> list[_Difference]:
+    """How many blocks there are only the model knows; that some are checkpointed, or none, the plan knows."""
+    blocks, wanted = applied.checkpointed_blocks, plan.checkpointing.mode != "none"
+    if blocks is None or wanted == bool(blocks):
+        return []
+    remedy = _NOT_CHECKPOINTED[integration == "env"] if wanted else "switch the script's own checkpointing off"
+    return [_Difference("checkpointedBlocks", blocks, f"checkpointing {plan.checkpointing}", remedy)]
+
+
+def _backends(plan: Plan, world: int, _: bool) -> tuple[object, ...]:
+    # Over one rank a wrapper for data parallelism does nothing, and most scripts leave it out.
+    alone = world == 1 and plan.sharding is Sharding.DDP
+    return (plan.sharding.backend, "none") if alone else (plan.sharding.backend,)
+
+
+def _micro_steps(plan: Plan, _: int, is_probe: bool) -> tuple[int, ...]:
+    counts = (shortened_accumulation(plan), plan.accumulation) if is_probe else (plan.accumulation,)
+    return tuple(dict.fromkeys(counts))
+
+
+def _samples(plan: Plan, world: int, is_probe: bool) -> tuple[object, ...]:
+    return tuple(plan.micro_batch * world * steps for steps in _micro_steps(plan, world, is_probe))
+
+
+def _compute_dtypes(plan: Plan, _: int, __: bool) -> tuple[object, ...]:
+    return ("float8",) if plan.precision is Precision.FP8 else (_DTYPES[plan.precision],)
+
+
+def _weight_dtypes(plan: Plan, _: int, __: bool) -> tuple[object, ...]:
+    """DeepSpeed keeps its masters apart; elsewhere autocast leaves fp32 weights, and a script may cast them itself."""
+    dtype = _DTYPES[plan.precision]
+    return (dtype,) if plan.sharding.backend == "deepspeed" else tuple(dict.fromkeys(("float32", dtype)))
+
+
+def _gradient_dtypes(plan: Plan, world: int, is_probe: bool) -> tuple[object, ...]:
+    if plan.gradient_dtype is GradientDtype.FP32:
+        return ("float32",)
+    return _weight_dtypes(plan, world, is_probe)
+
+
+_NOT_CHECKPOINTED = {
+    True: "switch the script's own checkpointing on",
+    False: (
+        "the runner switches it on in the model that it is given; train that one, or leave only plans without "
+        "checkpointing in the space with tuning.space.checkpointing [none]"
+    ),
+}
+_BATCH = {
+    "env": "the script must take it from $MEMTUNE_MICRO_BATCH, or use an integration that sets it",
+    "hf-trainer": "leave the training data loader to the Trainer",
+    "accelerate": "let torch's own BatchSampler make the batches of the loader that accelerator.prepare is given",
+    "lightning": "let torch's own BatchSampler make the batches of the training loader",
+    "sdk": "give the engine what engine.micro_batches(batch) yields",
+}
+_STEPS = {
+    "env": "the script must take it from $MEMTUNE_ACCUMULATION, or use an integration that sets it",
+    "hf-trainer": "leave the training loop to the Trainer",
+    "accelerate": (
+        "train each batch within accelerator.accumulate(model); a loop that accumulates by itself must take the number "
+        "from $MEMTUNE_ACCUMULATION"
+    ),
+    "lightning": (
+        "leave the training loop to Lightning's Trainer; under Fabric, accumulate $MEMTUNE_ACCUMULATION micro-batches"
+    ),
+    "sdk": "call engine.step() once for each global batch",
+}
+_SAMPLES = {"env": "each rank must train on its own samples"}
+_ENGINE = {
+    "env": "the script must wrap its model as the plan says, or use an integration that does",
+    "hf-trainer": "leave DeepSpeed, FSDP and DDP to the Trainer",
+    "accelerate": "train the model that accelerator.prepare returns, and wrap it in nothing else",
+    "lightning": "leave DeepSpeed, FSDP and DDP to Lightning, or train the model that fabric.setup returns",
+    "sdk": "train through the engine, and wrap the model in nothing else",
+}
+_NO_CAST = "the script must neither cast the model nor open an autocast of its own"
+_DTYPE = {
+    "env": "the script must take the precision from $MEMTUNE_PLAN, or use an integration that sets it",
+    "hf-trainer": _NO_CAST,
+    "accelerate": _NO_CAST,
+    "lightning": _NO_CAST,
+    "sdk": _NO_CAST,
+}
+_FIELDS = (
+    _Field("backend", lambda a: a.backend, _backends, _ENGINE),
+    _Field("zeroStage", lambda a: a.zero_stage, lambda p, _, __: (p.sharding.zero_stage,), _ENGINE, ("backend",)),
+    _Field("sharding", lambda a: a.sharding, lambda p, _, __: (p.sharding.value,), _ENGINE, ("backend",)),
+    _Field("microBatch", lambda a: a.micro_batch, lambda p, _, __: (p.micro_batch,), _BATCH),
+    _Field("microSteps", lambda a: a.micro_steps, _micro_steps, _STEPS),
+    _Field("samplesPerStep", lambda a: a.samples_per_step, _samples, _SAMPLES, ("microBatch", "microSteps")),
+    _Field("computeDtype", lambda a: a.compute_dtype, _compute_dtypes, _DTYPE),
+    _Field("weightDtype", lambda a: a.weight_dtype, _weight_dtypes, _DTYPE),
+    _Field("gradientDtype", lambda a: a.gradient_dtype, _gradient_dtypes, _DTYPE),
+)

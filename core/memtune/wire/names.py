@@ -1,0 +1,49 @@
+"""Names of runs and pods: a function of the job's name alone, so that whoever knows only the API finds them again."""
+
+from __future__ import annotations
+
+import re
+from hashlib import sha256
+
+from memtune.plans.plan import Plan
+from memtune.wire.run import RunKind
+
+# Room for "-probe-" or "-train-", a run number and a pod index of five digits each, within the 63 of a DNS label.
+LONGEST_STEM = 63 - len("-probe-99999-99999")
+HASH_CHARACTERS = 8
+_DNS_1035 = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
+
+
+def job_stem(job_name: str) -> str:
+    """What the names of all that a job owns begin with: its own name, or a prefix of it and a hash."""
+    if _DNS_1035.fullmatch(job_name) and len(job_name) <= LONGEST_STEM:
+        return job_name
+    plain = re.sub(r"[^a-z0-9]+", "-", job_name.lower()).strip("-")
+    prefix = plain if plain[:1].isalpha() else f"j-{plain}"
+    return f"{prefix[: LONGEST_STEM - HASH_CHARACTERS - 1].rstrip('-')}-{short_hash(job_name, HASH_CHARACTERS)}"
+
+
+def run_name(job_name: str, kind: RunKind, number: int) -> str:
+    """The name of a run and of its Service: ``llama-probe-3``."""
+    return f"{job_stem(job_name)}-{kind}-{_five_digits(number)}"
+
+
+def pod_name(job_name: str, kind: RunKind, number: int, index: int) -> str:
+    """The name of one pod of a run, and its host name: ``llama-probe-3-0``."""
+    return f"{run_name(job_name, kind, number)}-{_five_digits(index)}"
+
+
+def plan_hash(plan: Plan) -> str:
+    """What a pod carries so that it is never taken for one of another plan."""
+    return short_hash(str(plan), 16)
+
+
+def short_hash(text: str, characters: int) -> str:
+    """The beginning of a text's hash."""
+    return sha256(text.encode()).hexdigest()[:characters]
+
+
+def _five_digits(number: int) -> int:
+    if not 0 <= number <= 99999:
+        raise ValueError(f"{number} cannot be part of a name; runs and pods are numbered from 0 to 99999")
+    return number

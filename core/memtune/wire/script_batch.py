@@ -1,0 +1,39 @@
+"""What to tell the user of a script that makes batches of its own, whatever the plan says."""
+
+from __future__ import annotations
+
+from memtune.plans.plan import Plan
+from memtune.wire.applied import BATCH_FIELDS, mismatch, shortened_accumulation
+from memtune.wire.report import Applied
+
+
+def own_batch(plan: Plan, applied: Applied, world: int, is_probe: bool) -> str:
+    """Which batch the script has, which the job, and where to change each; empty where the plan's was seen.
+
+    It is short, since the message of a run is cut.
+    """
+    seen, wanted, size = applied.samples_per_step, plan.global_batch(world), applied.micro_batch
+    # A probe may be shortened.
+    shortened = plan.micro_batch * world * shortened_accumulation(plan) if is_probe else wanted
+    if seen is not None and seen not in (wanted, shortened):
+        own = f", tuning.space.microBatch [{size}]" if size else ""
+        return (
+            f"the script's batch is {seen}, training.globalBatchSize {wanted}: read $MEMTUNE_MICRO_BATCH and "
+            f"$MEMTUNE_ACCUMULATION, or set globalBatchSize {seen}{own}"
+        )
+    if size is not None and size != plan.micro_batch:
+        return (
+            f"applied.microBatch is {size}, but the plan asks for {plan.micro_batch}: read $MEMTUNE_MICRO_BATCH in the "
+            f"script, or set tuning.space.microBatch [{size}]"
+        )
+    return ""
+
+
+def difference(plan: Plan, applied: Applied, world: int, is_probe: bool, integration: str) -> str:
+    """One sentence about all in which a run differs from its plan; empty where nothing does.
+
+    A script of its own that keeps its own batch is told both batches first, since the message of a run is cut.
+    """
+    own = own_batch(plan, applied, world, is_probe) if integration == "env" else ""
+    found = mismatch(plan, applied, world, is_probe, integration=integration, without=BATCH_FIELDS if own else ())
+    return "; ".join(filter(None, (own, found)))

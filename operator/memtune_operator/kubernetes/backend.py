@@ -1,0 +1,215 @@
+"""Jobs whose runs are pods of a cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping, Sequence
+
+from memtune.api import API_VERSION, KIND, Job, SpecError, load_job
+from memtune.api.status import RunStatus
+from memtune.controller import Deletion, Event, Observed, Owned, Refusal, reasons
+from memtune.controller.observation import PodObservation, RunObservation
+from memtune.memory.measured_overhead import JobOutside
+from memtune.wire.run import Run, TraceRun
+from memtune_operator.backend import Key, Snapshot
+from memtune_operator.kubernetes.cache import Cache, NotWatchedError, Place
+from memtune_operator.kubernetes.client import Client
+from memtune_operator.kubernetes.events import event
+from memtune_operator.kubernetes.measurements import Measurements
+from memtune_operator.kubernetes.node_list import NodeList
+from memtune_operator.kubernetes.nodes import candidates, lost
+from memtune_operator.kubernetes.pod_creator import PodCreator
+from memtune_operator.kubernetes.pod_reader import (
+    NodesSeen,
+    held_back,
+    held_seconds,
+    index_of,
+    observe,
+    owned_by,
+    owned_through,
+    run_of,
+)
+from memtune_operator.kubernetes.refusals import Kind, RefusalError
+from memtune_operator.kubernetes.traces import Traces
+from memtune_operator.pods import gangs, preflight
+from memtune_operator.pods.kinds import BATCH_JOB, JOB_SET, POD, SERVICE, ObjectKind
+from memtune_operator.pods.trace_pod import is_outdated
+from memtune_operator.pods.wrapping import Manifest
+from memtune_operator.settings import Settings
+
+_log = logging.getLogger("memtune")
+
+
+class KubernetesBackend:
+    """Reads jobs and nodes from the API server, and what jobs own from the watches of its caches."""
+
+    def __init__(self, cluster: Client, settings: Settings) -> None:
+        self._cluster = cluster
+        self._settings = settings
+        self._nodes = NodeList(cluster, settings.reads_nodes)
+        self._traces = Traces(cluster, settings.runner_image)
+        self._measurements = Measurements(cluster, settings.runner_image)
+        kinds = [POD, SERVICE, *(kind for gang in sorted(settings.gangs) for kind in gangs.KINDS[gang])]
+        self._caches = {kind: Cache(kind, settings.namespaces) for kind in kinds}
+        self._creations = PodCreator(cluster, settings.runner_image, settings.policy.is_restricted)
+
+    async def follow(self, wake: Callable[[Key], None]) -> None:
+        """Keep up with what jobs own, for ever."""
+        watches = (cache.follow(self._cluster, wake) for cache in self._caches.values())
+        await asyncio.gather(*watches, self._nodes.look_after(self._caches[POD].nodes_by_job, wake))
+
+    async def observe(self, key: Key, now: float) -> Snapshot | None:
+        """The job as the API server has it now, and what it owns."""
+        try:
+            manifest = await self._cluster.read(API_VERSION, KIND, key.namespace, key.name)
+        except RefusalError as refusal:
+            if refusal.kind is Kind.ABSENT:
+                self._creations.forget(key)
+                self._caches[POD].forget(key)
+                return None
+            raise
+        if manifest["metadata"].get("deletionTimestamp"):
+            return None
+        try:
+            job = load_job(manifest)
+        except SpecError as error:
+            return _unready(manifest, Refusal(reasons.SPEC_INVALID, str(error)))
+        try:
+            observed = await self._observed(job, manifest, now)
+        except NotWatchedError as refusal:
+            return _unready(manifest, Refusal(reasons.REFUSED, refusal.message))
+        return await self._measurements.recall(Snapshot(manifest, observed, job))
+
+    async def write(self, snapshot: Snapshot, status: Manifest) -> None:
+        """A conditional write: the resourceVersion is the one that was read."""
+        await self._cluster.replace_status(snapshot.manifest, status)
+
+    async def create(self, snapshot: Snapshot, runs: Sequence[Run | TraceRun], now: float) -> bool:
+        """POST what is not there. The first refusal ends the turn of its run: the rest would be refused as well."""
+        assert snapshot.job is not None  # only a job that could be read has runs
+        return await self._creations.create(snapshot.job, runs, now)
+
+    async def remember_trace(self, snapshot: Snapshot, trace: str, now: float) -> bool:
+        """In the namespace's ConfigMap."""
+        assert snapshot.job is not None  # only a job that could be read has a factory
+        pods = owned_by(await self._caches[POD].of_job(Key.of(snapshot.job)), snapshot.job.metadata.uid)
+        return await self._traces.remember(snapshot.job, trace, pods, now)
+
+    async def remember_measured(self, snapshot: Snapshot, measured: JobOutside) -> bool:
+        """In another ConfigMap of the namespace."""
+        return await self._measurements.remember(snapshot, measured)
+
+    async def remember_probes(self, snapshot: Snapshot, probes: Sequence[RunStatus], now: float) -> bool:
+        """In the same ConfigMap."""
+        return await self._measurements.remember_probes(snapshot, probes, now)
+
+    async def delete(self, snapshot: Snapshot, deletions: Sequence[Deletion]) -> None:
+        """Each with its uid as precondition."""
+        namespace = snapshot.manifest["metadata"]["namespace"]
+        kinds = {str(kind): kind for kind in self._caches}
+        for each in deletions:
+            kind = kinds[each.kind]
+            metadata = {"namespace": namespace, "name": each.name, "uid": each.uid}
+            manifest = {"apiVersion": kind.api_version, "kind": kind.name, "metadata": metadata}
+            await self._cluster.delete(manifest, each.grace_seconds)
+
+    async def tell(self, snapshot: Snapshot, events: Sequence[Event]) -> None:
+        """One event on the job for each. A server that takes none costs nothing but a line in the log."""
+        for position, each in enumerate(events):
+            try:
+                await self._cluster.create(event(snapshot.manifest, each, position))
+            except RefusalError as refusal:
+                if refusal.kind is not Kind.EXISTS:
+                    _log.warning("the event %s could not be told: %s", each.reason, refusal.message)
+
+    async def delete_job(self, snapshot: Snapshot) -> None:
+        """What the job owns goes with it."""
+        await self._cluster.delete(snapshot.manifest)
+
+    async def _observed(self, job: Job, manifest: Manifest, now: float) -> Observed:
+        settings = self._settings
+        has_attempts = bool(_status(manifest).get("attempts"))
+        checked = preflight.check(job, settings.policy, settings.runner_image, settings.gangs, has_attempts)
+        found = {kind: await cache.of_job(Key.of(job)) for kind, cache in self._caches.items()}
+        own = {kind: owned_by(each, job.metadata.uid) for kind, each in found.items() if kind != BATCH_JOB}
+        pods = own.pop(POD) + _through_job_sets(found, own.get(JOB_SET, []))
+        nodes = await self._nodes.known(now, {place for pod in pods if (place := pod["spec"].get("nodeName"))})
+        resources = job.spec.resources
+        needed = None if resources.is_emulated else resources.gpu_resource
+        refusals = await self._refusals(job, manifest, checked, now)
+        return Observed(
+            status=_status(manifest),
+            runs=self._runs(job, pods, own.get(JOB_SET, []), nodes, now),
+            owned=tuple(_owned(kind, each) for kind, owned in own.items() for each in owned),
+            nodes=candidates(nodes, checked.pod["spec"], needed) if nodes is not None and checked.pod else None,
+            refusals=refusals,
+            seen_going=self._seen_going(job),
+            trace="" if checked.refusal else await self._traces.recall(job, _status(manifest), pods),
+            gpu_hour_prices=settings.gpu_hour_prices,
+        )
+
+    def _seen_going(self, job: Job) -> dict[Place, float]:
+        resource = job.spec.resources.gpu_resource
+        found = self._caches[POD].seen_going(Key.of(job)).items()
+        # Where even the kubelet does not know, nobody does.
+        return {place: held for place, seen in found if (held := held_seconds(seen, resource)) is not None}
+
+    def _runs(
+        self, job: Job, pods: list[Manifest], job_sets: list[Manifest], nodes: list[Manifest] | None, now: float
+    ) -> dict[str, RunObservation]:
+        patience = job.spec.retry.node_lost_after_seconds
+        seen = nodes and NodesSeen(frozenset(node["metadata"]["name"] for node in nodes), lost(nodes, now, patience))
+        found: dict[str, list[PodObservation]] = {}
+        for pod in pods:
+            index = index_of(pod)
+            if index is not None:
+                one = observe(pod, index, job.spec.resources.gpu_resource, seen or None, now, patience)
+                # What is of no run is deleted.
+                run = "" if is_outdated(pod, job, self._settings.runner_image) else run_of(pod)
+                found.setdefault(run, []).append(one)
+        for job_set in job_sets:
+            found.setdefault(run_of(job_set), held_back(job_set))
+        refused = self._creations.refusal_of(job)
+        if refused:
+            found.setdefault(refused.run, [])
+        return {
+            run: RunObservation(
+                tuple(sorted(seen_pods, key=lambda pod: pod.index)),
+                refusal=refused.refusal.message if refused and refused.run == run else "",
+            )
+            for run, seen_pods in found.items()
+        }
+
+    async def _refusals(
+        self, job: Job, manifest: Manifest, checked: preflight.Preflight, now: float
+    ) -> tuple[Refusal, ...]:
+        """Everything that forbids any pod of the job."""
+        if checked.refusal:
+            return (checked.refusal,)
+        if taken := await self._creations.name_taken(job, now):
+            return (taken,)
+        status = _status(manifest)
+        # Once a run was taken, the next one says what it is refused.
+        if checked.pod is None or status.get("probes") or status.get("attempts"):
+            return ()
+        return await self._creations.dry_run(job, checked.pod, now)
+
+
+def _through_job_sets(found: Mapping[ObjectKind, list[Manifest]], job_sets: list[Manifest]) -> list[Manifest]:
+    """The pods that a JobSet of the job's has made, by the uids of all that is in between."""
+    return owned_through(found[POD], owned_through(found.get(BATCH_JOB, []), job_sets))
+
+
+def _owned(kind: ObjectKind, manifest: Manifest) -> Owned:
+    metadata = manifest["metadata"]
+    return Owned(str(kind), metadata["name"], metadata["uid"], run_of(manifest), holds_pods=kind == JOB_SET)
+
+
+def _unready(manifest: Manifest, problem: Refusal) -> Snapshot:
+    return Snapshot(manifest, Observed(status=_status(manifest)), problem=problem)
+
+
+def _status(manifest: Manifest) -> Manifest:
+    status = manifest.get("status")
+    return status if isinstance(status, dict) else {}

@@ -1,0 +1,183 @@
+"""What all jobs own, kept up to date by one watch for each kind; nothing is listed again that can be watched on."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+from memtune.api import KIND
+from memtune_operator.backend import Key
+from memtune_operator.kubernetes.client import Change, Client
+from memtune_operator.kubernetes.pod_reader import Gone, gone, index_of, run_of
+from memtune_operator.kubernetes.refusals import Kind, RefusalError
+from memtune_operator.pods import names
+from memtune_operator.pods.kinds import ObjectKind
+from memtune_operator.pods.wrapping import Manifest
+
+_log = logging.getLogger("memtune")
+_RETRY_SECONDS = 2.0
+# Kinds are installed and roles are mended by people.
+_UNCHANGED_SECONDS = 30.0
+_THROUGH = names.ANNOTATION_JOB
+# A run, and the index of a pod in it.
+Place = tuple[str, int]
+
+
+class NotWatchedError(RefusalError):
+    """The server does not let the operator know what there is of a kind, so that nothing can be decided."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(Kind.REFUSED, message)
+
+
+class Cache:
+    """The objects of one kind, in the namespaces that are watched; no name of one means all."""
+
+    def __init__(self, kind: ObjectKind, namespaces: Sequence[str]) -> None:
+        self._kind = kind
+        self._by_job: dict[Key, dict[str, Manifest]] = {}
+        # Places in runs whose pods were watched until they were gone, and what is known of those.
+        self._seen_going: dict[Key, dict[Place, Gone]] = {}
+        # Up to where each namespace is known; empty where it has to be listed.
+        self._versions: dict[str, str] = {}
+        # Set once a namespace has been listed, or may not be.
+        self._is_answered = {namespace: asyncio.Event() for namespace in namespaces or ("",)}
+        self._doubted: set[str] = set()
+        self._refused: dict[str, str] = {}
+        self._told: set[Key] = set()
+
+    async def of_job(self, key: Key) -> list[Manifest]:
+        """What is there that says of itself that it is this job's. Waits until its namespace has been listed; who is
+        told that it may not be is woken once it may."""
+        namespace = key.namespace if key.namespace in self._is_answered else ""
+        await self._is_answered[namespace].wait()
+        if namespace in self._refused:
+            self._told.add(key)
+            raise NotWatchedError(f"the operator may not watch {self._kind}: {self._refused[namespace]}")
+        return list(self._by_job.get(key, {}).values())
+
+    def seen_going(self, key: Key) -> dict[Place, Gone]:
+        """The places in the job's runs whose pod was watched until it was gone; of others nobody saw how they went."""
+        return dict(self._seen_going.get(key, {}))
+
+    def forget(self, key: Key) -> None:
+        """A job that is gone."""
+        self._seen_going.pop(key, None)
+
+    def nodes_by_job(self) -> dict[Key, set[str]]:
+        """Where the objects of each job are, as far as they are pods and have a place."""
+        return {
+            key: {node for each in owned.values() if (node := (each.get("spec") or {}).get("nodeName"))}
+            for key, owned in self._by_job.items()
+        }
+
+    async def follow(self, cluster: Client, wake: Callable[[Key], None]) -> None:
+        """Keep up with the API server, for ever."""
+        await asyncio.gather(*(self._follow(cluster, namespace, wake) for namespace in self._is_answered))
+
+    async def _follow(self, cluster: Client, namespace: str, wake: Callable[[Key], None]) -> None:
+        while True:
+            wait = _RETRY_SECONDS
+            try:
+                await self._follow_once(cluster, namespace, wake)
+            except RefusalError as refusal:
+                wait = max(refusal.retry_after_seconds, wait)
+                if refusal.kind in (Kind.ABSENT, Kind.EXPIRED, Kind.REFUSED):
+                    self._versions[namespace] = ""
+                if refusal.kind is Kind.ABSENT:
+                    # The cluster does not know the kind, or not yet: so there is nothing of it.
+                    self._drop_others(namespace, set(), wake)
+                    self._answered(namespace, wake)
+                    wait = max(_UNCHANGED_SECONDS, wait)
+                if refusal.kind is Kind.REFUSED and self._refuses(namespace, refusal.message, wake):
+                    wait = max(_UNCHANGED_SECONDS, wait)
+                if refusal.kind is not Kind.EXPIRED:
+                    _log.warning("watching %s in %s: %s", self._kind, namespace or "all namespaces", refusal.message)
+            # However it ended: a server or a proxy that ends each watch at once is not asked in a fast loop.
+            await asyncio.sleep(wait)
+
+    async def _follow_once(self, cluster: Client, namespace: str, wake: Callable[[Key], None]) -> None:
+        """One watch from where the last one ended. Where that is not known any more there is a list first; what was
+        deleted in between is found by its absence from it."""
+        since = self._versions.get(namespace, "")
+        listed: set[tuple[Key, str]] | None = None if since else set()
+        async for change in cluster.changes(*self._kind, namespace, names.LABEL_JOB, since=since):
+            self._versions[namespace] = change.version
+            if change.manifest is None:
+                if listed is not None:
+                    self._drop_others(namespace, listed, wake)
+                    listed = None
+                    self._answered(namespace, wake)
+                continue
+            for key in _keys(change.manifest):
+                self._put(key, change.manifest, change.is_gone)
+                self._note(key, change)
+                if listed is not None:
+                    listed.add((key, change.manifest["metadata"]["name"]))
+                wake(key)
+
+    def _note(self, key: Key, change: Change) -> None:
+        """Whether what was at a place in a run was seen to go. One of that name and place may be there anew."""
+        assert change.manifest is not None
+        if (index := index_of(change.manifest)) is None:
+            return
+        place, places = (run_of(change.manifest), index), self._seen_going.setdefault(key, {})
+        if change.is_gone:
+            places[place] = gone(change.manifest, time.time())
+        else:
+            places.pop(place, None)
+
+    def _refuses(self, namespace: str, why: str, wake: Callable[[Key], None]) -> bool:
+        """Whether a role lacks a verb. An API server that has just started may say so once, and not mean it."""
+        if namespace not in self._doubted:
+            self._doubted.add(namespace)
+            return False
+        is_new = namespace not in self._refused
+        self._refused[namespace] = why
+        self._is_answered[namespace].set()
+        if is_new:
+            # What was seen of them may be long gone, and no change will tell.
+            for key in [key for key in self._by_job if namespace in ("", key.namespace)]:
+                wake(key)
+        return True
+
+    def _answered(self, namespace: str, wake: Callable[[Key], None]) -> None:
+        """The namespace is known."""
+        self._doubted.discard(namespace)
+        self._is_answered[namespace].set()
+        if self._refused.pop(namespace, None) is None:
+            return
+        waiting = {key for key in self._told if namespace in ("", key.namespace)}
+        self._told -= waiting
+        for key in waiting:
+            wake(key)
+
+    def _put(self, key: Key, manifest: Manifest, is_gone: bool) -> None:
+        owned = self._by_job.setdefault(key, {})
+        if is_gone:
+            owned.pop(manifest["metadata"]["name"], None)
+        else:
+            # Who wrote which field is a third of a pod, and nobody here asks.
+            manifest["metadata"].pop("managedFields", None)
+            owned[manifest["metadata"]["name"]] = manifest
+        if not owned:
+            del self._by_job[key]
+
+    def _drop_others(self, namespace: str, listed: set[tuple[Key, str]], wake: Callable[[Key], None]) -> None:
+        kept = [(key, name) for key, owned in self._by_job.items() for name in owned]
+        for key, name in kept:
+            if (not namespace or key.namespace == namespace) and (key, name) not in listed:
+                self._put(key, self._by_job[key][name], is_gone=True)
+                wake(key)
+
+
+def _keys(manifest: Manifest) -> Iterator[Key]:
+    """The job that controls the object, or says so through a JobSet. Whose it really is, uids tell."""
+    metadata = manifest["metadata"]
+    for owner in metadata.get("ownerReferences") or []:
+        if owner.get("controller"):
+            name = owner["name"] if owner.get("kind") == KIND else (metadata.get("annotations") or {}).get(_THROUGH)
+            if name:
+                yield Key(metadata["namespace"], name)

@@ -1,0 +1,52 @@
+"""A ConfigMap in which a namespace keeps something for later jobs: entries of JSON, bounded in size and number. Pure.
+
+Whoever may write ConfigMaps there may write anything into it: what cannot be read is as if it were not there, and what
+is read, its reader checks.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from memtune_operator.pods.wrapping import Manifest
+
+API_VERSION, KIND = "v1", "ConfigMap"
+# A ConfigMap holds 1 MiB.
+_MOST_ENTRIES = 64
+LONGEST_ENTRY = 8192
+
+
+def entry(kept: Manifest | None, key: str) -> dict[str, Any]:
+    """What is kept under a key, empty if there is nothing that makes sense."""
+    return _read(_part(kept, "data").get(key))
+
+
+def keeping(kept: Manifest | None, name: str, namespace: str, key: str, new: dict[str, Any], at: int) -> Manifest:
+    """The ConfigMap with one more entry; the oldest go when there is no room for more."""
+    metadata = _part(kept, "metadata") or {"name": name, "namespace": namespace}
+    others = {other: text for other, text in _part(kept, "data").items() if other != key and _read(text)}
+    newest = sorted(others, key=lambda other: _age(others[other]))[: _MOST_ENTRIES - 1]
+    data = {**{other: others[other] for other in newest}, key: json.dumps({**new, "at": at})}
+    return {"apiVersion": API_VERSION, "kind": KIND, "metadata": metadata, "data": data}
+
+
+def _age(text: str) -> float:
+    at = _read(text).get("at")
+    return -at if isinstance(at, int) else 0
+
+
+def _part(kept: Manifest | None, name: str) -> dict[str, Any]:
+    # On a machine alone it is read from a file, which may hold anything as well.
+    part = kept.get(name) if isinstance(kept, dict) else None
+    return part if isinstance(part, dict) else {}
+
+
+def _read(text: Any) -> dict[str, Any]:
+    if not isinstance(text, str) or len(text) > LONGEST_ENTRY:
+        return {}
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}

@@ -1,0 +1,105 @@
+"""What a namespace remembers of its jobs' runs: what they had outside of the allocator, and what their probes measured.
+Both are entries of one ConfigMap.
+
+What is read is checked, and at worst an interval is wrong, which the first probe shows. Pure but for a line in the log.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Sequence
+
+from memtune.api import Job
+from memtune.api.status import RunStatus
+from memtune.controller import Observed, only_product
+from memtune.controller.earlier_jobs import read_probes, to_json
+from memtune.memory.measured_overhead import JobOutside, Remembered, read_remembered
+from memtune.wire.names import short_hash
+from memtune_operator.kubernetes.cache_entries import LONGEST_ENTRY, entry, keeping
+from memtune_operator.pods.wrapping import Manifest
+
+NAME = "memtune-measurements"
+Subject = dict[str, str | int]
+_KEY_CHARACTERS = 32
+# As a label may be.
+_LONGEST_PRODUCT = 63
+# Of a name that nobody bounds, as much as a person needs.
+_SHOWN_IMAGE = 256
+# The fields of a job on which the measurements of its probes rest.
+_ASKED = {"model", "training", "resources", "template", "integration"}
+# For what stands beside the probes in their entry.
+_ROOM = 1024
+_log = logging.getLogger("memtune")
+
+
+def product_of(job: Job, observed: Observed) -> str:
+    """The GPU product that the job's runs are on, empty where it is not known yet."""
+    named = job.spec.resources.gpu_product or observed.status.get("gpuProduct") or only_product(observed.nodes or ())
+    return str(named)[:_LONGEST_PRODUCT]
+
+
+def subject(job: Job, image: str, product: str) -> Subject:
+    """What the bytes outside of the allocator depend on."""
+    resources = job.spec.resources
+    return {
+        "image": image,
+        "device": resources.device,
+        "gpuProduct": product,
+        "gpuResource": resources.gpu_resource,
+        "world": resources.world,
+    }
+
+
+def recall(kept: Manifest | None, of: Subject) -> Remembered:
+    """What jobs have measured of a subject, nothing if it is not what they wrote."""
+    found = entry(kept, _key(of))
+    if not found:
+        return Remembered()
+    try:
+        return read_remembered(found)
+    except ValueError as error:
+        _log.warning("%s, entry %s is passed over: %s", NAME, _key(of), error)
+        return Remembered()
+
+
+def remembering(kept: Manifest | None, namespace: str, of: Subject, new: JobOutside) -> Manifest:
+    """The ConfigMap with what one more job has measured; they take some 70 bytes each."""
+    known = recall(kept, of).having(new)
+    # For people who look into it, to whom the key tells nothing.
+    shown = {**of, "image": str(of["image"])[:_SHOWN_IMAGE]}
+    return keeping(kept, NAME, namespace, _key(of), {"of": shown, **known.to_json()}, known.newest_at)
+
+
+def probed_subject(job: Job, image: str, product: str) -> Subject:
+    """What the memory and the speed of a job's plans depend on."""
+    spec = job.spec.unpriced.model_dump(mode="json", by_alias=True, include=_ASKED, exclude_defaults=True)
+    asked = json.dumps([spec, job.spec.tuning.probe_steps], sort_keys=True, default=str)
+    return {**subject(job, image, product), "probesOf": short_hash(asked, _KEY_CHARACTERS)}
+
+
+def recall_probes(kept: Manifest | None, of: Subject) -> tuple[RunStatus, ...]:
+    """The probes that the newest job of a subject left, none if it is not what an operator wrote."""
+    found = entry(kept, _key(of))
+    if not found:
+        return ()
+    try:
+        return read_probes(found.get("probes"))
+    except ValueError as error:
+        _log.warning("%s, entry %s is passed over: %s", NAME, _key(of), error)
+        return ()
+
+
+def remembering_probes(
+    kept: Manifest | None, namespace: str, of: Subject, probes: Sequence[RunStatus], at: int
+) -> Manifest:
+    """The ConfigMap with the probes of the newest job in place of those before; they take some 300 bytes each."""
+    shown = {**of, "image": str(of["image"])[:_SHOWN_IMAGE]}
+    entries = [to_json(probe) for probe in probes]
+    while len(json.dumps(entries)) > LONGEST_ENTRY - _ROOM:
+        entries = entries[1:]
+    return keeping(kept, NAME, namespace, _key(of), {"of": shown, "probes": entries}, at)
+
+
+def _key(of: Subject) -> str:
+    return short_hash(json.dumps(of, sort_keys=True), _KEY_CHARACTERS)

@@ -1,0 +1,119 @@
+"""Who leads: of several operators the one that holds the Lease, and it writes only while nobody else can hold it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from kubernetes.aio import client
+from kubernetes.aio.leaderelection.electionconfig import Config
+from kubernetes.aio.leaderelection.leaderelection import LeaderElection
+from kubernetes.aio.leaderelection.leaderelectionrecord import LeaderElectionRecord
+from kubernetes.aio.leaderelection.resourcelock.leaselock import LeaseLock
+
+from memtune_operator.kubernetes.client import NO_ANSWER, Client
+from memtune_operator.settings import Settings
+
+_log = logging.getLogger("memtune")
+
+# Failover within 30 s: a leader that cannot renew has given up before another one may take over.
+# A whole number, which is all that the Lease and the client can write.
+LEASE_SECONDS = 15
+RENEW_SECONDS = 10.0
+RETRY_SECONDS = 2.0
+_REQUEST_SECONDS = 3.0
+
+
+class _PatientLock(LeaseLock):
+    """The Lease. No answer in time is a failed try like any other: neither the end of the process nor a longer hold.
+
+    ``taken`` is set once somebody else has what was ours: a leader that stood still must not go on for another try.
+    """
+
+    def __init__(self, cluster: Client, settings: Settings) -> None:
+        super().__init__(settings.lease_name, settings.lease_namespace, settings.identity, cluster.api)
+        self.is_ours = False
+        self.taken = asyncio.Event()
+        self._ends_at = 0.0
+
+    def is_held(self) -> bool:
+        """Whether nobody else can have taken it yet, by a clock that nobody sets: the library goes by the other one."""
+        return time.monotonic() < self._ends_at
+
+    async def get(self, name: str, namespace: str) -> tuple[bool, Any]:
+        """Whether there is one, and who holds it; or why it could not be read."""
+        try:
+            is_there, found = await asyncio.wait_for(super().get(name, namespace), _REQUEST_SECONDS)
+        except NO_ANSWER as error:
+            return False, client.ApiException(reason=str(error) or type(error).__name__)
+        if self.is_ours and isinstance(found, LeaderElectionRecord) and found.holder_identity != self.identity:
+            self.taken.set()
+        return is_there, found
+
+    async def create(self, name: str, namespace: str, election_record: LeaderElectionRecord) -> bool:
+        """Whether it was created."""
+        return await self._held_after(self._create(name, namespace, election_record))
+
+    async def _create(self, name: str, namespace: str, record: LeaderElectionRecord) -> bool:
+        # The library's own passes on an option that its generated client refuses.
+        lease = client.V1Lease(metadata=client.V1ObjectMeta(name=name), spec=self.update_lease(record))
+        try:
+            await self.api_instance.create_namespaced_lease(namespace, lease)
+        except client.ApiException as error:
+            _log.warning("the lease %s/%s could not be created: %s", namespace, name, error.reason)
+            return False
+        return True
+
+    async def update(self, name: str, namespace: str, updated_record: LeaderElectionRecord) -> bool:
+        """Whether it was written."""
+        return await self._held_after(super().update(name, namespace, updated_record))
+
+    async def _held_after(self, request: Coroutine[Any, Any, bool]) -> bool:
+        """Whether it went through in time. The others count from when they read it, which is not before it was sent."""
+        sent_at = time.monotonic()
+        try:
+            is_written = await asyncio.wait_for(request, _REQUEST_SECONDS)
+        except NO_ANSWER:
+            return False
+        if is_written:
+            self._ends_at = sent_at + LEASE_SECONDS
+        return is_written
+
+
+async def lead(cluster: Client, settings: Settings, work: Callable[[], Coroutine[Any, Any, None]]) -> bool:
+    """Wait for the Lease and work under it, until the work ends (True) or the Lease is lost (False): the caller then
+    ends the process at once."""
+    lock = _PatientLock(cluster, settings)
+    cluster.may_write = lock.is_held
+    ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def led() -> None:
+        lock.is_ours = True
+        try:
+            await work()
+        except Exception as error:  # raised again below, once the Lease is renewed no more
+            ended.set_exception(error)
+        else:
+            ended.set_result(None)
+
+    async def lost() -> None:
+        return None
+
+    election_config = Config(lock, LEASE_SECONDS, RENEW_SECONDS, RETRY_SECONDS, led, lost)
+    election = asyncio.ensure_future(LeaderElection(election_config).run())
+    taken: asyncio.Future[Any] = asyncio.ensure_future(lock.taken.wait())
+    await asyncio.wait({election, ended, taken}, return_when=asyncio.FIRST_COMPLETED)
+    if not ended.done():
+        if election.done():
+            election.result()
+        return False
+    taken.cancel()
+    while not election.done():
+        # Once may not be enough: asyncio.wait_for swallows it when what it waits for comes at that moment.
+        election.cancel()
+        await asyncio.wait({election}, timeout=RETRY_SECONDS)
+    ended.result()
+    return True

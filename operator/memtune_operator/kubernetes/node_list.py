@@ -1,0 +1,72 @@
+"""The nodes of the cluster as the API server has them: one list for all jobs, as old as a few seconds."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import time
+from collections.abc import Callable, Collection, Mapping
+
+from memtune_operator.backend import Key
+from memtune_operator.kubernetes.ages import is_fresh
+from memtune_operator.kubernetes.cache import NotWatchedError
+from memtune_operator.kubernetes.client import Client
+from memtune_operator.kubernetes.nodes import sound_nodes
+from memtune_operator.kubernetes.refusals import Kind, RefusalError
+from memtune_operator.pods.wrapping import Manifest
+
+_log = logging.getLogger("memtune")
+_AGE_SECONDS = 15.0
+
+
+class NodeList:
+    """Reads nodes, where the operator may."""
+
+    def __init__(self, cluster: Client, may_read: bool) -> None:
+        self._cluster = cluster
+        self._may_read = may_read
+        self._nodes: list[Manifest] = []
+        self._at = -math.inf
+        self._refused_at: float | None = None
+        self._lock = asyncio.Lock()
+
+    async def known(self, now: float, places: Collection[str] = ()) -> list[Manifest] | None:
+        """All nodes, as they were a few seconds ago, but with those where pods are: a node that just came is not one
+        that was lost. None without the right to read them."""
+        if not self._may_read:
+            return None
+        async with self._lock:  # many jobs look at the same moment; one list serves them all
+            known = {node["metadata"]["name"] for node in self._nodes}
+            if not is_fresh(self._at, now, _AGE_SECONDS) or not known.issuperset(places):
+                self._nodes = await self._listed(now)
+                self._at = now
+            return self._nodes
+
+    async def _listed(self, now: float) -> list[Manifest]:
+        try:
+            found = await self._cluster.list("v1", "Node")
+        except RefusalError as refusal:
+            if refusal.kind is not Kind.REFUSED:
+                raise
+            self._refused_at = now if self._refused_at is None else self._refused_at
+            # An API server that has just started may say so for a moment, and not mean it.
+            if is_fresh(self._refused_at, now, _AGE_SECONDS):
+                raise
+            advice = "grant it, or install with rbac.readNodes: false"
+            raise NotWatchedError(f"the operator may not list nodes: {refusal.message}; {advice}") from refusal
+        self._refused_at = None
+        return found
+
+    async def look_after(self, nodes_by_job: Callable[[], Mapping[Key, set[str]]], wake: Callable[[Key], None]) -> None:
+        """A node that answers no more changes none of its pods, so that no watch tells of it."""
+        while self._may_read:
+            await asyncio.sleep(_AGE_SECONDS)
+            try:
+                sound = sound_nodes(await self.known(time.time()) or [])
+            except RefusalError as refusal:
+                _log.warning("reading nodes: %s", refusal.message)
+                continue
+            for key, nodes in nodes_by_job().items():
+                if nodes - sound:
+                    wake(key)

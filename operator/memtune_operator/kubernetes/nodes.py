@@ -1,0 +1,134 @@
+"""What the nodes say: which of them a run may be on, what GPUs they have, and which are lost. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
+from typing import Any
+
+from memtune.controller import Node
+from memtune.units import MIB
+from memtune_operator.pods import names
+from memtune_operator.pods.placement import REQUIRED
+from memtune_operator.pods.wrapping import Manifest
+
+OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"
+# The cluster puts these on nodes that have a passing trouble; the hardware is the same.
+_PASSING_TAINTS = "node.kubernetes.io/"
+# What Gt and Lt compare: the API server reads 64 bits.
+_NUMBER = re.compile("[+-]?[0-9]{1,19}")
+
+
+def candidates(nodes: Iterable[Manifest], pod_spec: Manifest, gpu_resource: str | None) -> tuple[Node, ...]:
+    """The nodes that have what the pod needs, if anything, and that its selector, affinity and tolerations allow."""
+    having = (node for node in nodes if gpu_resource is None or _has_gpus(node, gpu_resource))
+    allowed = (node for node in having if _is_allowed(node, pod_spec))
+    return tuple(sorted((_node(node) for node in allowed), key=lambda node: node.name))
+
+
+def lost(nodes: Iterable[Manifest], now_seconds: float, after_seconds: float) -> frozenset[str]:
+    """The nodes that answer no more: out of service by an administrator's word, or not ready for too long."""
+    return frozenset(node["metadata"]["name"] for node in nodes if _is_lost(node, now_seconds, after_seconds))
+
+
+def sound_nodes(nodes: Iterable[Manifest]) -> frozenset[str]:
+    """The nodes that are ready and in service."""
+    return frozenset(node["metadata"]["name"] for node in nodes if not (_is_out(node) or _silence(node)))
+
+
+def seconds_of(time: str) -> float:
+    """A time as the API server writes it, in seconds since 1970."""
+    return datetime.fromisoformat(time.replace("Z", "+00:00")).timestamp()
+
+
+def _node(node: Manifest) -> Node:
+    labels = node["metadata"].get("labels") or {}
+    mebibytes = str(labels.get(names.LABEL_GPU_MEMORY, ""))
+    return Node(
+        name=node["metadata"]["name"],
+        gpu_product=labels.get(names.LABEL_GPU_PRODUCT, ""),
+        gpu_memory_bytes=int(mebibytes) * MIB if mebibytes.isdecimal() else 0,
+    )
+
+
+def _has_gpus(node: Manifest, gpu_resource: str) -> bool:
+    offered = (node.get("status") or {}).get("allocatable") or {}
+    return str(offered.get(gpu_resource, "0")) != "0"
+
+
+def _is_lost(node: Manifest, now_seconds: float, after_seconds: float) -> bool:
+    since = (_silence(node) or {}).get("lastTransitionTime")
+    # Without a time nobody knows for how long, and what may still run must not be started again.
+    return _is_out(node) or (isinstance(since, str) and now_seconds - seconds_of(since) > after_seconds)
+
+
+def _is_out(node: Manifest) -> bool:
+    return any(taint.get("key") == OUT_OF_SERVICE for taint in (node.get("spec") or {}).get("taints") or [])
+
+
+def _silence(node: Manifest) -> Manifest | None:
+    """The condition of a node that says that it is not ready, if it does."""
+    conditions: list[Manifest] = (node.get("status") or {}).get("conditions") or []
+    return next((each for each in conditions if each.get("type") == "Ready" and each.get("status") != "True"), None)
+
+
+def _is_allowed(node: Manifest, pod_spec: Manifest) -> bool:
+    labels = node["metadata"].get("labels") or {}
+    selector = pod_spec.get("nodeSelector") or {}
+    return (
+        all(labels.get(key) == value for key, value in selector.items())
+        and _is_affine(node, pod_spec.get("affinity") or {})
+        and all(_is_tolerated(taint, pod_spec) for taint in (node.get("spec") or {}).get("taints") or [])
+    )
+
+
+def _is_affine(node: Manifest, affinity: Manifest) -> bool:
+    required = (affinity.get("nodeAffinity") or {}).get(REQUIRED) or {}
+    terms = required.get("nodeSelectorTerms") or []
+    return not terms or any(_matches(term, node) for term in terms)
+
+
+def _matches(term: Manifest, node: Manifest) -> bool:
+    labels = node["metadata"].get("labels") or {}
+    expressions = [(each, labels) for each in term.get("matchExpressions") or []]
+    expressions += [(each, {"metadata.name": node["metadata"]["name"]}) for each in term.get("matchFields") or []]
+    # A term without any expression matches no node.
+    return bool(expressions) and all(_holds(expression, values) for expression, values in expressions)
+
+
+def _holds(expression: Manifest, values: Mapping[str, str]) -> bool:
+    found = values.get(expression.get("key", ""))
+    test = _OPERATORS.get(expression.get("operator", ""))
+    return test is not None and test(found, expression.get("values") or [])
+
+
+def _compares(found: str | None, wanted: list[str], sign: int) -> bool:
+    numbers = [found or "", *wanted]
+    if len(numbers) != 2 or not all(_NUMBER.fullmatch(number) for number in numbers):
+        return False
+    return (int(numbers[0]) - int(numbers[1])) * sign > 0
+
+
+_OPERATORS: dict[str, Callable[[str | None, list[str]], bool]] = {
+    "In": lambda found, wanted: found in wanted,
+    "NotIn": lambda found, wanted: found not in wanted,
+    "Exists": lambda found, _: found is not None,
+    "DoesNotExist": lambda found, _: found is None,
+    "Gt": lambda found, wanted: _compares(found, wanted, 1),
+    "Lt": lambda found, wanted: _compares(found, wanted, -1),
+}
+
+
+def _is_tolerated(taint: Manifest, pod_spec: Manifest) -> bool:
+    if taint.get("effect") == "PreferNoSchedule" or str(taint.get("key", "")).startswith(_PASSING_TAINTS):
+        return True
+    return any(_tolerates(toleration, taint) for toleration in pod_spec.get("tolerations") or [])
+
+
+def _tolerates(toleration: dict[str, Any], taint: Manifest) -> bool:
+    if toleration.get("effect") not in (None, "", taint.get("effect")):
+        return False
+    if toleration.get("operator", "Equal") == "Exists":
+        return toleration.get("key") in (None, "", taint.get("key"))
+    return toleration.get("key") == taint.get("key") and (toleration.get("value") or "") == (taint.get("value") or "")

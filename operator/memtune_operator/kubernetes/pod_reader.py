@@ -1,0 +1,222 @@
+"""Turns pods, as the API server writes them, into what a decision rests on. Pure; a pod may hold anything."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+from memtune.controller.observation import PodCondition, PodObservation
+from memtune.wire.report import Report, read_report
+from memtune.wire.report_checks import ReportError
+from memtune.wire.trace_message import LONGEST_BYTES
+from memtune_operator.kubernetes.nodes import seconds_of
+from memtune_operator.pods import names
+from memtune_operator.pods.wrapping import Manifest, TemplateError, wrapped_index
+
+_LONGEST_MESSAGE = 1000
+# Far more pods than any run has.
+_INDEX = re.compile("[0-9]{1,9}")
+
+
+class NodesSeen(NamedTuple):
+    """What is known of the nodes: the names of all of them, and those that are lost."""
+
+    known: frozenset[str]
+    lost: frozenset[str]
+
+
+def owned_by(objects: Iterable[Manifest], uid: str) -> list[Manifest]:
+    """Those that the object with this uid controls. Labels are anybody's to write, so they do not count."""
+    return [each for each in objects if _controller_uid(each) == uid]
+
+
+def held_back(job_set: Manifest) -> list[PodObservation]:
+    """The first pod of a JobSet that its queue has suspended: there is none, and this is why."""
+    if not (job_set.get("spec") or {}).get("suspend"):
+        return []
+    sentence = f"JobSet {job_set['metadata']['name']} is suspended by its queue"
+    return [PodObservation(0, conditions=(PodCondition("PodScheduled", "False", "SchedulingGated", sentence),))]
+
+
+def owned_through(objects: Iterable[Manifest], holders: Iterable[Manifest]) -> list[Manifest]:
+    """Those that one of the holders controls."""
+    uids = {str(holder["metadata"].get("uid")) for holder in holders}
+    return [each for each in objects if _controller_uid(each) in uids]
+
+
+def image_ids(pods: Iterable[Manifest]) -> set[str]:
+    """What the images of pods' containers were found to be, by content."""
+    statuses = (each for pod in pods for each in (pod.get("status") or {}).get("containerStatuses") or [])
+    return {content for each in statuses if (content := str(each.get("imageID") or "").rpartition("@")[2])}
+
+
+def run_of(manifest: Manifest) -> str:
+    """The run that an object says it belongs to."""
+    return str((manifest["metadata"].get("labels") or {}).get(names.LABEL_RUN, ""))
+
+
+def index_of(pod: Manifest) -> int | None:
+    """The place of a pod in its run, by its label or as its Job numbers it; None if that was tampered with."""
+    metadata = pod["metadata"]
+    text = (metadata.get("labels") or {}).get(names.LABEL_INDEX)
+    if text is None:
+        text = (metadata.get("annotations") or {}).get(names.ANNOTATION_COMPLETION_INDEX)
+    return int(text) if text and _INDEX.fullmatch(str(text)) else None
+
+
+def observe(
+    pod: Manifest,
+    index: int,
+    gpu_resource: str,
+    nodes: NodesSeen | None,
+    now_seconds: float,
+    lost_after_seconds: float = math.inf,
+) -> PodObservation:
+    """One pod. Of a container that only waits, what it waits for; of the wrapped one, how it started and ended.
+
+    Without ``nodes`` its node is lost once the pod's own signs of that have lasted for ``lost_after_seconds``.
+    """
+    metadata, spec, status = pod["metadata"], pod.get("spec") or {}, pod.get("status") or {}
+    state = _wrapped_status(pod, gpu_resource).get("state") or {}
+    running, ended = state.get("running") or {}, state.get("terminated") or {}
+    waiting = next(_waiting(status), {})
+    report = _report(ended)
+    message = ended.get("message")
+    return PodObservation(
+        index=index,
+        name=metadata["name"],
+        uid=metadata.get("uid", ""),
+        node=spec.get("nodeName") or "",
+        plan=(metadata.get("annotations") or {}).get(names.ANNOTATION_PLAN, ""),
+        phase=status.get("phase") or "Pending",
+        reason=_text(status.get("reason")),
+        message=_text(status.get("message")),
+        conditions=tuple(_condition(each) for each in status.get("conditions") or []),
+        deleting=bool(metadata.get("deletionTimestamp")),
+        node_lost=_is_lost(pod, nodes, now_seconds, lost_after_seconds),
+        node_doubted=nodes is None and _silent_since(pod) is not None,
+        waiting_reason=_text(waiting.get("reason")),
+        waiting_message=_text(waiting.get("message")),
+        init_exit_code=_init_exit_code(status),
+        exit_code=ended.get("exitCode"),
+        exit_reason=_text(ended.get("reason")),
+        started_at_seconds=_time(running.get("startedAt") or ended.get("startedAt")),
+        finished_at_seconds=_time(ended.get("finishedAt")),
+        report=report,
+        failure_order=report.failure_order if report else None,
+        last_words=message[:LONGEST_BYTES] if isinstance(message, str) and report is None else "",
+    )
+
+
+class Gone(NamedTuple):
+    """What is kept of a pod that was watched until it was gone: as much as tells how long it held its GPUs."""
+
+    pod: Manifest
+    at_seconds: float
+
+
+def gone(pod: Manifest, now_seconds: float) -> Gone:
+    """A pod whose deletion was seen just now."""
+    containers = [
+        {name: each.get(name) for name in ("name", "resources")}
+        for each in (pod.get("spec") or {}).get("containers") or []
+    ]
+    statuses = (pod.get("status") or {}).get("containerStatuses") or []
+    return Gone({"spec": {"containers": containers}, "status": {"containerStatuses": statuses}}, now_seconds)
+
+
+def held_seconds(seen: Gone, gpu_resource: str) -> float | None:
+    """For how long the wrapped container of a pod that is gone has run; None where its kubelet does not tell."""
+    state = _wrapped_status(seen.pod, gpu_resource).get("state") or {}
+    running, ended = state.get("running") or {}, state.get("terminated")
+    start = _time(running.get("startedAt") or (ended or {}).get("startedAt"))
+    end = _time((ended or {}).get("finishedAt")) if ended is not None else seen.at_seconds
+    if start is None:
+        return 0.0 if ended is None else None
+    return max(end - start, 0.0) if end is not None else None
+
+
+def _controller_uid(manifest: Manifest) -> str:
+    owners = manifest["metadata"].get("ownerReferences") or []
+    return next((str(owner.get("uid")) for owner in owners if owner.get("controller")), "")
+
+
+def _wrapped_status(pod: Manifest, gpu_resource: str) -> dict[str, Any]:
+    containers = (pod.get("spec") or {}).get("containers") or []
+    try:
+        name = containers[wrapped_index(containers, gpu_resource)]["name"]
+    except TemplateError:
+        return {}
+    statuses = (pod.get("status") or {}).get("containerStatuses") or []
+    return next((each for each in statuses if each.get("name") == name), {})
+
+
+def _waiting(status: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """What containers wait for, init containers first. PodInitializing only repeats that."""
+    for part in ("initContainerStatuses", "containerStatuses"):
+        for each in status.get(part) or []:
+            waiting = (each.get("state") or {}).get("waiting")
+            if waiting and waiting.get("reason") not in (None, "PodInitializing", "ContainerCreating"):
+                yield waiting
+
+
+def _init_exit_code(status: dict[str, Any]) -> int:
+    ended = ((each.get("state") or {}).get("terminated") or {} for each in status.get("initContainerStatuses") or [])
+    return next((each["exitCode"] for each in ended if each.get("exitCode")), 0)
+
+
+def _report(ended: dict[str, Any]) -> Report | None:
+    """The report in the termination message. It comes out of the user's container: what is none counts as none."""
+    try:
+        return read_report(ended["message"]) if ended.get("message") else None
+    except ReportError:
+        return None
+
+
+def _is_lost(pod: Manifest, nodes: NodesSeen | None, now_seconds: float, after_seconds: float) -> bool:
+    node = (pod.get("spec") or {}).get("nodeName")
+    if not node:
+        return False
+    if nodes is None:
+        since = _silent_since(pod)
+        is_lost = since is not None and now_seconds - since > after_seconds
+    elif node not in nodes.known:
+        return True
+    else:
+        is_lost = node in nodes.lost
+    return is_lost and _is_past_its_grace(pod, now_seconds)
+
+
+def _silent_since(pod: Manifest) -> float | None:
+    """Since when the pod itself tells of a node that answers no more, for those who may not look at the node.
+
+    The node controller takes readiness from the pod alone, a kubelet from its containers as well; and no kubelet that
+    lives leaves a pod for long past its grace.
+    """
+    conditions = {each.get("type"): each for each in (pod.get("status") or {}).get("conditions") or []}
+    ready, containers = conditions.get("Ready") or {}, conditions.get("ContainersReady") or {}
+    is_taken = (ready.get("status"), containers.get("status")) == ("False", "True")
+    # A gate in the template does the same, while its kubelet lives.
+    if is_taken and ready.get("reason") != "ReadinessGatesNotReady":
+        return _time(ready.get("lastTransitionTime"))
+    return _time(pod["metadata"].get("deletionTimestamp"))
+
+
+def _is_past_its_grace(pod: Manifest, now_seconds: float) -> bool:
+    deleted = _time(pod["metadata"].get("deletionTimestamp"))
+    # The API server's deletionTimestamp has the grace period in it already.
+    return deleted is None or now_seconds > deleted
+
+
+def _condition(condition: dict[str, Any]) -> PodCondition:
+    return PodCondition(*(_text(condition.get(name)) for name in ("type", "status", "reason", "message")))
+
+
+def _text(value: Any) -> str:
+    return str(value or "")[:_LONGEST_MESSAGE]
+
+
+def _time(value: Any) -> float | None:
+    return seconds_of(value) if isinstance(value, str) else None

@@ -1,0 +1,82 @@
+"""The command of a run that is a process of this machine: what a pod's wrapped container would start."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from memtune.api import Job
+from memtune.api.references import substitute
+from memtune.wire import environment
+from memtune_operator.local.checkpoints import checkpoint_path, emulated_checkpoints, moved
+from memtune_operator.local.runs import expanded
+from memtune_operator.pods.bootstrap import BOOTSTRAP
+from memtune_operator.pods.wrapping import Manifest, wrapped_index
+
+
+class LocalCommand(NamedTuple):
+    """What to start, with which variables beside those of this program, and where."""
+
+    words: list[str]
+    variables: dict[str, str]
+    workdir: Path
+
+    def expanded(self, others: Mapping[str, str] | None = None) -> tuple[list[str], dict[str, str]]:
+        """The words and all variables of the process, as the kubelet would have expanded them."""
+        whole = {**os.environ, **expanded(self.variables), **(others or {})}
+        return [substitute(word, whole) for word in self.words], whole
+
+
+def command_of(job: Job, pod: Manifest, directory: Path) -> LocalCommand:
+    """The wrapped container's command, with the runner from where this program installed it in ``directory``."""
+    containers = pod["spec"]["containers"]
+    container = containers[wrapped_index(containers, job.spec.resources.gpu_resource)]
+    variables = {each["name"]: each.get("value") or "" for each in container["env"]}
+    variables |= _python_path(directory, variables.get("PYTHONPATH") or os.environ.get("PYTHONPATH", ""))
+    variables |= {environment.RENDEZVOUS: f"127.0.0.1:{_free_port()}", **_program_path()}
+    # One port for each pod is the cluster's to give; here two probes would fight for it.
+    variables[environment.METRICS_PORT] = ""
+    # What was built for one job serves all others of this user.
+    variables[environment.EMULATED_CACHE] = ""
+    begin = container["command"].index(BOOTSTRAP) + 1
+    words = [*container["command"][begin:], *(container.get("args") or [])]
+    if job.spec.checkpoint:
+        is_emulated = variables.get(environment.DEVICE) == "emulated"
+        here = emulated_checkpoints(directory) if is_emulated else checkpoint_path(job, directory)
+        words = [moved(word, job.spec.checkpoint.path, here) for word in words]
+        variables = {name: moved(value, job.spec.checkpoint.path, here) for name, value in variables.items()}
+        variables[environment.CHECKPOINT_PATH] = here
+    launch = [job.spec.runner.python, "-m", "memtune_runner", *words]
+    return LocalCommand(launch, variables, Path(container.get("workingDir") or Path.cwd()))
+
+
+def with_python(manifest: Manifest) -> Manifest:
+    """The job with the interpreter that runs this program, unless it names one of its own."""
+    spec = manifest.get("spec")
+    if not isinstance(spec, dict) or not isinstance(spec.get("runner", {}), dict):
+        return manifest  # whoever reads the job says what is wrong with it
+    return {**manifest, "spec": {**spec, "runner": {"python": sys.executable, **spec.get("runner", {})}}}
+
+
+def _python_path(directory: Path, own: str) -> dict[str, str]:
+    found = [str(directory / "runner"), own]
+    return {"PYTHONPATH": os.pathsep.join(filter(None, found))}
+
+
+def _program_path() -> dict[str, str]:
+    """An environment that was activated is the one that is meant, but conda activates its `base` unasked; else it is
+    that of this very program."""
+    if os.environ.get("VIRTUAL_ENV") or os.environ.get("CONDA_DEFAULT_ENV", "base") != "base":
+        return {}
+    return {"PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])}
+
+
+def _free_port() -> int:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port: int = taken.getsockname()[1]
+        return port

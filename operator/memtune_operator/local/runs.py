@@ -1,0 +1,249 @@
+"""Runs as processes of this machine: each is a directory with what it was told, what it wrote and how it ended."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import shutil
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from memtune.api.references import substitute
+from memtune.controller.observation import PodObservation
+from memtune.wire import environment
+from memtune.wire.report import Report, read_report
+from memtune.wire.report_checks import ReportError
+from memtune.wire.trace_message import LONGEST_BYTES
+
+_log = logging.getLogger("memtune")
+GRACE_SECONDS = 30.0
+_LOOK_AGAIN_SECONDS = 0.5
+
+
+class LocalRun:
+    """One run: its directory, and its process while this program is the parent of one."""
+
+    def __init__(self, directory: Path, ended: Callable[[], None]) -> None:
+        self.directory = directory
+        self._ended = ended
+        self._process: asyncio.subprocess.Process | None = None
+        self._waiter: asyncio.Task[None] | None = None
+        # Its process and when it began, if this program started it.
+        self._known: tuple[int, str] | None = None
+        # How it ended, if this program has seen it.
+        self._end: dict[str, Any] = {}
+
+    @property
+    def name(self) -> str:
+        """The name of the run."""
+        return self.directory.name
+
+    @property
+    def uid(self) -> str:
+        """What tells it from every other: no name is given twice."""
+        return self.name
+
+    async def start(self, command: list[str], variables: Mapping[str, str], workdir: Path) -> None:
+        """Start the command in a session of its own, so that it can be ended whole."""
+        # One may be left of a start that failed, or that this program did not live to record.
+        shutil.rmtree(self.directory, ignore_errors=True)
+        self.directory.mkdir(parents=True)
+        whole = {**os.environ, **expanded(with_files(variables, self.directory))}
+        began_at = time.time()
+        # First, so that a process is looked for even if this program dies before it could tell which one it is.
+        self._write("process.json", {"at": began_at})
+        with (self.directory / "log").open("wb") as log:
+            self._process = await asyncio.create_subprocess_exec(
+                *(substitute(word, whole) for word in command),
+                env=whole,
+                cwd=workdir,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=log,
+                stderr=asyncio.subprocess.STDOUT,
+                start_new_session=True,
+            )
+        pid, born = self._known = self._process.pid, _born(self._process.pid)
+        # Where that is not kept, a later call looks for it: it runs, and somebody has to end it.
+        self._keep("process.json", {"pid": pid, "born": born, "at": began_at})
+        self._waiter = asyncio.create_task(self._wait(self._process))
+
+    def observe(self) -> PodObservation | None:
+        """The run as one pod; None if its process is gone and nobody saw how it ended."""
+        process, ended = self._read("process.json"), self._end or self._read("ended.json")
+        if not ended and self._process is None:
+            return None
+        report = self._report()
+        return PodObservation(
+            index=0,
+            name=self.name,
+            uid=self.uid,
+            phase="Running" if not ended else "Failed" if ended["code"] else "Succeeded",
+            deleting=self.is_deleted,
+            exit_code=ended.get("code"),
+            started_at_seconds=process.get("at"),
+            finished_at_seconds=ended.get("at"),
+            report=report,
+            failure_order=report.failure_order if report else None,
+            last_words="" if report else self._last_words(),
+        )
+
+    async def log(self, follow: bool) -> AsyncIterator[str]:
+        """What the run has printed, line by line, and on request what it will print until it ends."""
+        line = ""
+        with (self.directory / "log").open(errors="replace") as log:
+            while True:
+                goes_on = follow and self._goes_on()
+                for part in log:
+                    line += part
+                    if line.endswith("\n"):
+                        yield line.removesuffix("\n")
+                        line = ""
+                if not goes_on:
+                    break
+                await asyncio.sleep(_LOOK_AGAIN_SECONDS)
+        if line:
+            yield line
+
+    def _goes_on(self) -> bool:
+        pid, born = self._started()
+        return not self._read("ended.json") and bool(born) and _born(pid) == born
+
+    async def stop(self, grace_seconds: float | None) -> None:
+        """End the whole session: first by asking, then not. Also one that an earlier life of this program left."""
+        pid, born = self._started()
+        if not born or _born(pid) != born:
+            return
+        _signal(pid, signal.SIGTERM)
+        deadline = time.monotonic() + (GRACE_SECONDS if grace_seconds is None else grace_seconds)
+        while _born(pid) == born and time.monotonic() < deadline:
+            await asyncio.sleep(0.05)
+        _signal(pid, signal.SIGKILL)
+        if self._waiter:
+            await self._waiter
+
+    def take_its_word(self) -> bool:
+        """Whether the report tells how the run ended, where nobody saw it."""
+        report = self._report()
+        if report is None:
+            return False
+        written_at = (self.directory / "message").stat().st_mtime
+        self._write("ended.json", {"code": report.exit_code, "at": written_at})
+        return True
+
+    @property
+    def is_deleted(self) -> bool:
+        """Whether the run does not count any more; its log stays."""
+        return (self.directory / "deleted").exists()
+
+    async def delete(self, grace_seconds: float | None) -> None:
+        """End the run, and let it count no more."""
+        await self.stop(grace_seconds)
+        self._write("deleted", {})
+
+    async def _wait(self, process: asyncio.subprocess.Process) -> None:
+        code = await process.wait()
+        # As with a container, what it started ends with it.
+        _signal(process.pid, signal.SIGKILL)
+        # A shell's way to tell a signal, which is also Kubernetes's.
+        self._end = {"code": 128 - code if code < 0 else code, "at": time.time()}
+        # This call knows it all the same; a later one takes the report's word, or finds the run gone.
+        self._keep("ended.json", self._end)
+        self._ended()
+
+    def _started(self) -> tuple[int, str]:
+        """The process and when it began, be it that this program did not live to record which one it is."""
+        if self._known:
+            return self._known
+        process = self._read("process.json")
+        if not process or "pid" in process:
+            return process.get("pid", 0), process.get("born", "")
+        told = os.fsencode(f"{environment.REPORT_PATH}={self.directory / 'report.json'}")
+        found = [int(each.name) for each in Path("/proc").glob("[0-9]*") if told in _variables(each)]
+        # What it started was told the same, and came later.
+        return min(((pid, _born(pid)) for pid in found), key=lambda each: int(each[1] or sys.maxsize), default=(0, ""))
+
+    def _report(self) -> Report | None:
+        try:
+            return read_report((self.directory / "message").read_bytes())
+        except (OSError, ReportError):
+            return None
+
+    def _last_words(self) -> str:
+        try:
+            return (self.directory / "message").read_text(errors="replace")[:LONGEST_BYTES]
+        except OSError:
+            return ""
+
+    def _read(self, name: str) -> dict[str, Any]:
+        try:
+            found: dict[str, Any] = json.loads((self.directory / name).read_text())
+        except (OSError, ValueError):
+            return {}
+        return found
+
+    def _keep(self, name: str, value: dict[str, Any]) -> None:
+        """Write what there is a way without: a disk may have become full."""
+        try:
+            self._write(name, value)
+        except OSError as error:
+            _log.warning("%s cannot be written: %s", self.directory / name, error.strerror)
+
+    def _write(self, name: str, value: dict[str, Any]) -> None:
+        write_whole(self.directory / name, json.dumps(value))
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file so that it is there whole or not at all."""
+    beside = path.with_name(f".{path.name}.new")
+    beside.write_text(text)
+    beside.replace(path)
+
+
+def with_files(variables: Mapping[str, str], directory: Path) -> dict[str, str]:
+    """The variables with the run's own files in its directory."""
+    config = {environment.DEEPSPEED_CONFIG: str(directory / "deepspeed.json")}
+    return {
+        **variables,
+        environment.REPORT_PATH: str(directory / "report.json"),
+        environment.TERMINATION_MESSAGE_PATH: str(directory / "message"),
+        **(config if variables.get(environment.DEEPSPEED_CONFIG) else {}),
+    }
+
+
+def expanded(variables: Mapping[str, str]) -> dict[str, str]:
+    """The variables as the kubelet gives them to a container: a value may refer to those before it."""
+    known: dict[str, str] = {}
+    for name, value in variables.items():
+        known[name] = substitute(value, known)
+    return known
+
+
+def _born(pid: int) -> str:
+    """When a process began, which tells it from a later one of the same number; empty if there is none."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return ""
+    # A zombie has ended; only its parent has not looked yet.
+    return "" if fields[0] == "Z" else fields[19]
+
+
+def _variables(process: Path) -> list[bytes]:
+    """What a process was told when it began; nothing where that is another user's, or the process has ended."""
+    try:
+        return (process / "environ").read_bytes().split(b"\0")
+    except OSError:
+        return []
+
+
+def _signal(pid: int, number: signal.Signals) -> None:
+    try:
+        os.killpg(pid, number)
+    except ProcessLookupError:
+        return

@@ -1,0 +1,1 @@
+"""The pods of a run and the objects beside them, as plain values."""

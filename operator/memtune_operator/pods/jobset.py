@@ -1,0 +1,63 @@
+"""The pods of a run as one JobSet (`launcher: JobSet`), whose controller makes them. Pure.
+
+One indexed Job holds all of them, and the index of a pod is its node rank. No pod is ever made anew, not even one whose
+neighbour has failed: what a failure means is decided here, not by the controllers.
+"""
+
+from __future__ import annotations
+
+from memtune.wire import environment
+from memtune_operator.pods import names
+from memtune_operator.pods.kinds import JOB_SET
+from memtune_operator.pods.wrapping import Manifest
+
+_COMPLETION_INDEX = f"metadata.annotations['{names.ANNOTATION_COMPLETION_INDEX}']"
+
+
+def job_set(pods: list[Manifest], job_name: str, name: str) -> Manifest:
+    """The JobSet that makes these pods of a run."""
+    metadata = pods[0]["metadata"]
+    labels = {key: value for key, value in metadata["labels"].items() if key != names.LABEL_INDEX}
+    queue = {key: labels.pop(key) for key in (names.LABEL_KUEUE_QUEUE,) if key in labels}
+    run_labels = {key: labels[key] for key in (names.LABEL_JOB, names.LABEL_RUN, names.LABEL_RUN_KIND)}
+    annotations = {**metadata["annotations"], names.ANNOTATION_JOB: job_name}
+    template = {"metadata": {"labels": labels, "annotations": annotations}, "spec": _pod_spec(pods[0]["spec"])}
+    batch_job = {
+        "completionMode": "Indexed",
+        "completions": len(pods),
+        "parallelism": len(pods),
+        "backoffLimitPerIndex": 0,
+        "template": template,
+    }
+    return {
+        "apiVersion": JOB_SET.api_version,
+        "kind": JOB_SET.name,
+        "metadata": {**metadata, "name": name, "labels": {**run_labels, **queue}},
+        "spec": {
+            # The run has a Service of its own.
+            "network": {"enableDNSHostnames": False},
+            "failurePolicy": {"maxRestarts": 0},
+            "replicatedJobs": [
+                {
+                    "name": names.REPLICATED_JOB,
+                    "replicas": 1,
+                    "template": {
+                        "metadata": {"labels": run_labels, "annotations": {names.ANNOTATION_JOB: job_name}},
+                        "spec": batch_job,
+                    },
+                }
+            ],
+        },
+    }
+
+
+def _pod_spec(spec: Manifest) -> Manifest:
+    """The pods differ in their index alone, which their Job tells them, and it gives them their host names."""
+    containers = [{**each, **_with_index(each)} for each in spec["containers"]]
+    return {**{key: value for key, value in spec.items() if key != "hostname"}, "containers": containers}
+
+
+def _with_index(container: Manifest) -> Manifest:
+    rank = {"name": environment.NODE_RANK, "valueFrom": {"fieldRef": {"fieldPath": _COMPLETION_INDEX}}}
+    variables = container.get("env") or []
+    return {"env": [rank if each["name"] == environment.NODE_RANK else each for each in variables]} if variables else {}

@@ -1,0 +1,191 @@
+"""What a run is made of: a headless Service, a pod per node, and what makes a group of them.
+
+Plain values. Pure: equal input, equal output.
+"""
+
+from __future__ import annotations
+
+import math
+from copy import deepcopy
+from typing import Any
+
+from memtune.api import API_VERSION, KIND, Job
+from memtune.controller.budget import longest_seconds
+from memtune.wire.run import Run, RunKind
+from memtune_operator.pods import bootstrap, gangs, names, placement, pod_security, variables, wrapping
+from memtune_operator.pods.jobset import job_set
+from memtune_operator.pods.references import check_references
+from memtune_operator.pods.template import IMAGE_USER, read_template
+from memtune_operator.pods.wrapping import Manifest
+
+# Where Kubernetes reads it, unless told otherwise.
+TERMINATION_MESSAGE = "/dev/termination-log"
+# What a probe may wait on its node before it starts: for a large image, for weights that an init container fetches, and
+# for the other pods of its run. A pod's deadline counts all of it.
+_WAITING_SECONDS = 4 * 3600
+# What the API server takes.
+_LONGEST_DEADLINE = 2**31 - 1
+# It waits for next to nothing, and every run waits for it.
+_COPY_RESOURCES = {
+    "requests": {"cpu": "100m", "memory": "128Mi"},
+    "limits": {"cpu": "1", "memory": "128Mi"},
+}
+
+
+def objects(job: Job, run: Run, runner_image: str, is_restricted: bool = False) -> list[Manifest]:
+    """Everything that a run is made of, in the order in which it is made."""
+    made = pods(job, run, runner_image, is_restricted)
+    if job.spec.launcher == "JobSet":
+        made = [job_set(made, job.metadata.name, names.job_set_name(job.metadata.name, run.kind, run.number))]
+    return [service(job, run), *_pod_groups(job, run, runner_image), *made]
+
+
+def service(job: Job, run: Run) -> Manifest:
+    """The headless Service by which the pods of a run find each other, before they are ready."""
+    name = names.run_name(job.metadata.name, run.kind, run.number)
+    labels = names.run_labels(job.metadata.name, run.kind, run.number)
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": metadata_of(job, name, labels, plan_annotations(run)),
+        "spec": {
+            "clusterIP": "None",
+            "publishNotReadyAddresses": True,
+            "selector": labels,
+            "ports": [
+                {"name": names.RENDEZVOUS_PORT_NAME, "port": variables.RENDEZVOUS_PORT, "protocol": "TCP"},
+            ],
+        },
+    }
+
+
+def _pod_groups(job: Job, run: Run, runner_image: str) -> list[Manifest]:
+    found = gangs.pod_group(job, read_template(job, runner_image))
+    if found is None:
+        return []
+    kind, spec = found
+    name = names.run_name(job.metadata.name, run.kind, run.number)
+    labels = names.run_labels(job.metadata.name, run.kind, run.number)
+    metadata = metadata_of(job, name, labels, plan_annotations(run))
+    return [{"apiVersion": kind.api_version, "kind": kind.name, "metadata": metadata, "spec": spec}]
+
+
+def pods(job: Job, run: Run, runner_image: str, is_restricted: bool = False) -> list[Manifest]:
+    """All pods of a run, one per node, the one that hosts the rendezvous first.
+
+    ``is_restricted`` fills in what Pod Security `restricted` requires.
+    """
+    made = [_pod(job, run, index, job.spec.runner.image or runner_image) for index in range(job.spec.resources.nodes)]
+    return [{**pod, "spec": pod_security.fill_in(pod["spec"])} for pod in made] if is_restricted else made
+
+
+def _pod(job: Job, run: Run, index: int, runner_image: str) -> Manifest:
+    template = read_template(job, runner_image)
+    gang_labels, gang_annotations = gangs.pod_metadata(job, run, template)
+    run_labels = names.run_labels(job.metadata.name, run.kind, run.number)
+    labels = merged(template, "labels", {**run_labels, names.LABEL_INDEX: str(index), **gang_labels})
+    annotations = merged(template, "annotations", {**plan_annotations(run), **gang_annotations})
+    name = names.pod_name(job.metadata.name, run.kind, run.number, index)
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": metadata_of(job, name, labels, annotations),
+        "spec": _pod_spec(template["spec"], job, run, index, runner_image),
+    }
+
+
+def _pod_spec(spec: Manifest, job: Job, run: Run, index: int, runner_image: str) -> Manifest:
+    position = wrapping.wrapped_index(spec["containers"], job.spec.resources.gpu_resource)
+    container = spec["containers"][position]
+    check_references(spec, container, job)
+    told = variables.of_pod(job, run, index, container.get("terminationMessagePath") or TERMINATION_MESSAGE)
+    wrapped = wrapping.wrap(container, job, run, told)
+    return {
+        **placement.with_nodes(spec, job, run),
+        **deadline(spec, job, run),
+        "restartPolicy": "Never",
+        "hostname": names.pod_name(job.metadata.name, run.kind, run.number, index),
+        "subdomain": names.run_name(job.metadata.name, run.kind, run.number),
+        "initContainers": [copy_runner(spec, runner_image), *(spec.get("initContainers") or [])],
+        "containers": [*spec["containers"][:position], wrapped, *spec["containers"][position + 1 :]],
+        "volumes": [*(spec.get("volumes") or []), *volumes(wrapped, job)],
+    }
+
+
+def deadline(spec: Manifest, job: Job, run: Run) -> Manifest:
+    """When the kubelet ends a probe that waits in vain while no operator is there. A training has no such time."""
+    if run.kind is not RunKind.PROBE:
+        return {}
+    latest = min(math.ceil(longest_seconds(job)) + _WAITING_SECONDS, _LONGEST_DEADLINE)
+    own = spec.get("activeDeadlineSeconds")
+    return {"activeDeadlineSeconds": min(own, latest) if isinstance(own, int) else latest}
+
+
+def copy_runner(spec: Manifest, runner_image: str) -> Manifest:
+    """The container that puts the runner where the user's own finds it."""
+    context: dict[str, Any] = {
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]},
+        "readOnlyRootFilesystem": True,
+        "runAsNonRoot": True,
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+    # A user for the whole pod holds here too, and root is refused by runAsNonRoot. Otherwise the image's own user
+    # stays, since some clusters refuse a number that is not from the namespace's range.
+    if (spec.get("securityContext") or {}).get("runAsUser") == 0:
+        # Any user but root will do: the files that it writes are for all to read.
+        context["runAsUser"] = IMAGE_USER
+    return {
+        "name": names.COPY_CONTAINER,
+        "image": runner_image,
+        "command": ["python3", "-m", "memtune_runner", "install", bootstrap.RUNNER_DIRECTORY],
+        "resources": deepcopy(_COPY_RESOURCES),
+        "securityContext": context,
+        "volumeMounts": [{"name": names.RUNNER_VOLUME, "mountPath": bootstrap.WORK_DIRECTORY}],
+    }
+
+
+def volumes(wrapped: Manifest, job: Job) -> list[Manifest]:
+    """The volumes that the wrapped container's mounts ask for, beside the user's own."""
+    sources: dict[str, Manifest] = {
+        names.RUNNER_VOLUME: {"emptyDir": {}},
+        # No size: what is written counts in the container's memory limit, which bounds it already.
+        names.SHM_VOLUME: {"emptyDir": {"medium": "Memory"}},
+    }
+    if job.spec.checkpoint and job.spec.checkpoint.volume:
+        sources[names.CHECKPOINT_VOLUME] = job.spec.checkpoint.volume.model_dump(by_alias=True, exclude_none=True)
+    mounted = {mount.get("name") for mount in wrapped["volumeMounts"]}
+    return [{"name": name, **source} for name, source in sources.items() if name in mounted]
+
+
+def metadata_of(job: Job, name: str, labels: dict[str, str], annotations: dict[str, str]) -> Manifest:
+    """The metadata of an object that the job owns."""
+    owner = {
+        "apiVersion": API_VERSION,
+        "kind": KIND,
+        "name": job.metadata.name,
+        "uid": job.metadata.uid,
+        "controller": True,
+        # A job that is deleted goes at once, whatever its pods do.
+        "blockOwnerDeletion": False,
+    }
+    return {
+        "name": name,
+        "namespace": job.metadata.namespace,
+        "labels": labels,
+        "annotations": annotations,
+        "ownerReferences": [owner],
+    }
+
+
+def merged(template: Manifest, part: str, ours: dict[str, str]) -> dict[str, str]:
+    """The template's labels or annotations, with those of a run."""
+    own = template["metadata"].get(part) or {}
+    for key in sorted(set(own) & set(ours)):
+        raise wrapping.conflict(f"metadata.{part}", f"{key} is set by each run", "take it out")
+    return {**own, **ours}
+
+
+def plan_annotations(run: Run) -> dict[str, str]:
+    """Which plan an object was made for."""
+    return {names.ANNOTATION_PLAN: str(run.plan), names.ANNOTATION_PLAN_HASH: names.plan_hash(run.plan)}

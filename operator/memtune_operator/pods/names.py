@@ -1,0 +1,66 @@
+"""Every name, label and annotation of the objects that a job owns, each defined once.
+
+Names are a function of the job's name alone, so that an operator that knows nothing but the API finds them again.
+"""
+
+from __future__ import annotations
+
+from memtune.wire.names import HASH_CHARACTERS, LONGEST_STEM, job_stem, plan_hash, pod_name, run_name, short_hash
+from memtune.wire.run import RunKind
+
+__all__ = ["HASH_CHARACTERS", "LONGEST_STEM", "job_stem", "plan_hash", "pod_name", "run_name"]
+
+GROUP = "memtune.dev"
+
+LABEL_JOB = f"{GROUP}/job"
+LABEL_RUN = f"{GROUP}/run"
+LABEL_RUN_KIND = f"{GROUP}/run-kind"
+LABEL_INDEX = f"{GROUP}/index"
+ANNOTATION_PLAN = f"{GROUP}/plan"
+ANNOTATION_PLAN_HASH = f"{GROUP}/plan-hash"
+# Of pods that the job owns through a JobSet: its whole name, which is too long for a label.
+ANNOTATION_JOB = f"{GROUP}/job"
+
+# Not ours, but spelled here alone: what queues and gang schedulers look for.
+LABEL_KUEUE_QUEUE = "kueue.x-k8s.io/queue-name"
+LABEL_KUEUE_GROUP = "kueue.x-k8s.io/pod-group-name"
+ANNOTATION_KUEUE_COUNT = "kueue.x-k8s.io/pod-group-total-count"
+ANNOTATION_KUEUE_RETRIABLE = "kueue.x-k8s.io/retriable-in-group"
+LABEL_COSCHEDULING_GROUP = "scheduling.x-k8s.io/pod-group"
+ANNOTATION_VOLCANO_GROUP = "scheduling.k8s.io/group-name"
+ANNOTATION_VOLCANO_QUEUE = "scheduling.volcano.sh/queue-name"
+ANNOTATION_COMPLETION_INDEX = "batch.kubernetes.io/job-completion-index"
+LABEL_GPU_PRODUCT = "nvidia.com/gpu.product"
+LABEL_GPU_MEMORY = "nvidia.com/gpu.memory"
+LABEL_HOSTNAME = "kubernetes.io/hostname"
+
+COPY_CONTAINER = "memtune-runner"
+# Of containers and volumes: those that begin with it are MemTune's.
+RESERVED_PREFIX = "memtune-"
+RUNNER_VOLUME = "memtune-runner"
+SHM_VOLUME = "memtune-shm"
+CHECKPOINT_VOLUME = "memtune-checkpoints"
+# A port's name may have 15 characters.
+METRICS_PORT_NAME = "memtune-metrics"
+RENDEZVOUS_PORT_NAME = "rendezvous"
+# What the pods of a JobSet have in their names.
+REPLICATED_JOB = "node"
+# Room for it, for an index of five digits and for the six characters by which a Job tells its pods apart.
+_LONGEST_JOB_SET = 63 - len(f"-{REPLICATED_JOB}-0-99999-xxxxx")
+
+
+def job_set_name(job_name: str, kind: RunKind, number: int) -> str:
+    """The run's name, or a prefix of it and a hash: what a JobSet makes has longer names than the pods of a run."""
+    name = run_name(job_name, kind, number)
+    if len(name) <= _LONGEST_JOB_SET:
+        return name
+    return f"{name[: _LONGEST_JOB_SET - HASH_CHARACTERS - 1].rstrip('-')}-{short_hash(name, HASH_CHARACTERS)}"
+
+
+def run_labels(job_name: str, kind: RunKind, number: int) -> dict[str, str]:
+    """What selects the pods of one run."""
+    return {
+        LABEL_JOB: job_stem(job_name),
+        LABEL_RUN: run_name(job_name, kind, number),
+        LABEL_RUN_KIND: str(kind),
+    }

@@ -1,0 +1,56 @@
+"""Where the pods of a run may be: the GPU product, a node for each, and the nodes to avoid."""
+
+from __future__ import annotations
+
+from memtune.api import Job
+from memtune.wire.run import Run
+from memtune_operator.pods import names
+from memtune_operator.pods.wrapping import Manifest
+
+REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+
+
+def with_nodes(spec: Manifest, job: Job, run: Run) -> Manifest:
+    """The pod spec, kept to the job's GPU product, off the nodes that the run avoids, and off each other's."""
+    product = run.gpu_product or job.spec.resources.gpu_product
+    affinity = _apart(_kept_to(spec.get("affinity") or {}, product, run), job, run)
+    return {**spec, "affinity": affinity} if affinity else spec
+
+
+def off_nodes(run: Run) -> Manifest:
+    """The affinity of a pod that needs no GPU: any node but those that the run avoids."""
+    return _kept_to({}, None, run)
+
+
+def _kept_to(affinity: Manifest, product: str | None, run: Run) -> Manifest:
+    wanted = {
+        "matchExpressions": [_requirement(names.LABEL_GPU_PRODUCT, "In", product)] if product else [],
+        # By their names, since the label of the host name may be another; the API server takes one name at a time.
+        "matchFields": [_requirement("metadata.name", "NotIn", node) for node in sorted(run.avoided_nodes)],
+    }
+    if not any(wanted.values()):
+        return affinity
+    node_affinity: Manifest = affinity.get("nodeAffinity") or {}
+    required: Manifest = node_affinity.get(REQUIRED) or {}
+    # A node has to match one of the user's terms, so each of them has to hold what is wanted as well.
+    terms = [_with_requirements(term, wanted) for term in required.get("nodeSelectorTerms") or [{}]]
+    return {**affinity, "nodeAffinity": {**node_affinity, REQUIRED: {**required, "nodeSelectorTerms": terms}}}
+
+
+def _requirement(key: str, operator: str, value: str) -> Manifest:
+    return {"key": key, "operator": operator, "values": [value]}
+
+
+def _apart(affinity: Manifest, job: Job, run: Run) -> Manifest:
+    """Each pod of the run on a node of its own: what is measured and sharded per node would not hold otherwise."""
+    if job.spec.resources.nodes == 1:
+        return affinity
+    anti: Manifest = affinity.get("podAntiAffinity") or {}
+    labels = names.run_labels(job.metadata.name, run.kind, run.number)
+    term = {"labelSelector": {"matchLabels": labels}, "topologyKey": names.LABEL_HOSTNAME}
+    return {**affinity, "podAntiAffinity": {**anti, REQUIRED: [*(anti.get(REQUIRED) or []), term]}}
+
+
+def _with_requirements(term: Manifest, wanted: dict[str, list[Manifest]]) -> Manifest:
+    added = {part: [*(term.get(part) or []), *more] for part, more in wanted.items() if more}
+    return {**term, **added}

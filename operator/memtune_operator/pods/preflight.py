@@ -1,0 +1,65 @@
+"""What can be said of a job's pods before the first one is made."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Collection
+from typing import NamedTuple
+
+from memtune.api import Job, unknown_product
+from memtune.controller import Refusal, reasons
+from memtune.plans.knobs import NO_CHECKPOINTING, Precision, Sharding
+from memtune.plans.plan import Plan
+from memtune.wire.run import Run, RunKind
+from memtune_operator.pods import gangs, policy
+from memtune_operator.pods.run_objects import run_pods
+from memtune_operator.pods.template import read_template
+from memtune_operator.pods.wrapping import Manifest, TemplateError
+
+# Any plan will do: only numbers in variables and the name differ between the pods of two plans.
+ANY_PLAN = Plan(Precision.BF16, Sharding.ZERO_0, NO_CHECKPOINTING, 1, 1)
+_ANY_RUN = Run(RunKind.TRAIN, 1, ANY_PLAN)
+# What a sampler needs beside Optuna. The operator's image has none of it.
+_LIBRARIES = {"GP": ("torch", "scipy")}
+
+
+class Preflight(NamedTuple):
+    """A pod of the job as the API server may be asked about it, or the reason why there is no such pod."""
+
+    pod: Manifest | None = None
+    refusal: Refusal | None = None
+
+
+def check(
+    job: Job,
+    rules: policy.Policy,
+    runner_image: str,
+    installed: Collection[gangs.Gang] = tuple(gangs.Gang),
+    has_attempts: bool = False,
+) -> Preflight:
+    """Look at the job's template as every run of it will. A job that ``has_attempts`` searches no more."""
+    if job.spec.resources.is_emulated and (problem := unknown_product(job)):
+        sentence = f"spec.resources.gpuProduct: {problem}; name a GPU to emulate"
+        return Preflight(refusal=Refusal(reasons.TEMPLATE_REJECTED, sentence))
+    try:
+        template = read_template(job, runner_image)
+        pod = run_pods(job, _ANY_RUN, runner_image, rules.is_restricted)[0]
+    except TemplateError as error:
+        return Preflight(refusal=Refusal(error.reason, str(error)))
+    if denied := policy.refusal(rules, job, template):
+        return Preflight(refusal=Refusal(reasons.POLICY_DENIED, denied))
+    if not job.spec.resources.is_emulated and (missing := gangs.refusal(job, template, installed)):
+        return Preflight(refusal=missing)
+    if not has_attempts and (absent := _sampler_refusal(job)):
+        return Preflight(refusal=absent)
+    return Preflight(pod)
+
+
+def _sampler_refusal(job: Job) -> Refusal | None:
+    """Why the job's sampler cannot run here."""
+    tuning = job.spec.tuning
+    absent = [name for name in _LIBRARIES.get(tuning.sampler, ()) if importlib.util.find_spec(name) is None]
+    if tuning.mode != "Probe" or not absent:
+        return None
+    needs = f"{tuning.sampler} needs {' and '.join(absent)}, not installed beside the operator"
+    return Refusal(reasons.SAMPLER_MISSING, f"spec.tuning.sampler: {needs}; use MemTune, TPE or Random")

@@ -1,0 +1,70 @@
+"""Which of MemTune's variables a template refers to by ``$(NAME)``. Pure.
+
+Kubernetes leaves a reference to an unknown variable as it stands: the script would get the text ``$(MEMTUNE_...)`` and
+take it for the name of a directory. In a mount's ``subPathExpr`` it keeps the container from starting. So a reference
+that no run can fill in is refused.
+"""
+
+from __future__ import annotations
+
+import difflib
+
+from memtune.api import Job
+from memtune.api.references import names_in
+from memtune.wire import environment
+from memtune_operator.pods.wrapping import Manifest, conflict
+
+# The kubelet expands it before the container starts, and so before the launcher has found a checkpoint.
+_SUB_PATH = "subPathExpr"
+
+
+def check_references(spec: Manifest, wrapped: Manifest, job: Job) -> None:
+    """Raise TemplateError at the first reference to a variable of MemTune that its container does not have."""
+    for part in ("initContainers", "containers"):
+        for container in spec.get(part) or []:
+            where = f"spec.{part}[{container['name']}]"
+            for field, text in _texts(container):
+                for name, rest in names_in(text):
+                    if name.startswith(environment.PREFIX):
+                        _check(f"{where}.{field}", name, rest, job if container is wrapped else None, container)
+
+
+def _texts(container: Manifest) -> list[tuple[str, str]]:
+    words = [(field, word) for field in ("command", "args") for word in container.get(field) or []]
+    values = [(f"env[{each['name']}]", each.get("value") or "") for each in container.get("env") or []]
+    mounts = [
+        (f"volumeMounts[{each['mountPath']}].{_SUB_PATH}", each.get(_SUB_PATH) or "")
+        for each in container.get("volumeMounts") or []
+    ]
+    return [*words, *values, *mounts]
+
+
+def _check(where: str, name: str, rest: str, job: Job | None, container: Manifest) -> None:
+    """``job`` is None for a container that does not train."""
+    if job is None:
+        if name not in {each["name"] for each in container.get("env") or []} and not container.get("envFrom"):
+            problem = f"$({name}) is set in the container that trains alone"
+            raise conflict(where, problem, "write the value itself, or do this in the container that trains")
+        return
+    if name not in environment.REFERABLE:
+        known = {each.removeprefix(environment.PREFIX): each for each in sorted(environment.REFERABLE)}
+        near = difflib.get_close_matches(name.removeprefix(environment.PREFIX), known, n=1)
+        advice = f"did you mean $({known[near[0]]})?" if near else "docs/integrations.md lists all of them"
+        raise conflict(where, f"$({name}) is not a variable of MemTune", advice)
+    if where.endswith(f".{_SUB_PATH}") and name in environment.FOUND_BY_LAUNCHER:
+        problem = f"$({name}) is known only after the volumes are mounted"
+        raise conflict(where, problem, "mount the directory above, and refer to it in command, args or env")
+    field = _fields_of_paths(job).get(name)
+    if field:
+        would_be = rest if rest.startswith("/") else "empty"
+        problem = f"$({name}){rest} would be {would_be}, since the job has no {field}"
+        raise conflict(where, problem, f"give {field}, or write another path")
+
+
+def _fields_of_paths(job: Job) -> dict[str, str]:
+    """The directories that this job leaves empty in every run, by their variables, and the fields that give them."""
+    given = {
+        environment.CHECKPOINT_PATH: ("spec.checkpoint", job.spec.checkpoint),
+        environment.NVME_PATH: ("spec.resources.nvmePath", job.spec.resources.nvme_path),
+    }
+    return {name: field for name, (field, value) in given.items() if not value}

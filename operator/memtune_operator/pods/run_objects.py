@@ -1,0 +1,30 @@
+"""The Kubernetes objects of a run. Pure."""
+
+from __future__ import annotations
+
+from memtune.api import Job
+from memtune.wire.run import Run, TraceRun
+from memtune_operator.pods.emulated_pod import emulated_pod
+from memtune_operator.pods.manifests import objects, pods
+from memtune_operator.pods.trace_pod import trace_pod
+from memtune_operator.pods.wrapping import Manifest
+
+
+def run_objects(job: Job, run: Run | TraceRun, runner_image: str, is_restricted: bool = False) -> list[Manifest]:
+    """Everything that a run is made of, in the order in which it is created."""
+    if isinstance(run, TraceRun) or _is_emulated(job, run):
+        return run_pods(job, run, runner_image, is_restricted)
+    return objects(job, run, runner_image, is_restricted)
+
+
+def run_pods(job: Job, run: Run | TraceRun, runner_image: str, is_restricted: bool = False) -> list[Manifest]:
+    """The pods of a run: one for each node, or one alone where it traces or emulates."""
+    if isinstance(run, TraceRun):
+        return [trace_pod(job, run, runner_image, is_restricted)]
+    if _is_emulated(job, run):
+        return [emulated_pod(job, run, runner_image, is_restricted)]
+    return pods(job, run, runner_image, is_restricted)
+
+
+def _is_emulated(job: Job, run: Run) -> bool:
+    return run.gpu is not None or job.spec.resources.is_emulated

@@ -1,0 +1,153 @@
+"""How a plan gets into the user's own pod: which container is wrapped, with what command, variables and mounts.
+
+A value of the user's that conflicts with what a plan needs is refused with a sentence, never overwritten.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from memtune.api import Job
+from memtune.api.references import escape
+from memtune.api.trainer import TRAINER_CONTAINER, asked_gpus, memory_bytes, trainer_index
+from memtune.controller import reasons
+from memtune.wire import environment
+from memtune.wire.frameworks import framework_of
+from memtune.wire.run import Run
+from memtune_operator.pods import names
+from memtune_operator.pods.bootstrap import BOOTSTRAP, WORK_DIRECTORY
+
+Manifest = dict[str, Any]
+
+REPORT_PATH = f"{WORK_DIRECTORY}/report.json"
+DEEPSPEED_PATH = f"{WORK_DIRECTORY}/deepspeed.json"
+EMULATED_PATH = f"{WORK_DIRECTORY}/emulated"
+SHM_PATH = "/dev/shm"
+METRICS_PORT = 9400
+
+# What the runner is told to do with the command behind it.
+LAUNCH = ("launch", "--")
+
+
+class TemplateError(ValueError):
+    """A template that no run can be made of. ``reason`` is that of the job's Stalled condition."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+class CommandRequiredError(TemplateError):
+    """The wrapped container leaves its command to the image, which cannot be seen from outside."""
+
+    def __init__(self, container: str) -> None:
+        message = (
+            f"spec.template: container {container!r} sets no command, and the image's own cannot be seen from "
+            'outside; add the line that starts the training, like command: ["torchrun", "train.py"]'
+        )
+        super().__init__(reasons.COMMAND_REQUIRED, message)
+
+
+def conflict(where: str, problem: str, advice: str) -> TemplateError:
+    """The refusal of a value of the user's that contradicts what a run needs."""
+    return TemplateError(reasons.TEMPLATE_CONFLICT, f"spec.template.{where}: {problem}; {advice}")
+
+
+def wrapped_index(containers: list[Manifest], gpu_resource: str) -> int:
+    """The container that the runner wraps."""
+    index = trainer_index(containers, gpu_resource)
+    if index is not None:
+        return index
+    listed = ", ".join(str(c.get("name")) for c in containers) or "none"
+    message = (
+        f"spec.template.spec.containers ({listed}): cannot tell which one trains; name that one {TRAINER_CONTAINER!r}"
+    )
+    raise TemplateError(reasons.TRAINER_UNKNOWN, message)
+
+
+def wrap(container: Manifest, job: Job, run: Run, variables: dict[str, str]) -> Manifest:
+    """The user's container with the runner in front of its command; its arguments, and all else, stay as they are."""
+    where = f"spec.containers[{container['name']}]"
+    if not container.get("command"):
+        raise CommandRequiredError(container["name"])
+    framework = framework_of([*container["command"], *(container.get("args") or [])])
+    if framework is not None and job.spec.integration not in framework.integrations:
+        message = f"spec.template.{where}.command: {framework.refusal(job.spec.integration)}"
+        raise TemplateError(reasons.TEMPLATE_REJECTED, message)
+    # Newer servers let a container be started again within its pod, whatever the pod's own policy.
+    for part in ("restartPolicy", "restartPolicyRules"):
+        if container.get(part) not in (None, "Never", []):
+            raise conflict(f"{where}.{part}", "it would let the kubelet relaunch a run", "take it out")
+    resources = job.spec.resources
+    return {
+        **container,
+        "command": [job.spec.runner.python, "-c", BOOTSTRAP, *LAUNCH, *container["command"]],
+        "env": _environment(container, variables, where),
+        "resources": _with_memory(
+            _with_gpus(container, resources.gpu_resource, resources.gpus_per_node, where), run.host_request_bytes
+        ),
+        "volumeMounts": _mounts(container, job, where),
+        "ports": _ports(container, where),
+    }
+
+
+def _environment(container: Manifest, variables: dict[str, str], where: str) -> list[Manifest]:
+    own = container.get("env") or []
+    for variable in own:
+        if environment.is_reserved(variable["name"]):
+            raise conflict(f"{where}.env", f"{variable['name']} is set by the plan of each run", "take it out")
+    # Ours first: a value may refer by $(NAME) only to variables before it.
+    return [*env_of(variables), *own]
+
+
+def env_of(variables: Mapping[str, str]) -> list[Manifest]:
+    """The variables as a container has them, with nothing in them to be expanded.
+
+    An empty one has no value: a JobSet's is refused by API servers that take an empty text for a null.
+    """
+    return [{"name": name, "value": escape(value)} if value else {"name": name} for name, value in variables.items()]
+
+
+def _with_gpus(container: Manifest, gpu_resource: str, gpus: int, where: str) -> Manifest:
+    asked = asked_gpus(container, gpu_resource)
+    if asked not in (None, str(gpus)):
+        problem = f"{asked} of {gpu_resource} is not the {gpus} of spec.resources.gpusPerNode"
+        raise conflict(f"{where}.resources", problem, "take it out, or change gpusPerNode")
+    resources = container.get("resources") or {}
+    # Limits alone: for extended resources the request is the limit, and a string is what every server takes.
+    return {**resources, "limits": {**(resources.get("limits") or {}), gpu_resource: str(gpus)}}
+
+
+def _with_memory(resources: Manifest, least_bytes: int) -> Manifest:
+    """The resources with a request of at least so much host memory."""
+    if memory_bytes(resources, "requests") >= least_bytes:
+        return resources
+    return {**resources, "requests": {**(resources.get("requests") or {}), "memory": str(least_bytes)}}
+
+
+def _mounts(container: Manifest, job: Job, where: str) -> list[Manifest]:
+    own = container.get("volumeMounts") or []
+    taken = {mount["mountPath"].rstrip("/") for mount in own}
+    mounts = [*own, {"name": names.RUNNER_VOLUME, "mountPath": WORK_DIRECTORY}]
+    if WORK_DIRECTORY in taken:
+        raise conflict(f"{where}.volumeMounts", f"{WORK_DIRECTORY} is where the runner is", "mount it elsewhere")
+    # A shared memory of the user's own choice serves as well.
+    if SHM_PATH not in taken:
+        mounts.append({"name": names.SHM_VOLUME, "mountPath": SHM_PATH})
+    checkpoint = job.spec.checkpoint
+    if checkpoint and checkpoint.volume:
+        if checkpoint.path.rstrip("/") in taken:
+            problem = f"{checkpoint.path} is mounted here and by spec.checkpoint.volume"
+            raise conflict(f"{where}.volumeMounts", problem, "keep one of the two")
+        mounts.append({"name": names.CHECKPOINT_VOLUME, "mountPath": checkpoint.path})
+    return mounts
+
+
+def _ports(container: Manifest, where: str) -> list[Manifest]:
+    own = container.get("ports") or []
+    for port in own:
+        if port.get("containerPort") == METRICS_PORT or port.get("name") == names.METRICS_PORT_NAME:
+            problem = f"port {port.get('containerPort')} takes the place of the runner's metrics"
+            raise conflict(f"{where}.ports", problem, f"use another than {METRICS_PORT} and {names.METRICS_PORT_NAME}")
+    return [*own, {"name": names.METRICS_PORT_NAME, "containerPort": METRICS_PORT, "protocol": "TCP"}]

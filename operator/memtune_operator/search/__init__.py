@@ -1,0 +1,1 @@
+"""The Optuna study: sampler, pruner, and the trials of a job."""

@@ -1,0 +1,52 @@
+"""An Optuna pruner that ends a trial as the runner ends a probe: by speed, or by memory that may not be taken.
+
+study = optuna.create_study(direction="maximize", sampler=sampler, pruner=MemTunePruner.for_job(manifest))
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from optuna.pruners import BasePruner
+from optuna.study import Study
+from optuna.trial import FrozenTrial, TrialState
+
+from memtune.planning.knowledge import PlanKnowledge
+from memtune.planning.next_probe import target_of
+from memtune.planning.space import THROUGHPUT
+from memtune.wire.pruning import Step, pruned
+from memtune_operator.search.sampler import model_for
+from memtune_operator.search.study import FITS
+
+
+class MemTunePruner(BasePruner):
+    """Ends a trial whose plan can no longer beat the best one that fits, or takes more memory than a plan may.
+
+    It reads what ``MemTuneSampler.stepped`` recorded. Steps below ``n_warmup_steps`` are passed over: the first one
+    compiles and fills caches, and is slower than any other. A study's first trials have nothing to beat.
+    """
+
+    def __init__(self, model: PlanKnowledge, n_warmup_steps: int = 1) -> None:
+        self._model, self._n_warmup_steps = model, n_warmup_steps
+
+    @classmethod
+    def for_job(cls, manifest: dict[str, Any], n_warmup_steps: int = 1) -> MemTunePruner:
+        """The pruner for the plans of a MemoryTunedJob, by its manifest. It must name its GPU, or its memory."""
+        return cls(model_for(manifest), n_warmup_steps)
+
+    def prune(self, study: Study, trial: FrozenTrial) -> bool:
+        """Whether the trial needs no further step."""
+        model = self._model
+        speeds = [speed for step, speed in trial.intermediate_values.items() if step >= self._n_warmup_steps]
+        device_bytes = trial.user_attrs.get("device_bytes", 0)
+        ended = (each for each in study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,)) if _fits(each))
+        best = max(ended, key=lambda each: each.values[0], default=None)
+        if best is None or not speeds:
+            return False
+        target = target_of(model, best.values[0], best.user_attrs.get("device_bytes", 0))
+        is_timed = model.objective == THROUGHPUT
+        return pruned(target, [Step(speed if is_timed else 0.0, device_bytes) for speed in speeds]) is not None
+
+
+def _fits(trial: FrozenTrial) -> bool:
+    return trial.constraints is None or trial.constraints.get(FITS, 0.0) <= 0

@@ -1,0 +1,45 @@
+"""What a study asks: the facts of its job, whether another job asks the same, and that nothing fits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from memtune.model.architecture import Architecture
+from memtune.model.count import parameters
+from memtune.planning.advice import advise
+from memtune.planning.knowledge import PlanKnowledge
+
+
+def facts_of(model: PlanKnowledge) -> dict[str, Any]:
+    """What the plans of a study are compared on, as a storage can hold it. Other headroom changes no measurement."""
+    workload = model.workload
+    about, adapter = workload.architecture, workload.adapter
+    return {
+        "model": about.name,
+        "parameters": parameters(about).total if isinstance(about, Architecture) else about.digest,
+        "adapter": f"{adapter.rank} {adapter.base_quantization} {' '.join(adapter.targets)}" if adapter else "none",
+        "sequence length": workload.sequence_length,
+        "global batch": workload.global_batch,
+        "GPU": workload.gpu.name,
+        "GPU bytes": workload.gpu.usable_bytes,
+        "GPUs": workload.world,
+        "objective": model.objective,
+    }
+
+
+def difference(earlier: dict[str, Any], model: PlanKnowledge) -> str:
+    """In what a job differs from that of an earlier study; empty if the study may go on with it."""
+    now = facts_of(model)
+    told = [f"{name} {earlier[name]}, now {value}" for name, value in now.items() if earlier.get(name, value) != value]
+    return ", ".join(told)
+
+
+def nothing_fits(model: PlanKnowledge) -> str:
+    """That no plan is left that could fit, and what would help."""
+    smallest = model.smallest()
+    if smallest is None:
+        return "the job's tuning.space allows no plan"
+    dropped = next((each.reason for each in model.ranking.dropped if each.plan == smallest), "")
+    why = f"No plan fits: {smallest} {dropped}" if dropped else "No plan that was tried fits, and none is left"
+    advice = advise(model.workload, model.predictor_for, smallest, model.headroom, model.space)
+    return f"{why}. What would help: {'; or '.join(advice)}" if advice else why

@@ -1,0 +1,223 @@
+"""An Optuna sampler that knows how much memory and time a plan takes before it was tried.
+
+    sampler = MemTuneSampler.for_job(yaml.safe_load(Path("job.yaml").read_text()))
+    study = optuna.create_study(direction="maximize", sampler=sampler)
+    study.optimize(lambda trial: sampler.measured(trial, *run(sampler.plan(trial))), n_trials=8)
+
+`run` takes a plan to tokens per second and the bytes of the device at their peak.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from copy import copy
+from dataclasses import replace
+from threading import Lock
+from typing import Any
+
+import optuna
+from optuna.distributions import BaseDistribution
+from optuna.samplers import BaseSampler, RandomSampler
+from optuna.study import Study
+from optuna.trial import FrozenTrial, TrialState
+
+from memtune.api import load_job
+from memtune.api.gpu import unknown_product
+from memtune.api.status import Status
+from memtune.controller.job_knowledge import model_of
+from memtune.planning.knowledge import PlanKnowledge
+from memtune.planning.next_probe import SearchState, Trial, enough, most_promising
+from memtune.planning.parameters import StudyParameters, Value
+from memtune.planning.space import BOTH, MEMORY
+from memtune.plans.plan import Plan
+from memtune_operator.search.questions import difference, facts_of, nothing_fits
+from memtune_operator.search.study import (
+    CHOSEN,
+    DIED,
+    FITS,
+    WORKER,
+    directions_of,
+    distributions_of,
+    is_lost,
+    suggesting,
+    thawed,
+)
+from memtune_operator.search.workers import this_worker
+
+# A plan under which so many trials were lost may be what ends them.
+_MOST_LOST = 2
+# The attribute of a study that says what it asks.
+_ASKS = "asks"
+# So often a trial gives way to those of other processes.
+_MOST_RIVALS = 8
+# Threads of one study choose one after the other. No part of the sampler, which can be pickled.
+_CHOOSING = Lock()
+
+
+class NothingFitsError(ValueError):
+    """No plan of the job fits its GPU, and none is left to try."""
+
+
+class MemTuneSampler(BaseSampler):
+    """Proposes the plan of the greatest expected improvement, times its probability of fitting.
+
+    Both are predicted from the model and the GPU, and corrected by what the study's trials measured. The sampler keeps
+    nothing of its own between two trials: in another process, or after a restart, it proposes the same.
+    """
+
+    def __init__(self, model: PlanKnowledge, parameters: StudyParameters | None = None) -> None:
+        self._model = model
+        self._parameters = parameters or StudyParameters(model.plans)
+
+    @classmethod
+    def for_job(cls, manifest: dict[str, Any]) -> MemTuneSampler:
+        """The sampler for the plans of a MemoryTunedJob, by its manifest. It must name its GPU, or its memory."""
+        return cls(model_for(manifest))
+
+    def plan(self, trial: optuna.Trial) -> Plan:
+        """The plan of a trial that has just begun. One whose parameters no plan has is pruned."""
+        if not self._parameters.choices:
+            # Without a parameter Optuna would not ask, and the only plan may be one that cannot fit.
+            _ = trial.relative_params
+        plan = self._parameters.plan(suggesting(trial))
+        if plan is None:
+            raise optuna.TrialPruned(f"no plan that the job allows has all of {trial.params}")
+        trial.set_user_attr("plan", str(plan))
+        return plan
+
+    def stepped(self, trial: optuna.Trial, step: int, tokens_per_second: float, device_bytes: int) -> None:
+        """Record what a plan has taken and brought by the end of a step, so that a pruner may end its trial."""
+        value = self._recorded(trial, tokens_per_second, device_bytes)
+        if not isinstance(value, tuple):  # of two objectives Optuna takes no intermediate values
+            trial.report(value, step)
+
+    def measured(self, trial: optuna.Trial, tokens_per_second: float, device_bytes: int) -> float | tuple[float, float]:
+        """Record what a plan took and brought; returns the value of its trial, or both values with both objectives."""
+        trial.set_constraint(FITS, device_bytes / self._model.usable_bytes - (1 - self._model.headroom))
+        return self._recorded(trial, tokens_per_second, device_bytes)
+
+    def ran_out_of_memory(self, trial: optuna.Trial, demanded_bytes: int = 0) -> float | tuple[float, float]:
+        """Record that a plan ran out of memory, and what it had and asked for if known; returns the trial's value."""
+        trial.set_user_attr(DIED, True)
+        trial.set_user_attr("demanded_bytes", int(demanded_bytes))
+        trial.set_constraint(FITS, max(demanded_bytes / self._model.usable_bytes, 1.0) - (1 - self._model.headroom))
+        return (0.0, 0.0) if self._model.objective == BOTH else 0.0
+
+    def _recorded(
+        self, trial: optuna.Trial, tokens_per_second: float, device_bytes: int
+    ) -> float | tuple[float, float]:
+        workload = self._model.workload
+        seconds = workload.global_batch * workload.sequence_length / tokens_per_second if tokens_per_second > 0 else 0.0
+        for name, value in ((DIED, False), ("device_bytes", int(device_bytes)), ("step_seconds", seconds)):
+            trial.set_user_attr(name, value)
+        free_bytes = float(self._model.usable_bytes - device_bytes)
+        if self._model.objective == BOTH:
+            return tokens_per_second, free_bytes
+        return free_bytes if self._model.objective == MEMORY else tokens_per_second
+
+    def state(self, trials: Sequence[FrozenTrial]) -> SearchState:
+        """How far the search is, read off the trials of a study."""
+        told = tuple(_without_loops(self._read(trials)))
+        lessons = tuple(trial.lesson for trial in told if trial.lesson)
+        model = self._model
+        return SearchState(model if lessons == model.lessons else replace(model, lessons=lessons), told)
+
+    def _read(self, trials: Sequence[FrozenTrial]) -> Iterator[tuple[Trial, bool]]:
+        for each in trials:
+            if trial := thawed(self._model, self._parameters, each):
+                yield trial, is_lost(each)
+
+    def before_trial(self, study: Study, trial: FrozenTrial) -> None:
+        """Write down which process runs the trial, so that others can tell that it is gone."""
+        study._storage.set_trial_system_attr(trial._trial_id, WORKER, this_worker())
+
+    def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
+        """All knobs are chosen together."""
+        wanted = directions_of(self._model)
+        if study.directions != wanted:
+            said = "two objectives with directions" if len(wanted) > 1 else "one objective with direction"
+            raise ValueError(f"MemTuneSampler needs a study of {said} 'maximize', as the job's tuning.objectives say")
+        # Of a study as HyperbandPruner hands it on, nothing but the storage has attributes.
+        storage, number = study._storage, study._study_id
+        earlier = storage.get_study_user_attrs(number).get(_ASKS)
+        if earlier is None:
+            storage.set_study_user_attr(number, _ASKS, facts_of(self._model))
+        elif other := difference(earlier, self._model):
+            raise ValueError(f"the study {study.study_name} is of another job ({other}); begin a study of its own")
+        return distributions_of(self._parameters)
+
+    def sample_relative(
+        self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
+    ) -> dict[str, Value]:
+        """The parameters of the next plan. Where none is worth a trial any more, those of the best one so far."""
+        with _CHOOSING:
+            values = self._choose(study, trial)
+            # Another process may have chosen at the same moment: the trial that began later gives way.
+            for _ in range(_MOST_RIVALS):
+                if not any(_is_rival(each, trial, values) for each in study.get_trials(deepcopy=False)):
+                    break
+                values = self._choose(study, trial)
+        return values
+
+    def _choose(self, study: Study, trial: FrozenTrial) -> dict[str, Value]:
+        """The parameters of the next plan, written down: a trial gets them one by one, so that others see them late."""
+        state = self.state([each for each in study.get_trials(deepcopy=False) if each.number != trial.number])
+        values = self._parameters.values_of(most_promising(state) or _best(state))
+        study._storage.set_trial_system_attr(trial._trial_id, CHOSEN, values)
+        return values
+
+    def sample_independent(
+        self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
+    ) -> Any:
+        """Parameters that are no knobs of a plan are drawn at random, anew in each trial of each study.
+
+        No state has to be seeded again in another process: it draws for the numbers of its own trials.
+        """
+        drawn = RandomSampler(zlib.crc32(f"{study.study_name}/{trial.number}/{param_name}".encode()))
+        return drawn.sample_independent(study, trial, param_name, param_distribution)
+
+    def after_trial(self, study: Study, trial: FrozenTrial, state: TrialState, values: Sequence[float] | None) -> None:
+        """End ``study.optimize`` once no further plan is worth a trial."""
+        ended = copy(trial)
+        ended.state, ended.values = state, list(values) if values else None
+        trials = [ended if each.number == trial.number else each for each in study.get_trials(deepcopy=False)]
+        if enough(self.state(trials).question):
+            with suppress(RuntimeError):  # there is nothing to end where trials are asked for one by one
+                study.stop()
+
+
+def model_for(manifest: dict[str, Any]) -> PlanKnowledge:
+    """What is known of the plans of a MemoryTunedJob before any of them was tried, by its manifest."""
+    job = load_job(manifest)
+    model = model_of(job, Status(), None)
+    if model.is_gpu_known:
+        return model
+    if problem := unknown_product(job):
+        raise ValueError(f"resources.gpuProduct {problem}; correct it, or set resources.gpuMemory beside it")
+    raise ValueError("no plan is known to fit a GPU that is not known: set resources.gpuProduct or gpuMemory")
+
+
+def _is_rival(other: FrozenTrial, trial: FrozenTrial, values: dict[str, Value]) -> bool:
+    is_earlier = other.number < trial.number and other.state is TrialState.RUNNING and not is_lost(other)
+    return is_earlier and other.system_attrs.get(CHOSEN) == values
+
+
+def _best(state: SearchState) -> Plan:
+    """The best plan so far, where none is left that promises more."""
+    fitting = [trial for trial in state.trials if trial.fits]
+    if fitting:
+        return max(fitting, key=lambda trial: trial.score).plan
+    if any(trial.is_running for trial in state.trials):
+        raise optuna.TrialPruned("no plan is left beside those that other trials are running")
+    raise NothingFitsError(nothing_fits(state.model))
+
+
+def _without_loops(found: Iterable[tuple[Trial, bool]]) -> Iterator[Trial]:
+    """The trials; a plan under which too many of them were lost counts as tried."""
+    lost = Counter[Plan]()
+    for trial, is_lost_one in found:
+        lost[trial.plan] += is_lost_one
+        yield replace(trial, tried=True) if is_lost_one and lost[trial.plan] >= _MOST_LOST else trial

@@ -1,0 +1,92 @@
+"""Which plan to probe next, asked of an Optuna study that is made anew from what the status records of each probe."""
+
+from __future__ import annotations
+
+import warnings
+import zlib
+from collections.abc import Callable
+
+import optuna
+from optuna.samplers import BaseSampler, GPSampler, RandomSampler, TPESampler
+from optuna.trial import TrialState
+
+from memtune.planning.knowledge import Lesson
+from memtune.planning.next_probe import MEMTUNE, SearchState, Trial, most_promising
+from memtune.planning.parameters import StudyParameters
+from memtune.plans.plan import Plan
+from memtune_operator.search.sampler import MemTuneSampler, NothingFitsError
+from memtune_operator.search.study import FITS, all_parameters, directions_of, frozen, suggesting, values_of, violation
+
+# A sampler of Optuna's starts from so many probes that the prediction chooses.
+PRIOR_PROBES = 3
+# It may name plans that were tried or cannot fit, so often for each probe.
+_MOST_ASKS = 32
+
+# Optuna would log each study and each trial; events and the status tell of them.
+optuna.logging.set_verbosity(optuna.logging.WARNING)
+
+
+def propose(state: SearchState) -> Plan | None:
+    """The plan to probe next, None if none is worth it."""
+    possible = {candidate.plan for candidate in state.question.candidates}
+    if not possible:
+        return None
+    parameters = all_parameters(state)
+    study = optuna.create_study(directions=directions_of(state.model), sampler=_sampler(state, parameters))
+    study.add_trials([frozen(state.model, parameters, trial) for trial in state.trials])
+    if (first := _of_prior(state)) is not None:
+        study.enqueue_trial(parameters.values_of(first))
+    for _ in range(1 if state.sampler == MEMTUNE else _MOST_ASKS):
+        trial = study.ask()
+        try:
+            plan = parameters.plan(suggesting(trial))
+        except (NothingFitsError, optuna.TrialPruned):
+            return None
+        if plan in possible:
+            return plan
+        _tell(study, trial, state, plan)
+    return None if state.sampler == MEMTUNE else most_promising(state)
+
+
+def _of_prior(state: SearchState) -> Plan | None:
+    """What a sampler that knows nothing of plans probes first."""
+    is_early = sum(trial.tried for trial in state.trials) < PRIOR_PROBES
+    return most_promising(state) if is_early and state.sampler != MEMTUNE else None
+
+
+def _sampler(state: SearchState, parameters: StudyParameters) -> BaseSampler:
+    if state.sampler == MEMTUNE:
+        return MemTuneSampler(state.model, parameters)
+    return _OF_OPTUNA[state.sampler](zlib.crc32(state.seed.encode()))
+
+
+def _tpe(seed: int) -> BaseSampler:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        return TPESampler(n_startup_trials=1, multivariate=True, group=True, seed=seed)
+
+
+def _gp(seed: int) -> BaseSampler:
+    return GPSampler(n_startup_trials=1, warn_independent_sampling=False, seed=seed)
+
+
+_OF_OPTUNA: dict[str, Callable[[int], BaseSampler]] = {"TPE": _tpe, "GP": _gp, "Random": RandomSampler}
+
+
+def _tell(study: optuna.Study, trial: optuna.Trial, state: SearchState, plan: Plan | None) -> None:
+    """Tell a sampler of a plan that is not probed: what its probe measured, or by how much it cannot fit."""
+    probed = [each for each in state.trials if each.plan == plan]
+    known = next((each for each in probed if each.fits is not None), None)
+    if known is None and probed:
+        study.tell(trial, state=TrialState.FAIL)
+        return
+    told = known or _predicted(state, plan)
+    trial.set_constraint(FITS, violation(state.model, told))
+    study.tell(trial, values_of(state.model, told))
+
+
+def _predicted(state: SearchState, plan: Plan | None) -> Trial:
+    """A plan that cannot fit, as if a probe had shown it; parameters that no plan has take the GPU twice."""
+    needed = int(state.model.predict(plan).device.expected) if plan else 2 * state.model.usable_bytes
+    known = plan or state.model.plans[0]
+    return Trial(0, known, fits=False, lesson=Lesson(known, device_bytes=needed))

@@ -1,0 +1,99 @@
+"""What ``accelerate launch`` would have told the script through the environment, where MemTune takes its place."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from memtune.wire import environment
+from memtune_runner.rank.bad_input import BadInputError
+
+_CONFIG_FILE = "--config_file"
+
+
+def check(options: Sequence[str]) -> None:
+    """Raise BadInputError if a configuration file is named that is not there: accelerate would start nothing."""
+    path = _config_file(options)
+    if path is not None and not Path(path).is_file():
+        where = "" if Path(path).is_absolute() else f" in {Path.cwd()}"
+        raise BadInputError(f"{_named(path)}: there is no such file{where}; correct the command or the image")
+
+
+def check_variables(current: Mapping[str, str]) -> None:
+    """The same of a worker that a program started: nothing has looked at its command line before."""
+    check(json.loads(current.get(environment.ACCELERATE_OPTIONS) or "[]"))
+
+
+def variables(current: Mapping[str, str]) -> dict[str, str]:
+    """The variables that accelerate makes of its own options; none where the script is not started by it.
+
+    Mixed precision, plugins and configuration files are accelerate's to read, so its own code reads them. Where the
+    installed version has no such functions, the script goes on without the options, and is told so. A configuration
+    file that it cannot read is bad input: accelerate would have started nothing.
+    """
+    written = current.get(environment.ACCELERATE_OPTIONS)
+    return _read(lambda: _parsed(json.loads(written))) if written else {}
+
+
+def variables_of_call(args: Any) -> dict[str, str]:
+    """The same of a launcher that a program calls as a function, with the options that it has parsed."""
+    return _read(lambda: args)
+
+
+def _read(parse: Callable[[], Any]) -> dict[str, str]:
+    try:
+        return _asked_of_accelerate(parse())
+    except BadInputError:
+        raise
+    except Exception as error:  # a library's inner functions, of any version, may fail in any way
+        print(f"memtune: the options of accelerate launch were not read: {error}", file=sys.stderr, flush=True)
+        return {}
+
+
+def _parsed(options: list[str]) -> Any:
+    launch: Any = import_module("accelerate.commands.launch")  # it has no types
+    # The name of the script does not matter here.
+    return launch.launch_command_parser().parse_args([*options, "script.py"])
+
+
+def _asked_of_accelerate(args: Any) -> dict[str, str]:
+    launch: Any = import_module("accelerate.commands.launch")
+    utilities: Any = import_module("accelerate.utils.launch")
+
+    if args.config_file is not None:
+        _check_readable(args.config_file, launch.load_config_from_file)
+    # Where the ranks are is decided; any port will do, since none is used.
+    args.num_machines, args.machine_rank, args.num_processes = 1, 0, 1
+    args.multi_gpu, args.gpu_ids, args.main_process_port = False, "all", 0
+    args, _, _ = launch._validate_launch_command(args)
+    if args.use_deepspeed:
+        found = utilities.prepare_deepspeed_cmd_env(args)[1]
+    else:
+        found = utilities.prepare_multi_gpu_env(args)
+    return {name: value for name, value in found.items() if os.environ.get(name) != value}
+
+
+def _check_readable(path: str, load: Callable[[str], object]) -> None:
+    try:
+        load(path)
+    except Exception as error:  # of YAML, of JSON, of what accelerate makes of it
+        raise BadInputError(f"{_named(path)}: accelerate cannot read it: {' '.join(str(error).split())}") from None
+
+
+def _config_file(options: Sequence[str]) -> str | None:
+    """The last one that is named, as accelerate takes it; it knows no abbreviations."""
+    found = None
+    for word, following in zip(options, [*options, ""][1:], strict=True):
+        name, equals, value = word.partition("=")
+        if name in (_CONFIG_FILE, "--config-file"):
+            found = value if equals else following
+    return found
+
+
+def _named(path: str) -> str:
+    return f"accelerate launch {_CONFIG_FILE} {path}"

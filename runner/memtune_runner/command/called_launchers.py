@@ -1,0 +1,48 @@
+"""Launchers that a program calls as a function: `trl sft` calls accelerate's, `tune run` calls torch's.
+
+Their workers would be started out of MemTune's sight. The process that calls one is a rank already, so that the script
+runs in it, and the launcher returns when the script has ended.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from memtune_runner.command import accelerate_options, run_target
+from memtune_runner.command.command import Kind
+from memtune_runner.rank import ranks
+from memtune_runner.rank.bad_input import BadInputError
+
+if TYPE_CHECKING:
+    from memtune_runner.rank.imports import ImportWatch
+    from memtune_runner.rank.patches import Patches
+
+
+def install(imports: ImportWatch, patches: Patches) -> None:
+    """Take the launchers' place as soon as the program imports them."""
+    imports.when_imported(
+        "accelerate.commands.launch", lambda module: patches.wrap(module, "launch_command", _accelerate)
+    )
+    imports.when_imported("torch.distributed.run", lambda module: patches.wrap(module, "run", _torchrun))
+
+
+def _accelerate(_launch: object, args: Any) -> None:
+    for name, value in accelerate_options.variables_of_call(args).items():
+        os.environ.setdefault(name, value)
+    _run_script(args)
+
+
+def _torchrun(_launch: object, args: Any) -> None:
+    ranks.show_launcher(os.environ)
+    _run_script(args)
+
+
+def _run_script(args: Any) -> None:
+    if args.no_python:
+        raise BadInputError(
+            f"a launcher is called for {args.training_script}, which is no Python script; name that program in the "
+            "job's command, without what calls the launcher"
+        )
+    kind = Kind.MODULE if args.module else Kind.SCRIPT
+    run_target.run(kind, str(args.training_script), [str(each) for each in args.training_script_args])

@@ -1,0 +1,41 @@
+"""What can be said against a command before anything is started."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sys
+from pathlib import Path
+
+from memtune_runner.command import accelerate_options
+from memtune_runner.command.command import Command, Kind
+from memtune_runner.rank.bad_input import BadInputError
+
+_SHEBANG = re.compile(rb"#!\s*(?:\S*/env\s+(?:-S\s+)?)?(\S*python[\d.]*)(?:\s|$)")
+
+
+def runnable(command: Command) -> None:
+    """Raise BadInputError if what the command names is not there."""
+    if command.kind is Kind.SCRIPT and not Path(command.target).exists():
+        where = "" if Path(command.target).is_absolute() else f" in {Path.cwd()}"
+        raise BadInputError(f"there is no script {command.target}{where}; correct the command or the image")
+    program = command.target if command.kind is Kind.PROGRAM else python_of(command)[0]
+    if shutil.which(program) is None:
+        raise BadInputError(f"there is no program {program} to run; correct the command or the image")
+    accelerate_options.check(command.accelerate_options)
+
+
+def python_of(command: Command) -> tuple[str, ...]:
+    """The Python that runs the script, with its options: the one in the command line, or the launcher's own."""
+    return command.interpreter or (_python_behind(command.launcher) or sys.executable,)
+
+
+def _python_behind(launcher: str) -> str | None:
+    """The Python that a launcher such as torchrun is installed for, which need not be ours."""
+    found = shutil.which(launcher)
+    if found is None:
+        return None
+    with Path(found).open("rb") as script:
+        match = _SHEBANG.match(script.readline(512))
+    python = match and match[1].decode(errors="replace")
+    return python if python and shutil.which(python) else None

@@ -1,0 +1,30 @@
+"""The command line of a worker, and the directory that brings the hooks into programs that are none. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from memtune.wire import environment
+from memtune_runner.command.command import Command, Kind
+
+ENTER_DIRECTORY = Path(__file__).parent.parent / "enter"
+_ENTRY = ENTER_DIRECTORY / "run_worker.py"
+
+
+def words(command: Command, python: Sequence[str], local_rank: str) -> list[str]:
+    """The command line that runs ``command`` in one rank."""
+    told = [f"{command.local_rank}={local_rank}"] if command.local_rank else []
+    if command.kind is Kind.PROGRAM:
+        return [command.target, *told, *command.arguments]
+    return [*python, str(_ENTRY), str(command.kind), command.target, *told, *command.arguments]
+
+
+def variables(command: Command) -> dict[str, str]:
+    """The variables that the worker needs beside its rank."""
+    options = command.accelerate_options
+    return {
+        **({environment.LAUNCHED: "1"} if command.launcher else {}),
+        **({environment.ACCELERATE_OPTIONS: json.dumps(options)} if options else {}),
+    }

@@ -1,0 +1,233 @@
+"""The counters of the device's memory: of CUDA's caching allocator, or of the virtual GPU, in one shape."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from inspect import signature
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+from memtune.units import MIB
+from memtune_runner.virtual.gpu import VirtualGpu
+
+# A GPU sold as 80 GB shows 79.1 GiB. What is declared above this share of the true size means the whole device.
+_WHOLE_DEVICE = 0.9
+# The viewer shows the latest events; the blocks that are in use keep their lines whatever their number.
+_RECORDED_EVENTS = 50_000
+# What was recorded is not asked for where torch can leave it out: thousands of events, each with its stack.
+_WITHOUT_EVENTS: dict[str, Any] = (
+    {"include_traces": False} if "include_traces" in signature(torch.cuda.memory_snapshot).parameters else {}
+)
+# What the handle of a library takes with the kernels that are loaded for it, to the order of magnitude.
+_HANDLE_BYTES = 512 * MIB
+
+
+@dataclass(frozen=True)
+class Reading:
+    """The counters at one moment; the peaks are those since the last reset."""
+
+    total_bytes: int
+    allocated_bytes: int
+    active_bytes: int
+    reserved_bytes: int
+    inactive_split_bytes: int
+    peak_allocated_bytes: int
+    peak_active_bytes: int
+    peak_reserved_bytes: int
+    peak_inactive_split_bytes: int
+    non_torch_bytes: int | None  # of a device that is shared nobody can tell whose they are
+    retries: int
+    ooms: int
+
+
+class Statistics(Protocol):
+    """What can be asked of a device."""
+
+    device_type: str
+
+    def read(self) -> Reading | None:
+        """All counters; None while the device has not been used yet, and where it does not answer any more."""
+
+    def reset_peaks(self) -> None:
+        """Start new peaks."""
+
+    def largest_free_block_bytes(self) -> int:
+        """The largest piece that a request could get without new memory from the device. Costs more than a reading."""
+
+    def free_bytes(self) -> int | None:
+        """What is left for libraries that take memory past torch; None where the device does not answer."""
+
+    def synchronize(self) -> None:
+        """Wait until the device has done what it was given."""
+
+    def when_out_of_memory(self, noticed: Callable[[int], None]) -> None:
+        """Call with the bytes of a request that fails, while everything is still as it was."""
+
+    def step_ended(self) -> None:
+        """Tell the device that an optimizer step is over."""
+
+    def record_sites(self) -> None:
+        """From here on remember which line of code asked for which bytes."""
+
+    def dump(self, path: Path) -> Mapping[str, Any]:
+        """Everything that is known of the memory, also written to a file for torch's own viewer."""
+
+
+class CudaStatistics:
+    """The counters of the CUDA device of this rank, read through torch. A script may leave another the current one.
+
+    ``limit_bytes`` is what a run may use of a device that is larger, such as a MIG slice whose driver reports more, and
+    ``share`` the part of that which it has of a device that several processes use. What it may not use is not there:
+    the total is what is left to it.
+    """
+
+    device_type = "cuda"
+
+    def __init__(self, limit_bytes: int | None, share: float | None = None, local_rank: int = 0) -> None:
+        self._limit_bytes, self._share, self._local_rank = limit_bytes, share, local_rank
+        self._device, self._fraction = 0, 1.0
+        torch.cuda._lazy_call(self._begin)  # torch keeps such calls until a device is in use
+
+    def _begin(self) -> None:
+        # A script that chooses its device starts CUDA by it, and the choice comes after this. One that shows each rank
+        # a device of its own has done so by now.
+        self._device = self._local_rank if self._local_rank < torch.cuda.device_count() else 0
+        self._fraction = fraction_of(torch.cuda.mem_get_info(self._device)[1], self._limit_bytes, self._share)
+        if self._fraction < 1:
+            torch.cuda.set_per_process_memory_fraction(self._fraction, self._device)
+
+    def read(self) -> Reading | None:
+        if not torch.cuda.is_initialized():
+            return None
+        try:
+            stats = torch.cuda.memory_stats(self._device)
+            free_bytes, total_bytes = torch.cuda.mem_get_info(self._device)
+        except RuntimeError:  # after an error that breaks its context the device has no other answer
+            return None
+        outside_bytes = max(total_bytes - free_bytes - stats.get("reserved_bytes.all.current", 0), 0)
+        return _reading(stats, round(total_bytes * self._fraction), outside_bytes if self._share is None else None)
+
+    def reset_peaks(self) -> None:
+        torch.cuda.reset_peak_memory_stats(self._device)
+
+    def largest_free_block_bytes(self) -> int:
+        try:
+            segments = self._own(torch.cuda.memory_snapshot(**_WITHOUT_EVENTS))
+        except RuntimeError:  # as above
+            return 0
+        blocks = (block for segment in segments for block in segment["blocks"])
+        return max((int(block["size"]) for block in blocks if block["state"] == "inactive"), default=0)
+
+    def free_bytes(self) -> int | None:
+        try:
+            return int(torch.cuda.mem_get_info(self._device)[0]) if torch.cuda.is_initialized() else None
+        except RuntimeError:  # as above
+            return None
+
+    def synchronize(self) -> None:
+        if torch.cuda.is_initialized():
+            torch.cuda.synchronize(self._device)
+
+    def when_out_of_memory(self, noticed: Callable[[int], None]) -> None:
+        def observe(_: int, requested_bytes: int, *__: int) -> None:
+            try:
+                noticed(requested_bytes)
+            except Exception as error:  # torch would raise it in place of the out-of-memory
+                print(f"memtune: who holds the memory cannot be told: {error!r}", file=sys.stderr, flush=True)
+
+        def attach() -> None:
+            torch._C._cuda_attach_out_of_memory_observer(observe)  # type: ignore[attr-defined]  # in CUDA builds only
+
+        torch.cuda._lazy_call(attach)
+
+    def step_ended(self) -> None:
+        """A real GPU does not care."""
+
+    def record_sites(self) -> None:
+        torch.cuda._lazy_call(
+            lambda: torch.cuda.memory._record_memory_history(stacks="python", max_entries=_RECORDED_EVENTS)
+        )
+
+    def dump(self, path: Path) -> Mapping[str, Any]:
+        with suppress(OSError):  # whoever writes the tables beside it says so
+            torch.cuda.memory._dump_snapshot(str(path))
+        snapshot: Mapping[str, Any] = torch.cuda.memory._snapshot()
+        return {**snapshot, "segments": self._own(snapshot["segments"])}
+
+    def _own(self, segments: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+        """Those of this rank's device: torch lists all that the process uses."""
+        return [segment for segment in segments if segment["device"] == self._device]
+
+
+class VirtualStatistics:
+    """The counters of a virtual GPU."""
+
+    device_type = "cpu"
+
+    def __init__(self, gpu: VirtualGpu) -> None:
+        self._gpu = gpu
+
+    def read(self) -> Reading | None:
+        return _reading(self._gpu.memory_stats(), self._gpu.budget_bytes, 0)
+
+    def reset_peaks(self) -> None:
+        self._gpu.reset_peak_memory_stats()
+
+    def largest_free_block_bytes(self) -> int:
+        return self._gpu.largest_free_block_bytes()
+
+    def free_bytes(self) -> int | None:
+        """No library takes memory of a virtual GPU."""
+        return None
+
+    def synchronize(self) -> None:
+        """A virtual GPU has done everything at once."""
+
+    def when_out_of_memory(self, noticed: Callable[[int], None]) -> None:
+        self._gpu.out_of_memory_noticed = noticed
+
+    def step_ended(self) -> None:
+        self._gpu.step_ended()
+
+    def record_sites(self) -> None:
+        """A virtual GPU knows no lines of code."""
+
+    def dump(self, path: Path) -> Mapping[str, Any]:
+        return {}
+
+
+def is_full(statistics: Statistics) -> bool:
+    """Whether a library may have found no room for its handle."""
+    free_bytes = statistics.free_bytes()
+    return free_bytes is not None and free_bytes < _HANDLE_BYTES
+
+
+def fraction_of(total_bytes: int, limit_bytes: int | None, share: float | None) -> float:
+    """The part of a device that a run may use. A limit counts if it is clearly below the whole: labels are rounded."""
+    limited = limit_bytes is not None and limit_bytes < _WHOLE_DEVICE * total_bytes
+    return (limit_bytes / total_bytes if limited and limit_bytes else 1.0) * (share or 1.0)
+
+
+def _reading(stats: Mapping[str, Any], total_bytes: int, non_torch_bytes: int | None) -> Reading:
+    def counter(name: str) -> int:
+        return int(stats.get(name, 0))
+
+    return Reading(
+        total_bytes=total_bytes,
+        allocated_bytes=counter("allocated_bytes.all.current"),
+        active_bytes=counter("active_bytes.all.current"),
+        reserved_bytes=counter("reserved_bytes.all.current"),
+        inactive_split_bytes=counter("inactive_split_bytes.all.current"),
+        peak_allocated_bytes=counter("allocated_bytes.all.peak"),
+        peak_active_bytes=counter("active_bytes.all.peak"),
+        peak_reserved_bytes=counter("reserved_bytes.all.peak"),
+        peak_inactive_split_bytes=counter("inactive_split_bytes.all.peak"),
+        non_torch_bytes=non_torch_bytes,
+        retries=counter("num_alloc_retries"),
+        ooms=counter("num_ooms"),
+    )

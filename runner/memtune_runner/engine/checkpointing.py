@@ -1,0 +1,143 @@
+"""Activation checkpointing as a plan says it: the repeated blocks of a model forget what they computed.
+
+Random numbers are preserved: a recomputed dropout drops the same. Weights keep their names, so that checkpoints of
+differently checkpointed plans are alike. Apply it before anything else wraps the model.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Generator
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils import checkpoint as torch_checkpoint
+from torch.utils.checkpoint import checkpoint, noop_context_fn
+
+from memtune.plans.knobs import Checkpointing
+from memtune_runner.engine.blocks import repeated_blocks
+from memtune_runner.engine.selective import restore_linear, selective_contexts
+
+
+def apply(model: nn.Module, checkpointing: Checkpointing) -> int:
+    """Checkpoint the repeated blocks of a model, and nothing else; how many they are."""
+    switch_off_own(model)
+    if checkpointing.mode == "none":
+        return 0
+    rows = repeated_blocks(model)
+    if not rows:
+        raise ValueError(
+            f"checkpointing {checkpointing} works on the repeated blocks of a model, and {type(model).__name__} has "
+            "none: no ModuleList or Sequential of several modules of one class; use a plan with checkpointing none"
+        )
+    if checkpointing.mode == "selective":
+        restore_linear()
+    for row in rows:
+        if checkpointing.mode == "every":
+            for first in range(0, len(row), checkpointing.every):
+                _Segment(row[first : first + checkpointing.every])
+        else:
+            for block in row:
+                _checkpoint(block, selective_contexts if checkpointing.mode == "selective" else noop_context_fn)
+    return sum(map(len, rows))
+
+
+def switch_off_own(model: nn.Module) -> None:
+    """Let a model of transformers checkpoint nothing by itself, whatever the script or the library had in mind."""
+    # The name since transformers 5, and the one before.
+    for name in ("activation_checkpointing_disable", "gradient_checkpointing_disable"):
+        if hasattr(model, name):
+            getattr(model, name)()
+            return
+
+
+def _checkpoint(block: nn.Module, context_fn: Callable[[], Any]) -> None:
+    inner = block.forward
+
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        if not torch.is_grad_enabled():
+            return inner(*args, **kwargs)
+        # The recomputation must be one that stops early (torch's default): ZeRO-3 would free the weights of the last
+        # layer at its end, which are about to be used.
+        return checkpoint(inner, *args, use_reentrant=False, context_fn=context_fn, **kwargs)
+
+    block.forward = forward
+
+
+class _Segment:
+    """Several blocks that run one after the other and are recomputed as one, from the input of the first.
+
+    The model calls its blocks itself, so the segment begins and ends in hooks. torch has this for one module only
+    (torch.distributed._composable.checkpoint), on the same generator.
+    """
+
+    def __init__(self, blocks: list[nn.Module]) -> None:
+        self._blocks = blocks
+        self._is_replaying = False
+        self._clear()
+        for block in blocks:
+            block.register_forward_pre_hook(self._before, with_kwargs=True)
+            block.register_forward_hook(self._after, always_call=True)
+
+    def _clear(self) -> None:
+        self._generator: Generator[None, None, None] | None = None
+        self._extras: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
+        self._hidden = 0
+
+    def _before(self, block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if self._is_replaying or not torch.is_grad_enabled():
+            return
+        if block is self._blocks[0]:
+            self._begin(args)
+        elif not args or _address(args[0]) != self._hidden:
+            raise ValueError(
+                f"checkpointing several layers at once needs {type(block).__name__} to take the result of the one "
+                "before it as its first argument; use a plan with checkpointing full"
+            )
+        self._extras.append((args[1:], kwargs))
+
+    def _begin(self, args: tuple[Any, ...]) -> None:
+        self._clear()
+        self._generator = _generator(partial(self._replay, self._extras), args)
+        next(self._generator)
+
+    def _after(self, block: nn.Module, _args: Any, output: Any) -> None:
+        if self._is_replaying or self._generator is None:
+            return
+        self._hidden = _address(_first(output))
+        if block is self._blocks[-1] or output is None:
+            generator = self._generator
+            self._clear()
+            next(generator, None)
+
+    def _replay(self, extras: list[tuple[tuple[Any, ...], dict[str, Any]]], *args: Any) -> None:
+        self._is_replaying = True
+        try:
+            hidden = args[0]
+            for block, (others, kwargs) in zip(self._blocks, extras, strict=True):
+                hidden = _first(block(hidden, *others, **kwargs))
+        finally:
+            self._is_replaying = False
+
+
+def _generator(replay: Callable[..., None], args: tuple[Any, ...]) -> Generator[None, None, None]:
+    """What ``checkpoint(use_reentrant=False)`` goes through, with its defaults. It is not public: its shape changes."""
+    begin: Callable[..., Generator[None, None, None]] = torch_checkpoint._checkpoint_without_reentrant_generator
+    parameters = inspect.signature(begin).parameters
+    if parameters["args"].kind is not inspect.Parameter.VAR_POSITIONAL:
+        return begin(replay, args, {})
+    options: tuple[Any, ...] = (True, noop_context_fn, "default", False)
+    if "early_stop" in parameters:  # since torch 2.9
+        options += (True,)
+    return begin(replay, *options, *args)
+
+
+def _first(output: Any) -> Any:
+    return output[0] if isinstance(output, tuple) else output
+
+
+def _address(hidden: Any) -> int:
+    """Where a tensor lies: wrappers pass aliases on, not the tensor itself."""
+    return hidden.data_ptr() if isinstance(hidden, torch.Tensor) else 0

@@ -1,0 +1,163 @@
+"""The metrics of a pod's ranks on one port: each rank leaves its numbers in a file, the first one serves them all.
+
+Files, because ranks are processes of their own and may die at any moment: what one has written last is still there.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from bisect import bisect_left
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from memtune_runner.device.statistics import Reading
+from memtune_runner.rank.ranks import Rank
+from memtune_runner.vendored import prometheus_client
+
+_LABELS = ("rank", "device")
+# From a small model on one GPU to accumulation over many micro-batches of a large one.
+STEP_BUCKETS_SECONDS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
+
+_READ = "when the last step ended or an allocation failed"
+_KEPT = "over the steps of the last one to two minutes"
+# Every gauge of bytes: its name behind memtune_hbm_, and what it is.
+_GAUGES = (
+    ("total_bytes", "Memory of the device"),
+    ("allocated_bytes", f"Bytes in tensors {_READ}"),
+    ("active_bytes", f"Bytes in tensors and in blocks that a stream still used {_READ}"),
+    ("reserved_bytes", f"Bytes that the allocator had taken from the device {_READ}"),
+    ("inactive_split_bytes", f"Free bytes that could not be given back to the device {_READ}"),
+    ("non_torch_bytes", f"Bytes of the device that were used outside of the allocator {_READ}"),
+    ("largest_free_block_bytes", "The largest cached block that was not in use when a step ended"),
+    ("step_end_allocated_bytes", "Bytes in tensors when the last step ended"),
+    ("peak_allocated_bytes", f"Most bytes in tensors {_KEPT}"),
+    ("peak_active_bytes", f"Most active bytes {_KEPT}"),
+    ("peak_reserved_bytes", f"Most reserved bytes {_KEPT}"),
+    ("peak_inactive_split_bytes", f"Most inactive split bytes {_KEPT}"),
+)
+
+
+@dataclass
+class Sample:
+    """The numbers of one rank, as it leaves them for the rank that serves."""
+
+    rank: int
+    device: str
+    plan: str
+    bytes: dict[str, int] = field(default_factory=dict)
+    retries: int = 0
+    ooms: int = 0
+    steps: list[int] = field(default_factory=lambda: [0] * (len(STEP_BUCKETS_SECONDS) + 1))
+    step_seconds_sum: float = 0.0
+    tokens: int = 0
+
+    def stepped(self, seconds: float, tokens: int) -> None:
+        """A step with so many tokens on this rank took so long."""
+        self.steps[bisect_left(STEP_BUCKETS_SECONDS, seconds)] += 1
+        self.step_seconds_sum += seconds
+        self.tokens += tokens
+
+    def read(self, reading: Reading) -> None:
+        """The device's counters were read."""
+        counters = {name: value for name, value in asdict(reading).items() if value is not None}
+        self.retries, self.ooms = counters.pop("retries"), counters.pop("ooms")
+        self.bytes |= counters
+
+    def step_ended(self, reading: Reading, largest_free_block_bytes: int) -> None:
+        """They were read at the end of a step."""
+        self.read(reading)
+        self.bytes["step_end_allocated_bytes"] = reading.allocated_bytes
+        self.bytes["largest_free_block_bytes"] = largest_free_block_bytes
+
+    def write(self, directory: Path) -> None:
+        """Leave the numbers for the rank that serves, whole or not at all."""
+        path = directory / f"metrics-{self.rank}.json"
+        unfinished = path.with_suffix(".part")
+        unfinished.write_text(json.dumps(asdict(self)), encoding="ascii")
+        unfinished.replace(path)
+
+
+def read_samples(directory: Path) -> list[Sample]:
+    """What all ranks of this node have left until now."""
+    return [Sample(**json.loads(path.read_text())) for path in sorted(directory.glob("metrics-*.json"))]
+
+
+class Collector:
+    """Makes metrics of the ranks' samples whenever somebody asks."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    def collect(self) -> Iterator[Any]:
+        """The metrics by their frozen names."""
+        core = prometheus_client().metrics_core
+        samples = read_samples(self._directory)
+        for name, help_text in _GAUGES:
+            gauge = core.GaugeMetricFamily(f"memtune_hbm_{name}", help_text, labels=_LABELS)
+            for each in samples:
+                if name in each.bytes:
+                    gauge.add_metric(_labels(each), each.bytes[name])
+            yield gauge
+        yield from self._ratios(core, samples)
+        yield from self._counters(core, samples)
+        yield _step_seconds(core, samples)
+        info = core.InfoMetricFamily("memtune_plan", "The plan that this run carries out", labels=_LABELS)
+        for each in samples:
+            info.add_metric(_labels(each), {"plan": each.plan})
+        yield info
+
+    def _ratios(self, core: Any, samples: list[Sample]) -> Iterator[Any]:
+        for name, part, whole, help_text in (
+            ("peak_fragmentation_ratio", "peak_active_bytes", "peak_reserved_bytes", "1 - peak active / peak reserved"),
+            ("split_ratio", "inactive_split_bytes", "reserved_bytes", "Inactive split bytes / reserved bytes"),
+        ):
+            gauge = core.GaugeMetricFamily(f"memtune_hbm_{name}", help_text, labels=_LABELS)
+            for each in samples:
+                if each.bytes.get(whole):
+                    ratio = round(each.bytes[part] / each.bytes[whole], 4)
+                    gauge.add_metric(_labels(each), 1 - ratio if name.startswith("peak") else ratio)
+            yield gauge
+
+    def _counters(self, core: Any, samples: list[Sample]) -> Iterator[Any]:
+        for name, key, help_text in (
+            ("memtune_allocator_retries", "retries", "Allocations that succeeded only after the cache was emptied"),
+            ("memtune_allocator_ooms", "ooms", "Allocations that failed"),
+            ("memtune_tokens", "tokens", "Tokens trained on"),
+        ):
+            counter = core.CounterMetricFamily(name, help_text, labels=_LABELS)
+            for each in samples:
+                counter.add_metric(_labels(each), getattr(each, key))
+            yield counter
+
+
+def serve(directory: Path, port: int) -> None:
+    """Serve the metrics of this node's ranks. A port that is taken costs the metrics, never the training."""
+    client = prometheus_client()
+    registry = client.CollectorRegistry()
+    registry.register(Collector(directory))
+    try:
+        client.start_http_server(port, registry=registry)
+    except OSError as error:
+        print(f"memtune: no metrics: port {port} cannot be used: {error.strerror}", file=sys.stderr, flush=True)
+
+
+def serves(rank: Rank) -> bool:
+    """Whether a rank is the one of its node that serves."""
+    return rank.local_rank == 0
+
+
+def _step_seconds(core: Any, samples: list[Sample]) -> Any:
+    histogram = core.HistogramMetricFamily("memtune_step_seconds", "Duration of an optimizer step", labels=_LABELS)
+    for each in samples:
+        counts = [sum(each.steps[: number + 1]) for number in range(len(each.steps))]
+        bounds = [*(str(bound) for bound in STEP_BUCKETS_SECONDS), "+Inf"]
+        buckets = list(zip(bounds, counts, strict=True))
+        histogram.add_metric(_labels(each), buckets, sum_value=each.step_seconds_sum)
+    return histogram
+
+
+def _labels(sample: Sample) -> list[str]:
+    return [str(sample.rank), sample.device]

@@ -1,0 +1,26 @@
+"""The store by which the ranks of a training tell each other what is in no collective."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+from memtune.wire import environment
+from memtune.wire.report import Device
+
+
+def of_all_ranks() -> Any | None:
+    """The store of the default process group; None where there is nobody to meet, or the backend has none.
+
+    On an emulated GPU, one rank stands for all: the others never come.
+    """
+    if os.environ.get(environment.DEVICE) == Device.EMULATED:
+        return None
+    torch = sys.modules.get("torch")
+    distributed = getattr(torch, "distributed", None)
+    if distributed is None or not (distributed.is_available() and distributed.is_initialized()):
+        return None
+    if distributed.get_world_size() == 1 or distributed.get_backend() == "mpi":
+        return None
+    return distributed.distributed_c10d._get_default_store()

@@ -1,0 +1,14 @@
+"""Tells the user's own code from libraries and from the runner."""
+
+from __future__ import annotations
+
+import sysconfig
+from pathlib import Path
+
+_LIBRARIES = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "purelib", "platlib"))
+_OURS = str(Path(__file__).parent.parent)
+
+
+def is_users(file: str) -> bool:
+    """Whether a file that stands in a traceback is the user's."""
+    return not file.startswith((*_LIBRARIES, _OURS, "<"))

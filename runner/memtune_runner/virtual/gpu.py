@@ -1,0 +1,215 @@
+"""The virtual GPU: CPU tensors, counted as a CUDA device of a given size would count them.
+
+What an operator computes inside its kernel and drops again is not seen: on the CPU that is another algorithm than on
+the GPU, so its temporaries say nothing about HBM. Everything that outlives one operator is counted.
+
+Two things are counted that a GPU would not hold. Under any dispatch mode torch adds up gradients out of place
+(isTensorSubclassLike in ATen/TensorSubclassLikeUtils.h), so where several meet in one tensor, one more of them may be
+alive at the peak. And host memory that the training thread computes with, such as a batch that is put together there:
+nothing tells it from the GPU's, which is why plans that offload are refused.
+"""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch.nn import functional
+from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass_type
+from torch.utils._pytree import tree_iter
+
+from memtune.allocator import AllocatorOutOfMemory, AllocatorSettings, CachingAllocator
+from memtune.units import GIB, KIB, MIB
+from memtune_runner.virtual import attention as virtual_attention
+
+_STATISTICS = ("allocated_bytes", "active_bytes", "inactive_split_bytes", "requested_bytes", "reserved_bytes")
+
+
+class _Entry(NamedTuple):
+    """One storage that is alive, and the block that stands for it. The weakref is kept so that it can fire."""
+
+    storage: weakref.ref[torch.UntypedStorage]
+    size_bytes: int
+    handle: int
+
+
+class VirtualGpu(TorchDispatchMode):
+    """Counts every CPU storage that an operator of this thread touches, as long as it lives.
+
+    Use it as a context around the training script. Over the budget it raises ``torch.OutOfMemoryError`` in CUDA's
+    words. ``budget_from_step`` lets a rehearsal shrink the budget: ``{3: GIB}`` leaves 1 GiB once three steps have
+    ended (at once for step 0), and takes what is cached, which would hide the loss.
+    """
+
+    _active: VirtualGpu | None = None
+
+    def __init__(
+        self,
+        budget_bytes: int,
+        settings: AllocatorSettings | None = None,
+        budget_from_step: Mapping[int, int] | None = None,
+    ) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # torch leaves the base class untyped
+        self._budget_from_step = dict(budget_from_step or {})
+        self._budget_bytes = self._budget_from_step.get(0, budget_bytes)
+        self._allocator = CachingAllocator(self._budget_bytes, settings)
+        self._steps = 0
+        self._entries: dict[int, _Entry] = {}
+        self._dead: deque[int] = deque()
+        self.out_of_memory_noticed: Callable[[int], None] | None = None
+
+    @property
+    def budget_bytes(self) -> int:
+        """The size of the GPU; it may shrink from one step to the next."""
+        return self._budget_bytes
+
+    def __enter__(self) -> VirtualGpu:
+        if VirtualGpu._active is not None:
+            raise RuntimeError("a virtual GPU is active already; leave it first, two would count every tensor twice")
+        VirtualGpu._active = self
+        # FSDP2 frees and regrows its unsharded parameters by resizing the storage, which is no operator and so
+        # passes every dispatch mode by.
+        torch.UntypedStorage.resize_ = self._resizing()  # type: ignore[method-assign]  # see above: no other way in
+        functional.scaled_dot_product_attention = virtual_attention.attention  # type: ignore[assignment]  # options go on
+        super().__enter__()  # type: ignore[no-untyped-call]  # as above
+        return self
+
+    def __exit__(self, *raised: Any) -> None:
+        super().__exit__(*raised)  # type: ignore[no-untyped-call]  # as above
+        del torch.UntypedStorage.resize_  # the inherited method shows again
+        functional.scaled_dot_product_attention = virtual_attention.plain
+        VirtualGpu._active = None
+
+    def __torch_dispatch__(
+        self, func: Any, types: Iterable[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if any(is_traceable_wrapper_subclass_type(each) for each in types):
+            return NotImplemented  # DTensor and its like unwrap first; their plain tensors come here afterwards
+        result = func(*args, **(kwargs or {}))
+        for each in tree_iter((args, kwargs, result)):
+            if isinstance(each, torch.Tensor):
+                self._see(each)
+        return result
+
+    def step_ended(self) -> None:
+        """Tell that an optimizer step is over; from here on another budget may hold."""
+        self._steps += 1
+        budget_bytes = self._budget_from_step.get(self._steps)
+        if budget_bytes is not None:
+            print(f"memtune: rehearsal: the virtual GPU has {_size(budget_bytes)} from here on", file=sys.stderr)
+            self.empty_cache()
+            self._budget_bytes = budget_bytes
+            self._allocator.set_limit(budget_bytes)
+
+    def memory_stats(self) -> dict[str, int]:
+        """The counters by the names of ``torch.cuda.memory_stats``."""
+        self._forget_dead()
+        stats = self._allocator.stats()
+        counters = {"num_alloc_retries": stats.retries, "num_ooms": stats.ooms}
+        for name in _STATISTICS:
+            counters[f"{name}.all.current"] = getattr(stats, name)
+            counters[f"{name}.all.peak"] = getattr(stats, f"peak_{name}")
+        return counters
+
+    def reset_peak_memory_stats(self) -> None:
+        """Start new peaks, as ``torch.cuda.reset_peak_memory_stats`` does."""
+        self._forget_dead()
+        self._allocator.reset_peak()
+
+    def largest_free_block_bytes(self) -> int:
+        """The largest block that is cached and not in use."""
+        self._forget_dead()
+        return self._allocator.stats().largest_free_block_bytes
+
+    def empty_cache(self) -> None:
+        """Give unused segments back to the device, as ``torch.cuda.empty_cache`` does."""
+        self._forget_dead()
+        self._allocator.empty_cache()
+
+    def _see(self, tensor: torch.Tensor) -> None:
+        if tensor.layout is not torch.strided:
+            for part in _parts(tensor):
+                self._see(part)
+            return
+        if tensor.device.type != "cpu":
+            return
+        storage = tensor.untyped_storage()
+        if storage.device.type != "cpu":
+            return  # a fake tensor: it calls itself a CPU tensor and has nothing behind it
+        self._forget_dead()
+        entry = self._entries.get(storage._cdata)
+        size_bytes = storage.nbytes()
+        if entry is None:
+            self._track(storage, size_bytes)
+        elif entry.size_bytes != size_bytes:
+            self._track(storage, size_bytes)
+            self._allocator.free(entry.handle)
+
+    def _track(self, storage: torch.UntypedStorage, size_bytes: int) -> None:
+        key, dead = storage._cdata, self._dead
+        handle = self._allocate(size_bytes)
+        # The callback may run in the middle of anything, the allocator included: it only takes a note.
+        self._entries[key] = _Entry(weakref.ref(storage, lambda _: dead.append(key)), size_bytes, handle)
+
+    def _forget_dead(self) -> None:
+        # Late, but never too late: no allocation comes between a death and this, so that every peak is the true one.
+        while self._dead:
+            self._allocator.free(self._entries.pop(self._dead.popleft()).handle)
+
+    def _resizing(self) -> Any:
+        inherited = torch.UntypedStorage.resize_
+
+        def resize_(storage: torch.UntypedStorage, size_bytes: int) -> Any:
+            self._forget_dead()
+            entry = self._entries.get(storage._cdata)
+            if entry is None or entry.size_bytes == size_bytes:
+                return inherited(storage, size_bytes)
+            self._track(storage, size_bytes)
+            resized = inherited(storage, size_bytes)
+            self._allocator.free(entry.handle)
+            return resized
+
+        return resize_
+
+    def _allocate(self, size_bytes: int) -> int:
+        try:
+            return self._allocator.allocate(size_bytes)
+        except AllocatorOutOfMemory as refusal:
+            message = _in_words_of_cuda(refusal, self._budget_bytes)
+        if self.out_of_memory_noticed is not None:
+            self.out_of_memory_noticed(size_bytes)
+        raise torch.OutOfMemoryError(message)
+
+
+def _parts(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """The strided tensors that a sparse tensor is made of."""
+    if tensor.layout is torch.sparse_coo:
+        return tensor._indices(), tensor._values()
+    if tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
+        return tensor.crow_indices(), tensor.col_indices(), tensor.values()
+    if tensor.layout in (torch.sparse_csc, torch.sparse_bsc):
+        return tensor.ccol_indices(), tensor.row_indices(), tensor.values()
+    return ()  # an opaque oneDNN tensor: a layout of the CPU's alone
+
+
+def _in_words_of_cuda(refusal: AllocatorOutOfMemory, budget_bytes: int) -> str:
+    """The message of CUDACachingAllocator.cpp (pytorch/pytorch), which scripts and tools match against."""
+    free_bytes = max(budget_bytes - refusal.reserved_bytes, 0)
+    cached_bytes = refusal.reserved_bytes - refusal.allocated_bytes
+    return (
+        f"CUDA out of memory. Tried to allocate {_size(refusal.requested_bytes)}. GPU 0 has a total capacity of "
+        f"{_size(budget_bytes)} of which {_size(free_bytes)} is free. Of the allocated memory "
+        f"{_size(refusal.allocated_bytes)} is allocated by PyTorch, and {_size(cached_bytes)} is reserved by PyTorch "
+        "but unallocated. (This GPU is virtual: CPU tensors are counted against a budget.)"
+    )
+
+
+def _size(size_bytes: int) -> str:
+    for unit_bytes, unit in ((GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB")):
+        if size_bytes > unit_bytes:
+            return f"{size_bytes / unit_bytes:.2f} {unit}"
+    return f"{size_bytes} bytes"
