@@ -87,7 +87,7 @@ bench-emulated: env-emulated ## published peaks beside the emulated GPU's
 
 .PHONY: bench-operator
 bench-operator: env ## what the operator costs, on the cluster, started if none is up: some ten minutes
-	@python3 -m devcluster up
+	@python3 -m dev.cluster up
 	$(python) bench/operator_cost.py
 
 .PHONY: bench-devcluster
@@ -119,15 +119,15 @@ clean: ## remove the development environment and every cache
 
 .PHONY: cluster
 cluster: ## a real Kubernetes on this Debian machine; NODES=1 for a smaller one
-	@python3 -m devcluster up --nodes $(or $(NODES),2)
+	@python3 -m dev.cluster up --nodes $(or $(NODES),2)
 
 .PHONY: cluster-down
 cluster-down: ## end the cluster and remove every trace of it
-	@python3 -m devcluster down
+	@python3 -m dev.cluster down
 
 .PHONY: dashboards
 dashboards: ## the dashboards of the running cluster, drawn by a page on this machine
-	@python3 -m devcluster dashboards
+	@python3 -m dev.cluster dashboards
 
 .PHONY: demo
 demo: ## a job that recovers from an out-of-memory, seen; CLUSTER=kind, devcluster, current or none (default: the best here)
@@ -143,7 +143,7 @@ screenshots: env ## take the pictures of the dashboards anew, from a real job
 
 .PHONY: test-cluster
 test-cluster: env ## the tests on a real cluster, started for them if none is up; skipped where none can run
-	@reason=$$(python3 -m devcluster can-run); code=$$?; \
+	@reason=$$(python3 -m dev.cluster can-run); code=$$?; \
 	if [ $$code = 3 ]; then echo "cluster tests skipped: $$reason"; exit 0; fi; \
 	$(python) -m pytest tests/cluster --durations=5
 
@@ -161,5 +161,5 @@ kind-down: env ## end the cluster of `make kind`
 
 .PHONY: soak
 soak: env ## objects written and pods started without a pause on the cluster, started if none is up; MINUTES=30
-	@python3 -m devcluster up
+	@python3 -m dev.cluster up
 	$(python) bench/soak.py --minutes $(or $(MINUTES),30)

@@ -21,11 +21,11 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from devcluster.layout import STATE  # noqa: E402  # the checkout's devcluster is no package
-from devcluster.versions import KUBERNETES  # noqa: E402
+from dev.cluster.layout import STATE  # noqa: E402  # the checkout's devcluster is no package
+from dev.cluster.versions import KUBERNETES  # noqa: E402
 from memtune.units import counted  # noqa: E402
 
-DEVCLUSTER = (sys.executable, "-m", "devcluster")
+DEVCLUSTER = (sys.executable, "-m", "dev.cluster")
 SMOKE_TESTS = (sys.executable, "-m", "pytest", "-q", "tests/cluster/test_smoke.py")
 
 

@@ -33,7 +33,7 @@ from operator_process import Jobs, OperatorProcess, install_crd  # noqa: E402
 from pods import Cluster, eventually  # noqa: E402
 from raw_api import RawApi  # noqa: E402
 
-from devcluster.versions import KUBERNETES  # noqa: E402
+from dev.cluster.versions import KUBERNETES  # noqa: E402
 
 MOST_SECONDS, MOST_SHARE, MOST_MEGABYTES = 1.0, 0.05, 250
 # After the last job has come to where it stays, until what followed from that is over.
@@ -230,7 +230,7 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=500, help="jobs in steady state; default: 500")
     parser.add_argument("--seconds", type=float, default=300, help="how long the steady state is watched; default: 300")
     arguments = parser.parse_args()
-    command = [sys.executable, "-m", "devcluster", "kubeconfig"]
+    command = [sys.executable, "-m", "dev.cluster", "kubeconfig"]
     asked = subprocess.run(command, cwd=ROOT, text=True, capture_output=True, check=False)
     if asked.returncode != 0:
         sys.exit(f"{asked.stdout}{asked.stderr}".strip())

@@ -32,9 +32,9 @@ from soak_memory import findings, table
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from devcluster.layout import API_URL, CERTIFICATES, CONTROLLER_MANAGER_PORT, SCHEDULER_PORT  # noqa: E402
-from devcluster.state import current_nodes  # noqa: E402
-from devcluster.versions import KUBERNETES, PAUSE_IMAGE  # noqa: E402  # the checkout's devcluster is no package
+from dev.cluster.layout import API_URL, CERTIFICATES, CONTROLLER_MANAGER_PORT, SCHEDULER_PORT  # noqa: E402
+from dev.cluster.state import current_nodes  # noqa: E402
+from dev.cluster.versions import KUBERNETES, PAUSE_IMAGE  # noqa: E402  # the checkout's devcluster is no package
 
 SAMPLE_SECONDS = 5
 LEAST_MINUTES = 3
@@ -68,10 +68,10 @@ PARTS = (
     "kube-proxy",
     "containerd",
     "dnsmasq",
-    "devcluster.dns",
-    "devcluster.node",
-    "devcluster.volumes",
-    "devcluster.main_supervisor",
+    "dev.cluster.dns",
+    "dev.cluster.node",
+    "dev.cluster.volumes",
+    "dev.cluster.main_supervisor",
 )
 
 
@@ -251,7 +251,7 @@ def run(kubeconfig: str, seconds: float) -> tuple[dict[str, list[int]], Load]:
 
 
 def devcluster(*words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "devcluster", *words]
+    command = [sys.executable, "-m", "dev.cluster", *words]
     return subprocess.run(command, cwd=ROOT, text=True, capture_output=True, check=False)
 
 

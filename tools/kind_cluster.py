@@ -23,9 +23,9 @@ from kubernetes import client, config
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
-from devcluster.builds import OURS, image_name  # noqa: E402  # the checkout is only now in the path
-from devcluster.layout import GPUS_PER_NODE  # noqa: E402
-from devcluster.versions import BASE_IMAGE  # noqa: E402
+from dev.cluster.builds import OURS, image_name  # noqa: E402  # the checkout is only now in the path
+from dev.cluster.layout import GPUS_PER_NODE  # noqa: E402
+from dev.cluster.versions import BASE_IMAGE  # noqa: E402
 
 CLUSTER = "memtune-tests"
 # The image that our Dockerfiles build on: it has Python, and is there anyway.

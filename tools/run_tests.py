@@ -51,7 +51,7 @@ class Outcome:
 STAGES = (
     Stage("unit", shares=min(os.cpu_count() or 1, 8)),
     Stage("contract"),
-    Stage("cluster", guard=(sys.executable, "-m", "devcluster", "can-run")),
+    Stage("cluster", guard=(sys.executable, "-m", "dev.cluster", "can-run")),
     Stage("scripts"),
     Stage("emulated", guard=(sys.executable, "tests/support/emulated_gpu.py")),
     Stage("gpu", guard=(sys.executable, "tests/support/cuda_gpu.py")),

@@ -11,9 +11,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from gpu_day.commands import COMMANDS
-from gpu_day.places import MEASURED, PREDICTIONS, ROOT, development_python, variables
-from gpu_day.prepare import predictions
+from dev.gpu_day.commands import COMMANDS
+from dev.gpu_day.places import MEASURED, PREDICTIONS, ROOT, development_python, variables
+from dev.gpu_day.prepare import predictions
 
 _PAIRS, _FIXTURES = "pairs.jsonl", "fixtures.zip"
 

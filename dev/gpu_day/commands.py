@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
-from gpu_day.outcomes import COLLECT_ONLY, WELL, Part, Run
-from gpu_day.places import PYTHONS, ROOT, SITE, WHEELS, variables
-from gpu_day.wheels import unpack
+from dev.gpu_day.outcomes import COLLECT_ONLY, WELL, Part, Run
+from dev.gpu_day.places import PYTHONS, ROOT, SITE, WHEELS, variables
+from dev.gpu_day.wheels import unpack
 
 _KEPT_SECONDS = 30.0
 # With whatever pytest is there: our own options are for the locked one.

@@ -7,9 +7,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from gpu_day import collect, prepare
-from gpu_day.commands import COMMANDS, run
-from gpu_day.places import MEASURED, PREPARED, PYTHONS, RESULTS
+from dev.gpu_day import collect, prepare
+from dev.gpu_day.commands import COMMANDS, run
+from dev.gpu_day.places import MEASURED, PREPARED, PYTHONS, RESULTS
 
 _SECONDS = 540.0
 

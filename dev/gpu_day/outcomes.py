@@ -15,7 +15,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
-from gpu_day.places import ROOT
+from dev.gpu_day.places import ROOT
 
 # A part that has less is not begun. The benchmark ends by itself so long before its process is ended.
 _LEAST_SECONDS, _MARGIN_SECONDS, _GRACE_SECONDS = 5.0, 15.0, 8.0

@@ -12,7 +12,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import NamedTuple
 
-from gpu_day.places import PREPARED, PYTHONS
+from dev.gpu_day.places import PREPARED, PYTHONS
 
 
 class Wheel(NamedTuple):

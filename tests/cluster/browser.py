@@ -16,7 +16,7 @@ from typing import Any
 import websocket
 from pods import eventually
 
-from devcluster import packages
+from dev.cluster import packages
 
 # Dashboards are set in Inter; without it the browser takes whatever font it finds.
 _PACKAGES = {"chromium": "chromium", "/usr/share/fonts/opentype/inter/Inter-Regular.otf": "fonts-inter"}

@@ -25,12 +25,12 @@ from pods import FOREIGN, IMAGE, Cluster, eventually, unsuitable
 from stories import pytest_runtest_makereport, tells  # noqa: F401  # a hook, found by its name
 from traces import Traces
 
-from devcluster import binaries
-from devcluster.builds import OURS, image_name
-from devcluster.layout import LOGS
-from devcluster.shell import run, tail
-from devcluster.state import current_nodes
-from devcluster.versions import BASE_IMAGE
+from dev.cluster import binaries
+from dev.cluster.builds import OURS, image_name
+from dev.cluster.layout import LOGS
+from dev.cluster.shell import run, tail
+from dev.cluster.state import current_nodes
+from dev.cluster.versions import BASE_IMAGE
 
 _ROOT = Path(__file__).resolve().parents[2]
 # The tests of devcluster itself: of its parts, its builds, and what it does to the machine.
@@ -40,7 +40,7 @@ _WAS_UP = pytest.StashKey[bool]()
 
 
 def _devcluster(*words: str) -> str:
-    command = [sys.executable, "-m", "devcluster", *words]
+    command = [sys.executable, "-m", "dev.cluster", *words]
     done = subprocess.run(command, cwd=_ROOT, text=True, capture_output=True, check=False)
     if done.returncode != 0:
         pytest.exit(f"devcluster {' '.join(words)}: {done.stdout}{done.stderr}", returncode=1)
@@ -70,7 +70,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 @pytest.fixture(scope="session")
 def kubeconfig(pytestconfig: pytest.Config) -> Iterator[str]:
     """A cluster that is already up is reused and left up; one that was started for this run ends without a trace."""
-    question = [sys.executable, "-m", "devcluster", "kubeconfig"]
+    question = [sys.executable, "-m", "dev.cluster", "kubeconfig"]
     was_up = subprocess.run(question, cwd=_ROOT, capture_output=True, check=False).returncode == 0
     if was_up:
         pytestconfig.stash[_WAS_UP] = True
@@ -104,7 +104,7 @@ def _start_for_this_run() -> None:
             failure.msg += f"\n{_ends_of_logs()}"  # they go with the cluster
             failure.args = (failure.msg,)
         # What `down` says must not take the place of why `up` failed.
-        subprocess.run([sys.executable, "-m", "devcluster", "down"], cwd=_ROOT, capture_output=True, check=False)
+        subprocess.run([sys.executable, "-m", "dev.cluster", "down"], cwd=_ROOT, capture_output=True, check=False)
         raise
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
-from devcluster.monitoring import prometheus
+from dev.cluster.monitoring import prometheus
 
 _DASHBOARDS = Path(__file__).resolve().parents[2] / "charts" / "memtune" / "dashboards"
 NAMES = sorted(file.stem for file in _DASHBOARDS.glob("*.json"))

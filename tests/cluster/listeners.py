@@ -9,8 +9,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from devcluster.layout import HOST_ADDRESS, HOST_INTERFACE, MONITORING_LOCK
-from devcluster.state import current_nodes, supervisor_pid
+from dev.cluster.layout import HOST_ADDRESS, HOST_INTERFACE, MONITORING_LOCK
+from dev.cluster.state import current_nodes, supervisor_pid
 
 # Parts that somebody else may have started: an installation as a service, say.
 _NAMES = re.compile(r"etcd|kube|containerd|dnsmasq|prometheus")

@@ -11,7 +11,7 @@ import pytest
 from kubernetes import client
 from kubernetes.stream import stream
 
-from devcluster.versions import BASE_IMAGE
+from dev.cluster.versions import BASE_IMAGE
 
 IMAGE = os.environ.get("MEMTUNE_TEST_IMAGE", BASE_IMAGE)
 FOREIGN = bool(os.environ.get("MEMTUNE_KUBECONFIG"))

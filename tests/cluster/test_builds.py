@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from pods import eventually
 
-from devcluster import builds, cluster, packages, shell
-from devcluster.shell import ClusterError, run, run_logged
-from devcluster.versions import BASE_IMAGE
+from dev.cluster import builds, cluster, packages, shell
+from dev.cluster.shell import ClusterError, run, run_logged
+from dev.cluster.versions import BASE_IMAGE
 
 pytestmark = pytest.mark.usefixtures("devcluster")
 
@@ -24,13 +24,13 @@ _BUILD = "mount -t tmpfs build {mount}; setsid sleep 471100 & sleep 471100"
 _BUILDING = """
 import sys
 from pathlib import Path
-from devcluster.shell import run_logged
+from dev.cluster.shell import run_logged
 run_logged(["sh", "-c", sys.argv[1]], Path(sys.argv[2]))
 """
 _INSTALLING = """
 import sys
 from pathlib import Path
-from devcluster import cluster, packages
+from dev.cluster import cluster, packages
 here = Path(sys.argv[1])
 cluster.COMMAND_LOCK, packages._POLICY = here / "lock", here / "policy-rc.d"
 with cluster.alone():

@@ -20,7 +20,7 @@ from pods import Cluster, container, eventually, pod
 from tiny_rehearsal import tiny_rehearsal
 from told_job import NAME, ended_well, told_job
 
-from devcluster import binaries
+from dev.cluster import binaries
 from memtune.api import API_VERSION, KIND
 from memtune.wire.run import RunKind
 from memtune_operator.pods import names

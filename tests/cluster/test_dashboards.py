@@ -19,9 +19,9 @@ from operator_process import Jobs
 from pods import eventually
 from rehearsals import quickstart
 
-from devcluster.layout import MONITORING_LOCK
-from devcluster.monitoring import dashboards
-from devcluster.state import supervisor_pid
+from dev.cluster.layout import MONITORING_LOCK
+from dev.cluster.monitoring import dashboards
+from dev.cluster.state import supervisor_pid
 
 _WIDTH = 1440
 _PICTURED_SECONDS = 60

@@ -19,13 +19,13 @@ import pytest
 from listeners import elsewhere, listeners, listening
 from pods import Cluster, container, eventually, pod
 
-from devcluster import cgroups, cli, cluster, machine, state
-from devcluster.api import ApiError
-from devcluster.dns import host_lines
-from devcluster.monitoring import lifecycle, page
-from devcluster.shell import ClusterError
-from devcluster.state import current_nodes
-from devcluster.supervisor import dead_parts, is_alive, part_pids
+from dev.cluster import cgroups, cli, cluster, machine, state
+from dev.cluster.api import ApiError
+from dev.cluster.dns import host_lines
+from dev.cluster.monitoring import lifecycle, page
+from dev.cluster.shell import ClusterError
+from dev.cluster.state import current_nodes
+from dev.cluster.supervisor import dead_parts, is_alive, part_pids
 
 _ROOT = Path(__file__).resolve().parents[2]
 
@@ -156,9 +156,9 @@ def test_processes_of_before_a_restart_of_the_machine_are_nobodys(tmp_path: Path
         (
             ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused"),
             1,
-            "Connection refused; `python3 -m devcluster status`",
+            "Connection refused; `python3 -m dev.cluster status`",
         ),
-        (TimeoutError("timed out"), 1, "timed out; `python3 -m devcluster status` says what is dead"),
+        (TimeoutError("timed out"), 1, "timed out; `python3 -m dev.cluster status` says what is dead"),
         (ApiError(404, "no such pod"), 1, "the API server refused: 404: no such pod"),
         (KeyboardInterrupt(), cli.INTERRUPTED, "interrupted; run `up` or `down` again"),
     ],
@@ -177,7 +177,7 @@ def test_what_goes_wrong_on_the_way_is_a_sentence(
 SUPERVISED = """
 import sys
 from pathlib import Path
-from devcluster.supervisor import Part, Supervisor
+from dev.cluster.supervisor import Part, Supervisor
 logs = Path(sys.argv[1])
 Supervisor(logs / "status.json").run([
     Part("lasting", ["sleep", "600"], logs / "lasting.log"),

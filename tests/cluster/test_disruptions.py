@@ -14,7 +14,7 @@ from pods import Cluster, eventually
 from reporter import Act
 from reporter_jobs import FIXED, reporter_job
 
-from devcluster.binaries import command as built
+from dev.cluster.binaries import command as built
 
 # The first attempt goes on until it is taken away, the next one ends by itself.
 INTERRUPTED = (Act(waits=True), Act())

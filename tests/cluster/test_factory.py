@@ -12,7 +12,7 @@ import yaml
 from operator_process import Jobs, OperatorProcess
 from pods import Cluster, eventually
 
-from devcluster.shell import run
+from dev.cluster.shell import run
 from memtune.memory.traced_model import read_traced
 from memtune_operator.kubernetes import traces
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from pods import Cluster, pod
 
-from devcluster import pip_settings
-from devcluster.shell import run
+from dev.cluster import pip_settings
+from dev.cluster.shell import run
 
 PUBLIC_INDEX = "https://pypi.org/simple"
 

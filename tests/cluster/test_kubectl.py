@@ -12,7 +12,7 @@ import yaml
 from operator_process import Jobs
 from pods import Cluster, container, pod
 
-from devcluster.shell import ClusterError
+from dev.cluster.shell import ClusterError
 from memtune.api import GROUP
 from tools.demo.on_cluster import DESCRIBE
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from heard import heard_to_its_end
 
-from devcluster import binaries
+from dev.cluster import binaries
 from memtune.api import API_VERSION, KIND
 
 GROUP, VERSION = API_VERSION.split("/")

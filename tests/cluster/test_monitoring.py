@@ -11,10 +11,10 @@ import pytest
 from listeners import elsewhere, listeners
 from pods import eventually
 
-from devcluster.layout import MONITORING_PORTS, MONITORING_STATUS
-from devcluster.monitoring import dashboards, prometheus
-from devcluster.state import monitoring_problems
-from devcluster.supervisor import is_alive, part_pids
+from dev.cluster.layout import MONITORING_PORTS, MONITORING_STATUS
+from dev.cluster.monitoring import dashboards, prometheus
+from dev.cluster.state import monitoring_problems
+from dev.cluster.supervisor import is_alive, part_pids
 
 
 @pytest.mark.usefixtures("cluster")

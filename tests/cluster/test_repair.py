@@ -14,15 +14,15 @@ from typing import NamedTuple
 import pytest
 from pods import GPU, Cluster, container, eventually, pod
 
-from devcluster.layout import KUBECONFIG, STATUS, nodes
-from devcluster.node import process_one
-from devcluster.shell import run
-from devcluster.state import current_nodes, problems, supervisor_pid
-from devcluster.supervisor import part_pids
+from dev.cluster.layout import KUBECONFIG, STATUS, nodes
+from dev.cluster.node import process_one
+from dev.cluster.shell import run
+from dev.cluster.state import current_nodes, problems, supervisor_pid
+from dev.cluster.supervisor import part_pids
 
 NODE = nodes(2)[1]
 ROOT = Path(__file__).resolve().parents[2]
-DEVCLUSTER = (sys.executable, "-m", "devcluster")
+DEVCLUSTER = (sys.executable, "-m", "dev.cluster")
 
 
 def kill_inside(name: str) -> None:

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from traces import Traces
 
-from devcluster import packages
-from devcluster.shell import run
+from dev.cluster import packages
+from dev.cluster.shell import run
 
 # The cluster's programs are looked for, and so they must be there.
 pytestmark = pytest.mark.usefixtures("devcluster", "kubeconfig")

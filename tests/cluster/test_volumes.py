@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pods import Cluster, container, eventually, pod
 
-from devcluster.layout import VOLUMES
+from dev.cluster.layout import VOLUMES
 
 CLAIMS = 15
 

@@ -10,9 +10,9 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from devcluster import cgroups, machine, packages
-from devcluster.layout import STATE, VOLUMES
-from devcluster.versions import MONITORING_PACKAGES, RUNTIME_PACKAGES
+from dev.cluster import cgroups, machine, packages
+from dev.cluster.layout import STATE, VOLUMES
+from dev.cluster.versions import MONITORING_PACKAGES, RUNTIME_PACKAGES
 
 # In the environment of every command from now on, and so of all that these start: who carries it is ours.
 _MARK = f"MEMTUNE_TRACES={os.environ.setdefault('MEMTUNE_TRACES', uuid.uuid4().hex)}".encode()

@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from gpu_day import collect, commands, prepare
-from gpu_day.commands import run
-from gpu_day.main import main
-from gpu_day.outcomes import Part
-from gpu_day.places import MEASURED, ROOT
-from gpu_day.wheels import Wheel, unpack
+
+from dev.gpu_day import collect, commands, prepare
+from dev.gpu_day.commands import run
+from dev.gpu_day.main import main
+from dev.gpu_day.outcomes import Part
+from dev.gpu_day.places import MEASURED, ROOT
+from dev.gpu_day.wheels import Wheel, unpack
 
 
 def on_a_gpu(

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from api_answers import ApiServer, api_server, listed
 
-from devcluster.builds import OURS, image_name
-from devcluster.versions import BASE_IMAGE
+from dev.cluster.builds import OURS, image_name
+from dev.cluster.versions import BASE_IMAGE
 from tools import kind_cluster
 
 NODES = ("memtune-tests-control-plane", "memtune-tests-worker")

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-SOURCES = Path(__file__).resolve().parents[2] / "devcluster" / "monitoring" / "page_sources"
+SOURCES = Path(__file__).resolve().parents[2] / "dev" / "cluster" / "monitoring" / "page_sources"
 PACKAGE: dict[str, Any] = json.loads((SOURCES / "package.json").read_text())
 LOCKED: dict[str, dict[str, Any]] = json.loads((SOURCES / "package-lock.json").read_text())["packages"]
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 from emulated_gpu import emulate
-from gpu_day import collect, prepare
-from gpu_day.places import ROOT, variables
 from gpu_snapshot import peak_reserved_bytes, read, replayed_bytes
 
+from dev.gpu_day import collect, prepare
+from dev.gpu_day.places import ROOT, variables
 from memtune.gpus.driver_overhead import outside_sizes
 from memtune.memory.formulas.recipe import workspace_bytes
 from memtune.units import MIB

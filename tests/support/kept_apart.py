@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from devcluster.layout import CHECKOUT, COMMAND_LOCK, STATE, VOLUMES
+from dev.cluster.layout import CHECKOUT, COMMAND_LOCK, STATE, VOLUMES
 
 VARIABLES = ("KUBECONFIG", "MEMTUNE_KUBECONFIG", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME")
 _CLUSTERS_OWN = tuple(map(str, (STATE, COMMAND_LOCK, VOLUMES)))

@@ -20,7 +20,7 @@ def test_every_cluster_that_is_started_is_ended(monkeypatch: pytest.MonkeyPatch)
     did: list[str] = []
 
     def timed(*command: str) -> tuple[float, int]:
-        did.append(" ".join(command).split("devcluster ")[-1].split("cluster/")[-1])
+        did.append(" ".join(command).split("dev.cluster ")[-1].split("cluster/")[-1])
         return 1.0, int(did[-1] == "test_smoke.py" and did.count("test_smoke.py") == 2)
 
     monkeypatch.setattr(cluster_times, "timed", timed)

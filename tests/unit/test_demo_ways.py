@@ -169,7 +169,7 @@ def left(machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> A
 
 
 KIND_DOWN = "kind delete cluster --name memtune-demo"
-DEVCLUSTER_DOWN = f"{sys.executable} -m devcluster down"
+DEVCLUSTER_DOWN = f"{sys.executable} -m dev.cluster down"
 CURRENT_CLEAN = ["tools/env.sh demo", ".venv/bin/python -m tools.demo.on_cluster current clean"]
 
 

@@ -9,7 +9,7 @@ import threading
 
 import pytest
 
-from devcluster.api import Client
+from dev.cluster.api import Client
 
 _HEAD = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 _ANSWERS = {

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from devcluster import cgroups
-from devcluster.layout import CGROUP, Node
+from dev.cluster import cgroups
+from dev.cluster.layout import CGROUP, Node
 
 CONTROLLERS = ("cpu", "cpuacct", "cpuset", "memory", "devices", "freezer", "blkio", "pids")
 

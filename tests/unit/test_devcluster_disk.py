@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from devcluster import disk
-from devcluster.disk import GIB, Need
+from dev.cluster import disk
+from dev.cluster.disk import GIB, Need
 
 CLUSTER = Need(Path("/state/of/it"), 4 * GIB, "the cluster")
 BUILD = Need(Path("/cache"), 8 * GIB, "building Kubernetes")

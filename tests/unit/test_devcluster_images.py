@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from devcluster import images
+from dev.cluster import images
 
 
 @pytest.fixture

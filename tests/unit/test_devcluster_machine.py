@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from devcluster import cgroups, machine, network
-from devcluster.layout import FABRIC_NAMESPACE, HOST_INTERFACE, NODES_OWN, VOLUMES
-from devcluster.shell import ClusterError
-from devcluster.versions import DEBIAN
+from dev.cluster import cgroups, machine, network
+from dev.cluster.layout import FABRIC_NAMESPACE, HOST_INTERFACE, NODES_OWN, VOLUMES
+from dev.cluster.shell import ClusterError
+from dev.cluster.versions import DEBIAN
 
 
 @pytest.fixture

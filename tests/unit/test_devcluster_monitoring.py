@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from devcluster.monitoring import dashboards, page, prometheus
-from devcluster.monitoring.targets import TARGETS, describe
-from devcluster.shell import ClusterError
+from dev.cluster.monitoring import dashboards, page, prometheus
+from dev.cluster.monitoring.targets import TARGETS, describe
+from dev.cluster.shell import ClusterError
 
 
 def pod(**more: Any) -> dict[str, Any]:

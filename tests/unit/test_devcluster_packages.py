@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from devcluster import packages
-from devcluster.shell import ClusterError
-from devcluster.versions import SUITABLE
+from dev.cluster import packages
+from dev.cluster.shell import ClusterError
+from dev.cluster.versions import SUITABLE
 
 # What apt does to the units of a package it installs, an alias and an escaped name among them.
 APT = r"""

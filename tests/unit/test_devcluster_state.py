@@ -11,10 +11,10 @@ from typing import IO
 
 import pytest
 
-from devcluster import binaries, cli, cluster, layout, machine, network, node, state
-from devcluster.layout import Node
-from devcluster.shell import ClusterError
-from devcluster.supervisor import boot_id, leave_running, part_pids
+from dev.cluster import binaries, cli, cluster, layout, machine, network, node, state
+from dev.cluster.layout import Node
+from dev.cluster.shell import ClusterError
+from dev.cluster.supervisor import boot_id, leave_running, part_pids
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def test_every_command_says_that_a_cluster_is_dead(
     monkeypatch.setattr(sys, "argv", ["devcluster", *command])
     assert cli.main() == 1
     assert capsys.readouterr().err == (
-        "devcluster: the cluster is dead: `python3 -m devcluster up` starts a new one\n"
+        "devcluster: the cluster is dead: `python3 -m dev.cluster up` starts a new one\n"
         "the supervisor is dead, and every part with it\n"
     )
 
@@ -164,7 +164,7 @@ def test_a_broken_file_of_the_state_is_a_sentence(
     assert cli.main() == 1
     said = capsys.readouterr().err
     assert said.startswith(f"devcluster: {dead / name} is broken (")
-    assert said.endswith("run `python3 -m devcluster down`, then `python3 -m devcluster up`\n")
+    assert said.endswith("run `python3 -m dev.cluster down`, then `python3 -m dev.cluster up`\n")
 
 
 @pytest.mark.parametrize("dead_part", [None, "ended with signal SIGKILL"])

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from devcluster.supervisor import Part, Supervisor, is_alive
+from dev.cluster.supervisor import Part, Supervisor, is_alive
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ from typing import Any, cast
 
 import pytest
 
-from devcluster import volumes
-from devcluster.api import ApiError, Client
+from dev.cluster import volumes
+from dev.cluster.api import ApiError, Client
 
 
 class Api:

@@ -13,7 +13,7 @@ from pathlib import Path
 import kept_apart
 import pytest
 
-from devcluster.layout import MONITORING_LOCK, STATE
+from dev.cluster.layout import MONITORING_LOCK, STATE
 
 ELSEWHERE = Path("/tmp/memtune-no-test-writes-here")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from devcluster.pip_settings import files, local_paths, pip_conf, settings
+from dev.cluster.pip_settings import files, local_paths, pip_conf, settings
 
 MACHINE = "[global]\ncert = /etc/company.crt\nfind-links = /opt/wheels\n    /opt/more wheels.example/links\n"
 USER = "[global]\ntarget = /somewhere\n[install]\nextra-index-url = file:///opt/py%20pi/simple https://pypi.example/simple\n"

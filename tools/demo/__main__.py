@@ -48,7 +48,7 @@ def _end_kind() -> None:
 
 
 def _end_devcluster() -> None:
-    call(sys.executable, "-m", "devcluster", "down")
+    call(sys.executable, "-m", "dev.cluster", "down")
 
 
 def _end_files() -> None:

@@ -10,8 +10,8 @@ from typing import Any, Protocol
 
 from kubernetes import client, config
 
-from devcluster import binaries
-from devcluster.builds import OURS, image_name
+from dev.cluster import binaries
+from dev.cluster.builds import OURS, image_name
 from tools.demo.terminal import BUILD, KIND_CLUSTER, KIND_MADE, DemoError, answer, call, step
 from tools.demo.ways import registry
 from tools.kind_cluster import GPU, KindError, advertise_gpus, build_images
@@ -40,7 +40,7 @@ class DemoCluster(Protocol):
 
 
 class DevCluster:
-    """The cluster of devcluster/, with Prometheus and the dashboards beside it."""
+    """The cluster of dev/cluster/, with Prometheus and the dashboards beside it."""
 
     is_ours = True
 
@@ -50,7 +50,7 @@ class DevCluster:
     def start(self) -> None:
         with step("A Kubernetes of two nodes with 8 virtual GPUs each"):
             _devcluster("up", "--nodes", "2")
-            self.kubeconfig = answer(sys.executable, "-m", "devcluster", "kubeconfig")
+            self.kubeconfig = answer(sys.executable, "-m", "dev.cluster", "kubeconfig")
         with step("The images of operator and runner"):
             _devcluster("load", *OURS)
 
@@ -60,7 +60,7 @@ class DevCluster:
     def pages(self) -> Pages:
         with step("Prometheus and the dashboards"):
             dashboards, prometheus = (
-                answer(sys.executable, "-m", "devcluster", part).splitlines()[-1]
+                answer(sys.executable, "-m", "dev.cluster", part).splitlines()[-1]
                 for part in ("dashboards", "prometheus")
             )
         return Pages(dashboards, prometheus)
@@ -147,7 +147,7 @@ CLUSTERS: dict[str, type[DevCluster] | type[Kind] | type[Current]] = {
 
 
 def _devcluster(*words: str) -> None:
-    call(sys.executable, "-m", "devcluster", *words)
+    call(sys.executable, "-m", "dev.cluster", *words)
 
 
 def _values(operator: str, runner: str) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from kubernetes import client, config, dynamic
 from kubernetes.client.exceptions import ApiException
 from urllib3.exceptions import HTTPError
 
-from devcluster.layout import DASHBOARDS_PORT
+from dev.cluster.layout import DASHBOARDS_PORT
 from memtune.api import GROUP, PLURAL, VERSION
 from tools.demo.clusters import CLUSTERS, DemoCluster, Pages
 from tools.demo.terminal import (

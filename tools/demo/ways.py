@@ -56,7 +56,7 @@ WAYS = {
         f"~/.cache/memtune, images in /var/lib/containers, 22 GB in all; on the cluster {_CHART}; {_CHECKOUT}",
         takes="10 to 20 minutes the first time, since Kubernetes is compiled; then about 3",
         ends="`make demo-clean` ends the cluster; packages and what was built stay for the next time",
-        meanwhile=(sys.executable, "-m", "devcluster", "up", "--nodes", "2", "--build", "operator", "runner", "page"),
+        meanwhile=(sys.executable, "-m", "dev.cluster", "up", "--nodes", "2", "--build", "operator", "runner", "page"),
     ),
     "none": Way(
         title="without a cluster, with processes of this machine",
@@ -104,7 +104,7 @@ def _kind_lacks() -> str:
 
 
 def _devcluster_lacks() -> str:
-    asked = [sys.executable, "-m", "devcluster", "can-run"]
+    asked = [sys.executable, "-m", "dev.cluster", "can-run"]
     done = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, check=False)
     return (done.stdout + done.stderr).strip() if done.returncode else ""
 

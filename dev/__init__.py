@@ -1,0 +1,1 @@
+"""What serves developers, and nobody else."""

@@ -1,0 +1,5 @@
+import sys
+
+from dev.cluster.cli import main
+
+sys.exit(main())

@@ -1,0 +1,134 @@
+"""Running commands, and the one error that the user sees as a sentence."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+
+from dev.cluster import disk
+
+_began = time.monotonic()
+
+# Namespaces of its own for whatever takes long: when the command that waits for it dies, be it by SIGKILL, the kernel
+# ends every process in them, and no mount outlives these.
+_BOUND = ("setpriv", "--pdeathsig=KILL", "unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc")
+_bound: set[subprocess.Popen[bytes]] = set()
+_ending = threading.Event()
+
+
+class ClusterError(Exception):
+    """What went wrong, where, and what to do; shown without a traceback."""
+
+
+class BrokenStateError(ClusterError):
+    """A file of the state says nothing that can be understood."""
+
+
+def tail(path: Path, lines: int = 15) -> str:
+    if not path.is_file():
+        return f"  (no log at {path})"
+    last = path.read_text(errors="replace").splitlines()[-lines:]
+    return "\n".join(f"  {line[:400]}" for line in last)
+
+
+def run(argv: Sequence[str], *, stdin: str | None = None, env: Mapping[str, str] | None = None) -> str:
+    """Run to the end and return standard output; a failure carries the command and what it said."""
+    done = subprocess.run(argv, input=stdin, env=_in_english(env), text=True, capture_output=True, check=False)
+    if done.returncode != 0:
+        said = (done.stderr or done.stdout).strip()[-2000:]
+        raise _failure(f"`{' '.join(argv)}` failed with exit code {done.returncode}:\n{said}")
+    return done.stdout
+
+
+def run_logged(
+    argv: Sequence[str],
+    log: Path,
+    *,
+    cwd: Path | None = None,
+    env: Mapping[str, str] | None = None,
+    survives: bool = False,
+) -> None:
+    """Run something long with its output in a log; a failure shows the tail of that log.
+
+    It dies with this process unless it ``survives``; then it keeps what this process has locked until it ends.
+    """
+    if _ending.is_set():
+        raise ClusterError(f"`{' '.join(argv)}` was not begun: this command is being ended")
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("a") as out:
+        # The terminal's Ctrl-C is for this process, which ends what is bound to it.
+        process = subprocess.Popen(
+            [*(() if survives else _BOUND), *argv],
+            cwd=cwd,
+            env=_in_english(env),
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            start_new_session=not survives,
+            close_fds=not survives,
+        )
+    with process, nullcontext() if survives else _held(process):
+        code = process.wait()
+    if code != 0:
+        raise _failure(f"`{' '.join(argv)}` failed ({code}); the end of {log}:\n{tail(log)}")
+
+
+def _in_english(env: Mapping[str, str] | None) -> dict[str, str]:
+    """What programs complain of is looked for in what they say."""
+    return {**(os.environ if env is None else env), "LC_ALL": "C.UTF-8"}
+
+
+def _failure(said: str) -> ClusterError:
+    return ClusterError(f"{disk.full()}\n{said}" if disk.is_full(said) else said)
+
+
+@contextmanager
+def _held(process: subprocess.Popen[bytes]) -> Iterator[None]:
+    _bound.add(process)
+    if _ending.is_set():
+        process.kill()
+    try:
+        yield
+    except BaseException:
+        process.kill()
+        raise
+    finally:
+        _bound.discard(process)
+
+
+def end_bound() -> None:
+    """End what threads wait for, and let none begin more: an interruption reaches the main one alone."""
+    _ending.set()
+    for process in list(_bound):
+        process.kill()
+
+
+def write_new(path: Path, content: str) -> bool:
+    """Replace a file at once and whole; says whether the content is another one than before."""
+    if path.exists() and path.read_text() == content:
+        return False
+    fresh = path.with_suffix(".new")
+    fresh.write_text(content)
+    fresh.rename(path)
+    return True
+
+
+def read_whole(path: Path) -> Any:
+    """What a file of the state holds as JSON; they are written at once and whole, but a power cut empties files."""
+    try:
+        return json.loads(path.read_text())
+    except ValueError as error:
+        raise BrokenStateError(
+            f"{path} is broken ({error}): run `python3 -m dev.cluster down`, then `python3 -m dev.cluster up`"
+        ) from error
+
+
+def say(text: str) -> None:
+    """Tell of progress, with the time since the command began."""
+    print(f"[{time.monotonic() - _began:5.1f} s] {text}", flush=True)

@@ -1,5 +1,0 @@
-import sys
-
-from devcluster.cli import main
-
-sys.exit(main())
