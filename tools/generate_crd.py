@@ -24,7 +24,7 @@ PLAIN = ROOT / "crds" / f"{GROUP}_{PLURAL}.yaml"
 # In a chart's crds/ Helm would never bring it up to date.
 TEMPLATE = ROOT / "charts" / "memtune" / "templates" / "crd.yaml"
 PAGE = ROOT / "docs" / "object.md"
-HEADER = "# Made by tools/generate_crd.py from core/memtune/spec; do not edit, run `make generate`.\n"
+HEADER = "# Made by tools/generate_crd.py from core/memtune/api; do not edit, run `make generate`.\n"
 # A server without CEL would pass over these, but Helm asks it for its fields first, and then refuses the whole chart.
 RULES = re.compile(r"^( +)x-kubernetes-validations:\n(?:\1[- ] .*\n)+", re.MULTILINE)
 # Kubernetes 1.25 to 1.27 warn of each of these fields that they do not know.

@@ -12,7 +12,7 @@ Schema = dict[str, Any]
 INTRODUCTION = """\
 # The `MemoryTunedJob`, field by field
 
-Made by `make generate` from the types in `core/memtune/spec`; what the API server refuses, `memtune plan` refuses too,
+Made by `make generate` from the types in `core/memtune/api`; what the API server refuses, `memtune plan` refuses too,
 in the same words. A field in **bold** is required. Below the fields of a block stand the rules between them, with what
 is said when one is broken. `kubectl explain mtj.spec` shows the same on a cluster.
 """
