@@ -1,1 +1,1 @@
-"""The Kubernetes shell of MemTune: it observes jobs, lets core decide, and acts."""
+"""The operator of MemTune: it observes jobs, lets the core decide, and acts."""

@@ -40,10 +40,10 @@ async def run(settings: Settings) -> None:
 
 
 async def _work(cluster: Client, settings: Settings, counters: metrics.Metrics) -> None:
-    shell = KubernetesBackend(cluster, settings)
-    reconciler = Reconciler(shell, search.propose, time.time, counters)
+    backend = KubernetesBackend(cluster, settings)
+    reconciler = Reconciler(backend, search.propose, time.time, counters)
     counters.leads(lambda: reconciler.pending)
-    watches = asyncio.create_task(shell.follow(reconciler.wake))
+    watches = asyncio.create_task(backend.follow(reconciler.wake))
 
     async def stop() -> None:
         watches.cancel()

@@ -39,7 +39,7 @@ class Watcher(Protocol):
 
 
 async def reconcile(
-    shell: Backend,
+    backend: Backend,
     key: Key,
     search: Search,
     now: Callable[[], float],
@@ -51,7 +51,7 @@ async def reconcile(
     """
     written: dict[str, Any] = {}
     while True:
-        snapshot = await shell.observe(key, now())
+        snapshot = await backend.observe(key, now())
         if snapshot is None:
             return None, None
         found(snapshot)
@@ -61,23 +61,23 @@ async def reconcile(
         is_news = status != snapshot.status
         if is_news:
             try:
-                await shell.write(snapshot, status)
+                await backend.write(snapshot, status)
             except RefusalError as refusal:
                 if refusal.kind is Kind.CONFLICT:
                     continue  # somebody wrote since: what was decided rests on what is no more
                 if refusal.kind is Kind.REFUSED and snapshot.job is None and not snapshot.is_out_of_sight:
                     # What another CRD let in takes no status as long as it is wrong: events are all it has. That is its
                     # author's trouble and not the operator's, whose alerts it must not set off.
-                    await shell.tell(snapshot, decision.events)
+                    await backend.tell(snapshot, decision.events)
                     _log.warning("%s/%s: %s", key.namespace, key.name, refusal.message)
                     return snapshot, _LONGEST_DELAY_SECONDS
                 if refusal.kind is Kind.REFUSED:
                     # The operator can read the job: the CRD is of another version, or rights are missing. That is the
                     # operator's trouble; the event tells the job's author why nothing happens.
                     why = f"The job stands still: the API server refuses its status: {refusal.message}"
-                    await shell.tell(snapshot, [JobEvent("Warning", reasons.STATUS_REFUSED, why)])
+                    await backend.tell(snapshot, [JobEvent("Warning", reasons.STATUS_REFUSED, why)])
                 raise
-        is_changed = await _act(shell, snapshot, decision, now())
+        is_changed = await _act(backend, snapshot, decision, now())
         # An older CRD keeps less of a status than was written; that would be news for ever.
         if not is_changed and (not is_news or status == written):
             return snapshot, decision.wake_after_seconds
@@ -91,24 +91,24 @@ def _decide(snapshot: Snapshot, search: Search, now: float) -> Decision:
     return decide(snapshot.job, snapshot.observed, now, search)
 
 
-async def _act(shell: Backend, snapshot: Snapshot, decision: Decision, now: float) -> bool:
+async def _act(backend: Backend, snapshot: Snapshot, decision: Decision, now: float) -> bool:
     """Do what was decided; whether something was refused or kept that the next decision should know of."""
-    await shell.tell(snapshot, decision.events)
-    await shell.delete(snapshot, decision.delete)
-    is_traced = await shell.remember_trace(snapshot, decision.trace, now) if decision.trace else False
-    is_measured = await shell.remember_measured(snapshot, decision.measured) if decision.measured else False
-    is_probed = await shell.remember_probes(snapshot, decision.probes, now) if decision.probes else False
-    is_refused = await shell.create(snapshot, decision.create, now) if decision.create else False
+    await backend.tell(snapshot, decision.events)
+    await backend.delete(snapshot, decision.delete)
+    is_traced = await backend.remember_trace(snapshot, decision.trace, now) if decision.trace else False
+    is_measured = await backend.remember_measured(snapshot, decision.measured) if decision.measured else False
+    is_probed = await backend.remember_probes(snapshot, decision.probes, now) if decision.probes else False
+    is_refused = await backend.create(snapshot, decision.create, now) if decision.create else False
     if decision.delete_job:
-        await shell.delete_job(snapshot)
+        await backend.delete_job(snapshot)
     return is_refused or is_traced or is_measured or is_probed
 
 
 class Reconciler:
     """One task for each job, which sleeps until something happens to the job or its time has come."""
 
-    def __init__(self, shell: Backend, search: Search, now: Callable[[], float], watcher: Watcher) -> None:
-        self._shell = shell
+    def __init__(self, backend: Backend, search: Search, now: Callable[[], float], watcher: Watcher) -> None:
+        self._backend = backend
         self._search = search
         self._now = now
         self._watcher = watcher
@@ -158,7 +158,7 @@ class Reconciler:
         """How long to wait now, the failures in a row, and whether the job is gone."""
         began = self._now()
         try:
-            turn = reconcile(self._shell, key, self._search, self._now, partial(self._found.setdefault, key))
+            turn = reconcile(self._backend, key, self._search, self._now, partial(self._found.setdefault, key))
             snapshot, wait = await asyncio.wait_for(turn, _LONGEST_TURN_SECONDS)
         except RefusalError as refusal:
             self._watcher.failed(key)

@@ -15,8 +15,7 @@ from helm_release import NAMESPACED, Release
 from pods import Cluster
 from rights import Right, Rights
 
-from memtune_operator.kubernetes import cached_measurements as kept_measurements
-from memtune_operator.kubernetes import traces
+from memtune_operator.kubernetes import cached_measurements, traces
 
 GOLDEN = (ROOT / "tests" / "contract" / "golden" / "chart-rights.txt").read_text()
 RULE = re.compile(r"^(?:Cluster)?Role (?:\S+/)?(rel-memtune(?:-nodes)?): (.+): (.+)$", re.MULTILINE)
@@ -53,7 +52,7 @@ def test_of_config_maps_it_may_read_and_write_what_it_remembers_alone(release: R
     release.create_without_operator({"crd": {"install": False}})
     rights = Rights(cluster.connection, release.namespace, release.name)
     verbs = {verb: Right("", "configmaps", verb) for verb in ("create", "get", "list", "update", "delete")}
-    for name in (kept_measurements.NAME, traces.NAME):
+    for name in (cached_measurements.NAME, traces.NAME):
         own = rights.granted(release.namespace, set(verbs.values()), name=name)
         assert own == {verbs["create"], verbs["get"], verbs["update"]}
     assert rights.granted(release.namespace, set(verbs.values()), name="another") == {verbs["create"]}

@@ -109,14 +109,14 @@ async def _drive(manifest: dict[str, Any], directory: Path, shared: Path, earlie
     screen = _Screen(directory)
     if earlier:
         screen.say(earlier)
-    shell = LocalBackend(directory, screen.tell, shared)
-    key = shell.accept(manifest)
-    reconciler = Reconciler(shell, propose, time.time, screen)
-    shell.on_change(lambda: reconciler.wake(key))
-    await shell.stop_orphans()
+    backend = LocalBackend(directory, screen.tell, shared)
+    key = backend.accept(manifest)
+    reconciler = Reconciler(backend, propose, time.time, screen)
+    backend.on_change(lambda: reconciler.wake(key))
+    await backend.stop_orphans()
     # Runs have sessions of their own: when the terminal closes, they would go on.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        asyncio.get_running_loop().add_signal_handler(number, _interrupt, shell, screen)
+        asyncio.get_running_loop().add_signal_handler(number, _interrupt, backend, screen)
     reconciler.wake(key)
     clock = asyncio.ensure_future(screen.keep_fresh())
     try:
@@ -124,16 +124,16 @@ async def _drive(manifest: dict[str, Any], directory: Path, shared: Path, earlie
     finally:
         clock.cancel()
         await reconciler.stop()
-        await shell.stop()
+        await backend.stop()
 
 
-def _interrupt(shell: LocalBackend, screen: _Screen) -> None:
+def _interrupt(backend: LocalBackend, screen: _Screen) -> None:
     from memtune_operator.kubernetes.refusals import RefusalError
     from memtune_operator.local.backend import StateError
 
     screen.interrupted()
     try:
-        shell.suspend()
+        backend.suspend()
     except (RefusalError, StateError) as error:
         # What runs ends all the same, and the next call finds it gone.
         screen.give_up(str(error))

@@ -2,7 +2,7 @@
 
     decision = decide(job, observed, now)
 
-The shell observes, calls `decide`, writes `decision.status` if it differs from what it read (conditionally), and then
+The backend observes, calls `decide`, writes `decision.status` if it differs from what it read (conditionally), and then
 acts. `Observed` and `Decision` say exactly what is expected on either side.
 """
 

@@ -41,13 +41,13 @@ class JobEvent:
 class Decision:
     """What follows from one snapshot.
 
-    The shell writes ``status`` if it differs from the one read, with the read resourceVersion as precondition, and only
-    when that succeeded does the rest: on a conflict it observes again and does nothing. ``create`` holds runs that the
-    status *as read* had recorded and not ended: every pod and object of them that does not exist is POSTed. A run that
-    this decision records comes in ``create`` of the next one, which the shell asks for at once when the status changed.
-    ``trace`` is that of the job's factory, ``measured`` what its runs measured outside of the allocator, and ``probes``
-    what its probes measured, as far as the namespace does not remember them yet.
-    ``wake_after_seconds`` is when to ask again even if nothing happens, None if only a change can matter.
+    The backend writes ``status`` if it differs from the one read, with the resourceVersion as precondition.
+    Only when that succeeds does it do the rest; on a conflict it observes again. ``create`` holds the runs that the
+    status *as read* had recorded and not ended: every pod and object of them that does not exist is created. A run that
+    this decision records is in ``create`` of the next one, which the backend asks for at once when the status changed.
+    ``trace`` is the trace of the job's factory, ``measured`` the bytes that its runs had outside of the allocator, and
+    ``probes`` the measurements of its probes, each only if the namespace does not have it yet.
+    ``wake_after_seconds`` is when to ask again even if nothing happens; None if only a change can matter.
     """
 
     status: Status

@@ -130,11 +130,11 @@ class Refusal:
 
 @dataclass(frozen=True)
 class Observed:
-    """One job as the shell sees it.
+    """One job as the backend sees it.
 
     ``status`` is the job's as last read, whatever it holds. ``runs`` has the pods that exist, by the run that their
     label names, and only those whose controller ownerReference carries the job's uid; a run without pods may be left
-    out. Of each pod the shell fills in what it sees: ``present`` stays True, ``overdue`` False, for which pods should
+    out. Of each pod the backend fills in what it sees: ``present`` stays True, ``overdue`` False, for which pods should
     be there and how long a run may take is decided here. ``RunObservation.refusal`` is the API server's last refusal to
     create a pod or another object of that run (quota, admission), empty once it was taken. ``refusals`` forbid every
     pod (policy, template, a name that is taken). ``nodes`` is None where the operator may not read nodes.

@@ -44,7 +44,7 @@ RESUMED = "Resumed"
 # Queued.
 QUEUED = "Waiting"
 
-# Stalled. The first ones are the shell's, in refusals.
+# Stalled. The first ones are the backend's, in refusals.
 POLICY_DENIED = "PolicyDenied"
 TEMPLATE_REJECTED = "TemplateRejected"
 TEMPLATE_CONFLICT = "TemplateConflict"

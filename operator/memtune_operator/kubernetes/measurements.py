@@ -11,7 +11,7 @@ from memtune.api.status import RunStatus
 from memtune.controller import Observed
 from memtune.memory.measured_overhead import JobOutside
 from memtune_operator.backend import Snapshot
-from memtune_operator.kubernetes import cached_measurements as kept_measurements
+from memtune_operator.kubernetes import cached_measurements
 from memtune_operator.kubernetes.client import Client
 from memtune_operator.kubernetes.namespace_cache import NamespaceCache
 from memtune_operator.kubernetes.refusals import RefusalError
@@ -24,48 +24,48 @@ class Measurements:
     """Reads and writes the one ConfigMap of each namespace."""
 
     def __init__(self, cluster: Client, runner_image: str) -> None:
-        self._shelf = NamespaceCache(cluster, kept_measurements.NAME)
+        self._cache = NamespaceCache(cluster, cached_measurements.NAME)
         self._runner_image = runner_image
 
     async def recall(self, snapshot: Snapshot) -> Snapshot:
         """The snapshot with what is remembered, if anything can be predicted: a job that may start no pod has no image
         that could be read, and one whose GPU is not known has nothing to compare with."""
         job, observed = snapshot.job, snapshot.observed
-        if job is None or observed.refusals or not kept_measurements.product_of(job, observed):
+        if job is None or observed.refusals or not cached_measurements.product_of(job, observed):
             return snapshot
         try:
-            kept = await self._shelf.read(job.metadata.namespace)
+            kept = await self._cache.read(job.metadata.namespace)
         except RefusalError as refusal:
             # It would have made an interval narrower; nobody has to wait for that.
-            _log.info("%s/%s cannot be read: %s", job.metadata.namespace, kept_measurements.NAME, refusal.message)
+            _log.info("%s/%s cannot be read: %s", job.metadata.namespace, cached_measurements.NAME, refusal.message)
             return snapshot
         if kept is None:
             return snapshot
-        found = kept_measurements.recall(kept, self._subject(job, observed))
-        earlier = kept_measurements.recall_probes(kept, self._probed_subject(job, observed))
+        found = cached_measurements.recall(kept, self._subject(job, observed))
+        earlier = cached_measurements.recall_probes(kept, self._probed_subject(job, observed))
         return replace(snapshot, observed=replace(observed, remembered=found, earlier=earlier))
 
     async def remember(self, snapshot: Snapshot, measured: JobOutside) -> bool:
         """Keep what a job has measured; whether it is worth looking again."""
         assert snapshot.job is not None  # only a job that could be read has runs
         namespace, subject = snapshot.job.metadata.namespace, self._subject(snapshot.job, snapshot.observed)
-        return await self._shelf.change(
-            namespace, lambda kept: kept_measurements.remembering(kept, namespace, subject, measured)
+        return await self._cache.change(
+            namespace, lambda kept: cached_measurements.remembering(kept, namespace, subject, measured)
         )
 
     async def remember_probes(self, snapshot: Snapshot, probes: Sequence[RunStatus], now: float) -> bool:
         """Keep what a job's probes measured; whether it is worth looking again."""
         assert snapshot.job is not None  # only a job that could be read has runs
         namespace, subject = snapshot.job.metadata.namespace, self._probed_subject(snapshot.job, snapshot.observed)
-        return await self._shelf.change(
+        return await self._cache.change(
             namespace,
-            lambda kept: kept_measurements.remembering_probes(kept, namespace, subject, probes, int(now)),
+            lambda kept: cached_measurements.remembering_probes(kept, namespace, subject, probes, int(now)),
         )
 
-    def _probed_subject(self, job: Job, observed: Observed) -> kept_measurements.Subject:
-        product = kept_measurements.product_of(job, observed)
-        return kept_measurements.probed_subject(job, image_of(job, self._runner_image), product)
+    def _probed_subject(self, job: Job, observed: Observed) -> cached_measurements.Subject:
+        product = cached_measurements.product_of(job, observed)
+        return cached_measurements.probed_subject(job, image_of(job, self._runner_image), product)
 
-    def _subject(self, job: Job, observed: Observed) -> kept_measurements.Subject:
-        product = kept_measurements.product_of(job, observed)
-        return kept_measurements.subject(job, image_of(job, self._runner_image), product)
+    def _subject(self, job: Job, observed: Observed) -> cached_measurements.Subject:
+        product = cached_measurements.product_of(job, observed)
+        return cached_measurements.subject(job, image_of(job, self._runner_image), product)

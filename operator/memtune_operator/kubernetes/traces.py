@@ -38,7 +38,7 @@ class Traces:
     """Reads and writes the one ConfigMap of each namespace, for jobs that have a factory."""
 
     def __init__(self, cluster: Client, runner_image: str) -> None:
-        self._shelf = NamespaceCache(cluster, NAME)
+        self._cache = NamespaceCache(cluster, NAME)
         self._runner_image = runner_image
 
     async def recall(self, job: Job, status: Manifest, pods: list[Manifest]) -> str:
@@ -48,7 +48,7 @@ class Traces:
         """
         if job.spec.model.factory is None:
             return ""
-        found, key = await self._shelf.read(job.metadata.namespace), key_of(job, self._runner_image)
+        found, key = await self._cache.read(job.metadata.namespace), key_of(job, self._runner_image)
         traced, seen = image_of(found, key), image_ids(pods)
         if not status.get("trace") and traced and seen and traced not in seen:
             return ""
@@ -61,7 +61,7 @@ class Traces:
             return False
         namespace, key = job.metadata.namespace, key_of(job, self._runner_image)
         image_id = next(iter(image_ids(pod for pod in pods if is_trace(pod))), "")
-        return await self._shelf.change(
+        return await self._cache.change(
             namespace, lambda found: remembering(found, namespace, key, trace, image_id, now)
         )
 

@@ -18,7 +18,7 @@ from memtune.controller.observation import RunObservation
 from memtune.memory.measured_overhead import JobOutside
 from memtune.wire.run import Run, TraceRun
 from memtune_operator.backend import Key, Snapshot
-from memtune_operator.kubernetes import cached_measurements as kept_measurements
+from memtune_operator.kubernetes import cached_measurements
 from memtune_operator.kubernetes.pod_reader import run_of
 from memtune_operator.kubernetes.refusals import Kind, RefusalError
 from memtune_operator.local.command import LocalCommand, command_of, with_python
@@ -113,8 +113,8 @@ class LocalBackend:
             trace=self._trace,
         )
         kept = _read_json(self._measurements)
-        known = kept_measurements.recall(kept, kept_measurements.subject(*_asked(job, observed)))
-        earlier = kept_measurements.recall_probes(kept, kept_measurements.probed_subject(*_asked(job, observed)))
+        known = cached_measurements.recall(kept, cached_measurements.subject(*_asked(job, observed)))
+        earlier = cached_measurements.recall_probes(kept, cached_measurements.probed_subject(*_asked(job, observed)))
         return Snapshot(manifest, replace(observed, remembered=known, earlier=earlier), job)
 
     async def write(self, snapshot: Snapshot, status: dict[str, Any]) -> None:
@@ -151,14 +151,14 @@ class LocalBackend:
     async def remember_measured(self, snapshot: Snapshot, measured: JobOutside) -> bool:
         """In one file of all jobs."""
         assert snapshot.job is not None  # only a job that could be read has runs
-        subject = kept_measurements.subject(*_asked(snapshot.job, snapshot.observed))
-        return self._keep(lambda kept: kept_measurements.remembering(kept, "", subject, measured))
+        subject = cached_measurements.subject(*_asked(snapshot.job, snapshot.observed))
+        return self._keep(lambda kept: cached_measurements.remembering(kept, "", subject, measured))
 
     async def remember_probes(self, snapshot: Snapshot, probes: Sequence[RunStatus], now: float) -> bool:
         """In the same file."""
         assert snapshot.job is not None  # only a job that could be read has runs
-        subject = kept_measurements.probed_subject(*_asked(snapshot.job, snapshot.observed))
-        return self._keep(lambda kept: kept_measurements.remembering_probes(kept, "", subject, probes, int(now)))
+        subject = cached_measurements.probed_subject(*_asked(snapshot.job, snapshot.observed))
+        return self._keep(lambda kept: cached_measurements.remembering_probes(kept, "", subject, probes, int(now)))
 
     def _keep(self, change: Callable[[Manifest], Manifest]) -> bool:
         """Write what is made of what is there. The programs of several jobs do so one after the other."""
@@ -235,7 +235,7 @@ def _file(directory: Path) -> Path:
 
 def _asked(job: Job, observed: Observed) -> tuple[Job, str, str]:
     """Where nobody names the GPU, it is this machine's, and so is what the processes run."""
-    return job, _NO_IMAGE, kept_measurements.product_of(job, observed) or _OWN_GPU
+    return job, _NO_IMAGE, cached_measurements.product_of(job, observed) or _OWN_GPU
 
 
 def _pod(job: Job, run: Run | TraceRun) -> Manifest:
