@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from memtune.gpus.driver_overhead import experienced, outside_sizes
 from memtune.memory.constants import DEFAULT_CONSTANTS, Constants
 from memtune.memory.formulas.buffers import buffer_terms, building_terms, evaluation_terms, save_terms
@@ -14,13 +16,14 @@ from memtune.memory.formulas.stacks import stack_terms
 from memtune.memory.formulas.states import state_terms
 from memtune.memory.formulas.terms import ALWAYS, Term
 from memtune.memory.prediction import Interval, Prediction
-from memtune.memory.replay.replays import Footprint, evaluation_bytes, replays_of
-from memtune.memory.replay.terms import traced_evaluation_terms, traced_save_terms, traced_terms
 from memtune.memory.speed import TRUST, Pace, pace_of
 from memtune.memory.uncertainty import Belief, Calibration
 from memtune.memory.workload import Evaluation, Workload
 from memtune.plans.plan import Plan
 from memtune.units import MIB
+
+if TYPE_CHECKING:
+    from memtune.memory.replay.replays import Footprint
 
 # How far what is assumed of a model may be from the truth, as a share: it says little more than the order of magnitude.
 _ASSUMED = 4.0
@@ -107,6 +110,9 @@ class Predictor:
         return found
 
     def _footprint(self, plan: Plan) -> Footprint:
+        # Imported only here and below: replays and the allocator are half of all modules, and few models are traced.
+        from memtune.memory.replay.replays import replays_of
+
         workload = self.workload
         assert workload.traced
         return replays_of(workload.traced).footprint(
@@ -121,6 +127,9 @@ class Predictor:
         return recipe_terms(self.shape, recipe, DEFAULT_CONSTANTS, self.workload.evaluation)
 
     def _traced_terms(self, plan: Plan, recipe: Recipe) -> list[Term]:
+        from memtune.memory.replay.replays import evaluation_bytes
+        from memtune.memory.replay.terms import traced_evaluation_terms, traced_save_terms, traced_terms
+
         footprint, evaluation, model = self._footprint(plan), self.workload.evaluation, self.workload.traced
         assert model
         terms = [*traced_terms(footprint), *traced_save_terms(footprint, self.shape, recipe)]

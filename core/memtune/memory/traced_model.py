@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
-from memtune.wire.names import short_hash
-from memtune.wire.trace import Trace
-from memtune.wire.trace_message import unpack
+if TYPE_CHECKING:
+    from memtune.wire.trace import Trace
+
 
 _HASH_CHARACTERS = 16
 
@@ -28,4 +29,7 @@ class TracedModel:
 @lru_cache(maxsize=32)
 def read_traced(message: str) -> TracedModel:
     """The model of a message. Equal messages give one model, so that its replays are kept."""
+    from memtune.wire.names import short_hash
+    from memtune.wire.trace_message import unpack
+
     return TracedModel(short_hash(message, _HASH_CHARACTERS), unpack(message))
