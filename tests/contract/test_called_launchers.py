@@ -16,12 +16,13 @@ from launches import free_port
 from torch.distributed import run as torchrun
 
 from memtune_runner.command import called_launchers
+from memtune_runner.command.worker_command import ENTER_DIRECTORY
 from memtune_runner.rank.bad_input import BadInputError
 from memtune_runner.rank.imports import ImportWatch
 from memtune_runner.rank.patches import Patches
 from memtune_runner.rank.ranks import Rank
 
-RUN_WORKER = Path(called_launchers.__file__).parent / "enter" / "run_worker.py"
+RUN_WORKER = ENTER_DIRECTORY / "run_worker.py"
 _SCRIPT = """
 import json, os, sys
 from pathlib import Path
