@@ -26,9 +26,9 @@ from wrong_values import wrong_values
 from memtune.api import SpecError, load_job
 from memtune.api.rules import RULES
 from memtune.api.transition import FIXED, forbidden_changes
-from memtune.planning.space import contradiction
 from memtune.plans.knobs import Precision, Sharding
 from memtune.plans.plan import SHORT_FORM, Plan
+from memtune.plans.refusals import contradiction
 
 ROOT = Path(__file__).resolve().parents[2]
 Node = dict[str, Any]

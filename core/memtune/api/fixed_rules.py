@@ -8,9 +8,9 @@ from collections.abc import Callable
 from memtune.api.errors import Problem
 from memtune.api.job import JobSpec
 from memtune.api.rule import Rule
-from memtune.planning.space import contradiction
 from memtune.plans.knobs import Attention, GradientDtype, Knob, Optimizer
 from memtune.plans.plan import OPTIONS, SHORT_FORM, Plan
+from memtune.plans.refusals import contradiction
 from memtune.units import counted
 
 _PATH = "spec.tuning.plan"

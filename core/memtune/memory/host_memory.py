@@ -15,7 +15,7 @@ from memtune.memory.formulas.shape import shape_of
 from memtune.memory.prediction import PredictsPlans
 from memtune.memory.workload import Workload
 from memtune.plans.deepspeed_config import SUB_GROUP_ELEMENTS
-from memtune.plans.knobs import Offload, Optimizer, Precision, Sharding
+from memtune.plans.knobs import Offload, Optimizer, Sharding
 from memtune.plans.optimizer_bytes import STATE_BYTES, bytes_of
 from memtune.plans.plan import Plan
 from memtune.units import GIB, MIB, counted
@@ -159,7 +159,7 @@ def _offloaded(workload: Workload, plan: Plan, activation_bytes: float) -> list[
     terms = [_optimizer_offload(workload, plan, elements)]
     if plan.offload is Offload.PARAMETERS:
         weights = -(-_total(workload) // workload.world)
-        width = _weight_bytes(plan)
+        width = plan.compute_bytes
         formula = f"{width} B x {weights:,} parameters, pinned"
         source = "deepspeed runtime/zero/partition_parameters.py, offload_param"
         terms.append(_term("offloaded parameters", workload, _pinned_groups(weights, width, plan), formula, source))
@@ -208,17 +208,17 @@ def _nvme(workload: Workload, elements: int) -> HostTerm:
 
 
 def _loading(workload: Workload, plan: Plan) -> HostTerm:
-    whole = _total(workload) * _weight_bytes(plan)
+    whole = _total(workload) * plan.compute_bytes
     if plan.sharding.zero_stage == 3:
         size = min(whole, _FILE_BYTES)
         source = "transformers save_pretrained, max_shard_size; deepspeed zero.Init"
         return _term("loading", workload, size, "one file of at most 5 GB", source)
-    formula = f"{_weight_bytes(plan)} B x {_total(workload):,} parameters"
+    formula = f"{plan.compute_bytes} B x {_total(workload):,} parameters"
     return _term("loading", workload, whole, formula, "each rank loads the model before it moves it to its GPU")
 
 
 def _saving(workload: Workload, plan: Plan) -> HostTerm:
-    count, width = _learning(workload), _weight_bytes(plan)
+    count, width = _learning(workload), plan.compute_bytes
     if plan.sharding.zero_stage < 3:
         return HostTerm("saving", 0, "tensors are written from the GPU one by one", "torch.save")
     source = "deepspeed stage3_gather_16bit_weights_on_model_save; torch get_model_state_dict(full_state_dict)"
@@ -232,12 +232,8 @@ def _converting(workload: Workload, plan: Plan) -> HostTerm:
     if not is_sharded or plan.optimizer is not Optimizer.ADAMW:
         return HostTerm("converting", 0, "other checkpoints are never converted", source)
     count, shards = _learning(workload), sharding_ranks(workload, plan)
-    width, states = _weight_bytes(plan), 4 + STATE_BYTES[plan.optimizer]
+    width, states = plan.compute_bytes, 4 + STATE_BYTES[plan.optimizer]
     formula = f"2 GiB and {states:g} B x {count:,} / {shards} + {width} B x {count:,} parameters, before ranks start"
     # One worker reads the ranks' files one after the other, and the weights once.
     size = _PROCESS_BYTES + int(states * count / shards) + width * count
     return HostTerm("converting", size, formula, source)
-
-
-def _weight_bytes(plan: Plan) -> int:
-    return 4 if plan.precision in (Precision.FP32, Precision.TF32) else 2

@@ -105,9 +105,9 @@ def compute_seconds(workload: Workload, shape: Shape, plan: Plan) -> tuple[float
     attention_peak = flops(gpu, Precision.BF16 if plan.precision is Precision.FP8 else plan.precision)
     products = 2.0 * shape.active / (peak * _MATMUL_SHARE)
     scores = 4.0 * shape.attentions * shape.query * length / (attention_peak * _ATTENTION_SHARE)
-    traffic = _wide(plan) * _traffic(workload) * shape.hidden * shape.layers / gpu.memory_bytes_per_second
+    traffic = plan.compute_bytes * _traffic(workload) * shape.hidden * shape.layers / gpu.memory_bytes_per_second
     # Weights are read once a pass, and kernels started, for one token as for many.
-    launch = _wide(plan) * shape.active / gpu.memory_bytes_per_second + _LAUNCH_SECONDS * shape.layers
+    launch = plan.compute_bytes * shape.active / gpu.memory_bytes_per_second + _LAUNCH_SECONDS * shape.layers
     slower = passes * _slowdown(shape, plan)
     sample = slower * (products + scores + traffic) * length
     return sample + _eager_attention_seconds(workload, shape, plan), slower * launch
@@ -115,11 +115,6 @@ def compute_seconds(workload: Workload, shape: Shape, plan: Plan) -> tuple[float
 
 def _traffic(workload: Workload) -> float:
     return _TRAFFIC_COMPILED if workload.compiled else _TRAFFIC
-
-
-def _wide(plan: Plan) -> int:
-    """Bytes of an activation, a gathered weight, or a gradient in the plan's precision."""
-    return 4 if plan.precision in (Precision.FP32, Precision.TF32) else 2
 
 
 def _slowdown(shape: Shape, plan: Plan) -> float:
@@ -146,7 +141,7 @@ def communication_seconds(workload: Workload, shape: Shape, plan: Plan) -> float
     if workload.world == 1:
         return 0.0
     gradients = shape.trainable * _gradient_wide(plan)
-    weights, stage = shape.total * _wide(plan), plan.sharding.zero_stage
+    weights, stage = shape.total * plan.compute_bytes, plan.sharding.zero_stage
     keeps_weights = plan.sharding.value == "fsdpsgo"
     moved = {0: 0.0, 1: 0.0, 2: gradients, 3: gradients + (1 if keeps_weights else 2) * weights}[stage]
     # Small buckets start more collectives; each costs about 20 microseconds. FSDP has none: it reduces unit by unit.
@@ -159,7 +154,7 @@ def _gradient_wide(plan: Plan) -> int:
     """Bytes of a gradient on its way: DDP's are fp32 like its weights; FSDP has its own choice, made by the plan."""
     if plan.sharding is Sharding.DDP or (plan.sharding.backend == "fsdp" and plan.gradient_dtype is GradientDtype.FP32):
         return 4
-    return _wide(plan)
+    return plan.compute_bytes
 
 
 def reduce_seconds(workload: Workload, shape: Shape, plan: Plan) -> float:
@@ -197,7 +192,7 @@ def _activation_offload_seconds(workload: Workload, shape: Shape, plan: Plan) ->
     if plan.offload is not Offload.ACTIVATIONS:
         return 0.0
     width = shape.hidden if plan.checkpointing.mode in ("full", "every") else 8 * shape.hidden
-    moved = 2.0 * _wide(plan) * width * shape.layers * workload.sequence_length
+    moved = 2.0 * plan.compute_bytes * width * shape.layers * workload.sequence_length
     return moved / workload.gpu.host_link_bytes_per_second
 
 
@@ -206,7 +201,8 @@ def _parameter_offload_seconds(workload: Workload, shape: Shape, plan: Plan) -> 
 
     DeepSpeed's are as wide as it computes; FSDP's are fp32, and offloaded with the optimizer (CPUOffloadPolicy).
     """
-    if plan.offload not in (Offload.PARAMETERS, Offload.NVME):
+    if not plan.offloads_weights:
         return 0.0
-    shard_bytes = (4 if plan.sharding.backend == "fsdp" else _wide(plan)) * shape.total / sharding_ranks(workload, plan)
+    width = 4 if plan.sharding.backend == "fsdp" else plan.compute_bytes
+    shard_bytes = width * shape.total / sharding_ranks(workload, plan)
     return 2.0 * shard_bytes / workload.gpu.host_link_bytes_per_second

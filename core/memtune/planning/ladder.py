@@ -238,7 +238,7 @@ def _sharding(plan: Plan) -> Plan | None:
 
 
 def _offload(plan: Plan) -> Plan | None:
-    if plan.sharding is Sharding.DDP or plan.offload in (Offload.PARAMETERS, Offload.NVME):
+    if plan.sharding is Sharding.DDP or plan.offloads_weights:
         return None
     if plan.offload is not Offload.OPTIMIZER and plan.sharding.backend == "deepspeed":
         return replace(plan, offload=Offload.OPTIMIZER)
@@ -259,7 +259,7 @@ def _gradient_dtype(plan: Plan) -> Plan | None:
 
 def _precision(narrow: Precision) -> Callable[[Plan], Plan | None]:
     def down(plan: Plan) -> Plan | None:
-        wide = plan.precision in (Precision.FP32, Precision.TF32)
+        wide = plan.compute_bytes == 4
         return replace(plan, precision=narrow) if wide else None
 
     return down

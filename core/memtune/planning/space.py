@@ -10,8 +10,6 @@ from typing import Any, NamedTuple
 from memtune.memory.host_memory import kept_activation_bytes, offloaded_bytes
 from memtune.memory.prediction import Prediction, PredictsPlans
 from memtune.memory.workload import Workload
-from memtune.plans.deepspeed_config import deepspeed_refusal
-from memtune.plans.fsdp_config import fsdp_refusal
 from memtune.plans.knobs import (
     FULL,
     NO_CHECKPOINTING,
@@ -25,13 +23,12 @@ from memtune.plans.knobs import (
     Sharding,
 )
 from memtune.plans.plan import Plan
-from memtune.plans.virtual_gpu import virtual_refusal
+from memtune.plans.refusals import contradiction, gpu_refusal, virtual_refusal
 from memtune.units import amount, counted
 
 THROUGHPUT = "throughput"
 MEMORY = "memory"
 BOTH = "both"  # the front of throughput and memory
-_ON_HOST = (Offload.OPTIMIZER, Offload.PARAMETERS, Offload.NVME)
 
 
 @dataclass(frozen=True)
@@ -135,23 +132,8 @@ def divisors(number: int) -> list[int]:
 
 def refusal(workload: Workload, plan: Plan) -> str | None:
     """Why this plan cannot or should not run for this workload, whatever its memory; None if it can."""
-    gpu = workload.gpu
-    if plan.precision in (Precision.BF16, Precision.FP8) and not gpu.bf16_flops:
-        return f"{gpu.name} has no {plan.precision}; use fp16 or fp32"
-    if plan.precision is Precision.FP8 and gpu.fp8_flops <= gpu.bf16_flops:
-        return f"{gpu.name} has no fp8; use bf16"
-    return (virtual_refusal(plan) if workload.virtual else None) or contradiction(plan)
-
-
-def contradiction(plan: Plan) -> str | None:
-    """Why this plan cannot or should not run, whatever the workload and the GPU; None if it can."""
-    if plan.attention is Attention.FLASH and plan.precision in (Precision.FP32, Precision.TF32):
-        return f"flash attention has no {plan.precision} kernel; use sdpa"
-    if plan.offload in _ON_HOST and plan.sharding.zero_stage == 0:
-        return f"offload {plan.offload} needs ZeRO 1 or more, or FSDP"
-    if plan.offload in _ON_HOST and plan.optimizer is Optimizer.ADAMW_8BIT:
-        return "the 8-bit optimizer has no CPU kernel; offload needs a full-precision optimizer"
-    return deepspeed_refusal(plan) or fsdp_refusal(plan)
+    of_device = virtual_refusal(plan) if workload.virtual else None
+    return gpu_refusal(plan, workload.gpu) or of_device or contradiction(plan)
 
 
 def enumerate_plans(workload: Workload, space: Space) -> list[Plan]:
@@ -190,7 +172,7 @@ def _bare_plans(workload: Workload, space: Space) -> list[Plan]:
 
 def _least_sharding(plan: Plan) -> Plan:
     """The plan that stands for all that differ from it on one GPU in nothing but sharding."""
-    if plan.offload not in _ON_HOST:
+    if not plan.offloads_states:
         return replace(plan, sharding=Sharding.DDP)
     # What goes to the host, and how, differs between the libraries.
     return replace(plan, sharding=Sharding.ZERO_3 if plan.sharding.backend == "deepspeed" else Sharding.FSDP)

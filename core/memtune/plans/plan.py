@@ -64,6 +64,21 @@ class Plan:
         if self.offload is Offload.NVME and self.sharding.backend != "deepspeed":
             raise ValueError(f"plan: only DeepSpeed offloads to NVMe, not {self.sharding}")
 
+    @property
+    def compute_bytes(self) -> int:
+        """Bytes of one element of what is computed: activations, gathered weights, gradients."""
+        return 4 if self.precision in (Precision.FP32, Precision.TF32) else 2
+
+    @property
+    def offloads_states(self) -> bool:
+        """Whether the optimizer's states are in host memory or on NVMe, and its step runs there."""
+        return self.offload in (Offload.OPTIMIZER, Offload.PARAMETERS, Offload.NVME)
+
+    @property
+    def offloads_weights(self) -> bool:
+        """Whether the weights are in host memory or on NVMe between their uses."""
+        return self.offload in (Offload.PARAMETERS, Offload.NVME)
+
     def global_batch(self, world: int) -> int:
         """The sequences of one optimizer step over all ranks."""
         return self.micro_batch * self.accumulation * world

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from memtune.plans.deepspeed_config import deepspeed_refusal
-from memtune.plans.fsdp_config import fsdp_refusal
 from memtune.plans.plan import Plan
-from memtune.plans.virtual_gpu import virtual_refusal
+from memtune.plans.refusals import backend_refusal, virtual_refusal
 from memtune.wire.report import Device
 
 
@@ -22,4 +20,4 @@ def refuse(plan: Plan, device: Device) -> None:
 
 def _reason(plan: Plan, device: Device) -> str | None:
     virtual = virtual_refusal(plan) if device is Device.VIRTUAL else None
-    return virtual or deepspeed_refusal(plan) or fsdp_refusal(plan)
+    return virtual or backend_refusal(plan)

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 
-from memtune.plans.virtual_gpu import virtual_refusal
+from memtune.plans.refusals import virtual_refusal
 from memtune.wire.report import Device
 from memtune_runner.rank.bad_input import BadInputError
 from memtune_runner.rank.ranks import Rank

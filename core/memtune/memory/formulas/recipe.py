@@ -176,7 +176,6 @@ class Recipe:
 
 
 _HOPPER = 9  # of compute capability
-_OFFLOADS_STATES = (Offload.OPTIMIZER, Offload.PARAMETERS, Offload.NVME)
 
 
 def sharding_ranks(workload: Workload, plan: Plan) -> int:
@@ -195,12 +194,12 @@ def attention_of(workload: Workload, plan: Plan) -> Attention:
 
 def lower(workload: Workload, plan: Plan) -> Recipe:
     """What a plan of ours does on each rank of a job."""
-    sharding, world, compute = plan.sharding, workload.world, _compute_bytes(plan)
+    sharding, world, compute = plan.sharding, workload.world, plan.compute_bytes
     deepspeed = sharding.backend == "deepspeed"
     weights = compute if deepspeed else 4
     shards = sharding_ranks(workload, plan)
     stage = sharding.zero_stage
-    offloads = plan.offload in _OFFLOADS_STATES
+    offloads = plan.offloads_states
     fp32_gradients = plan.gradient_dtype is GradientDtype.FP32
     optimizer = bytes_of(plan.optimizer)
     quantization = workload.adapter.base_quantization if workload.adapter else "none"
@@ -243,7 +242,7 @@ def lower(workload: Workload, plan: Plan) -> Recipe:
         # Partitioned gradients go to host memory bucket by bucket (deepspeed stage_1_and_2.py, cpu_offload).
         offloads_gradients=stage >= 2 and offloads,
         # FSDP2 offloads parameters, gradients and states together (CPUOffloadPolicy).
-        offloads_weights=plan.offload in (Offload.PARAMETERS, Offload.NVME),
+        offloads_weights=plan.offloads_weights,
         offloads_activations=plan.offload is Offload.ACTIVATIONS,
         keeps_gathered=sharding is Sharding.FSDP_SHARD_GRAD_OP,
         builds_whole=workload.builds_whole,
@@ -279,7 +278,7 @@ def _upcasts_loss(workload: Workload, plan: Plan) -> bool:
 
 def keeps_whole_fp32(plan: Plan) -> bool:
     """Whether DeepSpeed takes its BF16_Optimizer for stage 1 (engine.py, _do_optimizer_sanity_check)."""
-    return _widens_at_stage_1(plan) and plan.precision is not Precision.FP16 and plan.offload not in _OFFLOADS_STATES
+    return _widens_at_stage_1(plan) and plan.precision is not Precision.FP16 and not plan.offloads_states
 
 
 def widens_as_it_comes(plan: Plan) -> bool:
@@ -288,12 +287,8 @@ def widens_as_it_comes(plan: Plan) -> bool:
 
 
 def _widens_at_stage_1(plan: Plan) -> bool:
-    is_wider = plan.gradient_dtype is GradientDtype.FP32 and _compute_bytes(plan) == 2
+    is_wider = plan.gradient_dtype is GradientDtype.FP32 and plan.compute_bytes == 2
     return plan.sharding.zero_stage == 1 and is_wider
-
-
-def _compute_bytes(plan: Plan) -> int:
-    return 4 if plan.precision in (Precision.FP32, Precision.TF32) else 2
 
 
 def _bucket_phases(plan: Plan, world: int) -> tuple[int, ...]:

@@ -50,7 +50,7 @@ class WholeFp32(Sharded):
         for parameter in sorted(self.gradients):
             self.tape.pass_by(self._gradient_bytes * self.setting.trace.parameters[parameter].elements)
         if self._reduces:
-            self.tape.pass_by(self.setting.compute_bytes * self._learning)
+            self.tape.pass_by(self.setting.plan.compute_bytes * self._learning)
 
     def step(self, is_first: bool) -> None:
         """It steps on the partition of the sums as it is."""

@@ -39,11 +39,11 @@ class Fsdp(Backend):
         super().__init__(setting, tape)
         trace, plan = setting.trace, setting.plan
         self._keeps = plan.sharding is Sharding.FSDP_SHARD_GRAD_OP
-        self._offloads = setting.offloads_states
-        self._reduce_bytes = 4 if plan.gradient_dtype is GradientDtype.FP32 else setting.compute_bytes
+        self._offloads = setting.plan.offloads_states
+        self._reduce_bytes = 4 if plan.gradient_dtype is GradientDtype.FP32 else setting.plan.compute_bytes
         self._units = {
             number: _Unit(
-                [each for each in trace.parameters if each.block == number], setting.shards, setting.compute_bytes
+                [each for each in trace.parameters if each.block == number], setting.shards, setting.plan.compute_bytes
             )
             for number in (*range(trace.blocks), ROOT)
         }
@@ -59,7 +59,7 @@ class Fsdp(Backend):
             self.tape.hold_all(self._shard_sizes(), WEIGHTS)
 
     def _shard_sizes(self) -> list[int]:
-        frozen = self.setting.compute_bytes
+        frozen = self.setting.plan.compute_bytes
         return [(4 if p.learns else frozen) * shard(p, self.setting.shards) for p in self.setting.trace.parameters]
 
     def begin(self, is_last: bool) -> None:

@@ -152,7 +152,7 @@ class Gathering:
 
     def _hold(self, weights: list[int]) -> int:
         elements = sum(self._parameters[each].elements for each in weights)
-        return self._tape.hold(self._setting.compute_bytes * elements, COMMUNICATION)
+        return self._tape.hold(self._setting.plan.compute_bytes * elements, COMMUNICATION)
 
     def _is_needed_soon(self, weight: int) -> bool:
         if not self._order:

@@ -8,11 +8,9 @@ from functools import cached_property
 
 from memtune.memory.replay.optimizers import Piece
 from memtune.plans.deepspeed_config import has_own_products
-from memtune.plans.knobs import Attention, Offload, Precision, Sharding
+from memtune.plans.knobs import Attention, Sharding
 from memtune.plans.plan import Plan
 from memtune.wire.trace import Parameter, Program, Trace, TraceError
-
-_FULL = (Precision.FP32, Precision.TF32)
 
 
 @dataclass(frozen=True)
@@ -45,20 +43,10 @@ class Setting:
         """The ranks that share what the plan shards."""
         return self.gpus_per_node if self.plan.sharding is Sharding.FSDP_HYBRID else self.world
 
-    @property
-    def compute_bytes(self) -> int:
-        """An element of what is computed."""
-        return 4 if self.plan.precision in _FULL else 2
-
     @cached_property
     def program(self) -> Program:
         """The program of the trace that computes as the plan does."""
         return self.trace.program(numerics_of(self.plan))
-
-    @property
-    def offloads_states(self) -> bool:
-        """Whether the optimizer steps in host memory."""
-        return self.plan.offload in (Offload.OPTIMIZER, Offload.PARAMETERS, Offload.NVME)
 
     @property
     def is_stage_3(self) -> bool:
@@ -95,7 +83,7 @@ class Setting:
 
 def numerics_of(plan: Plan) -> str:
     """Which program of a trace computes as a plan does: DDP casts as it goes, the others cast weights."""
-    if plan.precision in _FULL:
+    if plan.compute_bytes == 4:
         return "full"
     return "autocast" if plan.sharding.backend == "ddp" else "half"
 

@@ -25,9 +25,9 @@ class Zero(Backend):
     def __init__(self, setting: Setting, tape: Tape) -> None:
         super().__init__(setting, tape)
         fp32 = setting.plan.gradient_dtype is GradientDtype.FP32
-        self._gradient_bytes = 4 if fp32 else setting.compute_bytes
+        self._gradient_bytes = 4 if fp32 else setting.plan.compute_bytes
         self._learning = sum(each.elements for each in setting.learning)
-        self._has_master = setting.compute_bytes == 2
+        self._has_master = setting.plan.compute_bytes == 2
 
     def prepare(self) -> None:
         """Weights, master weights and states: all there when the engine starts."""
@@ -39,13 +39,13 @@ class Zero(Backend):
 
     def _hold_weights(self) -> None:
         """One flat tensor of what learns; the rest as it was."""
-        self.tape.hold(self.setting.compute_bytes * self._learning, WEIGHTS)
+        self.tape.hold(self.setting.plan.compute_bytes * self._learning, WEIGHTS)
         weights = zip(self.setting.trace.parameters, self.setting.program.weights, strict=True)
         self.tape.hold_all([size for parameter, size in weights if not parameter.learns], WEIGHTS)
 
     def step(self, is_first: bool) -> None:
         """Gradients are reduced as flat copies, then copied to fp32 for the step; a weight without one gets zeros."""
-        zeros = self._zeros(self.setting.unreached, self.setting.compute_bytes)
+        zeros = self._zeros(self.setting.unreached, self.setting.plan.compute_bytes)
         if self.setting.world > 1:
             self.tape.pass_by(self._gradient_bytes * min(ALLREDUCE_ELEMENTS, self._learning))
         if self._has_master:
@@ -67,8 +67,8 @@ class Sharded(Zero):
         # They step on a clone of the partition even where it is fp32: stage 3 compares a device with the name of one.
         self._has_master = True
         self._owned = -(-self._learning // setting.shards)
-        self._offloads = setting.offloads_states
-        self._bucket_bytes = setting.compute_bytes  # an element of the bucket
+        self._offloads = setting.plan.offloads_states
+        self._bucket_bytes = setting.plan.compute_bytes  # an element of the bucket
         self._bucket = NOTHING
         self._filled = 0
         self._pending: list[tuple[int, int]] = []  # parameters in the bucket, and those too large for it with tensors
@@ -142,7 +142,7 @@ class Zero12(Sharded):
         self._reduces = True
         self._whole: list[int] = []  # stage 1 forgets those of other ranks at the end of the backward pass only
         # Sums in fp32 beside 16 bits are one partition, up to the step (_use_compact_grad_partition_buffer).
-        self._is_compact = self._gradient_bytes > setting.compute_bytes
+        self._is_compact = self._gradient_bytes > setting.plan.compute_bytes
         self._touched = self._weights_touched()
         self._touched_elements = sum(setting.trace.parameters[each].elements for each in self._touched)
 
@@ -151,7 +151,7 @@ class Zero12(Sharded):
         super().prepare()
         if self._offloads:
             largest = max((each.elements for each in self.setting.learning), default=0)
-            self.tape.hold(self.setting.compute_bytes * largest, COMMUNICATION)
+            self.tape.hold(self.setting.plan.compute_bytes * largest, COMMUNICATION)
 
     def _weights_touched(self) -> dict[int, int]:
         """How many elements of each weight are in the partition: of a rank that is asked for, or that makes it first.
@@ -271,4 +271,4 @@ class Widening(Zero12):
 
     def _copies(self) -> list[int]:
         """The copy is narrowed to be reduced."""
-        return [*super()._copies(), self.setting.compute_bytes * self._filled]
+        return [*super()._copies(), self.setting.plan.compute_bytes * self._filled]

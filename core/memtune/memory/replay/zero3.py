@@ -10,7 +10,6 @@ from memtune.memory.replay.setting import Setting
 from memtune.memory.replay.tape import COMMUNICATION, GRADIENTS, WEIGHTS, Tape
 from memtune.memory.replay.zero import Sharded
 from memtune.plans.deepspeed_config import PERSISTENT_ELEMENTS, SUB_GROUP_ELEMENTS
-from memtune.plans.knobs import Offload
 from memtune.wire import trace as events
 
 
@@ -19,9 +18,9 @@ class Zero3(Sharded):
 
     def __init__(self, setting: Setting, tape: Tape) -> None:
         super().__init__(setting, tape)
-        parameters, width = setting.trace.parameters, setting.compute_bytes
+        parameters, width = setting.trace.parameters, setting.plan.compute_bytes
         self._small_bytes = width * sum(p.elements for p in parameters if p.elements <= PERSISTENT_ELEMENTS)
-        self._holds_weights = setting.plan.offload not in (Offload.PARAMETERS, Offload.NVME)
+        self._holds_weights = not setting.plan.offloads_weights
         # A single rank looks at its partition as it is (partition_parameters.py, NoGatherHandle).
         self._copies_weights = setting.shards > 1 or not self._holds_weights
         self._gathering = Gathering(setting, tape)

@@ -1,0 +1,49 @@
+"""Why a plan cannot run: on any GPU, on one kind of GPU, or on a virtual GPU.
+
+What no plan can be at all, such as DDP with offloaded parameters, `Plan` refuses by itself.
+"""
+
+from __future__ import annotations
+
+from memtune.gpus.gpu import Gpu
+from memtune.plans.deepspeed_config import deepspeed_refusal
+from memtune.plans.fsdp_config import fsdp_refusal
+from memtune.plans.knobs import Attention, Offload, Optimizer, Precision
+from memtune.plans.plan import Plan
+
+
+def contradiction(plan: Plan) -> str | None:
+    """Why this plan cannot or should not run, whatever the workload and the GPU; None if it can."""
+    if plan.attention is Attention.FLASH and plan.compute_bytes == 4:
+        return f"flash attention has no {plan.precision} kernel; use sdpa"
+    if plan.offloads_states and plan.sharding.zero_stage == 0:
+        return f"offload {plan.offload} needs ZeRO 1 or more, or FSDP"
+    if plan.offloads_states and plan.optimizer is Optimizer.ADAMW_8BIT:
+        return "the 8-bit optimizer has no CPU kernel; offload needs a full-precision optimizer"
+    return backend_refusal(plan)
+
+
+def backend_refusal(plan: Plan) -> str | None:
+    """Why the plan's library, DeepSpeed or FSDP, cannot carry it out; None if it can."""
+    return deepspeed_refusal(plan) or fsdp_refusal(plan)
+
+
+def gpu_refusal(plan: Plan, gpu: Gpu) -> str | None:
+    """Why this kind of GPU cannot compute in the plan's precision; None if it can."""
+    if plan.precision in (Precision.BF16, Precision.FP8) and not gpu.bf16_flops:
+        return f"{gpu.name} has no {plan.precision}; use fp16 or fp32"
+    if plan.precision is Precision.FP8 and gpu.fp8_flops <= gpu.bf16_flops:
+        return f"{gpu.name} has no fp8; use bf16"
+    return None
+
+
+def virtual_refusal(plan: Plan) -> str | None:
+    """Why a plan cannot be rehearsed; None if it can."""
+    if plan.precision is Precision.FP8:
+        return "a virtual GPU has no fp8; use bf16"
+    if plan.offload is Offload.NONE:
+        return None
+    return (
+        f"offload {plan.offload} cannot be measured on a virtual GPU: what is on the GPU and what is on the host "
+        "are CPU tensors alike there; use device cuda, or a plan without offload"
+    )
