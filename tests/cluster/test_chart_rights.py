@@ -17,6 +17,7 @@ from rights import Right, Rights
 
 from memtune_operator import kept_measurements, kept_traces
 
+pytestmark = pytest.mark.slow
 GOLDEN = (ROOT / "tests" / "golden" / "chart-rights.txt").read_text()
 RULE = re.compile(r"^(?:Cluster)?Role (?:\S+/)?(rel-memtune(?:-nodes)?): (.+): (.+)$", re.MULTILINE)
 # What Kubernetes lets everybody ask: what they may do themselves.
