@@ -16,7 +16,7 @@ from memtune_runner.bad_input import BadInputError
 from memtune_runner.checkpoints import meeting, newest
 from memtune_runner.install import install
 
-SCRIPT = Path(__file__).parents[2] / "support" / "saving_loop.py"
+SCRIPT = Path(__file__).parents[2] / "support" / "programs" / "saving_loop.py"
 Train = Callable[..., Launch]
 
 

@@ -11,7 +11,7 @@ import watched
 from memtune.report import Ending
 from memtune_runner.checkpoints import newest
 
-SUPPORT = Path(__file__).parents[2] / "support"
+PROGRAMS = Path(__file__).parents[2] / "support" / "programs"
 PLAN = "fp32-ddp-none-mb2x1"
 
 
@@ -25,7 +25,7 @@ def train(kind: str, directory: Path, attempt: int, **variables: str) -> watched
     own = directory / f"ranks-{attempt}"
     own.mkdir()
     variables |= {"INTEGRATION": "lightning", "CHECKPOINT_PATH": str(directory / "store"), "ATTEMPT": str(attempt)}
-    return watched.run(SUPPORT / "lightning_fits.py", PLAN, own, 1, [kind], **variables)[0]
+    return watched.run(PROGRAMS / "lightning_fits.py", PLAN, own, 1, [kind], **variables)[0]
 
 
 def newest_in(directory: Path) -> dict[str, str]:
@@ -85,7 +85,7 @@ def test_ranks_that_were_given_the_checkpoint_save_as_the_first_one_does(
     def train_both(attempt: int, **more: str) -> list[watched.Outcome]:
         own = tmp_path / f"ranks-{attempt}"
         own.mkdir()
-        script = SUPPORT / "fabric_broadcasts.py"
+        script = PROGRAMS / "fabric_broadcasts.py"
         return watched.run(script, plan, own, 2, ATTEMPT=str(attempt), **variables, **more)
 
     assert [each.exit_code for each in train_both(0)] == [0, 0]

@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 
 from memtune.report import Ending
 
-SCRIPT = Path(__file__).parents[2] / "support" / "saves_model.py"
+SCRIPT = Path(__file__).parents[2] / "support" / "programs" / "saves_model.py"
 FSDP = SCRIPT.with_name("fsdp_on_cpu.py")
 
 

@@ -14,7 +14,7 @@ import yaml
 
 from memtune_cli.main import main
 
-SUPPORT = Path(__file__).parents[2] / "support"
+PROGRAMS = Path(__file__).parents[2] / "support" / "programs"
 _PATHS = os.pathsep.join(sys.path)
 
 
@@ -46,7 +46,7 @@ def predicted(file: Path) -> tuple[int, str, dict[str, Any]]:
     done = subprocess.run(
         [sys.executable, "-m", "memtune_cli.main", "run", str(file), "--state", str(state)],
         env={**os.environ, "PYTHONPATH": _PATHS, "OMP_NUM_THREADS": "1"},
-        cwd=SUPPORT,
+        cwd=PROGRAMS,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -82,7 +82,7 @@ def test_a_factory_that_cannot_be_traced_is_told(factory: str, told: str, tmp_pa
 def test_a_job_with_a_factory_is_planned_where_torch_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(SUPPORT)
+    monkeypatch.chdir(PROGRAMS)
     assert main(["plan", str(job(tmp_path, "factories:plain")), "--format", "json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert document["notes"][0] == "factories:plain was traced here: Layers, 3,168 parameters, 3 repeated blocks"

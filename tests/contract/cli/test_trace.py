@@ -11,12 +11,12 @@ import pytest
 from memtune.trace import loads
 from memtune_cli.main import main
 
-SUPPORT = Path(__file__).parents[2] / "support"
+PROGRAMS = Path(__file__).parents[2] / "support" / "programs"
 
 
 @pytest.fixture(autouse=True)
 def _beside_the_users_code(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(SUPPORT)
+    monkeypatch.chdir(PROGRAMS)
 
 
 def test_a_factory_becomes_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -24,7 +24,7 @@ from memtune_runner.checkpoints import NotResumableError, newest, resolve
 from memtune_runner.settings import Settings
 from memtune_runner.trainer import Trainer
 
-SCRIPT = Path(__file__).parents[2] / "support" / "trainer_script.py"
+SCRIPT = Path(__file__).parents[2] / "support" / "programs" / "trainer_script.py"
 FACTS = {"hiddenSize": 64, "layers": 3, "heads": 4, "kvHeads": 2, "ffnSize": 2048, "vocabSize": 256}
 ARCHITECTURE = json.dumps(asdict(from_facts(FACTS)))
 LARGE, SMALL = "fp32-ddp-none-mb8x1", "fp32-ddp-full-mb2x4"

@@ -116,7 +116,7 @@ def test_an_evaluation_that_ran_out_of_memory_gets_smaller_batches_under_acceler
 
 
 def test_a_loader_prepared_beside_the_training_loader_is_evaluated_in_these_batches(tmp_path: Path) -> None:
-    script, plan = Path(__file__).parents[2] / "support" / "language_modeling.py", "fp32-ddp-none-mb4x2"
+    script, plan = Path(__file__).parents[2] / "support" / "programs" / "language_modeling.py", "fp32-ddp-none-mb4x2"
     told = {"INTEGRATION": "accelerate", "EVALUATION_BATCH": "2"}
     (outcome,) = watched.run(script, plan, tmp_path, 1, ["--max-steps", "1"], **told)
     assert outcome.exit_code == 0, outcome.output[-3000:]

@@ -12,7 +12,7 @@ from watched import SCRIPTS, run, run_by
 from memtune.applied import mismatch
 from memtune.plan import Plan
 
-SUPPORT = Path(__file__).parents[2] / "support"
+PROGRAMS = Path(__file__).parents[2] / "support" / "programs"
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def test_the_trainers_arguments_are_replaced(plan: str, blocks: int, tmp_path: P
 
 
 def test_a_pair_is_one_sample_and_a_reference_is_no_evaluation(tmp_path: Path) -> None:
-    script, plan = SUPPORT / "preference_trainer.py", "bf16-ddp-none-mb4x2"
+    script, plan = PROGRAMS / "preference_trainer.py", "bf16-ddp-none-mb4x2"
     ((_, report, said),) = run(script, plan, tmp_path, INTEGRATION="hf-trainer")
     assert report.applied.micro_batch == 4, said[-3000:]
     # 36 samples in steps of 8: the last one has fewer.
@@ -87,7 +87,7 @@ def test_the_accelerator_is_replaced(plan: str, world: int, tmp_path: Path) -> N
 
 @pytest.mark.parametrize("plan", ["bf16-ddp-full-mb4x2", "bf16-z1-full-mb4x2"])
 def test_a_model_that_comes_in_evaluation_mode_is_checkpointed_and_evaluated(plan: str, tmp_path: Path) -> None:
-    outcomes = run(SUPPORT / "language_modeling.py", plan, tmp_path, 1, **PROBE, INTEGRATION="accelerate")
+    outcomes = run(PROGRAMS / "language_modeling.py", plan, tmp_path, 1, **PROBE, INTEGRATION="accelerate")
     followed(outcomes, plan)
     report = outcomes[0].report
     assert (report.applied.checkpointed_blocks, report.evaluation_covered, report.save_covered) == (4, True, True)
@@ -108,7 +108,7 @@ def test_a_model_that_comes_in_evaluation_mode_is_checkpointed_and_evaluated(pla
 def test_loaders_of_every_kind_give_the_micro_batch(kind: str, plan: str, world: int, tmp_path: Path) -> None:
     # The data has 32 tokens a row: a probe pads them.
     variables = {**PROBE, "INTEGRATION": "accelerate", "SEQUENCE_LENGTH": "48"}
-    outcomes = run(SUPPORT / "accelerate_loaders.py", plan, tmp_path, world, [kind], **variables)
+    outcomes = run(PROGRAMS / "accelerate_loaders.py", plan, tmp_path, world, [kind], **variables)
     followed(outcomes, plan)
     assert outcomes[0].report.applied.largest_tokens == Plan.parse(plan).micro_batch * 48
 
@@ -121,7 +121,7 @@ def test_loaders_of_every_kind_give_the_micro_batch(kind: str, plan: str, world:
     ],
 )
 def test_what_is_sharded_by_fsdp_follows_its_plan(script: str, integration: str, plan: str, tmp_path: Path) -> None:
-    worker = SUPPORT / "fsdp_on_cpu.py"
+    worker = PROGRAMS / "fsdp_on_cpu.py"
     outcomes = run_by(worker, SCRIPTS / f"{script}.py", plan, tmp_path, 1, **PROBE, INTEGRATION=integration)
     followed(outcomes, plan)
     report = outcomes[0].report
@@ -131,7 +131,7 @@ def test_what_is_sharded_by_fsdp_follows_its_plan(script: str, integration: str,
 
 def test_deepspeeds_own_count_is_taken(tmp_path: Path) -> None:
     """ZeRO-3 with several sub-groups, accumulation, and gradients that overflow once."""
-    (outcome,) = run(SUPPORT / "deepspeed_steps.py", "fp16-z3-none-mb2x4-bk1m", tmp_path)
+    (outcome,) = run(PROGRAMS / "deepspeed_steps.py", "fp16-z3-none-mb2x4-bk1m", tmp_path)
     assert outcome.exit_code == 0, outcome.output[-3000:]
     counted = json.loads(outcome.output.strip().splitlines()[-1])
     assert counted["skipped"] == 1

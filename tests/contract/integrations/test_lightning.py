@@ -12,7 +12,7 @@ from watched import SCRIPTS, run
 
 from memtune.report import Ending
 
-SUPPORT = Path(__file__).parents[2] / "support"
+PROGRAMS = Path(__file__).parents[2] / "support" / "programs"
 
 
 @pytest.fixture(autouse=True)
@@ -64,7 +64,7 @@ def test_the_package_of_the_other_name_is_served_as_well(tmp_path: Path) -> None
     ],
 )
 def test_what_contradicts_the_plan_is_refused(mistake: str, plan: str, message: str, tmp_path: Path) -> None:
-    (outcome,) = run(SUPPORT / "lightning_mistakes.py", plan, tmp_path, 1, [mistake], INTEGRATION="lightning")
+    (outcome,) = run(PROGRAMS / "lightning_mistakes.py", plan, tmp_path, 1, [mistake], INTEGRATION="lightning")
     assert outcome.report.ending is Ending.BAD_INPUT, outcome.output[-3000:]
     assert outcome.report.steps in (None, 0)
     assert re.search(message, outcome.report.message), outcome.report.message
@@ -88,7 +88,7 @@ def test_a_script_that_can_do_without_such_a_framework_goes_on(tmp_path: Path, m
     monkeypatch.chdir(tmp_path)  # its Trainer saves there
     (tmp_path / "axolotl.py").write_text("")
     script = tmp_path / "script.py"
-    text = (SUPPORT / "lightning_mistakes.py").read_text()
+    text = (PROGRAMS / "lightning_mistakes.py").read_text()
     script.write_text(
         text.replace("import lightning\n", "try:\n    import axolotl\nexcept ImportError:\n    import lightning\n")
     )

@@ -12,7 +12,7 @@ import watched
 
 from memtune.report import Ending
 
-SCRIPT = Path(__file__).parents[2] / "support" / "rows_of_epochs.py"
+SCRIPT = Path(__file__).parents[2] / "support" / "programs" / "rows_of_epochs.py"
 STEPS_OF_EPOCH, ROWS, EPOCHS = 8, 58, 3
 Steps = dict[int, list[int]]
 

@@ -14,7 +14,7 @@ import watched
 from memtune.report import Ending
 from memtune_runner.checkpoints import newest
 
-SUPPORT = Path(__file__).parents[2] / "support"
+PROGRAMS = Path(__file__).parents[2] / "support" / "programs"
 PLAN = "fp32-ddp-none-mb2x4"
 
 
@@ -47,19 +47,19 @@ def samples(outcome: watched.Outcome) -> tuple[int | None, int | None]:
     ],
 )
 def test_of_transformers_trainer(arguments: list[str], trained: int, total: int, tmp_path: Path) -> None:
-    outcome = run(SUPPORT / "trainer_lengths.py", "hf-trainer", tmp_path, arguments)
+    outcome = run(PROGRAMS / "trainer_lengths.py", "hf-trainer", tmp_path, arguments)
     assert samples(outcome) == (trained, total)
 
 
 def test_each_rank_of_a_trainer_tells_its_share(tmp_path: Path) -> None:
-    script = SUPPORT / "trainer_lengths.py"
+    script = PROGRAMS / "trainer_lengths.py"
     outcomes = watched.run(script, "fp32-ddp-none-mb2x2", tmp_path, 2, (), INTEGRATION="hf-trainer")
     # 21 rows are filled up to 6 batches of 2 on each rank.
     assert [samples(each) for each in outcomes] == [(24, 24), (24, 24)], outcomes[0].output[-3000:]
 
 
 def test_of_several_trainings_of_a_trainer_only_the_first_is_resumed(tmp_path: Path) -> None:
-    script, saves = SUPPORT / "trainer_lengths.py", tmp_path / "saves"
+    script, saves = PROGRAMS / "trainer_lengths.py", tmp_path / "saves"
     told = {"CHECKPOINT_PATH": str(saves)}
     first = run(script, "hf-trainer", tmp_path, ["--epochs", "2", "3"], **told, ATTEMPT="0")
     assert first.output.count("of several calls of Trainer.train only the first") == 1, first.output[-3000:]
@@ -75,7 +75,7 @@ def test_of_several_trainings_of_a_trainer_only_the_first_is_resumed(tmp_path: P
 
 
 def test_later_trainings_in_the_same_directory_neither_delete_nor_load_what_the_first_saved(tmp_path: Path) -> None:
-    script, saves = SUPPORT / "trainer_lengths.py", tmp_path / "saves"
+    script, saves = PROGRAMS / "trainer_lengths.py", tmp_path / "saves"
     arguments, told = ["--share", "--epochs", "2", "2", "1"], {"CHECKPOINT_PATH": str(saves)}
     run(script, "hf-trainer", tmp_path, arguments, **told, ATTEMPT="0")
     found = newest(saves)
@@ -102,21 +102,21 @@ def test_later_trainings_in_the_same_directory_neither_delete_nor_load_what_the_
 def test_of_a_loop_with_accelerate(
     arguments: list[str], trained: int, total: int | None, own_batch: int | None, tmp_path: Path
 ) -> None:
-    outcome = run(SUPPORT / "language_modeling.py", "accelerate", tmp_path, arguments)
+    outcome = run(PROGRAMS / "language_modeling.py", "accelerate", tmp_path, arguments)
     assert samples(outcome) == (trained, total)
     assert outcome.report.own_batch == own_batch
 
 
 def test_how_long_a_loop_with_accelerate_is_to_be_shows_only_at_its_end(tmp_path: Path) -> None:
     arguments = ["--micro-steps", "15"]
-    (outcome,) = watched.run(SUPPORT / "language_modeling.py", PLAN, tmp_path, 1, arguments, INTEGRATION="accelerate")
+    (outcome,) = watched.run(PROGRAMS / "language_modeling.py", PLAN, tmp_path, 1, arguments, INTEGRATION="accelerate")
     assert outcome.report.ending is Ending.BAD_INPUT, "it counts batches, and has left the last step undone"
     assert samples(outcome) == (24, None)
 
 
 @pytest.mark.parametrize("step", [3, 10, 16])
 def test_a_resumed_loop_with_accelerate_counts_what_was_trained_before(step: int, tmp_path: Path) -> None:
-    script, saves = SUPPORT / "language_modeling.py", tmp_path / "saves"
+    script, saves = PROGRAMS / "language_modeling.py", tmp_path / "saves"
     told = {"CHECKPOINT_PATH": str(saves)}
     arguments = ["--epochs", "2", "--save-every", str(step), "--output-dir", str(saves)]
     run(script, "accelerate", tmp_path, arguments, **told, ATTEMPT="0", plan="fp32-ddp-none-mb4x2")
@@ -126,7 +126,7 @@ def test_a_resumed_loop_with_accelerate_counts_what_was_trained_before(step: int
 
 
 def test_a_loop_that_passes_over_what_was_trained_does_not_count_it_twice(tmp_path: Path) -> None:
-    script, saves = SUPPORT / "skips_by_hand.py", tmp_path / "saves"
+    script, saves = PROGRAMS / "skips_by_hand.py", tmp_path / "saves"
     told = {"CHECKPOINT_PATH": str(saves)}
     first = run(script, "accelerate", tmp_path, (), **told, ATTEMPT="0")
     told |= {"RESUME_FROM": str(saves / "step-4"), "RESUME_SAMPLES": "32", "ATTEMPT": "1"}
@@ -135,7 +135,7 @@ def test_a_loop_that_passes_over_what_was_trained_does_not_count_it_twice(tmp_pa
 
 
 def test_a_loop_that_had_made_all_its_steps_may_leave_again_at_once(tmp_path: Path) -> None:
-    script, saves = SUPPORT / "language_modeling.py", tmp_path / "saves"
+    script, saves = PROGRAMS / "language_modeling.py", tmp_path / "saves"
     told = {"CHECKPOINT_PATH": str(saves), "ATTEMPT": "0"}
     arguments = ["--max-steps", "3", "--save-every", "3", "--output-dir", str(saves)]
     first = run(script, "accelerate", tmp_path, arguments, **told)
@@ -151,7 +151,7 @@ def test_a_loop_that_had_made_all_its_steps_may_leave_again_at_once(tmp_path: Pa
 )
 def test_of_lightnings_trainer(kind: str, trained: int, total: int, own_batch: int, tmp_path: Path) -> None:
     plan = PLAN if kind in ("epochs", "early") else "fp32-ddp-none-mb2x1"
-    outcome = run(SUPPORT / "lightning_fits.py", "lightning", tmp_path, [kind], plan=plan)
+    outcome = run(PROGRAMS / "lightning_fits.py", "lightning", tmp_path, [kind], plan=plan)
     assert samples(outcome) == (trained, total)
     assert outcome.report.own_batch == own_batch
 

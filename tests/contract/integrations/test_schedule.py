@@ -26,7 +26,7 @@ from memtune_runner.integrations.schedule import Schedule
 from memtune_runner.settings import Settings
 from memtune_runner.watch.patches import Patches
 
-SCRIPT = Path(__file__).parents[2] / "support" / "language_modeling.py"
+SCRIPT = Path(__file__).parents[2] / "support" / "programs" / "language_modeling.py"
 
 
 def run(plan: str, directory: Path, arguments: Sequence[str], **variables: str) -> watched.Outcome:

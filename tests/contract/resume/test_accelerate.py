@@ -21,8 +21,8 @@ from memtune_runner.checkpoints import huggingface, last_completed, newest
 from memtune_runner.settings import Settings
 from memtune_runner.watch.patches import Patches
 
-SUPPORT = Path(__file__).parents[2] / "support"
-SAVES, LANGUAGE_MODELING = SUPPORT / "accelerate_saves.py", SUPPORT / "language_modeling.py"
+PROGRAMS = Path(__file__).parents[2] / "support" / "programs"
+SAVES, LANGUAGE_MODELING = PROGRAMS / "accelerate_saves.py", PROGRAMS / "language_modeling.py"
 
 
 class InterruptedSaveError(Exception):

@@ -17,7 +17,7 @@ from memtune.plan import Plan
 from memtune.resume import Format, Way, resumption
 from memtune_runner.checkpoints import universal
 
-WORKER = Path(__file__).parents[2] / "support" / "deepspeed_resume.py"
+WORKER = Path(__file__).parents[2] / "support" / "programs" / "deepspeed_resume.py"
 LIMIT_SECONDS = 300
 FIRST, SECOND = "fp32-z2-none-mb2x2", "fp32-z3-none-mb2x2"
 # Saved and resumed by two ranks.

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import watched
-from resumes import SUPPORT, Whole
+from resumes import PROGRAMS, Whole
 
 from memtune.plan import Plan
 from memtune.report import Device, Ending
@@ -16,7 +16,7 @@ from memtune.run import RunKind
 from memtune_runner.checkpoints import newest, resolve
 from memtune_runner.settings import Settings
 
-SCRIPT = SUPPORT / "lightning_saves.py"
+SCRIPT = PROGRAMS / "lightning_saves.py"
 LARGE, SMALL = "fp32-ddp-none-mb4x2", "fp32-ddp-full-mb2x4"
 
 

@@ -14,7 +14,7 @@ from memtune.report import Ending
 from memtune.resume import Format, Way, resumption
 from memtune_runner.install import install
 
-SCRIPT = Path(__file__).parents[2] / "support" / "script_shards.py"
+SCRIPT = Path(__file__).parents[2] / "support" / "programs" / "script_shards.py"
 SHARDED, COPIED = "fp32-fsdpsgo-none-mb4x1", "fp32-ddp-none-mb4x1"
 Train = Callable[[str, int, int], Launch]
 

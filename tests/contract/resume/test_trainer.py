@@ -15,7 +15,7 @@ from memtune.run import RunKind
 from memtune_runner.checkpoints import newest, resolve
 from memtune_runner.settings import Settings
 
-SCRIPT = Path(__file__).parents[2] / "support" / "trainer_saves.py"
+SCRIPT = Path(__file__).parents[2] / "support" / "programs" / "trainer_saves.py"
 LARGE, SMALL = "fp32-ddp-none-mb4x2-foreach", "fp32-ddp-full-mb2x4"
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import watched
-from resumes import SUPPORT, Whole
+from resumes import PROGRAMS, Whole
 
 from memtune.resume import Way
 
@@ -23,6 +23,6 @@ from memtune.resume import Way
 def test_the_loss_goes_on(
     integration: str, saved: str, saved_world: int, wanted: str, wanted_world: int, tmp_path: Path
 ) -> None:
-    worker = SUPPORT / "fsdp_on_cpu.py" if "fsdp" in saved else watched.WORKER
+    worker = PROGRAMS / "fsdp_on_cpu.py" if "fsdp" in saved else watched.WORKER
     whole = Whole(integration, saved, saved_world, tmp_path / "whole", worker)
     whole.goes_on(wanted, wanted_world, Way.DIRECT, tmp_path / "store")

@@ -17,12 +17,12 @@ from memtune.plan import Plan
 from memtune.pruning import Pruned
 from memtune.report import Ending
 
-SUPPORT = Path(__file__).parents[2] / "support"
+PROGRAMS = Path(__file__).parents[2] / "support" / "programs"
 FACTS = {"hiddenSize": 64, "layers": 3, "heads": 4, "kvHeads": 2, "ffnSize": 128, "vocabSize": 256}
 STEPS = 6
 FAST, SMALL = {"PROBE_TARGET_TOKENS": str(10**15)}, {"PROBE_TARGET_BYTES": "1000000"}
 BUILT_IN, HF, ACCELERATE, LIGHTNING, LOOP = (
-    (SUPPORT / "trainer_script.py", "env"),
+    (PROGRAMS / "trainer_script.py", "env"),
     (SCRIPTS / "hf_trainer.py", "hf-trainer"),
     (SCRIPTS / "accelerate_loop.py", "accelerate"),
     (SCRIPTS / "lightning_trainer.py", "lightning"),

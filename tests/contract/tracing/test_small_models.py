@@ -21,12 +21,12 @@ from memtune_runner.tracing import TracingError, trace
 from memtune_runner.tracing.factory import build
 
 ROWS, LENGTH = 2, 4
-SUPPORT = Path(__file__).parents[2] / "support"
+PROGRAMS = Path(__file__).parents[2] / "support" / "programs"
 
 
 @pytest.fixture(autouse=True)
 def _factories_can_be_imported(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.syspath_prepend(str(SUPPORT))
+    monkeypatch.syspath_prepend(str(PROGRAMS))
     yield
     sys.modules.pop("factories", None)
 

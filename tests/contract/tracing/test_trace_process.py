@@ -17,7 +17,7 @@ from memtune.trace_message import unpack
 from memtune_runner.failures import INSTALL
 from memtune_runner.launch.processes import descendants
 
-SUPPORT = Path(__file__).parents[2] / "support"
+PROGRAMS = Path(__file__).parents[2] / "support" / "programs"
 # Of what a module begins with; the rest is what a user wrote.
 IMPORTS = "import ctypes, mmap, os, signal, subprocess, sys, threading, time, torch; from torch import nn"
 
@@ -26,7 +26,7 @@ def call(factory: str, folder: Path, *words: str) -> tuple[list[str], dict[str, 
     """The command that traces a factory, and its variables; the folder may hold the user's code."""
     command = [sys.executable, "-m", "memtune_runner", "trace", factory, "--batch", "2", "--sequence-length", "4"]
     command += ["--memory", "4Gi", "--time-limit", "100", "--output", str(folder / "trace.json"), *words]
-    return command, os.environ | {"PYTHONPATH": os.pathsep.join([str(folder), str(SUPPORT), *sys.path])}
+    return command, os.environ | {"PYTHONPATH": os.pathsep.join([str(folder), str(PROGRAMS), *sys.path])}
 
 
 def refused(factory: str, folder: Path, *limits: str) -> str:
@@ -59,7 +59,7 @@ def test_a_message_says_whether_the_factory_came_from_a_volume(volume: str, moun
         (
             "factories:endless",
             ["--time-limit", "20"],
-            f"longer than it may, 20 s, while the factory was called, in {SUPPORT / 'factories.py'}, line ",
+            f"longer than it may, 20 s, while the factory was called, in {PROGRAMS / 'factories.py'}, line ",
         ),
         ("factories:greedy", [], "factories.py, line"),
         ("factories:hoarding", [], "tracing stopped in Hoarding, operator"),

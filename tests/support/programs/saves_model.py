@@ -14,7 +14,7 @@ import torch
 from torch.utils.data import DataLoader
 from transformers import LlamaConfig, LlamaForCausalLM
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "examples" / "scripts"))
+sys.path.insert(0, str(Path(__file__).parents[3] / "examples" / "scripts"))
 from tiny_model import RandomTokens  # type: ignore[import-not-found]  # it lies in examples/scripts
 
 

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "examples" / "scripts"))
+sys.path.insert(0, str(Path(__file__).parents[3] / "examples" / "scripts"))
 
 import lightning
 import torch

@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "examples" / "scripts"))
+sys.path.insert(0, str(Path(__file__).parents[3] / "examples" / "scripts"))
 
 import torch
 from tiny_model import RandomTokens, tiny_llama  # type: ignore[import-not-found]  # it lies in examples/scripts

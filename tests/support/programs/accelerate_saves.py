@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "examples" / "scripts"))
+sys.path.insert(0, str(Path(__file__).parents[3] / "examples" / "scripts"))
 
 import torch
 from accelerate import Accelerator  # type: ignore[import-untyped]  # accelerate ships no types
