@@ -18,7 +18,7 @@ from memtune.wire.run import RunKind
 from memtune_runner.checkpoints import manifest, resolve
 from memtune_runner.rank.settings import Settings
 
-SUPPORT = Path(__file__).parent
+PROGRAMS = Path(__file__).with_name("programs")
 _SCRIPTS = {
     "hf-trainer": "trainer_saves.py",
     "accelerate": "accelerate_saves.py",
@@ -49,7 +49,7 @@ class Whole:
         with pytest.MonkeyPatch.context() as monkeypatch:
             monkeypatch.setenv("SAVES_IN", str(store))
             monkeypatch.setenv("KEPT", "9")
-            script = SUPPORT / _SCRIPTS[self.integration]
+            script = PROGRAMS / _SCRIPTS[self.integration]
             outcome = watched.run_by(self.worker, script, plan, directory, world, **variables)[0]
         assert outcome.exit_code == 0, outcome.output[-5000:]
         found = re.findall(r"^step (\d+) (?:of \d+ )?loss ([\d.]+)", outcome.output, re.MULTILINE)

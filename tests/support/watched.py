@@ -17,7 +17,7 @@ from memtune_runner.rank.ranks import Rank, report_path
 
 ROOT = Path(__file__).parents[2]
 SCRIPTS = ROOT / "examples" / "scripts"
-WORKER = Path(__file__).with_name("watched_worker.py")
+WORKER = Path(__file__).parent / "programs" / "watched_worker.py"
 LIMIT_SECONDS = 240
 
 
