@@ -14,7 +14,6 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, star
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from memtune.decide.budget import ended_probing
 from memtune.decide.records import ended_as, has_ended
 from memtune.decide.restoring import read_status
 from memtune.spec import Job
@@ -179,7 +178,7 @@ def _budget_used(seen: _Seen) -> _Samples:
 
 
 def _budget_spent(seen: _Seen) -> _Samples:
-    yield (), ended_probing(seen.status)
+    yield (), seen.status.probing_ended == "max-gpu-seconds"
 
 
 def _headroom(seen: _Seen) -> _Samples:

@@ -79,7 +79,7 @@ def _of_runs(context: Context) -> tuple[Refusal | None, Refusal | None]:
         if found is None:
             continue
         message = found.message
-        if isinstance(record, RunStatus) and "memory" in message.lower():
+        if isinstance(record, RunStatus) and found.verdict is not Verdict.IMAGE_ERROR:
             message += _asking(context, record)
         if isinstance(record, RunStatus) and found.verdict is Verdict.UNSCHEDULABLE and not run.refusal:
             message += _avoiding(context, record)
@@ -92,7 +92,7 @@ def _of_runs(context: Context) -> tuple[Refusal | None, Refusal | None]:
 
 
 def _asking(context: Context, record: RunStatus) -> str:
-    """For whoever reads that there is not enough memory: what a pod asks for that its template does not."""
+    """What each pod asks for that its template does not: the node or the quota may have too little memory for it."""
     asked = asked_bytes(context, record)
     return f" (each pod asks for {gib(asked)} of host memory, for {record.plan})" if asked else ""
 

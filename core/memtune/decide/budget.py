@@ -11,7 +11,7 @@ from memtune.observation import RunObservation
 from memtune.plan import Plan
 from memtune.prediction import Prediction
 from memtune.spec.job import Job
-from memtune.spec.status import RunStatus, Status
+from memtune.spec.status import RunStatus
 from memtune.verdict import Verdict
 
 # From a container's start to its first step: imports, rendezvous, the model built and sharded.
@@ -25,8 +25,6 @@ _RUNNER_ENDING_SECONDS = 2
 _RUNNER_PATIENCE_SECONDS = 3
 _SHORTENED = 2
 _TIMED = (Verdict.SUCCEEDED, *OUT_OF_MEMORY)
-# A status has no field for it: conditions tell by these words that nothing but the budget ended the probing.
-_ENDED = "left in tuning.maxGpuSeconds pay for no further probe"
 
 
 def is_overdue(job: Job, run: RunObservation, now: float) -> bool:
@@ -145,10 +143,5 @@ def refusal(context: Context, plan: Plan, prediction: Prediction) -> str:
     """Why the probe of a plan that the budget does not allow is not made, in words."""
     spent = context.status.gpu_seconds_spent + _inherited(context, plan)
     left = max(context.job.max_gpu_seconds - spent, 0)
-    return f"the {left:,} GPU-seconds {_ENDED} of about {estimate(context, plan, prediction):,.0f}"
-
-
-def ended_probing(status: Status) -> bool:
-    """Whether the job's probing ended because the budget paid for no further probe."""
-    over = (each for each in status.conditions if each.type in ("Tuned", "Failed") and each.status == "True")
-    return any(_ENDED in each.message for each in over)
+    needed = f"pay for no further probe of about {estimate(context, plan, prediction):,.0f}"
+    return f"the {left:,} GPU-seconds left in tuning.maxGpuSeconds {needed}"

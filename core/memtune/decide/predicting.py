@@ -46,7 +46,7 @@ def predicting(context: Context) -> Context:
     for record in live(context.status):
         context = stopped(context, record, why)
     if context.job.spec.tuning.mode != "Probe":
-        context = context.becoming(without_emulations(context.status, why, context.now))
+        context = context.becoming(without_emulations(context.status, why, context.now)).having(probing_ended="")
     if given := fixed_plan(context.job.spec):
         return _given(context, given)
     if is_unknown(context):
@@ -182,7 +182,8 @@ def with_budget(context: Context, best: Candidate | None) -> Context:
         cost = budget.estimate(context, best.plan, best.prediction)
         told = f"{seconds:,} GPU-seconds pay for about {pays}, at about {cost:,.0f} each"
     text = f"up to {counted(allowed, 'probe')} may be made; {told}{_emulating(context)}"
-    context = context.having(plan=None, front=()).with_condition("Tuned", False, reasons.PROBING, text)
+    context = context.having(plan=None, front=(), probing_ended="")
+    context = context.with_condition("Tuned", False, reasons.PROBING, text)
     return context.telling("Normal" if pays else "Warning", reasons.BUDGET, text)
 
 
