@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from memtune.decide.context import Context
 from memtune.decide.measuring import gpu_seconds
 from memtune.decide.records import OUT_OF_MEMORY, ended_as, has_ended, plan_of
+from memtune.decide.stale import current
 from memtune.observation import RunObservation
 from memtune.plan import Plan
 from memtune.prediction import Prediction
@@ -134,7 +135,7 @@ def allows(context: Context, plan: Plan, prediction: Prediction) -> bool:
 
 def _inherited(context: Context, plan: Plan) -> int:
     """What earlier jobs spent on the same question is spent; but a plan of theirs may be probed once more."""
-    earlier = [probe for probe in context.status.probes if probe.measured_by]
+    earlier = [probe for probe in current(context.status.probes) if probe.measured_by]
     is_repeated = any(probe.plan == str(plan) for probe in earlier)
     return 0 if is_repeated else sum(probe.gpu_seconds for probe in earlier)
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from memtune.acquisition import target_of
 from memtune.decide.records import TRIED, ended_as
+from memtune.decide.stale import current
 from memtune.decide.trials import may_be_launched, score, trial_of
 from memtune.knowledge import Model
 from memtune.pareto import Point, front
@@ -17,11 +18,12 @@ from memtune.spec.status import MAX_FRONT, RunStatus
 
 
 def ranked(job: Job, model: Model, probes: Sequence[RunStatus]) -> list[RunStatus]:
-    """The probes to choose from, one for each plan that may be launched.
+    """The probes to choose from, one for each plan that may be launched. Stale ones are not among them.
 
     Of a plan that an earlier job probed, too, this job's own word decides whether it may be; its place among the others
     is what the earlier job measured beside them, so that noise alone does not make another plan the best.
     """
+    probes = current(probes)
     good = [probe for probe in probes if may_be_launched(job, model, probe)]
     own = {probe.plan for probe in good if not probe.measured_by}
     tried = {probe.plan for probe in probes if not probe.measured_by and ended_as(probe, *TRIED)}

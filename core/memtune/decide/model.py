@@ -10,6 +10,7 @@ from memtune.decide.context import Context
 from memtune.decide.observed import Node
 from memtune.decide.records import ended_as, plan_of
 from memtune.decide.remembering import of_earlier_jobs
+from memtune.decide.stale import stale
 from memtune.decide.tracing import is_given_up, traced_model
 from memtune.gpu import GPUS, Gpu
 from memtune.gpu_products import nearest, of_product
@@ -57,9 +58,14 @@ def model_of(
     if is_assumed := model is None and is_untraced:
         model = assumed_architecture(gpu.usable_bytes, job.spec.resources.world)
     workload = replace(to_workload(job, gpu, model), assumed=is_assumed, outside_bytes=outside_bytes)
-    lessons = _lessons((*status.probes, *status.attempts))
+    lessons = (*_of_probes(status.probes), *_lessons(status.attempts))
     emulations = _lessons(status.emulations)
     return _cached(workload, to_space(job), lessons, tuning.headroom_ratio, tuning.objective, known, emulations)
+
+
+def _of_probes(probes: Sequence[RunStatus]) -> tuple[Lesson, ...]:
+    gone = stale(probes)
+    return tuple(replace(lesson, stale=probe in gone) for probe in probes if (lesson := lesson_of(probe)))
 
 
 def _lessons(records: Sequence[RunStatus]) -> tuple[Lesson, ...]:

@@ -9,7 +9,7 @@ from memtune.acquisition import enough
 from memtune.decide import budget, emulating, reasons
 from memtune.decide.choosing import front_of, ranked, winner
 from memtune.decide.context import Context, holds_gpus
-from memtune.decide.earlier import confirms, unconfirmed, with_earlier, without_outdated
+from memtune.decide.earlier import confirms, unconfirmed, with_earlier, with_stale_told, without_outdated
 from memtune.decide.ending import failed
 from memtune.decide.failing import last_lines
 from memtune.decide.hosting import host_request
@@ -28,6 +28,7 @@ from memtune.decide.records import (
     with_probe,
 )
 from memtune.decide.settling import stopped
+from memtune.decide.stale import current
 from memtune.decide.stories import asking, ended, measured
 from memtune.decide.texts import over
 from memtune.decide.trials import may_be_launched, search_state, too_tight
@@ -49,7 +50,7 @@ class _NoMore(NamedTuple):
 
 def probing(context: Context) -> Context:
     """End what costs too much, start what is worth it, and choose when nothing more is."""
-    context = without_outdated(with_earlier(context))
+    context = with_stale_told(without_outdated(with_earlier(context)))
     if budget.is_spent(context):
         context = _out_of_budget(context)
     probes = context.status.probes
@@ -109,7 +110,7 @@ def _first_prediction(context: Context, model: Model) -> Context:
 
 def _why_no_more(context: Context, model: Model) -> _NoMore | None:
     """Why no further probe is started; None while one may be."""
-    allowed, probes = context.job.spec.tuning.max_probes, context.status.probes
+    allowed, probes = context.job.spec.tuning.max_probes, current(context.status.probes)
     again = unconfirmed(context.job, model, probes)
     # What earlier jobs probed is probed; but the plan that is launched, this job probes itself.
     if counted(context.status.own_probes if again else probes) >= allowed:
@@ -118,7 +119,7 @@ def _why_no_more(context: Context, model: Model) -> _NoMore | None:
         return _NoMore("max-probes", words)
     if again:
         return _unpaid(context, plan_of(again), model.predict(plan_of(again)))
-    if len(context.status.probes) >= MAX_PROBES and all(ended_as(probe, *TRIED) for probe in context.status.probes):
+    if len(probes) >= MAX_PROBES and all(ended_as(probe, *TRIED) for probe in probes):
         return _NoMore("max-probes", f"the status has no room for more than {MAX_PROBES} probes")
     asked = search_state(context.job, context.status, model).question
     if why := enough(asked):
@@ -144,7 +145,7 @@ def _more(context: Context, model: Model, running: list[RunStatus]) -> tuple[Con
         return _recorded(context, model, plan_of(again)), None
     while _busy(context) < context.job.spec.tuning.parallel_probes:
         plan = _next_plan(context, model)
-        if plan is None or counted(context.status.probes) >= context.job.spec.tuning.max_probes:
+        if plan is None or counted(current(context.status.probes)) >= context.job.spec.tuning.max_probes:
             return context, _NoMore("search", "no plan left is worth a probe")
         if emulating.is_wanted(context, model, plan):
             return emulating.recorded(context, model, plan), None
@@ -223,9 +224,8 @@ def _choose(context: Context, model: Model, why: str) -> Context:
     plan = PlanStatus(name=best.plan, hbm=over(device_bytes, model.usable_bytes), tokens_per_second=speed)
     foretold = f", {speed:,} tokens/s predicted" if best.emulated else ""
     fitting = f"{units.counted(len(fit), 'measured plan')} {'fits' if len(fit) == 1 else 'fit'}"
-    tight = [
-        (probe.number, found) for probe in context.status.probes if (found := too_tight(context.job, model, probe))
-    ]
+    probes = current(context.status.probes)
+    tight = [(probe.number, found) for probe in probes if (found := too_tight(context.job, model, probe))]
     others = "; ".join(f"probe {number} is {found}" for number, found in tight[-3:])
     fitting += f" ({others})" if others else ""
     slack = context.job.spec.tuning.slack
@@ -248,7 +248,7 @@ def _untried(context: Context, model: Model) -> str:
     if not left:
         return ""
     plan, prediction = left[0].plan, left[0].prediction
-    if counted(context.status.probes) >= tuning.max_probes < MAX_PROBES:
+    if counted(current(context.status.probes)) >= tuning.max_probes < MAX_PROBES:
         limit = "tuning.maxProbes"
     elif not budget.allows(context, plan, prediction):
         limit = "tuning.maxGpuSeconds"

@@ -8,6 +8,7 @@ from dataclasses import replace
 from memtune.acquisition import SearchState, Trial
 from memtune.decide.model import lesson_of
 from memtune.decide.records import OUT_OF_MEMORY, TRIED, ended_as, has_ended, plan_of
+from memtune.decide.stale import stale
 from memtune.knowledge import Model
 from memtune.space import MEMORY
 from memtune.spec.job import Job
@@ -17,9 +18,10 @@ from memtune.verdict import Verdict
 
 def search_state(job: Job, status: Status, model: Model) -> SearchState:
     """How far the search for a job's plan is."""
-    steps = status.measured_steps
+    steps, gone = status.measured_steps, stale(status.probes)
     trials = tuple(
-        replace(trial_of(job, model, probe), steps=_scores(job, model, probe, steps)) for probe in status.probes
+        replace(_as_stale(trial_of(job, model, probe), probe in gone), steps=_scores(job, model, probe, steps))
+        for probe in status.probes
     )
     return SearchState(model, trials, f"{job.metadata.uid}/{len(trials) + 1}", job.spec.tuning.sampler)
 
@@ -40,6 +42,14 @@ def trial_of(job: Job, model: Model, probe: RunStatus) -> Trial:
         free_bytes=free_bytes(model, probe) if has_measured else 0.0,
         pruned=has_measured and bool(probe.pruned),
     )
+
+
+def _as_stale(trial: Trial, is_stale: bool) -> Trial:
+    """A stale probe's plan may be probed again."""
+    if not is_stale:
+        return trial
+    lesson = replace(trial.lesson, stale=True) if trial.lesson else None
+    return replace(trial, lesson=lesson, tried=False, stale=True)
 
 
 def _scores(job: Job, model: Model, probe: RunStatus, steps: Sequence[StepStatus]) -> tuple[tuple[int, float], ...]:
