@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from typing import Any
 
+from memtune.acquisition import Search, most_promising
 from memtune.decide import Decision, Deletion, Node, Observed, Owned, Refusal, decide
 from memtune.naming import pod_name, run_name
 from memtune.observation import Condition, PodObservation, RunObservation
@@ -119,7 +120,7 @@ class SimulatedCluster:
 
     ``built`` is the trace of what the job's factory builds, ``remembered`` the one that its namespace remembers;
     ``measured`` is what it remembers of earlier jobs on this GPU, and keeps of this one; ``earlier`` of probes.
-    ``prices`` are the operator's, by GPU product.
+    ``prices`` are the operator's, by GPU product; ``search`` is what its sampler is.
     """
 
     job: Job
@@ -151,6 +152,7 @@ class SimulatedCluster:
     # What the operator's watch knows: the pods that were there when it last looked, and those that it saw go.
     watched: dict[tuple[str, int], Pod] = field(default_factory=dict)
     seen_going: dict[tuple[str, int], float] = field(default_factory=dict)
+    search: Search = most_promising
 
     def __post_init__(self) -> None:
         dumped = self.job.model_dump(mode="json", by_alias=True, exclude_none=True, exclude={"status"})
@@ -249,7 +251,7 @@ class SimulatedCluster:
     def step(self, cut: int | None = None, conflict: bool = False) -> Decision:
         """One turn of the operator: observe, decide, write, act. It is killed after ``cut`` of these actions."""
         observed, version = self.observe(), self.version
-        decision = decide(self.job, observed, self.now + self.skew)
+        decision = decide(self.job, observed, self.now + self.skew, self.search)
         self.wake_after = decision.wake_after_seconds
         written = decision.status.model_dump(mode="json", by_alias=True, exclude_none=True)
         if cut == 0:
