@@ -13,6 +13,7 @@ from memtune.knobs import Offload
 from memtune.knowledge import Model
 from memtune.ladder import PHASE_OF, RUNG_OF, Downgrade, Exhausted, Failure, OutOfMemory, descend
 from memtune.plan import Plan
+from memtune.space import Space
 from memtune.spec.status import AttemptStatus
 from memtune.spec.trainer import trainer_memory
 
@@ -100,7 +101,7 @@ def _smaller(
 def _accepted(model: Model, plan: Plan, allowed: Callable[[Plan], bool]) -> Plan | None:
     """The fastest plan of the space that was measured to fit, or that the model accepts."""
     measured = [option for option in model.measured_bytes if model.space.has(option)]
-    offered = [_with_small_knobs(candidate.plan, plan) for candidate in model.ranking.fitting]
+    offered = [_with_small_knobs(model.space, candidate.plan, plan) for candidate in model.ranking.fitting]
     accepted = [
         option
         for option in (*measured, *offered)
@@ -109,11 +110,11 @@ def _accepted(model: Model, plan: Plan, allowed: Callable[[Plan], bool]) -> Plan
     return max(accepted, key=lambda option: model.predict(option).tokens_per_second.expected, default=None)
 
 
-def _with_small_knobs(option: Plan, plan: Plan) -> Plan:
+def _with_small_knobs(space: Space, option: Plan, plan: Plan) -> Plan:
     """A plan of the space with the knobs that the space does not speak of taken from another."""
     return replace(
         option,
-        expandable_segments=plan.expandable_segments,
+        expandable_segments=(option if len(space.expandable_segments) > 1 else plan).expandable_segments,
         fused_optimizer=plan.fused_optimizer,
         bucket_elements=plan.bucket_elements,
         max_split_size_mib=plan.max_split_size_mib,

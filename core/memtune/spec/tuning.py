@@ -62,6 +62,11 @@ class Space(Block):
         description="Sharding that the fsdp backend may take: full; shard-grad-op, which keeps gathered weights until "
         "the backward pass; hybrid, which shards within a node and copies between nodes.",
     )
+    expandable_segments: Annotated[tuple[Flag, ...], Field(min_length=1, max_length=2), Distinct] = Field(
+        default=(False,),
+        description="Whether torch's allocator may take expandable segments, which leave less memory unused; [false, "
+        "true] measures both. An out-of-memory by fragmentation switches them on in any case.",
+    )
     micro_batch: Annotated[tuple[MicroBatch, ...], Field(min_length=1, max_length=16), Distinct] | None = Field(
         default=None,
         description="Micro-batches that a plan may take, for a script that has one of its own; every one that divides "
