@@ -11,7 +11,7 @@ from memtune.decide.context import Context
 from memtune.decide.fixing import changed_fields, spec_changed
 from memtune.decide.hosting import asked_bytes
 from memtune.decide.observed import Refusal
-from memtune.decide.products import compared
+from memtune.decide.products import cheapest, compared, unknown_cost
 from memtune.decide.records import has_ended, live
 from memtune.decide.settling import waits
 from memtune.spec.status import ConditionType, RunStatus
@@ -55,6 +55,11 @@ def _of_nodes(context: Context) -> Iterator[Refusal]:
         return
     products = sorted({node.gpu_product for node in context.observed.nodes or () if node.gpu_product})
     wanted = resources.gpu_product or context.status.gpu_product
+    if context.job.spec.tuning.chooses_product and not wanted and not context.status.fixed:
+        refusal, wanted = _by_cost(context)
+        if refusal:
+            yield refusal
+            return
     # Once the job is under way its resources cannot change any more: the product of the node that it meets is kept.
     if len(products) > 1 and not wanted and not context.status.fixed:
         listed = ", ".join(products)
@@ -66,6 +71,15 @@ def _of_nodes(context: Context) -> Iterator[Refusal]:
     if shared and not resources.memory_share:
         text = f"{shared[0]} is time-sliced: what others take of it cannot be predicted; give resources.memoryShare"
         yield Refusal(reasons.SHARED_GPUS, text)
+
+
+def _by_cost(context: Context) -> tuple[Refusal | None, str]:
+    """Why no product can be chosen by its cost, or which one is."""
+    try:
+        offer = cheapest(context)
+        return (None, offer.product) if offer else (Refusal(reasons.COST_UNKNOWN, unknown_cost(context)), "")
+    except ValueError as error:
+        return Refusal(reasons.MODEL_UNKNOWN, str(error)), ""
 
 
 def _of_runs(context: Context) -> tuple[Refusal | None, Refusal | None]:

@@ -88,7 +88,9 @@ def _cached(
 
 def _gpu(job: Job, status: Status, nodes: Sequence[Node] | None) -> tuple[Gpu, bool]:
     """The GPU: what a run measured, else the object, else the labels of its nodes; and whether any of them told."""
-    labelled = _labelled(nodes)
+    # A job is kept to the product that it has chosen or met, whatever else its nodes have.
+    met = status.gpu_product
+    labelled = _labelled([node for node in nodes or () if not met or node.gpu_product in ("", met)])
     named = gpu_of(job) or (labelled and own_part(job, labelled))
     measured = [
         record.peak_bytes.total

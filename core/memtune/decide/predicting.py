@@ -9,6 +9,7 @@ from memtune.decide.ending import completed, failed
 from memtune.decide.fixing import fingerprints
 from memtune.decide.model import believed
 from memtune.decide.observed import only_product
+from memtune.decide.products import cheapest, compared
 from memtune.decide.records import live, without_emulations
 from memtune.decide.settling import is_kept_to_met, stopped
 from memtune.decide.stories import predicted
@@ -37,6 +38,9 @@ def pending(context: Context) -> Context:
         return context
     # What is measured on one product is launched on the same, even if others join the cluster later.
     product = only_product(context.observed.nodes or ()) if is_kept_to_met(context.job) else ""
+    if context.job.spec.tuning.chooses_product and (offer := cheapest(context)):
+        product, text = offer.product, f"the job runs on {offer.product}: {compared(context)}"
+        context = context.telling("Normal", reasons.PRODUCT_CHOSEN, text).saying(text)
     return context.having(fixed=fingerprints(context.job), gpu_product=line(product, 63))
 
 
