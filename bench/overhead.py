@@ -49,6 +49,9 @@ class FixedStatistics:
     def largest_free_block_bytes(self) -> int:
         return GIB
 
+    def has_expandable_segments(self) -> bool:
+        return False
+
     def free_bytes(self) -> int | None:
         return GIB
 

@@ -16,7 +16,6 @@ from prometheus_client.registry import Collector
 
 from memtune.api import Job
 from memtune.api.status import Phase, RunStatus, Status
-from memtune.controller.budget import ended_probing
 from memtune.controller.read_status import read_status
 from memtune.controller.records import ended_as, has_ended
 from memtune.controller.verdict import Verdict
@@ -179,7 +178,7 @@ def _budget_used(seen: _Seen) -> _Samples:
 
 
 def _budget_spent(seen: _Seen) -> _Samples:
-    yield (), ended_probing(seen.status)
+    yield (), seen.status.probing_ended == "max-gpu-seconds"
 
 
 def _headroom(seen: _Seen) -> _Samples:

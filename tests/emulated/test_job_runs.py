@@ -53,8 +53,9 @@ def test_a_script_with_the_trainer_runs_as_rank_0_of_16_under_zero_3(tmp_path: P
 
 
 def test_a_rank_that_stands_for_all_waits_for_no_other_where_it_tells_of_a_checkpoint(tmp_path: Path) -> None:
-    tuning = {"mode": "Fixed", "plan": "bf16-ddp-none-mb4x2-sdpa"}
+    tuning = {"mode": "Fixed", "plan": "bf16-ddp-none-mb4x2-sdpa-exp"}
     status, _ = run(example(tmp_path, "env", {"gpusPerNode": 2}, tuning=tuning))
+    assert report_of(tmp_path / "state", "env-train-1")["applied"]["expandableSegments"] is True
     (attempt,) = status["attempts"]
     assert (attempt["verdict"], attempt["checkpointSamples"]) == ("succeeded", 192)
 

@@ -86,6 +86,16 @@ BROKEN: list[tuple[str, dict[str, Any], str]] = [
         "spec.tuning.emulation",
     ),
     ("slack trades", spec(tuning={"slack": "5%"}), "spec.tuning.slack"),
+    ("on one GPU product", spec(tuning={"objectives": ["throughput", "cost"]}), "spec.tuning.objectives"),
+    *(
+        ("objectives: cost chooses", spec(tuning={"objectives": ["cost"]}, **changes), "spec.tuning.objectives")
+        for changes in (
+            {"resources": {"gpuProduct": "h100-80gb"}},
+            {"resources": {"gpuMemory": "80Gi"}},
+            {"resources": {"device": "virtual", "gpuMemory": "80Gi"}},
+            {"model": {"architecture": None, "factory": "a:b"}, "template": POD},
+        )
+    ),
     ("slack trades", spec(tuning={"slack": "5%", "objectives": ["memory"]}), "spec.tuning.slack"),
     (
         "offload optimizer needs",

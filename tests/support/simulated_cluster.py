@@ -19,6 +19,7 @@ from memtune.controller.observation import PodCondition, PodObservation, RunObse
 from memtune.memory.measured_overhead import JobOutside, Remembered
 from memtune.memory.predictor import Predictor
 from memtune.memory.traced_model import read_traced
+from memtune.planning.next_probe import Search, most_promising
 from memtune.plans.plan import Plan
 from memtune.units import GIB, MIB
 from memtune.wire.names import pod_name, run_name
@@ -119,7 +120,7 @@ class SimulatedCluster:
 
     ``built`` is the trace of what the job's factory builds, ``remembered`` the one that its namespace remembers;
     ``measured`` is what it remembers of earlier jobs on this GPU, and keeps of this one; ``earlier`` of probes.
-    ``prices`` are the operator's, by GPU product.
+    ``prices`` are the operator's, by GPU product; ``search`` is what its sampler is.
     """
 
     job: Job
@@ -151,6 +152,7 @@ class SimulatedCluster:
     # What the operator's watch knows: the pods that were there when it last looked, and those that it saw go.
     watched: dict[tuple[str, int], Pod] = field(default_factory=dict)
     seen_going: dict[tuple[str, int], float] = field(default_factory=dict)
+    search: Search = most_promising
 
     def __post_init__(self) -> None:
         dumped = self.job.model_dump(mode="json", by_alias=True, exclude_none=True, exclude={"status"})
@@ -249,7 +251,7 @@ class SimulatedCluster:
     def step(self, cut: int | None = None, conflict: bool = False) -> Decision:
         """One turn of the operator: observe, decide, write, act. It is killed after ``cut`` of these actions."""
         observed, version = self.observe(), self.version
-        decision = decide(self.job, observed, self.now + self.skew)
+        decision = decide(self.job, observed, self.now + self.skew, self.search)
         self.wake_after = decision.wake_after_seconds
         written = decision.status.model_dump(mode="json", by_alias=True, exclude_none=True)
         if cut == 0:

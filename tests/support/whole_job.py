@@ -99,6 +99,7 @@ WHOLE: Node = {
                 "backends": ["deepspeed", "fsdp", "ddp"],
                 "fsdpStrategies": ["full", "hybrid"],
                 "microBatch": [3, 6],
+                "expandableSegments": [False, True],
             },
             "maxProbes": 6,
             "parallelProbes": 2,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from memtune.controller.stale import stale
+
 from memtune.api.status import AttemptStatus, RunStatus
 from memtune.controller.formats import span, to_seconds
 from memtune.controller.messages import replaced_batch
@@ -143,7 +145,8 @@ def _run_bars(screen: Screen, story: JobView, run: RunStatus) -> list[str]:
     mark = screen.paint("*" if story.is_winner(run) else " ", f"{GREEN};1")
     name = screen.bold(run.plan) if story.is_winner(run) else run.plan
     speed = f"  {run.tokens_per_second:,} tokens/s" if run.tokens_per_second else ""
-    speed += f"  by job {run.measured_by}" if run.measured_by else ""
+    is_stale = run in stale(story.status.probes)
+    speed += f"  by job {run.measured_by}{', stale' if is_stale else ''}" if run.measured_by else ""
     lines = [f" {mark}{run.number:>2}  {name}  {screen.paint(story.outcome(run), _outcome_colour(run, story))}{speed}"]
     if run.predicted_bytes and full:
         bar = level_bar(screen, run.predicted_bytes, full, width, BLUE)

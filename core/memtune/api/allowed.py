@@ -14,7 +14,7 @@ from memtune.planning.ladder import RUNG_OF, RUNGS, Rung
 from memtune.plans.plan import Plan
 
 # No field of a job speaks of these: plans begin with their defaults, and only the ladder leads elsewhere.
-_UNSPOKEN = ("fused_optimizer", "fused_loss", "bucket_elements", "expandable_segments", "max_split_size_mib")
+_UNSPOKEN = ("fused_optimizer", "fused_loss", "bucket_elements", "max_split_size_mib")
 
 
 def outside(job: Job, plan: Plan) -> list[str]:
@@ -31,6 +31,7 @@ def outside(job: Job, plan: Plan) -> list[str]:
         _of_ladder(job, plan, "optimizer", "training.optimizer", (training.optimizer,)),
         _of_ladder(job, plan, "gradient_dtype", "training.gradientDtype", (training.gradient_dtype,)),
         _of_ladder(job, plan, "attention", "training.attention", (training.attention,)),
+        _expandable(plan, space.expandable_segments),
         *(_unspoken(plan, knob) for knob in _UNSPOKEN),
     ]
     return [reason for reason in found if reason]
@@ -39,6 +40,15 @@ def outside(job: Job, plan: Plan) -> list[str]:
 def _micro_batch(plan: Plan, allowed: Sequence[int] | None) -> str:
     size = plan.micro_batch
     return _of_space(f"micro-batch {size}", size, "microBatch", allowed) if allowed else ""
+
+
+def _expandable(plan: Plan, allowed: Sequence[bool]) -> str:
+    """Expandable segments that the space does not have: only the ladder leads to them."""
+    value = plan.expandable_segments
+    if value in allowed or _leading_to(plan, "expandable_segments", allowed):
+        return ""
+    shown = [str(choice).lower() for choice in allowed]
+    return _not_among(f"expandableSegments {str(value).lower()}", "tuning.space.expandableSegments", shown)
 
 
 def _sharding(job: Job, plan: Plan) -> str:

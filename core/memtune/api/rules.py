@@ -154,6 +154,26 @@ def _slack_has_objectives(spec: JobSpec) -> Problem | None:
     return Problem("spec.tuning.slack", spec.tuning.slack, advice)
 
 
+def _cost_is_speed(spec: JobSpec) -> Problem | None:
+    objectives = spec.tuning.objectives
+    if not {"throughput", "cost"} <= set(objectives):
+        return None
+    advice = "on one GPU product the fastest plan has the cheapest tokens; give throughput or cost"
+    return Problem("spec.tuning.objectives", objectives, advice)
+
+
+def _cost_has_products(spec: JobSpec) -> Problem | None:
+    resources, is_described = spec.resources, spec.model.factory is None
+    names_gpu = resources.gpu_product is not None or resources.gpu_memory is not None
+    if not spec.tuning.chooses_product or (resources.device == "cuda" and is_described and not names_gpu):
+        return None
+    advice = (
+        "cost chooses the GPU product by what is predicted on each; use device cuda without gpuProduct and gpuMemory, "
+        "and describe the model by hfConfig or architecture, or take throughput"
+    )
+    return Problem("spec.tuning.objectives", spec.tuning.objectives, advice)
+
+
 def _emulation_has_probes(spec: JobSpec) -> Problem | None:
     emulation, mode = spec.tuning.emulation, spec.tuning.mode
     if emulation == "Never" or mode == "Probe":
@@ -339,9 +359,26 @@ RULES = (
     Rule(
         "spec.tuning",
         "spec.tuning.slack",
-        "!has(self.slack) || ('throughput' in self.objectives && 'memory' in self.objectives)",
+        "!has(self.slack) || ('memory' in self.objectives && "
+        "('throughput' in self.objectives || 'cost' in self.objectives))",
         "slack trades throughput for memory; set objectives to both",
         _slack_has_objectives,
+    ),
+    Rule(
+        "spec.tuning",
+        "spec.tuning.objectives",
+        "!('throughput' in self.objectives && 'cost' in self.objectives)",
+        "on one GPU product the fastest plan has the cheapest tokens; give throughput or cost in objectives",
+        _cost_is_speed,
+    ),
+    Rule(
+        "spec",
+        "spec.tuning.objectives",
+        "!('cost' in self.tuning.objectives) || (self.resources.device == 'cuda' && !has(self.resources.gpuProduct) && "
+        "!has(self.resources.gpuMemory) && !has(self.model.factory))",
+        "objectives: cost chooses the GPU product by prediction; leave gpuProduct, gpuMemory, other devices and "
+        "model.factory out, or take throughput",
+        _cost_has_products,
     ),
     Rule(
         "spec.tuning",

@@ -24,6 +24,7 @@ def to_space(job: Job) -> Space:
         optimizers=(training.optimizer,),
         gradient_dtypes=(training.gradient_dtype,),
         attentions=(training.attention,),
+        expandable_segments=choices.expandable_segments,
         micro_batches=choices.micro_batch or (),
     )
 

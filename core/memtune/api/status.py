@@ -63,6 +63,7 @@ Time = Annotated[str, Field(max_length=40, json_schema_extra={"format": "date-ti
 NodeName = Annotated[str, Field(pattern=WORD, max_length=128)]
 OutOfMemoryPhase = Literal["", "init", "forward", "backward", "optimizer-step", "evaluation", "save"]
 OutOfMemory = Literal["", "fragmentation", "activation", "state", "outside", "evaluation", "saving"]
+ProbingEnd = Literal["", "search", "max-probes", "max-gpu-seconds"]
 
 
 class StatusBlock(SpecBlock):
@@ -316,6 +317,11 @@ class Status(StatusBlock):
     )
     attempts: Annotated[tuple[AttemptStatus, ...], Field(max_length=MAX_ATTEMPTS)] = Field(
         default=(), description="The newest train runs, in the order in which they were recorded."
+    )
+    probing_ended: ProbingEnd = Field(
+        default="",
+        description="Why no further probe was started: the search expects nothing better, or tuning.maxProbes or "
+        "tuning.maxGpuSeconds allows none. Empty until then.",
     )
     gpu_seconds_spent: Natural = Field(default=0, description="GPU-seconds that all probe runs of this job took.")
     oom_retries: Natural = Field(default=0, description="Relaunches after an out-of-memory.")

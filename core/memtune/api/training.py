@@ -132,7 +132,8 @@ class Resources(SpecBlock):
     gpu_hour_price: Price | None = Field(
         default=None,
         description="Dollars of one GPU, as the job asks for it, for one hour; the operator's price of the product if "
-        "left out. It is shown as cost per million tokens, decides nothing, and may change at any time.",
+        "left out. It is shown as cost per million tokens and may change at any time; it decides nothing but which GPU "
+        "product a job with the objective cost takes.",
     )
     nvme_path: AbsolutePath | None = Field(
         default=None, description="Directory of the container on a local NVMe disk, for plans that offload to nvme."

@@ -19,7 +19,7 @@ from memtune.api.fields import (
     left_out,
     to_ratio,
 )
-from memtune.planning.space import BOTH
+from memtune.planning.space import BOTH, THROUGHPUT
 from memtune.plans.knobs import Offload, Precision
 
 CheckpointingName = Annotated[str, Field(pattern=CHECKPOINTING, max_length=16)]
@@ -27,7 +27,7 @@ ZeroStage = Annotated[Whole, Field(ge=0, le=3)]
 MicroBatch = Annotated[Count, Field(le=10_000_000)]
 Backend = Literal["deepspeed", "fsdp", "ddp"]
 FsdpStrategy = Literal["full", "shard-grad-op", "hybrid"]
-Objective = Literal["throughput", "memory"]
+Objective = Literal["throughput", "memory", "cost"]
 Sampler = Literal["MemTune", "TPE", "GP", "Random"]
 Emulation = Literal["Auto", "Only", "Never"]
 Consent = Literal["optimizer-8bit", "gradient-dtype", "precision"]
@@ -61,6 +61,11 @@ class SpaceSpec(SpecBlock):
         default=("full", "shard-grad-op"),
         description="Sharding that the fsdp backend may take: full; shard-grad-op, which keeps gathered weights until "
         "the backward pass; hybrid, which shards within a node and copies between nodes.",
+    )
+    expandable_segments: Annotated[tuple[Flag, ...], Field(min_length=1, max_length=2), Distinct] = Field(
+        default=(False,),
+        description="Whether torch's allocator may take expandable segments, which leave less memory unused; [false, "
+        "true] measures both. An out-of-memory by fragmentation switches them on in any case.",
     )
     micro_batch: Annotated[tuple[MicroBatch, ...], Field(min_length=1, max_length=16), Distinct] | None = Field(
         default=None,
@@ -109,7 +114,9 @@ class Tuning(SpecBlock):
     objectives: Annotated[tuple[Objective, ...], Field(min_length=1, max_length=2), Distinct] = Field(
         default=("throughput",),
         description="What the best plan has most of: tokens per second, or free memory. With both, status.front has "
-        "the measured plans that no other one beats in both, and the fastest is launched, or the one that slack picks.",
+        "the measured plans that no other one beats in both, and the fastest is launched, or the one that slack picks. "
+        "With cost in place of throughput the job first takes the GPU product of its nodes with the cheapest predicted "
+        "tokens, where the fastest plan is the cheapest.",
     )
     slack: Percent | None = Field(
         default=None,
@@ -131,8 +138,15 @@ class Tuning(SpecBlock):
 
     @property
     def objective(self) -> str:
-        """The objective, or that there are both."""
-        return BOTH if len(self.objectives) > 1 else self.objectives[0]
+        """The objective, or that there are both: on one GPU product what is fastest costs least."""
+        if len(self.objectives) > 1:
+            return BOTH
+        return THROUGHPUT if self.chooses_product else self.objectives[0]
+
+    @property
+    def chooses_product(self) -> bool:
+        """Whether the job takes the GPU product with the cheapest tokens."""
+        return "cost" in self.objectives
 
 
 class Retry(SpecBlock):

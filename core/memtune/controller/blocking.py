@@ -13,7 +13,7 @@ from memtune.controller.host_requests import asked_bytes
 from memtune.controller.immutable_fields import changed_fields, spec_changed
 from memtune.controller.observation import Refusal
 from memtune.controller.pods import avoided_nodes
-from memtune.controller.product_comparison import compared
+from memtune.controller.product_comparison import cheapest, compared, unknown_cost
 from memtune.controller.records import has_ended, live
 from memtune.controller.verdict import Verdict
 from memtune.units import gib
@@ -55,6 +55,11 @@ def _of_nodes(context: Context) -> Iterator[Refusal]:
         return
     products = sorted({node.gpu_product for node in context.observed.nodes or () if node.gpu_product})
     wanted = resources.gpu_product or context.status.gpu_product
+    if context.job.spec.tuning.chooses_product and not wanted and not context.status.fixed:
+        refusal, wanted = _by_cost(context)
+        if refusal:
+            yield refusal
+            return
     # Once the job is under way its resources cannot change any more: the product of the node that it meets is kept.
     if len(products) > 1 and not wanted and not context.status.fixed:
         listed = ", ".join(products)
@@ -68,6 +73,15 @@ def _of_nodes(context: Context) -> Iterator[Refusal]:
         yield Refusal(reasons.SHARED_GPUS, text)
 
 
+def _by_cost(context: Context) -> tuple[Refusal | None, str]:
+    """Why no product can be chosen by its cost, or which one is."""
+    try:
+        offer = cheapest(context)
+        return (None, offer.product) if offer else (Refusal(reasons.COST_UNKNOWN, unknown_cost(context)), "")
+    except ValueError as error:
+        return Refusal(reasons.MODEL_UNKNOWN, str(error)), ""
+
+
 def _of_runs(context: Context) -> tuple[Refusal | None, Refusal | None]:
     """What the runs that have not ended wait for: a queue, and whatever else."""
     queued = stalled = None
@@ -79,7 +93,7 @@ def _of_runs(context: Context) -> tuple[Refusal | None, Refusal | None]:
         if found is None:
             continue
         message = found.message
-        if isinstance(record, RunStatus) and "memory" in message.lower():
+        if isinstance(record, RunStatus) and found.verdict is not Verdict.IMAGE_ERROR:
             message += _asking(context, record)
         if isinstance(record, RunStatus) and found.verdict is Verdict.UNSCHEDULABLE and not run.refusal:
             message += _avoiding(context, record)
@@ -92,7 +106,7 @@ def _of_runs(context: Context) -> tuple[Refusal | None, Refusal | None]:
 
 
 def _asking(context: Context, record: RunStatus) -> str:
-    """For whoever reads that there is not enough memory: what a pod asks for that its template does not."""
+    """What each pod asks for that its template does not: the node or the quota may have too little memory for it."""
     asked = asked_bytes(context, record)
     return f" (each pod asks for {gib(asked)} of host memory, for {record.plan})" if asked else ""
 

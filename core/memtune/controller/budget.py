@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from memtune.api.job import Job
-from memtune.api.status import RunStatus, Status
+from memtune.api.status import RunStatus
 from memtune.controller.context import Context
 from memtune.controller.measurements import gpu_seconds
 from memtune.controller.observation import RunObservation
 from memtune.controller.records import OUT_OF_MEMORY, ended_as, has_ended, plan_of
+from memtune.controller.stale import current
 from memtune.controller.verdict import Verdict
 from memtune.memory.prediction import Prediction
 from memtune.plans.plan import Plan
@@ -25,8 +26,6 @@ _RUNNER_ENDING_SECONDS = 2
 _RUNNER_PATIENCE_SECONDS = 3
 _SHORTENED = 2
 _TIMED = (Verdict.SUCCEEDED, *OUT_OF_MEMORY)
-# A status has no field for it: conditions tell by these words that nothing but the budget ended the probing.
-_ENDED = "left in tuning.maxGpuSeconds pay for no further probe"
 
 
 def is_overdue(job: Job, run: RunObservation, now: float) -> bool:
@@ -136,7 +135,7 @@ def allows(context: Context, plan: Plan, prediction: Prediction) -> bool:
 
 def _inherited(context: Context, plan: Plan) -> int:
     """What earlier jobs spent on the same question is spent; but a plan of theirs may be probed once more."""
-    earlier = [probe for probe in context.status.probes if probe.measured_by]
+    earlier = [probe for probe in current(context.status.probes) if probe.measured_by]
     is_repeated = any(probe.plan == str(plan) for probe in earlier)
     return 0 if is_repeated else sum(probe.gpu_seconds for probe in earlier)
 
@@ -145,10 +144,5 @@ def refusal(context: Context, plan: Plan, prediction: Prediction) -> str:
     """Why the probe of a plan that the budget does not allow is not made, in words."""
     spent = context.status.gpu_seconds_spent + _inherited(context, plan)
     left = max(context.job.max_gpu_seconds - spent, 0)
-    return f"the {left:,} GPU-seconds {_ENDED} of about {estimate(context, plan, prediction):,.0f}"
-
-
-def ended_probing(status: Status) -> bool:
-    """Whether the job's probing ended because the budget paid for no further probe."""
-    over = (each for each in status.conditions if each.type in ("Tuned", "Failed") and each.status == "True")
-    return any(_ENDED in each.message for each in over)
+    needed = f"pay for no further probe of about {estimate(context, plan, prediction):,.0f}"
+    return f"the {left:,} GPU-seconds left in tuning.maxGpuSeconds {needed}"

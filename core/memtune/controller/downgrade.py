@@ -13,6 +13,7 @@ from memtune.controller.records import plan_of
 from memtune.controller.resume_points import start_under
 from memtune.planning.knowledge import PlanKnowledge
 from memtune.planning.ladder import PHASE_OF, RUNG_OF, Downgrade, Exhausted, Failure, OutOfMemoryKind, descend
+from memtune.planning.space import Space
 from memtune.plans.knobs import Offload
 from memtune.plans.plan import Plan
 
@@ -102,7 +103,7 @@ def _smaller(
 def _accepted(model: PlanKnowledge, plan: Plan, allowed: Callable[[Plan], bool]) -> Plan | None:
     """The fastest plan of the space that was measured to fit, or that the model accepts."""
     measured = [option for option in model.measured_bytes if model.space.has(option)]
-    offered = [_with_small_knobs(candidate.plan, plan) for candidate in model.ranking.fitting]
+    offered = [_with_small_knobs(model.space, candidate.plan, plan) for candidate in model.ranking.fitting]
     accepted = [
         option
         for option in (*measured, *offered)
@@ -111,11 +112,11 @@ def _accepted(model: PlanKnowledge, plan: Plan, allowed: Callable[[Plan], bool])
     return max(accepted, key=lambda option: model.predict(option).tokens_per_second.expected, default=None)
 
 
-def _with_small_knobs(option: Plan, plan: Plan) -> Plan:
+def _with_small_knobs(space: Space, option: Plan, plan: Plan) -> Plan:
     """A plan of the space with the knobs that the space does not speak of taken from another."""
     return replace(
         option,
-        expandable_segments=plan.expandable_segments,
+        expandable_segments=(option if len(space.expandable_segments) > 1 else plan).expandable_segments,
         fused_optimizer=plan.fused_optimizer,
         bucket_elements=plan.bucket_elements,
         max_split_size_mib=plan.max_split_size_mib,

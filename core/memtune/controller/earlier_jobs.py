@@ -1,7 +1,7 @@
 """Probes of earlier jobs that asked the same: a job begins with what they measured, and leaves what it knows itself.
 
-No plan is launched on an earlier job's word: the job probes it once itself. If that probe ran with another torch or
-driver, or measured another peak, the earlier ones are outdated and dropped.
+No plan is launched on an earlier job's word: the job probes it once itself. If that probe measured another peak, the
+earlier ones are outdated and dropped; if it ran with another torch or driver, they are stale and count less.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ from memtune.controller.job_knowledge import believed
 from memtune.controller.plan_choice import ranked, winner
 from memtune.controller.read_status import is_plan_of
 from memtune.controller.records import TRIED, ended_as, has_ended
+from memtune.controller.stale import current, has_measured, software, stale
 from memtune.controller.verdict import Verdict
+from memtune.memory.calibration import STALE_ERROR
 from memtune.planning.knowledge import PlanKnowledge
 from memtune.units import amount, counted
 from memtune.wire.names import run_name
@@ -27,7 +29,7 @@ from memtune.wire.run import RunKind
 # So many probes of one question are remembered, the newest.
 MOST_EARLIER = 16
 # Two runs of one plan repeat to within about 1% of their peak; what differs by more did something else.
-_SAME_PEAK = 0.05
+_SAME_PEAK = STALE_ERROR
 # What is of the run in its own job, and says nothing to another one.
 _OF_ITS_JOB = {"name", "number", "created", "started_at", "predicted_bytes", "message"}
 
@@ -55,8 +57,8 @@ def without_outdated(context: Context) -> Context:
     earlier = [probe for probe in context.status.probes if probe.measured_by]
     outdated: dict[int, str] = {}
     for own in context.status.own_probes:
-        if _has_told(own):
-            outdated |= _outdated_by(own, earlier)
+        if has_measured(own):
+            outdated |= _outdated_by(own, earlier, stale(context.status.probes))
     if not outdated:
         return context
     left = tuple(probe for probe in context.status.probes if probe.number not in outdated)
@@ -64,6 +66,34 @@ def without_outdated(context: Context) -> Context:
     verb = "counts" if len(outdated) == 1 else "count"
     text = f"{counted(len(outdated), 'probe')} of earlier jobs no longer {verb}: {why}"
     return context.having(probes=left).telling("Normal", reasons.PROBES_OUTDATED, text)
+
+
+def with_stale_told(context: Context) -> Context:
+    """Say in their records which probes of earlier jobs are stale, and once in an event."""
+    gone = stale(context.status.probes)
+    if not any(probe.measured_by for probe in context.status.probes):
+        return context
+    told = {probe.number: _told(probe, probe in gone) for probe in context.status.probes if probe.measured_by}
+    new = [probe for probe in gone if probe.message != told[probe.number]]
+    probes = (
+        probe.model_copy(update={"message": told.get(probe.number, probe.message)}) for probe in context.status.probes
+    )
+    context = context.having(probes=tuple(probes))
+    if not new:
+        return context
+    versions = ", ".join(dict.fromkeys(software(probe) for probe in new))
+    is_one = len(new) == 1
+    text = (
+        f"{counted(len(new), 'probe')} of earlier jobs {'is' if is_one else 'are'} stale and "
+        f"{'counts' if is_one else 'count'} less: {'it' if is_one else 'they'} ran with {versions}, not with what this "
+        "job runs with"
+    )
+    return context.telling("Normal", reasons.PROBES_STALE, text)
+
+
+def _told(probe: RunStatus, is_stale: bool) -> str:
+    """Where the record of an earlier job's probe comes from."""
+    return sentence(f"job {probe.measured_by} ran it" + (f" with {software(probe)}: stale" if is_stale else ""))
 
 
 def unconfirmed(job: Job, model: PlanKnowledge, probes: Sequence[RunStatus]) -> RunStatus | None:
@@ -74,17 +104,17 @@ def unconfirmed(job: Job, model: PlanKnowledge, probes: Sequence[RunStatus]) -> 
 
 
 def confirms(plan: str, probes: Sequence[RunStatus]) -> bool:
-    """Whether a probe of this plan repeats what an earlier job did."""
-    return any(probe.measured_by and probe.plan == plan for probe in probes)
+    """Whether a probe of this plan repeats what an earlier job did, and is not stale."""
+    return any(probe.measured_by and probe.plan == plan for probe in current(probes))
 
 
 def to_keep(context: Context) -> tuple[RunStatus, ...]:
     """What later jobs may begin with, if the newest of it is this job's own and not kept yet: the last probe of each
     plan, with the job that ran it."""
-    known, own = context.observed.earlier, [probe for probe in context.status.own_probes if _has_told(probe)]
+    known, own = context.observed.earlier, [probe for probe in context.status.own_probes if has_measured(probe)]
     if known is None or not own or _newest(known) >= _newest(own):
         return ()
-    last = {probe.plan: probe for probe in context.status.probes if _has_told(probe)}
+    last = {probe.plan: probe for probe in context.status.probes if has_measured(probe)}
     name = context.job.metadata.name
     probes = (probe.model_copy(update={"measured_by": probe.measured_by or name}) for probe in last.values())
     return tuple(sorted(probes, key=lambda probe: probe.ended_at or ""))[-MOST_EARLIER:]
@@ -103,17 +133,12 @@ def read_probes(data: Any) -> tuple[RunStatus, ...]:
 
 
 def _taken_over(job: Job, number: int, probe: RunStatus) -> RunStatus:
-    name, told = run_name(job.metadata.name, RunKind.PROBE, number), sentence(f"job {probe.measured_by} ran it")
-    return probe.model_copy(update={"name": name, "number": number, "created": True, "message": told})
+    name = run_name(job.metadata.name, RunKind.PROBE, number)
+    return probe.model_copy(update={"name": name, "number": number, "created": True, "message": _told(probe, False)})
 
 
 def _is_usable(job: Job, probe: RunStatus) -> bool:
-    return bool(probe.measured_by) and has_ended(probe) and _has_told(probe) and is_plan_of(job, probe.plan)
-
-
-def _has_told(probe: RunStatus) -> bool:
-    """Whether a probe says what its plan takes."""
-    return ended_as(probe, Verdict.DEVICE_OOM) or (ended_as(probe, Verdict.SUCCEEDED) and probe.peak_bytes is not None)
+    return bool(probe.measured_by) and has_ended(probe) and has_measured(probe) and is_plan_of(job, probe.plan)
 
 
 def _is_probed(plan: str, probes: Iterable[RunStatus]) -> bool:
@@ -128,15 +153,12 @@ def _newest(probes: Iterable[RunStatus]) -> str:
     return max((probe.ended_at or "" for probe in probes), default="")
 
 
-def _outdated_by(own: RunStatus, earlier: Sequence[RunStatus]) -> dict[int, str]:
-    """The numbers of the probes that one of this job contradicts, and how."""
+def _outdated_by(own: RunStatus, earlier: Sequence[RunStatus], gone: Sequence[RunStatus]) -> dict[int, str]:
+    """The numbers of the probes that one of this job contradicts, and how. If a stale one is, the others still hold."""
     for probe in earlier:
         if probe.plan == own.plan and (why := _other_peak(own, probe)):
-            return {each.number: why for each in earlier}
-    others = [probe for probe in earlier if _ran_with_other(own, probe)]
-    return {
-        each.number: f"they ran with {_software(each)}, probe {own.number} with {_software(own)}" for each in others
-    }
+            return {each.number: why for each in (gone if probe in gone else earlier)}
+    return {}
 
 
 def _other_peak(own: RunStatus, probe: RunStatus) -> str:
@@ -151,14 +173,3 @@ def _other_peak(own: RunStatus, probe: RunStatus) -> str:
     return (
         f"probe {own.number} took {amount(now, total)}, job {probe.measured_by} {amount(then, total)} on the same plan"
     )
-
-
-def _ran_with_other(own: RunStatus, probe: RunStatus) -> bool:
-    """Whether both tell a version, and not the same: one that died without a report tells none."""
-    versions = ((own.torch, probe.torch), (own.driver, probe.driver))
-    return any(now and then and now != then for now, then in versions)
-
-
-def _software(probe: RunStatus) -> str:
-    driver = f" and driver {probe.driver}" if probe.driver else ""
-    return f"torch {probe.torch or 'unknown'}{driver}"

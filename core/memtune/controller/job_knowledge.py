@@ -15,6 +15,7 @@ from memtune.controller.context import Context
 from memtune.controller.observation import Node
 from memtune.controller.overhead_memory import of_earlier_jobs
 from memtune.controller.records import ended_as, plan_of
+from memtune.controller.stale import stale
 from memtune.controller.tracing import is_given_up, traced_model
 from memtune.controller.verdict import Verdict
 from memtune.gpus.gpu import GPUS, Gpu
@@ -57,9 +58,14 @@ def model_of(
     if is_assumed := model is None and is_untraced:
         model = assumed_architecture(gpu.usable_bytes, job.spec.resources.world)
     workload = replace(to_workload(job, gpu, model), assumed=is_assumed, outside_bytes=outside_bytes)
-    lessons = _lessons((*status.probes, *status.attempts))
+    lessons = (*_of_probes(status.probes), *_lessons(status.attempts))
     emulations = _lessons(status.emulations)
     return _cached(workload, to_space(job), lessons, tuning.headroom_ratio, tuning.objective, known, emulations)
+
+
+def _of_probes(probes: Sequence[RunStatus]) -> tuple[Lesson, ...]:
+    gone = stale(probes)
+    return tuple(replace(lesson, stale=probe in gone) for probe in probes if (lesson := lesson_of(probe)))
 
 
 def _lessons(records: Sequence[RunStatus]) -> tuple[Lesson, ...]:
@@ -82,7 +88,9 @@ def _cached(
 
 def _gpu(job: Job, status: Status, nodes: Sequence[Node] | None) -> tuple[Gpu, bool]:
     """The GPU: what a run measured, else the object, else the labels of its nodes; and whether any of them told."""
-    labelled = _labelled(nodes)
+    # A job is kept to the product that it has chosen or met, whatever else its nodes have.
+    met = status.gpu_product
+    labelled = _labelled([node for node in nodes or () if not met or node.gpu_product in ("", met)])
     named = gpu_of(job) or (labelled and own_part(job, labelled))
     measured = [
         record.peak_bytes.total

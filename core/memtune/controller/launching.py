@@ -51,7 +51,8 @@ def _asked_anew(context: Context) -> Context:
     """Back to the probes, which choose another plan or measure one more."""
     assert context.status.plan is not None
     text = f"{context.status.plan.name} was measured, and may not be launched as spec.tuning is now"
-    context = context.having(plan=None, front=()).with_condition("Tuned", False, reasons.PROBING, text)
+    context = context.having(plan=None, front=(), probing_ended="")
+    context = context.with_condition("Tuned", False, reasons.PROBING, text)
     return context.telling("Normal", reasons.PROBING, text).saying(text)
 
 

@@ -8,6 +8,7 @@ from memtune.api.fields import to_ratio
 from memtune.api.job import Job
 from memtune.api.status import MAX_FRONT, RunStatus
 from memtune.controller.records import TRIED, ended_as
+from memtune.controller.stale import current
 from memtune.controller.trials import may_be_launched, score, trial_of
 from memtune.planning.knowledge import PlanKnowledge
 from memtune.planning.next_probe import target_of
@@ -17,11 +18,12 @@ from memtune.wire.pruning import NOTHING, Pruned, Target
 
 
 def ranked(job: Job, model: PlanKnowledge, probes: Sequence[RunStatus]) -> list[RunStatus]:
-    """The probes to choose from, one for each plan that may be launched.
+    """The probes to choose from, one for each plan that may be launched. Stale ones are not among them.
 
     Of a plan that an earlier job probed, too, this job's own word decides whether it may be; its place among the others
     is what the earlier job measured beside them, so that noise alone does not make another plan the best.
     """
+    probes = current(probes)
     good = [probe for probe in probes if may_be_launched(job, model, probe)]
     own = {probe.plan for probe in good if not probe.measured_by}
     tried = {probe.plan for probe in probes if not probe.measured_by and ended_as(probe, *TRIED)}

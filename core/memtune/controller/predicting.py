@@ -21,6 +21,7 @@ from memtune.controller.immutable_fields import fingerprints
 from memtune.controller.job_knowledge import believed
 from memtune.controller.messages import predicted
 from memtune.controller.observation import only_product
+from memtune.controller.product_comparison import cheapest, compared
 from memtune.controller.records import live, without_emulations
 from memtune.controller.tracing import is_unknown, untraced
 from memtune.memory.prediction import Interval
@@ -37,6 +38,9 @@ def pending(context: Context) -> Context:
         return context
     # What is measured on one product is launched on the same, even if others join the cluster later.
     product = only_product(context.observed.nodes or ()) if is_kept_to_met(context.job) else ""
+    if context.job.spec.tuning.chooses_product and (offer := cheapest(context)):
+        product, text = offer.product, f"the job runs on {offer.product}: {compared(context)}"
+        context = context.telling("Normal", reasons.PRODUCT_CHOSEN, text).saying(text)
     return context.having(fixed=fingerprints(context.job), gpu_product=line(product, 63))
 
 
@@ -46,7 +50,7 @@ def predicting(context: Context) -> Context:
     for record in live(context.status):
         context = stopped(context, record, why)
     if context.job.spec.tuning.mode != "Probe":
-        context = context.becoming(without_emulations(context.status, why, context.now))
+        context = context.becoming(without_emulations(context.status, why, context.now)).having(probing_ended="")
     if given := fixed_plan(context.job.spec):
         return _given(context, given)
     if is_unknown(context):
@@ -182,7 +186,8 @@ def with_budget(context: Context, best: Candidate | None) -> Context:
         cost = budget.estimate(context, best.plan, best.prediction)
         told = f"{seconds:,} GPU-seconds pay for about {pays}, at about {cost:,.0f} each"
     text = f"up to {counted(allowed, 'probe')} may be made; {told}{_emulating(context)}"
-    context = context.having(plan=None, front=()).with_condition("Tuned", False, reasons.PROBING, text)
+    context = context.having(plan=None, front=(), probing_ended="")
+    context = context.with_condition("Tuned", False, reasons.PROBING, text)
     return context.telling("Normal" if pays else "Warning", reasons.BUDGET, text)
 
 

@@ -1,4 +1,4 @@
-"""What a million tokens cost, written beside the speeds of the status. It decides nothing."""
+"""What a million tokens cost, written beside the speeds of the status. What a price decides is in `products`."""
 
 from __future__ import annotations
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from memtune import units
-from memtune.api.status import PlanStatus, RunStatus
+from memtune.api.status import PlanStatus, ProbingEnd, RunStatus
 from memtune.api.tuning import MAX_PROBES
 from memtune.controller import budget, emulating, reasons
 from memtune.controller.context import Context, holds_gpus
-from memtune.controller.earlier_jobs import confirms, unconfirmed, with_earlier, without_outdated
+from memtune.controller.earlier_jobs import confirms, unconfirmed, with_earlier, with_stale_told, without_outdated
 from memtune.controller.ending import failed, last_lines
 from memtune.controller.fold_observations import stopped
 from memtune.controller.formats import over
@@ -28,6 +30,7 @@ from memtune.controller.records import (
     plan_of,
     with_probe,
 )
+from memtune.controller.stale import current
 from memtune.controller.trials import may_be_launched, search_state, too_tight
 from memtune.controller.verdict import Verdict
 from memtune.memory.prediction import Prediction
@@ -37,9 +40,16 @@ from memtune.plans.plan import Plan
 from memtune.wire.run import RunKind
 
 
+class _NoMore(NamedTuple):
+    """Why no further probe is started: as the status tells it, and in words."""
+
+    end: ProbingEnd
+    words: str
+
+
 def probing(context: Context) -> Context:
     """End what costs too much, start what is worth it, and choose when nothing more is."""
-    context = without_outdated(with_earlier(context))
+    context = with_stale_told(without_outdated(with_earlier(context)))
     if budget.is_spent(context):
         context = _out_of_budget(context)
     probes = context.status.probes
@@ -62,10 +72,10 @@ def probing(context: Context) -> Context:
     why = _why_no_more(context, model)
     if why is None:
         more, why = _more(context, model, running)
-        if running or more is not context or context.blocked or _busy(context):
+        if why is None or running or more is not context or context.blocked or _busy(context):
             return _watched(more)
         # Nothing runs, nothing was recorded, and nothing is waited for.
-    return _watched(context) if running else _choose(context, model, why)
+    return _watched(context) if running else _choose(context.having(probing_ended=why.end), model, why.words)
 
 
 def _out_of_budget(context: Context) -> Context:
@@ -97,50 +107,51 @@ def _first_prediction(context: Context, model: PlanKnowledge) -> Context:
     return with_budget(with_prediction(context, model, best), best) if best else context
 
 
-def _why_no_more(context: Context, model: PlanKnowledge) -> str | None:
-    """Why no further probe is started, in words; None while one may be."""
-    allowed, probes = context.job.spec.tuning.max_probes, context.status.probes
+def _why_no_more(context: Context, model: PlanKnowledge) -> _NoMore | None:
+    """Why no further probe is started; None while one may be."""
+    allowed, probes = context.job.spec.tuning.max_probes, current(context.status.probes)
     again = unconfirmed(context.job, model, probes)
     # What earlier jobs probed is probed; but the plan that is launched, this job probes itself.
     if counted(context.status.own_probes if again else probes) >= allowed:
         earlier = ", with those of earlier jobs" if any(probe.measured_by for probe in probes) else ""
-        return f"tuning.maxProbes allows no more than {units.counted(allowed, 'probe')}{earlier}"
+        words = f"tuning.maxProbes allows no more than {units.counted(allowed, 'probe')}{earlier}"
+        return _NoMore("max-probes", words)
     if again:
         return _unpaid(context, plan_of(again), model.predict(plan_of(again)))
-    if len(context.status.probes) >= MAX_PROBES and all(ended_as(probe, *TRIED) for probe in context.status.probes):
-        return f"the status has no room for more than {MAX_PROBES} probes"
+    if len(probes) >= MAX_PROBES and all(ended_as(probe, *TRIED) for probe in probes):
+        return _NoMore("max-probes", f"the status has no room for more than {MAX_PROBES} probes")
     asked = search_state(context.job, context.status, model).question
     if why := enough(asked):
-        return why
+        return _NoMore("search", why)
     return _unpaid(context, asked.candidates[0].plan, asked.candidates[0].prediction)
 
 
-def _unpaid(context: Context, plan: Plan, prediction: Prediction) -> str | None:
+def _unpaid(context: Context, plan: Plan, prediction: Prediction) -> _NoMore | None:
     """Why the budget pays for no probe of a plan, once what runs has ended; None if it does, or may."""
     if budget.allows(context, plan, prediction) or budget.running_seconds(context):
         return None
-    return budget.refusal(context, plan, prediction)
+    return _NoMore("max-gpu-seconds", budget.refusal(context, plan, prediction))
 
 
-def _more(context: Context, model: PlanKnowledge, running: list[RunStatus]) -> tuple[Context, str]:
+def _more(context: Context, model: PlanKnowledge, running: list[RunStatus]) -> tuple[Context, _NoMore | None]:
     """Record as many probes as there is room for, one after the other; and why there is not one more, if that is it."""
     if context.blocked or any(not probe.created for probe in running):
-        return context, ""
+        return context, None
     wait = backoff_of(context.status.probes, context.now)
     if wait > 0:
-        return context.waking(wait), ""
+        return context.waking(wait), None
     if again := unconfirmed(context.job, model, context.status.probes):
-        return _recorded(context, model, plan_of(again)), ""
+        return _recorded(context, model, plan_of(again)), None
     while _busy(context) < context.job.spec.tuning.parallel_probes:
         plan = _next_plan(context, model)
-        if plan is None or counted(context.status.probes) >= context.job.spec.tuning.max_probes:
-            return context, "no plan left is worth a probe"
+        if plan is None or counted(current(context.status.probes)) >= context.job.spec.tuning.max_probes:
+            return context, _NoMore("search", "no plan left is worth a probe")
         if emulating.is_wanted(context, model, plan):
-            return emulating.recorded(context, model, plan), ""
+            return emulating.recorded(context, model, plan), None
         if not budget.allows(context, plan, model.predict(plan)):
-            return context, budget.refusal(context, plan, model.predict(plan))
+            return context, _NoMore("max-gpu-seconds", budget.refusal(context, plan, model.predict(plan)))
         context = _recorded(context, model, plan)
-    return context, ""
+    return context, None
 
 
 def _busy(context: Context) -> int:
@@ -212,9 +223,8 @@ def _choose(context: Context, model: PlanKnowledge, why: str) -> Context:
     plan = PlanStatus(name=best.plan, hbm=over(device_bytes, model.usable_bytes), tokens_per_second=speed)
     foretold = f", {speed:,} tokens/s predicted" if best.emulated else ""
     fitting = f"{units.counted(len(fit), 'measured plan')} {'fits' if len(fit) == 1 else 'fit'}"
-    tight = [
-        (probe.number, found) for probe in context.status.probes if (found := too_tight(context.job, model, probe))
-    ]
+    probes = current(context.status.probes)
+    tight = [(probe.number, found) for probe in probes if (found := too_tight(context.job, model, probe))]
     others = "; ".join(f"probe {number} is {found}" for number, found in tight[-3:])
     fitting += f" ({others})" if others else ""
     slack = context.job.spec.tuning.slack
@@ -237,7 +247,7 @@ def _untried(context: Context, model: PlanKnowledge) -> str:
     if not left:
         return ""
     plan, prediction = left[0].plan, left[0].prediction
-    if counted(context.status.probes) >= tuning.max_probes < MAX_PROBES:
+    if counted(current(context.status.probes)) >= tuning.max_probes < MAX_PROBES:
         limit = "tuning.maxProbes"
     elif not budget.allows(context, plan, prediction):
         limit = "tuning.maxGpuSeconds"

@@ -1,4 +1,7 @@
-"""Which GPU product does best for a job that names none, where its nodes have several: what is predicted on each."""
+"""Which GPU product does best for a job that names none, where its nodes have several: what is predicted on each.
+
+With the objective cost the job takes the cheapest of them; else it waits until its user names one.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,9 @@ from memtune.planning import cost
 _MOST = 4
 
 
-class _Offer(NamedTuple):
+class Offer(NamedTuple):
+    """What the best plan that is sure to fit is predicted to bring on one product: 0 where none is."""
+
     product: str
     tokens_per_second: float
     dollars: float | None
@@ -39,20 +44,42 @@ def compared(context: Context) -> str:
     """What the best plan is predicted to bring on each product, the cheapest first; empty if that is not known."""
     if gpu_of(context.job):
         return ""  # the job says what it has, whatever the nodes are
+    try:
+        found = offers(context)
+    except ValueError:
+        return ""  # the job describes no workload, and something else tells why
+    others = len(found) - _MOST
+    return "; ".join([*(offer.words for offer in found[:_MOST]), *([f"and {others} more"] if others > 0 else [])])
+
+
+def cheapest(context: Context) -> Offer | None:
+    """The product with the cheapest tokens; None where no plan is sure to fit on any that has a price."""
+    return next((offer for offer in offers(context) if offer.dollars is not None), None)
+
+
+def unknown_cost(context: Context) -> str:
+    """Why no product can be chosen by its cost, in one sentence."""
+    found = offers(context)
+    if not found:
+        return "tuning.objectives has cost, and no node that may run the job has a GPU product that MemTune knows"
+    products = ", ".join(offer.product for offer in found[:_MOST])
+    if all(_price(context, offer.product) is None for offer in found):
+        told = "set the operator's gpuHourPrices or resources.gpuHourPrice"
+        return f"tuning.objectives has cost, and nothing tells the price of {products}: {told}"
+    return f"tuning.objectives has cost, and no plan is sure to fit where the price is known: {compared(context)}"
+
+
+def offers(context: Context) -> list[Offer]:
+    """What is predicted on each product, the cheapest first; raises ValueError where no workload is described."""
     nodes = defaultdict[str, list[Node]](list)
     for node in context.observed.nodes or ():
         if node.gpu_product:
             nodes[node.gpu_product].append(node)
-    try:
-        offers = [found for product in sorted(nodes) if (found := _offer(context, product, nodes[product]))]
-    except ValueError:
-        return ""  # the job describes no workload, and something else tells why
-    offers.sort(key=lambda offer: offer.place)
-    others = len(offers) - _MOST
-    return "; ".join([*(offer.words for offer in offers[:_MOST]), *([f"and {others} more"] if others > 0 else [])])
+    found = [offer for product in sorted(nodes) if (offer := _offer(context, product, nodes[product]))]
+    return sorted(found, key=lambda offer: offer.place)
 
 
-def _offer(context: Context, product: str, nodes: list[Node]) -> _Offer | None:
+def _offer(context: Context, product: str, nodes: list[Node]) -> Offer | None:
     """What a product is predicted to bring; None where nothing is known of its GPU, or of the model."""
     model = model_of(context.job, context.status, nodes, context.trace, of_earlier_jobs(context))
     if not model.is_known or not model.is_gpu_named:
@@ -60,7 +87,7 @@ def _offer(context: Context, product: str, nodes: list[Node]) -> _Offer | None:
     fitting = model.ranking.fitting
     speed = fitting[0].prediction.tokens_per_second.expected if fitting else 0.0
     price = _price(context, product)
-    return _Offer(product, speed, cost.per_million_tokens(price, context.world, speed) if price else None)
+    return Offer(product, speed, cost.per_million_tokens(price, context.world, speed) if price else None)
 
 
 def _price(context: Context, product: str) -> float | None:

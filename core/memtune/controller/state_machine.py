@@ -145,6 +145,8 @@ def _walked(context: Context) -> Context:
             return _without_model(context, str(error))
         if is_over(context.status) or _place(context) == phase:
             break
+        if phase == "Pending" and context.job.spec.tuning.chooses_product:
+            break  # what earlier jobs measured on the product that was chosen now is observed next time
     return context
 
 

@@ -9,6 +9,7 @@ from memtune.api.job import Job
 from memtune.api.status import RunStatus, Status, StepStatus
 from memtune.controller.job_knowledge import lesson_of
 from memtune.controller.records import OUT_OF_MEMORY, TRIED, ended_as, has_ended, plan_of
+from memtune.controller.stale import stale
 from memtune.controller.verdict import Verdict
 from memtune.planning.knowledge import PlanKnowledge
 from memtune.planning.next_probe import SearchState, Trial
@@ -17,9 +18,10 @@ from memtune.planning.space import MEMORY
 
 def search_state(job: Job, status: Status, model: PlanKnowledge) -> SearchState:
     """How far the search for a job's plan is."""
-    steps = status.measured_steps
+    steps, gone = status.measured_steps, stale(status.probes)
     trials = tuple(
-        replace(trial_of(job, model, probe), steps=_scores(job, model, probe, steps)) for probe in status.probes
+        replace(_as_stale(trial_of(job, model, probe), probe in gone), steps=_scores(job, model, probe, steps))
+        for probe in status.probes
     )
     return SearchState(model, trials, f"{job.metadata.uid}/{len(trials) + 1}", job.spec.tuning.sampler)
 
@@ -40,6 +42,14 @@ def trial_of(job: Job, model: PlanKnowledge, probe: RunStatus) -> Trial:
         free_bytes=free_bytes(model, probe) if has_measured else 0.0,
         pruned=has_measured and bool(probe.pruned),
     )
+
+
+def _as_stale(trial: Trial, is_stale: bool) -> Trial:
+    """A stale probe's plan may be probed again."""
+    if not is_stale:
+        return trial
+    lesson = replace(trial.lesson, stale=True) if trial.lesson else None
+    return replace(trial, lesson=lesson, tried=False, stale=True)
 
 
 def _scores(

@@ -23,6 +23,12 @@ from memtune.plans.plan import Plan
 # Probes of one plan repeat to within about 1% (half-width of the 97.5% bound, relative); beside that stands what each
 # plan has of its own, which no other plan shows.
 _NOISE = math.hypot(0.01, DEFAULT_CONSTANTS.noise)
+# Another version of torch or the driver counts as the same until one plan's peak differs by more than this share.
+STALE_ERROR = 0.05
+# A kernel that became faster changes the time of some plans more than that of others.
+STALE_SPEED_ERROR = 0.10
+# All stale step times together weigh so much as this share of one that is not: they may all be off the same way.
+_STALE_WEIGHT = 0.25
 # The half-width of a step time once one was measured, and for more plans the more there are.
 _SPEED_NOISE = 0.12
 # The rounds in which the belief settles.
@@ -34,13 +40,14 @@ _DAMPING = (1.0, 0.75, 0.5, 0.25, 0.1, 0.0)
 
 @dataclass(frozen=True)
 class Measurement:
-    """The peaks that one run of a plan showed; what was not measured is 0."""
+    """The peaks that one run of a plan showed; what was not measured is 0. A ``stale`` one counts less."""
 
     plan: Plan
     allocated_bytes: int = 0
     reserved_bytes: int = 0
     device_bytes: int = 0
     step_seconds: float = 0.0
+    stale: bool = False
 
     def __post_init__(self) -> None:
         if min(self.allocated_bytes, self.reserved_bytes, self.device_bytes, self.step_seconds) < 0:
@@ -62,15 +69,21 @@ def calibrate(workload: Workload, measurements: Sequence[Measurement]) -> Calibr
     plain = Predictor(workload)
     full = _learned(plain, measurements)
     speed = _speed(plain, measurements)
-    before = _misses(plain, measurements)
+    judged = _judged(measurements)
+    before = _misses(plain, judged)
     for share in _DAMPING:
         found = Calibration(plain.belief.towards(full, share), speed)
-        after = _misses(Predictor(workload, found), measurements)
+        after = _misses(Predictor(workload, found), judged)
         if all(abs(new) <= abs(old) for (new, *_), (old, *_) in zip(after, before, strict=True)):
             break
     # What noise does not explain, the model does not: other plans may be missed by as much.
     misfit = max(max(abs(miss) - unsure, 0.0) / expected for miss, expected, unsure in after)
     return found if misfit <= _NOISE else Calibration(found.belief.doubted(misfit), speed)
+
+
+def _judged(measurements: Sequence[Measurement]) -> Sequence[Measurement]:
+    """The measurements that a correction must not make worse: those that are not stale, if there are any."""
+    return [measurement for measurement in measurements if not measurement.stale] or measurements
 
 
 def _learned(plain: Predictor, measurements: Sequence[Measurement]) -> Belief:
@@ -79,18 +92,21 @@ def _learned(plain: Predictor, measurements: Sequence[Measurement]) -> Belief:
     Peaks are no linear function of the errors, so that each round starts anew where the round before came out.
     """
     belief = plain.belief
+    # Stale ones may all be off the same way, so that all of them together tell no more than one.
+    doubt = STALE_ERROR * math.sqrt(sum(measurement.stale for measurement in measurements))
     for _ in range(_ROUNDS):
         around = Predictor(plain.workload, Calibration(belief, plain.speed))
         belief = plain.belief
         for measurement in measurements:
-            belief = _updated(belief, around, measurement)
+            belief = _updated(belief, around, measurement, doubt if measurement.stale else 0.0)
     return belief
 
 
-def _updated(belief: Belief, around: Predictor, measurement: Measurement) -> Belief:
+def _updated(belief: Belief, around: Predictor, measurement: Measurement, doubt: float = 0.0) -> Belief:
     """Take one run in. Each metric holds the one before, so that only what it adds is new: allocator, then outside.
 
-    What a metric is expected to be under ``belief`` is told from ``around`` by how its parts move it.
+    What a metric is expected to be under ``belief`` is told from ``around`` by how its parts move it. ``doubt`` is the
+    relative half-width of what the run may have measured otherwise than one of today would.
     """
     prediction = around.predict(measurement.plan)
     seen: dict[str, float] = {}
@@ -104,7 +120,7 @@ def _updated(belief: Belief, around: Predictor, measurement: Measurement) -> Bel
         foretold = expected - expected_before + belief.moved(added, around.belief)
         # How full the last segments are is of this plan alone.
         segments = around.unsure_bytes(measurement.plan) if added.get(ALLOCATOR) else 0.0
-        noise = math.hypot(_NOISE * sum(added.values()), segments)
+        noise = math.hypot(_NOISE * sum(added.values()), segments, doubt * sum(added.values()))
         belief = belief.updated(added, measured - measured_before - foretold, noise * noise)
         seen, expected_before, measured_before = parts, expected, measured
     return belief
@@ -122,14 +138,17 @@ def _misses(predictor: Predictor, measurements: Sequence[Measurement]) -> list[t
 
 
 def _speed(predictor: Predictor, measurements: Sequence[Measurement]) -> Interval:
-    ratios = [
-        math.log(m.step_seconds / predictor.predict(m.plan).step_seconds.expected)
-        for m in measurements
-        if m.step_seconds
-    ]
-    if not ratios:
+    timed = [m for m in measurements if m.step_seconds]
+    if not timed:
         return predictor.speed
-    factor = math.exp(sum(ratios) / len(ratios))
-    spread = max(abs(ratio - math.log(factor)) for ratio in ratios)
-    width = 1 + min(_SPEED_NOISE + spread, TRUST)
+    stale = sum(m.stale for m in timed)
+
+    def ratio(m: Measurement) -> float:
+        return math.log(m.step_seconds / predictor.predict(m.plan).step_seconds.expected)
+
+    weights = [_STALE_WEIGHT / stale if m.stale else 1.0 for m in timed]
+    middle = sum(weight * ratio(m) for weight, m in zip(weights, timed, strict=True)) / sum(weights)
+    spread = max(abs(ratio(m) - middle) for m in _judged(timed))
+    doubt = STALE_SPEED_ERROR if stale == len(timed) else 0.0
+    factor, width = math.exp(middle), 1 + min(_SPEED_NOISE + doubt + spread, TRUST)
     return Interval(factor / width, factor, factor * width)

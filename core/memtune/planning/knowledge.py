@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from memtune.memory.calibration import Measurement, calibrate
+from memtune.memory.calibration import STALE_ERROR, STALE_SPEED_ERROR, Measurement, calibrate
 from memtune.memory.prediction import Component, Interval, Prediction
 from memtune.memory.predictor import Predictor
 from memtune.memory.uncertainty import Calibration
@@ -28,7 +29,8 @@ _EMULATION_ERROR = 0.02
 class Lesson:
     """What one run told of its plan. ``demanded_bytes`` is of one that ran out of memory, 0 for one that did not.
 
-    One that ``retried`` got its memory only after the allocator had emptied its cache.
+    One that ``retried`` got its memory only after the allocator had emptied its cache. A ``stale`` one is of other
+    versions of torch or the driver: it shifts predictions a little, and neither allows nor forbids a plan.
     """
 
     plan: Plan
@@ -39,6 +41,7 @@ class Lesson:
     died: bool = False
     demanded_bytes: int = 0
     retried: bool = False
+    stale: bool = False
 
 
 @dataclass(frozen=True)
@@ -72,8 +75,18 @@ class PlanKnowledge:
     def usable_bytes(self) -> int:
         """What a plan may take: the GPU's memory, or less if a run died of less."""
         total = self.workload.gpu.usable_bytes
-        demands = (lesson.demanded_bytes for lesson in self.lessons if lesson.died)
+        demands = (lesson.demanded_bytes for lesson in self.current if lesson.died)
         return min([total, *(demand for demand in demands if demand >= _DEMANDED * total)])
+
+    @property
+    def _allowed_bytes(self) -> float:
+        """What a measured plan may take."""
+        return self.usable_bytes * (1 - self.headroom)
+
+    @cached_property
+    def current(self) -> tuple[Lesson, ...]:
+        """The lessons that are not stale."""
+        return tuple(lesson for lesson in self.lessons if not lesson.stale)
 
     @cached_property
     def predictor(self) -> Predictor:
@@ -83,10 +96,10 @@ class PlanKnowledge:
         predictor = _calibrated(plain, measurements)
         # An out-of-memory says that the plan takes at least what it had and asked for, and nothing more.
         died = [
-            Measurement(lesson.plan, device_bytes=demanded)
+            Measurement(lesson.plan, device_bytes=demanded, stale=lesson.stale)
             for lesson in lessons
             if lesson.died
-            for demanded in (lesson.demanded_bytes or int(_UNTOLD * self.usable_bytes),)
+            for demanded in (self._demanded(lesson),)
             if demanded > (expected := predictor.predict(lesson.plan).device.expected)
             and demanded < _CREDIBLE * expected
         ]
@@ -106,18 +119,18 @@ class PlanKnowledge:
     @cached_property
     def ceiling_bytes(self) -> float:
         """What the smallest plan that ran out of memory is predicted to take: only plans below may be tried."""
-        return self._smallest_of_dead((*self.lessons, *self._emulated))
+        return self._smallest_of_dead((*self.current, *self._emulated))
 
     @cached_property
     def measured_bytes(self) -> dict[Plan, int]:
         """What each plan that was measured took, and did not die of."""
-        died = {lesson.plan for lesson in self.lessons if lesson.died}
-        found = {lesson.plan: lesson.device_bytes for lesson in self.lessons if lesson.device_bytes}
+        died = {lesson.plan for lesson in self.current if lesson.died}
+        found = {lesson.plan: lesson.device_bytes for lesson in self.current if lesson.device_bytes}
         return {plan: size for plan, size in found.items() if plan not in died}
 
     @cached_property
     def _emulated(self) -> tuple[Lesson, ...]:
-        told = {lesson.plan for lesson in self.lessons if lesson.died or lesson.reserved_bytes or lesson.device_bytes}
+        told = {lesson.plan for lesson in self.current if lesson.died or lesson.reserved_bytes or lesson.device_bytes}
         return tuple(lesson for lesson in self.emulations if lesson.plan not in told)
 
     @cached_property
@@ -132,19 +145,24 @@ class PlanKnowledge:
     def predict(self, plan: Plan) -> Prediction:
         """What a plan takes, as far as is known now: what lies outside of the allocator is predicted in any case."""
         prediction = self.predictor.predict(plan)
+        if self._before and plan in self._before:
+            prediction = self._as_before(prediction, self._before[plan])
         reserved_bytes = self.emulated_bytes.get(plan)
         return _as_emulated(prediction, reserved_bytes) if reserved_bytes else prediction
 
     def may_try(self, plan: Plan) -> bool:
         """Whether a plan is predicted to take less than each that died, or was measured and did not die.
 
-        One that was emulated has to fit, and then needs not be smaller than what died on an emulated GPU.
+        One that was emulated has to fit, and then needs not be smaller than what died on an emulated GPU. One of which
+        only a stale lesson says that it died has to leave its headroom at the lower bound.
         """
         if plan in self.measured_bytes:
             return True
+        if plan in self._before and self._before[plan].died and self.predict(plan).device.lower > self._allowed_bytes:
+            return False
         if plan not in self.emulated_bytes:
             return self.predict(plan).device.expected < self.ceiling_bytes
-        return self.fits(plan) and self.predict(plan).device.expected < self._smallest_of_dead(self.lessons)
+        return self.fits(plan) and self.predict(plan).device.expected < self._smallest_of_dead(self.current)
 
     @cached_property
     def ranking(self) -> Ranking:
@@ -168,11 +186,55 @@ class PlanKnowledge:
 
         One whose allocator had to retry leaves too little, whatever its peak says.
         """
-        if any(lesson.retried for lesson in (*self.lessons, *self._emulated) if lesson.plan == plan):
+        if any(lesson.retried for lesson in (*self.current, *self._emulated) if lesson.plan == plan):
             return False
         if plan in self.measured_bytes:
-            return self.measured_bytes[plan] <= self.usable_bytes * (1 - self.headroom)
+            return self.measured_bytes[plan] <= self._allowed_bytes
         return self.predict(plan).fits(self.usable_bytes, self.headroom)
+
+    def _demanded(self, lesson: Lesson) -> int:
+        """What a run that ran out of memory had and asked for."""
+        return lesson.demanded_bytes or int(_UNTOLD * self.usable_bytes)
+
+    @cached_property
+    def _before(self) -> dict[Plan, Lesson]:
+        """The stale lesson of each plan of which nothing newer is known."""
+        known = {lesson.plan for lesson in self.current}
+        return {
+            lesson.plan: lesson
+            for lesson in self.lessons
+            if lesson.stale and lesson.plan not in known and (lesson.died or lesson.plan in self._of_stale)
+        }
+
+    @cached_property
+    def _of_stale(self) -> dict[Plan, Measurement]:
+        return _measurements((lesson for lesson in self.lessons if lesson.stale), Predictor(self.workload))
+
+    @cached_property
+    def _drift(self) -> tuple[float, float]:
+        """How much more memory, and how much more time, the plans take now that stale lessons measured, too."""
+        now = _measurements(self.current, Predictor(self.workload))
+        both = [(now[plan], self._of_stale[plan]) for plan in now if plan in self._of_stale]
+        return _ratio(both, lambda found: found.device_bytes), _ratio(both, lambda found: found.step_seconds)
+
+    def _as_before(self, prediction: Prediction, lesson: Lesson) -> Prediction:
+        """The prediction of a plan with what it took before in place of what formulas say, and a wide interval."""
+        larger, slower = self._drift
+        if lesson.died:
+            needed, expected = self._demanded(lesson) * larger, prediction.device.expected
+            return _with_device(prediction, max(needed if needed < _CREDIBLE * expected else 0, expected), STALE_ERROR)
+        before = self._of_stale[lesson.plan]
+        if before.device_bytes:
+            prediction = _with_device(prediction, before.device_bytes * larger, STALE_ERROR)
+        if not before.step_seconds:
+            return prediction
+        ratio = before.step_seconds * slower / prediction.step_seconds.expected
+        speed = prediction.tokens_per_second.expected / ratio
+        return replace(
+            prediction,
+            step_seconds=_around(prediction.step_seconds.expected * ratio, STALE_SPEED_ERROR),
+            tokens_per_second=_around(speed, STALE_SPEED_ERROR),
+        )
 
     def _smallest_of_dead(self, lessons: Iterable[Lesson]) -> float:
         died = (self.predict(lesson.plan).device.expected for lesson in lessons if lesson.died)
@@ -181,7 +243,12 @@ class PlanKnowledge:
 
 def _as_emulated(prediction: Prediction, reserved_bytes: int) -> Prediction:
     """The prediction of a plan with what was emulated in place of what formulas say."""
-    device = reserved_bytes + prediction.device.expected - prediction.reserved.expected
+    outside_bytes = prediction.device.expected - prediction.reserved.expected
+    return _with_device(prediction, reserved_bytes + outside_bytes, _EMULATION_ERROR)
+
+
+def _with_device(prediction: Prediction, device: float, error: float) -> Prediction:
+    """The prediction of a plan whose whole memory is known, give or take an error."""
     ratio = device / prediction.device.expected
 
     def parts() -> tuple[Component, ...]:
@@ -189,8 +256,22 @@ def _as_emulated(prediction: Prediction, reserved_bytes: int) -> Prediction:
             Component(part.name, Interval(*(bound * ratio for bound in part.bytes))) for part in prediction.components
         )
 
-    around = Interval(device * (1 - _EMULATION_ERROR), device, device * (1 + _EMULATION_ERROR))
-    return replace(prediction, breakdown=parts, device=around)
+    return replace(prediction, breakdown=parts, device=_around(device, error))
+
+
+def _around(value: float, error: float) -> Interval:
+    return Interval(value * (1 - error), value, value * (1 + error))
+
+
+def _ratio(both: Sequence[tuple[Measurement, Measurement]], of: Callable[[Measurement], float]) -> float:
+    """By which factor newer measurements are larger than older ones of the same plans; 1 if there are none."""
+    ratios = [math.log(of(now) / of(before)) for now, before in both if of(now) and of(before)]
+    return math.exp(sum(ratios) / len(ratios)) if ratios else 1.0
+
+
+def _measurements(lessons: Iterable[Lesson], plain: Predictor) -> dict[Plan, Measurement]:
+    """What each plan took of which a run did not die."""
+    return {lesson.plan: m for lesson in lessons if not lesson.died and (m := _measurement(lesson, plain))}
 
 
 def _calibrated(plain: Predictor, measurements: Sequence[Measurement]) -> Predictor:
@@ -210,4 +291,4 @@ def _measurement(lesson: Lesson, plain: Predictor) -> Measurement | None:
     seconds = lesson.step_seconds if 1e-6 < lesson.step_seconds < 1e6 else 0.0
     if not (allocated or reserved or device):
         return None
-    return Measurement(lesson.plan, allocated, reserved, device, seconds)
+    return Measurement(lesson.plan, allocated, reserved, device, seconds, lesson.stale)

@@ -34,8 +34,8 @@ class Trial:
     or had to retry; ``died`` tells the out-of-memory. ``score`` is what the objective maximises, as measured: tokens
     per second, or free bytes. With both objectives it is the former, and ``free_bytes`` the latter. ``lesson`` is what
     it taught of the memory. ``steps`` have the score after each of its steps, by their numbers; one that was ``pruned``
-    made fewer than it was to. A plan that is not ``tried`` may be probed again: its probe was taken away, or never
-    started.
+    made fewer than it was to. A plan that is not ``tried`` may be probed again: its probe was taken away, never
+    started, or is ``stale``. Of a stale one only the lesson counts.
     """
 
     number: int
@@ -49,6 +49,7 @@ class Trial:
     free_bytes: float = 0.0
     pruned: bool = False
     steps: tuple[tuple[int, float], ...] = ()
+    stale: bool = False
 
     @property
     def point(self) -> Point:
@@ -92,13 +93,14 @@ class SearchState:
     @cached_property
     def question(self) -> Question:
         """What to choose the next probe from."""
+        trials = tuple(trial for trial in self.trials if not trial.stale)
         return Question(
-            candidates=self.model.candidates({trial.plan for trial in self.trials if trial.tried}),
-            trials=self.trials,
+            candidates=self.model.candidates({trial.plan for trial in trials if trial.tried}),
+            trials=trials,
             usable_bytes=self.model.usable_bytes,
             headroom=self.model.headroom,
             objective=self.model.objective,
-            incumbent=max((trial.score for trial in self.trials if trial.fits), default=0.0),
+            incumbent=max((trial.score for trial in trials if trial.fits), default=0.0),
         )
 
 

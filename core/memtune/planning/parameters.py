@@ -21,8 +21,10 @@ _NAMES = (*_KNOBS, "micro_batch")
 class StudyParameters:
     """The parameters of a study whose plans are these.
 
-    A knob on which all plans agree is no parameter. A parameter is conditional where the choices before it leave it one
-    value: offload, for example, where DDP was chosen and only one offload goes with it.
+    A knob on which all plans agree is no parameter. The micro-batch is one choice of several: most integers between two
+    sizes divide no batch (bench/results/micro_batch.md has what samplers make of it). A parameter is conditional where
+    the choices before it leave it one value: offload, for example, where DDP was chosen and only one offload goes with
+    it.
     """
 
     plans: tuple[Plan, ...]

@@ -52,6 +52,7 @@ class Space:
     gradient_dtypes: tuple[GradientDtype, ...] = (GradientDtype.MODEL,)
     attentions: tuple[Attention, ...] = (Attention.FLASH,)
     fused_losses: tuple[bool, ...] = (False,)
+    expandable_segments: tuple[bool, ...] = (False,)
     micro_batches: tuple[int, ...] = ()
 
     def completed(self, plan: Plan) -> Plan:
@@ -61,6 +62,7 @@ class Space:
             "gradient_dtype": self.gradient_dtypes,
             "attention": self.attentions,
             "fused_loss": self.fused_losses,
+            "expandable_segments": self.expandable_segments,
         }
         pinned = {
             name: found[0]
@@ -100,12 +102,13 @@ class Space:
             self.gradient_dtypes,
             self.attentions,
             self.fused_losses,
+            self.expandable_segments,
         )
         return (plan for choice in choices if (plan := _plan_or_none(choice)))
 
 
 def _plan_or_none(choice: tuple[Any, ...]) -> Plan | None:
-    precision, sharding, checkpointing, offload, optimizer, gradient_dtype, attention, fused_loss = choice
+    precision, sharding, checkpointing, offload, optimizer, gradient_dtype, attention, fused_loss, expandable = choice
     try:
         return Plan(
             precision,
@@ -118,6 +121,7 @@ def _plan_or_none(choice: tuple[Any, ...]) -> Plan | None:
             gradient_dtype=gradient_dtype,
             attention=attention,
             fused_loss=fused_loss,
+            expandable_segments=expandable,
         )
     except ValueError:
         # The plan itself knows which knobs exclude each other (DDP with offload, NVMe without shards).

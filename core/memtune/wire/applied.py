@@ -124,6 +124,11 @@ def _gradient_dtypes(plan: Plan, world: int, is_probe: bool) -> tuple[object, ..
     return _weight_dtypes(plan, world, is_probe)
 
 
+def _expandable(plan: Plan, _: int, __: bool) -> tuple[object, ...]:
+    # A script that switches them on by itself has them under every plan, so that plans stay comparable.
+    return (True,) if plan.expandable_segments else (False, True)
+
+
 _NOT_CHECKPOINTED = {
     True: "switch the script's own checkpointing on",
     False: (
@@ -166,6 +171,7 @@ _DTYPE = {
     "lightning": _NO_CAST,
     "sdk": _NO_CAST,
 }
+_ALLOCATOR = {"env": "the script must set neither PYTORCH_ALLOC_CONF nor PYTORCH_CUDA_ALLOC_CONF by itself"}
 _FIELDS = (
     _Field("backend", lambda a: a.backend, _backends, _ENGINE),
     _Field("zeroStage", lambda a: a.zero_stage, lambda p, _, __: (p.sharding.zero_stage,), _ENGINE, ("backend",)),
@@ -176,4 +182,5 @@ _FIELDS = (
     _Field("computeDtype", lambda a: a.compute_dtype, _compute_dtypes, _DTYPE),
     _Field("weightDtype", lambda a: a.weight_dtype, _weight_dtypes, _DTYPE),
     _Field("gradientDtype", lambda a: a.gradient_dtype, _gradient_dtypes, _DTYPE),
+    _Field("expandableSegments", lambda a: a.expandable_segments, _expandable, _ALLOCATOR),
 )

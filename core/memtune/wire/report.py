@@ -156,6 +156,7 @@ class Applied:
     linear layer's matrix product: they differ under autocast. ``backend`` is ``none`` where no wrapper was seen.
     ``sharding`` is FSDP's strategy in the words of a plan; of other backends ``zero_stage`` says all.
     ``evaluation_batch`` is that of the model's forward passes without gradients; no plan asks for one.
+    ``expandable_segments`` says whether torch's allocator has any; it is asked only under a plan that wants them.
     """
 
     micro_batch: _Count = None
@@ -170,6 +171,7 @@ class Applied:
     compute_dtype: _Word = None
     checkpointed_blocks: _Count = None
     evaluation_batch: _Count = None
+    expandable_segments: _Flag = None
 
 
 def _part(kind: type[Any]) -> Callable[[Any], Any]:

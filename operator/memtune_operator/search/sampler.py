@@ -207,7 +207,7 @@ def _is_rival(other: FrozenTrial, trial: FrozenTrial, values: dict[str, Value]) 
 
 def _best(state: SearchState) -> Plan:
     """The best plan so far, where none is left that promises more."""
-    fitting = [trial for trial in state.trials if trial.fits]
+    fitting = [trial for trial in state.question.trials if trial.fits]
     if fitting:
         return max(fitting, key=lambda trial: trial.score).plan
     if any(trial.is_running for trial in state.trials):

@@ -25,9 +25,10 @@ FITS = "fits"  # the constraint: at most 0 where the plan fits
 DIED = "died"  # a trial that has this attribute taught something of the memory
 RETRY = "retry"  # the attribute of a failed trial whose plan may be tried again
 FAILED = "failed"  # that of a failed trial whose plan is given up
+STALE = "stale"  # that of a trial that ran with another torch or driver, and counts less
 WORKER = "memtune:worker"  # the system attribute that names the process of a trial
 CHOSEN = "memtune:chosen"  # that of the parameters that the sampler chose, before the trial itself has them
-_MEASURED = tuple(field.name for field in fields(Lesson) if field.name != "plan")
+_MEASURED = tuple(field.name for field in fields(Lesson) if field.name not in ("plan", STALE))
 # What a plan that does not fit is over its limit by at least, as a share of the GPU.
 _LEAST_OVER = 1e-3
 
@@ -76,6 +77,7 @@ def thawed(model: PlanKnowledge, parameters: StudyParameters, trial: FrozenTrial
     has_told = trial.state is TrialState.COMPLETE or (trial.state is TrialState.PRUNED and lesson is not None)
     values = trial.values if has_told else None
     has_died = lesson is not None and lesson.died
+    is_stale = STALE in trial.user_attrs
     return Trial(
         number=trial.number + 1,
         plan=plan,
@@ -84,10 +86,11 @@ def thawed(model: PlanKnowledge, parameters: StudyParameters, trial: FrozenTrial
         score=values[0] if values else 0.0,
         lesson=lesson,
         is_running=trial.state in (TrialState.RUNNING, TrialState.WAITING) and not is_lost(trial),
-        tried=has_died or not (is_lost(trial) or RETRY in trial.user_attrs),
+        tried=not is_stale and (has_died or not (is_lost(trial) or RETRY in trial.user_attrs)),
         free_bytes=values[-1] if values and model.objective == BOTH else 0.0,
         pruned=trial.state is TrialState.PRUNED,
         steps=tuple(sorted(trial.intermediate_values.items())),
+        stale=is_stale,
     )
 
 
@@ -132,7 +135,9 @@ def _state(model: PlanKnowledge, trial: Trial) -> TrialState:
 
 def _measured(trial: Trial) -> dict[str, Any]:
     found: dict[str, Any] = {"plan": str(trial.plan)}
-    if not trial.tried:
+    if trial.stale:
+        found[STALE] = True
+    elif not trial.tried:
         found[RETRY] = True
     elif trial.fits is None and not trial.is_running:
         found[FAILED] = True
@@ -147,4 +152,5 @@ def _lesson(plan: Plan, trial: FrozenTrial) -> Lesson | None:
     is_whole = trial.state in (TrialState.COMPLETE, TrialState.PRUNED)
     if DIED not in attributes or not (is_whole or attributes[DIED]):
         return None
-    return Lesson(plan, **{name: attributes[name] for name in _MEASURED if name in attributes})
+    measured = {name: attributes[name] for name in _MEASURED if name in attributes}
+    return Lesson(plan, **measured, stale=STALE in attributes)

@@ -41,6 +41,9 @@ class Statistics(Protocol):
     def largest_free_block_bytes(self) -> int:
         """The largest piece that a request could get without new memory from the device. Costs more than a reading."""
 
+    def has_expandable_segments(self) -> bool | None:
+        """Whether the allocator has any expandable segment; None while it has none at all."""
+
     def free_bytes(self) -> int | None:
         """What is left for libraries that take memory past torch; None where the device does not answer."""
 
@@ -105,6 +108,13 @@ class CudaStatistics:
         blocks = (block for segment in segments for block in segment["blocks"])
         return max((int(block["size"]) for block in blocks if block["state"] == "inactive"), default=0)
 
+    def has_expandable_segments(self) -> bool | None:
+        try:
+            segments = self._own(torch.cuda.memory_snapshot(**_WITHOUT_EVENTS)) if torch.cuda.is_initialized() else []
+        except RuntimeError:  # as above
+            return None
+        return any(segment["is_expandable"] for segment in segments) if segments else None
+
     def free_bytes(self) -> int | None:
         try:
             return int(torch.cuda.mem_get_info(self._device)[0]) if torch.cuda.is_initialized() else None
@@ -162,6 +172,9 @@ class VirtualStatistics:
 
     def largest_free_block_bytes(self) -> int:
         return self._gpu.largest_free_block_bytes()
+
+    def has_expandable_segments(self) -> bool | None:
+        return self._gpu.expandable_segments
 
     def free_bytes(self) -> int | None:
         """No library takes memory of a virtual GPU."""

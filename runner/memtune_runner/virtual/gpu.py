@@ -57,6 +57,7 @@ class VirtualGpu(TorchDispatchMode):
         self._budget_from_step = dict(budget_from_step or {})
         self._budget_bytes = self._budget_from_step.get(0, budget_bytes)
         self._allocator = CachingAllocator(self._budget_bytes, settings)
+        self.expandable_segments = settings is not None and settings.expandable_segments
         self._steps = 0
         self._entries: dict[int, _Entry] = {}
         self._dead: deque[int] = deque()

@@ -224,7 +224,13 @@ class Watch:
             # Compiled code calls no hook: what it checkpoints is not seen.
             checkpointed_blocks=None if engine and engine.is_compiled else tally.checkpointed_blocks,
             evaluation_batch=tally.evaluation_batch,
+            expandable_segments=self._expandable_segments(),
         )
+
+    def _expandable_segments(self) -> bool | None:
+        """Whether there are any, under a plan that wants them: to find out costs more than a reading."""
+        is_asked = self.statistics is not None and self.settings.plan.expandable_segments
+        return self.statistics.has_expandable_segments() if self.statistics and is_asked else None
 
     @property
     def evaluation_warning(self) -> str:

@@ -93,6 +93,9 @@ class OneReading:
     def largest_free_block_bytes(self) -> int:
         return 90
 
+    def has_expandable_segments(self) -> bool:
+        return False
+
     def reset_peaks(self) -> None:
         """The peaks are told, too."""
 

@@ -57,6 +57,27 @@ def test_the_study_proposes_what_the_acquisition_chose_after_every_kind_of_trial
         assert propose(state) == propose(after(model, *trials[:count]))
 
 
+def as_stale(trial: Trial) -> Trial:
+    lesson = replace(trial.lesson, stale=True) if trial.lesson else None
+    return replace(trial, lesson=lesson, stale=True, tried=False)
+
+
+def test_a_stale_trial_enters_the_study_and_counts_less(model: PlanKnowledge) -> None:
+    plans = [candidate.plan for candidate in SearchState(model, ()).question.candidates]
+    trials = (fitted(model, 1, plans[0], 1e9), died(2, plans[1], 9 * 2**30))
+    state = after(model, *map(as_stale, trials))
+    parameters = all_parameters(state)
+    study = optuna.create_study(direction="maximize")
+    study.add_trials([frozen(state.model, parameters, trial) for trial in state.trials])
+    assert [trial.user_attrs["stale"] for trial in study.trials] == [True, True]
+    assert MemTuneSampler(model, parameters).state(study.trials) == state
+    assert propose(state) == most_promising(state)
+    assert state.question.incumbent == 0, "what another driver reached is not to be beaten"
+    assert {plans[0], plans[1]} & {candidate.plan for candidate in state.question.candidates} == {plans[0]}
+    for sampler in OF_OPTUNA:
+        assert propose(replace(state, sampler=sampler)) in set(model.plans)
+
+
 def test_a_plan_that_was_tried_or_runs_is_not_proposed_but_one_that_was_taken_away_is(model: PlanKnowledge) -> None:
     first = propose(SearchState(model, ()))
     assert first is not None

@@ -44,6 +44,11 @@ def job(space: dict[str, Any] | None = None, consent: tuple[str, ...] = (), **tr
         ({}, "bf16-z3-full-mb1x8-adamw8bit", "optimizer adamw-8bit is not among training.optimizer [adamw], "
          "and retry.consent has no optimizer-8bit"),
         ({"microBatch": [2, 8]}, "bf16-z3-full-mb1x8", "micro-batch 1 is not among tuning.space.microBatch [2, 8]"),
+        (
+            {"expandableSegments": [True]},
+            "bf16-z3-full-mb1x8",
+            "expandableSegments false is not among tuning.space.expandableSegments [true]",
+        ),
         ({}, "bf16-z3-full-mb1x8-fl", "fusedLoss true is for tuning.mode Fixed alone"),
         ({}, "bf16-z3-full-mb1x8-split64", "maxSplitSizeMib 64 is for tuning.mode Fixed alone"),
     ],

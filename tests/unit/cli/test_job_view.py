@@ -99,6 +99,17 @@ def test_only_what_was_measured_counts_as_measured() -> None:
     assert story_of(changed("probes", 1, verdict="plan-not-applied")).measured_plans == 1
 
 
+def test_a_probe_of_an_earlier_job_says_so_and_whether_it_is_stale() -> None:
+    told = changed("probes", 0, measuredBy="before", torch="2.6.0")
+    told["status"]["probes"][1] = {**told["status"]["probes"][1], "torch": "2.9.1"}
+    shown = "\n".join(page(Screen(160, False, False), story_of(told), NOW_SECONDS))
+    assert "by job before, stale" in shown
+    told["status"]["probes"][0]["torch"] = "2.9.1"
+    shown = "\n".join(page(Screen(160, False, False), story_of(told), NOW_SECONDS))
+    assert "by job before" in shown
+    assert "stale" not in shown
+
+
 def test_an_out_of_memory_says_in_which_phase() -> None:
     story = story_of(changed("attempts", 0, phase="backward"))
     assert story.outcome(story.status.attempts[0]) == "ran out of GPU memory in backward"

@@ -1,16 +1,20 @@
-"""What a million tokens cost stands beside each speed of the status, and decides nothing."""
+"""What a million tokens cost stands beside each speed of the status. It decides the GPU product, if asked to."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import pytest
-from decided import condition, edit, launched, probed
+from decided import condition, edit, launched, probed, until_decided
 from simulated_cluster import SimulatedCluster
 from small_jobs import make_job
 
 from memtune.api.job import Job
+from memtune.api.status import load_status
 from memtune.controller import Node, Observed, decide
+from memtune.controller.job_knowledge import model_of
+from memtune.gpus.products import of_product
+from memtune.units import GIB
 
 L4 = {"nodes": 1, "gpusPerNode": 1, "gpuProduct": "NVIDIA-L4", "gpuMemory": "8Gi"}
 PRICES = {"NVIDIA-L4": 0.5, "NVIDIA-A100-SXM4-80GB": 2.0}
@@ -154,3 +158,91 @@ def test_more_products_than_a_message_has_room_for_are_counted() -> None:
 
 def test_where_the_job_says_what_its_gpus_have_the_products_are_not_compared() -> None:
     assert stalled(PRICES, gpuMemory="8Gi").endswith("name one in resources.gpuProduct")
+
+
+def by_cost(prices: dict[str, float], nodes: tuple[Node, ...] = SEVERAL, **changes: Any) -> SimulatedCluster:
+    """A job that chooses its GPU product by cost."""
+    resources = {"nodes": 1, "gpusPerNode": 1, **changes.pop("resources", {})}
+    tuning = {"objectives": ["cost"], **changes.pop("tuning", {})}
+    job = make_job(resources=resources, tuning=tuning, **changes)
+    return SimulatedCluster(job, nodes=nodes, prices=prices, usable_bytes=80 * GIB)
+
+
+@pytest.mark.parametrize(("prices", "product"), [({H100: 2.0, A100: 1.9}, H100), ({H100: 9.0, A100: 1.9}, A100)])
+def test_with_cost_as_objective_a_job_takes_the_product_with_the_cheapest_tokens(
+    prices: dict[str, float], product: str
+) -> None:
+    cluster = by_cost(prices)
+    cluster.reconcile()
+    status = cluster.status
+    assert (status["gpuProduct"], status["gpuHourPrice"], status["phase"]) == (product, prices[product], "Probing")
+    (event,) = [each for each in cluster.events if each.startswith("ProductChosen: ")]
+    assert event.startswith(f"ProductChosen: the job runs on {product}: {product}: ")
+    model = model_of(cluster.job, load_status(status), cluster.nodes)
+    assert model.workload.gpu == of_product(product), "what other nodes have is not predicted with"
+    assert status["prediction"]["usableBytes"] == model.usable_bytes
+    cluster.prices = {H100: 2.0 if product == A100 else 9.0, A100: 1.9}
+    cluster.tick(60.0)
+    assert cluster.status["gpuProduct"] == product, "it is chosen once"
+
+
+def test_what_earlier_jobs_measured_on_the_chosen_product_can_be_observed_before_the_first_probe() -> None:
+    cluster = by_cost({H100: 2.0, A100: 1.9})
+    cluster.step()
+    assert cluster.status["gpuProduct"] == H100
+    assert not cluster.status["probes"]
+
+
+@pytest.mark.parametrize(
+    ("prices", "nodes", "resources", "reason", "told"),
+    [
+        (
+            {},
+            SEVERAL,
+            {},
+            "CostUnknown",
+            f"nothing tells the price of {H100}, {A100}: set the operator's gpuHourPrices",
+        ),
+        ({H100: 2.0}, (Node("d", "NVIDIA-GB9000"),), {}, "CostUnknown", "has a GPU product that MemTune knows"),
+        ({H100: 2.0}, None, {}, "CostUnknown", "has a GPU product that MemTune knows"),
+        ({H100: 2.0}, SEVERAL, {"memoryShare": "50%"}, "CostUnknown", "nothing tells the price of"),
+    ],
+)
+def test_without_a_price_or_a_product_cost_is_refused_in_one_sentence(
+    prices: dict[str, float],
+    nodes: tuple[Node, ...] | None,
+    resources: dict[str, Any],
+    reason: str,
+    told: str,
+) -> None:
+    job = by_cost(prices, resources=resources).job
+    decision = decide(job, Observed(nodes=nodes, gpu_hour_prices=prices), 1e9)
+    (found,) = [each for each in decision.status.conditions if each.type == "Stalled"]
+    assert found.reason == reason
+    assert found.message.startswith("tuning.objectives has cost, and ")
+    assert told in found.message
+    assert not decision.status.probes
+
+
+def test_where_no_plan_is_sure_to_fit_at_a_known_price_nothing_is_chosen() -> None:
+    training = {"globalBatchSize": 1, "sequenceLength": 1_000_000}
+    cluster = by_cost({A100: 1.9}, training=training)
+    cluster.reconcile()
+    message = condition(cluster, "Stalled")["message"]
+    assert message.startswith("tuning.objectives has cost, and no plan is sure to fit where the price is known: ")
+
+
+def test_one_price_for_all_products_makes_the_fastest_the_cheapest() -> None:
+    cluster = by_cost({}, resources={"gpuHourPrice": 3})
+    cluster.reconcile()
+    assert cluster.status["gpuProduct"] == H100
+
+
+def test_with_memory_beside_cost_there_is_a_front() -> None:
+    cluster = by_cost({H100: 2.0, A100: 1.9}, tuning={"objectives": ["cost", "memory"], "slack": "5%"})
+    # The truth is that of the product that the job will choose.
+    cluster.key = SimulatedCluster(make_job(resources={"nodes": 1, "gpusPerNode": 1, "gpuProduct": H100})).key
+    until_decided(cluster, cluster.finish)
+    assert cluster.status["gpuProduct"] == H100
+    assert cluster.status["front"]
+    assert "as the smallest within 5% of the fastest" in condition(cluster, "Tuned")["message"]

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from decided import condition, until_decided
+from hypothesis import given
+from hypothesis import strategies as st
+from memtune.controller.stale import current, stale
 from simulated_cluster import SimulatedCluster
 from small_jobs import make_job
 
 from memtune.api.job import Job
-from memtune.api.status import RunStatus
-from memtune.controller.earlier_jobs import MOST_EARLIER, read_probes, to_json
+from memtune.api.status import RunStatus, load_status
+from memtune.controller import Observed
+from memtune.controller.context import Context
+from memtune.controller.earlier_jobs import MOST_EARLIER, read_probes, to_json, without_outdated
+from memtune.controller.job_knowledge import model_of
+from memtune.planning.next_probe import most_promising
+from memtune.plans.plan import Plan
 from memtune.units import GIB
 from memtune.wire.report import Ending
 
@@ -121,29 +130,143 @@ def test_gpu_seconds_of_earlier_jobs_are_spent_as_well() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "why"),
+    ("told", "is_stale"),
     [
-        ({"torch": "2.10.0+cu130"}, "they ran with torch 2.9.1+cu128 and driver 570.86.15, probe"),
-        ({"driver": "580.1"}, "with torch 2.9.1+cu128 and driver 580.1"),
-        ({"torch": None, "driver": "580.1"}, "with torch unknown and driver 580.1"),
-        ({"torch": None, "driver": None}, ""),
-        ({"torch": None}, ""),
-        ({"driver": None}, ""),
+        ({"torch": "2.10.0+cu130"}, True),
+        ({"driver": "580.1"}, True),
+        ({"torch": None, "driver": "580.1"}, True),
+        ({"torch": None, "driver": None}, False),
+        ({"torch": None}, False),
+        ({"driver": None}, False),
     ],
 )
-def test_probes_with_another_torch_or_driver_are_dropped(
-    first: SimulatedCluster, told: dict[str, Any], why: str
+def test_probes_with_another_torch_or_driver_are_stale(
+    first: SimulatedCluster, told: dict[str, Any], is_stale: bool
 ) -> None:
     second = run_job("second", left(first), **told)
-    outdated = [each for each in second.events if each.startswith("ProbesOutdated: ")]
-    if not why:
-        assert not outdated, "a version that is not known contradicts none"
+    events = [each for each in second.events if each.startswith("ProbesStale: ")]
+    messages = {probe["message"] for probe in taken_over(second)}
+    if not is_stale:
+        assert not events, "a version that is not known contradicts none"
+        assert messages == {"job first ran it"}
         return
-    assert len(outdated) == 1
-    assert why in outdated[0]
-    assert not taken_over(second)
-    assert len(own(second)) > 1, "it searches as if it were the first"
-    assert {probe.measured_by for probe in left(second)} == {"second"}
+    assert messages == {"job first ran it with torch 2.9.1+cu128 and driver 570.86.15: stale"}
+    assert events == [
+        f"ProbesStale: {len(left(first))} probes of earlier jobs are stale and count less: they ran with torch "
+        "2.9.1+cu128 and driver 570.86.15, not with what this job runs with"
+    ]
+    assert len(taken_over(second)) == len(left(first)), "none is dropped"
+    assert second.status["plan"]["name"] in {probe["plan"] for probe in own(second)}
+
+
+def test_what_stale_probes_still_tell_saves_probes(first: SimulatedCluster) -> None:
+    upgraded: dict[str, Any] = {"torch": "2.10.0+cu130"}
+    second = run_job("second", left(first), **upgraded)
+    assert second.status["plan"]["name"] == first.status["plan"]["name"]
+    assert len(own(second)) < len(own(first))
+    assert all(probe.torch == "2.10.0+cu130" for probe in left(second) if probe.measured_by == "second")
+    third = run_job("third", left(second), **upgraded)
+    assert len(own(third)) == 1
+    # What ran before the upgrade is stale from the beginning: the newest probe says so.
+    assert any(each.startswith("ProbesStale: ") for each in third.events) == (len(left(second)) > len(own(second)))
+
+
+def test_stale_probes_count_against_no_limit(first: SimulatedCluster) -> None:
+    spent = sum(probe.gpu_seconds for probe in left(first))
+    limits = {"tuning": {"maxProbes": 2, "maxGpuSeconds": spent}}
+    second = SimulatedCluster(job_of("second", **limits), earlier=left(first), now=DAYS["second"])
+
+    def finish(run: str) -> None:
+        (pod,) = second.of(run)
+        report = second.report(pod, Ending.SUCCEEDED, torch="2.10.0+cu130")
+        # The first one was too tight, so that another plan is worth a probe.
+        retries = int(len(own(second)) == 1)
+        second.end(pod, 0, replace(report, memory=replace(report.memory, alloc_retries=retries)))
+
+    until_decided(second, finish)
+    assert len(own(second)) == 2
+    assert second.status["plan"]["name"] == own(second)[1]["plan"]
+
+
+def test_a_plan_that_ran_out_of_memory_under_another_driver_may_be_tried(first: SimulatedCluster) -> None:
+    best = first.status["plan"]["name"]
+    died = tuple(
+        probe if probe.plan == best else probe.model_copy(update={"verdict": "device-oom", "demanded_bytes": 9 * GIB})
+        for probe in left(first)
+    )
+    assert len(died) > 1
+    ran = SimulatedCluster(job_of("second"), earlier=died, now=DAYS["second"])
+    until_decided(ran, lambda run: ran.finish(run, **{**VERSIONS, "driver": "580.1"}))
+    status = load_status(ran.status)
+    model = model_of(ran.job, status, None)
+    assert {lesson.plan for lesson in model.lessons if lesson.stale and lesson.died} == {
+        Plan.parse(probe.plan) for probe in died if probe.plan != best
+    }
+    assert model.usable_bytes == 8 * GIB
+    plain = run_job("second", died)
+    now = model_of(plain.job, load_status(plain.status), None)
+    assert now.ceiling_bytes < model.ceiling_bytes
+
+
+def test_a_stale_peak_that_is_not_found_again_leaves_the_others_alone(first: SimulatedCluster) -> None:
+    best = first.status["plan"]["name"]
+    old = {"torch": "2.6.0", "ended_at": "2020-01-01T00:00:00Z"}
+    mixed = tuple(probe if probe.plan == best else probe.model_copy(update=old) for probe in left(first))
+    cluster = SimulatedCluster(job_of("second"), earlier=mixed)
+    cluster.reconcile()
+    status = load_status(cluster.status)
+    known = next(probe for probe in status.probes if probe.measured_by and probe.plan != best and probe.peak_bytes)
+    assert known.message == "job first ran it with torch 2.6.0 and driver 570.86.15: stale"
+    assert known.peak_bytes
+    peaks = known.peak_bytes.model_copy(update={"device": int(1.2 * known.peak_bytes.device)})
+    own_one = known.model_copy(
+        update={"name": "second-probe-9", "number": 9, "measured_by": "", "peak_bytes": peaks, **VERSIONS}
+    )
+    status = status.model_copy(update={"probes": (*status.probes, own_one)})
+    context = Context(cluster.job, Observed(), cluster.now, most_promising, status, {})
+    kept = without_outdated(context).status.probes
+    assert [probe.plan for probe in kept if probe.measured_by] == [best]
+
+
+VERSION = st.sampled_from(["", "a", "b"])
+
+
+@given(
+    st.lists(st.tuples(VERSION, VERSION, st.integers(0, 3)), min_size=1, max_size=6),
+    st.lists(st.tuples(VERSION, VERSION), max_size=3),
+)
+def test_what_is_stale_follows_from_the_records_in_any_order(
+    earlier: list[tuple[str, str, int]], own_runs: list[tuple[str, str]]
+) -> None:
+    def probe(number: int, torch: str, driver: str, day: int = 0, by: str = "") -> RunStatus:
+        return RunStatus(
+            name=f"p-{number}",
+            number=number,
+            plan="x",
+            torch=torch,
+            driver=driver,
+            measured_by=by,
+            verdict="device-oom",
+            ended_at=f"2026-01-0{day + 1}T00:00:0{number}Z",
+        )
+
+    probes = [probe(number, *each, by="first") for number, each in enumerate(earlier, 1)]
+    probes += [probe(number, *each) for number, each in enumerate(own_runs, len(probes) + 1)]
+    gone = {each.number for each in stale(probes)}
+    assert gone == {each.number for each in stale(list(reversed(probes)))}
+    assert {each.number for each in current(probes)} == {each.number for each in probes} - gone
+    versions = [each for each in own_runs if any(each)]
+    for each in probes:
+        same = [
+            pair
+            for pair in versions
+            if not any(a and b and a != b for a, b in zip(pair, (each.torch, each.driver), strict=True))
+        ]
+        assert each.number not in gone or each.measured_by
+        if versions:
+            assert (each.number in gone) == (bool(each.measured_by) and not same)
+    if not versions:
+        assert len(gone) < len(earlier), "the newest is never stale"
 
 
 @pytest.mark.parametrize("known", [{}, {"torch": VERSIONS["torch"]}, {"driver": VERSIONS["driver"]}])

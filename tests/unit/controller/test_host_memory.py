@@ -157,6 +157,16 @@ def test_a_probe_that_waits_for_memory_says_how_much_it_asks_for_beside_the_sche
     assert cluster.status["message"] == f"stalled: {text}"
 
 
+def test_what_a_waiting_probe_asks_for_is_said_whatever_words_the_scheduler_has() -> None:
+    cluster = SimulatedCluster(offloading("optimizer"))
+    cluster.reconcile()
+    for pod in cluster.pods.values():
+        words = "0/2 nodes are available: preemption is not helpful for scheduling."
+        pod.conditions = (PodCondition("PodScheduled", "False", "Unschedulable", words),)
+    cluster.tick(60.0)
+    assert "(each pod asks for 6.6 GiB of host memory, for " in condition(cluster, "Stalled")["message"]
+
+
 def test_of_a_model_that_nobody_knows_nothing_is_dropped() -> None:
     model = believed(offloading("optimizer", limits="2Gi"))
     guessed = replace(model, workload=replace(model.workload, assumed=True))

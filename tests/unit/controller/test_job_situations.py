@@ -13,7 +13,7 @@ from small_jobs import make_job
 
 from memtune.api.job import Job
 from memtune.api.status import Status, load_status
-from memtune.controller import Node, Observed, Refusal, budget, decide, refuse
+from memtune.controller import Node, Observed, Refusal, decide, refuse
 from memtune.controller.immutable_fields import fingerprints
 from memtune.controller.job_knowledge import model_of
 from memtune.controller.observation import PodCondition
@@ -522,22 +522,22 @@ def test_a_budget_that_pays_for_no_probe_starts_none() -> None:
     assert cluster.posted == []
     assert "pay for about 0" in condition(cluster, "Tuned")["message"]
     assert condition(cluster, "Failed")["reason"] == "NothingMeasured"
-    assert budget.ended_probing(load_status(cluster.status))
+    assert cluster.status["probingEnded"] == "max-gpu-seconds"
 
 
 def test_whether_the_budget_is_what_ended_the_probing_can_be_read_off_the_status() -> None:
-    assert not budget.ended_probing(load_status(launched().status))
+    assert launched().status["probingEnded"] == "search"
     cluster = SimulatedCluster(make_job(tuning={"maxGpuSeconds": 42}))
     cluster.reconcile()
     for run in cluster.runs():
         cluster.start(run)
-    assert not budget.ended_probing(load_status(cluster.status)), "it goes on"
+    assert not cluster.status["probingEnded"], "it goes on"
     cluster.tick(20.0)
     cluster.finish("tiny-probe-1")
     cluster.reconcile()
     assert condition(cluster, "Tuned")["status"] == "True"
     assert len(cluster.status["probes"]) == 1
-    assert budget.ended_probing(load_status(cluster.status))
+    assert cluster.status["probingEnded"] == "max-gpu-seconds"
 
 
 def test_a_plan_that_costs_more_than_is_left_is_not_probed_and_the_budget_is_named() -> None:
@@ -545,7 +545,7 @@ def test_a_plan_that_costs_more_than_is_left_is_not_probed_and_the_budget_is_nam
     dear = Plan.parse("bf16-z1-full-mb16x1")  # about 38 GPU-seconds, where the others take 35
     decision = decide(cluster.job, cluster.observe(), cluster.now, lambda _: dear)
     assert decision.status.probes == ()
-    assert budget.ended_probing(decision.status)
+    assert decision.status.probing_ended == "max-gpu-seconds"
 
 
 def test_a_search_that_finds_nothing_worth_its_cost_ends_the_probing() -> None:

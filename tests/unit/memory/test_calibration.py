@@ -1,5 +1,6 @@
 """Measurements correct the model by component, tighten its intervals, and never make a measured plan worse."""
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -119,3 +120,43 @@ def test_a_measurement_needs_a_peak() -> None:
         Measurement(PLANS[0])
     with pytest.raises(ValueError, match="at least one measurement"):
         calibrate(WORKLOAD, [])
+
+
+@given(st.sampled_from(PLANS), st.floats(0.92, 1.08))
+def test_a_stale_measurement_teaches_less_than_a_new_one(plan: Plan, factor: float) -> None:
+    measured = replace(_measured(plan, factor), step_seconds=factor)
+    plain = Predictor(WORKLOAD)
+    new, stale = (
+        Predictor(WORKLOAD, calibrate(WORKLOAD, [replace(measured, stale=is_stale)])) for is_stale in (False, True)
+    )
+    for each in PLANS:
+        before, weak, strong = (predictor.predict(each) for predictor in (plain, stale, new))
+        assert strong.allocated.width <= weak.allocated.width <= before.allocated.width
+        assert strong.step_seconds.width < weak.step_seconds.width
+        learned, taught = (found.allocated.expected - before.allocated.expected for found in (weak, strong))
+        assert abs(learned) <= abs(taught) + 1
+
+
+@given(st.integers(1, 6), st.floats(0.8, 1.25), st.floats(0.5, 2.0))
+def test_however_many_are_stale_the_new_one_counts_more(count: int, factor: float, slower: float) -> None:
+    def measured(plan: Plan, memory: float, seconds: float, stale: bool) -> Measurement:
+        plain = Predictor(WORKLOAD).predict(plan)
+        sizes = int(plain.allocated.expected * memory), plain.step_seconds.expected * seconds
+        return Measurement(plan, allocated_bytes=sizes[0], step_seconds=sizes[1], stale=stale)
+
+    new = measured(PLANS[0], 1.0, 1.0, stale=False)
+    stale = [measured(plan, factor, slower, stale=True) for plan in PLANS[:count]]
+    learned = calibrate(WORKLOAD, [*stale, new])
+    assert abs(math.log(learned.speed.expected)) <= 0.21 * abs(math.log(slower))
+    peak = Predictor(WORKLOAD, learned).predict(PLANS[0]).allocated.expected
+    assert abs(peak / new.allocated_bytes - 1) <= 0.5 * abs(factor - 1) + 1e-3
+
+
+@given(st.permutations(range(4)))
+def test_the_order_of_measurements_matters_little_even_where_some_are_stale(order: list[int]) -> None:
+    measurements = [replace(_measured(plan, 1.1), stale=number % 2 == 0) for number, plan in enumerate(PLANS[:4])]
+    learned = calibrate(WORKLOAD, [measurements[number] for number in order])
+    straight = calibrate(WORKLOAD, measurements)
+    for plan in PLANS:
+        found, wanted = (Predictor(WORKLOAD, each).predict(plan).allocated for each in (learned, straight))
+        assert found.expected == pytest.approx(wanted.expected, rel=0.01)

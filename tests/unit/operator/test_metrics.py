@@ -97,9 +97,7 @@ def test_an_operator_that_waits_for_the_lease_does_not_lead() -> None:
 
 def test_a_job_tells_what_it_leaves_free_and_whether_its_budget_ended_the_probing() -> None:
     of = 'mtj="tiny",mtj_namespace="research"'
-    text = "probe 1 won, and the 12 GPU-seconds left in tuning.maxGpuSeconds pay for no further probe of about 30"
-    tuned = {"type": "Tuned", "status": "True", "lastTransitionTime": "2026-03-01T10:00:00Z", "reason": "Measured"}
-    after = snapshot(conditions=[{**tuned, "message": text}])
+    after = snapshot(probingEnded="max-gpu-seconds")
     assert after.job is not None
     tuning = after.job.spec.tuning.model_copy(update={"headroom": "3%"})
     job = after.job.model_copy(update={"spec": after.job.spec.model_copy(update={"tuning": tuning})})

@@ -10,8 +10,10 @@ from hypothesis import strategies as st
 
 from memtune.gpus.gpu import find
 from memtune.memory.prediction import Component, Interval, Prediction
+from memtune.memory.predictor import Predictor
 from memtune.memory.workload import Workload
 from memtune.model.architecture import Architecture, Kind
+from memtune.planning.parameters import StudyParameters
 from memtune.planning.space import MEMORY, Space, divisors, enumerate_plans, rank, refusal, refusals
 from memtune.plans.knobs import FULL, SELECTIVE, Attention, GradientDtype, Offload, Optimizer, Precision, Sharding
 from memtune.plans.plan import Plan
@@ -234,3 +236,20 @@ def test_offloaded_activations_are_those_of_the_micro_batch_pinned_on_each_rank(
 )
 def test_what_a_name_leaves_out_is_the_jobs_where_it_has_one_choice(space: Space, named: str, whole: str) -> None:
     assert str(space.completed(Plan.parse(named))) == whole
+
+
+def test_a_space_with_both_ways_of_the_allocator_has_each_plan_twice() -> None:
+    one = Space(shardings=(Sharding.ZERO_2,), checkpointings=(FULL,))
+    both = replace(one, expandable_segments=(False, True))
+    plans = enumerate_plans(EIGHT, both)
+    assert len(plans) == 2 * len(enumerate_plans(EIGHT, one))
+    predictor = Predictor(EIGHT)
+    for plan in enumerate_plans(EIGHT, one):
+        twin = replace(plan, expandable_segments=True)
+        assert twin in plans
+        assert predictor.predict(twin).reserved.expected < predictor.predict(plan).reserved.expected
+    parameters = StudyParameters(tuple(plans))
+    assert parameters.choices["expandable_segments"] == (False, True)
+    assert [parameters.plan_of(parameters.values_of(plan)) for plan in plans] == plans
+    always = replace(one, expandable_segments=(True,))
+    assert always.completed(Plan.parse("bf16-z2-full-mb4x8")) == Plan.parse("bf16-z2-full-mb4x8-exp")

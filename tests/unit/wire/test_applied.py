@@ -12,7 +12,7 @@ from memtune.plans.plan import Plan
 from memtune.wire.applied import mismatch, shortened_accumulation
 from memtune.wire.report import Applied
 
-PLAN = Plan.parse("bf16-z2-full-mb4x8")
+PLAN = Plan.parse("bf16-z2-full-mb4x8-exp")
 FOLLOWED = Applied(
     micro_batch=4,
     micro_steps=8,
@@ -24,6 +24,7 @@ FOLLOWED = Applied(
     gradient_dtype="bfloat16",
     compute_dtype="bfloat16",
     checkpointed_blocks=24,
+    expandable_segments=True,
 )
 IGNORED: dict[str, Any] = {
     "micro_batch": 2,
@@ -35,6 +36,7 @@ IGNORED: dict[str, Any] = {
     "gradient_dtype": "float32",
     "compute_dtype": "float32",
     "checkpointed_blocks": 0,
+    "expandable_segments": False,
 }
 
 
@@ -54,6 +56,13 @@ def test_every_field_is_compared(name: str) -> None:
 def test_no_field_is_forgotten() -> None:
     # How many tokens a row has is the script's data, and how it evaluates its own choice: no plan says it.
     assert {each.name for each in fields(Applied)} == {*IGNORED, "largest_tokens", "sharding", "evaluation_batch"}
+
+
+def test_a_script_that_switches_expandable_segments_on_by_itself_is_left_alone() -> None:
+    plain = replace(PLAN, expandable_segments=False)
+    assert mismatch(plain, FOLLOWED, world=2, is_probe=False) == ""
+    off = mismatch(PLAN, replace(FOLLOWED, expandable_segments=False), world=2, is_probe=False, integration="sdk")
+    assert off.endswith(": the script must set neither PYTORCH_ALLOC_CONF nor PYTORCH_CUDA_ALLOC_CONF by itself")
 
 
 def test_the_strategy_of_fsdp_is_compared_and_of_no_other_backend() -> None:
