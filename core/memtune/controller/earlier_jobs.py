@@ -1,7 +1,7 @@
-"""Probes of earlier jobs that asked the same: a job begins with what they measured, and leaves what it knows itself.
+"""Reuses probes of earlier jobs that had the same question, and stores this job's probes for later ones.
 
-No plan is launched on an earlier job's word: the job probes it once itself. If that probe ran with another torch or
-driver, or measured another peak, the earlier ones are outdated and dropped.
+A plan that an earlier job measured is probed once more before it is launched. If that probe ran with another torch or
+driver, or measured another peak, the earlier probes are outdated and dropped.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from memtune.units import amount, counted
 from memtune.wire.names import run_name
 from memtune.wire.run import RunKind
 
-# So many probes of one question are remembered, the newest.
+# How many probes of one question are stored; the newest are kept.
 MOST_EARLIER = 16
-# Two runs of one plan repeat to within about 1% of their peak; what differs by more did something else.
+# Two runs of one plan repeat to within about 1% of their peak; a larger difference means different work.
 _SAME_PEAK = 0.05
-# What is of the run in its own job, and says nothing to another one.
+# Fields that only mean something within the job that ran the probe.
 _OF_ITS_JOB = {"name", "number", "created", "started_at", "predicted_bytes", "message"}
 
 
 def with_earlier(context: Context) -> Context:
-    """Begin with the probes of earlier jobs, if this one has made none yet and may launch one of their plans.
+    """Start with the probes of earlier jobs, if this job has none yet and may launch one of their plans.
 
-    Where all of them failed, the job finds out for itself whether they still do.
+    If all of them failed, the job probes for itself whether they still do.
     """
     found = [probe for probe in context.observed.earlier or () if _is_usable(context.job, probe)]
     if context.status.probes or not found:
@@ -74,13 +74,12 @@ def unconfirmed(job: Job, model: PlanKnowledge, probes: Sequence[RunStatus]) -> 
 
 
 def confirms(plan: str, probes: Sequence[RunStatus]) -> bool:
-    """Whether a probe of this plan repeats what an earlier job did."""
+    """Whether a probe of this plan repeats an earlier job's."""
     return any(probe.measured_by and probe.plan == plan for probe in probes)
 
 
 def to_keep(context: Context) -> tuple[RunStatus, ...]:
-    """What later jobs may begin with, if the newest of it is this job's own and not kept yet: the last probe of each
-    plan, with the job that ran it."""
+    """The probes to store for later jobs, if the newest is this job's own and not stored yet: the last of each plan."""
     known, own = context.observed.earlier, [probe for probe in context.status.own_probes if _has_told(probe)]
     if known is None or not own or _newest(known) >= _newest(own):
         return ()
@@ -91,12 +90,12 @@ def to_keep(context: Context) -> tuple[RunStatus, ...]:
 
 
 def to_json(probe: RunStatus) -> dict[str, Any]:
-    """A probe as plain values, without what is of its own job alone."""
+    """A probe as plain values, without the fields that only concern its own job."""
     return probe.model_dump(mode="json", by_alias=True, exclude_defaults=True, exclude=_OF_ITS_JOB)
 
 
 def read_probes(data: Any) -> tuple[RunStatus, ...]:
-    """The probes that ``to_json`` wrote; raise ValueError if anybody else did, who may have written anything."""
+    """Parse what ``to_json`` wrote; raise ValueError for anything else, since others can write it too."""
     if not isinstance(data, list) or len(data) > MOST_EARLIER or not all(isinstance(each, Mapping) for each in data):
         raise ValueError(f"probes is not a list of at most {MOST_EARLIER} objects")
     return tuple(RunStatus.model_validate({**each, "name": "earlier", "number": 1}) for each in data)
@@ -112,7 +111,7 @@ def _is_usable(job: Job, probe: RunStatus) -> bool:
 
 
 def _has_told(probe: RunStatus) -> bool:
-    """Whether a probe says what its plan takes."""
+    """Whether a probe says how much memory its plan takes."""
     return ended_as(probe, Verdict.DEVICE_OOM) or (ended_as(probe, Verdict.SUCCEEDED) and probe.peak_bytes is not None)
 
 
@@ -124,12 +123,12 @@ def _is_probed(plan: str, probes: Iterable[RunStatus]) -> bool:
 
 
 def _newest(probes: Iterable[RunStatus]) -> str:
-    # RFC 3339 in UTC with whole seconds: in the order of time.
+    # RFC 3339 in UTC with whole seconds sorts by time.
     return max((probe.ended_at or "" for probe in probes), default="")
 
 
 def _outdated_by(own: RunStatus, earlier: Sequence[RunStatus]) -> dict[int, str]:
-    """The numbers of the probes that one of this job contradicts, and how."""
+    """The numbers of the probes that this job's probe contradicts, with the reason."""
     for probe in earlier:
         if probe.plan == own.plan and (why := _other_peak(own, probe)):
             return {each.number: why for each in earlier}
@@ -154,7 +153,7 @@ def _other_peak(own: RunStatus, probe: RunStatus) -> str:
 
 
 def _ran_with_other(own: RunStatus, probe: RunStatus) -> bool:
-    """Whether both tell a version, and not the same: one that died without a report tells none."""
+    """Whether both report a version and the versions differ; a probe that died without a report has none."""
     versions = ((own.torch, probe.torch), (own.driver, probe.driver))
     return any(now and then and now != then for now, then in versions)
 

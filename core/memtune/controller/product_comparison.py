@@ -1,4 +1,4 @@
-"""Which GPU product does best for a job that names none, where its nodes have several: what is predicted on each."""
+"""Compares the GPU products of the nodes for a job that names none, by what is predicted on each."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from memtune.controller.observation import Node
 from memtune.controller.overhead_memory import of_earlier_jobs
 from memtune.planning import cost
 
-# As many as a message has room for.
+# The number that a message has room for.
 _MOST = 4
 
 
@@ -24,7 +24,7 @@ class _Offer(NamedTuple):
 
     @property
     def place(self) -> tuple[bool, float, float]:
-        """The cheapest first; then those without a price, the fastest first."""
+        """Sort key: the cheapest first; then those without a price, the fastest first."""
         return self.dollars is None, self.dollars or inf, -self.tokens_per_second
 
     @property
@@ -36,9 +36,9 @@ class _Offer(NamedTuple):
 
 
 def compared(context: Context) -> str:
-    """What the best plan is predicted to bring on each product, the cheapest first; empty if that is not known."""
+    """The predicted result of the best plan on each product, the cheapest first; empty if unknown."""
     if gpu_of(context.job):
-        return ""  # the job says what it has, whatever the nodes are
+        return ""  # the job's own GPU memory overrides the nodes'
     nodes = defaultdict[str, list[Node]](list)
     for node in context.observed.nodes or ():
         if node.gpu_product:
@@ -46,14 +46,14 @@ def compared(context: Context) -> str:
     try:
         offers = [found for product in sorted(nodes) if (found := _offer(context, product, nodes[product]))]
     except ValueError:
-        return ""  # the job describes no workload, and something else tells why
+        return ""  # the job describes no workload; another message says why
     offers.sort(key=lambda offer: offer.place)
     others = len(offers) - _MOST
     return "; ".join([*(offer.words for offer in offers[:_MOST]), *([f"and {others} more"] if others > 0 else [])])
 
 
 def _offer(context: Context, product: str, nodes: list[Node]) -> _Offer | None:
-    """What a product is predicted to bring; None where nothing is known of its GPU, or of the model."""
+    """The prediction for a product; None if its GPU or the model is unknown."""
     model = model_of(context.job, context.status, nodes, context.trace, of_earlier_jobs(context))
     if not model.is_known or not model.is_gpu_named:
         return None
@@ -64,7 +64,7 @@ def _offer(context: Context, product: str, nodes: list[Node]) -> _Offer | None:
 
 
 def _price(context: Context, product: str) -> float | None:
-    """The job's own, else that of the product, whose price is that of a whole GPU."""
+    """The job's price, else the product's, which is for a whole GPU."""
     resources = context.job.spec.resources
     if resources.gpu_hour_price is not None or resources.is_part:
         return resources.gpu_hour_price
