@@ -96,7 +96,7 @@ class Shrink(SpecBlock):
 
     @property
     def ratio(self) -> float:
-        """The lost share of 1."""
+        """The lost fraction of memory."""
         return to_ratio(self.by)
 
 
@@ -155,20 +155,20 @@ class Resources(SpecBlock):
 
     @property
     def pods(self) -> int:
-        """Pods of a run: one for each node, but one alone that stands for all ranks on emulated GPUs."""
+        """Pods of a run: one for each node, but a single one for all ranks on emulated GPUs."""
         return 1 if self.is_emulated else self.nodes
 
     @property
     def gpus_per_pod(self) -> int:
-        """GPUs that one pod of a run uses, or emulates."""
+        """GPUs that one pod of a run uses or emulates."""
         return self.world // self.pods
 
     @property
     def is_part(self) -> bool:
-        """Whether the job has a part of each GPU: a MIG slice, or a share of its memory."""
+        """Whether the job has only a part of each GPU: a MIG slice, or a share of its memory."""
         return "/mig-" in self.gpu_resource or self.memory_share is not None
 
     @property
     def memory_ratio(self) -> float:
-        """The part of each GPU's memory that is the job's, as a share of 1."""
+        """The job's fraction of each GPU's memory."""
         return to_ratio(self.memory_share) if self.memory_share else 1.0

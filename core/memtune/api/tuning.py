@@ -1,4 +1,4 @@
-"""`spec.tuning` and `spec.retry`: what may be tried, at what cost, and what happens after a run died."""
+"""`spec.tuning` and `spec.retry`: what may be tried, at what cost, and retries after a failed run."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Objective = Literal["throughput", "memory"]
 Sampler = Literal["MemTune", "TPE", "GP", "Random"]
 Emulation = Literal["Auto", "Only", "Never"]
 Consent = Literal["optimizer-8bit", "gradient-dtype", "precision"]
-# The status keeps every probe, and it has to stay under 128 KiB.
+# The status keeps every probe, and must stay under 128 KiB.
 MAX_PROBES = 48
 Probes = Annotated[Count, Field(le=MAX_PROBES)]
 
@@ -126,12 +126,12 @@ class Tuning(SpecBlock):
 
     @property
     def headroom_ratio(self) -> float:
-        """Headroom as a share of 1."""
+        """Headroom as a fraction of 1."""
         return to_ratio(self.headroom)
 
     @property
     def objective(self) -> str:
-        """The objective, or that there are both."""
+        """The objective; `BOTH` for two."""
         return BOTH if len(self.objectives) > 1 else self.objectives[0]
 
 
