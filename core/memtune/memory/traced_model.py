@@ -1,4 +1,4 @@
-"""A model that nobody described, known by its trace."""
+"""`TracedModel`: a model known only by its trace."""
 
 from __future__ import annotations
 
@@ -27,5 +27,5 @@ class TracedModel:
 
 @lru_cache(maxsize=32)
 def read_traced(message: str) -> TracedModel:
-    """The model of a message. Equal messages give one model, so that its replays are kept."""
+    """The model of a trace message, cached by message so that its replays are kept."""
     return TracedModel(short_hash(message, _HASH_CHARACTERS), unpack(message))
