@@ -154,7 +154,7 @@ class Zero12(Sharded):
             self.tape.hold(self.setting.compute_bytes * largest, COMMUNICATION)
 
     def _weights_touched(self) -> dict[int, int]:
-        """How many elements of each weight are in the partition: of a rank that is asked for, or that makes it first.
+        """How many elements of each weight are in the partition: of ``rank``, or of the one that computes it first.
 
         Stage 2 reduces gradients as they come, from the last weight on, stage 1 in the order of the weights.
         """
@@ -191,7 +191,7 @@ class Zero12(Sharded):
         return super()._copies() if self.setting.shards > 1 or slices > 1 else []
 
     def _add_up(self) -> None:
-        """Room for the sums comes before the bucket is copied, and of the copy each weight is widened for its own."""
+        """Room for the sums is allocated before the bucket is copied; each weight of the copy is widened separately."""
         touched = [self._touched[parameter] for parameter, _ in self._pending if parameter in self._touched]
         if not touched:
             return
