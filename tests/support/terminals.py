@@ -1,4 +1,4 @@
-"""Streams that say they are a terminal."""
+"""Streams that claim to be a terminal."""
 
 from __future__ import annotations
 
