@@ -62,7 +62,7 @@ class CheckpointVolume(SpecBlock):
 
 
 class Checkpoint(SpecBlock):
-    """Where checkpoints are, so that a relaunch can resume."""
+    """Where checkpoints are stored, so that a relaunch can resume."""
 
     path: AbsolutePath = Field(
         default="/checkpoints", description="Directory in the container that holds the checkpoints."
@@ -84,7 +84,7 @@ class Runner(SpecBlock):
 
 
 class JobSpec(SpecBlock):
-    """What the user wants."""
+    """The spec of a job."""
 
     model: Model = Field(description="The model: exactly one of hfConfig, architecture and factory.")
     training: Training = Field(

@@ -66,7 +66,7 @@ OutOfMemory = Literal["", "fragmentation", "activation", "state", "outside", "ev
 
 
 class StatusBlock(SpecBlock):
-    """A block of the status. What an older or newer operator wrote beside is passed over."""
+    """A block of the status. Unknown fields, from an older or newer operator, are ignored."""
 
     model_config = ConfigDict(alias_generator=to_camel, extra="ignore", frozen=True, validate_by_name=True)
 
@@ -133,7 +133,7 @@ class PlanStatus(StatusBlock):
 
 
 class PeakBytes(StatusBlock):
-    """What a run measured, the maximum over all ranks."""
+    """Measured peaks of a run, the maximum over all ranks."""
 
     allocated: Natural = Field(description="Bytes in tensors.")
     active: Natural = Field(description="Bytes in blocks in use, with those that a stream still holds.")
@@ -143,7 +143,7 @@ class PeakBytes(StatusBlock):
 
 
 class RecordStatus(StatusBlock):
-    """What is known of every run, whatever it does."""
+    """Fields of every run, of any kind."""
 
     name: RunName = Field(description="Name of the run; its pods and its Service begin with it.")
     number: RunNumber = Field(description="Number of the run among those of its kind, from 1.")

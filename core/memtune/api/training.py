@@ -24,7 +24,7 @@ from memtune.plans.knobs import Attention, GradientDtype, Optimizer
 
 
 class GenerationBlock(SpecBlock):
-    """What one GPU generates at once, and how its KV cache is cut."""
+    """What one GPU generates at once, and how its KV cache is paged."""
 
     concurrent_sequences: Annotated[Count, Field(le=100_000)] | None = Field(
         default=None, description="Sequences in the KV cache of one GPU at the same time; batchSize if left out."
@@ -53,7 +53,7 @@ class EvaluationBlock(SpecBlock):
 
 
 class Training(SpecBlock):
-    """What one optimizer step is. No plan changes it; a downgrade does only what retry.consent allows."""
+    """One optimizer step. No plan changes it; a downgrade only does what retry.consent allows."""
 
     global_batch_size: Annotated[Count, Field(le=10_000_000)] = Field(
         description="Sequences per optimizer step over all GPUs; it must be divisible by their number."
@@ -87,7 +87,7 @@ class Training(SpecBlock):
 
 
 class Shrink(SpecBlock):
-    """Memory that a virtual or emulated GPU loses during the training, as if another process had come to it."""
+    """Memory that a virtual or emulated GPU loses during the training, as if to another process."""
 
     after_step: Annotated[Count, Field(le=MOST)] = Field(
         description="Optimizer steps of the training after which the memory is gone, for every attempt from then on."

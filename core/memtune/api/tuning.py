@@ -70,7 +70,7 @@ class SpaceSpec(SpecBlock):
 
 
 class Tuning(SpecBlock):
-    """How the plan is found, and what finding it may cost."""
+    """How the plan is found, and what that may cost."""
 
     mode: Literal["Probe", "PredictOnly", "Fixed"] = Field(
         default="Probe",
@@ -136,7 +136,7 @@ class Tuning(SpecBlock):
 
 
 class Retry(SpecBlock):
-    """What happens after a train run died."""
+    """Retries after a failed train run."""
 
     max_oom_retries: Annotated[Whole, Field(ge=0, le=64)] = Field(
         default=4, description="Most relaunches after an out-of-memory, each on a plan that takes less."
