@@ -1,7 +1,6 @@
 """Trains a little and saves the model for others to load: `saves_model.py KIND DIRECTORY`.
 
-KIND is the Trainer's way, or accelerate's: its state, its model on all ranks, one of diffusers, with LoRA, on rank 0
-only, or a part.
+KIND: the Trainer's, or with accelerate its state, its model on all ranks, with diffusers, LoRA, on rank 0, or a part.
 """
 
 from __future__ import annotations

@@ -51,8 +51,8 @@ HF_CONFIG: dict[str, Any] = {
 class Material(NamedTuple):
     """Directories of a decoder, and of data sets with a train and a test split.
 
-    Texts, pairs of a good and a bad answer, and sentences of graded similarity. ``instructions`` is a file, ``hub`` a
-    directory with ``glue``'s data set and metric under the names by which programs load them, found there first.
+    Texts, pairs of a good and a bad answer, sentences of graded similarity. ``instructions`` is a file, ``hub`` has
+    ``glue``'s data set and metric under the names by which programs load them, found there first.
     """
 
     llama: Path

@@ -1,4 +1,4 @@
-"""Trainings with transformers' Trainer of a given length; each evaluates, in several calls of ``train``.
+"""Trainings with transformers' Trainer whose length is an argument; each evaluates, over several ``train`` calls.
 
 ``SAVES_IN`` is the directory in which each call of ``train`` has its own, unless they share it.
 """

@@ -155,10 +155,7 @@ class Pool:
         return [self._by_key[key] for key in self._keys]
 
     def oversize(self, wanted: int) -> list[Block]:
-        """The oversize blocks to release for ``wanted`` bytes (release_available_cached_blocks).
-
-        The smallest that is large enough; else from the largest down until their sum is.
-        """
+        """Oversize blocks to release: the closest in size, or the largest first (release_available_cached_blocks)."""
         index = bisect_left(self._keys, wanted << _ADDRESS_BITS)
         if index < len(self._keys):
             return [self._by_key[self._keys[index]]]

@@ -1,7 +1,4 @@
-"""Generates the CustomResourceDefinition from the pydantic types, as a structural schema.
-
-The API server accepts no references, alternatives or titles, so they are removed from pydantic's JSON schema.
-"""
+"""Generates the CustomResourceDefinition from the pydantic types, as a structural schema without references."""
 
 from __future__ import annotations
 

@@ -80,7 +80,6 @@ Count = Annotated[int, Strict(), Field(ge=1)]
 # For a number without a limit of its own: the API server stores 64 bits.
 MOST = 2**62
 Number = Annotated[float, Strict()]
-# In dollars.
 Price = Annotated[Number, Field(gt=0, le=MOST_DOLLARS)]
 Flag = Annotated[bool, Strict()]
 Text = Annotated[str, Field(min_length=1, max_length=253)]
@@ -88,7 +87,7 @@ Quantity = Annotated[str, Field(pattern=QUANTITY, max_length=32)]
 Percent = Annotated[str, Field(pattern=PERCENT, max_length=16)]
 Share = Annotated[str, Field(pattern=SHARE, max_length=16)]
 AbsolutePath = Annotated[str, Field(pattern=ABSOLUTE_PATH, max_length=1024)]
-# Plan.parse checks the text itself, because its errors name the wrong part.
+# Plan.parse checks the text itself, because its errors say which part is wrong.
 ShortForm = Annotated[
     str,
     Field(max_length=128, json_schema_extra={"pattern": SHORT_FORM}),

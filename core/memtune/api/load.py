@@ -28,10 +28,7 @@ def load_job(data: Mapping[str, Any]) -> Job:
 
 
 def as_kept(value: Any) -> Any:
-    """A value as the API server stores it.
-
-    A null means that the field is omitted: it is dropped, or replaced by the default. 96.0 is stored as 96.
-    """
+    """A value as the API server stores it: a null is dropped or replaced by the default, 96.0 is stored as 96."""
     if isinstance(value, Mapping):
         return {
             name: inner if name in _FOREIGN else as_kept(inner) for name, inner in value.items() if inner is not None

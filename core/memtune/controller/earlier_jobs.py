@@ -24,7 +24,6 @@ from memtune.units import amount, counted
 from memtune.wire.names import run_name
 from memtune.wire.run import RunKind
 
-# How many probes of one question are stored; the newest are kept.
 MOST_EARLIER = 16
 # Two runs of one plan repeat to within about 1% of their peak; a larger difference means different work.
 _SAME_PEAK = 0.05

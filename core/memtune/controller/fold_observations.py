@@ -214,7 +214,7 @@ def _product(context: Context, run: RunObservation) -> str:
 
 
 def _is_broken(context: Context, run: RunObservation) -> bool:
-    """Whether pods of a run wait for GPUs in vain while others hold theirs: the run must start anew."""
+    """Whether some pods wait in vain for others that run or have ended: the run must start anew."""
     starts = _starts(run)
     is_late = bool(starts) and context.now - min(starts) > GANG_PATIENCE_SECONDS
     return is_late or any(_is_over(pod) for pod in run.pods)
@@ -309,7 +309,7 @@ def _lost_seconds(context: Context, record: RunStatus, pod: PodObservation, long
 
 
 def _may_have_trained(record: RunStatus, run: RunObservation) -> bool:
-    """Whether a run may have trained: not before all pods have met, and unknown for an unwatched pod."""
+    """Whether a run may have trained: only once all pods have met; an unwatched pod that vanished may have."""
     if record.started_at is not None:
         return True
     awaited = [pod for pod in run.pods if pod.started_at_seconds is None and not _is_over(pod)]

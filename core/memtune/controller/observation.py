@@ -37,12 +37,13 @@ class PodObservation:
 
     ``waiting_*`` is what any container of the pod waits for, ``init_exit_code`` that of a failed init container.
     ``failure_order`` is the place of its failure in the order of the rendezvous store, None if it has none.
-    ``mismatch`` names the difference between the plan that its report saw applied and the plan requested. ``present``
-    is False for a pod that was created and no longer exists; a pod not created yet is present. ``held_seconds`` is how
-    long a vanished pod had its GPUs; None if nobody watched it. ``node_doubted`` says that its node will soon count as
-    ``node_lost``, unless it answers. ``plan`` is the short form in the pod's annotation of the plan it was made for;
-    empty means the run's. ``last_words`` is its termination message if that is not a report. ``started_at_seconds`` is
-    when the wrapped container started, None if it has not.
+    ``mismatch`` names the difference between the plan that its report saw applied and the plan requested.
+    ``present`` is False for a pod that was created and no longer exists; a pod not created yet is present.
+    ``held_seconds`` is how long a vanished pod had its GPUs; None if nobody watched it.
+    ``node_doubted`` says that its node will soon count as ``node_lost``, unless it answers.
+    ``plan`` is the short form in the pod's annotation of the plan it was made for; empty means the run's.
+    ``last_words`` is its termination message if that is not a report.
+    ``started_at_seconds`` is when the wrapped container started, None if it has not.
     """
 
     index: int
@@ -131,17 +132,22 @@ class Refusal:
 class Observed:
     """One job as the backend sees it.
 
-    ``status`` is the job's as last read, whatever it holds. ``runs`` has the existing pods by the run that their label
-    names, and only those whose controller ownerReference has the job's uid; a run without pods may be left out. The
-    backend fills in what it sees of each pod: ``present`` stays True and ``overdue`` False, since which pods are
-    expected and how long a run may take is decided here. ``RunObservation.refusal`` is the API server's last refusal to
-    create a pod or another object of that run (quota, admission), empty once it was accepted. ``refusals`` forbid every
-    pod (policy, template, a name that is taken). ``nodes`` is None if the operator may not read nodes. ``seen_going``
-    has the pods, by run and index, that were watched until they were gone, with the seconds for which their wrapped
-    containers ran. ``trace`` is the stored message of the job's factory, empty if the namespace has none.
+    ``status`` is the job's as last read, whatever it holds.
+    ``runs`` has the existing pods by the run that their label names, and only those whose controller ownerReference has
+    the job's uid; a run without pods may be left out. The backend fills in what it sees of each pod: ``present`` stays
+    True and ``overdue`` False, since which pods are expected and how long a run may take is decided here.
+    ``RunObservation.refusal`` is the API server's last refusal to create a pod or another object of that run (quota,
+    admission), empty once it was accepted.
+    ``refusals`` forbid every pod (policy, template, a name that is taken).
+    ``nodes`` is None if the operator may not read nodes.
+    ``seen_going`` has the pods, by run and index, that were watched until they were gone, with the seconds for which
+    their wrapped containers ran.
+    ``trace`` is the stored message of the job's factory, empty if the namespace has none.
     ``remembered`` is what jobs of the same image, GPU and world measured outside the allocator, None if the GPU is
-    unknown or nothing is stored. ``earlier`` are the probes of the newest job with the same question, each with the job
-    that ran it; None for the same reasons. ``gpu_hour_prices`` are dollars by GPU product.
+    unknown or nothing is stored.
+    ``earlier`` are the probes of the newest job with the same question, each with the job that ran it; None for the
+    same reasons.
+    ``gpu_hour_prices`` are dollars by GPU product.
     """
 
     status: Mapping[str, Any] = field(default_factory=dict)

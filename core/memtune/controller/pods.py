@@ -106,10 +106,7 @@ def _of_pod(context: Context, record: RecordStatus | None, pod: PodObservation, 
 
 
 def _needed_trace(context: Context, read: Status) -> str:
-    """The trace run that goes on, or whose pod alone has the trace.
-
-    A trace that ends its job is stored first: its pod is deleted when the end is written.
-    """
+    """The trace run that goes on, or whose pod alone has the trace until the job's end is written."""
     record = context.status.trace
     if record is None:
         return ""

@@ -123,7 +123,7 @@ def _unpaid(context: Context, plan: Plan, prediction: Prediction) -> str | None:
 
 
 def _more(context: Context, model: PlanKnowledge, running: list[RunStatus]) -> tuple[Context, str]:
-    """Record as many probes as there is room for, and say why there is not one more, if that was the limit."""
+    """Record as many probes as there is room for; the text says why no further plan is probed, if so."""
     if context.blocked or any(not probe.created for probe in running):
         return context, ""
     wait = backoff_of(context.status.probes, context.now)

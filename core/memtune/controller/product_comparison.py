@@ -38,7 +38,7 @@ class _Offer(NamedTuple):
 def compared(context: Context) -> str:
     """The predicted result of the best plan on each product, the cheapest first; empty if unknown."""
     if gpu_of(context.job):
-        return ""  # the job's own GPU memory overrides the nodes'
+        return ""  # the job names its GPU, whatever the nodes have
     nodes = defaultdict[str, list[Node]](list)
     for node in context.observed.nodes or ():
         if node.gpu_product:

@@ -46,7 +46,7 @@ def recovering(context: Context) -> Context:
 
 
 def _as_taught(context: Context, last: AttemptStatus) -> AttemptStatus:
-    """Apply only the host memory request that an out-of-memory taught; the prediction is of that plan."""
+    """Keep the host memory request only if an out-of-memory raised it; a predicted one is specific to that plan."""
     if last.host_request_bytes > host_request(context, plan_of(last), last.resume):
         return last
     return last.model_copy(update={"host_request_bytes": 0})

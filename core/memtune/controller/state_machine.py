@@ -92,10 +92,7 @@ def refuse(observed: Observed, generation: int, problem: Refusal, now: float) ->
 
 
 def _illegible(job: Job, status: Status) -> list[str]:
-    """The edited fields, if the records cannot be read without them: plans depend on batch and GPU count.
-
-    Servers with CEL rules refuse such an edit.
-    """
+    """The edited fields without which the records cannot be read. Servers with CEL rules refuse such an edit."""
     changed = changed_fields(job, status)
     return changed if {"training", "resources"}.intersection(changed) else []
 

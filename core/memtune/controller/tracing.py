@@ -23,7 +23,7 @@ from memtune.wire.trace import TraceError
 
 # The tracer enforces its own limit, but not when it is stuck outside Python.
 _LIMIT_SECONDS = TIME_LIMIT_SECONDS + 30.0
-# Retries when the cluster keeps taking the pod away.
+# Give up after this many trace pods if the cluster keeps taking them away.
 _MOST_TRACES = 4
 # Causes in the factory or its image: another pod would fail as well.
 _FINAL = (Verdict.USER_ERROR, Verdict.HOST_OOM, Verdict.HUNG, Verdict.IMAGE_ERROR)

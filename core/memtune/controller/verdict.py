@@ -15,7 +15,6 @@ from typing import NamedTuple
 from memtune.controller.observation import PodObservation, RunObservation
 from memtune.wire.report import BROKEN_GPU, EXIT_CODES, Ending
 
-# The message of a successful run.
 ENDED_WELL = "the command ended with exit code 0"
 
 # The kubelet's reason for a pod that exceeded its activeDeadlineSeconds.

@@ -23,7 +23,7 @@ from memtune.plans.plan import Plan
 # Probes of one plan repeat to within about 1% (half-width of the 97.5% bound, relative). Add to it the error that each
 # plan has of its own.
 _NOISE = math.hypot(0.01, DEFAULT_CONSTANTS.noise)
-# The half-width of a step time after one measurement, and for a growing number of plans with more of them.
+# The half-width of a step time after one measurement; the spread between measured plans adds to it.
 _SPEED_NOISE = 0.12
 # Rounds until the belief converges.
 _ROUNDS = 3

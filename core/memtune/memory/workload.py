@@ -31,14 +31,15 @@ class Evaluation:
 class Workload:
     """The facts of a job that no plan may change. With ``assumed`` the model is unknown.
 
-    ``outside_bytes`` is what earlier jobs of the same image, GPU and world measured outside the allocator, one each. If
-    ``fake_ranks`` stand for all but one rank, nothing is sent, and NCCL takes nothing. ``without_reducer`` says that
-    nothing wraps the model in DistributedDataParallel, as on a single GPU. ``without_autocast`` says that nothing
-    autocasts the model, and its own loss, under FSDP and DeepSpeed. ``builds_whole`` says that a model is whole on each
-    GPU before DeepSpeed's stage 3 shards it (no zero.Init). ``keeps_outputs`` says that a loop keeps the model's
-    outputs until the next step; accelerate widens them to fp32. ``compiles_loss`` says that the loss is compiled,
-    whether the blocks of the model are or not. ``target_length`` is that of an encoder-decoder's targets, 0 if they are
-    as long as its sources. ``host_limit_bytes`` is the host memory limit of a pod, 0 if there is none.
+    ``outside_bytes`` is what earlier jobs of the same image, GPU and world measured outside the allocator, one each.
+    If ``fake_ranks`` stand for all but one rank, nothing is sent, and NCCL takes nothing.
+    ``without_reducer`` says that nothing wraps the model in DistributedDataParallel, as on a single GPU.
+    ``without_autocast`` says that nothing autocasts the model, and its own loss, under FSDP and DeepSpeed.
+    ``builds_whole`` says that a model is whole on each GPU before DeepSpeed's stage 3 shards it (no zero.Init).
+    ``keeps_outputs`` says that a loop keeps the model's outputs until the next step; accelerate widens them to fp32.
+    ``compiles_loss`` says that the loss is compiled, whether the blocks of the model are or not.
+    ``target_length`` is that of an encoder-decoder's targets, 0 if they are as long as its sources.
+    ``host_limit_bytes`` is the host memory limit of a pod, 0 if there is none.
     """
 
     architecture: Architecture | TracedModel

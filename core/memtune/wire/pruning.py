@@ -31,10 +31,7 @@ class Pruned(str, Enum):
 
 
 class Target(NamedTuple):
-    """What a probe has to beat: tokens per second of the best plan, and the bytes of a device not to exceed.
-
-    0 means that there is nothing to beat.
-    """
+    """What a probe has to beat: the best tokens per second, and a limit of device bytes; 0 for nothing to beat."""
 
     tokens_per_second: int = 0
     device_bytes: int = 0

@@ -157,10 +157,7 @@ class Recipe:
 
     @property
     def has_flat_sums(self) -> bool:
-        """Whether the step uses the accumulated gradients directly: fp32 sums at stages 1 and 2, beside 16 bits.
-
-        (bf16_optimizer.py; stage_1_and_2.py, _use_compact_grad_partition_buffer)
-        """
+        """Whether the step takes accumulated gradients as they are: fp32 sums at stages 1 and 2 (bf16_optimizer.py)."""
         is_wider = self.gradient_bytes > self.compute_bytes
         return self.whole_fp32_gradients or (is_wider and self.has_bucket and not self.is_stage_3)
 
@@ -185,10 +182,9 @@ def sharding_ranks(workload: Workload, plan: Plan) -> int:
 
 
 def attention_of(workload: Workload, plan: Plan) -> Attention:
-    """The attention kernel of a job.
+    """The attention kernel of a job; transformers has none for some families, and torch none that caps scores.
 
-    torch has none for capped scores, and transformers disables it for some families (sdpa_attention.py;
-    modeling_gemma2.py and modeling_bloom.py, _supports_sdpa).
+    (sdpa_attention.py; modeling_gemma2.py and modeling_bloom.py, _supports_sdpa)
     """
     model = workload.architecture
     is_eager = isinstance(model, Architecture) and (model.makes_scores or model.attention_softcap)

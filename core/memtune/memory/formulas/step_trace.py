@@ -24,7 +24,6 @@ from memtune.plans.knobs import Attention
 _STEPS = 2
 # A deeper model is replayed with this many larger layers, to limit the time.
 _DEEPEST = 256
-# The precision of the packing ratio.
 _PRECISION = 1 / 256
 
 

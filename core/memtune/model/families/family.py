@@ -73,7 +73,7 @@ def head(facts: Facts, heads: Mapping[str, Head], default: Head) -> Head:
 
 
 def decoder_head(facts: Facts) -> Head:
-    """The head of a decoder. A bare one with tied embeddings gets a language-model head without parameters.
+    """The head of a decoder: of a bare one with tied embeddings a language-model head, which adds no parameters.
 
     Published configs name the bare class, and the jobs that train from them load the model with its head.
     """
