@@ -1,9 +1,9 @@
-"""How good the prediction is, on published measured peaks.
+"""Accuracy of memory predictions on published measured peaks.
 
     python bench/accuracy.py FILE.csv [--leave-one-source-out] [--quality A]
 
-Prints a table by source and one by model family, beside what published rules of thumb give for the same rows. The
-last line is for machines: percentages, and the width as a ratio of upper to lower.
+Prints a table by source and one by model family, next to the results of published rules of thumb for the same rows. The
+last line is machine-readable: percentages, and the width as a ratio of upper to lower.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from memtune.memory.prediction import Interval
 
 
 class Scored(NamedTuple):
-    """A row and what was predicted for it."""
+    """A row and its prediction."""
 
     row: Row
     interval: Interval
@@ -37,12 +37,12 @@ class Scored(NamedTuple):
 
     @property
     def is_under(self) -> bool:
-        """Whether the truth lies above the upper bound."""
+        """Whether the truth is above the upper bound."""
         return self.row.peak_bytes > self.interval.upper
 
 
 def score(rows: Sequence[Row], leave_one_source_out: bool) -> tuple[list[Scored], dict[str, Constants]]:
-    """Predict every row, with constants that never saw its source if so asked."""
+    """Predict every row, optionally with constants that never saw its source."""
     sources = sorted({row.source for row in rows})
     constants = {
         source: fit([row for row in rows if row.source != source]) if leave_one_source_out else DEFAULT_CONSTANTS
@@ -52,7 +52,7 @@ def score(rows: Sequence[Row], leave_one_source_out: bool) -> tuple[list[Scored]
 
 
 def quantile(values: Sequence[float], share: float) -> float:
-    """The value below which a share of the values lies, interpolated."""
+    """The quantile of the values at a share, interpolated."""
     ordered = sorted(values)
     place = share * (len(ordered) - 1)
     low = int(place)
@@ -61,7 +61,7 @@ def quantile(values: Sequence[float], share: float) -> float:
 
 
 def binomial_upper(hits: int, trials: int, confidence: float = 0.95) -> float:
-    """The one-sided Clopper-Pearson bound: the rate at which so few hits would have a chance of 1 - confidence."""
+    """The one-sided Clopper-Pearson bound: the rate at which so few hits have a probability of 1 - confidence."""
     if hits >= trials:
         return 1.0
     low, high = hits / trials, 1.0
@@ -73,7 +73,7 @@ def binomial_upper(hits: int, trials: int, confidence: float = 0.95) -> float:
 
 
 def summary(scored: Sequence[Scored]) -> str:
-    """The line for machines."""
+    """The machine-readable line."""
     errors = [one.error for one in scored]
     under = sum(one.is_under for one in scored)
     return (

@@ -1,4 +1,4 @@
-"""What one could pick up today instead: three published rules, applied to the same rows."""
+"""Baselines for the accuracy benchmark: three published rules, applied to the same rows."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from accuracy_rows import Row
 
 
 def _frozen(row: Row) -> float:
-    """The frozen base of an adapter: no rule speaks of it, so it is granted to all of them as it is."""
+    """The frozen base of an adapter, which no rule covers, so it is added to each unchanged."""
     if not row.shape.has_adapter:
         return 0.0
     quantized = row.shape.quantizable if row.shape.quantization != "none" else 0
@@ -24,7 +24,7 @@ def accelerate(row: Row) -> float:
 def deepspeed(row: Row) -> float:
     """DeepSpeed's estimate_zero2_ and estimate_zero3_model_states_mem_needs, the latter from stage 3 on.
 
-    deepspeedai/DeepSpeed, deepspeed/runtime/zero/stage_1_and_2.py and stage3.py; offload as the row has it.
+    deepspeedai/DeepSpeed, deepspeed/runtime/zero/stage_1_and_2.py and stage3.py; offload as in the row.
     """
     trainable, shards = row.shape.trainable, row.recipe.state_shards
     offload, frozen = row.recipe.offloads_states, _frozen(row)
@@ -35,7 +35,7 @@ def deepspeed(row: Row) -> float:
 
 
 def tutorial(row: Row) -> float:
-    """16 bytes a parameter, sharded, and 12 x micro-batch x sequence x hidden a layer (2 bytes with checkpointing)."""
+    """16 bytes per parameter, sharded, and 12 x micro-batch x sequence x hidden per layer (2 with checkpointing)."""
     recipe, shape = row.recipe, row.shape
     states = _frozen(row) / recipe.weight_shards + 16 * shape.trainable / recipe.state_shards
     each = 2 if recipe.checkpointing.mode == "full" else 12

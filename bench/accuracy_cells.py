@@ -1,7 +1,7 @@
-"""The cells of one published row: typed reading, and what to do about a value that nobody here has met.
+"""Typed parsing of one published row's cells, with defaults for unknown values.
 
-An empty cell, or a column that is not there, means that the source does not say. An unknown word takes a documented
-default, which is told. Both may widen the row's interval.
+An empty cell or a missing column means that the source does not say. An unknown word takes a documented default and is
+reported. Both may widen the row's interval.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ QUANTIZATIONS = {
     "8bit": "int8",
 }  # fmt: skip
 CHECKPOINTINGS = {"none": "none", "no": "none", "selective": "selective", "full": "full", "yes": "full"}
-# How adapters' targets are called in tables, by module of a layer here. A head is not adapted in this model: at rank r
-# it has r x (hidden + vocabulary) parameters, far below the noise.
+# Names of adapter targets in tables, by module of a layer. A head is not adapted in this model: at rank r it has r x
+# (hidden + vocabulary) parameters, far below the noise.
 _ATTENTION = ("q_proj", "k_proj", "v_proj")
 TARGETS = {
     "q": ("q_proj",),
@@ -45,7 +45,7 @@ TARGETS = {
 
 
 class Cells:
-    """One row by column. ``remarks`` says in words which values were unknown and what was taken instead."""
+    """One row by column. ``remarks`` lists the unknown values and the defaults taken instead."""
 
     def __init__(self, given: Mapping[str, str | None]) -> None:
         self._given = {name: (value or "").strip() for name, value in given.items() if name}
@@ -61,7 +61,7 @@ class Cells:
         return self[name]
 
     def number(self, name: str, default: float) -> float:
-        """A number of at least 0, perhaps written with thousands separators."""
+        """A number of at least 0, which may have thousands separators."""
         text = self[name].replace(",", "").replace("_", "")
         if not text:
             return default
@@ -70,22 +70,22 @@ class Cells:
         return float(text)
 
     def whole(self, name: str, default: int) -> int:
-        """A whole number; one that is 0 counts as not said."""
+        """A whole number; 0 counts as absent."""
         return int(self.number(name, default)) or default
 
     def word(self, name: str, known: Mapping[str, Value], default: Value) -> Value:
-        """The value of a word, whatever its case; a word that is not known takes the default."""
+        """The value of a word, ignoring case; an unknown word takes the default."""
         text = self[name].lower()
         if not text:
             return default
         return known[text] if text in known else self.unknown(name, default)
 
     def says(self, name: str) -> bool:
-        """Whether a cell says yes, in whatever words: anything but nothing, no and none."""
+        """Whether a cell says yes: anything except nothing, no and none."""
         return self[name].lower() not in ("", "no", "none", "false", "0", "n/a")
 
     def unknown(self, name: str, default: Value) -> Value:
-        """Tell that a cell holds what nobody here has met, and what it is taken for."""
+        """Report a cell's unknown value, and the default."""
         remark = f"{name} {self[name]!r} is unknown and taken as {default!r}"
         if remark not in self.remarks:
             self.remarks.append(remark)

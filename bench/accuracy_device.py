@@ -1,9 +1,9 @@
-"""The prediction of `device` beside what nvidia-smi showed at most for published runs.
+"""Accuracy of the predicted `device` memory on the peaks that nvidia-smi showed for published runs.
 
     python bench/accuracy_device.py
 
-`bench/data/device_peaks.csv` names rows of measured_memory.csv whose source also tells the driver's peak, in MiB and as
-the mean over its GPUs. Constants are fitted on the other sources.
+`bench/data/device_peaks.csv` names rows of measured_memory.csv whose source also reports the driver's peak, in MiB and
+as the mean over its GPUs. Constants are fitted on the other sources.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MIB = 1024**2
 
 
 def device_rows(rows: list[Row], peaks: Path = DATA / "device_peaks.csv") -> list[Row]:
-    """The rows of which the driver's peak is known, with that peak as their truth."""
+    """The rows with a known driver's peak, which becomes their truth."""
     with peaks.open(newline="", encoding="utf-8") as file:
         known = {line["id"]: float(line["nvidia_smi_mib"]) for line in csv.DictReader(file)}
     unknown = sorted(known.keys() - {row.id for row in rows})
@@ -41,7 +41,7 @@ def device_scores() -> list[Scored]:
 
 
 def main() -> int:
-    """Print the table by source, the large misses and the line for machines."""
+    """Print the table by source, the large misses and the machine-readable line."""
     scored = device_scores()
     print("\n".join(table(scored, "source", lambda row: row.source, {})), end="\n\n")
     print("\n".join(misses(scored)), end="\n\n")

@@ -1,4 +1,4 @@
-"""Fits the few global constants of the memory model, in plain Python."""
+"""Fits the global constants of the memory model, in plain Python."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from memtune.memory.constants import FITTED, Constants
 from memtune.memory.prediction import Interval
 from memtune.memory.predictor import predict_recipe
 
-# Where every fit starts: what the sources beside the formulas say, before any row was looked at. A constant on which
-# the rows at hand have no bearing stays there. Ranges are physical.
+# The start of every fit: values from the sources named beside the formulas, before any row was used. A constant that
+# the rows do not affect stays there. Ranges are physical.
 START = {
     "activation_factor": (1.0, 0.8, 1.4),
     "backward_factor": (2.0, 0.0, 5.0),
 }
 _STEPS = (0.1, 0.04)
-# An error beyond this is a mechanism the model lacks: it must not bend the constants.
+# A larger error means that the model lacks a mechanism, and must not bend the constants.
 _ROBUST = 0.25
-# The pull towards the start, against fitting noise.
+# Regularization towards the start.
 _PULL = 0.002
 
 
 def predicted(row: Row, constants: Constants) -> Interval:
-    """What the model says in the metric that the row reports."""
+    """The prediction in the metric that the row reports."""
     found = predict_recipe(row.shape, row.recipe, constants)
     return {
         "allocated": found.allocated,
@@ -38,9 +38,9 @@ def predicted(row: Row, constants: Constants) -> Interval:
 
 
 def fit(rows: Sequence[Row]) -> Constants:
-    """The constants that suit these rows best: coordinate search, coarse to fine. Without rows they stay at the start.
+    """Fit the constants to these rows by coordinate search, coarse to fine. Without rows they stay at the start.
 
-    The widths are not fitted: what one source is missed by tells little of the next.
+    The widths are not fitted: one source's errors say little about the next one's.
     """
     constants = Constants()
     for name, (start, _, _) in START.items():

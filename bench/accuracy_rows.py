@@ -1,8 +1,7 @@
-"""Published rows read as architectures and recipes.
+"""Parses published rows into architectures and recipes.
 
-Everything is keyed on columns (and on what the notes say in words that any source could use), never on an id or a
-source. What a row leaves empty, or says in a word that is not known, takes a documented default here and counts as an
-unknown, which widens its interval.
+Everything depends on columns (and on words in the notes that any source could use), never on an id or a source. An
+empty or unknown value takes a documented default here and counts as an unknown, which widens the row's interval.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ class Row:
 
 
 def read_rows(path: Path) -> tuple[list[Row], list[str]]:
-    """Every row of a file that can be scored, and remarks on lines: values that are unknown, and rows left out."""
+    """Every row of a file that can be scored, and remarks about unknown values and skipped rows."""
     rows, remarks = [], []
     with path.open(newline="", encoding="utf-8") as file:
         for number, given in enumerate(csv.DictReader(file), start=2):
@@ -83,7 +82,7 @@ def read_row(cells: Cells) -> Row:
 def source_project(source: str) -> str:
     """The project that published a row: the name in ``owner/name``, without the host, the path and the commit."""
     parts = source.split()[0].removeprefix("https://").removeprefix("github.com/").split("/")
-    # One project under two owners is one project: its rows share code, and must not be fitted on each other.
+    # A project under two owners counts as one: its rows share code, and must not be fitted on each other.
     return parts[min(1, len(parts) - 1)].lower()
 
 
@@ -99,7 +98,7 @@ def _recipe(cells: Cells, shape: Shape) -> Recipe:
         micro_batch=cells.whole("micro_batch", 1),
         sequence_length=cells.whole("seq_len", DEFAULT_SEQUENCE),
         accumulates=_accumulates(notes),
-        # An adapter learns in the precision of its gradients, whatever its base is held in.
+        # An adapter is trained in the precision of its gradients, whatever its base's.
         weight_bytes=gradient if shape.has_adapter else weight,
         base_bytes=QUANTIZED_BYTES.get(quantization(cells), weight),
         frozen_bytes=weight,
@@ -120,7 +119,7 @@ def _recipe(cells: Cells, shape: Shape) -> Recipe:
         fused_loss="fused-linear" in notes,
         chunked_loss="chunked ce" in notes,
         compiled=cells.says("compiled"),
-        # Where blocks are compiled one by one, as under FSDP, the loss stays eager unless the notes say otherwise.
+        # If blocks are compiled one by one, as under FSDP, the loss stays eager unless the notes say otherwise.
         compiles_loss="compiled loss" in notes or (cells.says("compiled") and backend != "fsdp"),
         keeps_quantized_inputs=_is_bitsandbytes_before(notes, 44),
         expandable_segments="expandable segments" in notes,
@@ -150,7 +149,7 @@ def _accumulates(notes: str) -> bool:
 
 
 def _upcasts_loss(notes: str, model: str) -> bool:
-    """Before 4.49, GPT-BigCode took the loss of transformers from its logits as they were (transformers#35875)."""
+    """Before 4.49, GPT-BigCode's loss in transformers did not upcast its logits (transformers#35875)."""
     found = re.search(r"transformers (\d+)\.(\d+)", notes)
     return not (found and (int(found[1]), int(found[2])) < (4, 49) and re.search("bigcode|starcoder|santacoder", model))
 
@@ -166,7 +165,7 @@ def _context_bytes(notes: str) -> float:
 
 
 def _optimizer(cells: Cells) -> OptimizerBytes:
-    """An optimizer nobody here has met is taken for AdamW, by far the most common."""
+    """An unknown optimizer is assumed to be AdamW, by far the most common."""
     name = cells["optimizer_name"]
     plain = optimizer_bytes(name)
     if plain is None:
@@ -187,7 +186,7 @@ def _attention(cells: Cells, shape: Shape) -> Attention:
     return Attention.SDPA if cells["attention"].startswith("sdpa") else Attention.FLASH
 
 
-# Each of these says something wherever its source does, if only none.
+# A source that knows these always states them, even if as none.
 _STATED = ("vocab", "micro_batch", "weight_dtype", "compute_dtype", "optimizer_name", "checkpointing", "framework")
 _UNKNOWN: tuple[Callable[[Cells], bool], ...] = (
     lambda cells: not all(cells[name] for name in ("hidden", "layers", "heads", "ffn")),

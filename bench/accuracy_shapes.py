@@ -1,4 +1,4 @@
-"""The model of a published row: its dimensions as far as the table has them, and the count that was published."""
+"""The model of a published row: its dimensions from the table, and its published parameter count."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from memtune.memory.formulas.shape import Shape, shape_of
 from memtune.model.architecture import Adapter, Architecture, Experts, Head, Kind, ModuleNames
 from memtune.model.count import parameters
 
-# Where an adapter's targets are not stated: the attention's projections, what tutorials and diffusers use.
+# Default targets of an adapter: the attention's projections, as in tutorials and diffusers.
 DEFAULT_TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj")
-# Whether counted parameters agree with the published number (a table rounds to two or three digits).
+# Tolerance between counted and published parameters (tables round to two or three digits).
 COUNT_TOLERANCE = 0.03
 _FUSED = "qkv_proj"
 
 
 def read_shape(cells: Cells) -> Shape:
-    """The sizes of the row's model, with the parameters that it is published with."""
+    """The sizes of the row's model, with its published number of parameters."""
     architecture, published = _architecture(cells)
     # A model without a vocabulary is a diffusion transformer: the time step modulates its layers.
     shape = replace(shape_of(architecture, _adapter(cells, architecture)), modulated=not cells["vocab"])
@@ -37,7 +37,7 @@ def _architecture(cells: Cells) -> tuple[Architecture, float]:
     is_encoder = re.search(r"bert|electra", model) is not None
     is_pair = re.search(r"(^|[-_])m?t5|bart|pegasus|marian", model) is not None
     layers = cells.whole("layers", max(hidden // 128, 1))
-    # What the family's configuration class in transformers has by default.
+    # The default of the family's configuration class in transformers.
     dropout = 0.1 if is_encoder or is_pair or re.search(r"^(distil)?gpt-?2|^opt", model) else 0.0
     is_capped = re.search(r"^gemma-?2-", model) is not None
     classifies = "classification head" in cells["notes"]
@@ -77,9 +77,9 @@ def _experts(cells: Cells) -> Experts | None:
 
 
 def _closest(base: Architecture, published: float) -> Architecture:
-    """A table has no column for gating or the size of a head: take what comes closest to the published count.
+    """Choose gating and head size, which tables lack, to match the published count most closely.
 
-    Published counts count tied embeddings once, whatever this framework keeps.
+    Published counts count tied embeddings once, whatever the framework keeps.
     """
     once = 0.0 if base.tied_embeddings else float(base.vocab_size * base.hidden_size)
     sizes = {base.head_dim, 128, 256}
@@ -90,7 +90,7 @@ def _closest(base: Architecture, published: float) -> Architecture:
     def distance(variant: Architecture) -> tuple[bool, float, bool, bool]:
         total = parameters(variant).total
         error = min(abs(total - published), abs(total - once - published)) / published
-        # Where nothing comes close, a plain feed-forward is four times as wide as the hidden size.
+        # If nothing matches closely, a plain feed-forward is four times as wide as the hidden size.
         unusual = variant.gated_ffn == (base.ffn_size == 4 * base.hidden_size)
         far = error > COUNT_TOLERANCE
         return far, 0.0 if far else round(error, 2), unusual, variant.head_dim != base.head_dim
@@ -114,7 +114,7 @@ def _adapter(cells: Cells, architecture: Architecture) -> Adapter | None:
 
 
 def _is_fused(cells: Cells) -> bool:
-    """Whether queries, keys and values come of one module, whose input an adapter reads once."""
+    """Whether one module computes queries, keys and values; an adapter reads its input once."""
     return "fused qkv" in cells["notes"]
 
 
@@ -123,12 +123,12 @@ def _targets(name: str) -> tuple[str, ...]:
 
 
 def quantization(cells: Cells) -> str:
-    """What an adapter's base is held in."""
+    """The quantization of an adapter's base."""
     return cells.word("base_quant", QUANTIZATIONS, "none")
 
 
 def _with_published_count(shape: Shape, published: float, cells: Cells) -> Shape:
-    """Parameters that the table counts and its dimensions do not explain: extra tables, or modulation in the layers."""
+    """Parameters that the table counts beyond its dimensions: extra tables, or modulation in the layers."""
     missing = int(published) - shape.total
     if missing <= COUNT_TOLERANCE * published:
         return shape

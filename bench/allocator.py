@@ -1,8 +1,8 @@
-"""How fast the allocator model is: events per second on the trace of a training run.
+"""Speed of the allocator model: events per second on the trace of a training run.
 
     PYTHONPATH=core python bench/allocator.py > bench/results/allocator.md
 
-The model must be quick enough to replay a plan's trace while somebody waits, and to serve the virtual GPU.
+The model must be fast enough to replay a plan's trace interactively, and to serve the virtual GPU.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def _backward(writer: TraceWriter, kept: list[int], tokens: int) -> list[int]:
 
 
 def best_seconds(trace: list[Event], limit_bytes: int | None, settings: AllocatorSettings) -> float:
-    """The quickest of a few runs, in CPU time: what else the machine does is not the model's speed."""
+    """The fastest of several runs in CPU time, which other load on the machine does not affect."""
     seconds = []
     for _ in range(REPEATS):
         start = time.process_time()

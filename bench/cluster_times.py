@@ -30,7 +30,7 @@ SMOKE_TESTS = (sys.executable, "-m", "pytest", "-q", "tests/cluster/test_smoke.p
 
 
 class Row(NamedTuple):
-    """One line of the table: what was done so many times, and how long it took."""
+    """One line of the table: what was done how many times, and how long it took."""
 
     what: str
     seconds: Sequence[float]
@@ -38,14 +38,14 @@ class Row(NamedTuple):
 
 
 def timed(*command: str) -> tuple[float, int]:
-    """The seconds that a command takes, and its exit code; what it says goes to standard error."""
+    """The seconds and the exit code of a command, whose output goes to standard error."""
     began = time.monotonic()
     code = subprocess.run(command, cwd=ROOT, stdout=sys.stderr, check=False).returncode
     return time.monotonic() - began, code
 
 
 def seconds_of(*words: str) -> float:
-    """The seconds that a command of devcluster takes; one that fails ends the benchmark."""
+    """The seconds of a devcluster command; a failing one ends the benchmark."""
     seconds, code = timed(*DEVCLUSTER, *words)
     if code != 0:
         sys.exit(f"`devcluster {' '.join(words)}` failed with exit code {code}: nothing is told by these times")

@@ -24,7 +24,7 @@ _TITAN = "pytorch/torchtitan, benchmarks/llama3_h100_202412_torchtitan.md"
 
 
 class Row(NamedTuple):
-    """One published run. ``reserved_gib`` is the peak of what the caching allocator reserved."""
+    """One published run. ``reserved_gib`` is the caching allocator's peak of reserved memory."""
 
     name: str
     source: str
@@ -39,7 +39,7 @@ ROWS = (
     Row(_LLAMA, _TITAN, 82.4, "h100-96gb", 8, "emulated_llama.py", ("2", "8192")),
     Row(_LLAMA, _TITAN, 67.0, "h100-96gb", 128, "emulated_llama.py", ("2", "8192")),
 )
-# The source does not say how the allocator was set, so both are shown.
+# The source does not state the allocator's settings, so both are shown.
 EXPANDABLE = ("False", "True")
 
 

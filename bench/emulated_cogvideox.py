@@ -1,7 +1,7 @@
 """CogVideoX as cogvideox-factory trains it: diffusers' transformer on latents of 49 frames of 480x720.
 
-Run by `memtune emulate`, with a Python that has diffusers. What that script reads of disks is left out: it loads
-latents and text embeddings already computed, and here they are zeros.
+Run by `memtune emulate`, with a Python that has diffusers. It reads nothing from disk: the original loads precomputed
+latents and text embeddings, which are zeros here.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _CONFIGS: dict[str, dict[str, Any]] = {
 
 
 def optimizer_of(options: argparse.Namespace, weights: list[torch.nn.Parameter]) -> torch.optim.Optimizer:
-    """The script's own choice."""
+    """The original script's choice."""
     settings: dict[str, Any] = {"lr": 1e-4, "betas": (0.9, 0.95), "eps": 1e-8, "weight_decay": 1e-3}
     if options.optimizer == "offloaded":
         from torchao.prototype.low_bit_optim import CPUOffloadOptimizer  # type: ignore[import-not-found]

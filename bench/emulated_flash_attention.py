@@ -1,6 +1,6 @@
-"""flash-attn's functions by torch's own flash kernels, for transformers that was asked for `flash_attention_2`.
+"""flash-attn's functions on torch's own flash kernels, for transformers with `flash_attention_2`.
 
-PyPI has flash-attn as source only, which takes nvcc to build. torch has the same kernels: they keep the same tensors.
+PyPI has flash-attn only as source, which needs nvcc to build. torch's kernels are the same and keep the same tensors.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def flash_attn_func(
 
 
 def install() -> None:
-    """Let transformers find the package; call it before anything of transformers but its utils is imported."""
+    """Make transformers find the package; call this before importing anything of transformers but its utils."""
     from transformers import utils
 
     package, padding = ModuleType("flash_attn"), ModuleType("flash_attn.bert_padding")

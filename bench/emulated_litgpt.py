@@ -1,8 +1,8 @@
-"""The fine-tuning of litgpt on one GPU, on tokens that are all zeros: LoRA, with weights in bf16 or in nf4.
+"""litgpt's fine-tuning on one GPU, on tokens that are all zeros: LoRA, with weights in bf16 or in nf4.
 
 Run by `memtune emulate`, with a Python that has litgpt. It is the loop of litgpt's own `finetune/lora.py` with its
-model, its precision plugin and its loss; what that script reads of disks is left out: a tokenizer, a data set and a
-checkpoint. The first micro-batch is the longest, as it is there.
+model, its precision plugin and its loss, without a tokenizer, a data set and a checkpoint from disk. The first
+micro-batch is the longest, as in the original.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _TARGETS = ("query", "key", "value", "projection", "mlp", "head")
 
 
 def fabric_for(quantized: Any) -> lightning.Fabric:
-    """With the plugin that keeps weights in 4 bits, or without."""
+    """With or without the plugin that keeps weights in 4 bits."""
     if not quantized:
         return lightning.Fabric(devices=1, precision="bf16-true")
     from lightning.fabric.plugins import BitsandbytesPrecision
@@ -29,7 +29,7 @@ def fabric_for(quantized: Any) -> lightning.Fabric:
 
 
 def embed_stably(model: GPT) -> None:
-    """litgpt does this after it has frozen the weights: the new ones get gradients that no optimizer clears."""
+    """litgpt does this after freezing the weights: the new ones get gradients that no optimizer clears."""
     from bitsandbytes.nn import StableEmbedding
 
     old = model.transformer.wte

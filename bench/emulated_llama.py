@@ -115,7 +115,7 @@ def selective() -> Any:
 
 
 def sharded(length: int) -> nn.Module:
-    """The model on this rank; the last block stays whole between the passes, as its weights are needed at once."""
+    """The model on this rank; the last block is not resharded after its forward, as its weights are needed at once."""
     mesh = init_device_mesh("cuda", (distributed.get_world_size(),))
     precision = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
     with torch.device("meta"):

@@ -1,6 +1,6 @@
-"""Two hundred pairs of a model and a plan, for formulas beside the emulated GPU: what they are, and what is predicted.
+"""The two hundred pairs of a model and a plan for bench/emulated_pairs.py, and their predictions.
 
-No torch here but where a model that has no formulas is traced.
+Imports torch only to trace a model that has no formulas.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ UNET_WIDTH = 64
 
 @dataclass(frozen=True)
 class Model:
-    """A model, made by transformers from ``config``; without one it is bench/truth_models.py's U-Net.
+    """A model, made by transformers from ``config``, or without one bench/truth_models.py's U-Net.
 
     ``plans`` has the plans for each number of ranks.
     """
@@ -42,7 +42,7 @@ class Model:
 
     @property
     def hf_config(self) -> dict[str, Any]:
-        """As config.json has it."""
+        """The content of its config.json."""
         return {"architectures": [self.config["architecture"]], **self.config}
 
 
@@ -200,7 +200,7 @@ PAIRS = tuple(
 
 @cache
 def traced() -> TracedModel:
-    """The U-Net, which no formulas know: its prediction is by the trace of the model, as for any factory."""
+    """The U-Net, which has no formulas: it is predicted from its trace, as any factory's model."""
     from memtune_runner.tracing import trace
 
     numerics = sorted({numerics_of(Plan.parse(pair.plan)) for pair in PAIRS if pair.model == "u-net"})
@@ -209,7 +209,7 @@ def traced() -> TracedModel:
 
 @cache
 def predictor(name: str, plan: Plan, ranks: int) -> Predictor:
-    """What predicts a plan of a model."""
+    """The predictor for a plan of a model."""
     model = MODELS[name]
     per_node = min(ranks, GPUS_PER_NODE)
     return Predictor(
@@ -227,6 +227,6 @@ def predictor(name: str, plan: Plan, ranks: int) -> Predictor:
 
 
 def prediction(pair: Pair) -> Prediction:
-    """What is predicted for a pair."""
+    """The prediction for a pair."""
     plan = Plan.parse(pair.plan)
     return predictor(pair.model, plan, pair.ranks).predict(plan)

@@ -1,4 +1,4 @@
-"""The models of bench/emulated_pair_list.py, built where torch says, without values."""
+"""Builds the models of bench/emulated_pair_list.py on a device, without values."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ Batch = Callable[[int], Any]
 
 
 def unet(sequence_length: int) -> tuple[nn.Module, Batch, Callable[[Any, Any], torch.Tensor]]:
-    """The U-Net, as a factory of a job gives it."""
+    """The U-Net, as a job's factory would return it."""
     del sequence_length
     return UNet(UNET_WIDTH), lambda rows: torch.zeros(rows, 3, PICTURE, PICTURE), lambda model, pixels: model(pixels)
 
 
 def build(name: str, device: torch.device) -> tuple[nn.Module, Batch, Callable[[Any, Any], torch.Tensor]]:
-    """A model on a device, what makes its micro-batch there, and its loss."""
+    """A model on a device, a function for its micro-batches, and its loss."""
     described = MODELS[name]
     if not described.config:
         with device:
@@ -61,8 +61,8 @@ def _adapted(described: Model, model: nn.Module, device: torch.device) -> nn.Mod
 
 
 def _quantize(model: nn.Module, device: torch.device) -> None:
-    """Weights in nf4 as transformers loads them: everything but the head, one product after the other."""
-    import bitsandbytes  # it lies apart
+    """Load weights in nf4 as transformers does: every module except the head, one after the other."""
+    import bitsandbytes  # an optional package
 
     for name, module in list(model.named_modules()):
         for part, child in list(module.named_children()):

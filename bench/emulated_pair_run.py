@@ -2,7 +2,7 @@
 
     python bench/emulated_pair_run.py FILE MODEL PLAN:RANKS [PLAN:RANKS ...]
 
-Run by `memtune emulate`. Each plan adds a line of JSON to FILE: what it took, or why it could not be run.
+Run by `memtune emulate`. Each plan adds a line of JSON to FILE: its measured memory, or why it could not run.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from memtune_runner.engine.offload import ActivationOffload
 from memtune_runner.engine.protocol import Setup
 from memtune_runner.rank.settings import Settings
 
-STEPS = 3  # the second of them is the first with the optimizer's states
+STEPS = 3  # the second is the first with the optimizer's states
 LIMIT_SECONDS = 300
-_ENDLESS_BYTES = 1 << 42  # no plan is cut short: what it takes is asked, not whether it fits
+_ENDLESS_BYTES = 1 << 42  # no memory limit: the benchmark measures use, not fit
 
 
 def measure(model: str, words: str, ranks: int) -> dict[str, Any]:
@@ -103,7 +103,7 @@ def _settings(plan: Plan, ranks: int) -> Settings:
 
 
 def _import_all(model: str) -> None:
-    """Once for all forks."""
+    """Import once for all forks."""
     import deepspeed  # type: ignore[import-untyped]  # noqa: F401
 
     with torch.device("meta"):
@@ -119,7 +119,7 @@ def _in_a_fork(file: Path, model: str, words: str, ranks: int) -> None:
             _tell(file, model, words, ranks, {"problem": f"it ended with {os.waitstatus_to_exitcode(status)}"})
         return
     signal.alarm(LIMIT_SECONDS)
-    # A driver would not work in a fork; the emulated GPU is memory of the process, of which nothing was taken yet.
+    # A driver would not work in a fork; the emulated GPU is memory of the process, and none is allocated yet.
     torch.cuda._is_in_bad_fork = lambda: False
     try:
         told: dict[str, Any] = measure(model, words, ranks)

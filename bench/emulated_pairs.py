@@ -31,7 +31,7 @@ _PYTHON = _ROOT / ".venv-emulated" / "bin" / "python"
 _FILE = _BENCH / "results" / "emulated-pairs.jsonl"
 _LIMIT_SECONDS = 1800
 _WORST = 10
-# For the first look: every how manieth pair is run.
+# For a first look: run every nth pair.
 _SAMPLE = 5
 _TWENTY = 20
 _COSTS = (
@@ -42,7 +42,7 @@ _COSTS = (
 
 
 class Result(NamedTuple):
-    """What a pair took on the emulated GPU, or why it could not be run."""
+    """The measured memory of a pair on the emulated GPU, or why it could not run."""
 
     pair: Pair
     allocated_bytes: int = 0
@@ -54,7 +54,7 @@ class Result(NamedTuple):
 
 
 class Scored(NamedTuple):
-    """A pair and what was predicted for it."""
+    """A pair and its prediction."""
 
     result: Result
     allocated: Interval
@@ -62,17 +62,17 @@ class Scored(NamedTuple):
 
     @property
     def error(self) -> float:
-        """Of the reserved bytes, signed: above zero where too much was predicted."""
+        """Relative error of the reserved bytes; positive if too much was predicted."""
         return self.reserved.expected / self.result.reserved_bytes - 1
 
     @property
     def allocated_error(self) -> float:
-        """Of the allocated bytes."""
+        """Relative error of the allocated bytes."""
         return self.allocated.expected / self.result.allocated_bytes - 1
 
 
 def read(file: Path) -> dict[Pair, Result]:
-    """What was run before; of a pair that was run twice, the last result."""
+    """Earlier results; of a pair that ran twice, the last one."""
     found = {}
     for line in file.read_text(encoding="utf-8").splitlines() if file.exists() else []:
         told = json.loads(line)
@@ -101,7 +101,7 @@ def run(model: str, pairs: Sequence[Pair], file: Path) -> None:
 
 
 def run_missing(pairs: Iterable[Pair], file: Path, processes: int) -> None:
-    """Emulate what the file lacks."""
+    """Emulate the pairs missing in the file."""
     found = read(file)
     waiting: dict[str, list[Pair]] = {}
     for pair in pairs:
@@ -113,7 +113,7 @@ def run_missing(pairs: Iterable[Pair], file: Path, processes: int) -> None:
 
 
 def score(results: Iterable[Result]) -> list[Scored]:
-    """The pairs that were run, beside what formulas say."""
+    """The measured pairs with their predictions."""
     found = []
     for result in results:
         if not result.problem:
@@ -134,7 +134,7 @@ def families(scored: Sequence[Scored]) -> Iterator[str]:
 
 
 def libraries(scored: Sequence[Scored]) -> Iterator[str]:
-    """The table by what shards, and by ranks."""
+    """The table by sharding library, and by ranks."""
     yield "| plans | pairs | median | p90 | above upper | width | allocated: median | p90 |"
     yield "|---|--:|--:|--:|--:|--:|--:|--:|"
     groups: dict[str, list[Scored]] = {}
@@ -177,7 +177,7 @@ def listed(scored: Iterable[Scored]) -> Iterator[str]:
 
 
 def overhead(results: Iterable[Result]) -> Iterator[str]:
-    """What an emulated plan costs by its model, which is built and trained for some steps in a fork."""
+    """The cost of an emulated plan by model, which is built and trained for some steps in a fork."""
     yield "| model | plans | seconds: median | most | of a CPU: median | most | of twenty plans | host memory: most |"
     yield "|---|--:|--:|--:|--:|--:|--:|--:|"
     models: dict[str, list[Result]] = {}
@@ -222,7 +222,7 @@ def page(results: Sequence[Result], missing: Sequence[Pair]) -> Iterator[str]:
 
 
 def main() -> int:
-    """Run what is missing and print the page; 1 if a pair could not be run."""
+    """Run missing pairs and print the page; exit code 1 if a pair could not run."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("models", nargs="*", choices=[*MODELS, []], help="of which to run the pairs (default: all)")
     parser.add_argument("--file", type=Path, default=_FILE, help="where what pairs took is kept, to go on from")

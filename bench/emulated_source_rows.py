@@ -1,7 +1,7 @@
-"""Runs of other packages whose peaks were published: what each project's environment has, and the words of each run.
+"""Published runs of other packages: the packages of each project's environment, and the arguments of each run.
 
-Packages have the releases that the source names or required of one another, as far as PyPI and the emulated GPU have
-them: torch is 2.6.0 where the source names an older one.
+Packages have the releases that the source names or that require each other, as far as PyPI and the emulated GPU have
+them: torch is 2.6.0 if the source names an older one.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ class Source(NamedTuple):
     packages: tuple[str, ...]
     rows: Mapping[str, tuple[str, ...]]
     variables: Mapping[str, str] = {}
-    # Added to the arguments of rows whose peak depends on what the source does not say: the other end of what may be.
+    # Added to the arguments if the peak depends on something unstated: the other extreme.
     other_end: Callable[[tuple[str, ...]], tuple[str, ...]] = lambda _: ()
-    # By default the GPU that has most memory: no run was near the end of its own. Its chip chooses kernels.
+    # The default is the GPU with most memory: no run was near its limit. Its chip decides on kernels.
     gpu: str = "h200-141gb"
-    # Of its own GPU, as the source measured it, for peaks that are the driver's.
+    # The context of its own GPU as measured by the source, for peaks that are the driver's.
     context_bytes: int = 0
-    # Of how many ranks a row is one, where it is not alone.
+    # The number of ranks of a row that is not alone.
     ranks: Mapping[str, int] = {}
 
 
@@ -39,8 +39,10 @@ def _rows(model: str, rows: int, rank: int, length: int = 512) -> tuple[str, ...
 
 
 def _all_as_long(arguments: tuple[str, ...]) -> tuple[str, ...]:
-    """bitsandbytes 0.42 keeps the input of each product in 4 bits, and the previous micro-batch's as long as its loss
-    lives; so that the peak depends on how long the micro-batches after the longest are."""
+    """bitsandbytes 0.42 keeps each 4-bit product's input, and the previous micro-batch's while its loss lives.
+
+    So the peak depends on the length of the micro-batches after the longest.
+    """
     return ("--others", arguments[arguments.index("--length") + 1]) if "--quantized" in arguments else ()
 
 
@@ -164,7 +166,7 @@ _FMS = Source(
     gpu="a100-80gb",
     ranks=_TWO,
 )
-# These ran with the releases that the source required at their date.
+# These ran with the releases that the source required at that date.
 _POWER = Source(
     "emulated_trainer.py",
     (*_BASE, "transformers==4.45.2", "tokenizers==0.20.3", "accelerate==1.0.1", "peft==0.13.2", "bitsandbytes==0.43.3"),

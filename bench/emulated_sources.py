@@ -31,14 +31,14 @@ _LIMIT_SECONDS = 600
 
 
 def environment(name: str, source: Source, directory: Path) -> Path:
-    """The Python that has the packages of a source."""
+    """The Python with the packages of a source."""
     key = hashlib.sha256("\n".join(source.packages).encode()).hexdigest()[:12]
     made = directory / f"{name}-{key}"
     python = made / "bin" / "python"
     if not (made / "complete").exists():
         print(f"making {made}", file=sys.stderr)
         venv.create(made, clear=True, with_pip=True)
-        # NVIDIA's packages are what torch requires, and what the emulated GPU takes the place of.
+        # torch requires NVIDIA's packages, which the emulated GPU replaces.
         install = [str(python), "-m", "pip", "--disable-pip-version-check", "install", "--quiet", "--no-deps"]
         subprocess.run([*install, *source.packages], check=True)
         (made / "complete").touch()
@@ -59,17 +59,17 @@ def emulated(python: Path, source: Source, arguments: tuple[str, ...], ranks: in
 
 
 def peak(source: Source, peaks: Mapping[str, int], metric: str) -> int:
-    """What the source tells of a run: one of the allocator's peaks, or the driver's with the context in it."""
+    """A run's peak in the source's metric: one of the allocator's, or the driver's including the context."""
     return peaks["driver"] + source.context_bytes if metric == "device" else peaks[metric]
 
 
 def _words(arguments: Sequence[str], model: str) -> str:
-    """A run's arguments, with the model's name where its whole configuration is one of them."""
+    """A run's arguments, with the model's name if its whole configuration is one of them."""
     return " ".join(model if word.startswith("{") else word for word in arguments)
 
 
 def rows(source: Source, python: Path, published: Mapping[str, Mapping[str, str]]) -> Iterator[tuple[float, ...]]:
-    """Print the rows of a source; give the error of each, or the two between which it is."""
+    """Print the rows of a source; yield the error of each, or its two bounds."""
     for name, arguments in source.rows.items():
         given = published[name]
         measured = float(given["peak_bytes"])
@@ -93,7 +93,7 @@ def rows(source: Source, python: Path, published: Mapping[str, Mapping[str, str]
 
 
 def summary(errors: Sequence[tuple[float, ...]]) -> str:
-    """How far off the rows are that the source describes in full, and how many of the others lie between their ends."""
+    """The errors of fully described rows, and how many of the others lie between their bounds."""
     sizes = sorted(abs(each[0]) for each in errors if len(each) == 1)
     between = [each for each in errors if len(each) > 1]
     tenth = statistics.quantiles(sizes, n=10)[-1] if len(sizes) > 1 else sizes[0]

@@ -1,7 +1,7 @@
-"""torchtune's own recipes for one GPU, on rows of tokens that are all zeros and of one length, as packed ones are.
+"""torchtune's own recipes for one GPU, on rows of zero tokens of one length, like packed ones.
 
-Run by `memtune emulate`, with a Python that has torchtune: RECIPE CONFIG [KEY=VALUE ...]. What a recipe reads of disks
-is left out: a tokenizer, a data set and a checkpoint, whose weights would be copied over those that are there.
+Run by `memtune emulate`, with a Python that has torchtune: RECIPE CONFIG [KEY=VALUE ...]. Nothing is read from disk: no
+tokenizer, data set or checkpoint, whose weights would be copied over existing ones.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ _CLASSES = {
 
 
 class Sampler:
-    """What the loop wants of one."""
+    """The part of a sampler that the loop uses."""
 
     def set_epoch(self, epoch: int) -> None:
         """Rows are all alike."""
 
 
 def without_disks(recipe: Any, rows: int, length: int) -> Any:
-    """The recipe with its inputs from here."""
+    """The recipe with inputs from memory."""
 
     class Emulated(recipe):  # type: ignore[misc]  # its class is known when it runs
         def load_checkpoint(self, *_: Any, **__: Any) -> dict[str, Any]:
@@ -53,7 +53,7 @@ def without_disks(recipe: Any, rows: int, length: int) -> Any:
 
 
 def loaded(recipes: Path, name: str) -> Any:
-    """A recipe's class. They lie beside the package, and refuse to be imported as one."""
+    """A recipe's class. Recipes are files beside the package that cannot be imported from it."""
     spec = spec_from_file_location(name, recipes / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None

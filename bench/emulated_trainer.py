@@ -1,7 +1,7 @@
-"""transformers' Trainer on rows of tokens that are all one, with PEFT, bitsandbytes and FSDP as they are asked for.
+"""transformers' Trainer on rows of equal tokens, with PEFT, bitsandbytes and FSDP on request.
 
-Run by `memtune emulate`, with a Python that has transformers. Weights are never drawn: they are memory that nobody has
-touched. Prints nothing; the emulation has the peaks.
+Run by `memtune emulate`, with a Python that has transformers. Weights are never initialized: their memory is untouched.
+Prints nothing; the emulation has the peaks.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _ATTENTION = ["q_proj", "k_proj", "v_proj", "o_proj"]
 
 
 class Rows(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
-    """As many equal rows as are asked for."""
+    """A number of equal rows."""
 
     def __init__(self, rows: int, length: int, labelled: bool) -> None:
         self._rows, self._length, self._labelled = rows, length, labelled
@@ -39,7 +39,7 @@ class Rows(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
 
 
 def built(options: argparse.Namespace) -> Any:
-    """The model: where its weights lie, and what of it learns."""
+    """The model, with its device and its trainable part."""
     config = transformers.AutoConfig.for_model(**json.loads(options.config))
     config.use_cache = False
     kind = getattr(transformers, f"AutoModelFor{options.task}")
@@ -63,14 +63,14 @@ def built(options: argparse.Namespace) -> Any:
 
 
 def peft() -> Any:
-    """Imported where it is needed: not every row has it."""
+    """Imported on demand: not every row needs it."""
     import peft as found
 
     return found
 
 
 def quantize(model: Any) -> None:
-    """Each product but the head in nf4, as transformers loads it, one after the other."""
+    """Convert each product except the head to nf4, as transformers loads it, one after the other."""
     import bitsandbytes
 
     for module in list(model.modules()):

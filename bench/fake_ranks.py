@@ -1,4 +1,4 @@
-"""One rank of several that are not there: torch's fake process group, and what it leaves undone."""
+"""torch's fake process group: one rank of several that do not exist, and what the group leaves undone."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 
 def join(world: int) -> None:
-    """Be rank 0 of ``world`` ranks. Whatever is sent goes nowhere, and what comes back is what was there."""
+    """Become rank 0 of ``world`` ranks. Nothing is sent, and results are what was in the buffer."""
     os.environ.setdefault("LOCAL_RANK", "0")  # for DeepSpeed
     distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=world)
 
 
 def average_in_place(model: Any) -> None:
-    """Let DDP average by itself: the fake group gives its reducer no result to unpack; this holds as much."""
+    """Make DDP average in place: the fake group gives its reducer no result to unpack; this holds as much."""
     model.register_comm_hook(None, lambda _, bucket: _averaged(bucket))
 
 

@@ -1,10 +1,10 @@
-"""First scores: a source that nobody had looked at, scored once with formulas and constants as they stand.
+"""First scores: a source never looked at before, scored once with the current formulas and constants.
 
     python bench/first_scores.py SOURCE    scores the rows of SOURCE in bench/data/unseen_memory.csv
     python bench/first_scores.py           prints the page of all first scores
 
-Nothing is ever fitted on these rows. A source that has its first score is refused, and so are formulas that are not
-committed: the commit is kept beside the score.
+Nothing is ever fitted on these rows. A source that has its first score is refused, and so are uncommitted formulas: the
+commit is stored with the score.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ source. No constant is fitted on these rows. [docs/accuracy.md](../../docs/accur
 
 
 class FirstScore(NamedTuple):
-    """What was predicted for a row when its source was scored for the first time."""
+    """The prediction for a row when its source was first scored."""
 
     source: str
     id: str
@@ -62,12 +62,12 @@ class FirstScore(NamedTuple):
 
     @property
     def is_above(self) -> bool:
-        """Whether the truth lies above the upper bound."""
+        """Whether the truth is above the upper bound."""
         return self.measured > self.upper
 
 
 def read_scores(path: Path = SCORES) -> list[FirstScore]:
-    """Every first score that was kept, in the order in which they were made."""
+    """Every stored first score, in the order of scoring."""
     with path.open(newline="", encoding="utf-8") as file:
         return [
             FirstScore(
@@ -86,7 +86,7 @@ def read_scores(path: Path = SCORES) -> list[FirstScore]:
 
 
 def first_scores(source: str, rows: Sequence[Row], kept: Sequence[FirstScore], formulas: str) -> list[FirstScore]:
-    """The scores of a source that has none yet."""
+    """Score a source that has no scores yet."""
     if source in {score.source for score in kept}:
         raise ValueError(f"{source} has its first score already, and there is no second one")
     found = [row for row in rows if row.source == source]
@@ -115,7 +115,7 @@ def _git(*arguments: str) -> str:
 
 
 def keep(scores: Sequence[FirstScore], path: Path = SCORES) -> None:
-    """Append scores to the file, which is only ever appended to."""
+    """Append scores to the file, which is append-only."""
     is_new = not path.exists()
     with path.open("a", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
@@ -125,7 +125,7 @@ def keep(scores: Sequence[FirstScore], path: Path = SCORES) -> None:
 
 
 def summary(scores: Sequence[FirstScore]) -> str:
-    """The line for machines."""
+    """The machine-readable line."""
     above = sum(score.is_above for score in scores)
     errors = [score.error for score in scores]
     return (

@@ -47,8 +47,9 @@ _DRAWN = 1 << 20
 
 
 class Measured(NamedTuple):
-    """What a pair took while it stepped. ``device_bytes`` is what the driver counts: the context too, and NCCL's
-    buffers if any. ``building_bytes`` were reserved at most before the first step, for what is then sharded or cast.
+    """The memory of a pair during its steps. ``device_bytes`` is the driver's count, with the context and NCCL.
+
+    ``building_bytes`` is the reserved peak before the first step, for what is then sharded or cast.
     """
 
     allocated_bytes: int
@@ -68,14 +69,14 @@ def measure(pair: Pair, facts: Architecture, length: int, device: torch.device, 
         began = time.monotonic()
         for micro in range(plan.accumulation):
             backend.begin(micro == plan.accumulation - 1)
-            scalar = _loss(backend, plan, tokens, device)  # by name, for it holds the logits
+            scalar = _loss(backend, plan, tokens, device)  # a variable of its own, since it holds the logits
             backend.backward(scalar)
             del scalar
         skipped.append(backend.step().skipped)
         memory.synchronize()
         seconds.append(time.monotonic() - began)
     if all(skipped):
-        # What a fake rank is said to have received may be no numbers at all.
+        # Data received from a fake rank may not be valid numbers.
         raise RuntimeError("the loss scale skipped every step, so the optimizer's states were never made")
     reading = memory.read()
     assert reading is not None  # the device is in use
@@ -89,7 +90,7 @@ def measure(pair: Pair, facts: Architecture, length: int, device: torch.device, 
 
 
 def _end_building(memory: Statistics) -> int:
-    """The peak of building, which leaves nothing to the steps: neither in the counters nor in the cache."""
+    """The peak of building, after which counters and cache are reset for the steps."""
     reading = memory.read()
     if torch.cuda.is_initialized():
         torch.cuda.empty_cache()
@@ -121,7 +122,7 @@ def _built(pair: Pair, facts: Architecture, length: int, device: torch.device) -
 
 @contextmanager
 def _drawn_once() -> Iterator[None]:
-    """Weights are copies of a few random numbers: drawing billions on the CPU takes longer than all else together."""
+    """Weights are copies of a few random numbers: drawing billions on the CPU would dominate the time."""
     drawn = torch.empty(_DRAWN).normal_(std=0.02)
 
     def copied(weight: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
@@ -149,9 +150,9 @@ def _loss(backend: Backend, plan: Plan, tokens: torch.Tensor, device: torch.devi
 
 
 class WithLoss(nn.Module):
-    """A decoder that computes its own loss, as those of transformers do: what a library gathers for it is there then.
+    """A decoder that computes its own loss, like transformers', so that gathered weights exist during the loss.
 
-    The loss is in fp32, as libraries take it. That each token tells itself, not the next one, takes the same memory.
+    The loss is in fp32, as in libraries. Each token predicts itself instead of the next, which takes the same memory.
     """
 
     def __init__(self, decoder: nn.Module) -> None:
@@ -164,7 +165,7 @@ class WithLoss(nn.Module):
 
 
 def loss(model: Any, tokens: torch.Tensor) -> torch.Tensor:
-    """The loss. The variable of a training loop holds the logits beside it until the next micro-batch: here it does."""
+    """The loss, with the logits kept as a training loop's variable would, until the next micro-batch."""
     found: torch.Tensor
     found, logits = model(tokens)
     found.held_by_the_loop = logits  # type: ignore[attr-defined]  # tensors take attributes
@@ -172,7 +173,7 @@ def loss(model: Any, tokens: torch.Tensor) -> torch.Tensor:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure one pair on this machine's first GPU; an exit code and one sentence say why it could not be."""
+    """Measure one pair on this machine's first GPU; an exit code and one sentence say why it failed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model", choices=MODELS)
     parser.add_argument("plan")
@@ -198,7 +199,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def told(measuring: Callable[[], Measured], memory: Statistics) -> int:
-    """Print what is measured. Where a plan is refused or the GPU runs out of memory, the exit code says which."""
+    """Print the measurement. The exit code says if a plan was refused or the GPU ran out of memory."""
     try:
         print(json.dumps(measuring()._asdict()))
     except PlanError as refusal:
@@ -220,14 +221,14 @@ def command(pair: Pair, fixture: Path | None = None, record: str = "none") -> li
 
 
 def variables(pair: Pair, current: dict[str, str]) -> dict[str, Any]:
-    """The environment that it needs: the plan's settings of the allocator are read when torch is imported."""
-    # pytest has found our packages by itself, which its children would not.
+    """Its environment: torch reads the plan's allocator settings at import."""
+    # pytest finds our packages by itself, but its children would not.
     path = {"PYTHONPATH": os.pathsep.join(sys.path)}
     return {**current, **path, **allocator_settings.variables(Plan.parse(pair.plan), current)}
 
 
 def end(code: int) -> NoReturn:
-    """End this process at once: one of torch's threads may abort it at Python's end, after all was measured."""
+    """End this process at once: one of torch's threads may abort it at Python's exit, after the measurement."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)

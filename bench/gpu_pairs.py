@@ -1,6 +1,6 @@
-"""What is measured on a GPU: decoders from 0.1B to 13B, each under plans of every library, format and checkpointing.
+"""The pairs to measure on a GPU: decoders from 0.1B to 13B under plans of every library, format and checkpointing.
 
-No torch here: the list is looked at where no GPU is, too.
+Imports no torch, since the list is also used without a GPU.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def _llama(hidden: int, layers: int, heads: int, ffn: int, kv_heads: int | None 
     return from_facts({**facts, "vocabSize": 32_000, "gatedFfn": True, "norm": "rmsnorm", "name": f"{hidden}x{layers}"})
 
 
-# In the order of their sizes.
+# In order of size.
 MODELS = {
     "0.1B": _llama(768, 12, 12, 2048),
     "0.5B": _llama(1280, 20, 20, 3456),
@@ -41,7 +41,7 @@ MODELS = {
 
 
 class Pair(NamedTuple):
-    """A model under a plan, on rank 0 of ``world``; from two ranks on the others are not there."""
+    """A model under a plan, on rank 0 of ``world``; other ranks are fake."""
 
     model: str
     plan: str
@@ -49,7 +49,7 @@ class Pair(NamedTuple):
 
     @property
     def is_alone(self) -> bool:
-        """Whether nothing is left out: neither the other ranks nor NCCL."""
+        """Whether nothing is missing: neither other ranks nor NCCL."""
         return self.world == 1
 
     def __str__(self) -> str:
@@ -100,7 +100,7 @@ PAIRS = (
     ),
 )
 
-# For one GPU that is there as a whole: every way of keeping fewer bytes that one rank has.
+# For a single real rank: every way of keeping fewer bytes.
 SINGLE_GPU_PLANS = (
     "bf16-ddp-none-mb1x1",
     "bf16-ddp-none-mb2x2",
@@ -119,7 +119,7 @@ _SINGLE_GPU_MODELS = ("0.5B", "1.1B", "3B", "7B")
 
 
 def workload(pair: Pair, gpu: Gpu, traced: TracedModel | None = None, length: int = LENGTH) -> Workload:
-    """What the predictor is asked for a pair, by formulas or by a trace: of several ranks, one is there."""
+    """The predictor's workload for a pair, by formulas or by a trace; of several ranks, one is real."""
     per_node = min(pair.world, GPUS_PER_NODE)
     return Workload(
         architecture=traced or MODELS[pair.model],
@@ -136,19 +136,19 @@ def workload(pair: Pair, gpu: Gpu, traced: TracedModel | None = None, length: in
 def prediction(
     pair: Pair, gpu: Gpu, traced: TracedModel | None = None, calibration: Calibration | None = None
 ) -> Prediction:
-    """What is predicted for a pair; without a calibration, with nothing measured."""
+    """The prediction for a pair; without a calibration, uncorrected."""
     return Predictor(workload(pair, gpu, traced), calibration).predict(Plan.parse(pair.plan))
 
 
 def nccl(pair: Pair, gpu: Gpu) -> Interval:
-    """What NCCL would take beside that if the other ranks were there."""
+    """What NCCL would take in addition with real ranks."""
     whole = replace(workload(pair, gpu), fake_ranks=False)
     components = Predictor(whole).predict(Plan.parse(pair.plan)).components
     return next((each.bytes for each in components if each.name == "nccl"), Interval(0.0, 0.0, 0.0))
 
 
 def split(pairs: Iterable[Pair], gpu: Gpu) -> tuple[list[Pair], list[Pair]]:
-    """The pairs that may fit into a GPU, and those of which even the lower bound does not."""
+    """The pairs that may fit a GPU, and those whose lower bound does not."""
     may: list[Pair] = []
     cannot: list[Pair] = []
     for pair in pairs:
@@ -157,7 +157,7 @@ def split(pairs: Iterable[Pair], gpu: Gpu) -> tuple[list[Pair], list[Pair]]:
 
 
 def single_gpu_pairs(gpu: Gpu) -> Sequence[Pair]:
-    """The twelve plans, of the largest model whose every upper bound fits; of the smallest one if none does."""
+    """The twelve plans, for the largest model whose every upper bound fits; else for the smallest."""
     found = [[Pair(model, plan) for plan in SINGLE_GPU_PLANS] for model in _SINGLE_GPU_MODELS]
     fitting = [each for each in found if all(prediction(one, gpu).fits(gpu.usable_bytes, 0.0) for one in each)]
     return fitting[-1] if fitting else found[0]

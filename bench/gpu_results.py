@@ -1,7 +1,7 @@
-"""What was measured on a GPU, kept pair by pair in one folder: a call may end early, and another goes on from there.
+"""Stores GPU measurements pair by pair in a folder, so that an interrupted run can be continued.
 
-``pairs.jsonl`` has a line for each machine and for each pair, with what it took; ``fixtures.zip`` what the allocators
-of some pairs were asked for (bench/gpu_snapshot.py). Two files, however many pairs there are.
+``pairs.jsonl`` has a line for each machine and for each pair, with its measurement; ``fixtures.zip`` the allocator
+requests of some pairs (bench/gpu_snapshot.py).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ PAIRS_FILE, FIXTURES_FILE = "pairs.jsonl", "fixtures.zip"
 
 
 class Results:
-    """The machines, and what pairs took on them; in memory alone where there is no folder."""
+    """The machines and their measurements; in memory only without a folder."""
 
     def __init__(self, folder: Path | None = None) -> None:
         self.folder = folder
@@ -29,14 +29,14 @@ class Results:
         path = folder / PAIRS_FILE if folder else None
         written = path.read_text(encoding="utf-8") if path and path.exists() else ""
         for line in written.splitlines():
-            with suppress(json.JSONDecodeError):  # a process that was killed as it wrote
+            with suppress(json.JSONDecodeError):  # a process that was killed while writing
                 self._read(json.loads(line))
         if path and written and not written.endswith("\n"):
             with path.open("a", encoding="utf-8") as file:
                 file.write("\n")
 
     def begin(self, machine: Machine) -> None:
-        """Measure on this machine. A later one may have another driver, but not another GPU."""
+        """Start measuring on this machine. A later one may have another driver, but not another GPU."""
         for each in self.machines[:1]:
             if machine.product != each.product:
                 raise ValueError(
@@ -47,14 +47,14 @@ class Results:
             self._write(machine._asdict())
 
     def add(self, result: Result) -> None:
-        """Keep what a pair took."""
+        """Store a pair's measurement."""
         self.of_pairs[result.pair] = result
         self._write({**result._asdict(), "pair": result.pair._asdict()})
 
     def add_fixture(self, fixture: Path) -> None:
-        """Keep a fixture."""
+        """Store a fixture."""
         if self.folder is not None:
-            with ZipFile(self.folder / FIXTURES_FILE, "a") as archive:  # gzip has made it small
+            with ZipFile(self.folder / FIXTURES_FILE, "a") as archive:  # gzip has compressed it
                 if fixture.name not in archive.namelist():
                     archive.write(fixture, fixture.name)
 

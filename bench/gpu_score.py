@@ -1,4 +1,4 @@
-"""How near predictions come to what was measured on a GPU."""
+"""Accuracy of predictions on GPU measurements."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _PROBES = 2
 
 
 class Result(NamedTuple):
-    """What a pair took; where it took nothing, whether the GPU ran out of memory, or what else was in the way."""
+    """The measurement of a pair, or an out-of-memory, or another reason for having none."""
 
     pair: Pair
     allocated_bytes: int = 0
@@ -38,7 +38,7 @@ class Result(NamedTuple):
 
 
 def ways(gpu: Gpu, traces: Mapping[str, TracedModel]) -> dict[str, Predict]:
-    """What predicts a pair: formulas, and the trace of its model."""
+    """The predictors of a pair: formulas, and the trace of its model."""
     return {
         FORMULAS: lambda pair: prediction(pair, gpu),
         TRACE: lambda pair: prediction(pair, gpu, traces[pair.model]),
@@ -48,9 +48,9 @@ def ways(gpu: Gpu, traces: Mapping[str, TracedModel]) -> dict[str, Predict]:
 def scored(results: Iterable[Result], gpu: Gpu, predict: Predict) -> list[Scored]:
     """The pairs as the accuracy benchmark scores published peaks.
 
-    One that ran out of memory takes more than the GPU has, nobody knows how much. Where that is above its upper bound,
-    it is scored with what the GPU has, so that its error is at least the one that is told; elsewhere the prediction
-    allowed for it, and there is nothing to score.
+    A pair that ran out of memory takes more than the GPU has, by an unknown amount. If that is above its upper bound,
+    it is scored with the GPU's memory, so that its error is at least the one shown; otherwise the prediction allowed
+    for it, and it is not scored.
     """
     found = []
     for each in results:
@@ -61,10 +61,10 @@ def scored(results: Iterable[Result], gpu: Gpu, predict: Predict) -> list[Scored
 
 
 def after_probes(results: Sequence[Result], gpu: Gpu, traces: Mapping[str, TracedModel]) -> list[Scored]:
-    """The pairs of each model, corrected by two of them as a job's plans are by its probes; these are not scored.
+    """The pairs of each model, calibrated by two of them as a job's plans are by its probes, which are not scored.
 
-    A job has one number of ranks: the probes are the first two of the model's most common one, as they are listed. What
-    they taught goes for other numbers of ranks too, as where a job gets other GPUs.
+    A job has one number of ranks: the probes are the first two listed of the model's most common one. Their lessons are
+    also used for other numbers of ranks, as if a job got other GPUs.
     """
     found = []
     for model in dict.fromkeys(each.pair.model for each in results):
@@ -90,7 +90,7 @@ def _measurement(result: Result) -> Measurement:
 
 
 def is_beyond(result: Result, gpu: Gpu, predict: Predict) -> bool:
-    """Whether a pair ran out of memory that was predicted to suffice by its upper bound."""
+    """Whether a pair ran out of memory although its upper bound fits."""
     return result.ran_out and predict(result.pair).device.upper < gpu.usable_bytes
 
 

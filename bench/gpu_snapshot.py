@@ -1,8 +1,8 @@
-"""What torch.cuda.memory._snapshot tells, as a fixture of the allocator model: every request, and what the driver gave.
+"""Converts torch.cuda.memory._snapshot to a fixture for the allocator model: requests and driver segments.
 
-A fixture has the events without their stacks, small enough to be kept in bench/results/snapshots, in the form of the
-recordings that tests/contract replays: `a` is an allocation, `f` a free, `+` memory that the driver gave and `-`
-memory that it took back, as for a retry or an ``empty_cache``. Replayed, the model must reserve the same bytes.
+A fixture has the events without their stacks, small enough for bench/results/snapshots, in the format of the recordings
+that tests/contract replays: `a` is an allocation, `f` a free, `+` memory that the driver gave and `-` memory that it
+took back, as for a retry or an ``empty_cache``. In a replay the model must reserve the same bytes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _KINDS = {"free_completed": "f", "segment_alloc": "+", "segment_map": "+", "segm
 
 
 def fixture_of(snapshot: Mapping[str, Any], torch: str, device: int = 0) -> dict[str, Any]:
-    """The events of one device, from the beginning of the recording, which must be that of the process.
+    """The events of one device since the beginning of the recording, which must be that of the process.
 
     ``torch`` is the version that recorded it.
     """
@@ -34,7 +34,7 @@ def fixture_of(snapshot: Mapping[str, Any], torch: str, device: int = 0) -> dict
         if each["action"] == "alloc":
             events.append(["a", each["addr"], each["size"], streams.setdefault(each["stream"], len(streams))])
         elif kind := _KINDS.get(each["action"]):
-            # A block that another stream uses can be had again only when that stream is done with it: `f` comes then.
+            # A block that another stream uses is free only when that stream is done with it: `f` comes then.
             events.append([kind, each["addr"], *([] if kind == "f" else [each["size"]])])
     return {
         "torch": torch,
@@ -47,24 +47,24 @@ def fixture_of(snapshot: Mapping[str, Any], torch: str, device: int = 0) -> dict
 
 
 def write(fixture: Mapping[str, Any], path: Path) -> None:
-    """Keep a fixture; equal ones are equal files."""
+    """Write a fixture; equal fixtures give equal files."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(gzip.compress(json.dumps(fixture).encode("ascii"), mtime=0))
 
 
 def read(path: Path) -> dict[str, Any]:
-    """A fixture as it was kept."""
+    """Read a fixture."""
     found: dict[str, Any] = json.loads(gzip.decompress(path.read_bytes()))
     return found
 
 
 def peak_reserved_bytes(fixture: Mapping[str, Any]) -> int:
-    """What the GPU's allocator reserved at most."""
+    """The GPU allocator's peak of reserved bytes."""
     return max(_reserved(fixture["events"]), default=0)
 
 
 def replayed_bytes(fixture: Mapping[str, Any]) -> int:
-    """What the allocator model reserves at most for the same requests, if it empties its cache where the GPU's did."""
+    """The model's peak of reserved bytes for the same requests, emptying its cache where the GPU's did."""
     major, minor = (int(part) for part in fixture["torch"].split(".")[:2])
     oldest_first, expandable = (major, minor) >= _OLDEST_FIRST, fixture["expandable"]
     allocator = CachingAllocator(settings=AllocatorSettings(expandable, oldest_first=oldest_first))
@@ -82,7 +82,7 @@ def replayed_bytes(fixture: Mapping[str, Any]) -> int:
 
 
 class _RecordedAddresses(DeviceModel):
-    """Segments lie where the driver put them: there, up to torch 2.11, it shows which of two equal blocks is taken."""
+    """Segments at the driver's addresses, which up to torch 2.11 decide which of two equal blocks is taken."""
 
     def __init__(self, counters: Counters, events: Iterable[list[Any]]) -> None:
         super().__init__(None, counters)

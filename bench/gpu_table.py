@@ -1,4 +1,4 @@
-"""The table of what was measured on a GPU: beside the prediction, and beside what other rules say of the same pairs."""
+"""The table of GPU measurements, next to the prediction and to other rules for the same pairs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ print(json.dumps([of_first.name, of_first.total_memory]))
 
 
 class Machine(NamedTuple):
-    """Where it was measured."""
+    """The machine of a measurement."""
 
     product: str
     usable_bytes: int
@@ -42,16 +42,16 @@ class Machine(NamedTuple):
 
     @property
     def gpu(self) -> Gpu:
-        """The GPU as the predictor knows it, with the memory that its driver gives."""
+        """The predictor's GPU, with the memory that its driver reports."""
         known = of_product(self.product.replace(" ", "-"))
         return (known or nearest(self.usable_bytes)).with_memory(self.usable_bytes)
 
 
 def this_machine() -> Machine:
-    """The first GPU of this machine, and the versions that matter."""
+    """The first GPU of this machine, and the relevant versions."""
     import torch
 
-    # A process that uses CUDA may have a context of its own, which counts as memory of whatever is measured.
+    # A process that uses CUDA may have its own context, which would count as measured memory.
     asked = subprocess.run([sys.executable, "-c", _PROPERTIES], capture_output=True, text=True, check=True)
     product, usable_bytes = json.loads(asked.stdout)
     return Machine(
@@ -68,9 +68,9 @@ def this_machine() -> Machine:
 def report(
     title: str, command: str, machines: Sequence[Machine], results: Sequence[Result], traces: Mapping[str, TracedModel]
 ) -> list[str]:
-    """The whole page, by formulas and by the traces of the models. Nothing is in it that was not measured.
+    """The whole page, by formulas and by the models' traces. It only contains measured pairs.
 
-    The machines have one kind of GPU; they may differ in their drivers and libraries.
+    The machines have one kind of GPU; their drivers and libraries may differ.
     """
     gpu = machines[0].gpu
     both = ways(gpu, traces)
@@ -104,10 +104,10 @@ def report(
 
 
 def llmem(row: Row) -> float:
-    """In the way of LLMem (Kim et al., 2404.10933): context, states, the layers' outputs and the head's.
+    """LLMem's rule (Kim et al., 2404.10933): context, states, the layers' outputs and the head's.
 
     Weights in two bytes with a master copy in four, Adam's moments in eight, gradients in two, sharded as in the row; a
-    layer keeps its output alone, as under checkpointing; the head's output is there in two bytes and twice in four.
+    layer only keeps its output, as under checkpointing; the head's output takes two bytes and twice four.
     """
     recipe, shape = row.recipe, row.shape
     trained = shape.trainable * (2 / recipe.weight_shards + 2 / recipe.gradient_shards + 12 / recipe.state_shards)

@@ -1,4 +1,4 @@
-"""The models that are measured on a GPU, traced on a CPU as a job's factory is: with the code that is measured."""
+"""Traces the models of the GPU benchmark on a CPU as a job's factory is, with the measured code."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Subject = tuple[nn.Module, Callable[[int], torch.Tensor], Callable[[Any, torch.T
 
 
 def traced(pairs: Iterable[Pair], length: int = LENGTH) -> dict[str, TracedModel]:
-    """The model of every pair by its name, in all ways of computing that its plans ask for."""
+    """The model of every pair by its name, in all numerics that its plans need."""
     numerics: dict[str, set[str]] = {}
     for pair in pairs:
         numerics.setdefault(pair.model, set()).add(numerics_of(Plan.parse(pair.plan)))
@@ -29,7 +29,7 @@ def traced(pairs: Iterable[Pair], length: int = LENGTH) -> dict[str, TracedModel
 
 
 def traced_model(name: str, facts: Architecture, length: int, numerics: Iterable[str]) -> TracedModel:
-    """One model; two of the same name are taken for the same."""
+    """One model, cached by name."""
     arguments = {"facts": facts}
     return TracedModel(
         name, trace("gpu_trace:build", sequence_length=length, numerics=sorted(numerics), arguments=arguments)

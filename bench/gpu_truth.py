@@ -32,13 +32,13 @@ from memtune.memory.traced_model import TracedModel
 from memtune_runner.rank.preflight import no_gpu
 
 NO_GPU = 2
-# A pair of the largest model takes a minute, most of it to fill the weights. Less than _LEAST is not worth a beginning.
+# A pair of the largest model takes a minute, mostly to fill the weights. With less than _LEAST left, none is started.
 _LIMIT_SECONDS, _LEAST_SECONDS = 180.0, 20.0
 _LAST_CHARACTERS = 300
 
 
 def measured(pair: Pair, fixture: Path | None = None, limit_seconds: float = _LIMIT_SECONDS) -> Result:
-    """Measure a pair in a process of its own; its fixture is written where there is one."""
+    """Measure a pair in its own process, and write its fixture if one is requested."""
     try:
         done = subprocess.run(
             command(pair, fixture),
@@ -54,14 +54,14 @@ def measured(pair: Pair, fixture: Path | None = None, limit_seconds: float = _LI
         return Result(pair, ran_out=True)
     if done.returncode:
         return Result(pair, problem=last_words(done.stderr))
-    told = (line for line in reversed(done.stdout.splitlines()) if line.startswith("{"))  # among what libraries print
+    told = (line for line in reversed(done.stdout.splitlines()) if line.startswith("{"))  # among the libraries' output
     return Result(pair, **json.loads(next(told)))
 
 
 def measure_all(
     found: Results, pairs: Sequence[Pair], deadline: float, fixtures: bool, measure: Callable[..., Result] = measured
 ) -> None:
-    """Measure until the monotonic clock shows ``deadline``; a pair that this cuts off stays missing."""
+    """Measure until the monotonic clock reaches ``deadline``; an interrupted pair stays missing."""
     for number, pair in enumerate(pairs, start=1):
         left = deadline - time.monotonic()
         if left < _LEAST_SECONDS:
@@ -89,7 +89,7 @@ def main(
     measure: Callable[..., Result] = measured,
     trace: Callable[[Iterable[Pair]], Mapping[str, TracedModel]] = traced,
 ) -> int:
-    """Trace all models, measure all pairs that this GPU may hold, and print the page."""
+    """Trace all models, measure all pairs that may fit this GPU, and print the page."""
     options = _options(arguments)
     deadline = time.monotonic() + options.seconds
     found = Results(options.folder)

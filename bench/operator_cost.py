@@ -27,7 +27,7 @@ from kubernetes import config
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[1:1] = [str(ROOT), str(ROOT / "tests" / "cluster")]
 
-# What is beside bench/ is no package.
+# Modules beside bench/ are not a package.
 from operator_pods import VirtualPods, is_settled, mixed, probing  # noqa: E402
 from operator_process import Jobs, OperatorProcess, install_crd  # noqa: E402
 from pods import Cluster, eventually  # noqa: E402
@@ -36,14 +36,14 @@ from raw_api import RawApi  # noqa: E402
 from dev.cluster.versions import KUBERNETES  # noqa: E402
 
 MOST_SECONDS, MOST_SHARE, MOST_MEGABYTES = 1.0, 0.05, 250
-# After the last job has come to where it stays, until what followed from that is over.
+# Wait this long after the last job settled, until its consequences are over.
 CALM_SECONDS = 60
 READS, WRITES = ("GET", "WATCH"), ("POST", "PUT", "PATCH", "DELETE")
 _REQUESTS, _LOOKS = "memtune_api_requests_total", "memtune_reconcile_seconds_count"
 
 
 class Row(NamedTuple):
-    """One line of the table; ``is_kept`` is None where nothing is promised."""
+    """One line of the table; ``is_kept`` is None without a target."""
 
     what: str
     measured: str
@@ -52,7 +52,7 @@ class Row(NamedTuple):
 
 
 class Used(NamedTuple):
-    """What was used until a moment: time, CPU, looks at jobs, lists of all pods, requests by verb."""
+    """Usage up to a moment: time, CPU, reconciliations, lists of all pods, requests by verb."""
 
     seconds: float
     cpu_seconds: float
@@ -61,7 +61,7 @@ class Used(NamedTuple):
     requests: Mapping[str, float]
 
     def since(self, before: Used) -> Used:
-        """What was used since then."""
+        """The usage since then."""
         requests = {verb: count - before.requests[verb] for verb, count in self.requests.items()}
         return Used(
             self.seconds - before.seconds,
@@ -87,7 +87,7 @@ class Bench:
         self._pods = pods
 
     def apply(self, number: int) -> float:
-        """Seconds from apply to the first pod, while the operator has nothing else to do."""
+        """Seconds from apply to the first pod of an otherwise idle operator."""
         job = probing(number)
         name = job["metadata"]["name"]
         pod = f"{name}-probe-1-0"
@@ -99,7 +99,7 @@ class Bench:
         return self._pods.came[pod] - began
 
     def fill(self, count: int) -> None:
-        """So many jobs, each at the place where it stays."""
+        """Create a number of jobs and wait until each settles."""
         for job in mixed(count):
             self._jobs.apply(job)
 
@@ -110,15 +110,15 @@ class Bench:
         time.sleep(CALM_SECONDS)
 
     def touch_all(self) -> None:
-        """A change of every job that means nothing: each is looked at, and there is nothing to do."""
+        """Change every job in a way that triggers a reconciliation without effect."""
         looks, names = self.used().looks, list(self._jobs.statuses())
         for name in names:
             self._jobs.annotate(name, {"bench": "touched"})
         eventually(lambda: self.used().looks >= looks + len(names), "every job to be looked at", 300)
 
     def used(self) -> Used:
-        """What was used until now."""
-        # One scrape: with hundreds of jobs it has thousands of series, and telling them costs the operator something.
+        """The usage until now."""
+        # A single scrape: with hundreds of jobs it has thousands of series, which cost the operator something.
         samples = self._operator.samples(_REQUESTS, _LOOKS)
         requests = dict.fromkeys((*READS, *WRITES), 0.0)
         for each in samples:
@@ -128,19 +128,19 @@ class Bench:
         return Used(time.monotonic(), self._operator.cpu_seconds(), looks, self._pod_lists(), requests)
 
     def megabytes(self) -> tuple[float, float]:
-        """The memory that the operator has resident now, and the most that it ever had."""
+        """The operator's resident memory now, and its peak."""
         return self._operator.resident_bytes() / 1e6, self._operator.highest_bytes() / 1e6
 
     def _pod_lists(self) -> float:
         counts = re.findall(r"^apiserver_request_total\{(.*)\} (\S+)$", self._api.get("/metrics"), re.MULTILINE)
-        # The cluster's own parts do not speak JSON.
+        # The cluster's own components do not use JSON.
         asked = ('resource="pods"', 'scope="cluster"', 'verb="LIST"', 'contentType="application/json"')
         return sum(float(count) for labels, count in counts if all(label in labels for label in asked))
 
 
 def measure(bench: Bench, applies: int, jobs: int, seconds: float) -> Iterator[Row]:
     """The whole benchmark, row by row."""
-    # The first job warms up what every later one finds warm.
+    # The first job warms up the caches.
     yield from _apply_rows([bench.apply(number) for number in range(applies + 1)][1:])
     idle = bench.used()
     bench.fill(jobs)
@@ -179,7 +179,7 @@ def _steady_rows(jobs: int, used: Used) -> Iterator[Row]:
 
 @contextmanager
 def running(kubeconfig: str) -> Iterator[Bench]:
-    """An operator and its namespace; both are gone afterwards."""
+    """An operator and its namespace, both removed afterwards."""
     namespace = f"bench-{uuid.uuid4().hex[:8]}"
     with config.new_client_from_config(kubeconfig) as connection, tempfile.TemporaryDirectory() as directory:
         cluster, jobs = Cluster(connection), Jobs(connection, namespace)

@@ -1,5 +1,4 @@
-"""Virtual pods for the operator's benchmark: the API server has them, no scheduler takes them, and what a kubelet would
-write into their status is written here."""
+"""Virtual pods for the operator's benchmark: never scheduled; this program writes their status like a kubelet."""
 
 from __future__ import annotations
 
@@ -14,7 +13,7 @@ from kubernetes import client, watch
 from reporter_jobs import FIXED, command, pod_template, reporter_job
 
 _WATCH_SECONDS = 60
-# Of every ten jobs eight train, one waits for a node and is looked at every half a minute, one is suspended.
+# Of every ten jobs eight train, one waits for a node and is retried every 30 s, one is suspended.
 _MIX = ("running",) * 8 + ("stalled", "suspended")
 _UNSCHEDULABLE = {
     "type": "PodScheduled",
@@ -25,12 +24,12 @@ _UNSCHEDULABLE = {
 
 
 def probing(number: int) -> dict[str, Any]:
-    """A job that begins with a probe; its pod stays as it was made."""
+    """A job that begins with a probe, whose pod stays as created."""
     return reporter_job(f"first-{number}", template=_template())
 
 
 def mixed(count: int) -> Iterator[dict[str, Any]]:
-    """So many jobs; the names say how they stay."""
+    """A number of jobs, whose names say in which state they stay."""
     for number in range(count):
         state = _MIX[number % len(_MIX)]
         is_suspended = state == "suspended"
@@ -42,14 +41,14 @@ def _template() -> dict[str, Any]:
 
 
 def is_settled(name: str, status: dict[str, Any]) -> bool:
-    """Whether a job has come to where it stays."""
+    """Whether a job has reached its final state."""
     if name.startswith("stalled"):
         return any((each["type"], each["status"]) == ("Stalled", "True") for each in status.get("conditions") or [])
     return bool(status.get("phase", "").lower() == name.partition("-")[0])
 
 
 class VirtualPods:
-    """The pods of a namespace: when each came, and what becomes of it by the name of its job."""
+    """The pods of a namespace: when each was created, and its status by the name of its job."""
 
     def __init__(self, core: Any, namespace: str) -> None:
         self.came: dict[str, float] = {}

@@ -1,7 +1,7 @@
-"""What watching a training step costs: the hooks, timed one by one, and added up for models of several sizes.
+"""Overhead of the hooks in a training step: timed one by one, and added up for models of several sizes.
 
-Two runs of one training loop, with and without hooks, differ by more than the hooks cost: the machine is not that
-steady. So each hook is timed alone, on the CPU, and the counts come from the model.
+Two runs of one training loop, with and without hooks, differ by more than the hooks cost, since timings on a machine
+vary too much. So each hook is timed alone, on the CPU, and the counts come from the model.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from memtune_runner.watch.watch import Watch
 
 REPEATS = 7
 CALLS = 2_000
-# Layers, module calls in one forward pass of a Hugging Face Llama (13 in a layer, and 5 around), step seconds that an
-# H100 needs at least for one micro-batch of 4,096 tokens: 6 x parameters x tokens at 989 TFLOP/s (NVIDIA data sheet).
+# Layers, module calls in one forward pass of a Hugging Face Llama (13 in a layer, and 5 around), and minimal step
+# seconds on an H100 for one micro-batch of 4,096 tokens: 6 x parameters x tokens at 989 TFLOP/s (NVIDIA data sheet).
 MODELS = (("1B", 16, 1.24e9), ("8B", 32, 8.03e9), ("70B", 80, 70.6e9))
 PEAK_FLOPS = 989e12
 
 
 class FixedStatistics:
-    """A device whose counters cost nothing to read; reading CUDA's is added from its own figure."""
+    """A device whose counters cost nothing to read; the cost of CUDA's is added separately."""
 
     device_type = "cpu"
 
@@ -84,7 +84,7 @@ def seconds_per_call(call: Callable[[], object], calls: int = CALLS) -> float:
 
 
 def hook_seconds(directory: Path) -> dict[str, float]:
-    """What each hook adds to what it hooks."""
+    """The time that each hook adds."""
     plan = Plan.parse("fp32-ddp-none-mb1x1")
     settings = Settings(plan, RunKind.TRAIN, "env", 1, 8, device=Device.VIRTUAL, gpu_memory_bytes=GIB)
     watch, patches, module = Watch(settings, 0, None, HangRule(HangLimits())), Patches(), nn.Identity()

@@ -1,4 +1,4 @@
-"""What it saves to end probes early: the operator's search with and without, on the tables of `search.py`.
+"""Savings from pruning probes: the operator's search with and without it, on the tables of `search.py`.
 
 OMP_NUM_THREADS=1 PYTHONPATH=core:operator:bench python bench/pruning.py > bench/results/pruning.md
 """
@@ -34,7 +34,7 @@ def hunted(case: Case, seed: int, steps: int, prunes: bool) -> Hunt:
 
 
 def line(steps: int) -> str:
-    """With and without, at so many steps a probe."""
+    """With and without pruning, at a number of steps per probe."""
     whole, early = (
         [hunted(case, seed, steps, prunes) for case in CASES for seed in range(SEEDS)] for prunes in (False, True)
     )

@@ -2,8 +2,8 @@
 
     OMP_NUM_THREADS=1 PYTHONPATH=core:operator:bench python bench/search.py > bench/results/search.md
 
-On published measurements (search_published.py), and on modelled tables (search_tables.py), until a probe has measured a
-plan that fits and reaches 97% of the throughput of the best plan that does.
+On published measurements (search_published.py) and modelled tables (search_tables.py), until a probe has measured a
+plan that fits and reaches 97% of the throughput of the best such plan.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from memtune.api.tuning import Sampler, Tuning
 
 COMMAND = "OMP_NUM_THREADS=1 PYTHONPATH=core:operator:bench python bench/search.py > bench/results/search.md"
 SEEDS = 20
-# What only checks a conclusion takes fewer.
+# For checks of a conclusion, fewer seeds are enough.
 FEW_SEEDS = 5
 FAR = 2.0
 OURS = "MemTune"
@@ -50,7 +50,7 @@ class Job(NamedTuple):
 
 
 class Score(NamedTuple):
-    """What one search took. What did not find a good plan took for ever, however early it gave up."""
+    """The cost of one search. Without a good plan it counts as infinite, however early it gave up."""
 
     probes: float
     gpu_seconds: float
@@ -61,7 +61,7 @@ Scores = dict[str, dict[str, list[Score]]]
 
 
 class Target(NamedTuple):
-    """A figure of MemTune's searches and what it should be at most."""
+    """A figure of MemTune's searches and its upper target."""
 
     name: str
     most: float
@@ -78,7 +78,7 @@ TARGETS = (
 
 
 def published() -> list[Job]:
-    """The jobs that others measured."""
+    """Jobs with published measurements."""
     return [Job(each.job, lambda _, table=each.table: table) for each in published_tables()]  # type: ignore[misc]
 
 
@@ -103,7 +103,7 @@ def hunted(job: Job, method: Method, seed: int) -> Hunt:
 def left_alone(
     job: Job, seed: int, sampler: str = OURS, steps: int = Tuning().probe_steps, prunes: bool = False
 ) -> Hunt:
-    """The operator's search until its own rules end it, for it cannot know when it has found a good plan."""
+    """The operator's search until its own rules end it, since it cannot know when it found a good plan."""
     name = f"{job.name}/{seed}"
     hunt = Hunt(job.table(seed), Random(f"{name}/probes"), True, Tuning().max_probes, sampler, name, steps, prunes)
     memtune(hunt)
@@ -111,7 +111,7 @@ def left_alone(
 
 
 def scored(hunt: Hunt) -> Score:
-    """The figures of a search that is over."""
+    """The figures of a finished search."""
     if not hunt.found:
         return Score(NEVER, NEVER, hunt.died)
     return Score(len(hunt.plans), hunt.gpu_seconds, hunt.died)
@@ -131,17 +131,17 @@ def compared(jobs: Sequence[Job], methods: dict[str, Method], seeds: int) -> Sco
 
 
 def middle(scores: Iterable[Score], of: Callable[[Score], float]) -> str:
-    """The median over searches as a table shows it."""
+    """The median over searches, formatted for a table."""
     return shown(statistics.median(of(score) for score in scores))
 
 
 def shown(value: float) -> str:
-    """A figure as a table shows it."""
+    """A figure, formatted for a table."""
     return "never" if value == NEVER else f"{value:,.1f}".removesuffix(".0")
 
 
 def ninetieth(values: Iterable[float]) -> float:
-    """The 90th percentile: nine of ten are no more."""
+    """The 90th percentile."""
     ordered = sorted(values)
     return ordered[-(-len(ordered) * 9 // 10) - 1]
 
@@ -169,7 +169,7 @@ def summary(name: str, scores: list[Score]) -> str:
 
 
 def verdict(scores: Scores) -> list[str]:
-    """Which targets are met, and where another method needs no more probes, in words."""
+    """Which targets are met, and where another method needs no more probes."""
     ours = all_of(scores, OURS)
     values = [(target, target.of(ours)) for target in TARGETS]
     said = [
@@ -202,7 +202,7 @@ def print_comparison(jobs: Sequence[Job], seeds: int, methods: dict[str, Method]
 
 
 def line(name: str, scores: dict[str, list[Score]]) -> str:
-    """One table's line: probes and, in brackets, out-of-memory."""
+    """One table's line: probes and, in brackets, out-of-memory errors."""
     cells = [
         f"{middle(each, lambda score: score.probes)} ({statistics.mean(score.died for score in each):.1f})"
         for each in scores.values()
@@ -211,7 +211,7 @@ def line(name: str, scores: dict[str, list[Score]]) -> str:
 
 
 def print_blind(jobs: Sequence[Job], seeds: int) -> None:
-    """What the operator really spends, for it cannot know when it has found a good plan, and what it ends with."""
+    """What the operator really spends, since it cannot know when it found a good plan, and its final result."""
     hunts = [left_alone(job, seed) for job in jobs for seed in range(seeds)]
     shares = sorted(hunt.share for hunt in hunts)
     probes = [len(hunt.plans) for hunt in hunts]
@@ -225,7 +225,7 @@ def print_blind(jobs: Sequence[Job], seeds: int) -> None:
 
 
 def print_pruning(jobs: Sequence[Job], seeds: int) -> None:
-    """What it saves that a probe which cannot win ends early, when the operator's rules end the search."""
+    """The savings from pruning when the operator's rules end the search."""
     print("\n| steps of a probe | GPU-seconds without | with | saved | throughput without | with |")
     print("|--:|--:|--:|--:|--:|--:|")
     for steps in PRUNED_STEPS:
@@ -239,7 +239,7 @@ def print_pruning(jobs: Sequence[Job], seeds: int) -> None:
 
 
 def print_samplers(jobs: Sequence[Job], seeds: int) -> None:
-    """What a job spends and ends with under each choice of `tuning.sampler`."""
+    """The cost and result of a job under each choice of `tuning.sampler`."""
     print("\n| sampler | probes | GPU-seconds | out of memory, mean | share of the best throughput | 10th percentile |")
     print("|---|--:|--:|--:|--:|--:|")
     for sampler in get_args(Sampler):

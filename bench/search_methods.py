@@ -1,4 +1,4 @@
-"""Ways to choose the next probe, for `search.py`: the operator's own, and those that need no library."""
+"""Methods to choose the next probe for `search.py`: the operator's own, and those that need no library."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from memtune.plans.plan import Plan
 from memtune.wire.pruning import NOTHING, Target
 from memtune_operator.search.search import propose
 
-# What the other methods may spend, half as much again as the operator allows itself by default.
+# The budget of the other methods, half as much again as the operator's default.
 MOST_PROBES = 12
 
 
@@ -23,9 +23,8 @@ MOST_PROBES = 12
 class Hunt:
     """One search of one table. It is over when a good plan was measured, or when the probes are spent.
 
-    ``blind`` is one that does not know when it has found a good plan, as in real life. ``sampler`` is that of
-    ``tuning.sampler``, seeded by ``seed`` and the number of the probe. A probe has so many ``steps``, or less in a hunt
-    that ``prunes``.
+    A ``blind`` search does not know when it found a good plan, as in reality. ``sampler`` is ``tuning.sampler``, seeded
+    by ``seed`` and the number of the probe. A probe has ``steps`` steps, or fewer in a hunt that ``prunes``.
     """
 
     table: Table
@@ -42,7 +41,7 @@ class Hunt:
 
     @property
     def is_over(self) -> bool:
-        """Whether no further probe is of use."""
+        """Whether the search is finished."""
         is_through = len(self.plans) >= min(self.most, len(self.table.possible))
         return (self.found and not self.blind) or is_through
 
@@ -56,14 +55,14 @@ class Hunt:
 
     @property
     def _target(self) -> Target:
-        """What the next plan has to beat, as the operator tells a probe."""
+        """What the next plan has to beat, as the operator sets it for a probe."""
         fitting = [outcome for outcome in self.outcomes if outcome.fits]
         best = max(fitting, key=lambda outcome: outcome.tokens_per_second, default=None)
         return target_of(state_of(self).model, best.tokens_per_second, best.device_bytes) if best else NOTHING
 
     @property
     def share(self) -> float:
-        """The true throughput of the plan that measured fastest, over that of the best; 0 if none that fits did."""
+        """The true throughput of the plan that measured fastest, over the best plan's; 0 if none fits."""
         pairs = zip(self.plans, self.outcomes, strict=True)
         fitting = [(outcome.tokens_per_second, plan) for plan, outcome in pairs if outcome.fits]
         return self.table.share(max(fitting, key=lambda pair: pair[0])[1]) if fitting else 0.0
@@ -83,7 +82,7 @@ Method = Callable[[Hunt], None]
 
 
 def memtune(hunt: Hunt) -> None:
-    """As the operator does: recalibrated after every probe, ended by its own rules and its default of maxProbes."""
+    """The operator's method: recalibrated after every probe, ended by its own rules and its default of maxProbes."""
     hunt.most = Tuning().max_probes
     while not hunt.is_over:
         state = state_of(hunt)
@@ -116,12 +115,12 @@ def _lesson(plan: Plan, outcome: Outcome) -> Lesson:
 
 
 def random_order(hunt: Hunt) -> None:
-    """Plans by lot, none twice."""
+    """Plans in random order, without repetition."""
     _in_order(hunt, hunt.random.sample(hunt.table.possible, len(hunt.table.possible)))
 
 
 def grid_order(hunt: Hunt) -> None:
-    """Plans as nested loops name them: sharding, checkpointing, micro-batch."""
+    """Plans in the order of nested loops: sharding, checkpointing, micro-batch."""
     _in_order(hunt, hunt.table.possible)
 
 
@@ -133,11 +132,11 @@ def _in_order(hunt: Hunt, plans: tuple[Plan, ...] | list[Plan]) -> None:
 
 
 def deepspeed_order(hunt: Hunt) -> None:
-    """Stages 0, 1, 2, 3 that may fit, in each the micro-batches upwards until memory runs out.
+    """Stages 0, 1, 2, 3 that may fit; in each, increasing micro-batches until memory runs out.
 
     It ends after a stage that is no better than the one before (deepspeed/autotuning/README.md, "Autotuning Workflow
-    and Scope"). It chooses nothing else: the user is taken to have guessed the best plan's. Where a table has no plan
-    of DeepSpeed's, those that shard alike stand for them.
+    and Scope"). It chooses nothing else: the user is assumed to have guessed the best plan's other knobs. If a table
+    has no plan of DeepSpeed's, those with the same sharding stand for them.
     """
     plans, before = _guessed(hunt), 0.0
     own = [plan for plan in plans if plan.sharding.backend == "deepspeed"]
@@ -152,7 +151,7 @@ def deepspeed_order(hunt: Hunt) -> None:
 def composer_halving(hunt: Hunt) -> None:
     """The largest micro-batch, halved until it does not run out of memory.
 
-    That is all that `device_train_microbatch_size="auto"` chooses (composer/trainer/trainer.py): the user is taken to
+    That is all that `device_train_microbatch_size="auto"` chooses (composer/trainer/trainer.py): the user is assumed to
     have guessed the best plan's sharding, too.
     """
     sharding, size = hunt.table.best.sharding, 0
@@ -168,7 +167,7 @@ def composer_halving(hunt: Hunt) -> None:
 
 
 def _guessed(hunt: Hunt) -> list[Plan]:
-    """The plans that have what the best one has of every knob but sharding and batch."""
+    """The plans that equal the best one in every knob except sharding and batch."""
     best = hunt.table.best
     return [
         plan

@@ -1,4 +1,4 @@
-"""What the tables of `search.py` are, and what each method does, in words."""
+"""Texts of the search benchmark's page: the tables of `search.py`, and what each method does."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Tables of what plans took and brought on GPUs, as other projects published it, for `search.py`.
+"""Tables of published GPU measurements of several plans of one job, for `search.py`.
 
-Each job of bench/data/measured_sweeps.csv is one table, whose plans are those that were published: no more can be
-chosen. What MemTune predicts had no part in it.
+Each job of bench/data/measured_sweeps.csv is one table, whose plans are the published ones; no others can be chosen.
+MemTune's predictions had no part in it.
 """
 
 from __future__ import annotations
@@ -27,26 +27,26 @@ DATA = Path(__file__).parent / "data" / "measured_sweeps.csv"
 
 @dataclass(frozen=True)
 class PublishedModel(PlanKnowledge):
-    """What MemTune knows where the job allows only some plans."""
+    """MemTune's knowledge if the job allows only some plans."""
 
     published: tuple[Plan, ...] = ()
 
     @cached_property
     def plans(self) -> tuple[Plan, ...]:
-        """Every plan that was published."""
+        """Every published plan."""
         return self.published
 
 
 class PublishedTable(Table):
-    """The truth of the plans that were published for one job."""
+    """The truth of the published plans of one job."""
 
     def knowledge(self, lessons: tuple[Lesson, ...]) -> PlanKnowledge:
-        """What MemTune knows of the plans after these lessons."""
+        """MemTune's knowledge of the plans after these lessons."""
         return PublishedModel(self.workload, Space(), lessons, HEADROOM, THROUGHPUT, published=tuple(self.rows))
 
 
 class Published(NamedTuple):
-    """A job whose plans were published, and where."""
+    """A job with published plans, and their source."""
 
     job: str
     source: str
@@ -54,7 +54,7 @@ class Published(NamedTuple):
 
 
 def published_tables(path: Path = DATA) -> list[Published]:
-    """Every job of which at least one plan leaves its headroom free."""
+    """Every job with at least one plan that keeps its headroom."""
     with path.open(newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     found = [_published(job, list(lines)) for job, lines in groupby(rows, key=lambda cells: cells["job"])]
@@ -71,7 +71,7 @@ def _published(job: str, lines: list[dict[str, str]]) -> Published:
 
 
 def _row(cells: dict[str, str]) -> Row:
-    """A run without a speed ran out of memory; by how much it was too large was not published."""
+    """A run without a speed ran out of memory; by how much was not published."""
     if not cells["tokens_per_second"]:
         return Row(died=True)
     return Row(

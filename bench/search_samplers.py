@@ -1,4 +1,4 @@
-"""Optuna's own samplers as ways to choose the next probe, for `search.py`."""
+"""Optuna's own samplers as methods to choose the next probe, for `search.py`."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from memtune.planning.parameters import StudyParameters, Value
 from memtune.plans.plan import Plan
 
 optuna.logging.set_verbosity(optuna.logging.ERROR)
-# A sampler may name a plan twice, or one that is ruled out. Both cost nothing here, up to so many for each
-# probe that it may spend.
+# A sampler may repeat a plan, or suggest an excluded one. Both are free here, up to this many for each probe of the
+# budget.
 _ASKS_FOR_EACH_PROBE = 2
 _SIZE = "micro_batch"
 
 
 def tpe(hunt: Hunt) -> None:
-    """TPE with one startup trial, its knobs sampled together."""
+    """TPE with one startup trial and multivariate sampling."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
         sampler = TPESampler(n_startup_trials=1, multivariate=True, seed=hunt.random.getrandbits(31))
@@ -30,7 +30,7 @@ def tpe(hunt: Hunt) -> None:
 
 
 def gp(hunt: Hunt) -> None:
-    """A Gaussian process with one startup trial; its default of ten would be ten plans by lot."""
+    """A Gaussian process with one startup trial; its default of ten would be ten random plans."""
     _sampled(hunt, GPSampler(n_startup_trials=1, seed=hunt.random.getrandbits(31)))
 
 
@@ -53,12 +53,12 @@ def _sampled(hunt: Hunt, sampler: BaseSampler) -> None:
         if plan and plan not in known:
             known[plan] = hunt.probe(plan)
         outcome = known[plan] if plan else Outcome(died=True)
-        # As the operator tells it: the worst score, and a constraint above 0.
+        # As the operator does: the worst score, and a constraint above 0.
         chosen.set_constraint("fits", -1.0 if outcome.fits else 1.0)
         study.tell(chosen, outcome.tokens_per_second * outcome.fits)
 
 
 def _values(plan: Plan, names: Iterable[str]) -> tuple[Value, ...]:
-    """The plan's choices in the order of the parameters, as an Optuna study holds them."""
+    """The plan's choices in the order of the parameters, as in an Optuna study."""
     own = (getattr(plan, name) for name in names)
     return tuple(value if isinstance(value, bool | int) else str(value) for value in own)

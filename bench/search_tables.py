@@ -1,7 +1,7 @@
-"""Modelled tables of what every plan of a job takes and brings, for `search.py`: a truth that the predictor misses.
+"""Modelled tables of every plan's memory and speed, for `search.py`: a truth that differs from predictions.
 
-Each table is the prediction times hidden factors, drawn anew for each seed. No method sees them; a probe shows a
-plan's row with a little noise. Of the whole job they reach as far as published measurements are from the prediction:
+Each table is the prediction times hidden factors, drawn anew for each seed. No method sees them; a probe shows a plan's
+row with a little noise. Factors of the whole job spread as published measurements do around the prediction:
 bench/results/accuracy.md (memory: median 6%, 90th percentile 20%), bench/results/throughput.md (speed: median 10%).
 Those that differ between plans of one job are assumed; nobody published enough plans of one job to fit them.
 """
@@ -28,7 +28,7 @@ from memtune.plans.plan import Plan
 from memtune.wire.pruning import NOTHING, Step, Target, pruned
 
 HEADROOM = Tuning().headroom_ratio
-# A plan counts as found from this share of the best throughput on.
+# A plan is good from this share of the best throughput on.
 GOOD = 0.97
 # Standard deviations of the logarithms of the hidden factors.
 _MEMORY_SPREAD = 0.08  # of all plans alike
@@ -37,16 +37,16 @@ _MEMORY_OWN = 0.015  # of each plan
 _SPEED_SPREAD = 0.15  # of all plans alike
 _KNOB_SPREAD = 0.06  # of each sharding and of each checkpointing
 _SPEED_OWN = 0.03  # of each plan
-# What two probes of one plan differ by.
+# The difference between two probes of one plan.
 _MEMORY_NOISE = 0.003
 _SPEED_NOISE = 0.015
-# What the steps of one probe differ by; assumed.
+# The difference between the steps of one probe; assumed.
 _STEP_NOISE = 0.05
 _DRAWS = 100
 
 
 class Case(NamedTuple):
-    """A job: its size as people say it, and the workload."""
+    """A job: its size in words, and the workload."""
 
     size: str
     workload: Workload
@@ -61,7 +61,7 @@ def _case(size: str, gpu: str, nodes: int, gpus: int, batch: int, length: int, *
 
 
 # Sizes: GPT-2 small and large, Llama 3.2 1B and 3B, Llama 2 7B and 13B, Llama 3 8B, Yi 34B, Llama 3 70B and, on few
-# GPUs, Qwen 2.5 1.5B; all with the layers of a Llama.
+# GPUs, Qwen 2.5 1.5B; all with a Llama's layers.
 CASES = (
     _case("0.1B", "a10-24gb", 1, 1, 64, 1024, 768, 12, 12, 12, 3072, 50257),
     _case("0.8B", "a100-40gb", 1, 1, 64, 1024, 1280, 36, 20, 20, 5120, 50257),
@@ -77,9 +77,9 @@ CASES = (
 
 
 class Outcome(NamedTuple):
-    """What a probe of a plan shows. ``demanded_bytes`` is of one that ran out of memory, the rest of one that did not.
+    """What a probe of a plan shows. ``demanded_bytes`` is set if it ran out of memory, the rest if it did not.
 
-    ``fits`` says whether it left its headroom.
+    ``fits`` says whether it kept its headroom.
     """
 
     died: bool
@@ -96,14 +96,14 @@ class Outcome(NamedTuple):
 
 @dataclass
 class Hidden:
-    """The factors between prediction and truth, each drawn when it is first needed. ``reach`` stretches them all."""
+    """The factors between prediction and truth, each drawn on first use. ``reach`` scales them all."""
 
     random: Random
     reach: float = 1.0
     drawn: dict[str, float] = field(default_factory=dict)
 
     def factor(self, name: str, spread: float) -> float:
-        """The factor of that name: the same whenever it is asked for."""
+        """The factor of this name, the same on every call."""
         if name not in self.drawn:
             self.drawn[name] = self.own(spread)
         return self.drawn[name]
@@ -127,9 +127,9 @@ class Hidden:
 
 
 class Row(NamedTuple):
-    """The truth of one plan: the peaks of its memory and its speed. One that ``died`` has neither.
+    """The truth of one plan: its memory peaks and its speed. One that ``died`` has neither.
 
-    What a source does not say is 0.
+    A value that a source does not state is 0.
     """
 
     device_bytes: float = 0.0
@@ -141,18 +141,18 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True)
 class Table:
-    """The truth of every plan of a job, and which plans its prediction does not rule out (``possible``)."""
+    """The truth of every plan of a job, and the plans that its prediction does not rule out (``possible``)."""
 
     workload: Workload
     rows: dict[Plan, Row]
     possible: tuple[Plan, ...]
 
     def knowledge(self, lessons: tuple[Lesson, ...]) -> PlanKnowledge:
-        """What MemTune knows of the plans after these lessons."""
+        """MemTune's knowledge of the plans after these lessons."""
         return PlanKnowledge(self.workload, Space(), lessons, HEADROOM, THROUGHPUT)
 
     def fits(self, plan: Plan) -> bool:
-        """Whether a plan truly leaves its headroom."""
+        """Whether a plan truly keeps its headroom."""
         row = self.rows[plan]
         return not row.died and row.device_bytes <= self.workload.gpu.usable_bytes * (1 - HEADROOM)
 
@@ -170,11 +170,11 @@ class Table:
         return self.rows[plan].tokens_per_second / self.rows[self.best].tokens_per_second
 
     def probe(self, plan: Plan, random: Random, target: Target = NOTHING, steps: int = Tuning().probe_steps) -> Outcome:
-        """Run a plan for so many steps, or until it cannot beat the target: what it shows, and what it costs."""
+        """Run a plan for ``steps`` steps, or until it cannot beat the target: its result and its cost."""
         row, usable_bytes = self.rows[plan], self.workload.gpu.usable_bytes
         tokens = self.workload.global_batch * self.workload.sequence_length
         if row.died or row.device_bytes > usable_bytes:
-            # It dies in its first step, at some request on the way to its peak, if that is known.
+            # It dies in its first step, at some request before its peak, if that is known.
             missing = max(row.device_bytes - usable_bytes, 0)
             demanded = int(usable_bytes + missing * random.random()) if missing else 0
             return Outcome(True, demanded_bytes=demanded, gpu_seconds=self._cost(0.0))
@@ -200,7 +200,7 @@ class Table:
 
 
 def _speeds_of_pruned(speed: float, device_bytes: int, target: Target, steps: int) -> list[float]:
-    """The speeds of a probe's steps but the first, up to the one that rules its plan out; none if that is none."""
+    """The speeds of a pruned probe's steps but the first, up to the one that rules its plan out; else none."""
     random, speeds = Random(speed), list[float]()
     for _ in range(2, steps):
         speeds.append(speed * random.lognormvariate(0.0, _STEP_NOISE))
@@ -215,7 +215,7 @@ def _shortened(plan: Plan) -> float:
 
 
 def table_of(workload: Workload, random: Random, reach: float = 1.0) -> Table:
-    """Draw the truth of a job; ``reach`` is how far from the prediction, 1 as published measurements are."""
+    """Draw the truth of a job; ``reach`` scales its distance to the prediction, 1 as in published measurements."""
     predictor = Predictor(workload)
     plans = enumerate_plans(workload, Space())
     ranking = rank(workload, predictor, plans, HEADROOM)
@@ -225,7 +225,7 @@ def table_of(workload: Workload, random: Random, reach: float = 1.0) -> Table:
         hidden = Hidden(random, reach)
         rows = {plan: _row(plan, prediction, hidden) for plan, prediction in predictions.items()}
         table = Table(workload, rows, tuple(plan for plan in plans if plan not in ruled_out))
-        # Where no plan fits there is nothing to find.
+        # If no plan fits there is nothing to find.
         if any(table.fits(plan) for plan in plans):
             return table
     raise ValueError(f"no plan of {workload.architecture.name} fits on {workload.world} x {workload.gpu.name}")

@@ -39,20 +39,20 @@ from dev.cluster.versions import KUBERNETES, PAUSE_IMAGE  # noqa: E402  # the ch
 SAMPLE_SECONDS = 5
 LEAST_MINUTES = 3
 KUBELET_PORT = 10250
-# Who can be told to collect garbage: at these addresses nobody else can answer.
+# Processes that can be asked to collect garbage; nothing else can answer at these addresses.
 COLLECTING = {
     "kube-apiserver": API_URL,
     "kube-controller-manager": f"https://127.0.0.1:{CONTROLLER_MANAGER_PORT}",
     "kube-scheduler": f"https://127.0.0.1:{SCHEDULER_PORT}",
 }
-# Objects rewritten in a circle, so many a second: a pace of its own makes two soaks comparable.
+# Objects that are rewritten in turn, at a fixed rate, so that two soaks are comparable.
 OBJECTS = 50
 WRITES_PER_SECOND = 50
-# A kubelet remembers its last 4,096 events, three for each container. Pods of one container take most of half an hour
+# A kubelet remembers its last 4,096 events, three for each container. Pods of one container need most of half an hour
 # to fill that, and the soak would end before it can level off.
 PODS_AT_ONCE = 4
 CONTAINERS = 6
-# A pod of these takes some seconds, and what is asked of the API less.
+# A pod of these takes some seconds, and the API load is smaller.
 POD_SECONDS = 120
 END_SECONDS = 60
 FINE = (
@@ -76,7 +76,7 @@ PARTS = (
 
 
 def part_of(words: list[str]) -> str:
-    """A part's name out of its command line; Python's parts are known by their module."""
+    """The name of a part from its command line; Python's parts are known by their module."""
     return words[2] if words[1:2] == ["-m"] else Path(words[0]).name
 
 
@@ -92,13 +92,13 @@ def parts() -> dict[str, Path]:
 
 
 def own_bytes(directory: Path) -> int:
-    """Resident memory, without the pages of its program and of its files, which the kernel may drop at any time."""
+    """Resident memory without program and file pages, which the kernel may drop at any time."""
     status = (directory / "status").read_text()
     return int(status.split("RssAnon:")[1].split()[0]) * 1024 if "RssAnon:" in status else 0
 
 
 def live_bytes() -> dict[str, int]:
-    """What lives in the heap and on the stacks of each part that can be asked, after a collection."""
+    """Live heap and stack bytes of each part that can be asked, after a collection."""
     admin = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     admin.check_hostname, admin.verify_mode = False, ssl.CERT_NONE
     admin.load_cert_chain(CERTIFICATES / "admin.crt", CERTIFICATES / "admin.key")
@@ -115,18 +115,18 @@ def live_bytes() -> dict[str, int]:
 
 
 def told_live(page: str) -> int:
-    """The bytes of heap and stacks on a page that Go's pprof writes."""
+    """The heap and stack bytes on a page of Go's pprof."""
     return sum(int(re.findall(rf"^# {name} = (\d+)", page, re.MULTILINE)[0]) for name in ("HeapAlloc", "Stack"))
 
 
 def is_judged(name: str) -> bool:
-    """Whether a row's growth counts: not of those processes of which the live bytes are known."""
+    """Whether a row's growth counts: not for processes whose live bytes are known."""
     part, _, number = name.partition("/")
     return not number or part not in {*COLLECTING, "kubelet"}
 
 
 class Load:
-    """Threads that use the API until told to stop, and the counts of what they did."""
+    """Threads that use the API until stopped, with counts of what they did."""
 
     def __init__(self, connection: Any, namespace: str) -> None:
         self.core: Any = client.CoreV1Api(connection)
@@ -137,11 +137,11 @@ class Load:
         self._numbers = count()
         self.failures: list[str] = []
         works = [self._write, self._watch, *[self._run_pods] * PODS_AT_ONCE]
-        # Daemons: whoever interrupts the soak twice waits for none of them.
+        # Daemon threads, so that a second interrupt does not wait for them.
         self.threads = [threading.Thread(target=self.attempt, args=(work,), daemon=True) for work in works]
 
     def end(self) -> None:
-        """Have all threads stop; one that hangs is a failure, and is not waited for any longer."""
+        """Stop all threads; one that hangs is a failure, and is not waited for any longer."""
         self.stop.set()
         deadline = time.monotonic() + END_SECONDS
         started = [thread for thread in self.threads if thread.is_alive()]
@@ -154,7 +154,7 @@ class Load:
         self.core.delete_namespace(self.namespace)
 
     def attempt(self, work: Callable[[], object]) -> None:
-        """Do it; what goes wrong is noted, and ends the soak."""
+        """Run it; an error is recorded and ends the soak."""
         try:
             work()
         except Exception as error:
@@ -190,12 +190,12 @@ class Load:
             with self._counting:
                 self.counts[f"pods {phase.lower()}"] += 1
             self.core.delete_namespaced_pod(name, self.namespace, grace_period_seconds=0)
-            # Events would live for an hour: for longer than the soak there would only be more of them. A kubelet tells
-            # of five a second and has more to tell, so that those of earlier pods come late.
+            # Events live for an hour, so they would only accumulate during the soak. A kubelet sends five a second and
+            # has more to send, so earlier pods' events come late.
             self.core.delete_collection_namespaced_event(self.namespace)
 
     def _last_phase(self, name: str) -> str:
-        """How the pod ended; empty when the load is told to stop before that."""
+        """How the pod ended; empty if the load is stopped before that."""
         deadline = time.monotonic() + POD_SECONDS
         while not self.stop.is_set():
             phase: str = self.core.read_namespaced_pod(name, self.namespace).status.phase

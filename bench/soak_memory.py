@@ -1,4 +1,4 @@
-"""How the memory of the cluster's processes went during a soak, and which of them never levelled off."""
+"""Judges the memory of the cluster's processes during a soak: which of them never levelled off."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from itertools import pairwise
 from typing import NamedTuple
 
 MIB = 1 << 20
-# Less than this from one third to the next is nobody's leak: a page here and there.
+# Less growth than this from one third to the next is no leak: a page here and there.
 NOISE_BYTES = MIB
-# Student's t for the ten degrees of freedom that twelve medians have: one time in forty the slope is lower by chance.
+# Student's t for the ten degrees of freedom of twelve medians: one time in forty the slope is lower by chance.
 _CONFIDENCE = 2.228
 _STRETCHES = 12
 
 
 class Trend(NamedTuple):
-    """How memory went in the second half: bytes from one third of the run to the next, and how sure that is."""
+    """The memory trend in the second half: bytes from one third of the run to the next, and its confidence."""
 
     bytes_a_third: float
     give_or_take_bytes: float
@@ -27,7 +27,7 @@ class Trend(NamedTuple):
 
 
 def _medians(values: Sequence[int], count: int) -> list[float]:
-    """The median of each of so many stretches: what a garbage collector leaves lying about is the same in all."""
+    """The medians of ``count`` stretches; garbage that waits for collection is the same in all."""
     if len(values) < 2 * _STRETCHES:
         raise ValueError(f"{len(values)} samples are too few to judge: let the soak run longer")
     edges = [len(values) * number // count for number in range(count + 1)]
@@ -37,7 +37,7 @@ def _medians(values: Sequence[int], count: int) -> list[float]:
 def trend(values: Sequence[int]) -> Trend:
     """The line through the medians of the second half, with the confidence that its own scatter allows.
 
-    What is above the line once tends to be there the next time, too: by as much fewer are the medians that count.
+    Neighbouring values are correlated, so fewer medians count as independent.
     """
     medians = _medians(values, 2 * _STRETCHES)[_STRETCHES:]
     slope, start = statistics.linear_regression(range(_STRETCHES), medians)
@@ -54,9 +54,9 @@ def trend(values: Sequence[int]) -> Trend:
 def still_grows(values: Sequence[int]) -> bool:
     """Whether memory grows without levelling off.
 
-    It does when the second half rises by more than its own scatter explains, the last third has grown by more than half
-    of what the second had, and both sixths of the last third have a part in that. A cache that fills up grows less and
-    less, a sawtooth comes back to where it was, a step is over; a leak goes on.
+    It does if the second half rises by more than its own scatter explains, the last third has grown by more than half
+    of what the second had, and both sixths of the last third contribute. A cache that fills up grows less and less, a
+    sawtooth returns to where it was, a step is over; a leak goes on.
     """
     first, second, last = _medians(values, 3)
     *_, before, next_to_last, end = _medians(values, 6)
@@ -70,7 +70,7 @@ def still_grows(values: Sequence[int]) -> bool:
 
 
 def table(series: Mapping[str, Sequence[int]]) -> str:
-    """One row in Markdown for each process, in MiB; of one that died there is nothing to compare."""
+    """One row in Markdown for each process, in MiB; one that died has nothing to compare."""
     samples = max(len(values) for values in series.values())
     rows = [
         "| part | start | 1st third | 2nd third | last third | end | highest | rise a third |",
@@ -86,7 +86,7 @@ def table(series: Mapping[str, Sequence[int]]) -> str:
 
 
 def findings(series: Mapping[str, Sequence[int]], is_judged: Callable[[str], bool] = lambda _: True) -> list[str]:
-    """What is wrong, a sentence each; empty when every process lived throughout and all that is judged levelled off."""
+    """Problems, a sentence each; empty if every process survived and all judged ones levelled off."""
     samples = max(len(values) for values in series.values())
     wrong = []
     for name, values in sorted(series.items()):

@@ -1,4 +1,4 @@
-"""How long it takes to enumerate, predict and rank plans; the target is 10,000 candidates in under 1 s.
+"""Time to enumerate, predict and rank plans; the target is 10,000 candidates in under 1 s.
 
     PYTHONPATH=core python bench/space.py > bench/results/space.md
 
@@ -53,7 +53,7 @@ SPACES = {
 
 
 class Cost(NamedTuple):
-    """What it took to enumerate and rank a space."""
+    """The cost of enumerating and ranking a space."""
 
     candidates: int
     cpu_seconds: float
@@ -61,7 +61,7 @@ class Cost(NamedTuple):
 
 
 def cost(workload: Workload, space: Space) -> Cost:
-    """One run from nothing: a new predictor, and no garbage of the run before."""
+    """One cold run: a new predictor, and no garbage of the run before."""
     gc.collect()
     wall, cpu = time.perf_counter(), time.process_time()
     plans = enumerate_plans(workload, space)

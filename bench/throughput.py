@@ -1,8 +1,8 @@
-"""How good the predicted throughput is, on published measured rows.
+"""Accuracy of the predicted throughput on published measurements.
 
     PYTHONPATH=core python bench/throughput.py [FILE.csv]
 
-Prints published and predicted tokens per second, a table by source and GPU, and one line for machines: percentages,
+Prints published and predicted tokens per second, a table by source and GPU, and a machine-readable line: percentages,
 where ``bias`` is the median of predicted over published less one, ``inside`` the share of rows within the interval.
 """
 
@@ -36,7 +36,7 @@ class Row(NamedTuple):
 
 
 class Scored(NamedTuple):
-    """A row and what was predicted for it."""
+    """A row and its prediction."""
 
     row: Row
     predicted: Interval
@@ -48,7 +48,7 @@ class Scored(NamedTuple):
 
     @property
     def is_inside(self) -> bool:
-        """Whether the published number lies within the predicted interval."""
+        """Whether the published number is within the predicted interval."""
         return self.predicted.lower <= self.row.published <= self.predicted.upper
 
 

@@ -36,7 +36,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
 
 
 def traced(config: dict[str, Any], folder: Path, memory: str) -> tuple[Trace, float, int]:
-    """The trace that `memtune trace` makes, its process's seconds of processor time, and the most memory it had."""
+    """The trace that `memtune trace` makes, with its process's CPU seconds and peak memory."""
     described, output = folder / "config.json", folder / "trace.json"
     described.write_text(json.dumps(config))
     command = [sys.executable, "-m", "memtune_runner", "trace", str(described), "--output", str(output)]
@@ -49,7 +49,7 @@ def traced(config: dict[str, Any], folder: Path, memory: str) -> tuple[Trace, fl
 
 
 def replayed(trace: Trace, config: dict[str, Any]) -> tuple[int, float]:
-    """How many plans were replayed, and the seconds of processor time."""
+    """The number of replayed plans, and the CPU seconds."""
     workload = Workload(from_hf_config(config), find("h100-80gb"), 256, LENGTH, gpus_per_node=GPUS)
     everything = enumerate_plans(workload, Space(shardings=tuple(Sharding), offloads=(Offload.NONE, Offload.OPTIMIZER)))
     plans = everything[:: max(1, len(everything) // PLANS)][:PLANS]

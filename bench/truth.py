@@ -44,7 +44,7 @@ from memtune_runner.virtual.gpu import VirtualGpu
 WORLD = 4
 STEPS = 2
 LIMIT_BYTES = 1 << 40
-# Models take turns, so that each is traced in one way of computing only, which is what takes the time.
+# Models alternate, so that each is traced in a single numerics, since tracing takes the time.
 PLANS = (
     ("fp32-ddp-none-mb4x1", "fp32-ddp-full-mb16x2", "fp32-fsdp-full-mb8x2"),
     ("bf16-fsdp-none-mb4x1", "bf16-z2-none-mb4x2-bk100000", "bf16-z3-full-mb8x1-bk100000"),
@@ -53,7 +53,7 @@ PLANS = (
     ("bf16-z1-none-mb4x1-bk100000", "bf16-fsdpsgo-none-mb4x2", "bf16-z3-none-mb4x2-bk100000"),
 )
 
-# A CPU's batch norm takes no 16-bit weights beside fp32 statistics, which is what FSDP and DeepSpeed make of it.
+# A CPU's batch norm rejects 16-bit weights with fp32 statistics, which FSDP and DeepSpeed make of it.
 PLANS_WITH_BATCH_NORM = ("fp32-ddp-none-mb4x1", "fp32-fsdp-none-mb8x2", "bf16-ddp-none-mb4x2")
 
 
@@ -67,7 +67,7 @@ class Row(NamedTuple):
 
     @property
     def error(self) -> float:
-        """Signed: above zero where too much was predicted."""
+        """Signed relative error; positive if too much was predicted."""
         return self.predicted_bytes / self.counted_bytes - 1
 
 
@@ -80,7 +80,7 @@ def _attention(
     is_causal: bool = False,
     **options: Any,
 ) -> Any:
-    """What the virtual GPU counts as a GPU's kernel and not as the CPU's: attention with dropout."""
+    """Attention with dropout, which the virtual GPU counts as a GPU's kernel and not as the CPU's."""
     inputs = autocasted(query, key, value) if dropout_p else (query, key, value)
     if dropout_p and is_the_kernels(inputs, attn_mask, is_causal, options.get("enable_gqa", False)):
         return FlashAttention.apply(*inputs, attn_mask)  # type: ignore[no-untyped-call]  # as in kernels
@@ -88,7 +88,7 @@ def _attention(
 
 
 def replayer(make: Callable[[], Subject], plans: Sequence[str]) -> Replayer:
-    """The model traced with the CPU's kernels, for it is counted with them."""
+    """The model traced with the CPU's kernels, since it is counted with them."""
     numerics = {numerics_of(Plan.parse(plan)) for plan in plans}
     with FakeTensorMode(allow_non_fake_inputs=True):
         with KnownNumbers(), usual_values():
@@ -99,14 +99,14 @@ def replayer(make: Callable[[], Subject], plans: Sequence[str]) -> Replayer:
 
 
 def predicted(replaying: Replayer, plan: Plan) -> int:
-    """The most that tensors ask for at once in training; what comes before depends on where a model is built."""
+    """The peak of requested tensor bytes in training; the peak before depends on where a model is built."""
     phases = replaying.replay(plan).phases
     return max(peak.requested for name, peak in phases.items() if name != "init")
 
 
 def counted(make: Callable[[], Subject], plan: Plan) -> int:
     """The same of a real run."""
-    # DeepSpeed's stage 3 takes the place of torch's product, for good.
+    # DeepSpeed's stage 3 replaces torch's product permanently.
     with replaced(functional, "linear", functional.linear), _no_collections(), VirtualGpu(LIMIT_BYTES) as gpu:
         subject = make()
         subject.model.train()
@@ -157,7 +157,7 @@ def _no_collections() -> Iterator[None]:
 
 
 def measured(pairs: dict[str, Sequence[str]]) -> tuple[list[Row], list[str]]:
-    """Every model under its plans, and what could not be traced or trained."""
+    """Every model under its plans, and those that could not be traced or trained."""
     rows, refused = [], []
     for name, plans in pairs.items():
         make = MODELS[name]

@@ -19,7 +19,7 @@ _IMAGE = {"image_size": 32, "num_labels": 10}
 
 
 def _configured(task: str, batch: Callable[[int], dict[str, torch.Tensor]]) -> Callable[..., Callable[[], Subject]]:
-    """Models of transformers for a task, from the facts of their configs."""
+    """Models of transformers for a task, from their configs."""
 
     def described(model_type: str, **facts: Any) -> Callable[[], Subject]:
         def make() -> Subject:
@@ -47,7 +47,7 @@ def _with_loss_around() -> Subject:
 
 
 class UNet(nn.Module):
-    """Down, across, up: features of one resolution wait for the way back."""
+    """A U-Net: features of one resolution are kept for the upward path."""
 
     def __init__(self, width: int = 16) -> None:
         super().__init__()
@@ -81,7 +81,7 @@ class Convolutional(nn.Module):
 
 
 class Perceptron(nn.Module):
-    """Layers and nothing else."""
+    """A plain stack of linear layers."""
 
     def __init__(self, width: int = 128) -> None:
         super().__init__()

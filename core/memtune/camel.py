@@ -1,4 +1,4 @@
-"""How objects, plans and reports write the names of fields: ``micro_batch`` is ``microBatch``."""
+"""Converts field names to camelCase, for objects, plans and reports: ``micro_batch`` is ``microBatch``."""
 
 from __future__ import annotations
 
@@ -7,6 +7,6 @@ from functools import cache
 
 @cache
 def camel(name: str) -> str:
-    """The name of a field as JSON and YAML have it."""
+    """The name of a field in JSON and YAML."""
     head, *rest = name.split("_")
     return head + "".join(part.title() for part in rest)

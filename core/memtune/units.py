@@ -1,4 +1,4 @@
-"""Units of memory: bytes everywhere inside, GiB at the edge of the screen only. And counted things in words."""
+"""Formats and parses memory sizes and counts: bytes inside, GiB only in output."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _QUANTITY = re.compile(r"(\d+(?:\.\d+)?)([kMGT]i?|Ki)?")
 
 
 def parse_bytes(text: str | int) -> int:
-    """Read a Kubernetes quantity of memory, such as ``80Gi`` or ``512M`` or a plain number of bytes."""
+    """Parse a Kubernetes memory quantity, such as ``80Gi`` or ``512M`` or a plain number of bytes."""
     match = _QUANTITY.fullmatch(str(text).strip())
     factor = _SUFFIXES.get(match[2] or "") if match else None
-    # Enough digits are more than a float can hold.
+    # A number with enough digits exceeds a float.
     size = float(match[1]) * factor if match and factor else math.inf
     if math.isinf(size):
         raise ValueError(f"{text!r} is not a quantity of memory; write it like 80Gi, 512Mi or 16G")
@@ -41,7 +41,7 @@ def gib(size_bytes: float, digits: int = 1) -> str:
 
 
 class Unit(NamedTuple):
-    """A unit of memory, and with how many digits it is shown."""
+    """A unit of memory, and the digits to show."""
 
     name: str
     size_bytes: int
@@ -53,17 +53,17 @@ class Unit(NamedTuple):
 
     @property
     def least_bytes(self) -> float:
-        """What is less would be shown as nothing."""
+        """Smaller amounts would be shown as 0."""
         return self.size_bytes * float(10**-self.digits) / 2
 
 
 def unit_of(size_bytes: float) -> Unit:
-    """The unit in which a memory, and whatever is a part of it, is best shown."""
+    """The best unit to show a memory and its parts."""
     return Unit("Gi", GIB, 1) if size_bytes >= GIB else Unit("Mi", MIB, 0)
 
 
 def amount(size_bytes: float, of_bytes: float) -> str:
-    """In the unit of the whole, as a sentence has it: ``71.2 GiB``, ``166 MiB``."""
+    """An amount in the unit of the whole, for a sentence: ``71.2 GiB``, ``166 MiB``."""
     unit = unit_of(of_bytes)
     return f"{unit.number(size_bytes)} {unit.name}B"
 

@@ -1,6 +1,6 @@
-"""What touches CUDA in a test of its own process: a context stays as long as its process, and takes half a gibibyte.
+"""Runs CUDA code of a test in its own process, since a context stays for the process and takes half a gibibyte.
 
-The driver tells only what all processes use together, so that it would count as memory of every run that follows.
+The driver only reports the memory of all processes together, so it would count towards every later run.
 """
 
 from __future__ import annotations
@@ -15,6 +15,6 @@ _Found = TypeVar("_Found")
 
 
 def apart(function: Callable[_Arguments, _Found], *args: _Arguments.args, **kwargs: _Arguments.kwargs) -> _Found:
-    """What a function of a module gives, called in a process of its own, which has ended by then."""
+    """The result of a module's function, called in its own process, which has ended by then."""
     with ProcessPoolExecutor(1, get_context("spawn")) as process:
         return process.submit(function, *args, **kwargs).result()

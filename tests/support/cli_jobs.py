@@ -33,7 +33,7 @@ def written(folder: Path, data: object) -> str:
 
 
 def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    """Run a command that must be refused, and give its message."""
+    """Run a command that must be refused, and return its message."""
     assert main(arguments) == 2
     output = capsys.readouterr()
     assert output.out == ""

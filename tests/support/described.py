@@ -1,4 +1,4 @@
-"""Eleven described architectures with their real widths and few of their layers, which are alike."""
+"""Eleven described architectures with real widths, but only a few of their identical layers."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ CONFIGS: dict[str, dict[str, Any]] = {
 
 
 def traced(name: str, numerics: Sequence[str], adapted: Sequence[str] = (), dropout: float = 0.0) -> Trace:
-    """The model of a config, computed in these ways; with a frozen base where some of its modules are adapted."""
+    """The traced model of a config in these numerics; with a frozen base if some modules are adapted."""
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    model: Any = AutoModelForCausalLM  # transformers leaves it untyped
+    model: Any = AutoModelForCausalLM  # untyped in transformers
     facts = dict(CONFIGS[name])
     config = AutoConfig.for_model(facts.pop("model_type"), **facts, use_cache=False)
-    gc.disable()  # as `memtune trace` does: when garbage goes must not depend on chance
+    gc.disable()  # as in `memtune trace`: the time of garbage collection must not be random
     try:
         return _traced(name, lambda: _adapter(model.from_config(config), adapted, dropout), numerics)
     finally:

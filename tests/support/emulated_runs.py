@@ -1,4 +1,4 @@
-"""Jobs of examples/ with `device: emulated`, and `memtune` called as by somebody who has activated .venv-emulated."""
+"""Example jobs with `device: emulated`, and `memtune` run as in an activated .venv-emulated."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def example(directory: Path, name: str, resources: dict[str, Any], **spec: Any) 
 def memtune(
     *words: str, activated: bool = True, programs: Path = PYTHON.parent, limit: int = 300
 ) -> subprocess.CompletedProcess[str]:
-    """Call the command from the root of the repository, where the scripts of the examples are."""
+    """Run the command in the root of the repository, which has the examples' scripts."""
     # Without the packages of this Python, whose torch is the CPU build.
     ours = os.pathsep.join(str(_EXAMPLES.parent / part) for part in ("core", "runner", "operator", "cli"))
     own = {"VIRTUAL_ENV": str(PYTHON.parents[1]), "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}"}

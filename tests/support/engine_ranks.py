@@ -1,8 +1,8 @@
 """One rank of the engine's contract suite: trains a small decoder under plan after plan, in one process each.
 
-``python -m engine_ranks DIRECTORY RANK WORLD DEVICE TASK...``; rank 0 writes what came of each task to
+``python -m engine_ranks DIRECTORY RANK WORLD DEVICE TASK...``; rank 0 writes the result of each task to
 DIRECTORY/results.json. A task is a plan, ``PLAN to DIR`` (train the first half and save it there), ``PLAN from DIR``
-(go on from what was saved there to the end) or ``PLAN from DIR to DIR`` (half of what is left, and save it again).
+(resume from there to the end) or ``PLAN from DIR to DIR`` (train half of the rest, and save it again).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ VOCABULARY, LENGTH, LAYERS = 64, 8, 4
 GLOBAL_BATCH, STEPS, LR, MAX_NORM = 8, 20, 3e-3, 1.0
 SHORT_BATCH = 5  # every fifth batch, so that with four ranks one has no rows
 IGNORED = -100
-# Trained a second time, from a checkpoint in the middle.
+# Also trained from a checkpoint in the middle.
 RESUMED = ("fp32-ddp-every2-mb2x2", "fp32-fsdp-none-mb4x1", "fp32-z1-none-mb1x4", "fp32-z3-none-mb2x2")
 
 
@@ -116,7 +116,7 @@ def decaying(optimizer: torch.optim.Optimizer) -> torch.optim.lr_scheduler.LRSch
 
 
 def done(task: str, rank: int, world: int, device: Device, directory: Path) -> dict[str, Any]:
-    """What a task came to."""
+    """The result of a task."""
     beginning, _, target = task.partition(" to ")
     form, _, source = beginning.partition(" from ")
     engine = built(Plan.parse(form), world, device, Path(target).parent if target else None)
@@ -131,7 +131,7 @@ def done(task: str, rank: int, world: int, device: Device, directory: Path) -> d
 
 
 def form_for(settings: Settings, source: Path, rank: int) -> Path:
-    """What was saved, or what it is converted to for the plan; what is impossible is tried with what was saved."""
+    """The checkpoint, or its conversion for the plan; if the table says impossible, the checkpoint as it is."""
     found = Checkpoint(source, manifest.read(source))
     saved = found.manifest
     entry = resumption(saved.format, saved.plan, settings.plan, saved.world == settings.world)
@@ -144,7 +144,7 @@ def form_for(settings: Settings, source: Path, rank: int) -> Path:
 
 
 def whole(engine: Engine, rank: int, world: int, directory: Path) -> dict[str, Any]:
-    """What training under a plan came to; for some plans also from a checkpoint in the middle on."""
+    """The result of training under a plan; for some plans also from a checkpoint in the middle."""
     half, settings = STEPS // 2, engine.settings
     steps = train(engine, rank, world, 0, half)
     found: dict[str, Any] = {}
@@ -163,7 +163,7 @@ def told(engine: Engine, steps: list[Step]) -> dict[str, Any]:
         "norms": [each.gradient_norm for each in steps],
         "skipped": engine.skipped_steps,
         "samples": engine.samples,
-        "lr": float(engine.optimizer.param_groups[0]["lr"]),  # torchao's is a tensor
+        "lr": float(engine.optimizer.param_groups[0]["lr"]),  # a tensor with torchao
     }
 
 

@@ -1,4 +1,4 @@
-"""What the engine promises of every plan, for processes that train here or on CUDA: one global batch, one loss curve.
+"""The engine's contract for every plan, on CPU and CUDA: one global batch, one loss curve.
 
 The reference is a plain training loop without the engine: one process, one batch, no micro-batches.
 """
@@ -30,7 +30,7 @@ class Curve(NamedTuple):
 
 
 class Case(NamedTuple):
-    """Saved by some ranks under one plan, gone on from by some under another."""
+    """Saved under one plan by some ranks, resumed under another by others."""
 
     saved: str
     saved_world: int
@@ -40,12 +40,12 @@ class Case(NamedTuple):
 
 @cache
 def reference(dtype: torch.dtype = torch.float32, device: str = "cpu") -> Curve:
-    """A plain loop; with a shorter format, plain autocast over fp32 weights."""
+    """A plain loop; in a shorter format, plain autocast over fp32 weights."""
     return plain_loop(dtype, device) if device == "cpu" else apart(plain_loop, dtype, device)
 
 
 def plain_loop(dtype: torch.dtype, device: str) -> Curve:
-    """What every plan is compared with."""
+    """The loop that every plan is compared with."""
     torch.set_num_threads(1)
     model = decoder().to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=LR)
@@ -66,7 +66,7 @@ def plain_loop(dtype: torch.dtype, device: str) -> Curve:
 def trained_by_ranks(
     place: Path, world: int, tasks: list[str], device: Device = Device.VIRTUAL, **told: str
 ) -> dict[str, Any]:
-    """What each task of engine_ranks came to: one start of the processes for all of them."""
+    """The result of each task of engine_ranks, from one start of the processes."""
     place.mkdir()
     variables = {
         **os.environ,
@@ -100,7 +100,7 @@ def trained_by_ranks(
 
 
 def equals_the_reference(found: dict[str, Any], device: str = "cpu") -> None:
-    """In fp32 a plan has the loss of one rank with one batch."""
+    """In fp32 a plan has the same loss as one rank with one batch."""
     expected = reference(device=device)
     assert found["losses"] == pytest.approx(expected.losses, rel=1e-5)
     assert found["norms"] == pytest.approx(expected.norms, rel=1e-4)
@@ -108,12 +108,12 @@ def equals_the_reference(found: dict[str, Any], device: str = "cpu") -> None:
 
 
 def stays_close(found: dict[str, Any], plan: str, device: str = "cpu") -> None:
-    """In shorter formats it differs from fp32 no more than plain autocast does."""
+    """In shorter formats it deviates from fp32 no more than plain autocast does."""
     losses, expected = found["losses"], reference(device=device)
     assert losses == pytest.approx(expected.losses, rel=0.02)
     assert fmean(losses) == pytest.approx(fmean(expected.losses), rel=0.005)
     plain = reference(torch.bfloat16 if plan.startswith("bf16") else torch.float16, device)
-    # No worse than plain autocast, but for the noise of its own rounding, a tenth of a percent.
+    # No worse than plain autocast, except for its own rounding noise, a tenth of a percent.
     assert _deviation(losses, expected.losses) <= _deviation(plain.losses, expected.losses) + 0.001
     assert found["skipped"] == 0
 

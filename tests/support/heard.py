@@ -12,7 +12,7 @@ from memtune_operator.kubernetes.events import event
 
 
 class Heard(SimulatedCluster):
-    """Keeps the events by name, which is all the order that a list of the API server has."""
+    """Stores the events by name, the only order that a list of the API server has."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -20,7 +20,7 @@ class Heard(SimulatedCluster):
         self.objects: dict[str, dict[str, Any]] = {}
 
     def write(self, decision: Decision, version: int) -> bool:
-        """Write the status, and tell of it as the operator does."""
+        """Write the status, and emit events as the operator does."""
         is_written = super().write(decision, version)
         metadata = {"name": "tiny", "namespace": "research", "uid": "job-uid", "resourceVersion": str(version)}
         for position, each in enumerate(decision.events if is_written else ()):

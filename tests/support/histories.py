@@ -1,4 +1,4 @@
-"""Histories of one job: what the world and the operator's fate do to it, and the promises that hold throughout."""
+"""Random histories of one job in a simulated cluster, and the promises that hold throughout."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from memtune.plans.plan import Plan
 from memtune.wire.run import RunKind
 from memtune.wire.trace_message import pack
 
-# A killed pod may go on for its grace period, and each of them rounds to whole seconds.
+# A killed pod may run on for its grace period, and each of them rounds to whole seconds.
 _SLACK_SECONDS = 3.0
 _CROWDED_SHARE = 0.25
-# Where a train run died without its plan's being too large, and what the next one does about it.
+# Phases in which a train run may die without its plan being too large, and the remedies.
 _BESIDE = ("evaluation", "saving")
 _SPARING = ("evaluationBatch", "shardedSave")
 
@@ -38,7 +38,7 @@ class History:
         self.known: set[str] = set()
 
     def to_its_end(self) -> dict[str, Any]:
-        """A world that does what it should, until the job has ended; its last status."""
+        """Let the world behave well until the job has ended; return its last status."""
         self._calm()
         for _ in range(400):
             self.cluster.reconcile()
@@ -50,7 +50,7 @@ class History:
         raise AssertionError(f"no end: {self.cluster.status['phase']}, {self.cluster.events[-8:]}")
 
     def _goes_in_time(self) -> None:
-        """A job that has ended goes when its time to live is over, and not before."""
+        """An ended job is deleted when its TTL is over, and not before."""
         time_to_live = self.cluster.job.spec.ttl_seconds_after_finished
         if time_to_live is not None:
             self.cluster.tick(time_to_live + 1.0)
@@ -82,7 +82,7 @@ class History:
         cluster.tick(min(cluster.wake_after or 5.0, 400.0))
 
     def finish(self, run: str, **changes: Any) -> None:
-        """A run comes to its own end, and what it reports is written down."""
+        """A run ends by itself, and its report is written."""
         self.cluster.finish(run)
         for pod in self.cluster.of(run):
             if pod.report:
@@ -130,7 +130,8 @@ class History:
         spent = cluster.probe_gpu_seconds + sum(cluster.now - (pod.started_at or 0.0) for pod in running)
         world, others = cluster.job.spec.resources.world, cluster.job.spec.tuning.parallel_probes - 1
         hidden = cluster.hidden_seconds + _SLACK_SECONDS * len(cluster.status.get("probes", []))
-        # Side by side each ends by itself after its part of what was left when it began, and others have begun since.
+        # Parallel probes each end by themselves after their share of what was left at their start, and others have
+        # started since.
         unseen = min(cluster.blind_seconds * world, _CROWDED_SHARE * cluster.job.max_gpu_seconds) * others
         slack = hidden * world * (1 + others) + unseen
         assert spent <= cluster.job.max_gpu_seconds + slack, "the GPU budget was exceeded"
@@ -159,14 +160,14 @@ class History:
                 assert model.predict(Plan.parse(record["plan"])).device.expected < least, "a larger plan was started"
 
     def _check_headroom(self, first: dict[str, Any]) -> None:
-        """Only a plan that kept what has to be free is launched first, unless it was given."""
+        """Only a plan that kept its headroom is launched first, unless the job gave it."""
         tuning = self.cluster.job.spec.tuning
         peaks = [probe.get("peakBytes") for probe in self.cluster.status["probes"] if probe["plan"] == first["plan"]]
         kept = [peak for peak in peaks if peak and peak["device"] <= peak["total"] * (1 - tuning.headroom_ratio)]
         assert kept or tuning.mode != "Probe", "a plan was launched that was not measured, or kept too little free"
 
     def check_equal_decisions(self) -> None:
-        """Equal snapshots give equal decisions, and a decision that was carried out has nothing new to create."""
+        """Equal snapshots give equal decisions, and a decision that was carried out creates nothing new."""
         cluster = self.cluster
         now = cluster.now + cluster.skew
         assert decide(cluster.job, cluster.observe(), now) == decide(cluster.job, cluster.observe(), now)
@@ -177,7 +178,7 @@ class History:
 
 
 def _is_like(fell: dict[str, Any], record: dict[str, Any]) -> bool:
-    """Whether a run does what another ran out of memory with; a train run's evaluation and save may give way."""
+    """Whether a run repeats what another ran out of memory with; a train run may shrink its evaluation or save."""
     mine, theirs = ([each.get(name) for name in ("plan", *_SPARING)] for each in (record, fell))
     return mine == theirs or ("-probe-" in fell["name"] and mine[0] == theirs[0])
 
@@ -187,12 +188,12 @@ def _goes_on(record: dict[str, Any]) -> bool:
 
 
 def suspended(job: Job, suspend: bool) -> Job:
-    """The job with its switch on or off."""
+    """Suspend or resume the job."""
     return job.model_copy(update={"spec": job.spec.model_copy(update={"suspend": suspend})})
 
 
 def with_batch(job: Job, size: int) -> Job:
-    """The job with its global batch edited, which the API server counts."""
+    """Edit the job's global batch, and increase its generation."""
     if size == job.spec.training.global_batch_size:
         return job
     training = job.spec.training.model_copy(update={"global_batch_size": size})

@@ -1,4 +1,4 @@
-"""What a query may speak of: the metrics of the golden list, and what the rules record."""
+"""The metrics and labels that a query may use: those of the golden list, and what the rules record."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def recorded() -> set[str]:
 
 
 def known_names() -> set[str]:
-    """Every series that there is: of a histogram, its three."""
+    """Every series that exists, including the three of a histogram."""
     names = set(recorded())
     for metrics in GOLDEN.values():
         for name, labels in metrics.items():
@@ -34,13 +34,13 @@ def known_names() -> set[str]:
 
 
 def known_labels() -> set[str]:
-    """Every label of a metric, as it is told or as it is scraped."""
+    """Every label of a metric, as exported or as scraped."""
     told = {label for metrics in GOLDEN.values() for labels in metrics.values() for label in labels}
     return told | SCRAPED | {"namespace", "job", "instance"}
 
 
 def names_in(query: str) -> set[str]:
-    """The metrics that a query speaks of."""
+    """The metrics in a query."""
     return set(_NAME.findall(query))
 
 

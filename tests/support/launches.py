@@ -1,4 +1,4 @@
-"""Real launches on this machine, of an installed runner whose hooks are replaced by a stand-in that needs no torch."""
+"""Real launches on this machine of an installed runner, whose hooks are replaced by a stand-in without torch."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from memtune_runner import install
 
 TIMEOUT_SECONDS = 150
 
-# Does what the real one promises: nothing to the exception, and a report when the script is over.
+# Keeps the real one's promises: it does not touch the exception, and reports at the script's end.
 _STAND_IN = """
 import os
 from contextlib import contextmanager
@@ -42,7 +42,7 @@ def watching(settings, rank, must_train=True):
 
 
 def install_runner(directory: Path) -> Path:
-    """The runner as a pod has it, with the stand-in for its hooks."""
+    """The runner as in a pod, with the stand-in for its hooks."""
     install.install(directory)
     package = directory / "memtune_runner"
     (package / "watch").mkdir(exist_ok=True)
@@ -51,7 +51,7 @@ def install_runner(directory: Path) -> Path:
 
 
 def wait_for(launch: Launch, path: Path) -> None:
-    """Wait until a script of this launch has made a file."""
+    """Wait until a script of this launch has created a file."""
     deadline = time.monotonic() + TIMEOUT_SECONDS
     while not path.exists():
         assert launch.process.poll() is None, launch.end().stderr
@@ -60,7 +60,7 @@ def wait_for(launch: Launch, path: Path) -> None:
 
 
 def free_port() -> int:
-    """A port of this machine that nobody listens to."""
+    """A free port of this machine."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
@@ -68,7 +68,7 @@ def free_port() -> int:
 
 @dataclass
 class Launch:
-    """One launcher's process, and what it left."""
+    """One launcher's process and its files."""
 
     process: subprocess.Popen[str]
     directory: Path
@@ -81,7 +81,7 @@ class Launch:
         try:
             self.stdout, self.stderr = self.process.communicate(timeout=TIMEOUT_SECONDS)
         except subprocess.TimeoutExpired:
-            self.process.terminate()  # a launcher that is killed could not end what it started
+            self.process.terminate()  # a killed launcher could not end what it started
             self.stdout, self.stderr = self.process.communicate()
             raise AssertionError(f"the launch did not end:\n{self.stdout}\n{self.stderr}") from None
         self.exit_code = self.process.returncode
@@ -89,7 +89,7 @@ class Launch:
 
     @property
     def report(self) -> Report:
-        """The report of the termination message, once it is seen that the file and the log have the same."""
+        """The termination message's report, after checking that file and log have the same."""
         marked = [line.removeprefix(LOG_MARK) for line in self.stdout.splitlines() if line.startswith(LOG_MARK)]
         assert len(marked) == 1, self.stdout + self.stderr
         report = read_report((self.directory / "termination-log").read_bytes())
@@ -102,13 +102,13 @@ class Launch:
 
 @dataclass
 class Place:
-    """Where launches run: an installed runner, and a directory for their files."""
+    """A place for launches: an installed runner, and a directory for their files."""
 
     runner: Path
     directory: Path
 
     def script(self, text: str, name: str = "train.py") -> str:
-        """Write a script and give its path."""
+        """Write a script and return its path."""
         path = self.directory / name
         path.write_text(text)
         return str(path)
@@ -154,9 +154,9 @@ class Place:
 
 
 def _environment() -> dict[str, str]:
-    """This machine's variables, with our Python first, and without what a test of ours may have set.
+    """This machine's variables, with our Python first, and without those of other tests.
 
-    A GPU that is emulated is this machine's as a real one is.
+    An emulated GPU is this machine's as a real one is.
     """
     apart = ("MEMTUNE_", "PYTHON")
     own = {name: each for name, each in os.environ.items() if name == EMULATED_GPU or not name.startswith(apart)}

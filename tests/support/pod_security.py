@@ -78,7 +78,7 @@ def _of_container(container: Manifest, pod: Manifest) -> Iterator[str]:
 
 
 def _of_either(context: Manifest) -> Iterator[str]:
-    """Controls on a field that a pod and a container have alike, wherever it is set."""
+    """Controls on a field that both pods and containers have, wherever it is set."""
     labels = context.get("seLinuxOptions") or {}
     wrong = {
         "runAsNonRoot is false": context.get("runAsNonRoot") is False,

@@ -1,4 +1,4 @@
-"""Tiny models and data on the disk, for programs that load theirs from a directory: nothing is fetched."""
+"""Tiny models and data on disk, for programs that load theirs from a directory: nothing is downloaded."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Glue(evaluate.Metric):
         return {"accuracy": sum(map(int.__eq__, predictions, references)) / len(references)}
 '''
 _ANSWERS = ((1, "chosen"), (2, "rejected"))
-# Of the model that `save_llama` makes, as a job describes it.
+# The model of `save_llama` in a job's terms.
 HF_CONFIG: dict[str, Any] = {
     "model_type": "llama",
     "hidden_size": 32,
@@ -49,9 +49,11 @@ HF_CONFIG: dict[str, Any] = {
 
 
 class Material(NamedTuple):
-    """Directories: a decoder, and data sets with a train and a test split: texts, pairs of a good and a bad answer,
-    sentences that are more or less alike. ``instructions`` is a file, ``hub`` a directory with ``glue``'s data set and
-    metric under the names by which programs load them, which finds them there before it looks for them elsewhere."""
+    """Directories of a decoder, and of data sets with a train and a test split.
+
+    Texts, pairs of a good and a bad answer, sentences of graded similarity. ``instructions`` is a file, ``hub`` has
+    ``glue``'s data set and metric under the names by which programs load them, found there first.
+    """
 
     llama: Path
     texts: Path
@@ -62,7 +64,7 @@ class Material(NamedTuple):
 
 
 def make_material(root: Path) -> Material:
-    """All of it, below ``root``: 48 rows to train on and 16 to evaluate."""
+    """Make all of it below ``root``: 48 rows to train on and 16 to evaluate."""
     made = Material(
         save_llama(root / "llama"),
         *(root / name for name in ("texts", "pairs", "alike", "instructions.json", "hub")),
@@ -117,12 +119,12 @@ def save_llama(directory: Path) -> Path:
 
 
 def sentence(number: int, words: int = 12) -> str:
-    """One of endlessly many, always the same for the same number."""
+    """An endless series of sentences, always the same for the same number."""
     return " ".join(_WORDS[(number * 7 + place * (number % 5 + 3)) % len(_WORDS)] for place in range(words))
 
 
 def save_rows(directory: Path, split: str, rows: Iterable[dict[str, Any]]) -> Path:
-    """Lines of JSON, where `datasets` finds the split of a data set."""
+    """Write JSON lines where `datasets` finds the split of a data set."""
     directory.mkdir(parents=True, exist_ok=True)
     (directory / f"{split}.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     return directory

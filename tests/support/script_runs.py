@@ -1,4 +1,4 @@
-"""`memtune run` of programs that came with other packages, and what became of their training."""
+"""`memtune run` of programs that come with other packages, and the results of their training."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ from memtune.wire.applied import mismatch
 from memtune.wire.report import Report, read_report
 
 ROOT = Path(__file__).parents[2]
-# Apart from the other packages: what is there would be found by every test, and imported by libraries that look for it.
+# A separate environment: its packages would be visible to every test, and imported by libraries that look for them.
 PACKAGES = ROOT / ".venv" / "scripts"
-# And these apart from those: torchtune needs a torchao that other libraries refuse as too old.
+# A separate one again: torchtune needs a torchao that other libraries reject as too old.
 TORCHTUNE = ROOT / ".venv" / "torchtune"
 PROGRAMS = ROOT / "tests" / "scripts" / "programs"
 GLOBAL_BATCH = 8
 LENGTH = 64
-# What loops of ours print of each optimizer step; of a step that was trained again, the last line counts.
+# The loss that our loops print for each optimizer step; the last line of a repeated step counts.
 _PRINTED_LOSS = re.compile(r"^(?:\[rank 0\] )?step (\d+) loss ([\d.]+)$", re.MULTILINE)
 CHECKPOINTS = "$(MEMTUNE_CHECKPOINT_PATH)"
 
 
 @dataclass(frozen=True)
 class Ended:
-    """What a job came to: its status, the report of each train run, the losses of each step.
+    """The result of a job: its status, the report of each train run, the losses of each step.
 
-    ``said`` is what MemTune printed, ``printed`` what the program did in all train runs.
+    ``said`` is MemTune's output, ``printed`` the program's in all train runs.
     """
 
     status: dict[str, Any]
@@ -48,7 +48,7 @@ class Ended:
 
     @property
     def samples(self) -> int:
-        """How many samples the last attempt has trained, with those that it went on from."""
+        """The samples that the last attempt has trained, including those it resumed from."""
         last = self.reports[-1]
         return (last.resumed_samples or 0) + (last.steps or 0) * self.global_batch
 
@@ -76,7 +76,7 @@ def job(command: list[str], plan: str, integration: str = "hf-trainer", **spec: 
 
 
 def shrinking(memory: str, after_step: int, by: str) -> dict[str, Any]:
-    """The resources of a virtual GPU that loses memory in the middle of the training."""
+    """The resources of a virtual GPU that loses memory during the training."""
     shrink = {"afterStep": after_step, "by": by}
     return {"gpusPerNode": 1, "gpuMemory": memory, "device": "virtual", "shrink": shrink}
 
@@ -87,7 +87,7 @@ def python(script: Path, *arguments: object, packages: Path = PACKAGES) -> None:
 
 
 def run(body: dict[str, Any], directory: Path, succeeds: bool = True, packages: Path = PACKAGES) -> Ended:
-    """Run a job to its end, and say how it ended."""
+    """Run a job to its end, and return how it ended."""
     directory.mkdir(parents=True, exist_ok=True)
     file, state = directory / "job.yaml", directory / "state"
     file.write_text(yaml.safe_dump(body))
@@ -124,7 +124,7 @@ def _environment(packages: Path) -> dict[str, str]:
 
 
 def _losses(state: Path) -> dict[int, float]:
-    """The loss of each step, as transformers' Trainer writes them into its last checkpoint."""
+    """The loss of each step, from the last checkpoint of transformers' Trainer."""
     states = sorted(state.glob("checkpoints/**/trainer_state.json"), key=lambda path: path.stat().st_mtime)
     history = json.loads(states[-1].read_text())["log_history"] if states else []
     return {entry["step"]: entry["loss"] for entry in history if "loss" in entry}

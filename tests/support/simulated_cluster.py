@@ -1,7 +1,7 @@
-"""A cluster in memory for `memtune.controller`: an API server, pods, and an operator that may be killed.
+"""An in-memory cluster for `memtune.controller`: an API server, pods, and an operator that can be killed.
 
-Nothing here decides anything. The world moves only when a test says so, and it keeps its own books, by which the
-promises of the operator are checked.
+It decides nothing. The world moves only when a test says so, and it keeps its own records, against which the operator's
+promises are checked.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ GRACE_SECONDS = 1.0
 
 @lru_cache(maxsize=4096)
 def predicted(job_key: str, plan: str, trace: str) -> tuple[int, float]:
-    """Bytes and seconds a step by the uncorrected predictor; the truth of a simulation is a factor of them."""
+    """Bytes and step seconds by the uncorrected predictor; the simulation's truth is a factor of them."""
     job = load_job(json.loads(job_key))
     gpu = gpu_of(job)
     assert gpu is not None
@@ -77,7 +77,7 @@ class Pod:
 
     @property
     def has_ended(self) -> bool:
-        """Whether its container has, be it that nobody was told yet."""
+        """Whether its container has ended, even if not reported yet."""
         return self.exit_code is not None or self.late is not None
 
     @property
@@ -85,7 +85,7 @@ class Pod:
         return self.started_at is None and not self.has_ended
 
     def held_seconds(self, now: float) -> float:
-        """For how long its container has run, as of then."""
+        """How long its container has run by then."""
         return max((self.finished_at or now) - self.started_at, 0.0) if self.started_at is not None else 0.0
 
     def seen(self) -> PodObservation:
@@ -116,7 +116,7 @@ class Pod:
 
 @dataclass
 class SimulatedCluster:
-    """The world of one job. ``factor`` is how far the predictor is from the truth, ``usable_bytes`` what a GPU has.
+    """The world of one job. ``factor`` is truth over prediction, ``usable_bytes`` a GPU's memory.
 
     ``built`` is the trace of what the job's factory builds, ``remembered`` the one that its namespace remembers;
     ``measured`` is what it remembers of earlier jobs on this GPU, and keeps of this one; ``earlier`` of probes.
@@ -149,7 +149,7 @@ class SimulatedCluster:
     posted: list[str] = field(default_factory=list)
     events: list[str] = field(default_factory=list)
     is_deleted: bool = False
-    # What the operator's watch knows: the pods that were there when it last looked, and those that it saw go.
+    # The state of the operator's watch: the pods at its last look, and those that it saw go.
     watched: dict[tuple[str, int], Pod] = field(default_factory=dict)
     seen_going: dict[tuple[str, int], float] = field(default_factory=dict)
     search: Search = most_promising
@@ -184,7 +184,7 @@ class SimulatedCluster:
         )
 
     def _watch(self) -> None:
-        """An operator that was there all the time has seen what went; one that comes back finds what is left."""
+        """A running operator has seen pods go; a restarted one only finds what is left."""
         there = {(pod.run, pod.index): pod for pod in self.pods.values()}
         known = self.seen_going | {place: pod.held_seconds(self.now) for place, pod in self.watched.items()}
         self.seen_going = {place: seconds for place, seconds in known.items() if place not in there}
@@ -197,7 +197,7 @@ class SimulatedCluster:
         return [*([trace] if trace else []), *(record for each in lists for record in each)]
 
     def write(self, decision: Decision, version: int) -> bool:
-        """Replace the status if nobody else did since it was read."""
+        """Replace the status unless somebody else did since it was read."""
         if version != self.version:
             return False
         self.status = decision.status.model_dump(mode="json", by_alias=True, exclude_none=True)
@@ -222,15 +222,15 @@ class SimulatedCluster:
                 self.posted.append(pod)
 
     def remember(self, trace: str) -> None:
-        """Keep a trace in the namespace, if that may be written."""
+        """Store a trace in the namespace, if writing is allowed."""
         self.remembered = "" if self.is_forgetful else trace
 
     def keep(self, measured: JobOutside) -> None:
-        """Keep what was measured outside of the allocator."""
+        """Store what was measured outside the allocator."""
         self.measured = (self.measured or Remembered()).having(measured)
 
     def delete(self, deletion: Deletion) -> None:
-        """Delete an object, if it is still the one that was meant."""
+        """Delete an object if its uid still matches."""
         if deletion.kind == "Service":
             if self.services.get(deletion.name) == deletion.uid:
                 del self.services[deletion.name]
@@ -288,7 +288,7 @@ class SimulatedCluster:
     # The world.
 
     def tick(self, seconds: float, blind: bool = False) -> None:
-        """Time passes; an operator that is there sees what happened before, and wakes up when it asked to."""
+        """Advance the time; a running operator sees what happened before, and wakes up as scheduled."""
         if blind:
             self.now += seconds
             self.blind_seconds += seconds
@@ -304,7 +304,7 @@ class SimulatedCluster:
             self.reconcile()
 
     def start(self, run: str) -> None:
-        """Every pod of a run gets its node and starts."""
+        """Schedule and start every pod of a run."""
         for pod in self.of(run):
             if pod.is_pending and not pod.deleting:
                 pod.conditions, pod.waiting_reason, pod.started_at = (), "", self.now
@@ -313,12 +313,12 @@ class SimulatedCluster:
         return [pod for pod in self.pods.values() if pod.run == run]
 
     def runs(self, kind: RunKind | None = None) -> list[str]:
-        """Names of the runs that have pods, those of one kind or all."""
+        """Names of the runs with pods, of one kind or all."""
         names = sorted({pod.run for pod in self.pods.values()})
         return [name for name in names if kind is None or f"-{kind}-" in name]
 
     def _end_overdue(self) -> None:
-        """A probe whose seconds are over has ended by itself, whoever was there; all nodes end with the first."""
+        """End a probe whose seconds are over, even without an operator; all nodes end with the first."""
         for pod in sorted(self.pods.values(), key=lambda pod: pod.started_at or 0.0):
             if not (pod.is_running and pod.seconds and self.now > (pod.started_at or 0.0) + pod.seconds):
                 continue
@@ -331,26 +331,26 @@ class SimulatedCluster:
                     self.end(each, code, report, grace=max(ended_at, each.started_at or 0.0) + GRACE_SECONDS - self.now)
 
     def end(self, pod: Pod, exit_code: int, report: Report | None = None, grace: float = 0.0) -> None:
-        """The wrapped container ends."""
+        """End the wrapped container."""
         if pod.is_running and not pod.is_stray and f"-{RunKind.PROBE}-" in pod.run:
             seconds = self.now + grace - (pod.started_at or self.now)
             self.probe_gpu_seconds += seconds * self.job.spec.resources.gpus_per_node
         pod.exit_code, pod.report, pod.finished_at = exit_code, report, self.now + grace
 
     def end_unseen(self, pod: Pod, exit_code: int, report: Report | None) -> None:
-        """The wrapped container ends, and its kubelet does not come to say so."""
+        """End the wrapped container without its kubelet reporting it."""
         self.end(pod, exit_code, report)
         pod.late = (exit_code, report, self.now)
         pod.exit_code, pod.report, pod.finished_at = None, None, None
 
     def tell(self, pod: Pod) -> None:
-        """What its kubelet did not come to say is said."""
+        """Report what the kubelet has not reported."""
         if pod.late:
             pod.exit_code, pod.report, pod.finished_at = pod.late
             pod.late = None
 
     def light(self, pod: Pod) -> None:
-        """A node that was cut off is there again, with the pod on it, and hears of what was decided meanwhile."""
+        """Reconnect a node with its pod, which learns what was decided meanwhile."""
         latest = (pod.started_at or 0.0) + pod.seconds + GRACE_SECONDS if pod.seconds else self.now
         self.hidden_seconds += max(min(self.now, latest) - (pod.dark_since or self.now), 0.0)
         pod.dark_since, pod.node_lost, pod.node_doubted = None, False, False
@@ -361,15 +361,15 @@ class SimulatedCluster:
             del self.pods[pod.name]
 
     def truth(self, plan: str) -> int:
-        """The peak that a plan really has on each device."""
+        """The true peak of a plan on each device."""
         return int(predicted(self.key, plan, self.built)[0] * self.factor)
 
     def step_seconds(self, plan: str) -> float:
-        """What a step really takes: not in the order in which it was predicted."""
+        """The true step time, in another order than predicted."""
         return predicted(self.key, plan, self.built)[1] * (0.8 + 0.4 * (sum(plan.encode()) % 11) / 10)
 
     def finish(self, run: str, **told: Any) -> None:
-        """A run comes to its own end: out of memory if its plan takes more than there is, else well."""
+        """A run ends by itself: out of memory if its plan takes more than there is, else successfully."""
         for pod in self.of(run):
             if pod.is_running and f"-{RunKind.TRACE}-" in run:
                 pod.last_words = self.built
@@ -380,7 +380,7 @@ class SimulatedCluster:
                 self.end(pod, 0 if fits else 85, self.report(pod, ending, **told))
 
     def report(self, pod: Pod, ending: Ending, **changes: Any) -> Report:
-        """What the runner would say of a pod."""
+        """The runner's report of a pod."""
         peak = min(self.truth(pod.plan), self.usable_bytes)
         over = self.truth(pod.plan) - peak
         memory = Memory(

@@ -1,4 +1,4 @@
-"""Small jobs with few plans, so that a history of many decisions is cheap."""
+"""Small jobs with few plans, so that a history of many decisions is fast."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ def make_job(nodes: int = 1, **spec: Any) -> Job:
 
 
 def template(**resources: Any) -> dict[str, Any]:
-    """One whose trainer has these resources."""
+    """A template whose trainer has these resources."""
     command = ["python", "train.py"]
     container = {"name": "trainer", "image": "mine:1", "command": command, "resources": resources}
     return {"spec": {"containers": [container]}}
 
 
 def factory_job(**spec: Any) -> Job:
-    """One whose model only a trace tells."""
+    """A job whose model only a trace describes."""
     factory = {"model": {"factory": "train:build"}, "template": template()}
     return make_job(**{**factory, **spec})

@@ -1,4 +1,4 @@
-"""Ten small models and one training loop: what the virtual GPU's truth is taken from."""
+"""Ten small models and one training loop, the reference for the virtual GPU."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Blocks(nn.Module):
 
 
 def _checkpointed(block: nn.Module, hidden: torch.Tensor) -> torch.Tensor:
-    # The saved state of the random numbers lies in host memory on a GPU too; the profiler would count it here.
+    # The saved random state is in host memory on a GPU too; the profiler would count it here.
     return cast(torch.Tensor, checkpoint(block, hidden, use_reentrant=False, preserve_rng_state=False))
 
 
@@ -88,7 +88,7 @@ class Adapted(nn.Module):
 
 
 class Recurrent(nn.Module):
-    """A GRU written out step by step, so that its states are tensors of their own."""
+    """A GRU written out step by step, so that its states are separate tensors."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -105,8 +105,8 @@ class Recurrent(nn.Module):
 class Case(NamedTuple):
     """One model, its inputs, and whether the count must be exact.
 
-    It cannot be where the CPU's kernels use temporaries (convolutions, group norm, flash attention). Where several
-    gradients meet in one tensor, a dispatch mode makes torch hold one gradient more: ``excess_bytes``.
+    It is not exact if the CPU's kernels use temporaries (convolutions, group norm, flash attention). If several
+    gradients add up in one tensor, a dispatch mode makes torch hold one more: ``excess_bytes``.
     """
 
     blocks: Callable[[], list[nn.Module]]
@@ -160,7 +160,7 @@ CASES: dict[str, Case] = {
 
 
 class Trained(NamedTuple):
-    """A model with its optimizer, under whatever wraps them."""
+    """A model with its optimizer and its wrapper."""
 
     forward: Callable[[torch.Tensor], torch.Tensor]
     backward: Callable[[torch.Tensor], object]
@@ -185,7 +185,7 @@ def train(
     step_ended: Callable[[], None],
     wrap: Callable[[Blocks], Trained] = alone,
 ) -> None:
-    """Build the model and train it, telling the end of each step; everything is gone when it returns."""
+    """Build the model and train it, reporting the end of each step; everything is freed when it returns."""
     torch.manual_seed(0)
     trained = wrap(Blocks(case.stem(), case.blocks(), case.head(), checkpointed))
     for _ in range(steps):

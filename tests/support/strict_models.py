@@ -1,4 +1,4 @@
-"""Objects against the Kubernetes client's own models, as strictly as an API server that refuses unknown fields."""
+"""Validates objects against the Kubernetes client's models, as strictly as an API server."""
 
 from __future__ import annotations
 

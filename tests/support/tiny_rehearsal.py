@@ -6,7 +6,7 @@ from typing import Any
 
 from memtune.api import API_VERSION, KIND
 
-# Of a model so small that a step takes no time worth waiting for.
+# So small that a step takes no noticeable time.
 ARCHITECTURE = {"hiddenSize": 32, "layers": 2, "heads": 2, "ffnSize": 64, "vocabSize": 128}
 
 

@@ -1,4 +1,4 @@
-"""A job with a history: three probes, an out-of-memory, a recovery from its checkpoint. Written as an operator does."""
+"""A job with a history: three probes, an out-of-memory, a recovery from its checkpoint."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ OUT_OF_MEMORY = "tried to allocate 1.91 GiB on rank 5 with 79.0 GiB in use, in f
 
 
 def told_job(**status: Any) -> dict[str, Any]:
-    """The object, with parts of its status replaced; None takes a part out."""
+    """The object, with parts of its status replaced; None removes a part."""
     parts = deepcopy({name: part for name, part in {**_STATUS, **status}.items() if part is not None})
     return {
         "apiVersion": "memtune.dev/v1alpha1",
@@ -52,7 +52,7 @@ def told_job(**status: Any) -> dict[str, Any]:
 
 
 def ended_well(**status: Any) -> dict[str, Any]:
-    """The same job once it has succeeded."""
+    """The same job after it has succeeded."""
     first, second = _STATUS["attempts"]
     peaks = _peaks(57.9, 0.4)
     done = {**second, "verdict": "succeeded", "endedAt": "2026-03-01T16:10:00Z", "peakBytes": peaks}
@@ -81,7 +81,7 @@ def two_objectives() -> dict[str, Any]:
 
 
 def without_end(run: dict[str, Any]) -> dict[str, Any]:
-    """A run's record as it was while the run went on."""
+    """A run's record while the run was going on."""
     known = ("name", "number", "plan", "created", "startedAt", "predictedBytes")
     return {name: value for name, value in run.items() if name in known}
 

@@ -1,4 +1,4 @@
-"""A study of a user's own, beside parameters that are no knobs of a plan."""
+"""A user's own study, with plan knobs beside other parameters."""
 
 from __future__ import annotations
 

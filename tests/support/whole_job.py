@@ -1,4 +1,4 @@
-"""A job in which every field is given, and what reading a changed one complains of."""
+"""A job with every field, and the complaints about a changed one."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ MISSING = object()
 
 
 def put(job: Node, path: str, value: Any) -> Node:
-    """The job with another value at ``path``, or without one (MISSING); blocks on the way are made."""
+    """The job with another value at ``path``, or without one (MISSING); creates missing blocks."""
     changed = copy.deepcopy(job)
     block = changed
     *parents, last = path.split(".")

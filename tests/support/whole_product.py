@@ -1,4 +1,4 @@
-"""A job from its first probe to its end, with a recovery between: the same on a virtual GPU and on a real one."""
+"""A job from its first probe to its end, with a recovery in between, on a virtual or a real GPU."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from memtune_run import run_to_the_end
 from memtune.units import MIB
 from memtune.wire.report import Device
 
-# The logits are most of it, which is quickly computed.
+# Mostly logits, which are computed quickly.
 FACTS = {"hiddenSize": 64, "layers": 2, "heads": 2, "ffnSize": 128, "vocabSize": 8192}
 _SCRIPT = Path(__file__).parent / "programs" / "crowded_trainer.py"
 # Of 2 GiB it leaves enough for a quarter of the largest micro-batch, but on CUDA, with its workspaces, not for half.
@@ -21,7 +21,7 @@ _STEPS = 4
 
 
 def _job(device: Device, directory: Path) -> dict[str, Any]:
-    from memtune.api import API_VERSION, KIND  # pydantic is needed where this runs, not where it is collected
+    from memtune.api import API_VERSION, KIND  # pydantic is needed when this runs, not when it is collected
 
     words = ["python", str(_SCRIPT), json.dumps(FACTS), str(_CROWD_BYTES), "--steps", str(_STEPS), "--save-every", "1"]
     return {
@@ -47,7 +47,7 @@ def _job(device: Device, directory: Path) -> dict[str, Any]:
 def gets_up_again(device: Device, directory: Path) -> None:
     """`memtune run` probes, launches, runs out of memory in the middle, and trains to the end on a smaller plan."""
     file = directory / "job.yaml"
-    file.write_text(json.dumps(_job(device, directory)))  # which is YAML, too
+    file.write_text(json.dumps(_job(device, directory)))  # JSON is YAML, too
     status = run_to_the_end(file, directory / "state", seconds=900)
     assert {probe["verdict"] for probe in status["probes"]} == {"succeeded"}
     first, *others, last = status["attempts"]

@@ -1,4 +1,4 @@
-"""Every way in which a schema can be broken, one field at a time."""
+"""Every way to violate a schema, one field at a time."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _OF_ANOTHER_TYPE: dict[str, Any] = {
 
 
 def wrong_values(schema: Schema, path: str) -> Iterator[tuple[str, Any]]:
-    """Each field below ``path`` with a value that the schema refuses, for each thing that the schema says of it."""
+    """Each field below ``path`` with an invalid value, for each of its schema's constraints."""
     yield from ((path, value) for value in (*_of_another_type(schema), *_outside(schema)))
     for name, field in schema.get("properties", {}).items():
         yield from wrong_values(field, f"{path}.{name}")
@@ -58,7 +58,7 @@ def _outside(schema: Schema) -> Iterator[Any]:
 
 
 def _right(schema: Schema, number: int) -> Any:
-    """A value that nothing is wrong with, another one for each number where there are enough of them."""
+    """A valid value; a different one for each number if there are enough."""
     if "enum" in schema:
         return schema["enum"][number % len(schema["enum"])]
     if schema["type"] == "integer":

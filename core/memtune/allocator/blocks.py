@@ -1,4 +1,4 @@
-"""Blocks of device memory, and the pools that hold the free ones."""
+"""Blocks of device memory, and the pools of free blocks."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ OWN_SEGMENT_BYTES = 10 * MIB
 LARGE_SEGMENT_BYTES = 20 * MIB
 SEGMENT_ROUNDING_BYTES = 2 * MIB
 
-# More than any device has. Stands for "no limit", so that the hot path compares numbers and nothing else.
+# More than any device has. Stands for "no limit", so that the hot path only compares numbers.
 UNLIMITED_BYTES = 1 << 62
 
-# A free block is found by one integer, size above address: comparing integers is what makes the search fast.
+# A free block is found by one integer, size above address: comparing integers makes the search fast.
 _ADDRESS_BITS = 64
 
 
 @dataclass(frozen=True)
 class AllocatorSettings:
-    """What decides where memory goes: a part of PYTORCH_ALLOC_CONF, and a rule that PyTorch has changed.
+    """Settings that decide block placement: a part of PYTORCH_ALLOC_CONF, and a rule that PyTorch has changed.
 
-    ``oldest_first`` says which of two free blocks of the same size is taken: from torch 2.12 on that of the older
-    segment (pytorch/pytorch#183591), before that the one at the lower address.
+    ``oldest_first`` selects among free blocks of the same size: from torch 2.12 on the one in the older segment
+    (pytorch/pytorch#183591), before that the one at the lower address.
     """
 
     expandable_segments: bool = False
@@ -44,8 +44,8 @@ class AllocatorSettings:
             )
 
 
-# free: cached, waits in its pool. pending: freed, but another stream may still use it.
-# unmapped: address space of an expandable segment with no memory behind it.
+# free: cached in its pool. pending: freed, but another stream may still use it. unmapped: address space of an
+# expandable segment without memory.
 State = Literal["free", "allocated", "pending", "unmapped"]
 
 
@@ -70,7 +70,7 @@ class Block:
         return self.preceding is None and self.following is None
 
     def cut(self, size: int, state: State) -> Block:
-        """Keep the first ``size`` bytes, return the rest as a new block of that state."""
+        """Keep the first ``size`` bytes, and return the rest as a new block of that state."""
         rest = Block(self.address + size, self.size - size, self.pool, state)
         self.size = size
         following = self.following
@@ -103,8 +103,8 @@ class Pool:
         self.is_small = is_small
         self.is_expandable = settings.expandable_segments
         self.oversize_bytes = settings.max_split_size_bytes or UNLIMITED_BYTES
-        # should_split: a rest of 512 bytes is worth keeping in the small pool and in expandable segments, in the
-        # large pool it must exceed 1 MiB, and oversize requests are never split. Sizes are multiples of 512.
+        # should_split: in the small pool and in expandable segments any rest of 512 bytes is kept, in the large pool it
+        # must exceed 1 MiB, and oversize requests are never split. Sizes are multiples of 512.
         keeps_any_rest = is_small or self.is_expandable
         self.min_rest_bytes = MIN_BLOCK_BYTES if keeps_any_rest else SMALL_REQUEST_BYTES + MIN_BLOCK_BYTES
         self.split_below_bytes = UNLIMITED_BYTES if keeps_any_rest else self.oversize_bytes
@@ -124,7 +124,7 @@ class Pool:
         del self._by_key[key], self._keys[bisect_left(self._keys, key)]
 
     def take(self, size: int) -> Block | None:
-        """Remove and return the block that fits best, if there is one (get_free_block)."""
+        """Remove and return the best fitting block, or None (get_free_block)."""
         keys = self._keys
         index = bisect_left(keys, size << _ADDRESS_BITS)
         if index == len(keys):
@@ -144,7 +144,7 @@ class Pool:
         return size >= self.oversize_bytes and oversize.size < size + LARGE_SEGMENT_BYTES
 
     def _least_expandable(self, index: int) -> int:
-        """A block that can still grow counts with the size it can grow to, so that inner gaps are filled first."""
+        """Order a block that can grow by the size it can grow to, so that inner gaps are filled first."""
         keys, by_key = self._keys, self._by_key
         room = _expanded_bytes(by_key[keys[index]])
         while index + 1 < len(keys) and (following := _expanded_bytes(by_key[keys[index + 1]])) < room:
@@ -155,8 +155,7 @@ class Pool:
         return [self._by_key[key] for key in self._keys]
 
     def oversize(self, wanted: int) -> list[Block]:
-        """The oversize blocks to release for ``wanted`` bytes: the closest that is large enough, else from the largest
-        down until their sum is (release_available_cached_blocks)."""
+        """Oversize blocks to release: the closest in size, or the largest first (release_available_cached_blocks)."""
         index = bisect_left(self._keys, wanted << _ADDRESS_BITS)
         if index < len(self._keys):
             return [self._by_key[self._keys[index]]]
@@ -175,7 +174,7 @@ class Pool:
 
 
 def merge_free(block: Block) -> int:
-    """Join a block with its free neighbours; return how many bytes they bring (try_merge_blocks)."""
+    """Join a block with its free neighbours; return their bytes (try_merge_blocks)."""
     pool = block.pool
     size = block.size
     preceding, following = block.preceding, block.following
@@ -189,7 +188,7 @@ def merge_free(block: Block) -> int:
 
 
 def segment_bytes(size: int) -> int:
-    """What is asked of the device for a block of ``size`` bytes (get_allocation_size)."""
+    """The size of the segment requested from the device for ``size`` bytes (get_allocation_size)."""
     if size <= SMALL_REQUEST_BYTES:
         return SMALL_SEGMENT_BYTES
     if size < OWN_SEGMENT_BYTES:

@@ -1,4 +1,4 @@
-"""The caching allocator itself: hand out blocks, take them back, ask the device only when the cache cannot serve."""
+"""`CachingAllocator`: serves requests from cached blocks, and from the device if the cache cannot."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NULL_HANDLE = 0
 
 
 class AllocatorOutOfMemory(Exception):  # noqa: N818 - what happened on the device, not an error in the program
-    """A request failed after everything that could be released had been released."""
+    """A request failed after everything that can be released was released."""
 
     def __init__(self, requested_bytes: int, limit_bytes: int, allocated_bytes: int, reserved_bytes: int) -> None:
         self.requested_bytes = requested_bytes
@@ -39,11 +39,11 @@ class AllocatorOutOfMemory(Exception):  # noqa: N818 - what happened on the devi
 class CachingAllocator:
     """One device's allocator.
 
-    ``limit_bytes`` is what the device has to give; None means no limit. It stands for the point at which cudaMalloc
-    fails, not for set_per_process_memory_fraction, which refuses expandable segments by the rounded request instead of
-    by the pages it needs. A handle is the address of the block, 0 for a request of no bytes.
+    ``limit_bytes`` is the device's memory; None means no limit. It stands for the point at which cudaMalloc fails, not
+    for set_per_process_memory_fraction, which limits expandable segments by the rounded request instead of by the pages
+    it needs. A handle is the address of the block, 0 for a request of no bytes.
 
-    The GPU's progress is told by ``synchronize``: until then, a freed block that another stream uses stays active.
+    ``synchronize`` marks the GPU's progress: until then, a freed block that another stream uses stays active.
     """
 
     def __init__(self, limit_bytes: int | None = None, settings: AllocatorSettings | None = None) -> None:
@@ -59,7 +59,7 @@ class CachingAllocator:
         self._finished: list[Block] = []  # one entry per event that was reached and not yet noticed
 
     def allocate(self, size_bytes: int, stream: int = 0) -> int:
-        """Hand out a block on a stream and return its handle; raise AllocatorOutOfMemory if there is none (malloc)."""
+        """Allocate a block on a stream and return its handle; raise AllocatorOutOfMemory if there is none (malloc)."""
         if size_bytes <= 0:
             if size_bytes < 0:
                 raise ValueError(f"size_bytes is {size_bytes}; a request has 0 bytes or more")
@@ -80,7 +80,7 @@ class CachingAllocator:
         return handle
 
     def free(self, handle: int) -> None:
-        """Take a block back. It is free at once, unless another stream still uses it."""
+        """Free a block, at once unless another stream still uses it."""
         if handle == NULL_HANDLE:
             return
         block = self._live.pop(handle, None)
@@ -97,7 +97,7 @@ class CachingAllocator:
         block.streams = None
 
     def record_stream(self, handle: int, stream: int) -> None:
-        """Note that another stream uses the block. The block's own stream needs no note (recordStream)."""
+        """Record that another stream uses the block; not needed for its own stream (recordStream)."""
         if handle == NULL_HANDLE:
             return
         block = self._live.get(handle)
@@ -107,7 +107,7 @@ class CachingAllocator:
             block.streams = (block.streams or set()) | {stream}
 
     def synchronize(self, stream: int | None = None) -> None:
-        """One stream, or all, reached everything recorded so far.
+        """One stream, or all, completed everything recorded so far.
 
         The allocator notices at the next allocation (process_events): blocks stay active until then.
         """
@@ -116,9 +116,9 @@ class CachingAllocator:
             self._finished += self._unfinished.pop(each, [])
 
     def empty_cache(self) -> None:
-        """Give all unused segments back to the device (release_cached_blocks).
+        """Return all unused segments to the device (release_cached_blocks).
 
-        A segment of which a part is in use cannot be given back; of an expandable one, the free pages can.
+        A segment that is partly in use cannot be returned, but the free pages of an expandable one can.
         """
         self.synchronize()
         self._notice_finished()
@@ -126,7 +126,7 @@ class CachingAllocator:
             self._release(pool)
 
     def set_limit(self, limit_bytes: int) -> None:
-        """Change what the device has to give. What is reserved stays (set_per_process_memory_fraction)."""
+        """Change the device's memory. Reserved memory stays (set_per_process_memory_fraction)."""
         if limit_bytes < 0:
             raise ValueError(f"limit_bytes is {limit_bytes}; give 0 or more")
         self._device.limit_bytes = limit_bytes
@@ -138,7 +138,7 @@ class CachingAllocator:
         return self._counters.stats(max((pool.largest_bytes for pool in self._pools()), default=0))
 
     def snapshot(self) -> list[SegmentInfo]:
-        """Every segment that holds memory with its blocks, by address, as torch.cuda.memory_snapshot shows them."""
+        """Every segment with memory and its blocks, by address, as in torch.cuda.memory_snapshot."""
         blocks = [*self._live.values(), *self._finished]
         blocks += [block for pending in self._unfinished.values() for block in pending]
         blocks += [block for pool in self._pools() for block in pool.blocks() + pool.unmapped]
@@ -153,7 +153,7 @@ class CachingAllocator:
         return pool
 
     def _fit(self, block: Block, size: int) -> None:
-        """Cut off what the request does not need, if the rest is worth keeping (alloc_found_block)."""
+        """Split off what the request does not need, if the rest is worth keeping (alloc_found_block)."""
         pool = block.pool
         change = 0 if block.preceding is None and block.following is None else -block.size
         rest_bytes = block.size - size
@@ -164,7 +164,7 @@ class CachingAllocator:
             self._counters.change_inactive_split(change)
 
     def _cache(self, block: Block) -> None:
-        """Put a block that nobody uses any more into its pool (free_block)."""
+        """Return an unused block to its pool (free_block)."""
         pool = block.pool
         counters = self._counters
         counters.active -= block.size
@@ -189,7 +189,7 @@ class CachingAllocator:
                 self._cache(block)
 
     def _grow(self, pool: Pool, size: int, size_bytes: int) -> Block:
-        """Ask the device; if it refuses, release what is cached and ask again (the fallbacks of malloc)."""
+        """Request device memory; if refused, release cached blocks and try again (the fallbacks of malloc)."""
         block = self._ask_device(pool, size)
         if block is None and self._release_oversize(pool, size):
             block = self._ask_device(pool, size)
@@ -212,9 +212,9 @@ class CachingAllocator:
         return Block(self._device.addresses(segment, SEGMENT_ROUNDING_BYTES), segment, pool, "free")
 
     def _release_oversize(self, pool: Pool, size: int) -> bool:
-        """Release oversize blocks of the request's own pool before everything goes (release_available_cached_blocks).
+        """Release oversize blocks of the request's own pool before everything else (release_available_cached_blocks).
 
-        Those found are released even if they do not suffice. Expandable segments have none to release.
+        They are released even if they do not suffice. Expandable segments have none to release.
         """
         if self._settings.max_split_size_bytes is None or pool.is_expandable:
             return False

@@ -62,7 +62,7 @@ class Counters:
         self._peak_inactive_split = self.inactive_split
 
     def take(self, requested: int, size: int) -> None:
-        """A block was handed out."""
+        """Count an allocated block."""
         self.requested += requested
         self.allocated += size
         self.active += size
@@ -74,12 +74,12 @@ class Counters:
             self._peak_active = self.active
 
     def reserve(self, size: int) -> None:
-        """The device gave memory."""
+        """Count memory from the device."""
         self.reserved += size
         self._peak_reserved = max(self._peak_reserved, self.reserved)
 
     def change_inactive_split(self, change: int) -> None:
-        """Free bytes that cannot be released, because another part of their segment is in use, changed."""
+        """Change the free bytes that cannot be released because another part of their segment is in use."""
         self.inactive_split += change
         if self.inactive_split > self._peak_inactive_split:
             self._peak_inactive_split = self.inactive_split

@@ -1,4 +1,4 @@
-"""The device behind the allocator: it gives memory up to a limit, as cudaMalloc and cuMemCreate do."""
+"""The device behind the allocator: provides memory up to a limit, as cudaMalloc and cuMemCreate do."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ _HIGHEST_ADDRESS, _LOWEST_ADDRESS = 1 << 62, 1 << 20
 
 
 class DeviceModel:
-    """Counts what was given, and hands out addresses.
+    """Counts the memory it provides, and assigns addresses.
 
-    Addresses are never handed out twice. Where the driver puts a segment is not published; it decides only which of
-    two free blocks of the same size is taken first. In recordings of real GPUs most segments lie below the one before,
-    so addresses fall; rising ones miss the peak of one recording by 7%. With ``is_rising`` they rise all the same:
+    Addresses are never reused. Where the driver places a segment is not published; it decides only which of two free
+    blocks of the same size is taken first. In recordings of real GPUs most segments lie below the one before, so
+    addresses fall; rising ones miss the peak of one recording by 7%. With ``is_rising`` they rise all the same:
     allocators that take the block of the older segment then choose as they do by its age.
     """
 
@@ -35,7 +35,7 @@ class DeviceModel:
         self._counters.reserved -= size
 
     def addresses(self, size: int, alignment: int) -> int:
-        """Set aside a range of addresses; no memory is behind it yet."""
+        """Reserve a range of addresses without memory."""
         if self._is_rising:
             address = -(-self._next_address // alignment) * alignment
             self._next_address = address + size

@@ -1,7 +1,7 @@
 """Expandable segments: one range of addresses per pool that grows page by page ("Note [Expandable Segments]").
 
 The pages are 2 MiB in the small pool and 20 MiB in the large one. Segments start at a multiple of their page, so that
-page borders can be told from the address alone. An unmapped block always covers whole pages.
+page borders follow from the address alone. An unmapped block always covers whole pages.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from memtune.allocator.blocks import (
 )
 from memtune.allocator.device import DeviceModel
 
-# The address space of one segment where no limit says how much memory the device has: 1 PiB.
+# The address space of one segment on a device without a limit: 1 PiB.
 _UNLIMITED_SPAN_BYTES = 1 << 50
 
 
@@ -28,17 +28,18 @@ def page_bytes(pool: Pool) -> int:
 
 
 def grow(pool: Pool, size: int, device: DeviceModel) -> Block | None:
-    """Map pages until a free block of ``size`` bytes is there, take it out of its pool and return it.
+    """Map pages until a free block of ``size`` bytes exists, take it out of its pool and return it.
 
-    None if the device has no memory left (try_allocate_expandable_block). Pages mapped before that stay mapped, free.
+    None if the device has no memory left (try_allocate_expandable_block). Pages mapped before that stay mapped and
+    free.
     """
     block = _lowest_room(pool, size) or _new_segment(pool, device)
     if block.state == "unmapped" and not _map(block, min(size, block.size), device):
         return None
     while block.size < size:
         following = block.following
-        # _lowest_room only returns a block whose run of free and unmapped neighbours is long enough; mapped
-        # neighbours are merged at once, so what follows a free block of that run is unmapped.
+        # _lowest_room only returns a block whose run of free and unmapped neighbours is long enough; mapped neighbours
+        # are merged at once, so what follows a free block of that run is unmapped.
         if following is None or not _map(following, min(size - block.size, following.size), device):
             return None
         block = following
@@ -74,7 +75,7 @@ def _usable_bytes(start: Block, enough: int) -> int:
 
 
 def _new_segment(pool: Pool, device: DeviceModel) -> Block:
-    """Address space for 9/8 of the device: unmapped pages leave holes, which may have to be made up for at the end."""
+    """Address space for 9/8 of the device, since unmapped pages leave holes."""
     page = page_bytes(pool)
     limit = device.limit_bytes
     span = _UNLIMITED_SPAN_BYTES if limit == UNLIMITED_BYTES else limit + limit // 8
@@ -85,7 +86,7 @@ def _new_segment(pool: Pool, device: DeviceModel) -> Block:
 
 
 def _map(block: Block, size: int, device: DeviceModel) -> bool:
-    """Put memory behind the pages of an unmapped block's first ``size`` bytes (map_block)."""
+    """Map memory to the pages of an unmapped block's first ``size`` bytes (map_block)."""
     pool = block.pool
     mapped = round_up(size, page_bytes(pool))
     if not device.give(mapped):
@@ -99,7 +100,7 @@ def _map(block: Block, size: int, device: DeviceModel) -> bool:
 
 
 def _unmap(block: Block, device: DeviceModel) -> None:
-    """Take the memory away from the whole pages within a free block (unmap_block)."""
+    """Unmap the whole pages within a free block (unmap_block)."""
     pool = block.pool
     page = page_bytes(pool)
     start = round_up(block.address, page)

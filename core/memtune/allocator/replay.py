@@ -1,4 +1,4 @@
-"""Replay a trace of allocations: what it peaks at, and how much memory it needs."""
+"""Replays a trace of allocations: its peaks, and how much memory it needs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Action = Literal["alloc", "free", "record_stream", "synchronize_stream", "synchr
 
 
 class Event(NamedTuple):
-    """One line of a trace. ``tensor`` is the trace's own number for a block; once freed it may be used again."""
+    """One line of a trace. ``tensor`` is the trace's own number for a block, which may be reused once freed."""
 
     action: Action
     tensor: int = 0
@@ -59,9 +59,10 @@ def _replay_rare(allocator: CachingAllocator, event: Event, handles: dict[int, i
 def required_bytes(trace: Sequence[Event], settings: AllocatorSettings | None = None, precision: float = 0.0) -> int:
     """The smallest limit under which the trace runs without a retry, or one above it by ``precision`` of the peak.
 
-    Without max_split_size nothing is released before a retry is counted: a run without retries is then the run without
-    a limit, and its peak is the answer. With max_split_size oversize blocks go first, so less can do; with expandable
-    segments the limit also sets the address space of a segment, so in rare cases the peak does not do.
+    Without max_split_size nothing is released before a retry is counted, so a run without retries equals the run
+    without a limit, and its peak is the answer. With max_split_size oversize blocks are released first, so less can
+    suffice; with expandable segments the limit also sets the address space of a segment, so in rare cases the peak does
+    not suffice.
     """
     settings = settings or AllocatorSettings()
     unlimited = replay(trace, None, settings)
@@ -74,16 +75,16 @@ def required_bytes(trace: Sequence[Event], settings: AllocatorSettings | None = 
 
 
 def surviving_bytes(trace: Sequence[Event], settings: AllocatorSettings | None = None) -> int:
-    """The smallest limit under which the trace ends at all, however slowly: with retries, but not out of memory."""
+    """The smallest limit under which the trace completes, even slowly: with retries, but without out-of-memory."""
     peak = replay(trace, None, settings).peak_reserved_bytes
     return _bisect(0, peak, lambda limit: replay(trace, limit, settings).ooms == 0)
 
 
 def _bisect(floor: int, enough: int, suffices: Callable[[int], bool], apart: int = 0) -> int:
-    """A limit of at least ``floor`` that suffices, while 2 MiB less, or ``apart``, does not or is below the floor.
+    """A limit of at least ``floor`` that suffices, while 2 MiB (or ``apart``) less does not or is below the floor.
 
-    Segments are multiples of 2 MiB, so nothing lies between. ``enough`` is where to look first; it is doubled until
-    it suffices.
+    Segments are multiples of 2 MiB, so nothing lies between. The search starts at ``enough``, which is doubled until it
+    suffices.
     """
     step = SEGMENT_ROUNDING_BYTES * max(apart // SEGMENT_ROUNDING_BYTES, 1)
     low, high = floor // step - 1, enough // step

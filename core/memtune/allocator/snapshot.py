@@ -1,4 +1,4 @@
-"""What the segments hold, block by block."""
+"""Memory snapshot: the segments and their blocks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class BlockInfo:
 
 @dataclass(frozen=True)
 class SegmentInfo:
-    """One range of addresses got from the device; of an expandable segment, the unmapped rest included."""
+    """One range of addresses from the device; for an expandable segment including the unmapped rest."""
 
     address: int
     stream: int
@@ -27,7 +27,7 @@ class SegmentInfo:
 
 
 def segments_of(blocks: Iterable[Block]) -> list[SegmentInfo]:
-    """Follow the links from each segment's first block; a segment with no memory behind any page is left out."""
+    """Follow the links from each segment's first block; a segment without any memory is left out."""
     first = {block.address: block for block in blocks if block.preceding is None and not _is_bare(block)}
     return [_segment(first[address]) for address in sorted(first)]
 

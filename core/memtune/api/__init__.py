@@ -1,4 +1,4 @@
-"""The `MemoryTunedJob` object: its types, how it is read, and what the predictor needs of it."""
+"""The `MemoryTunedJob` object: its types, its validation rules, its CRD, and how it is loaded."""
 
 from memtune.api.errors import Problem, SpecError
 from memtune.api.gpu import gpu_notes, gpu_of, own_part, unknown_gpu, unknown_product

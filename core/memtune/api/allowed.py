@@ -1,4 +1,4 @@
-"""Why the operator would not choose a plan that somebody asks about, neither at first nor after an out-of-memory."""
+"""Explains why the operator would not choose a given plan, neither at first nor after an out-of-memory."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _UNSPOKEN = ("fused_optimizer", "fused_loss", "bucket_elements", "max_split_size
 
 
 def outside(job: Job, plan: Plan) -> list[str]:
-    """Each knob of a plan that is outside of what the job allows, in words."""
+    """A message for each knob of a plan that the job does not allow."""
     if fixed := fixed_plan(job.spec):
         return [] if plan == fixed else [f"tuning.mode Fixed launches {fixed}"]
     space, training = job.spec.tuning.space, job.spec.training
@@ -74,7 +74,7 @@ def _not_among(said: str, field: str, allowed: Sequence[object]) -> str:
 
 
 def _of_ladder(job: Job, plan: Plan, knob: str, field: str, allowed: Sequence[object]) -> str:
-    """A knob that the ladder may move too, where the job consents to that."""
+    """A knob that the ladder may also change, if the job consents."""
     value, consent = getattr(plan, knob), job.spec.retry.consent
     rungs = _leading_to(plan, knob, allowed)
     if value in allowed or any(rung.consent in consent for rung in rungs):
@@ -91,7 +91,7 @@ def _unspoken(plan: Plan, knob: str) -> str:
 
 
 def _leading_to(plan: Plan, knob: str, starts: Sequence[Any]) -> list[Rung]:
-    """The rungs that lead from one of the choices of a knob to the plan's."""
+    """The rungs that lead from one of a knob's choices to the plan's value."""
     value = getattr(plan, knob)
     return [
         rung

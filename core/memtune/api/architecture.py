@@ -1,4 +1,4 @@
-"""`spec.model.architecture`: the facts of a transformer by plain names, as `memtune.model.plain` reads them."""
+"""`spec.model.architecture`: a transformer's dimensions by plain names, for `memtune.model.plain`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rules that tie the facts of one architecture together."""
+"""Validation rules between the fields of `spec.model.architecture`."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from memtune.api.job import JobSpec
 from memtune.api.rule import REQUIRED, Rule
 from memtune.model.architecture import Kind
 
-# Where inside the block, what was given there, and the advice.
+# Path inside the block, the given value, and the advice.
 _Found = tuple[str, object, str] | None
 
 
 def _of_architecture(
     find: Callable[[ArchitectureFacts], tuple[str, object, str] | None],
 ) -> Callable[[JobSpec], Problem | None]:
-    """A rule inside ``spec.model.architecture``, where there is one."""
+    """A rule inside ``spec.model.architecture``, if the job has that block."""
 
     def check(spec: JobSpec) -> Problem | None:
         found = find(spec.model.architecture) if spec.model.architecture else None

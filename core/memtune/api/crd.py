@@ -1,6 +1,4 @@
-"""The CustomResourceDefinition, made from the types. Pydantic's JSON schema becomes the structural schema that the API
-server wants: no references, no alternatives, no titles.
-"""
+"""Generates the CustomResourceDefinition from the pydantic types, as a structural schema without references."""
 
 from __future__ import annotations
 
@@ -14,7 +12,7 @@ from memtune.api.transition import TRANSITIONS, Transition
 
 Schema = dict[str, Any]
 
-# The Device column shows cuda, virtual or emulated, so that no list passes a rehearsal off as a real run.
+# The Device column shows cuda, virtual or emulated, so that a rehearsal never looks like a real run.
 _COLUMNS = (
     ("Phase", "string", ".status.phase", "Where the job is on its way."),
     ("Plan", "string", ".status.plan.name", "The plan that runs, or will be launched."),
@@ -81,10 +79,10 @@ def object_schema() -> Schema:
         "properties": {
             "apiVersion": {"type": "string", "description": f"Always {GROUP}/{VERSION}."},
             "kind": {"type": "string", "description": f"Always {KIND}."},
-            # The API server knows it, and refuses any word about it.
+            # The API server knows metadata, and refuses a schema for it.
             "metadata": {"type": "object"},
             "spec": _structural_of(JobSpec, "What the user wants.", _SPEC_KEYS),
-            # No defaults here: the operator must read back exactly what it wrote.
+            # No defaults in status: the operator must read back exactly what it wrote.
             "status": _structural_of(Status, "What the operator knows and decided.", _SPEC_KEYS - {"default"}),
         },
     }
@@ -97,7 +95,7 @@ def object_schema() -> Schema:
 
 def _add_rule(block: Schema, rule: Rule | Transition, field_path: str) -> None:
     written = {"rule": rule.cel, "message": rule.message}
-    # Kubernetes 1.28 and newer; the default reason is left out, and so is the path of the block itself.
+    # Kubernetes 1.28 and newer; omit the default reason and the block's own path.
     if rule.reason != INVALID:
         written["reason"] = rule.reason
     if field_path:
@@ -128,7 +126,7 @@ def _structural(node: Schema, defs: Schema, keys: set[str]) -> Schema:
 
 
 def _resolved(node: Schema, defs: Schema) -> Schema:
-    """The node with its reference followed and its ``or null`` dropped; what stands beside a reference wins."""
+    """The node with its reference resolved and ``or null`` removed; keys beside a reference win."""
     alternatives = [option for option in node.get("anyOf", ()) if option.get("type") != "null"]
     if len(alternatives) > 1:
         raise TypeError(
@@ -143,15 +141,15 @@ def _resolved(node: Schema, defs: Schema) -> Schema:
 
 
 def _use_boolean_limits(schema: Schema) -> None:
-    # JSON Schema 2020 gives an exclusive limit as a number, OpenAPI 3.0 as a flag beside the limit.
+    # JSON Schema 2020 has an exclusive limit as a number, OpenAPI 3.0 as a flag beside the limit.
     for exclusive, limit in (("exclusiveMaximum", "maximum"), ("exclusiveMinimum", "minimum")):
         if exclusive in schema:
             schema[limit], schema[exclusive] = schema[exclusive], True
 
 
 def _put_default(schema: Schema) -> None:
-    # The API server checks a block's default by the block's own rules before it fills in the defaults of its fields, so
-    # they are spelled out. No default means that absent is allowed.
+    # The API server checks a block's default against the block's rules before it fills in the fields' defaults, so they
+    # are spelled out. No default means that the field may be absent.
     if schema.get("default", ...) is None:
         del schema["default"]
     elif "default" in schema and schema["type"] == "object":

@@ -1,4 +1,4 @@
-"""What is wrong with an object: every problem at once, each with its path, what was given and what to do."""
+"""Validation errors of an object (`SpecError`): every problem at once, with path, given value and advice."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from pydantic.fields import FieldInfo
 from memtune.api.fields import LABEL_VALUE, PATTERN_WORDS
 
 _LONGEST_SHOWN = 60
-# What peft and its users call what has another name here.
+# Names that peft and its users know, and their names here.
 _NAMED_ELSEWHERE = {"r": "rank", "target_modules": "targets"}
 _CHOSEN_ELSEWHERE = {"qlora": "lora, with baseQuantization: nf4"}
 
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing that is wrong: where, what was given, and what to write instead."""
+    """One problem: where, what was given, and what to write instead."""
 
     path: str
     given: Any
@@ -33,7 +33,7 @@ class Problem:
 
 
 class SpecError(ValueError):
-    """An object that cannot be used, with everything that is wrong with it."""
+    """An invalid object, with all of its problems."""
 
     def __init__(self, problems: Iterable[Problem]) -> None:
         self.problems = tuple(problems)
@@ -41,15 +41,15 @@ class SpecError(ValueError):
 
 
 def shown(value: Any) -> str:
-    """A value as an error shows it: as YAML would have it on one line, cut if long."""
+    """A value as an error shows it: one line of YAML, cut if long."""
     text = value if isinstance(value, str) and value else json.dumps(value, default=str)
     text = text.replace("\n", " ")
     return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}..."
 
 
 def suggestion(name: str, allowed: Sequence[str]) -> str:
-    """``did you mean x? `` where a name is close to an allowed one, else nothing."""
-    if len(name) > _LONGEST_SHOWN:  # nothing is close to it, and finding that out takes its length times itself
+    """``did you mean x? `` if a name is close to an allowed one, else empty."""
+    if len(name) > _LONGEST_SHOWN:  # nothing is close to it, and the comparison is quadratic in its length
         return ""
     lowered = {candidate.lower(): candidate for candidate in allowed}
     close = difflib.get_close_matches(name.lower().replace("_", ""), lowered, n=1, cutoff=0.6)
@@ -57,13 +57,13 @@ def suggestion(name: str, allowed: Sequence[str]) -> str:
 
 
 def problems_of(error: ValidationError, root: type[BaseModel], prefix: str = "") -> list[Problem]:
-    """Pydantic's findings in our words; paths begin with ``prefix``."""
+    """Translate pydantic's errors into our words; paths begin with ``prefix``."""
     findings: list[dict[str, Any]] = [dict(found) for found in error.errors(include_url=False)]
     return [_problem(found, root, prefix) for found in findings if not _echoes(found)]
 
 
 def _echoes(found: dict[str, Any]) -> bool:
-    # Pydantic counts only valid items, so that one wrong item of a list is told a second time as a list too short.
+    # Pydantic counts only valid items, so it reports one invalid item a second time as a list that is too short.
     return bool(found["type"] == "too_short" and len(found["input"]) >= found["ctx"]["min_length"])
 
 
@@ -104,7 +104,7 @@ def _advice(found: dict[str, Any], root: type[BaseModel]) -> str:
 
 
 def _meant(found: dict[str, Any], root: type[BaseModel]) -> str:
-    """What a value must be that has another type."""
+    """The expected type, for a value of another type."""
     kind, names = found["type"], [part for part in found["loc"] if isinstance(part, str)]
     if kind == "dict_type" and names[-1:] == ["hfConfig"]:
         return "a block of fields: what the file config.json holds, pasted here"
@@ -115,7 +115,7 @@ def _meant(found: dict[str, Any], root: type[BaseModel]) -> str:
 
 def _another_word(given: str, pattern: str) -> str:
     what, _, how = PATTERN_WORDS[pattern].partition("; ")
-    # The driver names a GPU with blanks where the node's label has dashes.
+    # The driver writes a GPU's name with blanks, the node label with dashes.
     label = given.strip().replace(" ", "-")
     hint = f"did you mean {label}? " if pattern == LABEL_VALUE and re.match(pattern, label) else ""
     return f"{shown(given)} is not {what}; {hint}{how}"
@@ -185,7 +185,7 @@ def _fields(block: type[BaseModel]) -> dict[str, FieldInfo]:
 
 
 def _pattern_in(annotation: Any) -> str | None:
-    """The pattern that a text must have, however deep in optional values and lists it stands."""
+    """The pattern that a text must match, also inside optional values and lists."""
     limits = annotation.metadata if isinstance(annotation, FieldInfo) else ()
     own = (getattr(limit, "pattern", None) for limit in limits)
     inner = get_args(annotation.annotation if isinstance(annotation, FieldInfo) else annotation)

@@ -1,4 +1,4 @@
-"""How a job's factory is traced: with which words, and what the result is remembered by."""
+"""How a job's model factory is traced: the tracer's arguments, and the key under which the trace is stored."""
 
 from __future__ import annotations
 
@@ -14,38 +14,38 @@ from memtune.wire.names import short_hash
 from memtune.wire.trace import NUMERICS
 from memtune.wire.trace_message import VERSION
 
-# Two sizes give every size, and the smallest are the quickest.
+# Two sizes determine every size, and the smallest are the quickest.
 ROWS = 2
 TIME_LIMIT_SECONDS = 300
 _KEY_CHARACTERS = 32
 
 
 def tracing_words(job: Job) -> list[str]:
-    """What the tracer is told of the job's factory."""
+    """The tracer's command-line arguments."""
     model, training = job.spec.model, job.spec.training
     return [
         model.factory or "",
         *("--arguments", json.dumps(model.factory_arguments or {}, sort_keys=True)),
         *("--batch", str(ROWS), "--sequence-length", str(training.sequence_length)),
         *("--numerics", *_numerics(job)),
-        # The engine casts around the loss; a script of another integration does as its factory's loss.
+        # The engine casts around the loss; with another integration the script casts as its factory's loss does.
         *(["--loss-autocast"] if job.spec.integration == "sdk" or job.spec.template is None else []),
         *("--time-limit", str(TIME_LIMIT_SECONDS)),
     ]
 
 
 def trace_key(job: Job, template: Mapping[str, Any]) -> str:
-    """What the trace of a job's factory is remembered by: whatever may change it, ``template`` being the pod's part."""
+    """The storage key of a factory's trace: a hash of all that may change it; ``template`` is the pod's part."""
     runner = job.spec.runner
     told = [VERSION, runner.image, runner.python, template, *tracing_words(job)]
     return short_hash(json.dumps(told, sort_keys=True), _KEY_CHARACTERS)
 
 
 def _numerics(job: Job) -> list[str]:
-    """The ways of computing that plans of the job may have, those further down the ladder among them."""
+    """The numerics that plans of the job may use, including those further down the ladder."""
     fixed = fixed_plan(job.spec)
     found = {numerics_of(plan) for plan in ([fixed] if fixed else to_space(job).bare_plans())}
     if "autocast" in found or ("full" in found and "precision" in job.spec.retry.consent):
-        # The rung below DDP casts weights; the one below fp32 does either.
+        # The rung below DDP casts weights; the rung below fp32 may do either.
         found |= {"half"} if "autocast" in found else {"half", "autocast"}
     return [each for each in NUMERICS if each in found]

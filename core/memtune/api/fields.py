@@ -1,4 +1,4 @@
-"""The kinds of field that the object is made of. A pattern stands beside the words in which an error explains it."""
+"""Field types of the object, each pattern with the words that explain it in an error."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from memtune.plans.plan import SHORT_FORM, Plan
 
 
 class SpecBlock(BaseModel):
-    """One block of the object: camelCase in YAML, snake_case in Python, unknown fields refused."""
+    """One block of the object: camelCase in YAML, snake_case in Python, unknown fields rejected."""
 
     model_config = ConfigDict(
         alias_generator=to_camel, extra="forbid", frozen=True, allow_inf_nan=False, defer_build=True
@@ -25,12 +25,12 @@ Kind = TypeVar("Kind", bound=SpecBlock)
 
 
 def left_out(block: type[Kind]) -> Kind:
-    """What stands for a block that is not given. Unchecked, since checking would compile each block on import."""
+    """The default of an omitted block. Unchecked, since validation would compile each block on import."""
     return block.model_construct()
 
 
-# A pattern must mean the same to Rust (pydantic), Go (the API server) and Python: always anchored, without lookarounds
-# and without \\s, \\d and \\w, which are ASCII in Go and Unicode in the others.
+# A pattern must mean the same to Rust (pydantic), Go (the API server) and Python: always anchored, no lookarounds, and
+# no \s, \d or \w, which are ASCII in Go and Unicode in the others.
 QUANTITY = r"^[1-9][0-9]*(\.[0-9]+)?[MGT]i?$"
 PERCENT = r"^(([0-9]|[1-4][0-9])(\.[0-9]+)?|50)%$"
 SHARE = r"^[1-9][0-9]?%$"
@@ -74,13 +74,12 @@ def _read_as_plan(text: str) -> str:
     raise PydanticCustomError("no_plan", "plan {text} is written {plan}", {"text": repr(text), "plan": str(plan)})
 
 
-# Strict, because the API server does not turn "8" into 8 or "yes" into true either.
+# Strict, because the API server converts neither "8" to 8 nor "yes" to true.
 Whole = Annotated[int, Strict()]
 Count = Annotated[int, Strict(), Field(ge=1)]
-# For a number that has no limit of its own: the API server keeps 64 bits.
+# For a number without a limit of its own: the API server stores 64 bits.
 MOST = 2**62
 Number = Annotated[float, Strict()]
-# In dollars.
 Price = Annotated[Number, Field(gt=0, le=MOST_DOLLARS)]
 Flag = Annotated[bool, Strict()]
 Text = Annotated[str, Field(min_length=1, max_length=253)]
@@ -88,7 +87,7 @@ Quantity = Annotated[str, Field(pattern=QUANTITY, max_length=32)]
 Percent = Annotated[str, Field(pattern=PERCENT, max_length=16)]
 Share = Annotated[str, Field(pattern=SHARE, max_length=16)]
 AbsolutePath = Annotated[str, Field(pattern=ABSOLUTE_PATH, max_length=1024)]
-# The text itself is checked by the words of Plan.parse, which tell which part is wrong.
+# Plan.parse checks the text itself, because its errors say which part is wrong.
 ShortForm = Annotated[
     str,
     Field(max_length=128, json_schema_extra={"pattern": SHORT_FORM}),
@@ -104,14 +103,14 @@ def _distinct(items: tuple[Any, ...]) -> tuple[Any, ...]:
     return items
 
 
-# A list of choices is a set, for the API server too.
+# A list of choices is a set, also for the API server.
 Distinct = AfterValidator(_distinct)
 
 
 def to_ratio(percent: str) -> float:
-    """A percentage as a share of 1."""
+    """A percentage as a fraction of 1."""
     return float(percent.rstrip("%")) / 100
 
 
-# What belongs to others (Kubernetes, Hugging Face) passes through untouched.
+# Blocks of others (Kubernetes, Hugging Face) pass through unchanged.
 Foreign = Annotated[dict[str, Any], Field(json_schema_extra={"x-kubernetes-preserve-unknown-fields": True})]

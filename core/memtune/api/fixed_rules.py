@@ -1,4 +1,4 @@
-"""The rules of mode Fixed: its plan is there, can run, and trains what the job says."""
+"""Validation rules of mode Fixed: its plan exists, can run, and trains the job's batch."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _Check = Callable[[JobSpec], Problem | None]
 
 
 def fixed_plan(spec: JobSpec) -> Plan | None:
-    """The plan that mode Fixed launches; None in the other modes. Of a spec that broke no rule."""
+    """The plan that mode Fixed launches; None in other modes. Expects a valid spec."""
     return Plan.parse(spec.tuning.plan) if spec.tuning.plan else None
 
 
@@ -32,13 +32,13 @@ def _plan_goes_with_mode(spec: JobSpec) -> Problem | None:
 
 
 def _of_plan(find: Callable[[JobSpec, Plan], str | None]) -> _Check:
-    """What a plan that can be read contradicts elsewhere in the spec."""
+    """A rule between a readable plan and the rest of the spec."""
 
     def check(spec: JobSpec) -> Problem | None:
         try:
             plan = fixed_plan(spec)
         except ValueError:
-            return None  # said by the rule that it breaks
+            return None  # reported by the rule that it breaks
         advice = plan and find(spec, plan)
         return Problem(_PATH, spec.tuning.plan, advice) if advice else None
 
@@ -68,7 +68,7 @@ def _other_attention(spec: JobSpec, plan: Plan) -> str | None:
 
 
 def _other(plan: Plan, field: str, said: Knob, decided: Knob) -> str | None:
-    """What a plan can say, and the training decides."""
+    """A plan's value that contradicts the training."""
     if said is decided:
         return None
     return f"{plan} has {field} {said}, and training.{field} is {decided}; make them the same"
@@ -79,7 +79,7 @@ def _said(short: str, field: str, choice: Knob) -> str:
 
 
 def _refused(pattern: str, message: str) -> Rule:
-    """No plan that ``pattern`` finds can run. Plans tell why themselves, in more words than the rule."""
+    """Reject plans that match ``pattern`` because they cannot run. Plan.parse explains why in more words."""
 
     def check(spec: JobSpec) -> Problem | None:
         text = spec.tuning.plan or ""
@@ -97,9 +97,9 @@ def _why_impossible(text: str) -> str:
 
 
 _BATCH = "self.tuning.plan.split('-')[3]"
-# The API server evaluates this for a text that is no plan, too. The sequences of one GPU are compared, since the
-# product of all four numbers may have more than 64 bits. The numbers are cut out, not split off: Kubernetes 1.25 cannot
-# bound the cost of a split of what was split.
+# The API server also evaluates this for a text that is no plan. It compares the sequences of one GPU, since the product
+# of all four numbers may exceed 64 bits. Numbers are cut out, not split off: Kubernetes 1.25 cannot bound the cost of a
+# nested split.
 _MAKES_THE_BATCH = (
     f"!has(self.tuning.plan) || !self.tuning.plan.matches('{SHORT_FORM}') || "
     "self.resources.nodes < 1 || self.resources.gpusPerNode < 1 || "

@@ -1,4 +1,4 @@
-"""Which GPU a job names."""
+"""The GPU that a job names, and the part of it that the job may use."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ _SOLD_OVER_USABLE = 1.1
 
 
 def gpu_of(job: Job) -> Gpu | None:
-    """The GPU that the object itself names, or None if only the cluster or a first probe can tell."""
+    """The GPU that the object names; None if only the cluster or a first probe can tell."""
     whole = _whole_gpu_of(job)
     return whole and own_part(job, whole)
 
 
 def own_part(job: Job, gpu: Gpu) -> Gpu:
-    """A GPU as the job may use it: a MIG slice of it, or a share of its memory where others use the same one."""
+    """The part of a GPU that the job may use: a MIG slice, or a share of its memory if others use the same GPU."""
     resources = job.spec.resources
-    # A declared size is that of the slice already.
+    # A declared size is already the slice's.
     part = gpu if resources.gpu_memory else slice_of(gpu, resources.gpu_resource)
     share = resources.memory_ratio
     return part.with_memory(int(part.usable_bytes * share)) if share < 1 else part
@@ -41,20 +41,20 @@ def _whole_gpu_of(job: Job) -> Gpu | None:
 
 
 def unknown_product(job: Job) -> str | None:
-    """That the table of GPUs does not have the job's product, and which one may be meant; None where it has it."""
+    """The message for a product that is missing in the GPU table, with a suggestion; None if it is known."""
     product = job.spec.resources.gpu_product
     return unknown_gpu(product) if product and not of_product(product) else None
 
 
 def unknown_gpu(name: str) -> str:
-    """That the table of GPUs does not have a name, and which one may be meant."""
+    """The message for a name that is missing in the GPU table, with a suggestion."""
     alike = closest(name)
     hint = f"did you mean {either(alike)}?" if alike else f"known are {', '.join(GPUS)}"
     return f"{name} is unknown ({hint})"
 
 
 def gpu_notes(job: Job, gpu: Gpu) -> tuple[str, ...]:
-    """What the reader of a prediction must know of the GPU that was taken for the job's own."""
+    """Notes for a prediction about the GPU that was assumed for the job."""
     if problem := unknown_product(job):
         return (f"gpuProduct {problem}; reckoned as a GPU of {gib(gpu.usable_bytes)}, speed as of the {gpu.name}",)
     resources = job.spec.resources

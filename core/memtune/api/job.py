@@ -1,4 +1,4 @@
-"""`MemoryTunedJob`: the object as a whole."""
+"""The root of `MemoryTunedJob`: spec, metadata, checkpoint volume and runner."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class CheckpointVolume(SpecBlock):
 
 
 class Checkpoint(SpecBlock):
-    """Where checkpoints are, so that a relaunch can resume."""
+    """Where checkpoints are stored, so that a relaunch can resume."""
 
     path: AbsolutePath = Field(
         default="/checkpoints", description="Directory in the container that holds the checkpoints."
@@ -84,7 +84,7 @@ class Runner(SpecBlock):
 
 
 class JobSpec(SpecBlock):
-    """What the user wants."""
+    """The spec of a job."""
 
     model: Model = Field(description="The model: exactly one of hfConfig, architecture and factory.")
     training: Training = Field(
@@ -128,14 +128,14 @@ class JobSpec(SpecBlock):
 
     @property
     def unpriced(self) -> JobSpec:
-        """The same without a price: what is measured does not depend on it."""
+        """The spec without its price, which no measurement depends on."""
         if self.resources.gpu_hour_price is None:
             return self
         return self.model_copy(update={"resources": self.resources.model_copy(update={"gpu_hour_price": None})})
 
 
 class Metadata(BaseModel):
-    """What MemTune reads of an object's metadata; the rest is the API server's."""
+    """The metadata that MemTune reads; the rest is the API server's."""
 
     model_config = ConfigDict(alias_generator=to_camel, extra="ignore", frozen=True, defer_build=True)
 
@@ -158,5 +158,5 @@ class Job(SpecBlock):
 
     @property
     def max_gpu_seconds(self) -> int:
-        """What all probes together may take."""
+        """The GPU-second budget of all probes together."""
         return self.spec.tuning.max_gpu_seconds or DEFAULT_GPU_SECONDS_PER_GPU * self.spec.resources.world

@@ -1,4 +1,4 @@
-"""Reading a `MemoryTunedJob`: from the mapping that YAML or the API server gave, to checked types."""
+"""Loads a `MemoryTunedJob` from YAML or API data into checked types."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _FOREIGN = ("template", "hfConfig", "factoryArguments")
 
 
 def load_job(data: Mapping[str, Any]) -> Job:
-    """The job in ``data``, or a SpecError with everything that is wrong with it."""
+    """Parse the job, or raise SpecError with everything that is wrong with it."""
     if not isinstance(data, Mapping):
         raise SpecError([Problem("", data, f"{shown(data)} is not a MemoryTunedJob; give an object with a spec")])
     try:
@@ -28,8 +28,7 @@ def load_job(data: Mapping[str, Any]) -> Job:
 
 
 def as_kept(value: Any) -> Any:
-    """A value as the API server keeps it. A null means that the field is left out: it is dropped, or makes room for the
-    default. A whole number is one however it is written: 96.0 is kept as 96."""
+    """A value as the API server stores it: a null is dropped or replaced by the default, 96.0 is stored as 96."""
     if isinstance(value, Mapping):
         return {
             name: inner if name in _FOREIGN else as_kept(inner) for name, inner in value.items() if inner is not None

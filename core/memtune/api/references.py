@@ -1,11 +1,11 @@
-"""References to variables, ``$(NAME)``, as Kubernetes expands them in a container's command, arguments and values."""
+"""Expands ``$(NAME)`` references as Kubernetes does in a container's command, arguments and values."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
 
-# Two dollar signs are one, and begin no reference.
+# Two dollar signs stand for one, and begin no reference.
 _REFERENCE = re.compile(r"\$\$|\$\(([A-Za-z_][A-Za-z0-9_.-]*)\)")
 
 
@@ -17,7 +17,7 @@ def names_in(text: str) -> Iterator[tuple[str, str]]:
 
 
 def substitute(text: str, variables: Mapping[str, str]) -> str:
-    """Fill in ``$(NAME)`` as the kubelet does: an unknown name stays as it is, ``$$`` is one dollar sign."""
+    """Expand ``$(NAME)`` as the kubelet does: an unknown name stays as it is, ``$$`` becomes one dollar sign."""
 
     def value(match: re.Match[str]) -> str:
         return "$" if match[1] is None else variables.get(match[1], match[0])
@@ -26,5 +26,5 @@ def substitute(text: str, variables: Mapping[str, str]) -> str:
 
 
 def escape(text: str) -> str:
-    """The text so that it comes out of ``substitute`` as it is, with nothing in it taken for a reference."""
+    """Escape the text so that ``substitute`` returns it unchanged."""
     return text.replace("$", "$$")

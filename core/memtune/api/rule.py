@@ -1,4 +1,4 @@
-"""What a rule over several fields is."""
+"""`Rule`: a validation rule over several fields, in CEL and in Python."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from memtune.api.errors import Problem
 from memtune.api.job import JobSpec
 
-# The words of apiextensions.k8s.io/v1 for what is wrong with a field.
+# Reasons of apiextensions.k8s.io/v1 for an invalid field.
 INVALID = "FieldValueInvalid"
 REQUIRED = "FieldValueRequired"
 FORBIDDEN = "FieldValueForbidden"
@@ -16,12 +16,12 @@ FORBIDDEN = "FieldValueForbidden"
 
 @dataclass(frozen=True)
 class Rule:
-    """One rule: ``cel`` holds for the block at ``owner``, ``check`` finds the problem in the whole spec.
+    """One rule: ``cel`` must hold for the block at ``owner``; ``check`` finds the problem in the whole spec.
 
-    ``path`` is the field to blame, of ``owner`` or inside it, and ``reason`` what is wrong with it.
+    ``path`` is the field to blame, which is ``owner`` or inside it; ``reason`` says what is wrong with it.
 
-    The API server evaluates a rule although a number is out of its limits or a text does not match its pattern, so that
-    ``cel`` must not fail then: no division by what may be 0, no product that may overflow.
+    The API server evaluates a rule even if a number exceeds its limits or a text does not match its pattern. ``cel``
+    must not fail then: no division by what may be 0, no product that may overflow.
     """
 
     owner: str

@@ -1,5 +1,6 @@
-"""The rules that tie several fields together. One table holds each rule twice: for the API server in CEL, and here in
-Python for the command line, for servers that know no CEL, and for advice that a fixed sentence cannot give.
+"""Validation rules between fields of the spec, each in CEL for the API server and in Python.
+
+Python serves the command line, servers without CEL, and advice that a fixed sentence cannot give.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from memtune.units import counted
 
 
 def broken_rules(spec: JobSpec) -> list[Problem]:
-    """What is wrong with the spec by its rules. A mistake that breaks two of them is told once."""
+    """The problems of the spec by its rules. A mistake that breaks two rules is reported once."""
     found: list[Problem] = []
     for rule in RULES:
         if (problem := rule.check(spec)) and problem not in found:
@@ -214,7 +215,7 @@ def _one_slice(spec: JobSpec) -> Problem | None:
 
 
 def _offload_has_backend(offload: str, backends: tuple[str, ...], needs: str) -> Callable[[JobSpec], Problem | None]:
-    """``offload`` can be carried out by one of ``backends``; DeepSpeed shards parameters only in stage 3."""
+    """Require one of ``backends`` for ``offload``; DeepSpeed shards parameters only in stage 3."""
 
     def check(spec: JobSpec) -> Problem | None:
         space = spec.tuning.space
@@ -293,7 +294,7 @@ RULES = (
     Rule(
         "spec",
         "spec.tuning.space.microBatch",
-        # The API server evaluates it for numbers out of their limits, too: nothing is divided by 0.
+        # The API server also evaluates this for numbers beyond their limits: avoid division by 0.
         "!has(self.tuning.space.microBatch) || self.resources.nodes < 1 || self.resources.gpusPerNode < 1 || "
         "self.tuning.space.microBatch.exists(size, size > 0 && "
         "self.training.globalBatchSize % self.resources.nodes == 0 && "

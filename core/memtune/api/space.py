@@ -1,4 +1,4 @@
-"""From a job to the plans it allows."""
+"""Converts a job to the search space of plans that it allows."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _FSDP = {
 
 
 def to_space(job: Job) -> Space:
-    """The choices of each knob: those of the training are fixed, those of the tuning are open."""
+    """The choices of each knob: training fixes some, tuning leaves the others open."""
     choices, training = job.spec.tuning.space, job.spec.training
     return Space(
         precisions=choices.precision,
@@ -40,5 +40,5 @@ def _shardings(job: Job) -> tuple[Sharding, ...]:
 
 
 def strategy_of(sharding: Sharding) -> str:
-    """What ``fsdpStrategies`` calls a sharding of FSDP."""
+    """The name of an FSDP sharding in ``fsdpStrategies``."""
     return next(name for name, known in _FSDP.items() if known is sharding)

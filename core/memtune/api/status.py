@@ -1,4 +1,4 @@
-"""`status`: the story of a job, written by the operator alone. Every size is bounded: the whole stays under 128 KiB."""
+"""`status` of a job, written by the operator alone. Every size is bounded: the whole stays under 128 KiB."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ MAX_COMPONENTS = 32
 MAX_FRONT = 12
 MAX_EMULATIONS = 4
 MAX_STEPS = 24
-# What every reader of JSON holds exactly.
+# The largest integer that every JSON parser reads exactly.
 MAX_NATURAL = 2**53
 
 Phase = Literal[
@@ -67,7 +67,7 @@ ProbingEnd = Literal["", "search", "max-probes", "max-gpu-seconds"]
 
 
 class StatusBlock(SpecBlock):
-    """A block of the status. What an older or newer operator wrote beside is passed over."""
+    """A block of the status. Unknown fields, from an older or newer operator, are ignored."""
 
     model_config = ConfigDict(alias_generator=to_camel, extra="ignore", frozen=True, validate_by_name=True)
 
@@ -134,7 +134,7 @@ class PlanStatus(StatusBlock):
 
 
 class PeakBytes(StatusBlock):
-    """What a run measured, the maximum over all ranks."""
+    """Measured peaks of a run, the maximum over all ranks."""
 
     allocated: Natural = Field(description="Bytes in tensors.")
     active: Natural = Field(description="Bytes in blocks in use, with those that a stream still holds.")
@@ -144,7 +144,7 @@ class PeakBytes(StatusBlock):
 
 
 class RecordStatus(StatusBlock):
-    """What is known of every run, whatever it does."""
+    """Fields of every run, of any kind."""
 
     name: RunName = Field(description="Name of the run; its pods and its Service begin with it.")
     number: RunNumber = Field(description="Number of the run among those of its kind, from 1.")
@@ -349,7 +349,7 @@ class Status(StatusBlock):
 
 
 def load_status(data: Mapping[str, Any]) -> Status:
-    """The status in ``data``, or a SpecError: a status edited by hand may hold anything."""
+    """Parse the status, or raise SpecError: a status edited by hand may hold anything."""
     try:
         return Status.model_validate(data, by_alias=True, by_name=False)
     except ValidationError as error:
@@ -357,13 +357,13 @@ def load_status(data: Mapping[str, Any]) -> Status:
 
 
 def dump_status(status: Status) -> dict[str, Any]:
-    """The status as plain values, as it is written into the object, without what says nothing."""
+    """The status as plain values for the object, without empty fields."""
     dumped: dict[str, Any] = _without_empty_texts(status.model_dump(mode="json", by_alias=True, exclude_none=True))
     return dumped
 
 
 def _without_empty_texts(value: Any) -> Any:
-    """Some API servers take an empty text for a null, which no field may be. Read back, it is the default anyway."""
+    """Some API servers take an empty text for a null, which no field may be; an omitted field reads back the same."""
     if isinstance(value, dict):
         return {name: _without_empty_texts(inner) for name, inner in value.items() if inner != ""}
     return [_without_empty_texts(item) for item in value] if isinstance(value, list) else value

@@ -1,4 +1,4 @@
-"""The container of a job's template that trains, and the host memory that it asks for and may take."""
+"""Finds the training container of a job's template, and its host memory request and limit."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ _LAUNCHERS = ("torchrun", "torch.distributed", "accelerate", "deepspeed", "tune 
 
 
 class TrainerMemory(NamedTuple):
-    """``requests.memory`` and ``limits.memory`` of the container that trains, 0 where the template does not say."""
+    """``requests.memory`` and ``limits.memory`` of the training container, 0 if the template does not say."""
 
     request_bytes: int = 0
     limit_bytes: int = 0
 
     @property
     def asked_bytes(self) -> int:
-        """What the template asks for: where only a limit is given, it is the request too."""
+        """The template's memory request; with only a limit, the limit is the request too."""
         return self.request_bytes or self.limit_bytes
 
 
 def trainer_memory(job: Job) -> TrainerMemory:
-    """Of a template that has no such container, or not the shape of one, nothing is known."""
+    """Zeros for a template without such a container or of another shape."""
     try:
         resources = _trainer(job).get("resources") or {}
         return TrainerMemory(memory_bytes(resources, "requests"), memory_bytes(resources, "limits"))
@@ -34,9 +34,9 @@ def trainer_memory(job: Job) -> TrainerMemory:
 
 
 def is_plain_python(job: Job) -> bool:
-    """Whether the command is Python without a launcher, so that a script of one rank finds no variables of several.
+    """Whether the command is Python without a launcher, so that a single-rank script gets no rank variables.
 
-    A shell, another program or the image's own entry point may start a launcher that nobody sees from here.
+    A shell, another program or the image's own entry point may start a launcher unseen.
     """
     try:
         container = _trainer(job)
@@ -55,14 +55,14 @@ def _trainer(job: Job) -> Mapping[str, Any]:
 
 
 def trainer_index(containers: Sequence[Mapping[str, Any]], gpu_resource: str) -> int | None:
-    """The container ``trainer``, else the only one that asks for GPUs, else the only one; None if that is not told."""
+    """The container ``trainer``, else the only one that requests GPUs, else the only one; None if ambiguous."""
     named = [i for i, c in enumerate(containers) if c.get("name") == TRAINER_CONTAINER]
     asking = [i for i, c in enumerate(containers) if asked_gpus(c, gpu_resource)]
     return next((found[0] for found in (named, asking, range(len(containers))) if len(found) == 1), None)
 
 
 def asked_gpus(container: Mapping[str, Any], gpu_resource: str) -> str | None:
-    """How many GPUs a container asks for, as it is written there."""
+    """The number of GPUs that a container requests, as written."""
     resources = container.get("resources") or {}
     for kind in ("limits", "requests"):
         if (asked := (resources.get(kind) or {}).get(gpu_resource)) is not None:
@@ -71,7 +71,7 @@ def asked_gpus(container: Mapping[str, Any], gpu_resource: str) -> str | None:
 
 
 def memory_bytes(resources: Mapping[str, Any], kind: str) -> int:
-    """0 where it does not say, or says it in a way that the API server is left to refuse."""
+    """0 if absent, or if invalid, which is left to the API server to reject."""
     try:
         return parse_bytes((resources.get(kind) or {}).get("memory", 0))
     except ValueError:

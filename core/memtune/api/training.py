@@ -24,7 +24,7 @@ from memtune.plans.knobs import Attention, GradientDtype, Optimizer
 
 
 class GenerationBlock(SpecBlock):
-    """What one GPU generates at once, and how its KV cache is cut."""
+    """What one GPU generates at once, and how its KV cache is paged."""
 
     concurrent_sequences: Annotated[Count, Field(le=100_000)] | None = Field(
         default=None, description="Sequences in the KV cache of one GPU at the same time; batchSize if left out."
@@ -53,7 +53,7 @@ class EvaluationBlock(SpecBlock):
 
 
 class Training(SpecBlock):
-    """What one optimizer step is. No plan changes it; a downgrade does only what retry.consent allows."""
+    """One optimizer step. No plan changes it; a downgrade only does what retry.consent allows."""
 
     global_batch_size: Annotated[Count, Field(le=10_000_000)] = Field(
         description="Sequences per optimizer step over all GPUs; it must be divisible by their number."
@@ -87,7 +87,7 @@ class Training(SpecBlock):
 
 
 class Shrink(SpecBlock):
-    """Memory that a virtual or emulated GPU loses during the training, as if another process had come to it."""
+    """Memory that a virtual or emulated GPU loses during the training, as if to another process."""
 
     after_step: Annotated[Count, Field(le=MOST)] = Field(
         description="Optimizer steps of the training after which the memory is gone, for every attempt from then on."
@@ -96,7 +96,7 @@ class Shrink(SpecBlock):
 
     @property
     def ratio(self) -> float:
-        """The lost share of 1."""
+        """The lost fraction of memory."""
         return to_ratio(self.by)
 
 
@@ -156,20 +156,20 @@ class Resources(SpecBlock):
 
     @property
     def pods(self) -> int:
-        """Pods of a run: one for each node, but one alone that stands for all ranks on emulated GPUs."""
+        """Pods of a run: one for each node, but a single one for all ranks on emulated GPUs."""
         return 1 if self.is_emulated else self.nodes
 
     @property
     def gpus_per_pod(self) -> int:
-        """GPUs that one pod of a run uses, or emulates."""
+        """GPUs that one pod of a run uses or emulates."""
         return self.world // self.pods
 
     @property
     def is_part(self) -> bool:
-        """Whether the job has a part of each GPU: a MIG slice, or a share of its memory."""
+        """Whether the job has only a part of each GPU: a MIG slice, or a share of its memory."""
         return "/mig-" in self.gpu_resource or self.memory_share is not None
 
     @property
     def memory_ratio(self) -> float:
-        """The part of each GPU's memory that is the job's, as a share of 1."""
+        """The job's fraction of each GPU's memory."""
         return to_ratio(self.memory_share) if self.memory_share else 1.0

@@ -1,4 +1,4 @@
-"""What of a job may still change once it is under way: the rules for edits, in CEL and in Python."""
+"""Rules for edits: spec fields that are immutable once the job started, in CEL and in Python."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from memtune.api.job import Job, JobSpec
 from memtune.api.rule import FORBIDDEN
 from memtune.api.training import Resources
 
-# A plan was measured for these; with others the measurements would mean nothing, and the global batch is sacred.
+# Plans were measured for these values; the global batch never changes.
 FIXED = ("model", "training", "resources", "template", "integration", "launcher", "runner", "checkpoint")
 
 
 @dataclass(frozen=True)
 class Transition:
-    """One field of the spec that stays as it is after the phase Pending."""
+    """One spec field that is immutable after the phase Pending."""
 
     field: str
     reason: ClassVar[str] = FORBIDDEN
@@ -29,26 +29,27 @@ class Transition:
 
     @property
     def cel(self) -> str:
-        """The rule, for the root of the object: spec and status are both in sight only there.
+        """The rule, at the root of the object, the only place that sees both spec and status.
 
-        What is foreign to the schema (`template`, `model.hfConfig`) is compared as well. An API server takes two blocks
-        of as many fields for equal if one has a field that the other has not; then the operator alone sees the edit.
+        Fields foreign to the schema (`template`, `model.hfConfig`) are compared as well. An API server considers two
+        blocks with equally many fields equal if one has a field that the other lacks; then only the operator sees the
+        edit.
         """
         pending = "!has(oldSelf.status) || !has(oldSelf.status.phase) || oldSelf.status.phase == 'Pending'"
         if self.field != "resources":
             return f"{pending} || {_unchanged(JobSpec, self.field, 'spec')}"
-        # Nothing was measured for the price: field by field, so that it may come, change and go.
+        # Nothing was measured for the price: compare field by field, so that it may be added, changed and removed.
         fields = (name for name in Resources.model_fields if name != "gpu_hour_price")
         return f"{pending} || ({' && '.join(_unchanged(Resources, name, self.path) for name in fields)})"
 
     @property
     def message(self) -> str:
-        """What the user reads."""
+        """The message for the user."""
         return f"{self.path} cannot change once the job is under way; delete the job and create it again"
 
 
 def _unchanged(block: type[SpecBlock], name: str, path: str) -> str:
-    """That a field of the block at ``path`` is as it was, or is left out as it was."""
+    """CEL: a field of the block at ``path`` is unchanged, or still omitted."""
     field = block.model_fields[name]
     new, old = (f"{side}.{path}.{field.alias or name}" for side in ("self", "oldSelf"))
     return f"(has({new}) ? has({old}) && {new} == {old} : !has({old}))" if field.default is None else f"{new} == {old}"
@@ -58,7 +59,7 @@ TRANSITIONS = tuple(Transition(field) for field in FIXED)
 
 
 def forbidden_changes(old: Job, new: Job) -> list[Problem]:
-    """What the edit from ``old`` to ``new`` may not change at this phase."""
+    """The problems of an edit from ``old`` to ``new`` at this phase."""
     if old.status.get("phase", "Pending") == "Pending":
         return []
     return [

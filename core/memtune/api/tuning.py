@@ -1,4 +1,4 @@
-"""`spec.tuning` and `spec.retry`: what may be tried, at what cost, and what happens after a run died."""
+"""`spec.tuning` and `spec.retry`: what may be tried, at what cost, and retries after a failed run."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Objective = Literal["throughput", "memory", "cost"]
 Sampler = Literal["MemTune", "TPE", "GP", "Random"]
 Emulation = Literal["Auto", "Only", "Never"]
 Consent = Literal["optimizer-8bit", "gradient-dtype", "precision"]
-# The status keeps every probe, and it has to stay under 128 KiB.
+# The status keeps every probe, and must stay under 128 KiB.
 MAX_PROBES = 48
 Probes = Annotated[Count, Field(le=MAX_PROBES)]
 
@@ -75,7 +75,7 @@ class SpaceSpec(SpecBlock):
 
 
 class Tuning(SpecBlock):
-    """How the plan is found, and what finding it may cost."""
+    """How the plan is found, and what that may cost."""
 
     mode: Literal["Probe", "PredictOnly", "Fixed"] = Field(
         default="Probe",
@@ -133,7 +133,7 @@ class Tuning(SpecBlock):
 
     @property
     def headroom_ratio(self) -> float:
-        """Headroom as a share of 1."""
+        """Headroom as a fraction of 1."""
         return to_ratio(self.headroom)
 
     @property
@@ -150,7 +150,7 @@ class Tuning(SpecBlock):
 
 
 class Retry(SpecBlock):
-    """What happens after a train run died."""
+    """Retries after a failed train run."""
 
     max_oom_retries: Annotated[Whole, Field(ge=0, le=64)] = Field(
         default=4, description="Most relaunches after an out-of-memory, each on a plan that takes less."

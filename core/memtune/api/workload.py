@@ -1,4 +1,4 @@
-"""From a job to what the predictor reads: its architecture and its workload."""
+"""Converts a job to the predictor's input: its architecture and its workload."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _CONFIG, _FACTS = "spec.model.hfConfig", "spec.model.architecture"
 
 
 def architecture_of(job: Job) -> Architecture:
-    """The architecture that the object describes; a factory has to be traced where its image is."""
+    """The architecture that the object describes; a factory must be traced in its image instead."""
     model = job.spec.model
     try:
         if model.hf_config is not None:
@@ -83,9 +83,9 @@ def _adapter(peft: Peft, architecture: Architecture) -> Adapter:
 
 
 def _is_without_reducer(job: Job) -> bool:
-    """Whether the ranks of a plan with DDP wrap nothing: on a single GPU all but the engine.
+    """Whether DDP wraps nothing under a plan: on a single GPU, except with the engine.
 
-    Below a launcher the script of an ``env`` job sees one rank of several, and many then wrap the model.
+    Under a launcher, the script of an ``env`` job sees one rank of several, and many scripts then wrap the model.
     """
     spec = job.spec
     if spec.resources.nodes * spec.resources.gpus_per_node > 1 or spec.template is None:
@@ -96,7 +96,7 @@ def _is_without_reducer(job: Job) -> bool:
 
 
 def to_workload(job: Job, gpu: Gpu, model: Architecture | TracedModel | None = None) -> Workload:
-    """What the job asks of every plan alike, on this GPU. ``model`` is what its factory builds, or what is assumed."""
+    """The job's workload on this GPU. ``model`` is what its factory builds, or an assumption."""
     spec, peft, block = job.spec, job.spec.model.peft, job.spec.training.evaluation
     evaluation = _evaluation(block) if block else Evaluation()
     adapter = None
@@ -120,10 +120,10 @@ def to_workload(job: Job, gpu: Gpu, model: Architecture | TracedModel | None = N
         target_length=spec.training.target_length or 0,
         virtual=spec.resources.device == "virtual",
         without_reducer=_is_without_reducer(job),
-        # The engine autocasts a loss around the model only. accelerate autocasts under FSDP, and scripts as they like.
+        # The engine autocasts only a loss outside the model. accelerate autocasts under FSDP; scripts vary.
         without_autocast=spec.integration == "sdk",
         # The engine gives DeepSpeed the model as the factory built it. transformers loads its models under zero.Init;
-        # of other scripts nobody knows.
+        # other scripts are unknown.
         builds_whole=spec.integration == "sdk",
         keeps_outputs=spec.integration == "accelerate",
         host_limit_bytes=trainer_memory(job).limit_bytes,

@@ -1,9 +1,9 @@
-"""The heart of the operator: from a job, what was seen of it and the time, to what happens next. Pure and total.
+"""Decides what happens next to a job, from the job, what was observed and the time. Pure and total.
 
     decision = decide(job, observed, now)
 
-The backend observes, calls `decide`, writes `decision.status` if it differs from what it read (conditionally), and then
-acts. `Observed` and `Decision` say exactly what is expected on either side.
+The backend observes, calls `decide`, writes `decision.status` conditionally if it changed, and then acts. `Observed`
+and `Decision` document both sides of this contract.
 """
 
 from memtune.controller.context import Decision, Deletion, JobEvent

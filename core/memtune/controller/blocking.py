@@ -1,4 +1,4 @@
-"""What holds a job back, in the words of whoever refuses: conditions Stalled and Queued. No retry is spent."""
+"""Conditions Stalled and Queued: what holds a job back, in the refuser's own words. Costs no retry."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from memtune.controller.records import has_ended, live
 from memtune.controller.verdict import Verdict
 from memtune.units import gib
 
-# How soon a refusal is tried again; whatever a watch tells of comes sooner.
+# How soon to retry after a refusal; a watch event retries sooner.
 _AGAIN_SECONDS = 30.0
 _SHARED_SUFFIX = "-SHARED"
 
 
 def with_blocks(context: Context) -> Context:
-    """Find out what holds the job back: itself as a whole, or the runs that have not ended."""
+    """Set what holds the job back: as a whole, or the runs that have not ended."""
     queued, stalled = _of_runs(context)
     return replace(context, stalled=forbidden(context) or stalled, queued=queued)
 
 
 def forbidden(context: Context) -> Refusal | None:
-    """Why no pod of the job may be created at all, not even of runs that are recorded."""
+    """Why no pod of the job may be created, not even for recorded runs."""
     return next(_of_job(context), None)
 
 
 def told(context: Context) -> Context:
-    """Say in conditions and message what holds the job back, and try again soon."""
+    """Write what holds the job back into conditions and message, and schedule a retry."""
     context = _told(context, "Queued", context.queued)
     context = _told(context, "Stalled", context.stalled)
     return context.waking(_AGAIN_SECONDS) if context.blocked else context
@@ -49,7 +49,7 @@ def _of_job(context: Context) -> Iterator[Refusal]:
 
 
 def _of_nodes(context: Context) -> Iterator[Refusal]:
-    """Measured on one GPU product, launched on the same: the nodes that may run the job have to agree."""
+    """Nodes that may run the job must have one GPU product, so that it launches on the product it measured."""
     resources = context.job.spec.resources
     if resources.device != "cuda":
         return
@@ -83,7 +83,7 @@ def _by_cost(context: Context) -> tuple[Refusal | None, str]:
 
 
 def _of_runs(context: Context) -> tuple[Refusal | None, Refusal | None]:
-    """What the runs that have not ended wait for: a queue, and whatever else."""
+    """What runs that have not ended wait for: a queue, and anything else."""
     queued = stalled = None
     trace = context.status.trace
     traced = [trace] if trace and not has_ended(trace) else []
@@ -112,14 +112,14 @@ def _asking(context: Context, record: RunStatus) -> str:
 
 
 def _avoiding(context: Context, record: RunStatus) -> str:
-    """For whoever wonders why a node that is free is not taken."""
+    """For an unschedulable message: the nodes that the run avoids."""
     avoided = avoided_nodes(context, record)
     verb = "is" if len(avoided) == 1 else "are"
     return f" ({', '.join(avoided)} {verb} avoided, which took two train runs down)" if avoided else ""
 
 
 def _told(context: Context, kind: ConditionType, found: Refusal | None) -> Context:
-    """Set the condition, with an event when its reason changes."""
+    """Set the condition, and emit an event when its reason changes."""
     old = context.condition(kind)
     if found is None:
         if not context.holds(kind):

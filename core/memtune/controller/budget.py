@@ -1,4 +1,4 @@
-"""What probes may cost: GPU-seconds from the wrapped containers' start to their end. Waiting is free."""
+"""The GPU-second budget of probes (tuning.maxGpuSeconds), from container start to end. Waiting is free."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from memtune.controller.verdict import Verdict
 from memtune.memory.prediction import Prediction
 from memtune.plans.plan import Plan
 
-# From a container's start to its first step: imports, rendezvous, the model built and sharded.
+# From a container's start to its first step: imports, rendezvous, building and sharding the model.
 STARTUP_SECONDS = 30.0
-# One probe that neither ends nor reports may take this share of the whole budget.
+# The share of the budget that one probe may take if it neither ends nor reports.
 _LONGEST_SHARE = 0.5
-# A pod that is told to end takes a moment to do so, and that moment counts.
+# Terminating a pod takes a moment, which also counts.
 ENDING_SECONDS = 5.0
-# A runner that ends its ranks itself waits for no API server and no kubelet. An operator that is there comes before it.
+# A runner that ends its own ranks waits for neither API server nor kubelet. A live operator acts before it.
 _RUNNER_ENDING_SECONDS = 2
 _RUNNER_PATIENCE_SECONDS = 3
 _SHORTENED = 2
@@ -29,26 +29,26 @@ _TIMED = (Verdict.SUCCEEDED, *OUT_OF_MEMORY)
 
 
 def is_overdue(job: Job, run: RunObservation, now: float) -> bool:
-    """Whether a probe has taken more than any one probe may."""
+    """Whether a probe has taken more than any single probe may."""
     taken = gpu_seconds(run, job.spec.resources.gpus_per_pod, now)
     return taken > longest_seconds(job) * job.spec.resources.world
 
 
 def longest_seconds(job: Job) -> float:
-    """How long one probe may take that neither ends nor reports."""
+    """How long a probe may run that neither ends nor reports."""
     return _LONGEST_SHARE * job.max_gpu_seconds / job.spec.resources.world
 
 
 def most_seconds(job: Job) -> float:
-    """How long a probe holds its GPUs at most, whoever is there: its runner ends it."""
+    """The longest that a probe holds its GPUs, even without an operator: its runner ends it."""
     return longest_seconds(job) + _RUNNER_PATIENCE_SECONDS + ENDING_SECONDS
 
 
 def own_seconds(context: Context) -> int:
-    """After how long a probe that starts now is to end by itself, so that the budget is kept without an operator."""
+    """How long a probe that starts now runs before it ends itself, so that the budget holds without an operator."""
     going = [probe for probe in context.status.probes if not has_ended(probe)]
     known = _known_cost(context.status.probes)
-    # Those that go on already are let come to the end that is expected of them; where nothing is known, all are alike.
+    # Running probes may finish at their expected cost; without a known cost, all share alike.
     older = [probe for probe in going if probe.created and known]
     taken = sum(max(_taken(context, probe), known if probe in older else 0) for probe in going)
     left = context.job.max_gpu_seconds - context.status.gpu_seconds_spent - taken
@@ -57,7 +57,7 @@ def own_seconds(context: Context) -> int:
 
 
 def running_seconds(context: Context) -> int:
-    """GPU-seconds that the probes which still run have taken so far."""
+    """GPU-seconds that running probes have taken so far."""
     return sum(_taken(context, probe) for probe in context.status.probes if not has_ended(probe))
 
 
@@ -67,12 +67,12 @@ def _taken(context: Context, probe: RunStatus) -> int:
 
 
 def running(context: Context) -> list[RunStatus]:
-    """The probes that hold GPUs: one pod that waits for the others of its run is enough."""
+    """The probes that hold GPUs, also those with one pod that waits for the others."""
     return [probe for probe in context.status.probes if not has_ended(probe) and _gpus(context, probe)]
 
 
 def _gpus(context: Context, probe: RunStatus) -> int:
-    """The GPUs that are held by the wrapped containers of a probe."""
+    """The number of GPUs that a probe's wrapped containers hold."""
     held = [
         pod for pod in context.pods(probe) if pod.started_at_seconds is not None and pod.finished_at_seconds is None
     ]
@@ -80,41 +80,41 @@ def _gpus(context: Context, probe: RunStatus) -> int:
 
 
 def is_spent(context: Context) -> bool:
-    """Whether running probes have to end now, so that the budget is kept."""
+    """Whether running probes must end now to keep the budget."""
     return bool(running(context)) and _left(context) <= 0
 
 
 def seconds_left(context: Context) -> float:
-    """How long the probes that run now may go on: all together, and the one that comes first to its own end."""
+    """How long running probes may go on: limited by the budget, and by the first probe to reach its own limit."""
     probes, longest = running(context), longest_seconds(context.job) * context.world
     own = ((longest - _taken(context, probe)) / _gpus(context, probe) for probe in probes)
     return min(_left(context) / sum(_gpus(context, probe) for probe in probes), *own)
 
 
 def _left(context: Context) -> float:
-    """GPU-seconds that may still be taken before everything has to end."""
+    """GPU-seconds that may still be taken before everything must end."""
     reserve = ENDING_SECONDS * sum(_gpus(context, probe) for probe in running(context))
     return context.job.max_gpu_seconds - reserve - context.status.gpu_seconds_spent - running_seconds(context)
 
 
 def estimate(context: Context, plan: Plan, prediction: Prediction) -> float:
-    """GPU-seconds that the probe of a plan will take."""
+    """Expected GPU-seconds of a plan's probe."""
     return cost(context.job, context.status.probes, plan, prediction.step_seconds.expected)
 
 
 def cost(job: Job, probes: Sequence[RunStatus], plan: Plan, step_seconds: float) -> float:
-    """GPU-seconds of one more probe: as those before it, else as its predicted step tells."""
+    """GPU-seconds of one more probe: as measured by earlier probes, else from its predicted step time."""
     world = job.spec.resources.world
     if known := _known_cost(probes):
         return float(known) + ENDING_SECONDS * world
-    # A shortened step has fewer micro-batches; the optimizer's part is small beside them.
+    # A shortened step has fewer micro-batches; the optimizer's part is small in comparison.
     share = min(plan.accumulation, _SHORTENED) / plan.accumulation
     steps = job.spec.tuning.probe_steps * step_seconds * share
     return (STARTUP_SECONDS + steps + ENDING_SECONDS) * world
 
 
 def _known_cost(probes: Sequence[RunStatus]) -> int:
-    """The most GPU-seconds that a probe took; what one that hung took says nothing of the next one."""
+    """The most GPU-seconds that a probe took. Hung probes are ignored: they predict nothing."""
     return max((probe.gpu_seconds for probe in probes if ended_as(probe, *_TIMED)), default=0)
 
 
@@ -124,7 +124,7 @@ def pays_for(context: Context, plan: Plan, prediction: Prediction) -> int:
 
 
 def allows(context: Context, plan: Plan, prediction: Prediction) -> bool:
-    """Whether one more probe stays within the budget, those that run taken at what they may still cost."""
+    """Whether one more probe stays within the budget, with running probes counted at their expected cost."""
     cost = estimate(context, plan, prediction)
     running = [probe for probe in context.status.probes if not has_ended(probe)]
     known = sum(max(cost, estimate(context, plan_of(probe), prediction)) for probe in running)
@@ -141,7 +141,7 @@ def _inherited(context: Context, plan: Plan) -> int:
 
 
 def refusal(context: Context, plan: Plan, prediction: Prediction) -> str:
-    """Why the probe of a plan that the budget does not allow is not made, in words."""
+    """The message for a probe that the budget does not allow."""
     spent = context.status.gpu_seconds_spent + _inherited(context, plan)
     left = max(context.job.max_gpu_seconds - spent, 0)
     needed = f"pay for no further probe of about {estimate(context, plan, prediction):,.0f}"

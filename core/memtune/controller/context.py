@@ -1,6 +1,6 @@
-"""What one decision is made from, what it has come to so far, and what it answers.
+"""The input, working state and output of one decision: `Context` and `Decision`.
 
-Each phase takes a context and gives the next one.
+Each phase takes a context and returns the next one.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from memtune.wire.run import Run, TraceRun
 
 @dataclass(frozen=True)
 class Deletion:
-    """An object to delete, if it still has this uid. ``grace_seconds`` is None for the pod's own grace period."""
+    """An object to delete, if it still has this uid. ``grace_seconds`` None means the pod's own grace period."""
 
     kind: str
     name: str
@@ -30,7 +30,7 @@ class Deletion:
 
 @dataclass(frozen=True)
 class JobEvent:
-    """One event on the job. It is only told when something changed."""
+    """One event on the job, emitted only when something changed."""
 
     type: Literal["Normal", "Warning"]
     reason: str
@@ -41,13 +41,13 @@ class JobEvent:
 class Decision:
     """What follows from one snapshot.
 
-    The backend writes ``status`` if it differs from the one read, with the resourceVersion as precondition.
-    Only when that succeeds does it do the rest; on a conflict it observes again. ``create`` holds the runs that the
-    status *as read* had recorded and not ended: every pod and object of them that does not exist is created. A run that
-    this decision records is in ``create`` of the next one, which the backend asks for at once when the status changed.
-    ``trace`` is the trace of the job's factory, ``measured`` the bytes that its runs had outside of the allocator, and
-    ``probes`` the measurements of its probes, each only if the namespace does not have it yet.
-    ``wake_after_seconds`` is when to ask again even if nothing happens; None if only a change can matter.
+    The backend writes ``status`` if it differs from the one read, with the resourceVersion as precondition. Only when
+    that succeeds does it do the rest; on a conflict it observes again. ``create`` holds the runs that the status *as
+    read* had recorded and not ended: each of their missing pods and objects is created. A run that this decision
+    records is in ``create`` of the next one, which the backend requests at once when the status changed. ``trace`` is
+    the trace of the job's factory, ``measured`` the bytes that its runs had outside the allocator, and ``probes`` the
+    measurements of its probes; each only if the namespace does not store it yet. ``wake_after_seconds`` is when to
+    decide again even if nothing happens; None if only a change can matter.
     """
 
     status: Status
@@ -61,16 +61,16 @@ class Decision:
     probes: tuple[RunStatus, ...] = ()
 
 
-# A node that is lost tells nobody, so pods that do not go away are looked at from time to time.
+# A lost node sends no events, so pods that do not terminate are polled.
 LOOK_AGAIN_SECONDS = 30.0
 
 
 @dataclass(frozen=True)
 class Context:
-    """One job at one moment. ``runs`` are the observed ones with every pod that should be there filled in.
+    """One job at one moment. ``runs`` are the observed runs, with every expected pod filled in.
 
     ``stalled`` and ``queued`` say what holds the job back, so that no new run is recorded now; ``is_due`` that the job
-    itself is to be deleted. ``trace`` is that of the job's factory, empty while nobody has one.
+    itself is to be deleted. ``trace`` is the trace of the job's factory, or empty.
     """
 
     job: Job
@@ -88,36 +88,36 @@ class Context:
 
     @property
     def blocked(self) -> str:
-        """Why no new run may be recorded now, empty if one may."""
+        """Why no new run may be recorded now; empty if one may."""
         held = self.stalled or self.queued
         return f"{held.reason}: {held.message}" if held else ""
 
     def having(self, **changes: Any) -> Context:
-        """With other values in the status."""
+        """Replace values in the status."""
         return self.becoming(self.status.model_copy(update=changes))
 
     def becoming(self, status: Status) -> Context:
-        """With another status."""
+        """Replace the status."""
         return replace(self, status=status)
 
     def saying(self, text: str) -> Context:
-        """With another sentence about what the job is doing now."""
+        """Replace the sentence that says what the job is doing."""
         return self.having(message=story(text))
 
     def telling(self, kind: Literal["Normal", "Warning"], reason: str, text: str) -> Context:
-        """With one more event."""
+        """Add an event."""
         return replace(self, events=(*self.events, JobEvent(kind, reason, story(text))))
 
     def waking(self, seconds: float) -> Context:
-        """Asked again after so many seconds at the latest."""
+        """Decide again after this many seconds at the latest."""
         return replace(self, wakes=(*self.wakes, max(seconds, 1.0)))
 
     def deleting_job(self) -> Context:
-        """With the job's own time to live over."""
+        """Mark the job for deletion: its time to live is over."""
         return replace(self, is_due=True)
 
     def condition(self, kind: ConditionType) -> Condition | None:
-        """The condition of this type, if the status has it."""
+        """The condition of this type, if the status has one."""
         return next((each for each in self.status.conditions if each.type == kind), None)
 
     def holds(self, kind: ConditionType) -> bool:
@@ -126,7 +126,7 @@ class Context:
         return found is not None and found.status == "True"
 
     def message_of(self, kind: ConditionType) -> str:
-        """What a condition says."""
+        """The message of a condition."""
         found = self.condition(kind)
         return found.message if found else ""
 
@@ -136,7 +136,7 @@ class Context:
         return to_seconds(found.last_transition_time) if found else None
 
     def with_condition(self, kind: ConditionType, holds: bool, reason: str, text: str) -> Context:
-        """With a condition set; its transition time changes only with its status."""
+        """Set a condition; its transition time changes only with its status."""
         old = self.condition(kind)
         status: Literal["True", "False"] = "True" if holds else "False"
         changed_at = old.last_transition_time if old and old.status == status else to_text(self.now)
@@ -175,8 +175,8 @@ _ORDER: list[ConditionType] = [
 
 
 def holds_gpus(pod: PodObservation) -> bool:
-    """Whether a pod that exists may still hold its GPUs: it is not over, and its node is not lost."""
-    # What is deleted before it was bound to a node never will be, however long a finalizer keeps it.
+    """Whether an existing pod may still hold its GPUs: it has not ended, and its node is not lost."""
+    # A pod deleted before it was bound to a node never starts, however long a finalizer keeps it.
     is_placeless = pod.deleting and not pod.node and pod.started_at_seconds is None
     is_over = pod.phase in ("Succeeded", "Failed")
     return bool(pod.uid) and pod.present and not (is_over or is_placeless or pod.node_lost)

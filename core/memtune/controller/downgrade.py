@@ -1,4 +1,4 @@
-"""The plan after an out-of-memory: the fastest that the recalibrated model accepts and the checkpoint allows."""
+"""The downgrade after an out-of-memory: the fastest plan that the recalibrated model and the checkpoint allow."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from memtune.planning.space import Space
 from memtune.plans.knobs import Offload
 from memtune.plans.plan import Plan
 
-# What a relaunch may change only with consent; the others keep the numerics of training as they are.
+# Changing one of these needs the user's consent; the other knobs keep the numerics of training.
 _NUMERICS = ("precision", "optimizer", "gradient_dtype", "attention", "fused_loss")
-# A pod that died of host memory asks for so much more next time.
+# A pod that ran out of host memory requests this much more next time.
 _MORE_HOST = 1.5
 _MOST_HOST = 4.0
 
@@ -38,17 +38,17 @@ class Next:
 def after_device_oom(
     context: Context, model: PlanKnowledge, last: AttemptStatus, resumable_only: bool = True
 ) -> Next | None:
-    """The next plan after the GPU's memory ran out; None if no allowed plan is small enough."""
+    """The next plan after GPU memory ran out; None if no allowed plan is small enough."""
     kind = OutOfMemoryKind(last.out_of_memory or "activation")
     return _least_change(context, model, last, kind) or _smaller(context, model, last, kind, resumable_only)
 
 
 def _least_change(context: Context, model: PlanKnowledge, last: AttemptStatus, kind: OutOfMemoryKind) -> Next | None:
-    """An evaluation or a save that died leaves the plan as it is, as long as it can give way itself."""
+    """After a failed evaluation or save, keep the plan if the script can shrink that phase itself."""
     if kind not in PHASE_OF or _did_not_help(context, last, kind):
         return None
     if kind is OutOfMemoryKind.SAVING and context.job.spec.integration == "lightning":
-        return None  # its strategies save shards in any case
+        return None  # its strategies always save shards
     plan, workload = plan_of(last), model.workload
     if last.evaluation_batch:
         workload = replace(workload, evaluation=replace(workload.evaluation, batch_size=last.evaluation_batch))
@@ -65,7 +65,7 @@ def _least_change(context: Context, model: PlanKnowledge, last: AttemptStatus, k
 
 
 def _did_not_help(context: Context, last: AttemptStatus, kind: OutOfMemoryKind) -> bool:
-    """Whether this was tried before: a script of its own may not do what it is asked for."""
+    """Whether this was tried before: a custom script may ignore what it is asked to do."""
     if kind is OutOfMemoryKind.SAVING:
         return last.sharded_save
     earlier = (each for each in context.status.attempts if each.number < last.number)
@@ -77,7 +77,7 @@ def _did_not_help(context: Context, last: AttemptStatus, kind: OutOfMemoryKind) 
 def _smaller(
     context: Context, model: PlanKnowledge, last: AttemptStatus, kind: OutOfMemoryKind, resumable_only: bool
 ) -> Next | None:
-    """The fastest of what the space offers and what the ladder reaches."""
+    """The fastest plan that the space or the ladder offers."""
     plan = plan_of(last)
     expected, phase = model.expected_bytes(plan), PHASE_OF.get(kind)
 
@@ -126,9 +126,9 @@ def _with_small_knobs(space: Space, option: Plan, plan: Plan) -> Plan:
 def _by_ladder(
     context: Context, model: PlanKnowledge, plan: Plan, kind: OutOfMemoryKind, allowed: Callable[[Plan], bool]
 ) -> Plan | None:
-    """Where the ladder leads from the plan that died, within the space, and with the user's consent."""
+    """The plan that the ladder reaches from the one that failed, within the space and the user's consent."""
     usable, expected = model.usable_bytes, model.expected_bytes(plan)
-    # Fewer activations of the training make no room for an evaluation or a save.
+    # Smaller training activations make no room for an evaluation or a save.
     general = OutOfMemoryKind.STATE if kind in PHASE_OF else kind
     found = descend(
         model.workload,
@@ -149,19 +149,19 @@ def _numerics(plan: Plan) -> tuple[object, ...]:
 
 
 def _rung(old: Plan, new: Plan) -> str:
-    """The knobs in which two plans differ, as the ladder calls them."""
+    """The knobs in which two plans differ, as the ladder names them."""
     differing = [each.name for each in fields(Plan) if getattr(old, each.name) != getattr(new, each.name)]
     return "+".join(dict.fromkeys(RUNG_OF.get(name, "") for name in differing if name in RUNG_OF))
 
 
 def after_host_oom(context: Context, model: PlanKnowledge, last: AttemptStatus) -> Next | None:
-    """More host memory within what the template allows, else less offload; None if neither is left."""
+    """More host memory within the template's limit, else less offload; None if neither is left."""
     plan, own = plan_of(last), trainer_memory(context.job)
     asked = max(last.host_request_bytes, host_request(context, plan, last.resume), own.asked_bytes)
     needed = host_need(model, plan, last.resume)
     most = own.limit_bytes or int(_MOST_HOST * needed)
     wanted = min(int(max(needed, _MORE_HOST * asked)), most)
-    # Asking for more helps where the node was full. A second kill at the container's own limit says that it was not.
+    # A larger request helps if the node was full. A second kill at the container's own limit shows that it was not.
     at_limit = bool(own.limit_bytes) and any(pod.exit_reason == "OOMKilled" for pod in context.pods(last))
     if wanted > asked and not (at_limit and last.host_request_bytes):
         return Next(plan, "host-memory", last.evaluation_batch, last.sharded_save, wanted)

@@ -1,4 +1,4 @@
-"""Probes of earlier jobs that asked the same: a job begins with what they measured, and leaves what it knows itself.
+"""Reuses probes of earlier jobs that had the same question, and stores this job's probes for later ones.
 
 No plan is launched on an earlier job's word: the job probes it once itself. If that probe measured another peak, the
 earlier ones are outdated and dropped; if it ran with another torch or driver, they are stale and count less.
@@ -26,7 +26,6 @@ from memtune.units import amount, counted
 from memtune.wire.names import run_name
 from memtune.wire.run import RunKind
 
-# So many probes of one question are remembered, the newest.
 MOST_EARLIER = 16
 # Two runs of one plan repeat to within about 1% of their peak; what differs by more did something else.
 _SAME_PEAK = STALE_ERROR
@@ -35,9 +34,9 @@ _OF_ITS_JOB = {"name", "number", "created", "started_at", "predicted_bytes", "me
 
 
 def with_earlier(context: Context) -> Context:
-    """Begin with the probes of earlier jobs, if this one has made none yet and may launch one of their plans.
+    """Start with the probes of earlier jobs, if this job has none yet and may launch one of their plans.
 
-    Where all of them failed, the job finds out for itself whether they still do.
+    If all of them failed, the job probes for itself whether they still do.
     """
     found = [probe for probe in context.observed.earlier or () if _is_usable(context.job, probe)]
     if context.status.probes or not found:
@@ -121,12 +120,12 @@ def to_keep(context: Context) -> tuple[RunStatus, ...]:
 
 
 def to_json(probe: RunStatus) -> dict[str, Any]:
-    """A probe as plain values, without what is of its own job alone."""
+    """A probe as plain values, without the fields that only concern its own job."""
     return probe.model_dump(mode="json", by_alias=True, exclude_defaults=True, exclude=_OF_ITS_JOB)
 
 
 def read_probes(data: Any) -> tuple[RunStatus, ...]:
-    """The probes that ``to_json`` wrote; raise ValueError if anybody else did, who may have written anything."""
+    """Parse what ``to_json`` wrote; raise ValueError for anything else, since others can write it too."""
     if not isinstance(data, list) or len(data) > MOST_EARLIER or not all(isinstance(each, Mapping) for each in data):
         raise ValueError(f"probes is not a list of at most {MOST_EARLIER} objects")
     return tuple(RunStatus.model_validate({**each, "name": "earlier", "number": 1}) for each in data)
@@ -149,7 +148,7 @@ def _is_probed(plan: str, probes: Iterable[RunStatus]) -> bool:
 
 
 def _newest(probes: Iterable[RunStatus]) -> str:
-    # RFC 3339 in UTC with whole seconds: in the order of time.
+    # RFC 3339 in UTC with whole seconds sorts by time.
     return max((probe.ended_at or "" for probe in probes), default="")
 
 

@@ -1,7 +1,7 @@
-"""Emulated probes: what the likely winners take on an emulated GPU, by pods without one, before a GPU is asked for.
+"""Emulated probes: measure likely winners on an emulated GPU, in pods without a GPU, before real probes.
 
-Only a script that came to its end, or ran out of memory, is an answer. After whatever else ends an emulated probe, the
-job goes on without any.
+Only a script that finished or ran out of memory gives an answer. If an emulated probe ends otherwise, the job continues
+without emulation.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ from memtune.plans.plan import Plan
 from memtune.units import GIB, counted, gib
 from memtune.wire.run import RunKind
 
-# How long its pod may wait for a node, and on it for a large image.
+# How long its pod may wait for a node, and then for a large image.
 _PLACE_SECONDS = 120.0
 _START_SECONDS = 900.0
-# A Python with torch, the libraries around it and the values that are followed.
+# A Python with torch, its libraries and the values that are tracked.
 _LEAST_HOST_BYTES = 4 * GIB
-# With Only, a plan whose chance to fit is smaller is not worth an emulated probe.
+# In mode Only, a plan with a smaller chance to fit is not emulated.
 _UNLIKELY = 0.05
 _TOLD = (Verdict.SUCCEEDED, Verdict.DEVICE_OOM)
 
 
 def settled(context: Context) -> Context:
-    """Fold in what was seen of the emulated probe that goes on."""
+    """Fold in what was observed of the running emulated probe."""
     for record in context.status.emulations:
         if not has_ended(record):
             context = _settled(context, record)
@@ -68,7 +68,7 @@ def _settled(context: Context, record: EmulationStatus) -> Context:
 def _patience_left(context: Context, record: EmulationStatus, run: RunObservation) -> float:
     recorded = to_seconds(record.recorded_at)
     patience = _START_SECONDS if run.pods[0].node else _PLACE_SECONDS
-    # A clock that jumped back must not make the wait longer than it is.
+    # A clock that jumped back must not extend the wait.
     return 0.0 if recorded is None else min(recorded + patience - context.now, patience)
 
 
@@ -91,19 +91,19 @@ def _ended(context: Context, record: EmulationStatus, run: RunObservation, concl
 
 
 def as_wanted(context: Context) -> Context:
-    """End an emulated probe that goes on although the job wants none any more."""
+    """End a running emulated probe that the job no longer wants."""
     if context.job.spec.tuning.emulation != "Never":
         return context
     return context.becoming(without_emulations(context.status, "tuning.emulation is Never now", context.now))
 
 
 def is_under_way(context: Context) -> bool:
-    """Whether an emulated probe goes on."""
+    """Whether an emulated probe is running."""
     return any(not has_ended(record) for record in context.status.emulations)
 
 
 def is_wanted(context: Context, model: PlanKnowledge, plan: Plan) -> bool:
-    """Whether a plan is to be emulated before anything else is done with it."""
+    """Whether to emulate a plan before anything else is done with it."""
     records = context.status.emulations
     return (
         context.job.spec.tuning.emulation != "Never"
@@ -111,7 +111,7 @@ def is_wanted(context: Context, model: PlanKnowledge, plan: Plan) -> bool:
         and len(records) < MAX_EMULATIONS
         and model.is_gpu_named
         and plan not in model.measured_bytes
-        # What an optimizer does on the host is done for real, in its real size.
+        # The optimizer's work on the host is really done, at its real size.
         and plan.offload is Offload.NONE
         and not any(record.plan == str(plan) and record.verdict is not None for record in records)
     )
@@ -122,7 +122,7 @@ def _is_given_up(records: Sequence[RunStatus]) -> bool:
 
 
 def recorded(context: Context, model: PlanKnowledge, plan: Plan) -> Context:
-    """Record the emulated probe of a plan. Its pod is made from the record, once it is written."""
+    """Record the emulated probe of a plan. Its pod is created once the record is written."""
     number, name = new_name(context.job, RunKind.EMULATE, context.status.emulations)
     gpu, expected = model.workload.gpu, model.predict(plan).device.expected
     outside_bytes = sum(outside_sizes(model.workload.world).values())
@@ -134,7 +134,7 @@ def recorded(context: Context, model: PlanKnowledge, plan: Plan) -> Context:
         predicted_bytes=natural(expected),
         recorded_at=to_text(context.now),
         gpu=gpu.name,
-        # A virtual GPU has nothing outside of its allocator, and an emulated one keeps that free.
+        # A virtual GPU has nothing outside its allocator, and an emulated one keeps that part free.
         gpu_bytes=natural(gpu.usable_bytes + (outside_bytes if model.workload.virtual else 0)),
         host_request_bytes=natural(_host_bytes(model, plan)),
     )
@@ -147,13 +147,13 @@ def recorded(context: Context, model: PlanKnowledge, plan: Plan) -> Context:
 
 
 def _host_bytes(model: PlanKnowledge, plan: Plan) -> int:
-    """What a pod asks for whose one process stands for all ranks."""
+    """The memory request of a pod whose one process stands for all ranks."""
     alone = replace(model.workload, nodes=model.workload.world, gpus_per_node=1)
     return max(predicted_host(alone, model.predictor, plan).required_bytes, _LEAST_HOST_BYTES)
 
 
 def instead_of_probes(context: Context, model: PlanKnowledge) -> Context | None:
-    """With Only: emulate what may be better than all that fits as emulated, then choose; None where nothing fits."""
+    """Mode Only: emulate plans that may beat the best emulated fit, then choose; None if nothing fits."""
     if context.job.spec.tuning.emulation != "Only" or _is_given_up(context.status.emulations):
         return None
     plan = _next_likely(context, model)

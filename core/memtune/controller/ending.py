@@ -1,4 +1,4 @@
-"""How a job ends, and what happens afterwards: Succeeded, Failed, suspended, its deadline and its time to live."""
+"""The end of a job: Succeeded, Failed, suspended and resumed, its deadline and its time to live (TTL)."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from memtune.controller.verdict import Verdict
 
 
 def completed(context: Context, reason: str, text: str) -> Context:
-    """The job has done what it was made for."""
+    """Complete the job."""
     context = context.with_condition("Complete", True, reason, text).saying(text)
     return _quiet(context).telling("Normal", reason, text).having(phase="Succeeded")
 
 
 def failed(context: Context, reason: str, text: str) -> Context:
-    """The job is over without having done what it was made for; runs that go on are stopped."""
+    """Fail the job and stop its running runs."""
     context = all_stopped(context, "the job has failed")
     context = context.with_condition("Failed", True, reason, text).saying(text)
     return _quiet(context).telling("Warning", reason, text).having(phase="Failed")
 
 
 def _quiet(context: Context, reason: str = reasons.OVER, text: str = "the job is over") -> Context:
-    """Nothing is waited for any more."""
+    """Clear what the job waits for."""
     for kind in ("Queued", "Stalled"):
         if context.holds(kind):
             context = context.with_condition(kind, False, reason, text)
@@ -37,8 +37,8 @@ def _quiet(context: Context, reason: str = reasons.OVER, text: str = "the job is
 
 
 def finished(context: Context) -> Context:
-    """After its end a job only waits for its time to live."""
-    # Where somebody wrote another phase, conditions tell.
+    """After its end a job only waits for its TTL."""
+    # If somebody edited the phase, the conditions decide.
     context = context.having(phase="Succeeded" if context.holds("Complete") else "Failed")
     context = all_stopped(context, "the job is over")
     ends = (context.since(kind) for kind in ("Complete", "Failed") if context.holds(kind))
@@ -51,7 +51,7 @@ def finished(context: Context) -> Context:
 
 
 def past_deadline(context: Context) -> Context:
-    """Fail a job that has been running for longer than it may; else be there when it has."""
+    """Fail a job past its active deadline; otherwise wake when it is reached."""
     deadline, began = context.job.spec.active_deadline_seconds, to_seconds(context.status.first_running_at)
     if deadline is None or began is None:
         return context
@@ -63,19 +63,19 @@ def past_deadline(context: Context) -> Context:
 
 
 def suspended(context: Context) -> Context:
-    """Stop all pods and keep all that was learned."""
+    """Stop all pods and keep everything that was learned."""
     context = all_stopped(context, "the job was suspended")
     text = "suspended: nothing runs; what was learned is kept"
     if not context.holds("Suspended"):
         context = context.with_condition("Suspended", True, reasons.SUSPENDED, text)
         context = context.telling("Normal", reasons.SUSPENDED, text)
-    # As with a Job of Kubernetes, the deadline counts anew once pods run again.
+    # As for a Kubernetes Job, the deadline restarts when pods run again.
     context = _quiet(context, reasons.SUSPENDED, "the job is suspended")
     return context.saying(text).having(phase="Suspended", first_running_at=None)
 
 
 def resumed(context: Context) -> Context:
-    """Go on where the job was when it was suspended."""
+    """Continue where the job was when it was suspended."""
     if not context.holds("Suspended"):
         return context
     text = "no longer suspended"
@@ -84,7 +84,7 @@ def resumed(context: Context) -> Context:
 
 
 _LINES = 400
-# How the runner begins a line of its own.
+# The prefix of the runner's own log lines.
 _RUNNER = "memtune: "
 _TWICE = "This was seen twice, so no more GPUs are spent on it"
 _REASONS = {
@@ -96,8 +96,7 @@ _REASONS = {
 
 
 def last_lines(context: Context, records: Sequence[RunStatus], why: str = _TWICE) -> tuple[str, str]:
-    """The reason and the story of the last mistake, with the last lines of its log where the report has them, and why
-    it is not tried again."""
+    """Reason and message of the last failure: its last log lines, if reported, and why it is not retried."""
     last = [record for record in records if ended_as(record, *MISTAKES)][-1]
     tails = [report.log_tail for report in reports_of(context.pods(last)) if report.log_tail]
     lines = _last_lines(tails[0], last.message) if tails else ""
@@ -107,7 +106,7 @@ def last_lines(context: Context, records: Sequence[RunStatus], why: str = _TWICE
 
 
 def _last_lines(log: str, message: str) -> str:
-    """As many whole lines from the end of a log as there is room for, without those that the message has already."""
+    """As many whole lines from the end of a log as fit, without those that the message already has."""
     lines = [plain for each in log.splitlines() if (plain := line(each, _LINES))]
     while lines and lines[-1].removeprefix(_RUNNER) in message:
         lines.pop()

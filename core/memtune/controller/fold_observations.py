@@ -1,6 +1,6 @@
-"""Folds observations into the records: which pods each run should have, and what became of it.
+"""Folds observations into the records: which pods each run should have, and how it ended.
 
-Each run ends once and for all.
+A run ends once; its record does not change afterwards.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from memtune.wire.report import Ending, Report
 from memtune.wire.script_batch import difference
 
 _NONE = RunObservation(())
-# How long an emulated probe may run.
+# The time limit of an emulated probe.
 EMULATION_SECONDS = 600.0
 IGNORED = "a report of another run or plan was ignored"
 
 
 def with_expected_pods(job: Job, status: Status, observed: Observed, now: float) -> Mapping[str, RunObservation]:
-    """Every recorded run with all of its pods, whether they are there or not."""
+    """Every recorded run with all of its expected pods, present or not."""
     records = (*status.emulations, *status.probes, *status.attempts)
     return {record.name: _with_pods(job, record, observed, now) for record in records}
 
 
 def own_pods(job: Job, record: RunStatus, seen: RunObservation) -> dict[int, PodObservation]:
-    """The pod of each index, made for the run's plan. Of two that claim one index it is the one that bears its name."""
+    """The pod of each index, made for the run's plan. If two claim one index, the one with the right name wins."""
     found: dict[int, PodObservation] = {}
     for pod in sorted(seen.pods, key=lambda pod: (pod.name == f"{record.name}-{pod.index}", pod.uid)):
-        # One that goes before the run has all its pods is of an earlier life, or is made anew.
+        # A pod that terminates before the run had all its pods is from an earlier life, or is recreated.
         is_going = pod.deleting and not record.created
         if 0 <= pod.index < _pods_of(job, record) and pod.plan in ("", record.plan) and not is_going:
             found[pod.index] = pod
@@ -63,7 +63,7 @@ def _with_pods(job: Job, record: RunStatus, observed: Observed, now: float) -> R
 
 
 def _pods_of(job: Job, record: RunStatus) -> int:
-    """How many pods a run has: one for all ranks that are emulated."""
+    """The number of pods of a run; an emulated run has one for all ranks."""
     return 1 if isinstance(record, EmulationStatus) else job.spec.resources.pods
 
 
@@ -75,18 +75,18 @@ def _is_overdue(job: Job, record: RunStatus, run: RunObservation, now: float) ->
 
 
 def _missing(record: RunStatus, index: int, observed: Observed) -> PodObservation:
-    """A pod that is not there: not yet, or not any more."""
+    """A pod that does not exist: not yet, or no longer."""
     held = observed.seen_going.get((record.name, index))
     return PodObservation(index, present=not record.created, held_seconds=held)
 
 
 def _checked(job: Job, record: RunStatus, pod: PodObservation) -> PodObservation:
-    """The pod as it is, and where its report saw another plan applied than the one asked for."""
+    """The pod, with a mismatch if its report shows another plan applied than requested."""
     pod = _own_report(record, pod)
     if not isinstance(pod.report, Report):
         return pod
     is_probe = not isinstance(record, AttemptStatus)
-    # Without a template the built-in trainer runs, which goes through the runner's engine.
+    # Without a template the built-in trainer runs, which uses the runner's engine.
     integration = job.spec.integration if job.spec.template is not None else "sdk"
     world = job.spec.resources.world
     found = difference(plan_of(record), pod.report.applied, world, is_probe, integration)
@@ -94,7 +94,7 @@ def _checked(job: Job, record: RunStatus, pod: PodObservation) -> PodObservation
 
 
 def _own_report(record: RunStatus, pod: PodObservation) -> PodObservation:
-    """The pod without a report that is of another run, or of another plan than the run was recorded with."""
+    """Drop the pod's report if it is of another run, or of another plan than recorded."""
     report = pod.report
     if isinstance(report, Report) and (report.run, report.plan) == (record.name, record.plan):
         return pod
@@ -102,28 +102,28 @@ def _own_report(record: RunStatus, pod: PodObservation) -> PodObservation:
 
 
 def has_foreign_report(observed: Observed, record: RunStatus) -> bool:
-    """Whether a pod of the run brought a report that is not the run's."""
+    """Whether a pod of the run brought a report of another run."""
     pods = observed.runs.get(record.name, _NONE).pods
     return any(pod.report is not None and _own_report(record, pod).report is None for pod in pods)
 
 
-# Pods that run while others of the same run still wait hold GPUs for nothing; longer than this they do not.
+# Pods that run while others of the same run wait hold GPUs idle; this is the longest they may.
 GANG_PATIENCE_SECONDS = 600.0
 _NODE_REASONS = ("NodeLost", "NodeShutdown", "Shutdown")
 
 
 def settle(context: Context) -> Context:
-    """Fold in what was seen of every run that is recorded as not ended."""
+    """Fold in what was observed of every run that has not ended."""
     for record in live(context.status):
         context = _settled(context, record)
     if any(pod.node_doubted for run in context.observed.runs.values() for pod in run.pods):
-        # Nobody tells when the silence of its node has lasted for long enough.
+        # No event marks the time when a silent node counts as lost.
         context = context.waking(LOOK_AGAIN_SECONDS)
     return _last_words(context)
 
 
 def waits(run: RunObservation) -> Conclusion | None:
-    """Why a run that has not ended cannot start, if the cluster says so."""
+    """Why a run cannot start, if the cluster says so."""
     conclusion = conclude(run)
     return conclusion if conclusion and _is_waiting(conclusion, run) else None
 
@@ -136,7 +136,7 @@ def _is_waiting(conclusion: Conclusion, run: RunObservation) -> bool:
 
 
 def _held_in_vain(conclusion: Conclusion) -> Conclusion:
-    """Pods that waited for others held their GPUs meanwhile: trying that again and again has to have an end."""
+    """Turn a wait that held GPUs until the deadline into a disruption, so that retries are limited."""
     if conclusion.verdict is Verdict.IMAGE_ERROR:
         return conclusion
     return conclusion._replace(
@@ -164,7 +164,7 @@ def _settled(context: Context, record: RunStatus) -> Context:
     if starts and not context.status.gpu_product and is_kept_to_met(context.job):
         context = context.having(gpu_product=_product(context, run))
     if not isinstance(record, AttemptStatus) and _waited_too_long(run):
-        # Tried again and again it would never end: it counts as whatever else comes over a run from outside.
+        # Retried without limit it would never end, so it counts as a disruption.
         waited = Conclusion(Verdict.DISRUPTED, None, "its pods waited until their deadline, and never started")
         return _ended(context, seen, run, waited)
     conclusion = conclude(run)
@@ -180,41 +180,41 @@ def _settled(context: Context, record: RunStatus) -> Context:
 
 
 def _waited_too_long(run: RunObservation) -> bool:
-    """Whether the deadline that is to keep a probe from holding GPUs for ever has met one that only waited."""
+    """Whether the deadline that keeps a probe from holding GPUs indefinitely ended one that only waited."""
     return not _starts(run) and any(pod.reason == PAST_DEADLINE for pod in run.pods)
 
 
 def _until_the_cause(run: RunObservation, now: float) -> float:
-    """How long the pods that go on may still tell why the others failed: an echo may end before its cause."""
+    """How long to wait for running pods to explain the failure: an echo may end before its cause."""
     orders = [pod.failure_order for pod in run.pods if pod.failure_order is not None]
     ends = [pod.finished_at_seconds for pod in run.pods if pod.exit_code and pod.finished_at_seconds is not None]
     goes_on = any(pod.started_at_seconds is not None and not _is_over(pod) and not pod.node_lost for pod in run.pods)
     if 0 in orders or not ends or not goes_on:
         return 0.0
     passed = now - min(ends)
-    # A clock that is further ahead than that is wrong.
+    # A clock further ahead than that is wrong.
     return ECHO_SECONDS - passed if passed > -ECHO_SECONDS else 0.0
 
 
 def _starts(run: RunObservation) -> list[float]:
-    """When the pods that have started did so."""
+    """The start times of the pods that have started."""
     return [pod.started_at_seconds for pod in run.pods if pod.started_at_seconds is not None]
 
 
 def is_kept_to_met(job: Job) -> bool:
-    """Whether the GPU that a job meets is its GPU from then on: it needs a real one, and names none itself."""
+    """Whether the job stays on the first GPU product it gets: it needs a real GPU and names none."""
     return job.spec.resources.device == "cuda" and not job.spec.resources.gpu_product
 
 
 def _product(context: Context, run: RunObservation) -> str:
-    """The GPU product that a run is on, to which all later ones are kept; empty where its nodes do not tell one."""
+    """The GPU product of a run, which later runs must use too; empty if its nodes do not tell one."""
     known = {node.name: node.gpu_product for node in context.observed.nodes or ()}
     found = {known.get(pod.node, "") for pod in run.pods}
     return line(found.pop(), 63) if len(found) == 1 else ""
 
 
 def _is_broken(context: Context, run: RunObservation) -> bool:
-    """Whether some pods of a run wait for what others have, in vain: it can only start anew."""
+    """Whether some pods wait in vain for others that run or have ended: the run must start anew."""
     starts = _starts(run)
     is_late = bool(starts) and context.now - min(starts) > GANG_PATIENCE_SECONDS
     return is_late or any(_is_over(pod) for pod in run.pods)
@@ -238,7 +238,7 @@ def _ended(context: Context, record: RunStatus, run: RunObservation, conclusion:
         if isinstance(record, AttemptStatus):
             found["lost_node"] = _lost_node(conclusion, run)
         else:
-            # A relaunch of an attempt costs the budget, a probe's end does: another may be measured next.
+            # An attempt's relaunch costs the disruption budget; after a probe another one may follow.
             context = context.having(disruptions=context.status.disruptions + 1)
     context = _closed(context, record, found)
     if warnings:
@@ -250,13 +250,13 @@ def _ended(context: Context, record: RunStatus, run: RunObservation, conclusion:
 
 
 def stopped(context: Context, record: RunStatus, why: str) -> Context:
-    """End a run that the operator itself takes away. It has no verdict: nothing was learned of its plan."""
+    """End a run that the operator itself stops. It has no verdict: nothing was learned of its plan."""
     found = {"ended_at": to_text(context.now), "message": sentence(why)}
     return _closed(context, record, {**_spent(context, record, context.runs[record.name]), **found})
 
 
 def all_stopped(context: Context, why: str) -> Context:
-    """End every run that goes on."""
+    """End every running run."""
     for record in live(context.status):
         context = stopped(context, record, why)
     context = context.becoming(without_emulations(context.status, why, context.now))
@@ -299,7 +299,7 @@ def _spent(context: Context, record: RunStatus, run: RunObservation) -> dict[str
 
 
 def _lost_seconds(context: Context, record: RunStatus, pod: PodObservation, longest: float) -> float:
-    """How long a pod that is gone has held its GPUs; where nobody saw it go, how long it may have."""
+    """How long a vanished pod held its GPUs; the maximum if nobody watched it."""
     if pod.held_seconds is not None:
         return min(pod.held_seconds, longest)
     started = to_seconds(record.started_at)
@@ -309,7 +309,7 @@ def _lost_seconds(context: Context, record: RunStatus, pod: PodObservation, long
 
 
 def _may_have_trained(record: RunStatus, run: RunObservation) -> bool:
-    """Nothing trains before all pods have found each other; what one did that nobody saw go is not known."""
+    """Whether a run may have trained: only once all pods have met; an unwatched pod that vanished may have."""
     if record.started_at is not None:
         return True
     awaited = [pod for pod in run.pods if pod.started_at_seconds is None and not _is_over(pod)]
@@ -320,11 +320,11 @@ def _may_have_trained(record: RunStatus, run: RunObservation) -> bool:
 
 
 def out_of_memory(conclusion: Conclusion, run: RunObservation, record: RunStatus) -> dict[str, Any]:
-    """What the reports of a run that ran out of memory tell of it, as fields of its record."""
+    """Record fields from the reports of a run that ran out of memory."""
     if conclusion.verdict is Verdict.HOST_OOM:
         return {}
     pods = sorted(run.pods, key=lambda pod: pod.index != conclusion.pod_index)
-    # The memory of a rank that was only told to stop is not what was too little.
+    # A rank that was only told to stop did not run out of memory.
     reports = [report for report in measurements.reports_of(pods) if report.ending is Ending.DEVICE_OOM][:1]
     kind = measurements.kind_of_oom(reports[0] if reports else None)
     phase = reports[0].phase if reports else None
@@ -334,13 +334,13 @@ def out_of_memory(conclusion: Conclusion, run: RunObservation, record: RunStatus
         "demanded_bytes": measurements.demanded_bytes(reports),
     }
     if kind is OutOfMemoryKind.EVALUATION and isinstance(record, AttemptStatus):
-        # What the script really took: the job may describe no evaluation, or another one.
+        # The batch that the script really used: the job may describe no evaluation, or another.
         found["evaluation_batch"] = reports[0].applied.evaluation_batch or record.evaluation_batch
     return found
 
 
 def _lost_node(conclusion: Conclusion, run: RunObservation) -> str:
-    """The node that took the run down, if it was the node's fault: preemption and eviction are not."""
+    """The node that took the run down through its own fault; not for preemption or eviction."""
     pod = next((pod for pod in run.pods if pod.index == conclusion.pod_index), None)
     if pod is None or not (pod.node_lost or pod.reason in _NODE_REASONS or broken_gpu(pod)):
         return ""
@@ -348,14 +348,14 @@ def _lost_node(conclusion: Conclusion, run: RunObservation) -> str:
 
 
 def _last_words(context: Context) -> Context:
-    """A train run that was stopped saves a checkpoint on its way out, and its report comes after its end."""
+    """Read the last report of a stopped train run, which saves a checkpoint and reports after its end."""
     for record in context.status.attempts[-1:]:
         if not has_ended(record) or ended_as(record, Verdict.SUCCEEDED):
             continue
         pods = context.runs[record.name].pods
         reports = measurements.reports_of(pods)
         told = measurements.checkpointed(reports, is_started=False)
-        # One rank that saved nothing says nothing of the others.
+        # One rank that saved nothing says nothing about the others.
         is_first_word = record.checkpoint == "unknown" and 0 < len(reports) == len(pods)
         if is_first_word or told.get("checkpoint_samples", 0) > record.checkpoint_samples:
             context = context.becoming(replaced(context.status, record.model_copy(update=told)))

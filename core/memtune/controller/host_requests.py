@@ -1,4 +1,4 @@
-"""Host memory that the pods of a run ask for from the beginning: what goes there has to be there."""
+"""The host memory that the pods of a run request, so that offloaded states fit from the beginning."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from memtune.plans.plan import Plan
 
 
 def host_need(model: PlanKnowledge, plan: Plan, resume: str) -> int:
-    """What a pod of a run is predicted to take of its host."""
+    """Predicted host memory of one pod of a run."""
     memory = predicted_host(model.workload, model.predictor, plan)
     return memory.converting_bytes if resume == "convert" else memory.required_bytes
 
 
 def asked_bytes(context: Context, record: RunStatus) -> int:
-    """What each pod of a recorded run asks for; 0 where that is what the template asks for."""
-    # The record of a probe on GPUs does not say: its pods are made at once, so that what is predicted anew is the same.
+    """The memory request of each pod of a recorded run; 0 to keep the template's."""
+    # A probe's record does not store it: its pods are created at once, so the prediction is unchanged.
     if isinstance(record, (AttemptStatus, EmulationStatus)):
         return record.host_request_bytes
     return host_request(context, plan_of(record))
 
 
 def host_request(context: Context, plan: Plan, resume: str = "no") -> int:
-    """What each pod of a new run under a plan asks for; 0 where that is what the template asks for.
+    """The memory request of each pod of a new run; 0 to keep the template's.
 
-    A plan that offloads asks for what it is predicted to take, within the template's limit. What any other takes is the
-    script's own, which its user knows.
+    A plan that offloads requests what it is predicted to take, within the template's limit. For other plans the script
+    decides, and its user knows that amount.
     """
     if plan.offload is Offload.NONE:
         return 0
@@ -40,7 +40,7 @@ def host_request(context: Context, plan: Plan, resume: str = "no") -> int:
         model = believed(context)
         needed = natural(host_need(model, plan, resume))
     except (ValueError, ArithmeticError):
-        return 0  # mode Fixed launches what cannot be predicted, too
+        return 0  # mode Fixed also launches what cannot be predicted
     own = trainer_memory(context.job)
     wanted = min(needed, own.limit_bytes or needed)
     return wanted if wanted > own.asked_bytes and not model.workload.assumed else 0

@@ -1,4 +1,4 @@
-"""What of the spec stays as it is once the job is under way, checked for servers that know no CEL rules too."""
+"""Spec fields that are immutable once the job started; also enforced on servers without CEL rules."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ _GENERATION = "generation"
 
 
 def fingerprints(job: Job) -> tuple[str, ...]:
-    """The generation of the spec, and a hash of each field that cannot change, by its name."""
-    # A field that a later operator adds has its default in every job that is under way.
+    """The generation of the spec, and a hash of each immutable field by name."""
+    # A field that a later operator adds has its default in every job that already started.
     spec = job.spec.unpriced.model_dump(mode="json", by_alias=True, include=set(FIXED), exclude_defaults=True)
     written = {name: json.dumps(spec.get(name), sort_keys=True, default=str) for name in sorted(FIXED)}
     return (_generation(job), *(f"{name}.{short_hash(text, _HASH_CHARACTERS)}" for name, text in written.items()))
 
 
 def changed_fields(job: Job, status: Status) -> list[str]:
-    """The fields that differ from those the job got under way with."""
-    # An API server counts every edit; outside of one the generation is always 0 and tells nothing.
+    """The immutable fields that changed since the job started."""
+    # API servers count every edit; elsewhere the generation is always 0 and says nothing.
     if not status.fixed or (job.metadata.generation and _generation(job) in status.fixed):
         return []
-    # An operator of another version may have fixed more fields, or fewer: those of both tell of an edit.
+    # Another operator version may have recorded other fields: compare those that both know.
     fixed = dict(each.split(".", 1) for each in status.fixed if "." in each)
     now = dict(each.split(".", 1) for each in fingerprints(job))
     return sorted(name for name in FIXED if name in fixed and fixed[name] != now[name])
 
 
 def spec_changed(fields: list[str]) -> str:
-    """What is told of fields that were edited too late."""
+    """The message about immutable fields that were edited."""
     named = ", ".join(f"spec.{name}" for name in fields)
     return f"{named} cannot change once the job is under way; put it back, or create a new job"
 

@@ -1,4 +1,4 @@
-"""What is believed of a job's plans, read off its object, its status and its nodes."""
+"""Builds the `PlanKnowledge` of a job from its object, its status and its nodes."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from memtune.model.assumed import assumed_architecture
 from memtune.planning.knowledge import Lesson, PlanKnowledge
 from memtune.planning.space import Space
 
-# A label gives the memory of the product, a process gets up to a tenth less.
+# The label gives the product's nominal memory; a process gets up to a tenth less.
 _SOLD_OVER_USABLE = 1.1
 
 
 def believed(context: Context) -> PlanKnowledge:
-    """What is believed of a job that is being decided on."""
+    """The knowledge about the job under decision."""
     observed = context.observed
     return model_of(context.job, context.status, observed.nodes, context.trace, of_earlier_jobs(context))
 
@@ -46,10 +46,10 @@ def model_of(
     *,
     is_traced_elsewhere: bool = False,
 ) -> PlanKnowledge:
-    """What is believed now; raises ValueError (or SpecError, which is one) where the job describes no workload.
+    """The current knowledge; raises ValueError (or its subclass SpecError) if the job describes no workload.
 
-    ``trace`` is that of the job's factory, if it has one; ``outside_bytes`` what earlier jobs had beside the allocator.
-    Where a trace exists that is not at hand, the plans are known and what they take is assumed.
+    ``trace`` is the trace of the job's factory, if any; ``outside_bytes`` what earlier jobs had outside the allocator.
+    If a trace exists but is not at hand, the plans are known and their memory is assumed.
     """
     gpu, known = _gpu(job, status, nodes)
     tuning = job.spec.tuning
@@ -82,7 +82,7 @@ def _cached(
     known: bool,
     emulations: tuple[Lesson, ...],
 ) -> PlanKnowledge:
-    """Equal knowledge is one model, so that what it has computed is not computed again at the next decision."""
+    """Cache by value, so that equal knowledge is computed once across decisions."""
     return PlanKnowledge(workload, space, lessons, headroom, objective, known, emulations)
 
 
@@ -99,7 +99,7 @@ def _gpu(job: Job, status: Status, nodes: Sequence[Node] | None) -> tuple[Gpu, b
     ]
     if measured:
         return (named or nearest(measured[-1])).with_memory(measured[-1]), True
-    # Nobody knows yet: the smallest plan is probed first, and its report tells.
+    # Not known yet: the smallest plan is probed first, and its report says.
     return (named, True) if named else (GPUS["a100-80gb"], False)
 
 
@@ -122,18 +122,18 @@ def _told(record: RunStatus) -> bool:
 
 
 def lesson_of(record: RunStatus) -> Lesson | None:
-    """What a run taught of the memory of its plan; None if it taught nothing."""
+    """What a run taught about the memory of its plan; None if nothing."""
     if not _told(record):
         return None
     plan = plan_of(record)
     if ended_as(record, Verdict.DEVICE_OOM):
-        # A train run gives way elsewhere when its evaluation or its save dies; a probe has nothing else to give.
+        # A train run shrinks its evaluation or save instead of the plan; a probe has nothing else to shrink.
         spares_plan = isinstance(record, AttemptStatus) and record.out_of_memory in ("evaluation", "saving")
         return Lesson(plan, died=not spares_plan, demanded_bytes=record.demanded_bytes)
     if record.length_covered is False:
-        return Lesson(plan)  # what shorter sequences take teaches nothing about the longest
+        return Lesson(plan)  # shorter sequences teach nothing about the longest
     peaks = record.peak_bytes or PeakBytes(allocated=0, active=0, reserved=0, device=0, total=0)
     has_retried = record.allocator_retries > 0
-    # What lies outside of an emulated GPU's allocator is an estimate, of which nothing can be learned.
+    # Memory outside an emulated GPU's allocator is an estimate and teaches nothing.
     device_bytes = 0 if isinstance(record, EmulationStatus) else peaks.device
     return Lesson(plan, peaks.allocated, peaks.reserved, device_bytes, record.step_seconds, retried=has_retried)

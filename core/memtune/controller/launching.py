@@ -1,4 +1,4 @@
-"""Launching and Running: the train run on the plan that was chosen."""
+"""Phases Launching and Running: the train run on the chosen plan."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _LONGEST_RUNG = 63
 
 
 def launching(context: Context) -> Context:
-    """Record the first train run, once the probes have given their GPUs back; then wait for its containers."""
+    """Record the first train run once the probes released their GPUs; then wait for its containers."""
     last = last_attempt(context.status)
     if last is not None:
         return context.saying(f"attempt {last.number} is starting on {last.plan}")
@@ -37,7 +37,7 @@ def launching(context: Context) -> Context:
 
 
 def _is_outdated(context: Context) -> bool:
-    """Whether the plan that was measured may not be launched any more: what it has to keep to may be edited."""
+    """Whether an edit of the spec forbids the measured plan."""
     plan = context.status.plan
     if plan is None or context.job.spec.tuning.mode != "Probe":
         return False
@@ -48,7 +48,7 @@ def _is_outdated(context: Context) -> bool:
 
 
 def _asked_anew(context: Context) -> Context:
-    """Back to the probes, which choose another plan or measure one more."""
+    """Return to probing, which chooses another plan or measures one more."""
     assert context.status.plan is not None
     text = f"{context.status.plan.name} was measured, and may not be launched as spec.tuning is now"
     context = context.having(plan=None, front=(), probing_ended="")
@@ -57,7 +57,7 @@ def _asked_anew(context: Context) -> Context:
 
 
 def running(context: Context) -> Context:
-    """Nothing is left to do while the train run goes on; its success is the job's."""
+    """Wait while the train run goes on; its success is the job's."""
     last = last_attempt(context.status)
     if last is None or not has_ended(last):
         number, plan = (last.number, last.plan) if last else (0, "")
@@ -77,7 +77,7 @@ def running(context: Context) -> Context:
 
 def others_hold_gpus(context: Context) -> bool:
     """Whether a pod of an earlier run, recorded or not, may still hold its GPUs or write its checkpoints."""
-    # What bears the name of the next run already is adopted if it has its plan; else that name is not free yet.
+    # A run that already has the next run's name is adopted if it has its plan; else that name is not free yet.
     _, own = new_name(context.job, RunKind.TRAIN, context.status.attempts)
     others = {own, *(record.name for record in context.status.emulations)}
     return any(holds_gpus(pod) for name, run in context.observed.runs.items() if name not in others for pod in run.pods)
@@ -86,7 +86,7 @@ def others_hold_gpus(context: Context) -> bool:
 def record_attempt(
     context: Context, plan: Plan, reason: str, rung: str = "", host_request_bytes: int = 0, **details: Any
 ) -> Context:
-    """Record one more train run. Its pods are made from the record, once it is written."""
+    """Record one more train run. Its pods are created once the record is written."""
     number, name = new_name(context.job, RunKind.TRAIN, context.status.attempts)
     expected_bytes, prediction = _foretold(context, plan)
     record = AttemptStatus(
@@ -99,7 +99,7 @@ def record_attempt(
         host_request_bytes=max(host_request_bytes, host_request(context, plan, details.get("resume", "no"))),
         **details,
     )
-    # What the plan in force is compared with is its own prediction, not that of the plan that was thought best once.
+    # Compare the current plan with its own prediction, not with that of an earlier choice.
     context = context.having(prediction=prediction or context.status.prediction)
     shown = context.status.plan
     if shown is None or shown.name != str(plan):
@@ -111,7 +111,7 @@ def record_attempt(
 
 
 def _foretold(context: Context, plan: Plan) -> tuple[int, PredictionStatus | None]:
-    """What the plan is expected to take; nothing where mode Fixed launches a model nobody knows."""
+    """The predicted memory of a plan; nothing if mode Fixed launches an unknown model."""
     try:
         model = believed(context)
         if model.workload.assumed and not model.is_known:

@@ -1,4 +1,4 @@
-"""From what the pods of a run reported to the numbers in its record. Reports are untrusted, so all is bounded."""
+"""Turns what a run's pods reported into the numbers of its record. Reports are untrusted, so all is bounded."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from memtune.controller.observation import PodObservation, RunObservation
 from memtune.planning.ladder import OutOfMemoryKind
 from memtune.wire.report import Device, Memory, Phase, Report
 
-# Seconds: a clock that is further off is wrong.
+# In seconds: a clock that is further off is wrong.
 _LONGEST = float(2**32)
-# Reserved above active by this share of reserved: GMLake (2401.08156) saw up to a third in the wild.
+# The share of reserved memory above active; GMLake (2401.08156) saw up to a third in production.
 _FRAGMENTED = 0.2
-# What lives outside the allocator takes 1 to 2 GB of an 80 GB device; a fifth of it is out of the ordinary.
+# Memory outside the allocator is 1 to 2 GB of an 80 GB device; a fifth of it is unusual.
 _OUTSIDE = 0.2
-# No request is larger than a few devices; the larger ones are told of by broken communicators (nccl#1284).
+# No request is larger than a few devices; broken communicators report larger ones (nccl#1284).
 _LARGEST_REQUEST = 4
 
 
 def reports_of(pods: Iterable[PodObservation]) -> list[Report]:
-    """The reports that there are."""
+    """The reports that exist."""
     return [pod.report for pod in pods if isinstance(pod.report, Report)]
 
 
 def measured(run: RunObservation) -> dict[str, Any]:
-    """What the reports of a run tell, as fields of its record: the maximum over all ranks."""
+    """Record fields from the reports of a run: the maximum over all ranks."""
     reports = reports_of(run.pods)
     if not reports:
         return {}
     fullest = max(reports, key=lambda report: _device_bytes(report.memory))
-    # What takes how long where nothing is computed says nothing of a GPU.
+    # Times say nothing of a GPU where nothing is computed.
     timed = [report for report in reports if report.device is not Device.EMULATED]
     return {
         "peak_bytes": _peaks(fullest.memory),
@@ -47,7 +47,7 @@ def measured(run: RunObservation) -> dict[str, Any]:
 
 
 def measured_steps(number: int, run: RunObservation) -> tuple[StepStatus, ...]:
-    """What the steps of the probe of this number told; all ranks made the same ones."""
+    """The reported steps of this probe; all ranks make the same steps."""
     told = next((report.measured_steps for report in reports_of(run.pods) if report.measured_steps), ())
     return tuple(
         StepStatus(
@@ -61,7 +61,7 @@ def measured_steps(number: int, run: RunObservation) -> tuple[StepStatus, ...]:
 
 
 def _on_all(covered: list[bool | None]) -> bool | None:
-    """What every rank saw; None where none of them tells."""
+    """Whether every rank saw it; None if none reports it."""
     told = [each for each in covered if each is not None]
     return all(told) if told else None
 
@@ -83,7 +83,7 @@ def _device_bytes(memory: Memory) -> int:
 
 
 def demanded_bytes(reports: list[Report]) -> int:
-    """What a run that ran out of memory had, and asked for on top; 0 if no report tells."""
+    """The memory that an out-of-memory run had plus what it requested; 0 if no report says."""
     return max((_demand(report.memory) for report in reports), default=0)
 
 
@@ -94,7 +94,7 @@ def _demand(memory: Memory) -> int:
 
 
 def kind_of_oom(report: Report | None) -> OutOfMemoryKind:
-    """What kind of out-of-memory a run died of, by what its report shows."""
+    """The kind of out-of-memory, from the report."""
     if report is None:
         return OutOfMemoryKind.ACTIVATION
     if report.phase in _BY_PHASE:
@@ -112,11 +112,11 @@ _BY_PHASE = {Phase.EVALUATION: OutOfMemoryKind.EVALUATION, Phase.SAVE: OutOfMemo
 
 
 def checkpointed(reports: list[Report], is_started: bool) -> dict[str, Any]:
-    """What is known of the work of a train run and of its newest complete checkpoint, as fields of its record."""
+    """Record fields about a train run's progress and its newest complete checkpoint."""
     if not reports:
         return {"trained": is_started, "checkpoint": "unknown" if is_started else "none"}
     found: dict[str, Any] = {"trained": any(report.steps != 0 for report in reports)}
-    # Only the run itself knows it where the checkpoint is of an attempt that could not tell of it any more.
+    # Only the run knows this if the checkpoint is of an attempt that could no longer report it.
     if resumed := [report.resumed_samples for report in reports if report.resumed_samples is not None]:
         found["resumed_samples"] = _count(max(resumed))
     newest = max(reports, key=lambda report: report.checkpoint_samples or 0)
@@ -131,7 +131,7 @@ def checkpointed(reports: list[Report], is_started: bool) -> dict[str, Any]:
 
 
 def trained(pods: Collection[PodObservation]) -> dict[str, Any]:
-    """How many samples a train run had behind it, of how many, as fields of the status; only all pods can tell."""
+    """Status fields for trained samples and their total; needs reports of all pods."""
     reports = reports_of(pods)
     if any(report.device is Device.EMULATED for report in reports):
         return {}  # nothing was trained
@@ -144,25 +144,25 @@ def trained(pods: Collection[PodObservation]) -> dict[str, Any]:
 
 
 def own_batch(pods: Iterable[PodObservation]) -> int | None:
-    """The samples of a step by the script's own numbers; None where no report tells them."""
+    """The samples per step by the script's own numbers; None if no report has them."""
     found = [_count(report.own_batch) for report in reports_of(pods) if report.own_batch]
     return max(found, default=None)
 
 
 def warnings(pods: Iterable[PodObservation]) -> str:
-    """What the script should do otherwise, as the first pod that has something to say puts it."""
+    """What the script should change, from the first pod that says something."""
     return next((report.warnings for report in reports_of(pods) if report.warnings), "")
 
 
 def started_at(run: RunObservation) -> str | None:
-    """When the last of the wrapped containers started, None while one of them has not."""
+    """When the last wrapped container started; None if one has not."""
     starts = [pod.started_at_seconds for pod in run.pods]
     known = [start for start in starts if start is not None]
     return to_text(max(known)) if known and len(known) == len(starts) else None
 
 
 def gpu_seconds(run: RunObservation, gpus_per_pod: int, now: float, longest: float = _LONGEST) -> int:
-    """GPU-seconds of a run until now: from each container's start to its end, or ``longest`` if none is known."""
+    """GPU-seconds of a run until now: from each container's start to its end, or ``longest`` if unknown."""
     return round(sum(_seconds(pod, now, longest) for pod in run.pods) * gpus_per_pod)
 
 

@@ -1,4 +1,4 @@
-"""What a person reads: one line for each thing that happened."""
+"""Messages for people: one line for each thing that happened."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ VERDICT_WORDS = {
 
 
 def run_words(record: RunStatus) -> str:
-    """Which run, in words."""
+    """The name of a run in words."""
     emulated = "emulated " if record.emulated else ""
     of_job = f" of job {record.measured_by}" if record.measured_by else ""
     kind = "attempt" if isinstance(record, AttemptStatus) else "probe"
@@ -39,7 +39,7 @@ def run_words(record: RunStatus) -> str:
 
 
 def trains(record: AttemptStatus, shrink: Shrink | None = None) -> str:
-    """What a train run does, and how it came about."""
+    """What a train run does, and why it was started."""
     rung = f", by {record.rung}" if record.rung else ""
     loss = f"; resources.shrink takes {shrink.by} of the GPU's memory after step {shrink.after_step}" if shrink else ""
     does = "runs emulated" if record.emulated else "trains"
@@ -48,7 +48,7 @@ def trains(record: AttemptStatus, shrink: Shrink | None = None) -> str:
 
 
 def asking(host_request_bytes: int) -> str:
-    """What a run needs of its host that its template does not ask for."""
+    """The host memory that a run needs beyond its template's request."""
     return f", with {gib(host_request_bytes)} of host memory" if host_request_bytes else ""
 
 
@@ -61,14 +61,14 @@ def _from(record: AttemptStatus) -> str:
 
 
 def inherited(record: RunStatus) -> str:
-    """What a run went on from, though nothing of its own job was there to go on from."""
+    """The checkpoint that a run resumed from, though its own job had left none."""
     if not isinstance(record, AttemptStatus) or record.resume != "no" or not record.resumed_samples:
         return ""
     return f" (it went on from {record.resumed_samples:,} samples that another job saved in checkpoint.path)"
 
 
 def trained(status: Status) -> str:
-    """How far a train run that ended well has come; only what is known to be all of a training is called its end."""
+    """How far a successful train run got; called the end only if it is known to be all of the training."""
     done, total = status.trained_samples, status.total_samples
     if not done:
         return "has trained to its end"
@@ -80,7 +80,7 @@ def trained(status: Status) -> str:
 
 
 def samples(status: Status) -> str:
-    """The samples that the newest train run to end had trained, of how many; empty if nobody could count them."""
+    """Trained samples of the newest ended train run, and the total; empty if nobody could count them."""
     done, total = status.trained_samples, status.total_samples
     # A script may train on a sample several times in one pass.
     of = f" of {total:,}" if done <= total else ""
@@ -88,14 +88,14 @@ def samples(status: Status) -> str:
 
 
 def replaced_batch(status: Status) -> str:
-    """That the script's own numbers make another batch than the job's; empty if they do not."""
+    """Says that the script's own numbers give another batch than the job's; empty if they do not."""
     if not status.own_batch:
         return ""
     return f"an optimizer step takes training.globalBatchSize, the script's own numbers make it {status.own_batch:,}"
 
 
 def verdict_words(record: RunStatus) -> str:
-    """What became of a run that has a verdict, in a few words."""
+    """The verdict of a run in a few words."""
     words = VERDICT_WORDS[Verdict(record.verdict)]
     if record.out_of_memory == OutOfMemoryKind.SAVING.value:
         return f"{words} during a save"
@@ -106,7 +106,7 @@ def verdict_words(record: RunStatus) -> str:
 
 
 def ended(record: RunStatus) -> str:
-    """What became of a run."""
+    """How a run ended."""
     if record.verdict is None:
         return f"{run_words(record)} was stopped: {record.message}"
     what = f"{run_words(record)} {verdict_words(record)}{inherited(record)}"
@@ -116,7 +116,7 @@ def ended(record: RunStatus) -> str:
 
 
 def warning(record: RunStatus) -> str:
-    """What the script of a run that ended well should do otherwise; empty where nothing is known."""
+    """What the script of a successful run should change; empty if nothing is known."""
     return "" if record.message in (None, ENDED_WELL) else record.message
 
 
@@ -128,7 +128,7 @@ def ended_event(record: RunStatus) -> tuple[Literal["Normal", "Warning"], str, s
 
 
 def measured(record: RunStatus) -> str:
-    """What a run measured, beside what was predicted."""
+    """What a run measured, next to the prediction."""
     peaks = record.peak_bytes
     if peaks is None:
         return "it reported no memory"
@@ -143,12 +143,12 @@ def measured(record: RunStatus) -> str:
 
 
 def ended_early(record: RunStatus) -> str:
-    """That a probe made not all of its steps, and why; empty if it did."""
+    """Why a probe made fewer steps than planned; empty if it made all."""
     return f", ended early: {Pruned(record.pruned).words}" if record.pruned else ""
 
 
 def predicted(plan: Plan, prediction: Prediction, usable_bytes: int, device_kind: str, earlier_jobs: int = 0) -> str:
-    """A prediction in one line. A virtual GPU is no faster than the CPUs behind it: its speed is not foretold."""
+    """A prediction in one line, without a speed for a virtual GPU, which is as fast as the CPUs behind it."""
     device, unit = prediction.device, unit_of(usable_bytes)
     largest = sorted(prediction.components, key=lambda part: -part.bytes.expected)[:_SHOWN_COMPONENTS]
     parts = ", ".join(f"{part.name} {unit.number(part.bytes.expected)}" for part in largest)

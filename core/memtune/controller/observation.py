@@ -1,4 +1,4 @@
-"""What the backend saw of one job at one moment, as plain values: its pods, its nodes, and what refuses it."""
+"""What the backend observed of one job at one moment, as plain values: pods, nodes and refusals."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from memtune.memory.measured_overhead import Remembered
 
 
 class Told(Protocol):
-    """What is read of a runner's report here. The report is untrusted: an ending of no known name is passed over."""
+    """The fields read from a runner's report. Reports are untrusted: an unknown ending is ignored."""
 
     @property
     def ending(self) -> str:
-        """How the run ended in the runner's own eyes."""
+        """How the run ended, as the runner saw it."""
 
     @property
     def message(self) -> str:
@@ -35,15 +35,15 @@ class PodCondition(NamedTuple):
 class PodObservation:
     """One pod of a run. ``exit_*``, ``finished_at_seconds`` and ``report`` are of the wrapped container.
 
-    ``waiting_*`` is what any container of the pod waits for, and ``init_exit_code`` that of a failed init container.
-    ``failure_order`` is the place of its failure in the order of the rendezvous store, None where it left none there.
-    ``mismatch`` names where the plan that its report saw applied differs from the one asked for.
-    A pod that was created and is not there any more is not ``present``; one that was not created yet is.
-    Of one that went, ``held_seconds`` is how long it had its GPUs; None if nobody watched, so that nobody knows.
-    ``node_doubted`` says that its node will count as ``node_lost`` in a while, unless it answers.
-    ``plan`` is the short form of the plan that the pod was made for, as its annotation says; empty counts as the run's.
-    ``last_words`` is what its termination message says where that is no report.
-    ``started_at_seconds`` is when the wrapped container started, None while it has not.
+    ``waiting_*`` is what any container of the pod waits for, ``init_exit_code`` that of a failed init container.
+    ``failure_order`` is the place of its failure in the order of the rendezvous store, None if it has none.
+    ``mismatch`` names the difference between the plan that its report saw applied and the plan requested.
+    ``present`` is False for a pod that was created and no longer exists; a pod not created yet is present.
+    ``held_seconds`` is how long a vanished pod had its GPUs; None if nobody watched it.
+    ``node_doubted`` says that its node will soon count as ``node_lost``, unless it answers.
+    ``plan`` is the short form in the pod's annotation of the plan it was made for; empty means the run's.
+    ``last_words`` is its termination message if that is not a report.
+    ``started_at_seconds`` is when the wrapped container started, None if it has not.
     """
 
     index: int
@@ -79,10 +79,10 @@ class PodObservation:
 
 @dataclass(frozen=True)
 class RunObservation:
-    """All pods that a run has or should have. ``refusal`` is the API server's, when it would not take one of them.
+    """All pods that a run has or should have. ``refusal`` is the API server's, if it rejected one of them.
 
-    ``overdue`` says that the run has gone on for longer than it may; the caller has the clock. A run that ``is_probe``
-    is there to measure, on all of its pods.
+    ``overdue`` says that the run exceeded its time; the caller has the clock. A run with ``is_probe`` measures, on all
+    of its pods.
     """
 
     pods: tuple[PodObservation, ...]
@@ -93,7 +93,7 @@ class RunObservation:
 
 @dataclass(frozen=True)
 class Node:
-    """A node that the template's selector, affinity and tolerations allow; what a label does not tell is empty or 0."""
+    """A node that the template's selector, affinity and tolerations allow; a missing label is empty or 0."""
 
     name: str
     gpu_product: str = ""
@@ -101,16 +101,16 @@ class Node:
 
 
 def only_product(nodes: Iterable[Node]) -> str:
-    """The GPU product of all nodes, empty if they differ or none tells."""
+    """The GPU product of all nodes; empty if they differ or none says."""
     products = {node.gpu_product for node in nodes if node.gpu_product}
     return products.pop() if len(products) == 1 else ""
 
 
 @dataclass(frozen=True)
 class Owned:
-    """An object of a run that is not a pod: its Service, a PodGroup, a JobSet. The job controls it by uid.
+    """An object of a run other than a pod: its Service, a PodGroup, a JobSet. The job controls it by uid.
 
-    ``holds_pods`` says that the run's pods go with it.
+    ``holds_pods`` says that deleting it deletes the run's pods.
     """
 
     kind: str
@@ -122,7 +122,7 @@ class Owned:
 
 @dataclass(frozen=True)
 class Refusal:
-    """Why no pod of the job may be created at all: one CamelCase word of `reasons`, and the refuser's own sentence."""
+    """Why no pod of the job may be created: one CamelCase word of `reasons`, and the refuser's own sentence."""
 
     reason: str
     message: str
@@ -132,18 +132,22 @@ class Refusal:
 class Observed:
     """One job as the backend sees it.
 
-    ``status`` is the job's as last read, whatever it holds. ``runs`` has the pods that exist, by the run that their
-    label names, and only those whose controller ownerReference carries the job's uid; a run without pods may be left
-    out. Of each pod the backend fills in what it sees: ``present`` stays True, ``overdue`` False, for which pods should
-    be there and how long a run may take is decided here. ``RunObservation.refusal`` is the API server's last refusal to
-    create a pod or another object of that run (quota, admission), empty once it was taken. ``refusals`` forbid every
-    pod (policy, template, a name that is taken). ``nodes`` is None where the operator may not read nodes.
-    ``seen_going`` are the pods, by run and index, that were watched until they were gone, with the seconds for which
+    ``status`` is the job's as last read, whatever it holds.
+    ``runs`` has the existing pods by the run that their label names, and only those whose controller ownerReference has
+    the job's uid; a run without pods may be left out. The backend fills in what it sees of each pod: ``present`` stays
+    True and ``overdue`` False, since which pods are expected and how long a run may take is decided here.
+    ``RunObservation.refusal`` is the API server's last refusal to create a pod or another object of that run (quota,
+    admission), empty once it was accepted.
+    ``refusals`` forbid every pod (policy, template, a name that is taken).
+    ``nodes`` is None if the operator may not read nodes.
+    ``seen_going`` has the pods, by run and index, that were watched until they were gone, with the seconds for which
     their wrapped containers ran.
-    ``trace`` is the message that the namespace remembers of the job's factory, empty if it remembers none.
-    ``remembered`` is what jobs of the same image, GPU and world measured outside of the allocator, None where the GPU
-    is not known or nobody keeps it. ``earlier`` are the probes that the newest job which asked the same left, each
-    with the job that ran it; None for the same reasons. ``gpu_hour_prices`` are dollars by GPU product.
+    ``trace`` is the stored message of the job's factory, empty if the namespace has none.
+    ``remembered`` is what jobs of the same image, GPU and world measured outside the allocator, None if the GPU is
+    unknown or nothing is stored.
+    ``earlier`` are the probes of the newest job with the same question, each with the job that ran it; None for the
+    same reasons.
+    ``gpu_hour_prices`` are dollars by GPU product.
     """
 
     status: Mapping[str, Any] = field(default_factory=dict)

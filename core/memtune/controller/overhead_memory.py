@@ -1,4 +1,4 @@
-"""What outlives a job: its runs measured what lies outside of the allocator, and later jobs begin with that."""
+"""Driver overhead measured by earlier jobs (memory outside the allocator), which later jobs start with."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _NAME_CHARACTERS = 12
 
 
 def of_earlier_jobs(context: Context) -> tuple[int, ...]:
-    """What other jobs measured outside of the allocator, as far as it can be true; a GPU that is not real has none."""
+    """What other jobs measured outside the allocator, if plausible; a GPU that is not real has none."""
     found = context.observed.remembered
     if found is None or context.job.spec.resources.device != "cuda":
         return ()
@@ -24,15 +24,15 @@ def of_earlier_jobs(context: Context) -> tuple[int, ...]:
 
 
 def to_remember(context: Context) -> JobOutside | None:
-    """What the job's own runs measured, if that is not remembered yet and anybody keeps it."""
+    """The job's own measurement, if it is not stored yet and a store exists."""
     known, own = context.observed.remembered, _measured(context.job, context.status)
     return own if known is not None and own is not None and known.having(own) != known else None
 
 
 def _measured(job: Job, status: Status) -> JobOutside | None:
-    """The most that one of the runs had: kernels are loaded as they are needed, and stay."""
+    """The maximum over the runs: kernels are loaded on demand and stay."""
     if job.spec.resources.device != "cuda":
-        return None  # what is outside of an emulated GPU's allocator is the estimate that predictions use
+        return None  # memory outside an emulated GPU's allocator is the estimate that predictions use
     found = [
         (int(to_seconds(record.ended_at) or 0), peaks.device - peaks.reserved)
         for record in (*status.probes, *status.attempts)

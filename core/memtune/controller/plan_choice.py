@@ -1,4 +1,4 @@
-"""Which of the measured plans is launched, and what the others are with two objectives."""
+"""Chooses the measured plan to launch, and the Pareto front with two objectives."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from memtune.wire.pruning import NOTHING, Pruned, Target
 def ranked(job: Job, model: PlanKnowledge, probes: Sequence[RunStatus]) -> list[RunStatus]:
     """The probes to choose from, one for each plan that may be launched. Stale ones are not among them.
 
-    Of a plan that an earlier job probed, too, this job's own word decides whether it may be; its place among the others
-    is what the earlier job measured beside them, so that noise alone does not make another plan the best.
+    For a plan that an earlier job also probed, this job's probe decides whether it may be launched; its rank comes from
+    the earlier job's measurements, so that noise alone does not change the best plan.
     """
     probes = current(probes)
     good = [probe for probe in probes if may_be_launched(job, model, probe)]
@@ -33,7 +33,7 @@ def ranked(job: Job, model: PlanKnowledge, probes: Sequence[RunStatus]) -> list[
 
 
 def next_target(job: Job, model: PlanKnowledge, probes: Sequence[RunStatus]) -> Target:
-    """What the next probe has to beat: the best that this job has measured itself; nothing before that."""
+    """What the next probe has to beat: the best that this job measured itself; nothing before that."""
     good = [probe for probe in probes if not probe.measured_by and may_be_launched(job, model, probe)]
     if not good:
         return NOTHING
@@ -42,9 +42,9 @@ def next_target(job: Job, model: PlanKnowledge, probes: Sequence[RunStatus]) -> 
 
 
 def winner(job: Job, model: PlanKnowledge, good: Sequence[RunStatus]) -> RunStatus:
-    """The probe whose plan has most of the objective; of both, the smallest that is fast enough.
+    """The probe with the best objective; with two objectives, the smallest that is fast enough.
 
-    One that ended early was too slow: it stands in only where those that beat it may not be launched any more.
+    A probe that ended early was too slow: it wins only if those that beat it may no longer be launched.
     """
     good = [probe for probe in good if probe.pruned != Pruned.SPEED.value] or good
     best = max(good, key=lambda probe: (score(job, model, probe), _point(job, model, probe).free, -probe.number))
@@ -56,7 +56,7 @@ def winner(job: Job, model: PlanKnowledge, good: Sequence[RunStatus]) -> RunStat
 
 
 def front_of(job: Job, model: PlanKnowledge, good: Sequence[RunStatus]) -> tuple[int, ...]:
-    """The probes whose plans no other one beats in both objectives, the fastest first; none with one objective."""
+    """The Pareto front of probes, the fastest first; empty with one objective."""
     if job.spec.tuning.objective != BOTH:
         return ()
     by_point: dict[Point, int] = {}
@@ -70,7 +70,7 @@ def _point(job: Job, model: PlanKnowledge, probe: RunStatus) -> Point:
 
 
 def _spread(numbers: list[int], launched: int) -> tuple[int, ...]:
-    """As many as the status holds, both ends and the launched one among them."""
+    """As many as the status holds, including both ends and the launched one."""
     if len(numbers) <= MAX_FRONT:
         return tuple(numbers)
     step = (len(numbers) - 1) / (MAX_FRONT - 1)

@@ -1,4 +1,4 @@
-"""What to create and what to delete, from the records alone."""
+"""Which pods to create and which to delete, from the records alone."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from memtune.controller.verdict import Verdict
 from memtune.wire.pruning import NOTHING, Target
 from memtune.wire.run import Run, TraceRun
 
-# How many failed runs keep their terminated pods, for their logs.
+# How many failed runs keep their terminated pods for their logs.
 _KEPT_FAILURES = 2
 # A probe has nothing to save.
 _PROBE_GRACE_SECONDS = 1
 
 
 def creations(context: Context, read: Status) -> tuple[Run | TraceRun, ...]:
-    """The runs that were recorded before this decision, go on after it, and lack pods."""
+    """The runs that were recorded before this decision, continue after it, and lack pods."""
     trace, before = context.status.trace, read.trace
     if trace and before and before.name == trace.name and not has_ended(trace) and not trace.created:
         return (TraceRun(trace.number), *_creations(context, read))
@@ -52,10 +52,10 @@ def _creations(context: Context, read: Status) -> tuple[Run, ...]:
 
 
 def _target(context: Context, record: RunStatus) -> Target:
-    """What a probe has to beat. An emulated GPU costs nothing that could be saved.
+    """What a probe has to beat; nothing for an emulated GPU, which costs nothing.
 
-    Pods of one run that are made at different times may be told different targets: only the first rank's counts, and it
-    ends no probe that a rank without a target is part of.
+    Pods of one run that are created at different times may get different targets: only the first rank's counts, and it
+    ends no probe that includes a rank without a target.
     """
     probes = context.status.probes
     if record not in probes or record.emulated or not any(ended_as(probe, Verdict.SUCCEEDED) for probe in probes):
@@ -64,7 +64,7 @@ def _target(context: Context, record: RunStatus) -> Target:
 
 
 def avoided_nodes(context: Context, record: RunStatus) -> tuple[str, ...]:
-    """Nodes that took two train runs down, for a third one; unless it could be nowhere else."""
+    """Nodes that took two train runs down, for a third one to avoid, unless it has nowhere else to run."""
     lost, nodes = lost_twice(context.status), context.observed.nodes
     others = {node.name for node in nodes or ()} - set(lost)
     has_others = nodes is None or len(others) >= context.job.spec.resources.pods
@@ -72,7 +72,7 @@ def avoided_nodes(context: Context, record: RunStatus) -> tuple[str, ...]:
 
 
 def deletions(context: Context, read: Status) -> tuple[Deletion, ...]:
-    """Pods that hold GPUs for nothing, pods that nobody keeps for their logs, and what belongs to no live run."""
+    """Pods that hold GPUs for nothing, pods not kept for their logs, and everything of no live run."""
     records: dict[str, RecordStatus] = {record.name: record for record in _records(context)}
     kept, needed = _kept(context), _needed_trace(context, read)
     found = [
@@ -106,8 +106,7 @@ def _of_pod(context: Context, record: RecordStatus | None, pod: PodObservation, 
 
 
 def _needed_trace(context: Context, read: Status) -> str:
-    """The trace run that goes on, or whose pod is the only one that has the trace. A trace that ends its job is
-    remembered first: its pod goes when the end is written."""
+    """The trace run that goes on, or whose pod alone has the trace until the job's end is written."""
     record = context.status.trace
     if record is None:
         return ""
@@ -116,7 +115,7 @@ def _needed_trace(context: Context, read: Status) -> str:
 
 
 def _kept(context: Context) -> frozenset[str]:
-    """The runs whose terminated pods stay: the last two that failed, and the train run that reached its end."""
+    """The runs whose terminated pods stay: the last two that failed, and the train run that succeeded."""
     if context.job.spec.pod_retention == "None":
         return frozenset()
     ended = [record for record in _records(context) if has_ended(record)]
@@ -127,7 +126,7 @@ def _kept(context: Context) -> frozenset[str]:
 
 
 def _has_logs(context: Context, run: str) -> bool:
-    """Whether pods of a run are there that stay for their logs."""
+    """Whether pods of a run are kept for their logs."""
     seen = context.observed.runs.get(run)
     return seen is not None and any(_is_terminated(pod) for pod in seen.pods)
 

@@ -1,4 +1,4 @@
-"""Pending and Predicting: from the model alone to the plan that is predicted best, before any GPU is touched."""
+"""Phases Pending and Predicting: choose the plan that is predicted best, before using any GPU."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ from memtune.units import counted
 
 
 def pending(context: Context) -> Context:
-    """Once nothing forbids it, the job gets under way: from now on most of its spec stays as it is."""
+    """Start the job once nothing forbids it: from now on most of its spec is immutable."""
     if context.blocked:
         return context
-    # What is measured on one product is launched on the same, even if others join the cluster later.
+    # A plan launches on the product it was measured on, even if others join the cluster later.
     product = only_product(context.observed.nodes or ()) if is_kept_to_met(context.job) else ""
     if context.job.spec.tuning.chooses_product and (offer := cheapest(context)):
         product, text = offer.product, f"the job runs on {offer.product}: {compared(context)}"
@@ -67,7 +67,7 @@ def predicting(context: Context) -> Context:
 
 
 def _given(context: Context, plan: Plan) -> Context:
-    """Mode Fixed launches the job's own plan. Its prediction is told where there is one, and forbids nothing."""
+    """Mode Fixed launches the job's own plan. A prediction, if there is one, is shown and forbids nothing."""
     if is_unknown(context):
         return _launched(_untraced(context), plan)
     try:
@@ -91,7 +91,7 @@ def _untraced(context: Context) -> Context:
 
 
 def _without_trace(context: Context) -> Context:
-    """Nothing is known of the model, so that only probes can tell."""
+    """Nothing is known of the model, so only probes can tell."""
     context = _untraced(context)
     if context.job.spec.tuning.mode == "Probe":
         return with_budget(context, None).saying("the first probe will tell how much memory the model takes")
@@ -107,13 +107,13 @@ def _without_gpu(context: Context) -> Context:
 
 
 def best_candidate(model: PlanKnowledge) -> Candidate | None:
-    """The best plan that fits for sure, else the best that may fit."""
+    """The best plan that surely fits, else the best that may fit."""
     candidates = model.candidates(())
     return candidates[0] if candidates else None
 
 
 def with_prediction(context: Context, model: PlanKnowledge, best: Candidate) -> Context:
-    """With the best plan's prediction in the status, and in one line for people."""
+    """Write the best plan's prediction into the status, and into one line for people."""
     jobs = len(model.workload.outside_bytes)
     text = predicted(best.plan, best.prediction, model.usable_bytes, context.job.spec.resources.device, jobs)
     context = context.having(prediction=prediction_status(model, best))
@@ -122,7 +122,7 @@ def with_prediction(context: Context, model: PlanKnowledge, best: Candidate) -> 
 
 
 def prediction_status(model: PlanKnowledge, candidate: Candidate) -> PredictionStatus:
-    """The prediction of a plan as the status tells it."""
+    """The prediction of a plan in the status's format."""
     plan, prediction = candidate.plan, candidate.prediction
     parts = prediction.components[:MAX_COMPONENTS]
     return PredictionStatus(
@@ -136,7 +136,7 @@ def prediction_status(model: PlanKnowledge, candidate: Candidate) -> PredictionS
 
 
 def _predicted_only(context: Context, model: PlanKnowledge) -> Context:
-    """The answer of mode PredictOnly: the best plan that is sure to fit; else the likeliest to, which is not chosen."""
+    """Mode PredictOnly: the best plan that surely fits; else name the likeliest without choosing it."""
     if not model.ranking.fitting:
         likeliest = min(model.ranking.uncertain, key=lambda each: each.prediction.device.expected)
         context = with_prediction(context, model, Candidate(likeliest.plan, likeliest.prediction))
@@ -156,13 +156,13 @@ def _predicted_only(context: Context, model: PlanKnowledge) -> Context:
 
 
 def nothing_fits(context: Context, model: PlanKnowledge, why: str, untried: str = "") -> Context:
-    """The end of a job whose smallest plan is too large, with what would help; ``untried`` is what goes first."""
+    """End a job whose smallest plan is too large, and say what would help, after ``untried``."""
     smallest = model.smallest()
     if smallest is None:
         barred = "; ".join(refusals(model.workload, model.space)) or "its combinations exclude each other"
         return failed(context, reasons.NOTHING_FITS, f"spec.tuning.space allows no plan: {barred}")
     advice = [untried] if untried else []
-    # What else would help is told of the smallest plan: not of one that is left to be tried, and fits.
+    # Suggest other remedies for the smallest plan only if no untried plan is left that fits.
     if not (untried and model.fits(smallest)):
         advice += advise(model.workload, model.predictor_for, smallest, model.headroom, model.space)
     return failed(context, reasons.NOTHING_FITS, f"{why}. What would help: {'; or '.join(advice)}")
@@ -178,7 +178,7 @@ def _nothing_fits(context: Context, model: PlanKnowledge) -> Context:
 
 
 def with_budget(context: Context, best: Candidate | None) -> Context:
-    """Say how many probes the budget pays for: before the first where it can be foretold, else after it."""
+    """Say how many probes the budget pays for: before the first one if predictable, else after it."""
     allowed, seconds = context.job.spec.tuning.max_probes, context.job.max_gpu_seconds
     told, pays = f"the first tells how many {seconds:,} GPU-seconds pay for", 1
     if best:
@@ -192,7 +192,7 @@ def with_budget(context: Context, best: Candidate | None) -> Context:
 
 
 def _emulating(context: Context) -> str:
-    """What a job that wants emulated probes can have of them."""
+    """Which emulated probes the job gets, if it wants them."""
     if context.job.spec.tuning.emulation == "Never":
         return ""
     if believed(context).is_gpu_named:
@@ -201,7 +201,7 @@ def _emulating(context: Context) -> str:
 
 
 def _word(name: str) -> str:
-    """A name of the model's as the status takes it."""
+    """A name from the model in the status's format."""
     return name.replace(" ", "-")
 
 
@@ -210,5 +210,5 @@ def _interval(interval: Interval) -> dict[str, int]:
 
 
 def natural(value: float) -> int:
-    """A number as the status takes it."""
+    """A number in the status's format."""
     return int(min(max(value, 0.0), MAX_NATURAL))

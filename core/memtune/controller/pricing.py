@@ -13,7 +13,7 @@ _Speed = TypeVar("_Speed", PlanStatus, PredictionStatus)
 
 
 def priced(context: Context, read: Status) -> Context:
-    """With the price that holds now, and what each plan costs at it; ``read`` is the status as it was."""
+    """Write the current price and what each plan costs at it; ``read`` is the status as it was."""
     price = _price(context, read)
     changes = {
         "gpu_hour_price": price,
@@ -29,14 +29,14 @@ def _with_cost(of: _Speed | None, price: float | None, gpus: int) -> _Speed | No
 
 
 def _price(context: Context, read: Status) -> float | None:
-    """The job's own, else that of its product; a job that is over keeps the one it ended with."""
+    """The job's price, else its product's; an ended job keeps its last price."""
     resources = context.job.spec.resources
     if resources.device == "virtual":
-        return None  # CPUs set its speed, and nobody rents it
+        return None  # CPUs set its speed, and are not rented as a GPU
     if resources.gpu_hour_price is not None:
         return resources.gpu_hour_price
     if is_over(read):
         return read.gpu_hour_price
     if resources.is_part:
-        return None  # products are priced whole
+        return None  # prices are for whole GPUs
     return context.observed.gpu_hour_prices.get(resources.gpu_product or context.status.gpu_product)

@@ -1,4 +1,4 @@
-"""Probing: measure the few plans worth measuring, within the budget, until nothing better is to be expected."""
+"""Phase Probing: measure the few plans worth it, within the budget, until no improvement is expected."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def _out_of_budget(context: Context) -> Context:
 
 
 def _without_hopeless(context: Context) -> Context:
-    """A probe that still waits for its GPUs ends where another tells meanwhile that its plan cannot fit."""
+    """End a probe that still waits for GPUs once another one shows that its plan cannot fit."""
     probes = context.status.probes
     waiting = [probe for probe in probes if not has_ended(probe) and not _has_started(context, probe)]
     if not waiting or not any(ended_as(probe, Verdict.DEVICE_OOM) for probe in probes):
@@ -102,7 +102,7 @@ def _has_started(context: Context, probe: RunStatus) -> bool:
 
 
 def _first_prediction(context: Context, model: PlanKnowledge) -> Context:
-    """Where only a run could tell the GPU's memory, the prediction follows as soon as one has."""
+    """If only a run could tell the GPU's memory, predict as soon as one has."""
     best = best_candidate(model) if model.is_known and context.status.prediction is None else None
     return with_budget(with_prediction(context, model, best), best) if best else context
 
@@ -111,7 +111,7 @@ def _why_no_more(context: Context, model: PlanKnowledge) -> _NoMore | None:
     """Why no further probe is started; None while one may be."""
     allowed, probes = context.job.spec.tuning.max_probes, current(context.status.probes)
     again = unconfirmed(context.job, model, probes)
-    # What earlier jobs probed is probed; but the plan that is launched, this job probes itself.
+    # Probes of earlier jobs count as done, but this job probes the plan that it launches.
     if counted(context.status.own_probes if again else probes) >= allowed:
         earlier = ", with those of earlier jobs" if any(probe.measured_by for probe in probes) else ""
         words = f"tuning.maxProbes allows no more than {units.counted(allowed, 'probe')}{earlier}"
@@ -155,7 +155,7 @@ def _more(context: Context, model: PlanKnowledge, running: list[RunStatus]) -> t
 
 
 def _busy(context: Context) -> int:
-    """Sets of GPUs that are taken: by probes that go on, and by pods of ended ones that are not gone yet."""
+    """Sets of GPUs in use: by running probes, and by pods of ended probes that still terminate."""
     return sum(
         1
         for probe in context.status.probes
@@ -169,7 +169,7 @@ def _next_plan(context: Context, model: PlanKnowledge) -> Plan | None:
         return context.search(state)
     if any(not has_ended(probe) for probe in context.status.probes):
         return None
-    # The smallest plan runs on whatever GPU there is, and with whatever model, if any does.
+    # If any plan runs on an unknown GPU and with an unknown model, the smallest does.
     return min(
         (candidate.plan for candidate in state.question.candidates),
         key=lambda plan: (model.predict(plan).device.expected, plan),
@@ -194,12 +194,12 @@ def _recorded(context: Context, model: PlanKnowledge, plan: Plan) -> Context:
 
 
 def _watched(context: Context) -> Context:
-    """Be there when the budget is spent, or the longest that a probe may take has passed."""
+    """Wake when the budget is spent, or when a probe reaches its time limit."""
     return context.waking(budget.seconds_left(context)) if budget.running(context) else context
 
 
 def _choose(context: Context, model: PlanKnowledge, why: str) -> Context:
-    """The best of the measured plans that kept their headroom, or the end of the job."""
+    """Choose the best measured plan that kept its headroom, or end the job."""
     fit = ranked(context.job, model, context.status.probes)
     own = {probe.plan: probe for probe in context.status.own_probes if may_be_launched(context.job, model, probe)}
     good = [probe for probe in fit if probe.plan in own]
@@ -237,12 +237,12 @@ def _choose(context: Context, model: PlanKnowledge, why: str) -> Context:
 
 
 def _tried(context: Context, model: PlanKnowledge, probe: RunStatus) -> str:
-    """What became of a probe, and why its plan cannot be launched where that does not say it."""
+    """How a probe ended, and why its plan cannot be launched if that is not obvious."""
     return ", ".join(filter(None, (ended(probe), too_tight(context.job, model, probe))))
 
 
 def _untried(context: Context, model: PlanKnowledge) -> str:
-    """What to write into a job that may try no more plans, where one is left that may fit."""
+    """What to add to a job that may try no more plans although one that may fit is left."""
     left, tuning = search_state(context.job, context.status, model).question.candidates, context.job.spec.tuning
     if not left:
         return ""

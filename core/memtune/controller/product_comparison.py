@@ -16,7 +16,7 @@ from memtune.controller.observation import Node
 from memtune.controller.overhead_memory import of_earlier_jobs
 from memtune.planning import cost
 
-# As many as a message has room for.
+# The number that a message has room for.
 _MOST = 4
 
 
@@ -29,7 +29,7 @@ class Offer(NamedTuple):
 
     @property
     def place(self) -> tuple[bool, float, float]:
-        """The cheapest first; then those without a price, the fastest first."""
+        """Sort key: the cheapest first; then those without a price, the fastest first."""
         return self.dollars is None, self.dollars or inf, -self.tokens_per_second
 
     @property
@@ -41,7 +41,7 @@ class Offer(NamedTuple):
 
 
 def compared(context: Context) -> str:
-    """What the best plan is predicted to bring on each product, the cheapest first; empty if that is not known."""
+    """The predicted result of the best plan on each product, the cheapest first; empty if unknown."""
     if gpu_of(context.job):
         return ""  # the job says what it has, whatever the nodes are
     try:
@@ -91,7 +91,7 @@ def _offer(context: Context, product: str, nodes: list[Node]) -> Offer | None:
 
 
 def _price(context: Context, product: str) -> float | None:
-    """The job's own, else that of the product, whose price is that of a whole GPU."""
+    """The job's price, else the product's, which is for a whole GPU."""
     resources = context.job.spec.resources
     if resources.gpu_hour_price is not None or resources.is_part:
         return resources.gpu_hour_price

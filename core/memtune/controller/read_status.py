@@ -1,4 +1,4 @@
-"""Reading the status back with suspicion: it may have been edited by hand, or written by another version."""
+"""Parses a job's status defensively: somebody may have edited it, or another version may have written it."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _LISTS = {"emulations": MAX_EMULATIONS, "probes": MAX_PROBES, "attempts": MAX_AT
 
 
 def restore(job: Job, data: Mapping[str, Any], is_legible: bool = True) -> Status:
-    """All of the status that makes sense; the rest is as if it had never been written.
+    """Everything in the status that is valid; the rest is dropped.
 
-    Not so plans of another batch than the job's where its records are not legible: they are of the job before an edit.
+    If the records are not legible, plans of another batch than the job's are kept: they are from before an edit.
     """
     status = read_status(data)
     conditions = {condition.type: condition for condition in status.conditions}
@@ -42,7 +42,7 @@ def restore(job: Job, data: Mapping[str, Any], is_legible: bool = True) -> Statu
 
 
 def read_status(data: Mapping[str, Any]) -> Status:
-    """Every field of the status that has the right shape."""
+    """Every field of the status that has the right type."""
     try:
         return load_status(data)
     except SpecError:
@@ -65,18 +65,18 @@ def _is_readable(name: str, value: Any) -> bool:
 
 
 def _sound(job: Job, kind: RunKind, records: tuple[Record, ...], is_plan: Callable[[str], bool]) -> tuple[Record, ...]:
-    """The records that name a plan of this job and bear the name of their number, each number once."""
+    """The records with a plan of this job and the name that fits their number, each number once."""
     sound = {r.number: r for r in records if is_plan(r.plan) and _is_named(job, kind, r)}
     return tuple(sound[number] for number in sorted(sound))
 
 
 def _is_named(job: Job, kind: RunKind, record: RecordStatus) -> bool:
-    # No run comes to the last number by itself, and none could follow it.
+    # No run reaches the last number by itself, and none could follow it.
     return record.number < MAX_NUMBER and record.name == run_name(job.metadata.name, kind, record.number)
 
 
 def is_plan_of(job: Job, name: str) -> bool:
-    """Whether a name is that of a plan that trains the job's global batch."""
+    """Whether a name is of a plan that trains the job's global batch."""
     return (
         _is_a_plan(name)
         and Plan.parse(name).global_batch(job.spec.resources.world) == job.spec.training.global_batch_size

@@ -1,4 +1,4 @@
-"""Every reason that a condition, an event or a refusal may give, each defined once: one CamelCase word."""
+"""Every reason of a condition, an event or a refusal, each one CamelCase word and defined once."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ RESUMED = "Resumed"
 # Queued.
 QUEUED = "Waiting"
 
-# Stalled. The first ones are the backend's, in refusals.
+# Stalled. The backend uses the first ones in refusals.
 POLICY_DENIED = "PolicyDenied"
 TEMPLATE_REJECTED = "TemplateRejected"
 TEMPLATE_CONFLICT = "TemplateConflict"
@@ -66,7 +66,7 @@ SHARED_GPUS = "SharedGpus"
 OVER = "Over"
 CLEARED = "Cleared"
 
-# Events alone.
+# Only for events.
 STATUS_REFUSED = "StatusRefused"
 TRACE_RECORDED = "TraceStarted"
 TRACE_ENDED = "TraceEnded"

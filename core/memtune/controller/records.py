@@ -1,4 +1,4 @@
-"""The records of runs in the status: what they mean, and how many of them are kept."""
+"""Run records in the status: what they mean, how many are kept, and the retry delay (`backoff_of`)."""
 
 from __future__ import annotations
 
@@ -19,64 +19,64 @@ from memtune.wire.run import Checkpointed, Run, RunKind
 Record = TypeVar("Record", bound=RunStatus)
 
 OUT_OF_MEMORY = (Verdict.DEVICE_OOM, Verdict.HOST_OOM)
-# A mistake that is in the job, not in the plan or the cluster; the second one ends the job.
+# Mistakes in the job, not in the plan or the cluster; the second one ends the job.
 MISTAKES = (Verdict.USER_ERROR, Verdict.IMAGE_ERROR, Verdict.PLAN_NOT_APPLIED, Verdict.HUNG)
-# Whose plan has been tried, whatever came of it.
+# Verdicts after which a plan counts as tried.
 TRIED = (Verdict.SUCCEEDED, *OUT_OF_MEMORY, *MISTAKES)
-# Whose plan took its time on the GPUs.
+# Verdicts of plans that used GPU time.
 RAN = (Verdict.SUCCEEDED, *OUT_OF_MEMORY, Verdict.HUNG)
-# What counts against maxProbes: not a probe that was taken away, could not start, or ran without its plan.
+# Verdicts that count against maxProbes: not a probe that was taken away, could not start, or ran without its plan.
 COUNTED = (*RAN, Verdict.USER_ERROR)
-# So many mistakes of one job are no accident.
+# This many mistakes of one job are no accident.
 MOST_MISTAKES = 2
-# After longer than this a train run was well under way, so that the next one need not wait longer than the first.
+# A train run longer than this was well under way, so the backoff before the next one starts anew.
 _SETTLED_SECONDS = 600.0
 _BACKOFF_SECONDS = 10.0
 _LONGEST_BACKOFF_SECONDS = 300.0
 
 
 def has_ended(record: RecordStatus) -> bool:
-    """Whether the run is over, be it that it ended or that the operator stopped it."""
+    """Whether the run ended, or the operator stopped it."""
     return record.ended_at is not None
 
 
 def is_over(status: Status) -> bool:
-    """Whether the job is over, as its conditions say."""
+    """Whether the job is over, by its conditions."""
     return any(each.type in ("Complete", "Failed") and each.status == "True" for each in status.conditions)
 
 
 def ended_as(record: RecordStatus, *verdicts: Verdict) -> bool:
-    """Whether the run came to one of these verdicts."""
+    """Whether the run ended with one of these verdicts."""
     return record.verdict is not None and Verdict(record.verdict) in verdicts
 
 
 def plan_of(record: RunStatus) -> Plan:
-    """The plan of a record that came through `restore`, which lets only readable ones pass."""
+    """The plan of a record; `restore` only passes records with a readable one."""
     return Plan.parse(record.plan)
 
 
 def live(status: Status) -> list[RunStatus]:
-    """Every run with GPUs that is recorded and has not ended."""
+    """Every recorded run with GPUs that has not ended."""
     return [record for record in (*status.probes, *status.attempts) if not has_ended(record)]
 
 
 def last_attempt(status: Status) -> AttemptStatus | None:
-    """The newest train run, if there ever was one."""
+    """The newest train run, or None."""
     return status.attempts[-1] if status.attempts else None
 
 
 def next_number(records: Sequence[RunStatus]) -> int:
-    """The number of the next run of a kind. The last record always stays, so no number is given twice."""
+    """The number of the next run of a kind. The last record is always kept, so no number is reused."""
     return max((record.number for record in records), default=0) + 1
 
 
 def counted(probes: Sequence[RunStatus]) -> int:
-    """How many probes count against maxProbes, those that still run among them."""
+    """How many probes count against maxProbes, including running ones."""
     return sum(1 for probe in probes if not has_ended(probe) or ended_as(probe, *COUNTED))
 
 
 def mistakes(records: Sequence[RunStatus]) -> int:
-    """How many of these runs died of a mistake in the job. A train run that hangs is a disruption instead."""
+    """How many of these runs failed through a mistake in the job. A train run that hangs is a disruption instead."""
     return sum(
         1
         for record in records
@@ -85,18 +85,18 @@ def mistakes(records: Sequence[RunStatus]) -> int:
 
 
 def newest_saved(status: Status) -> AttemptStatus | None:
-    """The train run that left the newest complete checkpoint of this training of which a report told."""
+    """The train run that reported the newest complete checkpoint of this training."""
     return next((record for record in reversed(of_training(status)) if record.checkpoint == "saved"), None)
 
 
 def of_training(status: Status) -> tuple[AttemptStatus, ...]:
-    """The train runs since the training last began from step 0."""
+    """The train runs since the training last started from step 0."""
     restarted_at = status.attempts[-1].restarted_at if status.attempts else 0
     return tuple(record for record in status.attempts if record.number >= restarted_at)
 
 
 def bounded(records: tuple[Record, ...], most: int, needed: RunStatus | None = None) -> tuple[Record, ...]:
-    """At most so many records: those that taught nothing go first, then the oldest; the last one and live ones stay."""
+    """Keep at most ``most`` records: drop those that taught nothing, then the oldest; never live ones or the last."""
     kept = list(records)
     while len(kept) > most:
         old = [record for record in kept[:-1] if has_ended(record) and record is not needed]
@@ -107,25 +107,25 @@ def bounded(records: tuple[Record, ...], most: int, needed: RunStatus | None = N
 
 
 def _has_taught(record: RunStatus) -> bool:
-    """Whether the run told anything that later ones rest on; what hangs in a training is no fault of its plan."""
+    """Whether later runs rely on what this one reported; a hang during training is not the plan's fault."""
     has_hung = ended_as(record, Verdict.HUNG)
     return ended_as(record, *TRIED) and not (has_hung and isinstance(record, AttemptStatus))
 
 
 def with_probe(status: Status, record: RunStatus) -> Status:
-    """The status with one more probe."""
+    """Add a probe to the status."""
     return status.model_copy(update={"probes": bounded((*status.probes, record), MAX_PROBES)})
 
 
 def with_attempt(status: Status, record: AttemptStatus) -> Status:
-    """The status with one more train run."""
+    """Add a train run to the status."""
     return status.model_copy(
         update={"attempts": bounded((*status.attempts, record), MAX_ATTEMPTS, newest_saved(status))}
     )
 
 
 def replaced(status: Status, new: RunStatus) -> Status:
-    """The status with a record in place of the one of the same name."""
+    """Replace the record of the same name."""
     return status.model_copy(
         update={
             "probes": tuple(new if record.name == new.name else record for record in status.probes),
@@ -136,7 +136,7 @@ def replaced(status: Status, new: RunStatus) -> Status:
 
 
 def without_emulations(status: Status, why: str, now: float) -> Status:
-    """The status with every emulated probe ended that goes on. It has no verdict: nothing was learned of its plan."""
+    """End every running emulated probe. It has no verdict: nothing was learned of its plan."""
     stopped = {"ended_at": to_text(now), "message": why}
     emulations = (each if has_ended(each) else each.model_copy(update=stopped) for each in status.emulations)
     return status.model_copy(update={"emulations": tuple(emulations)})
@@ -149,9 +149,9 @@ def lost_twice(status: Status) -> tuple[str, ...]:
 
 
 def backoff_of(records: Sequence[RunStatus], now: float) -> float:
-    """Seconds until the next run of a kind may start: 10 s x 2^n after the end of the last, up to 5 min.
+    """The retry delay: seconds until the next run of a kind may start, 10 s x 2^n after the last end, up to 5 min.
 
-    Only runs that the cluster or a failure ended in a row count; a probe that told something is followed at once.
+    Only consecutive runs that the cluster or a failure ended count; after a probe with a result there is no delay.
     """
     idle = 0
     for record in reversed(records):
@@ -164,7 +164,7 @@ def backoff_of(records: Sequence[RunStatus], now: float) -> float:
     if not idle or ended is None:
         return 0.0
     pause = min(_BACKOFF_SECONDS * 2.0 ** min(idle - 1, 10), _LONGEST_BACKOFF_SECONDS)
-    # A clock that jumped back must not make the pause longer than it is.
+    # A clock that jumped back must not extend the delay.
     return min(ended + pause - now, pause)
 
 
@@ -189,7 +189,7 @@ def to_run(
     probe_seconds: int = 0,
     target: Target = NOTHING,
 ) -> Run:
-    """The run that a record stands for: what its pods are made from."""
+    """The run of a record, from which its pods are created."""
     plan = plan_of(record)
     if isinstance(record, EmulationStatus):
         gpu = find(record.gpu).with_memory(record.gpu_bytes)

@@ -1,4 +1,4 @@
-"""Recovering: between two train runs. What the last one died of decides what the next one is, and what it costs."""
+"""Phase Recovering: how the last train run failed decides the next one, and which retry budget pays for it."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from memtune.planning.ladder import PHASE_OF, OutOfMemoryKind
 from memtune.plans.plan import Plan
 from memtune.units import counted, gib
 
-# Who ended the run, seen from the job: which budget pays for the next one, and how its plan is found.
+# The recovery for each cause: which budget pays for the next run, and how its plan is found.
 _Recovery = Callable[[Context, AttemptStatus], Context]
 
 
 def recovering(context: Context) -> Context:
-    """Relaunch what died, once its pods are gone, nothing forbids it and its pause is over; or end the job."""
+    """Relaunch a failed run once its pods are gone, nothing forbids it and its retry delay is over; or end the job."""
     last = last_attempt(context.status)
     if last is None:
         return context
@@ -46,19 +46,19 @@ def recovering(context: Context) -> Context:
 
 
 def _as_taught(context: Context, last: AttemptStatus) -> AttemptStatus:
-    """With the host memory that an out-of-memory taught to ask for alone: what is predicted is of that plan."""
+    """Keep the host memory request only if an out-of-memory raised it; a predicted one is specific to that plan."""
     if last.host_request_bytes > host_request(context, plan_of(last), last.resume):
         return last
     return last.model_copy(update={"host_request_bytes": 0})
 
 
 def _again(context: Context, last: AttemptStatus) -> Context:
-    """The same plan once more: the operator stopped the run, or the cluster never let it start. It costs nothing."""
+    """Retry the same plan for free: the operator stopped the run, or the cluster never let it start."""
     return _relaunched(context, last, Next(plan_of(last), "", *_kept(last)))
 
 
 def _after_disruption(context: Context, last: AttemptStatus) -> Context:
-    """The same plan once more, at the cost of the budget for disruptions."""
+    """Retry the same plan at the cost of the disruption budget."""
     most = context.job.spec.retry.max_disruptions
     if context.status.disruptions >= most:
         text = f"{ended(last)}; it was relaunched as often as retry.maxDisruptions allows, {counted(most, 'time')}"
@@ -67,14 +67,14 @@ def _after_disruption(context: Context, last: AttemptStatus) -> Context:
 
 
 def _after_mistake(context: Context, last: AttemptStatus) -> Context:
-    """The same plan once more: once is an accident, twice is a mistake in the job."""
+    """Retry the same plan once: a second mistake ends the job."""
     if mistakes(context.status.attempts) >= MOST_MISTAKES:
         return failed(context, *last_lines(context, context.status.attempts))
     return _again(context, last)
 
 
 def _after_oom(context: Context, last: AttemptStatus) -> Context:
-    """A smaller plan, at the cost of the budget for out-of-memory."""
+    """Launch a smaller plan at the cost of the out-of-memory budget."""
     if _has_spent_retries(context):
         return _retries_spent(context, last)
     model = believed(context)
@@ -95,7 +95,7 @@ def _retries_spent(context: Context, last: AttemptStatus) -> Context:
 
 
 def _exhausted(context: Context, model: PlanKnowledge, last: AttemptStatus) -> Context:
-    """No plan is left that fits and resumes: say which one would fit, or what would have been needed."""
+    """No plan is left that fits and resumes: say which one would fit, or what would be needed."""
     unresumable = after_device_oom(context, model, last, resumable_only=False)
     if unresumable is not None:
         return _unresumable(context.having(oom_retries=context.status.oom_retries + 1), last, unresumable)
@@ -129,7 +129,7 @@ def _of_script(context: Context, last: AttemptStatus, kind: OutOfMemoryKind) -> 
 
 
 def _evaluates_in_small_batches(context: Context, last: AttemptStatus) -> bool:
-    """Whether a batch could not be smaller, or became smaller after an evaluation died before."""
+    """Whether the evaluation batch cannot shrink further, or shrank after an earlier failure."""
     earlier = [
         each.evaluation_batch
         for each in context.status.attempts
@@ -144,7 +144,7 @@ def _advice(context: Context, model: PlanKnowledge, smallest: Plan, phase: str) 
 
 
 def _after_host_oom(context: Context, last: AttemptStatus) -> Context:
-    """More host memory or less offload, never a smaller batch."""
+    """Request more host memory or offload less; never shrink the batch."""
     if _has_spent_retries(context):
         return _retries_spent(context, last)
     model = believed(context)
@@ -167,7 +167,7 @@ def _relaunched(context: Context, last: AttemptStatus, found: Next) -> Context:
 
 
 def _unresumable(context: Context, last: AttemptStatus, found: Next) -> Context:
-    """From step 0 only if the user allows it."""
+    """Restart from step 0 only if the user allows it."""
     if context.job.spec.retry.allow_restart:
         return _recorded(context, found, {"resume": "no", "restarted_at": next_number(context.status.attempts)})
     why = start_under(context.job, context.status, found.plan).reason

@@ -1,4 +1,4 @@
-"""From which checkpoint the next train run goes on, and under which plans it can."""
+"""Finds the checkpoint that the next train run resumes from, and the plans that can read it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from memtune.plans.resume import Format, Way, resumption
 
 
 class Start(NamedTuple):
-    """How a train run starts under a plan: fresh, from the checkpoint, from the converted one; None if it must not."""
+    """How a train run starts under a plan: fresh, resumed, from a converted checkpoint; None if it must not."""
 
     resume: Literal["no", "direct", "convert"] | None
     samples: int = 0
@@ -20,25 +20,25 @@ class Start(NamedTuple):
 
 
 def start_under(job: Job, status: Status, plan: Plan) -> Start:
-    """How the next train run can start under a plan without throwing away what the ones before have trained."""
+    """How the next train run can start under a plan without losing earlier training."""
     if not any(record.trained for record in of_training(status)):
         return Start("no")
     if job.spec.checkpoint is None:
         return Start(None, reason="the job has no spec.checkpoint to resume from")
     source = _source(status)
     if source is None:
-        # All that ran reported that nothing was saved yet: there is nothing to keep.
+        # Every run reported that nothing was saved yet: there is nothing to keep.
         return Start("no")
     found = resumption(_format(job, source), plan_of(source), plan, same_world=True)
     if found.way is Way.IMPOSSIBLE:
         return Start(None, reason=found.reason)
-    # A later attempt that could not tell of its checkpoint may have left a newer one.
+    # A later attempt that could not report its checkpoint may have left a newer one.
     samples = 0 if any(record.number > source.number for record in _untold(status)) else source.checkpoint_samples
     return Start("convert" if found.way is Way.CONVERT else "direct", samples)
 
 
 def _source(status: Status) -> AttemptStatus | None:
-    """The run whose checkpoint is the newest, as far as one can know."""
+    """The run with the newest checkpoint, as far as known."""
     untold = _untold(status)
     return newest_saved(status) or (untold[-1] if untold else None)
 
@@ -48,7 +48,7 @@ def _untold(status: Status) -> list[AttemptStatus]:
 
 
 def _format(job: Job, source: AttemptStatus) -> Format:
-    """The format that the report told, else the one that the integration writes under this plan."""
+    """The reported format, else the one that the integration writes under this plan."""
     if source.checkpoint_format in {each.value for each in Format}:
         return Format(source.checkpoint_format)
     if job.spec.integration in ("hf-trainer", "accelerate", "lightning"):

@@ -1,4 +1,4 @@
-"""The state machine: where a job stands is read off its records, and each phase takes it as far as it can go."""
+"""The state machine, `decide`: derives a job's state from its records and runs phase after phase."""
 
 from __future__ import annotations
 
@@ -41,16 +41,16 @@ _PHASES: dict[Phase, Callable[[Context], Context]] = {
 }
 
 
-# The phases that ask what plans take; a launch does before its first train run is recorded.
+# The phases that predict plans; a launch does so before its first train run is recorded.
 _PREDICTED = ("Predicting", "Probing", "Recovering")
-# Year 5138: further on no clock is right, and the calendar ends soon after.
+# Year 5138: a later clock is wrong, and the calendar ends soon after.
 _LATEST = 1e11
-# What a job that describes no workload, or an absurd one, makes the model raise.
+# What the model raises for a job with no workload, or an absurd one.
 _NO_MODEL = (ValueError, ArithmeticError)
 
 
 def decide(job: Job, observed: Observed, now: float, search: Search = most_promising) -> Decision:
-    """What follows from what was seen of a job. Equal arguments give an equal decision, and none of them raises."""
+    """Decide what follows from the observation. Equal arguments give equal decisions, and nothing is raised."""
     changed = _illegible(job, read_status(observed.status))
     read = restore(job, observed.status, is_legible=not changed)
     now = now if 0 <= now < _LATEST else 0.0
@@ -64,12 +64,12 @@ def decide(job: Job, observed: Observed, now: float, search: Search = most_promi
     if is_over(context.status):
         context = finished(context)
     decision = _decision(context, read)
-    # What was measured is not remembered as that of what the job was made to be since.
+    # Measurements from before an edit must not be stored as those of the edited job.
     return replace(decision, measured=None, probes=()) if changed else decision
 
 
 def refuse(observed: Observed, generation: int, problem: Refusal, now: float) -> Decision:
-    """For a job that cannot be read, or not be looked after: say so, start nothing, and leave alone what runs."""
+    """For a job that is invalid or may not be managed: say so, start nothing, leave running pods alone."""
     status = read_status(observed.status)
     if is_over(status):
         return Decision(status)
@@ -92,15 +92,14 @@ def refuse(observed: Observed, generation: int, problem: Refusal, now: float) ->
 
 
 def _illegible(job: Job, status: Status) -> list[str]:
-    """The fields that were edited under a job, if its records cannot be read without them: plans are of one batch on so
-    many GPUs. Servers that know CEL rules refuse such an edit."""
+    """The edited fields without which the records cannot be read. Servers with CEL rules refuse such an edit."""
     changed = changed_fields(job, status)
     return changed if {"training", "resources"}.intersection(changed) else []
 
 
 def _looked_after(context: Context, changed: list[str]) -> Context:
-    """What needs not know the plans of an edited job's runs: whether it has come to its end, or has to."""
-    if "resources" not in changed:  # otherwise nobody knows how many pods a run should have
+    """What works without the plans of an edited job's runs: whether the job ended or has to."""
+    if "resources" not in changed:  # otherwise the number of pods of a run is unknown
         context = settle(context)
     last = last_attempt(context.status)
     if last is not None and ended_as(last, Verdict.SUCCEEDED):
@@ -109,7 +108,7 @@ def _looked_after(context: Context, changed: list[str]) -> Context:
 
 
 def _halted(context: Context) -> Context:
-    """Suspended, or past its deadline."""
+    """Suspend, or fail past the deadline."""
     return suspended(context) if context.job.spec.suspend else past_deadline(context)
 
 
@@ -118,7 +117,7 @@ def _is_halted(context: Context) -> bool:
 
 
 def _refused(context: Context, changed: list[str]) -> Decision:
-    """All that runs goes on, until the fields are put back or the deadline has come."""
+    """Keep running until the fields are put back or the deadline comes."""
     refusal = Refusal(reasons.SPEC_CHANGED, spec_changed(changed))
     decision = refuse(context.observed, context.job.metadata.generation, refusal, context.now)
     return replace(decision, wake_after_seconds=min(context.wakes, default=None))
@@ -133,7 +132,7 @@ def _advanced(context: Context) -> Context:
 
 
 def _walked(context: Context) -> Context:
-    """From phase to phase, until one of them has to wait for the world outside."""
+    """Run phase after phase until one has to wait for the outside world."""
     for _ in range(len(_PHASES)):
         phase = _place(context)
         context = context.having(phase=phase)
@@ -155,10 +154,10 @@ def _predicts(context: Context, phase: Phase) -> bool:
 
 
 def _without_model(context: Context, why: str) -> Context:
-    """Nothing can be predicted: before the first train run the job waits for a better spec, afterwards it is over."""
+    """Nothing can be predicted: before the first train run wait for a better spec, afterwards end the job."""
     if not context.status.attempts:
         if not context.status.probes:
-            # Not under way yet after all: whatever is wrong may still be corrected.
+            # The job has not started after all: its spec may still be corrected.
             context = context.having(phase="Pending", fixed=())
         return replace(context, stalled=context.stalled or Refusal(reasons.MODEL_UNKNOWN, story(why)))
     last = ended(context.status.attempts[-1])
@@ -166,7 +165,7 @@ def _without_model(context: Context, why: str) -> Context:
 
 
 def _place(context: Context) -> Phase:
-    """Where the job stands, read off its records: whatever its phase says, or was made to say."""
+    """The phase that the records imply, whatever the status's phase says."""
     status, last = context.status, last_attempt(context.status)
     if last is not None:
         if not has_ended(last):
@@ -176,13 +175,13 @@ def _place(context: Context) -> Phase:
         return "Pending"
     if _is_tuned(context):
         return "Launching"
-    # A mode without probes may come late, too, and one with them after a plan that was given.
+    # The mode may change after a plan was chosen, from one with probes to one without or back.
     is_probed = context.job.spec.tuning.mode == "Probe" and not context.holds("Tuned")
     return "Probing" if is_probed and context.condition("Predicted") is not None else "Predicting"
 
 
 def _is_tuned(context: Context) -> bool:
-    """Whether there is a plan that was found as the mode says now: until the first train run that may be edited."""
+    """Whether a plan was chosen as the current mode demands: the mode is editable until the first train run."""
     plan, tuned, spec = context.status.plan, context.condition("Tuned"), context.job.spec
     if plan is None or tuned is None or tuned.status != "True":
         return False
@@ -193,7 +192,7 @@ def _is_tuned(context: Context) -> bool:
 
 
 def _decision(context: Context, read: Status) -> Decision:
-    """The context's outcome, with what to create and delete read off its records."""
+    """The decision, with pods to create and delete derived from the records."""
     context = priced(context, read)
     held = context.job.spec.suspend or is_over(context.status) or forbidden(context) is not None
     return Decision(
@@ -204,7 +203,7 @@ def _decision(context: Context, read: Status) -> Decision:
         wake_after_seconds=min(context.wakes, default=None),
         delete_job=context.is_due,
         trace=context.trace if context.trace != context.observed.trace else "",
-        # Once a job is over it says no more, so that what was forgotten stays forgotten.
+        # An ended job stores nothing more, so that deleted entries stay deleted.
         measured=None if is_over(read) else to_remember(context),
         probes=() if is_over(read) else to_keep(context),
     )

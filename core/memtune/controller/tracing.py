@@ -1,4 +1,4 @@
-"""A factory is traced before its plans are predicted: by a pod on a CPU, unless its namespace remembers the trace."""
+"""Trace runs: a pod on a CPU traces the job's factory before prediction, unless the namespace stores the trace."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from memtune.wire.names import run_name
 from memtune.wire.run import RunKind
 from memtune.wire.trace import TraceError
 
-# The tracer keeps its own limit; one that is stuck outside of Python does not.
+# The tracer enforces its own limit, but not when it is stuck outside Python.
 _LIMIT_SECONDS = TIME_LIMIT_SECONDS + 30.0
-# A pod that the cluster takes away again and again is no way to a trace.
+# Give up after this many trace pods if the cluster keeps taking them away.
 _MOST_TRACES = 4
-# Whose reason is in the factory or its image: another pod would come to the same.
+# Causes in the factory or its image: another pod would fail as well.
 _FINAL = (Verdict.USER_ERROR, Verdict.HOST_OOM, Verdict.HUNG, Verdict.IMAGE_ERROR)
 
 
 def traced_model(trace: str) -> TracedModel | None:
-    """What the factory builds, as far as a readable trace tells."""
+    """The traced model, if the trace is readable."""
     try:
         return read_traced(trace) if trace else None
     except TraceError:
@@ -38,7 +38,7 @@ def traced_model(trace: str) -> TracedModel | None:
 
 
 def is_given_up(job: Job, status: Status) -> bool:
-    """Whether the factory cannot be traced, so that nothing is known of the model before a probe measures it."""
+    """Whether tracing failed for good, so that nothing is known of the model before a probe measures it."""
     record = status.trace
     if job.spec.model.factory is None or record is None or not has_ended(record):
         return False
@@ -47,7 +47,7 @@ def is_given_up(job: Job, status: Status) -> bool:
 
 
 def _run_of(record: TraceStatus, runs: Mapping[str, RunObservation]) -> RunObservation:
-    """The trace run with its one pod, whether it is there or not."""
+    """The trace run with its one pod, present or not."""
     seen = runs.get(record.name, RunObservation(()))
     pods = [pod for pod in seen.pods if pod.index == 0 and (pod.uid or not record.created)]
     pod = pods[-1] if pods else PodObservation(0, present=not record.created)
@@ -55,7 +55,7 @@ def _run_of(record: TraceStatus, runs: Mapping[str, RunObservation]) -> RunObser
 
 
 def with_trace(context: Context) -> Context:
-    """Take up what the job's own trace run has come to, and the trace that it left."""
+    """Take over how the job's own trace run ended, and the trace that it left."""
     record = context.status.trace
     if record is None:
         return context
@@ -65,7 +65,7 @@ def with_trace(context: Context) -> Context:
         context = _settled(context, record, run)
         record = context.status.trace or record
     words = run.pods[0].last_words
-    # What is remembered may be of another job, whose code in a volume is not this one's.
+    # A stored trace may be of another job whose mounted code differs.
     if ended_as(record, Verdict.SUCCEEDED) and traced_model(words):
         return replace(context, trace=words)
     return context
@@ -112,17 +112,17 @@ def _ended(context: Context, verdict: Verdict, why: str) -> Context:
 
 
 def untraced(job: Job, why: str) -> str:
-    """What is told of a factory that no trace came of."""
+    """The message about a factory that could not be traced."""
     return f"model.factory {job.spec.model.factory} could not be traced: {why}"
 
 
 def is_unknown(context: Context) -> bool:
-    """Whether nothing is known of the model, and nothing will be."""
+    """Whether nothing is known of the model, now or later."""
     return is_given_up(context.job, context.status) and traced_model(context.trace) is None
 
 
 def needs_trace(context: Context) -> bool:
-    """Whether nothing can be predicted before the factory was traced."""
+    """Whether prediction needs a trace first."""
     if context.job.spec.model.factory is None or is_given_up(context.job, context.status):
         return False
     return traced_model(context.trace) is None

@@ -1,4 +1,4 @@
-"""The probes of a job as the trials of a search: what each one measured, and whether its plan may be launched."""
+"""The probes of a job as trials of the search: what each measured, and whether its plan may be launched."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _as_stale(trial: Trial, is_stale: bool) -> Trial:
 def _scores(
     job: Job, model: PlanKnowledge, probe: RunStatus, steps: Sequence[StepStatus]
 ) -> tuple[tuple[int, float], ...]:
-    """What the objective was after each step of a probe; a speed only where tokens were counted."""
+    """The objective after each step of a probe; a speed only if tokens were counted."""
     told, tokens = [step for step in steps if step.probe == probe.number], probe.tokens_per_second * probe.step_seconds
     if job.spec.tuning.objective == MEMORY:
         return tuple((each.step, float(max(model.usable_bytes - each.device_bytes, 0))) for each in told)
@@ -63,9 +63,9 @@ def _scores(
 
 
 def may_be_launched(job: Job, model: PlanKnowledge, probe: RunStatus) -> bool:
-    """Whether a measured plan may be launched: headroom kept, no allocation retries, and the space still has it.
+    """Whether a measured plan may be launched: headroom kept, no allocation retries, and still in the space.
 
-    One that never saw the longest sequences takes more than was measured: its prediction has to fit as well.
+    A probe that never saw the longest sequences underestimates: its prediction has to fit as well.
     """
     is_measured = probe.peak_bytes is not None and probe.peak_bytes.device > 0 and ended_as(probe, Verdict.SUCCEEDED)
     plan, space = plan_of(probe), model.space
@@ -74,7 +74,7 @@ def may_be_launched(job: Job, model: PlanKnowledge, probe: RunStatus) -> bool:
 
 
 def too_tight(job: Job, model: PlanKnowledge, probe: RunStatus) -> str:
-    """Why a plan that was measured and did not die may not be launched, in words; empty where it may."""
+    """Why a plan that was measured without failing may not be launched; empty if it may."""
     if probe.peak_bytes is None or not ended_as(probe, Verdict.SUCCEEDED):
         return ""
     if probe.allocator_retries:
@@ -89,7 +89,7 @@ def too_tight(job: Job, model: PlanKnowledge, probe: RunStatus) -> str:
 
 
 def score(job: Job, model: PlanKnowledge, probe: RunStatus) -> float:
-    """What the objective asks for, as measured; the speed as predicted where no report told it."""
+    """The measured objective; the predicted speed if no report has one."""
     if job.spec.tuning.objective == MEMORY and probe.peak_bytes:
         return free_bytes(model, probe)
     return float(probe.tokens_per_second) or model.predict(plan_of(probe)).tokens_per_second.expected

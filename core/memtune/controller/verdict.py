@@ -1,8 +1,8 @@
-"""What a run came to: one verdict from its reports, its containers and its pods. Pure, a table, untrusting.
+"""Decides how a run ended: one verdict from its reports, containers and pods.
 
-Two questions are kept apart. ``_ENDED`` and ``_WAITING`` say what one pod went through; ``conclude`` says which pod's
-story is the cause and which are its echoes: an NCCL abort follows a peer's out-of-memory, a rendezvous times out
-because a peer was never scheduled.
+Pure tables over untrusted input. ``_ENDED`` and ``_WAITING`` classify one pod; ``conclude`` finds the cause among the
+pods and drops its echoes: an NCCL abort follows a peer's out-of-memory, a rendezvous times out because a peer was never
+scheduled.
 """
 
 from __future__ import annotations
@@ -15,19 +15,18 @@ from typing import NamedTuple
 from memtune.controller.observation import PodObservation, RunObservation
 from memtune.wire.report import BROKEN_GPU, EXIT_CODES, Ending
 
-# The message of a run that ended well, where nothing else is to be said of it.
 ENDED_WELL = "the command ended with exit code 0"
 
-# The kubelet's word for a pod that it ended at its activeDeadlineSeconds.
+# The kubelet's reason for a pod that exceeded its activeDeadlineSeconds.
 PAST_DEADLINE = "DeadlineExceeded"
 
-# One failure ends all ranks within 5 s; the clocks of two nodes are granted as much again. Endings closer together
-# than this are told apart by their kind, not by their time.
+# One failure ends all ranks within 5 s; clock skew between two nodes may add as much. Endings closer together are
+# ordered by kind, not by time.
 ECHO_SECONDS = 10.0
 
 
 class Verdict(str, Enum):
-    """What the operator concludes from a run."""
+    """The operator's conclusion about a run."""
 
     SUCCEEDED = "succeeded"
     DEVICE_OOM = "device-oom"
@@ -45,7 +44,7 @@ class Verdict(str, Enum):
 
 
 class Conclusion(NamedTuple):
-    """The verdict on a run, the pod that decided it (None: the run as a whole), and why, in the cluster's words."""
+    """The verdict on a run, the pod that decided it (None: the run as a whole), and the cluster's reason."""
 
     verdict: Verdict
     pod_index: int | None
@@ -53,14 +52,14 @@ class Conclusion(NamedTuple):
 
 
 class _Row(NamedTuple):
-    """One row of the table: where ``tell`` finds something to say about a pod, the pod's story is ``verdict``."""
+    """One row of a table: if ``tell`` returns a reason for a pod, the pod has this ``verdict``."""
 
     verdict: Verdict
     tell: Callable[[PodObservation], str | None]
 
 
 def conclude(run: RunObservation) -> Conclusion | None:
-    """The one verdict on a run; None while it goes on, or has not started and nothing says why."""
+    """The verdict on a run; None while it runs, or has not started and nothing says why."""
     if run.refusal:
         return Conclusion(Verdict.UNSCHEDULABLE, None, run.refusal)
     failure, waiting = _first_failure(run.pods), _first_waiting(run.pods)
@@ -77,17 +76,17 @@ def conclude(run: RunObservation) -> Conclusion | None:
 
 def _success(run: RunObservation) -> Conclusion:
     silent = [pod for pod in run.pods if not (pod.report and pod.report.ending == Ending.SUCCEEDED)]
-    # The fullest rank may be on the pod that tells nothing; a training that came to its end is no less at its end.
+    # The fullest rank may be on the silent pod; a training run that finished has finished anyway.
     if not silent or (len(silent) < len(run.pods) and not run.is_probe):
         return Conclusion(Verdict.SUCCEEDED, None, ENDED_WELL)
-    # Without a report nothing was measured, and nobody knows whether the plan was there at all.
+    # Without a report nothing was measured, and the plan may not have been applied.
     message = f"{ENDED_WELL} but no report of it: the runner was not part of it"
     where = f" on node {silent[0].index}" if len(silent) < len(run.pods) else ""
     return Conclusion(Verdict.USER_ERROR, silent[0].index, message + where)
 
 
 def _unless_not_applied(conclusion: Conclusion, pods: tuple[PodObservation, ...]) -> Conclusion:
-    """A measurement of another plan than the one asked for is none; an error stays the error it is."""
+    """A measurement of another plan than requested is invalid; an error stays an error."""
     if conclusion.verdict not in (Verdict.SUCCEEDED, Verdict.DEVICE_OOM, Verdict.HOST_OOM):
         return conclusion
     for pod in pods:
@@ -97,18 +96,18 @@ def _unless_not_applied(conclusion: Conclusion, pods: tuple[PodObservation, ...]
 
 
 def _unless_hung(failure: Conclusion, run: RunObservation) -> Conclusion:
-    """What took more than its time before the kubelet ended it has hung; else the deadline is the template's own."""
+    """A run over its time that the kubelet ended is hung; otherwise the deadline is the template's own."""
     is_ended = any(pod.index == failure.pod_index and pod.reason == PAST_DEADLINE for pod in run.pods)
     is_hung = run.overdue and is_ended and failure.verdict is Verdict.USER_ERROR
     return failure._replace(verdict=Verdict.HUNG) if is_hung else failure
 
 
 def _first_failure(pods: tuple[PodObservation, ...]) -> Conclusion | None:
-    """The failure that came first over all pods, its echoes dropped."""
+    """The first failure over all pods, without its echoes."""
     failed = [(pod, found) for pod in pods if (found := _look_up(_ENDED, pod))]
     ordered = [order for pod, _ in failed if (order := pod.failure_order) is not None]
-    # The store's order holds among those who reached the store. A pod that was killed outright never did, so it
-    # stays a candidate beside the first of the others.
+    # The store's order holds among pods that reached the store. A pod that was killed outright never did, so it stays a
+    # candidate beside the first of the others.
     causes = [(pod, found) for pod, found in failed if not ordered or pod.failure_order in (None, min(ordered))]
     if not causes:
         return None
@@ -161,7 +160,7 @@ def _oom_killed(pod: PodObservation) -> str | None:
 
 
 def _pod_disrupted(pod: PodObservation) -> str | None:
-    """Whether the cluster took the pod away. A command that ended well before that has ended well."""
+    """Why the cluster took the pod away; None if the command had already succeeded."""
     return None if _succeeded(pod) else next((why for why in _disruptions(pod) if why), None)
 
 
@@ -176,14 +175,14 @@ def _disruptions(pod: PodObservation) -> Iterator[str | None]:
 
 
 def broken_gpu(pod: PodObservation) -> str | None:
-    """What the driver said of the hardware itself: no mistake of the job's, and another node may do."""
+    """The driver's error about broken hardware: not the job's fault, and another node may work."""
     if pod.report is None or pod.report.ending not in (Ending.ERROR, Ending.KILLED):
         return None
     return pod.report.message if BROKEN_GPU.search(pod.report.message) else None
 
 
 def _never_ran(pod: PodObservation) -> str | None:
-    """The kubelet gave the pod up before its command ran, and names no reason that is known here."""
+    """The kubelet gave up on the pod before its command ran, for a reason not listed here."""
     if pod.phase != "Failed" or pod.exit_code is not None or pod.init_exit_code:
         return None
     return _words(pod.reason or "Failed", pod.message)
@@ -227,12 +226,12 @@ def _words(reason: str, message: str) -> str:
     return f"{reason}: {message}" if reason and message else reason or message
 
 
-# Reasons that the kubelet, the node controller and the scheduler give to a pod that they end; OutOf... and the
-# admission errors are the kubelet's, when the scheduler promised what the node no longer has.
+# Reasons that the kubelet, the node controller and the scheduler give to pods that they end. The kubelet gives OutOf...
+# and admission errors when the node no longer has what the scheduler assumed.
 _DISRUPTION_REASON = re.compile(
     r"Evicted|Preempt(ed|ing|ion)|Shutdown|NodeShutdown|Terminated|NodeAffinity|UnexpectedAdmissionError|[Oo]ut[Oo]f.+"
 )
-# What containerd and the kubelet call a command that could not be started, such as a python that is not there.
+# Reasons of containerd and the kubelet for a command that cannot start, such as a missing python.
 _START_REASONS = frozenset({"StartError", "ContainerCannotRun", "CreateContainerError", "CreateContainerConfigError"})
 _WAITING_REASONS = _START_REASONS | {
     "ImagePullBackOff",
@@ -246,14 +245,14 @@ _WAITING_REASONS = _START_REASONS | {
 # Volcano: "pod group is not ready"; coscheduling: "rejected due to timeout after waiting ... PodGroup".
 _GROUP_WAITS = re.compile(r"pod ?group", re.IGNORECASE)
 
-# A pod that ended, or is as good as ended. The first row that has something to say holds.
+# A pod that ended, or will. The first matching row wins.
 _ENDED = (
     _Row(Verdict.DEVICE_OOM, _reported(Ending.DEVICE_OOM)),
     _Row(Verdict.HOST_OOM, _reported(Ending.HOST_OOM)),
     _Row(Verdict.DEVICE_OOM, _exited(EXIT_CODES[Ending.DEVICE_OOM], because="out of GPU memory")),
     _Row(Verdict.HOST_OOM, _exited(EXIT_CODES[Ending.HOST_OOM], because="out of host memory")),
     _Row(Verdict.HOST_OOM, _oom_killed),
-    # Its ranks are told to stop as in any disruption, and say so.
+    # Its ranks are told to stop as in any disruption, and report that.
     _Row(Verdict.USER_ERROR, _past_its_deadline),
     _Row(Verdict.DISRUPTED, _reported(Ending.TERMINATED)),
     _Row(Verdict.DISRUPTED, _pod_disrupted),
@@ -269,21 +268,21 @@ _ENDED = (
     ),
     _Row(Verdict.IMAGE_ERROR, _not_startable),
     _Row(Verdict.IMAGE_ERROR, _init_failed),
-    # The kernel's out-of-memory killer took it without the container's cgroup being full: the node's memory was.
+    # The kernel's out-of-memory killer acted without a full cgroup: the node's memory was full.
     _Row(Verdict.HOST_OOM, _exited(137, 247, because="killed, and nobody asked for it: the host ran out of memory")),
     _Row(Verdict.DISRUPTED, _exited(143, because="terminated from outside")),
     _Row(Verdict.USER_ERROR, _failed_by_itself),
     _Row(Verdict.DISRUPTED, _never_ran),
 )
 
-# A pod whose command has not started. Nothing here costs a retry.
+# A pod whose command has not started. None of these costs a retry.
 _WAITING = (
     _Row(Verdict.IMAGE_ERROR, _cannot_be_made),
     _Row(Verdict.QUEUED, _is_queued),
     _Row(Verdict.UNSCHEDULABLE, _is_unschedulable),
 )
 
-# Of endings at about the same time, the one that can cause the others but not be caused by them comes first.
+# Among endings at about the same time, causes come before their possible effects.
 _CAUSES_FIRST = (
     Verdict.DEVICE_OOM,
     Verdict.HOST_OOM,

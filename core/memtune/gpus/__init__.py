@@ -1,1 +1,1 @@
-"""GPUs before anything ran on them: memory, rates and chips, and the product names that nodes advertise."""
+"""Known GPUs: memory, rates and chips, and the product names that nodes advertise."""

@@ -1,8 +1,8 @@
-"""What a GPU's chip is like, by which torch chooses kernels and the size of their workspaces.
+"""Chip properties of a GPU, by which torch chooses kernels and their workspaces.
 
-What a compute capability has: CUDA C++ Programming Guide, "Technical Specifications per Compute Capability".
-Multiprocessors: NVIDIA's architecture whitepapers (Volta, Turing, Ampere GA100 and GA102, Ada, Hopper, Blackwell)
-and the data sheets of the cards. Product names are the driver's, as `nvidia-smi` prints them.
+Properties by compute capability: CUDA C++ Programming Guide, "Technical Specifications per Compute Capability".
+Multiprocessors: NVIDIA's architecture whitepapers (Volta, Turing, Ampere GA100 and GA102, Ada, Hopper, Blackwell) and
+the data sheets of the cards. Product names are the driver's, as `nvidia-smi` prints them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from memtune.units import KIB
 
 
 class Chip(NamedTuple):
-    """The properties that CUDA tells of a GPU. Shared memory is that of one multiprocessor, or of one block."""
+    """The device properties that CUDA reports. Shared memory is that of one multiprocessor, or of one block."""
 
     product: str
     major: int
@@ -26,7 +26,7 @@ class Chip(NamedTuple):
     shared_bytes_reserved: int
 
 
-# Threads and blocks of a multiprocessor; KiB of shared memory: of a multiprocessor, at most of a block, reserved.
+# Threads and blocks of a multiprocessor; KiB of shared memory: per multiprocessor, at most per block, reserved.
 _CAPABILITIES = {
     (7, 0): (2048, 32, 96, 96, 0),
     (7, 5): (1024, 16, 64, 64, 0),

@@ -14,10 +14,10 @@ CONTEXT_BYTES = 500.0 * MIB
 NCCL_BYTES = 700.0 * MIB
 NCCL_BYTES_PER_DOUBLING = 100.0 * MIB
 
-# By how much jobs of one image, GPU and world differ even where they came out alike: other models load other kernels,
-# other plans make other communicators. Chosen, not fitted: no published run tells it.
+# How much jobs of one image, GPU and world differ even if their measurements agree: other models load other kernels,
+# other plans make other communicators. Chosen, not fitted: no published run has this number.
 _BETWEEN_JOBS = 0.2
-# What is so far from the constants is another process's memory, or no measurement at all.
+# A value this many times off the constants is another process's memory, or no measurement.
 _CREDIBLE = 4.0
 
 
@@ -29,15 +29,15 @@ def outside_sizes(world: int) -> dict[str, float]:
 
 
 def is_credible(outside_bytes: int, world: int) -> bool:
-    """Whether so much may be a context and its communicators."""
+    """Whether a context and its communicators may take this much."""
     expected = sum(outside_sizes(world).values())
     return expected / _CREDIBLE <= outside_bytes <= expected * _CREDIBLE
 
 
 def experienced(sizes: Sequence[int], world: int) -> tuple[float, float]:
-    """The bytes that one more job is expected to have outside after these jobs, and the half-width of that.
+    """The expected bytes outside the allocator of the next job, and their half-width.
 
-    The half-width never leaves out what a job had and, as long as there are few jobs, what the constants say.
+    The half-width always covers each job's measurement and, while there are few jobs, the constants.
     """
     middle = median(sizes)
     spread = max(abs(size - middle) for size in sizes)

@@ -1,4 +1,4 @@
-"""From the product name that a node's label `nvidia.com/gpu.product` gives to the table of GPUs."""
+"""Maps the product names of the node label `nvidia.com/gpu.product` to the table of GPUs."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from itertools import pairwise
 from memtune.gpus.gpu import GPUS, Gpu
 from memtune.units import GIB
 
-# NVIDIA's gpu-feature-discovery writes the driver's name with blanks as dashes, such as NVIDIA-H100-80GB-HBM3. Where a
-# GPU was sold with less or more memory under one name, the product has to say how much: an A100 alone is in doubt.
+# NVIDIA's gpu-feature-discovery writes the driver's name with dashes for blanks, such as NVIDIA-H100-80GB-HBM3. If a
+# GPU was sold with different memory under one name, the product must say how much: A100 alone is ambiguous.
 _PRODUCTS = (
     (r"b200", "b200-180gb"),
     (r"h200", "h200-141gb"),
@@ -32,8 +32,8 @@ _PRODUCTS = (
     (r"v100.*16gb", "v100-16gb"),
     (r"t4", "t4-16gb"),
 )
-# A slice is named by its seventh parts of the arithmetic and by its gigabytes, as in mig-1g.10gb, of which at least so
-# much can be used: 4.75 GiB of a 1g.5gb (NVIDIA MIG user guide, GPU instance profiles).
+# A slice is named by its sevenths of the arithmetic and its gigabytes, as in mig-1g.10gb, of which at least this much
+# is usable: 4.75 GiB of a 1g.5gb (NVIDIA MIG user guide, GPU instance profiles).
 _PROFILE = re.compile(r"mig-(\d)g\.(\d+)gb")
 _PARTS = 7
 _ARITHMETIC = ("bf16_flops", "fp16_flops", "tf32_flops", "fp32_flops", "fp8_flops")
@@ -43,7 +43,7 @@ _MOST_ALIKE = 3
 
 
 def of_product(product: str) -> Gpu | None:
-    """The GPU that a product label or a name of our own table means, or None if the table does not have it."""
+    """The GPU of a product label or of a name in the table; None if unknown."""
     name = product.lower()
     if name in GPUS:
         return GPUS[name]
@@ -55,7 +55,7 @@ def of_product(product: str) -> Gpu | None:
 
 
 def slice_of(gpu: Gpu, name: str) -> Gpu:
-    """The MIG slice of a GPU that a product or a resource names; the GPU itself where it names none, or is it."""
+    """The MIG slice of a GPU that a product or a resource names; the GPU itself if none is named, or if it is one."""
     size_bytes = slice_bytes(name)
     found = _PROFILE.search(name.lower())
     if found is None or size_bytes >= gpu.usable_bytes:
@@ -67,13 +67,13 @@ def slice_of(gpu: Gpu, name: str) -> Gpu:
 
 
 def slice_bytes(name: str) -> int:
-    """The memory of the MIG slice that a product or a resource names; 0 where it names none."""
+    """The memory of the MIG slice that a product or a resource names; 0 if it names none."""
     found = _PROFILE.search(name.lower())
     return int(int(found[2]) * GIB * _SLICE_USABLE) if found else 0
 
 
 def closest(product: str) -> list[str]:
-    """The names of our table that look like a product which it does not have, the most alike first."""
+    """Names in the table that look like an unknown product, the most similar first."""
     words = [word for word in re.split(r"[^a-z0-9]+", product.lower()) if word]
     words += [first + second for first, second in pairwise(words)]
     scores = {name: max(_alikeness(word, name) for word in words) for name in GPUS} if words else {}
@@ -82,19 +82,19 @@ def closest(product: str) -> list[str]:
 
 
 def _alikeness(word: str, name: str) -> float:
-    # The memory at a name's end is alike in too many of them.
+    # Too many names end with the same memory size.
     return SequenceMatcher(None, word, name.partition("-")[0]).ratio()
 
 
 def _on_pcie(gpu: Gpu) -> Gpu:
-    """The card of a module: the same chip, but all it has between GPUs is PCIe."""
+    """The PCIe card of a module: the same chip, but only PCIe between GPUs."""
     slowest = min(gpu.link_bytes_per_second, gpu.host_link_bytes_per_second)
     return replace(gpu, link_bytes_per_second=slowest)
 
 
 def nearest(usable_bytes: int) -> Gpu:
-    """A guess: the GPU of the table whose memory is nearest. Those without bf16 are too old to be guessed."""
+    """A guess: the GPU of the table with the nearest memory. Those without bf16 are too old to guess."""
     candidates = [gpu for gpu in GPUS.values() if gpu.bf16_flops]
-    # Of equals the slower one, so that a guess never promises too much.
+    # Among equals the slower one, so that a guess never promises too much.
     guess = min(candidates, key=lambda gpu: (round(abs(gpu.usable_bytes - usable_bytes) / GIB), gpu.bf16_flops))
     return replace(guess, guessed=True)

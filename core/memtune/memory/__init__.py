@@ -1,1 +1,1 @@
-"""What a plan needs: predictions of GPU and host memory and of the step time."""
+"""Predicts the GPU memory, host memory and step time of a plan."""

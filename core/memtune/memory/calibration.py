@@ -1,8 +1,8 @@
-"""Measured peaks correct the model by component and tighten every interval; where they contradict, it widens.
+"""Calibration: measured peaks correct the model by component, and narrow or widen its intervals.
 
-The prediction is a sum of components, each with a relative error that all plans of a workload share. A measurement of
-that sum updates the belief about every error at once (a Kalman filter: Kalman 1960, equations 21 to 25): plans that
-differ in micro-batch tell activations from states, so two probes fix a slope and an intercept.
+A prediction is a sum of components, each with a relative error that all plans of a workload share. A measurement of
+that sum updates the belief about every error at once (a Kalman filter: Kalman 1960, equations 21 to 25). Plans that
+differ in micro-batch separate activations from states, so two probes determine a slope and an intercept.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from memtune.memory.uncertainty import Belief, Calibration
 from memtune.memory.workload import Workload
 from memtune.plans.plan import Plan
 
-# Probes of one plan repeat to within about 1% (half-width of the 97.5% bound, relative); beside that stands what each
-# plan has of its own, which no other plan shows.
+# Probes of one plan repeat to within about 1% (half-width of the 97.5% bound, relative). Add to it the error that each
+# plan has of its own.
 _NOISE = math.hypot(0.01, DEFAULT_CONSTANTS.noise)
 # Another version of torch or the driver counts as the same until one plan's peak differs by more than this share.
 STALE_ERROR = 0.05
@@ -31,10 +31,10 @@ STALE_SPEED_ERROR = 0.10
 _STALE_WEIGHT = 0.25
 # The half-width of a step time once one was measured, and for more plans the more there are.
 _SPEED_NOISE = 0.12
-# The rounds in which the belief settles.
+# Rounds until the belief converges.
 _ROUNDS = 3
-# How much of the correction is kept when the whole of it would make some measured plan worse. Without any of it the
-# means stay, and what was seen still tightens the intervals around them.
+# Fractions of the correction to try until no measured plan gets worse. At 0 the means stay, and the measurements still
+# narrow the intervals around them.
 _DAMPING = (1.0, 0.75, 0.5, 0.25, 0.1, 0.0)
 
 
@@ -63,7 +63,7 @@ class Measurement:
 
 
 def calibrate(workload: Workload, measurements: Sequence[Measurement]) -> Calibration:
-    """Correct the model of a workload by what was measured of it."""
+    """Correct the model of a workload by its measurements."""
     if not measurements:
         raise ValueError("calibration needs at least one measurement")
     plain = Predictor(workload)
@@ -76,7 +76,7 @@ def calibrate(workload: Workload, measurements: Sequence[Measurement]) -> Calibr
         after = _misses(Predictor(workload, found), judged)
         if all(abs(new) <= abs(old) for (new, *_), (old, *_) in zip(after, before, strict=True)):
             break
-    # What noise does not explain, the model does not: other plans may be missed by as much.
+    # Misfit beyond noise is model error: other plans may be off by as much.
     misfit = max(max(abs(miss) - unsure, 0.0) / expected for miss, expected, unsure in after)
     return found if misfit <= _NOISE else Calibration(found.belief.doubted(misfit), speed)
 
@@ -89,7 +89,7 @@ def _judged(measurements: Sequence[Measurement]) -> Sequence[Measurement]:
 def _learned(plain: Predictor, measurements: Sequence[Measurement]) -> Belief:
     """The belief after all measurements.
 
-    Peaks are no linear function of the errors, so that each round starts anew where the round before came out.
+    Peaks are not linear in the errors, so each round linearizes again around the result of the round before.
     """
     belief = plain.belief
     # Stale ones may all be off the same way, so that all of them together tell no more than one.
@@ -118,7 +118,7 @@ def _updated(belief: Belief, around: Predictor, measurement: Measurement, doubt:
         if not any(added.values()):
             continue  # a virtual GPU has nothing outside its allocator
         foretold = expected - expected_before + belief.moved(added, around.belief)
-        # How full the last segments are is of this plan alone.
+        # The fill of the last segments is specific to this plan.
         segments = around.unsure_bytes(measurement.plan) if added.get(ALLOCATOR) else 0.0
         noise = math.hypot(_NOISE * sum(added.values()), segments, doubt * sum(added.values()))
         belief = belief.updated(added, measured - measured_before - foretold, noise * noise)
@@ -127,7 +127,7 @@ def _updated(belief: Belief, around: Predictor, measurement: Measurement, doubt:
 
 
 def _misses(predictor: Predictor, measurements: Sequence[Measurement]) -> list[tuple[float, float, float]]:
-    """Of each measured peak in bytes: how far above what is expected, what is expected, how unsure segments make it."""
+    """For each measured peak in bytes: its excess over the expected, the expected, and the doubt from segments."""
     return [
         (measured - expected, expected, 0.0 if metric == "allocated" else predictor.unsure_bytes(measurement.plan))
         for measurement in measurements

@@ -1,8 +1,8 @@
-"""The few global numbers that no formula gives: measured overheads and the trust in each component.
+"""Global constants of the memory model: measured overheads, and the default trust in each component.
 
-Every value holds for all models and plans; none belongs to a model, a source or a row. `bench/accuracy.py` refits the
-fields of `FITTED` on published peaks (and, source by source, on all other sources). The rest is read from the code or
-documents named beside it.
+Every value holds for all models and plans; none is specific to a model, a source or a row. `bench/accuracy.py` refits
+the fields of `FITTED` on published peaks (and, source by source, on all other sources). The rest comes from the code or
+documents named next to it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ FITTED = (
     "backward_factor",
 )
 
-# The half-width of the 97.5% interval of each component, relative to its expected bytes.
+# The half-width of each component's 97.5% interval, relative to its expected bytes.
 DEFAULT_TRUST: Mapping[str, float] = {
     "weights": 0.01,
     "adapter": 0.10,
@@ -43,25 +43,26 @@ DEFAULT_TRUST: Mapping[str, float] = {
 class Constants:
     """Global coefficients of the memory model."""
 
-    # What layers keep over the tensors the formulas name. transformers' own code keeps nothing more (its models traced
-    # come out at 1.00); other code does, such as slices that keep a fused projection alive.
+    # What layers keep beyond the tensors in the formulas. transformers' own code keeps nothing more (its models traced
+    # give 1.00); other code does, such as slices that keep a fused projection alive.
     activation_factor: float = 1.08
     # Gradient temporaries of one layer's backward, in units of its widest feed-forward tensor.
     backward_factor: float = 2.0
-    # What an eager loss spends per logit beside the logit: three fp32 tensors, as emulated runs that peak there show.
+    # Bytes that an eager loss uses per logit beside the logit: three fp32 tensors, as emulated runs that peak there
+    # show.
     eager_loss_bytes: float = 12.0
     # 512-byte rounding of a training step's allocations: c10/cuda/CUDACachingAllocator.cpp, kMinBlockSize.
     rounding: float = 0.002
-    # Of one segment in each pool of the allocator, the share that is unused: the median of nine small models replayed
-    # under seven plans and five micro-batches; of one in ten it was a little more than the whole.
+    # The unused share of one segment in each pool of the allocator: the median of nine small models replayed under
+    # seven plans and five micro-batches; in one of ten it was slightly more than the whole.
     unused_share: float = 0.75
-    # Where the chip is not known: between the two sizes that recipe.workspace_bytes tells of.
+    # If the chip is unknown: between the two sizes in recipe.workspace_bytes.
     workspace_bytes: float = 40.0 * MIB
-    # What the formulas leave out altogether: the part that all plans of a workload share, which calibration learns,
-    # relative to the bytes that are estimated, and the part of each plan alone, relative to all of them.
+    # What the formulas leave out: the part that all plans of a workload share, which calibration learns, relative to
+    # the estimated bytes, and the part specific to each plan, relative to all bytes.
     unmodelled: float = 0.20
     noise: float = 0.015
-    # How much an input that nobody states widens the interval.
+    # How much an unspecified input widens the interval.
     unknown_widening: float = 0.10
     trust: Mapping[str, float] = field(default_factory=lambda: DEFAULT_TRUST)
 

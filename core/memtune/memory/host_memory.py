@@ -1,7 +1,7 @@
-"""Host memory of one pod under a plan, so that pods ask for what they need.
+"""Predicts the host memory of one pod under a plan, so that pods request enough.
 
-A pod that asks for too little dies with exit 137, which no smaller batch cures. Sources are named with each term; P is
-the number of parameters that learn, N the ranks that share them.
+A pod that requests too little dies with exit 137, which a smaller batch does not fix. Each term names its source; P is
+the number of trainable parameters, N the ranks that share them.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from memtune.units import GIB, MIB, counted
 
 # A process after its first CUDA kernel: 1,904,088 kB resident (pytorch#12873), 2,146 MiB (pytorch#15209).
 _PROCESS_BYTES = 2 * GIB
-# `import torch` without CUDA has 218 MiB resident (measured, torch 2.13), of which a fork shares what it never touches.
+# `import torch` without CUDA has 218 MiB resident (measured, torch 2.13); a fork shares the untouched part.
 _WORKER_BYTES = 256 * MIB
 # torch.utils.data.DataLoader: prefetch_factor; ids, mask and labels are int64.
 _PREFETCH = 2
 _TOKEN_BYTES = 3 * 8
-# NCCL asks containers for --shm-size=1g (NCCL documentation, troubleshooting, shared memory).
+# NCCL recommends --shm-size=1g for containers (NCCL documentation, troubleshooting, shared memory).
 _NCCL_BYTES = GIB
 # DeepSpeed runtime/zero/offload_config.py: buffer_count x buffer_size for parameters, buffer_count for states.
 _NVME_PARAMETER_BYTES = 5 * 100_000_000 * 2
@@ -37,7 +37,7 @@ _FILE_BYTES = 5_000_000_000
 
 
 class HostTerm(NamedTuple):
-    """One addend of a pod's host memory."""
+    """One term of a pod's host memory."""
 
     name: str
     bytes: int
@@ -47,9 +47,9 @@ class HostTerm(NamedTuple):
 
 @dataclass(frozen=True)
 class HostMemory:
-    """Host memory of one pod: what is there all the time, and what loading or saving adds for a while.
+    """Host memory of one pod: the constant part, and temporary parts for loading and saving.
 
-    ``converting`` a checkpoint of another plan comes before the ranks start, in the first pod of a run.
+    ``converting`` another plan's checkpoint happens before the ranks start, in the first pod of a run.
     """
 
     running: tuple[HostTerm, ...]
@@ -60,12 +60,12 @@ class HostMemory:
 
     @property
     def terms(self) -> list[HostTerm]:
-        """Every addend that there is, in the order in which a person would tell them."""
+        """Every nonzero term, in reading order."""
         return [term for term in (*self.running, *self.loading, *self.saving, self.converting) if term.bytes]
 
     @property
     def required_bytes(self) -> int:
-        """The peak, at whichever comes highest: loading before states exist, or saving while they do."""
+        """The peak: loading before states exist, or saving while they do."""
         processes = sum(term.bytes for term in self.running if term.name == "processes")
         return max(processes + _sum(self.loading), _sum(self.running) + _sum(self.saving))
 
@@ -76,10 +76,10 @@ class HostMemory:
 
 
 def host_memory(workload: Workload, plan: Plan, workers: int = 2, activation_bytes: float = 0.0) -> HostMemory:
-    """What one pod needs; ``workers`` are data loader workers of each rank.
+    """Host memory of one pod; ``workers`` are data loader workers of each rank.
 
-    ``activation_bytes`` is what a rank keeps for its backward pass, which the predictor knows; it counts only where
-    the plan offloads activations.
+    ``activation_bytes`` is what a rank keeps for its backward pass, from the predictor; it counts only if the plan
+    offloads activations.
     """
     loader = _loader(workload, plan, workers)
     nccl = _NCCL_BYTES if workload.gpus_per_node > 1 else 0
@@ -95,17 +95,17 @@ def host_memory(workload: Workload, plan: Plan, workers: int = 2, activation_byt
 
 
 def predicted_host(workload: Workload, predictor: PredictsPlans, plan: Plan) -> HostMemory:
-    """What one pod needs, with the activations that the predictor knows of."""
+    """Host memory of one pod, with the predictor's activations."""
     return host_memory(workload, plan, activation_bytes=kept_activation_bytes(predictor, plan))
 
 
 def offloaded_bytes(workload: Workload, plan: Plan, activation_bytes: float = 0.0) -> int:
-    """What a plan keeps in the host memory of one pod instead of its GPUs."""
+    """What a plan offloads to the host memory of one pod."""
     return _sum(_offloaded(workload, plan, activation_bytes))
 
 
 def kept_activation_bytes(predictor: PredictsPlans, plan: Plan) -> float:
-    """What a rank keeps for its backward pass, where the plan offloads that."""
+    """What a rank keeps for its backward pass, if the plan offloads it."""
     if plan.offload is not Offload.ACTIVATIONS:
         return 0.0
     kept = predictor.predict(replace(plan, offload=Offload.NONE))
@@ -113,7 +113,7 @@ def kept_activation_bytes(predictor: PredictsPlans, plan: Plan) -> float:
 
 
 def pinned_bytes(size_bytes: float) -> int:
-    """What torch takes for a pinned buffer: the next power of two (torch.cuda.memory.host_memory_stats, docs)."""
+    """The size of a pinned buffer: the next power of two (torch.cuda.memory.host_memory_stats, docs)."""
     return 1 << (int(size_bytes) - 1).bit_length() if size_bytes >= 1 else 0
 
 
@@ -175,7 +175,7 @@ def _optimizer_offload(workload: Workload, plan: Plan, elements: int) -> HostTer
 
 
 def _with_moments(workload: Workload, plan: Plan, elements: int, pinned: str) -> tuple[float, str]:
-    """The moments of so many parameters, and the formula of those beside what is ``pinned`` of each."""
+    """Bytes of the moments, and a formula that also names the ``pinned`` bytes of each parameter."""
     each, shards = bytes_of(plan.optimizer), sharding_ranks(workload, plan)
     formula = f"({pinned} + {each.states:g} B) x {elements:,} parameters"
     outside = -(-shape_of(workload.architecture, workload.adapter).outside // shards) if each.outside else 0
@@ -192,7 +192,7 @@ def _pinned_groups(elements: int, width: int, plan: Plan) -> int:
 
 
 def _fsdp_offload(workload: Workload, plan: Plan, elements: int) -> HostTerm:
-    # Each parameter's shard is pinned by itself; sizes spread evenly over the powers of two lose 1/ln 2 - 1 = 44%.
+    # Each parameter's shard is pinned separately; rounding evenly spread sizes to powers of two costs 1/ln 2 - 1 = 44%.
     pinned = (4 + 4) * elements * 1.44
     moments, formula = _with_moments(workload, plan, elements, "(4 + 4) B x 1.44 pinned")
     source = "torch.distributed.fsdp.CPUOffloadPolicy: parameters, gradients and states"

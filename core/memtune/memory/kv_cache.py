@@ -1,7 +1,7 @@
-"""The KV cache of a job that generates while it trains, and what of HBM it leaves for the optimizer.
+"""KV cache of a job that generates while it trains, and the HBM that remains for the optimizer.
 
-Keys and values of every layer are kept for every token (2305.13245 for grouped heads); a paged cache hands them out in
-pages of some tokens, so that a sequence wastes less than one page (PagedAttention, 2309.06180, section 4).
+Keys and values of every layer are kept for every token (2305.13245 for grouped heads). A paged cache allocates pages of
+several tokens, so that a sequence wastes less than one page (PagedAttention, 2309.06180, section 4).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ DEFAULT_PAGE_TOKENS = 16
 
 @dataclass(frozen=True)
 class Generation:
-    """What is generated at once on one rank: ``sequences`` of at most ``tokens`` each, prompt included.
+    """What one rank generates at once: ``sequences`` of at most ``tokens`` each, prompt included.
 
     ``source_tokens`` are what an encoder-decoder reads; its decoder caches their keys and values too.
     """
@@ -35,12 +35,12 @@ class Generation:
 
     @property
     def pages_per_sequence(self) -> int:
-        """Pages of one sequence; a page that is begun counts in full."""
+        """Pages of one sequence; a partly used page counts in full."""
         return self._pages(self.tokens) + self._pages(self.source_tokens)
 
     @property
     def cached_tokens(self) -> int:
-        """Tokens that the pages of all sequences have room for."""
+        """The token capacity of all sequences' pages."""
         return self.sequences * self.pages_per_sequence * self.page_tokens
 
     def _pages(self, tokens: int) -> int:
@@ -49,7 +49,7 @@ class Generation:
 
 @dataclass(frozen=True)
 class KvBudget:
-    """The cache of a generation, beside what the GPU has free for it."""
+    """The size of a generation's cache, and the free GPU memory for it."""
 
     token_bytes: float
     page_bytes: float
@@ -62,7 +62,7 @@ class KvBudget:
 
     @property
     def fits(self) -> bool:
-        """Whether all sequences can be in the cache at once."""
+        """Whether all sequences fit in the cache at once."""
         return self.left_bytes >= 0
 
 
@@ -70,13 +70,13 @@ def token_bytes(architecture: Architecture, element_bytes: float = 2.0, tensor_p
     """Keys and values of one token on one rank: 2 x layers x KV heads x head size x bytes of a number."""
     if architecture.kind not in (Kind.DECODER, Kind.ENCODER_DECODER):
         raise ValueError(f"{architecture.name} is no decoder: it generates nothing and needs no KV cache")
-    # With more ranks than KV heads the heads are copied, so that no rank has less than one.
+    # With more ranks than KV heads the heads are replicated, so that each rank has at least one.
     heads = -(-architecture.kv_heads // tensor_parallel)
     return 2 * architecture.layers * heads * architecture.head_dim * element_bytes
 
 
 def kv_budget(architecture: Architecture, generation: Generation, free_bytes: float) -> KvBudget:
-    """What the cache of this generation takes of ``free_bytes``, and how many such sequences would fit."""
+    """How much of ``free_bytes`` the cache takes, and how many such sequences would fit."""
     each = token_bytes(architecture, generation.element_bytes, generation.tensor_parallel)
     page_bytes = each * generation.page_tokens
     per_sequence = generation.pages_per_sequence

@@ -1,8 +1,8 @@
-"""What jobs measured outside of the allocator: the next job of the same image, GPU and number of GPUs begins with it.
+"""Driver overhead that jobs measured outside the allocator, for later jobs of the same image, GPU and GPU count.
 
 The CUDA context and NCCL's buffers belong to no model, and no formula gives them. Each job counts once, and only the
-newest are kept, so that none weighs for ever. The order in which measurements come together does not matter, nor does
-it that one comes twice: operators that write at the same time end with the same.
+newest are kept, so that none counts indefinitely. Merging is commutative and idempotent: operators that write at the
+same time reach the same result.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ MOST_JOBS = 16
 
 
 class JobOutside(NamedTuple):
-    """What one job measured, and in which second; of two of one job the newer one holds."""
+    """One job's measurement and its time in seconds; of two of one job the newer one counts."""
 
     at: int
     job: str
@@ -32,16 +32,16 @@ class Remembered:
     jobs: tuple[JobOutside, ...] = ()
 
     def having(self, new: JobOutside) -> Remembered:
-        """With what one more job measured, or with what it has measured since."""
+        """Add a job's measurement, or replace its older one."""
         return remembered((*self.jobs, new))
 
     def of_others(self, job: str) -> tuple[int, ...]:
-        """What all jobs but this one measured; its own runs correct its predictions anyway."""
+        """Measurements of all jobs but this one, whose own runs correct its predictions anyway."""
         return tuple(each.outside_bytes for each in self.jobs if each.job != job)
 
     @property
     def newest_at(self) -> int:
-        """When the newest measurement was made."""
+        """The time of the newest measurement."""
         return max((each.at for each in self.jobs), default=0)
 
     def to_json(self) -> dict[str, Any]:
@@ -51,13 +51,13 @@ class Remembered:
 
 
 def remembered(jobs: Iterable[JobOutside]) -> Remembered:
-    """What is kept of so many measurements."""
+    """Keep the newest of the measurements."""
     newest = {each.job: each for each in sorted(jobs)}
     return Remembered(tuple(sorted(newest.values())[-MOST_JOBS:]))
 
 
 def read_remembered(data: Any) -> Remembered:
-    """What ``to_json`` wrote; raise ValueError if anybody else did, who may have written anything."""
+    """Parse what ``to_json`` wrote; raise ValueError for anything else, since others can write it too."""
     if not isinstance(data, dict) or data.get("version") != VERSION:
         raise ValueError(f"{shown(data)} is no measurements of version {VERSION}")
     jobs = data.get("jobs")

@@ -1,4 +1,4 @@
-"""What a plan costs: peaks per phase and component, each with an interval, never a bare number."""
+"""`Prediction`: peaks per phase and component, each as an interval, never a bare number."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Interval(NamedTuple):
 
     @property
     def width(self) -> float:
-        """Upper over lower: 1.0 would be certainty."""
+        """Upper over lower; 1.0 is certainty."""
         return self.upper / self.lower if self.lower else float("inf")
 
 
@@ -32,10 +32,10 @@ class Component(NamedTuple):
 
 @dataclass(frozen=True)
 class Prediction:
-    """What one rank needs under one plan. ``components`` add up to ``device``, at the phase that peaks highest."""
+    """The memory of one rank under one plan. ``components`` add up to ``device``, at the phase that peaks highest."""
 
     peak_phase: str
-    # Both are made when somebody looks: of thousands of candidates that are ranked, a person reads a few.
+    # Computed on demand: of thousands of ranked candidates, people read a few.
     phase_breakdown: Callable[[], dict[str, Interval]] = field(compare=False, repr=False)
     breakdown: Callable[[], tuple[Component, ...]] = field(compare=False, repr=False)
     requested: Interval
@@ -61,11 +61,11 @@ class Prediction:
         return max(self.device.upper, self.device.expected / (1 - headroom)) <= usable_bytes
 
     def cannot_fit(self, usable_bytes: int) -> bool:
-        """Whether even the lower bound is more than the GPU has."""
+        """Whether even the lower bound exceeds the GPU's memory."""
         return self.device.lower > usable_bytes
 
 
 class PredictsPlans(Protocol):
-    """Whatever can say what a plan costs: the predictor, or a test's."""
+    """The protocol of predictors, also of tests'."""
 
     def predict(self, plan: Plan) -> Prediction: ...

@@ -1,4 +1,4 @@
-"""The predictor: what a plan of a workload needs on one rank, and why."""
+"""`Predictor`: what a plan of a workload needs on one rank, and why."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _ASSUMED = 4.0
 
 
 class Predictor:
-    """Predicts the memory and the speed of every plan of one workload."""
+    """Predicts memory and speed of every plan of one workload."""
 
     def __init__(self, workload: Workload, calibration: Calibration | None = None) -> None:
         self.workload = workload
@@ -61,23 +61,22 @@ class Predictor:
         )
 
     def explain(self, plan: Plan) -> list[Term]:
-        """Every addend of a plan with its formula: the very addends that ``predict`` sums."""
+        """Every term of a plan with its formula: the same terms that ``predict`` sums."""
         return self._terms(plan, lower(self.workload, plan))
 
     def sensitivities(self, plan: Plan, metric: str) -> dict[str, float]:
-        """How many bytes a metric of a plan moves for each relative error of a component."""
+        """The change in bytes of a plan's metric per unit of each component's relative error."""
         return sensitivities(self._ledger(plan), plan.micro_batch, metric)
 
     def unsure_bytes(self, plan: Plan) -> float:
-        """By how much segments that are not full may move a plan's reserved bytes, whatever other plans have shown."""
+        """How far partly filled segments may move a plan's reserved bytes, whatever was measured."""
         sums = self._ledger(plan)
         totals = sums.totals(plan.micro_batch)
         return sums.reserved(totals.index(max(totals)), plan.micro_batch).unsure
 
     def _ledger(self, plan: Plan) -> Ledger:
-        # Gradients live through the forward pass only where they accumulate, so that a family has two ledgers. What
-        # max_split_size does to the tensors of a step depends on their size, so that each batch has its own; and so has
-        # each batch of a trace, which is replayed.
+        # Gradients live through the forward pass only if they accumulate, so a family has two ledgers. The effect of
+        # max_split_size depends on tensor sizes, so each batch has its own; so has each batch of a replayed trace.
         is_alone = plan.max_split_size_mib or self.workload.traced
         key = plan.accumulation > 1, plan.micro_batch if is_alone else 0, plan.family
         found = self._ledgers.get(key)
@@ -85,7 +84,7 @@ class Predictor:
             recipe = lower(self.workload, plan)
             terms = self._terms(plan, recipe)
             packed = self._packing(plan, recipe, terms)
-            # A replay has played every tensor of a traced model to the allocator.
+            # A replay has placed every tensor of a traced model.
             largest = None if self.workload.traced else largest_tensors(self.shape, recipe)
             found = self._ledgers[key] = ledger(terms, recipe, DEFAULT_CONSTANTS, self.belief, largest, packed)
         return found
@@ -96,7 +95,7 @@ class Predictor:
         found = PACKINGS[packing_class(self.shape, recipe)]
         if not plan.max_split_size_mib:
             return found
-        # Imported only here: the allocator is a good part of what the predictor would import, and no space asks for it.
+        # Imported lazily: the allocator is a large part of the predictor's import time and rarely needed.
         from memtune.allocator import AllocatorSettings
         from memtune.memory.formulas.step_trace import packing, step_trace
 
@@ -147,7 +146,7 @@ def _prior(workload: Workload) -> Belief:
 
 
 def recipe_terms(shape: Shape, recipe: Recipe, constants: Constants, evaluation: Evaluation) -> list[Term]:
-    """Every addend of a recipe, in the order in which a person would tell them."""
+    """Every term of a recipe, in reading order."""
     terms = [
         *state_terms(shape, recipe),
         *stack_terms(shape, recipe, constants),
@@ -161,7 +160,7 @@ def recipe_terms(shape: Shape, recipe: Recipe, constants: Constants, evaluation:
 
 
 def _workspace(recipe: Recipe, constants: Constants) -> list[Term]:
-    """What the CUDA libraries take of the allocator; a virtual GPU has none of them."""
+    """Workspaces of the CUDA libraries in the allocator; a virtual GPU has none."""
     if recipe.virtual:
         return []
     size = recipe.workspace_bytes or constants.workspace_bytes
@@ -169,7 +168,7 @@ def _workspace(recipe: Recipe, constants: Constants) -> list[Term]:
 
 
 def predict_recipe(shape: Shape, recipe: Recipe, constants: Constants = DEFAULT_CONSTANTS) -> Peaks:
-    """The peaks of a recipe that no plan can name, such as a published measurement of another framework."""
+    """The peaks of a recipe without a plan, such as a published measurement of another framework."""
     belief = Belief.prior(constants)
     terms = recipe_terms(shape, recipe, constants, Evaluation())
     largest = largest_tensors(shape, recipe)

@@ -1,9 +1,9 @@
-"""How long one optimizer step takes, from the rates of the GPU: enough to rank plans before anything ran.
+"""Predicts the time of one optimizer step from the GPU's rates, to rank plans before anything ran.
 
-Compute: 6 FLOPs per active parameter and token, and 12 x layers x width x sequence for attention (2204.02311,
-appendix B); what recomputation adds is the share of the forward pass that runs again. Between the matrix products a
-layer reads and writes its activations, which costs memory bandwidth. Communication: ZeRO (1910.02054, section 7). The
-part that computation can hide is hidden, the rest is added. bench/throughput.py compares with published throughputs.
+Compute: 6 FLOPs per active parameter and token, and 12 x layers x width x sequence for attention (2204.02311, appendix
+B); recomputation adds the share of the forward pass that runs again. Between the matrix products a layer reads and
+writes its activations, which costs memory bandwidth. Communication: ZeRO (1910.02054, section 7); the part that
+computation can hide is hidden, the rest is added. bench/throughput.py compares with published throughputs.
 """
 
 from __future__ import annotations
@@ -21,32 +21,32 @@ from memtune.plans.plan import Plan
 # The share of peak FLOP/s that large matrix products reach: 0.80 of an H100's, 0.87 of an A100's
 # (stas00/ml-engineering, compute/accelerator/README.md, "Maximum Achievable Matmul FLOPS").
 _MATMUL_SHARE = 0.85
-# The share of peak that flash attention reaches, forward and backward, where its causal half is counted in full. Like
-# the next three constants, this was chosen with bench/data/measured_throughput.csv in view.
+# The share of peak that flash attention reaches, forward and backward, with its causal half counted in full. Like the
+# next three constants, this was chosen with bench/data/measured_throughput.csv in view.
 _ATTENTION_SHARE = 0.47
-# What a layer reads and writes between its matrix products, in hidden states of a token for each pass; a compiler
-# fuses a part of it.
+# What a layer reads and writes between its matrix products, in hidden states of a token per pass; a compiler fuses a
+# part of it.
 _TRAFFIC = 94.0
 _TRAFFIC_COMPILED = 56.0
-# The share of its higher peak by which fp8 speeds matrix products up: they are cast, and the small ones stay in bf16.
+# The share of its higher peak by which fp8 speeds matrix products up: they are cast, and small ones stay in bf16.
 _FP8_SHARE = 0.65
-# Starting the kernels of a layer, for each pass: about 20 of them at 5 microseconds. It bounds tiny micro-batches.
+# Kernel launches of a layer per pass: about 20 at 5 microseconds each. This bounds tiny micro-batches.
 _LAUNCH_SECONDS = 100e-6
 # The share of a link's bandwidth that collectives reach.
 _LINK_SHARE = 0.8
-# How much of the communication hides behind computation: gradients reduce while earlier layers are differentiated; the
-# gathers of stage 3 are waited for at every layer.
+# How much communication hides behind computation: gradients reduce while earlier layers are differentiated; every layer
+# waits for the gathers of stage 3.
 _HIDDEN_SHARE = 0.7
 _HIDDEN_SHARE_GATHERED = 0.5
-# The step time's own 97.5% interval.
+# The half-width of the step time's 97.5% interval.
 TRUST = 0.35
-# The CPU's AdamW reads and writes at about this many bytes a second (DeepSpeed CPUAdam, 2101.06840, section 5).
+# Bytes per second that the CPU's AdamW reads and writes (DeepSpeed CPUAdam, 2101.06840, section 5).
 _HOST_BYTES_PER_SECOND = 50e9
 _NVME_BYTES_PER_SECOND = 5e9
 
 
 class Pace(NamedTuple):
-    """What a family of plans takes: seconds of each sample, of each micro-batch and of each step."""
+    """The pace of a family of plans: seconds per sample, per micro-batch and per step."""
 
     sample: float
     launch: float
@@ -79,7 +79,7 @@ def pace_of(workload: Workload, shape: Shape, plan: Plan) -> Pace:
 
 
 def flops(gpu: Gpu, precision: Precision) -> float:
-    """The GPU's peak in a precision; a GPU that lacks it falls back to fp32, as torch's emulation does."""
+    """The GPU's peak in a precision; a GPU without it falls back to fp32, as torch's emulation does."""
     rates = {
         Precision.FP8: gpu.fp8_flops,
         Precision.BF16: gpu.bf16_flops,
@@ -96,12 +96,12 @@ def recomputed_share(checkpointing: Checkpointing) -> float:
 
 
 def compute_seconds(workload: Workload, shape: Shape, plan: Plan) -> tuple[float, float]:
-    """Forward, backward and recomputation: of each sample, and what each micro-batch adds however small it is."""
+    """Forward, backward and recomputation: seconds per sample, and the minimum per micro-batch."""
     gpu, length = workload.gpu, workload.sequence_length
-    # A frozen base needs no weight gradients: one of the two halves of the backward pass.
+    # A frozen base needs no weight gradients, which are half of the backward pass.
     passes = 1.0 + (1.0 if shape.has_adapter else 2.0) + recomputed_share(plan.checkpointing)
     peak = flops(gpu, plan.precision) * (_FP8_SHARE if plan.precision is Precision.FP8 else 1.0)
-    # Attention is no fp8 kernel.
+    # Attention has no fp8 kernel.
     attention_peak = flops(gpu, Precision.BF16 if plan.precision is Precision.FP8 else plan.precision)
     products = 2.0 * shape.active / (peak * _MATMUL_SHARE)
     scores = 4.0 * shape.attentions * shape.query * length / (attention_peak * _ATTENTION_SHARE)
@@ -118,7 +118,7 @@ def _traffic(workload: Workload) -> float:
 
 
 def _slowdown(shape: Shape, plan: Plan) -> float:
-    # Keys and values repeated for every head, and weights that are turned back into bf16 before every use.
+    # Keys and values repeated for every head, and weights converted back to bf16 before every use.
     repeated = 1.02 if plan.attention is Attention.SDPA else 1.0
     return repeated * (1.25 if shape.quantization != "none" else 1.0)
 
@@ -130,7 +130,7 @@ def _eager_attention_seconds(workload: Workload, shape: Shape, plan: Plan) -> fl
 
 
 def _link(workload: Workload, plan: Plan) -> float:
-    """What collectives reach. Between nodes every GPU's share of the network carries a part of each collective."""
+    """The bandwidth that collectives reach. Between nodes, every GPU's share of the network carries a part."""
     gpu, spans_nodes = workload.gpu, workload.nodes > 1 and plan.sharding.value != "fsdphyb"
     network = gpu.node_link_bytes_per_second * workload.gpus_per_node
     return _LINK_SHARE * (min(gpu.link_bytes_per_second, network) if spans_nodes else gpu.link_bytes_per_second)
@@ -144,21 +144,21 @@ def communication_seconds(workload: Workload, shape: Shape, plan: Plan) -> float
     weights, stage = shape.total * plan.compute_bytes, plan.sharding.zero_stage
     keeps_weights = plan.sharding.value == "fsdpsgo"
     moved = {0: 0.0, 1: 0.0, 2: gradients, 3: gradients + (1 if keeps_weights else 2) * weights}[stage]
-    # Small buckets start more collectives; each costs about 20 microseconds. FSDP has none: it reduces unit by unit.
+    # Small buckets need more collectives; each costs about 20 microseconds. FSDP has none: it reduces unit by unit.
     bucketed = stage >= 2 and plan.sharding.backend == "deepspeed"
     launches = 20e-6 * shape.trainable / plan.bucket_elements if bucketed else 0.0
     return moved * (1 - 1 / workload.world) / _link(workload, plan) + launches
 
 
 def _gradient_wide(plan: Plan) -> int:
-    """Bytes of a gradient on its way: DDP's are fp32 like its weights; FSDP has its own choice, made by the plan."""
+    """Bytes of a gradient in the reduction: DDP's are fp32 like its weights; the plan chooses FSDP's."""
     if plan.sharding is Sharding.DDP or (plan.sharding.backend == "fsdp" and plan.gradient_dtype is GradientDtype.FP32):
         return 4
     return plan.compute_bytes
 
 
 def reduce_seconds(workload: Workload, shape: Shape, plan: Plan) -> float:
-    """What is reduced or gathered once a step: gradients at stages 0 and 1, updated weights at stages 1 and 2."""
+    """Communication once per step: gradients at stages 0 and 1, updated weights at stages 1 and 2."""
     if workload.world == 1:
         return 0.0
     wide = _gradient_wide(plan)
@@ -188,7 +188,7 @@ def _step(workload: Workload, shape: Shape, plan: Plan) -> float:
 
 
 def _activation_offload_seconds(workload: Workload, shape: Shape, plan: Plan) -> float:
-    """Of each sample: what it keeps goes to the host and comes back."""
+    """Per sample: kept activations move to the host and back."""
     if plan.offload is not Offload.ACTIVATIONS:
         return 0.0
     width = shape.hidden if plan.checkpointing.mode in ("full", "every") else 8 * shape.hidden
@@ -197,9 +197,9 @@ def _activation_offload_seconds(workload: Workload, shape: Shape, plan: Plan) ->
 
 
 def _parameter_offload_seconds(workload: Workload, shape: Shape, plan: Plan) -> float:
-    """Of each micro-batch: the rank's shard of the weights comes from the host for the forward and for the backward.
+    """Per micro-batch: the rank's weight shard comes from the host for the forward and for the backward.
 
-    DeepSpeed's are as wide as it computes; FSDP's are fp32, and offloaded with the optimizer (CPUOffloadPolicy).
+    DeepSpeed's is in compute precision; FSDP's is fp32, and offloaded with the optimizer (CPUOffloadPolicy).
     """
     if not plan.offloads_weights:
         return 0.0

@@ -1,4 +1,4 @@
-"""A model that nobody described, known by its trace."""
+"""`TracedModel`: a model known only by its trace."""
 
 from __future__ import annotations
 

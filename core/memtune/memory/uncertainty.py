@@ -1,4 +1,4 @@
-"""How far each component is trusted: a relative error per component, its mean and its covariance.
+"""Uncertainty of each component: relative errors with their means and covariance.
 
 Before any measurement the means are 0 and the errors independent. `memtune.memory.calibration` updates both.
 """
@@ -32,7 +32,7 @@ class Square(NamedTuple):
 class Belief:
     """A Gaussian belief about the relative error of each component; widths are those of a 97.5% bound.
 
-    ``doubt`` is a width of each whole sum, beside those of its components.
+    ``doubt`` is an additional width of each whole sum.
     """
 
     def __init__(
@@ -49,18 +49,18 @@ class Belief:
 
     @classmethod
     def prior(cls, constants: Constants) -> Belief:
-        """What is believed before anything was measured."""
+        """The belief before any measurement."""
         widths = {**constants.trust, UNMODELLED: constants.unmodelled}
         return cls({}, {(name, name): width**2 for name, width in widths.items()})
 
     def scale(self, name: str) -> float:
-        """What a component's formula is multiplied by."""
+        """The factor on a component's formula."""
         return self._scales.get(name, 1.0)
 
     def variance(self, parts: Mapping[str, tuple[float, float]], start: Square) -> Square:
-        """The squared half-width of a sum of components, each told as its fixed bytes and its bytes for each sample.
+        """The squared half-width of a sum of components, given as fixed bytes and bytes per sample.
 
-        ``start`` is that of what stands beside them and is independent of them.
+        ``start`` is an independent variance to add.
         """
         diagonal = self._diagonal
         still, mixed, moving = start
@@ -79,7 +79,7 @@ class Belief:
 
     @property
     def correlated(self) -> bool:
-        """Whether measurements have tied the errors of components together."""
+        """Whether measurements have correlated the errors of components."""
         return bool(self._mixed)
 
     def width(self, name: str) -> float:
@@ -87,19 +87,19 @@ class Belief:
         return self._widths[name]
 
     def updated(self, parts: Mapping[str, float], surprise: float, noise: float) -> Belief:
-        """What is believed after a sum of components came out `surprise` bytes higher than expected."""
+        """The belief after a sum of components came out `surprise` bytes higher than expected."""
         names = sorted(self._diagonal)
         sizes = [(name, parts[name]) for name in names if parts.get(name)]
         told = {a: sum(self._covariance(a, b) * size for b, size in sizes) for a in names}
         total = sum(size * told[a] for a, size in sizes) + noise
-        # It tells nothing of what is independent of all its parts.
+        # The measurement says nothing about errors independent of all its parts.
         reach = {a: each for a, each in told.items() if each}
         means = {a: self.means.get(a, 0.0) + each * surprise / total for a, each in reach.items()}
         pairs = {(a, b): self._covariance(a, b) - reach[a] * reach[b] / total for a in reach for b in reach if a <= b}
         return Belief({**self.means, **means}, {**self.covariance, **pairs})
 
     def known(self, parts: Mapping[str, float], expected: float, half_width: float) -> Belief:
-        """What is believed where the sum of components is known, and how they share it is not: they err as one."""
+        """The belief if only the sum of components is known: their errors are fully correlated."""
         total = sum(parts.values())
         others = {pair: value for pair, value in self.covariance.items() if parts.keys().isdisjoint(pair)}
         shared = {(a, b): (half_width / total) ** 2 for a in parts for b in parts if a <= b}
@@ -107,13 +107,13 @@ class Belief:
         return Belief(means, {**others, **shared}, self.doubt)
 
     def moved(self, parts: Mapping[str, float], other: Belief) -> float:
-        """How many bytes a sum of components is more under this belief's means than under another's."""
+        """How many more bytes a sum of components has under this belief's means than under another's."""
         return sum(size * (self.means.get(a, 0.0) - other.means.get(a, 0.0)) for a, size in parts.items())
 
     def towards(self, other: Belief, share: float) -> Belief:
-        """This belief's means moved a share of the way to another's.
+        """Move this belief's means a fraction of the way to another's.
 
-        Its covariance is the other's, and the way that is left counts as error too.
+        The covariance is the other's, and the remaining distance counts as error too.
         """
         names = {*self.means, *other.means}
         left = {n: (1 - share) * (other.means.get(n, 0.0) - self.means.get(n, 0.0)) for n in names}
@@ -122,7 +122,7 @@ class Belief:
         return Belief(means, {(a, b): v + left.get(a, 0.0) * left.get(b, 0.0) for (a, b), v in pairs})
 
     def doubted(self, share: float) -> Belief:
-        """This belief, less sure of every sum."""
+        """This belief with a wider interval for every sum."""
         return Belief(self.means, self.covariance, hypot(self.doubt, share))
 
     def _covariance(self, a: str, b: str) -> float:
@@ -131,7 +131,7 @@ class Belief:
 
 @dataclass(frozen=True)
 class Calibration:
-    """What measurements taught: a belief about the components, and a factor for the step time."""
+    """The result of calibration: a belief about the components, and a factor for the step time."""
 
     belief: Belief
     speed: Interval

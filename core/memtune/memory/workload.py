@@ -1,4 +1,4 @@
-"""What a job asks of every plan alike: the model, the batch, the GPUs. A plan says how, a workload says what."""
+"""`Workload`: what a job asks of every plan alike: the model, the batch and the GPUs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from memtune.model.architecture import Adapter, Architecture
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The evaluation batch of a job, on each rank, and what it generates; 0 takes the batch's own size or length."""
+    """The evaluation batch of a job on each rank, and what it generates; 0 means the batch's own size or length."""
 
     batch_size: int = 0
     keeps_logits: bool = False
@@ -22,24 +22,24 @@ class Evaluation:
     page_tokens: int = 16
 
     def generation(self, sequence_length: int, source_tokens: int = 0) -> Generation:
-        """What is in the KV cache at once; of an encoder-decoder also what it reads."""
+        """What is in the KV cache at once; for an encoder-decoder also its input."""
         sequences, tokens = self.concurrent_sequences or self.batch_size, self.sequence_tokens or sequence_length
         return Generation(sequences, tokens, source_tokens, page_tokens=self.page_tokens)
 
 
 @dataclass(frozen=True)
 class Workload:
-    """The facts of a job that no plan may change. One that is ``assumed`` has a model that nobody knows.
+    """The facts of a job that no plan may change. With ``assumed`` the model is unknown.
 
-    ``outside_bytes`` is what earlier jobs of the same image, GPU and world measured outside of the allocator, one each.
-    Where ``fake_ranks`` stand for all but one rank, nothing is sent, and NCCL takes nothing.
-    ``without_reducer`` says that nothing wraps the model in DistributedDataParallel, as on a single GPU by itself.
+    ``outside_bytes`` is what earlier jobs of the same image, GPU and world measured outside the allocator, one each.
+    If ``fake_ranks`` stand for all but one rank, nothing is sent, and NCCL takes nothing.
+    ``without_reducer`` says that nothing wraps the model in DistributedDataParallel, as on a single GPU.
     ``without_autocast`` says that nothing autocasts the model, and its own loss, under FSDP and DeepSpeed.
-    ``builds_whole`` says that a model which DeepSpeed's stage 3 shards is whole on each GPU before (no zero.Init).
-    ``keeps_outputs`` says that a loop keeps what the model returns until the next step; accelerate widens it to fp32.
+    ``builds_whole`` says that a model is whole on each GPU before DeepSpeed's stage 3 shards it (no zero.Init).
+    ``keeps_outputs`` says that a loop keeps the model's outputs until the next step; accelerate widens them to fp32.
     ``compiles_loss`` says that the loss is compiled, whether the blocks of the model are or not.
-    ``target_length`` is that of an encoder-decoder's targets, 0 where they are as long as its sources.
-    ``host_limit_bytes`` is the host memory that a pod may take at most, 0 where nothing says.
+    ``target_length`` is that of an encoder-decoder's targets, 0 if they are as long as its sources.
+    ``host_limit_bytes`` is the host memory limit of a pod, 0 if there is none.
     """
 
     architecture: Architecture | TracedModel
@@ -76,7 +76,7 @@ class Workload:
 
     @property
     def traced(self) -> TracedModel | None:
-        """The model, if it was traced and not described."""
+        """The model, if it was traced rather than described."""
         return None if isinstance(self.architecture, Architecture) else self.architecture
 
     @property

@@ -1,1 +1,1 @@
-"""Architecture facts: what a model is made of, read from a Hugging Face config or given plainly."""
+"""Model architectures and parameter counts, from a Hugging Face config or plain facts."""

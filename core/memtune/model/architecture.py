@@ -1,4 +1,4 @@
-"""The facts of a model that decide what a training step costs."""
+"""`Architecture`: the dimensions of a model that determine the cost of a training step."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from enum import Enum
 
 
 class Kind(str, Enum):
-    """The shape of the whole model."""
+    """The kind of transformer."""
 
     DECODER = "decoder"
     ENCODER = "encoder"
@@ -28,7 +28,7 @@ class Head(str, Enum):
 class Experts:
     """A mixture-of-experts feed-forward: ``count`` experts of which each token visits ``per_token``.
 
-    Every token visits the shared expert too. ``dense_layers`` of the layers have one plain feed-forward instead.
+    Every token also visits the shared expert. ``dense_layers`` of the layers have one plain feed-forward instead.
     """
 
     count: int
@@ -56,7 +56,7 @@ class Image:
 
 @dataclass(frozen=True)
 class ModuleNames:
-    """What a family calls the linear modules of a layer; equal names are one fused module."""
+    """A family's names for the linear modules of a layer; equal names are one fused module."""
 
     query: str = "q_proj"
     key: str = "k_proj"
@@ -74,13 +74,12 @@ class ModuleNames:
 
 @dataclass(frozen=True)
 class Architecture:
-    """A transformer by plain facts. ``layers`` is the main stack; an encoder-decoder has ``encoder_layers`` too.
+    """A transformer's dimensions. ``layers`` is the main stack; an encoder-decoder has ``encoder_layers`` too.
 
-    With ``makes_scores`` no kernel computes its attention. Scores are bounded by the tanh of ``attention_softcap``,
-    logits by that of ``logit_softcap``, unless these are 0.
-    ``activation_tensors`` of the feed-forward's width are kept for the activation's backward pass, its output included,
-    which may be dropped by ``ffn_dropout``. Unless ``upcasts_loss``, its own loss is computed of logits as they are.
-    ``tower`` turns pictures into tokens of the stack, through a projector.
+    With ``makes_scores`` no kernel computes its attention. A tanh caps scores at ``attention_softcap`` and logits at
+    ``logit_softcap``, unless these are 0. ``activation_tensors`` of the feed-forward's width are kept for the
+    activation's backward pass, including its output, to which ``ffn_dropout`` may apply. Unless ``upcasts_loss``, its
+    own loss uses the logits as they are. ``tower`` turns images into tokens of the stack, through a projector.
     """
 
     name: str
@@ -130,7 +129,7 @@ class Architecture:
 class Adapter:
     """A LoRA adapter on a frozen base, which may be quantized (``none``, ``int8`` or ``nf4``).
 
-    ``dropout`` is that of what each of its modules reads. With ``quantized_head`` the output head is quantized, too.
+    ``dropout`` applies to the input of each of its modules. With ``quantized_head`` the output head is quantized, too.
     """
 
     rank: int
@@ -144,9 +143,9 @@ class Adapter:
 class ParameterCounts:
     """Exact parameter counts per component. ``layer`` is one layer of the main stack.
 
-    ``dense_layers`` of the ``layers`` of a mixture of experts weigh ``dense_layer`` each. ``active_layer`` is what one
-    token visits of ``layer``. ``head`` is 0 when its matrix is the embedding's and it has nothing else.
-    ``tower`` is a vision tower with its projector, which text does not visit.
+    ``dense_layers`` of the ``layers`` of a mixture of experts have ``dense_layer`` each. ``active_layer`` is what one
+    token visits of ``layer``. ``head`` is 0 if its matrix is the embedding's and it has nothing else. ``tower`` is a
+    vision tower with its projector, which text does not visit.
     """
 
     embedding: int
@@ -170,5 +169,5 @@ class ParameterCounts:
 
     @property
     def active(self) -> int:
-        """The parameters that one token of text visits: all of them, but for other experts and a vision tower."""
+        """The parameters that one text token visits: all except other experts and a vision tower."""
         return self.total - self.tower - (self.layer - self.active_layer) * (self.layers - self.dense_layers)

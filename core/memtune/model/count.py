@@ -1,4 +1,4 @@
-"""Exact parameter counts: of a model per component, of a LoRA adapter, and of the part that can be quantized."""
+"""Exact parameter counts: of a model per component, of a LoRA adapter, and of the quantizable part."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def parameters(architecture: Architecture) -> ParameterCounts:
 
 
 def adapter_parameters(architecture: Architecture, adapter: Adapter) -> int:
-    """The trainable parameters of a LoRA adapter: rank x (inputs + outputs) of every module that a target names."""
+    """The trainable parameters of a LoRA adapter: rank x (inputs + outputs) of every targeted module."""
     modules = _modules(architecture)
     for target in adapter.targets:
         if not any(_names(target, linear) for linear, _ in modules):
@@ -51,13 +51,13 @@ def adapter_parameters(architecture: Architecture, adapter: Adapter) -> int:
 
 
 def adapter_reads(layer: Sequence[Linear], adapter: Adapter) -> int:
-    """The elements of one token that the adapter's modules read in a layer: each module for itself."""
+    """Elements per token that the adapter's modules read in a layer, each module separately."""
     adapted = (linear for linear in layer if any(_names(target, linear) for target in adapter.targets))
     return sum(linear.inputs * linear.visited for linear in adapted)
 
 
 def quantizable_parameters(architecture: Architecture) -> int:
-    """What int8 or nf4 holds of the base: the matrices of its linear modules.
+    """The parameters that int8 or nf4 quantizes: the matrices of the base's linear modules.
 
     Embeddings, norms, biases and the last module (the output head, or the pooler of a bare encoder) keep their dtype.
     """
@@ -71,7 +71,7 @@ def quantizable_parameters(architecture: Architecture) -> int:
 
 
 def _modules(architecture: Architecture) -> list[tuple[Linear, int]]:
-    """Every linear module but the output head, with the number of layers that have it."""
+    """Every linear module except the output head, with the number of layers that have it."""
     a = architecture
     dense_layers = a.experts.dense_layers if a.experts else 0
     stacks = [(linears.main_layer(a), a.layers - dense_layers)]
@@ -127,7 +127,7 @@ def _patches(architecture: Architecture) -> int:
 
 
 def _tower(architecture: Architecture) -> int:
-    """A vision tower, and the projector behind it: a norm of the tower's width and a matrix, which is no module."""
+    """A vision tower and its projector: a norm of the tower's width and a matrix that is not a module."""
     tower = architecture.tower
     if tower is None:
         return 0

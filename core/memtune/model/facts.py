@@ -1,21 +1,20 @@
-"""Typed reading of facts that a person wrote. Every complaint names the place, what was given and what is allowed."""
+"""Typed parsing of user-written facts. Every error names the path, the given value and what is allowed."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Set
 from typing import Any
 
-# No dimension of a model is larger; what is, was mistyped, and would only be multiplied on.
+# No dimension of a model is larger; a larger one is a typo.
 _LARGEST = 10**9
-# As the field `layers` allows: what is done for each layer is done so often.
+# As the field `layers` allows, since some work is repeated per layer.
 _DEEPEST = 10_000
 
 
 class Facts:
     """A mapping whose null values count as absent.
 
-    ``written`` are the names that a person wrote for keys which are read by others; ``assumed`` the keys whose value
-    is a default.
+    ``written`` maps renamed keys to the names that the user wrote; ``assumed`` are the keys with a default value.
     """
 
     def __init__(
@@ -29,12 +28,12 @@ class Facts:
         self._values: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
 
     def over(self, defaults: Mapping[str, Any]) -> Facts:
-        """The same facts, with defaults for what is not given."""
+        """The same facts, with defaults for missing ones."""
         assumed = self._assumed | (defaults.keys() - self._values.keys())
         return Facts({**defaults, **self._values}, self.where, self._written, assumed)
 
     def renamed(self, aliases: Mapping[str, str]) -> Facts:
-        """The same facts under the first names of their keys."""
+        """The same facts with aliases replaced by the first names of their keys."""
         written = {aliases.get(key, key): key for key in self._values}
         return Facts({key: self._values[name] for key, name in written.items()}, self.where, written)
 
@@ -42,7 +41,7 @@ class Facts:
         return key in self._values
 
     def path(self, key: str) -> str:
-        """Where a key stands, for messages."""
+        """The path of a key, for messages."""
         return f"{self.where}.{self._name(key)}"
 
     def keys(self) -> list[str]:
@@ -50,7 +49,7 @@ class Facts:
         return [str(key) for key in self._values]
 
     def value(self, key: str) -> Any:
-        """The value as it was given."""
+        """The given value."""
         if key not in self._values:
             raise ValueError(f"{self.path(key)} is missing, and it has no default; set it")
         return self._values[key]
@@ -68,7 +67,7 @@ class Facts:
         return self._whole(key, least=1, most=_DEEPEST)
 
     def size_or(self, key: str, fallback: int) -> int:
-        """A whole number of at least 1, with a default that other facts decide."""
+        """A whole number of at least 1, with a default from other facts."""
         return self.size(key) if key in self else fallback
 
     def flag(self, key: str) -> bool:
@@ -86,7 +85,7 @@ class Facts:
         return float(value)
 
     def cap(self, key: str) -> float:
-        """A number above 0, or 0 where none is given."""
+        """A number above 0; 0 if absent."""
         if key not in self:
             return 0.0
         value = self.value(key)
@@ -95,7 +94,7 @@ class Facts:
         return float(value)
 
     def text(self, key: str) -> str:
-        """A string that is not empty."""
+        """A nonempty string."""
         value = self.value(key)
         if not isinstance(value, str) or not value:
             raise ValueError(f"{self.path(key)}: {value!r} is not a text")
@@ -113,7 +112,7 @@ class Facts:
         return Facts(self.value(key), self.path(key))
 
     def share(self, key: str, among: str) -> int:
-        """What each gets when ``key`` is divided ``among`` another fact, without a rest."""
+        """The quotient of ``key`` divided ``among`` another fact, without a remainder."""
         total, parts = self.size(key), self.size(among)
         if total % parts:
             told = f"{self.path(key)}: {total} cannot be divided among {parts} ({self._name(among)})"
@@ -121,7 +120,7 @@ class Facts:
         return total // parts
 
     def assuming(self, *keys: str) -> str:
-        """Which of the numbers in a message the person never wrote, as its end."""
+        """The end of a message: which of its numbers are defaults."""
         assumed = [
             f"{self._name(key)} is not given, and {self._values[key]} is its default"
             for key in keys

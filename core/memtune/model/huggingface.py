@@ -1,4 +1,4 @@
-"""Reads the content of a Hugging Face ``config.json``."""
+"""Parses a Hugging Face ``config.json`` into an `Architecture`."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from memtune.model.families.family import Family
 
 FAMILIES: dict[str, Family] = {**gated.FAMILIES, **classic.FAMILIES, **encoders.FAMILIES, **seeing.FAMILIES}
 
-# What decides how large a model is. transformers leaves them out of a file only where they are its own defaults; a
-# person may have forgotten them, or misspelt them.
+# The keys that determine a model's size. transformers omits them from a file only if they have its defaults; a person
+# may have forgotten or misspelt them.
 _SIZES = (
     *("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size"),
     *("num_experts", "num_local_experts", "moe_intermediate_size"),
 )
-# As near as num_kv_heads to num_key_value_heads, and no nearer than any two keys of one config of transformers are.
+# As similar as num_kv_heads and num_key_value_heads, and no less than any two keys of one config of transformers.
 _ALIKE = 0.75
 
 
 def from_hf_config(config: dict[str, Any], where: str = "hfConfig") -> Architecture:
-    """The architecture that a config describes; a missing key takes its family's default."""
+    """The architecture of a config; a missing key takes its family's default."""
     given = Facts(config, where)
     known = (
         f"known are {', '.join(sorted(FAMILIES))}; for another model give `architecture` with its plain facts, or "
@@ -47,7 +47,7 @@ def from_hf_config(config: dict[str, Any], where: str = "hfConfig") -> Architect
 
 
 def defaulted_sizes(config: dict[str, Any]) -> dict[str, int]:
-    """The sizes of a readable config that it leaves to its family's defaults, as these are."""
+    """The sizes that a valid config leaves to its family's defaults, with their values."""
     if config["model_type"] in seeing.FAMILIES:
         return defaulted_sizes({"model_type": seeing.TEXT, **(config.get("text_config") or {})})
     family = FAMILIES[config["model_type"]]
@@ -56,9 +56,9 @@ def defaulted_sizes(config: dict[str, Any]) -> dict[str, int]:
 
 
 def misspelt(config: dict[str, Any]) -> list[str]:
-    """The keys of a config that its family does not have, and that look like a size which the config leaves out.
+    """Keys of a config that its family does not have and that resemble an omitted size.
 
-    Most keys that are not read here are others of transformers, on which no memory depends.
+    Most other unread keys are transformers' own, and memory does not depend on them.
     """
     if config["model_type"] in seeing.FAMILIES:
         text = config.get("text_config")

@@ -1,4 +1,4 @@
-"""The linear modules of a model: what adapters attach to, what can be quantized, and nearly all of the parameters."""
+"""The linear modules of a model: adapter targets, what can be quantized, and nearly all of the parameters."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from memtune.model.architecture import Architecture, Experts, Head, Kind
 
 @dataclass(frozen=True)
 class Linear:
-    """One linear module; ``copies`` of it lie side by side in a layer, of which a token visits ``visited``."""
+    """One linear module; ``copies`` of it are in a layer, of which a token visits ``visited``."""
 
     name: str
     inputs: int
@@ -30,14 +30,14 @@ class Linear:
 
 
 def main_layer(architecture: Architecture) -> list[Linear]:
-    """One layer of the main stack; of a mixture of experts, a layer that has experts."""
+    """One layer of the main stack; in a mixture of experts, a layer with experts."""
     experts = architecture.experts
     ffn = _ffn(architecture) if experts is None else _experts(architecture, experts)
     return [*_all_attention(architecture), *ffn]
 
 
 def dense_layer(architecture: Architecture) -> list[Linear]:
-    """One layer with a plain feed-forward, as some layers of a mixture of experts have it."""
+    """One layer with a plain feed-forward, such as some layers of a mixture of experts."""
     return [*_all_attention(architecture), *_ffn(architecture)]
 
 
@@ -47,7 +47,7 @@ def encoder_layer(architecture: Architecture) -> list[Linear]:
 
 
 def outside_layers(architecture: Architecture) -> list[Linear]:
-    """The linear modules around the stack, those of the head left out."""
+    """The linear modules around the stack, except the head's."""
     hidden, embedding = architecture.hidden_size, architecture.embedding_size
     found = []
     if embedding not in (0, hidden):

@@ -1,4 +1,4 @@
-"""Reads an architecture that a person wrote down by plain facts: the ``architecture`` block of a job."""
+"""Parses the ``architecture`` block of a job into an `Architecture`."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from memtune.model.architecture import Architecture, Experts, Head, Image, Kind,
 from memtune.model.facts import Facts
 
 _NORMS = ["rmsnorm", "layernorm"]
-# Facts that have a reader of their own; every other field of the architecture is read by its type.
+# Facts with a reader of their own; every other field of the architecture is parsed by its type.
 _SPECIAL = {"name", "kind", "heads", "kv_heads", "head_dim", "ffn_size", "vocab_size", "rms_norm", "head"}
-# What a job cannot write: one is written as `norm`, the others are facts of transformers' own families.
+# Fields that a job cannot set: one is written as `norm`, the others belong to transformers' families.
 _UNWRITTEN = {
     *("rms_norm", "unquantized", "activation_tensors", "ffn_dropout", "attention_softcap", "logit_softcap"),
     *("makes_scores", "upcasts_loss", "class_token", "tower"),
 }
 _READERS: dict[str, Callable[[Facts, str, Any], Any]] = {
-    # A number that is 0 unless given may be 0.
+    # A number whose default is 0 may be 0.
     "int": lambda facts, key, default: facts.count(key) if default == 0 else facts.size(key),
     "bool": lambda facts, key, _: facts.flag(key),
     "float": lambda facts, key, _: facts.rate(key),
@@ -29,7 +29,7 @@ _NESTED = {"experts": Experts, "image": Image, "module_names": ModuleNames}
 
 
 def from_facts(given: dict[str, Any], where: str = "architecture") -> Architecture:
-    """The architecture that plain camelCase facts describe."""
+    """The architecture of plain camelCase facts."""
     facts = Facts(given, where)
     known = {camel(field.name) for field in fields(Architecture) if field.name not in _UNWRITTEN}
     _refuse_unknown(facts, known | {"norm"})
@@ -42,7 +42,7 @@ def from_facts(given: dict[str, Any], where: str = "architecture") -> Architectu
 
 
 def _shape(facts: Facts, kind: Kind, experts: Experts | None) -> dict[str, int]:
-    """The facts whose default other facts decide."""
+    """The facts whose default depends on other facts."""
     heads = facts.size("heads")
     return {
         "heads": heads,
@@ -73,7 +73,7 @@ def _nested(kind: Any, facts: Facts) -> Any:
 
 
 def _typed(facts: Facts, wanted: Iterable[Field[Any]]) -> dict[str, Any]:
-    """The fields that are given or have no default, each read by its type."""
+    """The fields that are given or have no default, each parsed by its type."""
     return {
         field.name: _READERS[str(field.type)](facts, camel(field.name), field.default)
         for field in wanted
@@ -88,7 +88,7 @@ def _refuse_unknown(facts: Facts, known: set[str]) -> None:
 
 
 def _checked(architecture: Architecture, facts: Facts) -> Architecture:
-    """Refuse facts that contradict each other."""
+    """Reject facts that contradict each other."""
     a = architecture
     if a.heads % a.kv_heads:
         raise ValueError(f"{facts.path('kvHeads')}: {a.kv_heads} does not divide the {a.heads} attention heads (heads)")

@@ -1,4 +1,4 @@
-"""What would make a job fit that does not: other knobs, shorter sequences, adapters, more or larger GPUs. In words."""
+"""Advice for a job that does not fit: other knobs, shorter sequences, adapters, more or larger GPUs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _SHORTEST = 512
 _ADAPTERS = (Adapter(16, ("q_proj", "v_proj")), Adapter(16, ("q_proj", "v_proj"), "nf4"))
 _CHOICES = {"precision": "precisions", "checkpointing": "checkpointings", "offload": "offloads"}
 _OF_TRAINING = ("optimizer", "gradient_dtype")
-# No field of a job speaks of what these rungs do, and of their knobs.
+# Rungs whose knobs have no job field.
 _FIXED_RUNGS = ("allocator", "buckets")
 _FIXED_ALONE = tuple(knob for knob, rung in RUNG_OF.items() if rung in _FIXED_RUNGS)
 
@@ -40,21 +40,21 @@ def advise(
     is_fixed: bool = False,
     phase: str = "",
 ) -> list[str]:
-    """What would fit instead of ``plan``, the smallest of the space, which does not; the least change first.
+    """What would fit instead of ``plan``, the smallest of the space, which does not; the smallest change first.
 
-    ``is_fixed`` says that the job launches this plan, whatever its space. ``phase`` is where memory ran out, if that
-    was not in the training: what saves nothing there is no advice.
+    ``is_fixed`` says that the job launches this plan, whatever its space. ``phase`` is where memory ran out, if not in
+    training: only changes that save memory there are suggested.
     """
     predictor = predictor_for(workload)
     if host_refusal(workload, predictor, plan) is None:
         return _Advice(workload, predictor_for, plan, headroom, space, is_fixed, phase).sentences()
-    # What else would help is told of the plan without its offload, which may be all that is in the way.
+    # Also advise for the plan without its offload, which may be the only obstacle.
     bare = _Advice(workload, predictor_for, replace(plan, offload=Offload.NONE), headroom, space, is_fixed)
     return [*_more_host(workload, predictor, plan), *bare.without_offload()]
 
 
 def _more_host(workload: Workload, predictor: PredictsPlans, plan: Plan) -> list[str]:
-    """More host memory helps a plan whose GPU is large enough."""
+    """More host memory, for a plan that fits its GPU."""
     if predictor.predict(plan).cannot_fit(workload.gpu.usable_bytes):
         return []
     needed_bytes = predicted_host(workload, predictor, plan).required_bytes
@@ -76,7 +76,7 @@ class _Advice:
         return found or [*self._shorter_and_lower()] or [self._nothing()]
 
     def without_offload(self) -> list[str]:
-        """What to do where the plan is one that the job offloads, and may not."""
+        """What to do if the job offloads the plan but may not."""
         predictor = self.predictor_for(self.workload)
         if not self._fits(self.workload, predictor, self.plan):
             return self.sentences()
@@ -91,12 +91,12 @@ class _Advice:
         )
 
     def _other_knobs(self) -> Iterator[str]:
-        """One knob that would be enough, of each kind; else all of them together."""
+        """Single knobs that would be enough, one of each kind; else all of them together."""
         predictor = self.predictor_for(self.workload)
         enough: dict[str, Plan] = {}
         for rung in RUNGS:
             options = self._options(predictor, rung, self.plan)
-            # What the space has already was found too large, whatever is predicted of it.
+            # Whatever the space allows already was found too large, whatever is predicted.
             useful = (each for each in options if self._changes(each) and self._helps(self.workload, predictor, each))
             fitting = next(useful, None)
             if fitting:
@@ -108,7 +108,7 @@ class _Advice:
 
     @cached_property
     def _lowest(self) -> Plan:
-        """Where the ladder ends, but for what no field of a job allows."""
+        """The bottom of the ladder, without rungs that no job field allows."""
         predictor, lowest, before = self.predictor_for(self.workload), self.plan, None
         while lowest != before:
             before = lowest
@@ -122,12 +122,12 @@ class _Advice:
             try:
                 predictor.predict(option)
             except TraceError:
-                continue  # a trace knows only the ways of computing that the job allows
+                continue  # a trace only covers the numerics that the job allows
             if refusal(self.workload, option) is None:
                 yield option
 
     def _changes(self, option: Plan) -> str:
-        """What to write into the job for a plan that it does not allow."""
+        """What to write into the job to allow a plan."""
         set_fields = [
             f"set training.{camel(knob)} to {getattr(option, knob)}"
             for knob in _OF_TRAINING
@@ -154,7 +154,7 @@ class _Advice:
         return "zeroStages" if sharding.backend == "deepspeed" else "fsdpStrategies"
 
     def _shorter(self) -> Iterator[str]:
-        """The longest sequences of half the length, and half of that, with which the job would fit."""
+        """The longest sequences that would fit, trying half the length and a quarter."""
         for shorter in self._half_as_long():
             predictor = self.predictor_for(shorter)
             plan = self._smallest(shorter, predictor)
@@ -163,7 +163,7 @@ class _Advice:
                 return
 
     def _shorter_and_lower(self) -> Iterator[str]:
-        """The same with all that a user may still allow."""
+        """The same, with everything that the user may still allow."""
         for shorter in self._half_as_long():
             if self._helps(shorter, predictor := self.predictor_for(shorter), self._lowest):
                 what = filter(None, (_shorten(shorter), self._changes(self._lowest)))
@@ -177,7 +177,7 @@ class _Advice:
             length //= 2
 
     def _adapters(self) -> Iterator[str]:
-        """The largest base with which the job would fit, if adapters alone learned."""
+        """The largest base that would fit if only adapters were trained."""
         architecture = self.workload.architecture
         if self.workload.adapter or not isinstance(architecture, Architecture):
             return
@@ -190,7 +190,7 @@ class _Advice:
             predictor = self.predictor_for(light)
             plan = self._smallest(light, predictor)
             quantized = adapter.base_quantization != "none"
-            # To shard a quantized base is what few libraries can.
+            # Few libraries can shard a quantized base.
             if self._helps(light, predictor, plan) and not (quantized and plan.sharding.zero_stage == 3):
                 on = f" with baseQuantization {adapter.base_quantization}" if quantized else ""
                 what = f"if the model is pretrained, train LoRA adapters alone (model.peft{on}, in a template)"
@@ -210,7 +210,7 @@ class _Advice:
                 return
 
     def _smallest(self, workload: Workload, predictor: PredictsPlans) -> Plan:
-        """Of another workload, among the plans that the job allows already."""
+        """The smallest plan for another workload among those that the job allows."""
         plans = [self._on(workload, plan) for plan in (self.plan, *self._bare_plans(workload))]
         return min(plans, key=lambda plan: predictor.predict(plan).device.upper)
 
@@ -221,7 +221,7 @@ class _Advice:
         return plan.with_batch(size, workload.samples_per_rank // size)
 
     def _sizes(self, workload: Workload) -> list[int]:
-        """The micro-batches of the space that are not above the plan's, smallest first."""
+        """The micro-batches of the space up to the plan's, smallest first."""
         sizes = divisors if self.is_fixed else self.space.sizes
         return [size for size in sizes(workload.samples_per_rank) if size <= self.plan.micro_batch]
 
@@ -237,7 +237,7 @@ class _Advice:
             yield f"set resources.gpuMemory to at least {self._amount(needed_bytes)}"
             return
         able = [gpu for gpu in GPUS.values() if refusal(replace(self.workload, gpu=gpu), self.plan) is None]
-        # What was measured may have ruled out what is predicted to fit: a smaller GPU never helps.
+        # Measurements may have ruled out what is predicted to fit: a smaller GPU never helps.
         own_bytes = self.workload.gpu.usable_bytes
         enough = [gpu for gpu in able if gpu.usable_bytes >= max(needed_bytes, own_bytes + 1)]
         if enough:
@@ -250,7 +250,7 @@ class _Advice:
         return max(device.upper, device.expected / (1 - self.headroom))
 
     def _helps(self, workload: Workload, predictor: PredictsPlans, plan: Plan) -> bool:
-        """Whether a plan fits, and takes less than the present one: its prediction may be what was wrong."""
+        """Whether a plan fits and takes less than the current one, whose prediction may be wrong."""
         own = self.predictor_for(self.workload).predict(self.plan)
         return self._fits(workload, predictor, plan) and self._bytes(predictor.predict(plan)) < self._bytes(own)
 
@@ -274,7 +274,7 @@ class _Advice:
 
 def _wider(workload: Workload) -> Iterator[Workload]:
     """The same job on more GPUs that still divide its batch: up to 8 on its node, or more nodes."""
-    workload = replace(workload, outside_bytes=())  # measured on as many as there are now
+    workload = replace(workload, outside_bytes=())  # measured on the current number of GPUs
     of_node = workload.gpus_per_node if workload.world > 1 else _NODE
     for world in divisors(workload.global_batch):
         if not workload.world < world <= max(workload.world, _NODE) * _MOST_GROWTH:

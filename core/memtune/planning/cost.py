@@ -1,4 +1,4 @@
-"""What training costs: the price of GPUs over the speed that they reach, in dollars per million tokens."""
+"""Cost of training: dollars per million tokens, from GPU prices and speed."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from math import floor, isfinite, log10
 MILLION = 1_000_000
 MOST_DOLLARS = 1_000_000
 _HOUR_SECONDS = 3600
-# From here on cents are small change; below a dollar they are not enough.
+# From this amount on, cents are left out.
 _WHOLE_DOLLARS = 100
 _DIGITS = 3
-# What is kept of a cost: more digits than any prediction or measurement of speed has.
+# Digits kept of a cost: more than any speed has.
 _KEPT_DIGITS = 6
 
 
 def per_million_tokens(gpu_hour_price: float, gpus: int, tokens_per_second: float) -> float | None:
-    """Dollars per million tokens of so many GPUs at one price each; None where the speed is not known."""
+    """Dollars per million tokens for a number of equally priced GPUs; None if the speed is unknown."""
     if tokens_per_second <= 0:
         return None
     cost = gpu_hour_price * gpus / _HOUR_SECONDS * MILLION / tokens_per_second
@@ -23,7 +23,7 @@ def per_million_tokens(gpu_hour_price: float, gpus: int, tokens_per_second: floa
 
 
 def dollars(amount: float) -> str:
-    """``$1,234``, ``$2.50``, ``$0.0417``: three digits at least."""
+    """Format as ``$1,234``, ``$2.50`` or ``$0.0417``: at least three digits."""
     if amount >= _WHOLE_DOLLARS:
         return f"${amount:,.0f}"
     rounded = float(f"{amount:.{_DIGITS}g}")
@@ -33,7 +33,7 @@ def dollars(amount: float) -> str:
 
 
 def read_prices(text: str) -> dict[str, float]:
-    """The prices in ``NAME=DOLLARS,NAME=DOLLARS``; raise ValueError at the first that is none, or is given twice."""
+    """Parse ``NAME=DOLLARS,NAME=DOLLARS``; raise ValueError for the first invalid or duplicate entry."""
     prices: dict[str, float] = {}
     for part in text.split(","):
         name, _, number = (each.strip() for each in part.partition("="))

@@ -1,4 +1,4 @@
-"""What is known of a job's plans: the predictor, recalibrated by every run that taught something."""
+"""`PlanKnowledge`: what is known of a job's plans, with the predictor recalibrated by each run's lesson."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from memtune.memory.workload import Workload
 from memtune.planning.space import Candidate, Ranking, Space, enumerate_plans, rank
 from memtune.plans.plan import Plan
 
-# Numbers so far from the prediction are no measurement of the plan; a report may say anything.
+# A number this many times off the prediction is no measurement of the plan: reports are untrusted.
 _CREDIBLE = 20.0
-# A run that died for want of memory had at least this share of it; less is no report of a device.
+# A run that ran out of memory used at least this fraction of it; a lower report is not credible.
 _DEMANDED = 0.3
-# An out-of-memory without a report demanded more than there is; nobody knows how much.
+# An out-of-memory without a report demanded more than there is, by an unknown amount: this factor is assumed.
 _UNTOLD = 1.02
-# How far an emulated peak may be from that of a GPU: bench/results/emulated.md, with the settings of the publication.
+# How far an emulated peak may be from a GPU's: bench/results/emulated.md, with the publication's settings.
 _EMULATION_ERROR = 0.02
 
 
 @dataclass(frozen=True)
 class Lesson:
-    """What one run told of its plan. ``demanded_bytes`` is of one that ran out of memory, 0 for one that did not.
+    """What one run taught about its plan. ``demanded_bytes`` is 0 unless it ran out of memory.
 
     One that ``retried`` got its memory only after the allocator had emptied its cache. A ``stale`` one is of other
     versions of torch or the driver: it shifts predictions a little, and neither allows nor forbids a plan.
@@ -46,10 +46,10 @@ class Lesson:
 
 @dataclass(frozen=True)
 class PlanKnowledge:
-    """A workload on its GPU as it is known now. ``is_gpu_known`` is False where the table's commonest was assumed.
+    """The current knowledge of a workload on its GPU. ``is_gpu_known`` is False if the most common was assumed.
 
-    ``emulations`` are what emulated runs told of torch's allocator. Of a plan that a GPU has run since, they count no
-    more.
+    ``emulations`` are the lessons of emulated runs about torch's allocator. Once a plan ran on a GPU, its emulations
+    are ignored.
     """
 
     workload: Workload
@@ -62,18 +62,18 @@ class PlanKnowledge:
 
     @property
     def is_known(self) -> bool:
-        """Whether anything but an assumption stands behind the predictions."""
+        """Whether predictions rest on more than assumptions."""
         has_measured = any(not lesson.died for lesson in (*self.lessons, *self.emulations))
         return self.is_gpu_known and (has_measured or not self.workload.assumed)
 
     @property
     def is_gpu_named(self) -> bool:
-        """Whether more than the memory of the GPU is known, so that it can be emulated."""
+        """Whether the GPU's product is known, not only its memory, so that it can be emulated."""
         return self.is_gpu_known and not self.workload.gpu.guessed
 
     @cached_property
     def usable_bytes(self) -> int:
-        """What a plan may take: the GPU's memory, or less if a run died of less."""
+        """What a plan may take: the GPU's memory, or less if a run died with less."""
         total = self.workload.gpu.usable_bytes
         demands = (lesson.demanded_bytes for lesson in self.current if lesson.died)
         return min([total, *(demand for demand in demands if demand >= _DEMANDED * total)])
@@ -90,11 +90,11 @@ class PlanKnowledge:
 
     @cached_property
     def predictor(self) -> Predictor:
-        """The predictor, corrected by what was measured."""
+        """The predictor, corrected by measurements."""
         plain, lessons = Predictor(self.workload), (*self.lessons, *self._emulated)
         measurements = [m for lesson in lessons if not lesson.died and (m := _measurement(lesson, plain))]
         predictor = _calibrated(plain, measurements)
-        # An out-of-memory says that the plan takes at least what it had and asked for, and nothing more.
+        # An out-of-memory only says that the plan takes at least what it had plus what it requested.
         died = [
             Measurement(lesson.plan, device_bytes=demanded, stale=lesson.stale)
             for lesson in lessons
@@ -106,7 +106,7 @@ class PlanKnowledge:
         return _calibrated(plain, [*measurements, *died]) if died else predictor
 
     def predictor_for(self, workload: Workload) -> Predictor:
-        """The predictor of the workload with other sequences or GPUs, of which measurements of this one tell too."""
+        """The predictor for the workload with other sequences or GPUs, corrected by this one's measurements."""
         found = self.predictor
         is_corrected = self.lessons or self._emulated
         return Predictor(workload, Calibration(found.belief, found.speed) if is_corrected else None)
@@ -135,15 +135,15 @@ class PlanKnowledge:
 
     @cached_property
     def emulated_bytes(self) -> dict[Plan, int]:
-        """What torch's allocator reserved under each plan that was emulated, and did not run out of memory."""
+        """What torch's allocator reserved under each emulated plan that did not run out of memory."""
         return {lesson.plan: lesson.reserved_bytes for lesson in self._emulated if lesson.reserved_bytes}
 
     def expected_bytes(self, plan: Plan) -> float:
-        """What a plan takes: as measured, else as predicted."""
+        """The memory of a plan: measured, else predicted."""
         return self.measured_bytes.get(plan) or self.predict(plan).device.expected
 
     def predict(self, plan: Plan) -> Prediction:
-        """What a plan takes, as far as is known now: what lies outside of the allocator is predicted in any case."""
+        """The memory of a plan as now known; the part outside the allocator is always predicted."""
         prediction = self.predictor.predict(plan)
         if self._before and plan in self._before:
             prediction = self._as_before(prediction, self._before[plan])
@@ -151,7 +151,7 @@ class PlanKnowledge:
         return _as_emulated(prediction, reserved_bytes) if reserved_bytes else prediction
 
     def may_try(self, plan: Plan) -> bool:
-        """Whether a plan is predicted to take less than each that died, or was measured and did not die.
+        """Whether a plan is predicted to take less than each that died, or was measured without dying.
 
         One that was emulated has to fit, and then needs not be smaller than what died on an emulated GPU. One of which
         only a stale lesson says that it died has to leave its headroom at the lower bound.
@@ -166,25 +166,25 @@ class PlanKnowledge:
 
     @cached_property
     def ranking(self) -> Ranking:
-        """The plans that may be tried, the best first among those that fit, may fit and cannot fit."""
+        """Rank the plans that may be tried: what fits, may fit and cannot fit, the best first."""
         gpu = replace(self.workload, gpu=self.workload.gpu.with_memory(self.usable_bytes))
         allowed = (plan for plan in self.plans if self.may_try(plan))
         return rank(gpu, self, allowed, self.headroom, self.objective)
 
     def candidates(self, tried: Iterable[Plan]) -> tuple[Candidate, ...]:
-        """The plans that are worth a probe, those that fit for sure first."""
+        """The plans worth a probe, those that surely fit first."""
         gone, found = set(tried), self.ranking
         possible = [*found.fitting, *(Candidate(each.plan, each.prediction) for each in found.uncertain)]
         return tuple(candidate for candidate in possible if candidate.plan not in gone)
 
     def smallest(self) -> Plan | None:
-        """The plan that is predicted to take least."""
+        """The plan with the least predicted memory."""
         return min(self.plans, key=lambda plan: (self.predict(plan).device.expected, plan), default=None)
 
     def fits(self, plan: Plan) -> bool:
-        """Whether a plan leaves what it must: its headroom as measured, else the larger of headroom and interval.
+        """Whether a plan keeps its headroom: as measured, else the larger of headroom and interval.
 
-        One whose allocator had to retry leaves too little, whatever its peak says.
+        A plan whose allocator had to retry does not, whatever its peak.
         """
         if any(lesson.retried for lesson in (*self.current, *self._emulated) if lesson.plan == plan):
             return False
@@ -279,7 +279,7 @@ def _calibrated(plain: Predictor, measurements: Sequence[Measurement]) -> Predic
 
 
 def _measurement(lesson: Lesson, plain: Predictor) -> Measurement | None:
-    """What a run measured, without the numbers that cannot be true."""
+    """A run's measurement, without the numbers that cannot be true."""
     prediction = plain.predict(lesson.plan)
 
     def credible(measured: float, expected: float) -> bool:

@@ -1,8 +1,7 @@
 """The downgrade ladder: the next smaller plan after an out-of-memory, with the same global batch.
 
-Each rung is a pure step from one plan to a smaller one, or to None where there is nothing left to give. What a step
-saves is always asked of the predictor, never assumed: a smaller micro-batch can need more, since gradients then live
-through the forward pass.
+Each rung is a pure step from one plan to a smaller one, or to None at its end. The predictor always says what a step
+saves, since a smaller micro-batch can need more: gradients then live through the forward pass.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ _NEXT_SHARDING = {
 
 
 class OutOfMemoryKind(str, Enum):
-    """What kind of out-of-memory a run died of."""
+    """The kind of out-of-memory that a run died of."""
 
     FRAGMENTATION = "fragmentation"
     ACTIVATION = "activation"
@@ -39,15 +38,15 @@ class OutOfMemoryKind(str, Enum):
     SAVING = "saving"
 
 
-# The phase of a prediction in which an out-of-memory happened that was not the training's.
+# The phase of a prediction in which an out-of-memory outside the training happened.
 PHASE_OF = {OutOfMemoryKind.EVALUATION: "evaluation", OutOfMemoryKind.SAVING: "save"}
 
 
 @dataclass(frozen=True)
 class Rung:
-    """One step of the ladder. ``consent`` names what the user must allow first, where numerics change.
+    """One step of the ladder. ``consent`` names what the user must allow first if numerics change.
 
-    ``costly`` rungs come only after all others together are not enough: offload slows a step down by its transfers.
+    ``costly`` rungs are used only if all others together are not enough: transfers of offload slow a step down.
     """
 
     name: str
@@ -66,7 +65,7 @@ class Rung:
 
 @dataclass(frozen=True)
 class Failure:
-    """An out-of-memory of a run: its kind, and how many bytes were missing."""
+    """An out-of-memory of a run: its kind, and the number of missing bytes."""
 
     kind: OutOfMemoryKind
     deficit_bytes: float
@@ -74,7 +73,7 @@ class Failure:
 
 @dataclass(frozen=True)
 class Downgrade:
-    """What to relaunch with. Only an evaluation or a save that died leaves the plan as it is."""
+    """What to relaunch with. Only a failed evaluation or save keeps the plan."""
 
     plan: Plan
     rungs: tuple[str, ...]
@@ -85,7 +84,7 @@ class Downgrade:
 
 @dataclass(frozen=True)
 class Exhausted:
-    """Nothing that may be tried saves enough. ``best`` is the smallest plan that was allowed."""
+    """Nothing that may be tried saves enough. ``best`` is the smallest allowed plan."""
 
     best: Plan
     missing_bytes: float
@@ -100,9 +99,9 @@ def descend(
     margin_bytes: float = 0.0,
     allowed: Callable[[Plan], bool] | None = None,
 ) -> Downgrade | Exhausted:
-    """The first relevant rung whose predicted saving covers the deficit and a margin, or rungs one upon the other.
+    """The first relevant rung whose predicted saving covers the deficit and a margin, or several rungs combined.
 
-    ``allowed`` says no to plans that the job's space or its newest checkpoint rules out.
+    ``allowed`` rejects plans that the job's space or its newest checkpoint rules out.
     """
     if failure.kind is OutOfMemoryKind.EVALUATION:
         return _smaller_evaluation(workload, plan, failure)
@@ -115,7 +114,7 @@ def descend(
 
 
 def _smaller_evaluation(workload: Workload, plan: Plan, failure: Failure) -> Downgrade | Exhausted:
-    """Half of the batch, or the micro-batch if that is less: the training has shown that it fits."""
+    """Half the evaluation batch, or the micro-batch if smaller: training has shown that it fits."""
     size = workload.evaluation.batch_size
     if size <= 1:
         return Exhausted(plan, failure.deficit_bytes)
@@ -123,14 +122,14 @@ def _smaller_evaluation(workload: Workload, plan: Plan, failure: Failure) -> Dow
 
 
 def _sharded_save(plan: Plan, failure: Failure) -> Downgrade | Exhausted:
-    """Only a plan that shards the parameters gathers them for a save."""
+    """Save in shards; only a plan that shards the parameters gathers them for a save."""
     if plan.sharding.zero_stage < 3:
         return Exhausted(plan, failure.deficit_bytes)
     return Downgrade(plan, ("sharded-save",), sharded_save=True)
 
 
 class _Search:
-    """The ladder below one plan. Savings are differences of the predicted memory of a whole rank."""
+    """The ladder below one plan. Savings are differences in the predicted memory of a whole rank."""
 
     def __init__(
         self,
@@ -166,12 +165,12 @@ class _Search:
         )
 
     def _is_held(self, plan: Plan) -> bool:
-        """Whether the host holds what a plan offloads; what the plan that died offloaded, it has held."""
+        """Whether the host can hold what a plan offloads; it can if the failed plan offloaded the same."""
         is_shown = plan.offload is self._plan.offload
         return is_shown or host_refusal(self._workload, self._predictor, plan) is None
 
     def enough(self, rungs: list[Rung]) -> Downgrade | None:
-        """The first rung that is enough by itself, else rung upon rung from the top until it is enough."""
+        """The first rung that is enough alone, else rungs combined from the top until they are."""
         for rung in rungs:
             for option in self._options(rung, self._plan):
                 if self._covers(option):
@@ -196,7 +195,7 @@ class _Search:
         return plan, tuple(taken)
 
     def _furthest(self, rung: Rung, plan: Plan) -> Plan:
-        """As far down one rung as it saves, but no further than is enough."""
+        """As far down one rung as it saves memory, but no further than needed."""
         best = plan
         for option in self._options(rung, plan):
             if self._saving(option) > self._saving(best):
@@ -242,7 +241,7 @@ def _offload(plan: Plan) -> Plan | None:
         return None
     if plan.offload is not Offload.OPTIMIZER and plan.sharding.backend == "deepspeed":
         return replace(plan, offload=Offload.OPTIMIZER)
-    # Only sharded parameters can be offloaded; the stage above is free once states are on the host anyway.
+    # Only sharded parameters can be offloaded; with states on the host, the stage above costs nothing.
     sharding = plan.sharding if plan.sharding.zero_stage == 3 else Sharding.ZERO_3
     return replace(plan, sharding=sharding, offload=Offload.PARAMETERS)
 
@@ -268,8 +267,8 @@ def _precision(narrow: Precision) -> Callable[[Plan], Plan | None]:
 _ANY = frozenset(
     {OutOfMemoryKind.FRAGMENTATION, OutOfMemoryKind.ACTIVATION, OutOfMemoryKind.STATE, OutOfMemoryKind.OUTSIDE}
 )
-# States do not shrink with fewer activations, and what is outside the allocator does not shrink with either; but
-# whatever the allocator gives back is room for the outside.
+# Fewer activations do not shrink states, and neither shrinks what is outside the allocator; but what the allocator
+# gives back is room for the outside.
 _NOT_STATE = _ANY - {OutOfMemoryKind.STATE}
 
 RUNGS = (
@@ -282,11 +281,11 @@ RUNGS = (
     Rung("optimizer-8bit", _optimizer_8bit, _ANY, consent="optimizer-8bit", costly=True),
     Rung("gradient-dtype", _gradient_dtype, _ANY, consent="gradient-dtype", costly=True),
     Rung("precision", _precision(Precision.BF16), _ANY, consent="precision", costly=True),
-    # Only GPUs without bf16 get this far: they refuse the rung above.
+    # Only GPUs without bf16 get here: they reject the rung above.
     Rung("precision", _precision(Precision.FP16), _ANY, consent="precision", costly=True),
 )
 
-# The rung that moves a knob.
+# The rung that changes a knob.
 RUNG_OF = {
     "expandable_segments": "allocator",
     "fused_optimizer": "allocator",

@@ -1,7 +1,7 @@
-"""Which plan to probe next: expected improvement of the recalibrated predictor, times the probability of fitting.
+"""Chooses the next plan to probe: expected improvement times the probability of fitting.
 
-A search carries everything that its answer rests on, so that an equal search has an equal answer and a sampler can be
-rebuilt from it after every restart.
+A search contains everything that its answer depends on, so that equal searches have equal answers and a sampler can be
+rebuilt after a restart.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from memtune.planning.space import BOTH, MEMORY, THROUGHPUT, Candidate, divisors
 from memtune.plans.plan import Plan
 from memtune.wire.pruning import Target
 
-# The sampler that chooses by expected improvement under the prediction.
+# The sampler that maximises expected improvement under the prediction.
 MEMTUNE = "MemTune"
-# A gain below this share is none, and after so many probes in a row without one the search is over.
+# A smaller relative gain counts as none; after this many probes in a row without gain the search ends.
 _GAIN = 0.03
 _PATIENCE = 3
-# Below this chance of fitting, the next divisor down after an out-of-memory is no better guess than any other plan.
+# If the next divisor after an out-of-memory has a smaller chance of fitting, it is not preferred.
 _LIKELY = 0.5
 
 
 @dataclass(frozen=True)
 class Trial:
-    """A probe that was recorded: its plan, and what became of it.
+    """A recorded probe: its plan, and how it ended.
 
     ``fits`` is None while it runs or if it told nothing, False after an out-of-memory or if it left too little headroom
     or had to retry; ``died`` tells the out-of-memory. ``score`` is what the objective maximises, as measured: tokens
@@ -59,9 +59,9 @@ class Trial:
 
 @dataclass(frozen=True)
 class Question:
-    """What to probe next? ``candidates`` are the plans that may still be probed, predicted by the recalibrated model.
+    """Which plan to probe next. ``candidates`` are those left to probe, predicted by the recalibrated model.
 
-    No plan that was tried is among them. ``incumbent`` is the best score of a trial that fits, 0 if there is none yet.
+    They exclude tried plans. ``incumbent`` is the best score of a trial that fits, 0 if there is none yet.
     """
 
     candidates: tuple[Candidate, ...]
@@ -79,10 +79,10 @@ class Question:
 
 @dataclass(frozen=True)
 class SearchState:
-    """How far a search is: what the trials taught of the job's plans, and the trials.
+    """The state of a search: the trials, and the knowledge that they gave.
 
-    ``seed`` differs between jobs and between the probes of a job, and is the same after a restart. ``sampler`` is what
-    chooses the next plan.
+    ``seed`` differs between jobs and between the probes of a job, and survives a restart. ``sampler`` chooses the next
+    plan.
     """
 
     model: PlanKnowledge
@@ -104,19 +104,19 @@ class SearchState:
         )
 
 
-# The answer is the plan of one of the candidates, or None if none of them is worth a probe.
+# Returns the plan of one of the candidates, or None if none is worth a probe.
 Search = Callable[[SearchState], Plan | None]
 
 
 def most_promising(state: SearchState) -> Plan | None:
-    """The search that needs no library: the plan of the greatest expected improvement."""
+    """The built-in search without Optuna: the plan with the greatest expected improvement."""
     return expected_improvement(state.question)
 
 
 def expected_improvement(question: Question) -> Plan | None:
-    """The candidate that promises most: expected improvement times the probability of fitting.
+    """The candidate with the greatest expected improvement times the probability of fitting.
 
-    Right after an out-of-memory it is the same plan at the next smaller micro-batch, where that is likely to fit.
+    Right after an out-of-memory, the same plan at the next smaller micro-batch, if likely to fit.
     """
     smaller = _next_divisor_down(question)
     if smaller:
@@ -127,7 +127,7 @@ def expected_improvement(question: Question) -> Plan | None:
 
 
 def promise(question: Question, candidate: Candidate) -> float:
-    """Expected improvement over what was measured, times the probability of fitting with headroom."""
+    """Expected improvement over the measurements, times the probability of fitting with headroom."""
     if question.objective == BOTH:
         improvement = expected_gain(question.points, *_both(question, candidate))
     else:
@@ -136,16 +136,16 @@ def promise(question: Question, candidate: Candidate) -> float:
 
 
 def probability_of_fitting(question: Question, candidate: Candidate) -> float:
-    """How likely a plan leaves its headroom free, by the interval of its prediction."""
+    """The probability that a plan keeps its headroom, from its prediction interval."""
     device = candidate.prediction.device
     spread = max((device.upper - device.expected) / BOUND, 1.0)
     return share_below((question.usable_bytes * (1 - question.headroom) - device.expected) / spread)
 
 
 def target_of(model: PlanKnowledge, tokens_per_second: float, device_bytes: int) -> Target:
-    """What the best plan measured so far, with this speed and this peak, leaves for others to beat.
+    """What a probe has to beat: the best plan so far, with this speed and this peak.
 
-    With both objectives a slower plan may still be on the front: there only memory counts.
+    With both objectives a slower plan may still be on the front: then only memory counts.
     """
     most = int(model.usable_bytes * (1 - model.headroom))
     if model.objective == MEMORY:
@@ -154,7 +154,7 @@ def target_of(model: PlanKnowledge, tokens_per_second: float, device_bytes: int)
 
 
 def enough(question: Question) -> str | None:
-    """Why no further probe is worth its cost, as a person would say it; None while one is."""
+    """Why no further probe is worth its cost, for people; None while one is."""
     if not question.candidates:
         return "every plan that can fit was probed"
     if not question.incumbent:
@@ -168,7 +168,7 @@ def enough(question: Question) -> str | None:
 
 
 def _may_gain(question: Question, candidate: Candidate) -> bool:
-    """Whether a plan is better than what was measured, if all goes as well as predicted at best."""
+    """Whether a plan beats the measurements if it is as good as predicted at best."""
     if question.objective != BOTH:
         return _score(question, candidate).upper > question.incumbent
     speed, free = _both(question, candidate)
@@ -177,7 +177,7 @@ def _may_gain(question: Question, candidate: Candidate) -> bool:
 
 
 def _without_gain(question: Question) -> int:
-    """How many of the last probes brought nothing. Before the first that fits nothing can be gained upon."""
+    """How many of the last probes brought no gain; 0 before the first that fits."""
     best, idle, fitting = 0.0, 0, list[Trial]()
     for trial in question.trials:
         if trial.fits is None:
@@ -194,7 +194,7 @@ def _without_gain(question: Question) -> int:
 
 
 def _gained(objective: str, fitting: list[Trial]) -> float:
-    """What the plans that fit have come to: the best score, or the area that both objectives cover."""
+    """The best score of the plans that fit, or with two objectives the area that they cover."""
     if objective == BOTH:
         return covered([trial.point for trial in fitting])
     return max((trial.score for trial in fitting), default=0.0)
@@ -212,13 +212,13 @@ def _next_divisor_down(question: Question) -> Plan | None:
 
 
 def _score(question: Question, candidate: Candidate) -> Interval:
-    """What the objective maximises, as predicted."""
+    """The predicted objective."""
     speed, free = _both(question, candidate)
     return speed if question.objective == THROUGHPUT else free
 
 
 def _both(question: Question, candidate: Candidate) -> tuple[Interval, Interval]:
-    """Tokens per second and free bytes, as predicted."""
+    """Predicted tokens per second and free bytes."""
     device, usable = candidate.prediction.device, question.usable_bytes
     free = Interval(usable - device.upper, usable - device.expected, usable - device.lower)
     return candidate.prediction.tokens_per_second, free

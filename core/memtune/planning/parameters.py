@@ -1,4 +1,4 @@
-"""A plan as the parameters of a study: one for each knob that a job leaves open, and back."""
+"""Converts plans to the parameters of an Optuna study, one for each open knob, and back."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from functools import cached_property
 from memtune.plans.plan import Plan
 
 Value = str | int | bool
-# The name of a parameter and its choices, to the choice that was made.
+# Maps a parameter's name and its choices to the choice made.
 Choose = Callable[[str, tuple[Value, ...]], object]
 
 # Accumulation follows from the micro-batch: the global batch is the job's.
@@ -31,13 +31,13 @@ class StudyParameters:
 
     @cached_property
     def choices(self) -> dict[str, tuple[Value, ...]]:
-        """The parameters and the choices of each, in the order in which they are made."""
+        """Parameters and their choices, in the order in which they are chosen."""
         columns = zip(*self._rows, strict=True) if self._rows else ()
         found = {name: _distinct(column) for name, column in zip(_NAMES, columns, strict=False)}
         return {name: values for name, values in found.items() if len(values) > 1}
 
     def plan(self, choose: Choose) -> Plan | None:
-        """The plan that these choices make; None if no plan of the study has them all."""
+        """The plan with these choices; None if the study has none."""
         left = list(self._rows.items())
         for place, name in enumerate(_NAMES):
             if len({row[place] for row, _ in left}) > 1:
@@ -46,14 +46,14 @@ class StudyParameters:
         return left[0][1] if left else None
 
     def plan_of(self, values: Mapping[str, Value]) -> Plan | None:
-        """The plan of a trial's parameters; None if they are no plan of the study, or do not tell which."""
+        """The plan of a trial's parameters; None if the study has none, or it is ambiguous."""
         try:
             return self.plan(lambda name, _: values[name])
         except KeyError:
             return None
 
     def values_of(self, plan: Plan) -> dict[str, Value]:
-        """The parameters of a plan, without those that the others leave one value."""
+        """The parameters of a plan, without those that the others determine."""
         own = dict(zip(_NAMES, _row(plan), strict=True))
         chosen: dict[str, Value] = {}
 
@@ -75,10 +75,10 @@ def _row(plan: Plan) -> tuple[Value, ...]:
 
 
 def _value(choice: object) -> Value:
-    """What an Optuna storage can hold; a knob's choices are told by their names."""
+    """A value that an Optuna storage can hold; choices are stored by name."""
     return choice if type(choice) in (int, bool) else str(choice)  # type: ignore[return-value]  # mypy cannot follow `in`
 
 
 def _distinct(values: Iterable[Value]) -> tuple[Value, ...]:
-    # Sorted, so that the choices do not depend on which plans were tried. A parameter's values are all of one type.
+    # Sorted, so that the choices do not depend on which plans were tried. All values have one type.
     return tuple(sorted(set(values)))

@@ -1,4 +1,4 @@
-"""What two objectives leave of many points: the front, how much it covers, and what one more point may add.
+"""Pareto front of two objectives: the front, its hypervolume, and the expected gain of one more point.
 
 Both objectives are maximised, and none is below 0.
 """
@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from memtune.memory.prediction import Interval
 
-# How far an interval's upper bound is from its middle, in standard deviations: the bound is that of 97.5%.
+# Standard deviations between an interval's middle and its upper bound, the 97.5% quantile.
 BOUND = 1.96
 
 
@@ -23,12 +23,12 @@ class Point(NamedTuple):
 
 
 def is_on_front(point: Point, points: Iterable[Point]) -> bool:
-    """Whether no other point is at least as good in both and better in one."""
+    """Whether no other point is at least as good in both objectives and better in one."""
     return not any(other != point and other.speed >= point.speed and other.free >= point.free for other in points)
 
 
 def front(points: Sequence[Point]) -> tuple[Point, ...]:
-    """The points that no other one beats, the slowest first."""
+    """The points that no other point dominates, the slowest first."""
     return tuple(sorted({point for point in points if is_on_front(point, points)}))
 
 
@@ -40,10 +40,10 @@ def covered(points: Sequence[Point]) -> float:
 
 
 def expected_gain(points: Sequence[Point], speed: Interval, free: Interval) -> float:
-    """By how much a point is expected to raise what is covered, its two coordinates being independent.
+    """Expected hypervolume improvement of a point with two independent coordinates.
 
-    Between two speeds of the front the area below the next point's free bytes is covered already. What is gained there
-    is the length by which the new point reaches in, times the height above: both expectations have a closed form.
+    Between two speeds of the front, the area below the next point's free bytes is covered already. The gain there is
+    the length by which the new point reaches in, times the height above: both expectations have a closed form.
     """
     slowest_first = front(points)
     edges = [0.0, *(point.speed for point in slowest_first), math.inf]
@@ -56,7 +56,7 @@ def expected_gain(points: Sequence[Point], speed: Interval, free: Interval) -> f
 
 
 def expected_excess(value: Interval, above: float) -> float:
-    """By how much a value is expected to exceed a bound: expected improvement, that of a normal distribution."""
+    """Expected improvement: how far a normally distributed value is expected to exceed a bound."""
     if above == math.inf:
         return 0.0
     spread = max((value.upper - value.lower) / (2 * BOUND), 1e-9 * abs(value.expected), 1e-12)
@@ -66,5 +66,5 @@ def expected_excess(value: Interval, above: float) -> float:
 
 
 def share_below(place: float) -> float:
-    """The share of a standard normal distribution that lies below."""
+    """The cumulative distribution function of the standard normal distribution."""
     return (1 + math.erf(place / math.sqrt(2))) / 2

@@ -1,4 +1,4 @@
-"""Which plans a job allows, which of them can fit, and which is predicted fastest."""
+"""The search space: which plans a job allows, which can fit, and which is predicted fastest."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ BOTH = "both"  # the front of throughput and memory
 
 @dataclass(frozen=True)
 class Space:
-    """The choices a job allows for each knob, every combination of them with every micro-batch.
+    """The choices a job allows for each knob, in every combination with every micro-batch.
 
-    ``micro_batches`` are the only ones that its script can take; none means any.
+    ``micro_batches`` are the only ones that its script can use; empty means any.
     """
 
     precisions: tuple[Precision, ...] = (Precision.BF16,)
@@ -56,7 +56,7 @@ class Space:
     micro_batches: tuple[int, ...] = ()
 
     def completed(self, plan: Plan) -> Plan:
-        """A plan with what its short form leaves out as this space has it, where the space has one choice."""
+        """Fill in what a plan's short form leaves out, for knobs with a single choice in this space."""
         choices: dict[str, tuple[Any, ...]] = {
             "optimizer": self.optimizers,
             "gradient_dtype": self.gradient_dtypes,
@@ -75,11 +75,11 @@ class Space:
         try:
             offloading = replace(whole, offload=self.offloads[0])
         except ValueError:
-            return whole  # not every sharding can
+            return whole  # not possible with every sharding
         return whole if contradiction(offloading) else offloading
 
     def has(self, plan: Plan) -> bool:
-        """Whether it has what a plan takes of the knobs that leave numerics alone: consent may change the others."""
+        """Whether the space has the plan's values of all knobs that keep numerics; consent may change the others."""
         return (
             plan.sharding in self.shardings
             and plan.checkpointing in self.checkpointings
@@ -92,7 +92,7 @@ class Space:
         return [size for size in divisors(samples) if not self.micro_batches or size in self.micro_batches]
 
     def bare_plans(self) -> Iterator[Plan]:
-        """Every combination that a plan accepts at all, at micro-batch 1 of 1."""
+        """Every valid combination, at micro-batch 1 of 1."""
         choices = product(
             self.precisions,
             self.shardings,
@@ -124,7 +124,7 @@ def _plan_or_none(choice: tuple[Any, ...]) -> Plan | None:
             expandable_segments=expandable,
         )
     except ValueError:
-        # The plan itself knows which knobs exclude each other (DDP with offload, NVMe without shards).
+        # The plan itself rejects knobs that exclude each other (DDP with offload, NVMe without shards).
         return None
 
 
@@ -141,14 +141,14 @@ def refusal(workload: Workload, plan: Plan) -> str | None:
 
 
 def enumerate_plans(workload: Workload, space: Space) -> list[Plan]:
-    """Every plan the job allows, in the order of the space's choices; empty if each combination is refused."""
+    """Every plan the job allows, in the order of the space's choices; empty if every combination is refused."""
     samples = workload.samples_per_rank
     batches = [(size, samples // size) for size in space.sizes(samples)]
     return [plan.with_batch(*batch) for plan in _bare_plans(workload, space) for batch in batches]
 
 
 def refusals(workload: Workload, space: Space) -> list[str]:
-    """Each reason for which a combination of the space was left out, once."""
+    """Each distinct reason for which a combination of the space was left out."""
     plans = list(space.bare_plans())
     reasons = [refusal(workload, plan) for plan in plans]
     alone = len(_bare_plans(workload, space)) < reasons.count(None)
@@ -178,12 +178,12 @@ def _least_sharding(plan: Plan) -> Plan:
     """The plan that stands for all that differ from it on one GPU in nothing but sharding."""
     if not plan.offloads_states:
         return replace(plan, sharding=Sharding.DDP)
-    # What goes to the host, and how, differs between the libraries.
+    # The libraries differ in what they offload, and how.
     return replace(plan, sharding=Sharding.ZERO_3 if plan.sharding.backend == "deepspeed" else Sharding.FSDP)
 
 
 def host_refusal(workload: Workload, predictor: PredictsPlans, plan: Plan) -> str | None:
-    """Why a pod cannot hold what the plan offloads; None if it can, or if its limit or the model is not known."""
+    """Why a pod cannot hold what the plan offloads; None if it can, or if its limit or the model is unknown."""
     limit = workload.host_limit_bytes
     if plan.offload is Offload.NONE or not limit or workload.assumed:
         return None
@@ -195,14 +195,14 @@ def host_refusal(workload: Workload, predictor: PredictsPlans, plan: Plan) -> st
 
 
 class Candidate(NamedTuple):
-    """A plan together with its prediction."""
+    """A plan with its prediction."""
 
     plan: Plan
     prediction: Prediction
 
 
 class Dropped(NamedTuple):
-    """A candidate that cannot be launched as it is, and why in words."""
+    """A candidate that cannot be launched, and why."""
 
     plan: Plan
     prediction: Prediction
@@ -228,7 +228,7 @@ def rank(
     headroom: float,
     objective: str = THROUGHPUT,
 ) -> Ranking:
-    """Sort the plans by whether they fit, then by the objective; those that cannot fit by how little is missing."""
+    """Group the plans by whether they fit, sorted by objective; those that cannot fit, by missing memory."""
     usable_bytes = workload.gpu.usable_bytes
     fitting: list[Candidate] = []
     uncertain: list[Dropped] = []
@@ -253,7 +253,7 @@ def rank(
 
 
 def _host_refusals(workload: Workload, predictor: PredictsPlans) -> Callable[[Plan], str | None]:
-    """`host_refusal`, asked once for each family: of what is offloaded only activations depend on the batch."""
+    """`host_refusal`, computed once per family: of the offloaded parts only activations depend on the batch."""
     known: dict[tuple[object, ...], str | None] = {}
 
     def refused(plan: Plan) -> str | None:
@@ -266,7 +266,7 @@ def _host_refusals(workload: Workload, predictor: PredictsPlans) -> Callable[[Pl
     return refused
 
 
-# Sorting is stable, so that equals stay in the order of the space and no slow comparison of plans is needed.
+# Sorting is stable: equals keep the order of the space, without a slow comparison of plans.
 def _quickest(candidate: Candidate | Dropped) -> tuple[float, float]:
     prediction = candidate.prediction
     return -prediction.tokens_per_second.expected, prediction.device.expected

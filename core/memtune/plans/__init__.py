@@ -1,1 +1,1 @@
-"""Plans: the knobs, what follows from a plan alone, and the settings that carry it out."""
+"""Plans: the knobs, what follows from a plan alone, and the library settings that carry it out."""

@@ -1,7 +1,7 @@
-"""The DeepSpeed configuration that carries out a plan.
+"""Generates the DeepSpeed configuration that carries out a plan.
 
-Everything that costs memory is written out, also where it equals DeepSpeed's default: what is predicted must not change
-with DeepSpeed's version. The optimizer and the scheduler stay the script's own.
+Every setting that costs memory is explicit, even if it equals DeepSpeed's default, so that predictions do not depend on
+DeepSpeed's version. The optimizer and the scheduler stay the script's own.
 """
 
 from __future__ import annotations
@@ -11,24 +11,24 @@ from typing import Any
 from memtune.plans.knobs import Checkpointing, GradientDtype, Offload, Optimizer, Precision
 from memtune.plans.plan import Plan
 
-# One knob moves every bucket, in the proportions of DeepSpeed's defaults (deepspeed/runtime/zero/config.py).
+# One knob scales every bucket, in the proportions of DeepSpeed's defaults (deepspeed/runtime/zero/config.py).
 MAX_LIVE_BUCKETS = 2
 PREFETCHES_PER_BUCKET = 10
-# The elements that stage 3 steps on at a time: DeepSpeed's default.
+# The number of elements that stage 3 steps at a time: DeepSpeed's default.
 SUB_GROUP_ELEMENTS = 1_000_000_000
-# Weights of stage 3 that are this small stay whole: DeepSpeed's default.
+# Stage 3 does not shard weights this small: DeepSpeed's default.
 PERSISTENT_ELEMENTS = 100_000
 _MODEL_DTYPES = {Precision.FP8: "bf16", Precision.BF16: "bf16", Precision.FP16: "fp16"}
 _WHOLE_MATRICES = (Optimizer.MUON, Optimizer.ADAFACTOR)
 
 
 def deepspeed_refusal(plan: Plan) -> str | None:
-    """Why DeepSpeed cannot carry out a plan; None if it can, or if the plan is another library's."""
+    """Why DeepSpeed cannot carry out a plan; None if it can, or if the plan uses another library."""
     if plan.sharding.backend != "deepspeed":
         return None
-    # DeepSpeed gathers matrices for a Muon of its own only (zero/muon), and the optimizer stays the script's.
+    # DeepSpeed gathers matrices only for its own Muon (zero/muon), and the optimizer stays the script's.
     if plan.sharding.zero_stage and plan.optimizer in _WHOLE_MATRICES:
-        others = "z0 or ddp" if plan.optimizer is Optimizer.ADAFACTOR else "z0, ddp or fsdp"  # as fsdp_refusal has it
+        others = "z0 or ddp" if plan.optimizer is Optimizer.ADAFACTOR else "z0, ddp or fsdp"  # as in fsdp_refusal
         return f"{plan.optimizer} works on whole matrices, ZeRO hands it flat pieces; use {others}"
     if not plan.sharding.zero_stage and plan.gradient_dtype is GradientDtype.FP32 and plan.precision in _MODEL_DTYPES:
         # deepspeed/runtime/engine.py, _do_optimizer_sanity_check: "unsupported mix"
@@ -58,7 +58,7 @@ def deepspeed_config(plan: Plan, world: int, nvme_path: str | None = None) -> di
 
 
 def _precision(plan: Plan) -> dict[str, Any]:
-    """fp8 and tf32 are made inside the matrix products: to DeepSpeed they are bf16 and fp32."""
+    """DeepSpeed's precision; fp8 and tf32 only exist inside matrix products: to DeepSpeed they are bf16 and fp32."""
     dtype = _MODEL_DTYPES.get(plan.precision, "fp32")
     gradient_dtype = "fp32" if plan.gradient_dtype is GradientDtype.FP32 else dtype
     return {
@@ -75,7 +75,7 @@ def _zero(plan: Plan, nvme_path: str | None) -> dict[str, Any]:
         "contiguous_gradients": True,
         "reduce_bucket_size": plan.bucket_elements,
         "allgather_bucket_size": plan.bucket_elements,
-        # Overlapping costs a second bucket below stage 3; at stage 3 it is what hides the gathering.
+        # Overlapping costs a second bucket below stage 3; at stage 3 it hides the gathering.
         "overlap_comm": stage == 3,
         **(_stage_3(plan) if stage == 3 else {}),
         **_offload(plan, nvme_path),
@@ -90,22 +90,22 @@ def _stage_3(plan: Plan) -> dict[str, Any]:
         "stage3_param_persistence_threshold": PERSISTENT_ELEMENTS,
         "sub_group_size": SUB_GROUP_ELEMENTS,
         "memory_efficient_linear": has_own_products(plan.checkpointing),
-        # Without it, what a script saves for others to load is no model but the ranks' shards, or an error.
+        # Without it, a script's saved model consists of the ranks' shards, or saving fails.
         "stage3_gather_16bit_weights_on_model_save": True,
     }
 
 
 def has_own_products(checkpointing: Checkpointing) -> bool:
-    """Whether stage 3 puts its own linear layer in the place of torch's.
+    """Whether stage 3 replaces torch's linear layers with its own.
 
-    It adds its bias in place to the product, which selective checkpointing keeps.
+    Its own adds the bias in place to the product, which selective checkpointing keeps.
     """
     return checkpointing.mode != "selective"
 
 
 def _offload(plan: Plan, nvme_path: str | None) -> dict[str, Any]:
     if plan.offload in (Offload.NONE, Offload.ACTIVATIONS):
-        return {}  # activations leave through saved-tensor hooks, DeepSpeed has no part in it
+        return {}  # saved-tensor hooks offload activations, without DeepSpeed
     place: dict[str, Any] = {"device": "cpu", "pin_memory": True}
     if plan.offload is Offload.NVME:
         place |= {"device": "nvme", "nvme_path": nvme_path}

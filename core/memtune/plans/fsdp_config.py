@@ -1,4 +1,4 @@
-"""The FSDP2 settings that carry out a plan: the arguments of torch's ``fully_shard``, as plain values.
+"""Generates the FSDP2 settings that carry out a plan: the arguments of ``fully_shard``, as plain values.
 
 Weights, gradients and optimizer state stay fp32 shards; a unit is cast while it is gathered.
 """
@@ -10,14 +10,14 @@ from typing import Any
 from memtune.plans.knobs import GradientDtype, Offload, Optimizer, Precision, Sharding
 from memtune.plans.plan import Plan
 
-# fp8 and tf32 are made inside the matrix products: to FSDP they are bf16 and fp32.
+# fp8 and tf32 only exist inside matrix products: to FSDP they are bf16 and fp32.
 _COMPUTE_DTYPES = {Precision.FP8: "bf16", Precision.BF16: "bf16", Precision.FP16: "fp16"}
 
 
 def fsdp_refusal(plan: Plan) -> str | None:
-    """Why FSDP cannot carry out a plan; None if it can, or if the plan is another library's."""
+    """Why FSDP cannot carry out a plan; None if it can, or if the plan uses another library."""
     if plan.sharding.backend == "fsdp" and plan.optimizer is Optimizer.ADAFACTOR:
-        # Neither torch's nor transformers' can step on DTensors, whose norms and means are of another placement.
+        # Neither torch's nor transformers' can step on DTensors, whose norms and means have another placement.
         return "adafactor works on whole matrices, FSDP hands it shards; use z0 or ddp"
     return None
 
@@ -41,12 +41,12 @@ def fsdp_config(plan: Plan, nodes: int, gpus_per_node: int) -> dict[str, Any]:
 
 
 def _mesh(plan: Plan, nodes: int, gpus_per_node: int) -> dict[str, int]:
-    """The dimensions of the device mesh, outermost first: hybrid shards within a node and copies across nodes."""
+    """The dimensions of the device mesh, outermost first: hybrid sharding within a node, replicas across nodes."""
     if plan.sharding is Sharding.FSDP_HYBRID:
         return {"replicate": nodes, "shard": gpus_per_node}
     return {"shard": nodes * gpus_per_node}
 
 
 def _offload(plan: Plan) -> dict[str, Any] | None:
-    """FSDP2 knows one offload: parameters, gradients and optimizer state together."""
+    """FSDP2's only offload: parameters, gradients and optimizer state together."""
     return {"pin_memory": True} if plan.offload is Offload.PARAMETERS else None

@@ -1,4 +1,4 @@
-"""The knobs of a plan, and their choices in words. What is quick comes before what saves memory, as a rule."""
+"""The knobs of a plan and their choices, usually the fastest first and the most memory-saving last."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from functools import total_ordering
 
 @total_ordering
 class Knob(str, Enum):
-    """A choice of one knob; choices are ordered as they are written down."""
+    """A choice of one knob; choices are ordered as defined."""
 
     def __lt__(self, other: object) -> bool:
         if not isinstance(other, type(self)):
@@ -21,7 +21,7 @@ class Knob(str, Enum):
     def __str__(self) -> str:
         return str(self.value)
 
-    # The enum's own hash is computed in Python; plans are hashed by the thousand.
+    # The enum's own hash is slow Python code, and plans are hashed by the thousand.
     __hash__ = str.__hash__
 
 
@@ -36,10 +36,10 @@ class Precision(Knob):
 
 
 class Sharding(Knob):
-    """Who holds which state: plain DDP, DeepSpeed ZeRO 0 to 3, or FSDP2 with its three strategies.
+    """Sharding strategies: plain DDP, DeepSpeed ZeRO 0 to 3, or FSDP2's three.
 
-    ``backend`` is the library that carries it out: ``ddp``, ``deepspeed`` or ``fsdp``. ``zero_stage`` is the ZeRO stage
-    whose shards these are; FSDP shards all that stage 3 does.
+    ``backend`` is the library that carries it out: ``ddp``, ``deepspeed`` or ``fsdp``. ``zero_stage`` is the equivalent
+    ZeRO stage; FSDP shards all that stage 3 does.
     """
 
     backend: str
@@ -55,7 +55,7 @@ class Sharding(Knob):
     FSDP = "fsdp"
 
     def __init__(self, short: str) -> None:
-        # Plain attributes, for a ranking reads them by the thousand.
+        # Plain attributes, since a ranking reads them by the thousand.
         self.backend = short if short == "ddp" else "fsdp" if short.startswith("fsdp") else "deepspeed"
         self.zero_stage = int(short[1]) if self.backend == "deepspeed" else 3 if self.backend == "fsdp" else 0
 
@@ -71,7 +71,7 @@ class Offload(Knob):
 
 
 class Optimizer(Knob):
-    """The optimizer, and with it the size of its states."""
+    """The optimizer, which determines the size of its states."""
 
     ADAMW = "adamw"
     MUON = "muon"
@@ -82,7 +82,7 @@ class Optimizer(Knob):
 
 
 class GradientDtype(Knob):
-    """In which number format gradients are kept and accumulated."""
+    """The number format in which gradients are kept and accumulated."""
 
     MODEL = "model"
     FP32 = "fp32"
@@ -112,7 +112,7 @@ class Checkpointing:
 
     @classmethod
     def parse(cls, text: str) -> Checkpointing:
-        """Read ``none``, ``selective``, ``every-4`` or ``full``."""
+        """Parse ``none``, ``selective``, ``every-4`` or ``full``."""
         match = re.fullmatch(r"every-(\d+)", text)
         return cls("every", int(match[1])) if match else cls(text)
 
@@ -124,8 +124,8 @@ class Checkpointing:
 
     @property
     def _order(self) -> tuple[int, int]:
-        # An order to list them in, not one by memory: every-K recomputes what full does, keeps fewer inputs of layers
-        # and has more layers recomputed at once, so that which of the two is smaller depends on the model and on K.
+        # An order for lists, not by memory: every-K recomputes what full does, keeps fewer inputs of layers and
+        # recomputes more layers at once, so the model and K decide which of the two is smaller.
         return ("none", "selective", "every", "full").index(self.mode), -self.every
 
 

@@ -1,4 +1,4 @@
-"""What an optimizer keeps of each parameter that learns, and what its step makes beside that, by its name.
+"""Optimizer memory by optimizer name: bytes of states per trainable parameter, and temporaries of a step.
 
 Sources: torch/optim (adamw.py, sgd.py, adafactor.py, _muon.py; foreach AdamW takes the roots of all second moments at
 once); bitsandbytes functional.py (quantize_blockwise: an fp32 absmax for 256 elements) and optim/optimizer.py (paged
@@ -14,28 +14,28 @@ from typing import NamedTuple
 from memtune.plans.knobs import Optimizer
 
 _FP32 = 4.0
-# Of one moment, its bytes for each element where they are fewer than four, with its scales.
+# Bytes per element of one moment below four bytes, with its scales.
 _MOMENT_BYTES = {"8bit": 1 + 4 / 256, "fp8": 1 + 4 / 256, "4bit": 0.5 + 4 / 128}
 _MOMENTS = {
     "adam": 2, "adamw": 2, "nadam": 2, "radam": 2, "adamax": 2, "adadelta": 2, "lamb": 2, "sophia": 2, "amsgrad": 3,
     "adan": 3, "ademamix": 3, "prodigy": 4, "adagrad": 1, "rmsprop": 1, "lars": 1, "lion": 1, "muon": 1, "sgd": 1,
 }  # fmt: skip
-# Rows and columns of each matrix instead of a moment: of a matrix of 1,000 by 1,000, 2 numbers for 1,000 elements.
+# Rows and columns of each matrix instead of a moment: 2 numbers per 1,000 elements of a 1,000 by 1,000 matrix.
 _ADAFACTOR_BYTES = 0.02
 # Newton-Schulz has a matrix, its square and their product in bf16, beside the update.
 _MUON_PRODUCT_BYTES = 3 * 2.0
 # The fewest bits of one moment, and more than Adafactor takes.
 _LEAST_NARROW_BYTES = 0.5
-# Words of a name that say who wrote the optimizer, or how it runs, but not what it keeps.
+# Parts of a name that tell the optimizer's origin or implementation, but not its states.
 _SILENT = re.compile(r"torch|bnb|bitsandbytes|hf|apex|xla|npu|fused|foreach|schedule_?free|ao|32_?bit")
 
 
 class OptimizerBytes(NamedTuple):
     """Bytes per parameter: ``states``, and ``foreach`` temporaries of all parameters at once without a fused kernel.
 
-    Parameters outside of the repeated blocks have ``outside`` more; where they do, an AdamW of their own steps them,
-    and ``foreach`` are its. A step that goes weight by weight has an ``update`` for each element of the weight it is
-    at, and ``products`` in bf16 whatever the states are. Paged states are none of the allocator's.
+    Parameters outside the repeated blocks have ``outside`` more; if so, a separate AdamW steps them, and ``foreach`` is
+    its. A step that goes weight by weight has an ``update`` for each element of the current weight, and ``products`` in
+    bf16 whatever the states are. Paged states are not in the allocator.
     """
 
     states: float
@@ -46,20 +46,20 @@ class OptimizerBytes(NamedTuple):
 
     @property
     def alone(self) -> float:
-        """What a step has for each element of the weight it is at."""
+        """What a step has for each element of the current weight."""
         return self.update + self.products
 
     def all_states(self, learning: float, outside: float) -> float:
-        """The states of so many parameters, of which so many are outside of the repeated blocks."""
+        """The states of ``learning`` parameters, of which ``outside`` are outside the repeated blocks."""
         return self.states * learning + self.outside * outside
 
     def of_bytes(self, width: float) -> OptimizerBytes:
-        """The same with moments of so many bytes in place of four."""
+        """The same with moments of ``width`` bytes in place of four."""
         return OptimizerBytes(*(each * width / _FP32 for each in self))._replace(products=self.products)
 
 
 def optimizer_bytes(name: str) -> OptimizerBytes | None:
-    """What an optimizer of this name takes, as torch, transformers, bitsandbytes or torchao call it, or None."""
+    """The memory of an optimizer by its name in torch, transformers, bitsandbytes or torchao; None if unknown."""
     word = re.sub(r"[^a-z0-9]+", "_", name.lower())
     is_paged = "paged" in word
     few_bits = next((bits for bits in _MOMENT_BYTES if re.search(bits.replace("bit", "_?bit"), word)), None)
@@ -87,11 +87,11 @@ def is_narrow(state_bytes: float) -> bool:
 
 
 def bytes_of(optimizer: Optimizer) -> OptimizerBytes:
-    """What a plan's optimizer takes."""
+    """The memory of a plan's optimizer."""
     found = optimizer_bytes(optimizer.value)
     assert found
     return found
 
 
-# Optimizer state per parameter, in bytes, where moments are fp32.
+# Optimizer state per parameter in bytes, with fp32 moments.
 STATE_BYTES: dict[Optimizer, float] = {each: bytes_of(each).states for each in Optimizer}

@@ -1,4 +1,4 @@
-"""A plan: one complete memory configuration. Frozen, hashable, ordered, with a stable short form and JSON."""
+"""`Plan`: one complete memory configuration. Frozen, hashable, ordered, with a stable short form and JSON."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Plan:
             if getattr(self, name) < 1:
                 raise ValueError(f"plan: {name} is {getattr(self, name)}; it must be at least 1")
         if self.max_split_size_mib and self.max_split_size_mib <= 20:
-            # torch refuses less than the size of a large segment, 20 MiB.
+            # torch rejects values below the size of a large segment, 20 MiB.
             raise ValueError(f"plan: max_split_size_mib is {self.max_split_size_mib}; it must be 0 (off) or above 20")
         if self.sharding is Sharding.DDP and self.offload not in (Offload.NONE, Offload.ACTIVATIONS):
             raise ValueError(f"plan: DDP cannot offload {self.offload}; use a ZeRO stage or FSDP")
@@ -84,14 +84,14 @@ class Plan:
         return self.micro_batch * self.accumulation * world
 
     def with_micro_batch(self, micro_batch: int) -> Plan:
-        """The same plan at another micro-batch, the global batch kept."""
+        """The same plan at another micro-batch with the same global batch."""
         samples = self.micro_batch * self.accumulation
         if micro_batch < 1 or samples % micro_batch:
             raise ValueError(f"micro-batch {micro_batch} does not divide the {samples} sequences of each rank")
         return self.with_batch(micro_batch, samples // micro_batch)
 
     def with_batch(self, micro_batch: int, accumulation: int) -> Plan:
-        """The same plan with another batch. No other knob is checked again, for spaces have thousands of plans."""
+        """The same plan with another batch. Other knobs are not validated again: spaces have thousands of plans."""
         if micro_batch < 1 or accumulation < 1:
             raise ValueError(f"plan: {micro_batch} x {accumulation} is no batch; both must be at least 1")
         plan = object.__new__(Plan)
@@ -100,7 +100,7 @@ class Plan:
 
     @cached_property
     def family(self) -> tuple[object, ...]:
-        """Every knob but the batch: what plans share that differ only in how a rank's sequences are cut."""
+        """Every knob except the batch, shared by plans that only divide a rank's sequences differently."""
         return _family_of(self)
 
     def __str__(self) -> str:
@@ -130,7 +130,7 @@ class Plan:
     @classmethod
     @lru_cache(4096)
     def parse(cls, text: str) -> Plan:
-        """Read the short form back, such as ``bf16-z2-sel-mb4x8``."""
+        """Parse the short form, such as ``bf16-z2-sel-mb4x8``."""
         head, suffixes = text.strip().split("-")[:4], text.strip().split("-")[4:]
         if len(head) < 4:
             raise ValueError(_shape(text, "it has fewer than four parts"))
@@ -159,7 +159,7 @@ class Plan:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Plan:
-        """Read what ``to_json`` wrote; a missing field takes its default, an unknown one is an error."""
+        """Parse what ``to_json`` wrote; a missing field takes its default, an unknown one is an error."""
         by_name = {camel(f.name): f.name for f in fields(cls)}
         unknown = sorted(set(data) - set(by_name))
         missing = [n for n in ("precision", "sharding", "checkpointing", "microBatch", "accumulation") if n not in data]
@@ -196,7 +196,7 @@ _FLAGS: dict[str, tuple[str, Any]] = {
     **{short: ("optimizer", optimizer) for optimizer, short in _SHORT_OPTIMIZER.items()},
     **{short: ("attention", attention) for attention, short in _SHORT_ATTENTION.items()},
 }
-# The numbers of the options that have one: a bucket's elements, and a largest split that torch takes.
+# The numbers of options that have one: a bucket's elements, and a largest split that torch accepts.
 _NUMBERED = {
     "bucket_elements": "bk[1-9][0-9]{0,11}m?",
     "max_split_size_mib": "split(2[1-9]|[3-9][0-9]|[1-9][0-9]{2,7})",
@@ -217,9 +217,9 @@ def _short_form() -> str:
     return f"^({precisions})-({shardings})-({checkpointings})-mb{_SIZE}x{_SIZE}(-({options}))*$"
 
 
-# For each knob that is an option of the short form, the regular expression of what stands there for it.
+# For each knob that is an option of the short form, the regular expression of its text.
 OPTIONS = _options()
-# The regular expression of the short form as it is written. It does not tell which choices go together.
+# The regular expression of the short form. It does not check which choices go together.
 SHORT_FORM = _short_form()
 
 

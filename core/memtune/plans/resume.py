@@ -1,9 +1,9 @@
-"""Which checkpoint can be resumed under which plan: (format, from plan, to plan, same world?) -> direct | convert |
-impossible.
+"""Which checkpoint can be resumed under which plan: direct, after conversion, or impossible.
 
-The entries are what the libraries really do: the contract tests save under one plan and load under another. Where they
-cannot, or nobody has seen that they can, an entry says impossible. FSDP with offload is tried on CUDA only. Tried
-nowhere, and taken to be read by what wrote it: what is written under NVMe, and 8-bit AdamW of Trainer and accelerate.
+The table maps (format, from plan, to plan, same world?) to what the libraries really do: the contract tests save under
+one plan and load under another. What does not work, or was never seen to work, is impossible. FSDP with offload is
+tested on CUDA only. Untested, and assumed readable by what wrote it: checkpoints under NVMe, and 8-bit AdamW of Trainer
+and accelerate.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from memtune.plans.plan import Plan
 
 
 class Format(str, Enum):
-    """How a checkpoint is laid out: by the library or the integration that wrote it."""
+    """The layout of a checkpoint, by the library or integration that wrote it."""
 
     DEEPSPEED = "deepspeed"
     UNIVERSAL = "universal"
@@ -33,12 +33,12 @@ class Format(str, Enum):
 
 
 def engine_format(plan: Plan) -> Format:
-    """What the engine writes under this plan."""
+    """The format that the engine writes under this plan."""
     return Format.DEEPSPEED if plan.sharding.backend == "deepspeed" else Format.DCP
 
 
 class Way(str, Enum):
-    """What it takes to go on: nothing, a conversion on the CPU, or more than can be done."""
+    """What resuming takes: nothing, a conversion on the CPU, or it is impossible."""
 
     DIRECT = "direct"
     CONVERT = "convert"
@@ -63,7 +63,7 @@ def resumption(checkpoint_format: Format, saved: Plan, wanted: Plan, same_world:
 
 
 def resumable(checkpoint_format: Format, saved: Plan, wanted: Plan, same_world: bool) -> Plan | None:
-    """The plan closest to the wanted one under which the checkpoint can be resumed; None if there is none."""
+    """The plan closest to the wanted one under which the checkpoint can be resumed; or None."""
     closer: list[dict[str, object]] = [{}]
     for name in ("sharding", "offload", "gradient_dtype", "optimizer", "precision"):
         closer.append({**closer[-1], name: getattr(saved, name)})
@@ -78,7 +78,7 @@ def resumable(checkpoint_format: Format, saved: Plan, wanted: Plan, same_world: 
 
 
 def _other_weights(saved: Plan, wanted: Plan) -> Resumption | None:
-    """DeepSpeed keeps the weights in the format of the products; torch's own sharding and autocast keep fp32 ones."""
+    """DeepSpeed keeps weights in compute precision; torch's own sharding and autocast keep fp32."""
     before, after = _stored(saved.precision), _stored(wanted.precision)
     if before == after:
         return None
@@ -86,12 +86,12 @@ def _other_weights(saved: Plan, wanted: Plan) -> Resumption | None:
 
 
 def _stored(precision: Precision) -> str:
-    """The number format of the weights; fp8 and tf32 are made inside the matrix products."""
+    """The number format of the weights; fp8 and tf32 only exist inside matrix products."""
     return {Precision.FP8: "bf16", Precision.TF32: "fp32"}.get(precision, precision.value)
 
 
 def _deepspeed(saved: Plan, wanted: Plan, same_world: bool) -> Resumption:
-    """DeepSpeed's shards: read as they are by the same stage and world, through a universal checkpoint by others."""
+    """DeepSpeed's shards: direct for the same stage and world, others through a universal checkpoint."""
     if wanted.sharding.backend != "deepspeed":
         return _impossible(f"only DeepSpeed reads DeepSpeed's shards, not {wanted.sharding}")
     if other_weights := _other_weights(saved, wanted):
@@ -122,7 +122,7 @@ def _nvme(saved: Plan, wanted: Plan, same_world: bool) -> Resumption:
 
 
 def _shards(plan: Plan) -> tuple[object, ...]:
-    """What decides how DeepSpeed cuts. Stages 1 and 2 are one; a bf16 stage 1 with fp32 gradients is another."""
+    """What determines DeepSpeed's partitions. Stages 1 and 2 are alike; bf16 stage 1 with fp32 gradients differs."""
     is_stage_3 = plan.sharding.zero_stage == 3
     has_own = (
         plan.sharding is Sharding.ZERO_1
@@ -134,13 +134,13 @@ def _shards(plan: Plan) -> tuple[object, ...]:
 
 
 def _universal(saved: Plan, wanted: Plan, _same_world: bool) -> Resumption:
-    """What was converted once is not converted again."""
+    """A converted checkpoint is not converted again."""
     entry = _deepspeed(saved, wanted, same_world=False)
     return entry if entry.way is Way.IMPOSSIBLE else _direct("whole tensors are cut anew for each stage and world")
 
 
 def _dcp(saved: Plan, wanted: Plan, _same_world: bool) -> Resumption:
-    """torch's distributed checkpoint: whole tensors by name, cut anew when they are read."""
+    """torch's distributed checkpoint: whole tensors by name, resharded on load."""
     if wanted.sharding.backend == "deepspeed":
         return _impossible(f"DeepSpeed ({wanted.sharding}) does not read torch's distributed checkpoints")
     if wanted.optimizer is Optimizer.ADAMW_8BIT and saved.sharding.backend != wanted.sharding.backend:
@@ -162,7 +162,7 @@ def _integration(saved: Plan, wanted: Plan, same_world: bool) -> Resumption:
 
 
 def _script(saved: Plan, wanted: Plan, same_world: bool) -> Resumption:
-    """What a script wrote by itself: nothing is known of it but what it was written under."""
+    """A script's own checkpoint: only the plan that wrote it is known."""
     if other_weights := _other_weights(saved, wanted):
         return other_weights
     if saved.sharding is Sharding.DDP and wanted.sharding is Sharding.DDP:

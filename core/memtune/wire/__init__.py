@@ -1,1 +1,1 @@
-"""What the operator and a pod tell each other: variables, runs, reports, traces."""
+"""The protocol between operator and pod: environment variables, runs, names, reports and traces."""

@@ -1,4 +1,4 @@
-"""Compares what a script really did with the plan it was given. A measurement of another plan is none."""
+"""Compares what a script really did with its plan, since a measurement of another plan is invalid."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from memtune.plans.knobs import GradientDtype, Precision, Sharding
 from memtune.plans.plan import Plan
 from memtune.wire.report import Applied
 
-# What a script decides by its own batch.
+# Fields that a script's own batch decides.
 BATCH_FIELDS = ("microBatch", "microSteps", "samplesPerStep")
-# A shortened step of a probe has this many micro-batches: enough to hold accumulated gradients.
+# A probe's shortened step has this many micro-batches: enough to hold accumulated gradients.
 SHORTENED_ACCUMULATION = 2
 
 _DTYPES = {
@@ -24,10 +24,10 @@ _DTYPES = {
 
 
 class _Field(NamedTuple):
-    """One comparison: the report's field, the values that the plan allows, and the remedy under each integration.
+    """One comparison: the report's field, the values that the plan allows, and the remedy per integration.
 
-    Integrations without a remedy of their own take that of ``env``. A field that differs only because another one in
-    ``implied_by`` does is left out.
+    Integrations without their own remedy use that of ``env``. A field is left out if it differs only because one in
+    ``implied_by`` does.
     """
 
     name: str
@@ -54,9 +54,9 @@ def shortened_accumulation(plan: Plan) -> int:
 def mismatch(
     plan: Plan, applied: Applied, world: int, is_probe: bool, *, integration: str = "env", without: Collection[str] = ()
 ) -> str:
-    """One sentence about all fields in which a run differs from its plan, but those ``without``; empty where none does.
+    """One sentence about all fields in which a run differs from its plan, except those ``without``; or empty.
 
-    The remedies are those of the integration. What was not seen, because the run ended before, is not held against it.
+    The remedies are the integration's. What was not observed because the run ended earlier does not count.
     """
     found: list[_Difference] = []
     for field in _FIELDS:
@@ -76,7 +76,7 @@ def mismatch(
 
 
 def _remedy(field: _Field, applied: Applied, plan: Plan, integration: str) -> str:
-    """What to do about one field. Batches of the plan's size that are too few may be all that an epoch has."""
+    """What to do about one field. If the batch size is right but there are too few, the epoch may be short."""
     remedy = field.remedies.get(integration, field.remedies["env"])
     is_short = field.name == "microSteps" and (applied.micro_steps or 0) < plan.accumulation
     if is_short and applied.micro_batch in (None, plan.micro_batch):
@@ -85,7 +85,7 @@ def _remedy(field: _Field, applied: Applied, plan: Plan, integration: str) -> st
 
 
 def _checkpointing_difference(plan: Plan, applied: Applied, integration: str) -> list[_Difference]:
-    """How many blocks there are only the model knows; that some are checkpointed, or none, the plan knows."""
+    """Compare checkpointed blocks: only the model knows their number, but the plan knows if there are any."""
     blocks, wanted = applied.checkpointed_blocks, plan.checkpointing.mode != "none"
     if blocks is None or wanted == bool(blocks):
         return []
@@ -94,7 +94,7 @@ def _checkpointing_difference(plan: Plan, applied: Applied, integration: str) ->
 
 
 def _backends(plan: Plan, world: int, _: bool) -> tuple[object, ...]:
-    # Over one rank a wrapper for data parallelism does nothing, and most scripts leave it out.
+    # On one rank a data-parallel wrapper does nothing, and most scripts leave it out.
     alone = world == 1 and plan.sharding is Sharding.DDP
     return (plan.sharding.backend, "none") if alone else (plan.sharding.backend,)
 
@@ -113,7 +113,7 @@ def _compute_dtypes(plan: Plan, _: int, __: bool) -> tuple[object, ...]:
 
 
 def _weight_dtypes(plan: Plan, _: int, __: bool) -> tuple[object, ...]:
-    """DeepSpeed keeps its masters apart; elsewhere autocast leaves fp32 weights, and a script may cast them itself."""
+    """DeepSpeed keeps master weights apart; elsewhere autocast keeps fp32 weights, and a script may cast them."""
     dtype = _DTYPES[plan.precision]
     return (dtype,) if plan.sharding.backend == "deepspeed" else tuple(dict.fromkeys(("float32", dtype)))
 

@@ -1,7 +1,7 @@
-"""Which sample comes when, by counting: a run goes on after the samples it has consumed, whatever its plan.
+"""The order of training samples, so that a resumed run continues after the consumed samples under any plan.
 
-Epoch follows epoch without a gap, each in an order of its own, and an optimizer step takes the next ``global_batch``
-samples of that one sequence. Neither micro-batch nor world has a part in it.
+Epochs follow each other without a gap, each in its own order, and an optimizer step takes the next ``global_batch``
+samples of that one sequence. It depends on neither micro-batch nor world.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _WORD = (1 << 64) - 1
 def batches(
     dataset_len: int, global_batch: int, seed: int, samples_done: int = 0, rank: int = 0, world: int = 1
 ) -> Iterator[list[int]]:
-    """This rank's samples of one optimizer step after the other, for ever, going on after ``samples_done``."""
+    """Yield this rank's samples of each optimizer step endlessly, starting after ``samples_done``."""
     if dataset_len < 1:
         raise ValueError("the data set is empty; there is no order of nothing")
     if global_batch % world:
@@ -28,16 +28,16 @@ def batches(
 
 
 def sample_at(position: int, dataset_len: int, seed: int) -> int:
-    """The sample that comes at this position, counted from the start of the training."""
+    """The sample at this position, counted from the start of the training."""
     epoch, index = divmod(position, dataset_len)
     return _permuted(index, dataset_len, _mixed(seed ^ _mixed(epoch + 1)))
 
 
 def _permuted(index: int, length: int, key: int) -> int:
-    """The place of ``index`` in one order of ``length`` things, without laying out the others.
+    """The place of ``index`` in a pseudorandom order of ``length`` items, without computing the others.
 
-    A Feistel network permutes a power of four; whoever lands outside walks on until inside (Black and Rogaway, Ciphers
-    with arbitrary finite domains, 2002).
+    A Feistel network permutes a power of four; an index outside the range is permuted again until it is inside (Black
+    and Rogaway, Ciphers with arbitrary finite domains, 2002).
     """
     half_bits = max((length - 1).bit_length() + 1, 2) // 2
     mask = (1 << half_bits) - 1

@@ -1,15 +1,15 @@
 """The environment variables that the operator sets and the runner reads, each named once.
 
 They come first in the container's environment, so that the user's own variables, command and arguments may refer to
-them as ``$(MEMTUNE_MICRO_BATCH)``. One that has nothing to tell is set and empty: Kubernetes would hand a reference to
-an unset variable to the command as it stands.
+them as ``$(MEMTUNE_MICRO_BATCH)``. A variable without a value is set and empty: Kubernetes would pass a reference to an
+unset variable to the command unexpanded.
 """
 
 from __future__ import annotations
 
 PREFIX = "MEMTUNE_"
 
-# Which run this is, and what it is to do.
+# The run's identity and settings.
 JOB = "MEMTUNE_JOB"
 JOB_UID = "MEMTUNE_JOB_UID"
 RUN = "MEMTUNE_RUN"
@@ -22,13 +22,13 @@ PROBE_TARGET_TOKENS = "MEMTUNE_PROBE_TARGET_TOKENS"
 PROBE_TARGET_BYTES = "MEMTUNE_PROBE_TARGET_BYTES"
 INTEGRATION = "MEMTUNE_INTEGRATION"
 
-# The plan: whole as JSON, and the two numbers that scripts need most.
+# The plan as JSON, and the two numbers that scripts need most.
 PLAN = "MEMTUNE_PLAN"
 MICRO_BATCH = "MEMTUNE_MICRO_BATCH"
 ACCUMULATION = "MEMTUNE_ACCUMULATION"
 DEEPSPEED_CONFIG = "MEMTUNE_DEEPSPEED_CONFIG"
 
-# What an attempt that died in an evaluation or in a save has taught the next one.
+# What an attempt that died in an evaluation or a save taught the next one.
 EVALUATION_BATCH = "MEMTUNE_EVALUATION_BATCH"
 SHARDED_SAVE = "MEMTUNE_SHARDED_SAVE"
 
@@ -52,7 +52,7 @@ METRICS_PORT = "MEMTUNE_METRICS_PORT"
 RENDEZVOUS_SECONDS = "MEMTUNE_RENDEZVOUS_SECONDS"
 GRACE_SECONDS = "MEMTUNE_GRACE_SECONDS"
 
-# Where it writes, and from where it goes on.
+# Where it writes, and where it resumes from.
 CHECKPOINT_PATH = "MEMTUNE_CHECKPOINT_PATH"
 RESUME_FROM = "MEMTUNE_RESUME_FROM"
 RESUME_SAMPLES = "MEMTUNE_RESUME_SAMPLES"
@@ -60,12 +60,12 @@ REPORT_PATH = "MEMTUNE_REPORT_PATH"
 REPORT_LOG_TAIL = "MEMTUNE_REPORT_LOG_TAIL"
 TERMINATION_MESSAGE_PATH = "MEMTUNE_TERMINATION_MESSAGE_PATH"
 
-# For a trace run alone: where the volumes are mounted that may hold other files for the next job, separated by colons.
+# Only for a trace run: mount paths of volumes whose files may differ for the next job, separated by colons.
 TRACE_VOLUMES = "MEMTUNE_TRACE_VOLUMES"
 
-# Between the parts of the runner on one node: where each rank leaves its report, and all of them what they have in
-# common, whether a process above has the hooks already, whether a launcher such as torchrun is in the command, and the
-# options that an `accelerate launch` was given.
+# Between the parts of the runner on one node: the directories of each rank's report and of shared state, whether a
+# parent process already has the hooks, whether a launcher such as torchrun is in the command, and the options of an
+# `accelerate launch`.
 RANK_DIRECTORY = "MEMTUNE_RANK_DIRECTORY"
 NODE_DIRECTORY = "MEMTUNE_NODE_DIRECTORY"
 HOOKED = "MEMTUNE_HOOKED"
@@ -73,13 +73,13 @@ LAUNCHED = "MEMTUNE_LAUNCHED"
 ACCELERATE_OPTIONS = "MEMTUNE_ACCELERATE_OPTIONS"
 # Where the emulated GPU is built and kept, if not in the user's cache directory.
 EMULATED_CACHE = "MEMTUNE_EMULATED_CACHE"
-# Between `memtune emulate` and the library that it preloads: what the emulated GPU is like.
+# From `memtune emulate` to the library that it preloads: the properties of the emulated GPU.
 EMULATED_GPU = "MEMTUNE_EMULATED_GPU"
-# Between `memtune emulate JOB.yaml` and the rank that it runs: where to write what the emulation knows, and a snapshot.
+# From `memtune emulate JOB.yaml` to the rank that it runs: where to write the emulation's result, and a snapshot.
 EMULATED_RESULT = "MEMTUNE_EMULATED_RESULT"
 EMULATED_SNAPSHOT = "MEMTUNE_EMULATED_SNAPSHOT"
 
-# The runner sets these from the plan and the run, before torch is imported. A value of the user's would contradict it.
+# The runner sets these from the plan and the run, before torch is imported. A user's value would contradict it.
 OWNED_BY_RUNNER = frozenset(
     {
         "PYTORCH_ALLOC_CONF",
@@ -94,7 +94,7 @@ OWNED_BY_RUNNER = frozenset(
 )
 
 
-# Known once the launcher has looked for checkpoints: it fills in references to them, which no pod can.
+# Known once the launcher has searched for checkpoints: it expands references to them, which no pod can.
 FOUND_BY_LAUNCHER = (RESUME_FROM, RESUME_SAMPLES)
 _INTERNAL = frozenset(
     {
@@ -102,7 +102,7 @@ _INTERNAL = frozenset(
         *(EMULATED_CACHE, EMULATED_GPU, EMULATED_RESULT, EMULATED_SNAPSHOT),
     }
 )
-# What a command may refer to as $(NAME). Each is set in every run, empty where there is nothing to tell.
+# What a command may refer to as $(NAME). Each is set in every run, or empty.
 REFERABLE = frozenset(
     value
     for name, value in list(globals().items())
@@ -111,5 +111,5 @@ REFERABLE = frozenset(
 
 
 def is_reserved(name: str) -> bool:
-    """Whether a variable is MemTune's to set, so that a value of the user's is refused."""
+    """Whether only MemTune may set a variable, so that a user's value is rejected."""
     return name.startswith(PREFIX) or name in OWNED_BY_RUNNER

@@ -1,7 +1,7 @@
-"""Training frameworks that bring a loop or a launcher of their own: which integrations reach them, and what to do else.
+"""Training frameworks with their own loop or launcher: which integrations support them, and the alternatives.
 
-A job whose command starts one that its integration does not reach is refused before any pod is created; a script that
-imports one is refused by the runner before it trains.
+A job whose command starts a framework that its integration does not support is refused before any pod is created. The
+runner refuses a script that imports one before it trains.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _HF_TRAINER = (
 FRAMEWORKS = (
     Framework(
         "Ray Train",
-        (("ray", "job", "submit"),),  # other commands of ray start what RL libraries generate with
+        (("ray", "job", "submit"),),  # RL libraries also use ray, for generation, through its other commands
         ("ray.train",),
         "start the training function with torchrun and set the integration of the library that it trains with, or keep "
         "Ray and copy the plan that `memtune plan` chooses into its configuration",
@@ -59,14 +59,14 @@ FRAMEWORKS = (
     Framework("Axolotl", (("axolotl",),), ("axolotl",), _HF_TRAINER),
     Framework("LLaMA-Factory", (("llamafactory-cli",), ("lmf",)), ("llamafactory", "llmtuner"), _HF_TRAINER),
 )
-# What may stand before a command, with options and assignments of its own.
+# Prefixes of a command, which may have options and assignments of their own.
 _PREFIXES = (("exec",), ("env",), ("uv", "run"), ("poetry", "run"))
 _SHELLS = ("sh", "bash", "dash", "zsh")
 _BETWEEN_COMMANDS = re.compile(r"&&|\|\||[;|&\n]")
 
 
 def framework_of(words: Sequence[str]) -> Framework | None:
-    """The framework that a command starts, by itself, as a module or from a shell; None if there is none."""
+    """The framework that a command starts, directly, as a module or from a shell; or None."""
     command = _without_prefixes(words)
     if command and command[0] in _SHELLS:
         return next(filter(None, map(framework_of, _commands_in_shell(command))), None)
@@ -77,7 +77,7 @@ def framework_of(words: Sequence[str]) -> Framework | None:
 
 
 def _without_prefixes(words: Sequence[str]) -> list[str]:
-    """A command without what only prepares it; its program is named without a directory."""
+    """A command without its prefixes and without its program's directory."""
     command = list(words)
     while command:
         if "=" in command[0]:
@@ -98,7 +98,7 @@ def _begins(command: Sequence[str], start: tuple[str, ...]) -> bool:
 
 
 def _framework_of_module(words: Sequence[str]) -> Framework | None:
-    """The framework that ``-m`` starts, of Python or of a launcher; what follows a script are its own arguments."""
+    """The framework that ``-m`` of Python or a launcher starts; words after a script are its own arguments."""
     for option, module in pairwise(words):
         if option.endswith(".py"):
             return None
@@ -111,12 +111,12 @@ def _framework_of_module(words: Sequence[str]) -> Framework | None:
 
 
 def _commands_in_shell(words: Sequence[str]) -> list[list[str]]:
-    """The commands in a shell's ``-c``, as far as they can be read without running it."""
+    """The commands in a shell's ``-c``, if readable without running it."""
     scripts = [script for option, script in pairwise(words) if re.fullmatch(r"-[a-z]*c", option)]
     found = []
     for text in _BETWEEN_COMMANDS.split(scripts[0] if scripts else ""):
         try:
             found.append(shlex.split(text, comments=True))
         except ValueError:
-            continue  # a quoted part was cut: it is no command of its own
+            continue  # a quoted part was cut: it is not a command of its own
     return found

@@ -1,4 +1,4 @@
-"""Names of runs and pods: a function of the job's name alone, so that whoever knows only the API finds them again."""
+"""Names of runs and pods, derived from the job's name alone, so that anyone with API access can find them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _DNS_1035 = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 
 
 def job_stem(job_name: str) -> str:
-    """What the names of all that a job owns begin with: its own name, or a prefix of it and a hash."""
+    """The prefix of all names that a job owns: its own name, or a part of it and a hash."""
     if _DNS_1035.fullmatch(job_name) and len(job_name) <= LONGEST_STEM:
         return job_name
     plain = re.sub(r"[^a-z0-9]+", "-", job_name.lower()).strip("-")
@@ -34,7 +34,7 @@ def pod_name(job_name: str, kind: RunKind, number: int, index: int) -> str:
 
 
 def plan_hash(plan: Plan) -> str:
-    """What a pod carries so that it is never taken for one of another plan."""
+    """A hash on the pod, so that it is never taken for another plan's."""
     return short_hash(str(plan), 16)
 
 

@@ -1,6 +1,6 @@
-"""When a probe may end early: its plan can no longer win, or leaves too little memory free, whatever it does next.
+"""Pruning: when a probe may end early because its plan can no longer win, or leaves too little memory free.
 
-One rule for the runner, which ends its own probe, and for the pruner of an Optuna study.
+The runner, which ends its own probe, and the pruner of an Optuna study share this rule.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from enum import Enum
 from typing import NamedTuple
 
-# By how much the fastest of several steps may still be slower than the plan really is; of one step, kernels that are
-# compiled late or a slow disk may have taken a third.
+# By how much the fastest of several steps may be slower than the plan really is; a single step may lose a third to late
+# kernel compilation or a slow disk.
 _NOISE = 0.1
 _NOISE_OF_ONE = 0.5
 
@@ -26,13 +26,12 @@ class Pruned(str, Enum):
 
     @property
     def words(self) -> str:
-        """What its plan is."""
+        """The reason in words."""
         return "too slow to win" if self is Pruned.SPEED else "too large to win"
 
 
 class Target(NamedTuple):
-    """What a probe has to beat: the tokens per second of the best plan, and the bytes of a device that it must not
-    exceed. 0 where there is nothing to beat."""
+    """What a probe has to beat: the best tokens per second, and a limit of device bytes; 0 for nothing to beat."""
 
     tokens_per_second: int = 0
     device_bytes: int = 0
@@ -42,14 +41,14 @@ NOTHING = Target()
 
 
 class Step(NamedTuple):
-    """What a step told that was not the first one: tokens per second (0 if unknown), and the peak until its end."""
+    """A step after the first: tokens per second (0 if unknown), and the peak up to its end."""
 
     tokens_per_second: float
     device_bytes: int
 
 
 def pruned(target: Target, steps: Sequence[Step]) -> Pruned | None:
-    """Why a probe needs no further step after these; None while it does. A peak only rises, a speed may be noise."""
+    """Why a probe needs no further step; None while it does. A peak only rises, a speed may be noise."""
     if target.device_bytes and max((step.device_bytes for step in steps), default=0) > target.device_bytes:
         return Pruned.MEMORY
     speeds = [step.tokens_per_second for step in steps if step.tokens_per_second > 0]

@@ -1,8 +1,8 @@
-"""The report that the runner writes when a run ends: its fields, and how it is read back.
+"""The report that the runner writes when a run ends: its fields, and its parser.
 
-A report comes out of the user's own container, so it is untrusted: size, schema and ranges are checked, and text is
-stripped of what a terminal or an encoder would trip over. It may also be cut short, because the containers of one pod
-share 12 KiB of termination messages; then every field that was complete before the cut still counts.
+A report comes from the user's own container, so it is untrusted: size, schema and ranges are checked, and text is
+stripped of what breaks terminals and encoders. It may also be truncated, because the containers of one pod share 12 KiB
+of termination messages; then every field that was complete before the cut still counts.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ VERSION = 1
 LOG_MARK = "memtune-report: "
 TERMINATION_MESSAGE_BYTES = 1_500
 LOG_TAIL_BYTES = 800
-# Enough for a curve; a status keeps them of every probe.
+# Enough for a curve; the status keeps the steps of every probe.
 MOST_STEPS = 5
 # Of all warnings together. The message of a run is hardly longer.
 LARGEST_WARNING = 280
 
-# CUDA's own words for its error codes (CUDA Runtime API, cudaError_t).
+# CUDA's own text for its error codes (CUDA Runtime API, cudaError_t).
 BROKEN_GPU = re.compile(r"uncorrectable (ECC|NVLink) error|hardware stack error")
 
-# Far above what the runner writes; whoever sends more is not the runner.
+# Far above what the runner writes; a larger text is not the runner's.
 _LARGEST_TEXT = 65_536
 _LARGEST_NAME = 80
 _LARGEST_MESSAGE = 4_000
@@ -40,7 +40,7 @@ _CLOSER = {"{": "}", "[": "]"}
 
 
 class Ending(str, Enum):
-    """How a run ended, as the runner saw it. The operator makes the verdict of it."""
+    """How a run ended, as the runner saw it. The operator derives the verdict from it."""
 
     SUCCEEDED = "succeeded"
     DEVICE_OOM = "device-oom"
@@ -56,7 +56,7 @@ class Ending(str, Enum):
         return str(self.value)
 
 
-# The codes with which the runner itself ends a run, so that the ending is known even if the report is lost.
+# The exit codes with which the runner itself ends a run, so that the ending is known even without a report.
 EXIT_CODES = {
     Ending.DEVICE_OOM: 85,
     Ending.HOST_OOM: 86,
@@ -81,7 +81,7 @@ class Phase(str, Enum):
 
 
 class Device(str, Enum):
-    """What the run was measured on."""
+    """The device that the run was measured on."""
 
     CUDA = "cuda"
     VIRTUAL = "virtual"
@@ -101,13 +101,13 @@ class ReportedComponent(NamedTuple):
 def _components(value: Any) -> tuple[ReportedComponent, ...]:
     if not isinstance(value, (list, tuple)) or len(value) > _LARGEST_LIST:
         raise ReportError(f"{shown(value)} is not a list of at most {_LARGEST_LIST} components")
-    # A cut may leave a name without its size.
+    # Truncation may leave a name without its size.
     pairs = [each for each in value if isinstance(each, (list, tuple)) and len(each) == 2]
     return tuple(ReportedComponent(text(_LARGEST_NAME)(name), count(size_bytes)) for name, size_bytes in pairs)
 
 
 class MeasuredStep(NamedTuple):
-    """What one step of a probe told: its number, its seconds with all micro-batches, and the peak until its end."""
+    """One step of a probe: its number, its seconds with all micro-batches, and the peak up to its end."""
 
     number: int
     seconds: float
@@ -130,7 +130,7 @@ _Word = Annotated[str | None, word(16)]
 
 @dataclass(frozen=True)
 class Memory:
-    """The memory of the rank with the highest peak; None where it was not measured."""
+    """The memory of the rank with the highest peak; None if not measured."""
 
     device_total_bytes: _Count = None
     peak_allocated_bytes: _Count = None
@@ -144,13 +144,13 @@ class Memory:
 
     @property
     def peak_device_bytes(self) -> int:
-        """What was taken of the device at the peak, as far as it was measured."""
+        """Device memory in use at the peak, as far as measured."""
         return (self.peak_reserved_bytes or self.peak_allocated_bytes or 0) + (self.non_torch_bytes or 0)
 
 
 @dataclass(frozen=True)
 class Applied:
-    """What the runner saw the user's code really do; None where it saw nothing.
+    """What the runner observed of the user's code; None if not observed.
 
     ``weight_dtype`` is that of the weights that learn as the script keeps them, ``compute_dtype`` that of the first
     linear layer's matrix product: they differ under autocast. ``backend`` is ``none`` where no wrapper was seen.
@@ -183,15 +183,15 @@ def _part(kind: type[Any]) -> Callable[[Any], Any]:
 
 @dataclass(frozen=True)
 class Report:
-    """One report. The fields are in the order in which a verdict needs them: a cut loses the last ones first.
+    """One report. Fields are in the order of their importance for a verdict: truncation loses the last ones first.
 
     ``failure_order`` is the place of this pod's failure among those of all pods, as the rendezvous store counted them.
-    ``resumed_samples`` and ``checkpoint_samples`` count the samples behind the checkpoint that the run started from
-    and behind the newest complete one when it ended; ``trained_samples`` those that the training had behind it then,
-    and ``total_samples`` those that it has in all, over the ranks of this pod. ``own_batch`` is what the script's own
-    numbers make of an optimizer step over all pods, where the integration has replaced them. ``pruned`` is why a probe
-    made fewer steps than it was asked for. ``torch`` and ``driver`` are the versions that it was measured with.
-    ``warnings`` is what the script should do otherwise, in sentences, although the run could go on.
+    ``resumed_samples`` and ``checkpoint_samples`` count the samples behind the checkpoint that the run started from and
+    behind the newest complete one when it ended; ``trained_samples`` those that the training had behind it then, and
+    ``total_samples`` those that it has in all, over the ranks of this pod. ``own_batch`` is the optimizer step's batch
+    over all pods by the script's own numbers, if the integration replaced them. ``pruned`` is why a probe made fewer
+    steps than requested. ``torch`` and ``driver`` are the versions that it was measured with. ``warnings`` say in
+    sentences what the script should do otherwise, although the run could go on.
     """
 
     ending: Annotated[Ending, choice(Ending)]
@@ -235,7 +235,7 @@ class Report:
                 object.__setattr__(self, name, _checked(name, check, value))
 
     def to_json(self) -> dict[str, Any]:
-        """The report as plain values, the version first, without what is unknown or empty."""
+        """The report as plain values, the version first, without unknown or empty fields."""
         return {"version": VERSION, **_plain_fields(self)}
 
 
@@ -248,7 +248,7 @@ _CHECKS = {kind: _checks(kind) for kind in (Memory, Applied, Report)}
 
 
 def read_report(raw: str | bytes) -> Report:
-    """Read a report, or what is left of one that was cut short; raise ReportError if it is none."""
+    """Parse a report, or what is left of a truncated one; raise ReportError if it is none."""
     if len(raw) > _LARGEST_TEXT:
         raise ReportError(f"a report has at most {_LARGEST_TEXT} characters, this has {len(raw)}")
     written = raw.decode("ascii", "replace") if isinstance(raw, bytes) else raw
@@ -270,7 +270,7 @@ def _loads_prefix(written: str) -> Any:
 
 
 def _closed_prefix(written: str) -> str:
-    """Cut behind the last complete field. Half of what was measured would be taken for all of it."""
+    """Cut after the last complete field: half of a measurement would be taken for all of it."""
     closers = ""
     in_string = escaped = False
     best_end, best_closers = 0, ""

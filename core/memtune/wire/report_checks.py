@@ -1,4 +1,4 @@
-"""What the fields of a report may hold. Each check returns the value to keep, or raises ReportError."""
+"""Checks of report fields. Each check returns the value to keep, or raises ReportError."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def flag(value: Any) -> bool:
 
 
 def word(longest: int) -> Callable[[Any], str]:
-    """A name that MemTune itself gives: plain ASCII, so that it costs no escapes."""
+    """A name that MemTune itself assigns: plain ASCII, so that it needs no escapes."""
 
     def read(value: Any) -> str:
         if not isinstance(value, str) or not re.fullmatch(rf"[\w.+-]{{1,{longest}}}", value, re.ASCII):
@@ -52,7 +52,7 @@ def word(longest: int) -> Callable[[Any], str]:
 
 
 def text(longest: int, keep_end: bool = False) -> Callable[[Any], str]:
-    """Any text, made harmless and shortened: what failed may say whatever it likes."""
+    """Any text, sanitized and shortened, since the failed program may say anything."""
 
     def read(value: Any) -> str:
         if not isinstance(value, str):
@@ -74,14 +74,14 @@ def choice(kind: type[Enum]) -> Callable[[Any], Any]:
 
 
 def clean(value: str) -> str:
-    """Without control characters (but newlines and tabs) and lone surrogates, which no encoder takes."""
+    """Remove control characters (except newlines and tabs) and lone surrogates, which cannot be encoded."""
     return "".join(c if c in "\n\t" or unicodedata.category(c) not in ("Cc", "Cs") else _REPLACEMENT for c in value)
 
 
 def shown(value: Any) -> str:
-    """The start of a refused value, as a message may quote it."""
+    """The start of an invalid value, for a message."""
     if isinstance(value, str):
         return ascii(value[:40])
-    # Of an integer there is no end, and Python refuses to print the longest.
+    # An integer may be arbitrarily long, and Python refuses to print the longest.
     printable = isinstance(value, (bool, float)) or (isinstance(value, int) and abs(value) <= 2 * LARGEST_COUNT)
     return repr(value) if printable else f"a value of type {type(value).__name__}"

@@ -1,4 +1,4 @@
-"""A run: one group of pods that executes a plan, as it is recorded before any of its pods is made."""
+"""`Run`: one group of pods that executes a plan, recorded before any of its pods is created."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from memtune.wire.pruning import NOTHING, Target
 
 
 class RunKind(str, Enum):
-    """A probe run measures a plan in a few steps, a train run is the real thing. A trace run comes before any plan.
+    """A probe measures a plan in a few steps, a train run is the real training, a trace run precedes any plan.
 
-    An emulate run is a probe on an emulated GPU: it measures the plan's memory, and asks for no GPU.
+    An emulate run is a probe on an emulated GPU: it measures the plan's memory without requesting a GPU.
     """
 
     EMULATE = "emulate"
@@ -28,10 +28,10 @@ class RunKind(str, Enum):
 
 @dataclass(frozen=True)
 class Checkpointed:
-    """Where a train run goes on: the directory of its checkpoints, and the samples behind the newest complete one.
+    """Where a train run resumes: the directory of its checkpoints, and the samples behind the newest complete one.
 
-    ``samples`` is what reports told, 0 if none did; the runner takes the newest complete checkpoint that is there.
-    ``convert`` says that it has to be converted for the plan before the run starts.
+    ``samples`` comes from reports, 0 if none has it; the runner uses the newest complete checkpoint that it finds.
+    ``convert`` says that the checkpoint must be converted for the plan before the run starts.
     """
 
     path: str
@@ -43,13 +43,12 @@ class Checkpointed:
 class Run:
     """One run. ``number`` counts the runs of its kind from 1: the probe's number, or the attempt's.
 
-    ``gpu_product`` is the one product that its nodes must have, empty where the job or the cluster has only one anyway.
-    ``evaluation_batch`` and ``sharded_save`` are what an earlier attempt that died in an evaluation or in a save
-    taught: a smaller batch than the job's, and a save that gathers nothing on one rank. ``host_request_bytes`` is the
-    host memory that a pod asks for at least. Empty values leave everything as it is. ``restarted_at`` is the number of
-    the attempt with which the training began from step 0 again, 0 if it never did. ``seconds`` is after how long a
-    probe ends by itself, 0 for never. ``gpu`` is the one that an emulate run emulates, ``target`` what a probe has to
-    beat.
+    ``gpu_product`` is the one product that its nodes must have, empty if the job or the cluster has only one anyway.
+    ``evaluation_batch`` and ``sharded_save`` are the lessons of an earlier attempt that died in an evaluation or a
+    save: a smaller batch than the job's, and a save that gathers nothing on one rank. ``host_request_bytes`` is the
+    minimum host memory request of a pod. Empty values change nothing. ``restarted_at`` is the number of the attempt
+    with which the training restarted from step 0, 0 if it never did. ``seconds`` is the time after which a probe ends
+    itself, 0 for never. ``gpu`` is the one that an emulate run emulates, ``target`` what a probe has to beat.
     """
 
     kind: RunKind

@@ -1,4 +1,4 @@
-"""What to tell the user of a script that makes batches of its own, whatever the plan says."""
+"""Messages for a script that uses its own batch instead of the plan's."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from memtune.wire.report import Applied
 
 
 def own_batch(plan: Plan, applied: Applied, world: int, is_probe: bool) -> str:
-    """Which batch the script has, which the job, and where to change each; empty where the plan's was seen.
+    """The script's batch, the job's, and where to change each; empty if the plan's batch was observed.
 
     It is short, since the message of a run is cut.
     """
@@ -30,9 +30,9 @@ def own_batch(plan: Plan, applied: Applied, world: int, is_probe: bool) -> str:
 
 
 def difference(plan: Plan, applied: Applied, world: int, is_probe: bool, integration: str) -> str:
-    """One sentence about all in which a run differs from its plan; empty where nothing does.
+    """One sentence about every difference between a run and its plan; empty if there is none.
 
-    A script of its own that keeps its own batch is told both batches first, since the message of a run is cut.
+    If a script keeps its own batch, both batches come first, since the message of a run is cut.
     """
     own = own_batch(plan, applied, world, is_probe) if integration == "env" else ""
     found = mismatch(plan, applied, world, is_probe, integration=integration, without=BATCH_FIELDS if own else ())

@@ -1,8 +1,8 @@
-"""The trace of a model: what one micro-batch allocates and frees, in order, as plans can be replayed on it.
+"""The trace of a model: the ordered allocations and frees of one micro-batch, for replay under any plan.
 
-A trace is made without a GPU by ``memtune_runner.tracing``, once per way of computing (`NUMERICS`), and read back here.
-Sizes are kept as bytes that are always there plus bytes per row of the micro-batch, so that a trace holds every
-micro-batch. What autograd saves is told apart from what Python holds, so that checkpointing can be replayed, too.
+``memtune_runner.tracing`` makes a trace without a GPU, once per numerics (`NUMERICS`); it is parsed here. Sizes are
+fixed bytes plus bytes per row of the micro-batch, so that a trace covers every micro-batch. What autograd saves is
+distinguished from what Python holds, so that checkpointing can be replayed, too.
 """
 
 from __future__ import annotations
@@ -18,39 +18,39 @@ VERSION = 3
 NUMERICS = ("half", "autocast", "full")
 
 # The events, one letter each, with one number each: a tensor, a save, a block.
-ALLOC = "a"  # the next tensor is made; the number is its module
-DROP = "d"  # nobody but autograd holds the tensor any more
-SAVE = "s"  # autograd holds the tensor; saves are counted as tensors are
+ALLOC = "a"  # the next tensor is allocated; the number is its module
+DROP = "d"  # only autograd still holds the tensor
+SAVE = "s"  # autograd holds the tensor; saves are numbered like tensors
 KEEP = "k"  # a save that only DeepSpeed's stage 3 makes: the input of a product with a frozen weight
-UNPACK = "u"  # the backward pass asks for the save
-RELEASE = "r"  # autograd lets go of the save
+UNPACK = "u"  # the backward pass uses the save
+RELEASE = "r"  # autograd releases the save
 ENTER = "("  # the forward pass enters a block
 LEAVE = ")"  # and leaves it
-FIRST = "^"  # nothing that goes into the block, which was entered, needs a gradient
+FIRST = "^"  # no input of the block, which was entered, needs a gradient
 GRADIENT = "g"  # the tensor became the gradient of the next in `gradients`
 CALL = "["  # the model is called
 RETURN = "]"  # and has returned; a loss may be computed around it
 BACKWARD = "b"  # the backward pass begins
-REACHED = "<"  # the first gradient of what a call returned is there
-NEED = "{"  # a module whose own weight this is begins, in either pass; the number is the weight's
-SPARE = "}"  # and is through with it; where no gradient is asked of it, its backward pass does not say so
+REACHED = "<"  # the first gradient of a call's result exists
+NEED = "{"  # a module that owns this weight begins, in either pass; the number is the weight's
+SPARE = "}"  # and ends; without a gradient, its backward pass does not report that
 MODULE = "m"  # a module without such a weight begins, in either pass
-OF_ALL = CALL + RETURN + BACKWARD + REACHED + MODULE  # those whose number says nothing
+OF_ALL = CALL + RETURN + BACKWARD + REACHED + MODULE  # those whose number means nothing
 OF_BLOCKS = ENTER + LEAVE + FIRST
 OF_WEIGHTS = NEED + SPARE
 SAVES = SAVE + KEEP
 OF_TENSORS = DROP + SAVES + GRADIENT
 OF_SAVES = UNPACK + RELEASE
 
-ROOT = -1  # in place of a block: what is outside of all blocks
+ROOT = -1  # in place of a block: outside all blocks
 
-# What made a tensor, as far as selective checkpointing asks.
+# What made a tensor, for selective checkpointing.
 OTHER, PRODUCT, ATTENTION = ".", "p", "a"
 _KNOWN = frozenset(ALLOC + DROP + SAVES + UNPACK + RELEASE + GRADIENT + OF_BLOCKS + OF_WEIGHTS + OF_ALL)
 
 
 class TraceError(ValueError):
-    """A trace that cannot be read, or a plan that cannot be replayed on it; the message says why."""
+    """An unreadable trace, or a plan that cannot be replayed on it; the message says why."""
 
 
 class Parameter(NamedTuple):
@@ -65,11 +65,11 @@ class Parameter(NamedTuple):
 
 @dataclass(frozen=True)
 class Program:
-    """What one micro-batch does, from its inputs to the last gradient.
+    """The events of one micro-batch, from its inputs to the last gradient.
 
     ``codes`` and ``numbers`` are the events. ``fixed`` and ``per_row`` are the bytes of each tensor, ``made_by`` says
-    what made it. ``inputs`` are, for each block entered, the tensors that go in. ``weights`` and ``buffers`` are the
-    bytes of what is there from the start.
+    what made it. ``inputs`` are the input tensors of each block entered. ``weights`` and ``buffers`` are the bytes of
+    what exists from the start.
     """
 
     codes: str
@@ -89,10 +89,10 @@ class Program:
 
 @dataclass(frozen=True)
 class Trace:
-    """A model, traced. ``rows`` are the lengths of its rows of repeated blocks, which are numbered throughout.
+    """A traced model. ``rows`` are the lengths of its rows of repeated blocks, which are numbered throughout.
 
-    ``assumed`` says, in words, what was taken to be so because only data could tell. ``mounted`` says whether files of
-    a pod's volumes had a part in it, which may be others for the next job.
+    ``assumed`` lists in words the assumptions that only data could verify. ``mounted`` says whether files of a pod's
+    volumes were used, which may differ for the next job.
     """
 
     model: str
@@ -112,11 +112,11 @@ class Trace:
 
     @property
     def blocks(self) -> int:
-        """How many repeated blocks the model has."""
+        """The number of repeated blocks."""
         return sum(self.rows)
 
     def program(self, numerics: str) -> Program:
-        """What the model does when it computes so."""
+        """The model's program with these numerics."""
         if numerics not in self.programs:
             raise TraceError(
                 f"the trace of {self.model} has no program {numerics!r}, only {', '.join(self.programs)}; trace again "
@@ -142,7 +142,7 @@ def dumps(trace: Trace) -> str:
 
 
 def loads(text: str) -> Trace:
-    """Read what ``dumps`` wrote."""
+    """Parse what ``dumps`` wrote."""
     try:
         document = json.loads(text)
         version = document["version"]

@@ -1,8 +1,8 @@
-"""A trace as a message short enough for a pod's last words, which Kubernetes cuts at 4 KiB.
+"""Compresses a trace to fit a pod's termination message, which Kubernetes truncates at 4 KiB.
 
-Names of modules and parameters stay behind: no plan asks for them. Every number is told relative to the one before of
-its kind, so that equal blocks read the same, and what repeats is told as a repetition. A message
-comes out of the user's container, so it is read with suspicion: bounded before it is unpacked, checked afterwards.
+Names of modules and parameters are dropped: no plan needs them. Every number is relative to the previous one of its
+kind, so that equal blocks read the same, and repetitions are encoded as such. A message comes from the user's container
+and is untrusted: bounded before it is unpacked, checked afterwards.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 from memtune.wire import trace as events
 from memtune.wire.trace import NUMERICS, Parameter, Program, Trace, TraceError
 
-# A remembered trace of another is made anew, so it rises when the same model is traced otherwise.
+# Increase this when tracing changes: a stored trace of another version is made anew.
 VERSION = 5
 LONGEST_BYTES = 4096
 # Bounds that no model comes near.
@@ -97,7 +97,7 @@ def _steps(numbers: Sequence[int]) -> list[int]:
 
 
 def _folded(numbers: Sequence[int]) -> list[Any]:
-    """The numbers, with what was there before told as how many of them and how far back, however long it is."""
+    """Encode repetitions in the numbers as a length and a distance, however long."""
     found: list[Any] = []
     seen: dict[tuple[int, ...], int] = {}
     position = 0
@@ -133,7 +133,7 @@ def _unfolded(folded: Sequence[Any]) -> list[int]:
 
 
 def unpack(text: str) -> Trace:
-    """Read what ``pack`` wrote."""
+    """Parse what ``pack`` wrote."""
     try:
         document = json.loads(_unpacked(text))
         version = document[0]
@@ -215,7 +215,7 @@ def _absolute(codes: str, numbers: Iterable[int]) -> Iterator[int]:
     for code in codes:
         if code == events.ALLOC:
             tensors += 1
-            yield 0  # the module, which is not told
+            yield 0  # the module, which is not encoded
         elif code in events.OF_TENSORS:
             yield tensors - next(rest, _LARGEST_NUMBER)
         elif code in events.OF_SAVES:
@@ -240,7 +240,7 @@ def _number(value: int) -> int:
 
 
 def _check(trace: Trace) -> None:
-    """Everything is where it says, and nothing is less than nothing."""
+    """Check that every index is in range and no size is negative."""
     blocks, parameters = trace.blocks, len(trace.parameters)
     _within((len(trace.programs),), len(NUMERICS) + 1, "programs", least=1)
     sizes = (size for each in trace.parameters for size in (each.elements, each.rows))
@@ -272,7 +272,7 @@ def _check_events(program: Program, blocks: int, parameters: int) -> None:
     _within((len(program.codes),), _MOST_EVENTS, "events")
     _within((number for group in program.inputs for number in group), tensors, "inputs")
     _within(program.gradients, parameters, "parameters")
-    # What is fixed may be less than nothing: beside it is what the rows take, of which there is at least one.
+    # A fixed size may be negative: the bytes of at least one row are added to it.
     _within((*program.per_row, *program.weights, *program.buffers), _LARGEST_NUMBER, "bytes")
     columns = {"fixed": tensors, "per_row": tensors, "made_by": tensors, "gradients": gradients, "weights": parameters}
     for name, length in columns.items():

@@ -1,4 +1,4 @@
-"""A loop of accelerate over a training loader of the kind that its argument names, beside one to evaluate on."""
+"""An accelerate loop over the kind of training loader in its argument, with another loader for evaluation."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DATA = RandomTokens(64, 32)
 
 
 class Streamed(IterableDataset[dict[str, torch.Tensor]]):
-    """Samples one after the other, of which nobody knows how many come."""
+    """A stream of samples of unknown length."""
 
     def __iter__(self) -> Iterator[dict[str, torch.Tensor]]:
         return (DATA[number % 64] for number in range(128))
@@ -33,7 +33,7 @@ class StreamedBatches(IterableDataset[dict[str, torch.Tensor]]):
 
 
 class Backwards(DataLoader[dict[str, torch.Tensor]]):
-    """A loader with a way of its own."""
+    """A loader subclass with its own iteration order."""
 
 
 def _lists(rows: list[dict[str, torch.Tensor]]) -> list[dict[str, list[int]]]:

@@ -26,7 +26,7 @@ class Layers(nn.Module):
 
 
 def plain(micro_batch: int, sequence_length: int) -> tuple[nn.Module, torch.Tensor]:
-    """A model and an example batch; the model gives its own loss."""
+    """A model and an example batch; the model returns its own loss."""
     return Layers(), torch.zeros(micro_batch, sequence_length, WIDTH)
 
 
@@ -40,13 +40,13 @@ class Profiled(Layers):
 
 
 def profiled(micro_batch: int, sequence_length: int) -> tuple[nn.Module, torch.Tensor]:
-    """The same as ``plain``, with ranges for a profiler where it is built and where it computes."""
+    """The same as ``plain``, with profiler ranges while building and computing."""
     with torch.cuda.nvtx.range("building"):
         return Profiled(), torch.zeros(micro_batch, sequence_length, WIDTH)
 
 
 def sized(micro_batch: int, sequence_length: int, blocks: int) -> tuple[nn.Module, torch.Tensor]:
-    """A model as large as it is told."""
+    """A model with a configurable number of blocks."""
     return Layers(blocks), torch.zeros(micro_batch, sequence_length, WIDTH)
 
 
@@ -64,7 +64,7 @@ def raising() -> nn.Module:
 
 
 def checkpointing_itself(enabled: bool = True) -> nn.Module:
-    """A model of transformers that the factory lets checkpoint its blocks."""
+    """A model of transformers whose blocks the factory checkpoints."""
     from transformers import AutoConfig, AutoModelForCausalLM
 
     sizes = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 2}
@@ -77,7 +77,7 @@ def checkpointing_itself(enabled: bool = True) -> nn.Module:
 
 
 def printing() -> tuple[nn.Module, torch.Tensor]:
-    """What it prints is no text."""
+    """Prints bytes that are not text."""
     os.write(2, b"\xff\xfe\n")
     return Layers(), torch.zeros(2, WIDTH)
 
@@ -91,7 +91,7 @@ def not_a_model() -> str:
 
 
 def alone() -> nn.Module:
-    """Nobody knows what goes in."""
+    """A model without a batch, so that its input is unknown."""
     return Layers()
 
 
@@ -100,7 +100,7 @@ def without_loss() -> tuple[nn.Module, torch.Tensor]:
 
 
 def at_odds() -> tuple[nn.Module, tuple[torch.Tensor, torch.Tensor]]:
-    """Which of the two is the micro-batch?"""
+    """The micro-batch is ambiguous."""
     return Layers(), (torch.zeros(2, WIDTH), torch.zeros(5, WIDTH))
 
 
@@ -125,7 +125,7 @@ def empty() -> tuple[()]:
 
 
 class Choosing(Layers):
-    """What it does next depends on what it has computed."""
+    """Control flow that depends on computed values."""
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
         large = hidden[hidden.sum(-1) > 0]
@@ -137,7 +137,7 @@ def data_dependent() -> tuple[nn.Module, torch.Tensor]:
 
 
 class Sparse(Layers):
-    """The gradient of its embedding has the rows that were looked up, and no others."""
+    """The gradient of its embedding only has the rows that were looked up."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -164,7 +164,7 @@ def row_by_row() -> tuple[nn.Module, torch.Tensor]:
 
 @torch.library.custom_op("memtune_test::twice", mutates_args=())
 def twice(hidden: torch.Tensor) -> torch.Tensor:
-    """An operator that says nothing about its result."""
+    """An operator without a fake implementation of its result."""
     return hidden * 2
 
 
@@ -178,7 +178,7 @@ def custom_operator() -> tuple[nn.Module, torch.Tensor]:
 
 
 class Hoarding(Layers):
-    """Allocates behind torch's back."""
+    """Allocates memory that torch does not see."""
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
         self.held = bytearray(1 << 40)
@@ -195,13 +195,13 @@ def endless() -> nn.Module:
 
 
 def greedy() -> nn.Module:
-    """Has real memory, however nothing else has."""
+    """Allocates real memory under any fake device."""
     held = bytearray(1 << 40)
     raise RuntimeError(f"{len(held)} bytes were given")
 
 
 class Moving(Layers):
-    """Has its device written into its code."""
+    """Has a hard-coded device."""
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
         return super().forward(hidden.cuda())

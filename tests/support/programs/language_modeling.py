@@ -1,11 +1,11 @@
-"""A causal language model trained by a script that knows nothing of MemTune, as accelerate's users write theirs.
+"""A causal language model trained by a script without MemTune, as accelerate's users write theirs.
 
 The model comes from a directory, in evaluation mode; the length of the training and of the schedule comes from the
 loader and the script's own accumulation; checkpoints are named after the optimizer steps; each epoch is evaluated.
 ``--own-accumulation`` accumulates without the Accelerator's help, ``--stream`` hides the length of the data,
-``--listed`` keeps the batches of an epoch, ``--all-epochs`` begins each epoch although all steps are made. What
-``--micro-steps`` and ``--miscount`` do is wrong under any plan but the script's own, what ``--no-skip`` does under all:
-a resumed epoch begins anew.
+``--listed`` keeps the batches of an epoch, ``--all-epochs`` begins each epoch although all steps are made.
+``--micro-steps`` and ``--miscount`` are wrong under any plan but the script's own, ``--no-skip`` under all: a resumed
+epoch begins anew.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from transformers import AutoModelForCausalLM, default_data_collator, get_schedu
 
 
 class Streamed(IterableDataset[dict[str, torch.Tensor]]):
-    """Rows of which nobody knows how many come."""
+    """A stream of rows of unknown length."""
 
     def __init__(self, rows: RandomTokens) -> None:
         self._rows = rows
@@ -113,7 +113,7 @@ def take_step() -> None:
 
 
 def trained_on(batch: Any) -> torch.Tensor:
-    """The batch's loss, whose gradients are computed."""
+    """The batch's loss, after its backward pass."""
     if args.own_accumulation:
         loss = model(**batch).loss
         accelerator.backward(loss / args.accumulation)

@@ -1,4 +1,4 @@
-"""Trainings with Lightning that are more than one call of fit. The argument says which.
+"""Lightning trainings with more than one call of fit, selected by the argument.
 
 ``SAVES_IN`` is where the script's own callbacks save; with ``FAILS`` in the environment the last fit fails at its end.
 """

@@ -22,7 +22,7 @@ HEAVY_ROW_BYTES = 400 * 2**20
 
 
 class TinyLlama(lightning.LightningModule):
-    """Prints the mean loss of each step's micro-batches, in full, over all ranks."""
+    """Prints the exact mean loss of each step's micro-batches over all ranks."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -38,7 +38,7 @@ class TinyLlama(lightning.LightningModule):
 
     def on_before_optimizer_step(self, _: torch.optim.Optimizer) -> None:
         if len(self.losses) < self.trainer.accumulate_grad_batches:
-            return  # DeepSpeed has it called for each batch
+            return  # DeepSpeed makes Lightning call it for each batch
         lost = self.trainer.strategy.reduce(torch.stack(self.losses).mean(), reduce_op="mean")
         steps, rate = self.trainer.estimated_stepping_batches, self.trainer.optimizers[0].param_groups[0]["lr"]
         print(f"step {self.trainer.global_step + 1} of {steps} loss {lost:.7f} lr {rate:.6e}")

@@ -1,6 +1,6 @@
-"""Trainings with transformers' Trainer whose length is told from outside; each evaluates, the calls after another one.
+"""Trainings with transformers' Trainer whose length is an argument; each evaluates, over several ``train`` calls.
 
-``SAVES_IN`` is the directory in which each call of ``train`` has one of its own, unless they share it.
+``SAVES_IN`` is the directory in which each call of ``train`` has its own, unless they share it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class StopEarly(TrainerCallback):
 
 
 class Streamed(IterableDataset[Any]):
-    """Rows without an end."""
+    """An endless stream of rows."""
 
     def __iter__(self) -> Any:
         return (rows[number % len(rows)] for number in itertools.count())

@@ -1,4 +1,4 @@
-"""A script whose batches differ in length from step to step: what a caching allocator fragments on."""
+"""A script whose batch lengths vary from step to step, which fragments a caching allocator."""
 
 from __future__ import annotations
 

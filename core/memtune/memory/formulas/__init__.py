@@ -1,1 +1,1 @@
-"""The formulas: a plan lowered to a recipe, its addends, and the phase that peaks."""
+"""Memory formulas: a plan lowered to a recipe, its terms, and the phase that peaks."""

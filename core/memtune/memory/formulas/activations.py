@@ -1,8 +1,8 @@
-"""What the forward pass keeps for the backward pass, per layer.
+"""Activation memory: what the forward pass keeps for the backward pass, per layer.
 
 Sources: Korthikanti et al. 2205.05198, sections 4 and 5 (34sbh with dropout, 5as^2b without flash attention); what
-autograd saves for each operation: PyTorch, tools/autograd/derivatives.yaml; FlashAttention-2 saves q, k, v, out and
-one fp32 logsumexp per head and token.
+autograd saves for each operation: PyTorch, tools/autograd/derivatives.yaml; FlashAttention-2 saves q, k, v, out and one
+fp32 logsumexp per head and token.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from memtune.plans.knobs import Attention
 
 _KORTHIKANTI = "2205.05198, section 4"
 _SAVED = "torch derivatives.yaml; 2205.05198, section 4"
-_TENSORS_OF_A_CUBE = 5  # activation_tensors of gelu_new alone, which is written out with a power
+_TENSORS_OF_A_CUBE = 5  # activation_tensors only of gelu_new, which is written out with a power
 
 
 class LayerBytes(NamedTuple):
-    """Bytes per token that one layer keeps, by part; `masks` are those of dropout, `inputs` what only adapters read."""
+    """Bytes per token that one layer keeps, by part; `masks` are dropout's, `inputs` are read only by adapters."""
 
     norms: float
     attention: float
@@ -33,7 +33,7 @@ class LayerBytes(NamedTuple):
 
     @property
     def total(self) -> float:
-        """All parts together."""
+        """The sum of all parts."""
         return self.norms + self.attention + self.mlp + self.masks + self.inputs
 
 
@@ -49,16 +49,16 @@ def layer_bytes(shape: Shape, recipe: Recipe) -> LayerBytes:
 
 
 def picture_bytes(tower: Architecture) -> int:
-    """What a vision tower keeps of one picture without checkpointing: 18h + 4 ffn a layer and patch (section 4)."""
+    """What a vision tower keeps of one image without checkpointing: 18h + 4 ffn per layer and patch (section 4)."""
     assert tower.image
     return tower.image.tokens * tower.layers * (18 * tower.hidden_size + 4 * tower.ffn_size)
 
 
 def cross_bytes(shape: Shape, recipe: Recipe) -> LayerBytes:
-    """What cross-attention adds to a decoder layer: its norm, its query and output, and keys and values of the source.
+    """What cross-attention adds to a decoder layer: its norm, query and output, and the source's keys and values.
 
-    Keys and values are projected from the encoder's output, which all decoder layers share: it is no part of any of
-    them. There are as many as the source has tokens; all other bytes are for each token of the target.
+    Keys and values are projected from the encoder's output, which all decoder layers share and which is counted
+    elsewhere. Their number is the source's tokens; all other bytes are per target token.
     """
     masks, inputs = _masks(shape) / 2, _own_input_bytes(shape, recipe) * shape.crossing_reads
     attention = _attention(shape, recipe)
@@ -70,23 +70,23 @@ def cross_bytes(shape: Shape, recipe: Recipe) -> LayerBytes:
 
 def _norms(shape: Shape, recipe: Recipe) -> float:
     wide, hidden = recipe.compute_bytes, shape.hidden
-    # The output of a norm is kept as the input of a projection that learns, and once more for the norm's own scale.
+    # The output of a norm is kept as the input of a trainable projection, and again for the norm's own scale.
     learns = not shape.has_adapter
-    # bitsandbytes' 4-bit product keeps its input although its weight is frozen (autograd/_functions.py, MatMul4Bit), or
-    # kept it: recent versions do not, and published peaks are above rather than below what this gives.
+    # bitsandbytes' 4-bit product keeps its input although its weight is frozen (autograd/_functions.py, MatMul4Bit).
+    # Recent versions do not, but published peaks are above rather than below this.
     by_adapter = shape.adapted & {"query", "key", "value", "gate", "up"} and not _own_input_bytes(shape, recipe)
     is_kept = learns or recipe.fp32_residuals or recipe.keeps_frozen_inputs or by_adapter
     output = wide * hidden if is_kept else 0
     kept = 4 if recipe.autocasts and not recipe.compiled else wide
     outputs = shape.norms * output
     if learns and recipe.autocasts and not recipe.compiled:
-        # Norms, and what they make, are in fp32, and each projection that reads it casts it for itself: of casts
-        # autocast remembers those of weights only (aten/src/ATen/autocast_mode.cpp, cached_cast).
+        # Norms and their outputs are fp32, and each projection casts its input for itself: autocast caches casts of
+        # weights only (aten/src/ATen/autocast_mode.cpp, cached_cast).
         outputs = shape.readers * wide * hidden
     if recipe.compiled or not shape.rms_norm:
         # Fused: the residual, and no normalised copy of it.
         return shape.norms * kept * hidden + outputs + shape.modulation * wide * hidden
-    # Eager RMSNorm upcasts to fp32 and keeps that copy; a scale that learns keeps the normalised input too.
+    # Eager RMSNorm upcasts to fp32 and keeps that copy; a trainable scale keeps the normalised input too.
     return shape.norms * (4 * hidden + (kept * hidden if learns else 0)) + outputs
 
 
@@ -94,26 +94,26 @@ def _attention(shape: Shape, recipe: Recipe) -> float:
     wide, query = recipe.compute_bytes, shape.query
     kept: float = wide * (2 * query + 2 * _keys(shape, recipe)) + 4 * shape.heads
     if shape.query_key_norm:
-        # A fused norm keeps its input; an eager RMSNorm that in fp32 and, for its scale, what it made of it.
+        # A fused norm keeps its input; an eager RMSNorm keeps it in fp32 and, for its scale, the normalised result.
         each = wide if recipe.compiled or not shape.rms_norm else 4 + wide
         kept += each * (query + shape.key_value)
     if recipe.attention is Attention.EAGER:
         scores = shape.heads * recipe.sequence_length / recipe.context_parallel
         dropped = (wide + 1) if shape.attention_dropout else 0
-        # A tanh keeps its output; what scales it by the cap, before and after, keeps nothing.
+        # A tanh keeps its output; scaling by the cap, before and after, keeps nothing.
         capped = wide if shape.attention_softcap and not recipe.compiled else 0
         kept += scores * (wide + (4 if wide == 2 else 0) + dropped + capped)
     return kept
 
 
 def _keys(shape: Shape, recipe: Recipe) -> int:
-    """Eager code repeats keys and values to the number of query heads; flash kernels read them shared."""
+    """Eager code repeats keys and values to the number of query heads; flash kernels share them."""
     return shape.key_value if recipe.attention is Attention.FLASH else shape.query
 
 
 def _mlp(shape: Shape, recipe: Recipe) -> float:
     wide = recipe.compute_bytes
-    # Before and after the activation; gated, the other factor and the product too, which is the input of the down
+    # Before and after the activation; if gated, also the other factor and the product, the input of the down
     # projection. A compiled layer recomputes the activation; a frozen down projection needs no input.
     activation = 1 + (not shape.gated) if recipe.compiled else shape.activation_tensors
     tensors = activation + (2 if shape.gated else 0)
@@ -124,18 +124,18 @@ def _mlp(shape: Shape, recipe: Recipe) -> float:
     routed = 2 * wide * shape.hidden * shape.expert_copies
     widened = 0
     if recipe.autocasts and activation == _TENSORS_OF_A_CUBE and not recipe.virtual:
-        # Autocast computes a power in fp32, and with it what is made of it (ATen/autocast_mode.h): the power's input,
-        # the tanh, one plus it, and what a gate multiplies. The input of the down projection is cast back. On a CPU,
-        # which computes for a virtual GPU, autocast leaves powers as they are.
+        # Autocast computes a power and its results in fp32 (ATen/autocast_mode.h): the power's input, the tanh, one
+        # plus it, and what a gate multiplies. The input of the down projection is cast back. On a CPU, which computes
+        # for a virtual GPU, autocast leaves powers as they are.
         widened = (3 + shape.gated) * (4 - wide)
     return (wide * tensors + widened) * shape.ffn + routed
 
 
 def _own_input_bytes(shape: Shape, recipe: Recipe) -> int:
-    """What each module of an adapter keeps of an element that it reads, where that is not the layer's own.
+    """What each module of an adapter keeps of an element that it reads, unless it shares the layer's own.
 
-    Dropout makes another tensor for each module, and a mask of one byte. Under autocast an adapter in fp32 reads what
-    is cast for it, dropped or not, and its product casts that back for itself (peft tuners/lora/layer.py, Linear).
+    Dropout makes another tensor for each module, and a mask of one byte. Under autocast a fp32 adapter reads a cast
+    input, dropped or not, and its product casts that back for itself (peft tuners/lora/layer.py, Linear).
     """
     is_dropped = shape.adapter_dropout > 0
     if not shape.has_adapter or recipe.compiled or not (is_dropped or recipe.autocasts):
@@ -144,12 +144,12 @@ def _own_input_bytes(shape: Shape, recipe: Recipe) -> int:
 
 
 def _masks(shape: Shape) -> float:
-    """One byte per element that dropout sees: after attention and after the feed-forward (2205.05198)."""
+    """One byte per element of each dropout: after attention and after the feed-forward (2205.05198)."""
     return 2.0 * shape.hidden if shape.hidden_dropout else 0.0
 
 
 def selective_bytes(shape: Shape, recipe: Recipe) -> float:
-    """Bytes per token that a layer keeps when only every second matrix product and the attention are kept.
+    """Bytes per token that a layer keeps if only every second matrix product and the attention are kept.
 
     The operator policy of torchtitan (parallelize_llama.py, apply_ac): of q, k, v, o, gate, up, down it keeps the
     first, third, fifth and seventh, and the attention's output.
@@ -162,7 +162,7 @@ def selective_bytes(shape: Shape, recipe: Recipe) -> float:
 
 
 def _products(shape: Shape) -> list[int]:
-    """The sizes of a layer's matrix products, in order: an adapter adds a narrow one and one as wide as its own."""
+    """Output sizes of a layer's matrix products, in order: an adapter adds a narrow one and one as wide as its own."""
     sizes = {
         "query": shape.query,
         "key": shape.key_value,
@@ -181,9 +181,9 @@ def _selective_cross_bytes(shape: Shape, recipe: Recipe) -> float:
 
 
 def activation_terms(shape: Shape, recipe: Recipe, constants: Constants) -> list[Term]:
-    """What layers keep, and the one that is being recomputed and differentiated."""
+    """What layers keep, and the layer that is being recomputed and differentiated."""
     tokens = recipe.tokens / recipe.tensor_parallel
-    # 1F1B keeps as many micro-batches in flight as there are stages, so that pipelining does not shrink activations.
+    # 1F1B keeps as many micro-batches in flight as there are stages, so pipelining does not shrink activations.
     whole = constants.activation_factor * layer_bytes(shape, recipe).total
     crossing = constants.activation_factor * cross_bytes(shape, recipe).total if shape.crossed else 0.0
     kept, kept_crossing, live = _kept_and_live(shape, recipe, whole, crossing)
@@ -199,7 +199,7 @@ def activation_terms(shape: Shape, recipe: Recipe, constants: Constants) -> list
 
 
 def _gradients_inside(shape: Shape, recipe: Recipe, constants: Constants, tokens: float) -> Term:
-    """The gradients inside a layer: of its feed-forward, or where attention makes the scores, of these."""
+    """The gradients inside a layer: of its feed-forward or, if attention computes scores, of those."""
     width = max(shape.ffn, shape.hidden)
     size, phases = constants.backward_factor * recipe.compute_bytes * width * tokens, (BACKWARD, REDUCE)
     values: tuple[object, ...] = (constants.backward_factor, recipe.compute_bytes, width, tokens)
@@ -213,8 +213,9 @@ def _gradients_inside(shape: Shape, recipe: Recipe, constants: Constants, tokens
 
 
 def _score_gradient_bytes(recipe: Recipe) -> int:
-    """What the backward pass of a softmax in fp32 has of each score beside its output: the gradient that comes, the one
-    that goes, and on a GPU the product of output and gradient. What the next product kept in 16 bits is gone by then.
+    """Bytes per score in the backward of an fp32 softmax beside its output: incoming and outgoing gradient.
+
+    On a GPU also the product of output and gradient. What the next product kept in 16 bits is freed by then.
     """
     if recipe.attention is not Attention.EAGER or recipe.compiled:
         return 0
@@ -225,8 +226,8 @@ def _score_gradient_bytes(recipe: Recipe) -> int:
 def boundary_bytes(shape: Shape, recipe: Recipe) -> float:
     """The hidden state between two layers, per token: all that full checkpointing keeps.
 
-    Under autocast an embedding in fp32 begins it, and what is added in half precision leaves it so; that of a diffusion
-    transformer begins with a projection.
+    Under autocast a fp32 embedding starts it, and adding half precision keeps it fp32; a diffusion transformer starts
+    with a projection.
     """
     is_wide = recipe.fp32_residuals or (recipe.autocasts and not shape.modulated and not shape.has_adapter)
     return float((4 if is_wide else recipe.compute_bytes) * shape.hidden)
@@ -235,7 +236,7 @@ def boundary_bytes(shape: Shape, recipe: Recipe) -> float:
 def _kept_and_live(shape: Shape, recipe: Recipe, whole: float, crossing: float) -> tuple[float, float, float]:
     """Bytes per token kept through the forward, of a layer and of its cross-attention, and those recomputed at once.
 
-    Of an encoder-decoder a decoder layer is recomputed: the larger ones, and the first to be.
+    In an encoder-decoder the recomputed layer is a decoder's: they are larger, and recomputed first.
     """
     mode, boundary = recipe.checkpointing.mode, boundary_bytes(shape, recipe)
     if mode == "none":
@@ -262,10 +263,10 @@ def _between_stacks(shape: Shape, recipe: Recipe, kept: float, tokens: float) ->
 
 
 def _position_biases(shape: Shape, recipe: Recipe) -> list[Term]:
-    """The bias of every score by its relative position, alike for all rows: of each stack, and joined with the mask of
-    each layer that does not make its scores (transformers sdpa_attention.py, create_position_bias_mask).
+    """Relative position biases of scores, shared by all rows.
 
-    Going back, a layer has the gradient of its own beside the sum of those before.
+    One per stack, joined with the mask of each layer that does not compute its scores (transformers sdpa_attention.py,
+    create_position_bias_mask). In the backward pass a layer holds its own gradient beside the sum of the earlier ones.
     """
     each = float(recipe.compute_bytes * shape.heads * recipe.sequence_length**2) / recipe.context_parallel
     mode = recipe.checkpointing.mode
@@ -288,6 +289,6 @@ def _kept_term(shape: Shape, recipe: Recipe, kept: float, tokens: float, layers:
     values = (kept, tokens, layers)
     template = "{:,.0f} B a token and layer x {:,.0f} tokens x {} layers"
     if recipe.offloads_activations:
-        # The copies to the host run behind the computation: two layers' worth wait in HBM.
+        # Copies to the host run behind the computation: two layers' worth wait in HBM.
         size, template = size * min(2 / shape.layers, 1.0), template + ", of which two layers wait for the host link"
     return Term("activations", size, (FORWARD, LOSS, BACKWARD), template, values, _KORTHIKANTI, True)

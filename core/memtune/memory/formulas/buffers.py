@@ -1,8 +1,8 @@
-"""What comes and goes within a step: gathered units, buckets and logits.
+"""Transient buffers within a step: gathered units, reduce buckets and logits.
 
-Sources: DeepSpeed runtime/zero/config.py (bucket sizes), stage3.py, stage_1_and_2.py; PyTorch FSDP2 fully_shard
-(a unit is gathered in compute precision, the root unit is not resharded after its forward); transformers
-loss/loss_utils.py (fp32 upcast of the logits).
+Sources: DeepSpeed runtime/zero/config.py (bucket sizes), stage3.py, stage_1_and_2.py; PyTorch FSDP2 fully_shard (a unit
+is gathered in compute precision, the root unit is not resharded after its forward); transformers loss/loss_utils.py
+(fp32 upcast of the logits).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from memtune.plans.plan import FUSED_LOSS_CHUNKS
 
 # DeepSpeed runtime/engine.py, MEMORY_OPT_ALLREDUCE_SIZE.
 ALLREDUCE_ELEMENTS = 500_000_000
-# The scores, their softmax in fp32, and that in half precision or, of fp32 scores, not a second time (transformers
+# Scores, their fp32 softmax, and its half-precision copy, unless the scores are fp32 (transformers
 # eager_attention_forward): 2 + 4 + 2 or 4 + 4.
 EAGER_SCORE_BYTES = 8
 
@@ -41,7 +41,7 @@ _COMPUTING = (FORWARD, LOSS, BACKWARD, REDUCE)
 
 
 def buffer_terms(shape: Shape, recipe: Recipe, constants: Constants) -> list[Term]:
-    """Every addend that lives within one step only, activations apart."""
+    """Every term that lives within one step only, except activations."""
     terms = []
     if recipe.weight_shards > 1 or recipe.offloads_weights or recipe.backend == "fsdp":
         terms += _gathered(shape, recipe)
@@ -65,8 +65,8 @@ def _unit_bytes(shape: Shape, recipe: Recipe) -> tuple[float, float]:
 
 def _gathered(shape: Shape, recipe: Recipe) -> list[Term]:
     if recipe.backend == "deepspeed":
-        # Every module gathers for those to come until max_live is reached, at most the whole model; what computes is
-        # there in any case (partitioned_param_coordinator.py), an embedding gone before the head comes.
+        # Every module prefetches until max_live is reached, at most the whole model; the computing module is gathered
+        # in any case (partitioned_param_coordinator.py); an embedding is released before the head is gathered.
         # memtune.plans.deepspeed_config moves the limit with the bucket.
         largest = min(shape.root, shape.vocab * shape.hidden) if shape.vocab else shape.root
         live = float(min(max(recipe.bucket_elements * MAX_LIVE_BUCKETS, largest, shape.layer), shape.total))
@@ -76,8 +76,8 @@ def _gathered(shape: Shape, recipe: Recipe) -> list[Term]:
     root, layer = _unit_bytes(shape, recipe)
     terms = _gathered_units(shape, recipe, root, layer)
     if not shape.has_adapter:
-        # The gradients of a unit are unsharded until they are reduced; that of the head waits for the embedding's, the
-        # very last to be ready. A unit is copied to be reduced, in the dtype of gradients on their way.
+        # A unit's gradients are unsharded until reduced; the head's wait for the embedding's, the last to be ready. A
+        # unit is copied for the reduction, in the dtype in which gradients are reduced.
         copy = shape.layer * recipe.reduce_bytes / recipe.tensor_parallel
         head = min(shape.vocab * shape.hidden * recipe.compute_bytes / recipe.tensor_parallel, root)
         template = "unsharded gradients of the {} {:,.0f} B and of one layer {:,.0f} B + {:,.0f} B on their way"
@@ -88,9 +88,9 @@ def _gathered(shape: Shape, recipe: Recipe) -> list[Term]:
 
 
 def _gathered_units(shape: Shape, recipe: Recipe, root: float, layer: float) -> list[Term]:
-    """Units of FSDP: one computes while the next arrives, or all wait for the backward pass, which reshards them.
+    """Units of FSDP: one computes while the next arrives, or all stay for the backward pass, which reshards them.
 
-    A single rank copies its units, too, but waits for none (_fsdp_param_group.py, wait_for_unshard).
+    A single rank copies its units too, but never waits (_fsdp_param_group.py, wait_for_unshard).
     """
     at_once = 2 if recipe.weight_shards > 1 else 1
     template, few, sizes = "root unit {:,.0f} B + {} layers x {:,.0f} B", root + at_once * layer, (root, at_once, layer)
@@ -109,15 +109,16 @@ def _bucket(elements: float, width: float, phases: tuple[int, ...], template: st
 
 
 def _buckets(shape: Shape, recipe: Recipe) -> list[Term]:
-    # Gradients are on their way as they are computed, whatever they are added up in, but at stage 1.
+    # Except at stage 1, gradients are reduced in compute precision, whatever they accumulate in.
     trainable, width = shape.trainable / recipe.tensor_parallel, recipe.compute_bytes
     template = "{:,.0f} elements x {:.4g} B"
     if not recipe.has_bucket:
-        # What has no bucket flattens what it reduces, or narrows it: sums in fp32 are one tensor, however large.
+        # Without a bucket, gradients are flattened or narrowed for the reduction: fp32 sums are one tensor, however
+        # large.
         source = "deepspeed runtime/engine.py, buffered_allreduce_fallback"
         reduced = trainable if recipe.whole_fp32_gradients else min(ALLREDUCE_ELEMENTS, trainable)
         return [_bucket(reduced, width, (REDUCE,), template, source)]
-    # From stage 1 on the buffer is whole, however few parameters there are.
+    # From stage 1 on the buffer has its full size, however few parameters there are.
     capacity, source = float(recipe.bucket_elements), "deepspeed stage_1_and_2.py and stage3.py, reduce_bucket_size"
     terms = [_bucket(capacity, recipe.bucket_bytes, recipe.bucket_phases, template, source)]
     if recipe.offloads_states and not recipe.is_stage_3 and not shape.has_adapter:
@@ -128,10 +129,10 @@ def _buckets(shape: Shape, recipe: Recipe) -> list[Term]:
 
 
 def _copies_to_reduce(recipe: Recipe, filled: float, is_full: bool) -> list[Term]:
-    """What is made of the elements in a bucket; that many, and whether they are reduced before the backward pass ends.
+    """Copies of a bucket's ``filled`` elements; ``is_full`` if it is also reduced before the backward pass ends.
 
-    Stage 1 copies when all gradients are there, each of which goes before the copy comes. A single rank flattens one
-    slice, which below stage 3 is no copy, but for sums: each weight is a slice of theirs.
+    Stage 1 copies when all gradients exist, each freed before its copy. A single rank flattens one slice, which below
+    stage 3 is no copy, except for sums: each weight is a slice of theirs.
     """
     width, template = recipe.compute_bytes, "{:,.0f} elements x {:.4g} B on their way"
     if recipe.widens_as_it_comes:
@@ -142,7 +143,7 @@ def _copies_to_reduce(recipe: Recipe, filled: float, is_full: bool) -> list[Term
     reducing = (BACKWARD, REDUCE) if is_full else (REDUCE,)
     copies = [_bucket(filled, width, reducing, template, "deepspeed allreduce_bucket, reduce_scatter_coalesced")]
     if recipe.is_stage_3 and recipe.gradient_bytes > width:
-        # What the rank keeps of it is widened beside it.
+        # The rank's own part is widened beside it.
         kept, template = filled / recipe.gradient_shards, "{:,.0f} elements x {:.4g} B in fp32"
         source = "deepspeed stage3.py, __avg_scatter_grads"
         copies.append(_bucket(kept, recipe.gradient_bytes, reducing, template, source))
@@ -162,10 +163,10 @@ def logit_bytes(shape: Shape, recipe: Recipe, constants: Constants) -> float:
     """Bytes per token and vocabulary entry at the loss.
 
     Eager: the logits, and in fp32, or in their own format if the loss does not upcast them, their log-softmax, its
-    gradient and the gradient of the log-softmax's input. Tensor parallelism works that out in elementary operations,
+    gradient and the gradient of the log-softmax's input. Tensor parallelism computes that in elementary operations,
     with one tensor more (torch/distributed/tensor/parallel/loss.py, _nll_loss_and_log_softmax_backward). A fused kernel
-    keeps one fp32 copy, a compiled loss none: it leaves the logits and their gradient. A tanh that bounds logits keeps
-    its output beside them.
+    keeps one fp32 copy, a compiled loss none: only the logits and their gradient. A tanh that bounds logits keeps its
+    output beside them.
     """
     if recipe.compiles_loss:
         return _returned_bytes(recipe) + recipe.compute_bytes
@@ -177,12 +178,12 @@ def logit_bytes(shape: Shape, recipe: Recipe, constants: Constants) -> float:
 
 
 def _head_bytes(shape: Shape, recipe: Recipe) -> float:
-    """What the head leaves of each logit: the logit itself, and what its tanh keeps."""
+    """What the head keeps of each logit: the logit itself, and its tanh."""
     return _returned_bytes(recipe) + (recipe.compute_bytes if shape.logit_softcap else 0)
 
 
 def _returned_bytes(recipe: Recipe) -> float:
-    """What the model returns of each logit: accelerate makes it fp32."""
+    """What the model returns of each logit: accelerate converts it to fp32."""
     return 4.0 if recipe.keeps_fp32_logits else float(recipe.compute_bytes)
 
 
@@ -191,14 +192,14 @@ def _logits(shape: Shape, recipe: Recipe, constants: Constants) -> list[Term]:
     if recipe.fused_loss:
         each = each / FUSED_LOSS_CHUNKS
     elif recipe.chunked_loss:
-        # The logits of all chunks stay in compute precision; only one chunk at a time has anything else.
+        # The logits of all chunks stay in compute precision; only one chunk at a time has more.
         kept = _head_bytes(shape, recipe)
         each = kept + (each - kept) / FUSED_LOSS_CHUNKS
     template = "{:.3g} B x {:,.0f} tokens x {} entries of the vocabulary"
     values = (each, tokens, shape.vocab)
     terms = [Term("logits", each * tokens * shape.vocab, (LOSS,), template, values, "transformers loss_utils.py", True)]
     if recipe.keeps_fp32_logits and shape.vocab:
-        # A loop's variable has them until the next micro-batch has its own.
+        # A loop variable holds them until the next micro-batch replaces them.
         template, source = "4 B x {:,.0f} tokens x {} logits kept", "accelerate operations.py, ConvertOutputsToFp32"
         size, phases = 4.0 * tokens * shape.vocab, (FORWARD, BACKWARD, REDUCE, *STEPPING)
         terms.append(Term("logits", size, phases, template, (tokens, shape.vocab), source, True))
@@ -208,7 +209,7 @@ def _logits(shape: Shape, recipe: Recipe, constants: Constants) -> list[Term]:
         template, values = "2 x {:,.0f} tokens x {} x {} B", (recipe.tokens, shape.hidden, recipe.compute_bytes)
         terms.append(Term("gathered units", size, (LOSS,), template, values, "2205.05198, section 4.2.2", True))
     if (recipe.fused_loss or recipe.chunked_loss) and not shape.has_adapter and not recipe.accumulates:
-        # The head's gradient is summed up chunk by chunk while other chunks' logits are still there (2410.10989, 3.2).
+        # The head's gradient accumulates chunk by chunk while other chunks' logits still exist (2410.10989, 3.2).
         size = recipe.gradient_bytes * shape.vocab * shape.hidden / recipe.tensor_parallel
         template, values = "{:.4g} B x {} x {} of the head", (recipe.gradient_bytes, shape.vocab, shape.hidden)
         terms.append(Term("gradients", size, (LOSS,), template, values, "2410.10989, section 3.2"))
@@ -216,9 +217,9 @@ def _logits(shape: Shape, recipe: Recipe, constants: Constants) -> list[Term]:
 
 
 def evaluation_terms(shape: Shape, recipe: Recipe, evaluation: Evaluation) -> list[Term]:
-    """An evaluation batch: one layer at a time, where the scores may be most, or the logits; generation's KV cache.
+    """An evaluation batch: one layer at a time, dominated by scores or logits; and the KV cache of generation.
 
-    Of two stacks with lengths of their own the longer one has the larger layer; logits are the decoder's.
+    Of two stacks with different lengths the longer one has the larger layer; logits are the decoder's.
     """
     if not evaluation.batch_size:
         return []
@@ -228,7 +229,7 @@ def evaluation_terms(shape: Shape, recipe: Recipe, evaluation: Evaluation) -> li
     width = 2 * shape.ffn + 4 * shape.hidden
     logits = recipe.compute_bytes + 8.0
     if evaluation.keeps_logits:
-        # Kept in fp32, and joined with those of the batches before: the old, the new and their concatenation.
+        # Kept in fp32 and joined with earlier batches': the old, the new and their concatenation.
         logits += 8.0
     last, template = targets * logits * shape.vocab, "{:.3g} B x {:,.0f} tokens x {} entries of the vocabulary"
     values: tuple[object, ...] = (logits, targets, shape.vocab)
@@ -253,7 +254,7 @@ def _kv_cache(shape: Shape, recipe: Recipe, tokens: int) -> Term:
 
 
 def building_terms(shape: Shape, recipe: Recipe, terms: Sequence[Term]) -> list[Term]:
-    """What starting takes beyond the ``terms`` that are there from the start: stage 3 shards a model that is whole.
+    """Startup memory beyond ``terms`` that exist from the start: stage 3 shards a whole model.
 
     Without zero.Init the engine moves all of it to the GPU (deepspeed runtime/engine.py, _configure_distributed_model).
     """
@@ -272,7 +273,7 @@ def building_terms(shape: Shape, recipe: Recipe, terms: Sequence[Term]) -> list[
 
 
 def save_terms(shape: Shape, recipe: Recipe) -> list[Term]:
-    """Saving gathers one unit at a time where weights are sharded."""
+    """Saving gathers one unit at a time if weights are sharded."""
     if recipe.weight_shards == 1:
         return []
     size = recipe.weight_bytes * max(shape.root, shape.layer) / recipe.tensor_parallel

@@ -1,4 +1,4 @@
-"""The addends outside of the caching allocator: the CUDA context and NCCL's buffers."""
+"""Driver overhead outside the caching allocator: the CUDA context and NCCL's buffers."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ OUTSIDE = frozenset({"context", "nccl"})
 
 
 def outside_terms(recipe: Recipe) -> list[Term]:
-    """The addends outside the allocator. A virtual GPU has no driver that would take any."""
+    """The terms outside the allocator. A virtual GPU has no driver and no overhead."""
     if recipe.virtual:
         return []
-    # Once it was measured for this image and GPU, the context is known.
+    # A context measured for this image and GPU overrides the constant.
     context = recipe.context_bytes or CONTEXT_BYTES
     terms = [Term("context", context, ALWAYS, "{:,.0f} B of CUDA context and kernels", (context,), "pytorch#86509")]
     if recipe.world > 1:

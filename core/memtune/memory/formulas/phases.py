@@ -1,7 +1,7 @@
-"""From addends to the answer: sum them per phase, take the phase that peaks, and carry the trust along.
+"""Sums the terms per phase, finds the phase that peaks, and computes its interval.
 
-The peak is the maximum over phases, never the sum of all addends. An addend is fixed or proportional to the
-micro-batch, so that a family of plans that differ only in their micro-batch is summed once, in its ledger.
+The peak is the maximum over phases, never the sum of all terms. A term is fixed or proportional to the micro-batch, so
+a family of plans that differ only in their micro-batch is summed once, in its ledger.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from memtune.memory.prediction import Component, Interval
 from memtune.memory.uncertainty import UNMODELLED, Belief, Square
 
 ALLOCATOR = "allocator"
-# What is counted rather than estimated: parameters times bytes, and a constant. What formulas leave out is not in it.
+# Components that are counted rather than estimated: parameters times bytes, and a constant.
 COUNTED = frozenset({"weights", "adapter", "master weights", "gradients", "optimizer states", "workspace"})
 _TINY = 1e-9
-# How far what is unused of segments that are not full may be from the truth, as a share of it.
+# The error of the unused bytes in segments that are not full, as a share of them.
 _UNSURE_OF_SEGMENTS = 0.6
-# Of the doubt about packing, what all plans of a job share, and what is each plan's own: emulated runs of one model
-# under several plans are missed by about as much as those of different models.
+# Packing uncertainty, split into the part shared by all plans of a job and each plan's own: emulated runs of one model
+# under several plans are off by about as much as those of different models.
 _SHARED, _OWN = 0.44, 0.9
 
 
-# Of a term inside the allocator: its name, its fixed bytes, its bytes for each sample, and its phases.
+# A term inside the allocator: its name, fixed bytes, bytes per sample, and phases.
 _Addend = tuple[str, float, float, tuple[int, ...]]
 
 
 class _Phase(NamedTuple):
-    """What is known of a phase: its components, fixed and for each sample, and the widths of the metrics."""
+    """A phase: its components, fixed and per sample, and the widths of the metrics."""
 
     parts: dict[str, tuple[float, float]]
     allocated: Square
@@ -46,11 +46,11 @@ class _Phase(NamedTuple):
 
 @dataclass(frozen=True)
 class Ledger:
-    """The addends of a family of plans, and their believed sums per phase: fixed bytes, and those of each sample.
+    """The terms of a family of plans, and their believed sums per phase: fixed bytes and bytes per sample.
 
-    ``highest`` adds up what each component has in the phase of training that has most of it, ``logits`` are those of
-    the loss. ``packing`` tells what the allocator reserves beyond what is allocated; ``largest`` are the bytes of the
-    tensors that tell the least of it, None where a replay has said it all.
+    ``highest`` sums each component at the training phase where it is largest; ``logits`` are the loss's. ``packing``
+    says what the allocator reserves beyond what is allocated. ``largest`` are the bytes of the largest tensors, which
+    give its lower bound; None if a replay has placed every tensor.
     """
 
     addends: Sequence[_Addend]
@@ -68,7 +68,7 @@ class Ledger:
     _phases: dict[int, _Phase] = field(default_factory=dict)
 
     def phase(self, phase: int) -> _Phase:
-        """A phase in detail. Few phases ever peak, and nobody asks for the others of most plans."""
+        """A phase in detail, computed on demand: few phases ever peak."""
         if phase not in self._phases:
             self._phases[phase] = self._phase(phase)
         return self._phases[phase]
@@ -78,7 +78,7 @@ class Ledger:
         return [fixed + slope * micro_batch for fixed, slope in self.sums]
 
     def cached(self, phase: int) -> tuple[float, float]:
-        """What the allocator is said to keep beyond the bytes of a phase, fixed and for each sample, before belief."""
+        """Bytes cached beyond those of a phase, fixed and per sample, before the belief is applied."""
         share, unfit, loss, _ = self.packing
         fixed, slope = self.sums[phase]
         still, moving = share * fixed, share * slope
@@ -98,7 +98,7 @@ class Ledger:
             still, moving = self.largest
             largest = max(still, moving * micro_batch)
             short = max(unused_bytes(largest, self.constants) - cached, 0.0)
-            # As if segments were full, but whole ones; a tensor that is near the limit may be below it.
+            # As if segments were full, but in whole segments; a tensor near the limit may be below it.
             least = max(least, min(whole_segments(largest / 2), least + short))
         more = max(ONE_MORE_EACH - cached - short, 0.0)
         own = _OWN * self.packing.doubt * cached
@@ -115,7 +115,7 @@ class Ledger:
         cached = {ALLOCATOR: (still * doubt, moving * doubt)}
         outside = {name: (size, 0.0) for name, size in self.outside.items()}
         variance = self.belief.variance
-        # What no component explains: the noise of each plan alone, and what the source of the plan leaves open.
+        # Errors of no component: each plan's own noise, and what the plan's source leaves open.
         own = Square(self.noise * total[0] ** 2, 2 * self.noise * total[0] * total[1], self.noise * total[1] ** 2)
         allocated = variance(inside, own)
         if self.belief.correlated:
@@ -126,8 +126,10 @@ class Ledger:
 
 
 class Reserved(NamedTuple):
-    """Reserved bytes; by how much segments that are not full, and packing, may move them, in each plan for itself; the
-    least of them, in full segments; and how much ``more`` the segments of a tensor are that nobody told of."""
+    """Reserved bytes, and how far partly filled segments and packing may move them in each plan.
+
+    ``least`` assumes full segments; ``more`` is the size of the segments of one undescribed tensor.
+    """
 
     bytes: float
     segments: float
@@ -137,11 +139,11 @@ class Reserved(NamedTuple):
 
     @property
     def unsure(self) -> float:
-        """What no other plan tells of them."""
+        """The part of the uncertainty that no other plan can reduce."""
         return hypot(self.segments, self.packing)
 
     def interval(self, width: float, outside: float = 0.0) -> Interval:
-        """With what lies ``outside`` of the allocator, where what plans share is known to a width."""
+        """The interval with the bytes ``outside`` the allocator, given the ``width`` that plans share."""
         expected = self.bytes + outside
         upper = around(expected, hypot(width, self.unsure, self.more)).upper
         lower = around(self.least + outside, hypot(width, self.packing)).lower
@@ -149,7 +151,7 @@ class Reserved(NamedTuple):
 
 
 class Peaks(NamedTuple):
-    """Everything a prediction says about bytes."""
+    """Everything that a prediction says about bytes."""
 
     phase: str
     phase_breakdown: Callable[[], dict[str, Interval]]
@@ -168,7 +170,7 @@ def ledger(
     largest: tuple[float, float] | None,
     packing: Packing,
 ) -> Ledger:
-    """Sum the addends of a recipe, those of its micro-batch told by the sample."""
+    """Sum a recipe's terms; those of its micro-batch are per sample."""
     addends: list[_Addend] = []
     fixed, slopes = [0.0] * len(PHASES), [0.0] * len(PHASES)
     common, scale = belief.common, belief.scale
@@ -203,7 +205,7 @@ def ledger(
 
 
 def _highest(addends: Iterable[_Addend], belief: Belief) -> tuple[float, float]:
-    """The believed bytes of each component in the phase of training that has most of it, all together."""
+    """The sum of each component's believed bytes at the training phase where it is largest."""
     sizes: dict[str, list[list[float]]] = {}
     for name, fixed, slope, phases in addends:
         of_name = sizes.setdefault(name, [[0.0] * len(PHASES), [0.0] * len(PHASES)])
@@ -240,7 +242,7 @@ def peaks(sums: Ledger, micro_batch: int) -> Peaks:
 
 
 def sensitivities(sums: Ledger, micro_batch: int, metric: str) -> dict[str, float]:
-    """How many bytes a metric moves for each relative error of a component."""
+    """The change in bytes of a metric per unit of each component's relative error."""
     totals = sums.totals(micro_batch)
     requested, common = max(totals), sums.belief.common
     rounded = 1 + sums.rounding
@@ -262,14 +264,14 @@ def sensitivities(sums: Ledger, micro_batch: int, metric: str) -> dict[str, floa
 
 
 def _estimated(parts: Mapping[str, tuple[float, float]], belief: Belief) -> tuple[float, float]:
-    """The fixed bytes, and those of each sample, that what the formulas leave out is relative to."""
+    """The fixed bytes and bytes per sample of estimated components, to which unmodelled memory is relative."""
     scales = {name: belief.scale(name) for name in parts if name not in COUNTED}
     fixed = sum(scale * parts[name][0] for name, scale in scales.items())
     return fixed, sum(scale * parts[name][1] for name, scale in scales.items())
 
 
 def around(expected: float, half_width: float) -> Interval:
-    """An interval that is as wide in ratio below as above, so that it never reaches zero."""
+    """An interval with equal ratios below and above, so that it never reaches zero."""
     if expected <= _TINY:
         return Interval(0.0, 0.0, half_width)
     return Interval(expected * expected / (expected + half_width), expected, expected + half_width)
@@ -295,6 +297,6 @@ def _components(
 
 
 def _believed(sizes: Iterable[tuple[str, float]], belief: Belief) -> Iterator[Component]:
-    """Components as they are believed. Their errors are relative to what the formulas say, not to the correction."""
+    """Believed components. Errors are relative to the formulas, not to the correction."""
     for name, size in sizes:
         yield Component(name, around(size * belief.scale(name), belief.width(name) * size))

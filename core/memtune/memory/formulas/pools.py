@@ -1,12 +1,12 @@
-"""What the caching allocator reserves beyond the tensors that live at the peak.
+"""Allocator packing: what the caching allocator reserves beyond the live tensors at the peak.
 
 Source: c10/cuda/CUDACachingAllocator.cpp. Requests of up to 1 MiB come from segments of 2 MiB, larger ones from
-segments of 20 MiB, and the last segment of a pool is not full: of a run of megabytes, that may be most.
+segments of 20 MiB, and the last segment of a pool is not full: in a run of megabytes, that may dominate.
 
-In a run of gigabytes it is blocks that other phases left. A step begins with the largest blocks of all, those of the
-loss. When they are free, gradients, moments, gathered units and copies for the reduction are cut from them. Some of
-these stay, and the next step asks the device for its largest blocks once more. So it grows with what lives in other
-phases than the one that peaks, most where units of many sizes come and go.
+In a run of gigabytes, blocks that other phases left dominate. A step begins with the largest blocks of all, those of
+the loss. Once freed, gradients, moments, gathered units and copies for the reduction are cut from them. Some of these
+stay, and the next step requests its largest blocks from the device again. So reserved bytes grow with what lives in
+phases other than the peak, most if units of many sizes come and go.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from memtune.units import MIB
 _SMALL_REQUEST, _SMALL_SEGMENT, _LARGE_SEGMENT = MIB, 2 * MIB, 20 * MIB
 # Expandable segments map whole pages: PyTorch, docs/source/notes/cuda.rst.
 _PAGES = 0.02
-# A replay places every tensor of the model, but not those of the libraries' own that it does not know.
+# A replay places every tensor of the model, but not unknown ones of the libraries.
 _REPLAY_DOUBT = 0.6
-# What one tensor more opens in each pool: a script has some that no description and no trace of its model tells of.
+# What one more tensor opens in each pool: a script has some that are in neither description nor trace.
 ONE_MORE_EACH = _SMALL_SEGMENT + _LARGE_SEGMENT
 
 
 class Packing(NamedTuple):
-    """What is reserved beyond what is allocated: a ``share`` of that, ``unfit`` of what other phases have more, and
-    ``loss`` of the logits with all that the loss makes of them.
+    """Bytes reserved beyond the allocated: ``share`` of those, ``unfit`` of what other phases have more, and ``loss``.
 
-    ``doubt`` is the half-width of the 97.5% interval of all three together, relative to them.
+    ``loss`` is a share of the logits with all that the loss computes from them. ``doubt`` is the relative half-width of
+    the 97.5% interval of all three together.
     """
 
     share: float
@@ -42,12 +42,12 @@ class Packing(NamedTuple):
     doubt: float
 
     def times(self, ratio: float) -> Packing:
-        """The same where everything reserved is so many times as much. No setting packs tighter than whole pages."""
+        """Scale all reserved bytes by a ratio. No setting packs tighter than whole pages."""
         return Packing(max((1 + self.share) * ratio - 1, _PAGES), self.unfit * ratio, self.loss * ratio, self.doubt)
 
 
-# Fitted on emulated runs alone (docs/accuracy.md, Intervals). Adapters
-# have few states, which would fill what the loss has left; what a script holds of the last output is then in the way.
+# Fitted on emulated runs alone (docs/accuracy.md, Intervals). Adapters have few states to fill what the loss left; a
+# script's reference to the last output then gets in the way.
 PACKINGS = {
     "whole": Packing(0.06, 0.17, 0.0, 1.2),
     "adapter": Packing(0.06, 0.17, 0.3, 0.8),
@@ -60,7 +60,7 @@ PACKINGS = {
 
 
 def packing_class(shape: Shape, recipe: Recipe) -> str:
-    """How the allocator packs a recipe's tensors: by who gathers weights or reduces gradients into a partition."""
+    """The packing class of a recipe: by what gathers weights or reduces gradients into a partition."""
     kind = "adapter" if shape.has_adapter and not recipe.expandable_segments else "whole"
     if recipe.backend == "fsdp" or recipe.is_stage_3 or recipe.weight_shards > 1:
         kind = "sharded"
@@ -70,17 +70,17 @@ def packing_class(shape: Shape, recipe: Recipe) -> str:
 
 
 def replayed(ratio: float) -> Packing:
-    """What a replay of every tensor says: reserved over allocated bytes."""
+    """Packing from a replay of every tensor: reserved over allocated bytes."""
     return Packing(max(ratio - 1, _PAGES), 0.0, 0.0, _REPLAY_DOUBT)
 
 
 def largest_tensors(shape: Shape, recipe: Recipe) -> tuple[float, float]:
-    """The bytes of the largest tensor that every micro-batch has, and of the largest that each sample adds to."""
+    """Bytes of the largest tensor of every micro-batch, and of the largest one proportional to samples."""
     still: float
     if recipe.backend == "fsdp":
         still = recipe.compute_bytes * max(shape.root, shape.layer)  # it gathers unit by unit
     elif recipe.backend == "ddp" and recipe.bucket_view:
-        # Without DDP's buckets, which hold many gradients each as DeepSpeed's flat tensors do, each is by itself.
+        # DDP's buckets and DeepSpeed's flat tensors hold many gradients each; otherwise each is separate.
         still = recipe.gradient_bytes * min(max(shape.vocab * shape.hidden, shape.largest_linear), shape.trainable)
     else:
         still = recipe.gradient_bytes * shape.trainable
@@ -92,10 +92,10 @@ def largest_tensors(shape: Shape, recipe: Recipe) -> tuple[float, float]:
 
 
 def whole_segments(largest_tensor: float) -> int:
-    """A segment of each pool that is in use, which is there however little is in it."""
+    """One segment of each used pool, which is reserved however little it holds."""
     return _SMALL_SEGMENT + (_LARGE_SEGMENT if largest_tensor > _SMALL_REQUEST else 0)
 
 
 def unused_bytes(largest_tensor: float, constants: Constants) -> float:
-    """What is unused of one segment of each pool that is in use."""
+    """The unused part of one segment of each used pool."""
     return constants.unused_share * whole_segments(largest_tensor)

@@ -1,7 +1,7 @@
-"""A plan lowered to what happens on one rank: bytes per parameter, shards, and which mechanisms run.
+"""`Recipe`: a plan lowered to one rank's memory behaviour: bytes per parameter, shards, active mechanisms.
 
-A `Plan` speaks the user's words; a `Recipe` speaks the allocator's. Published measurements are described as recipes
-directly, for they come from frameworks that a plan cannot name.
+A `Plan` uses the user's terms, a `Recipe` the allocator's. Published measurements are described as recipes directly,
+since they come from frameworks that a plan cannot name.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from memtune.plans.optimizer_bytes import bytes_of, is_narrow
 from memtune.plans.plan import Plan
 from memtune.units import KIB, MIB
 
-# The scales of a quantized weight: nf4 has an fp32 absmax per 64 (bitsandbytes Params4bit); double quantization stores
-# that absmax in 8 bits with an fp32 per 256 of them (QLoRA, 2305.14314, section 3).
+# Scales of a quantized weight: nf4 has an fp32 absmax per 64 (bitsandbytes Params4bit); double quantization stores that
+# absmax in 8 bits with an fp32 per 256 of them (QLoRA, 2305.14314, section 3).
 SCALE_BYTES: dict[str, float] = {"int8": 4 / 4096, "nf4": 4 / 64, "nf4-dq": 1 / 64 + 4 / (64 * 256)}
-# Such a weight with its scales.
+# The weight with its scales.
 QUANTIZED_BYTES: dict[str, float] = {
     name: (1.0 if name == "int8" else 0.5) + scales for name, scales in SCALE_BYTES.items()
 }
@@ -39,15 +39,14 @@ QUANTIZED_BYTES: dict[str, float] = {
 class Recipe:
     """What one rank holds and does. `backend` is none, ddp, deepspeed or fsdp.
 
-    `base_bytes` is a quantized frozen weight with its `scale_bytes`, `frozen_bytes` one that is not quantized;
-    `weight_bytes` one that learns.
-    Of the optimizer, `state_bytes` is a parameter's, `outside_state_bytes` what one outside of the blocks has more; its
-    step makes `foreach_bytes` for each parameter, or `alone_bytes` for each element of the weight it is at.
-    `reduce_bytes` is an element of FSDP's gradients on their way. `keeps_gathered` units stay unsharded from their
-    forward to their backward pass. With `keeps_fp32_logits` a loop has those of its last batch in a variable. With
-    `builds_whole` the model is on the GPU before it is sharded. `world` counts the ranks that NCCL joins.
-    `target_length` is the decoder's own where it is known; `source_length` is that of its encoder, 0 if they are equal.
-    `keeps_quantized_inputs` says that products with a quantized weight keep what they read.
+    `base_bytes` is a quantized frozen weight with its `scale_bytes`, `frozen_bytes` one that is not quantized,
+    `weight_bytes` a trainable one. `state_bytes` are the optimizer's per parameter, `outside_state_bytes` the
+    additional ones outside the blocks; its step makes `foreach_bytes` for each parameter, or `alone_bytes` for each
+    element of the current weight. `reduce_bytes` is an element of FSDP's gradients during the reduction.
+    `keeps_gathered` units stay unsharded from their forward to their backward pass. With `keeps_fp32_logits` a loop
+    variable holds those of its last batch. With `builds_whole` the model is on the GPU before it is sharded. `world`
+    counts the ranks that NCCL joins. `target_length` is the decoder's own if known; `source_length` is the encoder's, 0
+    if they are equal. `keeps_quantized_inputs` says that products with a quantized weight keep their input.
     """
 
     backend: str
@@ -115,58 +114,56 @@ class Recipe:
 
     @property
     def decoder(self) -> Recipe:
-        """What the decoder does, which has a length of its own where one is known."""
+        """The decoder's recipe, with its own length if known."""
         length, source = self.target_length, self.sequence_length
         return replace(self, sequence_length=length, source_length=source, target_length=0) if length else self
 
     @property
     def unknowns(self) -> int:
-        """What nobody states and memory depends on: of 8 bits and fewer also the library and its version.
+        """The number of unspecified inputs that memory depends on; at 8 bits or fewer also the library and its version.
 
-        bitsandbytes' 4-bit product kept its input in some versions only (autograd/_functions.py, MatMul4Bit), and which
-        tensors keep moments of 32 bits is up to who calls it (transformers trainer.py, register_module_override).
+        bitsandbytes' 4-bit product kept its input in some versions only (autograd/_functions.py, MatMul4Bit), and the
+        caller decides which tensors keep 32-bit moments (transformers trainer.py, register_module_override).
         """
         return self.unknown_inputs + (self.base_bytes < self.frozen_bytes) + is_narrow(self.state_bytes)
 
     @property
     def fp32_residuals(self) -> bool:
-        """Whether hidden states travel in fp32 between layers.
+        """Whether hidden states are fp32 between layers.
 
-        peft's prepare_model_for_kbit_training upcasts norms and embeddings of a quantized base, and the residual stream
-        with them; FSDP needs one dtype per unit, so there it is not done.
+        peft's prepare_model_for_kbit_training upcasts norms and embeddings of a quantized base, and with them the
+        residual stream. FSDP needs one dtype per unit, so it is not done there.
         """
         return self.base_bytes < self.frozen_bytes and self.backend != "fsdp"
 
     @property
     def has_bucket(self) -> bool:
-        """Whether gradients go through a bucket into the rank's partition, as at DeepSpeed's stages 1 to 3."""
+        """Whether gradients go through a bucket into the rank's partition, as in DeepSpeed's stages 1 to 3."""
         return self.bucket_phases not in ((), (REDUCE,))
 
     @property
     def is_stage_3(self) -> bool:
-        """Whether it is DeepSpeed's stage 3, also of a single rank, which shares its weights with none."""
+        """Whether this is DeepSpeed's stage 3, also on a single rank, which shares its weights with none."""
         return self.bucket_phases == ALWAYS
 
     @property
     def keeps_frozen_inputs(self) -> bool:
-        """Whether products keep their inputs though their weights are frozen, as stage 3's own do (zero/linear.py).
+        """Whether products keep their inputs although their weights are frozen, as in stage 3 (zero/linear.py).
 
-        A quantized base has products of its library (bitsandbytes before 0.44, autograd/_functions.py, MatMul4Bit).
+        A quantized base uses its library's products (bitsandbytes before 0.44, autograd/_functions.py, MatMul4Bit).
         """
         own = self.is_stage_3 and has_own_products(self.checkpointing)
         return self.keeps_quantized_inputs if self.base_bytes < self.frozen_bytes else own
 
     @property
     def has_flat_sums(self) -> bool:
-        """Whether gradients are added up in what the step takes as it is: sums in fp32 at stages 1 and 2, beside 16
-        bits (bf16_optimizer.py; stage_1_and_2.py, _use_compact_grad_partition_buffer).
-        """
+        """Whether the step takes accumulated gradients as they are: fp32 sums at stages 1 and 2 (bf16_optimizer.py)."""
         is_wider = self.gradient_bytes > self.compute_bytes
         return self.whole_fp32_gradients or (is_wider and self.has_bucket and not self.is_stage_3)
 
     @property
     def bucket_bytes(self) -> int:
-        """An element of the bucket: gradients go into it as they are computed, or as they are added up."""
+        """Bytes per element of the bucket: gradients enter it as computed, or as accumulated."""
         return 4 if self.widens_as_it_comes else self.compute_bytes
 
     @property
@@ -179,13 +176,14 @@ _HOPPER = 9  # of compute capability
 
 
 def sharding_ranks(workload: Workload, plan: Plan) -> int:
-    """The ranks that share what the plan shards: those of one node where copies are kept between nodes."""
+    """The ranks that share what the plan shards; those of one node if nodes keep replicas."""
     return workload.gpus_per_node if plan.sharding is Sharding.FSDP_HYBRID else workload.world
 
 
 def attention_of(workload: Workload, plan: Plan) -> Attention:
-    """The kernel that a job's attention has: torch has none that bounds scores, and transformers asks for none in some
-    families (sdpa_attention.py; modeling_gemma2.py and modeling_bloom.py, _supports_sdpa).
+    """The attention kernel of a job; transformers has none for some families, and torch none that caps scores.
+
+    (sdpa_attention.py; modeling_gemma2.py and modeling_bloom.py, _supports_sdpa)
     """
     model = workload.architecture
     is_eager = isinstance(model, Architecture) and (model.makes_scores or model.attention_softcap)
@@ -214,8 +212,8 @@ def lower(workload: Workload, plan: Plan) -> Recipe:
         compute_bytes=compute,
         gradient_bytes=4 if fp32_gradients else weights,
         reduce_bytes=4 if fp32_gradients else compute,
-        # From stage 1 on they step on a clone of their partition even where it is fp32 (stage_1_and_2.py; stage3.py,
-        # _create_fp32_partitions, means to spare it but compares a device with the name of one).
+        # From stage 1 on they step on a clone of their partition even if it is fp32 (stage_1_and_2.py; stage3.py,
+        # _create_fp32_partitions, tries to avoid it but compares a device with a device name).
         master_bytes=4 if deepspeed and (compute == 2 or stage) else 0,
         state_bytes=optimizer.states,
         outside_state_bytes=optimizer.outside,
@@ -223,7 +221,7 @@ def lower(workload: Workload, plan: Plan) -> Recipe:
         alone_bytes=optimizer.alone,
         scale_bytes=SCALE_BYTES.get(quantization, 0.0),
         weight_shards=shards if stage == 3 else 1,
-        # Stage 1 reduces once in a step, when the backward pass is over (deepspeed stage_1_and_2.py, reduce_gradients).
+        # Stage 1 reduces once per step, after the backward pass (deepspeed stage_1_and_2.py, reduce_gradients).
         gradient_shards=shards if stage >= 2 else 1,
         state_shards=shards if stage >= 1 else 1,
         checkpointing=plan.checkpointing,
@@ -257,10 +255,10 @@ def lower(workload: Workload, plan: Plan) -> Recipe:
 
 
 def workspace_bytes(gpu: str) -> float:
-    """What cuBLAS takes on a GPU whose chip is known, else 0. The backward pass has a workspace of its own.
+    """cuBLAS workspaces on a GPU whose chip is known, else 0. The backward pass has its own workspace.
 
-    PyTorch, CublasHandlePool.cpp, parseChosenWorkspaceSize; an emulated run of an H100, a B200, an A100 and a T4. Up to
-    torch 2.11 it takes a B200 for a GPU before Hopper.
+    PyTorch, CublasHandlePool.cpp, parseChosenWorkspaceSize; emulated runs of an H100, a B200, an A100 and a T4. Up to
+    torch 2.11 a B200 counts as a GPU before Hopper.
     """
     try:
         chip = chip_of(gpu)
@@ -270,7 +268,7 @@ def workspace_bytes(gpu: str) -> float:
 
 
 def _upcasts_loss(workload: Workload, plan: Plan) -> bool:
-    """Whether the loss is of logits in fp32: by the model's own code, or by autocast, which DDP has in any case."""
+    """Whether the loss uses fp32 logits: through the model's own code, or through autocast, always so with DDP."""
     model = workload.architecture
     has_autocast = plan.sharding is Sharding.DDP or not workload.without_autocast
     return has_autocast or not isinstance(model, Architecture) or model.upcasts_loss
@@ -282,7 +280,7 @@ def keeps_whole_fp32(plan: Plan) -> bool:
 
 
 def widens_as_it_comes(plan: Plan) -> bool:
-    """Whether each gradient of stage 1 is widened as it comes (stage_1_and_2.py, use_grad_accum_attribute)."""
+    """Whether stage 1 widens each gradient when it is ready (stage_1_and_2.py, use_grad_accum_attribute)."""
     return _widens_at_stage_1(plan) and not keeps_whole_fp32(plan)
 
 
@@ -292,15 +290,15 @@ def _widens_at_stage_1(plan: Plan) -> bool:
 
 
 def _bucket_phases(plan: Plan, world: int) -> tuple[int, ...]:
-    """When DeepSpeed has its reduce bucket: a single one, since `deepspeed_config` overlaps at stage 3 only."""
+    """The phases in which DeepSpeed has its single reduce bucket: `deepspeed_config` overlaps only at stage 3."""
     stage = plan.sharding.zero_stage
     if plan.sharding.backend != "deepspeed" or (stage == 0 and world == 1):
         return ()
     if stage == 3:
-        # Made when the engine starts (stage3.py, contiguous_gradients).
+        # Allocated when the engine starts (stage3.py, contiguous_gradients).
         return ALWAYS
     if stage == 0 or keeps_whole_fp32(plan):
         return (REDUCE,)
-    # Made by the first gradient, released with the backward pass that reduces (stage_1_and_2.py, _release_ipg_buffers):
-    # at stage 1 the last one of a step.
+    # Allocated by the first gradient, released with the backward pass that reduces (stage_1_and_2.py,
+    # _release_ipg_buffers): at stage 1 the last one of a step.
     return (FORWARD, LOSS, BACKWARD, REDUCE) if stage == 1 and plan.accumulation > 1 else (BACKWARD, REDUCE)

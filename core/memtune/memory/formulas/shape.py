@@ -1,4 +1,4 @@
-"""The numbers of a model that the formulas use, worked out once per workload."""
+"""`Shape`: the dimensions of a model that the formulas use, computed once per workload."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from memtune.wire.trace import Trace
 class Shape:
     """Sizes of one layer in elements per token, and parameter counts of the whole model.
 
-    ``layers`` are those of all stacks, ``crossed`` of them have cross-attention. Each of ``biased_stacks`` biases
-    every score by its relative position. ``layer`` is the largest layer in parameters. ``vocab`` is what the head makes
-    of a token; a classifier's few labels are left out. ``readers`` are the projections that read the norms' outputs.
-    ``has_adapter`` is whether the base is frozen and only an adapter learns, which may be larger than its base. Its
-    modules read ``adapter_reads`` elements in a layer, and ``crossing_reads`` in the cross-attention of one.
+    ``layers`` are those of all stacks; ``crossed`` of them have cross-attention. Each of ``biased_stacks`` biases every
+    score by its relative position. ``layer`` is the largest layer in parameters. ``vocab`` is the head's output per
+    token; a classifier's few labels are ignored. ``readers`` are the projections that read the norms' outputs.
+    ``has_adapter`` says that the base is frozen and only an adapter is trained, which may be larger than its base. Its
+    modules read ``adapter_reads`` elements in a layer, and ``crossing_reads`` in its cross-attention.
     """
 
     hidden: int
@@ -60,36 +60,36 @@ class Shape:
 
     @property
     def modulation(self) -> int:
-        """Hidden-sized tensors a layer of a diffusion transformer keeps for its adaptive norms, gates and q/k norms.
+        """Hidden-sized tensors that a diffusion transformer layer keeps for its adaptive norms, gates and q/k norms.
 
-        Two normalised inputs before scale and shift, two gated outputs, q and k before their norms (2212.09748,
-        section 3.2; diffusers transformers/cogvideox_transformer_3d.py).
+        Two normalised inputs before scale and shift, two gated outputs, q and k before their norms (2212.09748, section
+        3.2; diffusers transformers/cogvideox_transformer_3d.py).
         """
         return 6 if self.modulated else 0
 
     @property
     def attentions(self) -> int:
-        """The attention blocks of all layers; the cross-attention of a layer is one more."""
+        """The attention blocks of all layers; a layer's cross-attention counts as one more."""
         return self.layers + self.crossed
 
     @property
     def cached_layers(self) -> int:
-        """The layers that generation caches keys and values of: an encoder runs once and needs none."""
+        """The layers whose keys and values generation caches: an encoder runs once and needs none."""
         return self.crossed or self.layers
 
     @property
     def outside(self) -> int:
-        """The parameters outside of the repeated blocks that learn; an adapter has none there."""
+        """Trainable parameters outside the repeated blocks; an adapter has none there."""
         return 0 if self.has_adapter else self.root
 
     @property
     def largest_linear(self) -> int:
-        """The elements of the largest matrix of a layer, which a quantized layer unpacks to use."""
+        """Elements of a layer's largest matrix, which a quantized layer dequantizes to use."""
         return self.hidden * max(self.ffn // max(self.expert_copies, 1), self.query)
 
 
 def shape_of(architecture: Architecture | TracedModel, adapter: Adapter | None) -> Shape:
-    """Work the numbers of a model out."""
+    """Compute the shape of a model."""
     if isinstance(architecture, TracedModel):
         return _traced_shape(architecture.trace)
     a, counted = architecture, parameters(architecture)
@@ -136,7 +136,7 @@ def shape_of(architecture: Architecture | TracedModel, adapter: Adapter | None) 
 
 
 def _traced_shape(trace: Trace) -> Shape:
-    """What a step takes, for the speed: counted where the trace knows it, else as of a usual block."""
+    """Sizes for the speed of a step: counted where the trace has them, else as of a usual block."""
     parameters, layers = trace.parameters, max(trace.blocks, 1)
     in_blocks = [0] * layers
     for each in parameters:
@@ -153,7 +153,7 @@ def _traced_shape(trace: Trace) -> Shape:
 
 
 def _traced_widths(trace: Trace) -> tuple[int, int]:
-    """The elements of a token between the blocks, and in attention."""
+    """Elements of a token between the blocks, and in attention."""
     name, program = next(iter(trace.programs.items()))
     token_bytes = max(trace.sequence_length, 1) * (4 if name == "full" else 2)
     between = [program.per_row[each] for group in program.inputs for each in group[-1:]]
@@ -168,7 +168,7 @@ def _readers(architecture: Architecture) -> int:
 
 
 def _reads(architecture: Architecture, adapter: Adapter) -> tuple[int, int]:
-    """What adapters read in a layer, and in its cross-attention where it has one."""
+    """What adapters read in a layer, and in its cross-attention if any."""
     whole = adapter_reads(linears.main_layer(architecture), adapter)
     if architecture.kind is not Kind.ENCODER_DECODER:
         return whole, 0
@@ -177,7 +177,7 @@ def _reads(architecture: Architecture, adapter: Adapter) -> tuple[int, int]:
 
 
 def _adapted(architecture: Architecture, adapter: Adapter) -> frozenset[str]:
-    """Which projections an adapter sits on: each keeps its input for the adapter's own gradient."""
+    """The projections with an adapter: each keeps its input for the adapter's gradient."""
     names = architecture.module_names
     roles = [f.name for f in fields(names) if f.name in ("query", "key", "value", "output", "gate", "up", "down")]
     return frozenset(

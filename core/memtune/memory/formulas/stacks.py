@@ -1,4 +1,4 @@
-"""What the layers of all stacks keep: an encoder and a decoder each at their own length."""
+"""Activations of all stacks: an encoder and a decoder, each at its own length."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _LIVE = "layer in backward"
 
 
 def stack_terms(shape: Shape, recipe: Recipe, constants: Constants) -> list[Term]:
-    """What layers keep, and the one that is being recomputed and differentiated: of two stacks, that which has more."""
+    """What layers keep, and the layer being recomputed and differentiated: the larger of two stacks."""
     if not (shape.crossed and recipe.target_length):
         return activation_terms(shape, recipe, constants)
     biased = shape.biased_stacks // 2

@@ -1,7 +1,7 @@
-"""What lives as long as the run: weights, master weights, gradients and optimizer states.
+"""Memory that lives throughout the run: weights, master weights, gradients and optimizer states.
 
-Sources: ZeRO (1910.02054, section 3); DeepSpeed runtime/engine.py and stage_1_and_2.py; PyTorch FSDP2's
-fully_shard documentation; torch.nn.parallel.DistributedDataParallel (gradient_as_bucket_view).
+Sources: ZeRO (1910.02054, section 3); DeepSpeed runtime/engine.py and stage_1_and_2.py; PyTorch FSDP2's fully_shard
+documentation; torch.nn.parallel.DistributedDataParallel (gradient_as_bucket_view).
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from memtune.memory.formulas.terms import (
 )
 
 _ZERO = "1910.02054, section 3"
-# DeepSpeed makes master weights and moments when the engine starts, but at stages 1 and 2 the moments with the first
-# step; nothing peaks before that.
+# DeepSpeed allocates master weights and moments when the engine starts, but at stages 1 and 2 the moments with the
+# first step; nothing peaks before that.
 
 
 def state_terms(shape: Shape, recipe: Recipe) -> list[Term]:
-    """Every addend that does not depend on the batch."""
+    """Every term that does not depend on the batch."""
     parallel = recipe.tensor_parallel * recipe.pipeline_parallel
     terms = _weights(shape, recipe, parallel)
     trainable = shape.trainable / parallel
@@ -69,7 +69,7 @@ def _weights(shape: Shape, recipe: Recipe, parallel: int) -> list[Term]:
 
 
 def _scales(shape: Shape, recipe: Recipe, parallel: int) -> list[Term]:
-    """What a quantized weight is scaled by: tensors beside the parameter, which nobody shards or offloads with it."""
+    """Scales of quantized weights: tensors beside the parameter that are never sharded or offloaded."""
     if shape.quantization == "none":
         return []
     template, values = "{:,} x {:.4g} B of scales, whole on each rank", (shape.quantizable, recipe.scale_bytes)
@@ -79,7 +79,7 @@ def _scales(shape: Shape, recipe: Recipe, parallel: int) -> list[Term]:
 
 def _gradients(shape: Shape, recipe: Recipe, trainable: float) -> list[Term]:
     if recipe.step_in_backward:
-        # The step runs in each parameter's backward hook: only one layer's gradients are there at a time.
+        # The step runs in each parameter's backward hook: only one layer's gradients exist at a time.
         layer = recipe.gradient_bytes * trainable * shape.layer / shape.total
         template = "{:.4g} B x one layer of the trainable parameters"
         return [Term("gradients", layer, (REDUCE,), template, (recipe.gradient_bytes,), "torch optimizer-in-backward")]
@@ -87,23 +87,23 @@ def _gradients(shape: Shape, recipe: Recipe, trainable: float) -> list[Term]:
         return []
     each = recipe.gradient_bytes
     if recipe.is_stage_3:
-        # A flat buffer, made when the engine starts (deepspeed stage3.py, grad_partitions_flat_buffer).
+        # A flat buffer, allocated when the engine starts (deepspeed stage3.py, grad_partitions_flat_buffer).
         return [_per_parameter("gradients", ALWAYS, each, trainable, recipe.gradient_shards)]
-    # With one micro-batch per step gradients do not exist before the backward pass; from two on they live through it.
+    # With one micro-batch per step gradients do not exist before the backward pass; with more they live through it.
     reducing = (FORWARD, LOSS, BACKWARD, REDUCE) if recipe.accumulates else (REDUCE,)
     if recipe.whole_fp32_gradients:
-        # BF16_Optimizer adds them up for good, and has them as they are computed until the step (bf16_optimizer.py).
+        # BF16_Optimizer keeps fp32 sums throughout, and the computed gradients until the step (bf16_optimizer.py).
         whole = _per_parameter("gradients", ALWAYS, each, trainable, 1)
         return [whole, _per_parameter("gradients", (*reducing, *STEPPING), recipe.compute_bytes, trainable, 1)]
     terms = [_per_parameter("gradients", (*reducing, *STEPPING), each, trainable, recipe.gradient_shards)]
     if recipe.gradient_shards != recipe.state_shards:
-        # Of whole gradients the step has only the rank's own partition.
+        # The step only has the rank's own partition of whole gradients.
         terms = [
             _per_parameter("gradients", reducing, each, trainable, recipe.gradient_shards),
             _per_parameter("gradients", STEPPING, each, trainable, recipe.state_shards),
         ]
     if recipe.widens_as_it_comes:
-        # The rank's own part is added up beside whole gradients that wait for the bucket.
+        # The rank's own part accumulates beside whole gradients that wait for the bucket.
         terms.append(_per_parameter("gradients", (REDUCE,), each, trainable, recipe.state_shards))
     if recipe.backend == "ddp" and recipe.bucket_view and recipe.accumulates and not shape.has_adapter:
         terms.append(_on_its_way(shape, recipe))
@@ -117,7 +117,7 @@ def _gradients(shape: Shape, recipe: Recipe, trainable: float) -> list[Term]:
 
 
 def _on_its_way(shape: Shape, recipe: Recipe) -> Term:
-    """The largest gradient, which is whole before it is added; that of a head waits for that of its tied embedding."""
+    """The largest gradient, which is whole before it is added; a head's waits for its tied embedding's."""
     table = shape.vocab * shape.hidden
     is_tied = shape.root < 2 * table
     elements = max((1 + is_tied) * table, shape.largest_linear)
@@ -127,9 +127,9 @@ def _on_its_way(shape: Shape, recipe: Recipe) -> Term:
 
 
 def _autocast_copies(shape: Shape, recipe: Recipe, parallel: int) -> list[Term]:
-    # Autocast keeps a low-precision copy of every weight that a product used until its context ends, after the loss;
-    # what a product saved for its backward lives on with it. A checkpointed layer saves none, and recomputed it casts
-    # its weights in a context of its own (torch/utils/checkpoint.py). An embedding is looked up, and not cast.
+    # Autocast caches a low-precision copy of every weight that a product used until its context ends, after the loss;
+    # copies that a product saved for backward live on. A checkpointed layer saves none, and its recomputation casts in
+    # a context of its own (torch/utils/checkpoint.py). An embedding is looked up, and not cast.
     cast = (shape.total - shape.root + shape.vocab * shape.hidden) / parallel
     template, source = "{} B x {:,.0f} weights cast by autocast", "aten/src/ATen/autocast_mode.cpp, cached_cast"
 

@@ -1,4 +1,4 @@
-"""The temporaries of the optimizer step.
+"""Temporaries of the optimizer step.
 
 Sources: DeepSpeed runtime/zero/stage3.py and stage_1_and_2.py; `optimizer_bytes` names those of optimizers.
 """
@@ -12,13 +12,13 @@ from memtune.plans.deepspeed_config import SUB_GROUP_ELEMENTS
 
 
 def step_transients(shape: Shape, recipe: Recipe) -> list[Term]:
-    """What a step makes beside weights, gradients and states."""
+    """Allocations of a step beside weights, gradients and states."""
     if recipe.offloads_states or recipe.step_in_backward:
         return []
     trainable = shape.trainable / recipe.tensor_parallel / recipe.pipeline_parallel / recipe.state_shards
     if recipe.backend == "deepspeed":
-        # The step works on flat sums as they are, or on a flat fp32 copy of the gradients, at stage 3 sub-group by
-        # sub-group. What goes through a bucket is flattened first, and what is not in fp32 by then is copied once more.
+        # The step works directly on flat sums, or on a flat fp32 copy of the gradients, at stage 3 sub-group by
+        # sub-group. Bucketed gradients are flattened first, and copied once more if not yet in fp32.
         elements = min(trainable, SUB_GROUP_ELEMENTS) if recipe.is_stage_3 else trainable
         flat = recipe.gradient_bytes if recipe.has_bucket else 0.0
         widened = 4.0 if flat < 4 and recipe.master_bytes else 0.0
@@ -32,17 +32,17 @@ def step_transients(shape: Shape, recipe: Recipe) -> list[Term]:
 def _optimizer_temporaries(shape: Shape, recipe: Recipe, trainable: float, outside: float) -> list[Term]:
     terms = []
     if recipe.foreach_bytes:
-        # Muon's AdamW steps only what is outside of the blocks.
+        # Muon's AdamW steps only parameters outside the blocks.
         stepped = outside if recipe.outside_state_bytes else trainable
         template, values = "{:.4g} B x {:,.0f} parameters of foreach temporaries", (recipe.foreach_bytes, stepped)
         size = recipe.foreach_bytes * stepped
         terms.append(Term("step transients", size, STEPPING, template, values, "torch/optim/adamw.py"))
     if recipe.alone_bytes:
-        # What is stepped by another optimizer outside of the blocks is no weight of this one's.
+        # A table outside the blocks that another optimizer steps is not counted here.
         table = 0 if recipe.outside_state_bytes else shape.vocab * shape.hidden
         largest = min(max(table, shape.largest_linear) / recipe.state_shards, trainable)
         template = "{:.4g} B x {:,.0f} elements of the largest weight in a step"
         values, size = (recipe.alone_bytes, largest), recipe.alone_bytes * largest
         terms.append(Term("step transients", size, STEPPING, template, values, "memtune.plans.optimizer_bytes"))
-    # Where there are two optimizers, one steps after the other.
+    # Two optimizers step one after the other.
     return [max(terms, key=lambda term: term.bytes)] if terms else []

@@ -1,8 +1,8 @@
-"""A step of a plan as a trace of allocations, for what no formula tells: how allocator settings pack the same tensors.
+"""Generates a step's allocation trace from its terms, to compare how allocator settings pack the same tensors.
 
-The terms say how many bytes live when; here they are cut into the tensors that they consist of, layer by layer, and
-`memtune.allocator` replays them. Sizes stay those of the terms: of the replay only the ratio of two settings is used,
-so that what the trace leaves out (views, small tensors, another order within a layer) falls out of it.
+The terms say how many bytes live when; here they are cut into tensors layer by layer, and `memtune.allocator` replays
+them. Sizes stay those of the terms: only the ratio of two settings is used, so that what the trace leaves out (views,
+small tensors, another order within a layer) cancels out.
 """
 
 from __future__ import annotations
@@ -20,18 +20,17 @@ from memtune.memory.formulas.shape import Shape
 from memtune.memory.formulas.terms import BACKWARD, FORWARD, INIT, LOSS, REDUCE, Term
 from memtune.plans.knobs import Attention
 
-# States of torch's optimizers appear with the first step, and what was cached before stays cut: the second step counts.
+# States of torch's optimizers appear with the first step, and cached blocks stay cut: the second step counts.
 _STEPS = 2
-# Deeper models are told in so many layers, larger ones; nobody would wait for more of them.
+# A deeper model is replayed with this many larger layers, to limit the time.
 _DEEPEST = 256
-# How exactly the packing is to be known.
 _PRECISION = 1 / 256
 
 
 def packing(trace: Sequence[Event], settings: AllocatorSettings) -> float:
-    """What ``max_split_size`` makes of the bytes that must be reserved, as a ratio.
+    """The ratio by which ``max_split_size`` changes the bytes that must be reserved.
 
-    It compares the smallest limits without a retry, for oversize blocks that wait unused are released before one is
+    It compares the smallest limits without a retry, because unused oversize blocks are released before a retry is
     counted (release_available_cached_blocks): a device with room to spare may show more reserved bytes.
     """
     unbounded = replace(settings, max_split_size_bytes=None)
@@ -39,7 +38,7 @@ def packing(trace: Sequence[Event], settings: AllocatorSettings) -> float:
 
 
 def step_trace(shape: Shape, recipe: Recipe, terms: Iterable[Term], constants: Constants) -> list[Event]:
-    """Two optimizer steps of the terms' tensors; evaluation and saving are left out."""
+    """Two optimizer steps of the terms' tensors, without evaluation and saving."""
     sizes: dict[str, list[Term]] = {}
     for term in terms:
         if term.name not in OUTSIDE:
@@ -49,7 +48,7 @@ def step_trace(shape: Shape, recipe: Recipe, terms: Iterable[Term], constants: C
 
 @dataclass(frozen=True)
 class _Cut:
-    """How the bytes of a component fall into tensors."""
+    """How a component's bytes divide into tensors."""
 
     shape: Shape
     recipe: Recipe
@@ -57,11 +56,11 @@ class _Cut:
 
     @property
     def depth(self) -> int:
-        """The layers that are told apart."""
+        """The number of distinct layers."""
         return min(self.shape.layers, _DEEPEST)
 
     def parameters(self, total: float) -> list[list[float]]:
-        """Bytes that lie on every parameter: of the root, then of each layer. DeepSpeed flattens them into one."""
+        """Bytes per parameter tensor: of the root, then of each layer. DeepSpeed flattens them into one."""
         if self.recipe.backend == "deepspeed":
             return [[total]]
         s = self.shape
@@ -123,7 +122,7 @@ class _Tracer:
         self._free([*gradients, *reducer])
 
     def _micro_batch(self, keeps_gradients: bool) -> list[int]:
-        """Forward, loss and backward; returns the gradients, which live on until the step."""
+        """Forward, loss and backward; returns the gradients, which live until the step."""
         casts = self._per_layer(self.cut.parameters(self._bytes("autocast copies")))
         kept_sizes = self.cut.kept(self._bytes("activations"))
         unit = self._gather([])
@@ -147,14 +146,14 @@ class _Tracer:
         return gradients
 
     def _gather(self, before: list[int]) -> list[int]:
-        """The next unit is gathered while the one before is still there: two of them are what the term counts."""
+        """Gather the next unit while the previous one exists: the term counts two of them."""
         size = self._bytes("gathered units", living=BACKWARD) / 2
         after = self._hold(size)
         self._free(before)
         return after
 
     def _logits(self) -> list[float]:
-        """The logits, and equal copies of the loss's own."""
+        """The logits, and equally sized copies in the loss."""
         total, wide = self._bytes("logits", living=LOSS), self.cut.recipe.compute_bytes
         entry = wide + self.cut.constants.eager_loss_bytes
         return [total * wide / entry, *[total * (1 - wide / entry) / 3] * 3]
@@ -166,7 +165,7 @@ class _Tracer:
         return [*self.cut.layer(sum(recomputed)), *[last / temporaries] * temporaries]
 
     def _per_layer(self, sizes: list[list[float]]) -> list[list[float]]:
-        """Root and layers, or one flat tensor, dealt out to the layers; the root's come with the last layer."""
+        """Root and layers, or one flat tensor divided among the layers; the root's come with the last layer."""
         if len(sizes) == 1:
             return [[sizes[0][0] / self.cut.depth]] * self.cut.depth
         return [*sizes[1:-1], [*sizes[-1], *sizes[0]]]
@@ -175,7 +174,7 @@ class _Tracer:
         return [size for group in sizes for size in group]
 
     def _bytes(self, name: str, living: int | None = None) -> float:
-        """The bytes of a component; what is there from the start was held then."""
+        """The bytes of a component, except those held from the start."""
         terms = [term for term in self.terms.get(name, []) if INIT not in term.phases]
         return sum(term.bytes for term in terms if living is None or living in term.phases)
 
@@ -192,7 +191,7 @@ class _Tracer:
         return tensors
 
     def _pass(self, sizes: list[float]) -> None:
-        """Tensors that are there for a moment."""
+        """Tensors that exist for a moment."""
         self._free(self._hold(*sizes))
 
     def _free(self, tensors: list[int]) -> None:

@@ -1,11 +1,11 @@
-"""One addend of the memory model: its bytes, the phases it lives in, and its formula to be read by a person."""
+"""`Term`: one addend of the memory model, with its bytes, its phases and its readable formula."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-# The moments at which a step can peak, in order. `loss` is where the backward pass begins, `backward` its deepest
-# layer, `reduce` its end, when all gradients are there.
+# The moments at which a step can peak, in order. `loss` is the start of the backward pass, `backward` its deepest
+# layer, `reduce` its end, when all gradients exist.
 PHASES = ("init", "forward", "loss", "backward", "reduce", "first step", "step", "evaluation", "save")
 INIT, FORWARD, LOSS, BACKWARD, REDUCE, FIRST_STEP, STEP, EVALUATION, SAVE = range(len(PHASES))
 ALWAYS = tuple(range(len(PHASES)))
@@ -15,9 +15,9 @@ STEPPING = (FIRST_STEP, STEP)
 
 
 class Term(NamedTuple):
-    """One addend. `template` is filled with `values` only when somebody reads the formula.
+    """One term. `template` is filled with `values` only when somebody reads the formula.
 
-    One that `scales` is proportional to the micro-batch, any other does not depend on it.
+    A term that `scales` is proportional to the micro-batch; any other does not depend on it.
     """
 
     name: str

@@ -1,7 +1,7 @@
-"""Replays a traced model under any plan: what it allocates, what the allocator reserves, and the picture of a step.
+"""Replays a traced model under any plan: its allocations, the allocator's reserved bytes, a step's timeline.
 
 A trace says what one micro-batch allocates, frees and saves. A *script* is that under a checkpointing mode, a *tape* a
-whole run of two optimizer steps under a plan, and *playing* a tape hands it to ``memtune.allocator``.
+whole run of two optimizer steps under a plan, and *playing* a tape feeds it to ``memtune.allocator``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["PhasePeak", "Replayed", "Replayer", "Tape", "Timeline", "live_peak",
 
 
 class Replayer:
-    """Replays plans on one trace. It remembers what plans share, so ask one for many."""
+    """Replays plans on one trace. It caches what plans share, so use one for many plans."""
 
     def __init__(
         self,
@@ -34,12 +34,12 @@ class Replayer:
         self._recorder = Recorder()
 
     def replay(self, plan: Plan, limit_bytes: int | None = None, tape: Tape | None = None) -> Replayed:
-        """The peaks of a plan on each rank; with a limit, those under it. A tape that is there is not made again."""
+        """The peaks of a plan on each rank, optionally under a memory limit. A given tape is not recorded again."""
         split = plan.max_split_size_mib * MIB if plan.max_split_size_mib else None
         return play(tape or self.tape(plan), AllocatorSettings(plan.expandable_segments, split), limit_bytes)
 
     def timeline(self, plan: Plan) -> Timeline:
-        """What is there at every moment of a step, by kind."""
+        """Allocated bytes by kind at every moment of a step."""
         return timeline(self.tape(plan))
 
     def tape(self, plan: Plan) -> Tape:

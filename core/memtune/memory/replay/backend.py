@@ -1,4 +1,4 @@
-"""What holds weights, gradients and states: torch's DDP here, and what every other library answers to."""
+"""The interface of training backends in a replay, and torch's DDP as the first of them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _BUCKET_BYTES = 25 * MIB
 
 
 class Backend:
-    """One rank of DistributedDataParallel, or one that nothing wraps: everything is there as a whole."""
+    """One rank of DistributedDataParallel, or of an unwrapped model: nothing is sharded."""
 
     def __init__(self, setting: Setting, tape: Tape) -> None:
         self.setting = setting
@@ -21,7 +21,7 @@ class Backend:
         self.gradients: dict[int, int] = {}  # by parameter: the tensor
 
     def prepare(self) -> None:
-        """What is there before the first step."""
+        """Allocate what exists before the first step."""
         self.tape.hold_all(self.setting.program.weights, WEIGHTS)
         self.tape.hold_all(self.setting.program.buffers, WEIGHTS)
         if not self.setting.without_reducer:
@@ -33,47 +33,47 @@ class Backend:
         return [size for parameter, size in weights if parameter.learns]
 
     def begin(self, is_last: bool) -> None:
-        """A micro-batch begins, the last of its step or not."""
+        """A micro-batch begins; it may be the last of its step."""
 
     def enter(self, block: int) -> None:
-        """The forward pass comes to a block, or to the root, which is the model as a whole."""
+        """The forward pass enters a block, or the root, which is the whole model."""
 
     def first(self, block: int) -> None:
-        """Nothing that goes into a block, which was entered, needs a gradient: no backward pass goes on behind it."""
+        """No input of the entered block needs a gradient: the backward pass ends in it."""
 
     def leave(self, block: int) -> None:
-        """The forward pass has left a block, or the root."""
+        """The forward pass leaves a block, or the root."""
 
     def back(self, block: int) -> None:
-        """The backward pass comes to a block, before anything of it is recomputed, or to what the root returned."""
+        """The backward pass reaches a block, before its recomputation, or the root's outputs."""
 
     def done(self, block: int) -> None:
-        """The backward pass is through a block, and all gradients of it are there."""
+        """The backward pass has left a block, whose gradients all exist."""
 
     def need(self, weight: int) -> None:
-        """A module begins whose own weight this is, in the forward pass or in the backward pass."""
+        """A module that owns this weight begins, in the forward or the backward pass."""
 
     def need_again(self, weight: int) -> None:
-        """The same as it is recomputed."""
+        """The same during recomputation."""
 
     def spare(self, weight: int) -> None:
-        """A module is through with its own weight."""
+        """A module finishes with its own weight."""
 
     def module(self, _number: int) -> None:
         """A module without such a weight begins."""
 
     def gradient(self, parameter: int, tensor: int) -> None:
-        """A gradient is there. From the second micro-batch on it is added to the one before."""
+        """A gradient is computed. From the second micro-batch on it is added to the existing one."""
         if parameter in self.gradients:
             self.tape.free(tensor)
         else:
             self.gradients[parameter] = tensor
 
     def finish(self) -> None:
-        """A micro-batch is over."""
+        """A micro-batch ends."""
 
     def step(self, is_first: bool) -> None:
-        """Clip, step, forget the gradients."""
+        """Clip, step, and release the gradients."""
         pieces = self.setting.pieces(self.setting.reached, 1)
         optimizers.clip(self.tape, len(pieces))
         if is_first:

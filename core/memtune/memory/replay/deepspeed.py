@@ -1,4 +1,4 @@
-"""What DeepSpeed makes of a plan: a stage of ZeRO, or the optimizer that takes the place of stage 1."""
+"""Selects DeepSpeed's replay backend for a plan: a ZeRO stage, or BF16_Optimizer instead of stage 1."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from memtune.memory.replay.zero3 import Zero3
 
 
 def deepspeed(setting: Setting, tape: Tape) -> Zero:
-    """The stage of the plan."""
+    """The backend of the plan's stage."""
     if keeps_whole_fp32(setting.plan):
         return WholeFp32(setting, tape)
     if widens_as_it_comes(setting.plan):
@@ -23,9 +23,9 @@ def deepspeed(setting: Setting, tape: Tape) -> Zero:
 
 
 class WholeFp32(Sharded):
-    """Stage 1 with fp32 gradients beside weights of 16 bits, for which DeepSpeed takes its BF16_Optimizer.
+    """BF16_Optimizer, which DeepSpeed uses for stage 1 with fp32 gradients and 16-bit weights.
 
-    Read in deepspeed/runtime/bf16_optimizer.py: there is no bucket, and whole gradients are added up for good.
+    Read in deepspeed/runtime/bf16_optimizer.py: there is no bucket, and whole gradients accumulate permanently.
     """
 
     def __init__(self, setting: Setting, tape: Tape) -> None:
@@ -33,27 +33,27 @@ class WholeFp32(Sharded):
         self._reduces = True
 
     def prepare(self) -> None:
-        """The sums are there from the start."""
+        """The sums exist from the start."""
         super().prepare()
         self.tape.hold(self._gradient_bytes * self._learning, GRADIENTS)
 
     def begin(self, is_last: bool) -> None:
-        """It reduces once in a step."""
+        """It reduces once per step."""
         self._reduces = is_last
 
     def gradient(self, parameter: int, tensor: int) -> None:
-        """As they are computed they stay until the step; each backward pass begins by setting them to zero."""
+        """Computed gradients stay until the step; each backward pass begins by zeroing them."""
         Backend.gradient(self, parameter, tensor)
 
     def finish(self) -> None:
-        """Each is widened for its sum, and the sums, one tensor, are narrowed as a whole to be reduced."""
+        """Each gradient is widened for its sum; the sums, one tensor, are narrowed as a whole for the reduction."""
         for parameter in sorted(self.gradients):
             self.tape.pass_by(self._gradient_bytes * self.setting.trace.parameters[parameter].elements)
         if self._reduces:
             self.tape.pass_by(self.setting.plan.compute_bytes * self._learning)
 
     def step(self, is_first: bool) -> None:
-        """It steps on the partition of the sums as it is."""
+        """It steps directly on its partition of the sums."""
         if is_first:
             self._make_states()
         optimizers.step(self.tape, self.setting.plan, [Piece(self._owned, self._owned, is_in_block=False)])

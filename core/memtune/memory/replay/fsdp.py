@@ -1,4 +1,4 @@
-"""FSDP2 on one rank: shards that stay, and units that are gathered, used and reduced.
+"""FSDP2 on one rank in a replay: permanent shards, and units that are gathered, used and reduced.
 
 Read in torch/distributed/fsdp/_fully_shard (_fsdp_param_group.py, _fsdp_collectives.py, _fsdp_state.py). A unit is a
 repeated block, or the root, which holds the rest; gathering and reducing run in streams of their own.
@@ -17,18 +17,18 @@ from memtune.wire.trace import ROOT, Parameter
 
 
 class _Unit:
-    """The weights that are gathered together, and where they are now."""
+    """The weights that are gathered together, and their current tensors."""
 
     def __init__(self, parameters: Sequence[Parameter], shards: int, compute_bytes: int) -> None:
-        # Shards are as long as the first one, and so is what is gathered of them (_init_all_gather_outputs).
+        # Shards are as long as the first one, and so is each gathered weight (_init_all_gather_outputs).
         self.whole_sizes = [compute_bytes * shards * shard(each, shards) for each in parameters]
         self.gathered_bytes = sum(self.whole_sizes)
         self.whole: list[int] = []
         self.arriving = NOTHING
         self.gradients: list[int] = []
-        self.reduced_elements = 0  # of weights that the backward pass has come to
+        self.reduced_elements = 0  # of weights that the backward pass has reached
         self.reduced = NOTHING
-        self.places: list[int] = []  # of its forward passes among all, while they wait for the backward pass
+        self.places: list[int] = []  # the places of its forward passes in the order, until the backward pass
         self.is_first = False
 
 
@@ -53,7 +53,7 @@ class Fsdp(Backend):
         self._reducing = NOTHING
 
     def prepare(self) -> None:
-        """Shards are fp32 where they learn; the frozen ones are as they are used."""
+        """Trainable shards are fp32; frozen ones are in the precision in which they are used."""
         self.tape.hold_all(self.setting.program.buffers, WEIGHTS)
         if not self._offloads:
             self.tape.hold_all(self._shard_sizes(), WEIGHTS)
@@ -71,7 +71,7 @@ class Fsdp(Backend):
             unit.is_first = False
 
     def enter(self, block: int) -> None:
-        """Gather the unit. What the one before arrived in goes when this one is copied (wait_for_unshard)."""
+        """Gather the unit. The previous unit's gather buffer is freed when this one is copied (wait_for_unshard)."""
         unit = self._units[block]
         if unit.whole:
             return
@@ -82,11 +82,11 @@ class Fsdp(Backend):
         unit.arriving = NOTHING
 
     def first(self, block: int) -> None:
-        """No gradient of what went in will tell that the backward pass is through the unit."""
+        """No gradient of an input will show that the backward pass has left the unit."""
         self._units[block].is_first = True
 
     def leave(self, block: int) -> None:
-        """The forward pass of the unit is over; a loss around the model is computed without the root's weights."""
+        """The forward pass of the unit is over; an external loss is computed without the root's weights."""
         if self._is_backward:
             return  # the model itself has run it again
         unit = self._units[block]
@@ -99,7 +99,7 @@ class Fsdp(Backend):
             self._last_gathered = NOTHING
 
     def back(self, block: int) -> None:
-        """Gather the unit, if that was not begun before, and begin with the next."""
+        """Gather the unit if not yet prefetched, and prefetch the next."""
         unit = self._units[block]
         if not unit.whole:
             self._gather(unit)
@@ -114,7 +114,7 @@ class Fsdp(Backend):
                 self._gather(following)
 
     def done(self, block: int) -> None:
-        """Reduce the unit, unless only the end of the backward pass tells that it is over."""
+        """Reduce the unit, unless only the end of the backward pass shows that it is done."""
         unit = self._units[block]
         if unit.places or not unit.is_first:
             self._reduce(unit)
@@ -147,7 +147,7 @@ class Fsdp(Backend):
         unit.reduced_elements += shard(weight, self.setting.shards)
 
     def finish(self) -> None:
-        """The root is reduced, and what had nothing behind it to end its backward pass (_root_post_backward_...)."""
+        """Reduce the root, and units whose inputs needed no gradient (_root_post_backward_...)."""
         for number in (ROOT, *range(self.setting.trace.blocks)):
             unit = self._units[number]
             if number == ROOT or unit.whole or unit.gradients:

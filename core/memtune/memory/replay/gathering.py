@@ -1,8 +1,7 @@
-"""When DeepSpeed's stage 3 gathers each weight, and when it lets go of it.
+"""When DeepSpeed's stage 3 gathers each weight and when it releases it.
 
 Read in deepspeed/runtime/zero/partitioned_param_coordinator.py and partition_parameters.py of 0.19. The first
-micro-batch is recorded. From the second on weights are gathered before they are needed, and those that are needed again
-soon stay.
+micro-batch is recorded. From the second on weights are prefetched, and those needed again soon are kept.
 """
 
 from __future__ import annotations
@@ -17,12 +16,12 @@ from memtune.memory.replay.setting import Setting
 from memtune.memory.replay.tape import COMMUNICATION, NOTHING, Tape
 from memtune.plans.deepspeed_config import MAX_LIVE_BUCKETS, PREFETCHES_PER_BUCKET
 
-_SOMEBODY = -1  # in place of a weight: a module without any of its own, or with small ones
+_SOMEBODY = -1  # in place of a weight: a module without weights, or with small ones
 
 
 @dataclass
 class _Arriving:
-    """Weights that are gathered together: as one tensor, of which each is copied, which stays until all are used."""
+    """Weights gathered together into one tensor, which stays until each weight was copied and used."""
 
     flat: int
     waiting: set[int]
@@ -30,7 +29,7 @@ class _Arriving:
 
 
 class Gathering:
-    """The weights of one rank that are whole at the time."""
+    """The weights of one rank that are currently whole."""
 
     def __init__(self, setting: Setting, tape: Tape) -> None:
         self._setting = setting
@@ -40,18 +39,18 @@ class Gathering:
         self._most_live = self._reuse = MAX_LIVE_BUCKETS * bucket
         self._prefetched = bucket // PREFETCHES_PER_BUCKET
         self._recorded: list[int] = []
-        self._order: Sequence[int] = ()  # what is needed, one after the other; empty as long as it is being recorded
-        self._before: list[int] = []  # the elements that were needed before each
+        self._order: Sequence[int] = ()  # the order of use; empty while it is recorded
+        self._before: list[int] = []  # the number of elements needed before each
         self._places: dict[int, list[int]] = defaultdict(list)  # of each weight in the order
         self._whole: dict[int, int] = {}  # by weight: the tensor
         self._arriving: dict[int, _Arriving] = {}
-        self._holders: dict[int, set[int]] = defaultdict(set)  # the modules at work, by the weight that each needs
-        self._recomputed: dict[int, set[int]] = {}  # by module at work: frozen weights that it had gathered again
+        self._holders: dict[int, set[int]] = defaultdict(set)  # running modules, by the weight that each needs
+        self._recomputed: dict[int, set[int]] = {}  # by running module: frozen weights that it gathered again
         self._step = self._next = self._live = 0
-        self._asked: dict[int, int] = {}  # the last place in the order for which a weight was gathered or found there
+        self._asked: dict[int, int] = {}  # the last place in the order at which a weight was gathered or found
 
     def begin(self) -> None:
-        """A micro-batch begins; what the first one needed is what each needs."""
+        """Begin a micro-batch; the first one's order holds for each."""
         if self._recorded and not self._order:
             self._order = self._recorded
             self._before = list(accumulate((self._parameters[each].elements for each in self._order), initial=0))
@@ -61,7 +60,7 @@ class Gathering:
         self._asked.clear()
 
     def end(self) -> None:
-        """The backward pass is over: whatever is left goes."""
+        """The backward pass is over: release the rest."""
         self._tape.free(*self._whole.values(), *{each.flat for each in self._arriving.values()})
         for kept in (self._whole, self._arriving, self._holders, self._recomputed):
             kept.clear()
@@ -73,12 +72,12 @@ class Gathering:
         self._holders[weight].add(weight)
 
     def module(self) -> None:
-        """A module begins that needs nothing: it gathers for others all the same."""
+        """A module without a need of its own begins: it still prefetches for others."""
         if self._order:
             self._prefetch()
 
     def need_again(self, weight: int) -> None:
-        """A module is run again; a frozen weight stays with the one whose backward pass asked for it."""
+        """A module is recomputed; a frozen weight stays with the one whose backward pass requested it."""
         asking = next(reversed(self._at_work()), _SOMEBODY)
         self._fetch(weight)
         self._holders[weight].add(weight)
@@ -90,14 +89,14 @@ class Gathering:
         return [weight for weight, holders in self._holders.items() if weight in holders]
 
     def spare(self, weight: int) -> None:
-        """A module is through."""
+        """A module ends."""
         self._let_go_recomputed(_SOMEBODY)
         self._holders[weight].discard(weight)
         if not self._is_needed_soon(weight):
             self._drop(weight)
         self._let_go_recomputed(weight)
         if not self._holders[weight]:
-            del self._holders[weight]  # so that who comes last is the last
+            del self._holders[weight]  # so that the latest holder is the last
 
     def _let_go_recomputed(self, module: int) -> None:
         for weight in self._recomputed.pop(module, ()):
@@ -135,7 +134,7 @@ class Gathering:
         self._live += sum(self._parameters[each].elements for each in weights)
         arriving = _Arriving(self._hold(weights), set(weights))
         self._arriving.update(dict.fromkeys(weights, arriving))
-        if len(weights) == 1:  # alone it is gathered where it stays
+        if len(weights) == 1:  # a single weight is gathered in place
             self._whole[weights[0]], arriving.flat, arriving.is_split = arriving.flat, NOTHING, True
 
     def _wait(self, weight: int) -> None:

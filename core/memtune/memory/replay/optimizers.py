@@ -1,7 +1,7 @@
-"""What an optimizer's step makes: states that stay, temporaries that go.
+"""Allocations of an optimizer's step in a replay: permanent states and temporaries.
 
 Read in torch/optim (adamw.py, sgd.py, adafactor.py, _muon.py), in memtune_runner.engine.optimizers for Lion, and in
-bitsandbytes (optim/optimizer.py). A tensor of one element takes a block of the allocator like any other.
+bitsandbytes (optim/optimizer.py). A tensor of one element takes an allocator block like any other.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _MUON_TEMPORARIES = 3
 
 
 class Piece(NamedTuple):
-    """The part of a weight that this rank steps: its elements, its first dimension, and whether a block holds it."""
+    """The part of a weight that this rank steps: its elements, its first dimension, and whether it is in a block."""
 
     elements: int
     rows: int
@@ -38,12 +38,12 @@ class Piece(NamedTuple):
 
     @property
     def is_blocks_matrix(self) -> bool:
-        """Whether it is a matrix of a block, as Muon steps them."""
+        """Whether it is a matrix in a block, which Muon steps."""
         return self.is_matrix and self.is_in_block
 
 
 def clip(tape: Tape, count: int) -> None:
-    """The norm of the gradients: one of each, stacked, and their own (torch/nn/utils/clip_grad.py)."""
+    """The gradient norms: one of each, their stack, and the total (torch/nn/utils/clip_grad.py)."""
     norms = tape.hold_all([_SCALAR_BYTES] * count, TEMPORARIES)
     total = tape.hold_all([_SCALAR_BYTES * count, _SCALAR_BYTES], TEMPORARIES)
     tape.free(*norms, *total)
@@ -65,7 +65,7 @@ def step(tape: Tape, plan: Plan, pieces: Sequence[Piece]) -> None:
 
 
 def _is_adamws(optimizer: Optimizer, piece: Piece) -> bool:
-    """Whether torch's AdamW steps it: Muon leaves to that what is no matrix of a block."""
+    """Whether torch's AdamW steps it: with Muon, all but the matrices in blocks."""
     return optimizer is Optimizer.ADAMW or (optimizer is Optimizer.MUON and not piece.is_blocks_matrix)
 
 

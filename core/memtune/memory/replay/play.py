@@ -1,4 +1,4 @@
-"""A tape played to the allocator: peaks by part of the run, and the picture of one step."""
+"""Plays a tape to the allocator: peaks by part of the run, and the timeline of one step."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class PhasePeak(NamedTuple):
 
 @dataclass(frozen=True)
 class Replayed:
-    """What a plan's run peaks at. With a limit that it does not keep to, ``fits`` says so and the peaks end there."""
+    """The peaks of a plan's run. ``fits`` is False if it exceeded the limit, where the peaks end."""
 
     phases: dict[str, PhasePeak]
     retries: int
@@ -33,7 +33,7 @@ class Replayed:
 
     @property
     def peak(self) -> PhasePeak:
-        """The largest of every number over the run."""
+        """The maximum of every number over the run."""
         return PhasePeak(*map(max, zip(*self.phases.values(), strict=True)))
 
 
@@ -47,11 +47,11 @@ class Timeline:
 
     @property
     def peak(self) -> int:
-        """The point at which most is there."""
+        """The index of the largest total."""
         return max(range(len(self.points)), key=lambda point: sum(self.points[point]))
 
     def thinned(self, count: int) -> list[int]:
-        """At most so many points, evenly spread: of each stretch the one at which most is there."""
+        """At most ``count`` points, evenly spread: the largest total of each stretch."""
         step = max(1, -(-len(self.points) // count))
         stretches = (range(start, min(start + step, len(self.points))) for start in range(0, len(self.points), step))
         return [max(stretch, key=lambda point: sum(self.points[point])) for stretch in stretches]
@@ -93,7 +93,7 @@ def _play(allocator: CachingAllocator, tape: Tape, handles: list[int], start: in
 
 
 def live_peak(tape: Tape) -> int:
-    """The most bytes that are asked for at once: what a count of tensors sees."""
+    """The most bytes requested at once: what a count of tensors sees."""
     live = peak = 0
     for event in tape.events:
         if event >= 0:
@@ -119,5 +119,5 @@ def timeline(tape: Tape) -> Timeline:
 
 
 def _last_step(tape: Tape) -> int:
-    """The mark with which the last step begins: the one after the step before."""
+    """The mark at which the last step begins, right after the step before."""
     return max(number for number, (_, phase) in enumerate(tape.marks[:-1]) if phase == STEP) + 1

@@ -1,4 +1,4 @@
-"""Replays of a traced model: the peaks of each part of a plan's run, by kind of memory."""
+"""`Replays`: cached replays of a traced model, with the peaks of each part of a run by kind of memory."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from memtune.plans.plan import Plan
 from memtune.wire import trace as events
 from memtune.wire.trace import Program, TraceError
 
-# Kept in fp32, as the largest behind the blocks is where a loss is computed, and joined with those of batches before.
+# Kept in fp32, as the largest tensor behind the blocks is at the loss, and joined with earlier batches'.
 _KEPT_LOGITS = 2
-# What a trace that is sound by itself may still lack: the end of a block, the tensor that a save holds.
+# What a well-formed trace may still lack: the end of a block, the tensor of a save.
 _BROKEN = (LookupError, ArithmeticError, TypeError, AssertionError)
 
 
 class Footprint(NamedTuple):
-    """What a plan's run peaks at: bytes by kind in each part of it, and reserved over allocated bytes of the whole."""
+    """The peaks of a plan's run: bytes by kind in each part, and the ratio of reserved to allocated bytes."""
 
     peaks: Mapping[str, Mapping[str, int]]
     packing: float
@@ -60,19 +60,19 @@ class Replays:
 
 @lru_cache(maxsize=32)
 def replays_of(model: TracedModel) -> Replays:
-    """The replays of a model, kept while the model is among the newest: a new predictor replays nothing again."""
+    """The replays of a model, cached for the newest models, so that a new predictor replays nothing again."""
     return Replays(model)
 
 
 def evaluation_bytes(model: TracedModel, plan: Plan, rows: int, keeps_logits: bool) -> int:
-    """The most that an evaluation batch of so many rows has at once, besides what stays between steps."""
+    """The peak of an evaluation batch, without what stays between steps."""
     program = model.trace.program(numerics_of(plan))
     kept = _KEPT_LOGITS * rows * _logits(program) if keeps_logits else 0
     return forward_bytes(program, rows) + kept
 
 
 def forward_bytes(program: Program, rows: int) -> int:
-    """The most bytes at once in a forward pass of which autograd keeps nothing."""
+    """The peak of a forward pass without autograd."""
     sizes, made, live, peak = program.sizes(rows), 0, 0, 0
     for code, number in zip(program.codes, program.numbers, strict=True):
         if code == events.BACKWARD:
@@ -87,7 +87,7 @@ def forward_bytes(program: Program, rows: int) -> int:
 
 
 def _logits(program: Program) -> int:
-    """The bytes of a row in the largest tensor behind the last block, as a head makes it; 0 where there is no block."""
+    """Bytes per row of the largest tensor after the last block, from the head; 0 without a block."""
     last = program.codes.rfind(events.LEAVE)
     before = program.codes.count(events.ALLOC, 0, last + 1)
     within = program.codes.count(events.ALLOC, 0, program.codes.index(events.BACKWARD))
@@ -95,7 +95,7 @@ def _logits(program: Program) -> int:
 
 
 def _peaks(tape: Tape) -> dict[str, dict[str, int]]:
-    """The bytes by kind at the moment of each part of the run at which most is there."""
+    """The bytes by kind at the peak of each part of the run."""
     now, highest = [0] * len(KINDS), {name: (0, [0] * len(KINDS)) for name in PHASES}
     ends = [mark[0] for mark in tape.marks[1:]] + [len(tape.events)]
     total = 0

@@ -1,4 +1,4 @@
-"""A run on tape: two optimizer steps of a plan, with everything that a trace and a library make of them."""
+"""Records a run to a tape: two optimizer steps of a plan, with all allocations of trace and library."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from memtune.units import MIB
 
 # States of torch's optimizers appear with the first step; from the second on, steps are alike.
 _STEPS = 2
-# Enough to have gradients accumulate: the third micro-batch of a step meets what the second did.
+# Enough for gradient accumulation: the third micro-batch of a step is like the second.
 _MICRO_BATCHES = 2
-_SMALLEST_OFFLOADED_BYTES = MIB  # as memtune_runner.engine.offload
+_SMALLEST_OFFLOADED_BYTES = MIB  # as in memtune_runner.engine.offload
 
 _BACKENDS: dict[str, Callable[[Setting, Tape], Backend]] = {"ddp": Backend, "fsdp": Fsdp, "deepspeed": deepspeed}
 _KIND_NUMBERS = {scripts.ACTIVATIONS: tapes.ACTIVATIONS, scripts.TEMPORARIES: tapes.TEMPORARIES}
 
 
 class Recorder:
-    """Writes runs of one trace; plans that differ in sizes or in sharding only share a script."""
+    """Records runs of one trace; plans that differ only in sizes or sharding share a script."""
 
     def __init__(self, kept: int = 16) -> None:
         self._kept = kept
@@ -67,7 +67,7 @@ class Recorder:
 
 
 def _micro_batch(script: Script, sizes: list[int], tape: Tape, backend: Backend) -> None:
-    """Forward, loss and backward. The two commonest steps are written out, for there are very many."""
+    """Forward, loss and backward. The two commonest steps are inlined for speed."""
     events, held, kinds = tape.events, tape.sizes, tape.kinds
     kind_of = [_KIND_NUMBERS[kind] for kind in script.kinds]
     for _, life in script.gradients:

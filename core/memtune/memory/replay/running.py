@@ -1,4 +1,4 @@
-"""A program as a library runs it: with what DeepSpeed's stage 3 does beside autograd and torch, or without it."""
+"""Adapts a traced program to its library, such as the extra saves of DeepSpeed's stage 3."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _OF_STAGE_3 = events.OF_WEIGHTS + events.MODULE
 
 
 def as_it_runs(program: Program, is_stage_3: bool, keeps_inputs: bool) -> Program:
-    """The inputs of products with frozen weights are saves as any other, or nobody keeps them."""
+    """The program with or without saved inputs of products with frozen weights."""
     left_out = ("" if is_stage_3 else _OF_STAGE_3) + ("" if keeps_inputs else events.KEEP)
     codes, numbers = [], []
-    places: list[int] = []  # of each save among those that are made; none of one that is not
+    places: list[int] = []  # the new index of each save; none if it is dropped
     made = 0
     for code, number in zip(program.codes, program.numbers, strict=True):
         if code in events.SAVES:

@@ -1,4 +1,4 @@
-"""One micro-batch of a trace under a checkpointing mode: which tensors live when, whatever their sizes are."""
+"""Writes the script of one micro-batch under a checkpointing mode: which tensors live when, without sizes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from memtune.plans.knobs import Checkpointing
 from memtune.wire import trace as events
 from memtune.wire.trace import Program, Trace, TraceError
 
-# What a script says, each with one number: a life, a gradient, a block or the root, a weight.
+# Script opcodes, each with one number: a life, a gradient, a block or the root, a weight.
 ALLOC, FREE, GRADIENT, ENTER, LEAVE, BACK, DONE, BACKWARD, FIRST, NEED, AGAIN, SPARE, MODULE = range(13)
 
 _OF_THE_ROOT = {events.CALL: ENTER, events.RETURN: LEAVE, events.REACHED: BACK}
@@ -25,7 +25,7 @@ ACTIVATIONS, TEMPORARIES = "activations", "temporaries"
 
 @dataclass
 class Script:
-    """The steps of one micro-batch. A life is one allocation of a tensor: what is recomputed lives twice."""
+    """The steps of one micro-batch. A life is one allocation of a tensor: a recomputed tensor has two."""
 
     steps: list[tuple[int, int]] = field(default_factory=list)
     tensors: list[int] = field(default_factory=list)
@@ -34,7 +34,7 @@ class Script:
 
 
 def write(trace: Trace, program: Program, checkpointing: Checkpointing, offloaded: frozenset[int]) -> Script:
-    """The script of a micro-batch. The ``offloaded`` tensors leave for host memory while autograd holds them."""
+    """The script of a micro-batch. ``offloaded`` tensors move to host memory while autograd holds them."""
     if checkpointing.mode != "none" and not trace.blocks:
         raise TraceError(
             f"checkpointing {checkpointing} works on the repeated blocks of a model, and {trace.model} has none; "
@@ -44,7 +44,7 @@ def write(trace: Trace, program: Program, checkpointing: Checkpointing, offloade
 
 
 class _Writer:
-    """Walks through the events and counts who holds each life."""
+    """Walks through the events and counts the holders of each life."""
 
     def __init__(self, trace: Trace, program: Program, checkpointing: Checkpointing, offloaded: frozenset[int]) -> None:
         visits = visits_of(program)
@@ -60,7 +60,7 @@ class _Writer:
         self._released: set[int] = set()  # saves
         self._kept: dict[int, int] = {}  # by tensor: the life that waits for the model's own recomputation
         self._kept_in: dict[int, list[int]] = {}  # by block: those tensors
-        self._again: dict[int, int] = {}  # what that makes again, and the kept tensor
+        self._again: dict[int, int] = {}  # what recomputation makes again, and the kept tensor
         self._owned: set[int] = set()  # tensors that became gradients
         self._begins, self._ends = backward_bounds(trace, program, visits)
 
@@ -115,7 +115,7 @@ class _Writer:
         save = len(self._tensor_of)
         self._tensor_of.append(tensor)
         if segment is not None:
-            # The recomputation saves it again; what comes from outside is kept by the closure that recomputes.
+            # The recomputation saves it again; inputs from outside are kept by the closure that recomputes.
             segment.saves.append(save)
             self._segment_of[save] = segment
             if tensor < segment.tensors and tensor not in segment.inputs:
@@ -126,7 +126,7 @@ class _Writer:
             self._saved[save] = self._hold(self._now[tensor])
 
     def _leave(self, segment: Segment) -> None:
-        """The segment has run and keeps its inputs alone; if nothing of it was to be saved, not even them."""
+        """The segment has run and keeps only its inputs; not even these if it saves nothing."""
         segment.waiting = sum(save not in self._released for save in segment.saves)
         if not segment.waiting:
             if segment.again is not None:
@@ -160,17 +160,17 @@ class _Writer:
                 self._let_go(segment)
 
     def _recompute(self, segment: Segment) -> None:
-        """Run the segment again up to its last save, where torch stops early; then its locals go."""
+        """Run the segment again up to its last save, where torch stops early, then free its locals."""
         segment.is_recomputed = True
         local: dict[int, int] = {}
         fetched = {each: self._live(each, ACTIVATIONS) for each in segment.inputs if each in self._offloaded}
         unclaimed = {self._script.tensors[life]: life for life in segment.unclaimed}
-        passing: dict[int, int] = {}  # by save: what goes with a graph that nobody needs, as behind a detached result
+        passing: dict[int, int] = {}  # by save: what a discarded graph frees, as behind a detached result
         saves = iter(segment.saves)
         left = len(segment.saves)
         for code, number in self._events_of(segment):
             if code == events.ALLOC:
-                # A kept result is handed out instead of being computed.
+                # A kept result is reused instead of recomputed.
                 local[number] = unclaimed.pop(number) if number in unclaimed else self._live(number)
             elif code == events.DROP and number in local:
                 self._release(local.pop(number))
@@ -201,7 +201,7 @@ class _Writer:
                 yield code, self._program.numbers[position]
 
     def _gradient(self, tensor: int) -> None:
-        """The optimizer's, from here on: a plan says how long it lives."""
+        """From here on it belongs to the optimizer: the plan decides how long it lives."""
         parameter = self._program.gradients[len(self._script.gradients)]
         life = -1 if tensor in self._owned else self._now[tensor]
         self._owned.add(tensor)
@@ -209,7 +209,7 @@ class _Writer:
         self._script.gradients.append((parameter, life))
 
     def _end(self) -> None:
-        """What the model itself keeps from one micro-batch to the next is replaced by the next."""
+        """The next micro-batch replaces what the model itself keeps from one to the next."""
         for tensor, life in self._now.items():
             if tensor not in self._owned:
                 while self._holders[life]:

@@ -1,4 +1,4 @@
-"""Where a program's blocks begin and end, in the forward pass and in the backward pass, and what is checkpointed."""
+"""Finds where a program's blocks begin and end, forward and backward, and what is checkpointed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from memtune.wire.trace import Program, Trace
 
 @dataclass
 class Segment:
-    """Blocks that are checkpointed as one: a stretch of events of the forward pass."""
+    """Blocks that are checkpointed together: a stretch of forward events."""
 
     first: int
     last: int
@@ -24,7 +24,7 @@ class Segment:
     inputs: list[int]
     saves: list[int] = field(default_factory=list)
     kept: set[int] = field(default_factory=set)
-    again: dict[int, int] | None = None  # where the model itself checkpoints: what it makes again, and the kept tensor
+    again: dict[int, int] | None = None  # where the model itself checkpoints: what it recomputes, and the kept tensor
     unclaimed: list[int] = field(default_factory=list)  # lives that selective checkpointing kept, until they are used
     held: list[int] = field(default_factory=list)
     is_recomputed: bool = False
@@ -52,12 +52,12 @@ def visits_of(program: Program) -> list[Visit]:
         elif code == events.LEAVE:
             found.append(Visit(number, entered, position, tensors, program.inputs[len(found)]))
         elif code == events.BACKWARD:
-            break  # what the model itself checkpoints runs again from here on
+            break  # from here on the model's own checkpointing runs blocks again
     return found
 
 
 def segments_of(trace: Trace, program: Program, visits: Sequence[Visit], checkpointing: Checkpointing) -> list[Segment]:
-    """What the mode recomputes at once; nothing, if it is none."""
+    """The segments that the mode recomputes at once; none without checkpointing."""
     if checkpointing.mode == "none":
         return []
     every = checkpointing.every if checkpointing.mode == "every" else 1
@@ -91,13 +91,13 @@ def _chosen(program: Program, segment: Segment) -> set[int]:
 
 
 def _made_again(program: Program, segment: Segment, position: int) -> dict[int, int]:
-    """What the model's own recomputation, which begins at a position, takes of what is kept."""
+    """The kept tensors that the model's own recomputation uses, starting at a position."""
     entered, left = (program.codes.find(code, position + 1) for code in (events.ENTER, events.LEAVE))
     if left >= 0 and not 0 <= entered < left:
-        return {}  # it holds more than the block, which runs once more for itself
+        return {}  # it contains more than the block, which runs once more by itself
     moved = program.codes.count(events.ALLOC, 0, position) - segment.tensors
     made = program.codes.count(events.ALLOC, segment.first, segment.last)
-    # It stops when all is saved: at the latest at what goes into the last product.
+    # It stops when all is saved: at the latest at the input of the last product.
     last = program.made_by.rfind(events.PRODUCT, segment.tensors, segment.tensors + made)
 
     def looks(tensor: int) -> tuple[str, int, int]:
@@ -113,10 +113,10 @@ def _made_again(program: Program, segment: Segment, position: int) -> dict[int, 
 def backward_bounds(
     trace: Trace, program: Program, visits: Sequence[Visit]
 ) -> tuple[dict[int, list[int]], dict[int, list[int]]]:
-    """Where the backward pass of each visit begins, at its first save, and ends, at its last or its last gradient.
+    """Where the backward pass of each visit begins, at its first save, and ends, at its last save or gradient.
 
-    What the model itself checkpoints it begins by running again. Weights that are used more than once have their
-    gradients when the backward pass is through the first use.
+    A block that the model itself checkpoints begins with its recomputation. Weights that are used more than once have
+    their gradients when the backward pass has left the first use.
     """
     again = _run_again(program, visits)
     visit_of = _visits_of_saves(program, visits)
@@ -147,7 +147,7 @@ def backward_bounds(
 
 
 def _run_again(program: Program, visits: Sequence[Visit]) -> dict[int, int]:
-    """Where blocks run again in the backward pass, and which visit: the last one of a block comes first."""
+    """Where blocks run again in the backward pass, and which visit: the last visit of a block comes first."""
     visits_to = defaultdict(list)
     for number, visit in enumerate(visits):
         visits_to[visit.block].append(number)

@@ -1,4 +1,4 @@
-"""What a trace is replayed under: a plan, and the ranks that share it."""
+"""`Setting`: what a trace is replayed under: a plan and the ranks that share it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Setting:
     plan: Plan
     nodes: int = 1
     gpus_per_node: int = 1
-    rank: int | None = None  # none in particular: the one that holds most
+    rank: int | None = None  # None: the rank that holds most
     without_reducer: bool = False
 
     def __post_init__(self) -> None:
@@ -45,7 +45,7 @@ class Setting:
 
     @cached_property
     def program(self) -> Program:
-        """The program of the trace that computes as the plan does."""
+        """The trace's program with the numerics of the plan."""
         return self.trace.program(numerics_of(self.plan))
 
     @property
@@ -55,27 +55,27 @@ class Setting:
 
     @property
     def keeps_inputs(self) -> bool:
-        """Whether products keep their inputs whatever is frozen, as DeepSpeed's own do (zero/linear.py)."""
+        """Whether products keep their inputs even with frozen weights, as DeepSpeed's own do (zero/linear.py)."""
         return self.is_stage_3 and has_own_products(self.plan.checkpointing)
 
     @property
     def learning(self) -> Sequence[Parameter]:
-        """The weights that learn."""
+        """The trainable weights."""
         return [each for each in self.trace.parameters if each.learns]
 
     @property
     def reached(self) -> Sequence[Parameter]:
-        """The weights that get a gradient; optimizers of torch pass over any other."""
+        """The weights that get a gradient; torch's optimizers skip others."""
         return [self.trace.parameters[each] for each in sorted(set(self.program.gradients))]
 
     @property
     def unreached(self) -> Sequence[int]:
-        """The numbers of weights that learn, but get no gradient."""
+        """The numbers of trainable weights without a gradient."""
         reached = set(self.program.gradients)
         return [n for n, each in enumerate(self.trace.parameters) if each.learns and n not in reached]
 
     def pieces(self, parameters: Sequence[Parameter], shards: int) -> list[Piece]:
-        """What each rank steps where every weight is cut along its first dimension, as FSDP does."""
+        """What each rank steps if every weight is cut along its first dimension, as in FSDP."""
         return [
             Piece(shard(each, shards), -(-each.rows // shards), each.block >= 0) for each in parameters if each.rows
         ]
@@ -89,5 +89,5 @@ def numerics_of(plan: Plan) -> str:
 
 
 def shard(parameter: Parameter, shards: int) -> int:
-    """The elements of the first rank's part of a weight, whole rows of it (torch.chunk)."""
+    """The elements of the first rank's shard of a weight, in whole rows (torch.chunk)."""
     return parameter.elements // max(parameter.rows, 1) * -(-parameter.rows // shards)

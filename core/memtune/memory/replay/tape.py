@@ -1,13 +1,13 @@
-"""What a run allocates and frees, written down before it is played to the allocator."""
+"""`Tape`: the allocations and frees of a run, recorded before they are played to the allocator."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-# What memory is held for, as the picture of a step shows it.
+# What memory is used for, as a step's timeline shows it.
 KINDS = ("weights", "optimizer states", "gradients", "communication", "activations", "temporaries")
 WEIGHTS, STATES, GRADIENTS, COMMUNICATION, ACTIVATIONS, TEMPORARIES = range(len(KINDS))
-# The parts of a run, in order; those after the first come in every step.
+# The parts of a run, in order; those after the first repeat in every step.
 PHASES = ("init", "forward", "backward", "step")
 INIT, FORWARD, BACKWARD, STEP = range(len(PHASES))
 
@@ -28,7 +28,7 @@ class Tape:
         self.marks: list[tuple[int, int]] = []
 
     def hold(self, size_bytes: float, kind: int, stream: int = COMPUTE) -> int:
-        """A new tensor; it is there until it is freed."""
+        """Allocate a tensor that stays until it is freed."""
         size = int(size_bytes)
         if size <= 0:
             return NOTHING
@@ -41,17 +41,17 @@ class Tape:
         return number
 
     def free(self, *numbers: int) -> None:
-        """These tensors go."""
+        """Free these tensors."""
         self.events += [~number for number in numbers if number != NOTHING]
 
     def hold_all(self, sizes: Iterable[float], kind: int) -> list[int]:
-        """New tensors, one after the other."""
+        """Allocate tensors one after the other."""
         return [self.hold(size, kind) for size in sizes]
 
     def pass_by(self, *sizes: float) -> None:
-        """Temporaries that are there together for a moment."""
+        """Allocate temporaries together and free them."""
         self.free(*self.hold_all(sizes, TEMPORARIES))
 
     def begin(self, phase: int) -> None:
-        """From here on it is another part of the run."""
+        """Begin another part of the run."""
         self.marks.append((len(self.events), phase))

@@ -1,4 +1,4 @@
-"""The addends of a traced model: what a replay holds at the peak of each part of a run."""
+"""Converts a traced model's replay to terms: what it holds at the peak of each part of a run."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from memtune.memory.replay.replays import Footprint
 
 _PHASES = {"init": INIT, "forward": FORWARD, "backward": BACKWARD, "step": STEP}
-# Under what name the kinds of a replay are trusted and corrected: that of the formulas.
+# The component of the formulas whose trust and correction apply to a kind of the replay.
 _NAMES = {"communication": "buckets", "temporaries": "activations"}
 _FORMULA = "{:,} B of {} at the peak of {}"
 _EVALUATION = "{:,} B of a forward pass of {} rows without gradients"
-# What an evaluation meets of what a step has left behind.
+# What a step leaves behind for an evaluation.
 _RESIDENT = ("weights", "optimizer states", "communication")
 _IN_STEP = {"temporaries": "step transients"}
 
@@ -33,13 +33,13 @@ def traced_terms(footprint: Footprint) -> list[Term]:
 
 
 def traced_evaluation_terms(footprint: Footprint, rows: int, pass_bytes: int) -> list[Term]:
-    """An evaluation batch of so many rows: what stays between steps, and a forward pass of which nothing is kept."""
+    """An evaluation batch: what stays between steps, and a forward pass that keeps nothing."""
     size = Term("evaluation", pass_bytes, (EVALUATION,), _EVALUATION, (pass_bytes, rows), "the trace's forward pass")
     return [*_resident_terms(footprint, EVALUATION), size]
 
 
 def traced_save_terms(footprint: Footprint, shape: Shape, recipe: Recipe) -> list[Term]:
-    """Nothing but what stays between steps, and what saving gathers."""
+    """What stays between steps, and what saving gathers."""
     gathered = save_terms(shape, recipe)
     return [*_resident_terms(footprint, SAVE), *gathered] if gathered else []
 

@@ -1,4 +1,4 @@
-"""DeepSpeed's ZeRO on one rank: flat buffers from the start, a bucket, and a step on flat fp32 gradients.
+"""DeepSpeed's ZeRO stages 0 to 2 on one rank in a replay: flat buffers, a bucket, and a flat fp32 step.
 
 Read in deepspeed/runtime/zero (stage_1_and_2.py, stage3.py) and runtime/engine.py of 0.19.
 """
@@ -16,7 +16,7 @@ from memtune.memory.replay.tape import COMMUNICATION, GRADIENTS, NOTHING, STATES
 from memtune.plans.knobs import GradientDtype, Optimizer
 from memtune.plans.optimizer_bytes import STATE_BYTES
 
-_NORM_BYTES = 8  # of an element: norms are taken in fp64 (zero/utils.py, get_norm_dtype)
+_NORM_BYTES = 8  # of an element: norms are computed in fp64 (zero/utils.py, get_norm_dtype)
 
 
 class Zero(Backend):
@@ -30,7 +30,7 @@ class Zero(Backend):
         self._has_master = setting.plan.compute_bytes == 2
 
     def prepare(self) -> None:
-        """Weights, master weights and states: all there when the engine starts."""
+        """Weights, master weights and states all exist when the engine starts."""
         self.tape.hold_all(self.setting.program.buffers, WEIGHTS)
         self._hold_weights()
         if self._has_master:
@@ -64,7 +64,7 @@ class Sharded(Zero):
 
     def __init__(self, setting: Setting, tape: Tape) -> None:
         super().__init__(setting, tape)
-        # They step on a clone of the partition even where it is fp32: stage 3 compares a device with the name of one.
+        # They step on a clone of the partition even if it is fp32: stage 3 compares a device with a device name.
         self._has_master = True
         self._owned = -(-self._learning // setting.shards)
         self._offloads = setting.plan.offloads_states
@@ -74,7 +74,7 @@ class Sharded(Zero):
         self._pending: list[tuple[int, int]] = []  # parameters in the bucket, and those too large for it with tensors
 
     def prepare(self) -> None:
-        """A partition of master weights."""
+        """Allocate a partition of master weights."""
         self.tape.hold_all(self.setting.program.buffers, WEIGHTS)
         self._hold_weights()
         if self._has_master and not self._offloads:
@@ -100,7 +100,7 @@ class Sharded(Zero):
         self._pending.append((parameter, tensor))
 
     def finish(self) -> None:
-        """What is left in the bucket is reduced."""
+        """Reduce what is left in the bucket."""
         self._flush()
 
     def _make_bucket(self) -> None:
@@ -116,15 +116,15 @@ class Sharded(Zero):
         self._filled = 0
 
     def _copies(self) -> list[int]:
-        """What is in the bucket is copied to be reduced (allreduce_bucket, reduce_scatter_coalesced)."""
+        """Copy the bucket for the reduction (allreduce_bucket, reduce_scatter_coalesced)."""
         return [self._bucket_bytes * self._filled]
 
     def _reduced(self, parameter: int, tensor: int) -> None:
-        """The gradient of a weight is the mean of all ranks'; the tensor is its own if it was not in the bucket."""
+        """The gradient of a weight is averaged over all ranks; ``tensor`` is its own if it was not in the bucket."""
         self.tape.free(tensor)
 
     def _widened(self, elements: int) -> list[int]:
-        """The partition's gradients, flattened and, if they are not so by then, in fp32."""
+        """The partition's gradients, flattened and converted to fp32 if they are not."""
         if self._offloads:
             return []
         widths = [self._gradient_bytes] if self._gradient_bytes == 4 else [self._gradient_bytes, 4]
@@ -132,12 +132,12 @@ class Sharded(Zero):
 
 
 class Zero12(Sharded):
-    """Stages 1 and 2: whole weights. A rank keeps the gradients of the weights that its partition touches."""
+    """Stages 1 and 2: whole weights. A rank keeps the gradients of the weights in its partition."""
 
     def __init__(self, setting: Setting, tape: Tape) -> None:
         super().__init__(setting, tape)
         self._shards_gradients = setting.plan.sharding.zero_stage == 2
-        self._partition: list[int] = []  # the gradients kept from micro-batch to micro-batch
+        self._partition: list[int] = []  # the gradients kept between micro-batches
         self._fresh = NOTHING  # those of this one
         self._reduces = True
         self._whole: list[int] = []  # stage 1 forgets those of other ranks at the end of the backward pass only
@@ -147,14 +147,14 @@ class Zero12(Sharded):
         self._touched_elements = sum(setting.trace.parameters[each].elements for each in self._touched)
 
     def prepare(self) -> None:
-        """Where the optimizer is offloaded, room for the largest weight's gradient, besides."""
+        """With an offloaded optimizer, also allocate room for the largest weight's gradient."""
         super().prepare()
         if self._offloads:
             largest = max((each.elements for each in self.setting.learning), default=0)
             self.tape.hold(self.setting.plan.compute_bytes * largest, COMMUNICATION)
 
     def _weights_touched(self) -> dict[int, int]:
-        """How many elements of each weight are in the partition: of a rank that is asked for, or that makes it first.
+        """How many elements of each weight are in the partition: of ``rank``, or of the one that computes it first.
 
         Stage 2 reduces gradients as they come, from the last weight on, stage 1 in the order of the weights.
         """
@@ -169,11 +169,11 @@ class Zero12(Sharded):
         return {number: elements for number, elements in shared.items() if elements > 0}
 
     def begin(self, is_last: bool) -> None:
-        """Stage 1 reduces once in a step."""
+        """Stage 1 reduces once per step."""
         self._reduces = is_last or self._shards_gradients
 
     def gradient(self, parameter: int, tensor: int) -> None:
-        """Stage 1 keeps whole gradients until the backward passes of a step are over, beside a bucket that waits."""
+        """Stage 1 keeps whole gradients until a step's backward passes are over, beside a waiting bucket."""
         self._make_bucket()
         if self._shards_gradients:
             super().gradient(parameter, tensor)
@@ -186,12 +186,12 @@ class Zero12(Sharded):
         super()._flush()
 
     def _copies(self) -> list[int]:
-        """A single rank flattens one slice, which is no copy, but of sums each weight is a slice."""
+        """A single rank flattens one slice, which is no copy; but in sums each weight is a slice."""
         slices = len(self._pending) if self._is_compact else 1
         return super()._copies() if self.setting.shards > 1 or slices > 1 else []
 
     def _add_up(self) -> None:
-        """Room for the sums comes before the bucket is copied, and of the copy each weight is widened for its own."""
+        """Room for the sums is allocated before the bucket is copied; each weight of the copy is widened separately."""
         touched = [self._touched[parameter] for parameter, _ in self._pending if parameter in self._touched]
         if not touched:
             return
@@ -214,7 +214,7 @@ class Zero12(Sharded):
             self._whole.append(tensor)
 
     def finish(self) -> None:
-        """The bucket goes with the backward pass; gradients are added to those of the micro-batch before."""
+        """The bucket is freed with the backward pass; gradients are added to the previous micro-batch's."""
         if not self._reduces:
             return
         for parameter in sorted(self.gradients):
@@ -231,7 +231,7 @@ class Zero12(Sharded):
         self._fresh = NOTHING
 
     def _unreached(self) -> list[int]:
-        """A weight without a gradient has zeros in its place; sums are there even if nothing was added to them."""
+        """Weights without a gradient get zeros; sums exist even if nothing was added to them."""
         if self._offloads:
             return []
         if self._is_compact:
@@ -239,9 +239,9 @@ class Zero12(Sharded):
         return self._zeros([each for each in self.setting.unreached if each in self._touched], self._gradient_bytes)
 
     def step(self, is_first: bool) -> None:
-        """Weights are updated in place and gathered in place. The states are made here, not when the engine starts.
+        """Update weights in place and gather them in place. States are allocated here, not at engine start.
 
-        Before that the norm is taken, of one weight's gradient after the other.
+        The norm is computed first, over one weight's gradient after the other.
         """
         if not self._offloads:
             self.tape.pass_by(_NORM_BYTES * max(self._touched.values(), default=0))
@@ -253,9 +253,9 @@ class Zero12(Sharded):
 
 
 class Widening(Zero12):
-    """Stage 1 with sums in fp32 for which DeepSpeed does not take its BF16_Optimizer: fp16, or an offloaded optimizer.
+    """Stage 1 with fp32 sums without BF16_Optimizer: for fp16, or an offloaded optimizer.
 
-    Gradients are widened as they come, and with them the bucket (use_grad_accum_attribute).
+    Gradients, and the bucket with them, are widened as they are computed (use_grad_accum_attribute).
     """
 
     def __init__(self, setting: Setting, tape: Tape) -> None:
@@ -263,7 +263,7 @@ class Widening(Zero12):
         self._bucket_bytes = self._gradient_bytes
 
     def gradient(self, parameter: int, tensor: int) -> None:
-        """In fp32 it is kept, or added to the one before."""
+        """Keep the gradient in fp32, or add it to the one before."""
         self._make_bucket()
         wide = self.tape.hold(self._gradient_bytes * self.setting.trace.parameters[parameter].elements, GRADIENTS)
         self.tape.free(tensor)

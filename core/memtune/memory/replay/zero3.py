@@ -1,4 +1,4 @@
-"""DeepSpeed's stage 3 on one rank: what it shares with the other stages, and weights that come and go.
+"""DeepSpeed's ZeRO stage 3 on one rank in a replay: as the other stages, with weights gathered on demand.
 
 Read in deepspeed/runtime/zero (stage3.py, partition_parameters.py) of 0.19.
 """
@@ -14,7 +14,7 @@ from memtune.wire import trace as events
 
 
 class Zero3(Sharded):
-    """Stage 3: weights are partitioned, too, but for the small ones; bucket and gradients stay for good."""
+    """Stage 3: weights are partitioned too, except small ones; bucket and gradients are permanent."""
 
     def __init__(self, setting: Setting, tape: Tape) -> None:
         super().__init__(setting, tape)
@@ -24,13 +24,13 @@ class Zero3(Sharded):
         # A single rank looks at its partition as it is (partition_parameters.py, NoGatherHandle).
         self._copies_weights = setting.shards > 1 or not self._holds_weights
         self._gathering = Gathering(setting, tape)
-        # What others use than the module that has it is taken to be there all the time.
+        # Weights used outside the module that owns them are assumed to be gathered all the time.
         program = setting.program
         needed = {number for code, number in zip(program.codes, program.numbers, strict=True) if code == events.NEED}
         self._strays = [n for n, p in enumerate(parameters) if p.elements > PERSISTENT_ELEMENTS and n not in needed]
 
     def prepare(self) -> None:
-        """The same, states, and the buffers of the gradients."""
+        """The same, plus states and the buffers of the gradients."""
         super().prepare()
         self._make_states()
         self._make_bucket()
@@ -44,33 +44,33 @@ class Zero3(Sharded):
             self.tape.hold(-(-sum(self.setting.program.weights) // self.setting.shards), WEIGHTS)
 
     def _copies(self) -> list[int]:
-        """What the rank keeps of the copy is widened beside it where gradients are wider than the bucket."""
+        """The rank's part of the copy is widened beside it if gradients are wider than the bucket."""
         kept_bytes = self._gradient_bytes * -(-self._filled // self.setting.shards)
         return [*super()._copies(), *([kept_bytes] if self._gradient_bytes > self._bucket_bytes else [])]
 
     def begin(self, is_last: bool) -> None:
-        """What is used by no module of its own is gathered at once."""
+        """Gather weights that no module of their own uses."""
         self._gathering.begin()
         for weight in self._strays:
             self.need(weight)
 
     def need(self, weight: int) -> None:
-        """Gather it."""
+        """Gather the weight."""
         if self._is_gathered(weight):
             self._gathering.need(weight)
 
     def module(self, _number: int) -> None:
-        """What comes next is gathered."""
+        """Prefetch what comes next."""
         if self._copies_weights:
             self._gathering.module()
 
     def need_again(self, weight: int) -> None:
-        """Gather it again."""
+        """Gather the weight again."""
         if self._is_gathered(weight):
             self._gathering.need_again(weight)
 
     def spare(self, weight: int) -> None:
-        """It goes, unless it is needed again soon."""
+        """Release the weight unless it is needed again soon."""
         if self._is_gathered(weight):
             self._gathering.spare(weight)
 
@@ -78,10 +78,10 @@ class Zero3(Sharded):
         return self._copies_weights and self.setting.trace.parameters[weight].elements > PERSISTENT_ELEMENTS
 
     def finish(self) -> None:
-        """The rest of the weights goes, too."""
+        """Release the rest of the weights, too."""
         super().finish()
         self._gathering.end()
 
     def step(self, is_first: bool) -> None:
-        """One sub-group at a time."""
+        """Step one sub-group at a time."""
         self.tape.free(*self._widened(min(self._owned, SUB_GROUP_ELEMENTS)))

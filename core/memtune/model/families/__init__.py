@@ -1,1 +1,1 @@
-"""How each family of Hugging Face configs is read: one reader and its defaults per ``model_type``."""
+"""Parsers of Hugging Face config families: one reader and its defaults per ``model_type``."""

@@ -1,4 +1,4 @@
-"""Decoders after GPT: LayerNorm and a plain feed-forward; positions learned, rotary or by attention slopes."""
+"""GPT-like decoders: LayerNorm and a plain feed-forward; learned or rotary positions, or ALiBi."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _NEOX_NAMES = replace(_FUSED_NAMES, attention="attention")
 
 
 def _plain(facts: Facts, ffn_size: int, names: ModuleNames) -> Architecture:
-    """What all of them share; biases everywhere, as most of them have it."""
+    """What all of them share; with biases everywhere, as in most of them."""
     return decoder(
         facts,
         ffn_size,
@@ -54,7 +54,7 @@ def _gpt_neox(facts: Facts) -> Architecture:
 
 def _phi(facts: Facts) -> Architecture:
     base = _plain(facts, facts.size("intermediate_size"), _PHI_NAMES)
-    # One norm feeds attention and feed-forward alike.
+    # A single norm feeds both attention and feed-forward.
     return replace(
         base,
         norms_per_layer=1,
@@ -63,7 +63,7 @@ def _phi(facts: Facts) -> Architecture:
     )
 
 
-_OPT_POSITION_OFFSET = 2  # OPTLearnedPositionalEmbedding keeps two rows that no token uses
+_OPT_POSITION_OFFSET = 2  # OPTLearnedPositionalEmbedding has two rows that no token uses
 
 
 def _opt(facts: Facts) -> Architecture:
@@ -110,7 +110,7 @@ _GPT2_ALIASES = {
 }
 _BLOOM_ALIASES = {"n_embed": "hidden_size", "n_layer": "num_hidden_layers", "n_head": "num_attention_heads"}
 
-# The defaults are those of the family's configuration class in transformers 4.57.
+# Defaults of the family's configuration class in transformers 4.57.
 FAMILIES = {
     "gpt2": Family(
         _gpt2,

@@ -1,4 +1,4 @@
-"""Encoders after BERT, the vision transformer, and T5 with its encoder and decoder."""
+"""BERT-like encoders, the vision transformer, and T5."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def _text(facts: Facts, names: ModuleNames) -> Architecture:
         position_count=facts.size("max_position_embeddings"),
         embedding_norm=True,
         final_norm=False,
-        upcasts_loss=False,  # torch's CrossEntropyLoss in its own forward, and so in T5's
+        upcasts_loss=False,  # torch's CrossEntropyLoss in its own forward, as in T5's
     )
 
 
@@ -107,7 +107,7 @@ def _bert(facts: Facts) -> Architecture:
 
 
 def _roberta(facts: Facts) -> Architecture:
-    # Its classification head has a dense layer of the pooler's shape, in the pooler's place.
+    # Its classification head has a dense layer of the pooler's shape instead of the pooler.
     return _with_pooler(facts, _text(facts, _ROBERTA_NAMES))
 
 
@@ -117,7 +117,7 @@ def _with_pooler(facts: Facts, base: Architecture) -> Architecture:
         base,
         token_type_count=facts.size("type_vocab_size"),
         pooler=not each_token,
-        # transformers spares the whole masked-language head when it quantizes.
+        # transformers leaves the whole masked-language head unquantized.
         unquantized=(base.module_names.transform,),
     )
 
@@ -156,10 +156,10 @@ def _t5(facts: Facts) -> Architecture:
         relative_position_buckets=facts.size("relative_attention_num_buckets"),
         head=head(facts, _T5_HEADS, Head.LANGUAGE_MODEL),
         upcasts_loss=False,
-        # transformers keeps this module in fp32, whatever the rest is held in.
+        # transformers keeps this module in fp32, whatever the model's dtype.
         unquantized=("wo",),
         module_names=_T5_NAMES if gated else replace(_T5_NAMES, up="wi"),
-        # Its gated GELU is the one that is written out (configuration_t5.py); of a ReLU the dropped copy is kept too.
+        # Its gated GELU is written out (configuration_t5.py); for a ReLU the dropped copy is kept too.
         activation_tensors=activation_tensors("gelu_new") if feed_forward == "gated-gelu" else 2,
     )
 
@@ -177,7 +177,7 @@ _BERT = {
     "tie_word_embeddings": True,
 }
 
-# The defaults are those of the family's configuration class in transformers 4.57.
+# Defaults of the family's configuration class in transformers 4.57.
 FAMILIES = {
     "bert": Family(_bert, _BERT),
     "roberta": Family(_roberta, {**_BERT, "vocab_size": 50265}),

@@ -1,4 +1,4 @@
-"""What a family is, and what the readers of all families share."""
+"""`Family`: the reader and defaults of a config family, and what all readers share."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ ENCODER_HEADS = {
     "Model": Head.NONE,
 }
 PER_TOKEN_CLASSIFIERS = ("ForTokenClassification", "ForQuestionAnswering")
-# What stands before ``Model`` in a class name may mean another head, so it belongs to the end.
+# The word before ``Model`` in a class name may mean another head, so it belongs to the end.
 _CLASS_END = re.compile(r"For[A-Z]\w*$|(?:WithLMHead|LMHead|DoubleHeads|Encoder|)Model$")
-# How many tensors of its own width autograd keeps of an activation, the output included, for the next product keeps it
-# (transformers activations.py). A kernel keeps its input, and ReLU its output; one that is written out in elementary
-# operations keeps what goes into each of its products and powers.
+# How many tensors of its own width autograd keeps of an activation, including the output, which the next product keeps
+# (transformers activations.py). A kernel keeps its input, and ReLU its output; an activation in elementary operations
+# keeps the inputs of each product and power.
 _ACTIVATION_TENSORS = {"relu": 1, "quick_gelu": 3, "gelu_new": 5, "gelu_fast": 8}
 _KERNEL_TENSORS = 2
 _DEFAULT_LABELS = 2  # PretrainedConfig.num_labels
@@ -39,9 +39,9 @@ _DEFAULT_LABELS = 2  # PretrainedConfig.num_labels
 
 @dataclass(frozen=True)
 class Family:
-    """A reader, and what transformers assumes when a key of the config is missing.
+    """A reader, and transformers' defaults for missing keys of the config.
 
-    ``aliases`` are the second names that transformers accepts for a key.
+    ``aliases`` are the alternative names that transformers accepts for a key.
     """
 
     read: Callable[[Facts], Architecture]
@@ -50,7 +50,7 @@ class Family:
 
 
 def class_end(facts: Facts) -> str:
-    """The end of the model class that the config names, such as ``ForCausalLM``; an empty text when it names none."""
+    """The end of the model class in the config, such as ``ForCausalLM``; empty if it names none."""
     names = facts.value("architectures") if "architectures" in facts else []
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise ValueError(f"{facts.path('architectures')}: {names!r} is not a list of class names")
@@ -61,7 +61,7 @@ def class_end(facts: Facts) -> str:
 
 
 def head(facts: Facts, heads: Mapping[str, Head], default: Head) -> Head:
-    """The head that the config's class has."""
+    """The head of the config's class."""
     end = class_end(facts)
     if end and end not in heads:
         known = ", ".join(f"…{name}" for name in heads)
@@ -73,14 +73,16 @@ def head(facts: Facts, heads: Mapping[str, Head], default: Head) -> Head:
 
 
 def decoder_head(facts: Facts) -> Head:
-    """The head of a decoder. A bare one with tied embeddings gets its language-model head, which costs no parameters:
-    published configs name the bare class, and the jobs that train from them load the model with its head."""
+    """The head of a decoder: of a bare one with tied embeddings a language-model head, which adds no parameters.
+
+    Published configs name the bare class, and the jobs that train from them load the model with its head.
+    """
     found = head(facts, DECODER_HEADS, Head.LANGUAGE_MODEL)
     return Head.LANGUAGE_MODEL if found is Head.NONE and facts.flag("tie_word_embeddings") else found
 
 
 def decoder(facts: Facts, ffn_size: int, **others: Any) -> Architecture:
-    """A decoder with the facts that every family names alike; ``others`` are those in which the family differs."""
+    """A decoder with the facts that all families name alike; ``others`` are the family's own."""
     found_head = decoder_head(facts)
     return Architecture(
         name=facts.text("model_type"),
@@ -109,12 +111,12 @@ def labels(facts: Facts) -> int:
 
 
 def activation_tensors(name: str) -> int:
-    """What autograd keeps of an activation by its name in transformers."""
+    """The tensors that autograd keeps of an activation, by its name in transformers."""
     return _ACTIVATION_TENSORS.get(name, _KERNEL_TENSORS)
 
 
 def head_dim(facts: Facts, hidden: str = "hidden_size", heads: str = "num_attention_heads") -> int:
-    """The size of one attention head: as given, or the hidden size shared among the heads."""
+    """The size of one attention head: as given, or the hidden size divided among the heads."""
     return facts.size("head_dim") if "head_dim" in facts else facts.share(hidden, among=heads)
 
 

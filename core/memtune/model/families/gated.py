@@ -1,4 +1,4 @@
-"""Decoders after Llama: rotary positions, RMSNorm, gated feed-forward, grouped key and value heads."""
+"""Llama-like decoders: rotary positions, RMSNorm, gated feed-forward, grouped key and value heads."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _mixtral(facts: Facts) -> Architecture:
 
 
 def _qwen2(facts: Facts) -> Architecture:
-    # The bias of query, key and value is not a choice in this family.
+    # This family always has a bias for query, key and value.
     return replace(_rotary(facts), qkv_bias=True)
 
 
@@ -70,7 +70,7 @@ def _qwen_experts(facts: Facts) -> Experts:
 
 
 def _gemma2(facts: Facts) -> Architecture:
-    # A norm before and one after each half of the layer.
+    # A norm before and after each half of the layer.
     return replace(
         _with_attention_bias(facts),
         norms_per_layer=4,
@@ -145,8 +145,8 @@ _GEMMA2 = {
 }
 _SOFTCAPS = {"attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0}
 
-# The defaults are those of the family's configuration class in transformers 4.57. Version 5 writes the number of
-# experts as num_local_experts for Qwen3 too, where version 4 wrote num_experts, and takes either name for Mixtral.
+# Defaults of the family's configuration class in transformers 4.57. Version 5 writes the number of experts as
+# num_local_experts for Qwen3 too, where version 4 wrote num_experts, and accepts either name for Mixtral.
 FAMILIES = {
     "llama": Family(_llama, _LLAMA),
     "mistral": Family(_rotary, _MISTRAL),

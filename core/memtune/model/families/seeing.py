@@ -1,4 +1,4 @@
-"""Decoders that see: a vision tower beside the stack, and a projector from its outputs to the width of the text."""
+"""Vision-language decoders: a vision tower and a projector from its outputs to the text width."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from memtune.model.families.family import Family, head
 TEXT = "gemma3_text"
 _HEADS = {"ForConditionalGeneration": Head.LANGUAGE_MODEL, "Model": Head.LANGUAGE_MODEL}
 _SIGLIP_NAMES = ModuleNames(output="out_proj", up="fc1", down="fc2")
-# What BERT's relatives have and it has not, or under another name.
+# What BERT-like models have and this one lacks or names differently.
 _NOT_SIGLIP = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 _SIGLIP: dict[str, Any] = {
     "model_type": "siglip_vision_model",
@@ -55,5 +55,5 @@ def _siglip(facts: Facts) -> Architecture:
     return replace(base, attention_dropout=facts.rate("attention_dropout"), image=image)
 
 
-# Google's files leave out of text_config what are transformers' own defaults, heads and vocabulary among them.
+# Google's files omit what are transformers' defaults in text_config, including heads and vocabulary.
 FAMILIES = {"gemma3": Family(_gemma3, {"text_config": {}, "vision_config": {}})}
