@@ -27,9 +27,9 @@ CANNOT_RUN = 3
 
 @dataclass(frozen=True)
 class Stage:
-    """One directory of tests; ``guard`` is a command that ends with 3, and says why, where the stage cannot run.
+    """One directory of tests; ``guard`` is a command that exits with 3 and a reason if the stage cannot run here.
 
-    The files of a stage may be dealt out to several ``shares`` that run at once.
+    Its files may be split into several ``shares`` that run in parallel.
     """
 
     name: str
@@ -39,7 +39,7 @@ class Stage:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a stage ended: ``passed``, ``failed`` or ``skipped``."""
+    """The result of a stage: ``passed``, ``failed`` or ``skipped``."""
 
     stage: str
     result: str
@@ -64,7 +64,7 @@ def run(stage: Stage, output: IO[str] = sys.stdout) -> Outcome:
     if stage.guard:
         guard = subprocess.run(stage.guard, cwd=ROOT, capture_output=True, text=True, check=False)
         if guard.returncode:
-            # Any other code is a guard that broke: it must not pass for a machine that cannot.
+            # Any other code is a broken guard, which must not count as a skip.
             result = "skipped" if guard.returncode == CANNOT_RUN else "failed"
             return Outcome(stage.name, result, time.monotonic() - started, (guard.stdout + guard.stderr).strip())
     print(f"\n== {stage.name} tests", file=output, flush=True)
@@ -75,11 +75,10 @@ def run(stage: Stage, output: IO[str] = sys.stdout) -> Outcome:
 
 
 def _run_share(stage: Stage, number: int, output: IO[str]) -> tuple[int, int]:
-    """The exit code of one share of a stage, and how many tests it skipped. One of several prints all at its end.
+    """Run one share of a stage; return its exit code and number of skipped tests. With several shares, output is
+    printed at the end.
 
-    Processes that know nothing of each other take less time than workers that are given one test after the other: each
-    reads its own files only, and reports to nobody.
-    """
+    Independent processes are faster than workers that are given one test at a time."""
     told = BUILD / f"{stage.name}-tests-{number}.xml"
     told.unlink(missing_ok=True)
     others = (f"--ignore={path}" for path in _others(stage, number))
@@ -92,9 +91,9 @@ def _run_share(stage: Stage, number: int, output: IO[str]) -> tuple[int, int]:
 
 
 def _others(stage: Stage, number: int) -> list[str]:
-    """The files that are not of one share: dealt out to and fro, the largest first, so that all shares are about equal.
+    """The files outside one share: files are dealt out back and forth, largest first, for shares of equal size.
 
-    Told what to take instead, pytest would look through the whole directory once for each file.
+    Given the included files instead, pytest would scan the whole directory once per file.
     """
     files = (ROOT / "tests" / stage.name).glob("test_*.py")
     ordered = sorted(files, key=lambda path: (-path.stat().st_size, path.name))
@@ -103,7 +102,7 @@ def _others(stage: Stage, number: int) -> list[str]:
 
 
 def run_all(stages: tuple[Stage, ...]) -> list[Outcome]:
-    """Run the first stage alone, then the others two at a time: those on a cluster mostly wait for pods."""
+    """Run the first stage alone, then the others two at a time, since cluster stages mostly wait for pods."""
     outcomes = [run(stages[0])]
     with ThreadPoolExecutor(2) as pool:
         logs = {stage: (BUILD / f"{stage.name}-tests.log").open("w") for stage in stages[1:]}
@@ -112,7 +111,7 @@ def run_all(stages: tuple[Stage, ...]) -> list[Outcome]:
 
 
 def shown(written: IO[str], outcome: Future[Outcome]) -> Outcome:
-    """Print what a stage has written so far, and go on until it ends."""
+    """Stream the output of a stage until it ends."""
     with written, Path(written.name).open() as log:
         while not outcome.done():
             print(log.read(), end="", flush=True)
@@ -122,7 +121,7 @@ def shown(written: IO[str], outcome: Future[Outcome]) -> Outcome:
 
 
 def main(names: Sequence[str]) -> int:
-    """Run all stages, or those that are named; a failed one does not keep the others from telling what they know."""
+    """Run all stages, or the named ones; a failure does not stop the others."""
     if unknown := set(names) - {stage.name for stage in STAGES}:
         print(f"no stage is called {', '.join(sorted(unknown))}: there are {', '.join(s.name for s in STAGES)}")
         return 2
