@@ -1,7 +1,8 @@
 """Manages a kind cluster for the cluster tests: `up KUBERNETES`, `test [PYTEST ARGUMENT ...]`, `down`.
 
 kind's nodes are Docker containers. `up` prepares them for the tests: MemTune's images and a Python image under the
-expected names, eight fake GPUs per node, and a directory shared with this machine at the same path."""
+expected names, eight fake GPUs per node, and a directory shared with this machine at the same path.
+"""
 
 from __future__ import annotations
 

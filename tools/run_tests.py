@@ -78,7 +78,8 @@ def _run_share(stage: Stage, number: int, output: IO[str]) -> tuple[int, int]:
     """Run one share of a stage; return its exit code and number of skipped tests. With several shares, output is
     printed at the end.
 
-    Independent processes are faster than workers that are given one test at a time."""
+    Independent processes are faster than workers that are given one test at a time.
+    """
     told = BUILD / f"{stage.name}-tests-{number}.xml"
     told.unlink(missing_ok=True)
     others = (f"--ignore={path}" for path in _others(stage, number))

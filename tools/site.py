@@ -1,7 +1,8 @@
 """mkdocs hooks: files of the repository that pages of docs/ link to become pages of the site.
 
 Links are written relative to the repository. They are rewritten here for the target's place on the site: below
-`repository/`, if it is not in docs/."""
+`repository/`, if it is not in docs/.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """The pytest plugin: asserts the peak GPU memory of a training command on an emulated GPU.
 
 pytest loads this module in every project that has MemTune installed, so it imports little and does nothing until a test
-uses its fixture."""
+uses its fixture.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Builds the Kubernetes binaries from Debian's source package; they are cached outside the checkout.
 
 The cache directory is named after everything that determines its content and appears in one rename: an interrupted
-build leaves only a `build` directory, which the next command removes."""
+build leaves only a `build` directory, which the next command removes.
+"""
 
 from __future__ import annotations
 

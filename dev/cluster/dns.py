@@ -1,6 +1,7 @@
 """Cluster DNS: dnsmasq on the fabric's address, configured by a watch of Services and Endpoints.
 
-Names outside the cluster do not resolve: pods have no route out, and an immediate NXDOMAIN beats a timeout."""
+Names outside the cluster do not resolve: pods have no route out, and an immediate NXDOMAIN beats a timeout.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """The cluster network (fabric): a bridge in its own network namespace, with a veth pair to the machine and each node.
 
 Nodes and the machine have static routes to all pod subnets, by which the machine reaches pods and Services. The machine
-neither forwards nor masquerades: pods have no route to the outside."""
+neither forwards nor masquerades: pods have no route to the outside.
+"""
 
 from __future__ import annotations
 

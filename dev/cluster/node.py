@@ -3,7 +3,8 @@
     machine's supervisor -> nsenter (network) -> unshare (mounts, processes) -> this module -> containerd, kubelet, ...
 
 When process 1 of a node dies, the kernel ends all of the node's processes and mounts, including pods, like a power
-cut."""
+cut.
+"""
 
 from __future__ import annotations
 

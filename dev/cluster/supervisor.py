@@ -1,7 +1,8 @@
 """The supervisor: starts parts, detects dead ones and records their status; runs on the machine and inside every node.
 
 Dead parts are not restarted automatically: in a test cluster they are a finding. SIGHUP restarts them. The kernel kills
-all parts when their supervisor dies, so killing the supervisor ends everything."""
+all parts when their supervisor dies, so killing the supervisor ends everything.
+"""
 
 from __future__ import annotations
 

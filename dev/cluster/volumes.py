@@ -52,7 +52,8 @@ def provision(api: Client) -> None:
     """Create a volume for every claim without one, and remove volumes whose claims are gone.
 
     Claims are listed first, so a listed volume without a claim has outlived it. A claim in use by a pod still exists,
-    since Kubernetes keeps it until the pod ends. A failure does not block other claims and is raised at the end."""
+    since Kubernetes keeps it until the pod ends. A failure does not block other claims and is raised at the end.
+    """
     claims = {_name(claim): claim for claim in _of_class(api, _CLAIMS)}
     there = {volume["metadata"]["name"] for volume in _of_class(api, _VOLUMES)}
     failures = []

@@ -1,7 +1,8 @@
 """The three commands for the machine with the GPU; each runs its most informative parts first, within a time limit.
 
 Results so far are always in three kinds of files: ``N.json`` with the outcome of every part, ``N.log`` with its output,
-and the two of bench/gpu_results.py."""
+and the two of bench/gpu_results.py.
+"""
 
 from __future__ import annotations
 
@@ -103,7 +104,8 @@ def _limit(parts: Sequence[Part], left: float, is_first: bool) -> float:
 
     Limits are for parts that hang, and together exceed a command's time. When time is short, each part gets a share, so
     that a hanging one leaves time for the rest. The first and most informative part keeps its limit as long as every
-    other one has enough time for a result."""
+    other one has enough time for a result.
+    """
     part, *others = parts
     share = part.seconds * min(1.0, left / sum(each.seconds for each in parts))
     return max(share, min(part.seconds, left - _KEPT_SECONDS * len(others))) if is_first else share

@@ -1,7 +1,8 @@
 """Prometheus metrics of the operator: outcomes and cost of jobs, and the health of the operator itself.
 
 Gauges are read from the newest status of each job and removed with the job. Counters count what is new in a status
-compared with the one before: only the operator writes statuses, so nothing is missed across restarts."""
+compared with the one before: only the operator writes statuses, so nothing is missed across restarts.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """The reconcile loop: observe, decide, write the status, act; the same for every backend.
 
 No state is kept between reconciliations. One may be interrupted between any two actions; the next one, in this process
-or another, continues from what is written."""
+or another, continues from what is written.
+"""
 
 from __future__ import annotations
 

@@ -56,7 +56,8 @@ class JobView:
     """One job. ``job`` is None if its spec is invalid; the status is shown anyway.
 
     ``state`` is the state directory of a `memtune run` job, empty for one on a cluster; ``is_left`` means that no
-    `memtune run` is working on it."""
+    `memtune run` is working on it.
+    """
 
     name: str
     namespace: str

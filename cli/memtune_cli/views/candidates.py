@@ -1,7 +1,8 @@
 """All plans of a job with what is known of each, and the cost of finding the plan with and without MemTune. Pure.
 
 The cost of plans that were not run is unknown: each is charged as much as the job's cheapest probe, and the samples
-that a checkpoint saved at the measured speed."""
+that a checkpoint saved at the measured speed.
+"""
 
 from __future__ import annotations
 

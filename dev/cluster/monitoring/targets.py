@@ -1,7 +1,8 @@
 """Pod discovery for Debian's Prometheus, which is built without Kubernetes service discovery.
 
 Every port of a pod is a target with the labels of Prometheus's own discovery (`role: pod`). The relabeling in
-docs/prometheus.yaml decides what is scraped, as in any other cluster."""
+docs/prometheus.yaml decides what is scraped, as in any other cluster.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Entries of a namespace's cache ConfigMap: JSON, bounded in size and number. Pure.
 
 Anyone who may write ConfigMaps in the namespace may change them: an unreadable entry counts as absent, and readers
-validate the rest."""
+validate the rest.
+"""
 
 from __future__ import annotations
 

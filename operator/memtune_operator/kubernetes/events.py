@@ -17,7 +17,8 @@ def event(job: Manifest, told: JobEvent, position: int) -> Manifest:
     """The Event object; ``position`` is its place among the events of one decision.
 
     The name is a function of the event and the job's resourceVersion, so that no event is posted twice. Event times are
-    whole seconds: within one, `kubectl describe` keeps the order of the API server's list, which sorts by name."""
+    whole seconds: within one, `kubectl describe` keeps the order of the API server's list, which sorts by name.
+    """
     metadata = job["metadata"]
     said = f"{metadata['uid']}/{metadata['resourceVersion']}/{told.reason}/{told.message}"
     place = f"{metadata['resourceVersion'].zfill(_DIGITS)}.{position:02}"

@@ -30,7 +30,8 @@ _REQUEST_SECONDS = 3.0
 class _PatientLock(LeaseLock):
     """The Lease lock. A timeout counts as a failed attempt: it neither ends the process nor extends the hold.
 
-    ``taken`` is set once another replica holds the Lease: a leader that was frozen must not try to renew it."""
+    ``taken`` is set once another replica holds the Lease: a leader that was frozen must not try to renew it.
+    """
 
     def __init__(self, cluster: Client, settings: Settings) -> None:
         super().__init__(settings.lease_name, settings.lease_namespace, settings.identity, cluster.api)

@@ -193,7 +193,8 @@ def _silent_since(pod: Manifest) -> float | None:
     """Since when the pod itself indicates a lost node, for operators that may not read nodes.
 
     The node controller sets only the pod's Ready condition to false, a kubelet also its containers'; and no live
-    kubelet leaves a pod long past its grace period."""
+    kubelet leaves a pod long past its grace period.
+    """
     conditions = {each.get("type"): each for each in (pod.get("status") or {}).get("conditions") or []}
     ready, containers = conditions.get("Ready") or {}, conditions.get("ContainersReady") or {}
     is_taken = (ready.get("status"), containers.get("status")) == ("False", "True")

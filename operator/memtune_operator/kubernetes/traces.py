@@ -1,7 +1,8 @@
 """Cached traces of model factories: one ConfigMap per namespace, so that the next job needs no trace run.
 
 A trace that depends on something outside the template, such as code in a volume, is not cached: the job's own trace pod
-keeps it. Entries are validated like a pod's report; at worst a prediction is wrong, which the first probe shows."""
+keeps it. Entries are validated like a pod's report; at worst a prediction is wrong, which the first probe shows.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +44,8 @@ class Traces:
     async def recall(self, job: Job, status: Manifest, pods: list[Manifest]) -> str:
         """Return the cached trace of a job's factory, unless the job's pods show that the image has changed.
 
-        Not checked for a job that made the trace itself: nodes may name one image differently."""
+        Not checked for a job that made the trace itself: nodes may name one image differently.
+        """
         if job.spec.model.factory is None:
             return ""
         found, key = await self._cache.read(job.metadata.namespace), key_of(job, self._runner_image)

@@ -20,7 +20,8 @@ def checkpoint_path(job: Job, directory: Path) -> str:
 
     A path that is a mount in the pod, and the default path, are replaced by a directory in the state directory; any
     other path is the user's choice and kept. Emulated runs save to a directory of their own, so that no real training
-    resumes from values that were never computed."""
+    resumes from values that were never computed.
+    """
     checkpoint = job.spec.checkpoint
     if checkpoint is None:
         return ""

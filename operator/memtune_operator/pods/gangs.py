@@ -1,7 +1,8 @@
 """Gang scheduling: groups the pods of a run for Kueue, a gang scheduler or JobSet. Pure.
 
 Kueue only needs labels and annotations. The others have their own kinds, which the operator may use only if it was
-installed with the permissions."""
+installed with the permissions.
+"""
 
 from __future__ import annotations
 

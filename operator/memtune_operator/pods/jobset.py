@@ -1,7 +1,8 @@
 """Wraps the pods of a run in a JobSet (`launcher: JobSet`), whose controller creates them. Pure.
 
 One indexed Job has all of them, and a pod's completion index is its node rank. Pods are never recreated: the operator
-decides what a failure means, not the Job and JobSet controllers."""
+decides what a failure means, not the Job and JobSet controllers.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """Names, labels and annotations of the objects that a job owns, each defined once.
 
-Names depend on the job's name and the run alone, so that a restarted operator finds the objects again."""
+Names depend on the job's name and the run alone, so that a restarted operator finds the objects again.
+"""
 
 from __future__ import annotations
 

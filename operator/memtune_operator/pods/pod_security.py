@@ -2,7 +2,8 @@
 
 A required field that the template leaves out is filled in. A field that contradicts the standard is refused by name: a
 namespace that enforces the level would reject the pod, or the pod would never start. Policy checks the `baseline`
-level; this module adds the controls of `restricted` and all volume types."""
+level; this module adds the controls of `restricted` and all volume types.
+"""
 
 from __future__ import annotations
 

@@ -2,7 +2,8 @@
 
 Kubernetes leaves a reference to an unknown variable as it is, so the script would take ``$(MEMTUNE_...)`` for the name
 of a directory; in a mount's ``subPathExpr`` it prevents the container from starting. References that no run can fill in
-are therefore refused."""
+are therefore refused.
+"""
 
 from __future__ import annotations
 

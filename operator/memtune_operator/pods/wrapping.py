@@ -104,7 +104,8 @@ def _environment(container: Manifest, variables: dict[str, str], where: str) -> 
 def env_of(variables: Mapping[str, str]) -> list[Manifest]:
     """The variables as container env entries, with ``$`` escaped against expansion.
 
-    An empty one has no `value`: some API servers drop an empty string in a JobSet as null and reject it."""
+    An empty one has no `value`: some API servers drop an empty string in a JobSet as null and reject it.
+    """
     return [{"name": name, "value": escape(value)} if value else {"name": name} for name, value in variables.items()]
 
 

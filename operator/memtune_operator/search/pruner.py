@@ -23,7 +23,8 @@ class MemTunePruner(BasePruner):
     """Prunes a trial whose plan can no longer beat the best one that fits, or exceeds the memory limit.
 
     It reads the records of ``MemTuneSampler.stepped``. Steps below ``n_warmup_steps`` are ignored: the first step
-    compiles and fills caches, so it is slower. The first trials of a study have nothing to beat."""
+    compiles and fills caches, so it is slower. The first trials of a study have nothing to beat.
+    """
 
     def __init__(self, model: PlanKnowledge, n_warmup_steps: int = 1) -> None:
         self._model, self._n_warmup_steps = model, n_warmup_steps

@@ -65,7 +65,8 @@ class MemTuneSampler(BaseSampler):
     """Proposes the plan with the greatest expected improvement times its probability of fitting.
 
     Both are predicted from the model and the GPU, and corrected by the measurements of the study's trials. The sampler
-    is stateless: in another process, or after a restart, it proposes the same."""
+    is stateless: in another process, or after a restart, it proposes the same.
+    """
 
     def __init__(self, model: PlanKnowledge, parameters: StudyParameters | None = None) -> None:
         self._model = model
