@@ -39,39 +39,42 @@ class Metrics:
         self.registry = registry = CollectorRegistry()
         self._jobs: dict[Key, _Seen] = {}
         registry.register(_Jobs(self._jobs))
-        self._probes = Counter("memtune_probes", "Probe runs that ended.", (*_JOB, "outcome"), registry=registry)
+        self._probes = Counter("memtune_probes", "Finished probe runs.", (*_JOB, "outcome"), registry=registry)
         self._oom_retries = Counter(
-            "memtune_oom_retries", "Relaunches after an out-of-memory.", (*_JOB, "rung"), registry=registry
+            "memtune_oom_retries",
+            "Relaunches after running out of memory, by rung.",
+            (*_JOB, "rung"),
+            registry=registry,
         )
         self._probe_gpu_seconds = Counter(
-            "memtune_probe_gpu_seconds", "GPU-seconds of probe runs that ended.", _JOB, registry=registry
+            "memtune_probe_gpu_seconds", "GPU-seconds of finished probe runs.", _JOB, registry=registry
         )
         self._error = Histogram(
             "memtune_prediction_error_ratio",
-            "Measured over predicted device memory, less 1, of runs that succeeded and had the longest sequences.",
+            "Measured over predicted device memory, minus 1, of successful runs that had the longest sequences.",
             _JOB,
             registry=registry,
             buckets=_RATIOS,
         )
         self._seconds = Histogram(
-            "memtune_reconcile_seconds", "Time of one look at a job.", registry=registry, buckets=_SECONDS
+            "memtune_reconcile_seconds", "Duration of a reconciliation.", registry=registry, buckets=_SECONDS
         )
-        self._errors = Counter(
-            "memtune_reconcile_errors", "Looks at a job that were broken off.", _JOB, registry=registry
-        )
-        self._pending = Gauge("memtune_wakeups_pending", "Jobs waiting to be looked at.", registry=registry)
+        self._errors = Counter("memtune_reconcile_errors", "Failed reconciliations.", _JOB, registry=registry)
+        self._pending = Gauge("memtune_wakeups_pending", "Jobs waiting to be reconciled.", registry=registry)
         self._leader = Gauge(
             "memtune_operator_leader",
-            "1 once this process looks at jobs, 0 while it waits for the Lease.",
+            "1 if this process reconciles jobs, 0 while it waits for the Lease.",
             registry=registry,
         )
         started = Gauge(
-            "memtune_operator_start_time_seconds", "When this process began, in seconds since 1970.", registry=registry
+            "memtune_operator_start_time_seconds",
+            "Start time of this process, in seconds since the epoch.",
+            registry=registry,
         )
         started.set(started_at)
         self._requests = Counter(
             "memtune_api_requests",
-            "Requests to the API server; code 0 had no answer.",
+            "Requests to the API server; code 0 means no response.",
             ("verb", "code"),
             registry=registry,
         )
@@ -207,17 +210,17 @@ def _newest_peak(runs: Iterable[RunStatus]) -> _Samples:
 
 
 _GAUGES: tuple[tuple[str, str, tuple[str, ...], Callable[[_Seen], _Samples]], ...] = (
-    ("memtune_job_oom_retries", "Relaunches of the job after an out-of-memory.", (), _oom_retries),
-    ("memtune_job_continues", "1 if the newest train run began from a checkpoint, 0 if not.", (), _continues),
-    ("memtune_probe_budget_used_ratio", "Share of its GPU-seconds that the job's probes took.", (), _budget_used),
+    ("memtune_job_oom_retries", "Relaunches of the job after running out of memory.", (), _oom_retries),
+    ("memtune_job_continues", "1 if the newest train run resumed from a checkpoint, else 0.", (), _continues),
+    ("memtune_probe_budget_used_ratio", "Used share of the job's GPU-seconds for probes.", (), _budget_used),
     (
         "memtune_probe_budget_spent",
-        "1 if the job's probing ended because no further probe could be paid for, else 0.",
+        "1 if probing ended because the budget was spent, else 0.",
         (),
         _budget_spent,
     ),
-    ("memtune_job_headroom_ratio", "Share of a GPU that the job's plans have to leave free.", (), _headroom),
-    ("memtune_predicted_bytes", "Memory that was expected at the peak.", ("component",), _predicted),
-    ("memtune_emulated_bytes", "Peak memory of the newest emulated probe that measured.", ("component",), _emulated),
-    ("memtune_measured_bytes", "Peak memory of the newest run that measured.", ("component",), _measured),
+    ("memtune_job_headroom_ratio", "Share of a GPU that the job's plans must leave free.", (), _headroom),
+    ("memtune_predicted_bytes", "Predicted peak memory.", ("component",), _predicted),
+    ("memtune_emulated_bytes", "Peak memory of the newest emulated probe with a result.", ("component",), _emulated),
+    ("memtune_measured_bytes", "Peak memory of the newest run with a measurement.", ("component",), _measured),
 )
