@@ -1,5 +1,4 @@
-"""The demo on a cluster: installs the chart with Helm, runs the quickstart and watches it. Everything stays for
-inspection.
+"""The demo on a cluster: installs the chart with Helm, runs the quickstart and watches it. Nothing is removed.
 
 A second call repeats it with a fresh job.
 """

@@ -1,5 +1,4 @@
-"""Cached measurements of a namespace: memory outside the allocator, and probe results. Both are entries of one
-ConfigMap.
+"""Cached measurements of a namespace: memory outside the allocator, and probe results, in one ConfigMap.
 
 Entries are validated; at worst a predicted interval is wrong, which the first probe shows. Pure except for logging.
 """

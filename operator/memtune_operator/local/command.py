@@ -68,8 +68,8 @@ def _python_path(directory: Path, own: str) -> dict[str, str]:
 
 
 def _program_path() -> dict[str, str]:
-    """PATH with the activated environment first, or else this program's own; conda's `base`, which is activated by
-    default, does not count."""
+    """PATH with this program's environment first, unless another one was activated (conda's `base`, which is activated
+    by default, does not count)."""
     if os.environ.get("VIRTUAL_ENV") or os.environ.get("CONDA_DEFAULT_ENV", "base") != "base":
         return {}
     return {"PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])}

@@ -1,5 +1,4 @@
-"""The pod of a trace run: the user's image without GPUs and the tracer as its command; also the trace's cache key.
-Pure."""
+"""The pod of a trace run: the user's image without GPUs and the tracer as its command; the trace's cache key. Pure."""
 
 from __future__ import annotations
 
